@@ -1,0 +1,1 @@
+//! Benchmarks: the switch alone, and vmlan beside its peers.

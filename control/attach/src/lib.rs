@@ -1,0 +1,1 @@
+//! The doors VMs come in by: vhost-user (vfio-user to come).

@@ -1,0 +1,2 @@
+//! vmlan: a LAN for virtual machines.
+fn main() {}

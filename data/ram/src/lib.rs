@@ -1,0 +1,1 @@
+//! Guest memory: the map, checked copies, typed ring access.

@@ -1,0 +1,1 @@
+//! The switch: pull, look up, push; forwarding table and counters.

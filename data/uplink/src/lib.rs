@@ -1,0 +1,1 @@
+//! Ports that are not VMs: tap, stream, pcap.

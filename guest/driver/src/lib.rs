@@ -1,0 +1,1 @@
+//! User-space NIC drivers for tests, demos and packet programs.

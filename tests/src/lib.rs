@@ -1,0 +1,1 @@
+//! Tests across crates: houserules, sockets, real guests in QEMU.
