@@ -1,0 +1,134 @@
+//! Unit tests of the map and its doors.
+use std::io::Write;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+fn memfd(len: u64, flags: libc::c_uint) -> std::fs::File {
+    // SAFETY: a fresh descriptor, owned by the file at once.
+    let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"t".as_ptr(), flags)) };
+    let f = std::fs::File::from(fd);
+    f.set_len(len).unwrap();
+    f
+}
+
+fn map(pairs: &[(u64, u64)]) -> Arc<Map> {
+    let regions = pairs
+        .iter()
+        .map(|(gpa, size)| {
+            let f = memfd(*size, libc::MFD_CLOEXEC);
+            let m = Arc::new(Mapping::new(f.as_fd(), 0, *size).unwrap());
+            Region::new(*gpa, *size, gpa + 0x7000_0000_0000, 0, m).unwrap()
+        })
+        .collect();
+    Arc::new(Map::new(regions, None).unwrap())
+}
+
+#[test]
+fn slices_never_leave_their_region() {
+    let m = map(&[(0x1000, 0x1000), (0x2000, 0x1000), (0x10000, 0x1000)]);
+    assert_eq!(m.slice(0x1000, 0x1000).unwrap().len(), 0x1000);
+    assert!(m.slice(0x1001, 0x1000).is_none(), "adjacent regions are not adjacent here");
+    assert_eq!(m.first_run(0x1f00, 0x200).unwrap().len(), 0x100);
+    assert!(m.slice(0x3000, 1).is_none());
+    assert!(m.slice(u64::MAX, 1).is_none());
+    assert!(m.slice(0x1000, usize::MAX).is_none());
+    assert!(m.slice(0x10fff, 1).is_some());
+    assert_eq!(m.gpa_of(0x7000_0000_2004), Some(0x2004));
+    assert_eq!(m.gpa_of(0x2004), None);
+}
+
+#[test]
+fn a_short_file_is_refused() {
+    let f = memfd(4096, libc::MFD_CLOEXEC);
+    assert!(matches!(Mapping::new(f.as_fd(), 0, 8192), Err(Error::ShortFile { .. })));
+    assert!(matches!(Mapping::new(f.as_fd(), u64::MAX, 1), Err(Error::BadSize { .. })));
+    assert!(matches!(Mapping::new(f.as_fd(), 0, 0), Err(Error::BadSize { .. })));
+}
+
+#[test]
+fn overlapping_regions_are_refused() {
+    let f = memfd(8192, libc::MFD_CLOEXEC);
+    let m = Arc::new(Mapping::new(f.as_fd(), 0, 8192).unwrap());
+    let r = |gpa| Region::new(gpa, 8192, gpa, 0, m.clone()).unwrap();
+    assert!(matches!(Map::new(vec![r(0), r(4096)], None), Err(Error::Overlap(4096))));
+    assert!(Region::new(0, 8193, 0, 0, m.clone()).is_err());
+    assert!(Region::new(u64::MAX - 10, 4096, 0, 0, m).is_err());
+}
+
+#[test]
+fn copies_of_every_length_agree() {
+    let src: Vec<u8> = (0..=255).collect();
+    for n in 0..=200 {
+        let mut dst = vec![0xee; 256];
+        assert_eq!(Slice::from_bytes(&src[..n]).read(&mut dst), n);
+        assert_eq!(dst[..n], src[..n]);
+        assert!(dst[n..].iter().all(|b| *b == 0xee), "length {n} wrote too far");
+        let mut dst = vec![0xee; 256];
+        assert_eq!(SliceMut::from_bytes(&mut dst).write(3, &src[..n]), n);
+        assert_eq!(dst[3..3 + n], src[..n]);
+        assert!(dst[3 + n..].iter().all(|b| *b == 0xee));
+    }
+}
+
+#[test]
+fn windows_check_bounds_and_alignment() {
+    let m = map(&[(0, 4096)]);
+    let w = m.window(0x100, 64, 16).unwrap();
+    w.set_u16(2, 0xbeef, Ordering::Release);
+    assert_eq!(w.u32(0, Ordering::Acquire), 0xbeef_0000);
+    w.set_u64(60, u64::MAX, Ordering::Relaxed);
+    assert_eq!(w.u64(60, Ordering::Relaxed), 0);
+    assert_eq!(w.u16(usize::MAX, Ordering::Relaxed), 0);
+    assert!(m.window(0x101, 64, 16).is_none());
+    assert!(m.window(4090, 64, 2).is_none());
+}
+
+#[test]
+fn a_sealable_file_is_sealed() {
+    let f = memfd(8192, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let _m = Mapping::new(f.as_fd(), 0, 8192).unwrap();
+    assert!(f.set_len(0).is_err(), "nobody can shrink it any more");
+}
+
+#[test]
+fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
+    fault::install().unwrap();
+    let mut f = memfd(8192, libc::MFD_CLOEXEC);
+    f.write_all(&[7; 8192]).unwrap();
+    let mapping = Arc::new(Mapping::new(f.as_fd(), 0, 8192).unwrap());
+    let m = Map::new(vec![Region::new(0, 8192, 0, 0, mapping).unwrap()], None).unwrap();
+    let other = map(&[(0, 4096)]);
+    assert_eq!(m.slice(0, 4).unwrap().read_array::<4>(), Some([7; 4]));
+    f.set_len(0).unwrap();
+    assert_eq!(m.slice(4096, 4).unwrap().read_array::<4>(), Some([0; 4]));
+    m.slice_mut(0, 8).unwrap().write(0, &[1; 8]);
+    assert!(m.poisoned());
+    assert!(!other.poisoned());
+}
+
+#[test]
+fn dirty_pages_are_marked() {
+    let f = memfd(4096, libc::MFD_CLOEXEC);
+    let log = Arc::new(Mapping::new(f.as_fd(), 0, 4096).unwrap());
+    let d = DirtyLog::new(log.clone(), 8, 2).unwrap();
+    d.mark(4095, 2);
+    d.mark(4096 * 15, 1);
+    d.mark(4096 * 16, 1);
+    d.mark(u64::MAX, 10);
+    let region = Region::new(0, 4096, 0, 0, log).unwrap();
+    let m = Map::new(vec![region], None).unwrap();
+    assert_eq!(m.slice(8, 3).unwrap().read_array::<3>(), Some([0b11, 0x80, 0]));
+    assert!(DirtyLog::new(m.regions()[0].mapping_for_test(), 4095, 2).is_none());
+}
+
+#[test]
+fn recycled_vectors_keep_their_storage() {
+    let bytes = [1u8; 4];
+    let mut v = Vec::with_capacity(100);
+    v.push(Slice::from_bytes(&bytes));
+    let v = recycle::<'static>(v);
+    assert!(v.is_empty() && v.capacity() == 100);
+}
