@@ -1,0 +1,28 @@
+# Every target installs what it needs when it runs as root, and otherwise names the one command that would.
+CARGO ?= cargo
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench bench-peers soak
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## a switch and two guests as separate processes, and what passes between them
+	@scripts/setup.sh build
+	$(CARGO) build --release -p vmlan
+	target/release/vmlan demo
+
+test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
+	@scripts/test.sh
+
+bench: ## micro-benchmarks of the switch with in-process ports
+	@scripts/setup.sh build
+	$(CARGO) bench -p vmlan-bench
+
+bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest (root: hugepages, namespaces)
+	@scripts/setup.sh build peers
+	$(CARGO) run --release -p vmlan-bench --bin peers
+
+soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic
+	@scripts/setup.sh build test
+	$(CARGO) build --release -p vmlan
+	VMLAN_BIN=$(CURDIR)/target/release/vmlan $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
+#   build   a linker for cargo, nothing else
+#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not installed
+#   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
+# As root it installs what is missing and says so; otherwise it prints the one command that would, and exits 1.
+# The guest kernel goes to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or ~/.cache/vmlan) and needs no root.
+set -euo pipefail
+
+cache=${VMLAN_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/vmlan}
+lists_fresh=no
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+packages() {
+  case $1 in
+    build) echo gcc libc6-dev ;;
+    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux dpdk-dev ;;
+    peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 ;;
+    *) printf 'setup: no group "%s"; groups: build test peers\n' "$1" >&2; exit 2 ;;
+  esac
+}
+
+why() {
+  case $1 in
+    build) echo "the linker that cargo calls" ;;
+    test) echo "real guests, their tools, and an independent virtio-user peer for the tests" ;;
+    peers) echo "the switches that bench-peers measures beside vmlan" ;;
+  esac
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+fresh_lists() {
+  [ "$lists_fresh" = no ] || return 0
+  [ "$(id -u)" = 0 ] || return 0
+  apt-get update -qq -o DPkg::Lock::Timeout=300 || say "apt-get update failed; going on with the lists at hand"
+  lists_fresh=yes
+}
+
+# Debian starts every daemon it installs; a measuring machine must not get a second Open vSwitch from us.
+hold_daemons() {
+  [ -e /usr/sbin/policy-rc.d ] && return
+  printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
+  chmod 755 /usr/sbin/policy-rc.d
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+}
+
+install_group() {
+  local group=$1 wanted missing=() p log
+  wanted=$(packages "$group")
+  for p in $wanted; do installed "$p" || missing+=("$p"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    die "needs ${missing[*]} ($(why "$group")); as root run:  apt-get install -y --no-install-recommends ${missing[*]}"
+  fi
+  say "installing ${missing[*]}: $(why "$group")"
+  hold_daemons
+  fresh_lists
+  log=$(mktemp)
+  if ! DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+      -o DPkg::Lock::Timeout=300 "${missing[@]}" >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    die "apt-get could not install ${missing[*]} (its last lines are above, the whole in $log)"
+  fi
+  rm -f "$log"
+}
+
+# The newest kernel that Debian's meta package names, unpacked beside the harness: guests boot it, the host does not.
+guest_kernel() {
+  [ -e "$cache/kernel/ready" ] && return 0
+  local name work
+  fresh_lists
+  name=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/{print $2; exit}')
+  [ -n "$name" ] || die "apt knows no linux-image-amd64; as root run:  apt-get update"
+  say "downloading $name into $cache/kernel: the kernel of the test guests (unpacked, not installed)"
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/new.XXXXXX")
+  (cd "$work" && apt-get download -qq "$name" 2>err && dpkg-deb -x "$name"_*.deb kernel) \
+    || { cat "$work/err" >&2; rm -rf "$work"; die "could not fetch $name; as root run:  apt-get update"; }
+  touch "$work/kernel/ready"
+  rm -rf "$cache/kernel"
+  mv "$work/kernel" "$cache/kernel"
+  rm -rf "$work"
+}
+
+[ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|peers ..." >&2; exit 2; }
+for group in "$@"; do packages "$group" >/dev/null; done
+command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
+  || die "this script knows Debian's apt only; provide the tools of '$*' yourself: $(for g in "$@"; do packages "$g"; done | tr '\n' ' ')"
+for group in "$@"; do
+  install_group "$group"
+  case $group in test) guest_kernel ;; esac
+done
