@@ -1,1 +1,45 @@
-//! Ethernet frames with their offload state, batches of them, and the Port trait.
+//! Frames: Ethernet with offload state, batches of them, and the trait of a [`Port`].
+//!
+//! - [`Batch`]: up to 256 frames lent by one port, each with a snapshot of its first 128 bytes;
+//! - [`Offload`]: what is still to be done to a frame (checksum, segmentation);
+//! - [`Port`]: a place where frames enter and leave;
+//! - [`Counters`], [`Reason`]: every drop has one.
+//!
+//! # Contract
+//!
+//! Whatever bytes and lengths come in, nothing here panics. A frame in a batch has at least
+//! [`MIN_FRAME`] bytes and its [`Offload`] has been checked against its header snapshot: every
+//! offset in it lies inside the snapshot, every length inside the frame.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+mod batch;
+mod counters;
+mod mac;
+mod offload;
+mod port;
+mod reason;
+
+pub use batch::{Batch, FrameView, Verdict};
+pub use counters::{Counter, Counters, Direction, Snapshot};
+pub use mac::{Mac, ParseMacError};
+pub use offload::{Gso, Offload, Offloads};
+pub use port::{Mirror, Port, Sink};
+pub use reason::Reason;
+
+/// Bytes of a frame that are snapshot: every decision is taken on them, and they are what is
+/// delivered.
+pub const HEAD: usize = 128;
+
+/// Frames a batch holds.
+pub const BATCH: usize = 256;
+
+/// Shortest frame: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+
+/// Longest frame without segmentation to do: jumbo payload of 9,216 bytes, header, two VLAN tags.
+pub const MAX_FRAME: usize = 9216 + 14 + 8;
+
+/// Longest frame with segmentation to do: an IP packet of 65,535 bytes, header, two VLAN tags.
+pub const MAX_GSO: usize = 65_535 + 14 + 8;

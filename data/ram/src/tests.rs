@@ -129,6 +129,6 @@ fn recycled_vectors_keep_their_storage() {
     let bytes = [1u8; 4];
     let mut v = Vec::with_capacity(100);
     v.push(Slice::from_bytes(&bytes));
-    let v = recycle::<'static>(v);
+    let v: Vec<Slice<'static>> = recycle(v);
     assert!(v.is_empty() && v.capacity() == 100);
 }

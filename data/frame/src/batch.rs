@@ -1,0 +1,327 @@
+//! A batch of frames, lent by one port.
+//!
+//! ```text
+//!  frames[i] ── head_len ──► heads[i]: [u8; 128]      our copy: looked at, changed, delivered
+//!            ── pieces   ──► pieces[a..b]: Slice<'m>  the rest, where the sender left it
+//! ```
+//!
+//! The batch's storage belongs to a worker and is reused; the borrow `'m` ends when the port's
+//! `pull` returns.
+
+use vmlan_ram::{Slice, SliceMut, recycle};
+
+use crate::{BATCH, Gso, HEAD, MAX_FRAME, MAX_GSO, MIN_FRAME, Mac, Offload, Offloads, Reason};
+
+/// Slices a batch holds for the bytes behind the heads.
+const PIECES: usize = 4096;
+
+/// What the switch decided about a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Delivered or dropped: the port may give its buffers back.
+    #[default]
+    Done,
+    /// Its receiver is full: the port keeps it and lends it again.
+    Held,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Frame {
+    len: u32,
+    first: u16,
+    count: u16,
+    head_len: u16,
+    verdict: Verdict,
+    dropped: Option<Reason>,
+    offload: Offload,
+}
+
+/// Up to [`BATCH`] frames.
+#[derive(Default)]
+pub struct Batch<'m> {
+    heads: Vec<[u8; HEAD]>,
+    frames: Vec<Frame>,
+    pieces: Vec<Slice<'m>>,
+    needs: u8,
+}
+
+/// One frame of a batch, to deliver.
+#[derive(Clone, Copy)]
+pub struct FrameView<'b, 'm> {
+    /// The snapshot: the frame's first bytes.
+    pub head: &'b [u8],
+    /// The bytes behind it.
+    pub body: &'b [Slice<'m>],
+    /// Total length in bytes.
+    pub len: usize,
+    /// What is still to be done.
+    pub offload: Offload,
+}
+
+impl<'m> Batch<'m> {
+    /// An empty batch with all its storage: nothing allocates after this.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            heads: vec![[0; HEAD]; BATCH],
+            frames: Vec::with_capacity(BATCH),
+            pieces: Vec::with_capacity(PIECES),
+            needs: 0,
+        }
+    }
+
+    /// Takes the storage out of `spare`, for another borrow. Give it back with [`Batch::give_back`].
+    #[must_use]
+    pub fn take(spare: &mut Batch<'static>) -> Self {
+        let Batch { heads, frames, pieces, .. } = std::mem::take(spare);
+        let mut batch = Self { heads, frames, pieces: recycle(pieces), needs: 0 };
+        batch.frames.clear();
+        batch
+    }
+
+    /// Returns the storage to its owner; every borrow of the frames ends here.
+    pub fn give_back(self, spare: &mut Batch<'static>) {
+        let Batch { heads, mut frames, pieces, .. } = self;
+        frames.clear();
+        *spare = Batch { heads, frames, pieces: recycle(pieces), needs: 0 };
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.pieces.clear();
+        self.needs = 0;
+    }
+
+    /// Frames in the batch.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// True without frames.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// True if another frame of up to `pieces` slices fits. Ports ask before they add.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self, pieces: usize) -> bool {
+        self.frames.len() < self.heads.len().min(BATCH) && self.pieces.len() + pieces <= PIECES
+    }
+
+    /// Adds a frame that lies in `pieces`: copies its first [`HEAD`] bytes, borrows the rest, and checks
+    /// `offload` against the copy.
+    ///
+    /// # Errors
+    /// The reason to drop it: too short, too long, or an offload claim that does not hold. Also
+    /// [`Reason::TooLong`] if [`Batch::has_room`] would have said no.
+    #[inline]
+    pub fn add(&mut self, pieces: &[Slice<'m>], offload: Offload) -> Result<(), Reason> {
+        let index = self.frames.len();
+        let first = self.pieces.len();
+        if !self.has_room(pieces.len()) {
+            return Err(Reason::TooLong);
+        }
+        let Some(head) = self.heads.get_mut(index) else { return Err(Reason::TooLong) };
+        let (mut len, mut head_len) = (0, 0);
+        for piece in pieces {
+            let free = head.get_mut(head_len..).unwrap_or_default();
+            let n = piece.read(free);
+            head_len += n;
+            len += piece.len();
+            if n < piece.len() {
+                self.pieces.push(piece.sub(n, usize::MAX));
+            }
+        }
+        self.close(first, len, head_len, offload)
+    }
+
+    /// Adds a frame made of a header of our own and borrowed payload: a segment. `offload` is trusted.
+    ///
+    /// # Errors
+    /// [`Reason::TooLong`] if the head is longer than [`HEAD`] or there is no room.
+    pub fn add_parts(
+        &mut self,
+        head: &[u8],
+        body: impl IntoIterator<Item = Slice<'m>>,
+        offload: Offload,
+    ) -> Result<(), Reason> {
+        let (index, first) = (self.frames.len(), self.pieces.len());
+        let dst = self.heads.get_mut(index).and_then(|h| h.get_mut(..head.len()));
+        let Some(dst) = dst else { return Err(Reason::TooLong) };
+        dst.copy_from_slice(head);
+        let mut len = head.len();
+        for piece in body {
+            if self.pieces.len() >= PIECES {
+                self.pieces.truncate(first);
+                return Err(Reason::TooLong);
+            }
+            len += piece.len();
+            self.pieces.push(piece);
+        }
+        self.push_frame(first, len, head.len(), offload)
+    }
+
+    #[inline]
+    fn close(
+        &mut self,
+        first: usize,
+        len: usize,
+        head_len: usize,
+        offload: Offload,
+    ) -> Result<(), Reason> {
+        let checked = self.check(len, head_len, offload);
+        match checked {
+            Ok(offload) => self.push_frame(first, len, head_len, offload),
+            Err(reason) => {
+                self.pieces.truncate(first);
+                Err(reason)
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&self, len: usize, head_len: usize, offload: Offload) -> Result<Offload, Reason> {
+        if len < MIN_FRAME {
+            return Err(Reason::Runt);
+        }
+        let most = if offload.gso == Gso::None { MAX_FRAME } else { MAX_GSO };
+        if len > most {
+            return Err(Reason::TooLong);
+        }
+        if !offload.needs_csum && offload.gso == Gso::None {
+            return Ok(offload);
+        }
+        let head = self.heads.get(self.frames.len()).and_then(|h| h.get(..head_len));
+        offload.check(head.unwrap_or_default(), len)
+    }
+
+    #[inline]
+    fn push_frame(
+        &mut self,
+        first: usize,
+        len: usize,
+        head_len: usize,
+        offload: Offload,
+    ) -> Result<(), Reason> {
+        let too_long = Reason::TooLong;
+        let count = self.pieces.len().saturating_sub(first);
+        let (Ok(len), Ok(first), Ok(count), Ok(head_len)) = (
+            u32::try_from(len),
+            u16::try_from(first),
+            u16::try_from(count),
+            u16::try_from(head_len),
+        ) else {
+            return Err(too_long);
+        };
+        self.needs |= offload.needs().bits();
+        self.frames.push(Frame { len, first, count, head_len, offload, ..Frame::default() });
+        Ok(())
+    }
+
+    /// Everything that some frame of the batch needs from its receiver.
+    #[must_use]
+    #[inline]
+    pub fn needs(&self) -> Offloads {
+        Offloads::from_bits(self.needs)
+    }
+
+    /// What frame `i` needs from its receiver.
+    #[must_use]
+    #[inline]
+    pub fn needs_of(&self, i: usize) -> Offloads {
+        self.frames.get(i).map_or(Offloads::NONE, |f| f.offload.needs())
+    }
+
+    /// Destination and source of frame `i` (zero if there is no such frame).
+    #[must_use]
+    #[inline]
+    pub fn macs(&self, i: usize) -> (Mac, Mac) {
+        let Some([a, b, c, d, e, f, g, h, i, j, k, l, ..]) = self.heads.get(i) else {
+            return (Mac::default(), Mac::default());
+        };
+        (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
+    }
+
+    /// Total length of frame `i` in bytes.
+    #[must_use]
+    #[inline]
+    pub fn frame_len(&self, i: usize) -> usize {
+        self.frames.get(i).map_or(0, |f| f.len as usize)
+    }
+
+    /// Frame `i`, to deliver.
+    #[must_use]
+    #[inline]
+    pub fn frame(&self, i: usize) -> Option<FrameView<'_, 'm>> {
+        let f = self.frames.get(i)?;
+        let head = self.heads.get(i)?.get(..usize::from(f.head_len))?;
+        let first = usize::from(f.first);
+        let body = self.pieces.get(first..first + usize::from(f.count))?;
+        Some(FrameView { head, body, len: f.len as usize, offload: f.offload })
+    }
+
+    /// Leaves frame `i` with its port, to be lent again.
+    pub fn hold(&mut self, i: usize) {
+        if let Some(f) = self.frames.get_mut(i) {
+            f.verdict = Verdict::Held;
+        }
+    }
+
+    /// What became of frame `i`.
+    #[must_use]
+    #[inline]
+    pub fn verdict(&self, i: usize) -> Verdict {
+        self.frames.get(i).map_or(Verdict::Done, |f| f.verdict)
+    }
+
+    /// Notes that frame `i` was dropped, for captures. Counting is the caller's.
+    pub fn set_dropped(&mut self, i: usize, reason: Reason) {
+        if let Some(f) = self.frames.get_mut(i) {
+            f.dropped = Some(reason);
+        }
+    }
+
+    /// Why frame `i` was dropped, if it was.
+    #[must_use]
+    pub fn dropped(&self, i: usize) -> Option<Reason> {
+        self.frames.get(i).and_then(|f| f.dropped)
+    }
+}
+
+impl<'m> FrameView<'_, 'm> {
+    /// Copies the whole frame into our own buffer; returns how many bytes fitted.
+    pub fn copy_to(&self, dst: &mut [u8]) -> usize {
+        let mut done = SliceMut::from_bytes(dst).write(0, self.head);
+        for piece in self.body {
+            done += piece.read(dst.get_mut(done..).unwrap_or_default());
+        }
+        done
+    }
+
+    /// Writes the whole frame at `offset` of one guest buffer; returns how many bytes fitted.
+    #[inline]
+    pub fn write_to(&self, dst: &mut SliceMut<'_>, offset: usize) -> usize {
+        let mut done = dst.write(offset, self.head);
+        for piece in self.body {
+            done += dst.write_from(offset + done, *piece);
+        }
+        done
+    }
+
+    /// The `len` bytes from `from` on, as runs: first of the head, then of the body.
+    pub fn runs(&self, from: usize, len: usize) -> impl Iterator<Item = Slice<'_>> + '_ {
+        let head = std::iter::once(Slice::from_bytes(self.head));
+        let (mut skip, mut left) = (from, len);
+        head.chain(self.body.iter().copied()).filter_map(move |run| {
+            let part = run.sub(skip, left);
+            skip = skip.saturating_sub(run.len());
+            left -= part.len();
+            (!part.is_empty()).then_some(part)
+        })
+    }
+}

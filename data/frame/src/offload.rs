@@ -1,0 +1,135 @@
+//! The offload state of a frame, as virtio-net's header describes it (virtio 1.2 section 5.1.6).
+
+use crate::Reason;
+
+/// Segmentation still to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gso {
+    /// None.
+    #[default]
+    None,
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP datagrams, each with its own header (USO, `VIRTIO_NET_HDR_GSO_UDP_L4`).
+    Udp,
+}
+
+/// What is still to be done to a frame, or known about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The checksum from `csum_start` to the end is still to be filled in, at `csum_start + csum_offset`.
+    /// The field holds the pseudo-header's sum.
+    pub needs_csum: bool,
+    /// Somebody on this host vouches for the checksum; never set together with `needs_csum`.
+    pub csum_valid: bool,
+    /// Segmentation to do; implies `needs_csum`.
+    pub gso: Gso,
+    /// The TCP segments carry ECN marks that need care (`VIRTIO_NET_HDR_GSO_ECN`).
+    pub ecn: bool,
+    /// Payload bytes in each segment.
+    pub gso_size: u16,
+    /// Bytes of all headers, as found by our own parser, not as claimed.
+    pub hdr_len: u16,
+    /// Where the checksum's range starts.
+    pub csum_start: u16,
+    /// Where, from `csum_start`, the checksum is stored.
+    pub csum_offset: u16,
+}
+
+/// A set of abilities: what a receiver takes, or a frame needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads(u8);
+
+impl Offloads {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Unfinished checksums.
+    pub const CSUM: Self = Self(1);
+    /// TCP over IPv4, unsegmented.
+    pub const TSO4: Self = Self(2);
+    /// TCP over IPv6, unsegmented.
+    pub const TSO6: Self = Self(4);
+    /// The same with ECN marks.
+    pub const ECN: Self = Self(8);
+    /// UDP, unsegmented.
+    pub const USO: Self = Self(16);
+    /// Everything.
+    pub const ALL: Self = Self(31);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True if `self` has all of `needs`.
+    #[must_use]
+    #[inline]
+    pub const fn covers(self, needs: Self) -> bool {
+        needs.0 & !self.0 == 0
+    }
+
+    /// As bits, for atomics.
+    #[must_use]
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From bits.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+}
+
+impl Offload {
+    /// Nothing to do.
+    pub const NONE: Self = Self {
+        needs_csum: false,
+        csum_valid: false,
+        gso: Gso::None,
+        ecn: false,
+        gso_size: 0,
+        hdr_len: 0,
+        csum_start: 0,
+        csum_offset: 0,
+    };
+
+    /// What a receiver must be able to take to get the frame as it is.
+    #[must_use]
+    #[inline]
+    pub fn needs(&self) -> Offloads {
+        if !self.needs_csum {
+            return Offloads::NONE;
+        }
+        let gso = match self.gso {
+            Gso::None => Offloads::NONE,
+            Gso::Tcp4 => Offloads::TSO4,
+            Gso::Tcp6 => Offloads::TSO6,
+            Gso::Udp => Offloads::USO,
+        };
+        let ecn = if self.ecn { Offloads::ECN } else { Offloads::NONE };
+        Offloads::CSUM.with(gso).with(ecn)
+    }
+
+    /// Checks a claim made by a guest against the frame's header snapshot and total length; fills in
+    /// `hdr_len` from our own parse.
+    ///
+    /// # Errors
+    /// [`Reason::BadOffload`] if an offset lies outside the snapshot or the frame, or the claim does not
+    /// fit the headers; [`Reason::BadHeader`] if headers to be segmented are longer than the snapshot.
+    pub fn check(self, head: &[u8], len: usize) -> Result<Self, Reason> {
+        if !self.needs_csum {
+            return if self.gso == Gso::None { Ok(self) } else { Err(Reason::BadOffload) };
+        }
+        let field = usize::from(self.csum_start) + usize::from(self.csum_offset);
+        if field + 2 > head.len() || usize::from(self.csum_start) >= len {
+            return Err(Reason::BadOffload);
+        }
+        if self.gso == Gso::None { Ok(self) } else { Err(Reason::BadOffload) }
+    }
+}

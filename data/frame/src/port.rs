@@ -1,0 +1,87 @@
+//! A place where frames enter and leave.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::{Batch, Counters, FrameView, Offloads, Reason};
+
+/// Who receives the frames that a port lends.
+pub trait Sink {
+    /// Takes the batch. Frames whose verdict is still [`crate::Verdict::Done`] afterwards are finished with;
+    /// those set to [`crate::Verdict::Held`] stay with the port and are lent again by a later pull.
+    fn deliver(&mut self, batch: &mut Batch<'_>);
+}
+
+/// A place where frames enter and leave: a VM's NIC, a TAP device, a socket, a file.
+///
+/// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for as
+/// long as the frames are lent, [`Port::push`] the receive side, which is a leaf. So whoever holds both
+/// (to replace a memory map, to stop a ring) knows that no frame of this port is borrowed or being
+/// written. Order: transmit side, then receive side.
+///
+/// No method blocks, and each does bounded work.
+pub trait Port: Send + Sync {
+    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's. Returns how many
+    /// were finished (0: nothing to do, not ready, held up, or its owner is changing it just now).
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
+
+    /// Delivers the frames of `batch` that `list` names, in that order, and publishes them together.
+    ///
+    /// Returns how many entries of `list` were dealt with: delivered, or dropped and counted for a
+    /// reason of this port's own (too long, not ready). The rest found no room. Every frame's needs
+    /// are covered by [`Port::offloads`]: the caller saw to that.
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
+
+    /// What this port's receiver negotiated.
+    fn offloads(&self) -> Offloads;
+
+    /// How many frames could be pushed now, roughly; `usize::MAX` if unknown.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Connected, and its driver is ready.
+    fn is_up(&self) -> bool;
+
+    /// Asks the other side to ring: the worker is about to sleep. Returns true if frames are
+    /// waiting already, in which case it must not sleep.
+    fn arm(&self) -> bool;
+
+    /// Tells the other side not to ring: the worker is awake and looks by itself.
+    fn disarm(&self);
+
+    /// Asks for a doorbell when receive buffers are posted, since a sender waits for room. Returns true
+    /// if there is room already.
+    fn want_room(&self) -> bool {
+        true
+    }
+
+    /// Descriptors that become readable when the other side rings. Watched edge-triggered and never
+    /// read by the worker, so a hostile peer cannot park it there.
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>>;
+
+    /// Changes whenever [`Port::doorbells`] does.
+    fn doorbells_version(&self) -> u64 {
+        0
+    }
+
+    /// A doorbell of this port rang (only for counting).
+    fn rang(&self) {}
+
+    /// Its counters.
+    fn counters(&self) -> &Counters;
+}
+
+/// Somebody who watches frames pass: a capture file.
+pub trait Mirror: Send + Sync {
+    /// A frame passed `interface` (the number the mirror gave that port). `outgoing`: it was delivered
+    /// to the port, else it came from it. `dropped`: it went no further. Must not block: what does not
+    /// fit a bounded queue is lost to the mirror and counted by it.
+    fn capture(
+        &self,
+        interface: u32,
+        outgoing: bool,
+        frame: &FrameView<'_, '_>,
+        dropped: Option<Reason>,
+    );
+}

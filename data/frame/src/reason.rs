@@ -1,0 +1,53 @@
+//! Why frames are dropped. Every drop names one of these and is counted.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why a frame was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The word used in statistics, captures and logs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Shorter than an Ethernet header.
+    Runt = "runt",
+    /// Longer than the switch, or the receiver's largest buffer, can take.
+    TooLong = "too-long",
+    /// Offload fields that contradict the frame: checksum or segmentation outside it, unknown kinds.
+    BadOffload = "bad-offload",
+    /// Headers that cannot be segmented or are longer than the snapshot.
+    BadHeader = "bad-header",
+    /// A descriptor, chain or ring of the guest that breaks the rules.
+    BadDescriptor = "bad-descriptor",
+    /// A group address as source, or zero.
+    BadSource = "bad-source",
+    /// The destination is the port the frame came from.
+    SamePort = "same-port",
+    /// Nobody to deliver it to: the switch has no other port that is up.
+    NoReceiver = "no-receiver",
+    /// The receiver has no room, and its time of waiting is used up.
+    ReceiverFull = "receiver-full",
+    /// The receiver is not connected, or its driver is not ready.
+    LinkDown = "link-down",
+    /// The receiving device refused the frame (an error from a TAP, a socket, a file).
+    DeviceError = "device-error",
+    /// The source address is pinned to another port.
+    NotAllowed = "not-allowed",
+}
+
+impl Reason {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+}
