@@ -46,10 +46,10 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Counts `n` drops. Call with this side's lock held.
+    /// Counts `n` drops, from any thread: drops are rare enough for a locked instruction.
     pub fn drop(&self, reason: Reason, n: u64) {
         if let Some(c) = self.drops.get(reason as usize) {
-            c.add(n);
+            c.add_shared(n);
         }
     }
 
