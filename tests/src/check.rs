@@ -1,0 +1,157 @@
+//! What one station asks of another. Every check fails with who, to whom and what was heard.
+
+use crate::{
+    Station,
+    fault::{Fault, Result},
+};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Lengths of the transferred files: one byte, around one segment, odd ones, and more than any offload's 64 KiB.
+const FILES: &[u32] = &[1, 59, 1447, 1449, 4097, 65_535, 300_007];
+
+/// ICMP payloads: the minimum frame and its neighbours, odd ones, the largest unfragmented, and fragments.
+const PINGS: &[u32] = &[0, 1, 17, 18, 19, 63, 255, 511, 1001, 1471, 1472, 1473, 4001, 8999];
+
+fn failed(station: &dyn Station, what: &str, heard: impl Into<String>) -> Fault {
+    Fault::Failed { what: format!("{}: {what}", station.name()), heard: heard.into() }
+}
+
+/// Waits until `from` reaches `to` at all: ARP, learning, link up.
+///
+/// # Errors
+/// [`Fault::Failed`] after 15 tries of a second.
+pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
+    let command = format!("for i in $(seq 15); do ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1");
+    let said = from.run(&command, Duration::from_secs(40))?;
+    if said.code == 0 { Ok(()) } else { Err(failed(from, &format!("cannot reach {to}"), said.text)) }
+}
+
+/// Echoes of every payload length that has ever been trouble; the sender's kernel checks the checksum of each.
+///
+/// # Errors
+/// [`Fault::Failed`] naming the lengths that did not come back.
+pub fn ping_sizes(from: &mut dyn Station, to: &str) -> Result<()> {
+    let sizes: Vec<_> = PINGS.iter().map(u32::to_string).collect();
+    let command = format!(
+        "for s in {}; do ping -c 1 -W 3 -s $s {to} > /dev/null || echo $s; done",
+        sizes.join(" ")
+    );
+    let said = from.run(&command, Duration::from_secs(60))?;
+    if said.code == 0 && said.text.trim().is_empty() {
+        return Ok(());
+    }
+    Err(failed(from, &format!("no echo from {to} for lengths"), said.text))
+}
+
+/// Makes random files with their sums and serves them by HTTP, and starts an iperf3 server.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn serve(station: &mut dyn Station) -> Result<()> {
+    let files = station.files().to_owned();
+    let lengths: Vec<_> = FILES.iter().map(u32::to_string).collect();
+    station.sh(&format!(
+        "cd {files} && for n in {}; do head -c $n /dev/urandom > f$n || exit 1; done && sha256sum f* > sums",
+        lengths.join(" ")
+    ))?;
+    station.background(&format!("busybox httpd -f -p 80 -h {files}"))?;
+    station.background("iperf3 -s")
+}
+
+/// Fetches every file of [`serve`] over TCP and compares the sums. By `nc`, reading the head line by line: a static busybox's
+/// wget looks up the service name, and glibc's name service crashes there.
+///
+/// # Errors
+/// [`Fault::Failed`] naming the files that came wrong.
+pub fn fetch(to: &mut dyn Station, from: &str) -> Result<()> {
+    let command = format!(
+        "get() {{ printf 'GET /%s HTTP/1.0\r\n\r\n' $1 | busybox nc -w 10 {from} 80 | {{
+           while read -r head && [ ${{#head}} -gt 1 ]; do :; done; cat; }} > $1; }}
+         d=$(mktemp -d) && cd $d && get sums && for f in $(cut -c67- sums); do get $f; done
+         busybox sha256sum -c sums > sums.said 2>&1; code=$?; grep -v OK sums.said; wc -l < sums; rm -r $d; exit $code"
+    );
+    let said = to.run(&command, Duration::from_secs(60))?;
+    let whole = said.text.trim() == FILES.len().to_string();
+    if said.code == 0 && whole {
+        return Ok(());
+    }
+    let what = format!("checksummed transfer from {from} (exit code {})", said.code);
+    Err(failed(to, &what, said.text))
+}
+
+/// One iperf3 run's outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Flow {
+    /// Received, bits per second.
+    pub bits_per_second: f64,
+    /// UDP only: datagrams lost, per cent.
+    pub lost_percent: f64,
+}
+
+/// iperf3 from `from` to the server on `to` for `seconds`; `options` as iperf3 has them.
+///
+/// # Errors
+/// [`Fault::Failed`] with iperf3's own error.
+pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> Result<Flow> {
+    let command = format!("iperf3 -J -t {seconds} -c {to} {options}");
+    let said = from.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
+    let report: Value = serde_json::from_str(&said.text).unwrap_or_default();
+    let end = &report["end"];
+    let sum = if end["sum_received"].is_object() { &end["sum_received"] } else { &end["sum"] };
+    match sum["bits_per_second"].as_f64() {
+        Some(bits_per_second) if said.code == 0 => {
+            let lost_percent = end["sum"]["lost_percent"].as_f64().unwrap_or(0.0);
+            Ok(Flow { bits_per_second, lost_percent })
+        }
+        _ => Err(failed(from, &command, said.text)),
+    }
+}
+
+/// TCP flows at a useful speed; UDP at a modest rate arrives nearly whole (a guest under TCG drops some by itself).
+///
+/// # Errors
+/// [`Fault::Failed`] with the figures.
+pub fn flows(from: &mut dyn Station, to: &str) -> Result<(Flow, Flow)> {
+    let tcp = iperf(from, to, 2, "")?;
+    let udp = iperf(from, to, 2, "-u -b 4M -l 1401")?;
+    let heard = format!("TCP {tcp:?}, UDP {udp:?}");
+    if tcp.bits_per_second < 10e6 {
+        return Err(failed(from, &format!("TCP to {to} below 10 Mbit/s"), heard));
+    }
+    if udp.bits_per_second < 3e6 || udp.lost_percent > 5.0 {
+        return Err(failed(from, &format!("UDP of 4 Mbit/s to {to} did not arrive"), heard));
+    }
+    Ok((tcp, udp))
+}
+
+/// Checksum errors the station's kernel has counted on receipt, over all protocols: 0 on a sound LAN.
+///
+/// # Errors
+/// [`Fault::Failed`] with the kernel's own table if there is any.
+pub fn no_checksum_errors(station: &mut dyn Station) -> Result<()> {
+    let table = station.sh("cat /proc/net/snmp")?;
+    let mut found = 0;
+    for (names, values) in table.lines().zip(table.lines().skip(1)) {
+        let columns = names.split(' ').zip(values.split(' '));
+        let errors = columns.filter(|(name, _)| *name == "InCsumErrors");
+        found += errors.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
+    }
+    if found == 0 { Ok(()) } else { Err(failed(station, "received wrong checksums", table)) }
+}
+
+/// Turns every offload of a guest's NIC on or off and makes sure the two that matter obeyed.
+///
+/// # Errors
+/// [`Fault::Failed`] with what `ethtool -k` says.
+pub fn offloads(guest: &mut dyn Station, on: bool) -> Result<()> {
+    let want = if on { "on" } else { "off" };
+    // Some are fixed on some NICs, so each is set for itself and the outcome is looked at.
+    let set = "for o in tx sg tso gso gro rx; do ethtool -K eth0 $o";
+    let state = guest.sh(&format!("{set} {want} > /dev/null 2>&1; done; ethtool -k eth0"))?;
+    let obeyed = |name: &str| state.lines().any(|line| line.trim().starts_with(&format!("{name}: {want}")));
+    if obeyed("tx-checksumming") && obeyed("tcp-segmentation-offload") {
+        return Ok(());
+    }
+    Err(failed(guest, &format!("offloads would not go {want}"), state))
+}

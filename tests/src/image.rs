@@ -1,0 +1,191 @@
+//! The guests' kernel and initramfs: Debian's kernel, busybox, iperf3, ethtool, the NIC modules, and an agent on ttyS1.
+
+use crate::{
+    cpio::Archive,
+    fault::{Fault, Result, SETUP},
+    proc::out_of,
+};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// The NIC drivers a guest may need, and what they find their device by; dependencies are added from the modules' own words.
+const MODULES: &[&str] =
+    &["virtio_pci", "virtio_net", "e1000", "8139cp", "realtek", "r8169", "8021q", "pktgen"];
+
+/// Dynamically linked tools, looked up in the host's PATH.
+const TOOLS: &[&str] = &["iperf3", "ethtool"];
+
+/// Loads the modules in order, then serves commands from ttyS1: `ID SECONDS BASE64`, answered by `ID CODE BASE64`.
+/// Base64 both ways, so that nothing a command prints can be taken for the protocol.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /tmp /www
+while read -r module; do insmod "/lib/m/$module"; done < /lib/m/order
+ip link set lo up
+exec < /dev/ttyS1 > /dev/ttyS1
+stty raw -echo
+echo agent ready
+while read -r id seconds command; do
+  echo "$command" | base64 -d > /tmp/command
+  timeout -s KILL "$seconds" sh /tmp/command < /dev/null > /tmp/said 2>&1
+  echo "$id $? $(base64 /tmp/said | tr -d '\n')"
+done
+echo agent lost its line > /dev/console
+poweroff -f
+"#;
+
+/// A kernel and an initramfs, ready to boot. Many guests share one.
+pub struct Image {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initramfs, uncompressed: under TCG loading is cheaper than unpacking.
+    pub initramfs: PathBuf,
+}
+
+impl Image {
+    /// Finds the kernel that `scripts/setup.sh test` unpacked and writes the initramfs into `dir`.
+    ///
+    /// # Errors
+    /// [`Fault::Missing`] with the mend if kernel, busybox or a tool is not there.
+    pub fn build(dir: &Path) -> Result<Image> {
+        let root = cache().join("kernel");
+        let missing = || Fault::Missing { what: format!("a guest kernel in {}", root.display()), mend: SETUP };
+        let boot = fs::read_dir(root.join("boot")).map_err(|_| missing())?;
+        let kernel = boot
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().contains("/vmlinuz-"))
+            .ok_or_else(missing)?;
+        let mut archive = Archive::default();
+        for directory in ["proc", "sys", "dev", "bin", "sbin", "usr/bin", "usr/sbin"] {
+            archive.directory(directory);
+        }
+        archive.file("init", INIT.as_bytes());
+        add_tools(&mut archive)?;
+        add_modules(&mut archive, &root)?;
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, archive.finish()).map_err(Fault::file(&initramfs))?;
+        Ok(Image { kernel, initramfs })
+    }
+}
+
+/// Where `scripts/setup.sh` keeps what it unpacks; the two must agree.
+fn cache() -> PathBuf {
+    let named = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    named("VMLAN_CACHE").unwrap_or_else(|| {
+        named("XDG_CACHE_HOME")
+            .unwrap_or_else(|| named("HOME").unwrap_or("/var/tmp".into()).join(".cache"))
+            .join("vmlan")
+    })
+}
+
+/// The path of a program that may sit outside a plain user's PATH.
+pub(crate) fn find_tool(name: &str) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| Fault::Missing { what: name.into(), mend: SETUP })
+}
+
+fn add_tools(archive: &mut Archive) -> Result<()> {
+    let busybox = find_tool("busybox")?;
+    archive.file("bin/busybox", &fs::read(&busybox).map_err(Fault::file(&busybox))?);
+    for name in TOOLS {
+        let tool = find_tool(name)?;
+        archive.file(&format!("bin/{name}"), &fs::read(&tool).map_err(Fault::file(&tool))?);
+        let libraries = out_of("ldd", &[&tool.to_string_lossy()])?;
+        for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+            archive.file(library, &fs::read(library).map_err(Fault::file(library))?);
+        }
+    }
+    Ok(())
+}
+
+fn add_modules(archive: &mut Archive, root: &Path) -> Result<()> {
+    let mut found = BTreeMap::new();
+    for place in ["lib/modules", "usr/lib/modules"] {
+        find_modules(&root.join(place), &mut found);
+    }
+    let mut order = Vec::new();
+    for module in MODULES {
+        add_module(archive, &found, module, &mut order)?;
+    }
+    archive.file("lib/m/order", (order.join("\n") + "\n").as_bytes());
+    Ok(())
+}
+
+/// Maps a module's name (with underscores, as the kernel has it) to its file.
+fn find_modules(dir: &Path, found: &mut BTreeMap<String, PathBuf>) {
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !path.is_symlink() {
+            find_modules(&path, found);
+        } else if let Some((stem, "" | ".xz")) = name.split_once(".ko") {
+            found.insert(stem.replace('-', "_"), path);
+        }
+    }
+}
+
+/// Adds a module after all it depends on. A name that is no file is built into the kernel.
+fn add_module(
+    archive: &mut Archive,
+    found: &BTreeMap<String, PathBuf>,
+    name: &str,
+    order: &mut Vec<String>,
+) -> Result<()> {
+    let name = name.replace('-', "_");
+    let Some(path) = found.get(&name) else { return Ok(()) };
+    if order.contains(&name) {
+        return Ok(());
+    }
+    let content = read_module(path)?;
+    for needed in depends(&content) {
+        add_module(archive, found, &needed, order)?;
+    }
+    archive.file(&format!("lib/m/{name}"), &content);
+    order.push(name);
+    Ok(())
+}
+
+/// A module's plain bytes: Debian 12 ships `.ko`, Debian 13 `.ko.xz`, which busybox's insmod cannot read.
+fn read_module(path: &Path) -> Result<Vec<u8>> {
+    if path.extension().is_none_or(|extension| extension != "xz") {
+        return fs::read(path).map_err(Fault::file(path));
+    }
+    let out = std::process::Command::new("busybox")
+        .args(["unxz", "-c"])
+        .arg(path)
+        .output()
+        .map_err(|_| Fault::Missing { what: "busybox".into(), mend: SETUP })?;
+    if out.status.success() { Ok(out.stdout) } else { Err(Fault::file(path)(std::io::ErrorKind::InvalidData.into())) }
+}
+
+/// The `depends=` line of a module's `.modinfo` section: `modules.dep` exists only after depmod ran.
+fn depends(module: &[u8]) -> Vec<String> {
+    module
+        .split(|&byte| byte == 0)
+        .find_map(|text| text.strip_prefix(b"depends="))
+        .map(|names| String::from_utf8_lossy(names).into_owned())
+        .unwrap_or_default()
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::depends;
+
+    #[test]
+    fn dependencies_come_from_modinfo() {
+        assert_eq!(depends(b"\x7fELF\0license=GPL\0depends=virtio,net_failover\0x"), ["virtio", "net_failover"]);
+        assert!(depends(b"license=GPL\0depends=\0").is_empty());
+        assert!(depends(b"").is_empty());
+    }
+}

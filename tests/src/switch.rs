@@ -1,0 +1,132 @@
+//! The `vmlan switch` process under test.
+
+use crate::{
+    NetNs, Proc,
+    fault::{Fault, Result},
+    proc::{out_of, vmlan_binary},
+};
+use serde_json::Value;
+use std::{
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A running switch; killed when dropped. Its sockets and log lie in the test's directory.
+pub struct Switch {
+    argv: Vec<String>,
+    log: PathBuf,
+    api: PathBuf,
+    process: Proc,
+}
+
+impl Switch {
+    /// Starts `vmlan switch` with `ports` (`NAME=ADDRESS`), inside `netns` if one is given (TAP devices are made there),
+    /// and waits until its API answers.
+    ///
+    /// # Errors
+    /// [`Fault::Ended`] with the switch's own words.
+    pub fn start(dir: &Path, netns: Option<&NetNs>, ports: &[String]) -> Result<Switch> {
+        let api = dir.join("api.sock");
+        let binary = vmlan_binary().to_string_lossy();
+        let api_text = api.to_string_lossy();
+        let mut argv = vec![&*binary, "switch", "--api", &api_text];
+        argv.extend(ports.iter().map(String::as_str));
+        let argv = match netns {
+            Some(netns) => netns.enter(&argv),
+            None => argv.into_iter().map(str::to_owned).collect(),
+        };
+        let log = dir.join("switch.log");
+        let process = Proc::start("vmlan switch", &log, &argv)?;
+        let mut switch = Switch { argv, log, api, process };
+        switch.answering()?;
+        Ok(switch)
+    }
+
+    /// SIGKILL: no clean-up, sockets left behind.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Starts it again as it was started, after [`Switch::kill9`]. Does not wait for anything.
+    ///
+    /// # Errors
+    /// As [`Proc::start`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = Proc::start("vmlan switch", &self.log, &self.argv)?;
+        Ok(())
+    }
+
+    /// Waits until the API takes a connection.
+    ///
+    /// # Errors
+    /// [`Fault::Ended`] or [`Fault::Deadline`].
+    pub fn answering(&mut self) -> Result<()> {
+        let api = self.api.clone();
+        self.process.wait("its API", Duration::from_secs(20), || UnixStream::connect(&api).is_ok())
+    }
+
+    /// Asks for a clean shutdown and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Fault::Deadline`] after 10 s.
+    pub fn terminate(&mut self) -> Result<Option<i32>> {
+        self.process.terminate(Duration::from_secs(10))
+    }
+
+    /// Fails with its last words if the switch has died.
+    ///
+    /// # Errors
+    /// [`Fault::Ended`].
+    pub fn alive(&mut self) -> Result<()> {
+        self.process.alive()
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The descriptors it has open.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+    }
+
+    /// Its log since the first start.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Runs another `vmlan` command against its API and returns what it prints.
+    ///
+    /// # Errors
+    /// [`Fault::Failed`] if the command exits other than 0.
+    pub fn ask(&self, command: &[&str]) -> Result<String> {
+        let api = self.api.to_string_lossy();
+        let words: Vec<&str> = command.iter().copied().chain(["--api", &*api]).collect();
+        out_of(&vmlan_binary().to_string_lossy(), &words)
+    }
+
+    /// `vmlan stats --json`, as DESIGN section 10 and issue 2 give its shape.
+    ///
+    /// # Errors
+    /// As [`Switch::ask`]; [`Fault::Garbled`] if it is no JSON.
+    pub fn stats(&self) -> Result<Value> {
+        let text = self.ask(&["stats", "--json"])?;
+        serde_json::from_str(&text).map_err(|_| Fault::Garbled { what: "vmlan stats --json".into(), heard: text })
+    }
+
+    /// The counters of one port.
+    ///
+    /// # Errors
+    /// As [`Switch::stats`]; [`Fault::Garbled`] if the port is not listed.
+    pub fn port(&self, name: &str) -> Result<Value> {
+        let stats = self.stats()?;
+        let ports = stats["ports"].as_array().into_iter().flatten();
+        let found = ports.into_iter().find(|port| port["name"] == name).cloned();
+        found.ok_or_else(|| Fault::Garbled { what: format!("stats of port {name}"), heard: stats.to_string() })
+    }
+}

@@ -1,0 +1,58 @@
+//! The control experiment: the boot tests' own checks over a plain wire, with no vmlan in between. When a boot test fails and
+//! this passes, the switch is at fault; when this fails too, look at the harness or the machine.
+//! `cargo test -p vmlan-tests --test control -- --ignored`
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
+    thread,
+};
+use vmlan_tests::{Boot, Guest, Image, check};
+
+/// Joins the two ends of a `-netdev stream` pair; frames carry their length, so bytes are all it needs to move.
+fn wire(dir: &Path) {
+    let ends = ["a", "b"].map(|name| UnixListener::bind(dir.join(name)).expect("a socket"));
+    thread::spawn(move || {
+        let [a, b] = ends.map(|end| end.accept().expect("QEMU connects").0);
+        let back = [a.try_clone().expect("a clone"), b.try_clone().expect("a clone")];
+        thread::spawn(move || pump(a, b));
+        let [a, b] = back;
+        pump(b, a);
+    });
+}
+
+fn pump(mut from: UnixStream, mut to: UnixStream) {
+    let mut bytes = vec![0; 1 << 17];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+#[ignore = "a control experiment, for when a boot test fails"]
+fn the_checks_pass_over_a_plain_wire() -> vmlan_tests::Result<()> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let image = Image::build(dir.path())?;
+    wire(dir.path());
+    let boots = [
+        Boot::new("one", 1).stream(&dir.path().join("a"), "virtio-net-pci"),
+        Boot::new("two", 2).stream(&dir.path().join("b"), "e1000"),
+    ];
+    let [mut one, mut two] = Guest::boot(&image, dir.path(), boots)?;
+    check::reaches(&mut one, "10.77.0.2")?;
+    check::ping_sizes(&mut one, "10.77.0.2")?;
+    check::serve(&mut one)?;
+    check::serve(&mut two)?;
+    for on in [true, false] {
+        check::offloads(&mut two, on)?;
+        check::fetch(&mut one, "10.77.0.2")?;
+        check::fetch(&mut two, "10.77.0.1")?;
+        println!("offloads {on}: {:?}", check::flows(&mut one, "10.77.0.2")?);
+        println!("offloads {on}: {:?}", check::flows(&mut two, "10.77.0.1")?);
+    }
+    check::no_checksum_errors(&mut one)?;
+    check::no_checksum_errors(&mut two)
+}
