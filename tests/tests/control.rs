@@ -8,7 +8,7 @@ use std::{
     path::Path,
     thread,
 };
-use vmlan_tests::{Boot, Guest, Image, check};
+use vmlan_tests::{Boot, Guest, Image, NetNs, Station, check};
 
 /// Joins the two ends of a `-netdev stream` pair; frames carry their length, so bytes are all it needs to move.
 fn wire(dir: &Path) {
@@ -55,4 +55,24 @@ fn the_checks_pass_over_a_plain_wire() -> vmlan_tests::Result<()> {
     }
     check::no_checksum_errors(&mut one)?;
     check::no_checksum_errors(&mut two)
+}
+
+#[test]
+#[ignore = "a control experiment, for when a boot test fails"]
+fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut host = NetNs::new(dir.path(), "host", 101)?;
+    let mut other = host.sibling(dir.path(), "other", 102)?;
+    host.sh("ip link add v0 type veth peer name v1")?;
+    host.give("v1", &other)?;
+    host.adopt("v0")?;
+    other.adopt("v1")?;
+    check::reaches(&mut host, "10.77.0.102")?;
+    check::ping_sizes(&mut host, "10.77.0.102")?;
+    check::serve(&mut host)?;
+    check::serve(&mut other)?;
+    check::fetch(&mut host, "10.77.0.102")?;
+    check::fetch(&mut other, "10.77.0.101")?;
+    println!("{:?}", check::flows(&mut host, "10.77.0.102")?);
+    check::no_checksum_errors(&mut other)
 }
