@@ -22,9 +22,14 @@ fn failed(station: &dyn Station, what: &str, heard: impl Into<String>) -> Fault 
 /// # Errors
 /// [`Fault::Failed`] after 15 tries of a second.
 pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
-    let command = format!("for i in $(seq 15); do ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1");
+    let command =
+        format!("for i in $(seq 15); do ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1");
     let said = from.run(&command, Duration::from_secs(40))?;
-    if said.code == 0 { Ok(()) } else { Err(failed(from, &format!("cannot reach {to}"), said.text)) }
+    if said.code == 0 {
+        Ok(())
+    } else {
+        Err(failed(from, &format!("cannot reach {to}"), said.text))
+    }
 }
 
 /// Echoes of every payload length that has ever been trouble; the sender's kernel checks the checksum of each.
@@ -149,7 +154,8 @@ pub fn offloads(guest: &mut dyn Station, on: bool) -> Result<()> {
     // Some are fixed on some NICs, so each is set for itself and the outcome is looked at.
     let set = "for o in tx sg tso gso gro rx; do ethtool -K eth0 $o";
     let state = guest.sh(&format!("{set} {want} > /dev/null 2>&1; done; ethtool -k eth0"))?;
-    let obeyed = |name: &str| state.lines().any(|line| line.trim().starts_with(&format!("{name}: {want}")));
+    let obeyed =
+        |name: &str| state.lines().any(|line| line.trim().starts_with(&format!("{name}: {want}")));
     if obeyed("tx-checksumming") && obeyed("tcp-segmentation-offload") {
         return Ok(());
     }

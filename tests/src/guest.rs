@@ -45,7 +45,8 @@ impl Boot {
     /// Any NIC model of QEMU over a `stream` socket that somebody else listens on.
     #[must_use]
     pub fn stream(self, socket: &Path, model: &'static str) -> Boot {
-        let netdev = format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", socket.display());
+        let netdev =
+            format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", socket.display());
         Boot { nic: words(&["-netdev", &netdev]), device: model, ..self }
     }
 
@@ -57,13 +58,40 @@ impl Boot {
     fn arguments(&self, image: &Image, dir: &Path) -> Vec<String> {
         let serial = format!("file:{}", dir.join(format!("{}.serial", self.name)).display());
         let agent = format!("socket,id=agent,path={}", agent_socket(dir, &self.name).display());
-        let mut all = words(&["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1"]);
-        all.extend(words(&["-machine", "q35,memory-backend=mem", "-m", "256M", "-no-reboot", "-nodefaults"]));
+        let mut all = words(&[
+            "qemu-system-x86_64",
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "1",
+        ]);
+        all.extend(words(&[
+            "-machine",
+            "q35,memory-backend=mem",
+            "-m",
+            "256M",
+            "-no-reboot",
+            "-nodefaults",
+        ]));
         all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
-        all.extend(words(&["-display", "none", "-serial", &serial, "-chardev", &agent, "-serial", "chardev:agent"]));
+        all.extend(words(&[
+            "-display",
+            "none",
+            "-serial",
+            &serial,
+            "-chardev",
+            &agent,
+            "-serial",
+            "chardev:agent",
+        ]));
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
         all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
-        all.extend(words(&["-append", "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on"]));
+        all.extend(words(&[
+            "-append",
+            "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on",
+        ]));
         all.extend(self.nic.iter().cloned());
         let device = format!("{},netdev=net0,mac=52:54:00:77:00:{:02x}", self.device, self.number);
         all.extend(words(&["-device", &device]));
@@ -100,9 +128,12 @@ impl Guest {
             begun.push(Begun::start(image, dir, boot)?);
         }
         let end = Instant::now() + BOOT;
-        let guests = begun.into_iter().map(|begun| begun.finish(end)).collect::<Result<Vec<_>>>()?;
+        let guests =
+            begun.into_iter().map(|begun| begun.finish(end)).collect::<Result<Vec<_>>>()?;
         // `begun` held exactly N.
-        guests.try_into().map_err(|_| Fault::Garbled { what: "boot".into(), heard: "a lost guest".into() })
+        guests
+            .try_into()
+            .map_err(|_| Fault::Garbled { what: "boot".into(), heard: "a lost guest".into() })
     }
 
     /// SIGKILL for the VM, as from an out-of-memory killer.
@@ -164,7 +195,8 @@ impl Station for Guest {
 
     fn run(&mut self, command: &str, within: Duration) -> Result<Said> {
         self.asked += 1;
-        let ask = format!("{} {} {}\n", self.asked, within.as_secs().max(1), base64(command.as_bytes()));
+        let ask =
+            format!("{} {} {}\n", self.asked, within.as_secs().max(1), base64(command.as_bytes()));
         self.line.get_mut().write_all(ask.as_bytes()).map_err(Fault::file(&self.name))?;
         // The guest's own timeout ends the command first; a busy host gets time to hear of it.
         let answer = self.answer(command, within + Duration::from_secs(15))?;
@@ -210,7 +242,8 @@ impl Begun {
             stream = self.agent.accept().ok().map(|(stream, _)| stream);
             stream.is_some()
         })?;
-        let line = stream.ok_or_else(|| Fault::Garbled { what: "QEMU".into(), heard: "no line".into() })?;
+        let line = stream
+            .ok_or_else(|| Fault::Garbled { what: "QEMU".into(), heard: "no line".into() })?;
         let settled = line
             .set_nonblocking(false)
             .and_then(|()| line.set_read_timeout(Some(Duration::from_millis(200))));

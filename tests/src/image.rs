@@ -52,7 +52,10 @@ impl Image {
     /// [`Fault::Missing`] with the mend if kernel, busybox or a tool is not there.
     pub fn build(dir: &Path) -> Result<Image> {
         let root = cache().join("kernel");
-        let missing = || Fault::Missing { what: format!("a guest kernel in {}", root.display()), mend: SETUP };
+        let missing = || Fault::Missing {
+            what: format!("a guest kernel in {}", root.display()),
+            mend: SETUP,
+        };
         let boot = fs::read_dir(root.join("boot")).map_err(|_| missing())?;
         let kernel = boot
             .flatten()
@@ -162,7 +165,11 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
         .arg(path)
         .output()
         .map_err(|_| Fault::Missing { what: "busybox".into(), mend: SETUP })?;
-    if out.status.success() { Ok(out.stdout) } else { Err(Fault::file(path)(std::io::ErrorKind::InvalidData.into())) }
+    if out.status.success() {
+        Ok(out.stdout)
+    } else {
+        Err(Fault::file(path)(std::io::ErrorKind::InvalidData.into()))
+    }
 }
 
 /// The `depends=` line of a module's `.modinfo` section: `modules.dep` exists only after depmod ran.
@@ -184,7 +191,10 @@ mod tests {
 
     #[test]
     fn dependencies_come_from_modinfo() {
-        assert_eq!(depends(b"\x7fELF\0license=GPL\0depends=virtio,net_failover\0x"), ["virtio", "net_failover"]);
+        assert_eq!(
+            depends(b"\x7fELF\0license=GPL\0depends=virtio,net_failover\0x"),
+            ["virtio", "net_failover"]
+        );
         assert!(depends(b"license=GPL\0depends=\0").is_empty());
         assert!(depends(b"").is_empty());
     }

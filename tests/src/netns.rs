@@ -48,9 +48,12 @@ impl NetNs {
         argv.extend(["sh", "-c", held].map(str::to_owned));
         let mut holder = Proc::start(&format!("namespace {name}"), &log, &argv)?;
         let heard = || std::fs::read_to_string(&log).unwrap_or_default();
-        holder.wait("to be made", Duration::from_secs(10), || heard().contains("held")).map_err(|fault| {
-            Fault::Missing { what: format!("the right to make a network namespace ({fault})"), mend: MEND }
-        })?;
+        holder.wait("to be made", Duration::from_secs(10), || heard().contains("held")).map_err(
+            |fault| Fault::Missing {
+                what: format!("the right to make a network namespace ({fault})"),
+                mend: MEND,
+            },
+        )?;
         let files = dir.join(format!("{name}.files"));
         std::fs::create_dir(&files).map_err(Fault::file(&files))?;
         let (ip, files) = (format!("10.77.0.{number}"), files.to_string_lossy().into_owned());
@@ -80,7 +83,8 @@ impl NetNs {
     /// As [`Station::sh`].
     pub fn adopt(&mut self, interface: &str) -> Result<()> {
         let ip = self.ip.clone();
-        self.sh(&format!("ip addr add {ip}/24 dev {interface} && ip link set {interface} up")).map(drop)
+        self.sh(&format!("ip addr add {ip}/24 dev {interface} && ip link set {interface} up"))
+            .map(drop)
     }
 
     /// Moves an interface to another namespace.
@@ -118,13 +122,24 @@ impl Station for NetNs {
     }
 
     fn run(&mut self, command: &str, within: Duration) -> Result<Said> {
-        let argv = self.enter(&["timeout", "-s", "KILL", &within.as_secs().max(1).to_string(), "sh", "-c", command]);
+        let argv = self.enter(&[
+            "timeout",
+            "-s",
+            "KILL",
+            &within.as_secs().max(1).to_string(),
+            "sh",
+            "-c",
+            command,
+        ]);
         let out = Command::new(&argv[0])
             .args(&argv[1..])
             .stdin(Stdio::null())
             .output()
             .map_err(Fault::file("nsenter"))?;
         let code = out.status.code().unwrap_or_else(|| 128 + out.status.signal().unwrap_or(0));
-        Ok(Said { code, text: String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned() })
+        Ok(Said {
+            code,
+            text: String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned(),
+        })
     }
 }

@@ -109,7 +109,12 @@ impl Proc {
     ///
     /// # Errors
     /// [`Fault::Ended`] or [`Fault::Deadline`].
-    pub fn wait(&mut self, what: &str, within: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+    pub fn wait(
+        &mut self,
+        what: &str,
+        within: Duration,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<()> {
         let end = Instant::now() + within;
         while !ready() {
             self.alive()?;

@@ -116,7 +116,8 @@ impl Switch {
     /// As [`Switch::ask`]; [`Fault::Garbled`] if it is no JSON.
     pub fn stats(&self) -> Result<Value> {
         let text = self.ask(&["stats", "--json"])?;
-        serde_json::from_str(&text).map_err(|_| Fault::Garbled { what: "vmlan stats --json".into(), heard: text })
+        serde_json::from_str(&text)
+            .map_err(|_| Fault::Garbled { what: "vmlan stats --json".into(), heard: text })
     }
 
     /// The counters of one port.
@@ -127,6 +128,9 @@ impl Switch {
         let stats = self.stats()?;
         let ports = stats["ports"].as_array().into_iter().flatten();
         let found = ports.into_iter().find(|port| port["name"] == name).cloned();
-        found.ok_or_else(|| Fault::Garbled { what: format!("stats of port {name}"), heard: stats.to_string() })
+        found.ok_or_else(|| Fault::Garbled {
+            what: format!("stats of port {name}"),
+            heard: stats.to_string(),
+        })
     }
 }

@@ -2,11 +2,7 @@
 //!
 //! It needs neither root nor hugepages (`--no-huge` keeps its memory in a memfd, which vhost-user can pass on).
 
-use crate::{
-    Fault, Proc, Result,
-    fault::SETUP,
-    image::find_tool,
-};
+use crate::{Fault, Proc, Result, fault::SETUP, image::find_tool};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -59,7 +55,8 @@ impl Testpmd {
         let eal = "stdbuf -oL dpdk-testpmd --lcores 0@0,1@0 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
         argv.extend(eal.split(' ').map(str::to_owned));
         for (number, port) in ports.iter().enumerate() {
-            let options = if port.options.is_empty() { String::new() } else { format!(",{}", port.options) };
+            let options =
+                if port.options.is_empty() { String::new() } else { format!(",{}", port.options) };
             argv.push("--vdev".into());
             argv.push(format!(
                 "net_virtio_user{number},path={},server={},mac=02:00:00:00:00:0{number},queue_size=1024,queues={queues}{options}",
@@ -127,7 +124,12 @@ impl Testpmd {
 
     fn await_after(&mut self, from: usize, text: &str, what: &str) -> Result<()> {
         let log = self.process.log_path().to_owned();
-        let seen = || std::fs::read_to_string(&log).unwrap_or_default().get(from..).is_some_and(|new| new.contains(text));
+        let seen = || {
+            std::fs::read_to_string(&log)
+                .unwrap_or_default()
+                .get(from..)
+                .is_some_and(|new| new.contains(text))
+        };
         self.process.wait(what, Duration::from_secs(30), seen)
     }
 }

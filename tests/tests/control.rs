@@ -7,8 +7,12 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     thread,
+    time::Duration,
 };
-use vmlan_tests::{Boot, Guest, Image, NetNs, Station, check};
+use vmlan_tests::{
+    Boot, Guest, Image, NetNs, Proc, Station, check,
+    testpmd::{BURST, BURSTS, Testpmd, Vdev},
+};
 
 /// Joins the two ends of a `-netdev stream` pair; frames carry their length, so bytes are all it needs to move.
 fn wire(dir: &Path) {
@@ -75,4 +79,35 @@ fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
     check::fetch(&mut other, "10.77.0.101")?;
     println!("{:?}", check::flows(&mut host, "10.77.0.102")?);
     check::no_checksum_errors(&mut other)
+}
+
+#[test]
+#[ignore = "a control experiment, for when the testpmd test fails"]
+fn testpmd_bounces_through_its_own_vhost() -> vmlan_tests::Result<()> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let sockets = ["vu0", "vu1"].map(|name| dir.path().join(name));
+    let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
+    let mut argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    for (number, socket) in sockets.iter().enumerate() {
+        argv.extend(["--vdev".into(), format!("net_vhost{number},iface={}", socket.display())]);
+    }
+    let own = "-- -i --auto-start --nb-cores=1 --forward-mode=io --total-num-mbufs=16384";
+    argv.extend(own.split(' ').map(str::to_owned));
+    let mut vhost = Proc::start_dialogue("DPDK vhost", &dir.path().join("vhost.log"), &argv)?;
+    vhost.wait("its sockets", Duration::from_secs(20), || {
+        sockets.iter().all(|socket| socket.exists())
+    })?;
+    let ports = sockets.map(|socket| Vdev { socket, server: false, options: "" });
+    let mut testpmd = Testpmd::start(dir.path(), &ports, 1)?;
+    // The vhost side forwards only once it has seen the link.
+    thread::sleep(Duration::from_secs(2));
+    testpmd.bounce(60)?;
+    while testpmd.counted()?[0].rx < 1_000_000 {
+        thread::sleep(Duration::from_millis(100));
+    }
+    testpmd.stop()?;
+    let [zero, one] = testpmd.counted()?;
+    println!("{zero:?} {one:?}");
+    assert_eq!(zero.tx + one.tx, zero.rx + one.rx + 2 * BURST * BURSTS);
+    Ok(())
 }

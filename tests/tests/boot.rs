@@ -1,0 +1,120 @@
+//! Linux guests in stock QEMU on the switch: the referee of everything else.
+
+use std::path::Path;
+use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Station, Switch, check};
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("vmlan-boot.").tempdir().expect("a temporary directory")
+}
+
+fn port(name: &str, kind: &str, dir: &Path) -> String {
+    format!("{name}={kind}:{}", dir.join(name).display())
+}
+
+/// Every station serves, every pair in both directions reaches, echoes and transfers.
+fn every_pair(stations: &mut [&mut dyn Station]) -> Result<()> {
+    for station in stations.iter_mut() {
+        check::serve(*station)?;
+    }
+    for to in 0..stations.len() {
+        let ip = stations[to].ip().to_owned();
+        for from in (0..stations.len()).filter(|&from| from != to) {
+            println!("  {} <- {}", stations[to].name(), stations[from].name());
+            check::reaches(stations[from], &ip)?;
+            check::ping_sizes(stations[from], &ip)?;
+            check::fetch(stations[from], &ip)?;
+        }
+    }
+    stations.iter_mut().try_for_each(|station| check::no_checksum_errors(*station))
+}
+
+#[test]
+fn two_virtio_guests() -> Result<()> {
+    let dir = temporary();
+    let dir = dir.path();
+    let image = Image::build(dir)?;
+    let ports = [port("vm1", "vhost-user", dir), port("vm2", "vhost-user", dir)];
+    let mut switch = Switch::start(dir, None, &ports)?;
+    let boots = [("vm1", 1), ("vm2", 2)]
+        .map(|(name, number)| Boot::new(name, number).vhost_user(&dir.join(name)));
+    let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
+    every_pair(&mut [&mut one, &mut two])?;
+    for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
+        check::offloads(&mut one, first)?;
+        check::offloads(&mut two, second)?;
+        let there = check::flows(&mut one, "10.77.0.2")?;
+        let back = check::flows(&mut two, "10.77.0.1")?;
+        println!("  offloads {first}/{second}: there {there:?}, back {back:?}");
+        check::fetch(&mut one, "10.77.0.2")?;
+        check::fetch(&mut two, "10.77.0.1")?;
+    }
+    check::no_checksum_errors(&mut one)?;
+    check::no_checksum_errors(&mut two)?;
+    counters_add_up(&switch)?;
+    assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
+    one.sh("true")?;
+    two.sh("true").map(drop)
+}
+
+/// With two ports, what the one sent the other got or a counter names why not. Both are asked when nothing moves.
+fn counters_add_up(switch: &Switch) -> Result<()> {
+    let [one, two] = ["vm1", "vm2"].map(|name| switch.port(name));
+    let (one, two) = (one?, two?);
+    let frames = |port: &serde_json::Value, way: &str| {
+        port[way]["frames"].as_u64().expect("a frame counter")
+    };
+    let drops = |port: &serde_json::Value| -> u64 {
+        port["drops"]
+            .as_object()
+            .expect("drops by reason")
+            .values()
+            .filter_map(serde_json::Value::as_u64)
+            .sum()
+    };
+    let sent = frames(&one, "in") + frames(&two, "in");
+    let arrived = frames(&one, "out") + frames(&two, "out");
+    let dropped = drops(&one) + drops(&two);
+    println!("  sent {sent}, arrived {arrived}, dropped {dropped}");
+    assert!(sent > 1000, "the counters saw too little: {one} {two}");
+    // One frame with GSO may leave as several, so more may arrive than was sent, never less without a reason.
+    assert!(arrived + dropped >= sent, "frames vanished: {one} {two}");
+    Ok(())
+}
+
+#[test]
+fn every_pair_of_port_kinds() -> Result<()> {
+    let dir = temporary();
+    let dir = dir.path();
+    let image = Image::build(dir)?;
+    let mut host = NetNs::new(dir, "host", 101)?;
+    let mut other = host.sibling(dir, "other", 102)?;
+    let ports = [
+        port("vm1", "vhost-user", dir),
+        port("e1000", "stream", dir),
+        port("rtl8139", "stream", dir),
+        "tap0=tap:vmlan0".into(),
+        "tap1=tap:vmlan1".into(),
+    ];
+    let _switch = Switch::start(dir, Some(&host), &ports)?;
+    host.give("vmlan1", &other)?;
+    host.adopt("vmlan0")?;
+    other.adopt("vmlan1")?;
+    let boots = [
+        Boot::new("vm1", 1).vhost_user(&dir.join("vm1")),
+        Boot::new("e1000", 2).stream(&dir.join("e1000"), "e1000"),
+        Boot::new("rtl8139", 3).stream(&dir.join("rtl8139"), "rtl8139"),
+    ];
+    let [mut virtio, mut e1000, mut rtl8139] = Guest::boot(&image, dir, boots)?;
+    every_pair(&mut [&mut virtio, &mut e1000, &mut rtl8139, &mut host, &mut other])?;
+    for on in [true, false] {
+        check::offloads(&mut virtio, on)?;
+        for (name, ip) in [("tap", "10.77.0.101"), ("stream", "10.77.0.2")] {
+            println!("  virtio -> {name}, offloads {on}: {:?}", check::flows(&mut virtio, ip)?);
+        }
+        println!("  tap -> virtio, offloads {on}: {:?}", check::flows(&mut host, "10.77.0.1")?);
+        println!("  stream -> virtio, offloads {on}: {:?}", check::flows(&mut e1000, "10.77.0.1")?);
+    }
+    println!("  tap -> tap: {:?}", check::flows(&mut host, "10.77.0.102")?);
+    check::no_checksum_errors(&mut virtio)?;
+    check::no_checksum_errors(&mut host)
+}

@@ -1,0 +1,177 @@
+//! `kill -9` under traffic: of the switch, whose guests must not notice more than a pause, and of a VM, which nobody else must
+//! notice at all. A few times here; the hundred of each are `make soak`.
+
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, check};
+
+/// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second and no faster, counted from
+/// the break; so only with QEMU listening is the whole pause ours.
+#[derive(Clone, Copy, PartialEq)]
+enum Listens {
+    Qemu,
+    Switch,
+}
+
+impl Listens {
+    fn address(self, dir: &Path, name: &str) -> String {
+        let option = if self == Listens::Qemu { ",connect" } else { "" };
+        format!("{name}=vhost-user:{}{option}", dir.join(name).display())
+    }
+
+    fn boot(self, dir: &Path, name: &str, number: u8) -> Boot {
+        let boot = Boot::new(name, number);
+        let socket = dir.join(name);
+        if self == Listens::Qemu {
+            boot.vhost_user_listening(&socket)
+        } else {
+            boot.vhost_user(&socket)
+        }
+    }
+
+    fn longest_pause(self) -> Duration {
+        Duration::from_secs(if self == Listens::Qemu { 1 } else { 2 })
+    }
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("vmlan-kill.").tempdir().expect("a temporary directory")
+}
+
+/// Echoes the probe has heard so far.
+fn echoes(guest: &mut Guest) -> Result<u64> {
+    let text = guest.sh("grep -c seq= /tmp/probe || true")?;
+    Ok(text.trim().parse().unwrap_or(0))
+}
+
+/// Waits for three more echoes and returns how long that took.
+fn traffic_again(guest: &mut Guest, since: Instant) -> Result<Duration> {
+    let before = echoes(guest)?;
+    while echoes(guest)? < before + 3 {
+        assert!(since.elapsed() < Duration::from_secs(15), "no traffic 15 s after the restart");
+    }
+    Ok(since.elapsed())
+}
+
+fn kill_switch(times: u32, listens: Listens) -> Result<()> {
+    let dir = temporary();
+    let dir = dir.path();
+    let image = Image::build(dir)?;
+    let ports = ["vm1", "vm2"].map(|name| listens.address(dir, name));
+    let mut switch = Switch::start(dir, None, &ports)?;
+    let boots = [("vm1", 1), ("vm2", 2)].map(|(name, number)| listens.boot(dir, name, number));
+    let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
+    check::reaches(&mut one, "10.77.0.2")?;
+    check::serve(&mut one)?;
+    check::serve(&mut two)?;
+    // Two flows whose connections must live through all of it, and a probe that times it.
+    one.sh("(iperf3 -c 10.77.0.2 -t 100000 -b 30M > /tmp/there 2>&1; echo ended >> /tmp/there) &")?;
+    two.sh("(iperf3 -c 10.77.0.1 -t 100000 -b 30M > /tmp/back 2>&1; echo ended >> /tmp/back) &")?;
+    one.sh("ping -i 0.05 10.77.0.2 > /tmp/probe 2>&1 &")?;
+    let up = one.uptime()?;
+    for kill in 1..=times {
+        traffic_again(&mut one, Instant::now())?;
+        switch.kill9();
+        let killed = Instant::now();
+        switch.restart()?;
+        let pause = traffic_again(&mut one, killed)?;
+        println!("  kill {kill} of {times}: traffic again after {} ms", pause.as_millis());
+        assert!(pause < listens.longest_pause(), "traffic only after {pause:?}");
+        one.sh("! grep -q ended /tmp/there")?;
+        two.sh("! grep -q ended /tmp/back")?;
+    }
+    switch.answering()?;
+    check::fetch(&mut one, "10.77.0.2")?;
+    check::fetch(&mut two, "10.77.0.1")?;
+    check::no_checksum_errors(&mut one)?;
+    check::no_checksum_errors(&mut two)?;
+    assert!(one.uptime()? > up, "the guest was rebooted");
+    Ok(())
+}
+
+/// The switch's resident memory, in KiB.
+fn resident(switch: &Switch) -> u64 {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", switch.pid())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+fn kill_vm(times: u32) -> Result<()> {
+    let dir = temporary();
+    let dir = dir.path();
+    let image = Image::build(dir)?;
+    let ports = ["vm1", "vm2", "vm3"].map(|name| Listens::Switch.address(dir, name));
+    let mut switch = Switch::start(dir, None, &ports)?;
+    let stay =
+        [("vm1", 1), ("vm2", 2)].map(|(name, number)| Listens::Switch.boot(dir, name, number));
+    let [mut one, mut two] = Guest::boot(&image, dir, stay)?;
+    check::reaches(&mut one, "10.77.0.2")?;
+    check::serve(&mut two)?;
+    let descriptors = switch.descriptors();
+    let mut memory = 0;
+    for kill in 1..=times {
+        let [mut victim] = Guest::boot(&image, dir, [Listens::Switch.boot(dir, "vm3", 3)])?;
+        check::reaches(&mut victim, "10.77.0.2")?;
+        victim.background("iperf3 -c 10.77.0.2 -u -b 50M -t 1000")?;
+        one.sh("ping -i 0.05 -c 40 10.77.0.2 > /tmp/probe 2>&1 &")?;
+        sleep(Duration::from_millis(700));
+        victim.kill9();
+        drop(victim);
+        let lost = one.run(
+            "while pidof ping > /dev/null; do sleep 0.1; done; grep received /tmp/probe",
+            Duration::from_secs(20),
+        )?;
+        assert!(lost.text.contains("40 packets received"), "others lost frames: {}", lost.text);
+        let end = Instant::now() + Duration::from_secs(2);
+        while switch.descriptors() != descriptors {
+            assert!(
+                Instant::now() < end,
+                "{} descriptors, before it were {descriptors}",
+                switch.descriptors()
+            );
+            sleep(Duration::from_millis(10));
+        }
+        // The first round may still fill caches and arenas.
+        memory = if kill == 1 { resident(&switch) } else { memory };
+        println!("  kill {kill} of {times}: {descriptors} descriptors, {} KiB", resident(&switch));
+        std::fs::remove_file(dir.join("vm3.agent")).expect("the dead guest's agent socket");
+    }
+    assert!(
+        resident(&switch) < memory + 2048,
+        "memory grew from {memory} to {} KiB",
+        resident(&switch)
+    );
+    switch.alive()?;
+    check::fetch(&mut one, "10.77.0.2")
+}
+
+#[test]
+fn the_switch_is_killed_and_connects_again() -> Result<()> {
+    kill_switch(5, Listens::Qemu)
+}
+
+#[test]
+fn the_switch_is_killed_and_qemu_connects_again() -> Result<()> {
+    kill_switch(5, Listens::Switch)
+}
+
+#[test]
+fn a_vm_is_killed() -> Result<()> {
+    kill_vm(2)
+}
+
+#[test]
+#[ignore = "soak: minutes"]
+fn the_switch_is_killed_a_hundred_times() -> Result<()> {
+    kill_switch(100, Listens::Qemu)
+}
+
+#[test]
+#[ignore = "soak: a quarter of an hour"]
+fn a_vm_is_killed_a_hundred_times() -> Result<()> {
+    kill_vm(100)
+}
