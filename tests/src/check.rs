@@ -22,8 +22,9 @@ fn failed(station: &dyn Station, what: &str, heard: impl Into<String>) -> Fault 
 /// # Errors
 /// [`Fault::Failed`] after 15 tries of a second.
 pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
-    let command =
-        format!("for i in $(seq 15); do ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1");
+    let command = format!(
+        "for i in $(seq 15); do busybox ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1"
+    );
     let said = from.run(&command, Duration::from_secs(40))?;
     if said.code == 0 {
         Ok(())
@@ -39,7 +40,7 @@ pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
 pub fn ping_sizes(from: &mut dyn Station, to: &str) -> Result<()> {
     let sizes: Vec<_> = PINGS.iter().map(u32::to_string).collect();
     let command = format!(
-        "for s in {}; do ping -c 1 -W 3 -s $s {to} > /dev/null || echo $s; done",
+        "for s in {}; do busybox ping -c 1 -W 3 -s $s {to} > /dev/null || echo $s; done",
         sizes.join(" ")
     );
     let said = from.run(&command, Duration::from_secs(60))?;

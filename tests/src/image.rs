@@ -104,6 +104,11 @@ fn add_tools(archive: &mut Archive) -> Result<()> {
         let libraries = out_of("ldd", &[&tool.to_string_lossy()])?;
         for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
             archive.file(library, &fs::read(library).map_err(Fault::file(library))?);
+            // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not know.
+            let unwinder = Path::new(library).with_file_name("libgcc_s.so.1");
+            if let Ok(content) = fs::read(&unwinder) {
+                archive.file(&unwinder.to_string_lossy(), &content);
+            }
         }
     }
     Ok(())
