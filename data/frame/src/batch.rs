@@ -194,7 +194,7 @@ impl<'m> Batch<'m> {
             return Err(Reason::TooLong);
         }
         if !offload.needs_csum && offload.gso == Gso::None {
-            return Ok(offload);
+            return Ok(Offload { csum_valid: offload.csum_valid, ..Offload::NONE });
         }
         let head = self.heads.get(self.frames.len()).and_then(|h| h.get(..head_len));
         offload.check(head.unwrap_or_default(), len)

@@ -2,6 +2,8 @@
 //!
 //! - [`Batch`]: up to 256 frames lent by one port, each with a snapshot of its first 128 bytes;
 //! - [`Offload`]: what is still to be done to a frame (checksum, segmentation);
+//! - [`Headers`]: the one parser; [`Checksum`];
+//! - [`Finisher`]: does what a receiver cannot: checksums, segmentation;
 //! - [`Port`]: a place where frames enter and leave;
 //! - [`Counters`], [`Reason`]: every drop has one.
 //!
@@ -15,18 +17,31 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 mod batch;
+mod check;
+mod checksum;
 mod counters;
+mod flow;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+pub mod headers;
 mod mac;
 mod offload;
 mod port;
 mod reason;
+mod segment;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, FrameView, Verdict};
+pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
+pub use flow::flow_hash;
+pub use headers::{Headers, Network};
 pub use mac::{Mac, ParseMacError};
 pub use offload::{Gso, Offload, Offloads};
 pub use port::{Mirror, Port, Sink};
 pub use reason::Reason;
+pub use segment::Finisher;
 
 /// Bytes of a frame that are snapshot: every decision is taken on them, and they are what is
 /// delivered.

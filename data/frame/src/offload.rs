@@ -1,7 +1,5 @@
 //! The offload state of a frame, as virtio-net's header describes it (virtio 1.2 section 5.1.6).
 
-use crate::Reason;
-
 /// Segmentation still to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gso {
@@ -114,22 +112,5 @@ impl Offload {
         };
         let ecn = if self.ecn { Offloads::ECN } else { Offloads::NONE };
         Offloads::CSUM.with(gso).with(ecn)
-    }
-
-    /// Checks a claim made by a guest against the frame's header snapshot and total length; fills in
-    /// `hdr_len` from our own parse.
-    ///
-    /// # Errors
-    /// [`Reason::BadOffload`] if an offset lies outside the snapshot or the frame, or the claim does not
-    /// fit the headers; [`Reason::BadHeader`] if headers to be segmented are longer than the snapshot.
-    pub fn check(self, head: &[u8], len: usize) -> Result<Self, Reason> {
-        if !self.needs_csum {
-            return if self.gso == Gso::None { Ok(self) } else { Err(Reason::BadOffload) };
-        }
-        let field = usize::from(self.csum_start) + usize::from(self.csum_offset);
-        if field + 2 > head.len() || usize::from(self.csum_start) >= len {
-            return Err(Reason::BadOffload);
-        }
-        if self.gso == Gso::None { Ok(self) } else { Err(Reason::BadOffload) }
     }
 }

@@ -1,0 +1,44 @@
+//! Which receive queue a frame goes to.
+
+use crate::{HEAD, Headers};
+
+/// A number that is the same for all frames of a flow, in both directions, and spreads flows well: of the
+/// IP addresses and TCP or UDP ports, else of the MAC addresses. Fragments hash without ports, so that
+/// they stay in order with each other.
+///
+/// It is no keyed hash: a guest can aim its flows at one queue of a receiver, as it can by sending one flow.
+#[must_use]
+pub fn flow_hash(head: &[u8], len: usize) -> u32 {
+    let h = Headers::parse(head, len);
+    let Some((source, destination)) = h.addresses(head) else {
+        return mix(both(head.get(6..12), head.get(..6)));
+    };
+    let addresses = both(Some(source), Some(destination));
+    if h.header_len == 0 || h.fragment {
+        return mix(addresses);
+    }
+    let ports = both(head.get(h.l4..h.l4 + 2), head.get(h.l4 + 2..h.l4 + 4));
+    mix(addresses ^ ports.rotate_left(32) ^ u64::from(h.protocol))
+}
+
+/// Joins two keys so that their order does not matter.
+fn both(a: Option<&[u8]>, b: Option<&[u8]>) -> u64 {
+    let (a, b) = (word(a.unwrap_or_default()), word(b.unwrap_or_default()));
+    scramble(a).wrapping_add(scramble(b))
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    debug_assert!(bytes.len() <= HEAD);
+    bytes.iter().fold(0, |w: u64, b| w.rotate_left(8) ^ u64::from(*b) ^ (w >> 56 << 4))
+}
+
+/// Spreads a key over all bits (the multiplier is 2^64 divided by the golden ratio).
+fn scramble(key: u64) -> u64 {
+    let key = (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (key ^ (key >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn mix(key: u64) -> u32 {
+    let [.., a, b, c, d] = (scramble(key) >> 32).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
