@@ -1,1 +1,32 @@
 //! User-space NIC drivers for tests, demos and packet programs.
+//!
+//! This crate plays both parts a back end meets: the VMM (it owns the guest's RAM, a sealed memfd, and speaks vhost-user
+//! as the *front end*) and the guest (it owns the descriptors of split virtqueues and drives a virtio-net device). It
+//! shares no code and no constant with the rest of the project, so a misread specification cannot cancel itself out.
+//!
+//! Layers, lowest first:
+//!
+//! | module | what it is | specification |
+//! | --- | --- | --- |
+//! | [`mem`] | guest RAM: one memfd seen as two regions, with checked views | |
+//! | [`ring`] | the driver's side of a split virtqueue, with an audit | virtio 1.2, 2.7 |
+//! | [`net`] | transmit and receive queues: fixed slots, batches, counters | virtio 1.2, 5.1 |
+//! | [`vhost_user`] | messages of the front end | QEMU `docs/interop/vhost-user.rst` |
+//! | [`nic`] | [`nic::VirtioNet`]: connect, negotiate, reconnect, wait, stop | both |
+//! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
+//!
+//! Panic contract: nothing a device writes into shared memory or a socket makes this crate panic; what the device gets
+//! wrong is counted ([`ring::SplitRing::bad_used`]) or is an error.
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod mem;
+pub mod net;
+pub mod nic;
+pub mod pktgen;
+pub mod ring;
+pub mod sys;
+pub mod vhost_user;
+
+pub use address::{Address, AddressError};
+pub use nic::{Error, VirtioNet};

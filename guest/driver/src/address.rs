@@ -1,0 +1,274 @@
+//! Addresses of ports seen from the guest's side: `vhost-user:/run/vm1.sock[,key=value...]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Bits of virtio (virtio 1.2, 5.1.3 and 6) that the driver can negotiate.
+pub mod feature {
+    /// VIRTIO_NET_F_CSUM: the device completes checksums.
+    pub const CSUM: u64 = 1 << 0;
+    /// VIRTIO_NET_F_GUEST_CSUM: the driver takes frames with incomplete checksums.
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    /// VIRTIO_NET_F_MTU.
+    pub const MTU: u64 = 1 << 3;
+    /// VIRTIO_NET_F_MAC.
+    pub const MAC: u64 = 1 << 5;
+    /// VIRTIO_NET_F_GUEST_TSO4.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// VIRTIO_NET_F_GUEST_TSO6.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// VIRTIO_NET_F_HOST_TSO4.
+    pub const HOST_TSO4: u64 = 1 << 11;
+    /// VIRTIO_NET_F_HOST_TSO6.
+    pub const HOST_TSO6: u64 = 1 << 12;
+    /// VIRTIO_NET_F_MRG_RXBUF.
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    /// VIRTIO_NET_F_STATUS.
+    pub const STATUS: u64 = 1 << 16;
+    /// VIRTIO_NET_F_MQ.
+    pub const MQ: u64 = 1 << 22;
+    /// VIRTIO_F_ANY_LAYOUT: a legacy device takes the header in any segment.
+    pub const ANY_LAYOUT: u64 = 1 << 27;
+    /// VIRTIO_F_INDIRECT_DESC.
+    pub const INDIRECT: u64 = 1 << 28;
+    /// VIRTIO_F_EVENT_IDX.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// VIRTIO_F_VERSION_1.
+    pub const VERSION_1: u64 = 1 << 32;
+    /// VIRTIO_F_IN_ORDER.
+    pub const IN_ORDER: u64 = 1 << 35;
+    /// VIRTIO_NET_F_GUEST_USO4.
+    pub const GUEST_USO4: u64 = 1 << 54;
+    /// VIRTIO_NET_F_GUEST_USO6.
+    pub const GUEST_USO6: u64 = 1 << 55;
+    /// VIRTIO_NET_F_HOST_USO.
+    pub const HOST_USO: u64 = 1 << 56;
+    /// VHOST_F_LOG_ALL: the back end logs its writes (a bit between VMM and back end, never shown to a guest).
+    pub const LOG_ALL: u64 = 1 << 26;
+    /// What is asked for unless the address says otherwise: rings at their best, no offloads.
+    pub const DEFAULT: u64 =
+        VERSION_1 | ANY_LAYOUT | EVENT_IDX | MRG_RXBUF | IN_ORDER | MTU | STATUS | MQ;
+}
+
+/// Keys that switch features on or off, with the bits each stands for.
+const TOGGLES: &[(&str, u64)] = &[
+    ("version_1", feature::VERSION_1),
+    ("any_layout", feature::ANY_LAYOUT),
+    ("event_idx", feature::EVENT_IDX),
+    ("indirect", feature::INDIRECT),
+    ("in_order", feature::IN_ORDER),
+    ("mrg", feature::MRG_RXBUF),
+    ("csum", feature::CSUM),
+    ("guest_csum", feature::GUEST_CSUM),
+    ("tso", feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6),
+    ("guest_tso", feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
+    ("uso", feature::CSUM | feature::HOST_USO),
+    ("guest_uso", feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6),
+    ("mtu_feature", feature::MTU),
+    ("log", feature::LOG_ALL),
+];
+
+/// Keys that switch protocol features on or off.
+const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
+    ("reply_ack", crate::vhost_user::protocol::REPLY_ACK),
+    ("mem_slots", crate::vhost_user::protocol::CONFIGURE_MEM_SLOTS),
+    ("inflight", crate::vhost_user::protocol::INFLIGHT_SHMFD),
+    ("status", crate::vhost_user::protocol::STATUS),
+];
+
+/// How to reach a back end and what to negotiate with it.
+///
+/// In words: `vhost-user:PATH[,key=value...]` with the keys
+///
+/// | key | value | meaning |
+/// | --- | --- | --- |
+/// | `server` (or the bare words `listen`, `connect`) | `on`, `off` | listen on PATH instead of connecting to it |
+/// | `queues` | 1 to 32 | queue pairs |
+/// | `size` | power of two, 2 to 32768 | descriptors of a ring (default 1024) |
+/// | `buffer` | bytes, 64 to 65600 | bytes of one buffer, header included (default 2048; 65600 where frames may be larger and cannot be merged) |
+/// | `segments` | 1, 2, 4, 8 | descriptors a frame is cut into |
+/// | `mtu` | 68 to 65535 | told to the back end (NET_SET_MTU) |
+/// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` `log` | `on`, `off` | virtio features to ask for |
+/// | `reply_ack` `mem_slots` `inflight` `status` | `on`, `off` | protocol features to ask for |
+///
+/// What is asked for and not offered is done without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The UNIX socket.
+    pub path: PathBuf,
+    /// Listen on it; the back end connects.
+    pub listen: bool,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Descriptors of each ring.
+    pub ring_size: u16,
+    /// Bytes of one buffer, header included.
+    pub buffer: usize,
+    /// Segments of one frame.
+    pub segments: u16,
+    /// Told to the back end by NET_SET_MTU.
+    pub mtu: Option<u16>,
+    /// Virtio features asked for.
+    pub features: u64,
+    /// Protocol features asked for.
+    pub protocol: u64,
+}
+
+/// Why an address is not understood; each names the value and the mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Another kind of port.
+    #[error("'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket")]
+    Kind(String),
+    /// No path.
+    #[error("the address has no path: write vhost-user:/path/to/socket")]
+    NoPath,
+    /// A key that does not exist.
+    #[error(
+        "'{0}' is no key of a vhost-user address (see queues, size, server, event_idx, mrg, csum...)"
+    )]
+    Key(String),
+    /// A value that the key does not take.
+    #[error("{key}={value}: {wanted} is wanted")]
+    Value {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What would do.
+        wanted: &'static str,
+    },
+}
+
+impl Address {
+    /// The defaults, for a socket at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            listen: false,
+            queues: 1,
+            ring_size: 1024,
+            buffer: 2048,
+            segments: 1,
+            mtu: None,
+            features: feature::DEFAULT,
+            protocol: crate::vhost_user::protocol::ALL,
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        let number = |least: u32, most: u32, wanted| {
+            value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
+        };
+        let short = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+        match key {
+            "server" => self.listen = on_off(value).ok_or(bad("on or off"))?,
+            "queues" => self.queues = short(number(1, 32, "a number from 1 to 32")?),
+            "size" => {
+                let wanted = "a power of two from 2 to 32768";
+                let size = number(2, 32_768, wanted)?;
+                self.ring_size =
+                    short(size).is_power_of_two().then_some(short(size)).ok_or(bad(wanted))?;
+            }
+            "buffer" => self.buffer = number(64, 65_600, "64 to 65600 bytes")? as usize,
+            "segments" => {
+                let wanted = "1, 2, 4 or 8";
+                let count = short(number(1, 8, wanted)?);
+                self.segments = count.is_power_of_two().then_some(count).ok_or(bad(wanted))?;
+            }
+            "mtu" => self.mtu = Some(short(number(68, 65_535, "68 to 65535 bytes")?)),
+            _ => return self.toggle(key, value),
+        }
+        Ok(())
+    }
+
+    fn toggle(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let find = |table: &[(&str, u64)]| table.iter().find(|row| row.0 == key).map(|row| row.1);
+        let (field, bits) = match (find(TOGGLES), find(PROTOCOL_TOGGLES)) {
+            (Some(bits), _) => (&mut self.features, bits),
+            (None, Some(bits)) => (&mut self.protocol, bits),
+            (None, None) => return Err(AddressError::Key(key.into())),
+        };
+        match on_off(value) {
+            Some(true) => *field |= bits,
+            Some(false) => *field &= !bits,
+            None => {
+                let (key, value) = (key.into(), value.into());
+                return Err(AddressError::Value { key, value, wanted: "on or off" });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn on_off(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest =
+            text.strip_prefix("vhost-user:").ok_or_else(|| AddressError::Kind(text.into()))?;
+        let mut parts = rest.split(',');
+        let path = parts.next().filter(|path| !path.is_empty()).ok_or(AddressError::NoPath)?;
+        let mut address = Self::new(path);
+        for part in parts {
+            match (part, part.split_once('=')) {
+                (_, Some((key, value))) => address.set(key, value)?,
+                ("listen" | "server", None) => address.listen = true,
+                ("connect", None) => address.listen = false,
+                (word, None) => return Err(AddressError::Key(word.into())),
+            }
+        }
+        if address.segments > address.ring_size {
+            let (key, value) = ("segments".into(), address.segments.to_string());
+            return Err(AddressError::Value { key, value, wanted: "no more than the ring's size" });
+        }
+        Ok(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_everything() {
+        let text = "vhost-user:/run/a.sock,queues=2,size=256,server=on,event_idx=off,mrg=off,csum=on,inflight=off";
+        let address: Address = text.parse().unwrap();
+        assert_eq!(address.path, PathBuf::from("/run/a.sock"));
+        assert!(address.listen);
+        assert_eq!((address.queues, address.ring_size), (2, 256));
+        let wanted =
+            (feature::DEFAULT | feature::CSUM) & !(feature::EVENT_IDX | feature::MRG_RXBUF);
+        assert_eq!(address.features, wanted);
+        assert_eq!(address.protocol & crate::vhost_user::protocol::INFLIGHT_SHMFD, 0);
+    }
+
+    #[test]
+    fn a_wrong_address_names_the_mend() {
+        for (text, word) in [
+            ("tap:x", "vhost-user:"),
+            ("vhost-user:", "no path"),
+            ("vhost-user:/a,colour=red", "colour"),
+            ("vhost-user:/a,fast", "fast"),
+            ("vhost-user:/a,queues=0", "1 to 32"),
+            ("vhost-user:/a,size=100", "power of two"),
+            ("vhost-user:/a,size=65536", "32768"),
+            ("vhost-user:/a,mrg=maybe", "on or off"),
+            ("vhost-user:/a,segments=3", "1, 2, 4 or 8"),
+            ("vhost-user:/a,size=2,segments=8", "ring's size"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Guest RAM: one memfd, mapped shared, that the back end sees as two regions of guest-physical memory.
+//!
+//! ```text
+//! offset in the file   0 ............ low ..................... low + high
+//!                      | rings         | buffers                |
+//! guest-physical       0               4 GiB
+//! ```
+//! The hole between them is what a real machine with more than 3 GiB has, so a back end that mixes up offsets,
+//! guest-physical and user addresses cannot pass. Rings live in the low region, buffers in the high one.
+//!
+//! The other side of this memory is another process. So no Rust reference to plain bytes of it is ever made: ring words
+//! are atomics ([`View`]) and bodies are copied in and out.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use crate::sys;
+
+/// Where the second region starts for the guest.
+pub const HIGH_GPA: u64 = 1 << 32;
+const PAGE: usize = 4096;
+
+/// One region as the memory table of the back end describes it. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Guest-physical address.
+    pub guest_phys: u64,
+    /// Length.
+    pub size: u64,
+    /// Address in this process: what vhost-user calls the user address; ring addresses are given in it.
+    pub user_addr: u64,
+    /// Offset in the file.
+    pub offset: u64,
+}
+
+/// The mapped memfd. Dropped, it is unmapped; the [`View`]s keep it alive.
+#[derive(Debug)]
+pub struct Ram {
+    base: NonNull<u8>,
+    low: usize,
+    len: usize,
+    file: File,
+}
+
+// SAFETY: the mapping is never moved, is unmapped only in Drop, and is reached only through atomics or raw copies, so it may
+// be used from any thread.
+unsafe impl Send for Ram {}
+// SAFETY: as for Send.
+unsafe impl Sync for Ram {}
+
+impl Ram {
+    /// RAM with `low` bytes for rings and `high` bytes for buffers, each rounded up to a page.
+    ///
+    /// # Errors
+    /// Whatever creating, sealing or mapping the memfd reports.
+    pub fn new(low: usize, high: usize) -> io::Result<Arc<Self>> {
+        let low = low.max(1).next_multiple_of(PAGE);
+        let len = low + high.max(1).next_multiple_of(PAGE);
+        let file = sys::sealed_memfd(len as u64)?;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file that is `len` bytes long and sealed
+        // against shrinking, so no access inside it can fault.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Arc::new(Self { base, low, len, file }))
+    }
+
+    /// Length of both regions together, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
+    /// Offset of the first byte for buffers: the length of the low region.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.low
+    }
+
+    /// The memfd behind the memory, for the memory table.
+    #[must_use]
+    pub fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The guest-physical address of `offset`.
+    #[must_use]
+    pub fn guest_phys(&self, offset: usize) -> u64 {
+        if offset < self.low { offset as u64 } else { HIGH_GPA + (offset - self.low) as u64 }
+    }
+
+    /// The user address of `offset`, as ring addresses are given to the back end.
+    #[must_use]
+    pub fn user_addr(&self, offset: usize) -> u64 {
+        (self.base.as_ptr() as usize + offset) as u64
+    }
+
+    /// The regions of the memory table.
+    #[must_use]
+    pub fn regions(&self) -> [Region; 2] {
+        [(0, self.low), (self.low, self.len - self.low)].map(|(offset, size)| Region {
+            guest_phys: self.guest_phys(offset),
+            size: size as u64,
+            user_addr: self.user_addr(offset),
+            offset: offset as u64,
+        })
+    }
+
+    /// # Panics
+    /// When the range leaves the RAM: all offsets are the driver's own, so that is a bug of the driver.
+    fn range(&self, offset: usize, len: usize) -> *mut u8 {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} leave the guest's RAM");
+        // SAFETY: offset <= len of the mapping, so the pointer stays within it (or one past its end for len 0).
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Copies `bytes` into the RAM at `offset`.
+    ///
+    /// # Panics
+    /// When the range leaves the RAM.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.range(offset, bytes.len());
+        // SAFETY: `to` has room for bytes.len() bytes of the mapping, which no Rust reference to bytes ever covers, so
+        // it cannot overlap with `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+
+    /// Copies from the RAM at `offset` into `bytes`. The device may write at the same time: the copy is a snapshot.
+    ///
+    /// # Panics
+    /// When the range leaves the RAM.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.range(offset, bytes.len());
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// `count` words at `offset`.
+    ///
+    /// # Panics
+    /// When they leave the RAM or are not aligned.
+    #[must_use]
+    pub fn view<T: Word>(self: &Arc<Self>, offset: usize, count: usize) -> View<T> {
+        let at = self.range(offset, count * size_of::<T>());
+        let words = NonNull::new(at.cast::<T>()).expect("a mapping is never at zero");
+        assert!(words.is_aligned(), "a view at {offset} is not aligned");
+        View { _ram: Arc::clone(self), words, count }
+    }
+}
+
+impl Drop for Ram {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of the mapping made in `new`; every View holds an Arc, so none is left.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The words that may be shared with a device.
+pub trait Word: sealed::Sealed {}
+impl Word for AtomicU16 {}
+impl Word for AtomicU32 {}
+impl Word for AtomicU64 {}
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::AtomicU16 {}
+    impl Sealed for super::AtomicU32 {}
+    impl Sealed for super::AtomicU64 {}
+}
+
+/// An array of atomic words inside the RAM.
+#[derive(Debug)]
+pub struct View<T: Word> {
+    _ram: Arc<Ram>,
+    words: NonNull<T>,
+    count: usize,
+}
+
+// SAFETY: a view only hands out shared references to atomics in a mapping that its Arc keeps alive.
+unsafe impl<T: Word> Send for View<T> {}
+// SAFETY: as for Send.
+unsafe impl<T: Word> Sync for View<T> {}
+
+impl<T: Word> Deref for View<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `view` checked that count aligned words lie within the mapping, which `_ram` keeps; T is an atomic
+        // integer, valid for any bits, and may be changed by others at any time.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+    }
+}
+
+/// Hands out pieces of one range, never takes one back: rings and buffer pools live as long as the RAM.
+#[derive(Debug)]
+pub struct Pool {
+    next: usize,
+    end: usize,
+}
+
+impl Pool {
+    /// A pool over the offsets from `start` to `end`.
+    #[must_use]
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { next: start, end }
+    }
+
+    /// The offset of `len` free bytes, aligned to `align` (a power of two).
+    ///
+    /// # Panics
+    /// When the pool is used up: it was sized by the same code that takes from it.
+    pub fn take(&mut self, len: usize, align: usize) -> usize {
+        let at = self.next.next_multiple_of(align);
+        assert!(at + len <= self.end, "pool of guest RAM is used up");
+        self.next = at + len;
+        at
+    }
+}

@@ -1,0 +1,324 @@
+//! A virtio-net NIC behind vhost-user: connect, negotiate, wait, stop, and go on after the back end died.
+
+mod connect;
+mod start;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::address::{Address, feature};
+use crate::mem::{Pool, Ram};
+use crate::net::{NetHeader, Queue, RxQueue, Shape, TxQueue};
+use crate::ring::{Audit, RingOptions, SplitRing};
+use crate::sys;
+use crate::vhost_user::{FrontEnd, Inflight, ProtocolError};
+
+/// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).
+const GSO_BUFFER: usize = 65_600;
+/// Queue pairs that [`VirtioNet::wait`] can watch.
+const MAX_PAIRS: u16 = 31;
+
+/// What can go wrong with a NIC.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket cannot be reached, bound, or nobody came in time.
+    #[error("{path}: cannot {what}")]
+    Socket {
+        /// The UNIX socket.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Guest RAM or an eventfd cannot be had, or waiting failed.
+    #[error("cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The conversation with the back end failed.
+    #[error("the back end does not go along")]
+    Protocol(#[from] ProtocolError),
+    /// The back end has fewer queues than asked for.
+    #[error("{wanted} queue pairs are wanted, the back end has {offered}: use queues={offered}")]
+    Queues {
+        /// Asked for.
+        wanted: u16,
+        /// On offer.
+        offered: u64,
+    },
+    /// After a restart the back end no longer offers what the guest was promised.
+    #[error("the back end came back without virtio features {missing:#x}")]
+    FeaturesLost {
+        /// The bits that are gone.
+        missing: u64,
+    },
+    /// The back end is gone; [`VirtioNet::reconnect`] may help.
+    #[error("not connected to a back end")]
+    NotConnected,
+}
+
+/// A transmit and a receive queue.
+#[derive(Debug)]
+pub struct Pair {
+    /// Guest to network.
+    pub tx: TxQueue,
+    /// Network to guest.
+    pub rx: RxQueue,
+}
+
+/// Why [`VirtioNet::wait`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// A queue has something, or was interrupted.
+    Ready,
+    /// The time is up.
+    Timeout,
+    /// The back end closed its socket.
+    Disconnected,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Received frames.
+    pub rx: bool,
+    /// Half of the transmit slots that are under way now come back.
+    pub tx: bool,
+}
+
+/// A virtio-net NIC, seen by VMM and guest at once.
+#[derive(Debug)]
+pub struct VirtioNet {
+    /// The queue pairs. They are independent of each other: `pairs.iter_mut()` can feed a thread each.
+    pub pairs: Vec<Pair>,
+    address: Address,
+    ram: Arc<Ram>,
+    front: Option<FrontEnd>,
+    listener: Option<UnixListener>,
+    inflight: Option<Inflight>,
+    features: u64,
+    reconnects: u64,
+}
+
+impl VirtioNet {
+    /// Reaches the back end of `address` (trying for `patience`), negotiates, hands over the RAM and starts the rings.
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing is left behind then.
+    pub fn connect(address: &Address, patience: Duration) -> Result<Self, Error> {
+        let mut address = address.clone();
+        address.queues = address.queues.clamp(1, MAX_PAIRS);
+        let listener = if address.listen { Some(connect::bind(&address.path)?) } else { None };
+        let (front, features) = connect::open(&address, listener.as_ref(), None, patience)?;
+        let (ram, pairs) = build(&address, features)
+            .map_err(|source| Error::System { what: "make the guest's RAM", source })?;
+        let mut nic = Self {
+            pairs,
+            address,
+            ram,
+            front: Some(front),
+            listener,
+            inflight: None,
+            features,
+            reconnects: 0,
+        };
+        nic.start()?;
+        Ok(nic)
+    }
+
+    /// Reaches a back end again after it went away, with the same RAM and the same rings: it goes on from the used index
+    /// of each, so frames may be lost but no descriptor is. Tries until `patience` is over.
+    ///
+    /// # Errors
+    /// See [`Error`]; the NIC can try again.
+    pub fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
+        self.front = None;
+        let end = Instant::now() + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let result = self.reconnect_once(left);
+            match result {
+                // The back end may die again while it starts; that is worth another try.
+                Err(Error::Protocol(ProtocolError::Socket { .. })) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn reconnect_once(&mut self, patience: Duration) -> Result<(), Error> {
+        let promised = Some(self.features);
+        let (front, _) = connect::open(&self.address, self.listener.as_ref(), promised, patience)?;
+        self.front = Some(front);
+        if let Err(error) = self.start() {
+            self.front = None;
+            return Err(error);
+        }
+        self.reconnects += 1;
+        Ok(())
+    }
+
+    /// The virtio features in force.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Is one of these virtio features in force?
+    #[must_use]
+    pub fn has(&self, features: u64) -> bool {
+        self.features & features != 0
+    }
+
+    /// How often the NIC went on with a new back end.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    /// The control connection, for tests that use it themselves.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub fn front_end(&self) -> Result<&FrontEnd, Error> {
+        self.front.as_ref().ok_or(Error::NotConnected)
+    }
+
+    /// The guest's RAM.
+    #[must_use]
+    pub fn ram(&self) -> &Arc<Ram> {
+        &self.ram
+    }
+
+    /// Sleeps until something of `interest` is there, the back end goes away, or `timeout` is over. States the wishes,
+    /// looks again, and only then sleeps; takes the wishes back afterwards.
+    ///
+    /// # Errors
+    /// Whatever `poll(2)` reports.
+    pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+        let mut ready = false;
+        for pair in &mut self.pairs {
+            ready |= interest.rx && pair.rx.queue.ring.arm(1);
+            ready |= interest.tx && {
+                let half = pair.tx.outstanding() / 2;
+                pair.tx.queue.ring.arm(half)
+            };
+        }
+        let wake = if ready { Ok(Wake::Ready) } else { self.sleep(timeout) };
+        for pair in &mut self.pairs {
+            pair.rx.queue.ring.disarm();
+            pair.tx.queue.ring.disarm();
+        }
+        wake
+    }
+
+    fn sleep(&mut self, timeout: Duration) -> Result<Wake, Error> {
+        let Some(front) = &self.front else { return Ok(Wake::Disconnected) };
+        let first = front.as_fd();
+        let mut fds: [BorrowedFd<'_>; 2 * MAX_PAIRS as usize + 1] = [first; _];
+        for (n, pair) in self.pairs.iter().enumerate() {
+            fds[2 * n + 1] = pair.rx.queue.call.as_fd();
+            fds[2 * n + 2] = pair.tx.queue.call.as_fd();
+        }
+        let used = 2 * self.pairs.len() + 1;
+        let bits = sys::poll_readable(&fds[..used], Some(timeout))
+            .map_err(|source| Error::System { what: "wait for an interrupt", source })?;
+        for (n, pair) in self.pairs.iter_mut().enumerate() {
+            if bits >> (2 * n + 1) & 1 == 1 {
+                pair.rx.queue.take_interrupts();
+            }
+            if bits >> (2 * n + 2) & 1 == 1 {
+                pair.tx.queue.take_interrupts();
+            }
+        }
+        // The back end never speaks first on this socket, so "readable" is its end. Frames it left behind come first.
+        Ok(match bits {
+            0 => Wake::Timeout,
+            1 => Wake::Disconnected,
+            _ => Wake::Ready,
+        })
+    }
+
+    /// Has the back end closed its socket?
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        let Some(front) = &self.front else { return false };
+        sys::poll_readable(&[front.as_fd()], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
+    }
+
+    /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive 1, ...).
+    #[must_use]
+    pub fn audit(&self) -> Vec<Audit> {
+        let rings = |pair: &Pair| [pair.rx.queue.ring.audit(), pair.tx.queue.ring.audit()];
+        self.pairs.iter().flat_map(rings).collect()
+    }
+}
+
+impl Drop for VirtioNet {
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            let _ = std::fs::remove_file(&self.address.path);
+        }
+    }
+}
+
+fn ring_options(address: &Address, features: u64) -> RingOptions {
+    let has = |bits| features & bits != 0;
+    // A legacy device without ANY_LAYOUT wants the header in a descriptor of its own (5.1.6.6).
+    let split = !has(feature::VERSION_1 | feature::ANY_LAYOUT);
+    RingOptions {
+        size: address.ring_size,
+        segments: if split { address.segments.max(2) } else { address.segments },
+        indirect: has(feature::INDIRECT),
+        event_idx: has(feature::EVENT_IDX),
+        in_order: has(feature::IN_ORDER),
+    }
+}
+
+fn shape(address: &Address, features: u64) -> Shape {
+    let has = |bits| features & bits != 0;
+    let long = has(feature::VERSION_1 | feature::MRG_RXBUF);
+    let large =
+        has(feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_USO4 | feature::GUEST_USO6);
+    let header = if long { NetHeader::LEN } else { NetHeader::LEN - 2 };
+    let mut buffer = address.buffer;
+    if !has(feature::MRG_RXBUF) {
+        let frame = usize::from(address.mtu.unwrap_or(0)) + 18;
+        buffer = buffer.max(if large { GSO_BUFFER } else { frame + header });
+    }
+    Shape { buffer, header }
+}
+
+fn build(address: &Address, features: u64) -> io::Result<(Arc<Ram>, Vec<Pair>)> {
+    let options = ring_options(address, features);
+    let shape = shape(address, features);
+    let rings = 2 * usize::from(address.queues);
+    let low = rings * options.ram_bytes();
+    let high = rings * (usize::from(options.slots()) * shape.stride() + 64);
+    let ram = Ram::new(low, high)?;
+    let mut low = Pool::new(0, ram.buffers());
+    let mut high = Pool::new(ram.buffers(), ram.size());
+    let mut queue = || {
+        let mut ring = SplitRing::new(&ram, &mut low, options);
+        ring.disarm();
+        Queue::new(&ram, ring, &mut high, shape)
+    };
+    let mut pairs = Vec::new();
+    for _ in 0..address.queues {
+        let mergeable = features & feature::MRG_RXBUF != 0;
+        let rx = RxQueue::new(queue()?, shape.buffer, mergeable);
+        pairs.push(Pair { tx: TxQueue::new(queue()?), rx });
+    }
+    Ok((ram, pairs))
+}

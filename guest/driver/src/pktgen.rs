@@ -1,0 +1,37 @@
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`].
+//!
+//! ```no_run
+//! use vmlan_driver::pktgen::{self, Function, Options};
+//! let mut options = Options::new("vhost-user:/run/vm1.sock".parse().unwrap(), Function::Tx);
+//! options.seconds = Some(std::time::Duration::from_secs(5));
+//! let summary = pktgen::run(&options, &mut |report| eprintln!("{report}")).unwrap();
+//! println!("{:.0} frames/s", summary.frames_per_s);
+//! ```
+//! The engine prints nothing: all it has to say goes through the callback, which runs in the loop that moves frames and
+//! must not block. It keeps going when the back end dies, waiting [`Options::patience`] for a new one.
+
+mod engine;
+mod frame;
+mod histogram;
+mod options;
+mod pace;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use engine::run;
+pub use frame::{Mac, MacError};
+pub use histogram::Latency;
+pub use options::{Function, Options, OptionsError};
+pub use report::{Interval, Report, Summary};
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Options that contradict each other or are out of range.
+    #[error("wrong options")]
+    Options(#[from] OptionsError),
+    /// The NIC.
+    #[error("the NIC failed")]
+    Nic(#[from] crate::nic::Error),
+}

@@ -1,0 +1,202 @@
+//! One pass of each function over all queue pairs; each returns how many frames it moved.
+
+use super::super::frame::{self, STAMP_AT, Verdict};
+use super::Engine;
+use crate::net::{HDR_F_NEEDS_CSUM, RxFrame};
+
+/// A ping without an answer for so long is lost.
+const PING_TIMEOUT_NS: u64 = 1_000_000_000;
+
+impl Engine<'_> {
+    /// Frames still to be moved, as far as one batch is concerned.
+    fn quota(&self) -> u32 {
+        let left = match self.options.count {
+            0 => u64::MAX,
+            count => count.saturating_sub(self.counts.frames),
+        };
+        u32::try_from(left).unwrap_or(u32::MAX).min(self.options.burst)
+    }
+
+    fn count(&mut self, frames: u32, bytes: u64) {
+        self.counts.frames += u64::from(frames);
+        self.counts.bytes += bytes;
+        self.counts.batches += u64::from(frames > 0);
+    }
+
+    pub(super) fn tx_pass(&mut self, now: u64) -> u32 {
+        let mut moved = 0;
+        for n in 0..self.lanes.len() {
+            self.ignore_received(n);
+            let wanted = self.pace.allow(now, self.quota());
+            if wanted == 0 {
+                continue;
+            }
+            let tx = &mut self.nic.pairs[n].tx;
+            let free = tx.reap();
+            self.min_space = self.min_space.min(free);
+            if free == 0 {
+                tx.count_full();
+            }
+            let sent = if self.options.sequence {
+                self.send_numbered(n, wanted)
+            } else {
+                self.nic.pairs[n].tx.send_filled(wanted, self.options.size)
+            };
+            self.nic.pairs[n].tx.flush();
+            self.pace.spend(sent);
+            self.count(sent, u64::from(sent) * u64::from(self.options.size));
+            moved += sent;
+        }
+        moved
+    }
+
+    fn send_numbered(&mut self, n: usize, wanted: u32) -> u32 {
+        let (tx, lane) = (&mut self.nic.pairs[n].tx, &mut self.lanes[n]);
+        let queue = u8::try_from(n).unwrap_or(u8::MAX);
+        let count = wanted.min(tx.free_slots().into());
+        for _ in 0..count {
+            let Some(slot) = tx.next() else { break };
+            let stamp = frame::stamp(lane.bodies[usize::from(slot)], queue, lane.number);
+            tx.write(slot, STAMP_AT, &stamp);
+            tx.send(slot, self.options.size);
+            lane.number += 1;
+        }
+        count
+    }
+
+    /// A sender is flooded with other guests' frames like anyone else; its buffers must not run out for that.
+    fn ignore_received(&mut self, n: usize) {
+        let (rx, batch) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n].batch);
+        if rx.ready() {
+            self.counts.other += rx.poll(batch, usize::MAX) as u64;
+            rx.release(batch);
+        }
+    }
+
+    pub(super) fn rx_pass(&mut self) -> u32 {
+        let mut moved = 0;
+        for n in 0..self.lanes.len() {
+            let most = self.quota() as usize;
+            let (rx, lane) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n]);
+            if most == 0 || !rx.ready() {
+                continue;
+            }
+            let frames = u32::try_from(rx.poll(&mut lane.batch, most)).unwrap_or(u32::MAX);
+            self.min_space = self.min_space.min(rx.outstanding());
+            let bytes = lane.batch.frames().iter().map(|frame| frame.len as u64).sum();
+            if self.options.verify {
+                for at in 0..frames as usize {
+                    self.check_sequence(n, at);
+                }
+            }
+            self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+            self.count(frames, bytes);
+            moved += frames;
+        }
+        moved
+    }
+
+    /// Copies a received frame to the scratch buffer; its length there.
+    fn copy_out(&mut self, n: usize, frame: RxFrame) -> usize {
+        let most = frame.len.min(self.scratch.len());
+        self.nic.pairs[n].rx.read(&self.lanes[n].batch, frame, 0, &mut self.scratch[..most])
+    }
+
+    fn verdict(&mut self, n: usize, at: usize) -> Verdict {
+        let frame = self.lanes[n].batch.frames()[at];
+        let len = self.copy_out(n, frame);
+        let header = self.nic.pairs[n].rx.header(&self.lanes[n].batch, frame);
+        frame::verify(&self.scratch[..len], header.flags & HDR_F_NEEDS_CSUM != 0)
+    }
+
+    fn check_sequence(&mut self, n: usize, at: usize) {
+        match self.verdict(n, at) {
+            Verdict::Other => self.counts.other += 1,
+            Verdict::Corrupt => self.counts.corrupt += 1,
+            Verdict::Good { queue, number } => {
+                let expected = &mut self.expected[usize::from(queue)];
+                if number < *expected {
+                    self.counts.out_of_order += 1;
+                } else {
+                    self.counts.lost += number - *expected;
+                    *expected = number + 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn ping_pass(&mut self, now: u64) -> u32 {
+        for n in 0..self.lanes.len() {
+            self.take_answers(n);
+        }
+        if let Some((_, sent)) = self.waiting {
+            if now.saturating_sub(sent) < PING_TIMEOUT_NS {
+                return 0;
+            }
+            self.waiting = None;
+            self.counts.lost += 1;
+        }
+        if self.pace.allow(now, self.quota().min(1)) == 0 || self.nic.pairs[0].tx.reap() == 0 {
+            return 0;
+        }
+        let number = self.lanes[0].number;
+        let sent = self.send_numbered(0, 1);
+        self.waiting = (sent > 0).then(|| (number, self.now()));
+        self.nic.pairs[0].tx.flush();
+        self.pace.spend(sent);
+        self.count(sent, u64::from(sent) * u64::from(self.options.size));
+        sent
+    }
+
+    fn take_answers(&mut self, n: usize) {
+        let (rx, lane) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n]);
+        let count = rx.poll(&mut lane.batch, usize::MAX);
+        for at in 0..count {
+            match (self.verdict(n, at), self.waiting) {
+                (Verdict::Good { number, .. }, Some((wanted, sent))) if number == wanted => {
+                    self.histogram.add(self.now() - sent);
+                    self.waiting = None;
+                }
+                (Verdict::Corrupt, _) => self.counts.corrupt += 1,
+                _ => self.counts.other += 1,
+            }
+        }
+        self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+    }
+
+    pub(super) fn pong_pass(&mut self) -> u32 {
+        let mut moved = 0;
+        for n in 0..self.lanes.len() {
+            let most = (self.quota() as usize).min(self.nic.pairs[n].tx.reap().into());
+            let frames = self.nic.pairs[n].rx.poll(&mut self.lanes[n].batch, most);
+            let (mut sent, mut bytes) = (0, 0);
+            for at in 0..frames {
+                let len = self.turn_round(n, at);
+                sent += u32::from(len > 0);
+                bytes += u64::from(len);
+            }
+            self.nic.pairs[n].tx.flush();
+            self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+            self.count(sent, bytes);
+            moved += sent;
+        }
+        moved
+    }
+
+    /// Sends a received frame back; its length, or 0 when it is not one to answer.
+    fn turn_round(&mut self, n: usize, at: usize) -> u32 {
+        let frame = self.lanes[n].batch.frames()[at];
+        let len = self.copy_out(n, frame);
+        let bytes = &mut self.scratch[..len];
+        let tx = &mut self.nic.pairs[n].tx;
+        if len > tx.room() || !frame::turn_round(bytes, self.options.src_mac) {
+            self.counts.other += 1;
+            return 0;
+        }
+        let Some(slot) = tx.next() else { return 0 };
+        let len = u32::try_from(len).unwrap_or(0);
+        tx.write(slot, 0, bytes);
+        tx.send(slot, len);
+        len
+    }
+}
