@@ -1,1 +1,21 @@
-//! NIC models as pure state machines: virtio-net, e1000, rtl8139, r8169.
+//! NIC models as pure state machines.
+//!
+//! - [`virtio`]: the device side of split virtqueues, and virtio-net's data path on it.
+//!
+//! # Contract
+//!
+//! A model owns no file descriptor, thread or clock: time is an argument, an interrupt is a call on
+//! [`Interrupt`]. Whatever a guest writes into its memory, nothing here panics, every call does
+//! bounded work, and only bytes that the guest named are read or written. A guest that breaks the
+//! rules of its ring stops that ring ([`virtio::Fault`]) and nothing else.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+pub mod virtio;
+
+/// A wire to the guest's interrupt controller.
+pub trait Interrupt: Send + Sync {
+    /// Raises the interrupt. Must not block.
+    fn raise(&self);
+}

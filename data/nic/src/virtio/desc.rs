@@ -1,0 +1,139 @@
+//! Descriptors and chains of them (virtio 1.2 sections 2.7.5 and 2.7.5.3).
+
+use vmlan_ram::{Map, Slice, Window};
+
+use super::Fault;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Bytes of a descriptor.
+const SIZE: u32 = 16;
+/// Descriptors in an indirect table, at most (section 2.7.5.3.1: no longer than the largest ring).
+const MAX_TABLE: u32 = 32768;
+
+/// One descriptor, copied out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Desc {
+    pub(super) addr: u64,
+    pub(super) len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Desc {
+    #[inline]
+    pub(super) fn new((addr, rest): (u64, u64)) -> Self {
+        let [a, b, c, d, e, f, g, h] = rest.to_le_bytes();
+        Self {
+            addr,
+            len: u32::from_le_bytes([a, b, c, d]),
+            flags: u16::from_le_bytes([e, f]),
+            next: u16::from_le_bytes([g, h]),
+        }
+    }
+
+    /// A whole chain by itself: no NEXT, no INDIRECT, and of the given direction.
+    #[inline]
+    pub(super) fn is_single(&self, write: bool) -> bool {
+        self.flags & (NEXT | WRITE | INDIRECT) == if write { WRITE } else { 0 }
+    }
+}
+
+/// The descriptors of one chain, read one after the other, each once.
+pub(super) struct Chain<'q> {
+    ring: &'q Window,
+    map: &'q Map,
+    /// Guest address of the indirect table we are in.
+    table: Option<u64>,
+    /// Descriptors in the present table.
+    count: u32,
+    /// How many more may follow: what ends a circle.
+    left: u32,
+    indirect: bool,
+    write: bool,
+    ahead: Option<Desc>,
+}
+
+impl<'q> Chain<'q> {
+    pub(super) fn new(
+        ring: &'q Window,
+        map: &'q Map,
+        first: Desc,
+        size: u16,
+        indirect: bool,
+        write: bool,
+    ) -> Self {
+        let count = u32::from(size);
+        Self { ring, map, table: None, count, left: count, indirect, write, ahead: Some(first) }
+    }
+
+    /// The next buffer: address and length. `None` after the last.
+    pub(super) fn next_buffer(&mut self) -> Result<Option<(u64, u32)>, Fault> {
+        let Some(mut desc) = self.ahead.take() else { return Ok(None) };
+        if desc.flags & INDIRECT != 0 {
+            self.enter(&desc)?;
+            desc = self.read(0)?;
+            if desc.flags & INDIRECT != 0 {
+                return Err(Fault::Indirect);
+            }
+        }
+        self.left = self.left.checked_sub(1).ok_or(Fault::Endless)?;
+        if (desc.flags & WRITE != 0) != self.write {
+            return Err(Fault::Direction);
+        }
+        if desc.flags & NEXT != 0 {
+            if self.left == 0 {
+                return Err(Fault::Endless);
+            }
+            self.ahead = Some(self.read(desc.next.into())?);
+        }
+        Ok(Some((desc.addr, desc.len)))
+    }
+
+    /// Goes on in the table that `desc` names. Its length is the one copied out: it is not read again.
+    fn enter(&mut self, desc: &Desc) -> Result<(), Fault> {
+        if !self.indirect || self.table.is_some() || desc.flags & NEXT != 0 {
+            return Err(Fault::Indirect);
+        }
+        let count = desc.len / SIZE;
+        if count == 0 || count > MAX_TABLE || !desc.len.is_multiple_of(SIZE) {
+            return Err(Fault::IndirectSize(desc.len));
+        }
+        self.table = Some(desc.addr);
+        (self.count, self.left) = (count, count);
+        Ok(())
+    }
+
+    fn read(&self, index: u32) -> Result<Desc, Fault> {
+        if index >= self.count {
+            return Err(Fault::OutOfTable(index));
+        }
+        let off = SIZE * index;
+        let Some(table) = self.table else {
+            return Ok(Desc::new(self.ring.descriptor(off as usize)));
+        };
+        let addr = table.wrapping_add(off.into());
+        let bytes = copy_out(self.map, addr).ok_or(Fault::BadAddress { addr, len: SIZE })?;
+        let word =
+            |b: [u8; 16], i: usize| (u128::from_le_bytes(b) >> (64 * i)) & u128::from(u64::MAX);
+        let (lo, hi) = (u64::try_from(word(bytes, 0)), u64::try_from(word(bytes, 1)));
+        Ok(Desc::new((lo.unwrap_or(0), hi.unwrap_or(0))))
+    }
+}
+
+/// The 16 bytes at `addr`, even if a region ends among them.
+fn copy_out(map: &Map, addr: u64) -> Option<[u8; SIZE as usize]> {
+    if let Some(slice) = map.slice(addr, SIZE as usize) {
+        return slice.read_array();
+    }
+    let mut bytes = [0; SIZE as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = bytes.get_mut(done..)?;
+        let run: Slice<'_> = map.first_run(addr.checked_add(done as u64)?, rest.len())?;
+        done += run.read(rest);
+    }
+    Some(bytes)
+}

@@ -1,0 +1,50 @@
+//! How a guest can break the rules of a ring.
+
+/// A broken rule. The queue has stopped; its port must be reset. Per-frame trouble (a bad header, a
+/// frame too long) is no fault: the frame is dropped and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The ring's size is no power of two up to 32768 (virtio 1.2 section 2.7).
+    #[error("queue size {0} is no power of two from 1 to 32768")]
+    BadSize(u16),
+    /// A part of the ring is unaligned or lies outside the guest's memory.
+    #[error("no ring memory at guest address {0:#x}")]
+    BadRing(u64),
+    /// The device has no queue of this number.
+    #[error("there is no queue {0}")]
+    NoSuchQueue(u16),
+    /// More buffers are said to be available than the ring can hold.
+    #[error("the avail index jumped to {avail} with {next} next")]
+    AvailJump {
+        /// The index the driver wrote.
+        avail: u16,
+        /// The next one the device expected.
+        next: u16,
+    },
+    /// A head or `next` points outside its descriptor table.
+    #[error("descriptor {0} is outside the table")]
+    OutOfTable(u32),
+    /// A chain has more descriptors than its table: it must be a circle.
+    #[error("a descriptor chain does not end")]
+    Endless,
+    /// An indirect descriptor that was not negotiated, is nested, or goes on with NEXT.
+    #[error("an indirect descriptor where none may be")]
+    Indirect,
+    /// An indirect table that is empty, no multiple of 16 bytes, or above 32768 entries.
+    #[error("an indirect table of {0} bytes")]
+    IndirectSize(u32),
+    /// A transmit buffer that the device should write, or a receive buffer that it should read.
+    #[error("a buffer of the wrong direction")]
+    Direction,
+    /// A buffer outside the guest's memory.
+    #[error("no guest memory for {len} bytes at {addr:#x}")]
+    BadAddress {
+        /// Guest address.
+        addr: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// A receive buffer without a single byte.
+    #[error("a receive buffer of no bytes")]
+    Empty,
+}

@@ -1,0 +1,272 @@
+//! What both sides of a NIC have in common: queues that are started, stopped and moved.
+
+use std::sync::Arc;
+
+use vmlan_ram::{Map, Window};
+
+use super::queue::Queue;
+use super::{Fault, Features};
+use crate::Interrupt;
+
+/// Queues on each side, at most.
+pub const MAX_QUEUES: u16 = 128;
+
+/// Where a ring lies. All addresses are guest-physical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Descriptors; a power of two up to 32768.
+    pub size: u16,
+    /// The descriptor table, aligned to 16 bytes.
+    pub desc: u64,
+    /// The available ring, aligned to 2 bytes.
+    pub avail: u64,
+    /// The used ring, aligned to 4 bytes.
+    pub used: u64,
+    /// Where writes to the used ring are logged, while migrating (`VHOST_VRING_F_LOG`).
+    pub log: Option<u64>,
+}
+
+/// Where each batch's used index is noted for whoever audits the connection: `used_idx` of the queue's
+/// `QueueRegionSplit` in the inflight region. Nothing here reads it (see the folder's text).
+#[derive(Debug)]
+pub struct Inflight {
+    /// The queue's part of the region.
+    pub window: Window,
+    /// Offset of `used_idx` in it, even.
+    pub offset: usize,
+}
+
+/// One queue of a side.
+#[derive(Default)]
+pub(super) struct Slot<S> {
+    pub(super) queue: Option<Queue>,
+    /// Set by `SET_VRING_ENABLE`.
+    pub(super) enabled: bool,
+    pub(super) fault: Option<Fault>,
+    /// Survives stop and start: the VMM may give it at any time.
+    interrupt: Option<Arc<dyn Interrupt>>,
+    pub(super) state: S,
+}
+
+impl<S> Slot<S> {
+    /// The queue, if it is started, enabled and sound.
+    #[inline]
+    pub(super) fn live(&mut self) -> Option<(&mut Queue, &mut S)> {
+        match &mut self.queue {
+            Some(queue) if self.enabled && self.fault.is_none() => Some((queue, &mut self.state)),
+            _ => None,
+        }
+    }
+}
+
+/// One side of a NIC: all its transmit queues ([`super::NetTx`]) or all its receive queues
+/// ([`super::NetRx`]). Queues are numbered from 0 on each side.
+pub struct Net<S> {
+    pub(super) map: Arc<Map>,
+    pub(super) features: Features,
+    pub(super) slots: Vec<Slot<S>>,
+    /// Whose turn it is (transmit).
+    pub(super) turn: usize,
+    /// Numbers of the queues that are live (receive).
+    pub(super) ready: Vec<u16>,
+    /// Picks a receive queue by the frame's first bytes.
+    pub(super) hash: fn(&[u8]) -> u32,
+}
+
+impl<S: Default> Default for Net<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: Default> Net<S> {
+    /// No queues, no memory, no features.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            map: Arc::default(),
+            features: Features::default(),
+            slots: Vec::new(),
+            turn: 0,
+            ready: Vec::new(),
+            hash: super::rx::addresses,
+        }
+    }
+
+    /// Forgets queues, interrupts, memory and features: the connection is gone, or reset.
+    pub fn reset(&mut self) {
+        *self = Self { hash: self.hash, ..Self::new() };
+    }
+
+    /// How a receive queue is picked: a hash of the frame's first bytes (up to 128), the same for all
+    /// frames of a flow.
+    pub fn set_hash(&mut self, hash: fn(&[u8]) -> u32) {
+        self.hash = hash;
+    }
+
+    /// Sets the features negotiated; running queues follow at once.
+    pub fn set_features(&mut self, features: Features) {
+        self.features = features;
+        self.rebuild();
+    }
+
+    /// The features in force.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Replaces the memory map. Running queues go on at the same indexes; one that has lost its ring
+    /// is stopped with [`Fault::BadRing`]. When this returns, nothing here refers to the old map.
+    pub fn set_map(&mut self, map: Arc<Map>) {
+        self.map = map;
+        self.rebuild();
+    }
+
+    fn rebuild(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(queue) = &mut slot.queue
+                && let Err(fault) = queue.rebuild(&self.map, self.features)
+            {
+                slot.fault = Some(fault);
+                slot.queue = None;
+            }
+        }
+        self.refresh();
+    }
+
+    fn slot(&mut self, index: u16) -> Option<&mut Slot<S>> {
+        if index >= MAX_QUEUES {
+            return None;
+        }
+        let i = usize::from(index);
+        if i >= self.slots.len() {
+            self.slots.resize_with(i + 1, || Slot {
+                queue: None,
+                enabled: false,
+                fault: None,
+                interrupt: None,
+                state: S::default(),
+            });
+        }
+        self.slots.get_mut(i)
+    }
+
+    fn refresh(&mut self) {
+        self.ready.clear();
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if slot.live().is_some() {
+                self.ready.extend(u16::try_from(i));
+            }
+        }
+    }
+
+    /// Starts queue `index` where the used index stands in its ring, whatever base the VMM gave, with
+    /// the features and the map in force. Clears an earlier fault. `quiet`: state at once
+    /// that no doorbells are wanted.
+    ///
+    /// # Errors
+    /// [`Fault::NoSuchQueue`], [`Fault::BadSize`], [`Fault::BadRing`].
+    pub fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault> {
+        let (map, features) = (Arc::clone(&self.map), self.features);
+        let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
+        let mut queue = Queue::new(rings, &map, features)?;
+        queue.interrupt.clone_from(&slot.interrupt);
+        // A predecessor that was killed may have published without ringing.
+        if let Some(interrupt) = &queue.interrupt
+            && queue.done != 0
+        {
+            interrupt.raise();
+        }
+        slot.queue = Some(queue);
+        slot.fault = None;
+        slot.state = S::default();
+        self.refresh();
+        Ok(())
+    }
+
+    /// Stops queue `index`; nothing of it is touched any more. Returns the index to answer
+    /// `GET_VRING_BASE` with: the first buffer that was not used (0 if it was not started).
+    pub fn stop(&mut self, index: u16) -> u16 {
+        let queue = self.slots.get_mut(usize::from(index)).and_then(|s| s.queue.take());
+        self.refresh();
+        queue.map_or(0, |q| q.done)
+    }
+
+    /// Lets queue `index` be used, or not (`SET_VRING_ENABLE`). Queues begin disabled.
+    ///
+    /// # Errors
+    /// [`Fault::NoSuchQueue`].
+    pub fn enable(&mut self, index: u16, on: bool) -> Result<(), Fault> {
+        self.slot(index).ok_or(Fault::NoSuchQueue(index))?.enabled = on;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Sets or removes the interrupt of queue `index`, running or not.
+    ///
+    /// # Errors
+    /// [`Fault::NoSuchQueue`].
+    pub fn set_interrupt(
+        &mut self,
+        index: u16,
+        interrupt: Option<Arc<dyn Interrupt>>,
+    ) -> Result<(), Fault> {
+        let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
+        if let Some(queue) = &mut slot.queue {
+            queue.interrupt.clone_from(&interrupt);
+            // What was published without this interrupt is told now.
+            if let Some(interrupt) = &interrupt
+                && queue.done != 0
+            {
+                interrupt.raise();
+            }
+        }
+        slot.interrupt = interrupt;
+        Ok(())
+    }
+
+    /// Sets or removes the place where queue `index`, if running, notes its used index.
+    pub fn set_inflight(&mut self, index: u16, inflight: Option<Inflight>) {
+        if let Some(queue) = self.slots.get_mut(usize::from(index)).and_then(|s| s.queue.as_mut()) {
+            queue.inflight = inflight;
+        }
+    }
+
+    /// Sets or removes the log address of queue `index`'s used ring, if running.
+    pub fn set_log(&mut self, index: u16, log: Option<u64>) {
+        if let Some(queue) = self.slots.get_mut(usize::from(index)).and_then(|s| s.queue.as_mut()) {
+            queue.set_log(log);
+        }
+    }
+
+    /// True if queue `index` was started and not stopped.
+    #[must_use]
+    pub fn is_started(&self, index: u16) -> bool {
+        self.slots.get(usize::from(index)).is_some_and(|s| s.queue.is_some())
+    }
+
+    /// True if some queue is started, enabled and sound.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The first rule that was broken, with the queue's number. That queue stands still until it is
+    /// started again.
+    #[must_use]
+    pub fn fault(&self) -> Option<(u16, Fault)> {
+        let numbered = (0u16..).zip(&self.slots);
+        numbered.filter_map(|(i, s)| s.fault.map(|f| (i, f))).next()
+    }
+
+    /// Notes a broken rule: counted once, the queue stands still.
+    #[cold]
+    pub(super) fn break_off(&mut self, index: usize, fault: Fault, faults: &vmlan_frame::Counter) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.fault = Some(fault);
+            faults.add_shared(1);
+        }
+        self.refresh();
+    }
+}
