@@ -25,11 +25,20 @@ fuzz_all() {
   done
 }
 
+# rustup's minimal profile and Debian's cargo come without these two.
+if_present() {
+  local name=$1
+  shift
+  if "$1" "$2" --version >/dev/null 2>&1; then stage "$name" "$@"
+  else echo "  $name: skipped, there is no $1 $2 (rustup component add rustfmt clippy, or apt-get install rustfmt rust-clippy)"
+  fi
+}
+
 can_fuzz() { [ -f fuzz/Cargo.toml ] && cargo +nightly fuzz --version >/dev/null 2>&1; }
 
 stage "set-up" scripts/setup.sh build test
-stage "format" cargo fmt --all --check
-stage "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
+if_present "format" cargo fmt --all --check
+if_present "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
 stage "build vmlan" cargo build --release -p vmlan --quiet
 export VMLAN_BIN=$PWD/target/release/vmlan
 stage "unit and loop tests" cargo test --workspace --exclude vmlan-tests --quiet
