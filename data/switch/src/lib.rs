@@ -1,1 +1,94 @@
-//! The switch: pull, look up, push; forwarding table and counters.
+//! The switch: pulls frames from ports in batches, finds each one's destination, pushes them.
+//!
+//! - [`Fdb`]: which MAC address lives behind which port; lock-free;
+//! - [`Table`]: the ports, a snapshot that is replaced whole;
+//! - [`Forwarder`]: one worker's breath: pull, look up, push;
+//! - [`Switch`]: what all workers share.
+//!
+//! # Contract
+//!
+//! No thread, clock or descriptor is owned here: time is an argument. Nothing panics on a frame's bytes,
+//! allocates per frame, or blocks. A frame is delivered at most once to each port.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+mod fdb;
+mod finish;
+mod forward;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use fdb::{Fdb, FdbEntry, FdbError};
+pub use forward::{Breath, Forwarder};
+pub use table::{Entry, PortId, Table};
+use wait::Waits;
+
+/// Ports a switch can have: 10 bits of a forwarding entry.
+pub const MAX_PORTS: usize = 1024;
+
+/// How a switch behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slots of the forwarding table, rounded up to a power of two. Give four for each address expected.
+    pub fdb_entries: usize,
+    /// Addresses one port may have in the table.
+    pub fdb_port_cap: u32,
+    /// After this long without a frame an address is forgotten. [`Fdb::tick`] must be called 30 times
+    /// in it.
+    pub ageing: Duration,
+    /// The longest a frame waits in its sender's ring for a full receiver, in one go.
+    pub full_wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            fdb_entries: 1 << 17,
+            fdb_port_cap: 8192,
+            ageing: Duration::from_secs(300),
+            full_wait: Duration::from_millis(10),
+        }
+    }
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Switch {
+    options: Options,
+    fdb: Fdb,
+    waits: Waits,
+}
+
+impl Switch {
+    /// A switch without ports.
+    #[must_use]
+    pub fn new(options: Options) -> Arc<Self> {
+        let fdb = Fdb::new(options.fdb_entries, options.fdb_port_cap);
+        let waits = Waits::new(options.full_wait);
+        Arc::new(Self { options, fdb, waits })
+    }
+
+    /// The forwarding table.
+    #[must_use]
+    pub fn fdb(&self) -> &Fdb {
+        &self.fdb
+    }
+
+    /// How it was set up.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Forgets what was learned about a port that is gone.
+    pub fn forget(&self, port: PortId) {
+        self.fdb.flush_port(port);
+        self.waits.reset(port);
+    }
+}

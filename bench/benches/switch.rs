@@ -1,0 +1,156 @@
+//! The switch alone: frames of 60 bytes between ports in this process. Each frame is really copied, out of
+//! a sender's buffer and into a receiver's, both 2 KiB apart as a driver's are.
+//!
+//! `cargo bench -p vmlan-bench --bench switch`; the same loops run under callgrind by
+//! `VMLAN_BREATHS=1000 valgrind --tool=callgrind BINARY` (see docs/results).
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use criterion::{Criterion, Throughput, criterion_group};
+use vmlan_frame::{BATCH, Batch, Counters, Mac, Offload, Offloads, Port, Sink};
+use vmlan_ram::{Slice, SliceMut};
+use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
+
+const SLOT: usize = 2048;
+const FRAME: usize = 60;
+
+/// A port over two rings of buffers in our own memory: one is sent from, again and again, the other is
+/// written to.
+struct Ring {
+    tx: Mutex<(Vec<u8>, usize)>,
+    rx: Mutex<(Vec<u8>, usize)>,
+    slots: usize,
+    counters: Counters,
+    sent: AtomicU64,
+}
+
+impl Ring {
+    fn new(slots: usize, frame: impl Fn(usize) -> [u8; FRAME]) -> Arc<Self> {
+        let mut tx = vec![0; slots * SLOT];
+        for (i, slot) in tx.chunks_mut(SLOT).enumerate() {
+            slot[..FRAME].copy_from_slice(&frame(i));
+        }
+        Arc::new(Self {
+            tx: Mutex::new((tx, 0)),
+            rx: Mutex::new((vec![0; BATCH * SLOT], 0)),
+            slots,
+            counters: Counters::default(),
+            sent: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Port for Ring {
+    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        let mut guard = self.tx.lock().unwrap();
+        let (memory, next) = &mut *guard;
+        let mut batch = Batch::take(spare);
+        for i in 0..limit {
+            let at = (*next + i) % self.slots * SLOT;
+            let _ = batch.add(&[Slice::from_bytes(&memory[at..at + FRAME])], Offload::NONE);
+        }
+        sink.deliver(&mut batch);
+        let n = batch.len();
+        batch.give_back(spare);
+        *next = (*next + n) % self.slots;
+        self.counters.input.count(n, (n * FRAME) as u64);
+        n
+    }
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        let mut guard = self.rx.lock().unwrap();
+        let (memory, next) = &mut *guard;
+        let mut bytes = 0;
+        for i in list {
+            let Some(frame) = batch.frame(usize::from(*i)) else { continue };
+            let at = *next * SLOT;
+            *next = (*next + 1) % BATCH;
+            bytes += frame.write_to(&mut SliceMut::from_bytes(&mut memory[at..at + SLOT]), 0);
+        }
+        self.counters.output.count(list.len(), bytes as u64);
+        self.sent.fetch_add(list.len() as u64, Ordering::Relaxed);
+        list.len()
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self) -> bool {
+        false
+    }
+    fn disarm(&self) {}
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        Vec::new()
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+fn mac(n: usize) -> [u8; 6] {
+    let b = (n as u32).to_be_bytes();
+    [2, 0, b[0], b[1], b[2], b[3]]
+}
+
+/// `ports` ports and `macs` addresses, spread evenly; port 0 sends to all the others' in a mixed order.
+fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
+    let slots = if macs <= ports { BATCH } else { 16 * BATCH };
+    let step = std::sync::atomic::AtomicUsize::new(1);
+    let frame = |_| {
+        let mut f = [0; FRAME];
+        let mut to = step.fetch_add(7919, Ordering::Relaxed) % macs;
+        if to % ports == 0 {
+            to = (to + 1) % macs;
+        }
+        f[..6].copy_from_slice(&mac(to));
+        f[6..12].copy_from_slice(&mac(0));
+        f
+    };
+    let rings: Vec<_> = (0..ports).map(|p| Ring::new(if p == 0 { slots } else { 1 }, frame)).collect();
+    let options = Options { fdb_entries: 4 * macs, fdb_port_cap: u32::MAX, ..Options::default() };
+    let switch = Switch::new(options);
+    for m in 0..macs {
+        let port = PortId::new(m % ports).unwrap();
+        switch.fdb().add_static(Mac::new(mac(m)), port).unwrap();
+    }
+    let entry = |r: &Arc<Ring>| Some(Entry { name: "b".into(), port: r.clone(), mirror: None });
+    let table = Table::new(rings.iter().map(entry).collect());
+    let mut forwarder = Forwarder::new(switch);
+    forwarder.grow(&table);
+    (table, forwarder, rings[0].clone())
+}
+
+fn breaths(c: &mut Criterion) {
+    let mut group = c.benchmark_group("switch");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let cases = [("2 ports", 2, 2), ("64 ports", 64, 64), ("64 ports, 100k MACs", 64, 100_000)];
+    for (name, ports, macs) in cases {
+        let (table, mut forwarder, _) = world(ports, macs);
+        let source = PortId::new(0).unwrap();
+        group.bench_function(name, |b| {
+            b.iter(|| forwarder.breath(&table, source, 1));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, breaths);
+
+fn main() {
+    if let Ok(n) = std::env::var("VMLAN_BREATHS") {
+        let (table, mut forwarder, ring) = world(2, 2);
+        for _ in 0..n.parse().unwrap_or(1000) {
+            forwarder.breath(&table, PortId::new(0).unwrap(), 1);
+        }
+        println!("{} frames", ring.counters.snapshot().0.frames);
+        return;
+    }
+    criterion_main_benches();
+}
+
+fn criterion_main_benches() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

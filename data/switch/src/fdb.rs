@@ -1,0 +1,332 @@
+//! The forwarding table: which MAC address lives behind which port.
+//!
+//! ```text
+//!  entry (AtomicU64):   63 .. 16   15 .. 6   5 .. 1      0
+//!                        MAC        port      last seen   static
+//!  set: 4 entries, 32 bytes. An address may lie in either of two sets, chosen by a keyed hash.
+//! ```
+//!
+//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half written.
+//! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks would
+//! have to pass unnoticed before an old entry could look young again.
+//!
+//! An address is never evicted for another one: when both its sets are full it is not learned, and
+//! frames to it are flooded. What an attacker can fill is bounded by the cap per port, and without the
+//! seed he cannot aim at a set.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use vmlan_frame::{Counter, Mac};
+
+use crate::{MAX_PORTS, PortId};
+
+const WAYS: usize = 4;
+const STATIC: u64 = 1;
+const TICK_SHIFT: u32 = 1;
+const TICKS: u8 = 32;
+const PORT_SHIFT: u32 = 6;
+const MAC_SHIFT: u32 = 16;
+
+/// Ticks after which an entry is forgotten: [`Fdb::tick`] is called each ageing time / `AGE`.
+pub(crate) const AGE: u8 = 30;
+
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Set([AtomicU64; WAYS]);
+
+/// The forwarding table.
+#[derive(Debug)]
+pub struct Fdb {
+    sets: Box<[Set]>,
+    mask: u64,
+    keys: [u64; 2],
+    now: AtomicU8,
+    /// Dynamic entries of each port.
+    counts: Box<[AtomicU32]>,
+    port_cap: u32,
+    unlearned: Counter,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// The port it lives behind.
+    pub port: PortId,
+    /// Ticks since it was last seen (ageing time / 30 each); `None` for a static entry.
+    pub age: Option<u8>,
+}
+
+/// Why a static entry was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FdbError {
+    /// Group addresses and zero name no single port.
+    #[error("{0} is no unicast address")]
+    NotUnicast(Mac),
+    /// Both sets are full of static entries.
+    #[error("no slot is left for {0}: give the table more entries")]
+    Full(Mac),
+}
+
+/// What became of a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Learned {
+    /// Known now, or not learnable; the frame may pass.
+    Pass,
+    /// The address is pinned to another port: the frame must not pass.
+    Refused,
+}
+
+fn mac_of(entry: u64) -> u64 {
+    entry >> MAC_SHIFT
+}
+
+fn port_of(entry: u64) -> PortId {
+    PortId::from_bits(entry >> PORT_SHIFT)
+}
+
+fn tick_of(entry: u64) -> u8 {
+    u8::try_from((entry >> TICK_SHIFT) & u64::from(TICKS - 1)).unwrap_or(0)
+}
+
+fn entry(mac: Mac, port: PortId, tick: u8) -> u64 {
+    mac.bits() << MAC_SHIFT | port.bits() << PORT_SHIFT | u64::from(tick) << TICK_SHIFT
+}
+
+/// The two halves of a 128-bit product.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
+fn wide_mul(a: u64, b: u64) -> (u64, u64) {
+    let wide = u128::from(a) * u128::from(b);
+    (wide as u64, (wide >> 64) as u64)
+}
+
+impl Fdb {
+    /// A table of at least `slots` slots, at most `port_cap` learned addresses for each port.
+    #[must_use]
+    pub fn new(slots: usize, port_cap: u32) -> Self {
+        let sets = (slots.clamp(WAYS, 1 << 26) / WAYS).next_power_of_two();
+        let random = RandomState::new();
+        Self {
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            mask: sets as u64 - 1,
+            keys: [random.hash_one(1), random.hash_one(2) | 1],
+            now: AtomicU8::new(0),
+            counts: (0..MAX_PORTS).map(|_| AtomicU32::new(0)).collect(),
+            port_cap,
+            unlearned: Counter::default(),
+        }
+    }
+
+    #[inline]
+    fn sets_of(&self, mac: Mac) -> (&[AtomicU64], &[AtomicU64]) {
+        let [a, b] = self.keys;
+        let (low, high) = wide_mul(mac.bits() ^ a, b);
+        let hash = (low ^ high).rotate_left(17);
+        (self.set(hash), self.set(hash >> 32 ^ !hash << 7))
+    }
+
+    #[inline]
+    fn set(&self, hash: u64) -> &[AtomicU64] {
+        let index = usize::try_from(hash & self.mask).unwrap_or(0);
+        self.sets.get(index).map_or(&[], |s| &s.0[..])
+    }
+
+    #[inline]
+    fn find(set: &[AtomicU64], mac: Mac) -> Option<(&AtomicU64, u64)> {
+        set.iter().find_map(|slot| {
+            let e = slot.load(Ordering::Relaxed);
+            (mac_of(e) == mac.bits() && e != 0).then_some((slot, e))
+        })
+    }
+
+    /// Fetches the set of an address that will be looked up soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, mac: Mac) {
+        if let Some(slot) = self.sets_of(mac).0.first() {
+            vmlan_ram::prefetch(slot);
+        }
+    }
+
+    /// The port behind which `mac` lives.
+    #[must_use]
+    #[inline]
+    pub fn lookup(&self, mac: Mac) -> Option<PortId> {
+        let (first, second) = self.sets_of(mac);
+        let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
+        found.map(|(_, e)| port_of(e))
+    }
+
+    /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
+    #[inline]
+    pub(crate) fn learn(&self, mac: Mac, port: PortId) -> Learned {
+        let (first, second) = self.sets_of(mac);
+        let now = self.now.load(Ordering::Relaxed);
+        let wanted = entry(mac, port, now);
+        match Self::find(first, mac).or_else(|| Self::find(second, mac)) {
+            Some((_, e)) if e == wanted => Learned::Pass,
+            Some((slot, e)) => self.refresh(slot, e, wanted),
+            None => {
+                self.insert(first, second, wanted, port);
+                Learned::Pass
+            }
+        }
+    }
+
+    /// The address is known, but was last seen earlier or elsewhere. Losing a race against another
+    /// worker is fine: the next frame tries again.
+    #[cold]
+    fn refresh(&self, slot: &AtomicU64, old: u64, wanted: u64) -> Learned {
+        let (from, to) = (port_of(old), port_of(wanted));
+        if old & STATIC != 0 {
+            return if from == to { Learned::Pass } else { Learned::Refused };
+        }
+        if from != to && !self.may_grow(to) {
+            return Learned::Pass;
+        }
+        let won = slot.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && from != to {
+            self.count(from).fetch_sub(1, Ordering::Relaxed);
+            self.count(to).fetch_add(1, Ordering::Relaxed);
+        }
+        Learned::Pass
+    }
+
+    #[cold]
+    fn insert(&self, first: &[AtomicU64], second: &[AtomicU64], wanted: u64, port: PortId) {
+        if !self.may_grow(port) || mac_of(wanted) == 0 {
+            self.unlearned.add_shared(1);
+            return;
+        }
+        for slot in first.iter().chain(second) {
+            if slot.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            self.count(port).fetch_add(1, Ordering::Relaxed);
+            self.remove_twin(first, second, slot, wanted);
+            return;
+        }
+        self.unlearned.add_shared(1);
+    }
+
+    /// Two workers may have learned one address at the same time: the later slot goes.
+    fn remove_twin(
+        &self,
+        first: &[AtomicU64],
+        second: &[AtomicU64],
+        mine: &AtomicU64,
+        wanted: u64,
+    ) {
+        let earlier = first.iter().chain(second).take_while(|s| !std::ptr::eq(*s, mine));
+        let twin = |s: &AtomicU64| mac_of(s.load(Ordering::Relaxed)) == mac_of(wanted);
+        if earlier.into_iter().any(twin) {
+            self.clear(mine, wanted);
+        }
+    }
+
+    fn clear(&self, slot: &AtomicU64, old: u64) -> bool {
+        let won = slot.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && old & STATIC == 0 {
+            self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
+        }
+        won
+    }
+
+    fn may_grow(&self, port: PortId) -> bool {
+        self.count(port).load(Ordering::Relaxed) < self.port_cap
+    }
+
+    #[allow(clippy::indexing_slicing)] // a PortId is below MAX_PORTS, the length of `counts`
+    fn count(&self, port: PortId) -> &AtomicU32 {
+        &self.counts[port.index()]
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let all = self.sets.iter().flat_map(|s| s.0.iter());
+        all.map(|s| (s, s.load(Ordering::Relaxed))).filter(|(_, e)| *e != 0)
+    }
+
+    /// Time passes: call each ageing time / 30. Removes what has not been seen for 30 calls; returns
+    /// how many learned entries are left.
+    pub fn tick(&self) -> usize {
+        let now = (self.now.load(Ordering::Relaxed) + 1) % TICKS;
+        self.now.store(now, Ordering::Relaxed);
+        let mut left = 0;
+        for (slot, e) in self.slots().filter(|(_, e)| e & STATIC == 0) {
+            if Self::age(now, e) < AGE || !self.clear(slot, e) {
+                left += 1;
+            }
+        }
+        left
+    }
+
+    fn age(now: u8, entry: u64) -> u8 {
+        (now + TICKS - tick_of(entry)) % TICKS
+    }
+
+    /// Pins `mac` to `port`: it neither ages nor moves, and other ports may not send from it.
+    ///
+    /// # Errors
+    /// [`FdbError`].
+    pub fn add_static(&self, mac: Mac, port: PortId) -> Result<(), FdbError> {
+        if mac.is_group() || mac == Mac::default() {
+            return Err(FdbError::NotUnicast(mac));
+        }
+        let wanted = entry(mac, port, 0) | STATIC;
+        self.remove(mac);
+        let (first, second) = self.sets_of(mac);
+        let slots = || first.iter().chain(second).map(|s| (s, s.load(Ordering::Relaxed)));
+        // Only where no slot is free does a learned address give way: it will be learned again.
+        let free = slots().filter(|(_, e)| *e == 0);
+        let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);
+        if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted)) {
+            return Ok(());
+        }
+        Err(FdbError::Full(mac))
+    }
+
+    fn replace(&self, slot: &AtomicU64, old: u64, wanted: u64) -> bool {
+        let won = slot.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won && old != 0 {
+            self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
+        }
+        won
+    }
+
+    /// Forgets an address, pinned or learned; false if it was not known.
+    pub fn remove(&self, mac: Mac) -> bool {
+        let (first, second) = self.sets_of(mac);
+        let mut found = false;
+        while let Some((slot, e)) = Self::find(first, mac).or_else(|| Self::find(second, mac)) {
+            found |= self.clear(slot, e);
+        }
+        found
+    }
+
+    /// Forgets everything behind a port, pinned entries too.
+    pub fn flush_port(&self, port: PortId) {
+        for (slot, e) in self.slots().filter(|(_, e)| port_of(*e) == port) {
+            self.clear(slot, e);
+        }
+    }
+
+    /// All entries, in no order.
+    #[must_use]
+    pub fn list(&self) -> Vec<FdbEntry> {
+        let now = self.now.load(Ordering::Relaxed);
+        let line = |e: u64| FdbEntry {
+            mac: Mac::from_bits(mac_of(e)),
+            port: port_of(e),
+            age: (e & STATIC == 0).then(|| Self::age(now, e)),
+        };
+        self.slots().map(|(_, e)| line(e)).collect()
+    }
+
+    /// Source addresses that were not learned because the table or the port's share of it was full.
+    #[must_use]
+    pub fn unlearned(&self) -> u64 {
+        self.unlearned.get()
+    }
+}

@@ -1,0 +1,292 @@
+//! One worker's breath: pull from a port, look up, push to the others.
+//!
+//! Two passes over a batch. The first looks only at headers: it learns the source, finds the destination, and
+//! appends the frame's number to that destination's list. The second walks the destinations that
+//! got any: one lock, one reservation, the copies, one publish, one interrupt decision for each. So the
+//! forwarding table is in the cache during the first pass, and each receiver's ring during its turn of the second.
+
+use std::sync::Arc;
+
+use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
+
+use crate::fdb::Learned;
+use crate::finish::Finished;
+use crate::{MAX_PORTS, PortId, Switch, Table};
+
+/// How far ahead of the look-ups the forwarding table is prefetched, in frames.
+const AHEAD: usize = 8;
+
+/// What a breath did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breath {
+    /// Frames the port is finished with.
+    pub frames: usize,
+    /// Frames wait for a full receiver: look again within this many nanoseconds.
+    pub held_ns: Option<u64>,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    To(PortId),
+    Flood,
+    Drop(Reason),
+}
+
+/// A worker's part of the switch: its storage and its breath.
+pub struct Forwarder {
+    switch: Arc<Switch>,
+    batch: Batch<'static>,
+    state: State,
+}
+
+/// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
+struct State {
+    /// Numbers of the frames for each port.
+    lists: Vec<Vec<u16>>,
+    /// Ports whose list is not empty.
+    touched: Vec<PortId>,
+    ways: Vec<Way>,
+    finished: Finished,
+    /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
+    blocked: Vec<PortId>,
+}
+
+impl Forwarder {
+    /// A forwarder for `switch`; all its storage is allocated here and by [`Forwarder::grow`].
+    #[must_use]
+    pub fn new(switch: Arc<Switch>) -> Self {
+        let state = State {
+            lists: Vec::new(),
+            touched: Vec::with_capacity(MAX_PORTS),
+            ways: Vec::with_capacity(BATCH),
+            finished: Finished::new(),
+            blocked: Vec::with_capacity(MAX_PORTS),
+        };
+        Self { switch, batch: Batch::new(), state }
+    }
+
+    /// Makes room for the ports of a new table. Call when the table was replaced, not per frame.
+    pub fn grow(&mut self, table: &Table) {
+        let most = table.members().iter().map(|p| p.index() + 1).max().unwrap_or(0);
+        while self.state.lists.len() < most {
+            self.state.lists.push(Vec::with_capacity(BATCH));
+        }
+    }
+
+    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of any monotone clock.
+    pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
+        let Some(entry) = table.get(source) else { return Breath::default() };
+        let mut pass = Pass {
+            switch: &self.switch,
+            state: &mut self.state,
+            table,
+            source,
+            now,
+            held_ns: None,
+        };
+        let frames = entry.port.pull(&mut self.batch, BATCH, &mut pass);
+        Breath { frames, held_ns: pass.held_ns }
+    }
+
+    /// The full receivers that frames have been held for since the last call.
+    pub fn take_blocked(&mut self, out: &mut Vec<PortId>) {
+        out.append(&mut self.state.blocked);
+    }
+}
+
+/// One batch on its way.
+struct Pass<'a> {
+    switch: &'a Switch,
+    state: &'a mut State,
+    table: &'a Table,
+    source: PortId,
+    now: u64,
+    held_ns: Option<u64>,
+}
+
+impl Sink for Pass<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.classify(batch);
+        let touched = std::mem::take(&mut self.state.touched);
+        for to in &touched {
+            self.push(batch, *to);
+        }
+        self.state.touched = touched;
+        self.state.touched.clear();
+        if self.table.mirrored() {
+            self.mirror(batch);
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// First pass: headers only. Frames of one stream follow each other, so the last answers are kept.
+    fn classify(&mut self, batch: &mut Batch<'_>) {
+        self.state.ways.clear();
+        let (mut last_dst, mut last_src) = (Mac::default(), Mac::default());
+        let (mut way, mut source_ok) = (Way::Drop(Reason::BadSource), Ok(()));
+        for i in 0..batch.len() {
+            self.prefetch(batch, i + AHEAD, last_dst);
+            let (dst, src) = batch.macs(i);
+            if src != last_src || i == 0 {
+                (last_src, source_ok) = (src, self.check_source(src));
+            }
+            if dst != last_dst || i == 0 {
+                (last_dst, way) = (dst, self.find_way(dst));
+            }
+            let taken = source_ok.map_or_else(Way::Drop, |()| way);
+            self.state.ways.push(taken);
+            self.append(batch, i, taken);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, batch: &Batch<'_>, i: usize, last_dst: Mac) {
+        if i < batch.len() {
+            let (dst, src) = batch.macs(i);
+            if dst != last_dst {
+                self.switch.fdb.prefetch(dst);
+                self.switch.fdb.prefetch(src);
+            }
+        }
+    }
+
+    fn check_source(&self, src: Mac) -> Result<(), Reason> {
+        if src.is_group() || src == Mac::default() {
+            return Err(Reason::BadSource);
+        }
+        match self.switch.fdb.learn(src, self.source) {
+            Learned::Pass => Ok(()),
+            Learned::Refused => Err(Reason::NotAllowed),
+        }
+    }
+
+    fn find_way(&self, dst: Mac) -> Way {
+        if dst.is_group() {
+            return Way::Flood;
+        }
+        match self.switch.fdb.lookup(dst) {
+            Some(port) if port == self.source => Way::Drop(Reason::SamePort),
+            Some(port) if self.table.get(port).is_some() => Way::To(port),
+            _ => Way::Flood,
+        }
+    }
+
+    #[inline]
+    fn append(&mut self, batch: &mut Batch<'_>, i: usize, way: Way) {
+        match way {
+            Way::To(port) => self.append_to(port, i),
+            Way::Flood => self.flood(batch, i),
+            Way::Drop(reason) => self.drop_at_source(batch, i, reason),
+        }
+    }
+
+    #[inline]
+    fn append_to(&mut self, port: PortId, i: usize) {
+        let Some(list) = self.state.lists.get_mut(port.index()) else { return };
+        if list.is_empty() {
+            self.state.touched.push(port);
+        }
+        list.push(u16::try_from(i).unwrap_or(u16::MAX));
+    }
+
+    fn flood(&mut self, batch: &mut Batch<'_>, i: usize) {
+        let mut copies = 0;
+        for port in self.table.members() {
+            let up = |p| self.table.get(p).is_some_and(|e| e.port.is_up());
+            if *port != self.source && up(*port) {
+                self.append_to(*port, i);
+                copies += 1;
+            }
+        }
+        if copies == 0 {
+            self.drop_at_source(batch, i, Reason::NoReceiver);
+        }
+    }
+
+    fn drop_at_source(&self, batch: &mut Batch<'_>, i: usize, reason: Reason) {
+        batch.set_dropped(i, reason);
+        if let Some(entry) = self.table.get(self.source) {
+            entry.port.counters().input.drop(reason, 1);
+        }
+    }
+
+    /// Second pass, one destination: everything on its list.
+    fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
+        let Some(list) = self.state.lists.get_mut(to.index()) else { return };
+        let mut list = std::mem::take(list);
+        let pushed = self.push_list(batch, to, &list);
+        if pushed > 0 {
+            self.switch.waits.took(to, pushed, self.now);
+        }
+        if let Some(rest) = list.get(pushed..).filter(|r| !r.is_empty()) {
+            self.full(batch, to, rest);
+        }
+        list.clear();
+        if let Some(place) = self.state.lists.get_mut(to.index()) {
+            *place = list;
+        }
+    }
+
+    fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
+        let Some(entry) = self.table.get(to) else { return list.len() };
+        let takes = entry.port.offloads();
+        if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
+            return entry.port.push(batch, list);
+        }
+        self.state.finished.push(batch, list, &*entry.port, takes)
+    }
+
+    /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped. Floods
+    /// never wait, or one full port would stop everybody's broadcasts.
+    fn full(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
+        let left = self.switch.waits.full(to, self.now);
+        let (mut dropped, mut held) = (0, false);
+        for i in rest.iter().map(|i| usize::from(*i)) {
+            if left.is_some() && self.state.ways.get(i) == Some(&Way::To(to)) {
+                batch.hold(i);
+                held = true;
+            } else {
+                batch.set_dropped(i, Reason::ReceiverFull);
+                dropped += 1;
+            }
+        }
+        if let Some(entry) = self.table.get(to).filter(|_| dropped > 0) {
+            entry.port.counters().output.drop(Reason::ReceiverFull, dropped);
+        }
+        if held {
+            self.held_ns = Some(left.unwrap_or(0).min(self.held_ns.unwrap_or(u64::MAX)));
+            if !self.state.blocked.contains(&to) {
+                self.state.blocked.push(to);
+            }
+        }
+    }
+
+    /// Shows the batch to whoever watches its source or its destinations. Held frames are shown when
+    /// they are finished with, so each is shown once.
+    fn mirror(&self, batch: &Batch<'_>) {
+        for i in 0..batch.len() {
+            let Some(frame) = batch.frame(i) else { continue };
+            if batch.verdict(i) == vmlan_frame::Verdict::Held {
+                continue;
+            }
+            let dropped = batch.dropped(i);
+            let show = |port: PortId, outgoing, dropped| {
+                let watched = self.table.get(port).and_then(|e| e.mirror.as_ref());
+                if let Some((mirror, interface)) = watched {
+                    mirror.capture(*interface, outgoing, &frame, dropped);
+                }
+            };
+            show(self.source, false, dropped);
+            match self.state.ways.get(i) {
+                Some(Way::To(port)) if dropped.is_none() => show(*port, true, None),
+                Some(Way::Flood) => {
+                    let others = self.table.members().iter().filter(|p| **p != self.source);
+                    others.for_each(|p| show(*p, true, None));
+                }
+                _ => {}
+            }
+        }
+    }
+}

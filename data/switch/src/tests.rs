@@ -1,0 +1,293 @@
+//! The switch with ports made of vectors: who gets what.
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink, Verdict};
+use vmlan_ram::Slice;
+
+use super::*;
+
+/// A port that sends what was queued and keeps what it is given, up to `room` frames.
+struct Fake {
+    tx: Mutex<Vec<Vec<u8>>>,
+    rx: Mutex<Vec<Vec<u8>>>,
+    room: AtomicUsize,
+    up: AtomicBool,
+    counters: Counters,
+}
+
+impl Port for Fake {
+    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        let mut tx = self.tx.lock().unwrap();
+        let mut verdicts = Vec::new();
+        {
+            let mut batch = Batch::take(spare);
+            for f in tx.iter().take(limit) {
+                batch.add(&[Slice::from_bytes(f)], Offload::NONE).unwrap();
+            }
+            sink.deliver(&mut batch);
+            (0..batch.len()).for_each(|i| verdicts.push(batch.verdict(i)));
+            batch.give_back(spare);
+        }
+        let mut v = verdicts.iter();
+        tx.retain(|_| matches!(v.next(), Some(Verdict::Held) | None));
+        verdicts.iter().filter(|v| **v == Verdict::Done).count()
+    }
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        let n = list.len().min(self.room.load(Ordering::Relaxed));
+        self.room.fetch_sub(n, Ordering::Relaxed);
+        for i in &list[..n] {
+            let f = batch.frame(usize::from(*i)).unwrap();
+            let mut bytes = vec![0; f.len];
+            f.copy_to(&mut bytes);
+            self.rx.lock().unwrap().push(bytes);
+        }
+        n
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+    fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+    fn arm(&self) -> bool {
+        false
+    }
+    fn disarm(&self) {}
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        Vec::new()
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+struct World {
+    switch: Arc<Switch>,
+    ports: Vec<Arc<Fake>>,
+    table: Table,
+    forwarder: Forwarder,
+}
+
+fn id(i: usize) -> PortId {
+    PortId::new(i).unwrap()
+}
+
+fn mac(n: u8) -> Mac {
+    Mac::new([2, 0, 0, 0, 0, n])
+}
+
+fn world(n: usize, options: Options) -> World {
+    let fake = |_| {
+        Arc::new(Fake {
+            tx: Mutex::default(),
+            rx: Mutex::default(),
+            room: AtomicUsize::new(usize::MAX),
+            up: AtomicBool::new(true),
+            counters: Counters::default(),
+        })
+    };
+    let ports: Vec<_> = (0..n).map(fake).collect();
+    let entry = |p: &Arc<Fake>| Some(Entry { name: "p".into(), port: p.clone(), mirror: None });
+    let table = Table::new(ports.iter().map(entry).collect());
+    let switch = Switch::new(options);
+    let mut forwarder = Forwarder::new(switch.clone());
+    forwarder.grow(&table);
+    World { switch, ports, table, forwarder }
+}
+
+impl World {
+    fn send(&mut self, from: usize, dst: Mac, src: Mac, tag: u8) {
+        let mut f = vec![0; 60];
+        f[..6].copy_from_slice(&dst.octets());
+        f[6..12].copy_from_slice(&src.octets());
+        f[20] = tag;
+        self.ports[from].tx.lock().unwrap().push(f);
+    }
+    fn breathe(&mut self, from: usize, now: u64) -> Breath {
+        self.forwarder.breath(&self.table, id(from), now)
+    }
+    fn tags(&self, port: usize) -> Vec<u8> {
+        self.ports[port].rx.lock().unwrap().drain(..).map(|f| f[20]).collect()
+    }
+    fn dropped(&self, port: usize, reason: Reason) -> u64 {
+        let c = &self.ports[port].counters;
+        c.input.dropped(reason) + c.output.dropped(reason)
+    }
+}
+
+#[test]
+fn unknown_addresses_flood_and_known_ones_do_not() {
+    let mut w = world(3, Options::default());
+    w.send(0, mac(2), mac(1), 1);
+    w.breathe(0, 0);
+    assert_eq!((w.tags(0), w.tags(1), w.tags(2)), (vec![], vec![1], vec![1]));
+    w.send(1, mac(1), mac(2), 2);
+    w.breathe(1, 0);
+    assert_eq!((w.tags(0), w.tags(1), w.tags(2)), (vec![2], vec![], vec![]));
+    w.send(0, Mac::BROADCAST, mac(1), 3);
+    w.send(0, mac(2), mac(1), 4);
+    w.breathe(0, 0);
+    assert_eq!((w.tags(1), w.tags(2)), (vec![3, 4], vec![3]), "order is kept");
+}
+
+#[test]
+fn bad_sources_and_hairpins_are_dropped_with_a_reason() {
+    let mut w = world(2, Options::default());
+    w.send(0, mac(9), Mac::BROADCAST, 1);
+    w.send(0, mac(9), Mac::default(), 2);
+    w.send(0, mac(1), mac(1), 3);
+    assert_eq!(w.breathe(0, 0).frames, 3);
+    assert_eq!(w.tags(1), []);
+    assert_eq!(w.dropped(0, Reason::BadSource), 2);
+    assert_eq!(w.dropped(0, Reason::SamePort), 1);
+}
+
+#[test]
+fn a_zero_destination_is_unknown_not_port_zero() {
+    let mut w = world(3, Options::default());
+    w.send(1, Mac::default(), mac(1), 1);
+    w.breathe(1, 0);
+    assert_eq!((w.tags(0), w.tags(2)), (vec![1], vec![1]));
+}
+
+#[test]
+fn a_full_receiver_is_waited_for_and_then_given_up() {
+    let mut w = world(3, Options::default());
+    w.send(1, mac(9), mac(2), 0);
+    w.breathe(1, 1);
+    let _ = (w.tags(0), w.tags(2));
+    w.ports[1].room.store(1, Ordering::Relaxed);
+    (1..=3).for_each(|t| w.send(0, mac(2), mac(1), t));
+    w.send(0, Mac::BROADCAST, mac(1), 4);
+    let b = w.breathe(0, 1_000);
+    assert!(b.held_ns.is_some_and(|n| n <= 10_000_000));
+    assert_eq!((w.tags(1), w.tags(2)), (vec![1], vec![4]), "floods do not wait");
+    assert_eq!(w.breathe(0, 2_000).frames, 0);
+    let mut blocked = Vec::new();
+    w.forwarder.take_blocked(&mut blocked);
+    assert_eq!(blocked, [id(1)]);
+    assert_eq!(w.breathe(0, 20_000_000).frames, 2, "the bound is 10 ms");
+    assert_eq!(w.dropped(1, Reason::ReceiverFull), 3);
+    w.send(0, mac(2), mac(1), 5);
+    assert_eq!(w.breathe(0, 21_000_000).frames, 1, "and is not waited for again");
+    w.ports[1].room.store(1, Ordering::Relaxed);
+    w.send(0, mac(2), mac(1), 6);
+    w.send(0, mac(2), mac(1), 7);
+    assert_eq!(w.breathe(0, 22_000_000).frames, 1);
+    assert_eq!(w.tags(1), [6], "until it has taken something");
+    w.ports[1].room.store(9, Ordering::Relaxed);
+    w.breathe(0, 22_000_001);
+    assert_eq!(w.tags(1), [7], "what was held arrives");
+}
+
+#[test]
+fn nobody_up_is_a_reason_too() {
+    let mut w = world(2, Options::default());
+    w.ports[1].up.store(false, Ordering::Relaxed);
+    w.send(0, Mac::BROADCAST, mac(1), 1);
+    w.breathe(0, 0);
+    assert_eq!(w.dropped(0, Reason::NoReceiver), 1);
+}
+
+#[test]
+fn static_entries_do_not_move_or_age_and_bind_their_address() {
+    let mut w = world(3, Options::default());
+    w.switch.fdb().add_static(mac(7), id(2)).unwrap();
+    w.send(0, mac(8), mac(7), 1);
+    w.breathe(0, 0);
+    assert_eq!(w.dropped(0, Reason::NotAllowed), 1);
+    (0..100).for_each(|_| _ = w.switch.fdb().tick());
+    assert_eq!(w.switch.fdb().lookup(mac(7)), Some(id(2)));
+    assert!(w.switch.fdb().add_static(Mac::BROADCAST, id(0)).is_err());
+    assert!(w.switch.fdb().remove(mac(7)) && !w.switch.fdb().remove(mac(7)));
+}
+
+#[test]
+fn addresses_age_move_and_are_capped() {
+    let fdb = Fdb::new(64, 3);
+    fdb.learn(mac(1), id(0));
+    assert_eq!((0..29).map(|_| fdb.tick()).last(), Some(1));
+    fdb.learn(mac(1), id(1));
+    assert_eq!(fdb.lookup(mac(1)), Some(id(1)), "a real move");
+    assert_eq!((0..30).map(|_| fdb.tick()).last(), Some(0));
+    assert_eq!(fdb.lookup(mac(1)), None);
+    (1..=10).for_each(|n| _ = fdb.learn(mac(n), id(0)));
+    assert_eq!(fdb.list().len(), 3);
+    assert_eq!(fdb.unlearned(), 7);
+    fdb.flush_port(id(0));
+    (1..=3).for_each(|n| _ = fdb.learn(mac(n), id(0)));
+    assert_eq!(fdb.list().len(), 3, "the cap was given back");
+}
+
+#[test]
+fn a_full_table_evicts_nobody() {
+    let fdb = Fdb::new(16, u32::MAX);
+    let macs: Vec<_> = (1..=200).map(mac).collect();
+    macs.iter().for_each(|m| _ = fdb.learn(*m, id(1)));
+    let first: Vec<_> = fdb.list();
+    macs.iter().rev().for_each(|m| _ = fdb.learn(*m, id(2)));
+    for e in first {
+        assert!(fdb.lookup(e.mac).is_some(), "{} was evicted", e.mac);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn(u8, u8),
+    Static(u8, u8),
+    Remove(u8),
+    Flush(u8),
+    Tick,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (m, p) = (1u8..40, 0u8..4);
+    prop_oneof![
+        8 => (m.clone(), p.clone()).prop_map(|(m, p)| Op::Learn(m, p)),
+        1 => (m.clone(), p.clone()).prop_map(|(m, p)| Op::Static(m, p)),
+        1 => m.prop_map(Op::Remove),
+        1 => p.prop_map(Op::Flush),
+        2 => Just(Op::Tick),
+    ]
+}
+
+proptest! {
+    /// The table against a plain map, with room for everything.
+    #[test]
+    fn agrees_with_a_simple_model(ops in prop::collection::vec(op(), 0..300)) {
+        let fdb = Fdb::new(4096, u32::MAX);
+        let mut model = std::collections::HashMap::<u8, (u8, Option<u32>)>::new();
+        for o in ops {
+            match o {
+                Op::Learn(m, p) => {
+                    fdb.learn(mac(m), id(p.into()));
+                    let e = model.entry(m).or_insert((p, Some(0)));
+                    if e.1.is_some() {
+                        *e = (p, Some(0));
+                    }
+                }
+                Op::Static(m, p) => {
+                    fdb.add_static(mac(m), id(p.into())).unwrap();
+                    model.insert(m, (p, None));
+                }
+                Op::Remove(m) => prop_assert_eq!(fdb.remove(mac(m)), model.remove(&m).is_some()),
+                Op::Flush(p) => {
+                    fdb.flush_port(id(p.into()));
+                    model.retain(|_, e| e.0 != p);
+                }
+                Op::Tick => {
+                    fdb.tick();
+                    model.values_mut().for_each(|e| e.1 = e.1.map(|a| a + 1));
+                    model.retain(|_, e| e.1.is_none_or(|a| a < 30));
+                }
+            }
+            for m in 0..41 {
+                let want = model.get(&m).map(|e| id(e.0.into()));
+                prop_assert_eq!(fdb.lookup(mac(m)), want);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How long a full receiver may be waited for.
+//!
+//! A frame for a full receiver waits in its sender's ring, and so do the frames behind it. That is
+//! back-pressure between honest guests and an attack between others: a guest that stops receiving
+//! must cost its senders almost nothing. So waiting is paid for: each frame a receiver takes earns
+//! [`EARN_NS`] of it, up to the switch's `full_wait`. A receiver of 50,000 frames/s or more can be waited for
+//! all the time; one that takes nothing is waited for once, and then its frames are dropped
+//! and counted until it takes some.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::{MAX_PORTS, PortId};
+
+/// Waiting time earned by taking a frame.
+const EARN_NS: u64 = 20_000;
+
+#[derive(Debug)]
+struct Wait {
+    /// Nanoseconds this receiver may still be waited for.
+    credit: AtomicU64,
+    /// When the present wait began; 0: nobody waits.
+    since: AtomicU64,
+}
+
+/// The accounts of all receivers. Several workers may update one at once; an update lost costs a few
+/// microseconds of somebody's waiting and nothing else.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    accounts: Box<[Wait]>,
+    most: u64,
+}
+
+impl Waits {
+    pub(crate) fn new(full_wait: Duration) -> Self {
+        let most = u64::try_from(full_wait.as_nanos()).unwrap_or(u64::MAX);
+        let new = |_| Wait { credit: AtomicU64::new(most), since: AtomicU64::new(0) };
+        Self { accounts: (0..MAX_PORTS).map(new).collect(), most }
+    }
+
+    #[allow(clippy::indexing_slicing)] // a PortId is below MAX_PORTS, the length of `accounts`
+    fn account(&self, port: PortId) -> &Wait {
+        &self.accounts[port.index()]
+    }
+
+    pub(crate) fn reset(&self, port: PortId) {
+        let a = self.account(port);
+        a.credit.store(self.most, Ordering::Relaxed);
+        a.since.store(0, Ordering::Relaxed);
+    }
+
+    /// The receiver took `frames` (at least one).
+    #[inline]
+    pub(crate) fn took(&self, port: PortId, frames: usize, now: u64) {
+        let a = self.account(port);
+        let since = a.since.load(Ordering::Relaxed);
+        let credit = a.credit.load(Ordering::Relaxed);
+        if since == 0 && credit >= self.most {
+            return;
+        }
+        let waited = if since == 0 { 0 } else { now.saturating_sub(since) };
+        let earned = EARN_NS.saturating_mul(frames as u64);
+        let credit = credit.saturating_sub(waited).saturating_add(earned).min(self.most);
+        a.credit.store(credit, Ordering::Relaxed);
+        a.since.store(0, Ordering::Relaxed);
+    }
+
+    /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop them.
+    pub(crate) fn full(&self, port: PortId, now: u64) -> Option<u64> {
+        let a = self.account(port);
+        let credit = a.credit.load(Ordering::Relaxed);
+        if credit == 0 {
+            return None;
+        }
+        let since = a.since.load(Ordering::Relaxed);
+        if since == 0 {
+            a.since.store(now.max(1), Ordering::Relaxed);
+            return Some(credit);
+        }
+        let left = credit.checked_sub(now.saturating_sub(since)).filter(|l| *l > 0);
+        if left.is_none() {
+            a.credit.store(0, Ordering::Relaxed);
+            a.since.store(0, Ordering::Relaxed);
+        }
+        left
+    }
+}
