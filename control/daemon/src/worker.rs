@@ -1,0 +1,181 @@
+//! Workers: the threads that run breaths, and sleep when there is nothing to do.
+//!
+//! ```text
+//!        ┌──────────── frames ────────────┐
+//!        ▼                                │
+//!   breath over own ports ── nothing ──► spin ── nothing ──► arm all ── look again ──► epoll
+//!        ▲                                                      │ frames                 │
+//!        └──────────── disarm ◄─────────────────────────────────┴──── doorbell, command ─┘
+//! ```
+//!
+//! A worker owns ports: only it pulls from them (any worker pushes to any port). What it owns and the
+//! table of all ports reach it as one [`Assignment`], taken between breaths. Spinning is only done
+//! while it pays: after sleeps that ended within the spin time.
+//!
+//! No lock of this file is taken while frames move; the only one a worker takes is that of its inbox,
+//! when a flag says there is something in it.
+
+mod idle;
+mod run;
+mod signal;
+mod slot;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod watchdog;
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use vmlan_frame::{Mirror, Port};
+use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
+
+use run::Run;
+use slot::{Assignment, Slot};
+use watchdog::Watchdog;
+
+/// The switch has as many ports as it can have.
+#[derive(Debug, thiserror::Error)]
+#[error("the switch has {MAX_PORTS} ports already")]
+pub struct Full;
+
+/// What all workers know of each other.
+struct Shared {
+    switch: Arc<Switch>,
+    slots: Vec<Arc<Slot>>,
+    spin: Duration,
+    watchdog: Watchdog,
+}
+
+/// Ports and who owns them. Changed under one lock, published as assignments.
+#[derive(Default)]
+struct Plan {
+    entries: Vec<Option<Entry>>,
+    owners: Vec<Option<usize>>,
+    generation: u64,
+}
+
+/// The worker threads of a switch.
+pub struct Workers {
+    shared: Arc<Shared>,
+    plan: Mutex<Plan>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    /// Starts `n` workers (at least one) that spin for `spin` before they sleep.
+    ///
+    /// # Errors
+    /// Those of creating eventfds, epoll instances and threads.
+    pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
+        let slots = (0..n.max(1)).map(Slot::new).collect::<io::Result<Vec<_>>>()?;
+        let watchdog = Watchdog::new()?;
+        let shared = Arc::new(Shared { switch, slots, spin, watchdog });
+        let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };
+        let mut threads = Vec::new();
+        for slot in &workers.shared.slots {
+            let run = Run::new(workers.shared.clone(), slot.clone())?;
+            let name = format!("worker{}", slot.index());
+            threads.push(std::thread::Builder::new().name(name).spawn(move || run.run())?);
+        }
+        threads.push(watchdog::start(workers.shared.clone())?);
+        *lock(&workers.threads) = threads;
+        Ok(workers)
+    }
+
+    /// Adds a port; its owner is the worker with the fewest.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn add(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
+        let mut plan = lock(&self.plan);
+        let index = plan.entries.iter().position(Option::is_none).unwrap_or(plan.entries.len());
+        let id = PortId::new(index).ok_or(Full)?;
+        if index == plan.entries.len() {
+            plan.entries.push(None);
+            plan.owners.push(None);
+        }
+        plan.entries[index] = Some(Entry { name: name.into(), port, mirror: None });
+        self.publish(&mut plan);
+        Ok(id)
+    }
+
+    /// Removes a port. When this returns no worker uses it any more and nothing is remembered of it.
+    pub fn remove(&self, id: PortId) {
+        let mut plan = lock(&self.plan);
+        if let Some(entry) = plan.entries.get_mut(id.index()) {
+            *entry = None;
+            self.publish(&mut plan);
+            self.shared.switch.forget(id);
+        }
+    }
+
+    /// Shows `mirror` the frames of the given ports, under the given interface numbers.
+    pub fn set_mirror(&self, mirror: &Arc<dyn Mirror>, ports: &[(PortId, u32)]) {
+        let mut plan = lock(&self.plan);
+        for (id, interface) in ports {
+            if let Some(Some(entry)) = plan.entries.get_mut(id.index()) {
+                entry.mirror = Some((mirror.clone(), *interface));
+            }
+        }
+        self.publish(&mut plan);
+    }
+
+    /// Takes `mirror` away from all ports. When this returns no worker shows it anything any more.
+    pub fn clear_mirror(&self, mirror: &Arc<dyn Mirror>) {
+        let mut plan = lock(&self.plan);
+        for entry in plan.entries.iter_mut().flatten() {
+            entry.mirror.take_if(|(m, _)| Arc::ptr_eq(m, mirror));
+        }
+        self.publish(&mut plan);
+    }
+
+    /// To be called by a port after its doorbells or its being up changed: workers look again.
+    #[must_use]
+    pub fn changed(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let shared = self.shared.clone();
+        Arc::new(move || shared.slots.iter().for_each(|s| s.refresh()))
+    }
+
+    /// Stops all workers and waits for them. Frames in flight stay in their rings.
+    pub fn stop(&self) {
+        self.shared.slots.iter().for_each(|s| s.stop());
+        self.shared.watchdog.stop();
+        for thread in lock(&self.threads).drain(..) {
+            if thread.join().is_err() {
+                log::error!("a worker panicked: this is a bug, please report it");
+            }
+        }
+    }
+
+    /// Gives every worker its ports and the new table, and waits until all have taken them: from then on
+    /// nobody uses the old one.
+    fn publish(&self, plan: &mut Plan) {
+        plan.generation += 1;
+        let used: Vec<bool> = plan.entries.iter().map(Option::is_some).collect();
+        spread::spread(&mut plan.owners, &used, self.shared.slots.len());
+        let table = Arc::new(Table::new(plan.entries.clone()));
+        for slot in &self.shared.slots {
+            let mine = |p: &&PortId| plan.owners.get(p.index()) == Some(&Some(slot.index()));
+            let own = table.members().iter().filter(mine).copied().collect();
+            slot.assign(Assignment { table: table.clone(), own, generation: plan.generation });
+        }
+        drop(table);
+        for slot in &self.shared.slots {
+            slot.wait_for(plan.generation);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A panicked holder leaves nothing half done that matters here.
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}

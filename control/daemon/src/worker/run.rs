@@ -1,0 +1,219 @@
+//! The worker's own side: its loop.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use vmlan_switch::{Forwarder, PortId, Table};
+
+use super::Shared;
+use super::idle::Idle;
+use super::signal;
+use super::slot::Slot;
+
+/// The event data of the worker's own alarm; ports use their numbers.
+const ALARM: u64 = u64::MAX;
+
+/// A port of ours and the doorbells we watch for it. Holding them keeps their numbers from being reused
+/// before we have let go.
+struct Own {
+    id: PortId,
+    version: Option<u64>,
+    watched: Vec<Arc<OwnedFd>>,
+}
+
+pub(super) struct Run {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    epoll: OwnedFd,
+    table: Arc<Table>,
+    own: Vec<Own>,
+    forwarder: Forwarder,
+    idle: Idle,
+    start: Instant,
+    blocked: Vec<PortId>,
+    /// The shortest time that held frames may still wait.
+    held_ns: Option<u64>,
+}
+
+impl Run {
+    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
+        Ok(Self {
+            forwarder: Forwarder::new(shared.switch.clone()),
+            idle: Idle::new(shared.spin),
+            shared,
+            slot,
+            epoll,
+            table: Arc::default(),
+            own: Vec::new(),
+            start: Instant::now(),
+            blocked: Vec::new(),
+            held_ns: None,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        self.slot.thread.store(signal::this_thread(), Ordering::SeqCst);
+        let mut events = Vec::with_capacity(64);
+        while !self.slot.is_stopping() {
+            if self.slot.has_mail() {
+                self.read_mail();
+            }
+            let now = self.now();
+            if self.round(now) > 0 {
+                self.idle.busy(now);
+            } else if self.idle.keep_spinning(now) {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(&mut events);
+            }
+            let pulse = self.slot.pulse.load(Ordering::Relaxed);
+            self.slot.pulse.store(pulse.wrapping_add(2), Ordering::Relaxed);
+        }
+        self.unwatch_all();
+        self.slot.took(u64::MAX);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A breath for each own port; returns how many frames were finished.
+    fn round(&mut self, now: u64) -> usize {
+        let mut frames = 0;
+        self.held_ns = None;
+        for own in &self.own {
+            let breath = self.forwarder.breath(&self.table, own.id, now);
+            frames += breath.frames;
+            if let Some(ns) = breath.held_ns {
+                self.held_ns = Some(self.held_ns.unwrap_or(u64::MAX).min(ns));
+            }
+        }
+        frames
+    }
+
+    /// Arms every doorbell, looks once more, sleeps; then disarms.
+    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
+        self.ask_for_room();
+        if self.arm() || self.room_came() || self.slot.mail_waits() {
+            self.disarm();
+            return;
+        }
+        self.slot.pulse.fetch_or(1, Ordering::SeqCst);
+        let timeout = self.held_ns.map(Duration::from_nanos);
+        let rang = self.wait(events, timeout);
+        self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
+        self.slot.wants_room.store(false, Ordering::Relaxed);
+        self.shared.watchdog.awake();
+        self.disarm();
+        if rang {
+            self.wake_those_who_want_room();
+        }
+    }
+
+    /// True if some port has frames already. All are armed in any case.
+    fn arm(&self) -> bool {
+        let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
+        // A port that holds frames for a full receiver says true; those wait for the receiver.
+        let any = ports.fold(false, |any, e| e.port.arm() | any);
+        any && self.held_ns.is_none()
+    }
+
+    fn disarm(&self) {
+        let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
+        ports.for_each(|e| e.port.disarm());
+    }
+
+    fn ask_for_room(&mut self) {
+        self.blocked.clear();
+        self.forwarder.take_blocked(&mut self.blocked);
+        if self.held_ns.is_some() {
+            self.slot.wants_room.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn room_came(&self) -> bool {
+        let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
+        self.held_ns.is_some() && ports.fold(false, |any, e| e.port.want_room() | any)
+    }
+
+    /// Sleeps until something rings; true if a port did.
+    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
+        events.clear();
+        let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
+        let spare = rustix::buffer::spare_capacity(events);
+        if epoll::wait(&self.epoll, spare, timeout.as_ref()).is_err() {
+            return false;
+        }
+        let mut rang = false;
+        for event in events.iter() {
+            let index =
+                usize::try_from(event.data.u64()).ok().filter(|_| event.data.u64() != ALARM);
+            let entry = index.and_then(PortId::new).and_then(|id| self.table.get(id));
+            if let Some(entry) = entry {
+                entry.port.rang();
+                rang = true;
+            }
+        }
+        rang
+    }
+
+    /// The doorbell may have been for receive buffers that another worker's frames wait for.
+    fn wake_those_who_want_room(&self) {
+        for slot in &self.shared.slots {
+            if slot.index() != self.slot.index() && slot.wants_room.load(Ordering::SeqCst) {
+                slot.wake();
+            }
+        }
+    }
+
+    fn read_mail(&mut self) {
+        if let Some(new) = self.slot.take() {
+            self.unwatch_all();
+            self.table = new.table;
+            self.forwarder.grow(&self.table);
+            let own = |id| Own { id, version: None, watched: Vec::new() };
+            self.own = new.own.into_iter().map(own).collect();
+            self.slot.took(new.generation);
+        }
+        let mut all = std::mem::take(&mut self.own);
+        all.iter_mut().for_each(|own| self.watch(own));
+        self.own = all;
+    }
+
+    /// Watches the doorbells that the port has now.
+    fn watch(&self, own: &mut Own) {
+        let Some(entry) = self.table.get(own.id) else { return };
+        let version = entry.port.doorbells_version();
+        if own.version == Some(version) {
+            return;
+        }
+        self.unwatch(own);
+        own.version = Some(version);
+        let data = epoll::EventData::new_u64(own.id.index() as u64);
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        for fd in entry.port.doorbells() {
+            match epoll::add(&self.epoll, fd.as_fd(), data, edge) {
+                Ok(()) => own.watched.push(fd),
+                Err(e) => log::warn!("port {}: a doorbell cannot be watched: {e}", entry.name),
+            }
+        }
+    }
+
+    fn unwatch(&self, own: &mut Own) {
+        for fd in own.watched.drain(..) {
+            let _ = epoll::delete(&self.epoll, fd.as_fd());
+        }
+    }
+
+    fn unwatch_all(&mut self) {
+        let mut all = std::mem::take(&mut self.own);
+        all.iter_mut().for_each(|own| self.unwatch(own));
+    }
+}

@@ -1,0 +1,208 @@
+//! Workers with ports made of a vector and an eventfd.
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+use vmlan_frame::{Batch, Counters, Offload, Offloads, Sink, Verdict};
+use vmlan_ram::Slice;
+use vmlan_switch::Options;
+
+use super::*;
+
+struct Fake {
+    tx: Mutex<Vec<Vec<u8>>>,
+    rx: AtomicUsize,
+    room: AtomicUsize,
+    armed: AtomicBool,
+    bell: Arc<OwnedFd>,
+    counters: Counters,
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        Arc::new(Self {
+            tx: Mutex::default(),
+            rx: AtomicUsize::new(0),
+            room: AtomicUsize::new(usize::MAX),
+            armed: AtomicBool::new(false),
+            bell: Arc::new(bell),
+            counters: Counters::default(),
+        })
+    }
+    /// As a guest does: publish, then ring if the other side wishes.
+    fn send(&self, n: usize, src: u8) {
+        let mut frame = vec![0xff; 60];
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, src]);
+        lock(&self.tx).extend((0..n).map(|_| frame.clone()));
+        if self.armed.load(Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+    fn ring(&self) {
+        rustix::io::write(&self.bell, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+impl Port for Fake {
+    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        let mut tx = lock(&self.tx);
+        if tx.is_empty() {
+            return 0;
+        }
+        let mut batch = Batch::take(spare);
+        for f in tx.iter().take(limit) {
+            batch.add(&[Slice::from_bytes(f)], Offload::NONE).unwrap();
+        }
+        sink.deliver(&mut batch);
+        let done: Vec<_> = (0..batch.len()).map(|i| batch.verdict(i) == Verdict::Done).collect();
+        batch.give_back(spare);
+        let mut it = done.iter();
+        tx.retain(|_| !it.next().copied().unwrap_or(false));
+        done.iter().filter(|d| **d).count()
+    }
+    fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
+        let n = list.len().min(self.room.load(Ordering::SeqCst));
+        self.room.fetch_sub(n, Ordering::SeqCst);
+        self.rx.fetch_add(n, Ordering::SeqCst);
+        n
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self) -> bool {
+        self.armed.store(true, Ordering::SeqCst);
+        !lock(&self.tx).is_empty()
+    }
+    fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+    }
+    fn want_room(&self) -> bool {
+        self.room.load(Ordering::SeqCst) > 0
+    }
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        vec![self.bell.clone()]
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn workers(n: usize, full_wait: Duration) -> Workers {
+    let switch = Switch::new(Options { full_wait, ..Options::default() });
+    Workers::start(n, Duration::from_micros(20), switch).unwrap()
+}
+
+#[test]
+fn no_wake_up_is_lost_over_many_sleeps() {
+    let w = workers(2, Duration::from_millis(10));
+    let (a, b) = (Fake::new(), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    for round in 1..=300 {
+        a.send(3, 1);
+        b.send(1, 2);
+        until("delivery", || {
+            b.rx.load(Ordering::SeqCst) == 3 * round && a.rx.load(Ordering::SeqCst) == round
+        });
+        if round % 3 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+}
+
+#[test]
+fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
+    let w = workers(2, Duration::from_secs(3600));
+    let (a, b) = (Fake::new(), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    b.send(1, 2);
+    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    b.room.store(0, Ordering::SeqCst);
+    let mut frame = vec![0; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    lock(&a.tx).extend([frame.clone(), frame.clone(), frame]);
+    a.ring();
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!((lock(&a.tx).len(), b.rx.load(Ordering::SeqCst)), (3, 0), "held");
+    b.room.store(100, Ordering::SeqCst);
+    b.ring();
+    until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 3);
+    assert_eq!(lock(&a.tx).len(), 0);
+}
+
+#[test]
+fn a_removed_port_is_used_by_nobody() {
+    let w = workers(2, Duration::from_millis(10));
+    let (a, b) = (Fake::new(), Fake::new());
+    let ia = w.add("a", a.clone()).unwrap();
+    let ib = w.add("b", b.clone()).unwrap();
+    assert_ne!(ia, ib);
+    w.remove(ib);
+    assert_eq!(Arc::strong_count(&b), 1);
+    a.send(1, 1);
+    a.ring();
+    until("dropped", || a.counters.input.dropped(vmlan_frame::Reason::NoReceiver) == 1);
+    assert_eq!(w.add("c", b.clone()).unwrap(), ib, "numbers are used again");
+    w.stop();
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    let w = workers(1, Duration::from_micros(20));
+    let ports: Vec<_> = (0..20).map(|_| Fake::new()).collect();
+    ports.iter().for_each(|p| _ = w.add("p", p.clone()).unwrap());
+    until("all armed", || ports.iter().all(|p| p.armed.load(Ordering::SeqCst)));
+    let pulse = || w.shared.slots[0].pulse.load(Ordering::SeqCst);
+    until("asleep", || pulse() % 2 == 1);
+    let before = pulse();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(pulse(), before, "no loop was run");
+}
+
+#[test]
+fn ports_are_spread_evenly_and_few_move() {
+    let mut owners = vec![None; 6];
+    spread::spread(&mut owners, &[true; 6], 3);
+    let count = |o: &[Option<usize>], w| o.iter().filter(|x| **x == Some(w)).count();
+    assert!((0..3).all(|w| count(&owners, w) == 2));
+    let before = owners.clone();
+    let gone = owners.iter().position(|o| *o == Some(0)).unwrap();
+    let mut used = [true; 6];
+    used[gone] = false;
+    spread::spread(&mut owners, &used, 3);
+    let moved = (0..6).filter(|i| *i != gone && owners[*i] != before[*i]).count();
+    assert_eq!(moved, 0);
+}
+
+#[test]
+fn spinning_stops_when_it_does_not_pay() {
+    let mut idle = idle::Idle::new(Duration::from_micros(20));
+    assert!(idle.keep_spinning(0), "optimistic at first");
+    let mut now = 0;
+    for _ in 0..20 {
+        now += 100_000;
+        idle.busy(now);
+        let _ = idle.keep_spinning(now);
+    }
+    assert!(!idle.keep_spinning(now + 1));
+    for _ in 0..20 {
+        now += 5_000;
+        idle.busy(now);
+        let _ = idle.keep_spinning(now);
+    }
+    assert!(idle.keep_spinning(now + 1));
+}

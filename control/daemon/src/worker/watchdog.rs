@@ -1,0 +1,90 @@
+//! A worker must never be parked by a peer.
+//!
+//! The only system call on the data path that a hostile VMM can turn into a blocking one is the write
+//! to its call eventfd: it can clear `O_NONBLOCK` (the description is shared) and fill the counter. A worker
+//! whose pulse stands still for [`PATIENCE`] while it is not asleep gets a signal, which ends that write with
+//! EINTR; the port is then shut down by whoever made the write. The watchdog itself sleeps while all
+//! workers do.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::signal;
+use super::{Shared, lock};
+
+const PATIENCE: Duration = Duration::from_millis(25);
+
+pub(super) struct Watchdog {
+    /// The watchdog waits until somebody is awake.
+    parked: AtomicBool,
+    stopping: Mutex<bool>,
+    poke: Condvar,
+}
+
+impl Watchdog {
+    pub(super) fn new() -> io::Result<Self> {
+        signal::install_interrupter()?;
+        Ok(Self {
+            parked: AtomicBool::new(false),
+            stopping: Mutex::new(false),
+            poke: Condvar::new(),
+        })
+    }
+
+    /// A worker woke up.
+    #[inline]
+    pub(super) fn awake(&self) {
+        if self.parked.load(Ordering::Relaxed) {
+            self.unpark();
+        }
+    }
+
+    #[cold]
+    fn unpark(&self) {
+        let _held = lock(&self.stopping);
+        self.parked.store(false, Ordering::SeqCst);
+        self.poke.notify_all();
+    }
+
+    pub(super) fn stop(&self) {
+        *lock(&self.stopping) = true;
+        self.parked.store(false, Ordering::SeqCst);
+        self.poke.notify_all();
+    }
+}
+
+pub(super) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("watchdog".into()).spawn(move || watch(&shared))
+}
+
+fn watch(shared: &Shared) {
+    let mut last: Vec<u64> = vec![0; shared.slots.len()];
+    let dog = &shared.watchdog;
+    let mut stopping = lock(&dog.stopping);
+    while !*stopping {
+        if shared.slots.iter().all(|s| s.pulse.load(Ordering::SeqCst) % 2 == 1) {
+            dog.parked.store(true, Ordering::SeqCst);
+            // Look again: a worker may have woken before it could see us parked.
+            let still = shared.slots.iter().all(|s| s.pulse.load(Ordering::SeqCst) % 2 == 1);
+            while still && dog.parked.load(Ordering::SeqCst) && !*stopping {
+                stopping =
+                    dog.poke.wait(stopping).unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
+            dog.parked.store(false, Ordering::SeqCst);
+        }
+        (stopping, _) = dog
+            .poke
+            .wait_timeout(stopping, PATIENCE)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (slot, last) in shared.slots.iter().zip(&mut last) {
+            let pulse = slot.pulse.load(Ordering::SeqCst);
+            if pulse == *last && pulse % 2 == 0 && !slot.is_stopping() {
+                signal::interrupt_thread(slot.thread.load(Ordering::SeqCst));
+            }
+            *last = pulse;
+        }
+    }
+}
