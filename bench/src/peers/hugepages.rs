@@ -1,0 +1,93 @@
+//! Hugepages for DPDK: raised for the run, restored afterwards.
+
+use std::fs;
+
+use super::Error;
+
+const NR: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Puts the old number back when dropped.
+#[derive(Debug)]
+pub struct Hugepages {
+    before: Option<u64>,
+}
+
+impl Hugepages {
+    /// Sees to it that `mib` MiB of hugepages are free.
+    ///
+    /// No hugetlbfs mount is made: every DPDK process is started with `--in-memory`, which takes its pages by memfd.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the kernel cannot find so much contiguous memory.
+    pub fn reserve(mib: u64) -> Result<Self, Error> {
+        let info = Info::read()?;
+        let need = (mib * 1024).div_ceil(info.page_kib);
+        if info.free >= need {
+            return Ok(Self { before: None });
+        }
+        write_nr(info.total + need - info.free)?;
+        let guard = Self { before: Some(info.total) };
+        let free = Info::read()?.free;
+        if free < need {
+            return Err(Error::missing(
+                format!("only {free} of {need} hugepages of {} KiB could be had", info.page_kib),
+                "free some memory, or boot with hugepages=N on the kernel's command line",
+            ));
+        }
+        Ok(guard)
+    }
+}
+
+impl Drop for Hugepages {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.before.map(write_nr) {
+            eprintln!("peers: {}", error.chain());
+        }
+    }
+}
+
+fn write_nr(pages: u64) -> Result<(), Error> {
+    fs::write(NR, pages.to_string()).map_err(Error::io(format!("write {pages} to {NR}")))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Info {
+    total: u64,
+    free: u64,
+    page_kib: u64,
+}
+
+impl Info {
+    fn read() -> Result<Self, Error> {
+        let text = fs::read_to_string("/proc/meminfo").map_err(Error::io("read /proc/meminfo"))?;
+        Self::parse(&text).ok_or_else(|| {
+            Error::missing("this kernel has no hugepages", "use one with CONFIG_HUGETLBFS")
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let page_kib = field("Hugepagesize").filter(|&kib| kib > 0)?;
+        Some(Self { total: field("HugePages_Total")?, free: field("HugePages_Free")?, page_kib })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_understood() {
+        let text = "MemTotal: 1 kB\nHugePages_Total:    1536\nHugePages_Free:     1024\n\
+                    Hugepagesize:       2048 kB\n";
+        assert_eq!(Info::parse(text), Some(Info { total: 1536, free: 1024, page_kib: 2048 }));
+    }
+
+    #[test]
+    fn a_kernel_without_hugepages_is_told_apart() {
+        assert_eq!(Info::parse("MemTotal: 1 kB\n"), None);
+    }
+}

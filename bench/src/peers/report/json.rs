@@ -1,0 +1,54 @@
+//! The JSON file: rows in the words of `vmlan demo --json`, then every round.
+
+use serde_json::{Value, json as value};
+
+use super::super::Peer;
+use super::{Cell, Ratio, Report};
+
+/// All figures of a run.
+pub fn json(report: &Report<'_>) -> String {
+    let args = report.args;
+    let rows = args.sizes.iter().flat_map(|&bytes| {
+        let peers = Peer::ALL.into_iter().filter(|peer| args.only.contains(peer));
+        peers.map(move |peer| row(report, peer, bytes))
+    });
+    let all = value!({
+        "commit": report.machine.commit,
+        "machine": report.machine,
+        "rounds": args.rounds,
+        "seconds": args.seconds,
+        "one_way": args.one_way,
+        "rows": rows.collect::<Vec<_>>(),
+        "ratios": report.ratios().iter().map(ratio).collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
+}
+
+fn row(report: &Report<'_>, peer: Peer, bytes: u32) -> Value {
+    let skipped = report.skipped.iter().find(|(skipped, _)| *skipped == peer);
+    value!({
+        "name": peer.name(),
+        "guest": if peer == Peer::Vde { "native (vde loop)" } else { "native (DPDK virtio-user)" },
+        "frame_bytes": bytes,
+        "frames_per_s": report.median(peer, bytes, |f| f.frames_per_s),
+        "gbit_per_s": report.median(peer, bytes, |f| f.gbit_per_s),
+        "cpu_switch": report.median(peer, bytes, |f| f.cpu_switch),
+        "cpu_guests": report.median(peer, bytes, |f| f.cpu_guest),
+        "frames_per_cpu_s": report.median(peer, bytes, |f| f.frames_per_cpu_s),
+        "note": peer.note(),
+        "not_driven": skipped.map(|(_, why)| why),
+        "rounds": report.row(peer, bytes).map(round).collect::<Vec<_>>(),
+    })
+}
+
+fn round(cell: &Cell) -> Value {
+    match &cell.figures {
+        Ok(figures) => value!({ "round": cell.round, "figures": figures }),
+        Err(why) => value!({ "round": cell.round, "failed": why }),
+    }
+}
+
+fn ratio(ratio: &Ratio) -> Value {
+    let rounds: Vec<_> = ratio.rounds.iter().map(|(_, value)| value).collect();
+    value!({ "frame_bytes": ratio.bytes, "vmlan_to_ovs_dpdk": rounds, "median": ratio.median })
+}

@@ -1,0 +1,84 @@
+//! The figures of a run as a table, as JSON and as a drawing.
+
+mod json;
+mod svg;
+mod table;
+
+use super::machine::Machine;
+use super::measure::{Figures, median};
+use super::{Args, Peer};
+
+pub use json::json;
+pub use svg::svg;
+pub use table::table;
+
+/// One peer at one size in one round.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// The switch.
+    pub peer: Peer,
+    /// From 1.
+    pub round: u32,
+    /// Frame size without FCS.
+    pub bytes: u32,
+    /// The figures, or why there are none.
+    pub figures: Result<Figures, String>,
+}
+
+/// Everything there is to tell.
+#[derive(Debug)]
+pub struct Report<'a> {
+    /// The command line.
+    pub args: &'a Args,
+    /// Where it ran.
+    pub machine: Machine,
+    /// In the order they were measured.
+    pub cells: Vec<Cell>,
+    /// Peers left out, and why.
+    pub skipped: Vec<(Peer, String)>,
+}
+
+/// vmlan against OVS-DPDK at one size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ratio {
+    /// Frame size without FCS.
+    pub bytes: u32,
+    /// Round and ratio of frames per CPU second, where both have figures.
+    pub rounds: Vec<(u32, f64)>,
+    /// Of the rounds.
+    pub median: f64,
+}
+
+impl Report<'_> {
+    /// Cells of one row, round by round.
+    pub fn row(&self, peer: Peer, bytes: u32) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(move |cell| cell.peer == peer && cell.bytes == bytes)
+    }
+
+    /// Median over the rounds that have figures, or `None` when no round has.
+    pub fn median(&self, peer: Peer, bytes: u32, of: fn(&Figures) -> f64) -> Option<f64> {
+        let figures = self.row(peer, bytes).filter_map(|cell| cell.figures.as_ref().ok());
+        median(&mut figures.map(of).collect::<Vec<_>>())
+    }
+
+    /// vmlan divided by OVS-DPDK for every size that has both.
+    pub fn ratios(&self) -> Vec<Ratio> {
+        self.args.sizes.iter().filter_map(|&bytes| self.ratio(Peer::Vmlan, bytes)).collect()
+    }
+
+    /// `peer` divided by OVS-DPDK, frames per CPU second, round by round.
+    pub fn ratio(&self, peer: Peer, bytes: u32) -> Option<Ratio> {
+        let of = |peer, round| {
+            let cell = self.row(peer, bytes).find(|cell| cell.round == round)?;
+            cell.figures.as_ref().ok().map(|figures| figures.frames_per_cpu_s)
+        };
+        let rounds: Vec<_> = (1..=self.args.rounds)
+            .filter_map(|round| Some((round, of(peer, round)? / of(Peer::OvsDpdk, round)?)))
+            .collect();
+        let median = median(&mut rounds.iter().map(|&(_, ratio)| ratio).collect::<Vec<_>>())?;
+        Some(Ratio { bytes, rounds, median })
+    }
+}
+
+#[cfg(test)]
+mod tests;

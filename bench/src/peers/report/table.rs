@@ -1,0 +1,118 @@
+//! The table on standard output.
+
+use std::fmt::{Result, Write as _};
+
+use super::super::Peer;
+use super::{Ratio, Report};
+
+/// Goals for vmlan / OVS-DPDK, frames per CPU second (DESIGN section 9); never below 1 at other sizes.
+const GOALS: [(u32, f64); 2] = [(60, 2.0), (1514, 1.5)];
+
+/// Medians over the rounds, then the ratio round by round.
+pub fn table(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = head(&mut text, report)
+        .and_then(|()| rows(&mut text, report))
+        .and_then(|()| ratios(&mut text, report))
+        .and_then(|()| notes(&mut text, report));
+    text
+}
+
+fn head(out: &mut String, report: &Report<'_>) -> Result {
+    let (args, machine) = (report.args, &report.machine);
+    let traffic = if args.one_way { "one way" } else { "both ways" };
+    writeln!(out, "\nmachine  {}, {} cores, Linux {}", machine.cpu, machine.cores, machine.kernel)?;
+    writeln!(out, "with     {}", machine.versions.join("; "))?;
+    writeln!(out, "commit   {}", machine.commit)?;
+    writeln!(out, "guest    native (DPDK virtio-user) on core 0, switch on core 1, {traffic}")?;
+    writeln!(out, "figures  medians of {} rounds of {} s\n", args.rounds, args.seconds)
+}
+
+fn rows(out: &mut String, report: &Report<'_>) -> Result {
+    writeln!(
+        out,
+        "{:<9} {:>5} {:>10} {:>8} {:>10} {:>11} {:>8} {:>7} {:>10}",
+        "switch",
+        "bytes",
+        "Mframes/s",
+        "Gbit/s",
+        "switch CPU",
+        "Mframes per",
+        "/ ovs-",
+        "lost",
+        "others' CPU"
+    )?;
+    writeln!(
+        out,
+        "{:<9} {:>5} {:>10} {:>8} {:>10} {:>11} {:>8} {:>7} {:>10}",
+        "", "", "", "", "s/s", "CPU second", "dpdk", "%", "s/s"
+    )?;
+    for &bytes in &report.args.sizes {
+        for peer in Peer::ALL.into_iter().filter(|peer| report.args.only.contains(peer)) {
+            row(out, report, peer, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(out: &mut String, report: &Report<'_>, peer: Peer, bytes: u32) -> Result {
+    write!(out, "{peer:<9} {bytes:>5} ")?;
+    if let Some((_, why)) = report.skipped.iter().find(|(skipped, _)| *skipped == peer) {
+        return writeln!(out, "not driven: {why}");
+    }
+    let failures: Vec<_> =
+        report.row(peer, bytes).filter_map(|cell| cell.figures.as_ref().err()).collect();
+    let Some(frames) = report.median(peer, bytes, |f| f.frames_per_s / 1e6) else {
+        return writeln!(out, "{}", failures.first().map_or("not measured", |why| why.as_str()));
+    };
+    let median = |of| report.median(peer, bytes, of).unwrap_or(f64::NAN);
+    let ratio =
+        report.ratio(peer, bytes).map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
+    let (gbit, cpu) = (median(|f| f.gbit_per_s), median(|f| f.cpu_switch));
+    let per_cpu = median(|f| f.frames_per_cpu_s / 1e6);
+    let (lost, others) = (median(|f| f.lost * 100.0), median(|f| f.cpu_others));
+    write!(out, "{frames:>10.3} {gbit:>8.2} {cpu:>10.2} {per_cpu:>11.3} {ratio:>8} ")?;
+    write!(out, "{lost:>7.2} {others:>10.2}")?;
+    if let Some(why) = failures.first() {
+        write!(out, "  ({} of {} rounds {why})", failures.len(), report.args.rounds)?;
+    }
+    writeln!(out)
+}
+
+fn ratios(out: &mut String, report: &Report<'_>) -> Result {
+    let ratios = report.ratios();
+    if ratios.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nvmlan / ovs-dpdk, frames per CPU second, round by round:")?;
+    ratios.iter().try_for_each(|ratio| {
+        let rounds: Vec<_> = ratio.rounds.iter().map(|(_, value)| format!("{value:.2}")).collect();
+        let rounds = rounds.join("  ");
+        writeln!(
+            out,
+            "{:>6} B  {rounds}  median {:.2}  {}",
+            ratio.bytes,
+            ratio.median,
+            verdict(ratio)
+        )
+    })
+}
+
+fn verdict(ratio: &Ratio) -> String {
+    let goal = GOALS.iter().find(|(bytes, _)| *bytes == ratio.bytes).map_or(1.0, |(_, goal)| *goal);
+    let met = if ratio.median >= goal { "met" } else { "missed" };
+    format!("(goal {goal:.1}: {met})")
+}
+
+fn notes(out: &mut String, report: &Report<'_>) -> Result {
+    writeln!(out)?;
+    for peer in Peer::ALL.into_iter().filter(|peer| report.args.only.contains(peer)) {
+        writeln!(out, "{peer:<9} {}", peer.note())?;
+    }
+    let noise = report.cells.iter().filter_map(|cell| cell.figures.as_ref().ok());
+    if noise.clone().any(|figures| figures.cpu_others > 0.1) {
+        writeln!(out, "\nnoisy: other processes used more than 0.1 CPU during some windows")?;
+    }
+    Ok(())
+}

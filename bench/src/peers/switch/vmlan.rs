@@ -1,0 +1,97 @@
+//! The switch of this project: one worker, pinned to the switch's core.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::proc::Cpu;
+use super::super::process::{Launch, Process, output};
+use super::super::stop::Stop;
+use super::super::{Args, Error, SWITCH_CORE};
+use super::{Bench, Charged, Rig, Switch};
+
+const START: Duration = Duration::from_secs(10);
+
+struct Vmlan {
+    process: Process,
+    program: String,
+    api: String,
+}
+
+/// vmlan with two vhost-user ports; it listens, the guest connects.
+pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig, Error> {
+    let dir = bench.scratch.fresh("vmlan")?;
+    let switch = Vmlan::start(bench, &dir)?;
+    let guest = bench.virtio_guest(&dir, false, frame_bytes)?;
+    Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
+}
+
+/// The program named on the command line, or the one beside this program.
+///
+/// # Errors
+/// [`Error::Missing`] when there is none.
+pub fn program(args: &Args) -> Result<PathBuf, Error> {
+    let beside = || std::env::current_exe().ok().map(|exe| exe.with_file_name("vmlan"));
+    let path = args.vmlan.clone().or_else(beside).unwrap_or_else(|| PathBuf::from("vmlan"));
+    if path.is_file() {
+        return Ok(path);
+    }
+    let mend = "cargo build --release -p vmlan, or name it with --vmlan PATH";
+    Err(Error::missing(format!("there is no {}", path.display()), mend))
+}
+
+impl Vmlan {
+    fn start(bench: &Bench<'_>, dir: &Path) -> Result<Self, Error> {
+        let program = program(bench.args)?;
+        let sockets = [dir.join("vu0"), dir.join("vu1")];
+        let api = dir.join("api").to_string_lossy().into_owned();
+        let ports = ["a", "b"].iter().zip(&sockets);
+        let process = Launch::new("vmlan", &program, Some(SWITCH_CORE), None)
+            .args(["switch", "--workers", "1", "--api", &api])
+            .args(&bench.args.vmlan_arg)
+            .args(ports.map(|(name, path)| format!("{name}=vhost-user:{}", path.display())))
+            .spawn(bench.scratch)?;
+        let program = program.to_string_lossy().into_owned();
+        let mut vmlan = Self { process, program, api };
+        bench.stop.wait_for("sockets of vmlan", START, || {
+            vmlan.process.alive()?;
+            let api = Path::new(&vmlan.api);
+            Ok((api.exists() && sockets.iter().all(|path| path.exists())).then_some(()))
+        })?;
+        Ok(vmlan)
+    }
+}
+
+impl Switch for Vmlan {
+    fn alive(&mut self) -> Result<(), Error> {
+        self.process.alive()
+    }
+
+    fn cpu(&self) -> Result<Charged, Error> {
+        Ok(Charged { own: Cpu::of(self.process.pid())?.total(), in_guest: 0.0 })
+    }
+
+    fn delivered(&mut self, _: &Stop) -> Result<u64, Error> {
+        let text = output(&self.program, &["stats", "--json", "--api", &self.api])?;
+        delivered(&text).ok_or_else(|| Error::Failed("vmlan stats --json makes no sense".into()))
+    }
+}
+
+fn delivered(text: &str) -> Option<u64> {
+    let stats: Value = serde_json::from_str(text).ok()?;
+    stats["ports"].as_array()?.iter().map(|port| port["out"]["frames"].as_u64()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_added_up() {
+        let port = |out: u64| format!(r#"{{"in":{{"frames":7}},"out":{{"frames":{out}}}}}"#);
+        let text = format!(r#"{{"ports":[{},{}]}}"#, port(40), port(2));
+        assert_eq!(delivered(&text), Some(42));
+        assert_eq!(delivered(r#"{"ports":[{"in":{}}]}"#), None);
+    }
+}
