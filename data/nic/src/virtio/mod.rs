@@ -17,14 +17,17 @@ mod desc;
 mod fault;
 pub mod feature;
 mod header;
+mod held;
 mod net;
 pub mod notify;
 mod queue;
 mod rx;
+#[cfg(test)]
+mod tests;
 mod tx;
 
 pub use fault::Fault;
 pub use feature::Features;
-pub use net::{Inflight, MAX_QUEUES, Net, Rings};
+pub use net::{Inflight, MAX_QUEUES, Net, Rings, Side};
 pub use rx::{NetRx, RxState};
 pub use tx::{NetTx, TxState};

@@ -36,6 +36,13 @@ pub struct Inflight {
     pub offset: usize,
 }
 
+/// What distinguishes the two sides.
+pub trait Side: Default {
+    /// Whether doorbells are wanted from the start: for frames they are, for receive buffers only while
+    /// a sender waits ([`super::NetRx::want_room`]).
+    const WANTS_DOORBELLS: bool;
+}
+
 /// One queue of a side.
 #[derive(Default)]
 pub(super) struct Slot<S> {
@@ -73,13 +80,13 @@ pub struct Net<S> {
     pub(super) hash: fn(&[u8]) -> u32,
 }
 
-impl<S: Default> Default for Net<S> {
+impl<S: Side> Default for Net<S> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<S: Default> Net<S> {
+impl<S: Side> Net<S> {
     /// No queues, no memory, no features.
     #[must_use]
     pub fn new() -> Self {
@@ -162,8 +169,8 @@ impl<S: Default> Net<S> {
     }
 
     /// Starts queue `index` where the used index stands in its ring, whatever base the VMM gave, with
-    /// the features and the map in force. Clears an earlier fault. `quiet`: state at once
-    /// that no doorbells are wanted.
+    /// the features and the map in force. Clears an earlier fault. Doorbells are wanted at first from
+    /// transmit queues, not from receive queues.
     ///
     /// # Errors
     /// [`Fault::NoSuchQueue`], [`Fault::BadSize`], [`Fault::BadRing`].
@@ -177,6 +184,11 @@ impl<S: Default> Net<S> {
             && queue.done != 0
         {
             interrupt.raise();
+        }
+        if S::WANTS_DOORBELLS {
+            queue.arm(queue.next);
+        } else {
+            queue.quiet();
         }
         slot.queue = Some(queue);
         slot.fault = None;

@@ -1,35 +1,369 @@
 //! The guest's receive queues: frames are copied to where the guest wants them.
-use vmlan_frame::{Batch, Counters};
 
-use super::Net;
+use vmlan_frame::{Batch, Counters, FrameView, Reason};
+use vmlan_ram::{Map, Slice, SliceMut};
+
+use super::net::{Side, Slot};
+use super::queue::{HEADS, Queue};
+use super::{Fault, Net, feature, header};
+
+/// Frames for which buffers are found, and asked for, before the first is copied.
+const CHUNK: usize = 32;
+
+/// Pieces of memory one frame is spread over, at most: 64 KiB in buffers of 256 bytes.
+const MAX_RUNS: usize = 256;
+
+/// Descriptors one push visits, at most, whatever the guest posts (`reliability.md` row 102).
+const BUDGET: usize = 4096;
 
 /// What a receive queue remembers between pushes.
 #[derive(Default)]
-pub struct RxState {}
+pub struct RxState {
+    /// The last push found no room.
+    starved: bool,
+    /// The present push used the queue.
+    touched: bool,
+}
+
+impl Side for RxState {
+    const WANTS_DOORBELLS: bool = false;
+}
 
 /// The guest's receive queues.
 pub type NetRx = Net<RxState>;
 
-/// The hash in force until [`Net::set_hash`].
-pub(super) fn addresses(_head: &[u8]) -> u32 {
-    0
+/// The hash in force until [`Net::set_hash`]: addresses and ports where an IPv4 or IPv6 header without
+/// options has them.
+pub(super) fn addresses(head: &[u8]) -> u32 {
+    let words = head.get(22..54).unwrap_or_default().chunks_exact(4);
+    words.fold(0x811c_9dc5, |h, w| {
+        let w = w.first_chunk().map_or(0, |w| u32::from_le_bytes(*w));
+        (h ^ w).wrapping_mul(0x9e37_79b1).rotate_left(13)
+    })
+}
+
+/// A buffer found for a frame, and its guest address for the log.
+type Target<'m> = Option<(SliceMut<'m>, u64)>;
+
+/// What became of a frame.
+enum Outcome<'m> {
+    /// It fits this one buffer, and is still to be copied.
+    One(SliceMut<'m>, u64),
+    /// It was spread over several.
+    Delivered,
+    Dropped(Reason),
+    NoRoom,
+    Broken(Fault),
 }
 
 impl Net<RxState> {
     /// Delivers the frames of `batch` that `list` names, in that order. Returns how many entries of
-    /// `list` were dealt with, delivered or dropped; the rest found no room.
-    pub fn push(&mut self, _batch: &Batch<'_>, list: &[u16], _counters: &Counters) -> usize {
-        list.len()
+    /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go to
+    /// one queue.
+    pub fn push(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
+        if self.ready.is_empty() {
+            counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
+        let mut visit = Visit {
+            map: &self.map,
+            hash: self.hash,
+            hlen: self.features.header_len(),
+            mergeable: self.features.has(feature::MRG_RXBUF),
+            csum: self.features.has(feature::GUEST_CSUM),
+            ready: &self.ready,
+            budget: BUDGET,
+            frames: 0,
+            bytes: 0,
+        };
+        let mut dealt = 0;
+        let mut fault = None;
+        for chunk in list.chunks(CHUNK) {
+            let n;
+            (n, fault) = visit.chunk(&mut self.slots, batch, chunk, counters);
+            dealt += n;
+            if n < chunk.len() {
+                break;
+            }
+        }
+        counters.output.count(visit.frames, visit.bytes);
+        self.publish(counters);
+        if let Some((index, fault)) = fault {
+            self.break_off(index, fault, &counters.faults);
+        }
+        dealt
     }
 
-    /// Buffers posted and not used, over all queues.
+    /// Publishes what the push used, queue by queue.
+    #[inline]
+    fn publish(&mut self, counters: &Counters) {
+        for index in &self.ready {
+            let Some(slot) = self.slots.get_mut(usize::from(*index)) else { continue };
+            if let Some(queue) = &mut slot.queue
+                && std::mem::take(&mut slot.state.touched)
+                && queue.publish(&self.map)
+            {
+                counters.output.notifications.add(1);
+            }
+        }
+    }
+
+    /// Buffers posted and not used, over all queues: with mergeable buffers a frame may need several.
     pub fn room(&mut self) -> usize {
-        0
+        let live = self.slots.iter_mut().filter_map(Slot::live);
+        live.map(|(queue, _)| usize::from(queue.look().unwrap_or(0))).sum()
     }
 
-    /// Asks for a doorbell when buffers are posted. Returns true if there is room already: then nobody
-    /// may ring.
+    /// Asks for a doorbell when buffers are posted. Returns true if there is room already, or new buffers
+    /// since a push found too few: then nobody may ring.
     pub fn want_room(&mut self) -> bool {
-        true
+        let mut room = false;
+        for (queue, state) in self.slots.iter_mut().filter_map(Slot::live) {
+            let more = queue.arm(queue.seen());
+            room |= more || (!state.starved && queue.known() > 0);
+        }
+        room
     }
 }
+
+/// One push.
+struct Visit<'q> {
+    map: &'q Map,
+    hash: fn(&[u8]) -> u32,
+    hlen: usize,
+    mergeable: bool,
+    csum: bool,
+    ready: &'q [u16],
+    /// Descriptors that may still be read.
+    budget: usize,
+    frames: usize,
+    bytes: u64,
+}
+
+impl<'q> Visit<'q> {
+    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their cache
+    /// lines, so that the misses overlap; the second copies. Returns how many were dealt with.
+    #[inline]
+    fn chunk(
+        &mut self,
+        slots: &mut [Slot<RxState>],
+        batch: &Batch<'_>,
+        list: &[u16],
+        counters: &Counters,
+    ) -> (usize, Option<(usize, Fault)>) {
+        let mut targets: [Target<'q>; CHUNK] = [const { None }; CHUNK];
+        let mut dealt = 0;
+        let mut fault = None;
+        for (i, target) in list.iter().zip(&mut targets) {
+            let i = usize::from(*i);
+            let index = self.pick(batch, i);
+            let Some((queue, state)) = slots.get_mut(index).and_then(Slot::live) else { break };
+            state.touched = true;
+            match self.place(queue, batch, i) {
+                Outcome::One(buffer, gpa) => {
+                    buffer.prefetch();
+                    *target = Some((buffer, gpa));
+                }
+                Outcome::Delivered => {}
+                Outcome::Dropped(reason) => counters.output.drop(reason, 1),
+                Outcome::NoRoom => {
+                    state.starved = true;
+                    break;
+                }
+                Outcome::Broken(broken) => {
+                    fault = Some((index, broken));
+                    break;
+                }
+            }
+            state.starved = false;
+            dealt += 1;
+        }
+        self.copy(batch, list, &mut targets);
+        (dealt, fault)
+    }
+
+    #[inline]
+    fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
+        let slot = match self.ready {
+            [one] => Some(one),
+            many => {
+                let hash = batch.frame(i).map_or(0, |f| (self.hash)(f.head));
+                many.get(hash as usize % many.len().max(1))
+            }
+        };
+        slot.map_or(0, |i| usize::from(*i))
+    }
+
+    /// First pass: finds room for frame `i`, and uses it.
+    #[inline]
+    fn place(&mut self, queue: &mut Queue, batch: &Batch<'_>, i: usize) -> Outcome<'q> {
+        let len = batch.frame_len(i);
+        let need = self.hlen + len;
+        if queue.next == queue.fetched
+            && let Err(outcome) = refill(queue)
+        {
+            return outcome;
+        }
+        let head = queue.head(queue.next);
+        let desc = match queue.desc(head) {
+            Ok(desc) => desc,
+            Err(fault) => return Outcome::Broken(fault),
+        };
+        // A frame is at most MAX_GSO bytes long, so that this never fails.
+        let Ok(written) = u32::try_from(need) else { return Outcome::Dropped(Reason::TooLong) };
+        if desc.is_single(true)
+            && desc.len >= written
+            && let Some(buffer) = self.map.slice_mut(desc.addr, need)
+        {
+            queue.stage(self.map, head, written);
+            queue.next = queue.next.wrapping_add(1);
+            self.frames += 1;
+            self.bytes += len as u64;
+            return Outcome::One(buffer, desc.addr);
+        }
+        match batch.frame(i) {
+            Some(frame) => self.spread(queue, &frame, need).unwrap_or_else(Outcome::Broken),
+            None => Outcome::Delivered,
+        }
+    }
+
+    /// Second pass: copies frames to the buffers found.
+    #[inline]
+    fn copy(&self, batch: &Batch<'_>, list: &[u16], targets: &mut [Target<'q>]) {
+        for (i, target) in list.iter().zip(targets) {
+            let Some((buffer, gpa)) = target else { continue };
+            let Some(frame) = batch.frame(usize::from(*i)) else { continue };
+            let header = header::build(&frame.offload, 1, self.csum);
+            buffer.write(0, header.get(..self.hlen).unwrap_or_default());
+            frame.write_to(buffer, self.hlen);
+            self.map.mark_dirty(*gpa, buffer.len());
+        }
+    }
+
+    /// Delivers a frame that does not fit one buffer of one piece. Nothing is used unless all of it
+    /// fits: the next frame may be shorter.
+    #[cold]
+    #[inline(never)]
+    fn spread(
+        &mut self,
+        queue: &mut Queue,
+        frame: &FrameView<'_, '_>,
+        need: usize,
+    ) -> Result<Outcome<'q>, Fault> {
+        let mut runs = Runs { list: [const { None }; MAX_RUNS], len: 0 };
+        let mut used = [(0u16, 0u32); MAX_RUNS];
+        let (mut found, mut buffers) = (0, 0u16);
+        while found < need {
+            if buffers > 0 && !self.mergeable {
+                return Ok(Outcome::Dropped(Reason::TooLong));
+            }
+            let position = queue.next.wrapping_add(buffers);
+            let Some(slot) = used.get_mut(usize::from(buffers)) else {
+                return Ok(Outcome::Dropped(Reason::TooLong));
+            };
+            if position == queue.fetched
+                && let Err(outcome) = refill(queue)
+            {
+                // With the whole ring posted, waiting for more is vain.
+                let vain = matches!(outcome, Outcome::NoRoom) && buffers == queue.size();
+                return Ok(if vain { Outcome::Dropped(Reason::TooLong) } else { outcome });
+            }
+            if self.budget == 0 {
+                return Ok(Outcome::NoRoom);
+            }
+            let head = queue.head(position);
+            let Some(n) = self.gather(queue, head, need - found, &mut runs)? else {
+                return Ok(Outcome::Dropped(Reason::TooLong));
+            };
+            *slot = (head, u32::try_from(n).unwrap_or(0));
+            found += n;
+            buffers += 1;
+        }
+        let header = header::build(&frame.offload, buffers, self.csum);
+        runs.fill(header.get(..self.hlen).unwrap_or_default(), frame, self.map);
+        for (head, len) in used.iter().take(buffers.into()) {
+            queue.stage(self.map, *head, *len);
+        }
+        queue.next = queue.next.wrapping_add(buffers);
+        self.frames += 1;
+        self.bytes += frame.len as u64;
+        Ok(Outcome::Delivered)
+    }
+
+    /// Adds the first `need` bytes of a chain to `runs`, fewer if it is shorter; returns how many.
+    /// `None`: too many pieces.
+    fn gather(
+        &mut self,
+        queue: &Queue,
+        head: u16,
+        need: usize,
+        runs: &mut Runs<'q>,
+    ) -> Result<Option<usize>, Fault> {
+        let mut chain = queue.chain(self.map, queue.desc(head)?, true);
+        let mut found = 0;
+        while found < need
+            && let Some((addr, len)) = chain.next_buffer()?
+        {
+            self.budget = self.budget.saturating_sub(1);
+            let n = (len as usize).min(need - found);
+            let mut done = 0;
+            while done < n {
+                let bad = Fault::BadAddress { addr, len };
+                let gpa = addr.checked_add(done as u64).ok_or(bad)?;
+                let run = self.map.first_run_mut(gpa, n - done).ok_or(bad)?;
+                done += run.len();
+                if !runs.push(run, gpa) {
+                    return Ok(None);
+                }
+            }
+            found += n;
+        }
+        if found == 0 { Err(Fault::Empty) } else { Ok(Some(found)) }
+    }
+}
+
+/// Reads more heads; the outcome if there are none.
+#[inline]
+fn refill<'m>(queue: &mut Queue) -> Result<(), Outcome<'m>> {
+    if queue.seen() == queue.fetched
+        && let Err(fault) = queue.look()
+    {
+        return Err(Outcome::Broken(fault));
+    }
+    let before = queue.fetched;
+    queue.fetch(queue.next);
+    if queue.fetched == before { Err(Outcome::NoRoom) } else { Ok(()) }
+}
+
+/// The pieces of guest memory that one frame is spread over.
+struct Runs<'m> {
+    list: [Target<'m>; MAX_RUNS],
+    len: usize,
+}
+
+impl<'m> Runs<'m> {
+    fn push(&mut self, run: SliceMut<'m>, gpa: u64) -> bool {
+        let Some(place) = self.list.get_mut(self.len) else { return false };
+        *place = Some((run, gpa));
+        self.len += 1;
+        true
+    }
+
+    /// Writes the header, then the frame.
+    fn fill(&mut self, header: &[u8], frame: &FrameView<'_, '_>, map: &Map) {
+        let mut done = 0;
+        for (run, gpa) in self.list.iter_mut().flatten() {
+            let mut at = 0;
+            if done < header.len() {
+                at = run.write(0, header.get(done..).unwrap_or_default());
+            }
+            let from = (done + at).saturating_sub(header.len());
+            let sources = frame.runs(from, run.len() - at);
+            sources.for_each(|s: Slice<'_>| at += run.write_from(at, s));
+            done += at;
+            map.mark_dirty(*gpa, run.len());
+        }
+    }
+}
+
+const _: () = assert!(MAX_RUNS <= HEADS as usize, "positions peeked at are all in the head cache");

@@ -1,34 +1,361 @@
 //! The guest's transmit queues: frames are lent where they lie.
-use vmlan_frame::{Batch, Counters, Sink};
 
-use super::Net;
+use vmlan_frame::{Batch, Counters, Offload, Offloads, Reason, Sink, Verdict};
+use vmlan_ram::{Map, Slice, recycle};
+
+use super::held::Held;
+use super::net::Side;
+use super::queue::{HEADS, Queue};
+use super::{Fault, Net, header};
+
+/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked
+/// at: more than the cache misses a core keeps in flight, fewer than its first cache holds.
+const CHUNK: usize = 32;
+
+/// Pieces of one frame, at most. Linux sends up to 46 (`MAX_SKB_FRAGS` can be 45); longer chains are
+/// dropped.
+const MAX_PIECES: usize = 128;
+
+/// Descriptors one pull visits, at most, whatever the guest posts.
+const BUDGET: usize = 4096;
+
+/// A frame found in the ring, its bytes at `first..first + count` of the pieces.
+#[derive(Clone, Copy)]
+struct Found {
+    at: u16,
+    first: u16,
+    count: u16,
+    bad: bool,
+}
 
 /// What a transmit queue remembers between pulls.
-#[derive(Default)]
-pub struct TxState {}
+pub struct TxState {
+    /// Of the positions from `done` to `next`, those not finished.
+    held: Held,
+    /// Scratch: positions of the batch's frames.
+    lent: Vec<u16>,
+    found: Vec<Found>,
+    pieces: Vec<Slice<'static>>,
+}
+
+impl Default for TxState {
+    fn default() -> Self {
+        Self {
+            held: Held::default(),
+            lent: Vec::with_capacity(HEADS.into()),
+            found: Vec::with_capacity(CHUNK),
+            pieces: Vec::with_capacity(CHUNK + MAX_PIECES),
+        }
+    }
+}
+
+impl Side for TxState {
+    const WANTS_DOORBELLS: bool = true;
+}
 
 /// The guest's transmit queues.
 pub type NetTx = Net<TxState>;
 
 impl Net<TxState> {
     /// Lends up to `limit` frames to `sink`, queue after queue, beginning with another queue each time;
-    /// gives back the buffers of those it finished. Returns how many that were.
+    /// gives back the buffers of those it finished. Returns how many that were, counting those that were
+    /// dropped here. Storage for the frames is `batch`'s.
     pub fn pull(
         &mut self,
-        _batch: &mut Batch<'static>,
-        _limit: usize,
-        _sink: &mut dyn Sink,
-        _counters: &Counters,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+        counters: &Counters,
     ) -> usize {
-        0
+        let queues = self.ready.len();
+        let mut finished = 0;
+        for k in 0..queues {
+            let turn = (self.turn + k) % queues;
+            if finished >= limit {
+                break;
+            }
+            let Some(index) = self.ready.get(turn).map(|i| usize::from(*i)) else { break };
+            let Some((queue, state)) = self.slots.get_mut(index).and_then(|s| s.live()) else {
+                continue;
+            };
+            let (hlen, allowed) = (self.features.header_len(), self.features.sends());
+            let mut visit =
+                Visit { queue, map: &self.map, counters, hlen, allowed, budget: BUDGET };
+            let (n, fault) = visit.serve(state, batch, limit - finished, sink);
+            finished += n;
+            if let Some(fault) = fault {
+                self.break_off(index, fault, &counters.faults);
+                break;
+            }
+        }
+        self.turn = self.turn.wrapping_add(1) % queues.max(1);
+        finished
     }
 
     /// Asks for doorbells. Returns true if frames wait that were never lent: do not sleep then.
     /// Frames that the sink held do not count: it is their receiver that is waited for.
     pub fn arm(&mut self) -> bool {
-        false
+        let mut waiting = false;
+        for (queue, _) in self.slots.iter_mut().filter_map(super::net::Slot::live) {
+            let full = queue.next.wrapping_sub(queue.done) >= HEADS;
+            waiting |= queue.arm(queue.next) && !full;
+        }
+        waiting
     }
 
     /// Asks for no doorbells: the worker looks by itself.
-    pub fn disarm(&mut self) {}
+    pub fn disarm(&mut self) {
+        for (queue, _) in self.slots.iter_mut().filter_map(super::net::Slot::live) {
+            queue.disarm();
+        }
+    }
+}
+
+/// One pull from one queue.
+struct Visit<'q> {
+    queue: &'q mut Queue,
+    map: &'q Map,
+    counters: &'q Counters,
+    hlen: usize,
+    allowed: Offloads,
+    /// Descriptors that may still be read.
+    budget: usize,
+}
+
+/// How collecting went on.
+enum Step {
+    More,
+    Enough,
+    Broken(Fault),
+}
+
+impl<'q> Visit<'q> {
+    /// Lends, then finishes: returns how many frames were finished, and the rule that was broken.
+    fn serve(
+        &mut self,
+        state: &mut TxState,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> (usize, Option<Fault>) {
+        match self.queue.look() {
+            Err(fault) => return (0, Some(fault)),
+            Ok(0) if state.held.is_empty() => return (0, None),
+            Ok(_) => self.queue.fetch(self.queue.done),
+        }
+        let mut batch: Batch<'q> = Batch::take(spare);
+        let (dropped, fault) = self.collect(state, &mut batch, limit);
+        if !batch.is_empty() {
+            sink.deliver(&mut batch);
+        }
+        let finished = self.settle(state, &batch);
+        batch.give_back(spare);
+        (finished + dropped, fault)
+    }
+
+    /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors and asks
+    /// for the frames' first bytes, so that their cache misses overlap; the second looks at them.
+    fn collect(
+        &mut self,
+        state: &mut TxState,
+        batch: &mut Batch<'q>,
+        limit: usize,
+    ) -> (usize, Option<Fault>) {
+        let TxState { held, lent, found, pieces: kept } = state;
+        let mut pieces: Vec<Slice<'q>> = recycle(std::mem::take(kept));
+        lent.clear();
+        let mut dropped = 0;
+        let mut fault = None;
+        let mut at = 0;
+        loop {
+            found.clear();
+            pieces.clear();
+            let left = limit.saturating_sub(lent.len());
+            let step = self.find(held, &mut at, left, found, &mut pieces);
+            let all = self.add(held, lent, found, &mut pieces, batch, &mut dropped);
+            match step {
+                Step::More if all && lent.len() < limit => {}
+                Step::Broken(broken) if all => {
+                    fault = Some(broken);
+                    break;
+                }
+                _ => break,
+            }
+        }
+        *kept = recycle(pieces);
+        (dropped, fault)
+    }
+
+    /// First pass: reads up to a chunk of chains, from position `at` on.
+    #[inline]
+    fn find(
+        &mut self,
+        held: &Held,
+        at: &mut u16,
+        limit: usize,
+        found: &mut Vec<Found>,
+        pieces: &mut Vec<Slice<'q>>,
+    ) -> Step {
+        let total = self.queue.fetched.wrapping_sub(self.queue.done);
+        let before = self.queue.next.wrapping_sub(self.queue.done);
+        while found.len() < CHUNK.min(limit) && pieces.len() < CHUNK {
+            if *at >= total || self.budget == 0 {
+                return Step::Enough;
+            }
+            if *at >= before || held.contains(*at) {
+                match self.find_one(*at, pieces) {
+                    Ok(one) => found.push(one),
+                    Err(fault) => return Step::Broken(fault),
+                }
+            }
+            *at += 1;
+        }
+        Step::More
+    }
+
+    #[inline]
+    fn find_one(&mut self, at: u16, pieces: &mut Vec<Slice<'q>>) -> Result<Found, Fault> {
+        let head = self.queue.head(self.queue.done.wrapping_add(at));
+        let desc = self.queue.desc(head)?;
+        self.budget -= 1;
+        // Pieces are bounded by their capacity, far below 2^16.
+        let first = u16::try_from(pieces.len()).unwrap_or(0);
+        if desc.is_single(false)
+            && let Some(piece) = self.map.slice(desc.addr, desc.len as usize)
+        {
+            piece.prefetch();
+            // The driver's header often ends one cache line, the frame begins the next.
+            piece.sub(64, 1).prefetch();
+            pieces.push(piece);
+            return Ok(Found { at, first, count: 1, bad: false });
+        }
+        let (count, bad) = self.gather(desc, pieces)?;
+        Ok(Found { at, first, count, bad })
+    }
+
+    /// Collects the pieces of a chain, or of a buffer that crosses regions. True: too many of them.
+    #[inline(never)]
+    fn gather(
+        &mut self,
+        first: super::desc::Desc,
+        pieces: &mut Vec<Slice<'q>>,
+    ) -> Result<(u16, bool), Fault> {
+        let before = pieces.len();
+        let mut chain = self.queue.chain(self.map, first, false);
+        let mut visited = 0;
+        while let Some((addr, len)) = chain.next_buffer()? {
+            visited += 1;
+            let mut done = 0u32;
+            while done < len {
+                let bad = Fault::BadAddress { addr, len };
+                let gpa = addr.checked_add(done.into()).ok_or(bad)?;
+                let run = self.map.first_run(gpa, (len - done) as usize).ok_or(bad)?;
+                if pieces.len() - before >= MAX_PIECES {
+                    self.budget = self.budget.saturating_sub(visited);
+                    pieces.truncate(before);
+                    return Ok((0, true));
+                }
+                run.prefetch();
+                pieces.push(run);
+                done += u32::try_from(run.len()).unwrap_or(len);
+            }
+        }
+        self.budget = self.budget.saturating_sub(visited);
+        Ok((u16::try_from(pieces.len() - before).unwrap_or(0), false))
+    }
+
+    /// Second pass: reads headers, adds the frames to the batch. False if the batch is full.
+    #[inline]
+    fn add(
+        &mut self,
+        held: &mut Held,
+        lent: &mut Vec<u16>,
+        found: &[Found],
+        pieces: &mut [Slice<'q>],
+        batch: &mut Batch<'q>,
+        dropped: &mut usize,
+    ) -> bool {
+        for one in found {
+            let (first, count) = (usize::from(one.first), usize::from(one.count));
+            if !batch.has_room(count) {
+                return false;
+            }
+            let bytes = pieces.get_mut(first..first + count).unwrap_or_default();
+            let added = match one.bad {
+                false => self.add_one(bytes, batch),
+                true => Err(Reason::TooLong),
+            };
+            let before = self.queue.next.wrapping_sub(self.queue.done);
+            if one.at >= before {
+                self.queue.next = self.queue.done.wrapping_add(one.at + 1);
+            } else {
+                held.remove(one.at);
+            }
+            match added {
+                Ok(()) => lent.push(one.at),
+                Err(reason) => {
+                    *dropped += 1;
+                    self.counters.input.drop(reason, 1);
+                }
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn add_one(&self, pieces: &mut [Slice<'q>], batch: &mut Batch<'q>) -> Result<(), Reason> {
+        if let [piece, ..] = pieces
+            && piece.len() >= self.hlen
+        {
+            let header = piece.read_array().ok_or(Reason::BadHeader)?;
+            *piece = piece.sub(self.hlen, usize::MAX);
+            let offload: Offload = header::parse(&header, self.allowed)?;
+            return batch.add(pieces, offload);
+        }
+        let header = take_header(pieces, self.hlen).ok_or(Reason::BadHeader)?;
+        batch.add(pieces, header::parse(&header, self.allowed)?)
+    }
+
+    /// Gives back, in order, the buffers of all frames up to the first that is held. Returns how many
+    /// frames of the batch were finished.
+    #[inline]
+    fn settle(&mut self, state: &mut TxState, batch: &Batch<'_>) -> usize {
+        let (mut frames, mut bytes) = (0, 0);
+        for (i, at) in state.lent.iter().enumerate() {
+            if batch.verdict(i) == Verdict::Held {
+                state.held.insert(*at);
+            } else {
+                frames += 1;
+                bytes += batch.frame_len(i) as u64;
+            }
+        }
+        let examined = self.queue.next.wrapping_sub(self.queue.done);
+        let n = state.held.first().unwrap_or(examined);
+        for k in 0..n {
+            let head = self.queue.head(self.queue.done.wrapping_add(k));
+            self.queue.stage(self.map, head, 0);
+        }
+        state.held.shift(n);
+        self.counters.input.count(frames, bytes);
+        if self.queue.publish(self.map) {
+            self.counters.tx_interrupts.add(1);
+        }
+        frames
+    }
+}
+
+/// Takes a header that lies in several pieces off their front. `None`: there are not that many bytes.
+#[inline(never)]
+fn take_header(pieces: &mut [Slice<'_>], hlen: usize) -> Option<[u8; 10]> {
+    let mut bytes = [0; header::LEN];
+    let mut done = 0;
+    for piece in pieces {
+        let n = piece.read(bytes.get_mut(done..hlen)?);
+        *piece = piece.sub(n, usize::MAX);
+        done += n;
+        if done == hlen {
+            break;
+        }
+    }
+    (done == hlen).then(|| bytes.first_chunk().copied())?
 }
