@@ -1,1 +1,15 @@
-//! The doors VMs come in by: vhost-user (vfio-user to come).
+//! The doors VMs come in by: sockets that VMMs speak, and the [`vmlan_frame::Port`] behind each.
+//!
+//! - [`vhost_user`]: virtio-net over vhost-user, for any VMM that speaks it.
+//!
+//! # Contract
+//!
+//! Whatever arrives on a socket, nothing here panics, no descriptor leaks, and no thread but the port's
+//! own waits for its peer. A peer can fault its own port and nothing else.
+#![deny(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+#[allow(unsafe_code)]
+mod sys;
+pub mod vhost_user;

@@ -1,0 +1,277 @@
+//! System calls that `std` has no door for. The only file of this crate with `unsafe` in it.
+//!
+//! Every descriptor that comes out of here is owned already: no return path can leak it.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::fds`); the rest of the room is there
+/// so that a sender of a few too many is told so, instead of being cut off by `MSG_CTRUNC`.
+pub const MAX_FDS: usize = 16;
+
+/// Bytes of a control message for [`MAX_FDS`] descriptors, in words, which aligns it for `cmsghdr`.
+const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + MAX_FDS * size_of::<RawFd>()) / 8;
+
+fn check(ret: c_int) -> io::Result<c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+fn own(ret: c_int) -> io::Result<OwnedFd> {
+    let fd = check(ret)?;
+    // SAFETY: each caller passes what the kernel has just returned as a new descriptor: nobody else
+    // owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What one [`recv`] brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes; 0 is the end of the stream.
+    pub bytes: usize,
+    /// More descriptors were sent than fit or than this process may open: the kernel threw some away.
+    pub truncated: bool,
+}
+
+/// Receives into `buf` without waiting, and appends the descriptors that came along to `fds`.
+///
+/// # Errors
+/// That of `recvmsg`.
+pub fn recv(
+    sock: BorrowedFd<'_>,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Received> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: all zeros is a valid msghdr: nothing attached.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: `msg` points at `iov` (over `buf`, borrowed exclusively) and `control`; both outlive the call.
+    let got = unsafe { libc::recvmsg(sock.as_raw_fd(), &raw mut msg, flags) };
+    let Ok(bytes) = usize::try_from(got) else {
+        return Err(io::Error::last_os_error());
+    };
+    take_fds(&msg, fds);
+    Ok(Received { bytes, truncated: msg.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// Owns every descriptor in the control messages that the kernel wrote for `msg`.
+fn take_fds(msg: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
+    // SAFETY: called right after recvmsg, so msg_control holds msg_controllen bytes of the kernel's; the
+    // macro answers null or a header within them.
+    let mut head = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    // SAFETY: not null means a header the kernel wrote, inside the control buffer.
+    while let Some(record) = unsafe { head.as_ref() } {
+        if record.cmsg_level == libc::SOL_SOCKET && record.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the data of a record starts behind its header and ends at cmsg_len.
+            let data = unsafe { libc::CMSG_DATA(head) }.cast::<RawFd>();
+            let bytes = record.cmsg_len.saturating_sub(data as usize - head as usize);
+            for i in 0..bytes / size_of::<RawFd>() {
+                // SAFETY: descriptor i lies within cmsg_len; the kernel installed it for us just now and
+                // nobody else owns it.
+                fds.push(unsafe { OwnedFd::from_raw_fd(data.add(i).read_unaligned()) });
+            }
+        }
+        // SAFETY: as for the first header.
+        head = unsafe { libc::CMSG_NXTHDR(msg, head) };
+    }
+}
+
+/// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. Returns how many bytes went.
+///
+/// # Errors
+/// That of `sendmsg`.
+pub fn send(
+    sock: BorrowedFd<'_>,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<usize> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut iov =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    if let Some(fd) = fd {
+        const LEN: u32 = size_of::<RawFd>() as u32;
+        msg.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: computes only; one descriptor fits `control`, which has room for MAX_FDS.
+        msg.msg_controllen = unsafe { libc::CMSG_SPACE(LEN) } as usize;
+        // SAFETY: `control` is aligned and has room for a header and one descriptor, so the first
+        // header and its data lie inside it.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&raw const msg);
+            (*head).cmsg_level = libc::SOL_SOCKET;
+            (*head).cmsg_type = libc::SCM_RIGHTS;
+            (*head).cmsg_len = libc::CMSG_LEN(LEN) as usize;
+            libc::CMSG_DATA(head).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `msg` points at `iov` and `control`, which outlive the call; sendmsg only reads them.
+    let sent = unsafe { libc::sendmsg(sock.as_raw_fd(), &raw const msg, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// What to wait for on a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait {
+    /// Bytes, a connection, a hang-up.
+    Read,
+    /// Room to send, a hang-up.
+    Write,
+}
+
+/// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether `fds[i]` is; all
+/// false after the timeout or a signal. `None` entries are left out.
+///
+/// # Errors
+/// That of `ppoll`.
+pub fn poll<const N: usize>(
+    fds: [Option<(BorrowedFd<'_>, Wait)>; N],
+    timeout: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let mut set = fds.map(|entry| match entry {
+        Some((fd, Wait::Read)) => pollfd(fd.as_raw_fd(), libc::POLLIN),
+        Some((fd, Wait::Write)) => pollfd(fd.as_raw_fd(), libc::POLLOUT),
+        None => pollfd(-1, 0),
+    });
+    let limit = timeout.map(|t| libc::timespec {
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `set` has N entries, `limit` is null or a timespec that outlives the call; a null mask is allowed.
+    let ret = unsafe { libc::ppoll(set.as_mut_ptr(), N as libc::nfds_t, limit, std::ptr::null()) };
+    match check(ret) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
+        Err(e) => Err(e),
+        Ok(_) => Ok(set.map(|entry| entry.revents != 0)),
+    }
+}
+
+fn pollfd(fd: RawFd, events: i16) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+/// A UNIX stream socket, non-blocking and close-on-exec.
+///
+/// # Errors
+/// That of `socket`.
+pub fn unix_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+/// The address of a socket file, with its length. A path has at most 107 bytes (unix(7)).
+fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all zeros is a valid sockaddr_un.
+    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= addr.sun_path.len() || bytes.is_empty() || bytes.contains(&0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a socket's path has 1 to 107 bytes, none of them zero",
+        ));
+    }
+    for (to, from) in addr.sun_path.iter_mut().zip(bytes) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    Ok((addr, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+}
+
+/// Gives `sock` the file `path`, which must not exist.
+///
+/// # Errors
+/// That of `bind`; `InvalidInput` for a path that does not fit.
+pub fn bind(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (addr, len) = address(path)?;
+    // SAFETY: `addr` is a sockaddr_un of `len` bytes that outlives the call.
+    check(unsafe { libc::bind(sock.as_raw_fd(), (&raw const addr).cast(), len) }).map(drop)
+}
+
+/// Lets `sock` take connections.
+///
+/// # Errors
+/// That of `listen`.
+pub fn listen(sock: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(sock.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// Connects `sock` to `path` without waiting: a UNIX socket is connected at once or not at all.
+///
+/// # Errors
+/// That of `connect`: `WouldBlock` if the listener's backlog is full.
+pub fn connect(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (addr, len) = address(path)?;
+    // SAFETY: as for `bind`.
+    check(unsafe { libc::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) }).map(drop)
+}
+
+/// A non-blocking eventfd.
+///
+/// # Errors
+/// That of `eventfd`.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a peer that
+/// sent us the descriptor shares: it can clear it again.
+///
+/// # Errors
+/// That of `fcntl`.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    if flags & libc::O_NONBLOCK != 0 {
+        return Ok(());
+    }
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// A memfd of `len` zero bytes whose size nobody can change any more.
+///
+/// # Errors
+/// That of `memfd_create`, `ftruncate` or `fcntl`.
+pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: `name` is a C string that outlives the call.
+    let file = std::fs::File::from(own(unsafe { libc::memfd_create(name.as_ptr(), flags) })?);
+    file.set_len(len)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file.into())
+}
+
+/// True if `fd` lives on a file system whose pages are supplied by somebody's process (FUSE) or over a network:
+/// touching a mapping of it could block for ever.
+///
+/// # Errors
+/// That of `fstatfs`.
+pub fn is_remote(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const REMOTE: [i64; 6] =
+        [libc::FUSE_SUPER_MAGIC, libc::NFS_SUPER_MAGIC, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400];
+    let mut st = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `st` has room for a statfs.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), st.as_mut_ptr()) })?;
+    // SAFETY: fstatfs succeeded, so it filled `st`.
+    let kind = unsafe { st.assume_init() }.f_type;
+    Ok(REMOTE.contains(&kind))
+}

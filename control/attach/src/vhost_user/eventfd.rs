@@ -1,0 +1,87 @@
+//! Doorbells and interrupts: eventfds that the front end hands over.
+//!
+//! A write to an eventfd waits while its counter is full, unless the open file is non-blocking. We make it so, but
+//! the front end shares the open file, and can clear the flag and fill the counter at any time
+//! (`reliability.md` F8). What stands in its way: whoever watches the workers interrupts one that hangs in such a
+//! write by a signal, the write then ends with EINTR, and [`Call`] never writes to that descriptor again.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vmlan_nic::Interrupt;
+
+use crate::sys;
+
+/// Why a descriptor is no doorbell.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is something else: writing to a pipe, a terminal or a file could block or do harm.
+    #[error("the descriptor is no eventfd but `{0}`")]
+    NotEventFd(String),
+    /// It could not be looked at.
+    #[error("cannot look at the descriptor")]
+    Io(#[from] io::Error),
+}
+
+/// Checks that `fd` is an eventfd, and makes it non-blocking.
+///
+/// # Errors
+/// [`Error`].
+pub fn check(fd: OwnedFd) -> Result<OwnedFd, Error> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    let link = link.to_string_lossy();
+    if link != "anon_inode:[eventfd]" {
+        return Err(Error::NotEventFd(link.into_owned()));
+    }
+    sys::set_nonblocking(fd.as_fd())?;
+    Ok(fd)
+}
+
+/// The interrupt of one ring. The descriptor may be exchanged while the ring runs: VMMs do so to mask it.
+#[derive(Debug, Default)]
+pub struct Call {
+    fd: Mutex<Option<Arc<File>>>,
+    raised: AtomicU64,
+    stuck: AtomicBool,
+}
+
+impl Call {
+    /// From now on interrupts go to `fd`; to nobody if `None`.
+    pub fn set(&self, fd: Option<OwnedFd>) {
+        *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = fd.map(|fd| Arc::new(fd.into()));
+        self.stuck.store(false, Ordering::Relaxed);
+    }
+
+    /// Interrupts raised so far.
+    #[must_use]
+    pub fn raised(&self) -> u64 {
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// True once a write hung: the front end has broken the descriptor, and its port must be stopped.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+}
+
+impl Interrupt for Call {
+    fn raise(&self) {
+        if self.is_stuck() {
+            return;
+        }
+        // The lock is not held during the write: exchanging the descriptor must not wait for it.
+        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(fd) = fd else { return };
+        self.raised.fetch_add(1, Ordering::Relaxed);
+        match (&*fd).write(&1u64.to_ne_bytes()) {
+            // WouldBlock: the counter is full, so an interrupt is pending already.
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.stuck.store(true, Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The memory table: regions that the front end describes, turned into [`Map`]s.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use vmlan_ram::{DirtyLog, Map, Mapping, Region};
+
+use super::wire::RegionDesc;
+use crate::sys;
+
+/// The page size that every file system can map at.
+const PAGE: u64 = 4096;
+
+/// Largest dirty log: 256 MiB stand for 8 TiB.
+const MAX_LOG: u64 = 256 << 20;
+
+/// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are shared by all.
+const MAX_BYTES: u64 = 8 << 40;
+
+/// Why a region was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be mapped, or does not fit the others.
+    #[error(transparent)]
+    Ram(#[from] vmlan_ram::Error),
+    /// Pages of such a file come from another process or machine: touching one could hang a worker.
+    #[error("the memory file is on a FUSE or network file system: use memfd, /dev/shm, hugetlbfs or a local disk")]
+    Remote,
+    /// More memory than a VM may map.
+    #[error("{0:#x} bytes of guest memory are more than a VM may have here")]
+    TooMuch(u64),
+    /// No such region to remove.
+    #[error("no region of {size:#x} bytes at guest address {gpa:#x} is known")]
+    Unknown {
+        /// Guest address.
+        gpa: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// A log without bytes, or absurdly large.
+    #[error("a dirty log of {0} bytes")]
+    LogSize(u64),
+    /// A system call failed.
+    #[error("cannot look at the memory file")]
+    Io(#[from] io::Error),
+}
+
+/// Maps the run `offset..offset + size` of a file. The mapping may be larger: its start is given back as the run's
+/// offset in it.
+///
+/// # Errors
+/// [`Error`].
+pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u64), Error> {
+    if sys::is_remote(fd.as_fd())? {
+        return Err(Error::Remote);
+    }
+    let file = File::from(fd);
+    let meta = file.metadata()?;
+    // Huge page files map in whole huge pages only, and give that as their block size.
+    let align = meta.blksize().max(PAGE);
+    let align = if align.is_power_of_two() { align } else { PAGE };
+    let start = offset & !(align - 1);
+    let inside = offset - start;
+    let exact = inside.checked_add(size).ok_or(vmlan_ram::Error::BadSize { size, offset })?;
+    let rounded = exact.checked_next_multiple_of(align).unwrap_or(exact);
+    let fits = start.checked_add(rounded).is_some_and(|end| end <= meta.len());
+    let len = if align > PAGE && fits { rounded } else { exact };
+    let mapping = Mapping::new(file.as_fd(), start, len)?;
+    Ok((Arc::new(mapping), inside))
+}
+
+/// One VM's regions, and its dirty log.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+    log: Option<Arc<DirtyLog>>,
+}
+
+impl Memory {
+    /// A region made from a message.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn region(desc: RegionDesc, fd: OwnedFd) -> Result<Region, Error> {
+        if desc.size == 0 {
+            return Err(vmlan_ram::Error::BadSize { size: 0, offset: desc.offset }.into());
+        }
+        if desc.size > MAX_BYTES {
+            return Err(Error::TooMuch(desc.size));
+        }
+        let (mapping, inside) = map_file(fd, desc.offset, desc.size)?;
+        Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
+    }
+
+    /// Replaces all regions, if they make a map.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing has changed.
+    pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), Error> {
+        let bytes = regions.iter().fold(0u64, |sum, r| sum.saturating_add(r.size()));
+        if bytes > MAX_BYTES {
+            return Err(Error::TooMuch(bytes));
+        }
+        Map::new(regions.clone(), None)?;
+        self.regions = regions;
+        Ok(())
+    }
+
+    /// Adds a region, if it fits the others.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing has changed.
+    pub fn add(&mut self, region: Region) -> Result<(), Error> {
+        let mut regions = self.regions.clone();
+        regions.push(region);
+        self.replace(regions)
+    }
+
+    /// Removes the region that is described exactly so.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn remove(&mut self, desc: RegionDesc) -> Result<(), Error> {
+        let same = |r: &Region| (r.gpa(), r.size(), r.uva()) == (desc.gpa, desc.size, desc.uva);
+        let at = self.regions.iter().position(same);
+        let at = at.ok_or(Error::Unknown { gpa: desc.gpa, size: desc.size })?;
+        self.regions.remove(at);
+        Ok(())
+    }
+
+    /// Takes a dirty log.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_log(&mut self, fd: OwnedFd, offset: u64, size: u64) -> Result<(), Error> {
+        if size == 0 || size > MAX_LOG {
+            return Err(Error::LogSize(size));
+        }
+        let (mapping, inside) = map_file(fd, offset, size)?;
+        let log = DirtyLog::new(mapping, inside, size).ok_or(Error::LogSize(size))?;
+        self.log = Some(Arc::new(log));
+        Ok(())
+    }
+
+    /// True if there is a log to write.
+    #[must_use]
+    pub fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Bytes of all regions.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(Region::size).sum()
+    }
+
+    /// A snapshot to work on, logging if `log` says so.
+    ///
+    /// # Errors
+    /// [`Error::Ram`]: never for regions that were checked by `replace`.
+    pub fn snapshot(&self, log: bool) -> Result<Arc<Map>, Error> {
+        let log = self.log.clone().filter(|_| log);
+        Ok(Arc::new(Map::new(self.regions.clone(), log)?))
+    }
+}

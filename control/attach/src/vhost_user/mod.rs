@@ -1,0 +1,94 @@
+//! vhost-user, back end: a VMM's virtio-net device, served from here (QEMU's `docs/interop/vhost-user.rst`).
+//!
+//! ```text
+//!  VMM ── socket ──► serve ──► stream ──► session ──► ring, memory, inflight
+//!                    thread    messages   state            │ both locks
+//!                                                          ▼
+//!  workers ──────────── pull, push, arm ─────────────────► port (NetTx, NetRx)
+//! ```
+//!
+//! [`attach`] starts one thread for each port. It sleeps in `poll` unless the front end says something. One front
+//! end is served at a time; when it goes, its rings are stopped, its memory unmapped, its descriptors closed, and
+//! the port waits for the next. Rings start where the used index stands in guest memory: a guest goes on after a
+//! restart of this process without noticing more than lost frames.
+
+mod complain;
+mod eventfd;
+mod inflight;
+mod memory;
+mod port;
+mod ring;
+mod serve;
+mod session;
+mod socket;
+mod stream;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use vmlan_frame::{Mac, Port};
+
+pub use port::VhostUserPort;
+pub use serve::VhostUser;
+pub use session::{FEATURES, Outcome, Refusal, Session};
+pub use socket::Error as SocketError;
+
+/// Queue pairs a port can be configured for.
+pub const MAX_PAIRS: u16 = vmlan_nic::virtio::MAX_QUEUES / 2;
+
+/// How to attach a VM.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The socket.
+    pub path: PathBuf,
+    /// Connect to a front end that listens there; otherwise listen.
+    pub connect: bool,
+    /// Permission bits of the socket file. Default: what the umask leaves, or 0660 with a group.
+    pub mode: Option<u32>,
+    /// Group of the socket file, by name or number.
+    pub group: Option<String>,
+    /// Queue pairs offered, 1 to [`MAX_PAIRS`]; 0 means 1.
+    pub queues: u16,
+    /// The guest's MAC address, if it is known. The front end gives it to the guest; shown only.
+    pub mac: Option<Mac>,
+    /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
+    pub mtu: Option<u16>,
+}
+
+/// Why a port could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// More queue pairs than a port can have.
+    #[error("{0} queue pairs are more than the {MAX_PAIRS} a port can have")]
+    Queues(u16),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The thread or its waker.
+    #[error("cannot start the port's thread")]
+    Thread(#[source] io::Error),
+}
+
+/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's
+/// doorbells or its being up may have changed.
+///
+/// # Errors
+/// [`Error`], naming the value and the mend.
+pub fn attach(config: Config, changed: Arc<dyn Fn() + Send + Sync>) -> Result<VhostUser, Error> {
+    if config.queues > MAX_PAIRS {
+        return Err(Error::Queues(config.queues));
+    }
+    VhostUser::start(config, changed)
+}
+
+impl VhostUser {
+    /// The port, for the switch.
+    #[must_use]
+    pub fn port(&self) -> Arc<dyn Port> {
+        self.vhost_port()
+    }
+}

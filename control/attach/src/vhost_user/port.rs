@@ -1,0 +1,385 @@
+//! The port: two locked sides, and the few words that workers read without a lock.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink};
+use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
+use vmlan_ram::{Map, Slice};
+
+use super::eventfd::Call;
+use crate::sys;
+
+/// RARP announcements that may wait; a front end that sends more is repeating itself.
+const MAX_RARP: usize = 16;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes the attach thread: to stop, or to look at what a worker found.
+#[derive(Debug)]
+pub struct Waker {
+    fd: File,
+    stop: AtomicBool,
+}
+
+impl Waker {
+    /// A new one.
+    ///
+    /// # Errors
+    /// That of `eventfd`.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { fd: sys::eventfd()?.into(), stop: AtomicBool::new(false) })
+    }
+
+    /// The descriptor to poll. Nobody else has it, so a write to it cannot hang.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        let _ = (&self.fd).write(&1u64.to_ne_bytes());
+    }
+
+    /// Tells the thread to end; the descriptor stays readable from now on.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes a wake-up; true if the thread is to end.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        if self.stop.load(Ordering::Acquire) {
+            return true;
+        }
+        let _ = (&self.fd).read(&mut [0; 8]);
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// One side: a NIC's queues, the map they work on, the interrupts they raise.
+pub struct Side<N> {
+    /// The queues.
+    pub net: N,
+    /// The map that was given to them.
+    pub map: Arc<Map>,
+    /// Their interrupts, by ring.
+    pub calls: Vec<Arc<Call>>,
+}
+
+impl<N: Default> Default for Side<N> {
+    fn default() -> Self {
+        Self { net: N::default(), map: Arc::default(), calls: Vec::new() }
+    }
+}
+
+impl<S: Kind> Side<Net<S>> {
+    fn trouble(&self) -> Option<Trouble> {
+        if self.map.poisoned() {
+            return Some(Trouble::Truncated);
+        }
+        if self.calls.iter().any(|c| c.is_stuck()) {
+            return Some(Trouble::StuckCall);
+        }
+        // A ring that was stopped since is forgiven.
+        let fault = self.net.fault().filter(|(queue, _)| self.net.is_started(*queue));
+        fault.map(|(queue, fault)| Trouble::Ring { queue, fault })
+    }
+}
+
+/// Why a port stands still although its front end is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The guest broke a rule. The port works again once the ring is set up afresh.
+    #[error("the guest broke queue {queue}: {fault}")]
+    Ring {
+        /// Number of the queue on its side.
+        queue: u16,
+        /// The rule.
+        fault: Fault,
+    },
+    /// The front end shrank a file that we have mapped: its bytes are gone.
+    #[error("the guest's memory file was truncated")]
+    Truncated,
+    /// A write to an interrupt's eventfd failed or hung.
+    #[error("an interrupt's eventfd hung or failed: its front end tampers with it")]
+    StuckCall,
+}
+
+/// Both sides, locked: no frame of this port is lent or being written while this lives.
+pub struct Both<'p> {
+    /// The guest's transmit queues.
+    pub tx: MutexGuard<'p, Side<NetTx>>,
+    /// The guest's receive queues.
+    pub rx: MutexGuard<'p, Side<NetRx>>,
+    port: &'p VhostUserPort,
+}
+
+impl Both<'_> {
+    /// The first trouble of either side.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.tx.trouble().or_else(|| self.rx.trouble())
+    }
+
+    /// Puts `map` under both sides; the one before is unmapped when this returns.
+    pub fn set_map(&mut self, map: &Arc<Map>) {
+        self.tx.net.set_map(Arc::clone(map));
+        self.tx.map = Arc::clone(map);
+        self.rx.net.set_map(Arc::clone(map));
+        self.rx.map = Arc::clone(map);
+    }
+
+    /// Sets the negotiated features.
+    pub fn set_features(&mut self, features: u64) {
+        let features = Features(features);
+        self.tx.net.set_features(features);
+        self.rx.net.set_features(features);
+        self.port.offloads.store(features.receives().bits(), Ordering::Relaxed);
+    }
+
+    /// Forgets everything that the front end set up.
+    pub fn reset(&mut self) {
+        self.tx.net.reset();
+        self.rx.net.reset();
+        self.tx.map = Arc::default();
+        self.rx.map = Arc::default();
+        self.tx.calls.clear();
+        self.rx.calls.clear();
+        lock(&self.port.rarp).clear();
+        self.port.has_rarp.store(false, Ordering::Relaxed);
+        self.port.offloads.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Both<'_> {
+    fn drop(&mut self) {
+        let trouble = self.trouble();
+        self.port.quarantined.store(trouble.is_some(), Ordering::Relaxed);
+        let up = trouble.is_none() && self.rx.net.is_ready();
+        self.port.up.store(up, Ordering::Release);
+        self.port.wanted.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A VM's NIC, as the switch sees it.
+pub struct VhostUserPort {
+    tx: Mutex<Side<NetTx>>,
+    rx: Mutex<Side<NetRx>>,
+    /// Control threads that want both locks: a busy worker lets them in.
+    wanted: AtomicU32,
+    up: AtomicBool,
+    /// Started transmit rings are all disabled: what they send is thrown away ("Ring states").
+    discard: AtomicBool,
+    quarantined: AtomicBool,
+    offloads: AtomicU8,
+    bells: Mutex<Vec<Arc<OwnedFd>>>,
+    version: AtomicU64,
+    rarp: Mutex<VecDeque<Mac>>,
+    has_rarp: AtomicBool,
+    counters: Counters,
+    waker: Arc<Waker>,
+}
+
+impl VhostUserPort {
+    /// A port with nobody connected. `waker` is told when a worker finds trouble.
+    #[must_use]
+    pub fn new(waker: Arc<Waker>) -> Self {
+        Self {
+            tx: Mutex::default(),
+            rx: Mutex::default(),
+            wanted: AtomicU32::new(0),
+            up: AtomicBool::new(false),
+            discard: AtomicBool::new(false),
+            quarantined: AtomicBool::new(false),
+            offloads: AtomicU8::new(0),
+            bells: Mutex::default(),
+            version: AtomicU64::new(0),
+            rarp: Mutex::default(),
+            has_rarp: AtomicBool::new(false),
+            counters: Counters::default(),
+            waker,
+        }
+    }
+
+    /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard is dropped.
+    pub fn both(&self) -> Both<'_> {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        let tx = lock(&self.tx);
+        let rx = lock(&self.rx);
+        Both { tx, rx, port: self }
+    }
+
+    /// Replaces the doorbells.
+    pub fn set_bells(&self, bells: Vec<Arc<OwnedFd>>) {
+        let mut held = lock(&self.bells);
+        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(a, b));
+        if !same || held.len() != bells.len() {
+            *held = bells;
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Throws away what the guest sends, or stops doing so.
+    pub fn set_discard(&self, on: bool) {
+        self.discard.store(on, Ordering::Relaxed);
+    }
+
+    /// Announces `mac` with the next pull (SEND_RARP).
+    pub fn announce(&self, mac: Mac) {
+        let mut queue = lock(&self.rarp);
+        if queue.len() < MAX_RARP && !queue.contains(&mac) {
+            queue.push_back(mac);
+        }
+        self.has_rarp.store(true, Ordering::Release);
+    }
+
+    /// Stops the port after a worker found trouble; the attach thread does the rest.
+    #[cold]
+    fn quarantine(&self) {
+        if !self.quarantined.swap(true, Ordering::AcqRel) {
+            self.up.store(false, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+
+    /// Lends the announcements that wait. Whoever holds them up gets them again.
+    #[cold]
+    fn lend_rarp(&self, spare: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
+        let frames: Vec<_> = lock(&self.rarp).drain(..).map(rarp).collect();
+        self.has_rarp.store(false, Ordering::Release);
+        let mut batch = Batch::take(spare);
+        for frame in &frames {
+            let _ = batch.add(&[Slice::from_bytes(frame)], Offload::NONE);
+        }
+        self.counters.input.count(batch.len(), frames.iter().map(|f| f.len() as u64).sum());
+        let done = batch.len();
+        sink.deliver(&mut batch);
+        batch.give_back(spare);
+        done
+    }
+}
+
+/// A reverse ARP request (RFC 903) from `mac` about itself, as QEMU sends it: switches learn the new place.
+fn rarp(mac: Mac) -> [u8; 60] {
+    let mut frame = [0; 60];
+    let m = mac.octets();
+    // Ethernet: to all, type RARP. Then hardware Ethernet, protocol IPv4, lengths, operation 3.
+    let parts: [&[u8]; 7] = [
+        &[0xff; 6],
+        &m,
+        &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3],
+        &m,
+        &[0; 4],
+        &m,
+        &[0; 4],
+    ];
+    for (to, from) in frame.iter_mut().zip(parts.into_iter().flatten()) {
+        *to = *from;
+    }
+    frame
+}
+
+/// Receives what a disabled ring sends.
+struct Discard<'c>(&'c Counters);
+
+impl Sink for Discard<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.0.input.drop(Reason::LinkDown, batch.len() as u64);
+    }
+}
+
+impl Port for VhostUserPort {
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        if self.wanted.load(Ordering::Acquire) > 0 || self.quarantined.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let mut side = match self.tx.try_lock() {
+            Ok(side) => side,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        let mut done = 0;
+        if self.has_rarp.load(Ordering::Relaxed) {
+            done += self.lend_rarp(batch, sink);
+        }
+        if self.discard.load(Ordering::Relaxed) {
+            done += side.net.pull(batch, limit, &mut Discard(&self.counters), &self.counters);
+        } else {
+            done += side.net.pull(batch, limit, sink, &self.counters);
+        }
+        if side.trouble().is_some() {
+            self.quarantine();
+        }
+        done
+    }
+
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        let mut side = lock(&self.rx);
+        if !self.up.load(Ordering::Acquire) {
+            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
+        let done = side.net.push(batch, list, &self.counters);
+        if side.trouble().is_some() {
+            self.quarantine();
+        }
+        done
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads::from_bits(self.offloads.load(Ordering::Relaxed))
+    }
+
+    fn room(&self) -> usize {
+        lock(&self.rx).net.room()
+    }
+
+    fn is_up(&self) -> bool {
+        self.up.load(Ordering::Acquire)
+    }
+
+    fn arm(&self) -> bool {
+        if self.has_rarp.load(Ordering::Acquire) || self.wanted.load(Ordering::Acquire) > 0 {
+            return true;
+        }
+        if self.quarantined.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Somebody else has the lock, and may have pulled before the latest frame came: look again.
+        self.tx.try_lock().map_or(true, |mut side| side.net.arm())
+    }
+
+    fn disarm(&self) {
+        if let Ok(mut side) = self.tx.try_lock() {
+            side.net.disarm();
+        }
+    }
+
+    fn want_room(&self) -> bool {
+        if !self.is_up() {
+            return true;
+        }
+        lock(&self.rx).net.want_room()
+    }
+
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        lock(&self.bells).clone()
+    }
+
+    fn doorbells_version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

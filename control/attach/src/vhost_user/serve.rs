@@ -1,0 +1,324 @@
+//! The thread of one port: takes a connection, serves it, takes the next.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use vmlan_frame::Port;
+
+use super::complain::{Complaints, chain};
+use super::port::{Trouble, VhostUserPort, Waker};
+use super::session::Session;
+use super::socket::{Listener, dial};
+use super::stream::{Error as StreamError, Stream};
+use super::wire::Message;
+use super::{Config, Error};
+use crate::sys::{self, Wait};
+
+/// The thread keeps little on its stack; a hundred ports should not cost much.
+const STACK: usize = 256 << 10;
+/// First and longest pause between two attempts to connect.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+type Changed = Arc<dyn Fn() + Send + Sync>;
+type Details = Vec<(&'static str, String)>;
+
+/// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
+pub struct VhostUser {
+    port: Arc<VhostUserPort>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+    details: Arc<Mutex<Details>>,
+    config: Config,
+}
+
+impl VhostUser {
+    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, Error> {
+        let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
+        let port = Arc::new(VhostUserPort::new(Arc::clone(&waker)));
+        let details = Arc::new(Mutex::new(Details::new()));
+        let door = if config.connect {
+            Door::Connect(config.path.clone(), RETRY.0)
+        } else {
+            Door::Listen(Listener::new(&config)?)
+        };
+        let server = Server {
+            door,
+            pause: None,
+            served: None,
+            port: Arc::clone(&port),
+            waker: Arc::clone(&waker),
+            queues: config.queues,
+            changed,
+            details: Arc::clone(&details),
+            complaints: Complaints::new(config.path.display().to_string(), Instant::now()),
+            trouble: None,
+        };
+        let builder = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
+        let thread = builder.spawn(move || server.run()).map_err(Error::Thread)?;
+        Ok(Self { port, waker, thread: Some(thread), details, config })
+    }
+
+    /// The port with its own type.
+    #[must_use]
+    pub fn vhost_port(&self) -> Arc<VhostUserPort> {
+        Arc::clone(&self.port)
+    }
+
+    /// For `port list`: what the port is and how its connection stands.
+    #[must_use]
+    pub fn details(&self) -> Details {
+        let role = if self.config.connect { "connect" } else { "listen" };
+        let mut list = vec![
+            ("kind", "vhost-user".to_owned()),
+            ("path", self.config.path.display().to_string()),
+            ("role", role.to_owned()),
+        ];
+        list.extend(self.config.mac.map(|mac| ("mac", mac.to_string())));
+        list.extend(self.details.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        list
+    }
+
+    /// Hangs up, ends the thread, removes the socket file. Also done on drop.
+    pub fn close(&mut self) {
+        self.waker.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for VhostUser {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// How front ends are found.
+enum Door {
+    Listen(Listener),
+    /// The path, and how long to wait after the next failure.
+    Connect(PathBuf, Duration),
+}
+
+struct Server {
+    door: Door,
+    /// No new connection is looked for before this time.
+    pause: Option<Instant>,
+    served: Option<(Stream, Session)>,
+    port: Arc<VhostUserPort>,
+    waker: Arc<Waker>,
+    queues: u16,
+    changed: Changed,
+    details: Arc<Mutex<Details>>,
+    complaints: Complaints,
+    trouble: Option<Trouble>,
+}
+
+impl Server {
+    fn run(mut self) {
+        self.note();
+        while self.turn() {}
+        self.hang_up();
+    }
+
+    /// Sleeps until something happens, and deals with it. False: the end.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        if self.pause.is_some_and(|until| until <= now) {
+            self.pause = None;
+        }
+        let listen = match &self.door {
+            Door::Listen(listener) if self.pause.is_none() => Some((listener.fd(), Wait::Read)),
+            _ => None,
+        };
+        let served = self.served.as_ref().map(|(stream, _)| (stream.fd(), Wait::Read));
+        let wait = [Some((self.waker.fd(), Wait::Read)), listen, served];
+        match sys::poll(wait, self.timeout(now)) {
+            Ok([woken, knocked, said]) => {
+                if woken && !self.woken() {
+                    return false;
+                }
+                self.open(knocked);
+                self.listen_to(said);
+                true
+            }
+            Err(e) => {
+                // Only for lack of kernel memory.
+                self.complain(&format!("poll failed: {e}"));
+                std::thread::sleep(RETRY.0);
+                true
+            }
+        }
+    }
+
+    /// `None`: nothing but events can matter.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        let message = self.served.as_ref().and_then(|(stream, _)| stream.time_left(now));
+        let connects = matches!(self.door, Door::Connect(..)) && self.served.is_none();
+        let pause = match self.pause {
+            Some(until) if connects || matches!(self.door, Door::Listen(_)) => {
+                Some(until.saturating_duration_since(now))
+            }
+            None if connects => Some(Duration::ZERO),
+            _ => None,
+        };
+        message.into_iter().chain(pause).min()
+    }
+
+    /// A worker found trouble, or it is time to go (false).
+    fn woken(&mut self) -> bool {
+        if self.waker.is_stopped() {
+            return false;
+        }
+        let trouble = self.port.both().trouble();
+        if let (Some(trouble), true) = (trouble, trouble != self.trouble) {
+            self.complain(&trouble);
+            if let Some((_, session)) = &self.served {
+                session.raise_err();
+            }
+            // Memory that is gone cannot be served; an honest front end connects again with new memory.
+            if trouble == Trouble::Truncated {
+                self.port.counters().faults.add_shared(1);
+                self.hang_up();
+            }
+        }
+        self.trouble = trouble;
+        self.note();
+        (self.changed)();
+        true
+    }
+
+    fn open(&mut self, knocked: bool) {
+        let found = match &self.door {
+            Door::Listen(listener) if knocked => listener.accept(),
+            Door::Connect(path, _) if self.served.is_none() && self.pause.is_none() => dial(path),
+            _ => return,
+        };
+        match found {
+            Ok(sock) if self.served.is_none() => {
+                let session = Session::new(Arc::clone(&self.port), self.queues);
+                self.served = Some((Stream::new(sock), session));
+                self.trouble = None;
+                self.note();
+            }
+            // Closed at once: one front end at a time.
+            Ok(_) => self.complain(&"a second front end was turned away while the first is connected"),
+            Err(e) => self.not_found(&e),
+        }
+    }
+
+    fn not_found(&mut self, error: &io::Error) {
+        let pause = match &mut self.door {
+            Door::Listen(_) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Door::Listen(_) => ACCEPT_PAUSE,
+            Door::Connect(_, wait) => back_off(wait),
+        };
+        self.pause = Some(Instant::now() + pause);
+        if let Door::Listen(_) = self.door {
+            self.complain(&format!("cannot accept: {error}"));
+        }
+    }
+
+    /// Serves the messages that are there, a bounded number: the waker and the listener want attention too.
+    fn listen_to(&mut self, said: bool) {
+        let now = Instant::now();
+        let due = |(stream, _): &(Stream, Session)| {
+            said || stream.time_left(now).is_some_and(|left| left.is_zero())
+        };
+        if !self.served.as_ref().is_some_and(due) {
+            return;
+        }
+        for _ in 0..16 {
+            let Some((stream, _)) = &mut self.served else { return };
+            match stream.read(now) {
+                Ok(None) => return,
+                Ok(Some(message)) => self.serve(message),
+                Err(e) => return self.lost(&e),
+            }
+        }
+    }
+
+    fn serve(&mut self, message: Message) {
+        let Some((stream, session)) = &mut self.served else { return };
+        let number = message.header.number;
+        let outcome = session.handle(message);
+        let sent = outcome.reply.map_or(Ok(()), |reply| {
+            let fd = reply.fd.as_ref().map(AsFd::as_fd);
+            stream.write(&reply.encode(number), fd, self.waker.fd())
+        });
+        if let Door::Connect(_, wait) = &mut self.door {
+            *wait = RETRY.0;
+        }
+        if let Some(refusal) = &outcome.refusal {
+            self.complain(&chain(refusal));
+        }
+        match sent {
+            Err(e) => self.lost(&e),
+            Ok(()) if outcome.hang_up => self.hang_up(),
+            Ok(()) => {
+                self.note();
+                (self.changed)();
+            }
+        }
+    }
+
+    /// The connection failed, or ended.
+    fn lost(&mut self, error: &StreamError) {
+        match error {
+            StreamError::Closed => log::info!("{}: {error}", self.complaints.who()),
+            StreamError::Stopping => {}
+            StreamError::Io(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
+            StreamError::Io(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+            _ => {
+                self.port.counters().faults.add_shared(1);
+                self.complain(&chain(error));
+            }
+        }
+        self.hang_up();
+    }
+
+    /// Ends the connection: rings stopped, memory unmapped, descriptors closed, in this order.
+    fn hang_up(&mut self) {
+        if self.served.take().is_none() {
+            return;
+        }
+        if let Door::Connect(_, wait) = &mut self.door {
+            self.pause = Some(Instant::now() + back_off(wait));
+        }
+        self.note();
+        (self.changed)();
+    }
+
+    fn complain(&mut self, what: &dyn std::fmt::Display) {
+        self.complaints.say(Instant::now(), what);
+    }
+
+    /// Writes down how things stand, for [`VhostUser::details`].
+    fn note(&self) {
+        let mut list = Details::new();
+        let state = match (&self.served, self.trouble) {
+            (None, _) => "waiting for a front end".to_owned(),
+            (Some(_), Some(trouble)) => format!("stopped: {trouble}"),
+            (Some(_), None) if self.port.is_up() => "up".to_owned(),
+            (Some(_), None) => "connected".to_owned(),
+        };
+        list.push(("state", state));
+        if let Some((_, session)) = &self.served {
+            list.extend(session.details());
+        }
+        *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
+    }
+}
+
+/// The pause to make now; the next is twice as long, up to a bound.
+fn back_off(wait: &mut Duration) -> Duration {
+    let now = *wait;
+    *wait = (now * 2).min(RETRY.1);
+    now
+}

@@ -1,0 +1,457 @@
+//! One connection's state, and what each request does to it. Knows nothing of sockets, so that a fuzzer can be
+//! the front end.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vmlan_frame::{Counters, Mac, Port};
+use vmlan_nic::virtio::feature;
+use vmlan_ram::Map;
+
+use super::eventfd;
+use super::inflight::{self, InflightRegion};
+use super::memory::{self, Memory};
+use super::port::VhostUserPort;
+use super::ring::{self, Context, RingTable};
+use super::wire::{Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, RingAddr, protocol};
+
+/// Feature bits of vhost itself.
+const F_LOG_ALL: u64 = 1 << 26;
+const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// Features that the front end answers for, and takes from the guest only if the back end has them too: the
+/// control queue and what goes over it, announcing, link state, MTU.
+const FRONT_END: u64 = feature::MTU | feature::STATUS | feature::MQ | CTRL_VQ | GUEST_ANNOUNCE;
+const CTRL_VQ: u64 = 1 << 17;
+const GUEST_ANNOUNCE: u64 = 1 << 21;
+
+/// The virtio features offered. Constant: a guest keeps what it negotiated over our restarts, so they must never
+/// depend on anything (VPP-536, Snabb #932).
+pub const FEATURES: u64 = feature::DATA_PATH | FRONT_END | F_LOG_ALL | F_PROTOCOL_FEATURES;
+
+/// Smallest MTU of IPv4 (RFC 791), and the largest that a frame here can carry.
+const MTU: std::ops::RangeInclusive<u64> = 68..=9216;
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A request that we do not know, or did not offer.
+    #[error("request {0} is not supported")]
+    Unknown(u32),
+    /// A body of a length this request cannot have.
+    #[error("{} with a body of {size} bytes", request.name())]
+    BodySize {
+        /// The request.
+        request: Request,
+        /// Bytes that came.
+        size: usize,
+    },
+    /// Too many descriptors, or too few.
+    #[error("{} with {count} descriptors", request.name())]
+    FdCount {
+        /// The request.
+        request: Request,
+        /// Descriptors that came.
+        count: usize,
+    },
+    /// A request that needs a protocol feature that was not negotiated.
+    #[error("{} without its protocol feature", .0.name())]
+    NotNegotiated(Request),
+    /// Bits that were not offered.
+    #[error("features {0:#x} were not offered")]
+    Features(u64),
+    /// Features changed under a running ring.
+    #[error("features changed while rings are started")]
+    RingsStarted,
+    /// A count that does not fit what came.
+    #[error("a memory table of {regions} regions with {fds} descriptors and {size} bytes")]
+    Table {
+        /// Regions announced.
+        regions: u32,
+        /// Descriptors that came.
+        fds: usize,
+        /// Bytes that came.
+        size: usize,
+    },
+    /// No such MTU.
+    #[error("an MTU of {0}")]
+    Mtu(u64),
+    /// No such status.
+    #[error("a device status of {0:#x}")]
+    Status(u64),
+    /// The memory or the log.
+    #[error("{} failed", request.name())]
+    Memory {
+        /// The request.
+        request: Request,
+        /// Why.
+        #[source]
+        source: memory::Error,
+    },
+    /// A ring.
+    #[error("{} failed", request.name())]
+    Ring {
+        /// The request.
+        request: Request,
+        /// Why.
+        #[source]
+        source: ring::Error,
+    },
+    /// The inflight region.
+    #[error("the inflight region was refused")]
+    Inflight(#[from] inflight::Error),
+    /// A descriptor.
+    #[error("a descriptor is of no use")]
+    EventFd(#[from] eventfd::Error),
+}
+
+/// What to do after a request.
+#[derive(Debug)]
+pub struct Outcome {
+    /// To send back.
+    pub reply: Option<Reply>,
+    /// To log.
+    pub refusal: Option<Refusal>,
+    /// The front end cannot know that it was refused, and would go on as if all were well: hang up.
+    pub hang_up: bool,
+}
+
+/// One connection.
+pub struct Session {
+    port: Arc<VhostUserPort>,
+    rings: RingTable,
+    /// Queue pairs to announce.
+    queues: u16,
+    features: u64,
+    protocol: u64,
+    memory: Memory,
+    inflight: Option<InflightRegion>,
+    mtu: Option<u64>,
+    status: u64,
+}
+
+impl Session {
+    /// A front end has connected to `port`, which has `queues` pairs of queues.
+    ///
+    /// GET_QUEUE_NUM has two readings: pairs for QEMU, rings for Cloud Hypervisor. So the answer is the number of
+    /// rings, and as many pairs are allowed.
+    #[must_use]
+    pub fn new(port: Arc<VhostUserPort>, queues: u16) -> Self {
+        let queues = queues.clamp(1, super::MAX_PAIRS);
+        port.both().reset();
+        Self {
+            rings: RingTable::new(usize::from(queues) * 4),
+            port,
+            queues,
+            features: 0,
+            protocol: 0,
+            memory: Memory::default(),
+            inflight: None,
+            mtu: None,
+            status: 0,
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        self.port.counters()
+    }
+
+    /// Handles one request. Descriptors that nobody takes are closed with the message.
+    pub fn handle(&mut self, message: Message) -> Outcome {
+        let (need_reply, number) = (message.header.need_reply, message.header.number);
+        let request = Request::from_number(number);
+        let result = match request {
+            Some(request) => self.dispatch(request, message),
+            None => Err(Refusal::Unknown(number)),
+        };
+        let acks = need_reply && self.protocol & protocol::REPLY_ACK != 0;
+        let has_reply = request.is_some_and(Request::has_reply);
+        match result {
+            Ok(reply) => {
+                let reply = reply.or_else(|| acks.then(|| Reply::u64(0)));
+                Outcome { reply, refusal: None, hang_up: false }
+            }
+            Err(refusal) => {
+                self.counters().faults.add_shared(1);
+                let reply = (acks && !has_reply).then(|| Reply::u64(1));
+                let hang_up = reply.is_none() && request.is_some();
+                Outcome { reply, refusal: Some(refusal), hang_up }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, request: Request, message: Message) -> Result<Option<Reply>, Refusal> {
+        let (sizes, counts) = request.limits();
+        let (size, count) = (message.body.len(), message.fds.len());
+        if !sizes.contains(&size) {
+            return Err(Refusal::BodySize { request, size });
+        }
+        if !counts.contains(&count) {
+            return Err(Refusal::FdCount { request, count });
+        }
+        if self.protocol & needed(request) != needed(request) {
+            return Err(Refusal::NotNegotiated(request));
+        }
+        let body = Body(&message.body);
+        if let Some(reply) = self.get(request, body)? {
+            return Ok(Some(reply));
+        }
+        match request {
+            Request::SetVringNum
+            | Request::SetVringBase
+            | Request::SetVringAddr
+            | Request::SetVringKick
+            | Request::SetVringCall
+            | Request::SetVringErr
+            | Request::SetVringEnable => self.set_ring(request, body, message.fds)?,
+            Request::SetMemTable | Request::AddMemReg | Request::RemMemReg | Request::SetLogBase => {
+                self.set_memory(request, body, message.fds)?;
+                // The specification wants a 64-bit answer to this one; QEMU reads any.
+                return Ok((request == Request::SetLogBase).then(|| Reply::u64(0)));
+            }
+            _ => self.set_device(request, body, message.fds)?,
+        }
+        Ok(None)
+    }
+
+    /// Requests that answer; `None` for the others.
+    fn get(&mut self, request: Request, body: Body<'_>) -> Result<Option<Reply>, Refusal> {
+        let value = match request {
+            Request::GetFeatures => FEATURES,
+            Request::GetProtocolFeatures => protocol::OFFERED,
+            Request::GetQueueNum => u64::from(self.queues) * 2,
+            Request::GetMaxMemSlots => Map::MAX_REGIONS as u64,
+            Request::GetStatus => self.status,
+            Request::GetVringBase => return self.get_base(body).map(Some),
+            Request::GetInflightFd => return self.get_inflight(body).map(Some),
+            _ => return Ok(None),
+        };
+        Ok(Some(Reply::u64(value)))
+    }
+
+    fn context(&mut self) -> (&mut RingTable, Context<'_>) {
+        (&mut self.rings, Context { port: &self.port, inflight: self.inflight.as_ref() })
+    }
+
+    fn get_base(&mut self, body: Body<'_>) -> Result<Reply, Refusal> {
+        let index = body.u32(0);
+        let (rings, cx) = self.context();
+        let base = rings
+            .stop(&cx, index)
+            .map_err(|source| Refusal::Ring { request: Request::GetVringBase, source })?;
+        let mut bytes = index.to_ne_bytes().to_vec();
+        bytes.extend(u32::from(base).to_ne_bytes());
+        Ok(Reply { body: bytes, fd: None })
+    }
+
+    fn get_inflight(&mut self, body: Body<'_>) -> Result<Reply, Refusal> {
+        let (desc, fd) = inflight::create(InflightDesc::parse(body), self.rings.len())?;
+        Ok(Reply { body: desc.encode(body.0.len()), fd: Some(fd) })
+    }
+
+    fn set_ring(
+        &mut self,
+        request: Request,
+        body: Body<'_>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let (index, value) = (body.u32(0), body.u32(4));
+        let fd = match request {
+            Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
+                ring_fd(request, body, fds)?
+            }
+            _ => None,
+        };
+        let named = index & 0xff;
+        let (rings, cx) = self.context();
+        match request {
+            Request::SetVringNum => rings.set_size(&cx, index, value),
+            Request::SetVringBase => rings.set_base(&cx, index, value),
+            Request::SetVringEnable => rings.enable(&cx, index, value != 0),
+            Request::SetVringKick => rings.set_kick(&cx, named, fd),
+            Request::SetVringCall => rings.set_call(&cx, named, fd),
+            Request::SetVringErr => rings.set_err(named, fd),
+            _ => {
+                let (index, addr) = RingAddr::parse(body);
+                rings.set_addr(&cx, index, addr)
+            }
+        }
+        .map_err(|source| Refusal::Ring { request, source })
+    }
+
+    fn set_memory(
+        &mut self,
+        request: Request,
+        body: Body<'_>,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let wrap = |source| Refusal::Memory { request, source };
+        match (request, fds.pop()) {
+            (Request::SetMemTable, last) => {
+                fds.extend(last);
+                let regions = table(body, fds)?.into_iter();
+                let regions: Result<Vec<_>, _> = regions.map(|(d, fd)| Memory::region(d, fd)).collect();
+                self.memory.replace(regions.map_err(wrap)?).map_err(wrap)?;
+            }
+            (Request::AddMemReg, Some(fd)) => {
+                let region = Memory::region(RegionDesc::parse(body, 8), fd).map_err(wrap)?;
+                self.memory.add(region).map_err(wrap)?;
+            }
+            (Request::SetLogBase, Some(fd)) => {
+                self.memory.set_log(fd, body.u64(8), body.u64(0)).map_err(wrap)?;
+            }
+            _ => self.memory.remove(RegionDesc::parse(body, 8)).map_err(wrap)?,
+        }
+        self.remap().map_err(wrap)
+    }
+
+    /// Puts the memory as it now is under the rings. When this returns, the map before is gone.
+    fn remap(&mut self) -> Result<(), memory::Error> {
+        let map = self.memory.snapshot(self.features & F_LOG_ALL != 0)?;
+        self.port.both().set_map(&map);
+        let (rings, cx) = self.context();
+        rings.settle_all(&cx);
+        Ok(())
+    }
+
+    fn set_device(
+        &mut self,
+        request: Request,
+        body: Body<'_>,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let value = body.u64(0);
+        match request {
+            Request::SetFeatures => return self.set_features(value),
+            Request::SetProtocolFeatures if value & !protocol::OFFERED != 0 => {
+                return Err(Refusal::Features(value & !protocol::OFFERED));
+            }
+            Request::SetProtocolFeatures => self.protocol = value,
+            Request::SendRarp => self.port.announce(Mac::new(body.mac(0))),
+            Request::NetSetMtu if !MTU.contains(&value) => return Err(Refusal::Mtu(value)),
+            Request::NetSetMtu => self.mtu = Some(value),
+            Request::SetStatus if value > 0xff => return Err(Refusal::Status(value)),
+            Request::SetStatus => {
+                self.status = value;
+                if value == 0 {
+                    self.rings.reset(&self.port);
+                }
+            }
+            Request::ResetDevice => self.reset(),
+            Request::SetInflightFd => return self.set_inflight(body, fds.pop()),
+            // SET_OWNER, RESET_OWNER ("no longer used") and SET_LOG_FD ask nothing of us.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+        if features & !FEATURES != 0 {
+            return Err(Refusal::Features(features & !FEATURES));
+        }
+        let changed = self.features ^ features;
+        if changed & !F_LOG_ALL != 0 {
+            if self.rings.any_started(&self.port) {
+                return Err(Refusal::RingsStarted);
+            }
+            self.port.both().set_features(features);
+        }
+        self.features = features;
+        self.rings.set_always_enabled(&self.port, features & F_PROTOCOL_FEATURES == 0);
+        if changed & F_LOG_ALL != 0 {
+            let request = Request::SetFeatures;
+            self.remap().map_err(|source| Refusal::Memory { request, source })?;
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.rings.reset(&self.port);
+        self.features = 0;
+        self.status = 0;
+        self.inflight = None;
+        self.port.both().set_features(0);
+    }
+
+    fn set_inflight(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<(), Refusal> {
+        let Some(fd) = fd else { return Ok(()) };
+        if self.rings.any_started(&self.port) {
+            return Err(Refusal::RingsStarted);
+        }
+        let desc = InflightDesc::parse(body);
+        self.inflight = Some(InflightRegion::new(desc, fd, self.rings.len())?);
+        Ok(())
+    }
+
+    /// Tells the front end that a ring broke.
+    pub fn raise_err(&self) {
+        self.rings.raise_err();
+    }
+
+    /// For `port list`.
+    #[must_use]
+    pub fn details(&self) -> Vec<(&'static str, String)> {
+        let (rx, tx) = self.rings.live();
+        let mut list = vec![
+            ("features", format!("{:#x}", self.features)),
+            ("protocol-features", format!("{:#x}", self.protocol)),
+            ("queues", format!("{rx} receive, {tx} transmit")),
+            ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
+        ];
+        list.extend(self.mtu.map(|mtu| ("mtu", mtu.to_string())));
+        if self.memory.has_log() && self.features & F_LOG_ALL != 0 {
+            list.push(("migrating", "yes".to_owned()));
+        }
+        list
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.port.set_bells(Vec::new());
+        self.port.both().reset();
+    }
+}
+
+/// The protocol feature that a request belongs to.
+fn needed(request: Request) -> u64 {
+    match request {
+        Request::GetQueueNum => protocol::MQ,
+        Request::SendRarp => protocol::RARP,
+        Request::NetSetMtu => protocol::NET_MTU,
+        Request::SetLogBase => protocol::LOG_SHMFD,
+        Request::GetInflightFd | Request::SetInflightFd => protocol::INFLIGHT_SHMFD,
+        Request::ResetDevice => protocol::RESET_DEVICE,
+        Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => {
+            protocol::CONFIGURE_MEM_SLOTS
+        }
+        Request::SetStatus | Request::GetStatus => protocol::STATUS,
+        _ => 0,
+    }
+}
+
+/// The descriptor of SET_VRING_KICK, CALL or ERR: there is one exactly if bit 8 of the body is clear, and the rest of
+/// the body must be the ring's number.
+fn ring_fd(
+    request: Request,
+    body: Body<'_>,
+    mut fds: Vec<OwnedFd>,
+) -> Result<Option<OwnedFd>, Refusal> {
+    let value = body.u64(0);
+    let count = fds.len();
+    if value > (NO_FD | 0xff) || (value & NO_FD == 0) != (count == 1) {
+        return Err(Refusal::FdCount { request, count });
+    }
+    Ok(fds.pop())
+}
+
+/// The regions of SET_MEM_TABLE, each with its descriptor.
+fn table(body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionDesc, OwnedFd)>, Refusal> {
+    let (regions, size) = (body.u32(0), body.0.len());
+    let count = usize::try_from(regions).unwrap_or(usize::MAX);
+    if count != fds.len() || count > super::wire::MAX_TABLE || size != 8 + 32 * count {
+        return Err(Refusal::Table { regions, fds: fds.len(), size });
+    }
+    let parse = |(i, fd)| (RegionDesc::parse(body, 8 + 32 * i), fd);
+    Ok(fds.into_iter().enumerate().map(parse).collect())
+}

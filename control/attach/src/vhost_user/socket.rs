@@ -1,0 +1,158 @@
+//! The socket file: made, replaced, removed.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Config;
+use crate::sys;
+
+/// Connections that may wait. Only one is served; the others are told so by being closed.
+const BACKLOG: i32 = 8;
+
+/// Permission bits when only a group was asked for: its members may connect.
+const GROUP_MODE: u32 = 0o660;
+
+/// Why there is no socket to listen on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file that is no socket lies there, and may be somebody's data.
+    #[error("`{}` exists and is no socket: remove it or choose another path", .0.display())]
+    InTheWay(PathBuf),
+    /// Another program listens there.
+    #[error("another process listens on `{}`: stop it or choose another path", .0.display())]
+    InUse(PathBuf),
+    /// No such group on this machine.
+    #[error("there is no group `{0}`: name one of /etc/group or give its number")]
+    NoGroup(String),
+    /// A system call failed.
+    #[error("cannot {what} `{}`", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+/// A listening socket and its file, which is removed on drop if it is still ours.
+#[derive(Debug)]
+pub struct Listener {
+    sock: UnixListener,
+    path: PathBuf,
+    /// Device and inode: somebody else may have put a file of their own in its place.
+    id: (u64, u64),
+}
+
+impl Listener {
+    /// Listens on `config.path`. The file appears whole: with its permissions set and somebody listening.
+    ///
+    /// # Errors
+    /// [`Error`], naming the path.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let path = &config.path;
+        check_free(path)?;
+        let temp = temp_name(path);
+        let sock = sys::unix_socket().map_err(failed("make a socket for", path))?;
+        sys::bind(sock.as_fd(), &temp).map_err(failed("make the socket", &temp))?;
+        let made = finish(&sock, &temp, config);
+        if made.is_err() {
+            let _ = fs::remove_file(&temp);
+        }
+        Ok(Self { sock: sock.into(), path: path.clone(), id: made? })
+    }
+
+    /// The next connection, if there is one.
+    ///
+    /// # Errors
+    /// That of `accept`: `WouldBlock`, or EMFILE, after which the caller must pause.
+    pub fn accept(&self) -> io::Result<OwnedFd> {
+        self.sock.accept().map(|(stream, _)| stream.into())
+    }
+
+    /// The socket, to poll.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.sock.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A socket on which nobody listens is a leftover, and may be replaced; anything else may not.
+fn check_free(path: &Path) -> Result<(), Error> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed("look at", path))?,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(Error::InTheWay(path.to_owned()));
+    }
+    match dial(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        // EAGAIN: a listener whose backlog is full. EPROTOTYPE: a socket of another kind.
+        Ok(_) => Err(Error::InUse(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(Error::InUse(path.to_owned())),
+        Err(e) => Err(failed("look who listens on", path)(e)),
+    }
+}
+
+/// Permissions, then listening, then the name that others know.
+fn finish(sock: &OwnedFd, temp: &Path, config: &Config) -> Result<(u64, u64), Error> {
+    if let Some(group) = &config.group {
+        chown(temp, None, Some(group_id(group)?)).map_err(failed("set the group of", &config.path))?;
+    }
+    if let Some(mode) = config.mode.or(config.group.is_some().then_some(GROUP_MODE)) {
+        let mode = fs::Permissions::from_mode(mode & 0o777);
+        fs::set_permissions(temp, mode).map_err(failed("set the mode of", &config.path))?;
+    }
+    sys::listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", &config.path))?;
+    let meta = fs::symlink_metadata(temp).map_err(failed("look at", temp))?;
+    fs::rename(temp, &config.path).map_err(failed("make the socket", &config.path))?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// A name beside `path`, no longer than it needs to be: the limit is 107 bytes.
+fn temp_name(path: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{:x}.{n:x}", std::process::id()))
+}
+
+fn group_id(group: &str) -> Result<u32, Error> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let text = fs::read_to_string("/etc/group").unwrap_or_default();
+    let mut lines = text.lines().map(|line| line.split(':'));
+    let id = lines.find_map(|mut f| (f.next() == Some(group)).then(|| f.nth(1)?.parse().ok())?);
+    id.ok_or_else(|| Error::NoGroup(group.to_owned()))
+}
+
+/// Connects to whoever listens on `path`, without waiting.
+///
+/// # Errors
+/// That of `connect`.
+pub fn dial(path: &Path) -> io::Result<OwnedFd> {
+    let sock = sys::unix_socket()?;
+    sys::connect(sock.as_fd(), path)?;
+    Ok(sock)
+}

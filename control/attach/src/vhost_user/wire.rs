@@ -1,0 +1,346 @@
+//! Messages as bytes: header, requests, and what each request may carry.
+//!
+//! From QEMU's `docs/interop/vhost-user.rst`, which names every item here. All integers are in host order.
+//! The sizes and descriptor counts in [`Request::limits`] are checked before a request is looked at, so that
+//! no handler meets a body that is too short or a descriptor it does not expect (`reliability.md` rows 71, 78).
+
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+
+/// Bytes of a header: request, flags, size.
+pub const HEADER: usize = 12;
+/// Longest body taken. The longest valid one (SET_MEM_TABLE with 8 regions) has 264 bytes.
+pub const MAX_BODY: usize = 4096;
+/// Regions of one SET_MEM_TABLE ("Memory regions description": at most 8).
+pub const MAX_TABLE: usize = 8;
+
+/// Bits 0 and 1 of the flags: the protocol's version.
+const VERSION_MASK: u32 = 3;
+const VERSION: u32 = 1;
+/// This message is a reply.
+const REPLY: u32 = 1 << 2;
+/// The sender wants a reply (with REPLY_ACK).
+const NEED_REPLY: u32 = 1 << 3;
+
+/// Bit of SET_VRING_KICK, CALL, ERR that says no descriptor comes along; the low 8 bits are the ring.
+pub const NO_FD: u64 = 1 << 8;
+
+/// Protocol features.
+pub mod protocol {
+    #![allow(missing_docs)] // Named as in the specification.
+    pub const MQ: u64 = 1 << 0;
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    pub const RARP: u64 = 1 << 2;
+    pub const REPLY_ACK: u64 = 1 << 3;
+    pub const NET_MTU: u64 = 1 << 4;
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
+
+    /// What we offer. Constant: a restarted switch must offer what the one before it did.
+    pub const OFFERED: u64 = MQ
+        | LOG_SHMFD
+        | RARP
+        | REPLY_ACK
+        | NET_MTU
+        | INFLIGHT_SHMFD
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
+}
+
+macro_rules! requests {
+    ($($name:ident = $number:literal $text:literal body $body:expr, fds $fds:expr;)*) => {
+        /// A request we know.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // Named as in the specification.
+        pub enum Request { $($name,)* }
+
+        impl Request {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// From its number on the wire.
+            #[must_use]
+            pub fn from_number(number: u32) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)* _ => None }
+            }
+
+            /// Its number on the wire.
+            #[must_use]
+            pub fn number(self) -> u32 {
+                match self { $(Self::$name => $number,)* }
+            }
+
+            /// Its name in the specification.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// Bytes its body may have, and descriptors that may come along.
+            #[must_use]
+            pub fn limits(self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
+                match self { $(Self::$name => ($body, $fds),)* }
+            }
+        }
+    };
+}
+
+requests! {
+    GetFeatures = 1 "GET_FEATURES" body 0..=0, fds 0..=0;
+    SetFeatures = 2 "SET_FEATURES" body 8..=8, fds 0..=0;
+    SetOwner = 3 "SET_OWNER" body 0..=0, fds 0..=0;
+    ResetOwner = 4 "RESET_OWNER" body 0..=0, fds 0..=0;
+    SetMemTable = 5 "SET_MEM_TABLE" body 8..=8 + 32 * MAX_TABLE, fds 0..=MAX_TABLE;
+    SetLogBase = 6 "SET_LOG_BASE" body 16..=16, fds 1..=1;
+    SetLogFd = 7 "SET_LOG_FD" body 0..=8, fds 0..=1;
+    SetVringNum = 8 "SET_VRING_NUM" body 8..=8, fds 0..=0;
+    SetVringAddr = 9 "SET_VRING_ADDR" body 40..=40, fds 0..=0;
+    SetVringBase = 10 "SET_VRING_BASE" body 8..=8, fds 0..=0;
+    GetVringBase = 11 "GET_VRING_BASE" body 8..=8, fds 0..=0;
+    SetVringKick = 12 "SET_VRING_KICK" body 8..=8, fds 0..=1;
+    SetVringCall = 13 "SET_VRING_CALL" body 8..=8, fds 0..=1;
+    SetVringErr = 14 "SET_VRING_ERR" body 8..=8, fds 0..=1;
+    GetProtocolFeatures = 15 "GET_PROTOCOL_FEATURES" body 0..=0, fds 0..=0;
+    SetProtocolFeatures = 16 "SET_PROTOCOL_FEATURES" body 8..=8, fds 0..=0;
+    GetQueueNum = 17 "GET_QUEUE_NUM" body 0..=0, fds 0..=0;
+    SetVringEnable = 18 "SET_VRING_ENABLE" body 8..=8, fds 0..=0;
+    SendRarp = 19 "SEND_RARP" body 8..=8, fds 0..=0;
+    NetSetMtu = 20 "NET_SET_MTU" body 8..=8, fds 0..=0;
+    // 20 bytes in the specification; C front ends send their struct, padded to 24.
+    GetInflightFd = 31 "GET_INFLIGHT_FD" body 20..=24, fds 0..=0;
+    SetInflightFd = 32 "SET_INFLIGHT_FD" body 20..=24, fds 1..=1;
+    ResetDevice = 34 "RESET_DEVICE" body 0..=0, fds 0..=0;
+    GetMaxMemSlots = 36 "GET_MAX_MEM_SLOTS" body 0..=0, fds 0..=0;
+    AddMemReg = 37 "ADD_MEM_REG" body 40..=40, fds 1..=1;
+    // "Back-ends should accept a descriptor here, and close it."
+    RemMemReg = 38 "REM_MEM_REG" body 40..=40, fds 0..=1;
+    SetStatus = 39 "SET_STATUS" body 8..=8, fds 0..=0;
+    GetStatus = 40 "GET_STATUS" body 0..=0, fds 0..=0;
+}
+
+impl Request {
+    /// The front end waits for an answer of the request's own kind, asked for or not.
+    #[must_use]
+    pub fn has_reply(self) -> bool {
+        matches!(
+            self,
+            Self::GetFeatures
+                | Self::SetLogBase
+                | Self::GetVringBase
+                | Self::GetProtocolFeatures
+                | Self::GetQueueNum
+                | Self::GetInflightFd
+                | Self::GetMaxMemSlots
+                | Self::GetStatus
+        )
+    }
+}
+
+/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Another version of the protocol, or a reply where a request belongs.
+    #[error("flags {0:#x} are not those of a request of version 1")]
+    Flags(u32),
+    /// The body does not fit.
+    #[error("a body of {0} bytes is longer than any request's")]
+    Oversize(u32),
+}
+
+/// A checked header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The request's number, known to us or not.
+    pub number: u32,
+    /// Bytes that follow; at most [`MAX_BODY`].
+    pub size: usize,
+    /// The front end asks for an answer.
+    pub need_reply: bool,
+}
+
+impl Header {
+    /// Parses the 12 bytes a message starts with.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the connection cannot go on.
+    pub fn parse(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
+        let body = Body(bytes);
+        let (number, flags, size) = (body.u32(0), body.u32(4), body.u32(8));
+        if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
+            return Err(Malformed::Flags(flags));
+        }
+        match usize::try_from(size) {
+            Ok(n) if n <= MAX_BODY => {
+                Ok(Self { number, size: n, need_reply: flags & NEED_REPLY != 0 })
+            }
+            _ => Err(Malformed::Oversize(size)),
+        }
+    }
+}
+
+/// One whole message from a front end.
+#[derive(Debug)]
+pub struct Message {
+    /// Its header.
+    pub header: Header,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// What came along. Dropped, so closed, unless a handler takes it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What goes back.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The body.
+    pub body: Vec<u8>,
+    /// A descriptor to send along.
+    pub fd: Option<OwnedFd>,
+}
+
+impl Reply {
+    /// A 64-bit answer.
+    #[must_use]
+    pub fn u64(value: u64) -> Self {
+        Self { body: value.to_ne_bytes().to_vec(), fd: None }
+    }
+
+    /// The answer as it goes over the wire.
+    #[must_use]
+    pub fn encode(&self, number: u32) -> Vec<u8> {
+        let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(HEADER + self.body.len());
+        for word in [number, VERSION | REPLY, size] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(&self.body);
+        bytes
+    }
+}
+
+/// A body, read by offset. What lies outside reads as 0: lengths were checked before.
+#[derive(Clone, Copy)]
+pub struct Body<'a>(pub &'a [u8]);
+
+impl Body<'_> {
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N])
+    }
+
+    /// 16 bits.
+    #[must_use]
+    pub fn u16(&self, at: usize) -> u16 {
+        u16::from_ne_bytes(self.array(at))
+    }
+
+    /// 32 bits.
+    #[must_use]
+    pub fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.array(at))
+    }
+
+    /// 64 bits.
+    #[must_use]
+    pub fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.array(at))
+    }
+
+    /// Six bytes as they are.
+    #[must_use]
+    pub fn mac(&self, at: usize) -> [u8; 6] {
+        self.array(at)
+    }
+}
+
+/// "Memory region description": where a run of guest memory is for the guest, for the VMM, and in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionDesc {
+    /// Guest-physical address.
+    pub gpa: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The VMM's address.
+    pub uva: u64,
+    /// Offset in the file.
+    pub offset: u64,
+}
+
+impl RegionDesc {
+    /// The 32 bytes at `at`.
+    #[must_use]
+    pub fn parse(body: Body<'_>, at: usize) -> Self {
+        Self {
+            gpa: body.u64(at),
+            size: body.u64(at + 8),
+            uva: body.u64(at + 16),
+            offset: body.u64(at + 24),
+        }
+    }
+}
+
+/// "Vring address description".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingAddr {
+    /// Descriptor table, as a user address like the next two.
+    pub desc: u64,
+    /// Used ring.
+    pub used: u64,
+    /// Avail ring.
+    pub avail: u64,
+    /// Guest address at which writes to the used ring are logged, if they are to be.
+    pub log: Option<u64>,
+}
+
+impl RingAddr {
+    /// `VHOST_VRING_F_LOG`
+    const LOG: u32 = 1;
+
+    /// Index, flags, then four addresses.
+    #[must_use]
+    pub fn parse(body: Body<'_>) -> (u32, Self) {
+        let log = (body.u32(4) & Self::LOG != 0).then(|| body.u64(32));
+        let (desc, used, avail) = (body.u64(8), body.u64(16), body.u64(24));
+        (body.u32(0), Self { desc, used, avail, log })
+    }
+}
+
+/// "Inflight description".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightDesc {
+    /// Bytes to map.
+    pub size: u64,
+    /// From this offset of the file.
+    pub offset: u64,
+    /// Rings it covers.
+    pub queues: u16,
+    /// Descriptors of each.
+    pub ring_size: u16,
+}
+
+impl InflightDesc {
+    /// From a body of 20 or 24 bytes.
+    #[must_use]
+    pub fn parse(body: Body<'_>) -> Self {
+        Self {
+            size: body.u64(0),
+            offset: body.u64(8),
+            queues: body.u16(16),
+            ring_size: body.u16(18),
+        }
+    }
+
+    /// As a body of `len` bytes, like the request's.
+    #[must_use]
+    pub fn encode(&self, len: usize) -> Vec<u8> {
+        let mut body = Vec::with_capacity(len);
+        body.extend(self.size.to_ne_bytes());
+        body.extend(self.offset.to_ne_bytes());
+        body.extend(self.queues.to_ne_bytes());
+        body.extend(self.ring_size.to_ne_bytes());
+        body.resize(len, 0);
+        body
+    }
+}
