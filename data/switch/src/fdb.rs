@@ -120,12 +120,17 @@ impl Fdb {
         }
     }
 
+    /// The keyed hash of an address: it names the two sets where the address may lie.
     #[inline]
-    fn sets_of(&self, mac: Mac) -> (&[AtomicU64], &[AtomicU64]) {
+    pub(crate) fn hash(&self, mac: Mac) -> u64 {
         let [a, b] = self.keys;
         let (low, high) = wide_mul(mac.bits() ^ a, b);
-        let hash = (low ^ high).rotate_left(17);
-        (self.set(hash), self.set(hash >> 32 ^ !hash << 7))
+        low ^ high
+    }
+
+    #[inline]
+    fn sets_of(&self, hash: u64) -> (&[AtomicU64], &[AtomicU64]) {
+        (self.set(hash), self.set(hash.rotate_left(32)))
     }
 
     #[inline]
@@ -144,17 +149,22 @@ impl Fdb {
 
     /// Fetches the set of an address that will be looked up soon.
     #[inline]
-    pub(crate) fn prefetch(&self, mac: Mac) {
-        if let Some(slot) = self.sets_of(mac).0.first() {
+    pub(crate) fn prefetch(&self, hash: u64) {
+        if let Some(slot) = self.set(hash).first() {
             vmlan_ram::prefetch(slot);
         }
     }
 
     /// The port behind which `mac` lives.
     #[must_use]
-    #[inline]
     pub fn lookup(&self, mac: Mac) -> Option<PortId> {
-        let (first, second) = self.sets_of(mac);
+        self.lookup_hashed(mac, self.hash(mac))
+    }
+
+    /// The same, with the hash computed before.
+    #[inline]
+    pub(crate) fn lookup_hashed(&self, mac: Mac, hash: u64) -> Option<PortId> {
+        let (first, second) = self.sets_of(hash);
         let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
         found.map(|(_, e)| port_of(e))
     }
@@ -162,7 +172,7 @@ impl Fdb {
     /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
     #[inline]
     pub(crate) fn learn(&self, mac: Mac, port: PortId) -> Learned {
-        let (first, second) = self.sets_of(mac);
+        let (first, second) = self.sets_of(self.hash(mac));
         let now = self.now.load(Ordering::Relaxed);
         let wanted = entry(mac, port, now);
         match Self::find(first, mac).or_else(|| Self::find(second, mac)) {
@@ -276,7 +286,7 @@ impl Fdb {
         }
         let wanted = entry(mac, port, 0) | STATIC;
         self.remove(mac);
-        let (first, second) = self.sets_of(mac);
+        let (first, second) = self.sets_of(self.hash(mac));
         let slots = || first.iter().chain(second).map(|s| (s, s.load(Ordering::Relaxed)));
         // Only where no slot is free does a learned address give way: it will be learned again.
         let free = slots().filter(|(_, e)| *e == 0);
@@ -297,7 +307,7 @@ impl Fdb {
 
     /// Forgets an address, pinned or learned; false if it was not known.
     pub fn remove(&self, mac: Mac) -> bool {
-        let (first, second) = self.sets_of(mac);
+        let (first, second) = self.sets_of(self.hash(mac));
         let mut found = false;
         while let Some((slot, e)) = Self::find(first, mac).or_else(|| Self::find(second, mac)) {
             found |= self.clear(slot, e);

@@ -13,9 +13,6 @@ use crate::fdb::Learned;
 use crate::finish::Finished;
 use crate::{MAX_PORTS, PortId, Switch, Table};
 
-/// How far ahead of the look-ups the forwarding table is prefetched, in frames.
-const AHEAD: usize = 8;
-
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breath {
@@ -47,6 +44,8 @@ struct State {
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
     ways: Vec<Way>,
+    /// Hashes of the destinations, from when their sets were prefetched.
+    hashes: Vec<u64>,
     finished: Finished,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
@@ -60,6 +59,7 @@ impl Forwarder {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
             ways: Vec::with_capacity(BATCH),
+            hashes: Vec::with_capacity(BATCH),
             finished: Finished::new(),
             blocked: Vec::with_capacity(MAX_PORTS),
         };
@@ -123,17 +123,17 @@ impl Sink for Pass<'_> {
 impl Pass<'_> {
     /// First pass: headers only. Frames of one stream follow each other, so the last answers are kept.
     fn classify(&mut self, batch: &mut Batch<'_>) {
+        self.prefetch(batch);
         self.state.ways.clear();
         let (mut last_dst, mut last_src) = (Mac::default(), Mac::default());
         let (mut way, mut source_ok) = (Way::Drop(Reason::BadSource), Ok(()));
         for i in 0..batch.len() {
-            self.prefetch(batch, i + AHEAD, last_dst);
             let (dst, src) = batch.macs(i);
             if src != last_src || i == 0 {
                 (last_src, source_ok) = (src, self.check_source(src));
             }
             if dst != last_dst || i == 0 {
-                (last_dst, way) = (dst, self.find_way(dst));
+                (last_dst, way) = (dst, self.find_way(dst, i));
             }
             let taken = source_ok.map_or_else(Way::Drop, |()| way);
             self.state.ways.push(taken);
@@ -141,13 +141,25 @@ impl Pass<'_> {
         }
     }
 
-    #[inline]
-    fn prefetch(&self, batch: &Batch<'_>, i: usize, last_dst: Mac) {
-        if i < batch.len() {
+    /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth it if
+    /// the batch looks like one stream. Hashes are kept for the look-ups.
+    fn prefetch(&mut self, batch: &Batch<'_>) {
+        let fdb = &self.switch.fdb;
+        self.state.hashes.clear();
+        let n = batch.len();
+        let first = batch.macs(0);
+        if first == batch.macs(n / 2) && first == batch.macs(n.saturating_sub(1)) {
+            return;
+        }
+        let mut last_src = Mac::default();
+        for i in 0..n {
             let (dst, src) = batch.macs(i);
-            if dst != last_dst {
-                self.switch.fdb.prefetch(dst);
-                self.switch.fdb.prefetch(src);
+            let hash = fdb.hash(dst);
+            fdb.prefetch(hash);
+            self.state.hashes.push(hash);
+            if src != last_src {
+                fdb.prefetch(fdb.hash(src));
+                last_src = src;
             }
         }
     }
@@ -162,11 +174,13 @@ impl Pass<'_> {
         }
     }
 
-    fn find_way(&self, dst: Mac) -> Way {
+    fn find_way(&self, dst: Mac, i: usize) -> Way {
         if dst.is_group() {
             return Way::Flood;
         }
-        match self.switch.fdb.lookup(dst) {
+        let fdb = &self.switch.fdb;
+        let hash = self.state.hashes.get(i).copied().unwrap_or_else(|| fdb.hash(dst));
+        match fdb.lookup_hashed(dst, hash) {
             Some(port) if port == self.source => Way::Drop(Reason::SamePort),
             Some(port) if self.table.get(port).is_some() => Way::To(port),
             _ => Way::Flood,
