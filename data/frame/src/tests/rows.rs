@@ -231,6 +231,9 @@ fn row_131_ip_length_shorter_than_its_headers() {
         let bytes = changed(&packet, 38, &[0, len]);
         assert!(!Headers::parse(&bytes[..HEAD], bytes.len()).parsed, "UDP {len}");
     }
+    // One byte more than the packet has, with padding behind it.
+    let bytes = [&changed(&packet, 38, &4009u16.to_be_bytes())[..], &[0; 9]].concat();
+    assert!(!Headers::parse(&bytes[..HEAD], bytes.len()).parsed, "UDP beyond its packet");
 }
 
 #[test]
