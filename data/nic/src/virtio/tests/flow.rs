@@ -12,7 +12,7 @@ use super::guest::*;
 fn frames_are_lent_and_their_buffers_given_back_in_order() {
     let mut b = Bench::<NetTx>::new(8, V1);
     for i in 0..5 {
-        b.guest.send(i, &frame(i as u8, 60 + 300 * usize::from(i)));
+        b.guest.send(i, &frame(i.to_le_bytes()[0], 60 + 300 * usize::from(i)));
     }
     let got = b.pulled();
     assert_eq!(got, (0..5).map(|i| frame(i, 60 + 300 * usize::from(i))).collect::<Vec<_>>());
@@ -108,7 +108,7 @@ fn buffers_may_cross_regions() {
 fn held_frames_are_lent_again_and_nothing_twice() {
     let mut b = Bench::<NetTx>::new(8, V1);
     for i in 0..6 {
-        b.guest.send(i, &frame(i as u8, 60));
+        b.guest.send(i, &frame(i.to_le_bytes()[0], 60));
     }
     let mut bin = Bin { hold: vec![2, 4], ..Bin::default() };
     assert_eq!(b.pull(&mut bin), 4);
@@ -315,7 +315,7 @@ fn flows_stay_on_their_queue() {
 fn a_killed_switch_goes_on_at_the_used_index() {
     let mut b = Bench::<NetTx>::new(8, V1);
     for i in 0..3 {
-        b.guest.send(i, &frame(i as u8, 60));
+        b.guest.send(i, &frame(i.to_le_bytes()[0], 60));
     }
     b.pulled();
     b.guest.used();
