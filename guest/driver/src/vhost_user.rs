@@ -3,6 +3,9 @@
 //! All integers on the wire are in host order. Requests whose success matters ask for a reply when REPLY_ACK was
 //! negotiated. Every wait is bounded by [`REPLY_TIMEOUT`].
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -54,7 +54,7 @@ struct Engine<'a> {
     idle_since: Option<u64>,
     next_report: u64,
     reported: (u64, Counts, QueueStats),
-    min_space: u16,
+    min_space: Option<u16>,
     /// The next number expected from each queue of the sender.
     expected: Box<[u64; 256]>,
     scratch: Box<[u8]>,
@@ -104,7 +104,7 @@ impl<'a> Engine<'a> {
             idle_since: None,
             next_report: nanos(options.report_every),
             reported: Default::default(),
-            min_space: u16::MAX,
+            min_space: None,
             expected: Box::new([0; 256]),
             scratch: vec![0; 1 << 17].into(),
             waiting: None,
@@ -270,7 +270,7 @@ impl<'a> Engine<'a> {
             bytes: self.counts.bytes - old.bytes,
             micros: (now - then) / 1000,
             batches: self.counts.batches - old.batches,
-            min_space: std::mem::replace(&mut self.min_space, u16::MAX),
+            min_space: std::mem::take(&mut self.min_space).unwrap_or(0),
             doorbells: totals.doorbells - queues.doorbells,
             interrupts: totals.interrupts - queues.interrupts,
         }));

@@ -2,6 +2,9 @@ use std::sync::Arc;
 
 use super::*;
 
+/// Offset in the RAM, length, may the device write.
+type Piece = (usize, usize, bool);
+
 /// The device's side, written from virtio 1.2 section 2.7 alone: raw offsets, no code of the driver.
 pub(crate) struct Device {
     ram: Arc<Ram>,
@@ -47,8 +50,8 @@ impl Device {
         self.u16(self.places.avail + 2).wrapping_sub(self.avail_seen)
     }
 
-    /// The next available chain: its head and its (offset, length, writable) pieces.
-    pub(crate) fn pop(&mut self) -> Option<(u16, Vec<(usize, usize, bool)>)> {
+    /// The next available chain: its head and its pieces.
+    pub(crate) fn pop(&mut self) -> Option<(u16, Vec<Piece>)> {
         if self.waiting() == 0 {
             return None;
         }
@@ -74,7 +77,7 @@ impl Device {
         }
     }
 
-    pub(crate) fn put(&self, pieces: &[(usize, usize, bool)], mut bytes: &[u8]) {
+    pub(crate) fn put(&self, pieces: &[Piece], mut bytes: &[u8]) {
         for &(at, len, writable) in pieces {
             assert!(writable);
             let (now, rest) = bytes.split_at(len.min(bytes.len()));
@@ -84,7 +87,7 @@ impl Device {
         assert!(bytes.is_empty(), "the chain is too short");
     }
 
-    pub(crate) fn get(&self, pieces: &[(usize, usize, bool)]) -> Vec<u8> {
+    pub(crate) fn get(&self, pieces: &[Piece]) -> Vec<u8> {
         let mut all = Vec::new();
         for &(at, len, writable) in pieces {
             assert!(!writable);

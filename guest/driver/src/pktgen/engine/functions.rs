@@ -33,7 +33,7 @@ impl Engine<'_> {
             }
             let tx = &mut self.nic.pairs[n].tx;
             let free = tx.reap();
-            self.min_space = self.min_space.min(free);
+            self.min_space = Some(self.min_space.map_or(free, |least| least.min(free)));
             if free == 0 {
                 tx.count_full();
             }
@@ -82,7 +82,8 @@ impl Engine<'_> {
                 continue;
             }
             let frames = u32::try_from(rx.poll(&mut lane.batch, most)).unwrap_or(u32::MAX);
-            self.min_space = self.min_space.min(rx.outstanding());
+            let left = rx.outstanding();
+            self.min_space = Some(self.min_space.map_or(left, |least| least.min(left)));
             let bytes = lane.batch.frames().iter().map(|frame| frame.len as u64).sum();
             if self.options.verify {
                 for at in 0..frames as usize {
