@@ -103,7 +103,7 @@ pub fn send(
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
     if let Some(fd) = fd {
-        const LEN: u32 = size_of::<RawFd>() as u32;
+        const LEN: u32 = RawFd::BITS / 8;
         msg.msg_control = control.as_mut_ptr().cast();
         // SAFETY: computes only; one descriptor fits `control`, which has room for MAX_FDS.
         msg.msg_controllen = unsafe { libc::CMSG_SPACE(LEN) } as usize;
@@ -178,7 +178,7 @@ pub fn unix_socket() -> io::Result<OwnedFd> {
 fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: all zeros is a valid sockaddr_un.
     let mut addr: libc::sockaddr_un = unsafe { zeroed() };
-    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    addr.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() >= addr.sun_path.len() || bytes.is_empty() || bytes.contains(&0) {
         return Err(io::Error::new(
@@ -189,7 +189,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     for (to, from) in addr.sun_path.iter_mut().zip(bytes) {
         *to = from.cast_signed() as libc::c_char;
     }
-    Ok((addr, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+    Ok((addr, libc::socklen_t::try_from(size_of_val(&addr)).unwrap_or_default()))
 }
 
 /// Gives `sock` the file `path`, which must not exist.
