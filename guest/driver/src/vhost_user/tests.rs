@@ -10,7 +10,7 @@ type Arrived = (u32, u32, Vec<u8>, usize);
 
 fn read_request(socket: &UnixStream) -> Option<Arrived> {
     let mut header = [0; 12];
-    let (got, fds) = sys::recv_with_fds(socket.as_fd(), &mut header).unwrap();
+    let (got, fds) = sys::recv_with_fds(socket.as_fd(), &mut header).ok()?;
     if got == 0 {
         return None;
     }
