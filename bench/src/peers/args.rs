@@ -16,7 +16,7 @@ Examples:
 #[derive(Debug, Clone, Parser)]
 #[command(name = "peers", version, after_help = EXAMPLES)]
 pub struct Args {
-    /// Rounds; each measures every peer at every size, odd ones in reverse order.
+    /// Rounds; each measures every peer at every size, every other one in reverse order.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Length of the steady window, in seconds.

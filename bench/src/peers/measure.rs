@@ -18,6 +18,9 @@ const LEAST_RECEIVED: f64 = 0.9;
 /// How far the guest's and the switch's counters may be apart: they are not read at the same instant.
 const COUNTERS_APART: f64 = 0.05;
 
+/// CPU seconds per second that others may use before a cell counts as noisy.
+const QUIET: f64 = 0.1;
+
 /// What one cell has shown. Rates are for each second of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
@@ -39,6 +42,13 @@ pub struct Figures {
     pub frames_per_cpu_s: f64,
     /// Share of the frames sent that never came back.
     pub lost: f64,
+}
+
+impl Figures {
+    /// Whether others used enough CPU to disturb a polling thread.
+    pub fn noisy(&self) -> bool {
+        self.cpu_others > QUIET
+    }
 }
 
 /// Counters of both sides; each with its own time, as asking takes some.

@@ -28,7 +28,7 @@ fn row(report: &Report<'_>, peer: Peer, bytes: u32) -> Value {
     let skipped = report.skipped.iter().find(|(skipped, _)| *skipped == peer);
     value!({
         "name": peer.name(),
-        "guest": if peer == Peer::Vde { "native (vde loop)" } else { "native (DPDK virtio-user)" },
+        "guest": guest(peer),
         "frame_bytes": bytes,
         "frames_per_s": report.median(peer, bytes, |f| f.frames_per_s),
         "gbit_per_s": report.median(peer, bytes, |f| f.gbit_per_s),
@@ -41,6 +41,14 @@ fn row(report: &Report<'_>, peer: Peer, bytes: u32) -> Value {
     })
 }
 
+fn guest(peer: Peer) -> &'static str {
+    match peer {
+        Peer::OvsDpdk | Peer::Vmlan | Peer::Vhost => "native (DPDK virtio-user)",
+        Peer::Bridge => "native (DPDK net_tap)",
+        Peer::Vde => "native (loop on datagram sockets)",
+    }
+}
+
 fn round(cell: &Cell) -> Value {
     match &cell.figures {
         Ok(figures) => value!({ "round": cell.round, "figures": figures }),
@@ -49,6 +57,7 @@ fn round(cell: &Cell) -> Value {
 }
 
 fn ratio(ratio: &Ratio) -> Value {
-    let rounds: Vec<_> = ratio.rounds.iter().map(|(_, value)| value).collect();
-    value!({ "frame_bytes": ratio.bytes, "vmlan_to_ovs_dpdk": rounds, "median": ratio.median })
+    let rounds: Vec<_> = ratio.rounds.iter().map(|round| round.ratio).collect();
+    let noisy = ratio.rounds.iter().any(|round| round.noisy);
+    value!({ "frame_bytes": ratio.bytes, "vmlan_to_ovs_dpdk": rounds, "median": ratio.median, "noisy": noisy })
 }

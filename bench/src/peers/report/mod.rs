@@ -38,13 +38,25 @@ pub struct Report<'a> {
     pub skipped: Vec<(Peer, String)>,
 }
 
+/// vmlan against OVS-DPDK at one size in one round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoundRatio {
+    /// From 1.
+    pub round: u32,
+    /// Of frames per CPU second.
+    pub ratio: f64,
+    /// Others used the CPUs beside either of them. A polling switch goes on burning its core while its guest waits for
+    /// one, and a sleeping switch does not, so such a ratio flatters the latter.
+    pub noisy: bool,
+}
+
 /// vmlan against OVS-DPDK at one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
     /// Frame size without FCS.
     pub bytes: u32,
-    /// Round and ratio of frames per CPU second, where both have figures.
-    pub rounds: Vec<(u32, f64)>,
+    /// Those in which both have figures.
+    pub rounds: Vec<RoundRatio>,
     /// Of the rounds.
     pub median: f64,
 }
@@ -70,12 +82,15 @@ impl Report<'_> {
     pub fn ratio(&self, peer: Peer, bytes: u32) -> Option<Ratio> {
         let of = |peer, round| {
             let cell = self.row(peer, bytes).find(|cell| cell.round == round)?;
-            cell.figures.as_ref().ok().map(|figures| figures.frames_per_cpu_s)
+            cell.figures.as_ref().ok()
         };
-        let rounds: Vec<_> = (1..=self.args.rounds)
-            .filter_map(|round| Some((round, of(peer, round)? / of(Peer::OvsDpdk, round)?)))
-            .collect();
-        let median = median(&mut rounds.iter().map(|&(_, ratio)| ratio).collect::<Vec<_>>())?;
+        let rounds = (1..=self.args.rounds).filter_map(|round| {
+            let (ours, theirs) = (of(peer, round)?, of(Peer::OvsDpdk, round)?);
+            let ratio = ours.frames_per_cpu_s / theirs.frames_per_cpu_s;
+            Some(RoundRatio { round, ratio, noisy: ours.noisy() || theirs.noisy() })
+        });
+        let rounds: Vec<_> = rounds.collect();
+        let median = median(&mut rounds.iter().map(|round| round.ratio).collect::<Vec<_>>())?;
         Some(Ratio { bytes, rounds, median })
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt::{Result, Write as _};
 
 use super::super::Peer;
-use super::{Ratio, Report};
+use super::super::measure::Figures;
+use super::{Ratio, Report, RoundRatio};
 
 /// Goals for vmlan / OVS-DPDK, frames per CPU second (DESIGN section 9); never below 1 at other sizes.
 const GOALS: [(u32, f64); 2] = [(60, 2.0), (1514, 1.5)];
@@ -87,16 +88,14 @@ fn ratios(out: &mut String, report: &Report<'_>) -> Result {
     }
     writeln!(out, "\nvmlan / ovs-dpdk, frames per CPU second, round by round:")?;
     ratios.iter().try_for_each(|ratio| {
-        let rounds: Vec<_> = ratio.rounds.iter().map(|(_, value)| format!("{value:.2}")).collect();
-        let rounds = rounds.join("  ");
-        writeln!(
-            out,
-            "{:>6} B  {rounds}  median {:.2}  {}",
-            ratio.bytes,
-            ratio.median,
-            verdict(ratio)
-        )
+        let (bytes, median) = (ratio.bytes, ratio.median);
+        let rounds: Vec<_> = ratio.rounds.iter().map(round).collect();
+        writeln!(out, "{bytes:>6} B  {}  median {median:.2}  {}", rounds.join("  "), verdict(ratio))
     })
+}
+
+fn round(round: &RoundRatio) -> String {
+    format!("{:.2}{}", round.ratio, if round.noisy { "*" } else { "" })
 }
 
 fn verdict(ratio: &Ratio) -> String {
@@ -110,9 +109,13 @@ fn notes(out: &mut String, report: &Report<'_>) -> Result {
     for peer in Peer::ALL.into_iter().filter(|peer| report.args.only.contains(peer)) {
         writeln!(out, "{peer:<9} {}", peer.note())?;
     }
-    let noise = report.cells.iter().filter_map(|cell| cell.figures.as_ref().ok());
-    if noise.clone().any(|figures| figures.cpu_others > 0.1) {
-        writeln!(out, "\nnoisy: other processes used more than 0.1 CPU during some windows")?;
+    let mut measured = report.cells.iter().filter_map(|cell| cell.figures.as_ref().ok());
+    if measured.any(Figures::noisy) {
+        writeln!(
+            out,
+            "\n* noisy: others used more than 0.1 CPU meanwhile. A switch that polls burns CPU while its guest\n  \
+             waits for a core, so such ratios flatter a switch that sleeps. Repeat on a quiet machine."
+        )?;
     }
     Ok(())
 }

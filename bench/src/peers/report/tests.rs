@@ -52,7 +52,9 @@ fn ratios_compare_within_a_round() {
         cell(Vmlan, 3, 90e6),
     ];
     let ratios = report(&args, cells).ratios();
-    let rounds = vec![(1, 2.0), (2, 3.0)];
+    let rounds =
+        [(1, 2.0), (2, 3.0)].map(|(round, ratio)| RoundRatio { round, ratio, noisy: false });
+    let rounds = rounds.to_vec();
     assert_eq!(ratios, vec![Ratio { bytes: 60, rounds, median: 2.5 }]);
 }
 
@@ -96,6 +98,16 @@ fn goals_are_judged_by_the_median() {
     };
     assert!(judged(2e6).contains("(goal 2.0: met)"));
     assert!(judged(1.9e6).contains("(goal 2.0: missed)"));
+}
+
+#[test]
+fn a_noisy_round_is_marked() {
+    let args = args();
+    let mut noisy = cell(Peer::OvsDpdk, 1, 1e6);
+    noisy.figures.as_mut().unwrap().cpu_others = 0.7;
+    let text = table(&report(&args, vec![noisy, cell(Peer::Vmlan, 1, 3e6)]));
+    assert!(text.contains("3.00*  median 3.00"), "{text}");
+    assert!(text.contains("* noisy"), "{text}");
 }
 
 #[test]
