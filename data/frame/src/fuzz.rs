@@ -12,6 +12,8 @@
 //! | 4 to 11 | `gso_size`, `hdr_len`, `csum_start`, `csum_offset`, big-endian |
 #![allow(clippy::indexing_slicing)]
 
+use std::cell::RefCell;
+
 use vmlan_ram::Slice;
 
 use crate::{
@@ -35,13 +37,21 @@ pub fn frame(data: &[u8]) {
     let _ = flow_hash(&bytes[..bytes.len().min(HEAD)], bytes.len());
     let pieces: Vec<Slice<'_>> =
         bytes.chunks(usize::from(claim[2]) + 1).map(Slice::from_bytes).collect();
-    let mut batch = Batch::new();
-    if batch.add(&pieces, offload(claim)).is_err() {
-        return;
-    }
-    let Some(view) = batch.frame(0) else { return };
-    assert_eq!(copy(&view), bytes, "a batch changes nothing");
-    finish(&view, &bytes, Offloads::from_bits(claim[1]));
+    SPARE.with_borrow_mut(|[spare, out]| {
+        let mut batch = Batch::take(spare);
+        if batch.add(&pieces, offload(claim)).is_ok()
+            && let Some(view) = batch.frame(0)
+        {
+            assert_eq!(copy(&view), bytes, "a batch changes nothing");
+            finish(&view, &bytes, Offloads::from_bits(claim[1]), out);
+        }
+        batch.give_back(spare);
+    });
+}
+
+thread_local! {
+    /// Storage of the batches, reused as a worker does.
+    static SPARE: RefCell<[Batch<'static>; 2]> = RefCell::new([Batch::new(), Batch::new()]);
 }
 
 fn offload(claim: &[u8]) -> Offload {
@@ -72,20 +82,21 @@ struct Given<'a> {
     takes: Offloads,
 }
 
-fn finish(view: &FrameView<'_, '_>, bytes: &[u8], takes: Offloads) {
+fn finish(view: &FrameView<'_, '_>, bytes: &[u8], takes: Offloads, spare: &mut Batch<'static>) {
     let headers = Headers::parse(view.head, view.len);
     let given = Given { bytes, offload: view.offload, headers, takes };
     let mut finisher = Finisher::new(*view, takes).unwrap_or_else(|r| unreachable!("{r:?}"));
     let (mut frames, mut payload) = (0, Vec::new());
     let mut more = true;
     while more {
-        let mut out = Batch::new();
+        let mut out = Batch::take(spare);
         more = finisher.fill(&mut out).unwrap_or_else(|r| unreachable!("{r:?}"));
         assert!(!out.is_empty() && out.len() <= BATCH);
         for frame in (0..out.len()).filter_map(|i| out.frame(i)) {
             given.explains(&frame, &mut payload);
             frames += 1;
         }
+        out.give_back(spare);
     }
     assert_eq!(frames, finisher.count());
     if !takes.covers(view.offload.needs()) && view.offload.gso != Gso::None {
