@@ -1,0 +1,26 @@
+#!/bin/sh
+# Fuzzes one target for a while: fuzz/run.sh TARGET [SECONDS [OPTION-OF-LIBFUZZER...]]
+# Needs the nightly toolchain and a C++ compiler, but not cargo-fuzz: the flags are those it would set.
+# What it finds goes to fuzz/artifacts/TARGET, new inputs to fuzz/target/corpus/TARGET; keep them with
+#   fuzz/run.sh TARGET 0 -merge=1
+set -eu
+cd "$(dirname "$0")"
+target=${1:?usage: run.sh TARGET [SECONDS [OPTION...]]}
+seconds=${2:-60}
+shift
+[ $# -eq 0 ] || shift
+host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Zsanitizer=address \
+-Cforce-frame-pointers=yes -Ccodegen-units=1"
+# `--target` keeps these flags away from build scripts.
+cargo +nightly build --release --target "$host" --bin "$target"
+new=target/corpus/$target
+mkdir -p "$new" "artifacts/$target" "corpus/$target"
+case " $* " in
+*" -merge=1 "*) set -- "$@" "corpus/$target" "$new" ;;
+*) set -- "$@" "$new" "corpus/$target" ;;
+esac
+exec "target/$host/release/$target" -max_total_time="$seconds" -max_len=4096 \
+    -artifact_prefix="artifacts/$target/" "$@"
