@@ -1,2 +1,5 @@
 //! vmlan: a LAN for virtual machines.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    vmlan::cli::main()
+}

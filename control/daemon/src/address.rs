@@ -1,0 +1,437 @@
+//! Addresses of ports: `KIND:PLACE[,KEY=VALUE...]`, and the names ports have.
+//!
+//! Strict on purpose: an unknown kind or key, a value out of range, a key given twice is an error that
+//! names the value and the words that would do. The tables in [`Kind::keys`] are the only place where the
+//! words are listed: the parser, the configuration file, `--help` and the error messages all read them.
+//!
+//! A comma inside PLACE or a value is written twice (`pcap:/tmp/a,,b.pcapng`), as QEMU has it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use vmlan_frame::Mac;
+
+use crate::words::hint;
+
+mod value;
+pub use value::{Takes, Value, parse_mode};
+
+/// Longest path of a UNIX socket: `sun_path` (unix(7)) without its final zero.
+pub const SOCKET_PATH: usize = 107;
+
+/// Longest name of a network interface: IFNAMSIZ without its final zero.
+const INTERFACE_NAME: usize = 15;
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A VM's virtio-net NIC over a vhost-user socket.
+    VhostUser,
+    /// A TAP device of this host.
+    Tap,
+    /// QEMU's `-netdev stream` framing over a UNIX socket.
+    Stream,
+    /// A capture file that other ports are mirrored into.
+    Pcap,
+}
+
+/// A key of an address.
+#[derive(Debug)]
+pub struct Key {
+    /// Its word.
+    pub name: &'static str,
+    /// What its value may be.
+    pub takes: Takes,
+    /// One line for `--help`.
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, takes: Takes, help: &'static str) -> Key {
+    Key { name, takes, help }
+}
+
+const CONNECT: Key =
+    key("connect", Takes::OnOff, "connect to the socket (and keep trying); else listen");
+const MODE: Key = key("mode", Takes::Mode, "permission bits of the socket file, e.g. 0660");
+const GROUP: Key = key("group", Takes::Text, "group that owns the socket file");
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::VhostUser, Self::Tap, Self::Stream, Self::Pcap];
+
+    /// Its word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::VhostUser => "vhost-user",
+            Self::Tap => "tap",
+            Self::Stream => "stream",
+            Self::Pcap => "pcap",
+        }
+    }
+
+    /// What PLACE is, for messages.
+    #[must_use]
+    pub const fn place(self) -> &'static str {
+        match self {
+            Self::VhostUser | Self::Stream => "the path of a UNIX socket",
+            Self::Tap => "the name of a network interface (1 to 15 characters)",
+            Self::Pcap => "the path of a file",
+        }
+    }
+
+    /// The keys it has.
+    #[must_use]
+    pub const fn keys(self) -> &'static [Key] {
+        const VHOST_USER: &[Key] = &[
+            CONNECT,
+            MODE,
+            GROUP,
+            key("queues", Takes::Number(1, 64), "queue pairs offered"),
+            key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
+            key("mtu", Takes::Number(68, 9216), "MTU told to the guest"),
+        ];
+        const TAP: &[Key] = &[
+            key("queues", Takes::Number(1, 256), "queues of the device"),
+            key(
+                "offload",
+                Takes::OnOff,
+                "take unfinished checksums and segments from the host (default on)",
+            ),
+        ];
+        const STREAM: &[Key] =
+            &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)")];
+        const PCAP: &[Key] = &[
+            key("ports", Takes::Ports, "ports to capture, joined by '+' (default: all)"),
+            key("snaplen", Takes::Number(14, 262_144), "bytes kept of each frame (default: all)"),
+        ];
+        match self {
+            Self::VhostUser => VHOST_USER,
+            Self::Tap => TAP,
+            Self::Stream => STREAM,
+            Self::Pcap => PCAP,
+        }
+    }
+
+    fn names() -> [&'static str; 4] {
+        Self::ALL.map(Self::name)
+    }
+
+    fn key(self, name: &str) -> Option<&'static Key> {
+        self.keys().iter().find(|k| k.name == name)
+    }
+}
+
+impl FromStr for Kind {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, AddressError> {
+        let found = Self::ALL.into_iter().find(|k| k.name() == s);
+        found.ok_or_else(|| AddressError::Kind { given: s.into(), hint: hint(s, &Self::names()) })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why an address, or a name, is not accepted. Each message names the value and the mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum AddressError {
+    #[error("'{0}' has no name: write NAME=KIND:PLACE, e.g. vm1=vhost-user:/run/vm1.sock")]
+    NoName(String),
+    #[error(
+        "'{0}' is no name for a port: 1 to 32 letters, digits, '.', '_', '-', the first a letter or digit"
+    )]
+    Name(String),
+    #[error("'{0}' is no address: write KIND:PLACE, e.g. vhost-user:/run/vm1.sock")]
+    NoKind(String),
+    #[error("'{given}' is no kind of port: {hint}")]
+    Kind { given: String, hint: String },
+    #[error("'{given}' is no place for {kind}: {wanted} is wanted")]
+    Place { given: String, kind: Kind, wanted: String },
+    #[error("'{given}' is no key of {kind}: {hint}")]
+    Key { given: String, kind: Kind, hint: String },
+    #[error("key '{0}' is given twice: leave one out")]
+    Twice(String),
+    #[error("{key} has no value: write {key}=VALUE, {wanted}")]
+    NoValue { key: &'static str, wanted: String },
+    #[error("{key}={given}: {wanted} is wanted")]
+    Value { key: &'static str, given: String, wanted: String },
+}
+
+/// Where frames enter and leave: a kind of port, its place, and values for its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    kind: Kind,
+    place: String,
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Address {
+    /// A port of `kind` at `place`, all keys at their defaults.
+    ///
+    /// # Errors
+    /// [`AddressError::Place`] if `place` is none for this kind.
+    pub fn new(kind: Kind, place: &str) -> Result<Self, AddressError> {
+        let fail =
+            |wanted: &str| AddressError::Place { given: place.into(), kind, wanted: wanted.into() };
+        if place.is_empty() || place.contains('\0') {
+            return Err(fail(kind.place()));
+        }
+        match kind {
+            Kind::VhostUser | Kind::Stream if place.len() > SOCKET_PATH => {
+                return Err(fail("a shorter path (at most 107 bytes)"));
+            }
+            Kind::Tap if !is_interface_name(place) => return Err(fail(kind.place())),
+            _ => {}
+        }
+        Ok(Self { kind, place: place.into(), values: BTreeMap::new() })
+    }
+
+    /// Sets `key`, checked. A key that was set already is an error.
+    ///
+    /// # Errors
+    /// An [`AddressError`] that names the key, the value and what would do.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), AddressError> {
+        let (key, value) = self.check(name, value)?;
+        match self.values.insert(key, value) {
+            None => Ok(()),
+            Some(_) => Err(AddressError::Twice(name.into())),
+        }
+    }
+
+    /// As [`Address::set`], but a value that is there is replaced.
+    ///
+    /// # Errors
+    /// As [`Address::set`].
+    pub fn replace(&mut self, name: &str, value: &str) -> Result<(), AddressError> {
+        let (key, value) = self.check(name, Some(value))?;
+        self.values.insert(key, value);
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(&'static str, Value), AddressError> {
+        let kind = self.kind;
+        let key = kind.key(name).ok_or_else(|| {
+            let words: Vec<_> = kind.keys().iter().map(|k| k.name).collect();
+            AddressError::Key { given: name.into(), kind, hint: hint(name, &words) }
+        })?;
+        let wanted = || key.takes.to_string();
+        let text = match (value, &key.takes) {
+            (Some(text), _) => text,
+            (None, Takes::OnOff) => "on",
+            (None, _) => return Err(AddressError::NoValue { key: key.name, wanted: wanted() }),
+        };
+        let value = key.takes.parse(text).ok_or_else(|| AddressError::Value {
+            key: key.name,
+            given: text.into(),
+            wanted: wanted(),
+        })?;
+        Ok((key.name, value))
+    }
+
+    /// The same at another place.
+    ///
+    /// # Errors
+    /// As [`Address::new`].
+    pub fn at(&self, place: &str) -> Result<Self, AddressError> {
+        Ok(Self { values: self.values.clone(), ..Self::new(self.kind, place)? })
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its place.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The value of an on/off key; off if not given.
+    #[must_use]
+    pub fn is_on(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some(Value::OnOff(true)))
+    }
+
+    /// True if an on/off key is given as off.
+    #[must_use]
+    pub fn is_off(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some(Value::OnOff(false)))
+    }
+
+    /// The value of a key that takes a number (also `mode`).
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<u32> {
+        match self.values.get(key)? {
+            Value::Number(n) | Value::Mode(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// As [`Address::number`], for keys whose range fits 16 bits.
+    #[must_use]
+    pub fn short(&self, key: &str) -> Option<u16> {
+        self.number(key).and_then(|n| n.try_into().ok())
+    }
+
+    /// The value of a key that takes a MAC address.
+    #[must_use]
+    pub fn mac(&self) -> Option<Mac> {
+        match self.values.get("mac")? {
+            Value::Mac(mac) => Some(*mac),
+            _ => None,
+        }
+    }
+
+    /// The value of a key that takes text.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.values.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The ports a capture file is told to watch; `None`: all.
+    #[must_use]
+    pub fn ports(&self) -> Option<&[PortName]> {
+        match self.values.get("ports")? {
+            Value::Ports(ports) => Some(ports),
+            _ => None,
+        }
+    }
+
+    /// True if nothing but the keys in `keys` differs from `other`.
+    #[must_use]
+    pub fn differs_only_in(&self, other: &Self, keys: &[&str]) -> bool {
+        let rest = |a: &Self| -> BTreeMap<_, _> {
+            a.values
+                .iter()
+                .filter(|(k, _)| !keys.contains(*k))
+                .map(|(k, v)| (*k, v.clone()))
+                .collect()
+        };
+        self.kind == other.kind && self.place == other.place && rest(self) == rest(other)
+    }
+}
+
+fn is_interface_name(name: &str) -> bool {
+    // net/core/dev.c, dev_valid_name(): no '/', no ':', no white space, not "." or "..". '%' would make
+    // the kernel choose a number.
+    let bad =
+        |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || !c.is_ascii_graphic();
+    name.len() <= INTERFACE_NAME && name != "." && name != ".." && !name.contains(bad)
+}
+
+/// Splits at single commas; a double comma is a comma of the text.
+fn split(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == ',' && chars.next_if_eq(&',').is_none() {
+            parts.push(String::new());
+        } else if let Some(last) = parts.last_mut() {
+            last.push(c);
+        }
+    }
+    parts
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, AddressError> {
+        let (kind, rest) = s.split_once(':').ok_or_else(|| AddressError::NoKind(s.into()))?;
+        let parts = split(rest);
+        let (place, keys) = parts.split_first().ok_or_else(|| AddressError::NoKind(s.into()))?;
+        let mut address = Self::new(kind.parse()?, place)?;
+        for part in keys {
+            match part.split_once('=') {
+                Some((name, value)) => address.set(name, Some(value))?,
+                None => address.set(part, None)?,
+            }
+        }
+        Ok(address)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.place.replace(',', ",,"))?;
+        for (name, value) in &self.values {
+            match value {
+                Value::OnOff(true) => write!(f, ",{name}")?,
+                _ => write!(f, ",{name}={}", value.to_string().replace(',', ",,"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortName(String);
+
+impl PortName {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PortName {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, AddressError> {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let starts = s.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if starts && s.len() <= 32 && s.chars().all(good) {
+            Ok(Self(s.into()))
+        } else {
+            Err(AddressError::Name(s.into()))
+        }
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `NAME=ADDRESS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedAddress {
+    /// The port's name.
+    pub name: PortName,
+    /// Where it is.
+    pub address: Address,
+}
+
+impl FromStr for NamedAddress {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, AddressError> {
+        let (name, address) = s.split_once('=').ok_or_else(|| AddressError::NoName(s.into()))?;
+        if name.contains(':') {
+            return Err(AddressError::NoName(s.into()));
+        }
+        Ok(Self { name: name.parse()?, address: address.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use super::*;
+
+fn ok(text: &str) -> Address {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn an_address_says_what_it_says() {
+    let a =
+        ok("vhost-user:/run/vm1.sock,queues=2,mode=0660,group=kvm,connect,mac=52:54:00:00:00:01");
+    assert_eq!((a.kind(), a.place()), (Kind::VhostUser, "/run/vm1.sock"));
+    assert_eq!((a.short("queues"), a.number("mode")), (Some(2), Some(0o660)));
+    assert_eq!((a.text("group"), a.is_on("connect")), (Some("kvm"), true));
+    assert_eq!(a.mac().map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
+    let p = ok("pcap:out.pcapng,ports=vm1+vm2");
+    assert_eq!(p.ports().map(<[_]>::len), Some(2));
+    assert_eq!(ok("pcap:x").ports(), None);
+}
+
+#[test]
+fn text_and_address_go_both_ways() {
+    for text in [
+        "vhost-user:/run/vm1.sock",
+        "vhost-user:/run/a,,b.sock,connect,group=a=b,mode=0600,queues=4",
+        "tap:vmlan0,queues=2",
+        "stream:/run/passt.sock,connect",
+        "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
+    ] {
+        assert_eq!(ok(text).to_string(), text);
+    }
+    assert_eq!(ok("vhost-user:/a,,b").place(), "/a,b");
+    assert_eq!(ok("stream:/run/x,connect=off").to_string(), "stream:/run/x,connect=off");
+}
+
+#[test]
+fn a_wrong_address_names_the_value_and_the_mend() {
+    for (text, said) in [
+        ("", "is no address"),
+        ("tap", "write KIND:PLACE"),
+        ("vhostuser:/a", "did you mean 'vhost-user'?"),
+        ("usb:/a", "valid: vhost-user, tap, stream, pcap"),
+        ("tap:", "name of a network interface"),
+        ("tap:a-name-that-is-too-long", "1 to 15"),
+        ("tap:a/b", "1 to 15"),
+        ("tap:tap%d", "1 to 15"),
+        ("vhost-user:", "path of a UNIX socket"),
+        ("vhost-user:/a,queue=2", "did you mean 'queues'?"),
+        ("vhost-user:/a,", "'' is no key"),
+        ("vhost-user:/a,queues", "queues has no value"),
+        ("vhost-user:/a,queues=0", "1 to 64"),
+        ("vhost-user:/a,queues=+2", "1 to 64"),
+        ("vhost-user:/a,queues=99999999999999", "1 to 64"),
+        ("vhost-user:/a,queues=2,queues=2", "given twice"),
+        ("vhost-user:/a,mode=9", "octal"),
+        ("vhost-user:/a,mode=4755", "octal"),
+        ("vhost-user:/a,mac=01:00:5e:00:00:01", "MAC address of one card"),
+        ("vhost-user:/a,mac=00:00:00:00:00:00", "MAC address of one card"),
+        ("vhost-user:/a,connect=yes", "on or off"),
+        ("vhost-user:/a,group=", "some text"),
+        ("tap:t0,mtu=1500", "is no key of tap"),
+        ("pcap:x,ports=a++b", "joined by '+'"),
+    ] {
+        let error = text.parse::<Address>().unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+        assert!(!error.contains('\n'));
+    }
+    let long = format!("vhost-user:/{}", "x".repeat(SOCKET_PATH));
+    assert!(long.parse::<Address>().unwrap_err().to_string().contains("107"));
+}
+
+#[test]
+fn names_are_plain_words() {
+    for good in ["vm1", "a", "web-01.example_x", &"x".repeat(32)] {
+        assert!(good.parse::<PortName>().is_ok(), "{good}");
+    }
+    for bad in ["", "-x", ".x", "a b", "a/b", "a\n", "é", &"x".repeat(33)] {
+        assert!(bad.parse::<PortName>().is_err(), "{bad}");
+    }
+    let named: NamedAddress = "vm1=stream:/run/a=b".parse().unwrap();
+    assert_eq!((named.name.as_str(), named.address.place()), ("vm1", "/run/a=b"));
+    let error = "vhost-user:/run/x,queues=2".parse::<NamedAddress>().unwrap_err();
+    assert!(error.to_string().contains("write NAME=KIND:PLACE"), "{error}");
+}
+
+#[test]
+fn what_a_change_touches_is_known() {
+    let a = ok("vhost-user:/run/a,mode=0600");
+    let mut b = a.clone();
+    b.replace("mode", "0660").unwrap();
+    assert!(a.differs_only_in(&b, &["mode", "group"]));
+    b.replace("queues", "2").unwrap();
+    assert!(!a.differs_only_in(&b, &["mode", "group"]));
+}

@@ -1,0 +1,110 @@
+//! Values of keys, and what each key takes.
+
+use std::fmt;
+
+use vmlan_frame::Mac;
+
+use super::PortName;
+
+/// What a key's value may be.
+#[derive(Debug)]
+pub enum Takes {
+    /// `on` or `off`; the bare key means `on`.
+    OnOff,
+    /// A number between two bounds, both included.
+    Number(u32, u32),
+    /// The address of one network card.
+    Mac,
+    /// Permission bits in octal.
+    Mode,
+    /// Any text.
+    Text,
+    /// Names of ports joined by '+'.
+    Ports,
+}
+
+/// A value that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of [`Takes::OnOff`].
+    OnOff(bool),
+    /// Of [`Takes::Number`].
+    Number(u32),
+    /// Of [`Takes::Mac`].
+    Mac(Mac),
+    /// Of [`Takes::Mode`].
+    Mode(u32),
+    /// Of [`Takes::Text`].
+    Text(String),
+    /// Of [`Takes::Ports`].
+    Ports(Vec<PortName>),
+}
+
+impl Takes {
+    /// The value `text` stands for, if it is one.
+    #[must_use]
+    pub fn parse(&self, text: &str) -> Option<Value> {
+        match self {
+            Self::OnOff => match text {
+                "on" => Some(Value::OnOff(true)),
+                "off" => Some(Value::OnOff(false)),
+                _ => None,
+            },
+            Self::Number(least, most) => {
+                // `u32::from_str` takes a leading '+'; a contract should have one way to write a number.
+                let digits = text.bytes().all(|b| b.is_ascii_digit()).then_some(text)?;
+                let n = digits.parse().ok()?;
+                (*least..=*most).contains(&n).then_some(Value::Number(n))
+            }
+            Self::Mac => {
+                let mac: Mac = text.parse().ok()?;
+                (!mac.is_group() && mac.bits() != 0).then_some(Value::Mac(mac))
+            }
+            Self::Mode => parse_mode(text).map(Value::Mode),
+            Self::Text => (!text.is_empty()).then(|| Value::Text(text.into())),
+            Self::Ports => {
+                let names: Result<Vec<PortName>, _> = text.split('+').map(str::parse).collect();
+                names.ok().map(Value::Ports)
+            }
+        }
+    }
+}
+
+/// Permission bits in octal: `660`, `0660`.
+#[must_use]
+pub fn parse_mode(text: &str) -> Option<u32> {
+    let octal = text.bytes().all(|b| (b'0'..=b'7').contains(&b)) && (3..=4).contains(&text.len());
+    let mode = u32::from_str_radix(text, 8).ok().filter(|_| octal)?;
+    (mode <= 0o777).then_some(mode)
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnOff => f.write_str("on or off"),
+            Self::Number(least, most) => write!(f, "a number from {least} to {most}"),
+            Self::Mac => f.write_str("the MAC address of one card, like 52:54:00:12:34:56,"),
+            Self::Mode => f.write_str("an octal mode like 0660"),
+            Self::Text => f.write_str("some text"),
+            Self::Ports => f.write_str("names of ports joined by '+', like vm1+vm2,"),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
+            Self::Number(n) => write!(f, "{n}"),
+            Self::Mac(mac) => write!(f, "{mac}"),
+            Self::Mode(mode) => write!(f, "{mode:04o}"),
+            Self::Text(text) => f.write_str(text),
+            Self::Ports(names) => {
+                for (i, name) in names.iter().enumerate() {
+                    write!(f, "{}{name}", if i > 0 { "+" } else { "" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

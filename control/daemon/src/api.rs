@@ -1,0 +1,72 @@
+//! The API: HTTP/JSON over a UNIX socket. `openapi.json` beside this code describes it.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `socket` | the socket file: who may replace it, its permissions, its removal |
+//! | `routes` | methods and paths |
+//! | `server` | the API thread: parses, asks the control thread, answers |
+//! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
+//!
+//! Whoever may open the socket may do everything the API can, so its permissions are the only access
+//! control; they default to the owner alone. Requests are bounded in size, number and time all the same: a
+//! stuck client must not keep others out.
+
+mod answer;
+pub mod client;
+mod routes;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use client::Client;
+pub use server::Server;
+pub use socket::{Claim, SocketError, default_path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{FdbLine, PortInfo};
+
+/// The OpenAPI description of this API.
+pub const OPENAPI: &str = include_str!("api/openapi.json");
+
+/// `GET /v1/ports`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PortList {
+    /// In the order they were added.
+    pub ports: Vec<PortInfo>,
+}
+
+/// `GET /v1/fdb`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FdbList {
+    /// Sorted by address.
+    pub entries: Vec<FdbLine>,
+}
+
+/// `POST /v1/ports`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewPort {
+    /// Its name.
+    pub name: String,
+    /// `KIND:PLACE[,KEY=VALUE...]`
+    pub address: String,
+}
+
+/// `POST /v1/fdb`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewMac {
+    /// A unicast address.
+    pub mac: String,
+    /// The port it lives behind.
+    pub port: String,
+}
+
+/// Every answer that is no success.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// One line that names the port, the value and the mend.
+    pub error: String,
+}

@@ -1,0 +1,98 @@
+//! The control thread: applies actions one after the other, and lets addresses age.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::control::{Action, Refusal, Reply};
+use crate::ports::Ports;
+
+/// Calls of [`vmlan_switch::Fdb::tick`] in an ageing time.
+const TICKS: u32 = 30;
+
+/// Applies actions until one of them is [`Action::Stop`].
+pub fn run(ports: &mut Ports, actions: &Receiver<Action>) {
+    let mut clock = Clock::new(ports.ageing());
+    loop {
+        match clock.wait(actions) {
+            Some(Action::Stop) | None => return,
+            Some(Action::PortChanged) => clock.start(),
+            Some(action) => apply(ports, action),
+        }
+        clock.tick(ports);
+    }
+}
+
+fn apply(ports: &mut Ports, action: Action) {
+    match action {
+        Action::ListPorts(reply) => answer(reply, Ok(ports.list())),
+        Action::GetPort(name, reply) => answer(reply, ports.get(&name)),
+        Action::AddPort(named, reply) => answer(reply, ports.add(named)),
+        Action::RemovePort(name, reply) => answer(reply, ports.remove(&name)),
+        Action::SetPort(name, keys, reply) => answer(reply, ports.set(&name, &keys)),
+        Action::ListFdb(reply) => answer(reply, Ok(ports.fdb())),
+        Action::AddMac(mac, port, reply) => answer(reply, ports.add_mac(mac, &port)),
+        Action::RemoveMac(mac, reply) => answer(reply, ports.remove_mac(mac)),
+        Action::Stats(reply) => answer(reply, Ok(ports.stats())),
+        Action::PortChanged | Action::Stop => {}
+    }
+}
+
+fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {
+    // Who asked may have hung up.
+    let _ = reply.send(answer);
+}
+
+/// Ages the forwarding table, and sleeps for good while there is nothing that could age: no learned
+/// address, and no port from which one could be learned.
+struct Clock {
+    period: Duration,
+    next: Option<Instant>,
+}
+
+impl Clock {
+    fn new(ageing: Duration) -> Self {
+        Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None }
+    }
+
+    fn start(&mut self) {
+        self.next.get_or_insert_with(|| Instant::now() + self.period);
+    }
+
+    /// The next action; `PortChanged` for want of a better one when it is time to tick.
+    fn wait(&self, actions: &Receiver<Action>) -> Option<Action> {
+        let Some(next) = self.next else { return actions.recv().ok() };
+        match actions.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(action) => Some(action),
+            Err(RecvTimeoutError::Timeout) => Some(Action::PortChanged),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn tick(&mut self, ports: &Ports) {
+        let Some(next) = self.next.filter(|next| *next <= Instant::now()) else { return };
+        let left = ports.age();
+        self.next = (left > 0 || ports.any_up()).then_some(next + self.period);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_clock_sleeps_for_good_until_a_port_comes_up() {
+        let mut clock = Clock::new(Duration::from_secs(3));
+        let (sender, actions) = channel();
+        sender.send(Action::Stop).unwrap();
+        assert!(clock.next.is_none());
+        assert!(matches!(clock.wait(&actions), Some(Action::Stop)));
+        clock.start();
+        let first = clock.next;
+        clock.start();
+        assert_eq!(clock.next, first, "news of ports must not put the tick off");
+        assert!(matches!(clock.wait(&actions), Some(Action::PortChanged)));
+        drop(sender);
+        assert!(clock.wait(&actions).is_none());
+    }
+}

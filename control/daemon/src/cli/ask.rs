@@ -1,0 +1,126 @@
+//! `vmlan port` and `vmlan fdb`: ask a running switch.
+
+use hyper::Method;
+use serde_json::{Map, Value};
+use vmlan_frame::Mac;
+
+use super::{FdbArgs, FdbCommand, PortArgs, PortCommand, named_failure, print, print_json};
+use crate::address::{NamedAddress, PortName};
+use crate::api::{FdbList, NewMac, NewPort, PortList};
+use crate::control::{FdbLine, PortInfo};
+use crate::exit::Failure;
+use crate::stats::columns;
+
+pub(super) fn port(args: PortArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    match args.command {
+        PortCommand::List => {
+            let list: PortList = client.get("/v1/ports")?;
+            if args.json { print_json(&list) } else { print(&ports_table(&list.ports)) }
+        }
+        PortCommand::Add { port } => {
+            // Parsed here too: a mistake is found even when no switch runs.
+            let named: NamedAddress = port.parse().map_err(|e| named_failure(&port, &e))?;
+            let new =
+                NewPort { name: named.name.to_string(), address: absolute(&named).to_string() };
+            let made: PortInfo = client.send(&Method::POST, "/v1/ports", &new)?;
+            show(args.json, &made)
+        }
+        PortCommand::Del { name } => {
+            let name = port_name(&name)?;
+            client.delete(&format!("/v1/ports/{name}"))?;
+            if args.json { print("{}\n") } else { Ok(()) }
+        }
+        PortCommand::Set { name, keys } => {
+            let name = port_name(&name)?;
+            let path = format!("/v1/ports/{name}");
+            let changed: PortInfo = client.send(&Method::PATCH, &path, &pairs(&keys)?)?;
+            show(args.json, &changed)
+        }
+    }
+}
+
+/// A relative path means the directory of whoever types it, not that of the switch.
+fn absolute(named: &NamedAddress) -> crate::address::Address {
+    use crate::address::Kind;
+    let address = named.address.clone();
+    if address.kind() == Kind::Tap {
+        return address;
+    }
+    let place = std::path::absolute(address.place())
+        .ok()
+        .and_then(|p| p.into_os_string().into_string().ok());
+    place.and_then(|p| address.at(&p).ok()).unwrap_or(address)
+}
+
+fn pairs(keys: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut map = Map::new();
+    for text in keys {
+        let wrong = |why| Failure::Usage(format!("'{text}' {why}"));
+        let (key, value) =
+            text.split_once('=').ok_or_else(|| wrong("has no value: write KEY=VALUE"))?;
+        if map.insert(key.to_owned(), value.into()).is_some() {
+            return Err(wrong("gives a key twice: leave one out"));
+        }
+    }
+    Ok(map)
+}
+
+fn port_name(text: &str) -> Result<PortName, Failure> {
+    Ok(text.parse()?)
+}
+
+fn show(json: bool, port: &PortInfo) -> Result<(), Failure> {
+    if json { print_json(port) } else { print(&ports_table(std::slice::from_ref(port))) }
+}
+
+fn ports_table(ports: &[PortInfo]) -> String {
+    let mut rows = vec![["NAME", "LINK", "ADDRESS", "STATE"].map(str::to_owned).to_vec()];
+    for p in ports {
+        let link = if p.up { "up" } else { "down" };
+        // The kind and the place are in the address already.
+        let known = |k: &String| matches!(k.as_str(), "kind" | "path" | "interface");
+        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+        let details: Vec<_> = p
+            .details
+            .iter()
+            .filter(|(k, _)| !known(k))
+            .map(|(k, v)| if k == "state" { text(v) } else { format!("{k} {}", text(v)) })
+            .collect();
+        rows.push(vec![p.name.clone(), link.into(), p.address.clone(), details.join(", ")]);
+    }
+    columns(&rows, 4)
+}
+
+pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    match args.command {
+        FdbCommand::List => {
+            let list: FdbList = client.get("/v1/fdb")?;
+            if args.json { print_json(&list) } else { print(&fdb_table(&list.entries)) }
+        }
+        FdbCommand::Add { mac, port } => {
+            let (mac, port) = (parse_mac(&mac)?, port_name(&port)?);
+            let new = NewMac { mac: mac.to_string(), port: port.to_string() };
+            let made: FdbLine = client.send(&Method::POST, "/v1/fdb", &new)?;
+            if args.json { print_json(&made) } else { print(&fdb_table(&[made])) }
+        }
+        FdbCommand::Del { mac } => {
+            client.delete(&format!("/v1/fdb/{}", parse_mac(&mac)?))?;
+            if args.json { print("{}\n") } else { Ok(()) }
+        }
+    }
+}
+
+fn parse_mac(text: &str) -> Result<Mac, Failure> {
+    text.parse().map_err(|e: vmlan_frame::ParseMacError| Failure::Usage(e.to_string()))
+}
+
+fn fdb_table(entries: &[FdbLine]) -> String {
+    let mut rows = vec![["MAC", "PORT", "AGE"].map(str::to_owned).to_vec()];
+    for e in entries {
+        let age = e.age.map_or_else(|| "pinned".to_owned(), |s| format!("{s} s"));
+        rows.push(vec![e.mac.clone(), e.port.clone(), age]);
+    }
+    columns(&rows, 2)
+}

@@ -1,0 +1,227 @@
+//! The configuration file: TOML with the same words as the command line.
+//!
+//! ```toml
+//! [switch]
+//! workers = 2                     # threads that move frames
+//! api = "/run/vmlan/api.sock"
+//! api-mode = "0600"
+//! spin = 20                       # microseconds a worker looks for frames before it sleeps
+//! ageing = 300                    # seconds an address is remembered
+//! full-wait = 100                 # microseconds a sender waits for a full receiver
+//! fdb-entries = 65536             # addresses the table can hold
+//!
+//! [port.vm1]
+//! address = "vhost-user:/run/vm1.sock,queues=2"
+//!
+//! [port.vm2]                      # the same, in parts
+//! kind = "vhost-user"
+//! place = "/run/vm2.sock"
+//! queues = 2
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Spanned, Table};
+
+use crate::address::{Address, AddressError, Kind, NamedAddress, PortName};
+
+/// What a configuration file says. What it leaves out is `None`.
+#[derive(Debug, Default)]
+pub struct Config {
+    /// `[switch]`
+    pub switch: SwitchTable,
+    /// `[port.NAME]`, sorted by name.
+    pub ports: Vec<NamedAddress>,
+}
+
+/// The table `[switch]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SwitchTable {
+    /// Worker threads.
+    pub workers: Option<u16>,
+    /// Where the API listens.
+    pub api: Option<PathBuf>,
+    /// Permission bits of the API's socket, in octal.
+    pub api_mode: Option<String>,
+    /// Microseconds a worker looks for frames before it sleeps.
+    pub spin: Option<u32>,
+    /// Seconds an address is remembered.
+    pub ageing: Option<u32>,
+    /// Microseconds a sender waits for a full receiver.
+    pub full_wait: Option<u32>,
+    /// Addresses the forwarding table can hold.
+    pub fdb_entries: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    switch: SwitchTable,
+    #[serde(default)]
+    port: BTreeMap<String, Spanned<Table>>,
+}
+
+/// What is wrong with a configuration file.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ConfigError {
+    #[error("{path}: {source}: give a file that can be read", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path}:{line}: {message}", path = path.display())]
+    Syntax { path: PathBuf, line: usize, message: String },
+    #[error("{path}:{line}: port {name}: {source}", path = path.display())]
+    Port { path: PathBuf, line: usize, name: String, source: PortTableError },
+}
+
+/// What is wrong with a table `[port.NAME]`.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum PortTableError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("say either address = \"KIND:PLACE...\" or kind, place and keys, not both")]
+    Both,
+    #[error(
+        "'{0}' is missing: say address = \"KIND:PLACE...\", or kind = \"...\" and place = \"...\""
+    )]
+    Missing(&'static str),
+    #[error("{0} wants text in quotes")]
+    NotText(&'static str),
+    #[error("{0}: write true, false, a number or text in quotes")]
+    NotValue(String),
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names file, line and mend.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses `text`; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+            path: path.into(),
+            line: line_of(text, e.span().map_or(0, |s| s.start)),
+            // toml breaks some messages into several lines; ours are one.
+            message: e.message().replace('\n', ", "),
+        })?;
+        let mut ports = Vec::new();
+        for (name, table) in file.port {
+            let at = table.span().start;
+            let named = port(&name, table.into_inner()).map_err(|source| ConfigError::Port {
+                path: path.into(),
+                line: line_of(text, at),
+                name,
+                source,
+            })?;
+            ports.push(named);
+        }
+        Ok(Self { switch: file.switch, ports })
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
+}
+
+fn port(name: &str, mut table: Table) -> Result<NamedAddress, PortTableError> {
+    let name: PortName = name.parse()?;
+    if let Some(address) = take_text(&mut table, "address")? {
+        if !table.is_empty() {
+            return Err(PortTableError::Both);
+        }
+        return Ok(NamedAddress { name, address: address.parse()? });
+    }
+    let kind: Kind =
+        take_text(&mut table, "kind")?.ok_or(PortTableError::Missing("kind"))?.parse()?;
+    let place = take_text(&mut table, "place")?.ok_or(PortTableError::Missing("place"))?;
+    let mut address = Address::new(kind, &place)?;
+    for (key, value) in table {
+        let text = match value {
+            toml::Value::Boolean(on) => if on { "on" } else { "off" }.to_owned(),
+            toml::Value::Integer(n) => n.to_string(),
+            toml::Value::String(text) => text,
+            _ => return Err(PortTableError::NotValue(key)),
+        };
+        address.set(&key, Some(&text))?;
+    }
+    Ok(NamedAddress { name, address })
+}
+
+fn take_text(table: &mut Table, key: &'static str) -> Result<Option<String>, PortTableError> {
+    match table.remove(key) {
+        None => Ok(None),
+        Some(toml::Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(PortTableError::NotText(key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("vmlan.toml")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_file_says_the_same_with_the_same_words() {
+        let config = parse(
+            "[switch]\nworkers = 2\napi = '/run/x.sock'\nfull-wait = 50\n\
+             [port.b]\nkind = 'vhost-user'\nplace = '/run/b.sock'\nqueues = 2\nconnect = true\nmode = '0660'\n\
+             [port.a]\naddress = 'vhost-user:/run/a.sock,queues=2'\n",
+        )
+        .unwrap();
+        assert_eq!(config.switch.workers, Some(2));
+        assert_eq!(config.switch.full_wait, Some(50));
+        let ports: Vec<_> =
+            config.ports.iter().map(|p| format!("{}={}", p.name, p.address)).collect();
+        assert_eq!(
+            ports,
+            [
+                "a=vhost-user:/run/a.sock,queues=2",
+                "b=vhost-user:/run/b.sock,connect,mode=0660,queues=2"
+            ]
+        );
+        assert!(parse("").unwrap().ports.is_empty());
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line() {
+        for (text, said) in [
+            ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
+            ("[switch]\nworkers = 'two'\n", "vmlan.toml:2: invalid type"),
+            ("[switch]\nworkers = -1\n", "vmlan.toml:2: "),
+            ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`"),
+            (
+                "\n[port.a]\naddress = 'tpa:x'\n",
+                "port a: 'tpa' is no kind of port: did you mean 'tap'?",
+            ),
+            ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
+            ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
+            ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
+            ("[port.a]\naddress = 7\n", "text in quotes"),
+            ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
+            ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
+            ("[port.a]\n[port.a]\n", "duplicate key"),
+            ("[switch\n", "vmlan.toml:1: "),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Tells the service manager how far we are (sd_notify(3)). Without one nothing happens.
+
+use sd_notify::NotifyState;
+
+/// Started: others may connect now.
+pub(crate) fn ready(ports: usize) {
+    let status = format!("{ports} ports");
+    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// Asked to stop, and doing so.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(state) {
+        log::warn!("the service manager cannot be told: {e}");
+    }
+}

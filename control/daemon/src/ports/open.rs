@@ -1,0 +1,115 @@
+//! From an address to a running port of its kind.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use vmlan_attach::vhost_user;
+use vmlan_frame::{Mirror, Port};
+use vmlan_uplink::{pcap, stream, tap};
+
+use crate::address::{Address, Kind};
+use crate::exit::chain;
+
+/// Called after a port's doorbells or its being up changed.
+pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// A running port.
+pub(super) enum Opened {
+    Vm(vhost_user::VhostUser),
+    Tap(tap::Tap),
+    Stream(stream::Stream),
+    Pcap(pcap::Pcap),
+}
+
+impl Opened {
+    /// Opens the port. What goes wrong is told in one line that names value and mend.
+    pub(super) fn new(address: &Address, changed: &Changed) -> Result<Self, String> {
+        let path = || PathBuf::from(address.place());
+        match address.kind() {
+            Kind::VhostUser => {
+                let config = vhost_user(address);
+                vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
+            }
+            Kind::Tap => {
+                let config = tap::Config {
+                    name: address.place().to_owned(),
+                    queues: address.short("queues").unwrap_or(1),
+                    offload: !address.is_off("offload"),
+                };
+                tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| chain(&e))
+            }
+            Kind::Stream => {
+                let connect = address.is_on("connect");
+                let config = stream::Config { path: path(), connect, mode: address.number("mode") };
+                stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
+            }
+            Kind::Pcap => {
+                let mut config = pcap::Config::new(path());
+                config.snaplen = address.number("snaplen").unwrap_or(config.snaplen);
+                pcap::open(config).map(Self::Pcap).map_err(|e| chain(&e))
+            }
+        }
+    }
+
+    /// The port.
+    pub(super) fn port(&self) -> Arc<dyn Port> {
+        match self {
+            Self::Vm(p) => p.port(),
+            Self::Tap(p) => p.port(),
+            Self::Stream(p) => p.port(),
+            Self::Pcap(p) => p.port(),
+        }
+    }
+
+    /// False for a capture file: it watches, and no frame is addressed to it.
+    pub(super) fn moves_frames(&self) -> bool {
+        !matches!(self, Self::Pcap(_))
+    }
+
+    /// What watches other ports' frames.
+    pub(super) fn mirror(&self) -> Option<Arc<dyn Mirror>> {
+        match self {
+            Self::Pcap(p) => Some(p.mirror()),
+            _ => None,
+        }
+    }
+
+    /// The number of `port` in this capture file.
+    pub(super) fn interface(&self, port: &str) -> Option<u32> {
+        match self {
+            Self::Pcap(p) => Some(p.add_interface(port)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn details(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Vm(p) => p.details(),
+            Self::Tap(p) => p.details(),
+            Self::Stream(p) => p.details(),
+            Self::Pcap(p) => p.details(),
+        }
+    }
+
+    /// Stops its threads and removes the socket file it made.
+    pub(super) fn close(&mut self) {
+        match self {
+            Self::Vm(p) => p.close(),
+            Self::Tap(p) => p.close(),
+            Self::Stream(p) => p.close(),
+            Self::Pcap(p) => p.close(),
+        }
+    }
+}
+
+fn vhost_user(address: &Address) -> vhost_user::Config {
+    vhost_user::Config {
+        path: PathBuf::from(address.place()),
+        connect: address.is_on("connect"),
+        mode: address.number("mode"),
+        group: address.text("group").map(str::to_owned),
+        queues: address.short("queues").unwrap_or(1),
+        mac: address.mac(),
+        mtu: address.short("mtu"),
+    }
+}

@@ -1,0 +1,35 @@
+//! CPU time of other processes.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::sys;
+
+/// User and system time that all threads of a process have used; `None` if it is gone.
+#[must_use]
+pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
+    // proc(5): the command in parentheses may hold spaces; utime and stime are fields 14 and 15.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    let per_second = u64::from(sys::ticks_per_second());
+    Some(Duration::from_millis(ticks * 1000 / per_second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpu_time;
+    use std::time::Duration;
+
+    #[test]
+    fn our_own_time_grows_with_our_work() {
+        let pid = std::process::id();
+        let before = cpu_time(pid).unwrap();
+        let mut sum = 0u64;
+        while cpu_time(pid).unwrap() < before + Duration::from_millis(30) {
+            sum = (0..100_000).fold(sum, |s, n: u64| std::hint::black_box(s ^ n));
+        }
+        assert!(cpu_time(u32::MAX).is_none());
+    }
+}

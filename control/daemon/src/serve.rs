@@ -1,0 +1,99 @@
+//! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
+
+use std::io::Write as _;
+use std::sync::mpsc::{Sender, channel};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use vmlan_switch::Switch;
+
+use crate::address::Kind;
+use crate::api::{Claim, Server};
+use crate::apply;
+use crate::control::{Action, PortInfo};
+use crate::exit::Failure;
+use crate::ports::Ports;
+use crate::settings::Settings;
+use crate::worker::Workers;
+use crate::{log_format, notify, sys};
+
+/// Runs a switch until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If anything of `settings` cannot be had; everything that was made is taken away again.
+pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
+    log_format::init();
+    let (sender, actions) = channel();
+    // Before anything exists that would be left behind by a signal.
+    let signals = stop_on_signal(sender.clone())?;
+    let done = start(settings, &sender).map(|(mut ports, server)| {
+        notify::ready(ports.list().len());
+        apply::run(&mut ports, &actions);
+        notify::stopping();
+        log::info!("stopping");
+        // First nobody may ask for anything any more, then the ports go.
+        drop(server);
+        drop(ports);
+    });
+    signals.close();
+    done
+}
+
+fn start(settings: Settings, sender: &Sender<Action>) -> Result<(Ports, Server), Failure> {
+    let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
+    vmlan_ram::fault::install().map_err(|e| failed("handle SIGBUS", e))?;
+    match sys::raise_open_files() {
+        Ok(limit) => log::debug!("up to {limit} open files"),
+        Err(e) => log::warn!("the limit of open files stays low: {e}"),
+    }
+    let claim = Claim::new(&settings.api, settings.api_mode)?;
+    let switch = Switch::new(settings.options);
+    let workers = Workers::start(settings.workers, settings.spin, switch.clone())
+        .map_err(|e| failed("start the workers", e))?;
+    let changed = sender.clone();
+    let mut ports = Ports::new(workers, switch, move || {
+        // The control thread is gone only when everything is being closed.
+        let _ = changed.send(Action::PortChanged);
+    });
+    let mut lines = Vec::new();
+    for named in settings.ports {
+        lines.push(line(&ports.add(named)?));
+    }
+    let socket = claim.publish()?;
+    let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;
+    say(&settings.api.display().to_string(), &lines);
+    Ok((ports, server))
+}
+
+fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handle, Failure> {
+    let failed = |e| Failure::Failed(format!("cannot handle signals: {e}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let handle = signals.handle();
+    let wait = move || {
+        for _ in signals.forever() {
+            // A second signal finds the channel closed or a Stop already waiting.
+            let _ = sender.send(Action::Stop);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;
+    Ok(handle)
+}
+
+/// How to attach to a port.
+fn line(port: &PortInfo) -> String {
+    let how = match port.kind.as_str() {
+        k if k == Kind::Tap.name() => {
+            "the host's side is a network interface of that name".to_owned()
+        }
+        k if k == Kind::Pcap.name() => "open it with tshark -r or Wireshark".to_owned(),
+        _ => format!("attach a VM: vmlan vm-args {}", port.name),
+    };
+    format!("port {}  {}  ({how})", port.name, port.address)
+}
+
+fn say(api: &str, lines: &[String]) {
+    let mut out = std::io::stdout().lock();
+    let text = format!("{}\napi {api}\n", lines.join("\n"));
+    // Nobody may be reading; the switch runs all the same.
+    let _ = out.write_all(text.trim_start().as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,49 @@
+//! The few system calls that the standard library does not offer.
+
+use std::io;
+
+/// Raises the soft limit of open files to the hard one: each VM needs about a dozen. Returns the limit.
+///
+/// # Errors
+/// Those of `getrlimit` and `setrlimit`.
+pub fn raise_open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to write to.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid rlimit to read from.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// The effective user.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Clock ticks in a second, the unit of /proc/PID/stat.
+#[must_use]
+pub fn ticks_per_second() -> u32 {
+    // SAFETY: sysconf takes a plain number and touches no memory.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u32::try_from(ticks).unwrap_or(100).max(1)
+}
+
+/// Asks a process to end.
+///
+/// # Errors
+/// Those of `kill`.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: kill takes plain numbers and touches no memory.
+    if unsafe { libc::kill(pid, libc::SIGTERM) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

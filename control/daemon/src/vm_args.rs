@@ -1,0 +1,301 @@
+//! The exact options to give a VMM so that a VM plugs into a port.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use vmlan_frame::Mac;
+
+use crate::address::{Address, Kind, PortName};
+use crate::words::hint;
+
+mod version;
+pub use version::QemuVersion;
+
+/// Descriptors of a ring. QEMU takes 1,024 in both directions only with vhost-user; more descriptors
+/// mean longer batches.
+const RING: u16 = 1024;
+
+/// A program that runs VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Vmm {
+    /// QEMU's command line.
+    Qemu,
+    /// Cloud Hypervisor's command line.
+    CloudHypervisor,
+    /// libvirt's domain XML.
+    Libvirt,
+}
+
+impl Vmm {
+    /// Its words.
+    pub const NAMES: [&'static str; 3] = ["qemu", "cloud-hypervisor", "libvirt"];
+}
+
+impl FromStr for Vmm {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "qemu" => Ok(Self::Qemu),
+            "cloud-hypervisor" => Ok(Self::CloudHypervisor),
+            "libvirt" => Ok(Self::Libvirt),
+            _ => Err(format!("'{s}' is no VMM that is known: {}", hint(s, &Self::NAMES))),
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// For which VMM.
+    pub vmm: Vmm,
+    /// The VM's memory, as the VMM writes it.
+    pub memory: String,
+    /// Which QEMU: its options changed over time.
+    pub qemu: QemuVersion,
+}
+
+/// The options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmArgs {
+    /// The port.
+    pub name: String,
+    /// For which VMM.
+    pub vmm: Vmm,
+    /// Arguments of the command line; empty for libvirt.
+    pub args: Vec<String>,
+    /// The same, to copy and paste: shell words, or XML.
+    pub text: String,
+}
+
+/// Why there are none.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum VmArgsError {
+    #[error("port {name}: a {kind} port is no VM's: ask for a vhost-user or stream port")]
+    NotForVms { name: String, kind: Kind },
+    #[error("port {0}: Cloud Hypervisor has no NIC for stream ports: use a vhost-user port")]
+    NoStream(String),
+    #[error(
+        "port {name}: QEMU {version} cannot do stream: use QEMU 7.2 or later, or a vhost-user port"
+    )]
+    OldQemu { name: String, version: QemuVersion },
+    #[error("memory={0}: write a size like 512M or 4G")]
+    Memory(String),
+    #[error(
+        "port {name}: the place '{place}' is relative and the working directory is gone: give a path from /"
+    )]
+    Place { name: String, place: String },
+}
+
+/// What the options are made of.
+struct Plug<'a> {
+    name: &'a str,
+    path: String,
+    /// The switch connects, so the VMM listens.
+    vmm_listens: bool,
+    queues: u16,
+    mac: Mac,
+    wanted: &'a Wanted,
+}
+
+/// The options for the port `name` at `address`.
+///
+/// # Errors
+/// [`VmArgsError`], if a VM cannot plug in there.
+pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<VmArgs, VmArgsError> {
+    if !is_size(&wanted.memory) {
+        return Err(VmArgsError::Memory(wanted.memory.clone()));
+    }
+    let path = std::path::absolute(PathBuf::from(address.place()));
+    let path = path.map_err(|_| VmArgsError::Place {
+        name: name.to_string(),
+        place: address.place().to_owned(),
+    })?;
+    let plug = Plug {
+        name: name.as_str(),
+        path: path.to_string_lossy().into_owned(),
+        vmm_listens: address.is_on("connect"),
+        queues: address.short("queues").unwrap_or(1),
+        mac: address.mac().unwrap_or_else(|| mac_of(name)),
+        wanted,
+    };
+    let done = |args: Vec<String>, text: Option<String>| VmArgs {
+        name: name.to_string(),
+        vmm: wanted.vmm,
+        text: text.unwrap_or_else(|| shell(&args)),
+        args,
+    };
+    match (address.kind(), wanted.vmm) {
+        (Kind::VhostUser, Vmm::Qemu) => Ok(done(plug.qemu_vhost_user(), None)),
+        (Kind::VhostUser, Vmm::CloudHypervisor) => Ok(done(plug.cloud_hypervisor(), None)),
+        (Kind::VhostUser, Vmm::Libvirt) => Ok(done(Vec::new(), Some(plug.libvirt_vhost_user()))),
+        (Kind::Stream, Vmm::Qemu) => Ok(done(plug.qemu_stream()?, None)),
+        (Kind::Stream, Vmm::Libvirt) => {
+            Ok(done(Vec::new(), Some(libvirt_commandline(&plug.qemu_stream()?))))
+        }
+        (Kind::Stream, Vmm::CloudHypervisor) => Err(VmArgsError::NoStream(name.to_string())),
+        (kind @ (Kind::Tap | Kind::Pcap), _) => {
+            Err(VmArgsError::NotForVms { name: name.to_string(), kind })
+        }
+    }
+}
+
+/// A MAC address for a VM whose port has none: always the same for one name, different for different
+/// names. Without it every QEMU would take 52:54:00:12:34:56.
+#[must_use]
+pub fn mac_of(name: &PortName) -> Mac {
+    // FNV-1a, so that the address does not change with the Rust version.
+    let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let [a, b, c, ..] = hash.to_be_bytes();
+    Mac::new([0x52, 0x54, 0x00, a, b, c])
+}
+
+fn is_size(text: &str) -> bool {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    text.len() - digits.len() <= 1
+        && !digits.is_empty()
+        && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+impl Plug<'_> {
+    /// The role and, if QEMU connects, how it keeps trying.
+    fn reconnect(&self) -> String {
+        match (self.vmm_listens, self.wanted.qemu) {
+            (true, _) => ",server=on".into(),
+            (false, v) if v >= QemuVersion::RECONNECT_MS => ",reconnect-ms=1000".into(),
+            (false, _) => ",reconnect=1".into(),
+        }
+    }
+
+    fn qemu_vhost_user(&self) -> Vec<String> {
+        let Self { name, queues, mac, .. } = self;
+        let id = format!("net-{name}");
+        let mut device = format!(
+            "virtio-net-pci,netdev={id},mac={mac},rx_queue_size={RING},tx_queue_size={RING}"
+        );
+        let mut netdev = format!("vhost-user,id={id},chardev=chr-{name}");
+        if *queues > 1 {
+            // Two vectors for each queue pair, one for configuration changes, one for the control queue.
+            let _ = write!(device, ",mq=on,vectors={}", 2 * queues + 2);
+            let _ = write!(netdev, ",queues={queues}");
+        }
+        words(&[
+            (
+                "-object",
+                format!("memory-backend-memfd,id=vmlan-mem,size={},share=on", self.wanted.memory),
+            ),
+            ("-m", self.wanted.memory.clone()),
+            ("-machine", "memory-backend=vmlan-mem".into()),
+            (
+                "-chardev",
+                format!("socket,id=chr-{name},path={}{}", commas(&self.path), self.reconnect()),
+            ),
+            ("-netdev", netdev),
+            ("-device", device),
+        ])
+    }
+
+    fn qemu_stream(&self) -> Result<Vec<String>, VmArgsError> {
+        let Self { name, mac, wanted, .. } = self;
+        let reconnect = match (self.vmm_listens, wanted.qemu) {
+            (_, version) if version < QemuVersion::STREAM => {
+                return Err(VmArgsError::OldQemu { name: name.to_string(), version });
+            }
+            (true, _) => "server=on".into(),
+            (false, version) if version < QemuVersion::STREAM_RECONNECT => "server=off".into(),
+            (false, _) => format!("server=off{}", self.reconnect()),
+        };
+        let path = commas(&self.path);
+        Ok(words(&[
+            (
+                "-netdev",
+                format!("stream,id=net-{name},addr.type=unix,addr.path={path},{reconnect}"),
+            ),
+            ("-device", format!("virtio-net-pci,netdev=net-{name},mac={mac}")),
+        ]))
+    }
+
+    fn cloud_hypervisor(&self) -> Vec<String> {
+        let mode = if self.vmm_listens { "server" } else { "client" };
+        // Cloud Hypervisor counts single queues, and keeps commas that stand in quotes.
+        let path =
+            if self.path.contains(',') { format!("\"{}\"", self.path) } else { self.path.clone() };
+        let net = format!(
+            "vhost_user=true,socket={path},vhost_mode={mode},num_queues={},queue_size={RING},mac={}",
+            2 * self.queues,
+            self.mac
+        );
+        words(&[("--memory", format!("size={},shared=on", self.wanted.memory)), ("--net", net)])
+    }
+
+    fn libvirt_vhost_user(&self) -> String {
+        let path = xml(&self.path);
+        let source = if self.vmm_listens {
+            format!("    <source type='unix' path='{path}' mode='server'/>\n")
+        } else {
+            format!(
+                "    <source type='unix' path='{path}' mode='client'>\n      \
+                 <reconnect enabled='yes' timeout='1'/>\n    </source>\n"
+            )
+        };
+        let queues =
+            if self.queues > 1 { format!(" queues='{}'", self.queues) } else { String::new() };
+        format!(
+            "<!-- in <domain> -->\n<memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n\
+             </memoryBacking>\n<!-- in <devices> -->\n<interface type='vhostuser'>\n    \
+             <mac address='{mac}'/>\n{source}    <model type='virtio'/>\n    \
+             <driver{queues} rx_queue_size='{RING}' tx_queue_size='{RING}'/>\n</interface>\n",
+            mac = self.mac,
+        )
+    }
+}
+
+fn words(pairs: &[(&str, String)]) -> Vec<String> {
+    pairs.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]).collect()
+}
+
+/// libvirt has no element for `-netdev stream`: pass the words on.
+fn libvirt_commandline(args: &[String]) -> String {
+    let lines: String =
+        args.iter().map(|a| format!("  <qemu:arg value='{}'/>\n", xml(a))).collect();
+    format!(
+        "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->\n\
+         <qemu:commandline>\n{lines}</qemu:commandline>\n"
+    )
+}
+
+/// QEMU's option parser takes two commas for one.
+fn commas(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
+}
+
+/// Shell words, a flag and its value on each line.
+fn shell(args: &[String]) -> String {
+    let lines: Vec<String> = args
+        .chunks(2)
+        .map(|pair| pair.iter().map(|w| quote(w)).collect::<Vec<_>>().join(" "))
+        .collect();
+    lines.join(" \\\n") + "\n"
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

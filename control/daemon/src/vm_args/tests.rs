@@ -1,0 +1,96 @@
+use super::*;
+
+fn ask(name: &str, address: &str, vmm: Vmm, qemu: &str) -> Result<VmArgs, String> {
+    let wanted = Wanted { vmm, memory: "1G".into(), qemu: qemu.parse().unwrap() };
+    vm_args(&name.parse().unwrap(), &address.parse().unwrap(), &wanted).map_err(|e| e.to_string())
+}
+
+#[test]
+fn qemu_gets_shared_memory_a_chardev_that_reconnects_and_a_nic() {
+    let args = ask("vm1", "vhost-user:/run/vm1.sock,queues=2", Vmm::Qemu, "9.2").unwrap();
+    assert_eq!(
+        args.args,
+        [
+            "-object",
+            "memory-backend-memfd,id=vmlan-mem,size=1G,share=on",
+            "-m",
+            "1G",
+            "-machine",
+            "memory-backend=vmlan-mem",
+            "-chardev",
+            "socket,id=chr-vm1,path=/run/vm1.sock,reconnect-ms=1000",
+            "-netdev",
+            "vhost-user,id=net-vm1,chardev=chr-vm1,queues=2",
+            "-device",
+            &format!(
+                "virtio-net-pci,netdev=net-vm1,mac={},rx_queue_size=1024,tx_queue_size=1024,mq=on,vectors=6",
+                mac_of(&"vm1".parse().unwrap())
+            ),
+        ]
+    );
+    assert!(
+        args.text.contains("-m 1G \\\n-machine memory-backend=vmlan-mem \\\n"),
+        "{}",
+        args.text
+    );
+}
+
+#[test]
+fn old_versions_of_qemu_get_the_words_they_know() {
+    let chardev = |address: &str, version: &str| {
+        ask("a", address, Vmm::Qemu, version).unwrap().args[7].clone()
+    };
+    assert!(chardev("vhost-user:/a", "7.2.22").ends_with(",reconnect=1"));
+    assert!(chardev("vhost-user:/a", "10.0").ends_with(",reconnect-ms=1000"));
+    assert!(chardev("vhost-user:/a,connect", "10.0").ends_with(",server=on"));
+    assert!(chardev("vhost-user:/a,,b", "10.0").contains("path=/a,,b,"));
+    let netdev =
+        |version: &str| ask("a", "stream:/a", Vmm::Qemu, version).map(|a| a.args[1].clone());
+    assert!(netdev("7.2").unwrap().ends_with("server=off"));
+    assert!(netdev("8.0").unwrap().ends_with("server=off,reconnect=1"));
+    assert!(netdev("9.2").unwrap().ends_with("server=off,reconnect-ms=1000"));
+    assert!(netdev("7.1").unwrap_err().contains("7.2 or later"));
+}
+
+#[test]
+fn cloud_hypervisor_and_libvirt_get_theirs() {
+    let ch = ask("a", "vhost-user:/a,queues=2,mac=52:54:00:00:00:01", Vmm::CloudHypervisor, "9.2");
+    let ch = ch.unwrap();
+    assert_eq!(ch.args[1], "size=1G,shared=on");
+    assert_eq!(
+        ch.args[3],
+        "vhost_user=true,socket=/a,vhost_mode=client,num_queues=4,queue_size=1024,mac=52:54:00:00:00:01"
+    );
+    let xml = ask("a", "vhost-user:/a&b,queues=2", Vmm::Libvirt, "9.2").unwrap().text;
+    assert!(xml.contains("path='/a&amp;b' mode='client'"), "{xml}");
+    assert!(xml.contains("<access mode='shared'/>") && xml.contains("queues='2'"), "{xml}");
+    let xml = ask("a", "stream:/a", Vmm::Libvirt, "9.2").unwrap().text;
+    assert!(xml.contains("<qemu:arg value='-netdev'/>"), "{xml}");
+}
+
+#[test]
+fn what_no_vm_can_use_is_refused_with_a_mend() {
+    assert!(ask("t", "tap:t0", Vmm::Qemu, "9.2").unwrap_err().contains("vhost-user or stream"));
+    let error = ask("s", "stream:/a", Vmm::CloudHypervisor, "9.2").unwrap_err();
+    assert!(error.contains("use a vhost-user port"), "{error}");
+    assert!("qemi".parse::<Vmm>().unwrap_err().contains("did you mean 'qemu'?"));
+    assert!("x".parse::<QemuVersion>().is_err());
+    for bad in ["", "G", "1GG", "1X", "-1", "1G,share=off"] {
+        assert!(!is_size(bad), "{bad}");
+    }
+}
+
+#[test]
+fn each_name_has_its_own_address_and_keeps_it() {
+    let mac = |name: &str| mac_of(&name.parse().unwrap()).to_string();
+    assert_eq!(mac("vm1"), mac("vm1"));
+    assert_ne!(mac("vm1"), mac("vm2"));
+    assert!(mac("vm1").starts_with("52:54:00:"));
+}
+
+#[test]
+fn shell_words_survive_the_shell() {
+    assert_eq!(quote("a=b,c"), "a=b,c");
+    assert_eq!(quote("it's"), "'it'\\''s'");
+    assert_eq!(quote(""), "''");
+}
