@@ -43,7 +43,8 @@ pub mod feature {
     pub const GUEST_USO6: u64 = 1 << 55;
     /// VIRTIO_NET_F_HOST_USO.
     pub const HOST_USO: u64 = 1 << 56;
-    /// VHOST_F_LOG_ALL: the back end logs its writes (a bit between VMM and back end, never shown to a guest).
+    /// VHOST_F_LOG_ALL: the back end logs its writes. Between VMM and back end only, and only while
+    /// [`crate::VirtioNet::start_dirty_log`] is in force.
     pub const LOG_ALL: u64 = 1 << 26;
     /// What is asked for unless the address says otherwise: rings at their best, no offloads.
     pub const DEFAULT: u64 =
@@ -65,7 +66,6 @@ const TOGGLES: &[(&str, u64)] = &[
     ("uso", feature::CSUM | feature::HOST_USO),
     ("guest_uso", feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6),
     ("mtu_feature", feature::MTU),
-    ("log", feature::LOG_ALL),
 ];
 
 /// Keys that switch protocol features on or off.
@@ -88,7 +88,7 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 /// | `buffer` | bytes, 64 to 65600 | bytes of one buffer, header included (default 2048; 65600 where frames may be larger and cannot be merged) |
 /// | `segments` | 1, 2, 4, 8 | descriptors a frame is cut into |
 /// | `mtu` | 68 to 65535 | told to the back end (NET_SET_MTU) |
-/// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` `log` | `on`, `off` | virtio features to ask for |
+/// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` | `on`, `off` | virtio features to ask for |
 /// | `reply_ack` `mem_slots` `inflight` `status` | `on`, `off` | protocol features to ask for |
 ///
 /// What is asked for and not offered is done without.

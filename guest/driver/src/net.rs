@@ -268,6 +268,17 @@ impl TxQueue {
         self.queue.stats.full += 1;
     }
 
+    /// The ring, for its places and its audit.
+    #[must_use]
+    pub fn ring(&self) -> &SplitRing {
+        &self.queue.ring
+    }
+
+    /// Rings the doorbell whether the device wants it or not, for tests.
+    pub fn ring_doorbell(&mut self) {
+        self.queue.ring_doorbell();
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> QueueStats {
@@ -420,6 +431,12 @@ impl RxQueue {
         done
     }
 
+    /// Where the first buffer of a frame lies: an offset in the RAM.
+    #[must_use]
+    pub fn place(&self, batch: &RxBatch, frame: RxFrame) -> usize {
+        self.queue.offset(batch.buffers[frame.first].0)
+    }
+
     /// The virtio-net header of a frame.
     #[must_use]
     pub fn header(&self, batch: &RxBatch, frame: RxFrame) -> NetHeader {
@@ -452,6 +469,17 @@ impl RxQueue {
     #[inline]
     pub fn ready(&mut self) -> bool {
         self.queue.ring.has_used()
+    }
+
+    /// The ring, for its places and its audit.
+    #[must_use]
+    pub fn ring(&self) -> &SplitRing {
+        &self.queue.ring
+    }
+
+    /// Rings the doorbell whether the device wants it or not, for tests.
+    pub fn ring_doorbell(&mut self) {
+        self.queue.ring_doorbell();
     }
 
     /// The counters.

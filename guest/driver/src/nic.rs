@@ -1,6 +1,7 @@
 //! A virtio-net NIC behind vhost-user: connect, negotiate, wait, stop, and go on after the back end died.
 
 mod connect;
+mod log;
 mod start;
 
 use std::io;
@@ -16,6 +17,8 @@ use crate::net::{NetHeader, Queue, RxQueue, Shape, TxQueue};
 use crate::ring::{Audit, RingOptions, SplitRing};
 use crate::sys;
 use crate::vhost_user::{FrontEnd, Inflight, ProtocolError};
+
+pub use log::DirtyLog;
 
 /// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).
 const GSO_BUFFER: usize = 65_600;

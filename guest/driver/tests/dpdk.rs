@@ -300,3 +300,34 @@ fn stopped_rings_go_on_where_they_were() {
         nic.start_rings().unwrap();
     }
 }
+
+#[test]
+fn writes_to_guest_memory_are_logged() {
+    let _turn = turn();
+    if !peer_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let _peer = Testpmd::start(dir.path(), false, 1);
+    let mut nic = VirtioNet::connect(&Address::new(dir.path().join("b")), PATIENCE).unwrap();
+    std::thread::sleep(SETTLE);
+    let log = nic.start_dirty_log().unwrap();
+    assert_eq!(log.dirty_pages().unwrap(), 0);
+    let mut tx = options(dir.path(), "a", "", "tx");
+    (tx.count, tx.rate) = (100, 10_000);
+    pktgen::run(&tx, &mut |_| {}).unwrap();
+    let end = Instant::now() + PATIENCE;
+    let mut batch = nic.pairs[0].rx.batch();
+    while nic.pairs[0].rx.poll(&mut batch, 100) < 100 {
+        assert!(Instant::now() < end, "only {} frames came", batch.frames().len());
+    }
+    let used = nic.pairs[0].rx.ring().places().used;
+    assert!(log.is_dirty(nic.ram().guest_phys(used)).unwrap(), "the used ring");
+    for frame in batch.frames() {
+        let at = nic.pairs[0].rx.place(&batch, *frame);
+        assert!(log.is_dirty(nic.ram().guest_phys(at)).unwrap(), "the buffer at {at}");
+    }
+    let pages = log.dirty_pages().unwrap();
+    assert!((50..=110).contains(&pages), "{pages} pages for 100 buffers of 2112 bytes");
+    nic.stop_dirty_log().unwrap();
+}

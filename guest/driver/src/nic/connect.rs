@@ -112,5 +112,5 @@ fn negotiate(
 
 fn wanted(address: &Address) -> u64 {
     let single = if address.queues == 1 { feature::MQ } else { 0 };
-    address.features & !single
+    address.features & !single & !feature::LOG_ALL
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::{Error, Pair, VirtioNet};
-use crate::address::feature;
+use crate::mem::Ram;
 use crate::net::Queue;
 use crate::vhost_user::{FrontEnd, Inflight, ProtocolError, VringAddr, protocol};
 
@@ -54,9 +54,8 @@ impl VirtioNet {
     /// See [`Error`].
     pub fn start_rings(&self) -> Result<(), Error> {
         let front = self.front_end()?;
-        let log = self.has(feature::LOG_ALL);
         for (index, queue) in rings(&self.pairs) {
-            self.start_ring(front, index, queue, log)?;
+            self.start_ring(front, index, queue)?;
         }
         for (index, _) in rings(&self.pairs).filter(|_| front.rings_start_disabled()) {
             front.set_vring_enable(index, true)?;
@@ -64,23 +63,10 @@ impl VirtioNet {
         Ok(())
     }
 
-    fn start_ring(
-        &self,
-        front: &FrontEnd,
-        index: u32,
-        queue: &Queue,
-        log: bool,
-    ) -> Result<(), ProtocolError> {
-        let places = queue.ring.places();
+    fn start_ring(&self, front: &FrontEnd, index: u32, queue: &Queue) -> Result<(), ProtocolError> {
         front.set_vring_num(index, queue.ring.options().size)?;
         front.set_vring_base(index, queue.ring.base())?;
-        let addr = VringAddr {
-            desc: self.ram.user_addr(places.desc),
-            used: self.ram.user_addr(places.used),
-            avail: self.ram.user_addr(places.avail),
-            log: log.then(|| self.ram.guest_phys(places.used)),
-        };
-        front.set_vring_addr(index, addr)?;
+        front.set_vring_addr(index, addresses(&self.ram, queue, log))?;
         front.set_vring_call(index, queue.call.as_fd())?;
         front.set_vring_kick(index, queue.kick.as_fd())
     }
@@ -108,6 +94,16 @@ impl VirtioNet {
 }
 
 /// The rings with their numbers: receive 2n, transmit 2n + 1 (virtio 1.2, 5.1.2).
-fn rings(pairs: &[Pair]) -> impl Iterator<Item = (u32, &Queue)> {
+pub(super) fn rings(pairs: &[Pair]) -> impl Iterator<Item = (u32, &Queue)> {
     (0..).zip(pairs.iter().flat_map(|pair| [&pair.rx.queue, &pair.tx.queue]))
+}
+
+pub(super) fn addresses(ram: &Ram, queue: &Queue, log: bool) -> VringAddr {
+    let places = queue.ring.places();
+    VringAddr {
+        desc: ram.user_addr(places.desc),
+        used: ram.user_addr(places.used),
+        avail: ram.user_addr(places.avail),
+        log: log.then(|| ram.guest_phys(places.used)),
+    }
 }

@@ -209,7 +209,9 @@ impl<'a> Engine<'a> {
         let paused = self.options.sends() && self.waiting.is_none() && pause > Duration::ZERO;
         if !paused && now - since < nanos(self.options.spin) || paused && pause < self.options.spin
         {
-            std::hint::spin_loop();
+            // A sender that waits for slots must not pull the used index's cache line from the device all the time.
+            let pauses = if self.options.function == Function::Tx { 16 } else { 1 };
+            (0..pauses).for_each(|_| std::hint::spin_loop());
             return Ok(());
         }
         let left = |end: u64| Duration::from_nanos(end.saturating_sub(now));
@@ -220,11 +222,21 @@ impl<'a> Engine<'a> {
         if paused {
             nap = nap.min(pause);
         }
-        let interest = Interest { rx: true, tx: self.options.function == Function::Tx && !paused };
+        let interest = self.interest(paused);
         if self.nic.wait(interest, nap)? == Wake::Disconnected {
             self.reconnect()?;
         }
         Ok(())
+    }
+
+    fn interest(&self, paused: bool) -> Interest {
+        // With no slot to answer in, waiting for more frames would find the old ones for ever.
+        let full = |pair: &nic::Pair| pair.tx.free_slots() == 0;
+        match self.options.function {
+            Function::Tx => Interest { rx: true, tx: !paused },
+            Function::Pong if self.nic.pairs.iter().any(full) => Interest { rx: false, tx: true },
+            _ => Interest { rx: true, tx: false },
+        }
     }
 
     fn reconnect(&mut self) -> Result<(), Error> {
