@@ -28,7 +28,7 @@ fn a_sent_frame_has_a_header_in_front() {
             tx.send(slot, round.into());
             assert_eq!(tx.flush(), 1);
             let (head, pieces) = device.pop().unwrap();
-            assert_eq!(pieces.len(), segments.into());
+            assert_eq!(pieces.len(), usize::from(segments));
             if segments > 1 {
                 assert_eq!(pieces[0].1, header, "the header has a descriptor of its own");
             }

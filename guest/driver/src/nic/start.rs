@@ -66,7 +66,7 @@ impl VirtioNet {
     fn start_ring(&self, front: &FrontEnd, index: u32, queue: &Queue) -> Result<(), ProtocolError> {
         front.set_vring_num(index, queue.ring.options().size)?;
         front.set_vring_base(index, queue.ring.base())?;
-        front.set_vring_addr(index, addresses(&self.ram, queue, log))?;
+        front.set_vring_addr(index, addresses(&self.ram, queue, false))?;
         front.set_vring_call(index, queue.call.as_fd())?;
         front.set_vring_kick(index, queue.kick.as_fd())
     }
