@@ -51,6 +51,9 @@ pub mod feature {
         VERSION_1 | ANY_LAYOUT | EVENT_IDX | MRG_RXBUF | IN_ORDER | MTU | STATUS | MQ;
 }
 
+/// Queue pairs a NIC can have here: [`crate::VirtioNet::wait`] watches them all with one call.
+pub const MAX_PAIRS: u16 = 16;
+
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[
     ("version_1", feature::VERSION_1),
@@ -83,7 +86,7 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 /// | key | value | meaning |
 /// | --- | --- | --- |
 /// | `server` (or the bare words `listen`, `connect`) | `on`, `off` | listen on PATH instead of connecting to it |
-/// | `queues` | 1 to 32 | queue pairs |
+/// | `queues` | 1 to 16 | queue pairs |
 /// | `size` | power of two, 2 to 32768 | descriptors of a ring (default 1024) |
 /// | `buffer` | bytes, 64 to 65600 | bytes of one buffer, header included (default 2048; 65600 where frames may be larger and cannot be merged) |
 /// | `segments` | 1, 2, 4, 8 | descriptors a frame is cut into |
@@ -165,7 +168,7 @@ impl Address {
         let short = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
         match key {
             "server" => self.listen = on_off(value).ok_or(bad("on or off"))?,
-            "queues" => self.queues = short(number(1, 32, "a number from 1 to 32")?),
+            "queues" => self.queues = short(number(1, MAX_PAIRS.into(), "a number from 1 to 16")?),
             "size" => {
                 let wanted = "a power of two from 2 to 32768";
                 let size = number(2, 32_768, wanted)?;
@@ -260,7 +263,7 @@ mod tests {
             ("vhost-user:", "no path"),
             ("vhost-user:/a,colour=red", "colour"),
             ("vhost-user:/a,fast", "fast"),
-            ("vhost-user:/a,queues=0", "1 to 32"),
+            ("vhost-user:/a,queues=17", "1 to 16"),
             ("vhost-user:/a,size=100", "power of two"),
             ("vhost-user:/a,size=65536", "32768"),
             ("vhost-user:/a,mrg=maybe", "on or off"),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::address::{Address, feature};
+use crate::address::{Address, MAX_PAIRS, feature};
 use crate::mem::{Pool, Ram};
 use crate::net::{NetHeader, Queue, RxQueue, Shape, TxQueue};
 use crate::ring::{Audit, RingOptions, SplitRing};
@@ -22,8 +22,6 @@ pub use log::DirtyLog;
 
 /// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).
 const GSO_BUFFER: usize = 65_600;
-/// Queue pairs that [`VirtioNet::wait`] can watch.
-const MAX_PAIRS: u16 = 31;
 
 /// What can go wrong with a NIC.
 #[derive(Debug, thiserror::Error)]

@@ -295,14 +295,6 @@ impl SplitRing {
         self.last_used != self.used_seen
     }
 
-    /// How many used slots can be taken now.
-    #[inline]
-    pub fn used_count(&mut self) -> u16 {
-        self.used_seen = self.load_used_idx();
-        let count = self.used_seen.wrapping_sub(self.last_used);
-        count.min(self.outstanding())
-    }
-
     /// The next used slot, now held by the caller, and the bytes the device wrote into it (or [`WHOLE`]).
     /// Entries that name a slot the device does not own are counted and skipped.
     #[inline]

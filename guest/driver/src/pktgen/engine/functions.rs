@@ -119,8 +119,9 @@ impl Engine<'_> {
                 if number < *expected {
                     self.counts.out_of_order += 1;
                 } else {
-                    self.counts.lost += number - *expected;
-                    *expected = number + 1;
+                    let gap = number - *expected;
+                    self.counts.lost = self.counts.lost.saturating_add(gap);
+                    *expected = number.saturating_add(1);
                 }
             }
         }
