@@ -1,1 +1,33 @@
-//! Ports that are not VMs: tap, stream, pcap.
+//! Ports that are not VMs.
+//!
+//! - [`tap`]: a TAP device of the host, with checksum and segmentation offload;
+//! - [`stream`]: a UNIX socket with QEMU's `-netdev stream` framing (passt, gvproxy, QEMU);
+//! - [`pcap`]: a capture file, written while frames pass.
+//!
+//! # Contract
+//!
+//! No error of a device or peer ends a worker: a frame that cannot be delivered is dropped and
+//! counted, a device or peer that goes away takes its port down until it is back. Each port has one small
+//! control thread that sleeps in `poll`; the data path neither blocks nor allocates.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+#![cfg_attr(test, allow(clippy::panic, clippy::indexing_slicing))]
+
+mod control;
+mod inbox;
+pub mod pcap;
+pub mod stream;
+#[allow(unsafe_code)]
+mod sys;
+pub mod tap;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+/// Called after a port's doorbells or its `is_up` changed.
+pub type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// What `port list` shows of a port: names and values.
+pub type Details = Vec<(&'static str, String)>;

@@ -1,0 +1,76 @@
+//! What the control threads share: how they are woken and stopped, and locks that outlive a panic.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::sys;
+
+/// Wakes a control thread that sleeps in `poll`, or tells it to end.
+#[derive(Debug)]
+pub(crate) struct Wake {
+    event: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl Wake {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { event: sys::eventfd()?, stop: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn wake(&self) {
+        sys::notify(self.event.as_fd());
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Takes note of all wake-ups so far.
+    pub(crate) fn clear(&self) {
+        sys::drain(self.event.as_fd());
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// Counts who wants a lock that a busy worker takes again and again: while it is not 0, pulls
+/// stand back.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted(AtomicUsize);
+
+impl Wanted {
+    /// Locks `m` for the control thread, with pulls standing back meanwhile.
+    pub(crate) fn lock<'a, T>(&self, m: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let guard = lock(m);
+        self.0.fetch_sub(1, Ordering::SeqCst);
+        guard
+    }
+
+    /// Locks `m` for a pull, if nobody else has it or waits for it.
+    pub(crate) fn try_lock<'a, T>(&self, m: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        if self.0.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        match m.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Locks `m`. The states behind our locks are valid between any two statements, so a panic elsewhere
+/// does not spoil them.
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,366 @@
+//! A capture file, written while frames pass: `pcap:out.pcapng[,snaplen=N]`.
+//!
+//! ```text
+//!  workers ── capture: format into the queue ──► [ 4 MiB ] ── swapped for an empty one ──► writer ──► file
+//! ```
+//!
+//! A capturing worker holds the queue's lock for one copy and never waits for it: what finds it taken for too
+//! long, or full, is lost to the capture, counted, and told in the file's statistics. The writer sleeps while
+//! the queue is empty; frames are in the file [`GATHER`] after they passed.
+
+mod blocks;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vmlan_frame::{Batch, Counters, FrameView, MAX_GSO, Mirror, Offloads, Port, Reason, Sink};
+
+use crate::Details;
+use crate::control::lock;
+
+/// Bytes that wait for the writer, at most.
+const QUEUE: usize = 4 * 1024 * 1024;
+
+/// How long frames may gather before they are written together.
+pub const GATHER: Duration = Duration::from_millis(100);
+
+/// Looks at a taken lock before a frame is given up: some microseconds.
+const SPINS: u32 = 256;
+
+/// Interfaces whose losses are told apart; further ones share the last counter.
+const INTERFACES: usize = 1024;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file. What it held is lost.
+    pub path: PathBuf,
+    /// Bytes kept of each frame.
+    pub snaplen: u32,
+}
+
+impl Config {
+    /// Whole frames.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), snaplen: 262_144 }
+    }
+}
+
+/// Why a capture could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A device, a pipe, a directory, a symbolic link.
+    #[error("{0}: exists and is no regular file; choose another path or remove it")]
+    NotFile(PathBuf),
+    /// A frame needs its Ethernet header to be of use.
+    #[error("snaplen={0}: at least 14 bytes")]
+    BadSnaplen(u32),
+    /// Anything else.
+    #[error("{0}")]
+    Io(PathBuf, #[source] io::Error),
+}
+
+#[derive(Debug)]
+struct Queue {
+    bytes: Vec<u8>,
+    names: Vec<String>,
+    stop: bool,
+}
+
+/// What workers, writer and handle share.
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    queue: Mutex<Queue>,
+    ready: Condvar,
+    lost: Vec<AtomicU64>,
+    frames: AtomicU64,
+    failed: AtomicBool,
+    trouble: Mutex<Option<String>>,
+    counters: Counters,
+}
+
+/// A running capture. Ended when dropped: everything captured is in the file then.
+#[derive(Debug)]
+pub struct Pcap {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Creates (or empties) the file and starts the writer.
+///
+/// # Errors
+/// If the file cannot be had: see [`Error`].
+pub fn open(config: Config) -> Result<Pcap, Error> {
+    if config.snaplen < 14 {
+        return Err(Error::BadSnaplen(config.snaplen));
+    }
+    let mut file = create(&config)?;
+    let fail = |e| Error::Io(config.path.clone(), e);
+    let mut bytes = Vec::with_capacity(QUEUE);
+    blocks::section(&mut bytes);
+    // At once, so that the file is a capture whenever somebody looks.
+    file.write_all(&bytes).map_err(fail)?;
+    bytes.clear();
+    let shared = Arc::new(Shared {
+        config: config.clone(),
+        queue: Mutex::new(Queue { bytes, names: Vec::new(), stop: false }),
+        ready: Condvar::new(),
+        lost: (0..INTERFACES).map(|_| AtomicU64::new(0)).collect(),
+        frames: AtomicU64::new(0),
+        failed: AtomicBool::new(false),
+        trouble: Mutex::new(None),
+        counters: Counters::default(),
+    });
+    let served = Arc::clone(&shared);
+    let thread = std::thread::Builder::new()
+        .name("pcap".to_owned())
+        .spawn(move || write(&served, &mut file))
+        .map_err(fail)?;
+    Ok(Pcap { shared, thread: Some(thread) })
+}
+
+/// Opens the file without following a link or waiting for a pipe's reader; nobody else may read it.
+fn create(config: &Config) -> Result<File, Error> {
+    let path = &config.path;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = options.open(path).map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => Error::NotFile(path.clone()),
+        _ => Error::Io(path.clone(), e),
+    })?;
+    let fail = |e| Error::Io(path.clone(), e);
+    if !file.metadata().map_err(fail)?.is_file() {
+        return Err(Error::NotFile(path.clone()));
+    }
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
+    file.set_len(0).map_err(fail)?;
+    Ok(file)
+}
+
+impl Pcap {
+    /// Who watches.
+    #[must_use]
+    pub fn mirror(&self) -> Arc<dyn Mirror> {
+        Arc::clone(&self.shared) as Arc<dyn Mirror>
+    }
+
+    /// A port that neither sends nor receives, to be listed among the others.
+    #[must_use]
+    pub fn port(&self) -> Arc<dyn Port> {
+        Arc::clone(&self.shared) as Arc<dyn Port>
+    }
+
+    /// The number of the interface called `name`, which is added if it is new.
+    #[must_use]
+    pub fn add_interface(&self, name: &str) -> u32 {
+        let mut queue = lock(&self.shared.queue);
+        if let Some(i) = queue.names.iter().position(|n| n == name) {
+            return u32::try_from(i).unwrap_or(u32::MAX);
+        }
+        let id = u32::try_from(queue.names.len()).unwrap_or(u32::MAX);
+        queue.names.push(name.to_owned());
+        // May exceed the queue's bound: without it every later packet would be unreadable.
+        blocks::interface(&mut queue.bytes, name, self.shared.config.snaplen);
+        self.shared.ready.notify_one();
+        id
+    }
+
+    /// Frames that passed but are not in the file.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Its state in words.
+    #[must_use]
+    pub fn details(&self) -> Details {
+        let state = lock(&self.shared.trouble)
+            .clone()
+            .map_or("capturing".to_owned(), |t| format!("failed: {t}"));
+        vec![
+            ("kind", "pcap".to_owned()),
+            ("state", state),
+            ("path", self.shared.config.path.display().to_string()),
+            ("captured", self.shared.frames.load(Ordering::Relaxed).to_string()),
+            ("lost", self.lost().to_string()),
+        ]
+    }
+
+    /// Writes what waits, and statistics, and ends the writer. The file stays.
+    pub fn close(&mut self) {
+        lock(&self.shared.queue).stop = true;
+        self.shared.ready.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been reported by the runtime.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Pcap {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The writer: swaps the queue for an empty one and writes it, until told to stop.
+fn write(shared: &Shared, file: &mut File) {
+    let mut spare = Vec::with_capacity(QUEUE);
+    loop {
+        let mut queue = shared.gather();
+        std::mem::swap(&mut queue.bytes, &mut spare);
+        let stop = queue.stop;
+        if stop {
+            shared.statistics(&queue, &mut spare);
+        }
+        drop(queue);
+        if let Err(e) = file.write_all(&spare) {
+            return shared.fail(&e);
+        }
+        if stop {
+            return;
+        }
+        spare.clear();
+        // A burst of interfaces may have grown it.
+        spare.shrink_to(QUEUE);
+    }
+}
+
+impl Shared {
+    /// Waits until there is something to write, and for more of it.
+    fn gather(&self) -> MutexGuard<'_, Queue> {
+        let queue = lock(&self.queue);
+        let idle = |q: &mut Queue| q.bytes.is_empty() && !q.stop;
+        let queue = self.ready.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
+        let filling = |q: &mut Queue| q.bytes.len() < QUEUE / 2 && !q.stop;
+        let waited = self.ready.wait_timeout_while(queue, GATHER, filling);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// A statistics block for each interface.
+    fn statistics(&self, queue: &Queue, out: &mut Vec<u8>) {
+        let time = now();
+        for (id, lost) in (0..).zip(&self.lost).take(queue.names.len()) {
+            blocks::statistics(out, id, time, lost.load(Ordering::Relaxed));
+        }
+    }
+
+    fn fail(&self, e: &io::Error) {
+        self.failed.store(true, Ordering::Relaxed);
+        log::warn!("pcap {}: {e}; the capture ends here", self.config.path.display());
+        *lock(&self.trouble) = Some(e.to_string());
+    }
+
+    fn lose(&self, interface: u32) {
+        let i = usize::try_from(interface).unwrap_or(usize::MAX).min(INTERFACES - 1);
+        if let Some(n) = self.lost.get(i) {
+            n.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The queue, unless it stays taken: its holder copies one frame, or was put to sleep over it.
+    fn try_queue(&self) -> Option<MutexGuard<'_, Queue>> {
+        for _ in 0..SPINS {
+            match self.queue.try_lock() {
+                Ok(queue) => return Some(queue),
+                Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// True if the frame is in the queue.
+    fn enqueue(
+        &self,
+        interface: u32,
+        outgoing: bool,
+        frame: &FrameView<'_, '_>,
+        dropped: Option<Reason>,
+    ) -> bool {
+        let snaplen = usize::try_from(self.config.snaplen).unwrap_or(MAX_GSO);
+        let Some(mut queue) = self.try_queue() else { return false };
+        let (before, most) = (queue.bytes.len(), frame.len.min(snaplen) + blocks::OVERHEAD);
+        if before + most > QUEUE || queue.stop {
+            return false;
+        }
+        let place = (interface, now(), snaplen);
+        blocks::packet(&mut queue.bytes, place, outgoing, frame, dropped);
+        let after = queue.bytes.len();
+        drop(queue);
+        // The writer sleeps in one of two ways, and each begins where its condition held.
+        if before == 0 || (before < QUEUE / 2 && after >= QUEUE / 2) {
+            self.ready.notify_one();
+        }
+        true
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(0)
+}
+
+impl Mirror for Shared {
+    fn capture(
+        &self,
+        interface: u32,
+        outgoing: bool,
+        frame: &FrameView<'_, '_>,
+        dropped: Option<Reason>,
+    ) {
+        let failed = self.failed.load(Ordering::Relaxed);
+        if !failed && self.enqueue(interface, outgoing, frame, dropped) {
+            self.frames.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.lose(interface);
+        }
+    }
+}
+
+impl Port for Shared {
+    fn pull(&self, _: &mut Batch<'static>, _: usize, _: &mut dyn Sink) -> usize {
+        0
+    }
+
+    fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
+        self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+        list.len()
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
+
+    /// Never: nothing is to be delivered here.
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn arm(&self) -> bool {
+        false
+    }
+
+    fn disarm(&self) {}
+
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        Vec::new()
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

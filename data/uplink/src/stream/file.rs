@@ -1,0 +1,73 @@
+//! The socket file of a listening port.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use crate::sys;
+
+/// A listening socket and its file, which is removed on drop if it is still ours.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: UnixListener,
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// Listens at `path`, whose permission bits become `mode`. A socket file on which nobody listens
+    /// is replaced; anything else that is there stays.
+    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, Error> {
+        make_way(path)?;
+        let fail = |e| Error::Io(path.to_owned(), e);
+        // `bind` takes the mode from the socket: at no moment may more people connect than asked for.
+        let socket = File::from(sys::unix_socket().map_err(fail)?);
+        socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
+        sys::unix_listen(socket.as_fd(), path).map_err(fail)?;
+        let socket = UnixListener::from(OwnedFd::from(socket));
+        let listener = Self { socket, path: path.to_owned(), identity: identity(path) };
+        // What the umask took away; this only widens.
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(fail)?;
+        Ok(listener)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // Nothing to do about a failure: the next start replaces a stale file.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Removes a stale socket file.
+fn make_way(path: &Path) -> Result<(), Error> {
+    let fail = |e| Error::Io(path.to_owned(), e);
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail(e)),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(Error::NotSocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    let probe = sys::unix_socket().map_err(fail)?;
+    match sys::unix_connect(probe.as_fd(), path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            log::info!("{}: nobody listens, replaced", path.display());
+            fs::remove_file(path).map_err(fail)
+        }
+        // A full backlog (EAGAIN) is somebody's too.
+        _ => Err(Error::InUse(path.to_owned())),
+    }
+}

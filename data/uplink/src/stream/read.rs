@@ -1,0 +1,116 @@
+//! From the peer: its bytes cut into frames.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use vmlan_frame::{BATCH, Direction, MAX_GSO, MIN_FRAME, Offload, Reason};
+
+use super::PREFIX;
+use crate::inbox::Inbox;
+use crate::sys;
+
+/// Longest frame that is skipped; a longer one means that we do not understand each other.
+pub(super) const ABSURD: usize = 1024 * 1024;
+
+/// What is known after a look at the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// There may be more.
+    More,
+    /// Nothing until the peer sends, or a held frame is finished.
+    Drained,
+    /// The peer closed, or its socket failed; every frame before that has been lent.
+    Closed,
+    /// A length beyond [`ABSURD`].
+    Nonsense,
+}
+
+/// The peer's sending side.
+#[derive(Debug)]
+pub(super) struct Tx {
+    pub(super) peer: Option<Arc<OwnedFd>>,
+    pub(super) inbox: Inbox,
+    /// Bytes of a refused frame still to be passed over.
+    skip: usize,
+}
+
+impl Tx {
+    pub(super) fn new() -> Self {
+        Self { peer: None, inbox: Inbox::new(), skip: 0 }
+    }
+
+    /// A new peer, or none.
+    pub(super) fn set_peer(&mut self, peer: Option<Arc<OwnedFd>>, input: &Direction) {
+        self.inbox.lose(input);
+        self.skip = 0;
+        self.peer = peer;
+    }
+
+    /// Gathers up to `limit` frames with at most one read.
+    pub(super) fn fill(&mut self, limit: usize, input: &Direction) -> Look {
+        if self.inbox.len() >= limit {
+            return Look::Drained;
+        }
+        match self.cut(limit, input) {
+            Look::Drained => {}
+            other => return other,
+        }
+        match self.read() {
+            Look::More => match self.cut(limit, input) {
+                Look::Drained => Look::More,
+                other => other,
+            },
+            // What was cut before is lent first; a later look comes to the same end.
+            Look::Closed if self.inbox.len() > 0 => Look::Drained,
+            other => other,
+        }
+    }
+
+    fn read(&mut self) -> Look {
+        let Some(peer) = self.peer.clone() else { return Look::Drained };
+        // Held frames may fill the buffer; whatever the tail began, this completes it.
+        let Some(room) = self.inbox.free(PREFIX + MAX_GSO) else { return Look::Drained };
+        match sys::read(peer.as_fd(), room) {
+            Ok(0) => Look::Closed,
+            Ok(n) => {
+                self.inbox.filled(n);
+                Look::More
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Look::More,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Look::Drained,
+            Err(_) => Look::Closed,
+        }
+    }
+
+    /// Cuts complete frames off the tail. [`Look::Drained`]: what is left is no complete frame.
+    fn cut(&mut self, limit: usize, input: &Direction) -> Look {
+        // Bounded, though a peer may fill the buffer with empty frames.
+        for _ in 0..2 * BATCH {
+            let n = self.skip.min(self.inbox.tail().len());
+            self.inbox.skip(n);
+            self.skip -= n;
+            let Some(prefix) = self.inbox.tail().first_chunk::<PREFIX>() else {
+                return Look::Drained;
+            };
+            let len = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+            if len > ABSURD {
+                return Look::Nonsense;
+            }
+            if !(MIN_FRAME..=MAX_GSO).contains(&len) {
+                let reason = if len < MIN_FRAME { Reason::Runt } else { Reason::TooLong };
+                input.drop(reason, 1);
+                self.inbox.skip(PREFIX);
+                self.skip = len;
+            } else if self.inbox.tail().len() < PREFIX + len {
+                return Look::Drained;
+            } else if self.inbox.len() >= limit {
+                return Look::More;
+            } else {
+                self.inbox.skip(PREFIX);
+                self.inbox.take(len, Offload::NONE);
+            }
+        }
+        Look::More
+    }
+}

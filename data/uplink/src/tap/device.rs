@@ -1,0 +1,163 @@
+//! Getting hold of a TAP device (kernel: `Documentation/networking/tuntap.rst`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+
+use vmlan_frame::Offloads;
+
+use super::{Config, header};
+use crate::sys;
+
+/// The most queues a TAP device has (kernel: `MAX_TAP_QUEUES`).
+const MAX_QUEUES: u16 = 256;
+
+/// Why a TAP device could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not a name the kernel takes.
+    #[error("`{0}` is no interface name: 1 to 15 characters without `/`, `%`, `:` and blanks")]
+    BadName(String),
+    /// Queues out of range.
+    #[error("queues={0}: a tap device has 1 to 256 queues")]
+    BadQueues(u16),
+    /// The control device cannot be opened.
+    #[error("/dev/net/tun: load the module `tun`, or give this process the device")]
+    NoTun(#[source] io::Error),
+    /// Neither root nor the device's owner.
+    #[error(
+        "tap `{name}`: not allowed; once, as root: \
+         ip tuntap add {name} mode tap user $USER {multi_queue}vnet_hdr && ip link set {name} up"
+    )]
+    NotAllowed {
+        /// The device.
+        name: String,
+        /// `multi_queue ` if that is needed.
+        multi_queue: &'static str,
+        /// `EPERM`.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has it open.
+    #[error("tap `{0}`: another process uses it")]
+    Busy(String, #[source] io::Error),
+    /// It exists, but is something else.
+    #[error(
+        "tap `{0}`: the interface exists and is no tap device with as many queues (ip -d link)"
+    )]
+    NotTap(String, #[source] io::Error),
+    /// Anything else.
+    #[error("tap `{0}`")]
+    Io(String, #[source] io::Error),
+}
+
+impl Error {
+    fn new(config: &Config, e: io::Error) -> Self {
+        let name = config.name.clone();
+        match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                let multi_queue = if config.queues > 1 { "multi_queue " } else { "" };
+                Self::NotAllowed { name, multi_queue, source: e }
+            }
+            Some(libc::EBUSY) => Self::Busy(name, e),
+            Some(libc::EINVAL) => Self::NotTap(name, e),
+            _ => Self::Io(name, e),
+        }
+    }
+}
+
+/// A device we are attached to.
+pub(super) struct Device {
+    pub(super) queues: Vec<Arc<OwnedFd>>,
+    /// What the kernel takes from us.
+    pub(super) offloads: Offloads,
+}
+
+pub(super) fn check(config: &Config) -> Result<(), Error> {
+    let name = &config.name;
+    let bad = |c: char| !c.is_ascii_graphic() || matches!(c, '/' | '%' | ':');
+    if name.is_empty()
+        || name.len() >= libc::IFNAMSIZ
+        || name.contains(bad)
+        || name.starts_with('.')
+    {
+        return Err(Error::BadName(name.clone()));
+    }
+    if !(1..=MAX_QUEUES).contains(&config.queues) {
+        return Err(Error::BadQueues(config.queues));
+    }
+    Ok(())
+}
+
+/// Opens or creates the device. One that we create is set up at once, if we may: it was not there for
+/// anybody else to do so.
+pub(super) fn open(config: &Config) -> Result<Device, Error> {
+    let fail = |e| Error::new(config, e);
+    let socket = UnixDatagram::unbound().map_err(fail)?;
+    let ours = sys::link_flags(socket.as_fd(), &config.name).is_err();
+    let queues = attach_all(config)?;
+    let mut uso = true;
+    for q in &queues {
+        let len = libc::c_int::try_from(header::LEN).map_err(io::Error::other).map_err(fail)?;
+        sys::tun_set_header(q.as_fd(), len).map_err(fail)?;
+        uso &= set_offload(q, config.offload).map_err(fail)?;
+    }
+    if ours && let Err(e) = sys::link_set_up(socket.as_fd(), &config.name) {
+        log::warn!("tap {}: created, but not set up: {e}", config.name);
+    }
+    Ok(Device { queues, offloads: accepted(uso) })
+}
+
+fn attach_all(config: &Config) -> Result<Vec<Arc<OwnedFd>>, Error> {
+    let multi = config.queues > 1;
+    let first = match attach(config, multi) {
+        // A device made with `multi_queue` is attached with the flag only, also to one queue.
+        Err(Error::NotTap(..)) if !multi => attach(config, true)?,
+        other => other?,
+    };
+    let mut queues = vec![first];
+    for _ in 1..config.queues {
+        queues.push(attach(config, multi)?);
+    }
+    Ok(queues)
+}
+
+fn attach(config: &Config, multi: bool) -> Result<Arc<OwnedFd>, Error> {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let tun = options.open("/dev/net/tun").map_err(Error::NoTun)?;
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if multi {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    sys::tun_attach(tun.as_fd(), &config.name, flags).map_err(|e| Error::new(config, e))?;
+    Ok(Arc::new(tun.into()))
+}
+
+/// Says what we can read; returns whether the kernel knows USO (6.2 and later).
+fn set_offload(queue: &OwnedFd, on: bool) -> io::Result<bool> {
+    let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let all = tso | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let queue = queue.as_fd();
+    let uso = match sys::tun_set_offload(queue, all) {
+        Ok(()) => true,
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => false,
+        Err(e) => return Err(e),
+    };
+    match (on, uso) {
+        (false, _) => sys::tun_set_offload(queue, 0)?,
+        (true, false) => sys::tun_set_offload(queue, tso)?,
+        (true, true) => {}
+    }
+    Ok(uso)
+}
+
+/// What may be written is independent of `TUNSETOFFLOAD`: with `IFF_VNET_HDR` the kernel takes any
+/// header it understands.
+fn accepted(uso: bool) -> Offloads {
+    let uso = if uso { Offloads::USO } else { Offloads::NONE };
+    Offloads::CSUM.with(Offloads::TSO4).with(Offloads::TSO6).with(Offloads::ECN).with(uso)
+}

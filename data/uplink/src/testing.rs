@@ -1,0 +1,87 @@
+//! What the tests of the three kinds share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use vmlan_frame::{Batch, Offload, Port, Sink};
+use vmlan_ram::Slice;
+
+use crate::Changed;
+
+/// Keeps what it is given, and holds what it is told to.
+#[derive(Default)]
+pub(crate) struct Keep {
+    pub(crate) frames: Vec<(Vec<u8>, Offload)>,
+    /// Frames beginning with this byte are held.
+    pub(crate) hold: Option<u8>,
+    pub(crate) batches: usize,
+}
+
+impl Sink for Keep {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.batches += 1;
+        for i in 0..batch.len() {
+            let frame = batch.frame(i).unwrap();
+            let mut bytes = vec![0; frame.len];
+            assert_eq!(frame.copy_to(&mut bytes), frame.len);
+            let offload = frame.offload;
+            if self.hold == Some(bytes[0]) {
+                batch.hold(i);
+            } else {
+                self.frames.push((bytes, offload));
+            }
+        }
+    }
+}
+
+/// Counts calls of `changed`.
+pub(crate) fn counted() -> (Arc<AtomicUsize>, Changed) {
+    let n = Arc::new(AtomicUsize::new(0));
+    let m = Arc::clone(&n);
+    (n, Arc::new(move || drop(m.fetch_add(1, Ordering::SeqCst))))
+}
+
+/// Waits up to five seconds.
+pub(crate) fn wait(what: &str, mut f: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !f() {
+        assert!(start.elapsed() < Duration::from_secs(5), "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Pulls until `n` frames came.
+pub(crate) fn pull(port: &dyn Port, n: usize) -> Vec<(Vec<u8>, Offload)> {
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    wait(&format!("{n} frames"), || {
+        port.pull(&mut batch, 256, &mut keep);
+        keep.frames.len() >= n
+    });
+    keep.frames
+}
+
+/// Pushes frames that lie in one piece; returns what `push` does.
+pub(crate) fn push(port: &dyn Port, frames: &[(&[u8], Offload)]) -> usize {
+    let mut batch = Batch::new();
+    for (bytes, offload) in frames {
+        let cut = bytes.len().min(vmlan_frame::HEAD);
+        let body = [Slice::from_bytes(&bytes[cut..])];
+        batch.add_parts(&bytes[..cut], body, *offload).unwrap();
+    }
+    let list: Vec<u16> = (0..u16::try_from(frames.len()).unwrap()).collect();
+    port.push(&batch, &list)
+}
+
+/// A frame of `len` bytes that begins with `first` and goes on with a pattern.
+pub(crate) fn frame(first: u8, len: usize) -> Vec<u8> {
+    let pattern = (0..len).map(|i| u8::try_from(i * 7 % 251).unwrap());
+    let mut bytes: Vec<u8> = pattern.collect();
+    bytes[0] = first;
+    bytes
+}
+
+/// True if `variable` is set to 1: then what is missing is a failure.
+pub(crate) fn required(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|v| v == "1")
+}
