@@ -1,0 +1,189 @@
+//! Floods, after which nothing may have grown. One at a time: they count the whole process.
+
+mod common;
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::*;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn row_75_inflight_flood_holds_no_descriptor() {
+    let _alone = alone();
+    let f = Fixture::new();
+    let mut raw = f.ready();
+    let mut body = words(&[0, 0]);
+    body.extend([4, 0, 0, 1, 0, 0, 0, 0]);
+    let sum = |raw: &mut Raw| {
+        raw.send(31, 1, &body, &[]);
+        raw.reply().map(|(_, body)| body.len())
+    };
+    assert_eq!(sum(&mut raw), Some(24));
+    let (fds, rss) = (open_fds(), rss_kib());
+    for _ in 0..2000 {
+        // read() throws the descriptor away, so only ours would be left.
+        assert_eq!(sum(&mut raw), Some(24));
+    }
+    assert!(open_fds() <= fds + 1, "{} then {}", fds, open_fds());
+    assert!(rss_kib() < rss + 4096);
+}
+
+
+/// xorshift64: the same stream each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// One hostile message: usually a known request of a likely size, with numbers near the edges.
+fn nasty(dice: &mut Dice) -> (Vec<u8>, usize) {
+    let number = u32::try_from(if dice.roll(16) == 0 { dice.roll(1 << 32) } else { dice.roll(44) });
+    let number = number.unwrap();
+    let sizes = [0, 8, 8, 8, 16, 20, 24, 40, 40, 40, 72, 264, 4096];
+    let size = sizes[usize::try_from(dice.roll(sizes.len() as u64)).unwrap()];
+    let mut body = vec![0; size];
+    for word in body.chunks_mut(4) {
+        let value: u32 = match dice.roll(6) {
+            0 => 0,
+            1 => 1,
+            2 => u32::try_from(dice.roll(8)).unwrap(),
+            3 => 4096,
+            4 => u32::MAX,
+            _ => u32::try_from(dice.roll(1 << 32)).unwrap(),
+        };
+        word.copy_from_slice(&value.to_ne_bytes()[..word.len()]);
+    }
+    let flags = if dice.roll(64) == 0 { u32::try_from(dice.roll(16)).unwrap() } else { 1 | NEED_REPLY };
+    let fds = if dice.roll(2) == 0 { 0 } else { dice.roll(10) };
+    (message(number, flags, &body), usize::try_from(fds).unwrap())
+}
+
+#[test]
+fn row_71_a_hundred_thousand_hostile_messages_leave_nothing_behind() {
+    let _alone = alone();
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let file = memfd(1 << 20);
+    let pool = [guest.kick_fd(), file.as_raw_fd(), guest.ram.raw_fd(), guest.call_fd()];
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut sent = 0;
+    let (mut fds, mut rss) = (0, 0);
+    while sent < 100_000 {
+        until("free", || f.detail("state").contains("waiting"));
+        if sent >= 10_000 && fds == 0 {
+            (fds, rss) = (open_fds(), rss_kib());
+        }
+        let mut raw = f.connect();
+        raw.negotiate();
+        raw.sock.set_nonblocking(true).unwrap();
+        for _ in 0..2000 {
+            let (bytes, count) = nasty(&mut dice);
+            let offered: Vec<RawFd> =
+                (0..count).map(|_| pool[usize::try_from(dice.roll(4)).unwrap()]).collect();
+            match vmlan_driver::sys::send_with_fds(raw.sock.as_fd(), &bytes, &offered) {
+                Ok(n) if n == bytes.len() => sent += 1,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => break,
+            }
+            let mut rest = [0; 4096];
+            while std::io::Read::read(&mut raw.sock, &mut rest).is_ok_and(|n| n > 0) {}
+        }
+    }
+    until("descriptors are back", || open_fds() <= fds);
+    assert!(rss_kib() < rss + 8192, "{} KiB then {} KiB", rss, rss_kib());
+    f.assert_alive();
+}
+
+#[test]
+fn disconnects_at_every_step_leave_nothing_behind() {
+    let _alone = alone();
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let steps: &[&dyn Fn(&mut Raw)] = &[
+        &|raw| raw.bytes(&[1, 0, 0], &[]).unwrap(),
+        &|raw| raw.negotiate(),
+        &|raw| guest.give_memory(raw),
+        &|raw| guest.start_ring(raw, 0),
+        &|raw| guest.start_ring(raw, 1),
+        &|raw| raw.send(11, 1, &halves(&[0, 0]), &[]),
+        &|raw| raw.bytes(&message(12, 1, &words(&[0]))[..14], &[guest.kick_fd()]).unwrap(),
+    ];
+    let mut fds = 0;
+    for round in 0..20 {
+        for last in 1..=steps.len() {
+            until("free", || f.detail("state").contains("waiting"));
+            assert!(!f.is_up());
+            assert!(f.door.port().doorbells().is_empty());
+            let mut raw = f.connect();
+            until("served", || f.detail("state") == "connected");
+            // Half a header only as the last thing said.
+            for step in steps[usize::from(last > 1)..last].iter() {
+                step(&mut raw);
+            }
+        }
+        until("free", || f.detail("state").contains("waiting"));
+        if round == 0 {
+            fds = open_fds();
+        }
+        assert_eq!(open_fds(), fds, "round {round}");
+    }
+    f.assert_alive();
+}
+
+#[test]
+fn ports_come_and_go_and_leave_nothing_behind() {
+    let _alone = alone();
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    drop(Fixture::new());
+    let before = (open_fds(), threads());
+    for _ in 0..100 {
+        let f = Fixture::new();
+        let mut raw = f.ready();
+        Guest::new().start(&mut raw);
+        let dir = f.dir.path().to_owned();
+        let Fixture { dir: keep, door, .. } = f;
+        drop(door);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "the socket is gone");
+        assert!(raw.is_closed());
+        drop(keep);
+    }
+    until("threads are gone", || (open_fds(), threads()) == before);
+}
+
+/// CPU time of all threads of this process.
+fn cpu() -> std::time::Duration {
+    vmlan_driver::sys::process_cpu()
+}
+
+#[test]
+fn a_hundred_idle_ports_use_no_cpu() {
+    let _alone = alone();
+    let ports: Vec<_> = (0..100).map(|_| Fixture::new()).collect();
+    let guest = Guest::new();
+    let raws: Vec<_> = ports
+        .iter()
+        .map(|f| {
+            let mut raw = f.ready();
+            guest.start(&mut raw);
+            raw
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = cpu();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let used = cpu() - before;
+    assert!(used < std::time::Duration::from_millis(5), "{used:?}");
+    drop(raws);
+}
