@@ -1,4 +1,4 @@
-//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`].
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`](crate::VirtioNet).
 //!
 //! ```no_run
 //! use vmlan_driver::pktgen::{self, Function, Options};
