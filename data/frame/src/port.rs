@@ -44,7 +44,8 @@ pub trait Port: Send + Sync {
     fn is_up(&self) -> bool;
 
     /// Asks the other side to ring: the worker is about to sleep. Returns true if frames are
-    /// waiting already, in which case it must not sleep.
+    /// waiting already, in which case it must not sleep. Frames that were held do not count: it is
+    /// their receiver that is waited for.
     fn arm(&self) -> bool;
 
     /// Tells the other side not to ring: the worker is awake and looks by itself.

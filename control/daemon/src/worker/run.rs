@@ -120,9 +120,7 @@ impl Run {
     /// True if some port has frames already. All are armed in any case.
     fn arm(&self) -> bool {
         let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
-        // A port that holds frames for a full receiver says true; those wait for the receiver.
-        let any = ports.fold(false, |any, e| e.port.arm() | any);
-        any && self.held_ns.is_none()
+        ports.fold(false, |any, e| e.port.arm() | any)
     }
 
     fn disarm(&self) {

@@ -15,6 +15,7 @@ struct Fake {
     rx: AtomicUsize,
     room: AtomicUsize,
     armed: AtomicBool,
+    held: AtomicUsize,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
@@ -27,6 +28,7 @@ impl Fake {
             rx: AtomicUsize::new(0),
             room: AtomicUsize::new(usize::MAX),
             armed: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -60,6 +62,7 @@ impl Port for Fake {
         batch.give_back(spare);
         let mut it = done.iter();
         tx.retain(|_| !it.next().copied().unwrap_or(false));
+        self.held.store(done.iter().filter(|d| !**d).count(), Ordering::SeqCst);
         done.iter().filter(|d| **d).count()
     }
     fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
@@ -76,7 +79,8 @@ impl Port for Fake {
     }
     fn arm(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
-        !lock(&self.tx).is_empty()
+        // Held frames do not count.
+        lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
     }
     fn disarm(&self) {
         self.armed.store(false, Ordering::SeqCst);
