@@ -5,7 +5,7 @@
 use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::Duration,
 };
@@ -81,22 +81,32 @@ fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
     check::no_checksum_errors(&mut other)
 }
 
+/// DPDK's own vhost between two sockets; it listens, or as a client connects.
+fn dpdk_vhost(dir: &Path, sockets: &[PathBuf; 2], client: bool) -> vmlan_tests::Result<Proc> {
+    let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
+    let mut argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    for (number, socket) in sockets.iter().enumerate() {
+        let vdev =
+            format!("net_vhost{number},iface={},client={}", socket.display(), u8::from(client));
+        argv.extend(["--vdev".into(), vdev]);
+    }
+    let own = "-- -i --auto-start --nb-cores=1 --forward-mode=io --total-num-mbufs=16384";
+    argv.extend(own.split(' ').map(str::to_owned));
+    let log = dir.join("vhost.log");
+    let mut vhost = Proc::start_dialogue("DPDK vhost", &log, &argv)?;
+    let ready = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("core forward"));
+    vhost.wait("to forward", Duration::from_secs(20), || {
+        if client { ready() } else { sockets.iter().all(|socket| socket.exists()) }
+    })?;
+    Ok(vhost)
+}
+
 #[test]
 #[ignore = "a control experiment, for when the testpmd test fails"]
 fn testpmd_bounces_through_its_own_vhost() -> vmlan_tests::Result<()> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let sockets = ["vu0", "vu1"].map(|name| dir.path().join(name));
-    let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
-    let mut argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    for (number, socket) in sockets.iter().enumerate() {
-        argv.extend(["--vdev".into(), format!("net_vhost{number},iface={}", socket.display())]);
-    }
-    let own = "-- -i --auto-start --nb-cores=1 --forward-mode=io --total-num-mbufs=16384";
-    argv.extend(own.split(' ').map(str::to_owned));
-    let mut vhost = Proc::start_dialogue("DPDK vhost", &dir.path().join("vhost.log"), &argv)?;
-    vhost.wait("its sockets", Duration::from_secs(20), || {
-        sockets.iter().all(|socket| socket.exists())
-    })?;
+    let _vhost = dpdk_vhost(dir.path(), &sockets, false)?;
     let ports = sockets.map(|socket| Vdev { socket, server: false, options: "" });
     let mut testpmd = Testpmd::start(dir.path(), &ports, 1)?;
     // The vhost side forwards only once it has seen the link.
@@ -109,5 +119,32 @@ fn testpmd_bounces_through_its_own_vhost() -> vmlan_tests::Result<()> {
     let [zero, one] = testpmd.counted()?;
     println!("{zero:?} {one:?}");
     assert_eq!(zero.tx + one.tx, zero.rx + one.rx + 2 * BURST * BURSTS);
+    Ok(())
+}
+
+#[test]
+#[ignore = "a control experiment, for when a boot test fails"]
+fn guests_talk_through_dpdk_vhost() -> vmlan_tests::Result<()> {
+    for client in [false, true] {
+        println!("client {client}");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = dir.path();
+        let image = Image::build(dir)?;
+        let sockets = ["vm1", "vm2"].map(|name| dir.join(name));
+        let _vhost = dpdk_vhost(dir, &sockets, client)?;
+        let boots = [("vm1", 1), ("vm2", 2)].map(|(name, number)| {
+            let boot = Boot::new(name, number);
+            if client {
+                boot.vhost_user_listening(&dir.join(name))
+            } else {
+                boot.vhost_user(&dir.join(name))
+            }
+        });
+        let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
+        check::reaches(&mut one, "10.77.0.2")?;
+        check::serve(&mut two)?;
+        check::offloads(&mut one, false)?;
+        check::fetch(&mut one, "10.77.0.2")?;
+    }
     Ok(())
 }
