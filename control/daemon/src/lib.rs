@@ -27,7 +27,7 @@ pub mod stats;
 mod sys;
 pub mod vm_args;
 mod words;
-mod worker;
+pub mod worker;
 
 /// The commit this was built from.
 pub const COMMIT: &str = env!("VMLAN_COMMIT");

@@ -122,5 +122,5 @@ fn fdb_table(entries: &[FdbLine]) -> String {
         let age = e.age.map_or_else(|| "pinned".to_owned(), |s| format!("{s} s"));
         rows.push(vec![e.mac.clone(), e.port.clone(), age]);
     }
-    columns(&rows, 2)
+    columns(&rows, 3)
 }

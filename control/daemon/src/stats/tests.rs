@@ -52,8 +52,8 @@ fn people_see_totals_and_rates() {
     let text = rates(&before, &after, Duration::from_secs(2));
     assert!(text.contains("1.00 M") && text.contains("480.00 M"), "{text}");
     // The port was taken away and added again: its counters fell.
-    after.ports[0].r#in.frames = 10;
-    assert!(rates(&before, &after, Duration::from_secs(1)).contains("10"));
+    after.ports[0].r#in.frames = 2;
+    assert!(rates(&before, &after, Duration::from_millis(10)).contains(" 200 "));
 }
 
 #[test]

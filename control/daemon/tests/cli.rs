@@ -1,0 +1,189 @@
+//! What is asked wrongly is refused with exit code 2 and one line that names the mend; nothing is left behind.
+
+mod common;
+
+use common::{Switch, fails, vmlan};
+
+/// A switch that must not start: nothing may be in its directory afterwards but `kept`.
+fn refused(ports: &[&str], code: i32, said: &[&str], kept: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    for name in kept {
+        std::fs::write(dir.path().join(name), "precious").unwrap();
+    }
+    let here = dir.path().to_str().unwrap();
+    let api = format!("{here}/api.sock");
+    let ports: Vec<_> = ports.iter().map(|p| p.replace('@', here)).collect();
+    let mut args = vec!["switch", "--api", &api];
+    args.extend(ports.iter().map(String::as_str));
+    fails(&args, code, said);
+    let left: Vec<_> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(left, kept, "{ports:?} left something behind");
+    for name in kept {
+        assert_eq!(std::fs::read_to_string(dir.path().join(name)).unwrap(), "precious");
+    }
+}
+
+#[test]
+fn wrong_addresses_are_wrong_usage() {
+    let good = "vm0=vhost-user:@/vm0.sock";
+    for (port, said) in [
+        (
+            "vm1=vhostuser:@/a",
+            "port vm1: 'vhostuser' is no kind of port: did you mean 'vhost-user'?",
+        ),
+        (
+            "vm1=vhost-user:@/a,queue=2",
+            "port vm1: 'queue' is no key of vhost-user: did you mean 'queues'?",
+        ),
+        ("vm1=vhost-user:@/a,queues=0", "port vm1: queues=0: a number from 1 to 64"),
+        ("vm1=vhost-user:", "port vm1: '' is no place"),
+        ("vhost-user:@/a", "write NAME=KIND:PLACE"),
+        ("vm 1=tap:x", "'vm 1' is no name"),
+        ("vm0=vhost-user:@/b", "port vm0: the name is given twice"),
+        ("vm1=vhost-user:@/vm0.sock", "is the place of port vm0 already"),
+        ("t=tap:waytoolonginterfacename", "port t: 'waytoolonginterfacename'"),
+    ] {
+        refused(&[good, port], 2, &[said], &[]);
+    }
+}
+
+#[test]
+fn wrong_flags_are_wrong_usage_in_one_line() {
+    fails(&["switch", "--foo"], 2, &["--foo"]);
+    fails(&["swich"], 2, &["swich", "switch"]);
+    fails(&["switch", "--workers", "many"], 2, &["many", "--workers"]);
+    fails(&["switch", "--api", "/tmp/x", "--workers", "0"], 2, &["workers=0", "1 to 64"]);
+    fails(&["switch", "--api", "/tmp/x", "--api-mode", "rw"], 2, &["api-mode=rw", "octal"]);
+    fails(&["port", "add", "--api", "/x", "a=tpa:b"], 2, &["port a:", "did you mean 'tap'?"]);
+    fails(&["port", "set", "--api", "/x", "a", "mode"], 2, &["'mode' has no value"]);
+    fails(
+        &["fdb", "add", "--api", "/x", "01:02", "a"],
+        2,
+        &["'01:02'", "52:54:00"].map(|w| w.trim_matches('\'')),
+    );
+    fails(&["vm-args", "a=tap:t0"], 2, &["port a: a tap port is no VM's"]);
+    fails(&["vm-args", "a=stream:/a", "--vmm", "qemi"], 2, &["did you mean 'qemu'?"]);
+    fails(&["pkt-gen", "-i", "tap:x", "-f", "tx"], 2, &["-i: ", "vhost-user:"]);
+    fails(&["pkt-gen", "-i", "vhost-user:/x", "-f", "fly"], 2, &["-f: ", "ping or pong"]);
+    fails(&["pkt-gen", "-i", "vhost-user:/x", "-f", "tx", "-R", "fast"], 2, &["-R: 'fast'"]);
+    fails(&["demo", "--seconds", "0"], 2, &["--seconds 0"]);
+}
+
+#[test]
+fn what_is_in_the_way_stays_and_what_was_begun_goes() {
+    let first = "vm0=vhost-user:@/vm0.sock";
+    refused(
+        &[first, "s=stream:@/s.sock", "vm1=vhost-user:@/file"],
+        1,
+        &["port vm1: ", "/file", "remove it or choose another path"],
+        &["file"],
+    );
+    refused(&[first, "vm1=vhost-user:@/none/a.sock"], 1, &["port vm1: ", "/none/"], &[]);
+    refused(&[first, "vm1=vhost-user:/proc/a.sock"], 1, &["port vm1: ", "/proc/"], &[]);
+    refused(&[first, "c=pcap:@/none/a.pcapng"], 1, &["port c: ", "/none/a.pcapng"], &[]);
+    refused(&[first], 1, &["api ", "is in the way", "--api"], &["api.sock"]);
+    let other = Switch::start(&["vm1=vhost-user:@/vm1.sock"]);
+    let taken = other.here("vm1=vhost-user:@/vm1.sock");
+    refused(&[first, &taken], 1, &["port vm1: ", "another process listens"], &[]);
+    fails(&["switch", "--api", &other.api()], 1, &["another switch listens there", "--api"]);
+    assert_eq!(other.files(), ["api.sock", "vm1.sock"], "the other switch lost its sockets");
+}
+
+#[test]
+fn a_device_without_permission_is_a_failure_with_a_mend() {
+    use std::process::Command;
+    // Without root this is the plain case; with root it needs another user.
+    let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    let dir = tempfile::tempdir().unwrap();
+    let api = dir.path().join("api.sock");
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    // Built where others may not look; a copy is readable by everybody.
+    let program = dir.path().join("vmlan");
+    std::fs::copy(env!("CARGO_BIN_EXE_vmlan"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    if root {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    }
+    let out = command.args(["--", program.to_str().unwrap(), "switch", "--api"]).arg(&api);
+    let out = out.arg("t=tap:vmlantest9").output().unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{error}");
+    assert!(error.contains("vmlan: port t: ") && error.contains("tun"), "{error}");
+    assert!(!api.exists());
+}
+
+#[test]
+fn configuration_files_are_checked_before_anything_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vmlan.toml");
+    let here = dir.path().to_str().unwrap();
+    let config = file.to_str().unwrap();
+    fails(&["switch", "--config", config], 1, &[config, "can be read"]);
+    for (text, said) in [
+        ("[switch]\nworker = 2\n", ":2: unknown field `worker`"),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 1\n", "port a: 'queue' is no key of tap"),
+        ("[port.a\n", ":1: "),
+    ] {
+        std::fs::write(&file, format!("[port.vm0]\naddress = 'vhost-user:{here}/vm0'\n{text}"))
+            .unwrap();
+        let said = said.replace(":2:", ":4:").replace(":1:", ":3:");
+        fails(
+            &["switch", "--config", config, "--api", &format!("{here}/api")],
+            2,
+            &[config, &said],
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn without_a_switch_the_others_say_so() {
+    for args in [
+        ["port", "list"].as_slice(),
+        &["port", "del", "a"],
+        &["fdb", "list"],
+        &["stats"],
+        &["vm-args", "a"],
+    ] {
+        let args = [args, &["--api", "/nonexistent/api.sock"]].concat();
+        fails(
+            &args,
+            1,
+            &["/nonexistent/api.sock", "no switch answers there", "start `vmlan switch`"],
+        );
+    }
+}
+
+#[test]
+fn vm_args_need_no_switch_if_the_address_is_given() {
+    let out =
+        vmlan(&["vm-args", "vm1=vhost-user:/tmp/vm1.sock", "--qemu-version", "9.2", "--json"]);
+    assert!(out.status.success());
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(json["vmm"], "qemu");
+    assert!(json["args"].as_array().unwrap().iter().any(|a| a == "memory-backend=vmlan-mem"));
+    let out = vmlan(&["vm-args", "vm1=vhost-user:/tmp/vm1.sock", "--memory", "2G"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("size=2G,share=on -m 2G") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for args in
+        [["--help"].as_slice(), &["--version"], &["switch", "--help"], &["port", "add", "--help"]]
+    {
+        let out = vmlan(args);
+        assert!(
+            out.status.success() && !out.stdout.is_empty() && out.stderr.is_empty(),
+            "{args:?}"
+        );
+    }
+    let help = String::from_utf8(vmlan(&["switch", "--help"]).stdout).unwrap();
+    for word in ["vhost-user:", "tap:", "stream:", "pcap:", "queues", "mode", "Example"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Runs the program, and cleans up after it.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub mod schema;
+
+const VMLAN: &str = env!("CARGO_BIN_EXE_vmlan");
+
+/// Runs a command to its end.
+pub fn vmlan(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(VMLAN);
+    command.args(args).stdin(Stdio::null()).env_remove("NOTIFY_SOCKET").env("VMLAN_LOG", "warn");
+    command
+}
+
+/// Runs a command that has to fail with `code` and one line that holds all of `said`.
+pub fn fails(args: &[&str], code: i32, said: &[&str]) {
+    let out = vmlan(args);
+    let error = String::from_utf8_lossy(&out.stderr);
+    let lines: Vec<_> = error.lines().filter(|l| !l.starts_with('[')).collect();
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {error}");
+    assert_eq!(lines.len(), 1, "{args:?}: one line is wanted: {error}");
+    for word in said {
+        assert!(lines[0].contains(word), "{args:?}: no '{word}' in: {error}");
+    }
+    assert!(lines[0].starts_with("vmlan: "), "{error}");
+}
+
+/// A switch with its API in a directory of its own; killed if it does not end by itself.
+pub struct Switch {
+    child: Child,
+    pub dir: tempfile::TempDir,
+    pub said: Vec<String>,
+}
+
+impl Switch {
+    /// `ports` are addresses with `@` for the directory.
+    pub fn start(ports: &[&str]) -> Self {
+        Self::with(&[], ports, &[])
+    }
+
+    pub fn with(args: &[&str], ports: &[&str], env: &[(&str, &Path)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let api = dir.path().join("api.sock");
+        let here = dir.path().to_str().unwrap();
+        let ports: Vec<_> = ports.iter().map(|p| p.replace('@', here)).collect();
+        let mut words = vec!["switch", "--api", api.to_str().unwrap()];
+        words.extend(args);
+        words.extend(ports.iter().map(String::as_str));
+        let mut command = command(&words);
+        for (key, value) in env {
+            command.env(key, value);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        // Its last line names the API; then it is ready.
+        let mut said = Vec::new();
+        for line in out.lines().map_while(Result::ok) {
+            let last = line.starts_with("api ");
+            said.push(line);
+            if last {
+                break;
+            }
+        }
+        assert!(said.last().is_some_and(|l| l.starts_with("api ")), "{said:?}");
+        Self { child, dir, said }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn api(&self) -> String {
+        self.path("api.sock").to_str().unwrap().to_owned()
+    }
+
+    /// An address with `@` for the directory.
+    pub fn here(&self, text: &str) -> String {
+        text.replace('@', self.dir.path().to_str().unwrap())
+    }
+
+    /// Runs another command against it.
+    pub fn run(&self, args: &[&str]) -> Output {
+        vmlan(&[args, &["--api", &self.api()]].concat())
+    }
+
+    /// Runs another command that has to succeed; what it printed.
+    pub fn ask(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    pub fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ask(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    pub fn fails(&self, args: &[&str], code: i32, said: &[&str]) {
+        fails(&[args, &["--api", &self.api()]].concat(), code, said);
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+    }
+
+    /// The exit code, waited for.
+    pub fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "the switch does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Names of all files in its directory.
+    pub fn files(&self) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(self.dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Polls until `ready`.
+pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < end, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A guest that runs beside the test.
+pub struct Guest(Child);
+
+impl Guest {
+    pub fn start(args: &[&str]) -> Self {
+        let words = [&["pkt-gen"], args].concat();
+        Self(command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,175 @@
+//! A switch starts, changes while it runs, and goes without a trace.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Switch, until};
+
+const TWO: [&str; 2] = ["vm1=vhost-user:@/vm1.sock", "s=stream:@/s.sock"];
+
+fn mode(path: PathBuf) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn names(switch: &Switch) -> Vec<String> {
+    let list = switch.json(&["port", "list"]);
+    let ports = list["ports"].as_array().unwrap();
+    ports.iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn it_says_how_to_attach_and_leaves_nothing_behind() {
+    for signal in ["TERM", "INT"] {
+        let mut switch = Switch::start(&TWO);
+        assert!(switch.said[0].contains("vm1") && switch.said[0].contains("vmlan vm-args vm1"));
+        assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
+        assert_eq!(mode(switch.path("api.sock")), 0o600);
+        switch.signal(signal);
+        assert_eq!(switch.wait(), Some(0));
+        assert_eq!(switch.files(), [""; 0]);
+    }
+}
+
+#[test]
+fn after_kill_9_a_new_one_takes_over_the_stale_sockets() {
+    let mut switch = Switch::start(&TWO);
+    switch.signal("KILL");
+    switch.wait();
+    assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
+    let ports = TWO.map(|p| switch.here(p));
+    let (first, second) = (ports[0].as_str(), ports[1].as_str());
+    // The API's place is given twice: the later one counts for clap only if allowed, so use a file.
+    let config = switch.path("vmlan.toml");
+    let text = format!(
+        "[switch]\napi-mode = '0660'\n[port.vm1]\naddress = '{}'\n[port.s]\naddress = '{}'\n",
+        first.split_once('=').unwrap().1,
+        second.split_once('=').unwrap().1
+    );
+    std::fs::write(&config, text).unwrap();
+    let again = Switch::with(&["--config", config.to_str().unwrap()], &[], &[]);
+    assert_eq!(mode(again.path("api.sock")), 0o660);
+    assert_eq!(names(&again), ["s", "vm1"]);
+    drop(UnixStream::connect(switch.path("s.sock")).expect("the socket is served again"));
+}
+
+#[test]
+fn ports_come_and_go_while_it_runs() {
+    let switch = Switch::start(&TWO);
+    for round in 0..5 {
+        for i in 0..4 {
+            let port = switch.here(&format!("n{i}=vhost-user:@/n{i}.sock,mode=0660"));
+            switch.ask(&["port", "add", &port]);
+            assert_eq!(mode(switch.path(&format!("n{i}.sock"))), 0o660);
+        }
+        assert_eq!(names(&switch), ["vm1", "s", "n0", "n1", "n2", "n3"], "round {round}");
+        for i in 0..4 {
+            switch.ask(&["port", "del", &format!("n{i}")]);
+        }
+        assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", switch.pid())).unwrap().count();
+    let fds = || std::fs::read_dir(format!("/proc/{}/fd", switch.pid())).unwrap().count();
+    let before = fds();
+    let port = switch.here("n=vhost-user:@/n.sock");
+    switch.ask(&["port", "add", &port]);
+    switch.ask(&["port", "del", "n"]);
+    until("descriptors to be closed", || fds() == before);
+    let after = std::fs::read_dir(format!("/proc/{}/task", switch.pid())).unwrap().count();
+    assert_eq!(after, threads, "a thread was left behind");
+}
+
+#[test]
+fn wrong_changes_are_refused_and_change_nothing() {
+    let switch = Switch::start(&TWO);
+    let add = |port: &str| ["port".to_owned(), "add".to_owned(), switch.here(port)];
+    let refused = |port: &str, code, said: &str| {
+        let words = add(port);
+        switch.fails(&words.iter().map(String::as_str).collect::<Vec<_>>(), code, &[said]);
+    };
+    refused("vm1=vhost-user:@/x.sock", 1, "port vm1: that name is taken");
+    refused("vm2=vhost-user:@/vm1.sock", 1, "port vm2: port vm1 is at ");
+    refused("vm2=vhost-user:@/none/x.sock", 1, "port vm2: ");
+    switch.fails(&["port", "del", "vm9"], 1, &["port vm9: there is none"]);
+    switch.fails(&["port", "set", "vm9", "mode=0600"], 1, &["port vm9: there is none"]);
+    switch.fails(&["port", "set", "vm1", "colour=red"], 2, &["'colour' is no key of vhost-user"]);
+    switch.fails(&["port", "set", "vm1", "queues=999"], 2, &["port vm1: queues=999"]);
+    switch.fails(&["port", "set", "vm1", "group=no-such-group-here"], 1, &["no-such-group-here"]);
+    switch.fails(&["fdb", "add", "52:54:00:00:00:01", "vm9"], 1, &["port vm9: there is none"]);
+    switch.fails(&["fdb", "add", "01:00:5e:00:00:01", "vm1"], 2, &["no unicast address"]);
+    switch.fails(&["fdb", "del", "52:54:00:00:00:01"], 1, &["is not known"]);
+    switch.fails(&["vm-args", "vm9"], 1, &["port vm9: there is none"]);
+    assert_eq!(names(&switch), ["vm1", "s"]);
+    assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
+}
+
+#[test]
+fn keys_change_at_once_or_by_opening_again() {
+    let switch = Switch::start(&TWO);
+    let before = std::fs::metadata(switch.path("vm1.sock")).unwrap();
+    let port = switch.json(&["port", "set", "vm1", "mode=0666"]);
+    assert_eq!(mode(switch.path("vm1.sock")), 0o666);
+    assert!(port["address"].as_str().unwrap().ends_with(",mode=0666"));
+    let ino = std::os::unix::fs::MetadataExt::ino;
+    assert_eq!(ino(&before), ino(&std::fs::metadata(switch.path("vm1.sock")).unwrap()));
+    switch.ask(&["port", "set", "vm1", "queues=4", "mac=52:54:00:00:00:07"]);
+    assert_eq!(names(&switch), ["vm1", "s"], "its place in the list is kept");
+    let args = switch.ask(&["vm-args", "vm1"]);
+    assert!(args.contains("queues=4") && args.contains("52:54:00:00:00:07"), "{args}");
+    assert_eq!(mode(switch.path("vm1.sock")), 0o666, "the mode is kept");
+}
+
+#[test]
+fn addresses_are_pinned_and_forgotten() {
+    let switch = Switch::start(&TWO);
+    let made = switch.json(&["fdb", "add", "52:54:00:00:00:01", "vm1"]);
+    assert_eq!(made["static"], true);
+    switch.ask(&["fdb", "add", "52:54:00:00:00:02", "s"]);
+    let list = switch.json(&["fdb", "list"]);
+    assert_eq!(list["entries"].as_array().unwrap().len(), 2);
+    assert_eq!(list["entries"][1]["port"], "s");
+    switch.ask(&["fdb", "del", "52:54:00:00:00:02"]);
+    switch.ask(&["port", "del", "vm1"]);
+    let list = switch.json(&["fdb", "list"]);
+    assert_eq!(
+        list["entries"].as_array().unwrap().len(),
+        0,
+        "what was pinned to a port goes with it"
+    );
+}
+
+#[test]
+fn the_service_manager_hears_of_start_and_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&place).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let hear = || {
+        let mut buffer = [0; 512];
+        let n = manager.recv(&mut buffer).expect("the service manager hears nothing");
+        String::from_utf8_lossy(&buffer[..n]).into_owned()
+    };
+    let mut switch = Switch::with(&[], &TWO, &[("NOTIFY_SOCKET", &place)]);
+    let said = hear();
+    assert!(said.contains("READY=1") && said.contains("STATUS=2 ports"), "{said}");
+    switch.signal("TERM");
+    assert!(hear().contains("STOPPING=1"));
+    assert_eq!(switch.wait(), Some(0));
+}
+
+#[test]
+fn an_idle_switch_uses_no_time() {
+    let switch = Switch::start(&TWO);
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", switch.pid())).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(ticks(), before);
+}

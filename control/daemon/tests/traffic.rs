@@ -1,0 +1,170 @@
+//! Frames pass, and everything that counts them agrees with its description.
+
+mod common;
+
+use common::{Guest, Switch, schema, until, vmlan};
+use serde_json::Value;
+
+const TWO: [&str; 3] =
+    ["a=vhost-user:@/a.sock", "b=vhost-user:@/b.sock", "cap=pcap:@/c.pcapng,snaplen=64"];
+const MAC_A: &str = "52:54:00:00:00:0a";
+const MAC_B: &str = "52:54:00:00:00:0b";
+
+fn port(stats: &Value, name: &str) -> Value {
+    let ports = stats["ports"].as_array().unwrap();
+    ports.iter().find(|p| p["name"] == name).unwrap().clone()
+}
+
+/// Sends 10,000 frames from `a` to `b`.
+fn traffic(switch: &Switch) -> Guest {
+    let b = switch.here("vhost-user:@/b.sock");
+    let receiver = Guest::start(&["-i", &b, "-f", "rx", "-s", MAC_B]);
+    until("the receiver", || port(&switch.json(&["stats"]), "b")["up"] == true);
+    let a = switch.here("vhost-user:@/a.sock");
+    let out = vmlan(&[
+        "pkt-gen", "-i", &a, "-f", "tx", "-n", "10000", "-l", "100", "-s", MAC_A, "-d", MAC_B,
+        "-R", "200k", "--json",
+    ]);
+    let summary: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(out.status.success() && summary["frames"] == 10_000, "{summary}");
+    receiver
+}
+
+#[test]
+fn stats_and_api_are_as_described() {
+    let switch = Switch::start(&TWO);
+    let _receiver = traffic(&switch);
+    until("all frames", || {
+        let stats = switch.json(&["stats"]);
+        let dropped = port(&stats, "b")["drops"]
+            .as_object()
+            .unwrap()
+            .values()
+            .filter_map(Value::as_u64)
+            .sum::<u64>();
+        port(&stats, "b")["out"]["frames"].as_u64().unwrap() + dropped >= 10_000
+    });
+    let stats = switch.json(&["stats"]);
+    let (a, b) = (port(&stats, "a"), port(&stats, "b"));
+    assert_eq!(a["kind"], "vhost-user");
+    assert_eq!(a["in"]["frames"], 10_000, "{stats}");
+    assert_eq!(a["in"]["bytes"], 1_000_000);
+    assert!(b["out"]["frames"].as_u64() >= Some(10_000), "{stats}");
+    assert!(b["interrupts"].as_u64() > Some(0), "{stats}");
+    let fdb = switch.json(&["fdb", "list"]);
+    let learned = fdb["entries"].as_array().unwrap();
+    assert!(learned.iter().any(|e| e["mac"] == MAC_A && e["port"] == "a"), "{fdb}");
+    assert!(learned.iter().any(|e| e["mac"] == MAC_B && e["port"] == "b"), "{fdb}");
+    switch.ask(&["fdb", "add", "52:54:00:00:00:99", "a"]);
+    describes_itself(&switch);
+    let capture = std::fs::metadata(switch.path("c.pcapng")).unwrap().len();
+    assert!(capture > 64 * 1000, "the capture file holds {capture} bytes");
+}
+
+/// Every answer of the running switch fits the schema that the description gives for it.
+fn describes_itself(switch: &Switch) {
+    let get = |path: &str| http(switch, "GET", path, "");
+    let (_, description) = get("/v1/openapi.json");
+    let root: Value = serde_json::from_str(&description).unwrap();
+    let fits = |method: &str, template: &str, path: &str, body: &str, status: u16| {
+        let (code, text) = http(switch, method, path, body);
+        assert_eq!(code, status, "{method} {path}: {text}");
+        let answers = &root["paths"][template][method.to_lowercase()]["responses"];
+        let mut answer = &answers[status.to_string()];
+        assert!(answer.is_object(), "{method} {template} does not describe {status}");
+        if let Some(target) = answer["$ref"].as_str() {
+            answer = root.pointer(target.trim_start_matches('#')).unwrap();
+        }
+        let schema = &answer["content"]["application/json"]["schema"];
+        if schema.is_null() {
+            return assert!(text.is_empty(), "{method} {path}: {text}");
+        }
+        let value: Value = serde_json::from_str(&text).unwrap();
+        schema::check(&value, schema, &root)
+            .unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));
+    };
+    let new = format!(r#"{{"name":"n","address":"stream:{}"}}"#, switch.here("@/n.sock"));
+    fits("GET", "/v1/ports", "/v1/ports", "", 200);
+    fits("POST", "/v1/ports", "/v1/ports", &new, 201);
+    fits("POST", "/v1/ports", "/v1/ports", &new, 409);
+    fits("POST", "/v1/ports", "/v1/ports", "{}", 400);
+    fits("GET", "/v1/ports/{name}", "/v1/ports/n", "", 200);
+    fits("PATCH", "/v1/ports/{name}", "/v1/ports/n", r#"{"mode":"0660"}"#, 200);
+    fits("PATCH", "/v1/ports/{name}", "/v1/ports/n", r#"{"mode":true}"#, 400);
+    fits("DELETE", "/v1/ports/{name}", "/v1/ports/n", "", 204);
+    fits("DELETE", "/v1/ports/{name}", "/v1/ports/n", "", 404);
+    fits("GET", "/v1/fdb", "/v1/fdb", "", 200);
+    fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"a"}"#, 201);
+    fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"z"}"#, 404);
+    fits("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:98", "", 204);
+    fits("GET", "/v1/stats", "/v1/stats", "", 200);
+    fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/a?vmm=libvirt", "", 200);
+    fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/cap", "", 400);
+    let (code, metrics) = get("/metrics");
+    assert_eq!(code, 200);
+    assert!(
+        metrics.contains("vmlan_port_in_frames_total{port=\"a\",kind=\"vhost-user\"} 10000\n"),
+        "{metrics}"
+    );
+}
+
+/// One plain request, independent of our own client.
+fn http(switch: &Switch, method: &str, path: &str, body: &str) -> (u16, String) {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(switch.api()).unwrap();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+#[test]
+fn ports_come_and_go_under_traffic() {
+    let switch = Switch::start(&TWO);
+    let (a, b) = (switch.here("vhost-user:@/a.sock"), switch.here("vhost-user:@/b.sock"));
+    let _receiver = Guest::start(&["-i", &b, "-f", "rx", "-s", MAC_B]);
+    until("the receiver", || port(&switch.json(&["stats"]), "b")["up"] == true);
+    let _sender = Guest::start(&["-i", &a, "-f", "tx", "-s", MAC_A, "-d", MAC_B, "-R", "50k"]);
+    let out = || port(&switch.json(&["stats"]), "b")["out"]["frames"].as_u64().unwrap();
+    until("traffic", || out() > 1000);
+    for i in 0..5 {
+        let before = out();
+        let new = switch.here(&format!("n{i}=vhost-user:@/n{i}.sock"));
+        switch.ask(&["port", "add", &new]);
+        switch.ask(&["port", "del", &format!("n{i}")]);
+        until("traffic to go on", || out() > before + 1000);
+    }
+    // The sender's own port goes: it ends, or waits; the switch and the receiver stay.
+    switch.ask(&["port", "del", "a"]);
+    assert_eq!(port(&switch.json(&["stats"]), "b")["up"], true);
+}
+
+#[test]
+fn the_demo_writes_figures_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("demo.json");
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_vmlan"))
+        .args(["demo", "--seconds", "1", "--json", file.to_str().unwrap()])
+        .env("TMPDIR", dir.path())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(String::from_utf8_lossy(&out.stdout).contains("vmlan vm-args"));
+    let figures: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(figures["commit"].as_str().is_some_and(|c| !c.is_empty()));
+    let rows = figures["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert_eq!(row["guest"], "native");
+        assert!(row["frames_per_s"].as_f64() > Some(100.0), "{row}");
+        assert!(row["cpu_switch"].as_f64() < Some(2.5), "{row}");
+    }
+    assert!(rows[2]["round_trip_us"]["p50"].as_f64() > Some(0.0), "{figures}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+}
