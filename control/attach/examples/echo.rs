@@ -64,8 +64,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let mut next = Duration::from_secs(1);
     while start.elapsed().as_secs() < seconds {
-        let moved = pa.pull(&mut batch, 256, &mut Wire(&*pb))
-            + pb.pull(&mut batch, 256, &mut Wire(&*pa));
+        let moved =
+            pa.pull(&mut batch, 256, &mut Wire(&*pb)) + pb.pull(&mut batch, 256, &mut Wire(&*pa));
         if moved == 0 {
             std::thread::sleep(Duration::from_micros(50));
         }

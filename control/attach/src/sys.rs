@@ -41,11 +41,7 @@ pub struct Received {
 ///
 /// # Errors
 /// That of `recvmsg`.
-pub fn recv(
-    sock: BorrowedFd<'_>,
-    buf: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> io::Result<Received> {
+pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<Received> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: all zeros is a valid msghdr: nothing attached.
@@ -90,14 +86,9 @@ fn take_fds(msg: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
 ///
 /// # Errors
 /// That of `sendmsg`.
-pub fn send(
-    sock: BorrowedFd<'_>,
-    bytes: &[u8],
-    fd: Option<BorrowedFd<'_>>,
-) -> io::Result<usize> {
+pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
     let mut control = [0u64; CONTROL_WORDS];
-    let mut iov =
-        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut msg: libc::msghdr = unsafe { zeroed() };
     msg.msg_iov = &raw mut iov;
@@ -192,6 +183,14 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((addr, libc::socklen_t::try_from(size_of_val(&addr)).unwrap_or_default()))
 }
 
+/// Checks that `path` can be a socket's.
+///
+/// # Errors
+/// `InvalidInput` with the reason.
+pub fn check_path(path: &Path) -> io::Result<()> {
+    address(path).map(drop)
+}
+
 /// Gives `sock` the file `path`, which must not exist.
 ///
 /// # Errors
@@ -266,8 +265,14 @@ pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
 /// # Errors
 /// That of `fstatfs`.
 pub fn is_remote(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    const REMOTE: [i64; 6] =
-        [libc::FUSE_SUPER_MAGIC, libc::NFS_SUPER_MAGIC, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400];
+    const REMOTE: [i64; 6] = [
+        libc::FUSE_SUPER_MAGIC,
+        libc::NFS_SUPER_MAGIC,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+    ];
     let mut st = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: `st` has room for a statfs.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), st.as_mut_ptr()) })?;

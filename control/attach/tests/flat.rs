@@ -34,7 +34,6 @@ fn row_75_inflight_flood_holds_no_descriptor() {
     assert!(rss_kib() < rss + 4096);
 }
 
-
 /// xorshift64: the same stream each time.
 struct Dice(u64);
 
@@ -65,7 +64,8 @@ fn nasty(dice: &mut Dice) -> (Vec<u8>, usize) {
         };
         word.copy_from_slice(&value.to_ne_bytes()[..word.len()]);
     }
-    let flags = if dice.roll(64) == 0 { u32::try_from(dice.roll(16)).unwrap() } else { 1 | NEED_REPLY };
+    let flags =
+        if dice.roll(64) == 0 { u32::try_from(dice.roll(16)).unwrap() } else { 1 | NEED_REPLY };
     let fds = if dice.roll(2) == 0 { 0 } else { dice.roll(10) };
     (message(number, flags, &body), usize::try_from(fds).unwrap())
 }

@@ -450,11 +450,14 @@ fn row_72_and_83_log_sizes_and_offsets_are_checked() {
         [(0, 0), (8193, 0), (8192, 1), (u64::MAX, 4096), (4096, u64::MAX), (1 << 40, 0)]
     {
         let mut raw = f.ready_or_wait();
-        assert_eq!(raw.ask(6, &words(&[size, offset]), &[file.as_raw_fd()]), None);
+        raw.send(6, 1, &words(&[size, offset]), &[file.as_raw_fd()]);
+        assert_eq!(raw.reply(), None, "size {size} offset {offset}");
     }
     let mut raw = f.ready_or_wait();
-    assert_eq!(raw.ask(6, &words(&[4096, 4096]), &[file.as_raw_fd()]), Some(0));
-    assert_eq!(raw.ask(6, &words(&[100, 5]), &[file.as_raw_fd()]), Some(0), "unaligned");
+    for body in [[4096, 4096], [100, 5]] {
+        raw.send(6, 1, &words(&body), &[file.as_raw_fd()]);
+        assert_eq!(raw.reply(), Some((6, words(&body))), "answered in kind, unaligned too");
+    }
 }
 
 #[test]

@@ -36,7 +36,8 @@ impl Complaints {
         let since = now.saturating_duration_since(self.last);
         let earned = since.as_secs() / REFILL.as_secs();
         if earned > 0 {
-            self.tokens = self.tokens.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);
+            self.tokens =
+                self.tokens.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);
             self.last = now;
         }
         let Some(left) = self.tokens.checked_sub(1) else {

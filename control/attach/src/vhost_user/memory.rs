@@ -27,7 +27,9 @@ pub enum Error {
     #[error(transparent)]
     Ram(#[from] vmlan_ram::Error),
     /// Pages of such a file come from another process or machine: touching one could hang a worker.
-    #[error("the memory file is on a FUSE or network file system: use memfd, /dev/shm, hugetlbfs or a local disk")]
+    #[error(
+        "the memory file is on a FUSE or network file system: use memfd, /dev/shm, hugetlbfs or a local disk"
+    )]
     Remote,
     /// More memory than a VM may map.
     #[error("{0:#x} bytes of guest memory are more than a VM may have here")]

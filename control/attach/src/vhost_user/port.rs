@@ -273,15 +273,8 @@ fn rarp(mac: Mac) -> [u8; 60] {
     let mut frame = [0; 60];
     let m = mac.octets();
     // Ethernet: to all, type RARP. Then hardware Ethernet, protocol IPv4, lengths, operation 3.
-    let parts: [&[u8]; 7] = [
-        &[0xff; 6],
-        &m,
-        &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3],
-        &m,
-        &[0; 4],
-        &m,
-        &[0; 4],
-    ];
+    let parts: [&[u8]; 7] =
+        [&[0xff; 6], &m, &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3], &m, &[0; 4], &m, &[0; 4]];
     for (to, from) in frame.iter_mut().zip(parts.into_iter().flatten()) {
         *to = *from;
     }

@@ -119,11 +119,7 @@ impl<S: Kind> Queues for Net<S> {
 /// The side and the queue that ring `index` is.
 fn queue<'b>(both: &'b mut Both<'_>, index: usize) -> (&'b mut dyn Queues, u16) {
     let number = u16::try_from(index / 2).unwrap_or(u16::MAX);
-    if is_transmit(index) {
-        (&mut both.tx.net, number)
-    } else {
-        (&mut both.rx.net, number)
-    }
+    if is_transmit(index) { (&mut both.tx.net, number) } else { (&mut both.rx.net, number) }
 }
 
 fn is_transmit(index: usize) -> bool {

@@ -208,7 +208,9 @@ impl Server {
                 self.note();
             }
             // Closed at once: one front end at a time.
-            Ok(_) => self.complain(&"a second front end was turned away while the first is connected"),
+            Ok(_) => {
+                self.complain(&"a second front end was turned away while the first is connected")
+            }
             Err(e) => self.not_found(&e),
         }
     }

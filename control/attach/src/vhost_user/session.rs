@@ -13,7 +13,9 @@ use super::inflight::{self, InflightRegion};
 use super::memory::{self, Memory};
 use super::port::VhostUserPort;
 use super::ring::{self, Context, RingTable};
-use super::wire::{Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, RingAddr, protocol};
+use super::wire::{
+    Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, RingAddr, protocol,
+};
 
 /// Feature bits of vhost itself.
 const F_LOG_ALL: u64 = 1 << 26;
@@ -204,10 +206,14 @@ impl Session {
             | Request::SetVringCall
             | Request::SetVringErr
             | Request::SetVringEnable => self.set_ring(request, body, message.fds)?,
-            Request::SetMemTable | Request::AddMemReg | Request::RemMemReg | Request::SetLogBase => {
+            Request::SetMemTable
+            | Request::AddMemReg
+            | Request::RemMemReg
+            | Request::SetLogBase => {
                 self.set_memory(request, body, message.fds)?;
-                // The specification wants a 64-bit answer to this one; QEMU reads any.
-                return Ok((request == Request::SetLogBase).then(|| Reply::u64(0)));
+                // This one is answered in any case. QEMU takes any body, Cloud Hypervisor only its own back.
+                return Ok((request == Request::SetLogBase)
+                    .then(|| Reply { body: message.body, fd: None }));
             }
             _ => self.set_device(request, body, message.fds)?,
         }
@@ -290,7 +296,8 @@ impl Session {
             (Request::SetMemTable, last) => {
                 fds.extend(last);
                 let regions = table(body, fds)?.into_iter();
-                let regions: Result<Vec<_>, _> = regions.map(|(d, fd)| Memory::region(d, fd)).collect();
+                let regions: Result<Vec<_>, _> =
+                    regions.map(|(d, fd)| Memory::region(d, fd)).collect();
                 self.memory.replace(regions.map_err(wrap)?).map_err(wrap)?;
             }
             (Request::AddMemReg, Some(fd)) => {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -63,10 +63,11 @@ impl Listener {
     /// [`Error`], naming the path.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let path = &config.path;
+        sys::check_path(path).map_err(failed("listen on", path))?;
         check_free(path)?;
         let temp = temp_name(path);
         let sock = sys::unix_socket().map_err(failed("make a socket for", path))?;
-        sys::bind(sock.as_fd(), &temp).map_err(failed("make the socket", &temp))?;
+        bind(&sock, &temp).map_err(failed("make the socket", path))?;
         let made = finish(&sock, &temp, config);
         if made.is_err() {
             let _ = fs::remove_file(&temp);
@@ -118,7 +119,8 @@ fn check_free(path: &Path) -> Result<(), Error> {
 /// Permissions, then listening, then the name that others know.
 fn finish(sock: &OwnedFd, temp: &Path, config: &Config) -> Result<(u64, u64), Error> {
     if let Some(group) = &config.group {
-        chown(temp, None, Some(group_id(group)?)).map_err(failed("set the group of", &config.path))?;
+        chown(temp, None, Some(group_id(group)?))
+            .map_err(failed("set the group of", &config.path))?;
     }
     if let Some(mode) = config.mode.or(config.group.is_some().then_some(GROUP_MODE)) {
         let mode = fs::Permissions::from_mode(mode & 0o777);
@@ -135,6 +137,20 @@ fn temp_name(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     path.with_file_name(format!(".{:x}.{n:x}", std::process::id()))
+}
+
+/// Binds to `temp`, by way of its directory's descriptor if the path is too long for a socket: `temp` may be a little
+/// longer than the name it gets in the end.
+fn bind(sock: &OwnedFd, temp: &Path) -> io::Result<()> {
+    if sys::check_path(temp).is_ok() {
+        return sys::bind(sock.as_fd(), temp);
+    }
+    let (Some(dir), Some(name)) = (temp.parent(), temp.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = fs::File::open(dir)?;
+    let near = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+    sys::bind(sock.as_fd(), &near)
 }
 
 fn group_id(group: &str) -> Result<u32, Error> {
