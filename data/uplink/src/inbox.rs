@@ -54,7 +54,7 @@ impl Inbox {
 
     /// Notes that `n` bytes were read into the room that [`Inbox::free`] gave.
     pub(crate) fn filled(&mut self, n: usize) {
-        self.end = (self.end + n).min(self.buf.len());
+        self.end += n.min(self.buf.len() - self.end);
     }
 
     /// The bytes not understood yet.
@@ -64,7 +64,7 @@ impl Inbox {
 
     /// Passes over `n` bytes of the tail.
     pub(crate) fn skip(&mut self, n: usize) {
-        self.parsed = (self.parsed + n).min(self.end);
+        self.parsed += n.min(self.end - self.parsed);
     }
 
     /// Makes the next `n` bytes of the tail a frame.

@@ -39,7 +39,10 @@ impl Sink for Keep {
 pub(crate) fn counted() -> (Arc<AtomicUsize>, Changed) {
     let n = Arc::new(AtomicUsize::new(0));
     let m = Arc::clone(&n);
-    (n, Arc::new(move || drop(m.fetch_add(1, Ordering::SeqCst))))
+    let count = move || {
+        m.fetch_add(1, Ordering::SeqCst);
+    };
+    (n, Arc::new(count))
 }
 
 /// Waits up to five seconds.

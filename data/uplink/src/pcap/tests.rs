@@ -26,7 +26,9 @@ fn arp(last: u8) -> Vec<u8> {
 fn tshark(path: &std::path::Path, fields: &[&str]) -> Option<Vec<String>> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(path).args(["-T", "fields"]);
-    fields.iter().for_each(|f| drop(command.args(["-e", f])));
+    for f in fields {
+        command.args(["-e", f]);
+    }
     match command.output() {
         Err(e) => {
             assert!(!required("VMLAN_REQUIRE_PEERS"), "tshark: {e}");

@@ -1,1 +1,305 @@
+//! Real devices in network namespaces of their own (as root), and sockets that play a device.
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
 
+use vmlan_frame::{Gso, Offload};
+
+use super::*;
+use crate::testing::{Keep, counted, frame, push, required, wait};
+
+mod transfer;
+
+/// Runs `f` in a thread with its own network namespace; none if we may not have one.
+fn namespace<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|s| s.spawn(|| allowed().then(f)).join().unwrap())
+}
+
+/// Moves this thread to a new namespace, if it may.
+fn allowed() -> bool {
+    let outcome = sys::unshare_net().and_then(|()| std::fs::metadata("/dev/net/tun").map(drop));
+    if let Err(e) = &outcome {
+        assert!(!required("VMLAN_REQUIRE_ROOT"), "TAP tests need root: {e}");
+        eprintln!("SKIPPED: TAP tests need root: {e}");
+    }
+    outcome.is_ok()
+}
+
+fn ip(args: &str) {
+    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {args}");
+}
+
+/// Opens `vmlan0` here, with an address on the host's side.
+fn host(address: &str, queues: u16, offload: bool) -> Tap {
+    let config = Config { queues, offload, ..Config::new("vmlan0") };
+    let tap = open(config, counted().1).unwrap();
+    assert!(tap.port().is_up(), "what we create is up at once");
+    ip(&format!("address add {address}/24 dev vmlan0"));
+    tap
+}
+
+/// A port whose device is a socket: messages have bounds there too.
+fn fake() -> (TapPort, UnixDatagram) {
+    let (ours, kernel) = UnixDatagram::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let port = TapPort::new(Config::new("fake"), counted().1, Wake::new().unwrap());
+    let queues = vec![Arc::new(OwnedFd::from(ours))];
+    port.install(device::Device { queues, offloads: Offloads::ALL });
+    port.up.store(true, Ordering::SeqCst);
+    (port, kernel)
+}
+
+fn message(frame: &[u8]) -> Vec<u8> {
+    [&[0; header::LEN], frame].concat()
+}
+
+fn pull_now(port: &TapPort, limit: usize) -> Keep {
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    port.pull(&mut batch, limit, &mut keep);
+    keep
+}
+
+#[test]
+fn names_and_queues_are_checked() {
+    for name in ["", "a/b", "tap%d", "a b", "0123456789abcdef", "..", "ä"] {
+        assert!(matches!(device::check(&Config::new(name)), Err(Error::BadName(_))), "{name}");
+    }
+    for queues in [0, 257, u16::MAX] {
+        let config = Config { queues, ..Config::new("vmlan0") };
+        assert!(matches!(device::check(&config), Err(Error::BadQueues(_))));
+    }
+    assert!(device::check(&Config::new("vmlan0")).is_ok());
+}
+
+#[test]
+fn header_round_trips() {
+    for gso in [Gso::None, Gso::Tcp4, Gso::Tcp6, Gso::Udp] {
+        let o = Offload {
+            needs_csum: true,
+            gso,
+            ecn: gso == Gso::Tcp4,
+            gso_size: 1448,
+            hdr_len: 66,
+            csum_start: 34,
+            csum_offset: 16,
+            csum_valid: false,
+        };
+        assert_eq!(header::parse(&header::emit(&o)), Ok(o));
+    }
+    let valid = Offload { csum_valid: true, ..Offload::NONE };
+    assert_eq!(header::parse(&header::emit(&valid)), Ok(valid));
+    for kind in (0..=255u8).filter(|k| ![0, 1, 4, 5].contains(&(k & 0x7f))) {
+        let h = [0, kind, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(header::parse(&h), Err(Reason::BadOffload), "kind {kind}");
+    }
+}
+
+#[test]
+fn row_123_a_message_shorter_than_its_header() {
+    let (port, kernel) = fake();
+    for len in 0..header::LEN + MIN_FRAME {
+        kernel.send(&vec![0; len]).unwrap();
+        assert_eq!(pull_now(&port, 256).frames.len(), 0, "{len} bytes");
+    }
+    let input = &port.counters.input;
+    assert_eq!(input.dropped(Reason::Runt), (header::LEN + MIN_FRAME) as u64);
+    kernel.send(&message(&frame(1, MIN_FRAME))).unwrap();
+    assert_eq!(pull_now(&port, 256).frames[0].0, frame(1, MIN_FRAME));
+}
+
+#[test]
+fn headers_that_lie_cost_their_frame() {
+    let (port, kernel) = fake();
+    let lies: [[u8; header::LEN]; 4] = [
+        [1, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        [0, 3, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 1, 0, 0, 1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 34, 0, 16, 0],
+    ];
+    for h in &lies {
+        kernel.send(&[&h[..], &frame(1, 200)].concat()).unwrap();
+    }
+    kernel.send(&message(&frame(2, 200))).unwrap();
+    assert_eq!(pull_now(&port, 256).frames.len(), 1);
+    assert_eq!(port.counters.drops().map(|(_, n)| n).sum::<u64>(), 4);
+}
+
+#[test]
+fn row_124_no_errno_ends_more_than_its_frame() {
+    let (port, kernel) = fake();
+    let f = frame(1, 60);
+    drop(kernel);
+    for _ in 0..3 {
+        assert_eq!(push(&port, &[(&f, Offload::NONE), (&f, Offload::NONE)]), 2);
+    }
+    assert_eq!(port.counters.output.dropped(Reason::DeviceError), 6);
+    for (errno, reason) in [
+        (libc::EIO, Reason::LinkDown),
+        (libc::EBADFD, Reason::LinkDown),
+        (libc::EINVAL, Reason::DeviceError),
+        (libc::EAGAIN, Reason::ReceiverFull),
+        (libc::ENOMEM, Reason::DeviceError),
+        (libc::ENOBUFS, Reason::DeviceError),
+        (libc::EFAULT, Reason::DeviceError),
+    ] {
+        assert_eq!(port.refused(&io::Error::from_raw_os_error(errno)), reason);
+    }
+}
+
+#[test]
+fn row_124_a_frame_the_kernel_refuses() {
+    namespace(|| {
+        let tap = host("10.9.8.1", 1, true);
+        let port = tap.port();
+        let f = frame(0xfe, 60);
+        let bad = Offload { needs_csum: true, csum_start: 60_000, ..Offload::NONE };
+        assert_eq!(push(&*port, &[(&f, bad), (&f, Offload::NONE)]), 2);
+        assert_eq!(port.counters().output.dropped(Reason::DeviceError), 1);
+        assert_eq!(port.counters().snapshot().1.frames, 1, "the next one is taken");
+    });
+}
+
+#[test]
+fn f17_link_down_costs_frames_and_is_survived() {
+    namespace(|| {
+        let tap = host("10.9.8.1", 1, true);
+        let port = tap.port();
+        let f = frame(0xfe, 60);
+        ip("link set vmlan0 down");
+        wait("down", || !port.is_up());
+        assert_eq!(push(&*port, &[(&f[..], Offload::NONE); 3]), 3);
+        assert_eq!(port.counters().output.dropped(Reason::LinkDown), 3);
+        assert!(!port.arm(), "no reason to stay awake");
+        assert_eq!(tap.details()[1].1, "link down");
+        ip("link set vmlan0 up");
+        wait("up", || port.is_up());
+        assert_eq!(push(&*port, &[(&f, Offload::NONE)]), 1);
+        assert_eq!(port.counters().snapshot().1.frames, 1);
+    });
+}
+
+#[test]
+fn f18_a_deleted_device_is_made_again() {
+    namespace(|| {
+        let (changes, changed) = counted();
+        let tap = open(Config::new("vmlan0"), changed).unwrap();
+        let port = tap.port();
+        let (old, version) = (port.doorbells(), port.doorbells_version());
+        let before = changes.load(Ordering::SeqCst);
+        ip("link delete vmlan0");
+        wait("the new one", || port.doorbells_version() >= version + 2 && port.is_up());
+        assert!(changes.load(Ordering::SeqCst) > before, "workers were told");
+        assert!(!Arc::ptr_eq(&old[0], &port.doorbells()[0]));
+        assert_eq!(push(&*port, &[(&frame(0xfe, 60), Offload::NONE)]), 1);
+        assert_eq!(port.counters().snapshot().1.frames, 1);
+    });
+}
+
+#[test]
+fn f18_a_name_taken_meanwhile_is_told_and_waited_for() {
+    namespace(|| {
+        let tap = host("10.9.8.1", 1, true);
+        let port = tap.port();
+        ip("link set vmlan0 down");
+        ip("link set vmlan0 name other0");
+        ip("link add vmlan0 type bridge");
+        ip("link delete other0");
+        wait("told", || tap.details()[1].1.contains("no tap device"));
+        assert!(!port.is_up() && !port.arm());
+        assert_eq!(push(&*port, &[(&frame(1, 60), Offload::NONE)]), 1);
+        assert_eq!(port.counters().output.dropped(Reason::LinkDown), 1);
+        ip("link delete vmlan0");
+        wait("back", || port.is_up());
+        assert_eq!(tap.details()[1].1, "up");
+    });
+}
+
+fn free(name: &str) -> bool {
+    let socket = UnixDatagram::unbound().unwrap();
+    sys::link_flags(socket.as_fd(), name).is_err()
+}
+
+#[test]
+fn f21_short_long_and_scattered_frames() {
+    namespace(|| {
+        let tap = host("10.9.8.1", 1, true);
+        let port = tap.port();
+        for len in [14, 15, 59, 60, 128, 129, 1514, vmlan_frame::MAX_FRAME] {
+            assert_eq!(push(&*port, &[(&frame(0xfe, len), Offload::NONE)]), 1, "{len}");
+        }
+        let f = frame(0xfe, 1000);
+        let mut batch = Batch::new();
+        batch.add_parts(&f[..14], f[14..].chunks(1).map(Slice::from_bytes), Offload::NONE).unwrap();
+        batch.add_parts(&f[..13], [], Offload::NONE).unwrap();
+        assert_eq!(port.push(&batch, &[0, 1]), 2);
+        assert_eq!(port.counters().snapshot().1.frames, 9);
+        assert_eq!(port.counters().output.dropped(Reason::Runt), 1);
+    });
+}
+
+#[test]
+fn scattered_frames_arrive_whole() {
+    let (port, kernel) = fake();
+    let f = frame(3, 1000);
+    let mut batch = Batch::new();
+    for size in [1, 100, 986] {
+        let pieces = f[14..].chunks(size).map(Slice::from_bytes);
+        batch.add_parts(&f[..14], pieces, Offload::NONE).unwrap();
+    }
+    assert_eq!(port.push(&batch, &[0, 1, 2]), 3);
+    for _ in 0..3 {
+        let mut got = [0; 2000];
+        let n = kernel.recv(&mut got).unwrap();
+        assert_eq!(got[..n], message(&f));
+    }
+}
+
+#[test]
+fn held_frames_stay_and_let_the_worker_sleep() {
+    let (port, kernel) = fake();
+    kernel.send(&message(&frame(1, 100))).unwrap();
+    kernel.send(&message(&frame(2, 100))).unwrap();
+    let (mut batch, mut keep) = (Batch::new(), Keep { hold: Some(1), ..Keep::default() });
+    assert_eq!(port.pull(&mut batch, 256, &mut keep), 1);
+    assert!(!port.arm());
+    kernel.send(&message(&frame(3, 100))).unwrap();
+    keep.hold = None;
+    assert_eq!(port.pull(&mut batch, 256, &mut keep), 2);
+    let order: Vec<u8> = keep.frames.iter().map(|(f, _)| f[0]).collect();
+    assert_eq!(order, [2, 1, 3]);
+}
+
+#[test]
+fn a_limit_is_kept_and_the_rest_keeps_the_worker_awake() {
+    let (port, kernel) = fake();
+    for i in 0..6 {
+        kernel.send(&message(&frame(i, 100))).unwrap();
+    }
+    assert_eq!(pull_now(&port, 4).frames.len(), 4);
+    assert!(port.arm(), "two are waiting");
+    assert_eq!(pull_now(&port, 4).frames.len(), 2);
+    assert!(!port.arm());
+}
+
+#[test]
+fn closing_takes_our_device_away_and_leaves_others() {
+    namespace(|| {
+        let mut tap = host("10.9.8.1", 2, true);
+        assert_eq!(tap.port().doorbells().len(), 2);
+        tap.close();
+        assert!(!tap.port().is_up());
+        wait("gone", || free("vmlan0"));
+        ip("tuntap add vmlan0 mode tap multi_queue vnet_hdr");
+        let tap = open(Config::new("vmlan0"), counted().1).unwrap();
+        assert!(!tap.port().is_up(), "its owner decides when it is up");
+        drop(tap);
+        assert!(!free("vmlan0"), "its owner's device stays");
+        ip("tuntap add plain0 mode tap");
+        let two = Config { queues: 2, ..Config::new("plain0") };
+        assert!(matches!(open(two, counted().1), Err(Error::NotTap(..))));
+        let _one = open(Config::new("plain0"), counted().1).unwrap();
+        assert!(matches!(open(Config::new("plain0"), counted().1), Err(Error::Busy(..))));
+    });
+}
