@@ -220,6 +220,7 @@ pub struct Guest {
 
 /// Descriptors of each ring.
 pub const NUM: u32 = 64;
+const NUM16: u16 = 64;
 /// Bytes that a ring takes here, all its parts on pages of their own.
 const RING: usize = 3 * 4096;
 
@@ -275,13 +276,13 @@ impl Guest {
     /// Posts one buffer of `len` bytes at guest address `gpa` as number `n` of a ring.
     pub fn post(&self, ring: u32, n: u16, gpa: u64, len: u32, writable: bool) {
         let at = self.ring_at(ring);
-        let slot = usize::from(n % NUM as u16);
+        let slot = usize::from(n % NUM16);
         let mut desc = gpa.to_le_bytes().to_vec();
         desc.extend(len.to_le_bytes());
         desc.extend(if writable { 2u16 } else { 0 }.to_le_bytes());
         desc.extend([0; 2]);
         self.ram.write(at + 16 * slot, &desc);
-        self.ram.write(at + 4096 + 4 + 2 * slot, &(n % NUM as u16).to_le_bytes());
+        self.ram.write(at + 4096 + 4 + 2 * slot, &(n % NUM16).to_le_bytes());
         self.ram.write(at + 4096 + 2, &(n + 1).to_le_bytes());
     }
 
