@@ -12,6 +12,8 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod virtio;
 
 /// A wire to the guest's interrupt controller.

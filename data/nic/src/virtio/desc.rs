@@ -23,14 +23,15 @@ pub(super) struct Desc {
 }
 
 impl Desc {
+    /// From the 16 bytes of section 2.7.5.
     #[inline]
-    pub(super) fn new((addr, rest): (u64, u64)) -> Self {
-        let [a, b, c, d, e, f, g, h] = rest.to_le_bytes();
+    pub(super) fn from_bytes(bytes: [u8; SIZE as usize]) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
         Self {
-            addr,
-            len: u32::from_le_bytes([a, b, c, d]),
-            flags: u16::from_le_bytes([e, f]),
-            next: u16::from_le_bytes([g, h]),
+            addr: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            len: u32::from_le_bytes([l0, l1, l2, l3]),
+            flags: u16::from_le_bytes([f0, f1]),
+            next: u16::from_le_bytes([n0, n1]),
         }
     }
 
@@ -112,14 +113,12 @@ impl<'q> Chain<'q> {
         }
         let off = SIZE * index;
         let Some(table) = self.table else {
-            return Ok(Desc::new(self.ring.descriptor(off as usize)));
+            let bytes = self.ring.slice(off as usize, SIZE as usize).read_array();
+            return Ok(Desc::from_bytes(bytes.unwrap_or_default()));
         };
         let addr = table.wrapping_add(off.into());
         let bytes = copy_out(self.map, addr).ok_or(Fault::BadAddress { addr, len: SIZE })?;
-        let word =
-            |b: [u8; 16], i: usize| (u128::from_le_bytes(b) >> (64 * i)) & u128::from(u64::MAX);
-        let (lo, hi) = (u64::try_from(word(bytes, 0)), u64::try_from(word(bytes, 1)));
-        Ok(Desc::new((lo.unwrap_or(0), hi.unwrap_or(0))))
+        Ok(Desc::from_bytes(bytes))
     }
 }
 

@@ -5,6 +5,9 @@ use vmlan_frame::{Gso, Offload, Offloads, Reason};
 /// Longest header.
 pub(super) const LEN: usize = 12;
 
+/// The header of a frame in one buffer about which nothing is to be said.
+pub(super) const PLAIN: [u8; LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
@@ -55,7 +58,6 @@ fn parse_claim(header: &[u8; 10], allowed: Offloads) -> Result<Offload, Reason> 
 }
 
 /// The header of a frame delivered in `buffers` buffers. `csum`: the driver negotiated `GUEST_CSUM`.
-#[inline]
 pub(super) fn build(offload: &Offload, buffers: u16, csum: bool) -> [u8; LEN] {
     let [n0, n1] = buffers.to_le_bytes();
     if !offload.needs_csum {

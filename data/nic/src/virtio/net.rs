@@ -76,8 +76,6 @@ pub struct Net<S> {
     pub(super) turn: usize,
     /// Numbers of the queues that are live (receive).
     pub(super) ready: Vec<u16>,
-    /// Picks a receive queue by the frame's first bytes.
-    pub(super) hash: fn(&[u8]) -> u32,
 }
 
 impl<S: Side> Default for Net<S> {
@@ -96,19 +94,12 @@ impl<S: Side> Net<S> {
             slots: Vec::new(),
             turn: 0,
             ready: Vec::new(),
-            hash: super::rx::addresses,
         }
     }
 
     /// Forgets queues, interrupts, memory and features: the connection is gone, or reset.
     pub fn reset(&mut self) {
-        *self = Self { hash: self.hash, ..Self::new() };
-    }
-
-    /// How a receive queue is picked: a hash of the frame's first bytes (up to 128), the same for all
-    /// frames of a flow.
-    pub fn set_hash(&mut self, hash: fn(&[u8]) -> u32) {
-        self.hash = hash;
+        *self = Self::new();
     }
 
     /// Sets the features negotiated; running queues follow at once.

@@ -196,7 +196,8 @@ impl Queue {
         if index >= self.rings.size {
             return Err(Fault::OutOfTable(index.into()));
         }
-        Ok(Desc::new(self.desc.descriptor(16 * usize::from(index))))
+        let bytes = self.desc.slice(16 * usize::from(index), 16).read_array();
+        Ok(Desc::from_bytes(bytes.unwrap_or_default()))
     }
 
     /// The buffers of the chain that begins with `first`.
@@ -216,6 +217,19 @@ impl Queue {
             *e = (u64::from(len) << 32 | u64::from(head)).to_le_bytes();
             self.staged += 1;
         }
+    }
+
+    /// Notes that the `n` chains after `done` were used, with nothing written to them. Nothing else is
+    /// staged, and n is at most [`HEADS`].
+    #[inline]
+    pub(super) fn stage_unwritten(&mut self, n: u16) {
+        let (n, from) = (usize::from(n), usize::from(self.done & (HEADS - 1)));
+        let (late, early) = self.heads.split_at(from.min(self.heads.len()));
+        let heads = early.iter().chain(late);
+        for (entry, [a, b]) in self.entries.iter_mut().take(n).zip(heads) {
+            *entry = [*a, *b, 0, 0, 0, 0, 0, 0];
+        }
+        self.staged = n;
     }
 
     /// Writes the staged entries into the used ring, all together.

@@ -1,6 +1,6 @@
 //! The guest's receive queues: frames are copied to where the guest wants them.
 
-use vmlan_frame::{Batch, Counters, FrameView, Reason};
+use vmlan_frame::{Batch, Counters, FrameView, Reason, flow_hash};
 use vmlan_ram::{Map, Slice, SliceMut};
 
 use super::net::{Side, Slot};
@@ -32,16 +32,6 @@ impl Side for RxState {
 /// The guest's receive queues.
 pub type NetRx = Net<RxState>;
 
-/// The hash in force until [`Net::set_hash`]: addresses and ports where an IPv4 or IPv6 header without
-/// options has them.
-pub(super) fn addresses(head: &[u8]) -> u32 {
-    let words = head.get(22..54).unwrap_or_default().chunks_exact(4);
-    words.fold(0x811c_9dc5, |h, w| {
-        let w = w.first_chunk().map_or(0, |w| u32::from_le_bytes(*w));
-        (h ^ w).wrapping_mul(0x9e37_79b1).rotate_left(13)
-    })
-}
-
 /// A buffer found for a frame, and its guest address for the log.
 type Target<'m> = Option<(SliceMut<'m>, u64)>;
 
@@ -67,7 +57,6 @@ impl Net<RxState> {
         }
         let mut visit = Visit {
             map: &self.map,
-            hash: self.hash,
             hlen: self.features.header_len(),
             mergeable: self.features.has(feature::MRG_RXBUF),
             csum: self.features.has(feature::GUEST_CSUM),
@@ -129,7 +118,6 @@ impl Net<RxState> {
 /// One push.
 struct Visit<'q> {
     map: &'q Map,
-    hash: fn(&[u8]) -> u32,
     hlen: usize,
     mergeable: bool,
     csum: bool,
@@ -154,72 +142,106 @@ impl<'q> Visit<'q> {
         let mut targets: [Target<'q>; CHUNK] = [const { None }; CHUNK];
         let mut dealt = 0;
         let mut fault = None;
-        for (i, target) in list.iter().zip(&mut targets) {
-            let i = usize::from(*i);
-            let index = self.pick(batch, i);
+        while dealt < list.len() {
+            let rest = list.get(dealt..).unwrap_or_default();
+            let places = targets.get_mut(dealt..).unwrap_or_default();
+            let (index, run) = self.run(batch, rest);
             let Some((queue, state)) = slots.get_mut(index).and_then(Slot::live) else { break };
+            let rest = rest.get(..run).unwrap_or_default();
+            let (n, broken) = self.place_run(queue, batch, rest, places, counters);
             state.touched = true;
-            match self.place(queue, batch, i) {
-                Outcome::One(buffer, gpa) => {
-                    buffer.prefetch();
-                    *target = Some((buffer, gpa));
-                }
-                Outcome::Delivered => {}
-                Outcome::Dropped(reason) => counters.output.drop(reason, 1),
-                Outcome::NoRoom => {
-                    state.starved = true;
-                    break;
-                }
-                Outcome::Broken(broken) => {
-                    fault = Some((index, broken));
-                    break;
-                }
+            state.starved = n < run;
+            dealt += n;
+            fault = broken.map(|f| (index, f));
+            if n < run {
+                break;
             }
-            state.starved = false;
-            dealt += 1;
         }
         self.copy(batch, list, &mut targets);
         (dealt, fault)
     }
 
+    /// The queue of the list's first frame, and how many frames from there on go to the same.
     #[inline]
-    fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
-        let slot = match self.ready {
-            [one] => Some(one),
-            many => {
-                let hash = batch.frame(i).map_or(0, |f| (self.hash)(f.head));
-                many.get(hash as usize % many.len().max(1))
+    fn run(&self, batch: &Batch<'_>, list: &[u16]) -> (usize, usize) {
+        if let [one] = self.ready {
+            return (usize::from(*one), list.len());
+        }
+        let mut queues = list.iter().map(|i| self.pick(batch, usize::from(*i)));
+        let first = queues.next().unwrap_or(0);
+        (first, 1 + queues.take_while(|q| *q == first).count())
+    }
+
+    /// First pass, for frames of one queue: returns how many were dealt with.
+    #[inline]
+    fn place_run(
+        &mut self,
+        queue: &mut Queue,
+        batch: &Batch<'_>,
+        list: &[u16],
+        places: &mut [Target<'q>],
+        counters: &Counters,
+    ) -> (usize, Option<Fault>) {
+        let mut dealt = 0;
+        for (i, place) in list.iter().zip(places) {
+            let i = usize::from(*i);
+            let len = batch.frame_len(i);
+            if let Some(target) = self.quick(queue, self.hlen + len) {
+                self.frames += 1;
+                self.bytes += len as u64;
+                *place = Some(target);
+            } else {
+                match self.place(queue, batch, i) {
+                    Outcome::One(buffer, gpa) => *place = Some((buffer, gpa)),
+                    Outcome::Delivered => {}
+                    Outcome::Dropped(reason) => counters.output.drop(reason, 1),
+                    Outcome::NoRoom => return (dealt, None),
+                    Outcome::Broken(fault) => return (dealt, Some(fault)),
+                }
             }
-        };
+            dealt += 1;
+        }
+        (dealt, None)
+    }
+
+    /// The usual case: the next buffer is one piece, and large enough.
+    #[inline]
+    fn quick(&self, queue: &mut Queue, need: usize) -> Option<(SliceMut<'q>, u64)> {
+        if queue.next == queue.fetched {
+            return None;
+        }
+        let head = queue.head(queue.next);
+        let desc = queue.desc(head).ok()?;
+        if !desc.is_single(true) || (desc.len as usize) < need {
+            return None;
+        }
+        let buffer = self.map.slice_mut(desc.addr, need)?;
+        buffer.prefetch();
+        queue.stage(self.map, head, u32::try_from(need).ok()?);
+        queue.next = queue.next.wrapping_add(1);
+        Some((buffer, desc.addr))
+    }
+
+    fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
+        let hash = batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len));
+        let slot = self.ready.get(hash as usize % self.ready.len().max(1));
         slot.map_or(0, |i| usize::from(*i))
     }
 
-    /// First pass: finds room for frame `i`, and uses it.
-    #[inline]
+    /// First pass, thorough: reads more of the avail ring, then finds room for frame `i`, and uses it.
+    #[inline(never)]
     fn place(&mut self, queue: &mut Queue, batch: &Batch<'_>, i: usize) -> Outcome<'q> {
-        let len = batch.frame_len(i);
-        let need = self.hlen + len;
         if queue.next == queue.fetched
             && let Err(outcome) = refill(queue)
         {
             return outcome;
         }
-        let head = queue.head(queue.next);
-        let desc = match queue.desc(head) {
-            Ok(desc) => desc,
-            Err(fault) => return Outcome::Broken(fault),
-        };
-        // A frame is at most MAX_GSO bytes long, so that this never fails.
-        let Ok(written) = u32::try_from(need) else { return Outcome::Dropped(Reason::TooLong) };
-        if desc.is_single(true)
-            && desc.len >= written
-            && let Some(buffer) = self.map.slice_mut(desc.addr, need)
-        {
-            queue.stage(self.map, head, written);
-            queue.next = queue.next.wrapping_add(1);
+        let len = batch.frame_len(i);
+        let need = self.hlen + len;
+        if let Some((buffer, gpa)) = self.quick(queue, need) {
             self.frames += 1;
             self.bytes += len as u64;
-            return Outcome::One(buffer, desc.addr);
+            return Outcome::One(buffer, gpa);
         }
         match batch.frame(i) {
             Some(frame) => self.spread(queue, &frame, need).unwrap_or_else(Outcome::Broken),
@@ -233,8 +255,18 @@ impl<'q> Visit<'q> {
         for (i, target) in list.iter().zip(targets) {
             let Some((buffer, gpa)) = target else { continue };
             let Some(frame) = batch.frame(usize::from(*i)) else { continue };
-            let header = header::build(&frame.offload, 1, self.csum);
-            buffer.write(0, header.get(..self.hlen).unwrap_or_default());
+            let built;
+            let header = if frame.offload.needs_csum || frame.offload.csum_valid {
+                built = header::build(&frame.offload, 1, self.csum);
+                &built
+            } else {
+                &header::PLAIN
+            };
+            if self.hlen == header::LEN {
+                buffer.write(0, header);
+            } else {
+                buffer.write(0, header.get(..self.hlen).unwrap_or_default());
+            }
             frame.write_to(buffer, self.hlen);
             self.map.mark_dirty(*gpa, buffer.len());
         }

@@ -1,6 +1,6 @@
 //! The guest's transmit queues: frames are lent where they lie.
 
-use vmlan_frame::{Batch, Counters, Offload, Offloads, Reason, Sink, Verdict};
+use vmlan_frame::{BATCH, Batch, Counters, Offload, Offloads, Reason, Sink, Verdict};
 use vmlan_ram::{Map, Slice, recycle};
 
 use super::held::Held;
@@ -164,17 +164,25 @@ impl<'q> Visit<'q> {
         let TxState { held, lent, found, pieces: kept } = state;
         let mut pieces: Vec<Slice<'q>> = recycle(std::mem::take(kept));
         lent.clear();
+        let limit = limit.min(BATCH);
         let mut dropped = 0;
         let mut fault = None;
         let mut at = 0;
-        loop {
+        while lent.len() < limit {
+            if held.is_empty() {
+                let found = self.singles(lent, batch, limit - lent.len(), &mut dropped);
+                at = self.queue.next.wrapping_sub(self.queue.done);
+                if found == CHUNK {
+                    continue;
+                }
+            }
             found.clear();
             pieces.clear();
-            let left = limit.saturating_sub(lent.len());
+            let left = limit - lent.len();
             let step = self.find(held, &mut at, left, found, &mut pieces);
             let all = self.add(held, lent, found, &mut pieces, batch, &mut dropped);
             match step {
-                Step::More if all && lent.len() < limit => {}
+                Step::More if all => {}
                 Step::Broken(broken) if all => {
                     fault = Some(broken);
                     break;
@@ -184,6 +192,63 @@ impl<'q> Visit<'q> {
         }
         *kept = recycle(pieces);
         (dropped, fault)
+    }
+
+    /// Both passes for the usual case, which is nearly all that some drivers send: nothing is held, each
+    /// frame lies with its header in one buffer. Returns how many there were before another
+    /// kind, up to a chunk.
+    #[inline]
+    fn singles(
+        &mut self,
+        lent: &mut Vec<u16>,
+        batch: &mut Batch<'q>,
+        limit: usize,
+        dropped: &mut usize,
+    ) -> usize {
+        if !batch.has_room(CHUNK) {
+            return 0;
+        }
+        let mut pieces = [Slice::from_bytes(&[]); CHUNK];
+        let n = self.find_singles(limit, &mut pieces);
+        let first = self.queue.next.wrapping_sub(self.queue.done);
+        for (at, piece) in (first..).zip(pieces.iter().take(n)) {
+            let header = piece.read_array().unwrap_or_default();
+            let frame = piece.sub(self.hlen, usize::MAX);
+            let offload = header::parse(&header, self.allowed);
+            match offload.and_then(|o| batch.add(std::slice::from_ref(&frame), o)) {
+                Ok(()) => lent.push(at),
+                Err(reason) => {
+                    *dropped += 1;
+                    self.counters.input.drop(reason, 1);
+                }
+            }
+        }
+        // n <= CHUNK.
+        self.queue.next = self.queue.next.wrapping_add(u16::try_from(n).unwrap_or(0));
+        n
+    }
+
+    #[inline]
+    fn find_singles(&mut self, limit: usize, pieces: &mut [Slice<'q>; CHUNK]) -> usize {
+        let queue = &*self.queue;
+        let known = usize::from(queue.fetched.wrapping_sub(queue.next));
+        let mut found = 0;
+        for (k, place) in (0u16..).zip(pieces.iter_mut().take(known.min(limit).min(self.budget))) {
+            let head = queue.head(queue.next.wrapping_add(k));
+            // Faults are left to the thorough way.
+            let Ok(desc) = queue.desc(head) else { break };
+            let Some(piece) = self.map.slice(desc.addr, desc.len as usize) else { break };
+            if !desc.is_single(false) || piece.len() < self.hlen {
+                break;
+            }
+            piece.prefetch();
+            // The driver's header often ends one cache line, and the frame begins the next.
+            piece.sub(64, 1).prefetch();
+            *place = piece;
+            found += 1;
+        }
+        self.budget -= found;
+        found
     }
 
     /// First pass: reads up to a chunk of chains, from position `at` on.
@@ -224,8 +289,6 @@ impl<'q> Visit<'q> {
             && let Some(piece) = self.map.slice(desc.addr, desc.len as usize)
         {
             piece.prefetch();
-            // The driver's header often ends one cache line, the frame begins the next.
-            piece.sub(64, 1).prefetch();
             pieces.push(piece);
             return Ok(Found { at, first, count: 1, bad: false });
         }
@@ -331,10 +394,7 @@ impl<'q> Visit<'q> {
         }
         let examined = self.queue.next.wrapping_sub(self.queue.done);
         let n = state.held.first().unwrap_or(examined);
-        for k in 0..n {
-            let head = self.queue.head(self.queue.done.wrapping_add(k));
-            self.queue.stage(self.map, head, 0);
-        }
+        self.queue.stage_unwritten(n);
         state.held.shift(n);
         self.counters.input.count(frames, bytes);
         if self.queue.publish(self.map) {

@@ -300,15 +300,24 @@ fn flows_stay_on_their_queue() {
     let mut second = Guest::new(&b.guest.map, 0x2000, 64);
     b.net.start(1, second.rings).unwrap();
     b.net.enable(1, true).unwrap();
-    b.net.set_hash(|head| u32::from(head[0]));
-    for i in 0..20 {
+    let mut at = Vec::new();
+    for i in 0..32 {
         b.guest.offer(i, 200);
-        second.offer(32 + i, 200);
+        at.push(second.offer(32 + i, 200));
     }
-    let frames: Vec<Vec<u8>> = (0..30).map(|i| frame(i % 3, 60)).collect();
+    let frames: Vec<Vec<u8>> = (0..30).map(|i| frame(i % 15, 60)).collect();
     let refs: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     assert_eq!(b.push(&refs), 30);
-    assert_eq!((b.guest.used().len(), second.used().len()), (20, 10));
+    let counts = [b.guest.used().len(), second.used().len()];
+    assert_eq!(counts[0] + counts[1], 30);
+    assert!(counts.iter().all(|n| *n > 0 && n % 2 == 0), "both frames of a flow: {counts:?}");
+    let tags = at.iter().take(counts[1]).map(|a| b.guest.read(*a + 12, 1)[0]);
+    let (early, late): (Vec<u8>, Vec<u8>) = {
+        let tags: Vec<u8> = tags.collect();
+        let (a, b) = tags.split_at(counts[1] / 2);
+        (a.to_vec(), b.to_vec())
+    };
+    assert_eq!(early, late, "in order, each flow on one queue");
 }
 
 #[test]

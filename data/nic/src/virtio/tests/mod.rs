@@ -3,3 +3,4 @@ mod flow;
 mod guest;
 mod hostile;
 mod property;
+mod replay;

@@ -1,0 +1,193 @@
+//! The body of the fuzz target `virtqueue`: a guest's memory and what is done to it. Kept inputs are
+//! replayed as a plain test.
+//!
+//! An input is a byte of configuration, a byte that counts the steps, the steps, and the guest's memory
+//! from address 0 on (the rest of it is zero):
+//!
+//! | | meaning |
+//! | --- | --- |
+//! | first byte | bits 0 to 3: log2 of the ring's size; 4: header of 10 bytes; 5 `EVENT_IDX`; 6 `MRG_RXBUF`; 7: no `INDIRECT_DESC` |
+//! | a step, `0xxx_nnnn` | pull up to n frames; x: hold every x-th |
+//! | a step, `10sn_nnnn` | push n frames, s: long ones |
+//! | a step, `11nn_nnnn` | n more buffers become available, in both rings |
+//!
+//! Descriptors are at 0, the transmit side's avail ring at [`AVAIL`]; its used ring, and the receive
+//! side's avail ring, follow at the next multiples of 0x1000. Buffers may lie anywhere, also over rings.
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vmlan_frame::{Batch, Counters, Gso, Offload, Sink};
+use vmlan_ram::{Map, Mapping, Region, Slice, Window};
+
+use crate::virtio::{Features, NetRx, NetTx, Rings, feature};
+
+/// Where the transmit side's avail ring is.
+pub const AVAIL: u64 = 0x1000;
+const MEMORY: u64 = 0x1_0000;
+/// The memory's two regions touch here: buffers that cross are split.
+const BORDER: u64 = 0x8000;
+
+/// What outlives an input.
+struct World {
+    map: Arc<Map>,
+    batch: Batch<'static>,
+}
+
+fn world() -> RefCell<World> {
+    let region = |gpa: u64, len: u64| {
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
+        let file = file.expect("a temporary file");
+        file.set_len(len).expect("its length");
+        let mapping = Arc::new(Mapping::new(file.as_fd(), 0, len).expect("a mapping"));
+        Region::new(gpa, len, gpa, 0, mapping).expect("a region")
+    };
+    let regions = vec![region(0, BORDER), region(BORDER, MEMORY - BORDER)];
+    let map = Arc::new(Map::new(regions, None).expect("a map"));
+    RefCell::new(World { map, batch: Batch::new() })
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = world();
+}
+
+/// Holds every n-th frame, and reads all the others.
+struct Reader {
+    every: usize,
+    bytes: usize,
+}
+
+impl Sink for Reader {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        for i in 0..batch.len() {
+            let Some(frame) = batch.frame(i) else { panic!("no frame {i}") };
+            let mut copy = vec![0; frame.len];
+            assert_eq!(frame.copy_to(&mut copy), frame.len, "a length that is not there");
+            self.bytes += copy.len();
+            if self.every > 0 && i % self.every == 0 {
+                batch.hold(i);
+            }
+        }
+    }
+}
+
+/// Feeds `data` through the data path of both sides.
+///
+/// # Panics
+/// If a side does more than it was asked for, or completes what was not made available.
+pub fn virtqueue(data: &[u8]) {
+    let [config, count, rest @ ..] = data else { return };
+    let (steps, memory) = rest.split_at(rest.len().min(usize::from(*count)));
+    WORLD.with_borrow_mut(|world| {
+        let mut zeros = vec![0; usize::try_from(MEMORY).unwrap_or(0)];
+        let n = memory.len().min(zeros.len());
+        let (low, _) = zeros.split_at_mut(n);
+        low.copy_from_slice(memory.get(..n).unwrap_or_default());
+        for (gpa, part) in (0..).step_by(0x8000).zip(zeros.chunks(0x8000)) {
+            world.map.slice_mut(gpa, part.len()).expect("memory").write(0, part);
+        }
+        run(world, *config, steps);
+    });
+}
+
+fn features(config: u8) -> Features {
+    let pick = |bit: u8, bits: u64| if config & bit != 0 { bits } else { 0 };
+    let always = feature::CSUM | feature::HOST_TSO4 | feature::GUEST_CSUM;
+    Features(
+        always
+            | if config & 16 == 0 { feature::VERSION_1 } else { 0 }
+            | pick(32, feature::EVENT_IDX)
+            | pick(64, feature::MRG_RXBUF)
+            | if config & 128 == 0 { feature::INDIRECT_DESC } else { 0 },
+    )
+}
+
+/// The driver's index of one ring.
+struct Driver {
+    avail: Window,
+    used: Window,
+}
+
+impl Driver {
+    fn new(map: &Arc<Map>, rings: Rings) -> Option<Self> {
+        Some(Self { avail: map.window(rings.avail, 4, 4)?, used: map.window(rings.used, 4, 4)? })
+    }
+
+    fn announce(&self, n: u16) {
+        let idx = self.avail.u16(2, Ordering::Relaxed);
+        self.avail.set_u16(2, idx.wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn used(&self) -> u16 {
+        self.used.u16(2, Ordering::Relaxed)
+    }
+}
+
+fn run(world: &mut World, config: u8, steps: &[u8]) {
+    let size = 1 << (config & 7);
+    let rings = |at: u64| Rings { size, desc: 0, avail: at, used: at + 0x1000, log: None };
+    let (tx_rings, rx_rings) = (rings(AVAIL), rings(AVAIL + 0x2000));
+    let (mut tx, mut rx) = (NetTx::new(), NetRx::new());
+    tx.set_map(world.map.clone());
+    rx.set_map(world.map.clone());
+    tx.set_features(features(config));
+    rx.set_features(features(config));
+    let started = tx.start(0, tx_rings).is_ok() && rx.start(0, rx_rings).is_ok();
+    assert!(started && tx.enable(0, true).is_ok() && rx.enable(0, true).is_ok());
+    let drivers = [tx_rings, rx_rings].map(|r| Driver::new(&world.map, r));
+    let [Some(tx_driver), Some(rx_driver)] = drivers else { panic!("rings lie in memory") };
+    let counters = Counters::default();
+    for step in steps {
+        let n = step & 0x1f;
+        match step >> 6 {
+            0 | 1 => {
+                let every = usize::from(step >> 4 & 7);
+                pull(&mut tx, world, usize::from(n & 15), every, &counters);
+            }
+            2 => push(&mut rx, n, step & 0x20 != 0, &counters),
+            _ => {
+                tx_driver.announce((step & 0x3f).into());
+                rx_driver.announce((step & 0x3f).into());
+            }
+        }
+    }
+    let _ = (tx_driver.used(), rx_driver.used());
+    assert!(counters.faults.get() <= 2, "a queue breaks once");
+}
+
+fn pull(tx: &mut NetTx, world: &mut World, limit: usize, every: usize, counters: &Counters) {
+    let mut reader = Reader { every, bytes: 0 };
+    tx.disarm();
+    let before = counters.input.frames.get();
+    tx.pull(&mut world.batch, limit, &mut reader, counters);
+    assert!(counters.input.frames.get() - before <= limit as u64, "more than asked for");
+    assert!(world.batch.is_empty(), "the batch was not given back");
+    tx.arm();
+}
+
+fn push(rx: &mut NetRx, n: u8, long: bool, counters: &Counters) {
+    let bytes = [0x5a; 5000];
+    let len = if long { 4000 } else { 46 };
+    let tcp = Offload {
+        needs_csum: true,
+        gso: if long { Gso::Tcp4 } else { Gso::None },
+        gso_size: 1000,
+        hdr_len: 54,
+        csum_start: 34,
+        csum_offset: 16,
+        ..Offload::NONE
+    };
+    let mut batch = Batch::new();
+    for i in 0..u16::from(n) {
+        let body = [Slice::from_bytes(bytes.get(..len + usize::from(i)).unwrap_or_default())];
+        let _ = batch.add_parts(&[0xa5; 54], body, tcp);
+    }
+    let list: Vec<u16> = (0..n.into()).collect();
+    let dealt = rx.push(&batch, &list, counters);
+    assert!(dealt <= list.len());
+    rx.room();
+    rx.want_room();
+}
