@@ -25,3 +25,6 @@ pub use netns::NetNs;
 pub use proc::{Proc, out_of, vmlan_binary};
 pub use station::{Said, Station};
 pub use switch::Switch;
+pub mod gso;
+pub mod lan;
+pub mod native;

@@ -39,6 +39,7 @@ pub struct Counted {
 /// A running testpmd that sends what arrives on one port out of the other, unchanged.
 pub struct Testpmd {
     process: Proc,
+    queues: u64,
 }
 
 impl Testpmd {
@@ -70,7 +71,10 @@ impl Testpmd {
         );
         argv.extend(own.split(' ').map(str::to_owned));
         let log = dir.join("testpmd.log");
-        let mut testpmd = Testpmd { process: Proc::start_dialogue("dpdk-testpmd", &log, &argv)? };
+        let mut testpmd = Testpmd {
+            process: Proc::start_dialogue("dpdk-testpmd", &log, &argv)?,
+            queues: queues.into(),
+        };
         testpmd.await_text("Done", "its ports")?;
         for (port, peer) in [(0, 1), (1, 0)] {
             testpmd.process.say(&format!("set eth-peer {port} 02:00:00:00:00:0{peer}"))?;
@@ -78,14 +82,15 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Puts [`BURSTS`] bursts of `length`-byte frames (without FCS) into circulation from each port.
+    /// Puts [`BURSTS`] bursts of `length`-byte frames (without FCS) into circulation from each port, shared by its queues: were
+    /// it more, one queue might have to take more than its ring holds.
     ///
     /// # Errors
     /// [`Fault::Ended`].
     pub fn bounce(&mut self, length: u16) -> Result<()> {
         self.process.say("clear port stats all")?;
         self.process.say(&format!("set txpkts {length}"))?;
-        self.process.say(&format!("start tx_first {BURSTS}"))
+        self.process.say(&format!("start tx_first {}", BURSTS / self.queues))
     }
 
     /// Stops forwarding: what circulates stays in the receive rings.

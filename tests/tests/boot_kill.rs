@@ -68,8 +68,8 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     check::serve(&mut one)?;
     check::serve(&mut two)?;
     // Two flows whose connections must live through all of it, and a probe that times it.
-    one.sh("(iperf3 -c 10.77.0.2 -t 100000 -b 30M > /tmp/there 2>&1; echo ended >> /tmp/there) &")?;
-    two.sh("(iperf3 -c 10.77.0.1 -t 100000 -b 30M > /tmp/back 2>&1; echo ended >> /tmp/back) &")?;
+    one.sh("(iperf3 -c 10.77.0.2 -t 80000 -b 30M > /tmp/there 2>&1; echo ended >> /tmp/there) &")?;
+    two.sh("(iperf3 -c 10.77.0.1 -t 80000 -b 30M > /tmp/back 2>&1; echo ended >> /tmp/back) &")?;
     one.sh("ping -i 0.05 10.77.0.2 > /tmp/probe 2>&1 &")?;
     let up = one.uptime()?;
     for kill in 1..=times {
@@ -80,8 +80,8 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
         let pause = traffic_again(&mut one, killed)?;
         println!("  kill {kill} of {times}: traffic again after {} ms", pause.as_millis());
         assert!(pause < listens.longest_pause(), "traffic only after {pause:?}");
-        one.sh("! grep -q ended /tmp/there")?;
-        two.sh("! grep -q ended /tmp/back")?;
+        one.sh("! grep -q ended /tmp/there || { cat /tmp/there; exit 1; }")?;
+        two.sh("! grep -q ended /tmp/back || { cat /tmp/back; exit 1; }")?;
     }
     switch.answering()?;
     check::fetch(&mut one, "10.77.0.2")?;

@@ -1,0 +1,250 @@
+//! A native guest inside the test process: a driver's NIC that sends frames whose every byte follows from their number,
+//! and checks that what it receives is the next one expected, byte for byte.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vmlan_driver::VirtioNet;
+use vmlan_driver::net::{NetHeader, RxBatch};
+use vmlan_driver::ring::Audit;
+
+/// How long nothing may move before a test gives up.
+pub const STALL: Duration = Duration::from_secs(10);
+/// From this length on frames are IPv4 with UDP, whose ports tell the flow.
+pub const UDP_FROM: usize = 50;
+
+/// A MAC address.
+pub type MacBytes = [u8; 6];
+
+/// The MAC address of flow `flow` of guest `guest`.
+#[must_use]
+pub fn mac(guest: u8, flow: u8) -> MacBytes {
+    [0x52, 0x54, 0, 0, guest, flow]
+}
+
+/// A frame of `len` bytes, all of which follow from the arguments. From [`UDP_FROM`] bytes on it is UDP over IPv4.
+#[must_use]
+pub fn frame(to: MacBytes, from: MacBytes, n: u64, len: usize) -> Vec<u8> {
+    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(from[5]) << 56 | 1;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes = vec![0; len];
+    bytes[..6].copy_from_slice(&to);
+    bytes[6..12].copy_from_slice(&from);
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    for chunk in bytes[14..].chunks_mut(8) {
+        chunk.copy_from_slice(&random()[..chunk.len()]);
+    }
+    if len >= UDP_FROM {
+        let ip = u16::try_from(len - 14).expect("at most 64 KiB").to_be_bytes();
+        let udp = u16::try_from(len - 34).expect("at most 64 KiB").to_be_bytes();
+        let port = [0x40, from[5]];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34].copy_from_slice(&[
+            0x45, 0, ip[0], ip[1], 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, from[4], 1, 10, 0, to[4], 1,
+        ]);
+        bytes[34..42].copy_from_slice(&[port[0], port[1], port[0], port[1], udp[0], udp[1], 0, 0]);
+    }
+    bytes
+}
+
+/// Lengths of the frames of a flow, by number: all from `least` to `most`, in an order that mixes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Shortest, in bytes.
+    pub least: usize,
+    /// Longest, in bytes.
+    pub most: usize,
+}
+
+impl Sizes {
+    /// The length of frame `n`.
+    #[must_use]
+    pub fn of(self, n: u64) -> usize {
+        let span = self.most - self.least + 1;
+        // A prime that divides no span used here, so every length comes once in each `span` frames.
+        let step = usize::try_from(n).expect("64 bits").wrapping_mul(7919);
+        self.least + step % span
+    }
+
+    /// How many frames have every length once.
+    #[must_use]
+    pub fn all(self) -> u64 {
+        (self.most - self.least + 1) as u64
+    }
+}
+
+/// A guest.
+pub struct Native {
+    /// Its NIC.
+    pub nic: VirtioNet,
+    /// Its number, byte 4 of its MAC addresses.
+    pub id: u8,
+    batches: Vec<RxBatch>,
+    sent: Vec<u64>,
+    expected: HashMap<MacBytes, u64>,
+    scratch: Vec<u8>,
+}
+
+impl Native {
+    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys` (`,size=64,mrg=off`).
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn connect(path: &Path, id: u8, keys: &str) -> Self {
+        let address = format!("vhost-user:{}{keys}", path.display()).parse().expect("an address");
+        let nic = VirtioNet::connect(&address, STALL)
+            .unwrap_or_else(|e| panic!("{}{keys}: {e:?}", path.display()));
+        let batches: Vec<_> = nic.pairs.iter().map(|pair| pair.rx.batch()).collect();
+        let sent = vec![0; batches.len()];
+        Self { nic, id, batches, sent, expected: HashMap::new(), scratch: vec![0; 70_000] }
+    }
+
+    /// Sends one frame on `queue`; false when all slots are under way. [`Self::flush`] shows it to the switch.
+    pub fn send(&mut self, queue: usize, header: NetHeader, bytes: &[u8]) -> bool {
+        let tx = &mut self.nic.pairs[queue].tx;
+        if tx.free_slots() == 0 && tx.reap() == 0 {
+            return false;
+        }
+        let Some(slot) = tx.next() else { return false };
+        tx.write_header(slot, header);
+        tx.write(slot, 0, bytes);
+        tx.send(slot, u32::try_from(bytes.len()).expect("a frame"));
+        true
+    }
+
+    /// Shows the switch what was sent.
+    pub fn flush(&mut self) {
+        self.nic.pairs.iter_mut().for_each(|pair| _ = pair.tx.flush());
+    }
+
+    /// Sends the next numbered frames of every queue's flow to guest `to`, until there are no slots or `count` of each
+    /// flow are sent. Returns how many were sent now.
+    pub fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64 {
+        let mut total = 0;
+        for queue in 0..self.sent.len() {
+            let flow = u8::try_from(queue).expect("few queues");
+            while self.sent[queue] < count {
+                let n = self.sent[queue];
+                let bytes = frame(mac(to, 0), mac(self.id, flow), n, sizes.of(n));
+                if !self.send(queue, NetHeader::default(), &bytes) {
+                    break;
+                }
+                self.sent[queue] += 1;
+                total += 1;
+            }
+        }
+        self.flush();
+        total
+    }
+
+    /// Hands out all frames that are there; returns how many.
+    pub fn receive(&mut self, mut each: impl FnMut(NetHeader, &[u8])) -> u64 {
+        let mut count = 0;
+        for (pair, batch) in self.nic.pairs.iter_mut().zip(&mut self.batches) {
+            pair.rx.poll(batch, usize::MAX);
+            for frame in batch.frames() {
+                let len = pair.rx.read(batch, *frame, 0, &mut self.scratch);
+                assert_eq!(len, frame.len, "the buffers hold the frame's length");
+                each(pair.rx.header(batch, *frame), &self.scratch[..len]);
+                count += 1;
+            }
+            pair.rx.release(batch);
+        }
+        count
+    }
+
+    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (byte 4 of the destination).
+    ///
+    /// # Panics
+    /// When a frame was lost, changed, reordered or came twice.
+    pub fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64 {
+        let mut expected = std::mem::take(&mut self.expected);
+        let id = self.id;
+        let count = self.receive(|header, bytes| {
+            let from: MacBytes = bytes[6..12].try_into().expect("six bytes");
+            let n = expected.entry(from).or_insert(0);
+            let dst = if to == 0xff { [0xff; 6] } else { mac(to, 0) };
+            let good = frame(dst, from, *n, sizes.of(*n));
+            assert!(bytes == good, "guest {id}: frame {n} of {from:x?} is not what was sent");
+            assert_eq!((header.flags & 1, header.gso_type), (0, 0), "nothing is left to do");
+            *n += 1;
+        });
+        self.expected = expected;
+        count
+    }
+
+    /// Frames of each flow sent so far by [`Self::send_next`].
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.iter().sum()
+    }
+
+    /// Forgets what was sent and expected, for the next round.
+    pub fn start_over(&mut self) {
+        self.sent.fill(0);
+        self.expected.clear();
+    }
+
+    /// Every descriptor of every ring is where it belongs.
+    ///
+    /// # Panics
+    /// When one is not.
+    pub fn assert_sound(&self) {
+        for (ring, audit) in self.nic.audit().iter().enumerate() {
+            assert!(Audit::is_sound(audit), "guest {} ring {ring}: {audit:?}", self.id);
+        }
+        let malformed: u64 = self.nic.pairs.iter().map(|pair| pair.rx.stats().malformed).sum();
+        assert_eq!(malformed, 0, "guest {}: frames in a form they must not have", self.id);
+    }
+}
+
+/// A deadline that moves on while there is progress.
+pub struct Progress(Instant);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Progress {
+    /// `moved` frames went on; with none for [`STALL`] the test fails with `state`.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn note(&mut self, moved: u64, state: impl FnOnce() -> String) {
+        if moved > 0 {
+            self.0 = Instant::now();
+            return;
+        }
+        assert!(self.0.elapsed() < STALL, "nothing moves any more: {}", state());
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Both guests send `count` numbered frames on each queue to each other; all arrive, in order, unchanged.
+///
+/// # Panics
+/// When not.
+pub fn exchange(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
+    a.start_over();
+    b.start_over();
+    let wanted = [(b.batches.len() as u64) * count, (a.batches.len() as u64) * count];
+    let mut got = [0, 0];
+    let mut progress = Progress::default();
+    while got != wanted {
+        let sent = a.send_next(b.id, count, sizes) + b.send_next(a.id, count, sizes);
+        let now = [a.receive_next(a.id, sizes), b.receive_next(b.id, sizes)];
+        got = [got[0] + now[0], got[1] + now[1]];
+        progress.note(sent + now[0] + now[1], || format!("received {got:?} of {wanted:?}"));
+    }
+    a.assert_sound();
+    b.assert_sound();
+}
