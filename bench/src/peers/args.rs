@@ -39,6 +39,10 @@ pub struct Args {
     /// Frames in one direction only (port 0 to port 1), instead of both at once.
     #[arg(long)]
     pub one_way: bool,
+    /// Priority of switch and guest alike; -20 keeps others' work away on a machine that is shared.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-20..=19))]
+    pub nice: i32,
     /// Write all figures as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

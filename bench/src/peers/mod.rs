@@ -11,6 +11,7 @@ pub mod hugepages;
 pub mod machine;
 pub mod measure;
 pub mod netns;
+pub mod priority;
 pub mod proc;
 pub mod process;
 pub mod report;

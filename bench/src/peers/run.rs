@@ -7,6 +7,7 @@ use std::path::Path;
 use super::hugepages::Hugepages;
 use super::machine::{Machine, cores};
 use super::measure::{Figures, measure};
+use super::priority::Priority;
 use super::report::{self, Cell, Report};
 use super::scratch::Scratch;
 use super::stop::Stop;
@@ -33,6 +34,7 @@ pub fn run(args: &Args) -> Result<Outcome, Error> {
     let stop = Stop::on_signals().map_err(Error::io("catch signals"))?;
     let (peers, skipped) = check_all(args)?;
     let machine = Machine::read(args);
+    let _priority = Priority::set(args.nice)?;
     let scratch = Scratch::new()?;
     let _hugepages = Hugepages::reserve(HUGEPAGES_MIB)?;
     let bench = Bench { args, scratch: &scratch, stop: &stop };

@@ -18,6 +18,7 @@ pub fn json(report: &Report<'_>) -> String {
         "rounds": args.rounds,
         "seconds": args.seconds,
         "one_way": args.one_way,
+        "nice": args.nice,
         "rows": rows.collect::<Vec<_>>(),
         "ratios": report.ratios().iter().map(ratio).collect::<Vec<_>>(),
     });

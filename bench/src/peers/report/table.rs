@@ -27,7 +27,11 @@ fn head(out: &mut String, report: &Report<'_>) -> Result {
     writeln!(out, "with     {}", machine.versions.join("; "))?;
     writeln!(out, "commit   {}", machine.commit)?;
     writeln!(out, "guest    native (DPDK virtio-user) on core 0, switch on core 1, {traffic}")?;
-    writeln!(out, "figures  medians of {} rounds of {} s\n", args.rounds, args.seconds)
+    writeln!(
+        out,
+        "figures  medians of {} rounds of {} s, nice {}\n",
+        args.rounds, args.seconds, args.nice
+    )
 }
 
 fn rows(out: &mut String, report: &Report<'_>) -> Result {
