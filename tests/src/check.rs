@@ -62,7 +62,11 @@ pub fn serve(station: &mut dyn Station) -> Result<()> {
         lengths.join(" ")
     ))?;
     station.background(&format!("busybox httpd -f -p 80 -h {files}"))?;
-    station.background("iperf3 -s")
+    station.background("iperf3 -s")?;
+    let both = "netstat -ltn | grep -q ':80 ' && busybox netstat -ltn | grep -q ':5201 '";
+    station
+        .sh(&format!("for i in $(seq 100); do busybox {both} && exit 0; sleep 0.1; done; exit 1"))
+        .map(drop)
 }
 
 /// Fetches every file of [`serve`] over TCP and compares the sums. By `nc`, reading the head line by line: a static busybox's

@@ -106,6 +106,18 @@ pub fn unfinished(
     (header, frame)
 }
 
+/// Completes a checksum, as the receiving driver would.
+#[must_use]
+pub fn complete(header: &NetHeader, frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let start = usize::from(header.csum_start);
+    let sum = !etherparse::checksum::Sum16BitWords::new().add_slice(&frame[start..]).ones_complement();
+    // `ones_complement` gives the complement in host order already inverted; the wire wants the inverse of the sum.
+    let sum = !sum;
+    frame[start + usize::from(header.csum_offset)..][..2].copy_from_slice(&sum.to_ne_bytes());
+    frame
+}
+
 /// A finished frame, taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Segment {

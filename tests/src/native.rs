@@ -167,10 +167,16 @@ impl Native {
     pub fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64 {
         let mut expected = std::mem::take(&mut self.expected);
         let id = self.id;
-        let count = self.receive(|header, bytes| {
+        let dst = if to == 0xff { [0xff; 6] } else { mac(to, 0) };
+        let mut count = 0;
+        self.receive(|header, bytes| {
+            // Frames for others come until the switch knows where those are: a NIC does not pass them on.
+            if bytes[..6] != dst {
+                return;
+            }
+            count += 1;
             let from: MacBytes = bytes[6..12].try_into().expect("six bytes");
             let n = expected.entry(from).or_insert(0);
-            let dst = if to == 0xff { [0xff; 6] } else { mac(to, 0) };
             let good = frame(dst, from, *n, sizes.of(*n));
             assert!(bytes == good, "guest {id}: frame {n} of {from:x?} is not what was sent");
             assert_eq!((header.flags & 1, header.gso_type), (0, 0), "nothing is left to do");
