@@ -247,6 +247,15 @@ impl<'m> Batch<'m> {
         (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
     }
 
+    /// How many frames from `i` on have the same destination and source: one look-up serves them all.
+    #[must_use]
+    #[inline]
+    pub fn run(&self, i: usize) -> usize {
+        let heads = self.heads.get(i..self.frames.len()).unwrap_or_default();
+        let Some(first) = heads.first().and_then(|h| h.first_chunk::<12>()) else { return 0 };
+        heads.iter().take_while(|h| h.first_chunk() == Some(first)).count()
+    }
+
     /// Total length of frame `i` in bytes.
     #[must_use]
     #[inline]

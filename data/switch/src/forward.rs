@@ -5,6 +5,7 @@
 //! got any: one lock, one reservation, the copies, one publish, one interrupt decision for each. So the
 //! forwarding table is in the cache during the first pass, and each receiver's ring during its turn of the second.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
@@ -121,23 +122,22 @@ impl Sink for Pass<'_> {
 }
 
 impl Pass<'_> {
-    /// First pass: headers only. Frames of one stream follow each other, so the last answers are kept.
+    /// First pass: headers only. Frames of one stream follow each other: one look-up serves the run.
     fn classify(&mut self, batch: &mut Batch<'_>) {
         self.prefetch(batch);
         self.state.ways.clear();
-        let (mut last_dst, mut last_src) = (Mac::default(), Mac::default());
-        let (mut way, mut source_ok) = (Way::Drop(Reason::BadSource), Ok(()));
-        for i in 0..batch.len() {
+        let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
+        let mut i = 0;
+        while i < batch.len() {
+            let run = batch.run(i).max(1);
             let (dst, src) = batch.macs(i);
-            if src != last_src || i == 0 {
+            if src != last_src {
                 (last_src, source_ok) = (src, self.check_source(src));
             }
-            if dst != last_dst || i == 0 {
-                (last_dst, way) = (dst, self.find_way(dst, i));
-            }
-            let taken = source_ok.map_or_else(Way::Drop, |()| way);
-            self.state.ways.push(taken);
-            self.append(batch, i, taken);
+            let way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, i));
+            self.state.ways.extend(std::iter::repeat_n(way, run));
+            self.append(batch, i..i + run, way);
+            i += run;
         }
     }
 
@@ -188,42 +188,44 @@ impl Pass<'_> {
     }
 
     #[inline]
-    fn append(&mut self, batch: &mut Batch<'_>, i: usize, way: Way) {
+    fn append(&mut self, batch: &mut Batch<'_>, run: Range<usize>, way: Way) {
         match way {
-            Way::To(port) => self.append_to(port, i),
-            Way::Flood => self.flood(batch, i),
-            Way::Drop(reason) => self.drop_at_source(batch, i, reason),
+            Way::To(port) => self.append_to(port, run),
+            Way::Flood => self.flood(batch, run),
+            Way::Drop(reason) => self.drop_at_source(batch, run, reason),
         }
     }
 
     #[inline]
-    fn append_to(&mut self, port: PortId, i: usize) {
+    fn append_to(&mut self, port: PortId, run: Range<usize>) {
         let Some(list) = self.state.lists.get_mut(port.index()) else { return };
         if list.is_empty() {
             self.state.touched.push(port);
         }
-        list.push(u16::try_from(i).unwrap_or(u16::MAX));
+        // A batch has at most BATCH frames: their numbers fit.
+        let number = |i| u16::try_from(i).unwrap_or(u16::MAX);
+        list.extend(number(run.start)..number(run.end));
     }
 
-    fn flood(&mut self, batch: &mut Batch<'_>, i: usize) {
+    fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
         let mut copies = 0;
         for port in self.table.members() {
             let up = |p| self.table.get(p).is_some_and(|e| e.port.is_up());
             if *port != self.source && up(*port) {
-                self.append_to(*port, i);
+                self.append_to(*port, run.clone());
                 copies += 1;
             }
         }
         if copies == 0 {
-            self.drop_at_source(batch, i, Reason::NoReceiver);
+            self.drop_at_source(batch, run, Reason::NoReceiver);
         }
     }
 
-    fn drop_at_source(&self, batch: &mut Batch<'_>, i: usize, reason: Reason) {
-        batch.set_dropped(i, reason);
+    fn drop_at_source(&self, batch: &mut Batch<'_>, run: Range<usize>, reason: Reason) {
         if let Some(entry) = self.table.get(self.source) {
-            entry.port.counters().input.drop(reason, 1);
+            entry.port.counters().input.drop(reason, run.len() as u64);
         }
+        run.for_each(|i| batch.set_dropped(i, reason));
     }
 
     /// Second pass, one destination: everything on its list.
