@@ -14,9 +14,13 @@ pub fn run(ports: &mut Ports, actions: &Receiver<Action>) {
     let mut clock = Clock::new(ports.ageing());
     loop {
         match clock.wait(actions) {
-            Some(Action::Stop) | None => return,
-            Some(Action::PortChanged) => clock.start(),
-            Some(action) => apply(ports, action),
+            Next::Action(Action::Stop) | Next::Hangup => return,
+            Next::Action(Action::PortChanged) => {
+                ports.looked();
+                clock.start();
+            }
+            Next::Action(action) => apply(ports, action),
+            Next::Tick => {}
         }
         clock.tick(ports);
     }
@@ -42,6 +46,14 @@ fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {
     let _ = reply.send(answer);
 }
 
+enum Next {
+    Action(Action),
+    /// It may be time to tick.
+    Tick,
+    /// Nobody can ask for anything any more.
+    Hangup,
+}
+
 /// Ages the forwarding table, and sleeps for good while there is nothing that could age: no learned
 /// address, and no port from which one could be learned.
 struct Clock {
@@ -58,13 +70,15 @@ impl Clock {
         self.next.get_or_insert_with(|| Instant::now() + self.period);
     }
 
-    /// The next action; `PortChanged` for want of a better one when it is time to tick.
-    fn wait(&self, actions: &Receiver<Action>) -> Option<Action> {
-        let Some(next) = self.next else { return actions.recv().ok() };
+    /// What happens next.
+    fn wait(&self, actions: &Receiver<Action>) -> Next {
+        let Some(next) = self.next else {
+            return actions.recv().map_or(Next::Hangup, Next::Action);
+        };
         match actions.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(action) => Some(action),
-            Err(RecvTimeoutError::Timeout) => Some(Action::PortChanged),
-            Err(RecvTimeoutError::Disconnected) => None,
+            Ok(action) => Next::Action(action),
+            Err(RecvTimeoutError::Timeout) => Next::Tick,
+            Err(RecvTimeoutError::Disconnected) => Next::Hangup,
         }
     }
 
@@ -86,13 +100,13 @@ mod tests {
         let (sender, actions) = channel();
         sender.send(Action::Stop).unwrap();
         assert!(clock.next.is_none());
-        assert!(matches!(clock.wait(&actions), Some(Action::Stop)));
+        assert!(matches!(clock.wait(&actions), Next::Action(Action::Stop)));
         clock.start();
         let first = clock.next;
         clock.start();
         assert_eq!(clock.next, first, "news of ports must not put the tick off");
-        assert!(matches!(clock.wait(&actions), Some(Action::PortChanged)));
+        assert!(matches!(clock.wait(&actions), Next::Tick));
         drop(sender);
-        assert!(clock.wait(&actions).is_none());
+        assert!(matches!(clock.wait(&actions), Next::Hangup));
     }
 }

@@ -141,7 +141,7 @@ fn table(rows: &[Row]) -> String {
     for (row, trip) in rows.iter().filter_map(|r| Some((r, r.round_trip_us?))) {
         let _ = writeln!(
             text,
-            "{}: round trip {:.1} us (median), {:.1} us (99th percentile), both guests asleep in between or not",
+            "{}: a round trip takes {:.1} us (median), {:.1} us (99th percentile).",
             row.name, trip.p50, trip.p99
         );
     }

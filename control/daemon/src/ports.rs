@@ -4,6 +4,7 @@
 //! that no frame of it is under way when its memory goes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
@@ -34,10 +35,13 @@ pub struct Ports {
     workers: Workers,
     switch: Arc<Switch>,
     changed: Changed,
+    /// A port came up or went down, and the control thread was told, but has not looked yet.
+    news: Arc<AtomicBool>,
 }
 
 impl Ports {
-    /// No ports yet. `changed` is called when any port came up or went down.
+    /// No ports yet. `changed` is called when any port came up or went down, and then not again before
+    /// [`Ports::looked`]: a VMM that comes and goes fast must not fill the control thread's queue.
     #[must_use]
     pub fn new(
         workers: Workers,
@@ -45,11 +49,20 @@ impl Ports {
         changed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let look_again = workers.changed();
+        let news = Arc::new(AtomicBool::new(false));
+        let told = news.clone();
         let changed: Changed = Arc::new(move || {
             look_again();
-            changed();
+            if !told.swap(true, Ordering::AcqRel) {
+                changed();
+            }
         });
-        Self { entries: Vec::new(), workers, switch, changed }
+        Self { entries: Vec::new(), workers, switch, changed, news }
+    }
+
+    /// The news of ports has arrived; further news will be told again.
+    pub fn looked(&self) {
+        self.news.store(false, Ordering::Release);
     }
 
     /// Opens a port.
@@ -160,7 +173,12 @@ impl Ports {
         let opened = self.open(NamedAddress { name: name.clone(), address: new });
         let (entry, refusal) = match opened {
             Ok(entry) => (entry, None),
-            Err(refusal) => (self.open(NamedAddress { name, address: old })?, Some(refusal)),
+            Err(refusal) => {
+                let again = self.open(NamedAddress { name, address: old });
+                let lost =
+                    |e| Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"));
+                (again.map_err(lost)?, Some(refusal))
+            }
         };
         self.entries.insert(index, entry);
         self.mirror();

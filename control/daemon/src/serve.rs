@@ -70,9 +70,13 @@ fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handl
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let handle = signals.handle();
     let wait = move || {
-        for _ in signals.forever() {
-            // A second signal finds the channel closed or a Stop already waiting.
-            let _ = sender.send(Action::Stop);
+        let mut signals = signals.forever();
+        if signals.next().is_none() || sender.send(Action::Stop).is_err() {
+            return;
+        }
+        if signals.next().is_some() {
+            log::warn!("asked to stop twice: ending at once, sockets may be left behind");
+            std::process::exit(1);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;

@@ -146,6 +146,44 @@ fn ports_come_and_go_under_traffic() {
 }
 
 #[test]
+fn addresses_age_and_then_nobody_wakes_up() {
+    let switch = Switch::with(&["--ageing", "1"], &TWO, &[]);
+    let receiver = traffic(&switch);
+    drop(receiver);
+    let entries = || switch.json(&["fdb", "list"])["entries"].as_array().unwrap().len();
+    until("the addresses to be forgotten", || entries() == 0);
+    // With no port up and no address learned, even ageing 30 times a second must stop.
+    let switches = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", switch.pid())).unwrap();
+        let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap();
+        line.rsplit('\t').next().unwrap().parse::<u64>().unwrap()
+    };
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = switches();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(switches(), before, "the control thread woke up for nothing");
+}
+
+#[test]
+fn stats_are_watched() {
+    use std::io::BufRead;
+    let switch = Switch::start(&TWO);
+    let mut watch = std::process::Command::new(env!("CARGO_BIN_EXE_vmlan"))
+        .args(["stats", "--watch", "--json", "--api", &switch.api()])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(watch.stdout.take().unwrap()).lines();
+    for line in lines.take(2) {
+        let stats: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!(stats["ports"].as_array().unwrap().len(), 3);
+    }
+    // It has nobody to write to any more, which ends it.
+    let _ = watch.kill();
+    watch.wait().unwrap();
+}
+
+#[test]
 fn the_demo_writes_figures_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("demo.json");

@@ -103,8 +103,7 @@ async fn connection(stream: UnixStream, control: Sender<Action>) {
         .header_read_timeout(HEAD)
         .max_buf_size(64 * 1024)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(LIFE, served).await {
-        Ok(Err(e)) => log::debug!("api: a connection ended: {e}"),
-        Ok(Ok(())) | Err(_) => {}
+    if let Ok(Err(e)) = tokio::time::timeout(LIFE, served).await {
+        log::debug!("api: a connection ended: {e}");
     }
 }
