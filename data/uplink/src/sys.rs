@@ -258,3 +258,11 @@ pub(crate) fn unshare_net() -> io::Result<()> {
     // SAFETY: no pointers; affects this thread only.
     check_int(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
+
+/// Makes the calling thread an ordinary user: by the bare system call, since libc's changes all threads.
+#[cfg(test)]
+pub(crate) fn become_user(uid: libc::uid_t) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let r = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -88,3 +88,23 @@ pub(crate) fn frame(first: u8, len: usize) -> Vec<u8> {
 pub(crate) fn required(variable: &str) -> bool {
     std::env::var(variable).is_ok_and(|v| v == "1")
 }
+
+/// xorshift64: the same numbers each time.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|b| *b = self.next().to_le_bytes()[3]);
+    }
+}

@@ -308,3 +308,79 @@ fn only_stale_sockets_are_replaced() {
     let long = Config { path: dir.path().join("x".repeat(120)), ..config(&dir, false) };
     assert!(matches!(open(long, counted().1), Err(Error::Io(..))));
 }
+
+#[test]
+fn random_streams_held_and_limited_at_random_arrive_in_order_and_whole() {
+    let (_dir, stream, mut peer) = connected();
+    let port = stream.port();
+    let mut random = crate::testing::Random(11);
+    let frames: Vec<Vec<u8>> = (0..3000u32)
+        .map(|i| {
+            let most = if i % 40 == 0 { MAX_FRAME - 14 } else { 1500 };
+            let mut f = numbered(i, 14 + random.below(most));
+            f[0] = u8::from(random.below(10) == 0);
+            f
+        })
+        .collect();
+    let wire: Vec<u8> = frames.iter().flat_map(|f| framed(f)).collect();
+    let cuts: Vec<usize> = (0..2000).map(|_| 1 + random.below(5000)).collect();
+    let writer = std::thread::spawn(move || {
+        let mut rest = &wire[..];
+        for n in cuts.into_iter().cycle() {
+            let n = n.min(rest.len());
+            peer.write_all(&rest[..n]).unwrap();
+            rest = &rest[n..];
+            if rest.is_empty() {
+                return peer;
+            }
+        }
+        peer
+    });
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    wait("all", || {
+        keep.hold = (random.below(4) > 0).then_some(1);
+        port.pull(&mut batch, 1 + random.below(256), &mut keep);
+        keep.frames.len() == frames.len()
+    });
+    writer.join().unwrap();
+    for kind in [0, 1] {
+        let sent = frames.iter().filter(|f| f[0] == kind);
+        let got = keep.frames.iter().map(|(f, _)| f).filter(|f| f[0] == kind);
+        assert!(sent.eq(got), "kind {kind}");
+    }
+}
+
+#[test]
+fn random_bytes_do_no_harm() {
+    let mut random = crate::testing::Random(5);
+    let (dir, stream, first) = connected();
+    let port = stream.port();
+    drop(first);
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    wait("down", || {
+        port.pull(&mut batch, 256, &mut keep);
+        !port.is_up()
+    });
+    for _ in 0..40 {
+        let version = port.doorbells_version();
+        let mut peer = UnixStream::connect(dir.path().join("s.sock")).unwrap();
+        let mut bytes = vec![0; random.below(50_000)];
+        random.fill(&mut bytes);
+        // Now and then a plausible length.
+        for at in (0..bytes.len().saturating_sub(4)).step_by(97) {
+            bytes[at..at + 2].fill(0);
+        }
+        peer.write_all(&bytes).unwrap();
+        drop(peer);
+        wait("come and gone", || {
+            port.pull(&mut batch, 256, &mut keep);
+            port.doorbells_version() == version + 2
+        });
+    }
+    let mut good = UnixStream::connect(dir.path().join("s.sock")).unwrap();
+    good.write_all(&framed(&frame(0xaa, 77))).unwrap();
+    wait("the good one", || {
+        port.pull(&mut batch, 256, &mut keep);
+        keep.frames.last().is_some_and(|(f, _)| *f == frame(0xaa, 77))
+    });
+}

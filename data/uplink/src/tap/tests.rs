@@ -303,3 +303,50 @@ fn closing_takes_our_device_away_and_leaves_others() {
         assert!(matches!(open(Config::new("plain0"), counted().1), Err(Error::Busy(..))));
     });
 }
+
+#[test]
+fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
+    namespace(|| {
+        ip("tuntap add mine0 mode tap user 65534 multi_queue vnet_hdr");
+        ip("tuntap add theirs0 mode tap user 65533 multi_queue vnet_hdr");
+        ip("link set mine0 up");
+        sys::become_user(65534).unwrap();
+        if let Err(e) = std::fs::File::options().write(true).open("/dev/net/tun") {
+            assert!(!required("VMLAN_REQUIRE_ROOT"), "/dev/net/tun is closed to users: {e}");
+            eprintln!("SKIPPED: /dev/net/tun is closed to users: {e}");
+            return;
+        }
+        for queues in [1, 4] {
+            let config = Config { queues, ..Config::new("mine0") };
+            let tap = open(config, counted().1).unwrap();
+            assert!(tap.port().is_up());
+            assert_eq!(push(&*tap.port(), &[(&frame(0xfe, 60), Offload::NONE)]), 1);
+            assert_eq!(tap.port().counters().snapshot().1.frames, 1);
+        }
+        for name in ["theirs0", "new0"] {
+            let e = open(Config { queues: 2, ..Config::new(name) }, counted().1).unwrap_err();
+            let mend = format!("ip tuntap add {name} mode tap user $USER multi_queue vnet_hdr");
+            assert!(e.to_string().contains(&mend), "{e}");
+        }
+    });
+}
+
+#[test]
+fn random_messages_do_no_harm() {
+    let (port, kernel) = fake();
+    let mut random = crate::testing::Random(7);
+    for round in 0..2000 {
+        let mut bytes = vec![0; random.below(if round % 50 == 0 { 80_000 } else { 300 })];
+        random.fill(&mut bytes);
+        if let Some(kind) = bytes.get_mut(1) {
+            *kind &= 0x85;
+        }
+        kernel.send(&bytes).unwrap();
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        port.pull(&mut batch, 1 + random.below(256), &mut keep);
+    }
+    let (input, _) = port.counters.snapshot();
+    let dropped: u64 = port.counters.drops().map(|(_, n)| n).sum();
+    assert_eq!(input.frames + dropped, 2000, "every message became a frame or a counted drop");
+    assert!(input.frames > 100 && dropped > 100);
+}
