@@ -45,9 +45,7 @@ pub enum Error {
     #[error("tap `{0}`: another process uses it")]
     Busy(String, #[source] io::Error),
     /// It exists, but is something else.
-    #[error(
-        "tap `{0}`: the interface exists and is no tap device with as many queues (ip -d link)"
-    )]
+    #[error("tap `{0}`: exists and is no tap device, or one made without multi_queue (queues=1)")]
     NotTap(String, #[source] io::Error),
     /// Anything else.
     #[error("tap `{0}`")]
