@@ -10,6 +10,8 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 #[allow(unsafe_code)]
 mod sys;
 pub mod vhost_user;

@@ -37,6 +37,12 @@ pub use serve::VhostUser;
 pub use session::{FEATURES, Outcome, Refusal, Session};
 pub use socket::Error as SocketError;
 
+/// What the fuzz target needs beyond the public parts.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzzing {
+    pub(crate) use super::port::Waker;
+}
+
 /// Queue pairs a port can be configured for.
 pub const MAX_PAIRS: u16 = vmlan_nic::virtio::MAX_QUEUES / 2;
 

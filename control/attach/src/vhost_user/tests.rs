@@ -1,1 +1,98 @@
-//! Unit tests.
+//! Unit tests: the parts that need no socket.
+
+use std::time::{Duration, Instant};
+
+use super::complain::Complaints;
+use super::eventfd::Call;
+use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
+use crate::sys;
+use vmlan_nic::Interrupt;
+
+fn head(number: u32, flags: u32, size: u32) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    for (i, word) in [number, flags, size].into_iter().enumerate() {
+        bytes[4 * i..4 * i + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn requests_have_distinct_numbers_and_bodies_that_fit() {
+    for request in Request::ALL {
+        assert_eq!(Request::from_number(request.number()), Some(*request));
+        let (sizes, fds) = request.limits();
+        assert!(*sizes.end() <= MAX_BODY && *fds.end() <= 8, "{}", request.name());
+    }
+    assert_eq!(Request::from_number(0), None);
+}
+
+#[test]
+fn headers_of_version_1_requests_only() {
+    let parsed = Header::parse(&head(5, 0x9, 4096)).unwrap();
+    assert_eq!(parsed, Header { number: 5, size: 4096, need_reply: true });
+    assert_eq!(Header::parse(&head(1, 5, 0)), Err(Malformed::Flags(5)));
+    assert_eq!(Header::parse(&head(1, 2, 0)), Err(Malformed::Flags(2)));
+    assert_eq!(Header::parse(&head(1, 1, 4097)), Err(Malformed::Oversize(4097)));
+}
+
+#[test]
+fn replies_are_marked_and_sized() {
+    let bytes = Reply::u64(7).encode(11);
+    assert_eq!(bytes[..12], head(11, 5, 8));
+    assert_eq!(bytes[12..], 7u64.to_ne_bytes());
+    let desc = InflightDesc { size: 1, offset: 2, queues: 3, ring_size: 4 };
+    assert_eq!(desc.encode(24).len(), 24);
+    assert_eq!(InflightDesc::parse(super::wire::Body(&desc.encode(20))), desc);
+}
+
+#[test]
+fn complaints_are_few() {
+    let start = Instant::now();
+    let mut complaints = Complaints::new("port".to_owned(), start);
+    let said = (0..1000).filter(|_| complaints.say(start, &"again")).count();
+    assert_eq!(said, 5);
+    assert!(complaints.say(start + Duration::from_secs(11), &"later"));
+    assert!(!complaints.say(start + Duration::from_secs(12), &"later"));
+    assert!(complaints.say(start + Duration::from_secs(3600), &"much later"));
+}
+
+#[test]
+fn an_interrupt_on_a_broken_descriptor_is_tried_once() {
+    let call = Call::default();
+    call.raise();
+    assert_eq!((call.raised(), call.is_stuck()), (0, false), "nobody listens");
+    call.set(Some(std::fs::File::open("/dev/null").unwrap().into()));
+    call.raise();
+    call.raise();
+    assert_eq!((call.raised(), call.is_stuck()), (1, true));
+    call.set(Some(sys::eventfd().unwrap()));
+    call.raise();
+    assert_eq!((call.raised(), call.is_stuck()), (2, false), "a new one, a new chance");
+}
+
+#[test]
+fn fuzz_inputs_that_were_kept_are_replayed() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/vhost_user");
+    let mut seen = 0;
+    for file in std::fs::read_dir(dir).unwrap().flatten() {
+        crate::fuzz::vhost_user(&std::fs::read(file.path()).unwrap());
+        seen += 1;
+    }
+    assert!(seen > 0, "{dir} is empty");
+}
+
+#[test]
+fn an_honest_set_up_of_the_fuzzer_brings_the_port_up() {
+    // One frame: descriptor, avail entry, avail index, pull. Then a request that hangs up.
+    let mut input = vec![0x8f];
+    let mut write = |at: u16, bytes: &[u8]| {
+        input.push(0xc0);
+        input.extend(at.to_be_bytes());
+        input.push(u8::try_from(bytes.len()).unwrap());
+        input.extend(bytes);
+    };
+    write(0x4000, &[0, 0x30, 0, 0, 0, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0]);
+    write(0x5002, &[1, 0, 0, 0]);
+    input.extend([0x9f, 0xa1, 0xb0, 11, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0]);
+    crate::fuzz::vhost_user(&input);
+}
