@@ -1,4 +1,24 @@
 use super::*;
+use proptest::prelude::*;
+
+proptest! {
+    /// Whatever is typed is refused in one line, or means the same when it is written down and read again.
+    #[test]
+    fn no_text_is_too_strange(text in r"(vhost-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect)=?[0-9a-z+:,]{0,18}){0,3}") {
+        match text.parse::<Address>() {
+            Ok(address) => prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address)),
+            Err(e) => prop_assert!(!e.to_string().is_empty()),
+        }
+    }
+
+    /// The file's parser takes any text without a panic.
+    #[test]
+    fn no_file_is_too_strange(text in r#"(\[switch\]\n)?(workers|spin|api)?( = )?[0-9'"]{0,6}\n?(\[port\.?[a-z]?\]?\n)?[ -~\n]{0,40}"#) {
+        if let Err(e) = crate::config::Config::parse(&text, std::path::Path::new("f")) {
+            prop_assert!(!e.to_string().is_empty());
+        }
+    }
+}
 
 fn ok(text: &str) -> Address {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
