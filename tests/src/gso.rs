@@ -111,9 +111,8 @@ pub fn unfinished(
 pub fn complete(header: &NetHeader, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let start = usize::from(header.csum_start);
-    let sum = !etherparse::checksum::Sum16BitWords::new().add_slice(&frame[start..]).ones_complement();
-    // `ones_complement` gives the complement in host order already inverted; the wire wants the inverse of the sum.
-    let sum = !sum;
+    let words = etherparse::checksum::Sum16BitWords::new().add_slice(&frame[start..]);
+    let sum = words.ones_complement();
     frame[start + usize::from(header.csum_offset)..][..2].copy_from_slice(&sum.to_ne_bytes());
     frame
 }

@@ -18,14 +18,21 @@ const MODULES: &[&str] =
 /// Dynamically linked tools, looked up in the host's PATH.
 const TOOLS: &[&str] = &["iperf3", "ethtool"];
 
-/// Loads the modules in order, then serves commands from ttyS1: `ID SECONDS BASE64`, answered by `ID CODE BASE64`.
-/// Base64 both ways, so that nothing a command prints can be taken for the protocol.
+/// Loads the modules in order and starts the agent. Not as process 1: that gets SIGCHLD for every orphan, and ash's `read` then
+/// forgets the part of the line it has.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /tmp /www
 while read -r module; do insmod "/lib/m/$module"; done < /lib/m/order
 ip link set lo up
-exec < /dev/ttyS1 > /dev/ttyS1
+sh /agent < /dev/ttyS1 > /dev/ttyS1
+echo the agent lost its line
+poweroff -f
+"#;
+
+/// Serves commands from ttyS1: `ID SECONDS BASE64`, answered by `ID CODE BASE64`. Base64 both ways, so that nothing a command
+/// prints can be taken for the protocol.
+const AGENT: &str = r#"
 stty raw -echo
 echo agent ready
 while read -r id seconds command; do
@@ -33,8 +40,6 @@ while read -r id seconds command; do
   timeout -s KILL "$seconds" sh /tmp/command < /dev/null > /tmp/said 2>&1
   echo "$id $? $(base64 /tmp/said | tr -d '\n')"
 done
-echo agent lost its line > /dev/console
-poweroff -f
 "#;
 
 /// A kernel and an initramfs, ready to boot. Many guests share one.
@@ -67,6 +72,7 @@ impl Image {
             archive.directory(directory);
         }
         archive.file("init", INIT.as_bytes());
+        archive.file("agent", AGENT.as_bytes());
         add_tools(&mut archive)?;
         add_modules(&mut archive, &root)?;
         let initramfs = dir.join("initramfs");

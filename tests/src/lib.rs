@@ -25,6 +25,8 @@ pub use netns::NetNs;
 pub use proc::{Proc, out_of, vmlan_binary};
 pub use station::{Said, Station};
 pub use switch::Switch;
+pub mod attacker;
 pub mod gso;
 pub mod lan;
 pub mod native;
+pub mod usage;

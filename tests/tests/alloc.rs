@@ -1,0 +1,172 @@
+//! No allocation for a frame: the global allocator counts, for the whole process, and after the first round of each kind of
+//! traffic it must not be called again: not by the workers, not by the ports, and not by the drivers.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use vmlan_driver::net::NetHeader;
+use vmlan_tests::gso::{self, KINDS};
+use vmlan_tests::lan::{Lan, PATIENT};
+use vmlan_tests::native::{Native, Progress, frame, mac};
+
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Print the first allocation's backtrace when it happens while this is set.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+fn count() {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    if ARMED.load(Ordering::Relaxed) && ARMED.swap(false, Ordering::Relaxed) {
+        eprintln!("{}", std::backtrace::Backtrace::force_capture());
+    }
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+type Frame = (NetHeader, Vec<u8>);
+
+/// `a` sends all of `frames`, `rounds` times, and `b` takes as many bytes as `expected` for each round.
+fn rounds(a: &mut Native, b: &mut Native, frames: &[Frame], rounds: u64, expected: u64) {
+    for round in 0..rounds {
+        let (mut next, mut got, mut progress) = (0, 0, Progress::default());
+        while got < expected {
+            let begin = next;
+            while frames.get(next).is_some_and(|(header, bytes)| a.send(0, *header, bytes)) {
+                next += 1;
+            }
+            a.flush();
+            a.receive(|_, _| {});
+            let now = b.receive(|_, _| got += 1);
+            progress.note(now + (next - begin) as u64, || format!("{got} of {expected}, {round}"));
+        }
+        assert_eq!(got, expected, "frames of round {round}");
+    }
+}
+
+/// Runs `traffic` once to warm up, and then again: no allocation may happen.
+fn assert_no_allocation(what: &str, mut traffic: impl FnMut(u64)) {
+    traffic(3);
+    let before = COUNT.load(Ordering::SeqCst);
+    ARMED.store(std::env::var_os("ALLOC_TRACE").is_some(), Ordering::SeqCst);
+    traffic(40);
+    ARMED.store(false, Ordering::SeqCst);
+    let after = COUNT.load(Ordering::SeqCst);
+    assert_eq!(after - before, 0, "allocations while {what} (ALLOC_TRACE=1 shows where)");
+}
+
+fn plain(len: usize, count: u64) -> Vec<Frame> {
+    (0..count).map(|n| (NetHeader::default(), frame(mac(2, 0), mac(1, 0), n, len))).collect()
+}
+
+/// One test for all, since the count is for the whole process.
+#[test]
+fn no_frame_costs_an_allocation() {
+    let mut lan = Lan::new(2, PATIENT);
+    let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
+    for keys in ["", ",event_idx=off,indirect=on,segments=4,in_order=off,mrg=off"] {
+        let mut a = Native::connect(&at_a, 1, keys);
+        let mut b = Native::connect(&at_b, 2, keys);
+        introduce(&mut b, &mut a);
+        for len in [60, 300, 1514] {
+            let frames = plain(len, 700);
+            assert_no_allocation("frames move", |n| rounds(&mut a, &mut b, &frames, n, 700));
+        }
+    }
+    segmentation(&mut lan);
+    floods(&mut lan);
+    stream(&mut lan);
+}
+
+fn introduce(b: &mut Native, a: &mut Native) {
+    let hello = [(NetHeader::default(), frame([0xff; 6], mac(2, 0), 0, 60))];
+    rounds(b, a, &hello, 1, 1);
+}
+
+fn segmentation(lan: &mut Lan) {
+    let (at_a, at_b) = (lan.add("c", 1), lan.add("d", 1));
+    for (takes, each) in [("", 21), (",guest_tso=on,guest_uso=on", 1)] {
+        let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
+        let mut b = Native::connect(&at_b, 2, takes);
+        introduce(&mut b, &mut a);
+        let load = vec![7; 30_000];
+        let frames: Vec<_> = (0..20)
+            .map(|n| gso::unfinished(KINDS[n % 4], mac(2, 0), mac(1, 0), &load, 1440))
+            .collect();
+        assert_no_allocation("segments are made", |n| {
+            rounds(&mut a, &mut b, &frames, n, 20 * each)
+        });
+    }
+    lan.remove("c");
+    lan.remove("d");
+}
+
+fn floods(lan: &mut Lan) {
+    let (at_a, at_b) = (lan.add("c", 1), lan.add("d", 1));
+    let mut a = Native::connect(&at_a, 1, "");
+    let mut b = Native::connect(&at_b, 2, "");
+    let frames: Vec<_> =
+        (0..200).map(|n| (NetHeader::default(), frame([0xff; 6], mac(1, 0), n, 600))).collect();
+    assert_no_allocation("frames are flooded", |n| rounds(&mut a, &mut b, &frames, n, 200));
+    lan.remove("c");
+    lan.remove("d");
+}
+
+/// A guest and a peer with QEMU's stream framing, both ways.
+fn stream(lan: &mut Lan) {
+    let at_a = lan.add("c", 1);
+    let mut a = Native::connect(&at_a, 1, "");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stream.sock");
+    let config = vmlan_uplink::stream::Config { path: path.clone(), connect: false, mode: None };
+    let mut door = vmlan_uplink::stream::open(config, lan.changed()).unwrap();
+    let id = lan.join("s", door.port());
+    let mut peer = UnixStream::connect(&path).unwrap();
+    let mut progress = Progress::default();
+    while !door.port().is_up() {
+        progress.note(0, || "the stream port does not come up".into());
+    }
+    let mut hello = 60_u32.to_be_bytes().to_vec();
+    hello.extend(frame(mac(1, 0), mac(2, 0), 0, 60));
+    let out = plain(1000, 50);
+    let mut buffer = vec![0; 50 * 1004];
+    assert_no_allocation("a stream port works", |n| {
+        for _ in 0..n {
+            (0..50).for_each(|_| peer.write_all(&hello).unwrap());
+            let (mut got, mut progress) = (0, Progress::default());
+            while got < 50 {
+                let now = a.receive(|_, _| got += 1);
+                progress.note(now, || format!("{got} of 50 from the stream"));
+            }
+            for (header, bytes) in &out {
+                assert!(a.send(0, *header, bytes));
+            }
+            a.flush();
+            peer.read_exact(&mut buffer).unwrap();
+            assert_eq!(buffer[4..64], out[0].1[..60], "frames after their length");
+        }
+    });
+    lan.part(id);
+    door.close();
+}

@@ -1,0 +1,148 @@
+//! Two guests talk. Their neighbours take their own memory away, never take a frame, send garbage to their sockets, and
+//! break their rings. The two lose nothing; each attack is counted and named.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use vmlan_driver::net::NetHeader;
+use vmlan_tests::attacker::{Attack, Attacker};
+use vmlan_tests::native::{Native, STALL, Sizes, exchange, frame, mac};
+use vmlan_tests::{Result, Switch};
+
+const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
+/// Attacks of each kind.
+const ROUNDS: u32 = 10;
+
+fn stopped(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}
+
+/// Two honest guests; every frame is compared with what was sent, none may be missing.
+fn talk(a: &mut Native, b: &mut Native, stop: &AtomicBool, frames: &AtomicU64) {
+    while !stopped(stop) {
+        exchange(a, b, 500, LENGTHS);
+        frames.fetch_add(1000, Ordering::Relaxed);
+    }
+}
+
+/// Sends to everybody, so that the hostile ones are delivered to as well, and to the one who never takes a frame.
+fn flood(guest: &mut Native, stop: &AtomicBool) {
+    let all = frame([0xff; 6], mac(guest.id, 0), 0, 600);
+    let mute = frame(mac(4, 0), mac(guest.id, 0), 0, 600);
+    while !stopped(stop) {
+        for _ in 0..8 {
+            guest.send(0, NetHeader::default(), &all);
+            guest.send(0, NetHeader::default(), &mute);
+        }
+        guest.flush();
+        guest.receive(|_, _| {});
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// One byte now and then, then garbage in one go, then a connection that says nothing.
+fn dribble(path: &Path, stop: &AtomicBool) {
+    let mut round = 0_u8;
+    while !stopped(stop) {
+        round = round.wrapping_add(1);
+        let Ok(mut socket) = UnixStream::connect(path) else { continue };
+        // Whatever the switch does with it, including hanging up, is its right.
+        let _ = match round % 3 {
+            0 => [1, 0, 0, 0, 1, 0, 0].iter().try_for_each(|byte| {
+                std::thread::sleep(Duration::from_millis(10));
+                socket.write_all(&[*byte])
+            }),
+            1 => socket.write_all(&[0xa5; 9000]),
+            _ => socket.write_all(&[5, 0, 0, 0, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f]),
+        };
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Attacks until the port has counted a fault for it; returns how many attacks it took.
+fn assault(switch: &Switch, path: &Path, port: &str, id: u8, attack: Attack) -> Result<()> {
+    let faults = || Ok::<_, vmlan_tests::Fault>(switch.port(port)?["faults"].as_u64().unwrap_or(0));
+    for round in 0..ROUNDS {
+        let end = Instant::now() + STALL;
+        let before = faults()?;
+        let vm = loop {
+            match Attacker::connect(path, id) {
+                Ok(vm) => break vm,
+                Err(e) => assert!(Instant::now() < end, "{attack:?} {round}: not let in: {e}"),
+            }
+        };
+        vm.attack(attack).unwrap();
+        while faults()? == before {
+            assert!(Instant::now() < end, "{attack:?} {round} was not noticed");
+        }
+    }
+    Ok(())
+}
+
+fn attack(switch: &Switch, socket: impl Fn(&str) -> std::path::PathBuf) -> Result<()> {
+    assault(switch, &socket("shrinks"), "shrinks", 6, Attack::Truncate)?;
+    for attack in [Attack::Jump, Attack::Loop, Attack::Index, Attack::Outside, Attack::Writable] {
+        assault(switch, &socket("breaks"), "breaks", 7, attack)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn hostile_neighbours_harm_nobody() -> Result<()> {
+    for workers in ["1", "2"] {
+        neighbours(workers)?;
+    }
+    Ok(())
+}
+
+fn neighbours(workers: &str) -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = |name: &str| dir.path().join(format!("{name}.sock"));
+    let names = ["a", "b", "floods", "mute", "dribbles", "shrinks", "breaks"];
+    let mut words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned).to_vec();
+    words.extend(names.map(|name| format!("{name}=vhost-user:{}", socket(name).display())));
+    let mut switch = Switch::start(dir.path(), None, &words)?;
+    let mut a = Native::connect(&socket("a"), 1, "");
+    let mut b = Native::connect(&socket("b"), 2, "");
+    let mut floods = Native::connect(&socket("floods"), 3, "");
+    let mut mute = Native::connect(&socket("mute"), 4, "");
+    assert!(mute.send(0, NetHeader::default(), &frame([0xff; 6], mac(4, 0), 0, 60)));
+    mute.flush();
+    exchange(&mut a, &mut b, 10, LENGTHS);
+    let (stop, frames) = (AtomicBool::new(false), AtomicU64::new(0));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let pair = scope.spawn(|| talk(&mut a, &mut b, &stop, &frames));
+        scope.spawn(|| flood(&mut floods, &stop));
+        scope.spawn(|| dribble(&socket("dribbles"), &stop));
+        let done = attack(&switch, socket);
+        stop.store(true, Ordering::Relaxed);
+        pair.join().expect("the pair loses nothing");
+        done
+    })?;
+    let moved = frames.load(Ordering::Relaxed);
+    println!("{workers} workers: {moved} frames between a and b in {:.1?}, none lost", begin.elapsed());
+    assert!(moved > 10_000);
+    verdict(&switch)?;
+    switch.alive()
+}
+
+/// Every attacker is counted, and the log names it.
+fn verdict(switch: &Switch) -> Result<()> {
+    for name in ["a", "b", "floods", "mute"] {
+        assert_eq!(switch.port(name)?["faults"], 0, "{name} did nothing wrong");
+    }
+    for (name, least) in [("dribbles", 3), ("shrinks", ROUNDS), ("breaks", 5 * ROUNDS)] {
+        let port = switch.port(name)?;
+        assert!(port["faults"].as_u64() >= Some(least.into()), "{port}");
+        let named = format!("{name}.sock: ");
+        let lines = switch.log().lines().filter(|line| line.contains(&named)).count();
+        assert!(lines > 0, "no line of the log names {name}:\n{}", switch.log());
+    }
+    let mute = switch.port("mute")?;
+    assert!(mute["drops"]["receiver-full"].as_u64() > Some(0), "{mute}");
+    Ok(())
+}

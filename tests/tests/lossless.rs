@@ -1,0 +1,182 @@
+//! Nothing is lost, doubled or reordered, however often everybody falls asleep: ten million numbered frames through the
+//! program, with random pauses of sender and receiver. Nobody polls: sender, switch and receiver sleep on their doorbell,
+//! and a wake-up that gets lost shows as a sleep that nothing ends.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use vmlan_driver::net::NetHeader;
+use vmlan_driver::nic::{Interest, Wake};
+use vmlan_tests::native::{Native, STALL, mac};
+use vmlan_tests::{Result, Switch};
+
+/// Frames of the long run: `LOSSLESS_FRAMES` or ten million.
+fn frames() -> u64 {
+    let wanted = std::env::var("LOSSLESS_FRAMES").ok();
+    wanted.map_or(10_000_000, |n| n.parse().expect("LOSSLESS_FRAMES is a number"))
+}
+
+/// Pseudo-random numbers (xorshift64), the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// Frames until the next pause.
+    fn stretch(&mut self) -> u64 {
+        // Often just a few, so that every length of a burst up to a ring's size meets a sleeping peer.
+        if self.below(4) > 0 { 1 + self.below(300) } else { self.below(20_000) }
+    }
+
+    /// Longer than the switch spins (20 us), so that it sleeps; or just about that long, so that it is caught
+    /// falling asleep.
+    fn pause(&mut self) {
+        let end = Instant::now() + Duration::from_micros(15 + self.below(120));
+        if self.below(2) == 0 {
+            std::thread::sleep(end - Instant::now());
+        }
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// How often a guest slept, and with what end.
+#[derive(Debug, Default)]
+struct Sleeps {
+    pauses: u64,
+    sleeps: u64,
+}
+
+/// Sleeps on the interrupt. Longer than anybody pauses means that a wake-up was lost.
+fn sleep(guest: &mut Native, interest: Interest, who: &str, at: u64) {
+    match guest.nic.wait(interest, STALL).unwrap() {
+        Wake::Ready => {}
+        end => panic!("{who} at frame {at}: {end:?} instead of a wake-up"),
+    }
+}
+
+const FRAME: usize = 60;
+const NUMBER: usize = 14;
+
+fn send_all(guest: &mut Native, to: u8, count: u64, seed: u64) -> Sleeps {
+    let (mut random, mut sleeps, mut n) = (Random(seed), Sleeps::default(), 0);
+    let mut bytes = [0; FRAME];
+    bytes[..6].copy_from_slice(&mac(to, 0));
+    bytes[6..12].copy_from_slice(&mac(guest.id, 0));
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let mut next = random.stretch();
+    while n < count {
+        bytes[NUMBER..NUMBER + 8].copy_from_slice(&n.to_le_bytes());
+        bytes[NUMBER + 8..NUMBER + 16].copy_from_slice(&(!n).to_le_bytes());
+        if guest.send(0, NetHeader::default(), &bytes) {
+            n += 1;
+        } else {
+            guest.flush();
+            sleeps.sleeps += 1;
+            sleep(guest, Interest { rx: false, tx: true }, "the sender", n);
+        }
+        if n >= next {
+            guest.flush();
+            random.pause();
+            sleeps.pauses += 1;
+            next = n + random.stretch();
+        } else if n % 64 == 0 {
+            guest.flush();
+        }
+    }
+    guest.flush();
+    sleeps
+}
+
+fn receive_all(guest: &mut Native, count: u64, seed: u64) -> Sleeps {
+    let (mut random, mut sleeps, mut n) = (Random(seed), Sleeps::default(), 0);
+    let mut next = random.stretch();
+    let own = mac(guest.id, 0);
+    while n < count {
+        let mut got = 0;
+        guest.receive(|_, bytes| {
+            if bytes[..6] != own {
+                return;
+            }
+            let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            let (number, check) = (word(NUMBER), word(NUMBER + 8));
+            assert_eq!((number, check, bytes.len()), (n, !n, FRAME), "frame {n} is the next");
+            (n, got) = (n + 1, got + 1);
+        });
+        if n >= next {
+            random.pause();
+            sleeps.pauses += 1;
+            next = n + random.stretch();
+        } else if got == 0 && n < count {
+            sleeps.sleeps += 1;
+            sleep(guest, Interest { rx: true, tx: false }, "the receiver", n);
+        }
+    }
+    sleeps
+}
+
+/// One run through a switch of its own.
+fn run(name: &str, workers: &str, keys: &str, count: u64) -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: &str| -> PathBuf { dir.path().join(format!("{n}.sock")) };
+    let mut switch = start(dir.path(), workers, &[path("a"), path("b")])?;
+    let mut a = Native::connect(&path("a"), 1, keys);
+    let mut b = Native::connect(&path("b"), 2, keys);
+    let begin = Instant::now();
+    let (sender, receiver) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_all(&mut a, 2, count, 0x1234_5678));
+        let receiver = receive_all(&mut b, count, 0x8765_4321);
+        (sender.join().expect("the sender"), receiver)
+    });
+    let time = begin.elapsed();
+    // The last buffers come back too.
+    while a.nic.pairs[0].tx.outstanding() > 0 {
+        a.nic.pairs[0].tx.reap();
+        assert!(begin.elapsed() < time + STALL, "transmit buffers were not given back");
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(b.receive(|_, _| {}), 0, "no frame comes twice");
+    a.assert_sound();
+    b.assert_sound();
+    let port = switch.port("b")?;
+    assert_eq!(port["drops"].as_object().map(serde_json::Map::len), Some(0), "{port}");
+    let rung = a.nic.pairs[0].tx.stats().doorbells;
+    println!(
+        "{name}: {count} frames in {time:.1?}, doorbells {rung}, sender {sender:?}, receiver {receiver:?}"
+    );
+    // A run in which nobody slept has shown nothing.
+    let least = count / 20_000;
+    assert!(
+        rung > least && receiver.sleeps > least && sender.sleeps > least / 100,
+        "too few sleeps"
+    );
+    switch.alive()
+}
+
+fn start(dir: &Path, workers: &str, sockets: &[PathBuf; 2]) -> Result<Switch> {
+    let [a, b] = sockets.each_ref().map(|path| path.display());
+    let words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned);
+    let ports = [format!("a=vhost-user:{a}"), format!("b=vhost-user:{b}")];
+    Switch::start(dir, None, &[words.as_slice(), &ports].concat())
+}
+
+#[test]
+fn ten_million_frames_and_none_lost() -> Result<()> {
+    run("event_idx", "1", ",size=256", frames())
+}
+
+#[test]
+fn nor_without_event_idx() -> Result<()> {
+    run("flags", "1", ",size=256,event_idx=off,in_order=off", frames() / 5)
+}
+
+#[test]
+fn nor_with_two_workers() -> Result<()> {
+    run("two workers", "2", ",size=64", frames() / 5)
+}
