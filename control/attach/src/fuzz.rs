@@ -141,7 +141,7 @@ impl World {
         let has_reply = Request::from_number(number).is_some_and(Request::has_reply);
         let answered = outcome.reply.is_some() || outcome.hang_up;
         assert!(answered || !has_reply, "request {number} waits for ever");
-        session.details();
+        assert!(!session.details().is_empty());
         if outcome.hang_up {
             self.session = None;
         }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_nic::Interrupt;
 
@@ -40,19 +40,48 @@ pub fn check(fd: OwnedFd) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
+#[derive(Debug, Default)]
+struct Line {
+    fd: Option<Arc<File>>,
+    held: bool,
+    pending: bool,
+}
+
 /// The interrupt of one ring. The descriptor may be exchanged while the ring runs: VMMs do so to mask it.
 #[derive(Debug, Default)]
 pub struct Call {
-    fd: Mutex<Option<Arc<File>>>,
+    line: Mutex<Line>,
     raised: AtomicU64,
     stuck: AtomicBool,
 }
 
 impl Call {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From now on interrupts go to `fd`; to nobody if `None`.
     pub fn set(&self, fd: Option<OwnedFd>) {
-        *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = fd.map(|fd| Arc::new(fd.into()));
+        self.line().fd = fd.map(|fd| Arc::new(fd.into()));
         self.stuck.store(false, Ordering::Relaxed);
+    }
+
+    /// Only notes interrupts until [`Call::release`]. The attach thread is watched by nobody: while it has a port's
+    /// locks it must make no write that could hang, or it would take the workers that wait for them along.
+    pub fn hold(&self) {
+        self.line().held = true;
+    }
+
+    /// Raises what was noted. Call without locks.
+    pub fn release(&self) {
+        let mut line = self.line();
+        line.held = false;
+        let (pending, fd) = (std::mem::take(&mut line.pending), line.fd.clone());
+        drop(line);
+        if let (true, Some(fd)) = (pending, fd) {
+            let _ = sys::set_nonblocking(fd.as_fd());
+            self.raise();
+        }
     }
 
     /// Interrupts raised so far.
@@ -61,10 +90,17 @@ impl Call {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// True once a write hung: the front end has broken the descriptor, and its port must be stopped.
+    /// True once a write hung or failed: the front end has broken the descriptor, and its port must be stopped.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// The descriptor to write to now; `None` if there is none, or the interrupt was noted.
+    fn target(&self) -> Option<Arc<File>> {
+        let mut line = self.line();
+        line.pending |= line.held;
+        if line.held { None } else { line.fd.clone() }
     }
 }
 
@@ -74,8 +110,7 @@ impl Interrupt for Call {
             return;
         }
         // The lock is not held during the write: exchanging the descriptor must not wait for it.
-        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(fd) = fd else { return };
+        let Some(fd) = self.target() else { return };
         self.raised.fetch_add(1, Ordering::Relaxed);
         match (&*fd).write(&1u64.to_ne_bytes()) {
             // WouldBlock: the counter is full, so an interrupt is pending already.

@@ -341,11 +341,14 @@ impl Port for VhostUserPort {
     }
 
     fn arm(&self) -> bool {
-        if self.has_rarp.load(Ordering::Acquire) || self.wanted.load(Ordering::Acquire) > 0 {
+        if self.wanted.load(Ordering::Acquire) > 0 {
             return true;
         }
         if self.quarantined.load(Ordering::Relaxed) {
             return false;
+        }
+        if self.has_rarp.load(Ordering::Acquire) {
+            return true;
         }
         // Somebody else has the lock, and may have pulled before the latest frame came: look again.
         self.tx.try_lock().map_or(true, |mut side| side.net.arm())

@@ -238,14 +238,17 @@ impl RingTable {
         let fd = fd.map(eventfd::check).transpose();
         ring.call.set(fd.map_err(|source| Error::EventFd { index: i, source })?);
         let call = Arc::clone(&ring.call);
+        call.hold();
         let mut both = cx.port.both();
         let (side, number) = queue(&mut both, i);
         // Also when it is the same: what was published while nobody listened is told now.
         let _ = side.set_interrupt(number, Arc::clone(&call));
         let calls = if is_transmit(i) { &mut both.tx.calls } else { &mut both.rx.calls };
         if !calls.iter().any(|c| Arc::ptr_eq(c, &call)) {
-            calls.push(call);
+            calls.push(Arc::clone(&call));
         }
+        drop(both);
+        call.release();
         Ok(())
     }
 
@@ -345,13 +348,17 @@ impl RingTable {
         let rings = locate(&both.tx.map, i, ring.size, addr)?;
         let inflight = cx.inflight.map(|region| region.part(i, ring.size)).transpose();
         let inflight = inflight.map_err(|source| Error::Inflight { index: i, source })?.flatten();
+        let call = Arc::clone(&ring.call);
+        call.hold();
         let (side, number) = queue(&mut both, i);
-        side.start(number, rings).map_err(|source| Error::Fault { index: i, source })?;
+        let started = side.start(number, rings);
         side.set_inflight(number, inflight);
-        // A front end that reconnects may have missed the interrupt of our predecessor.
-        vmlan_nic::Interrupt::raise(&*ring.call);
         self.refresh(cx.port, &mut both);
-        Ok(())
+        drop(both);
+        // A front end that reconnects may have missed the interrupt of our predecessor.
+        vmlan_nic::Interrupt::raise(&*call);
+        call.release();
+        started.map_err(|source| Error::Fault { index: i, source })
     }
 
     /// Brings enabling and doorbells in line with the rings' states.

@@ -25,6 +25,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
+/// Longest wait for the thread to end.
+const CLOSE: Duration = Duration::from_secs(2);
+
 type Changed = Arc<dyn Fn() + Send + Sync>;
 type Details = Vec<(&'static str, String)>;
 
@@ -85,10 +88,20 @@ impl VhostUser {
     }
 
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
+    ///
+    /// A front end that keeps the thread in a write to an interrupt (see `eventfd`) costs a thread that sleeps, and
+    /// not whoever calls this.
     pub fn close(&mut self) {
         self.waker.stop();
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + CLOSE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if thread.is_finished() {
             let _ = thread.join();
+        } else {
+            log::error!("{}: its thread hangs and is left behind", self.config.path.display());
         }
     }
 }

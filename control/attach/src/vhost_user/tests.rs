@@ -96,3 +96,21 @@ fn an_honest_set_up_of_the_fuzzer_brings_the_port_up() {
     input.extend([0x9f, 0xa1, 0xb0, 11, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0]);
     crate::fuzz::vhost_user(&input);
 }
+
+#[test]
+fn a_held_interrupt_is_raised_afterwards_and_once() {
+    use std::io::Read;
+    let fd = sys::eventfd().unwrap();
+    let mut ours = std::fs::File::from(fd.try_clone().unwrap());
+    let call = Call::default();
+    call.set(Some(fd));
+    call.hold();
+    call.raise();
+    call.raise();
+    assert_eq!(call.raised(), 0);
+    call.release();
+    call.release();
+    let mut count = [0; 8];
+    ours.read_exact(&mut count).unwrap();
+    assert_eq!((call.raised(), u64::from_ne_bytes(count)), (1, 1));
+}
