@@ -224,11 +224,13 @@ impl Queue {
     #[inline]
     pub(super) fn stage_unwritten(&mut self, n: u16) {
         let (n, from) = (usize::from(n), usize::from(self.done & (HEADS - 1)));
-        let (late, early) = self.heads.split_at(from.min(self.heads.len()));
-        let heads = early.iter().chain(late);
-        for (entry, [a, b]) in self.entries.iter_mut().take(n).zip(heads) {
-            *entry = [*a, *b, 0, 0, 0, 0, 0, 0];
-        }
+        let (early, late) = self.heads.split_at(from.min(self.heads.len()));
+        let late = late.get(..n).unwrap_or(late);
+        let early = early.get(..n - late.len()).unwrap_or_default();
+        let (first, second) = self.entries.split_at_mut(late.len());
+        let unwritten = |[a, b]: [u8; 2]| [a, b, 0, 0, 0, 0, 0, 0];
+        first.iter_mut().zip(late).for_each(|(entry, head)| *entry = unwritten(*head));
+        second.iter_mut().zip(early).for_each(|(entry, head)| *entry = unwritten(*head));
         self.staged = n;
     }
 

@@ -211,7 +211,7 @@ impl<'q> Visit<'q> {
         let mut pieces = [Slice::from_bytes(&[]); CHUNK];
         let n = self.find_singles(limit, &mut pieces);
         let first = self.queue.next.wrapping_sub(self.queue.done);
-        for (at, piece) in (first..).zip(pieces.iter().take(n)) {
+        for (at, piece) in (first..).zip(pieces.get(..n).unwrap_or_default()) {
             let header = piece.read_array().unwrap_or_default();
             let frame = piece.sub(self.hlen, usize::MAX);
             let offload = header::parse(&header, self.allowed);
@@ -232,9 +232,11 @@ impl<'q> Visit<'q> {
     fn find_singles(&mut self, limit: usize, pieces: &mut [Slice<'q>; CHUNK]) -> usize {
         let queue = &*self.queue;
         let known = usize::from(queue.fetched.wrapping_sub(queue.next));
-        let mut found = 0;
-        for (k, place) in (0u16..).zip(pieces.iter_mut().take(known.min(limit).min(self.budget))) {
-            let head = queue.head(queue.next.wrapping_add(k));
+        let (mut found, mut position) = (0, queue.next);
+        let most = known.min(limit).min(self.budget).min(CHUNK);
+        for place in pieces.get_mut(..most).unwrap_or_default() {
+            let head = queue.head(position);
+            position = position.wrapping_add(1);
             // Faults are left to the thorough way.
             let Ok(desc) = queue.desc(head) else { break };
             let Some(piece) = self.map.slice(desc.addr, desc.len as usize) else { break };
