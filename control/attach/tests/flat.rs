@@ -187,3 +187,28 @@ fn a_hundred_idle_ports_use_no_cpu() {
     assert!(used < std::time::Duration::from_millis(5), "{used:?}");
     drop(raws);
 }
+
+#[test]
+fn without_a_descriptor_left_accepting_pauses_and_goes_on_later() {
+    let _alone = alone();
+    let f = Fixture::new();
+    // The lowest number that is free: with this limit nothing else is.
+    let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let pid = std::process::id();
+    let script = format!(
+        "prlimit --pid {pid} --nofile={}: && sleep 3 && prlimit --pid {pid} --nofile=1024:",
+        free + 1
+    );
+    let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    // This takes the last one; the port has none to accept it with.
+    let connected = std::os::unix::net::UnixStream::connect(f.path());
+    let before = cpu();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let (spent, state) = (cpu() - before, f.detail("state"));
+    assert!(child.wait().unwrap().success());
+    assert!(state.contains("waiting"), "{state}");
+    assert!(spent < std::time::Duration::from_millis(20), "{spent:?}");
+    let mut raw = Raw::new(connected.unwrap());
+    raw.negotiate();
+}
