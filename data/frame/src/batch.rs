@@ -121,6 +121,41 @@ impl<'m> Batch<'m> {
     /// [`Reason::TooLong`] if [`Batch::has_room`] would have said no.
     #[inline]
     pub fn add(&mut self, pieces: &[Slice<'m>], offload: Offload) -> Result<(), Reason> {
+        match pieces {
+            [piece] if !offload.needs_csum && offload.gso == Gso::None => {
+                self.add_plain(*piece, offload.csum_valid)
+            }
+            _ => self.add_any(pieces, offload),
+        }
+    }
+
+    /// A frame in one piece with nothing to be done: nearly all of them.
+    #[inline]
+    fn add_plain(&mut self, piece: Slice<'m>, csum_valid: bool) -> Result<(), Reason> {
+        let (index, first, len) = (self.frames.len(), self.pieces.len(), piece.len());
+        if len < MIN_FRAME {
+            return Err(Reason::Runt);
+        }
+        if len > MAX_FRAME || index >= BATCH || first >= PIECES {
+            return Err(Reason::TooLong);
+        }
+        let Some(head) = self.heads.get_mut(index) else { return Err(Reason::TooLong) };
+        let head_len = piece.read(head);
+        if head_len < len {
+            self.pieces.push(piece.sub(head_len, usize::MAX));
+        }
+        self.frames.push(Frame {
+            len: small(len),
+            first: small(first),
+            count: u16::from(head_len < len),
+            head_len: small(head_len),
+            offload: Offload { csum_valid, ..Offload::NONE },
+            ..Frame::default()
+        });
+        Ok(())
+    }
+
+    fn add_any(&mut self, pieces: &[Slice<'m>], offload: Offload) -> Result<(), Reason> {
         let index = self.frames.len();
         let first = self.pieces.len();
         if !self.has_room(pieces.len()) {
@@ -300,6 +335,12 @@ impl<'m> Batch<'m> {
     pub fn dropped(&self, i: usize) -> Option<Reason> {
         self.frames.get(i).and_then(|f| f.dropped)
     }
+}
+
+/// A length that is far below the limit of the type it is kept in.
+#[inline]
+fn small<T: TryFrom<usize> + Default>(n: usize) -> T {
+    T::try_from(n).unwrap_or_default()
 }
 
 impl<'m> FrameView<'_, 'm> {
