@@ -22,6 +22,8 @@ const USED: u64 = 0x8000;
 const BUFFERS: u64 = 0x4_0000;
 const SIZE: u16 = 256;
 const VERSION_1: u64 = 1 << 32;
+/// Header and frame.
+const FRAME: u32 = 1524;
 const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;
 /// The transmit ring's number.
@@ -34,8 +36,10 @@ pub enum Attack {
     Truncate,
     /// `avail.idx` runs ahead by more than the ring's size.
     Jump,
-    /// A chain that never ends.
+    /// A circle of empty descriptors.
     Loop,
+    /// A circle of full ones: more pieces than a frame may have. The frame is refused, the ring goes on.
+    Pieces,
     /// A descriptor index beyond the table.
     Index,
     /// A buffer outside its memory.
@@ -94,11 +98,12 @@ impl Attacker {
         (0..2).try_for_each(|ring| front.set_vring_enable(ring, true))
     }
 
-    fn desc(&self, ring: u64, n: u16, addr: u64, flags: u16, next: u16) -> io::Result<()> {
+    fn desc(&self, ring: u64, n: u16, addr: u64, len: u32, flags: u16) -> io::Result<()> {
         let mut bytes = addr.to_le_bytes().to_vec();
-        bytes.extend(1524_u32.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
         bytes.extend(flags.to_le_bytes());
-        bytes.extend(next.to_le_bytes());
+        // `next` is 0.
+        bytes.extend([0; 2]);
         self.file.write_all_at(&bytes, ring * RING + 16 * u64::from(n))
     }
 
@@ -112,7 +117,7 @@ impl Attacker {
 
     fn fill_receive_ring(&self) -> io::Result<()> {
         for n in 0..SIZE {
-            self.desc(0, n, BUFFERS + 2048 * u64::from(n), F_WRITE, 0)?;
+            self.desc(0, n, BUFFERS + 2048 * u64::from(n), FRAME, F_WRITE)?;
             self.file.write_all_at(&n.to_le_bytes(), AVAIL + 4 + 2 * u64::from(n))?;
         }
         self.file.write_all_at(&SIZE.to_le_bytes(), AVAIL + 2)
@@ -132,12 +137,13 @@ impl Attacker {
         let (addr, flags, head, idx) = match attack {
             Attack::Truncate => (buffer, 0, 0, SIZE),
             Attack::Jump => (buffer, 0, 0, 1000),
-            Attack::Loop => (buffer, F_NEXT, 0, 1),
+            Attack::Loop | Attack::Pieces => (buffer, F_NEXT, 0, 1),
             Attack::Index => (buffer, 0, SIZE + 7, 1),
             Attack::Outside => (1 << 40, 0, 0, 1),
             Attack::Writable => (buffer, F_WRITE, 0, 1),
         };
-        self.desc(tx, 0, addr, flags, 0)?;
+        let len = if attack == Attack::Loop { 0 } else { FRAME };
+        self.desc(tx, 0, addr, len, flags)?;
         self.avail(tx, idx, head)?;
         self.kicks.iter().for_each(EventFd::signal);
         if attack == Attack::Truncate {

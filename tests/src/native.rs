@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::VirtioNet;
@@ -144,6 +145,24 @@ impl Native {
         total
     }
 
+    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do not wait for
+    /// a full receiver.
+    ///
+    /// # Panics
+    /// When the frame is not taken.
+    pub fn introduce(&mut self) {
+        let hello = frame([0xff; 6], mac(self.id, 0), 0, 60);
+        let mut progress = Progress::default();
+        while !self.send(0, NetHeader::default(), &hello) {
+            progress.note(0, || "no slot to introduce oneself".into());
+        }
+        self.flush();
+        while self.nic.pairs[0].tx.outstanding() > 0 {
+            self.nic.pairs[0].tx.reap();
+            progress.note(0, || "an introduction is not taken".into());
+        }
+    }
+
     /// Hands out all frames that are there; returns how many.
     pub fn receive(&mut self, mut each: impl FnMut(NetHeader, &[u8])) -> u64 {
         let mut count = 0;
@@ -227,6 +246,15 @@ fn difference(got: &[u8], good: &[u8]) -> String {
     format!("is not what was sent: {got_len} bytes for {len}, first difference at {at:?}")
 }
 
+/// Sets its flag when dropped: a thread that fails tells the others to end.
+pub struct Stops<'a>(pub &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A deadline that moves on while there is progress.
 pub struct Progress(Instant);
 
@@ -256,8 +284,10 @@ impl Progress {
 /// # Panics
 /// When not.
 pub fn exchange(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
-    a.start_over();
-    b.start_over();
+    for guest in [&mut *a, &mut *b] {
+        guest.start_over();
+        guest.introduce();
+    }
     let wanted = [(b.batches.len() as u64) * count, (a.batches.len() as u64) * count];
     let mut got = [0, 0];
     let mut progress = Progress::default();

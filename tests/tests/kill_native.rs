@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
-use vmlan_tests::native::{MacBytes, Native, STALL, mac};
+use vmlan_tests::native::{MacBytes, Native, STALL, Stops, mac};
 use vmlan_tests::{Proc, Result, Switch, usage, vmlan_binary};
 
 const A: u8 = 1;
@@ -66,6 +66,7 @@ fn wait(guest: &mut Native, interest: Interest) {
 }
 
 fn send_until_stopped(guest: &mut Native, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
     let mut n = 0;
     while !stopped(shared) {
         let bytes = stamped(mac(B, 0), mac(A, 0), n, guest.nic.reconnects());
@@ -82,6 +83,7 @@ fn send_until_stopped(guest: &mut Native, shared: &Shared) {
 }
 
 fn receive_until_stopped(guest: &mut Native, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
     let mut next = 0_u64;
     while !stopped(shared) {
         let mut got = 0;
@@ -113,9 +115,8 @@ fn kill_the_switch(times: u64, keys: &str) -> Result<()> {
     let worst = std::thread::scope(|scope| {
         scope.spawn(|| send_until_stopped(&mut a, &shared));
         scope.spawn(|| receive_until_stopped(&mut b, &shared));
-        let worst = kills(&mut switch, times, &shared);
-        shared.stop.store(true, Ordering::Relaxed);
-        worst
+        let _stops = Stops(&shared.stop);
+        kills(&mut switch, times, &shared)
     })?;
     let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
     let (received, repeated) = (count(&shared.received), count(&shared.repeated));
@@ -136,10 +137,8 @@ fn kills(switch: &mut Switch, times: u64, shared: &Shared) -> Result<Duration> {
         switch.restart()?;
         while shared.generation.load(Ordering::Relaxed) < kill {
             std::thread::sleep(Duration::from_micros(200));
-            if begin.elapsed() > STALL {
-                shared.stop.store(true, Ordering::Relaxed);
-                panic!("no traffic after kill {kill}");
-            }
+            assert!(begin.elapsed() < STALL, "no traffic after kill {kill}");
+            assert!(!stopped(shared), "a guest failed after kill {kill}");
         }
         worst = worst.max(begin.elapsed());
     }
@@ -161,6 +160,7 @@ fn the_switch_is_killed_a_hundred_times() -> Result<()> {
 
 /// A paced flow from A to B and another from A to C's address, as if nothing happened.
 fn pace(a: &mut Native, shared: &Shared) -> u64 {
+    let _stops = Stops(&shared.stop);
     let (begin, mut n) = (Instant::now(), 0);
     while !stopped(shared) {
         let due = u64::try_from(begin.elapsed().as_micros()).unwrap() / 50;
@@ -180,6 +180,7 @@ fn pace(a: &mut Native, shared: &Shared) -> u64 {
 
 /// Feeds whoever has C's address.
 fn feed(d: &mut Native, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
     let bytes = stamped(mac(C, 0), mac(4, 0), 0, 0);
     while !stopped(shared) {
         (0..20).all(|_| d.send(0, NetHeader::default(), &bytes));
@@ -191,6 +192,7 @@ fn feed(d: &mut Native, shared: &Shared) {
 
 /// Takes A's frames, all of them, one after the other.
 fn take(b: &mut Native, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
     let (mut next, mut last) = (0, Instant::now());
     while !stopped(shared) {
         let mut got = 0;
@@ -259,8 +261,11 @@ fn kill_guests(times: u32) -> Result<()> {
     let mut b = Native::connect(&path("b"), B, "");
     let mut a = Native::connect(&path("a"), A, "");
     let mut d = Native::connect(&path("d"), 4, "");
+    b.introduce();
     let shared = Shared::default();
     std::thread::scope(|scope| {
+        // However this ends, the threads do.
+        let stops = Stops(&shared.stop);
         let sender = scope.spawn(|| pace(&mut a, &shared));
         scope.spawn(|| take(&mut b, &shared));
         scope.spawn(|| feed(&mut d, &shared));
@@ -270,23 +275,34 @@ fn kill_guests(times: u32) -> Result<()> {
         let first = holdings(&switch);
         for kill in 0..times {
             one_kill(&switch, dir.path(), if kill % 2 == 0 { "tx" } else { "rx" })?;
-            let now = holdings(&switch);
-            assert_eq!(now.0, first.0, "descriptors after kill {kill}");
+            // The connection that asked for the statistics may still be closing.
+            let end = Instant::now() + STALL;
+            while switch.descriptors() != first.0 {
+                assert!(
+                    Instant::now() < end,
+                    "{} descriptors after kill {kill}, {} before",
+                    switch.descriptors(),
+                    first.0
+                );
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!stopped(&shared), "a neighbour failed after kill {kill}");
         }
         let last = holdings(&switch);
         let gap = Duration::from_micros(shared.longest_gap_us.load(Ordering::Relaxed));
-        shared.stop.store(true, Ordering::Relaxed);
+        drop(stops);
         let sent = sender.join().expect("the sender");
         let received = shared.received.load(Ordering::Relaxed);
-        println!("{times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; {received} of {sent} frames, longest gap {gap:.1?}");
+        println!(
+            "{times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; {received} of {sent} frames, longest gap {gap:.1?}"
+        );
         // One guest's memory is more than 4 MiB: a map left behind would show.
         assert!(last.1 <= first.1 + 1024, "own memory grew from {} to {} KiB", first.1, last.1);
         assert!(last.2 <= first.2 + 2048, "mapped memory grew from {} to {} KiB", first.2, last.2);
         assert!(gap < Duration::from_secs(1), "A's flow stood still for {gap:?}");
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
-        Ok(())
-    })
-    .inspect_err(|_| shared.stop.store(true, Ordering::Relaxed))?;
+        Ok::<_, vmlan_tests::Fault>(())
+    })?;
     a.assert_sound();
     b.assert_sound();
     switch.alive()

@@ -85,7 +85,7 @@ fn jumbo_frames_arrive_in_one_buffer_or_many() {
 
 /// `a` sends `count` frames, `b` receives them all.
 fn one_way(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
-    introduce(b);
+    b.introduce();
     let (mut got, mut progress) = (0, Progress::default());
     while got < count {
         let sent = a.send_next(b.id, count, sizes);
@@ -96,19 +96,6 @@ fn one_way(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
     }
     a.assert_sound();
     b.assert_sound();
-}
-
-/// Lets the switch know where `guest` is.
-fn introduce(guest: &mut Native) {
-    let hello = frame([0xff; 6], mac(guest.id, 0), 0, 60);
-    assert!(guest.send(0, NetHeader::default(), &hello));
-    guest.flush();
-    let mut progress = Progress::default();
-    while guest.nic.pairs[0].tx.outstanding() > 0 {
-        let back = guest.nic.pairs[0].tx.outstanding();
-        guest.nic.pairs[0].tx.reap();
-        progress.note(u64::from(back - guest.nic.pairs[0].tx.outstanding()), String::new);
-    }
 }
 
 /// The frames with their headers that `b` gets until `bytes` bytes of payload came.
@@ -140,7 +127,7 @@ fn unsegmented_frames_arrive_whole_where_they_are_wanted() {
         let mut a = Native::connect(&at_a, 1, send);
         let mut b =
             Native::connect(&at_b, 2, &format!(",tso=on,guest_tso=on,guest_uso=on,mrg={mrg}"));
-        introduce(&mut b);
+        b.introduce();
         a.receive(|_, _| {});
         for kind in KINDS {
             for load in LOADS {
@@ -171,7 +158,7 @@ fn unsegmented_frames_arrive_in_segments_where_not() {
     for keys in ["", ",guest_csum=on", ",version_1=off,mrg=off,in_order=off"] {
         let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
         let mut b = Native::connect(&at_b, 2, &format!(",size=256{keys}"));
-        introduce(&mut b);
+        b.introduce();
         a.receive(|_, _| {});
         for (kind, size) in KINDS.into_iter().zip([1448, 1428, 1472, 1001]) {
             for load in LOADS {
@@ -226,7 +213,7 @@ fn open_checksums_are_finished_unless_the_receiver_takes_them() {
         let mut a = Native::connect(&at_a, 1, ",size=64,csum=on");
         let keys = if takes { ",size=64,guest_csum=on" } else { ",size=64" };
         let mut b = Native::connect(&at_b, 2, keys);
-        introduce(&mut b);
+        b.introduce();
         a.receive(|_, _| {});
         for kind in KINDS {
             // 74: all within the header snapshot; 55 to 76: the snapshot's end; odd lengths.
@@ -326,7 +313,7 @@ fn rings_stop_and_start_again_under_traffic() {
     for keys in [",size=64", ",size=64,event_idx=off,in_order=off,indirect=on,segments=2"] {
         let mut a = Native::connect(&at_a, 1, &format!("{keys},queues=2"));
         let mut b = Native::connect(&at_b, 2, keys);
-        introduce(&mut b);
+        b.introduce();
         a.receive(|_, _| {});
         let (count, mut got, mut progress) = (4000, 0, Progress::default());
         let mut round = 0_u64;
@@ -368,7 +355,7 @@ fn a_receiver_that_restarts_loses_frames_but_no_descriptor() {
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     let mut a = Native::connect(&at_a, 1, ",size=256");
     let mut b = Native::connect(&at_b, 2, ",size=64");
-    introduce(&mut b);
+    b.introduce();
     let mut last = 0;
     for round in 1..200_u64 {
         a.send_next(2, round * 200, ALL);
@@ -421,8 +408,8 @@ fn memory_is_replaced_under_traffic() {
 }
 
 fn with_changes(a: &mut Native, b: &mut Native, change: impl Fn(&Native, u32)) {
-    introduce(b);
-    introduce(a);
+    b.introduce();
+    a.introduce();
     a.receive(|_, _| {});
     b.receive(|_, _| {});
     let (count, mut got, mut progress, mut round) = (20_000, 0, Progress::default(), 0);

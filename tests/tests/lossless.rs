@@ -30,7 +30,7 @@ impl Random {
     /// Frames until the next pause.
     fn stretch(&mut self) -> u64 {
         // Often just a few, so that every length of a burst up to a ring's size meets a sleeping peer.
-        if self.below(4) > 0 { 1 + self.below(300) } else { self.below(20_000) }
+        if self.below(16) > 0 { 1 + self.below(300) } else { self.below(20_000) }
     }
 
     /// Longer than the switch spins (20 us), so that it sleeps; or just about that long, so that it is caught
@@ -128,6 +128,7 @@ fn run(name: &str, workers: &str, keys: &str, count: u64) -> Result<()> {
     let mut switch = start(dir.path(), workers, &[path("a"), path("b")])?;
     let mut a = Native::connect(&path("a"), 1, keys);
     let mut b = Native::connect(&path("b"), 2, keys);
+    b.introduce();
     let begin = Instant::now();
     let (sender, receiver) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_all(&mut a, 2, count, 0x1234_5678));
@@ -151,7 +152,7 @@ fn run(name: &str, workers: &str, keys: &str, count: u64) -> Result<()> {
         "{name}: {count} frames in {time:.1?}, doorbells {rung}, sender {sender:?}, receiver {receiver:?}"
     );
     // A run in which nobody slept has shown nothing.
-    let least = count / 20_000;
+    let least = count / 10_000;
     assert!(
         rung > least && receiver.sleeps > least && sender.sleeps > least / 100,
         "too few sleeps"
