@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
 use vmlan_tests::attacker::{Attack, Attacker};
-use vmlan_tests::native::{Native, STALL, Sizes, exchange, frame, mac};
+use vmlan_tests::native::{Native, STALL, Sizes, Stops, exchange, frame, mac};
 use vmlan_tests::{Result, Switch};
 
 const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
-/// Attacks of each kind.
-const ROUNDS: u32 = 10;
+/// Attacks of each kind in a row.
+const ROUNDS: u32 = 5;
+/// How long it goes on.
+const SIEGE: Duration = Duration::from_secs(3);
 
 fn stopped(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
@@ -22,6 +24,7 @@ fn stopped(stop: &AtomicBool) -> bool {
 
 /// Two honest guests; every frame is compared with what was sent, none may be missing.
 fn talk(a: &mut Native, b: &mut Native, stop: &AtomicBool, frames: &AtomicU64) {
+    let _stops = Stops(stop);
     while !stopped(stop) {
         exchange(a, b, 500, LENGTHS);
         frames.fetch_add(1000, Ordering::Relaxed);
@@ -30,6 +33,7 @@ fn talk(a: &mut Native, b: &mut Native, stop: &AtomicBool, frames: &AtomicU64) {
 
 /// Sends to everybody, so that the hostile ones are delivered to as well, and to the one who never takes a frame.
 fn flood(guest: &mut Native, stop: &AtomicBool) {
+    let _stops = Stops(stop);
     let all = frame([0xff; 6], mac(guest.id, 0), 0, 600);
     let mute = frame(mac(4, 0), mac(guest.id, 0), 0, 600);
     while !stopped(stop) {
@@ -45,6 +49,7 @@ fn flood(guest: &mut Native, stop: &AtomicBool) {
 
 /// One byte now and then, then garbage in one go, then a connection that says nothing.
 fn dribble(path: &Path, stop: &AtomicBool) {
+    let _stops = Stops(stop);
     let mut round = 0_u8;
     while !stopped(stop) {
         round = round.wrapping_add(1);
@@ -62,12 +67,17 @@ fn dribble(path: &Path, stop: &AtomicBool) {
     }
 }
 
-/// Attacks until the port has counted a fault for it; returns how many attacks it took.
+/// Attacks; each time the port must count it: as a fault, or as a frame dropped for its pieces.
 fn assault(switch: &Switch, path: &Path, port: &str, id: u8, attack: Attack) -> Result<()> {
-    let faults = || Ok::<_, vmlan_tests::Fault>(switch.port(port)?["faults"].as_u64().unwrap_or(0));
+    let counted = || {
+        let port = switch.port(port)?;
+        let count =
+            if attack == Attack::Pieces { &port["drops"]["too-long"] } else { &port["faults"] };
+        Ok::<_, vmlan_tests::Fault>(count.as_u64().unwrap_or(0))
+    };
     for round in 0..ROUNDS {
         let end = Instant::now() + STALL;
-        let before = faults()?;
+        let before = counted()?;
         let vm = loop {
             match Attacker::connect(path, id) {
                 Ok(vm) => break vm,
@@ -75,17 +85,27 @@ fn assault(switch: &Switch, path: &Path, port: &str, id: u8, attack: Attack) -> 
             }
         };
         vm.attack(attack).unwrap();
-        while faults()? == before {
+        while counted()? == before {
             assert!(Instant::now() < end, "{attack:?} {round} was not noticed");
         }
     }
     Ok(())
 }
 
+/// All attacks, over and over, for [`SIEGE`].
 fn attack(switch: &Switch, socket: impl Fn(&str) -> std::path::PathBuf) -> Result<()> {
-    assault(switch, &socket("shrinks"), "shrinks", 6, Attack::Truncate)?;
-    for attack in [Attack::Jump, Attack::Loop, Attack::Index, Attack::Outside, Attack::Writable] {
-        assault(switch, &socket("breaks"), "breaks", 7, attack)?;
+    const RING: [Attack; 6] = [
+        Attack::Pieces,
+        Attack::Jump,
+        Attack::Loop,
+        Attack::Index,
+        Attack::Outside,
+        Attack::Writable,
+    ];
+    let end = Instant::now() + SIEGE;
+    while Instant::now() < end {
+        assault(switch, &socket("shrinks"), "shrinks", 6, Attack::Truncate)?;
+        RING.iter().try_for_each(|a| assault(switch, &socket("breaks"), "breaks", 7, *a))?;
     }
     Ok(())
 }
@@ -118,13 +138,17 @@ fn neighbours(workers: &str) -> Result<()> {
         let pair = scope.spawn(|| talk(&mut a, &mut b, &stop, &frames));
         scope.spawn(|| flood(&mut floods, &stop));
         scope.spawn(|| dribble(&socket("dribbles"), &stop));
+        let stops = Stops(&stop);
         let done = attack(&switch, socket);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         pair.join().expect("the pair loses nothing");
         done
     })?;
     let moved = frames.load(Ordering::Relaxed);
-    println!("{workers} workers: {moved} frames between a and b in {:.1?}, none lost", begin.elapsed());
+    println!(
+        "{workers} workers: {moved} frames between a and b in {:.1?}, none lost",
+        begin.elapsed()
+    );
     assert!(moved > 10_000);
     verdict(&switch)?;
     switch.alive()

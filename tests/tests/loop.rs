@@ -19,10 +19,10 @@ const UDP: Sizes = Sizes { least: 50, most: 1514 };
 fn feature_sets() -> Vec<String> {
     let mut sets = Vec::new();
     for version in ["version_1=on", "version_1=off,any_layout=on", "version_1=off,any_layout=off"] {
-        for bits in 0..16 {
-            let on = |bit: u32| if bits >> bit & 1 == 1 { "on" } else { "off" };
+        for bits in 0..16_usize {
+            let on = |bit: usize| if bits >> bit & 1 == 1 { "on" } else { "off" };
             // Chains of 4 where they are indirect, of 2 or 1 where not.
-            let segments = [1, 2, 4][bits as usize % 3];
+            let segments = [1, 2, 4][bits % 3];
             sets.push(format!(
                 ",size=64,{version},event_idx={},indirect={},mrg={},in_order={},segments={segments}",
                 on(0),
@@ -320,7 +320,7 @@ fn rings_stop_and_start_again_under_traffic() {
         while got < 2 * count {
             let sent = a.send_next(2, count, UDP);
             round += 1;
-            if round % 7 == 0 {
+            if round.is_multiple_of(7) {
                 // In the middle of whatever the switch is doing with these rings.
                 let bases = a.nic.stop().unwrap();
                 a.assert_sound();
@@ -343,7 +343,8 @@ fn rings_stop_and_start_again_under_traffic() {
 /// What the device says in the used ring's index field.
 fn used_index(guest: &Native, ring: usize) -> u32 {
     let pair = &guest.nic.pairs[ring / 2];
-    let places = if ring % 2 == 0 { pair.rx.ring().places() } else { pair.tx.ring().places() };
+    let places =
+        if ring.is_multiple_of(2) { pair.rx.ring().places() } else { pair.tx.ring().places() };
     let mut bytes = [0; 2];
     guest.nic.ram().read(places.used + 2, &mut bytes);
     u16::from_le_bytes(bytes).into()
