@@ -384,3 +384,37 @@ fn random_bytes_do_no_harm() {
         keep.frames.last().is_some_and(|(f, _)| *f == frame(0xaa, 77))
     });
 }
+
+/// A VMM cuts off the file behind a payload while it is lent: the frame is garbage, the peer stays.
+#[test]
+fn a_senders_memory_that_vanishes_costs_its_frame_and_not_the_peer() {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use vmlan_ram::{Map, Mapping, Region};
+
+    vmlan_ram::fault::install().unwrap();
+    let (_dir, stream, mut peer) = connected();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 8192).unwrap());
+    let region = Region::new(0, 8192, 0, 0, mapping).unwrap();
+    let map = Map::new(vec![region], None).unwrap();
+    let port = stream.port();
+    let (good, long) = (frame(1, 60), frame(2, 1000));
+    let mut batch = Batch::new();
+    batch.add(&[Slice::from_bytes(&good)], Offload::NONE).unwrap();
+    batch
+        .add(&[Slice::from_bytes(&long[..200]), map.slice(4096, 800).unwrap()], Offload::NONE)
+        .unwrap();
+    batch.add(&[Slice::from_bytes(&good)], Offload::NONE).unwrap();
+    file.set_len(4096).unwrap();
+    let mut done = 0;
+    while done < 3 {
+        done += port.push(&batch, &[0, 1, 2][done..]);
+    }
+    assert_eq!(read_frame(&mut peer), good);
+    let got = read_frame(&mut peer);
+    assert_eq!((&got[..200], &got[200..]), (&long[..200], &[0; 800][..]));
+    assert_eq!(read_frame(&mut peer), good);
+    assert!(port.is_up() && map.poisoned());
+}
