@@ -227,6 +227,7 @@ impl Ports {
     pub fn stats(&self) -> Stats {
         let read = |e: &Entry| {
             let kind = e.address.kind().name();
+            e.opened.port().count_doorbells();
             PortStats::read(e.name.as_str(), kind, e.is_up(), e.opened.port().counters())
         };
         Stats { ports: self.entries.iter().map(read).collect() }

@@ -66,8 +66,13 @@ pub trait Port: Send + Sync {
         0
     }
 
-    /// A doorbell of this port rang (only for counting).
+    /// A doorbell of this port ended a worker's sleep. For ports whose doorbells count themselves
+    /// (eventfds) there is nothing to do: see [`Port::count_doorbells`].
     fn rang(&self) {}
+
+    /// Brings the count of doorbells up to date, where it is kept by the kernel. Called when somebody
+    /// wants to read the counters, never on the data path.
+    fn count_doorbells(&self) {}
 
     /// Its counters.
     fn counters(&self) -> &Counters;

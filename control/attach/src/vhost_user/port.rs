@@ -170,6 +170,25 @@ impl Drop for Both<'_> {
     }
 }
 
+/// A ring's doorbell: the kick eventfd.
+///
+/// Workers watch it edge-triggered and never read it, so it counts by itself how often the guest rang.
+pub struct Bell {
+    /// The eventfd.
+    pub kick: Arc<OwnedFd>,
+    /// It belongs to a transmit queue.
+    pub transmit: bool,
+}
+
+impl Bell {
+    /// Takes what the eventfd has counted.
+    fn count(&self, counters: &Counters) {
+        let counter =
+            if self.transmit { &counters.input.notifications } else { &counters.rx_doorbells };
+        counter.add_shared(sys::take_eventfd(self.kick.as_fd()));
+    }
+}
+
 /// A VM's NIC, as the switch sees it.
 pub struct VhostUserPort {
     tx: Mutex<Side<NetTx>>,
@@ -181,7 +200,7 @@ pub struct VhostUserPort {
     discard: AtomicBool,
     quarantined: AtomicBool,
     offloads: AtomicU8,
-    bells: Mutex<Vec<Arc<OwnedFd>>>,
+    bells: Mutex<Vec<Bell>>,
     version: AtomicU64,
     rarp: Mutex<VecDeque<Mac>>,
     has_rarp: AtomicBool,
@@ -219,10 +238,11 @@ impl VhostUserPort {
     }
 
     /// Replaces the doorbells.
-    pub fn set_bells(&self, bells: Vec<Arc<OwnedFd>>) {
+    pub fn set_bells(&self, bells: Vec<Bell>) {
         let mut held = lock(&self.bells);
-        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(a, b));
+        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(&a.kick, &b.kick));
         if !same || held.len() != bells.len() {
+            held.iter().for_each(|bell| bell.count(&self.counters));
             *held = bells;
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -368,7 +388,11 @@ impl Port for VhostUserPort {
     }
 
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        lock(&self.bells).clone()
+        lock(&self.bells).iter().map(|bell| Arc::clone(&bell.kick)).collect()
+    }
+
+    fn count_doorbells(&self) {
+        lock(&self.bells).iter().for_each(|bell| bell.count(&self.counters));
     }
 
     fn doorbells_version(&self) -> u64 {

@@ -18,7 +18,7 @@ use vmlan_ram::Map;
 
 use super::eventfd::{self, Call};
 use super::inflight::{self, InflightRegion};
-use super::port::{Both, VhostUserPort};
+use super::port::{Bell, Both, VhostUserPort};
 use super::wire::RingAddr;
 
 /// Why a ring was not set up as asked.
@@ -373,7 +373,9 @@ impl RingTable {
             let _ = side.enable(number, on);
         }
         port.set_discard(!any_sends);
-        port.set_bells(self.rings.iter().filter_map(|r| r.kick.clone()).collect());
+        let bell =
+            |(i, r): (usize, &Ring)| Some(Bell { kick: r.kick.clone()?, transmit: is_transmit(i) });
+        port.set_bells(self.rings.iter().enumerate().filter_map(bell).collect());
     }
 }
 
