@@ -20,7 +20,8 @@ bench: ## micro-benchmarks of the switch with in-process ports
 
 bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest (root: hugepages, namespaces)
 	@scripts/setup.sh build peers
-	$(CARGO) run --release -p vmlan-bench --bin peers
+	$(CARGO) build --release -p vmlan -p vmlan-bench
+	target/release/peers
 
 soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test
