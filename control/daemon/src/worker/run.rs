@@ -69,7 +69,7 @@ impl Run {
             if self.round(now) > 0 {
                 self.idle.busy(now);
             } else if self.idle.keep_spinning(now) {
-                std::hint::spin_loop();
+                std::thread::yield_now();
             } else {
                 self.sleep(&mut events);
             }
