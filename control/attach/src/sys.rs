@@ -229,16 +229,6 @@ pub fn eventfd() -> io::Result<OwnedFd> {
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Takes the count of an eventfd; 0 if it has none. Cannot block, whatever its other owners do to its flags
-/// (`RWF_NOWAIT`).
-pub fn take_eventfd(fd: BorrowedFd<'_>) -> u64 {
-    let mut count = [0u8; 8];
-    let iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-    // SAFETY: `iov` names `count`, which is writable and outlives the call.
-    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const iov, 1, -1, libc::RWF_NOWAIT) };
-    if n == 8 { u64::from_ne_bytes(count) } else { 0 }
-}
-
 /// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a peer that
 /// sent us the descriptor shares: it can clear it again.
 ///
@@ -289,22 +279,4 @@ pub fn is_remote(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: fstatfs succeeded, so it filled `st`.
     let kind = unsafe { st.assume_init() }.f_type;
     Ok(REMOTE.contains(&kind))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::os::fd::AsFd;
-
-    use super::*;
-
-    #[test]
-    fn a_doorbells_count_is_taken_without_waiting() {
-        // SAFETY: no pointers; the descriptor is owned at once. It blocks, as a hostile peer's may.
-        let fd = own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).unwrap();
-        assert_eq!(take_eventfd(fd.as_fd()), 0);
-        let mut file = std::fs::File::from(fd);
-        (0..5).for_each(|_| file.write_all(&1u64.to_ne_bytes()).unwrap());
-        assert_eq!((take_eventfd(file.as_fd()), take_eventfd(file.as_fd())), (5, 0));
-    }
 }

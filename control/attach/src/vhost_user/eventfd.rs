@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +38,16 @@ pub fn check(fd: OwnedFd) -> Result<OwnedFd, Error> {
     }
     sys::set_nonblocking(fd.as_fd())?;
     Ok(fd)
+}
+
+/// How often an eventfd was written to since it was last read, by what /proc tells of it: looking changes nothing,
+/// and cannot block. 0 if it cannot be told.
+#[must_use]
+pub fn count(fd: BorrowedFd<'_>) -> u64 {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let info = info.unwrap_or_default();
+    let value = info.lines().find_map(|line| line.strip_prefix("eventfd-count:"));
+    value.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).unwrap_or(0)
 }
 
 #[derive(Debug, Default)]

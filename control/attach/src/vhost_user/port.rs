@@ -11,7 +11,7 @@ use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink};
 use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
 use vmlan_ram::{Map, Slice};
 
-use super::eventfd::Call;
+use super::eventfd::{self, Call};
 use crate::sys;
 
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
@@ -172,20 +172,33 @@ impl Drop for Both<'_> {
 
 /// A ring's doorbell: the kick eventfd.
 ///
-/// Workers watch it edge-triggered and never read it, so it counts by itself how often the guest rang.
+/// Workers watch it edge-triggered and nobody reads it, so it counts by itself how often the guest rang.
+/// (Reading would also take the edge away from a worker that is just falling asleep.)
 pub struct Bell {
     /// The eventfd.
     pub kick: Arc<OwnedFd>,
     /// It belongs to a transmit queue.
     pub transmit: bool,
+    /// Its count when last looked at.
+    seen: AtomicU64,
 }
 
 impl Bell {
-    /// Takes what the eventfd has counted.
+    /// A doorbell that counts from now on.
+    #[must_use]
+    pub fn new(kick: Arc<OwnedFd>, transmit: bool) -> Self {
+        let seen = AtomicU64::new(eventfd::count(kick.as_fd()));
+        Self { kick, transmit, seen }
+    }
+
+    /// Adds what has come since the last look.
     fn count(&self, counters: &Counters) {
         let counter =
             if self.transmit { &counters.input.notifications } else { &counters.rx_doorbells };
-        counter.add_shared(sys::take_eventfd(self.kick.as_fd()));
+        let now = eventfd::count(self.kick.as_fd());
+        let seen = self.seen.swap(now, Ordering::Relaxed);
+        // A front end that takes its eventfd back may read it, which begins the count again.
+        counter.add_shared(now.checked_sub(seen).unwrap_or(now));
     }
 }
 

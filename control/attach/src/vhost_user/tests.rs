@@ -114,3 +114,14 @@ fn a_held_interrupt_is_raised_afterwards_and_once() {
     ours.read_exact(&mut count).unwrap();
     assert_eq!((call.raised(), u64::from_ne_bytes(count)), (1, 1));
 }
+
+#[test]
+fn looking_at_a_doorbells_count_changes_nothing() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    let fd = sys::eventfd().unwrap();
+    let mut file = std::fs::File::from(fd.try_clone().unwrap());
+    assert_eq!(super::eventfd::count(fd.as_fd()), 0);
+    (0..17).for_each(|_| file.write_all(&1u64.to_ne_bytes()).unwrap());
+    assert_eq!((super::eventfd::count(fd.as_fd()), super::eventfd::count(fd.as_fd())), (17, 17));
+}
