@@ -588,7 +588,9 @@ fn an_interrupt_that_hangs_can_not_be_had_again_and_again() {
         let call = vmlan_driver::sys::EventFd::new().unwrap();
         let fd = std::os::fd::AsFd::as_fd(&call).as_raw_fd();
         // SET_VRING_CALL: no answer if the connection has been ended.
-        if raw.bytes(&message(13, 1 | NEED_REPLY, &words(&[1])), &[fd]).is_err() || raw.reply().is_none() {
+        if raw.bytes(&message(13, 1 | NEED_REPLY, &words(&[1])), &[fd]).is_err()
+            || raw.reply().is_none()
+        {
             break;
         }
         make_blocking(&call);

@@ -373,8 +373,7 @@ impl RingTable {
             let _ = side.enable(number, on);
         }
         port.set_discard(!any_sends);
-        let bell =
-            |(i, r): (usize, &Ring)| Some(Bell { kick: r.kick.clone()?, transmit: is_transmit(i) });
+        let bell = |(i, r): (usize, &Ring)| Some(Bell::new(r.kick.clone()?, is_transmit(i)));
         port.set_bells(self.rings.iter().enumerate().filter_map(bell).collect());
     }
 }
