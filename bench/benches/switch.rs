@@ -90,7 +90,7 @@ impl Port for Ring {
 }
 
 fn mac(n: usize) -> [u8; 6] {
-    let b = (n as u32).to_be_bytes();
+    let b = u32::try_from(n).expect("few").to_be_bytes();
     [2, 0, b[0], b[1], b[2], b[3]]
 }
 
@@ -101,7 +101,7 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
     let frame = |_| {
         let mut f = [0; FRAME];
         let mut to = step.fetch_add(7919, Ordering::Relaxed) % macs;
-        if to % ports == 0 {
+        if to.is_multiple_of(ports) {
             to = (to + 1) % macs;
         }
         f[..6].copy_from_slice(&mac(to));

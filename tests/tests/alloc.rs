@@ -139,7 +139,7 @@ fn stream(lan: &mut Lan) {
     let mut a = Native::connect(&at_a, 1, "");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stream.sock");
-    let config = vmlan_uplink::stream::Config { path: path.clone(), connect: false, mode: None };
+    let config = vmlan_uplink::stream::Config::new(path.clone());
     let mut door = vmlan_uplink::stream::open(config, lan.changed()).unwrap();
     let id = lan.join("s", door.port());
     let mut peer = UnixStream::connect(&path).unwrap();

@@ -42,6 +42,8 @@ const INTERFACES: usize = 1024;
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What log lines call the port.
+    pub label: String,
     /// The file. What it held is lost.
     pub path: PathBuf,
     /// Bytes kept of each frame.
@@ -52,7 +54,8 @@ impl Config {
     /// Whole frames.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), snaplen: 262_144 }
+        let path = path.into();
+        Self { label: format!("pcap {}", path.display()), path, snaplen: 262_144 }
     }
 }
 
@@ -259,7 +262,7 @@ impl Shared {
 
     fn fail(&self, e: &io::Error) {
         self.failed.store(true, Ordering::Relaxed);
-        log::warn!("pcap {}: {e}; the capture ends here", self.config.path.display());
+        log::warn!("{}: {e}; the capture ends here", self.config.label);
         *lock(&self.trouble) = Some(e.to_string());
     }
 

@@ -40,12 +40,23 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What log lines call the port.
+    pub label: String,
     /// The socket.
     pub path: PathBuf,
     /// Connect to it, instead of listening there.
     pub connect: bool,
     /// Permission bits of the socket file when listening; 0600 if none are given.
     pub mode: Option<u32>,
+}
+
+impl Config {
+    /// We listen at `path`, with permissions 0600.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { label: format!("stream {}", path.display()), path, connect: false, mode: None }
+    }
 }
 
 /// Why a port could not be set up.
@@ -233,7 +244,7 @@ impl StreamPort {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(e) => {
-                log::warn!("stream {}: accept: {e}", self.config.path.display());
+                log::warn!("{}: accept: {e}", self.config.label);
                 Err(e)
             }
         }
@@ -256,7 +267,7 @@ impl StreamPort {
         drop((rx, tx));
         if was || up {
             let word = if up { "connected" } else { "disconnected" };
-            log::info!("stream {}: {word}", self.config.path.display());
+            log::info!("{}: {word}", self.config.label);
             (self.changed)();
         }
     }

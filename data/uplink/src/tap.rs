@@ -36,6 +36,8 @@ const RUNS: usize = 64;
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What log lines call the port.
+    pub label: String,
     /// The interface's name.
     pub name: String,
     /// Queues, 1 to 256. More than one lets the host's CPUs send in parallel.
@@ -48,7 +50,7 @@ impl Config {
     /// One queue, with offloads.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), queues: 1, offload: true }
+        Self { label: format!("tap {name}"), name: name.to_owned(), queues: 1, offload: true }
     }
 }
 
@@ -210,7 +212,7 @@ impl TapPort {
     fn look(&self, socket: &OwnedFd) {
         let name = self.name();
         if self.attached() && name.is_none() {
-            log::warn!("tap {}: the device was deleted", self.config.name);
+            log::warn!("{}: the device was deleted", self.config.label);
             self.detach();
         }
         let mut news = false;
@@ -222,7 +224,7 @@ impl TapPort {
         let flags = name.map(|n| sys::link_flags(socket.as_fd(), &n).unwrap_or(libc::IFF_UP));
         let up = flags.is_some_and(|f| f & libc::IFF_UP != 0);
         if self.up.swap(up, Ordering::AcqRel) != up || news {
-            log::info!("tap {}: {}", self.config.name, if up { "up" } else { "down" });
+            log::info!("{}: {}", self.config.label, if up { "up" } else { "down" });
             (self.changed.0)();
         }
     }

@@ -49,6 +49,8 @@ pub const MAX_PAIRS: u16 = vmlan_nic::virtio::MAX_QUEUES / 2;
 /// How to attach a VM.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// The port's name, for log lines; the path stands in for none.
+    pub name: Option<String>,
     /// The socket.
     pub path: PathBuf,
     /// Connect to a front end that listens there; otherwise listen.
@@ -63,6 +65,16 @@ pub struct Config {
     pub mac: Option<Mac>,
     /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
     pub mtu: Option<u16>,
+}
+
+impl Config {
+    /// What log lines call the port.
+    fn who(&self) -> String {
+        match &self.name {
+            Some(name) => format!("port {name}"),
+            None => self.path.display().to_string(),
+        }
+    }
 }
 
 /// Why a port could not be made.

@@ -59,7 +59,7 @@ impl VhostUser {
             queues: config.queues,
             changed,
             details: Arc::clone(&details),
-            complaints: Complaints::new(config.path.display().to_string(), Instant::now()),
+            complaints: Complaints::new(config.who(), Instant::now()),
             trouble: None,
         };
         let builder = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
@@ -101,7 +101,7 @@ impl VhostUser {
         if thread.is_finished() {
             let _ = thread.join();
         } else {
-            log::error!("{}: its thread hangs and is left behind", self.config.path.display());
+            log::error!("{}: its thread hangs and is left behind", self.config.who());
         }
     }
 }

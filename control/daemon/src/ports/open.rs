@@ -23,29 +23,33 @@ pub(super) enum Opened {
 
 impl Opened {
     /// Opens the port. What goes wrong is told in one line that names value and mend.
-    pub(super) fn new(address: &Address, changed: &Changed) -> Result<Self, String> {
+    pub(super) fn new(name: &str, address: &Address, changed: &Changed) -> Result<Self, String> {
         let path = || PathBuf::from(address.place());
+        let label = format!("port {name}");
         match address.kind() {
             Kind::VhostUser => {
-                let config = vhost_user(address);
+                let config = vhost_user(name, address);
                 vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
             }
             Kind::Tap => {
                 let config = tap::Config {
-                    name: address.place().to_owned(),
+                    label,
                     queues: address.short("queues").unwrap_or(1),
                     offload: !address.is_off("offload"),
+                    ..tap::Config::new(address.place())
                 };
                 tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| chain(&e))
             }
             Kind::Stream => {
                 let connect = address.is_on("connect");
-                let config = stream::Config { path: path(), connect, mode: address.number("mode") };
+                let mode = address.number("mode");
+                let config = stream::Config { label, connect, mode, ..stream::Config::new(path()) };
                 stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
             }
             Kind::Pcap => {
-                let mut config = pcap::Config::new(path());
-                config.snaplen = address.number("snaplen").unwrap_or(config.snaplen);
+                let plain = pcap::Config::new(path());
+                let snaplen = address.number("snaplen").unwrap_or(plain.snaplen);
+                let config = pcap::Config { label, snaplen, ..plain };
                 pcap::open(config).map(Self::Pcap).map_err(|e| chain(&e))
             }
         }
@@ -102,8 +106,9 @@ impl Opened {
     }
 }
 
-fn vhost_user(address: &Address) -> vhost_user::Config {
+fn vhost_user(name: &str, address: &Address) -> vhost_user::Config {
     vhost_user::Config {
+        name: Some(name.to_owned()),
         path: PathBuf::from(address.place()),
         connect: address.is_on("connect"),
         mode: address.number("mode"),

@@ -106,7 +106,7 @@ fn overflow_is_counted_and_told_in_the_file() {
 fn workers_capture_at_once_and_every_frame_is_in_the_file_or_counted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.pcapng");
-    let mut pcap = open(Config { path: path.clone(), snaplen: 64 }).unwrap();
+    let mut pcap = open(Config { snaplen: 64, ..Config::new(path.clone()) }).unwrap();
     let mirror = pcap.mirror();
     let id = pcap.add_interface("vm");
     std::thread::scope(|s| {
@@ -133,14 +133,17 @@ fn workers_capture_at_once_and_every_frame_is_in_the_file_or_counted() {
 fn snaplen_cuts_data_and_not_the_length() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.pcapng");
-    let mut pcap = open(Config { path: path.clone(), snaplen: 61 }).unwrap();
+    let mut pcap = open(Config { snaplen: 61, ..Config::new(path.clone()) }).unwrap();
     let id = pcap.add_interface("vm");
     capture(&*pcap.mirror(), id, false, &frame(1, 1514), None);
     pcap.close();
     if let Some(lines) = tshark(&path, &["frame.len", "frame.cap_len"]) {
         assert_eq!(lines, ["1514\t61"]);
     }
-    assert!(matches!(open(Config { path, snaplen: 13 }), Err(Error::BadSnaplen(13))));
+    assert!(matches!(
+        open(Config { snaplen: 13, ..Config::new(path) }),
+        Err(Error::BadSnaplen(13))
+    ));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::*;
 use crate::testing::{Keep, counted, frame, pull, push, wait};
 
 fn config(dir: &tempfile::TempDir, connect: bool) -> Config {
-    Config { path: dir.path().join("s.sock"), connect, mode: None }
+    Config { connect, ..Config::new(dir.path().join("s.sock")) }
 }
 
 /// A listening port with a peer.

@@ -104,7 +104,7 @@ pub(super) fn open(config: &Config) -> Result<Device, Error> {
         uso &= set_offload(q, config.offload).map_err(fail)?;
     }
     if ours && let Err(e) = sys::link_set_up(socket.as_fd(), &config.name) {
-        log::warn!("tap {}: created, but not set up: {e}", config.name);
+        log::warn!("{}: created, but not set up: {e}", config.label);
     }
     Ok(Device { queues, offloads: accepted(uso) })
 }
