@@ -60,6 +60,11 @@ impl Port for Ring {
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
         let mut guard = self.rx.lock().unwrap();
         let (memory, next) = &mut *guard;
+        // As a real port does: ask for the buffers of all frames before the first is copied.
+        for k in 0..list.len() {
+            let at = (*next + k) % BATCH * SLOT;
+            SliceMut::from_bytes(&mut memory[at..at + SLOT]).prefetch();
+        }
         let mut bytes = 0;
         for i in list {
             let Some(frame) = batch.frame(usize::from(*i)) else { continue };

@@ -547,10 +547,11 @@ fn a_saturated_interrupt_is_no_trouble_and_a_blocking_one_is_made_nonblocking() 
 fn make_blocking(call: &vmlan_driver::sys::EventFd) {
     use std::io::Write;
     let fd = call.as_fd_owned();
+    call.take();
     // SAFETY: no pointers.
     let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
     assert_eq!(set, 0);
-    let full = (u64::MAX - 1 - call.take()).to_ne_bytes();
+    let full = (u64::MAX - 1).to_ne_bytes();
     std::fs::File::from(fd).write_all(&full).unwrap();
 }
 

@@ -70,10 +70,10 @@ impl Call {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on interrupts go to `fd`; to nobody if `None`.
+    /// From now on interrupts go to `fd`; to nobody if `None`. One that hung stays stuck whatever it is given: else a
+    /// front end could park one worker after the other.
     pub fn set(&self, fd: Option<OwnedFd>) {
         self.line().fd = fd.map(|fd| Arc::new(fd.into()));
-        self.stuck.store(false, Ordering::Relaxed);
     }
 
     /// Only notes interrupts until [`Call::release`]. The attach thread is watched by nobody: while it has a port's

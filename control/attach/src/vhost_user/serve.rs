@@ -24,6 +24,9 @@ const STACK: usize = 256 << 10;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// Pause after a front end that parked a worker in a write. Each time costs all ports of that worker up to 50 ms, the
+/// watchdog's patience: so it must not be had often.
+const PENALTY: Duration = Duration::from_secs(3);
 
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_secs(2);
@@ -199,6 +202,11 @@ impl Server {
             if trouble == Trouble::Truncated {
                 self.port.counters().faults.add_shared(1);
                 self.hang_up();
+            }
+            if trouble == Trouble::StuckCall {
+                self.port.counters().faults.add_shared(1);
+                self.hang_up();
+                self.pause = Some(Instant::now() + PENALTY);
             }
         }
         self.trouble = trouble;
