@@ -332,11 +332,16 @@ impl<'q> Visit<'q> {
         runs: &mut Runs<'q>,
     ) -> Result<Option<usize>, Fault> {
         let mut chain = queue.chain(self.map, queue.desc(head)?, true);
-        let mut found = 0;
+        let (mut found, mut visited) = (0, 0);
         while found < need
             && let Some((addr, len)) = chain.next_buffer()?
         {
             self.budget = self.budget.saturating_sub(1);
+            visited += 1;
+            // Empty buffers are no pieces, and an indirect table has room for 32,768 of them.
+            if visited > MAX_RUNS {
+                return Ok(None);
+            }
             let n = (len as usize).min(need - found);
             let mut done = 0;
             while done < n {

@@ -359,3 +359,91 @@ fn only_negotiated_offloads_are_believed() {
         }
     }
 }
+
+/// A chain in an indirect table may have 32,768 descriptors without a byte: none of them uses up a piece.
+#[test]
+fn chains_of_empty_buffers_are_not_followed_to_their_end() {
+    const TABLE: u32 = 32768;
+    for write in [0, WRITE] {
+        let map = memory(None);
+        let mut tx = Bench::<NetTx>::on(&map, 8, V1 | INDIRECT_DESC);
+        let mut rx = Bench::<NetRx>::on(&map, 8, V1 | INDIRECT_DESC);
+        let guest = if write == 0 { &mut tx.guest } else { &mut rx.guest };
+        let mut table = Vec::new();
+        for i in 1..TABLE {
+            let next = u16::try_from(i).unwrap();
+            table.extend(Guest::descriptor(u64::MAX, 0, NEXT | write, next));
+        }
+        table.extend(Guest::descriptor(BUFFERS, 100, NEXT, 0));
+        guest.write(0x8_0000, &table);
+        guest.desc(0, 0x8_0000, 16 * TABLE, INDIRECT, 0);
+        guest.post(0);
+        // The last descriptor breaks a rule, and whoever read it would say so.
+        if write == 0 {
+            assert_eq!(tx.pull(&mut Bin::default()), 1);
+            assert_eq!(tx.counters.input.dropped(Reason::TooLong), 1);
+            assert_eq!(tx.net.fault(), None);
+        } else {
+            assert_eq!(rx.push(&[&frame(1, 60)]), 1);
+            assert_eq!(rx.counters.output.dropped(Reason::TooLong), 1);
+            assert_eq!(rx.net.fault(), None);
+        }
+    }
+}
+
+/// The descriptors of one pull are bounded over all queues, and so are its bytes.
+#[test]
+fn more_queues_do_not_make_a_pull_longer() {
+    let map = memory(None);
+    let mut b = Bench::<NetTx>::on(&map, 256, V1 | INDIRECT_DESC);
+    let mut guests = vec![];
+    for i in 1..16u16 {
+        let guest = Guest::new(&map, u64::from(i) * 0x4000, 256);
+        b.net.start(i, guest.rings).unwrap();
+        b.net.enable(i, true).unwrap();
+        guests.push(guest);
+    }
+    let table: Vec<u8> = (1..=100)
+        .flat_map(|i| Guest::descriptor(BUFFERS, 0, if i < 100 { NEXT } else { 0 }, i))
+        .collect();
+    b.guest.write(0x8_0000, &table);
+    for guest in &mut guests {
+        guest.desc(0, 0x8_0000, 1600, INDIRECT, 0);
+        (0..200).for_each(|_| guest.post(0));
+    }
+    let n = b.net.pull(&mut b.batch, 10_000, &mut Bin::default(), &b.counters);
+    assert!((40..=45).contains(&n), "{n} chains of 100 descriptors");
+    assert_eq!(b.net.fault(), None);
+}
+
+/// Other ports wait while this one's frames are copied and cut.
+#[test]
+fn the_work_of_one_pull_is_bounded() {
+    let gso = |size: u16| -> Vec<u8> {
+        let mut header = vec![1, 1, 0, 0];
+        header.extend([size.to_le_bytes(), [34, 0], [16, 0], [0, 0]].concat());
+        let mut f = frame(2, 60_000);
+        f[12..14].copy_from_slice(&[8, 0]);
+        f[14..34].fill(0);
+        f[14] = 0x45;
+        f[16..18].copy_from_slice(&59_986u16.to_be_bytes());
+        f[22..24].copy_from_slice(&[64, 6]);
+        f[46] = 0x50;
+        [header, f].concat()
+    };
+    for (size, most) in [(1448, 16), (48, 2)] {
+        let mut b = Bench::<NetTx>::new(256, V1 | 1 | 1 << 11);
+        b.guest.write(BUFFERS, &gso(size)[..12]);
+        b.guest.write(BUFFERS + 12, &gso(size)[12..]);
+        for i in 0..256u16 {
+            // Two descriptors each, as Linux has it.
+            let _ = i;
+            b.guest.desc(0, BUFFERS, 12, NEXT, 1);
+            b.guest.desc(1, BUFFERS + 12, 60_000, 0, 0);
+            b.guest.post(0);
+        }
+        let n = b.pull(&mut Bin::default());
+        assert_eq!(b.counters.drops().map(|d| d.1).sum::<u64>(), 0);
+        assert!(n > 0 && n <= most, "{n} frames of 60,000 bytes in segments of {size}");
+    }
+}
