@@ -114,6 +114,16 @@ pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> i
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// A descriptor that only names the file at `path` (O_PATH): a link itself, not what it points to.
+///
+/// # Errors
+/// That of `open`.
+pub fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` is a C string that outlives the call.
+    own(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) })
+}
+
 /// What to wait for on a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {

@@ -117,17 +117,25 @@ fn check_free(path: &Path) -> Result<(), Error> {
 }
 
 /// Permissions, then listening, then the name that others know.
+///
+/// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at any moment: so
+/// permissions are given to what was looked at, by its descriptor.
 fn finish(sock: &OwnedFd, temp: &Path, config: &Config) -> Result<(u64, u64), Error> {
+    let file = sys::open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
+    let meta = file.metadata().map_err(failed("look at", temp))?;
+    if !meta.file_type().is_socket() {
+        return Err(Error::InTheWay(temp.to_owned()));
+    }
+    let made = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if let Some(group) = &config.group {
-        chown(temp, None, Some(group_id(group)?))
+        chown(&made, None, Some(group_id(group)?))
             .map_err(failed("set the group of", &config.path))?;
     }
     if let Some(mode) = config.mode.or(config.group.is_some().then_some(GROUP_MODE)) {
         let mode = fs::Permissions::from_mode(mode & 0o777);
-        fs::set_permissions(temp, mode).map_err(failed("set the mode of", &config.path))?;
+        fs::set_permissions(&made, mode).map_err(failed("set the mode of", &config.path))?;
     }
     sys::listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", &config.path))?;
-    let meta = fs::symlink_metadata(temp).map_err(failed("look at", temp))?;
     fs::rename(temp, &config.path).map_err(failed("make the socket", &config.path))?;
     Ok((meta.dev(), meta.ino()))
 }
@@ -171,4 +179,26 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     let sock = sys::unix_socket()?;
     sys::connect(sock.as_fd(), path)?;
     Ok(sock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_never_given_to_what_a_link_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let [victim, temp, path] = ["victim", "temp", "s"].map(|n| dir.path().join(n));
+        fs::write(&victim, "secret").unwrap();
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+        let sock = sys::unix_socket().unwrap();
+        bind(&sock, &temp).unwrap();
+        // What the directory's owner does meanwhile.
+        fs::remove_file(&temp).unwrap();
+        std::os::unix::fs::symlink(&victim, &temp).unwrap();
+        let config = Config { path, mode: Some(0o666), ..Config::default() };
+        let done = finish(&sock, &temp, &config);
+        assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(done, Err(Error::InTheWay(_))), "{done:?}");
+    }
 }
