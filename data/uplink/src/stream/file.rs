@@ -2,8 +2,8 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -31,9 +31,22 @@ impl Listener {
         let socket = UnixListener::from(OwnedFd::from(socket));
         let listener = Self { socket, path: path.to_owned(), identity: identity(path) };
         // What the umask took away; this only widens.
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(fail)?;
+        widen(path, mode).map_err(fail)?;
         Ok(listener)
     }
+}
+
+/// Whoever owns the directory can put a link to a file of ours in the socket's place at any moment: permissions are
+/// given to what was looked at, by its descriptor.
+fn widen(path: &Path, mode: u32) -> io::Result<()> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+    let file = options.open(path)?;
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let made = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(made, Permissions::from_mode(mode))
 }
 
 impl Drop for Listener {
@@ -69,5 +82,21 @@ fn make_way(path: &Path) -> Result<(), Error> {
         }
         // A full backlog (EAGAIN) is somebody's too.
         _ => Err(Error::InUse(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_never_given_to_what_a_link_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let [victim, path] = ["victim", "s"].map(|n| dir.path().join(n));
+        fs::write(&victim, "secret").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        widen(&path, 0o666).unwrap_err();
+        assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
