@@ -11,12 +11,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// Mappings that can be guarded at once in this process (each VM needs 1 to 8).
 pub const SLOTS: usize = 8192;
 
 struct Slot {
+    /// Odd while the three words below belong together. The handler may look while the slot of another mapping
+    /// changes hands, and must not take one's start for the other's.
+    version: AtomicUsize,
     /// 0: free; 1: being set up; else the first address.
     start: AtomicUsize,
     len: AtomicUsize,
@@ -25,6 +28,7 @@ struct Slot {
 
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
+        version: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         flag: AtomicPtr::new(std::ptr::null_mut()),
@@ -49,7 +53,8 @@ pub(crate) fn guard(start: usize, len: usize, flag: &Arc<AtomicBool>) -> Option<
         }
         slot.len.store(len, Ordering::Relaxed);
         slot.flag.store(Arc::as_ptr(flag).cast_mut(), Ordering::Relaxed);
-        slot.start.store(start, Ordering::Release);
+        slot.start.store(start, Ordering::Relaxed);
+        slot.version.fetch_add(1, Ordering::Release);
         USED.fetch_max(i + 1, Ordering::AcqRel);
         return Some(Guard { slot: i, _flag: flag.clone() });
     }
@@ -60,6 +65,9 @@ impl Guard {
     /// Frees the slot. The range must not be touched any more.
     pub(crate) fn release(&mut self) {
         if let Some(slot) = TABLE.get(self.slot) {
+            slot.version.fetch_add(1, Ordering::Relaxed);
+            // Whoever sees what comes after sees the new version too.
+            fence(Ordering::Release);
             slot.start.store(0, Ordering::Release);
         }
     }
@@ -90,26 +98,62 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     }
 }
 
+/// The range of the mapping that holds `addr`, and its flag.
+fn find(addr: usize) -> Option<(usize, usize, *mut AtomicBool)> {
+    let used = USED.load(Ordering::Acquire);
+    TABLE.iter().take(used).find_map(|slot| {
+        let version = slot.version.load(Ordering::Acquire);
+        let start = slot.start.load(Ordering::Relaxed);
+        let len = slot.len.load(Ordering::Relaxed);
+        let flag = slot.flag.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        // A slot that changes is not that of the mapping being touched, which lives.
+        let whole = version % 2 == 1 && version == slot.version.load(Ordering::Relaxed);
+        (whole && start > 1 && addr >= start && addr - start < len).then_some((start, len, flag))
+    })
+}
+
 /// Puts zeros in place of the mapping that holds `addr`; false if it is none of ours.
 fn replace(addr: usize) -> bool {
-    for slot in TABLE.iter().take(USED.load(Ordering::Acquire)) {
-        let start = slot.start.load(Ordering::Acquire);
-        let len = slot.len.load(Ordering::Relaxed);
-        if start <= 1 || addr < start || addr - start >= len {
-            continue;
-        }
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range belongs to a live `Mapping` (its slot is taken until just before it is
-        // unmapped, and the faulting access itself borrows it); MAP_FIXED swaps its pages in one step.
-        let p = unsafe { libc::mmap(start as *mut libc::c_void, len, prot, flags, -1, 0) };
-        if p == libc::MAP_FAILED {
-            return false;
-        }
-        let flag = slot.flag.load(Ordering::Relaxed);
-        // SAFETY: `Guard` holds an `Arc` of the flag for as long as the slot is taken.
-        unsafe { (*flag).store(true, Ordering::Relaxed) };
-        return true;
+    let Some((start, len, flag)) = find(addr) else { return false };
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the range belongs to a live `Mapping` (its slot is taken until just before it is
+    // unmapped, and the faulting access itself borrows it); MAP_FIXED swaps its pages in one step.
+    let p = unsafe { libc::mmap(start as *mut libc::c_void, len, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return false;
     }
-    false
+    // SAFETY: `Guard` holds an `Arc` of the flag for as long as the slot is taken.
+    unsafe { (*flag).store(true, Ordering::Relaxed) };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot that changes hands while the handler looks at it: the old start with the new length would put zeros over
+    /// whatever lies behind the old mapping.
+    #[test]
+    fn a_slot_is_never_seen_half_changed() {
+        const LOW: usize = 0x10_0000;
+        const HIGH: usize = 0x9000_0000;
+        let done = AtomicBool::new(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for _ in 0..2_000_000 {
+                    for (start, len) in [(LOW, 0x1000), (HIGH, 0x7000_0000)] {
+                        guard(start, len, &flag).unwrap().release();
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            // Between the two: in neither.
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(find(LOW + 0x10_0000).map(|f| (f.0, f.1)), None);
+            }
+        });
+    }
 }
