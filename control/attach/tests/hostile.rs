@@ -547,7 +547,7 @@ fn a_saturated_interrupt_is_no_trouble_and_a_blocking_one_is_made_nonblocking() 
 fn make_blocking(call: &vmlan_driver::sys::EventFd) {
     use std::io::Write;
     let fd = call.as_fd_owned();
-    call.take();
+    let _ = call.take();
     // SAFETY: no pointers.
     let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
     assert_eq!(set, 0);
