@@ -15,7 +15,7 @@
 //! seed he cannot aim at a set.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use vmlan_frame::{Counter, Mac};
 
@@ -221,7 +221,8 @@ impl Fdb {
         self.unlearned.add_shared(1);
     }
 
-    /// Two workers may have learned one address at the same time: the later slot goes.
+    /// Two workers may have learned one address at the same time: the later slot goes. Or it was pinned meanwhile:
+    /// then what was learned goes, wherever it is. Of two who write and then look, one sees the other.
     fn remove_twin(
         &self,
         first: &[AtomicU64],
@@ -229,9 +230,14 @@ impl Fdb {
         mine: &AtomicU64,
         wanted: u64,
     ) {
-        let earlier = first.iter().chain(second).take_while(|s| !std::ptr::eq(*s, mine));
-        let twin = |s: &AtomicU64| mac_of(s.load(Ordering::Relaxed)) == mac_of(wanted);
-        if earlier.into_iter().any(twin) {
+        fence(Ordering::SeqCst);
+        let mut earlier = true;
+        let twin = |s: &AtomicU64| {
+            earlier &= !std::ptr::eq(s, mine);
+            let e = s.load(Ordering::Relaxed);
+            mac_of(e) == mac_of(wanted) && (earlier || e & STATIC != 0)
+        };
+        if first.iter().chain(second).any(twin) {
             self.clear(mine, wanted);
         }
     }
@@ -292,6 +298,12 @@ impl Fdb {
         let free = slots().filter(|(_, e)| *e == 0);
         let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);
         if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted)) {
+            fence(Ordering::SeqCst);
+            // It may have been learned again since it was removed, in a slot that is found first.
+            let twin = |(_, e): &(&AtomicU64, u64)| mac_of(*e) == mac.bits() && e & STATIC == 0;
+            while let Some((slot, e)) = slots().find(twin) {
+                self.clear(slot, e);
+            }
             return Ok(());
         }
         Err(FdbError::Full(mac))

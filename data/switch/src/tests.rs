@@ -234,6 +234,37 @@ fn a_full_table_evicts_nobody() {
     }
 }
 
+/// A guest that sends from an address all the time while it is being pinned to another port.
+#[test]
+fn a_pinned_address_cannot_be_learned_beside_its_pin() {
+    let fdb = Fdb::new(4, u32::MAX);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fdb.learn(mac(1), id(1));
+            }
+        });
+        let mut stolen = 0;
+        for _ in 0..50_000 {
+            fdb.add_static(mac(1), id(0)).unwrap();
+            // The learner sees to its own entry, if it was under way.
+            let alone = || fdb.list().len() == 1;
+            let patience = std::time::Instant::now() + Duration::from_millis(500);
+            while !alone() && std::time::Instant::now() < patience {
+                std::thread::yield_now();
+            }
+            stolen += u32::from(!alone());
+            if stolen > 0 {
+                break;
+            }
+            fdb.remove(mac(1));
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(stolen, 0);
+    });
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Learn(u8, u8),
