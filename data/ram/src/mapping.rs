@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::fault;
 
@@ -38,6 +38,16 @@ pub enum Error {
     /// The process has too many mappings already to guard another one.
     #[error("all {0} guarded mappings are in use")]
     NoGuard(usize),
+    /// All peers' mappings together would leave this process too few addresses.
+    #[error(
+        "{size} bytes more would make all mappings exceed the {most} that they may have together"
+    )]
+    NoAddresses {
+        /// Bytes asked for.
+        size: u64,
+        /// Bytes of all mappings, at most.
+        most: u64,
+    },
     /// A system call failed.
     #[error("{call} failed")]
     Sys {
@@ -49,6 +59,29 @@ pub enum Error {
     },
 }
 
+/// Bytes of all mappings together, at most: half of what a process can address. Sparse files cost a peer nothing, but
+/// when the addresses are used up, the next allocation ends the process for everybody.
+const MOST: u64 = 64 << 40;
+
+static MAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// A share of [`MOST`]; given back when dropped.
+#[derive(Debug)]
+struct Share(u64);
+
+impl Share {
+    fn new(size: u64) -> Option<Self> {
+        let take = |used: u64| used.checked_add(size).filter(|sum| *sum <= MOST);
+        MAPPED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|_| Self(size))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        MAPPED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// A mapped part of a file. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -56,6 +89,8 @@ pub struct Mapping {
     len: usize,
     poisoned: Arc<AtomicBool>,
     guard: fault::Guard,
+    /// Given back last, after the unmapping.
+    _share: Share,
 }
 
 // SAFETY: `Mapping` only owns an address range; all access to its bytes goes through `Slice`,
@@ -86,13 +121,14 @@ impl Mapping {
         if file < needed {
             return Err(Error::ShortFile { file, needed });
         }
+        let share = Share::new(size).ok_or(Error::NoAddresses { size, most: MOST })?;
         let base = map_shared(fd, off, len)?;
         let poisoned = Arc::new(AtomicBool::new(false));
         let Some(guard) = fault::guard(base.as_ptr() as usize, len, &poisoned) else {
             unmap(base, len);
             return Err(Error::NoGuard(fault::SLOTS));
         };
-        Ok(Self { base, len, poisoned, guard })
+        Ok(Self { base, len, poisoned, guard, _share: share })
     }
 
     /// First byte.

@@ -132,3 +132,16 @@ fn recycled_vectors_keep_their_storage() {
     let v: Vec<Slice<'static>> = recycle(v);
     assert!(v.is_empty() && v.capacity() == 100);
 }
+
+/// Sparse files cost a peer nothing, but all peers' mappings share this process's 128 TiB of addresses: when they are
+/// used up the next allocation of anybody ends the process.
+#[test]
+fn all_mappings_together_leave_addresses_for_the_process() {
+    let f = memfd(8 << 40, libc::MFD_CLOEXEC);
+    let maps: Vec<_> = (0..16).map(|_| Mapping::new(f.as_fd(), 0, 8 << 40)).collect();
+    let got = maps.iter().filter(|m| m.is_ok()).count();
+    assert!((7..=8).contains(&got), "{got} mappings of 8 TiB");
+    assert!(matches!(maps[15], Err(Error::NoAddresses { .. })));
+    drop(maps);
+    Mapping::new(f.as_fd(), 0, 8 << 40).unwrap();
+}
