@@ -43,6 +43,9 @@ pub struct Batch<'m> {
     frames: Vec<Frame>,
     pieces: Vec<Slice<'m>>,
     needs: u8,
+    /// Lengths of all frames together.
+    bytes: u64,
+    any_held: bool,
 }
 
 /// One frame of a batch, to deliver.
@@ -66,7 +69,7 @@ impl<'m> Batch<'m> {
             heads: vec![[0; HEAD]; BATCH],
             frames: Vec::with_capacity(BATCH),
             pieces: Vec::with_capacity(PIECES),
-            needs: 0,
+            ..Self::default()
         }
     }
 
@@ -74,7 +77,7 @@ impl<'m> Batch<'m> {
     #[must_use]
     pub fn take(spare: &mut Batch<'static>) -> Self {
         let Batch { heads, frames, pieces, .. } = std::mem::take(spare);
-        let mut batch = Self { heads, frames, pieces: recycle(pieces), needs: 0 };
+        let mut batch = Self { heads, frames, pieces: recycle(pieces), ..Self::default() };
         batch.frames.clear();
         batch
     }
@@ -83,14 +86,14 @@ impl<'m> Batch<'m> {
     pub fn give_back(self, spare: &mut Batch<'static>) {
         let Batch { heads, mut frames, pieces, .. } = self;
         frames.clear();
-        *spare = Batch { heads, frames, pieces: recycle(pieces), needs: 0 };
+        *spare = Batch { heads, frames, pieces: recycle(pieces), ..Batch::default() };
     }
 
     /// Forgets all frames.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.pieces.clear();
-        self.needs = 0;
+        (self.needs, self.bytes, self.any_held) = (0, 0, false);
     }
 
     /// Frames in the batch.
@@ -144,6 +147,7 @@ impl<'m> Batch<'m> {
         if head_len < len {
             self.pieces.push(piece.sub(head_len, usize::MAX));
         }
+        self.bytes += len as u64;
         self.frames.push(Frame {
             len: small(len),
             first: small(first),
@@ -254,6 +258,7 @@ impl<'m> Batch<'m> {
             return Err(too_long);
         };
         self.needs |= offload.needs().bits();
+        self.bytes += u64::from(len);
         self.frames.push(Frame { len, first, count, head_len, offload, ..Frame::default() });
         Ok(())
     }
@@ -313,7 +318,20 @@ impl<'m> Batch<'m> {
     pub fn hold(&mut self, i: usize) {
         if let Some(f) = self.frames.get_mut(i) {
             f.verdict = Verdict::Held;
+            self.any_held = true;
         }
+    }
+
+    /// True if some frame is held.
+    #[must_use]
+    pub fn any_held(&self) -> bool {
+        self.any_held
+    }
+
+    /// Lengths of all frames together, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What became of frame `i`.

@@ -431,13 +431,14 @@ impl<'q> Visit<'q> {
     /// frames of the batch were finished.
     #[inline]
     fn settle(&mut self, state: &mut TxState, batch: &Batch<'_>) -> usize {
-        let (mut frames, mut bytes) = (0, 0);
-        for (i, at) in state.lent.iter().enumerate() {
-            if batch.verdict(i) == Verdict::Held {
-                state.held.insert(*at);
-            } else {
-                frames += 1;
-                bytes += batch.frame_len(i) as u64;
+        let (mut frames, mut bytes) = (batch.len(), batch.bytes());
+        if batch.any_held() {
+            for (i, at) in state.lent.iter().enumerate() {
+                if batch.verdict(i) == Verdict::Held {
+                    state.held.insert(*at);
+                    frames -= 1;
+                    bytes -= batch.frame_len(i) as u64;
+                }
             }
         }
         let examined = self.queue.next.wrapping_sub(self.queue.done);
