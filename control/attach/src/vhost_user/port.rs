@@ -130,12 +130,14 @@ impl Both<'_> {
         self.tx.trouble().or_else(|| self.rx.trouble())
     }
 
-    /// Puts `map` under both sides; the one before is unmapped when this returns.
-    pub fn set_map(&mut self, map: &Arc<Map>) {
+    /// Puts `map` under both sides, and gives back the one before, now nobody else's. Drop it without the locks:
+    /// unmapping takes 20 ms for each GiB in use, and every worker with a frame for this port would wait.
+    #[must_use]
+    pub fn set_map(&mut self, map: &Arc<Map>) -> Arc<Map> {
         self.tx.net.set_map(Arc::clone(map));
-        self.tx.map = Arc::clone(map);
         self.rx.net.set_map(Arc::clone(map));
-        self.rx.map = Arc::clone(map);
+        self.tx.map = Arc::clone(map);
+        std::mem::replace(&mut self.rx.map, Arc::clone(map))
     }
 
     /// Sets the negotiated features.

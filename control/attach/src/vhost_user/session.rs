@@ -315,7 +315,8 @@ impl Session {
     /// Puts the memory as it now is under the rings. When this returns, the map before is gone.
     fn remap(&mut self) -> Result<(), memory::Error> {
         let map = self.memory.snapshot(self.features & F_LOG_ALL != 0)?;
-        self.port.both().set_map(&map);
+        let old = self.port.both().set_map(&map);
+        drop(old);
         let (rings, cx) = self.context();
         rings.settle_all(&cx);
         Ok(())

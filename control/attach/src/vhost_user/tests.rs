@@ -125,3 +125,21 @@ fn looking_at_a_doorbells_count_changes_nothing() {
     (0..17).for_each(|_| file.write_all(&1u64.to_ne_bytes()).unwrap());
     assert_eq!((super::eventfd::count(fd.as_fd()), super::eventfd::count(fd.as_fd())), (17, 17));
 }
+
+#[test]
+fn the_map_before_is_unmapped_without_the_locks() {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use vmlan_ram::{Map, Mapping, Region};
+    let file = sys::sealed_memfd(c"t", 4096).unwrap();
+    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4096).unwrap());
+    let region = Region::new(0, 4096, 0, 0, Arc::clone(&mapping)).unwrap();
+    let port = super::VhostUserPort::new(Arc::new(super::port::Waker::new().unwrap()));
+    let map = Arc::new(Map::new(vec![region], None).unwrap());
+    let _ = port.both().set_map(&map);
+    drop(map);
+    let old = port.both().set_map(&Arc::default());
+    assert_eq!((Arc::strong_count(&old), Arc::strong_count(&mapping)), (1, 2), "only ours now");
+    drop(old);
+    assert_eq!(Arc::strong_count(&mapping), 1);
+}
