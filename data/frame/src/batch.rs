@@ -125,16 +125,17 @@ impl<'m> Batch<'m> {
     #[inline]
     pub fn add(&mut self, pieces: &[Slice<'m>], offload: Offload) -> Result<(), Reason> {
         match pieces {
-            [piece] if !offload.needs_csum && offload.gso == Gso::None => {
-                self.add_plain(*piece, offload.csum_valid)
-            }
+            [piece] if offload == Offload::NONE => self.add_plain(*piece),
             _ => self.add_any(pieces, offload),
         }
     }
 
-    /// A frame in one piece with nothing to be done: nearly all of them.
+    /// Adds a frame in one piece about which nothing is to be said: nearly all of them.
+    ///
+    /// # Errors
+    /// As [`Batch::add`].
     #[inline]
-    fn add_plain(&mut self, piece: Slice<'m>, csum_valid: bool) -> Result<(), Reason> {
+    pub fn add_plain(&mut self, piece: Slice<'m>) -> Result<(), Reason> {
         let (index, first, len) = (self.frames.len(), self.pieces.len(), piece.len());
         if len < MIN_FRAME {
             return Err(Reason::Runt);
@@ -153,7 +154,6 @@ impl<'m> Batch<'m> {
             first: small(first),
             count: u16::from(head_len < len),
             head_len: small(head_len),
-            offload: Offload { csum_valid, ..Offload::NONE },
             ..Frame::default()
         });
         Ok(())

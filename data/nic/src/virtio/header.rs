@@ -15,6 +15,14 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
+/// True if nothing is claimed about a frame. DATA_VALID is for the receiver's header: a sender's word for its own
+/// checksum is worth nothing.
+#[inline]
+pub(super) fn is_plain(header: &[u8; 10]) -> bool {
+    let [flags, gso_type, ..] = *header;
+    flags & NEEDS_CSUM == 0 && gso_type == 0
+}
+
 /// What a transmitted frame claims. Only what the driver may send (`allowed`) is believed; offsets are
 /// checked by [`vmlan_frame::Batch::add`], against the frame.
 ///
@@ -22,12 +30,7 @@ const GSO_ECN: u8 = 0x80;
 /// [`Reason::BadOffload`].
 #[inline]
 pub(super) fn parse(header: &[u8; 10], allowed: Offloads) -> Result<Offload, Reason> {
-    let [flags, gso_type, ..] = *header;
-    // DATA_VALID is for the receiver's header: a sender's word for its own checksum is worth nothing.
-    if flags & NEEDS_CSUM == 0 && gso_type == 0 {
-        return Ok(Offload::NONE);
-    }
-    parse_claim(header, allowed)
+    if is_plain(header) { Ok(Offload::NONE) } else { parse_claim(header, allowed) }
 }
 
 fn parse_claim(header: &[u8; 10], allowed: Offloads) -> Result<Offload, Reason> {

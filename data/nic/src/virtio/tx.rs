@@ -233,11 +233,11 @@ impl<'q> Visit<'q> {
         for (at, piece) in (first..).zip(pieces.get(..n).unwrap_or_default()) {
             let header = piece.read_array().unwrap_or_default();
             let frame = piece.sub(self.hlen, usize::MAX);
-            let offload = header::parse(&header, self.allowed);
-            let added = offload.and_then(|o| {
-                batch.add(std::slice::from_ref(&frame), o)?;
-                Ok(work(frame.len(), &o))
-            });
+            let added = if header::is_plain(&header) {
+                batch.add_plain(frame).map(|()| frame.len())
+            } else {
+                self.add_claimed(&header, frame, batch)
+            };
             match added {
                 Ok(work) => {
                     self.work = self.work.saturating_sub(work);
@@ -252,6 +252,19 @@ impl<'q> Visit<'q> {
         // n <= CHUNK.
         self.queue.next = self.queue.next.wrapping_add(u16::try_from(n).unwrap_or(0));
         n
+    }
+
+    /// Adds a frame whose header claims something; returns the work it makes.
+    #[inline(never)]
+    fn add_claimed(
+        &self,
+        header: &[u8; 10],
+        frame: Slice<'q>,
+        batch: &mut Batch<'q>,
+    ) -> Result<usize, Reason> {
+        let offload = header::parse(header, self.allowed)?;
+        batch.add(std::slice::from_ref(&frame), offload)?;
+        Ok(work(frame.len(), &offload))
     }
 
     #[inline]
