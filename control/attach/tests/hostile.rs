@@ -543,6 +543,19 @@ fn a_saturated_interrupt_is_no_trouble_and_a_blocking_one_is_made_nonblocking() 
     assert_eq!(guest.used_idx(1), 1);
 }
 
+/// News wakes every worker of the switch.
+#[test]
+fn a_front_end_that_talks_all_the_time_does_not_wake_the_workers_for_each_word() {
+    let f = Fixture::new();
+    let mut raw = f.ready();
+    let before = f.changes.load(std::sync::atomic::Ordering::SeqCst);
+    let enable = message(18, 1, &halves(&[0, 1]));
+    raw.bytes(&enable.repeat(1600), &[]).unwrap();
+    assert!(raw.get(1, &[]).is_some());
+    let news = f.changes.load(std::sync::atomic::Ordering::SeqCst) - before;
+    assert!(news <= 110, "{news} times for 1600 words");
+}
+
 /// Fills the interrupt's counter and makes writes to it wait; the open file is shared, so nobody can forbid it.
 fn make_blocking(call: &vmlan_driver::sys::EventFd) {
     use std::io::Write;

@@ -260,17 +260,22 @@ impl Server {
         for _ in 0..16 {
             let Some((stream, _)) = &mut self.served else { return };
             match stream.read(now) {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(message)) => self.serve(message),
                 Err(e) => return self.lost(&e),
             }
         }
+        // Once for all of them: it wakes every worker of the switch.
+        (self.changed)();
     }
 
     fn serve(&mut self, message: Message) {
-        let Some((stream, session)) = &mut self.served else { return };
+        let Some((_, session)) = &mut self.served else { return };
         let number = message.header.number;
         let outcome = session.handle(message);
+        // Before the reply: whoever has it may look.
+        self.note();
+        let Some((stream, _)) = &self.served else { return };
         let sent = outcome.reply.map_or(Ok(()), |reply| {
             let fd = reply.fd.as_ref().map(AsFd::as_fd);
             stream.write(&reply.encode(number), fd, self.waker.fd())
@@ -284,10 +289,7 @@ impl Server {
         match sent {
             Err(e) => self.lost(&e),
             Ok(()) if outcome.hang_up => self.hang_up(),
-            Ok(()) => {
-                self.note();
-                (self.changed)();
-            }
+            Ok(()) => {}
         }
     }
 
