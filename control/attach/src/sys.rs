@@ -239,6 +239,16 @@ pub fn eventfd() -> io::Result<OwnedFd> {
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
+/// CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a timespec, exclusively ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    let (s, ns) = (u64::try_from(t.tv_sec), u32::try_from(t.tv_nsec));
+    Duration::new(s.unwrap_or(0), ns.unwrap_or(0))
+}
+
 /// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a peer that
 /// sent us the descriptor shares: it can clear it again.
 ///

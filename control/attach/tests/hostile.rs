@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -554,6 +554,36 @@ fn a_front_end_that_talks_all_the_time_does_not_wake_the_workers_for_each_word()
     assert!(raw.get(1, &[]).is_some());
     let news = f.changes.load(std::sync::atomic::Ordering::SeqCst) - before;
     assert!(news <= 110, "{news} times for 1600 words");
+}
+
+/// Each watch on an eventfd is served by whoever writes to it.
+#[test]
+fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let mut raw = f.ready();
+    guest.start(&mut raw);
+    let fds: Vec<_> = (0..400).map(|_| guest.call.as_fd_owned()).collect();
+    let watch = |_| {
+        // SAFETY: no pointers; the descriptor is new.
+        let epoll = unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::epoll_create1(0)) };
+        for fd in &fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            let (e, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
+            // SAFETY: `event` outlives the call.
+            assert_eq!(unsafe { libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+        }
+        epoll
+    };
+    let _crowd: Vec<_> = (0..250).map(watch).collect();
+    let mut interrupts = 0;
+    for n in 0..50 {
+        guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
+        interrupts += pull(&f);
+        let _ = guest.call.take();
+    }
+    assert!((5..=6).contains(&interrupts), "{interrupts} of 50");
+    assert!(raw.is_closed());
 }
 
 /// Fills the interrupt's counter and makes writes to it wait; the open file is shared, so nobody can forbid it.

@@ -8,8 +8,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use vmlan_nic::Interrupt;
 
@@ -63,7 +64,15 @@ pub struct Call {
     line: Mutex<Line>,
     raised: AtomicU64,
     stuck: AtomicBool,
+    /// 0: writes are quick. Else one more than the slow ones in succession.
+    slow: AtomicU32,
 }
+
+/// A write that takes longer is looked at more closely. It may only have been preempted.
+const SUSPECT: Duration = Duration::from_micros(500);
+
+/// Writes of that much CPU time in succession until the front end is given up.
+const SLOW: u32 = 4;
 
 impl Call {
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -106,6 +115,27 @@ impl Call {
         self.stuck.load(Ordering::Relaxed)
     }
 
+    /// A write wakes whoever waits for the eventfd, and a front end can make that hundreds of thousands of epoll
+    /// watches: 20 ms of a worker's time for each interrupt, which no signal ends. CPU time tells it from a worker that
+    /// was preempted; asking for it costs two system calls, so it is asked for only when a write seemed slow.
+    fn timed<T>(&self, write: impl FnOnce() -> T) -> T {
+        let slow = self.slow.load(Ordering::Relaxed);
+        if slow == 0 {
+            let start = Instant::now();
+            let done = write();
+            self.slow.store(u32::from(start.elapsed() > SUSPECT), Ordering::Relaxed);
+            return done;
+        }
+        let start = sys::thread_time();
+        let done = write();
+        let again = sys::thread_time().saturating_sub(start) > SUSPECT;
+        self.slow.store(if again { slow + 1 } else { 0 }, Ordering::Relaxed);
+        if again && slow >= SLOW {
+            self.stuck.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
     /// The descriptor to write to now; `None` if there is none, or the interrupt was noted.
     fn target(&self) -> Option<Arc<File>> {
         let mut line = self.line();
@@ -122,7 +152,7 @@ impl Interrupt for Call {
         // The lock is not held during the write: exchanging the descriptor must not wait for it.
         let Some(fd) = self.target() else { return };
         self.raised.fetch_add(1, Ordering::Relaxed);
-        match (&*fd).write(&1u64.to_ne_bytes()) {
+        match self.timed(|| (&*fd).write(&1u64.to_ne_bytes())) {
             // WouldBlock: the counter is full, so an interrupt is pending already.
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

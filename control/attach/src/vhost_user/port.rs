@@ -109,8 +109,8 @@ pub enum Trouble {
     /// The front end shrank a file that we have mapped: its bytes are gone.
     #[error("the guest's memory file was truncated")]
     Truncated,
-    /// A write to an interrupt's eventfd failed or hung.
-    #[error("an interrupt's eventfd hung or failed: its front end tampers with it")]
+    /// A write to an interrupt's eventfd failed, hung, or took milliseconds again and again.
+    #[error("an interrupt's eventfd hung, failed or is slow: its front end tampers with it")]
     StuckCall,
 }
 
