@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -541,114 +541,6 @@ fn a_saturated_interrupt_is_no_trouble_and_a_blocking_one_is_made_nonblocking() 
     assert_eq!(pull(&f), 1, "the frame goes although nobody can be told");
     assert!(f.is_up());
     assert_eq!(guest.used_idx(1), 1);
-}
-
-/// News wakes every worker of the switch.
-#[test]
-fn a_front_end_that_talks_all_the_time_does_not_wake_the_workers_for_each_word() {
-    let f = Fixture::new();
-    let mut raw = f.ready();
-    let before = f.changes.load(std::sync::atomic::Ordering::SeqCst);
-    let enable = message(18, 1, &halves(&[0, 1]));
-    raw.bytes(&enable.repeat(1600), &[]).unwrap();
-    assert!(raw.get(1, &[]).is_some());
-    let news = f.changes.load(std::sync::atomic::Ordering::SeqCst) - before;
-    assert!(news <= 110, "{news} times for 1600 words");
-}
-
-/// Each watch on an eventfd is served by whoever writes to it.
-#[test]
-fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
-    let f = Fixture::new();
-    let guest = Guest::new();
-    let mut raw = f.ready();
-    guest.start(&mut raw);
-    let fds: Vec<_> = (0..400).map(|_| guest.call.as_fd_owned()).collect();
-    let watch = |_| {
-        // SAFETY: no pointers; the descriptor is new.
-        let epoll = unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::epoll_create1(0)) };
-        for fd in &fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            let (e, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
-            // SAFETY: `event` outlives the call.
-            assert_eq!(unsafe { libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-        }
-        epoll
-    };
-    let _crowd: Vec<_> = (0..250).map(watch).collect();
-    let mut interrupts = 0;
-    for n in 0..50 {
-        guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
-        interrupts += pull(&f);
-        let _ = guest.call.take();
-    }
-    assert!((5..=6).contains(&interrupts), "{interrupts} of 50");
-    assert!(raw.is_closed());
-}
-
-/// Fills the interrupt's counter and makes writes to it wait; the open file is shared, so nobody can forbid it.
-fn make_blocking(call: &vmlan_driver::sys::EventFd) {
-    use std::io::Write;
-    let fd = call.as_fd_owned();
-    let _ = call.take();
-    // SAFETY: no pointers.
-    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
-    assert_eq!(set, 0);
-    let full = (u64::MAX - 1).to_ne_bytes();
-    std::fs::File::from(fd).write_all(&full).unwrap();
-}
-
-/// Pulls on a thread of its own, which is interrupted as the watchdog does; true if it had to be.
-fn pull_is_parked(f: &Fixture) -> bool {
-    use std::os::unix::thread::JoinHandleExt;
-    extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: all zeros is a valid sigaction; the handler does nothing, so that calls end with EINTR.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
-        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
-    }
-    let port = f.door.port();
-    let worker = std::thread::spawn(move || port.pull(&mut Batch::new(), 256, &mut Nobody));
-    std::thread::sleep(std::time::Duration::from_millis(25));
-    let parked = !worker.is_finished();
-    if parked {
-        // SAFETY: the thread has not been joined.
-        unsafe { libc::pthread_kill(worker.as_pthread_t(), libc::SIGUSR1) };
-    }
-    worker.join().unwrap();
-    parked
-}
-
-/// Each time costs a worker, and all its ports, as long as the watchdog is patient.
-#[test]
-fn an_interrupt_that_hangs_can_not_be_had_again_and_again() {
-    let f = Fixture::new();
-    let guest = Guest::new();
-    let mut raw = f.ready();
-    guest.start(&mut raw);
-    let mut parked = 0;
-    for n in 0..5 {
-        let call = vmlan_driver::sys::EventFd::new().unwrap();
-        let fd = std::os::fd::AsFd::as_fd(&call).as_raw_fd();
-        // SET_VRING_CALL: no answer if the connection has been ended.
-        if raw.bytes(&message(13, 1 | NEED_REPLY, &words(&[1])), &[fd]).is_err()
-            || raw.reply().is_none()
-        {
-            break;
-        }
-        make_blocking(&call);
-        guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
-        parked += u32::from(pull_is_parked(&f));
-    }
-    assert_eq!(parked, 1);
-    assert!(raw.is_closed());
-    let mut again = f.connect();
-    again.sock.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
-    again.bytes(&message(1, 1, &[]), &[]).unwrap();
-    assert_eq!(again.reply(), None, "not served for a while");
-    again.sock.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-    assert!(again.reply().is_some(), "but in the end");
 }
 
 trait Owned {

@@ -28,6 +28,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// watchdog's patience: so it must not be had often.
 const PENALTY: Duration = Duration::from_secs(3);
 
+/// Time between two log lines about connections that ended.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
@@ -64,6 +67,7 @@ impl VhostUser {
             details: Arc::clone(&details),
             complaints: Complaints::new(config.who(), Instant::now()),
             trouble: None,
+            goodbye: None,
         };
         let builder = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
         let thread = builder.spawn(move || server.run()).map_err(Error::Thread)?;
@@ -134,6 +138,8 @@ struct Server {
     details: Arc<Mutex<Details>>,
     complaints: Complaints,
     trouble: Option<Trouble>,
+    /// When the end of a connection was last logged.
+    goodbye: Option<Instant>,
 }
 
 impl Server {
@@ -296,7 +302,7 @@ impl Server {
     /// The connection failed, or ended.
     fn lost(&mut self, error: &StreamError) {
         match error {
-            StreamError::Closed => log::info!("{}: {error}", self.complaints.who()),
+            StreamError::Closed => self.goodbye(error),
             StreamError::Stopping => {}
             StreamError::Io(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
             StreamError::Io(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
@@ -306,6 +312,15 @@ impl Server {
             }
         }
         self.hang_up();
+    }
+
+    /// One line a second at most: a front end can come and go 40,000 times in it.
+    fn goodbye(&mut self, error: &StreamError) {
+        let now = Instant::now();
+        if self.goodbye.is_none_or(|last| now.saturating_duration_since(last) >= QUIET) {
+            self.goodbye = Some(now);
+            log::info!("{}: {error}", self.complaints.who());
+        }
     }
 
     /// Ends the connection: rings stopped, memory unmapped, descriptors closed, in this order.
