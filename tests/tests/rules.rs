@@ -61,9 +61,12 @@ fn sources() -> Vec<PathBuf> {
     out.iter().map(|p| p.strip_prefix(root()).unwrap().to_owned()).collect()
 }
 
+/// Compiled into tests or fuzz targets only.
 fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    text.ends_with("tests.rs") || text.split('/').any(|p| p == "tests" || p == "benches")
+    text.ends_with("tests.rs")
+        || text.ends_with("src/fuzz.rs")
+        || text.split('/').any(|p| p == "tests" || p == "benches")
 }
 
 /// Normal and build dependencies of each of our crates on each other.
