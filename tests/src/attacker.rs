@@ -36,9 +36,9 @@ pub enum Attack {
     Truncate,
     /// `avail.idx` runs ahead by more than the ring's size.
     Jump,
-    /// A circle of empty descriptors.
+    /// A circle of empty descriptors: more than a frame may have. The frame is refused, the ring goes on.
     Loop,
-    /// A circle of full ones: more pieces than a frame may have. The frame is refused, the ring goes on.
+    /// A circle of full ones: the same.
     Pieces,
     /// A descriptor index beyond the table.
     Index,

@@ -71,8 +71,11 @@ fn dribble(path: &Path, stop: &AtomicBool) {
 fn assault(switch: &Switch, path: &Path, port: &str, id: u8, attack: Attack) -> Result<()> {
     let counted = || {
         let port = switch.port(port)?;
-        let count =
-            if attack == Attack::Pieces { &port["drops"]["too-long"] } else { &port["faults"] };
+        let count = if matches!(attack, Attack::Pieces | Attack::Loop) {
+            &port["drops"]["too-long"]
+        } else {
+            &port["faults"]
+        };
         Ok::<_, vmlan_tests::Fault>(count.as_u64().unwrap_or(0))
     };
     for round in 0..ROUNDS {
