@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink, Verdict};
 
 use crate::fdb::Learned;
 use crate::finish::Finished;
@@ -280,26 +280,28 @@ impl Pass<'_> {
     }
 
     /// Shows the batch to whoever watches its source or its destinations. Held frames are shown when
-    /// they are finished with, so each is shown once.
+    /// they are finished with, and who watches both ends is shown a frame where it came in only: a
+    /// capture in which every frame is there twice looks like a network full of retransmissions.
     fn mirror(&self, batch: &Batch<'_>) {
-        for i in 0..batch.len() {
+        let watcher = |port: PortId| self.table.get(port).and_then(|e| e.mirror.as_ref());
+        let source = watcher(self.source);
+        for i in (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held) {
             let Some(frame) = batch.frame(i) else { continue };
-            if batch.verdict(i) == vmlan_frame::Verdict::Held {
-                continue;
-            }
             let dropped = batch.dropped(i);
-            let show = |port: PortId, outgoing, dropped| {
-                let watched = self.table.get(port).and_then(|e| e.mirror.as_ref());
-                if let Some((mirror, interface)) = watched {
-                    mirror.capture(*interface, outgoing, &frame, dropped);
+            if let Some((mirror, interface)) = source {
+                mirror.capture(*interface, false, &frame, dropped);
+            }
+            let delivered = |port: PortId| {
+                let Some((mirror, interface)) = watcher(port) else { return };
+                if source.is_none_or(|(m, _)| !Arc::ptr_eq(m, mirror)) {
+                    mirror.capture(*interface, true, &frame, None);
                 }
             };
-            show(self.source, false, dropped);
             match self.state.ways.get(i) {
-                Some(Way::To(port)) if dropped.is_none() => show(*port, true, None),
+                Some(Way::To(port)) if dropped.is_none() => delivered(*port),
                 Some(Way::Flood) => {
                     let others = self.table.members().iter().filter(|p| **p != self.source);
-                    others.for_each(|p| show(*p, true, None));
+                    others.for_each(|p| delivered(*p));
                 }
                 _ => {}
             }

@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink, Verdict};
+use vmlan_frame::{
+    Batch, Counters, FrameView, Mac, Mirror, Offload, Offloads, Port, Reason, Sink, Verdict,
+};
 use vmlan_ram::Slice;
 
 use super::*;
@@ -266,6 +268,46 @@ fn a_pinned_address_cannot_be_learned_beside_its_pin() {
         done.store(true, Ordering::Relaxed);
         assert_eq!(stolen, 0);
     });
+}
+
+/// Interface, outgoing, tag, dropped.
+type Note = (u32, bool, u8, Option<Reason>);
+
+#[derive(Default)]
+struct Notes(Mutex<Vec<Note>>);
+
+impl Mirror for Notes {
+    fn capture(&self, i: u32, out: bool, frame: &FrameView<'_, '_>, dropped: Option<Reason>) {
+        self.0.lock().unwrap().push((i, out, frame.head[20], dropped));
+    }
+}
+
+#[test]
+fn a_watcher_sees_each_frame_once() {
+    let mut w = world(4, Options::default());
+    let (one, other) = (Arc::new(Notes::default()), Arc::new(Notes::default()));
+    let watch = |i: usize| -> Option<(Arc<dyn Mirror>, u32)> {
+        match i {
+            0 => Some((one.clone(), 10)),
+            1 => Some((one.clone(), 11)),
+            2 => Some((other.clone(), 12)),
+            _ => None,
+        }
+    };
+    let ports = w.ports.iter().enumerate();
+    let entry = |(i, p): (usize, &Arc<Fake>)| {
+        Some(Entry { name: "p".into(), port: p.clone(), mirror: watch(i) })
+    };
+    w.table = Table::new(ports.map(entry).collect());
+    w.send(0, Mac::BROADCAST, mac(1), 1);
+    w.send(0, mac(1), mac(1), 2);
+    w.breathe(0, 0);
+    w.send(3, mac(1), mac(4), 3);
+    w.breathe(3, 0);
+    let same = Some(Reason::SamePort);
+    let seen = [(10, false, 1, None), (10, false, 2, same), (10, true, 3, None)];
+    assert_eq!(*one.0.lock().unwrap(), seen);
+    assert_eq!(*other.0.lock().unwrap(), [(12, true, 1, None)]);
 }
 
 #[derive(Clone, Debug)]
