@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -16,6 +17,10 @@ use crate::ports::Ports;
 use crate::settings::Settings;
 use crate::worker::Workers;
 use crate::{log_format, notify, sys};
+
+/// A second request to stop within this time of the first is the same one: timeout(1) signals its child and
+/// then its process group, and a shell and its terminal may do likewise.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Runs a switch until SIGTERM or SIGINT.
 ///
@@ -74,8 +79,9 @@ fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handl
         if signals.next().is_none() || sender.send(Action::Stop).is_err() {
             return;
         }
-        if signals.next().is_some() {
-            log::warn!("asked to stop twice: ending at once, sockets may be left behind");
+        let first = Instant::now();
+        if signals.any(|_| first.elapsed() >= SAME_REQUEST) {
+            log::warn!("asked to stop again: ending at once, sockets may be left behind");
             std::process::exit(1);
         }
     };
@@ -97,7 +103,9 @@ fn line(port: &PortInfo) -> String {
 
 fn say(api: &str, lines: &[String]) {
     let mut out = std::io::stdout().lock();
-    let text = format!("{}\napi {api}\n", lines.join("\n"));
+    let none = "no ports were given: add one with `vmlan port add vm1=vhost-user:/tmp/vm1.sock`";
+    let ports = if lines.is_empty() { none.to_owned() } else { lines.join("\n") };
+    let text = format!("{ports}\napi {api}\n");
     // Nobody may be reading; the switch runs all the same.
-    let _ = out.write_all(text.trim_start().as_bytes()).and_then(|()| out.flush());
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -35,6 +35,26 @@ fn it_says_how_to_attach_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_signal_that_comes_twice_at_once_is_one_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let port = format!("vm1=vhost-user:{}", place("vm1.sock"));
+    // timeout(1) signals its child, and then the group the child is in.
+    let words = ["1", env!("CARGO_BIN_EXE_vmlan"), "switch", "--api", &place("api.sock"), &port];
+    let out = std::process::Command::new("timeout").args(words).output().unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(124), "timeout(1) had to end it: {error}");
+    assert!(!error.contains("asked to stop again"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are left");
+}
+
+#[test]
+fn without_ports_it_says_how_to_add_one() {
+    let switch = Switch::start(&[]);
+    assert!(switch.said[0].contains("vmlan port add vm1=vhost-user:"), "{:?}", switch.said);
+}
+
+#[test]
 fn after_kill_9_a_new_one_takes_over_the_stale_sockets() {
     let mut switch = Switch::start(&TWO);
     switch.signal("KILL");
