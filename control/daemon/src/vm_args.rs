@@ -71,6 +71,33 @@ pub struct VmArgs {
     pub text: String,
 }
 
+impl VmArgs {
+    /// The same for a QEMU that emulates the CPU: no MSI-X, on which a vhost-user device of old versions crashes
+    /// without KVM.
+    #[must_use]
+    pub fn for_tcg(mut self) -> Self {
+        for word in self.args.iter_mut().filter(|w| w.starts_with("virtio-net-pci,")) {
+            let kept: Vec<_> = word.split(',').filter(|w| !w.starts_with("vectors=")).collect();
+            *word = kept.join(",") + ",vectors=0";
+        }
+        self.args.splice(0..0, ["-accel", "tcg"].map(str::to_owned));
+        self.text = shell(&self.args);
+        self
+    }
+
+    /// What a user of this QEMU should know.
+    #[must_use]
+    pub fn note(&self, qemu: QemuVersion) -> Option<String> {
+        let vhost_user = self.args.iter().any(|w| w.starts_with("vhost-user,"));
+        (vhost_user && qemu < QemuVersion::TCG_MSIX).then(|| {
+            format!(
+                "without KVM (TCG), QEMU {qemu} crashes with MSI-X vhost-user: \
+                 add ,vectors=0 to the device, or ask with --tcg"
+            )
+        })
+    }
+}
+
 /// Why there are none.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]

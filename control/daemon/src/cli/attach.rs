@@ -26,6 +26,9 @@ pub(super) struct VmArgsArgs {
     /// Write options for this version of QEMU [default: the installed one]
     #[arg(long, value_name = "X.Y")]
     qemu_version: Option<String>,
+    /// For a QEMU without KVM: adds -accel tcg, and vectors=0 to the device
+    #[arg(long)]
+    tcg: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -37,6 +40,9 @@ pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
         Some(version) => version.parse().map_err(Failure::Usage)?,
         None => QemuVersion::installed(),
     };
+    if args.tcg && vmm != Vmm::Qemu {
+        return Err(Failure::Usage("--tcg is for QEMU only: leave it out".into()));
+    }
     let wanted = Wanted { vmm, memory: args.memory.clone(), qemu };
     let made = if args.port.contains('=') {
         let named: NamedAddress = args.port.parse().map_err(|e| named_failure(&args.port, &e))?;
@@ -44,6 +50,11 @@ pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
     } else {
         ask(args, &wanted)?
     };
+    let made = if args.tcg { made.for_tcg() } else { made };
+    if let Some(note) = made.note(wanted.qemu).filter(|_| !args.tcg) {
+        // To standard error: $(vmlan vm-args vm1) takes the rest.
+        eprintln!("vmlan: {note}");
+    }
     if args.json { print_json(&made) } else { print(&text(&made)) }
 }
 

@@ -53,6 +53,21 @@ fn old_versions_of_qemu_get_the_words_they_know() {
 }
 
 #[test]
+fn without_kvm_there_is_no_msi_x() {
+    let args = ask("a", "vhost-user:/a,queues=2", Vmm::Qemu, "7.2").unwrap();
+    let note = |version: &str| args.note(version.parse().unwrap());
+    assert!(note("7.2").unwrap().contains("QEMU 7.2 crashes") && note("8.0").is_none());
+    assert!(
+        ask("a", "stream:/a", Vmm::Qemu, "7.2").unwrap().note("7.2".parse().unwrap()).is_none()
+    );
+    let tcg = args.for_tcg();
+    assert_eq!(tcg.args[..2], ["-accel", "tcg"]);
+    let device = tcg.args.last().unwrap();
+    assert!(device.ends_with(",mq=on,vectors=0") && !device.contains("vectors=6"), "{device}");
+    assert!(tcg.text.starts_with("-accel tcg") && tcg.text.contains(device), "{}", tcg.text);
+}
+
+#[test]
 fn cloud_hypervisor_and_libvirt_get_theirs() {
     let ch = ask("a", "vhost-user:/a,queues=2,mac=52:54:00:00:00:01", Vmm::CloudHypervisor, "9.2");
     let ch = ch.unwrap();

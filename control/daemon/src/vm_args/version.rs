@@ -12,6 +12,9 @@ pub struct QemuVersion {
 }
 
 impl QemuVersion {
+    /// The first whose vhost-user devices survive MSI-X without KVM: 7.2 ends with a segmentation fault when it
+    /// starts the device.
+    pub const TCG_MSIX: Self = Self { major: 8, minor: 0 };
     /// The first with `-netdev stream`.
     pub const STREAM: Self = Self { major: 7, minor: 2 };
     /// The first whose `-netdev stream` keeps trying to connect.
