@@ -115,7 +115,7 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
     };
     let rings: Vec<_> =
         (0..ports).map(|p| Ring::new(if p == 0 { slots } else { 1 }, frame)).collect();
-    let options = Options { fdb_entries: 2 * macs, fdb_port_cap: u32::MAX, ..Options::default() };
+    let options = Options { fdb_entries: 4 * macs, fdb_port_cap: u32::MAX, ..Options::default() };
     let switch = Switch::new(options);
     for m in 0..macs {
         let port = PortId::new(m % ports).unwrap();
