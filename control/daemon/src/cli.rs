@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::address::{Kind, NamedAddress};
 use crate::api::{Client, default_path};
-use crate::config::{Config, SwitchTable};
+use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
 use crate::settings::Settings;
 use crate::{demo, pktgen, serve};
@@ -224,6 +224,10 @@ fn switch_help() -> String {
         for key in kind.keys() {
             text += &format!("      {:8} {}\n", key.name, key.help);
         }
+    }
+    text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";
+    for line in config::EXAMPLE.lines() {
+        text += &format!("  {line}\n");
     }
     text
 }

@@ -17,6 +17,11 @@
 //! kind = "vhost-user"
 //! place = "/run/vm2.sock"
 //! queues = 2
+//!
+//! [port.capture]
+//! kind = "pcap"
+//! place = "/tmp/vm1.pcapng"
+//! ports = ["vm1", "vm2"]          # or "vm1+vm2"
 //! ```
 
 use std::collections::BTreeMap;
@@ -36,6 +41,26 @@ pub struct Config {
     /// `[port.NAME]`, sorted by name.
     pub ports: Vec<NamedAddress>,
 }
+
+/// A short file, for `--help`.
+pub(crate) const EXAMPLE: &str = r#"[switch]
+workers = 2
+[port.vm1]
+address = "vhost-user:/tmp/vm1.sock"
+[port.capture]
+kind = "pcap"
+place = "/tmp/vm1.pcapng"
+ports = ["vm1"]
+"#;
+
+/// Numbers of `[switch]`, each with the least and the most it can be.
+pub(crate) const RANGES: [(&str, u32, u32); 5] = [
+    ("workers", 1, 64),
+    ("spin", 0, 1_000_000),
+    ("ageing", 1, 1_000_000),
+    ("full-wait", 0, 10_000_000),
+    ("fdb-entries", 64, 1 << 26),
+];
 
 /// The table `[switch]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -92,6 +117,8 @@ pub enum PortTableError {
     Missing(&'static str),
     #[error("{0} wants text in quotes")]
     NotText(&'static str),
+    #[error("ports: write [\"vm1\", \"vm2\"] or \"vm1+vm2\"")]
+    NotNames,
     #[error("{0}: write true, false, a number or text in quotes")]
     NotValue(String),
 }
@@ -115,8 +142,7 @@ impl Config {
         let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
             path: path.into(),
             line: line_of(text, e.span().map_or(0, |s| s.start)),
-            // toml breaks some messages into several lines; ours are one.
-            message: e.message().replace('\n', ", "),
+            message: mend(e.message(), text, e.span().map_or(0, |s| s.start)),
         })?;
         let mut ports = Vec::new();
         for (name, table) in file.port {
@@ -137,6 +163,27 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
 }
 
+/// toml's message in one line and in words of this file: it speaks of Rust's types.
+fn mend(message: &str, text: &str, offset: usize) -> String {
+    let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or_default();
+    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    let wanted = if let Some((_, least, most)) = RANGES.into_iter().find(|(name, ..)| *name == key)
+    {
+        format!("write {key} = a number from {least} to {most}")
+    } else if message.contains("expected a map") || message.contains("expected struct") {
+        r#"write [switch] and [port.NAME] on lines of their own, and below: address = "KIND:PLACE""#
+            .into()
+    } else if message.contains("expected a string") || message.contains("expected path string") {
+        format!("write {key} = text in quotes")
+    } else if message.contains("unknown field `ports`") {
+        r#"write [port.NAME] and below: address = "KIND:PLACE""#.into()
+    } else {
+        return message.replace('\n', ", ");
+    };
+    let what = message.split(", expected").next().unwrap_or_default().replace('\n', ", ");
+    format!("{what}: {wanted}")
+}
+
 fn port(name: &str, mut table: Table) -> Result<NamedAddress, PortTableError> {
     let name: PortName = name.parse()?;
     if let Some(address) = take_text(&mut table, "address")? {
@@ -154,6 +201,10 @@ fn port(name: &str, mut table: Table) -> Result<NamedAddress, PortTableError> {
             toml::Value::Boolean(on) => if on { "on" } else { "off" }.to_owned(),
             toml::Value::Integer(n) => n.to_string(),
             toml::Value::String(text) => text,
+            toml::Value::Array(names) if key == "ports" => {
+                let names: Option<Vec<_>> = names.iter().map(toml::Value::as_str).collect();
+                names.ok_or(PortTableError::NotNames)?.join("+")
+            }
             _ => return Err(PortTableError::NotValue(key)),
         };
         address.set(&key, Some(&text))?;
@@ -197,15 +248,36 @@ mod tests {
             ]
         );
         assert!(parse("").unwrap().ports.is_empty());
+        assert_eq!(parse(EXAMPLE).unwrap().ports.len(), 2);
+        let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
+        assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
     }
 
     #[test]
     fn a_mistake_is_named_with_its_line() {
         for (text, said) in [
             ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
-            ("[switch]\nworkers = 'two'\n", "vmlan.toml:2: invalid type"),
-            ("[switch]\nworkers = -1\n", "vmlan.toml:2: "),
-            ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`"),
+            (
+                "[switch]\nworkers = 'two'\n",
+                "vmlan.toml:2: invalid type: string \"two\": write workers = a number from 1 to 64",
+            ),
+            (
+                "[switch]\nworkers = -1\n",
+                "vmlan.toml:2: invalid value: integer `-1`: write workers = a number",
+            ),
+            (
+                "[switch]\napi = 1\n",
+                "vmlan.toml:2: invalid type: integer `1`: write api = text in quotes",
+            ),
+            ("[switch]\napi-mode = 1\n", "write api-mode = text in quotes"),
+            ("port = 'vm1'\n", "[port.NAME] on lines of their own"),
+            (
+                "[port]\nvm1 = 'tap:x'\n",
+                "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
+            ),
+            ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
+            ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [port.NAME]"),
+            ("[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n", "port c: ports: write ["),
             (
                 "\n[port.a]\naddress = 'tpa:x'\n",
                 "port a: 'tpa' is no kind of port: did you mean 'tap'?",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::address::{Address, NamedAddress, parse_mode};
 use crate::api::default_path;
-use crate::config::{Config, SwitchTable};
+use crate::config::{Config, RANGES, SwitchTable};
 use crate::exit::Failure;
 
 /// What a switch is started with.
@@ -35,25 +35,27 @@ impl Settings {
         let wrong_mode =
             || Failure::Usage(format!("api-mode={mode}: an octal mode like 0660 is wanted"));
         let api_mode = parse_mode(&mode).ok_or_else(wrong_mode)?;
-        let number = |key, given: Option<u32>, otherwise, least, most| {
+        let number = |key, given: Option<u32>, otherwise| {
             let n = given.unwrap_or(otherwise);
+            let range = RANGES.into_iter().find(|(name, ..)| *name == key);
+            let (_, least, most) = range.unwrap_or((key, 0, u32::MAX));
             let wrong =
                 || Failure::Usage(format!("{key}={n}: a number from {least} to {most} is wanted"));
             (least..=most).contains(&n).then_some(n).ok_or_else(wrong)
         };
-        let workers = number("workers", table.workers.or(file.workers).map(u32::from), 1, 1, 64)?;
-        let spin = number("spin", table.spin.or(file.spin), 20, 0, 1_000_000)?;
-        let ageing = number("ageing", table.ageing.or(file.ageing), 300, 1, 1_000_000)?;
+        let workers = number("workers", table.workers.or(file.workers).map(u32::from), 1)?;
+        let spin = number("spin", table.spin.or(file.spin), 20)?;
+        let ageing = number("ageing", table.ageing.or(file.ageing), 300)?;
         let mut options = vmlan_switch::Options {
             ageing: Duration::from_secs(ageing.into()),
             ..Default::default()
         };
         if let Some(wait) = table.full_wait.or(file.full_wait) {
-            let wait = number("full-wait", Some(wait), wait, 0, 10_000_000)?;
+            let wait = number("full-wait", Some(wait), wait)?;
             options.full_wait = Duration::from_micros(wait.into());
         }
         if let Some(n) = table.fdb_entries.or(file.fdb_entries) {
-            let n = number("fdb-entries", Some(n), n, 64, 1 << 26)?;
+            let n = number("fdb-entries", Some(n), n)?;
             options.fdb_entries = n as usize;
         }
         let ports: Vec<_> = config.ports.into_iter().chain(ports).collect();
