@@ -103,6 +103,21 @@ fn wide_mul(a: u64, b: u64) -> (u64, u64) {
     (wide as u64, (wide >> 64) as u64)
 }
 
+/// The two sets of an address in the order in which to look for a free slot: the first, as that is where look-ups
+/// begin, unless it is nearly full and the second has more room. So the last slots stay for those
+/// addresses that have no other.
+fn by_room<'s>(
+    first: &'s [AtomicU64],
+    second: &'s [AtomicU64],
+) -> (&'s [AtomicU64], &'s [AtomicU64]) {
+    let used = |set: &[AtomicU64]| set.iter().filter(|s| s.load(Ordering::Relaxed) != 0).count();
+    if used(first) + 1 >= WAYS && used(second) < used(first) {
+        (second, first)
+    } else {
+        (first, second)
+    }
+}
+
 impl Fdb {
     /// A table of at least `slots` slots, at most `port_cap` learned addresses for each port.
     #[must_use]
@@ -210,7 +225,8 @@ impl Fdb {
             self.unlearned.add_shared(1);
             return;
         }
-        for slot in first.iter().chain(second) {
+        let (roomier, other) = by_room(first, second);
+        for slot in roomier.iter().chain(other) {
             if slot.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
                 continue;
             }
@@ -293,7 +309,8 @@ impl Fdb {
         let wanted = entry(mac, port, 0) | STATIC;
         self.remove(mac);
         let (first, second) = self.sets_of(self.hash(mac));
-        let slots = || first.iter().chain(second).map(|s| (s, s.load(Ordering::Relaxed)));
+        let (roomier, other) = by_room(first, second);
+        let slots = || roomier.iter().chain(other).map(|s| (s, s.load(Ordering::Relaxed)));
         // Only where no slot is free does a learned address give way: it will be learned again.
         let free = slots().filter(|(_, e)| *e == 0);
         let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);

@@ -225,6 +225,15 @@ fn addresses_age_move_and_are_capped() {
 }
 
 #[test]
+fn four_slots_for_each_address_are_enough() {
+    let fdb = Fdb::new(4 * 100_000, u32::MAX);
+    let address = |n: u32| Mac::from_bits(0x0200_0000_0000 | u64::from(n));
+    (1..=100_000).for_each(|n| _ = fdb.learn(address(n), id(n as usize % 64)));
+    assert_eq!((fdb.list().len(), fdb.unlearned()), (100_000, 0));
+    (1..=100_000).for_each(|n| assert_eq!(fdb.lookup(address(n)), Some(id(n as usize % 64))));
+}
+
+#[test]
 fn a_full_table_evicts_nobody() {
     let fdb = Fdb::new(16, u32::MAX);
     let macs: Vec<_> = (1..=200).map(mac).collect();
