@@ -50,6 +50,12 @@ fn own(r: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(r) })
 }
 
+/// The effective user.
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Attaches a descriptor of `/dev/net/tun` to device `name` (`TUNSETIFF`).
 pub(crate) fn tun_attach(tun: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
     let flags = c_short::try_from(flags).map_err(io::Error::other)?;

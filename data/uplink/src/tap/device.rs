@@ -29,12 +29,14 @@ pub enum Error {
     NoTun(#[source] io::Error),
     /// Neither root nor the device's owner.
     #[error(
-        "tap `{name}`: not allowed; once, as root: \
-         ip tuntap add {name} mode tap user $USER {multi_queue}vnet_hdr && ip link set {name} up"
+        "tap `{name}`: this user may not; run once: sudo ip tuntap add {name} mode tap user {user} \
+         {multi_queue}vnet_hdr && sudo ip link set {name} up"
     )]
     NotAllowed {
         /// The device.
         name: String,
+        /// Who we are: by name, or by number if that has none. `$USER` of a root shell is root.
+        user: String,
         /// `multi_queue ` if that is needed.
         multi_queue: &'static str,
         /// `EPERM`.
@@ -58,13 +60,29 @@ impl Error {
         match e.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 let multi_queue = if config.queues > 1 { "multi_queue " } else { "" };
-                Self::NotAllowed { name, multi_queue, source: e }
+                Self::NotAllowed { name, user: user(), multi_queue, source: e }
             }
             Some(libc::EBUSY) => Self::Busy(name, e),
             Some(libc::EINVAL) => Self::NotTap(name, e),
             _ => Self::Io(name, e),
         }
     }
+}
+
+/// The effective user, as `ip tuntap` takes it.
+fn user() -> String {
+    let id = sys::effective_uid().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    name_of(&users, &id).map_or(id.clone(), str::to_owned)
+}
+
+/// passwd(5): name, password, number.
+fn name_of<'u>(users: &'u str, id: &str) -> Option<&'u str> {
+    let mut lines = users.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == id).then_some(name)
+    })
 }
 
 /// A device we are attached to.
@@ -158,4 +176,24 @@ fn set_offload(queue: &OwnedFd, on: bool) -> io::Result<bool> {
 fn accepted(uso: bool) -> Offloads {
     let uso = if uso { Offloads::USO } else { Offloads::NONE };
     Offloads::CSUM.with(Offloads::TSO4).with(Offloads::TSO6).with(Offloads::ECN).with(uso)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_is_told_what_to_run() {
+        let users = "root:x:0:0::/root:/bin/sh\n\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(name_of(users, "1000"), Some("ann"));
+        assert_eq!(name_of(users, "100"), None);
+        let config = Config { queues: 2, ..Config::new("vmlan0") };
+        let error = Error::new(&config, io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        let said = format!(
+            "sudo ip tuntap add vmlan0 mode tap user {} multi_queue vnet_hdr && \
+             sudo ip link set vmlan0 up",
+            user()
+        );
+        assert!(error.ends_with(&said) && !error.contains('$'), "{error}");
+    }
 }

@@ -325,7 +325,7 @@ fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
         }
         for name in ["theirs0", "new0"] {
             let e = open(Config { queues: 2, ..Config::new(name) }, counted().1).unwrap_err();
-            let mend = format!("ip tuntap add {name} mode tap user $USER multi_queue vnet_hdr");
+            let mend = format!("ip tuntap add {name} mode tap user nobody multi_queue vnet_hdr");
             assert!(e.to_string().contains(&mend), "{e}");
         }
     });
