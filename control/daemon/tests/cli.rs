@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Switch, fails, vmlan};
+use common::{Guest, Switch, fails, until, vmlan};
 
 /// A switch that must not start: nothing may be in its directory afterwards but `kept`.
 fn refused(ports: &[&str], code: i32, said: &[&str], kept: &[&str]) {
@@ -81,9 +81,16 @@ fn what_is_in_the_way_stays_and_what_was_begun_goes() {
         &["port vm1: ", "/file", "remove it or choose another path"],
         &["file"],
     );
-    refused(&[first, "vm1=vhost-user:@/none/a.sock"], 1, &["port vm1: ", "/none/"], &[]);
+    refused(&[first, "vm1=vhost-user:@/none/a.sock"], 1, &["port vm1: ", "/none` first"], &[]);
+    refused(&[first, "s=stream:@/none/a.sock"], 1, &["port s: ", "make that first"], &[]);
     refused(&[first, "vm1=vhost-user:/proc/a.sock"], 1, &["port vm1: ", "/proc/"], &[]);
-    refused(&[first, "c=pcap:@/none/a.pcapng"], 1, &["port c: ", "/none/a.pcapng"], &[]);
+    refused(&[first, "c=pcap:@/none/a.pcapng"], 1, &["/none/a.pcapng", "make that first"], &[]);
+    refused(
+        &[first, "c=pcap:@/c.pcapng,ports=vm0+vm9"],
+        2,
+        &["port c: ports=vm9: there is no such port: the ports are vm0"],
+        &[],
+    );
     refused(&[first], 1, &["api ", "is in the way", "--api"], &["api.sock"]);
     let other = Switch::start(&["vm1=vhost-user:@/vm1.sock"]);
     let taken = other.here("vm1=vhost-user:@/vm1.sock");
@@ -132,6 +139,22 @@ fn without_a_switch_the_others_say_so() {
             &["/nonexistent/api.sock", "no switch answers there", "start `vmlan switch`"],
         );
     }
+}
+
+#[test]
+fn a_guest_that_finds_no_place_is_told_why() {
+    let guest = |address: &str, said: &str| {
+        fails(&["pkt-gen", "-i", address, "-f", "tx", "-w", "0.2"], 1, &[said]);
+    };
+    guest(
+        "vhost-user:/nonexistent/vm1.sock",
+        "is `vmlan switch` running with a port at this path?",
+    );
+    let switch = Switch::start(&["vm1=vhost-user:@/vm1.sock"]);
+    let address = switch.here("vhost-user:@/vm1.sock");
+    let _first = Guest::start(&["-i", &address, "-f", "rx"]);
+    until("the first guest", || switch.json(&["port", "list"])["ports"][0]["up"] == true);
+    guest(&address, "has the port another front end");
 }
 
 #[test]

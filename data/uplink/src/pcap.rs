@@ -68,6 +68,12 @@ pub enum Error {
     /// A frame needs its Ethernet header to be of use.
     #[error("snaplen={0}: at least 14 bytes")]
     BadSnaplen(u32),
+    /// Its directory is missing.
+    #[error("{0}: its directory does not exist; make that first")]
+    NoDirectory(PathBuf, #[source] io::Error),
+    /// The file or its directory belongs to somebody else, or cannot be written at all.
+    #[error("{0}: this user may not write there; choose another path")]
+    NotWritable(PathBuf, #[source] io::Error),
     /// Anything else.
     #[error("{0}")]
     Io(PathBuf, #[source] io::Error),
@@ -141,6 +147,8 @@ fn create(config: &Config) -> Result<File, Error> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
     let file = options.open(path).map_err(|e| match e.raw_os_error() {
         Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => Error::NotFile(path.clone()),
+        Some(libc::ENOENT) => Error::NoDirectory(path.clone(), e),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Error::NotWritable(path.clone(), e),
         _ => Error::Io(path.clone(), e),
     })?;
     let fail = |e| Error::Io(path.clone(), e);

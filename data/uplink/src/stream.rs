@@ -68,6 +68,12 @@ pub enum Error {
     /// Another process listens there.
     #[error("{0}: another process listens there; add `,connect` to connect to it")]
     InUse(PathBuf),
+    /// Its directory is missing.
+    #[error("{0}: its directory does not exist; make that first")]
+    NoDirectory(PathBuf, #[source] io::Error),
+    /// The directory belongs to somebody else, or cannot be written at all.
+    #[error("{0}: this user may not make a socket there; choose another path")]
+    NotWritable(PathBuf, #[source] io::Error),
     /// Anything else.
     #[error("{0}")]
     Io(PathBuf, #[source] io::Error),

@@ -37,6 +37,26 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Nobody listens.
+    #[error("{path}: nobody listens there: is `vmlan switch` running with a port at this path?")]
+    NobodyListens {
+        /// The UNIX socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The back end hung up, or said nothing, while features were agreed on: a port serves one front end at a time.
+    #[error(
+        "{path}: the back end hangs up or says nothing: has the port another front end (see `vmlan port list`)?"
+    )]
+    TurnedAway {
+        /// The UNIX socket.
+        path: PathBuf,
+        /// How that was noticed.
+        #[source]
+        source: ProtocolError,
+    },
     /// Guest RAM or an eventfd cannot be had, or waiting failed.
     #[error("cannot {what}")]
     System {

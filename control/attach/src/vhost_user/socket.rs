@@ -29,6 +29,24 @@ pub enum Error {
     /// No such group on this machine.
     #[error("there is no group `{0}`: name one of /etc/group or give its number")]
     NoGroup(String),
+    /// Its directory is missing.
+    #[error("cannot make the socket `{}`: make its directory `{}` first", path.display(), parent(path).display())]
+    NoDirectory {
+        /// The socket's place.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory belongs to somebody else, or cannot be written at all.
+    #[error("this user may not make the socket `{}`: choose another path", .path.display())]
+    NotWritable {
+        /// The socket's place.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot {what} `{}`", path.display())]
     Io {
@@ -45,6 +63,21 @@ pub enum Error {
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { what, path, source }
+}
+
+/// Why the file could not be made, as far as that tells what to do.
+fn not_made(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| match source.raw_os_error() {
+        Some(libc::ENOENT) => Error::NoDirectory { path, source },
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Error::NotWritable { path, source },
+        _ => Error::Io { what: "make the socket", path, source },
+    }
+}
+
+/// The directory `path` is in.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A listening socket and its file, which is removed on drop if it is still ours.
@@ -67,7 +100,7 @@ impl Listener {
         check_free(path)?;
         let temp = temp_name(path);
         let sock = sys::unix_socket().map_err(failed("make a socket for", path))?;
-        bind(&sock, &temp).map_err(failed("make the socket", path))?;
+        bind(&sock, &temp).map_err(not_made(path))?;
         let made = finish(&sock, &temp, config);
         if made.is_err() {
             let _ = fs::remove_file(&temp);
@@ -184,6 +217,17 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = dir.path().join("none");
+        let config = Config { path: none.join("s"), ..Config::default() };
+        let error = Listener::new(&config).unwrap_err().to_string();
+        let said = format!("make its directory `{}` first", none.display());
+        assert!(error.contains(&said), "{error}");
+        assert_eq!(parent(Path::new("s")), Path::new("."));
+    }
 
     #[test]
     fn permissions_are_never_given_to_what_a_link_names() {

@@ -164,7 +164,8 @@ fn the_file_is_private_and_nothing_else_is_overwritten() {
         assert!(matches!(e, Error::NotFile(_)), "{bad}: {e:?}");
     }
     assert!(matches!(open(Config::new("/dev/null")), Err(Error::NotFile(_))));
-    assert!(matches!(open(Config::new(dir.path().join("no/where"))), Err(Error::Io(..))));
+    let none = open(Config::new(dir.path().join("no/where"))).unwrap_err();
+    assert!(matches!(none, Error::NoDirectory(..)), "{none:?}");
 }
 
 #[test]

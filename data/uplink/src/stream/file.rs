@@ -27,7 +27,13 @@ impl Listener {
         // `bind` takes the mode from the socket: at no moment may more people connect than asked for.
         let socket = File::from(sys::unix_socket().map_err(fail)?);
         socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
-        sys::unix_listen(socket.as_fd(), path).map_err(fail)?;
+        sys::unix_listen(socket.as_fd(), path).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOENT) => Error::NoDirectory(path.to_owned(), e),
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+                Error::NotWritable(path.to_owned(), e)
+            }
+            _ => fail(e),
+        })?;
         let socket = UnixListener::from(OwnedFd::from(socket));
         let listener = Self { socket, path: path.to_owned(), identity: identity(path) };
         // What the umask took away; this only widens.

@@ -46,6 +46,15 @@ fn dial(path: &Path, end: Instant) -> Result<UnixStream, Error> {
     loop {
         match UnixStream::connect(path) {
             Ok(stream) => return Ok(stream),
+            Err(source)
+                if Instant::now() >= end
+                    && matches!(
+                        source.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                    ) =>
+            {
+                return Err(Error::NobodyListens { path: path.into(), source });
+            }
             Err(error) if Instant::now() >= end => {
                 return Err(socket_error(path, "connect to the back end", error));
             }
@@ -75,6 +84,9 @@ pub(super) fn open(
             // A back end that is about to exit still accepts: that is no answer yet.
             Err(Error::Protocol(ProtocolError::Socket { .. })) if Instant::now() < end => {
                 std::thread::sleep(RETRY);
+            }
+            Err(Error::Protocol(source @ ProtocolError::Socket { .. })) => {
+                return Err(Error::TurnedAway { path: path.clone(), source });
             }
             done => return done,
         }
