@@ -12,6 +12,7 @@ use vmlan_switch::{PortId, Switch};
 
 use crate::address::{Address, NamedAddress, PortName};
 use crate::control::{Cause, FdbLine, PortInfo, Refusal};
+use crate::settings::watched;
 use crate::stats::{PortStats, Stats};
 use crate::worker::Workers;
 
@@ -70,11 +71,25 @@ impl Ports {
     /// # Errors
     /// A refusal that names the port. Nothing of it is left then.
     pub fn add(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
+        self.check_watched(&named)?;
+        self.add_planned(named)
+    }
+
+    /// Opens a port of those a switch is started with: what a capture file watches may come after it.
+    ///
+    /// # Errors
+    /// As [`Ports::add`].
+    pub fn add_planned(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
         let entry = self.open(named)?;
         let info = entry.info();
         self.entries.push(entry);
         self.mirror();
         Ok(info)
+    }
+
+    fn check_watched(&self, named: &NamedAddress) -> Result<(), Refusal> {
+        watched(named, self.entries.iter().map(|e| (&e.name, e.address.kind())))
+            .map_err(|text| Refusal::new(Cause::Invalid, format!("port {}: {text}", named.name)))
     }
 
     fn open(&self, named: NamedAddress) -> Result<Entry, Refusal> {
@@ -146,6 +161,10 @@ impl Ports {
         for (key, value) in keys {
             new.replace(key, value)
                 .map_err(|e| Refusal::new(Cause::Invalid, format!("port {name}: {e}")))?;
+        }
+        // Not for other keys: a port that is watched may have gone meanwhile, and come again.
+        if new.ports() != old.ports() {
+            self.check_watched(&NamedAddress { name: name.clone(), address: new.clone() })?;
         }
         if new.differs_only_in(&old, &LIVE_KEYS) {
             self.set_live(index, new)?;

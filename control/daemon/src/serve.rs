@@ -62,7 +62,7 @@ fn start(settings: Settings, sender: &Sender<Action>) -> Result<(Ports, Server),
     });
     let mut lines = Vec::new();
     for named in settings.ports {
-        lines.push(line(&ports.add(named)?));
+        lines.push(line(&ports.add_planned(named)?));
     }
     let socket = claim.publish()?;
     let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;

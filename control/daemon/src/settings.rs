@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address::{Address, NamedAddress, parse_mode};
+use crate::address::{Address, Kind, NamedAddress, PortName, parse_mode};
 use crate::api::default_path;
 use crate::config::{Config, RANGES, SwitchTable};
 use crate::exit::Failure;
@@ -60,6 +60,10 @@ impl Settings {
         }
         let ports: Vec<_> = config.ports.into_iter().chain(ports).collect();
         check_names(&ports)?;
+        for port in &ports {
+            watched(port, ports.iter().map(|p| (&p.name, p.address.kind())))
+                .map_err(|text| Failure::Usage(format!("port {}: {text}", port.name)))?;
+        }
         Ok(Self {
             workers: workers as usize,
             spin: Duration::from_micros(spin.into()),
@@ -92,6 +96,25 @@ fn check_names(ports: &[NamedAddress]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What a capture file is told to watch must be there: a name mistyped would make an empty file.
+///
+/// # Errors
+/// The name that is not among `ports`, and those that are.
+pub(crate) fn watched<'p>(
+    file: &NamedAddress,
+    ports: impl Iterator<Item = (&'p PortName, Kind)>,
+) -> Result<(), String> {
+    let there: Vec<_> =
+        ports.filter(|(_, kind)| *kind != Kind::Pcap).map(|(name, _)| name.as_str()).collect();
+    let mut wanted = file.address.ports().unwrap_or_default().iter();
+    let Some(missing) = wanted.find(|name| !there.contains(&name.as_str())) else { return Ok(()) };
+    let mend = match there.as_slice() {
+        [] => "add it first, or leave ports= out to watch all that come".to_owned(),
+        names => format!("the ports are {}", names.join(", ")),
+    };
+    Err(format!("ports={missing}: there is no such port: {mend}"))
 }
 
 #[cfg(test)]

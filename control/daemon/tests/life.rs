@@ -113,6 +113,11 @@ fn wrong_changes_are_refused_and_change_nothing() {
     refused("vm1=vhost-user:@/x.sock", 1, "port vm1: that name is taken");
     refused("vm2=vhost-user:@/vm1.sock", 1, "port vm2: port vm1 is at ");
     refused("vm2=vhost-user:@/none/x.sock", 1, "port vm2: ");
+    refused(
+        "c=pcap:@/c,ports=vm1+nope",
+        2,
+        "port c: ports=nope: there is no such port: the ports are vm1, s",
+    );
     switch.fails(&["port", "del", "vm9"], 1, &["port vm9: there is none"]);
     switch.fails(&["port", "set", "vm9", "mode=0600"], 1, &["port vm9: there is none"]);
     switch.fails(&["port", "set", "vm1", "colour=red"], 2, &["'colour' is no key of vhost-user"]);
@@ -124,6 +129,29 @@ fn wrong_changes_are_refused_and_change_nothing() {
     switch.fails(&["vm-args", "vm9"], 1, &["port vm9: there is none"]);
     assert_eq!(names(&switch), ["vm1", "s"]);
     assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
+}
+
+#[test]
+fn a_capture_file_keeps_what_it_watches_while_ports_come_and_go() {
+    let switch = Switch::start(&["c=pcap:@/c,ports=vm1", TWO[0], TWO[1]]);
+    switch.fails(&["port", "set", "c", "ports=vm1+c"], 2, &["ports=c: there is no such port"]);
+    switch.ask(&["port", "set", "c", "ports=vm1+s"]);
+    switch.ask(&["port", "del", "vm1"]);
+    switch.ask(&["port", "set", "c", "snaplen=100"]);
+    let port = switch.json(&["port", "list"])["ports"][0].clone();
+    assert!(port["address"].as_str().unwrap().ends_with(",ports=vm1+s,snaplen=100"), "{port}");
+}
+
+#[test]
+fn a_relative_place_means_the_directory_of_who_types_it() {
+    let switch = Switch::start(&[]);
+    let made = std::process::Command::new(env!("CARGO_BIN_EXE_vmlan"))
+        .args(["port", "add", "--api", &switch.api(), "vm1=vhost-user:vm1.sock"])
+        .current_dir(switch.dir.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(switch.files(), ["api.sock", "vm1.sock"]);
 }
 
 #[test]
