@@ -51,6 +51,12 @@ fn stats_and_api_are_as_described() {
     assert_eq!(a["in"]["bytes"], 1_000_000);
     assert!(b["out"]["frames"].as_u64() >= Some(10_000), "{stats}");
     assert!(b["interrupts"].as_u64() > Some(0), "{stats}");
+    let ports = switch.ask(&["port", "list"]);
+    assert!(ports.contains("features ") && ports.contains(" MRG_RXBUF "), "{ports}");
+    assert!(!ports.contains("0x"), "{ports}");
+    let list = switch.json(&["port", "list"]);
+    let hex = list["ports"][1]["details"]["features-hex"].as_str();
+    assert!(hex.is_some_and(|h| h.starts_with("0x")), "{list}");
     let fdb = switch.json(&["fdb", "list"]);
     let learned = fdb["entries"].as_array().unwrap();
     assert!(learned.iter().any(|e| e["mac"] == MAC_A && e["port"] == "a"), "{fdb}");
@@ -60,6 +66,29 @@ fn stats_and_api_are_as_described() {
     // Its writer gathers for a while.
     let capture = || std::fs::metadata(switch.path("c.pcapng")).unwrap().len();
     until("the capture file", || capture() > 64 * 10_000);
+}
+
+#[test]
+fn the_log_tells_once_when_a_driver_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let log = std::fs::File::create(place("log")).unwrap();
+    let address = format!("vhost-user:{}", place("a.sock"));
+    let mut switch = std::process::Command::new(env!("CARGO_BIN_EXE_vmlan"))
+        .args(["switch", "--api", &place("api.sock"), &format!("a={address}")])
+        .env("VMLAN_LOG", "info")
+        .stdout(std::process::Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let guest = vmlan(&["pkt-gen", "-i", &address, "-f", "rx", "-T", "0.2"]);
+    let read = || std::fs::read_to_string(place("log")).unwrap();
+    until("its end to be logged", || read().contains("port a: the front end closed"));
+    switch.kill().unwrap();
+    switch.wait().unwrap();
+    assert!(guest.status.success(), "{}", String::from_utf8_lossy(&guest.stderr));
+    let told = read().matches("port a: a front end has connected and its driver is ready").count();
+    assert_eq!(told, 1, "{}", read());
 }
 
 /// Every answer of the running switch fits the schema that the description gives for it.

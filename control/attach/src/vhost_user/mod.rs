@@ -16,6 +16,7 @@ mod complain;
 mod eventfd;
 mod inflight;
 mod memory;
+mod names;
 mod port;
 mod ring;
 mod serve;

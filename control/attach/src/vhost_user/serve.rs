@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// watchdog's patience: so it must not be had often.
 const PENALTY: Duration = Duration::from_secs(3);
 
-/// Time between two log lines about connections that ended.
+/// Time between two log lines about connections that ended, and between two about drivers that are ready.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Longest wait for the thread to end.
@@ -68,6 +68,8 @@ impl VhostUser {
             complaints: Complaints::new(config.who(), Instant::now()),
             trouble: None,
             goodbye: None,
+            welcome: None,
+            welcomed: false,
         };
         let builder = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
         let thread = builder.spawn(move || server.run()).map_err(Error::Thread)?;
@@ -140,6 +142,10 @@ struct Server {
     trouble: Option<Trouble>,
     /// When the end of a connection was last logged.
     goodbye: Option<Instant>,
+    /// When a ready driver was last logged.
+    welcome: Option<Instant>,
+    /// This connection's was: a guest can stop and start its rings as often as it likes.
+    welcomed: bool,
 }
 
 impl Server {
@@ -232,6 +238,7 @@ impl Server {
                 let session = Session::new(Arc::clone(&self.port), self.queues);
                 self.served = Some((Stream::new(sock), session));
                 self.trouble = None;
+                self.welcomed = false;
                 self.note();
             }
             // Closed at once: one front end at a time.
@@ -281,6 +288,7 @@ impl Server {
         let outcome = session.handle(message);
         // Before the reply: whoever has it may look.
         self.note();
+        self.say_welcome();
         let Some((stream, _)) = &self.served else { return };
         let sent = outcome.reply.map_or(Ok(()), |reply| {
             let fd = reply.fd.as_ref().map(AsFd::as_fd);
@@ -316,10 +324,20 @@ impl Server {
 
     /// One line a second at most: a front end can come and go 40,000 times in it.
     fn goodbye(&mut self, error: &StreamError) {
-        let now = Instant::now();
-        if self.goodbye.is_none_or(|last| now.saturating_duration_since(last) >= QUIET) {
-            self.goodbye = Some(now);
+        if is_due(&mut self.goodbye) {
             log::info!("{}: {error}", self.complaints.who());
+        }
+    }
+
+    /// One line for each connection, when the guest's driver is ready for the first time.
+    fn say_welcome(&mut self) {
+        let ready = !self.welcomed && self.port.is_up();
+        if ready && is_due(&mut self.welcome) {
+            self.welcomed = true;
+            log::info!(
+                "{}: a front end has connected and its driver is ready",
+                self.complaints.who()
+            );
         }
     }
 
@@ -354,6 +372,16 @@ impl Server {
         }
         *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
     }
+}
+
+/// A line may be logged, for the last one is long ago. Then this is the last one.
+fn is_due(last: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET);
+    if due {
+        *last = Some(now);
+    }
+    due
 }
 
 /// The pause to make now; the next is twice as long, up to a bound.

@@ -11,6 +11,7 @@ use vmlan_ram::Map;
 use super::eventfd;
 use super::inflight::{self, InflightRegion};
 use super::memory::{self, Memory};
+use super::names;
 use super::port::VhostUserPort;
 use super::ring::{self, Context, RingTable};
 use super::wire::{
@@ -401,8 +402,10 @@ impl Session {
     pub fn details(&self) -> Vec<(&'static str, String)> {
         let (rx, tx) = self.rings.live();
         let mut list = vec![
-            ("features", format!("{:#x}", self.features)),
-            ("protocol-features", format!("{:#x}", self.protocol)),
+            ("features", names::features(self.features)),
+            ("features-hex", format!("{:#x}", self.features)),
+            ("protocol-features", names::protocol_features(self.protocol)),
+            ("protocol-features-hex", format!("{:#x}", self.protocol)),
             ("queues", format!("{rx} receive, {tx} transmit")),
             ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
         ];

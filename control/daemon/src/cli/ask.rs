@@ -78,8 +78,12 @@ fn ports_table(ports: &[PortInfo]) -> String {
     let mut rows = vec![["NAME", "LINK", "ADDRESS", "STATE"].map(str::to_owned).to_vec()];
     for p in ports {
         let link = if p.up { "up" } else { "down" };
-        // The kind and the place are in the address already.
-        let known = |k: &String| matches!(k.as_str(), "kind" | "path" | "interface");
+        // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
+        // programs: see --json.
+        let known = |k: &String| {
+            matches!(k.as_str(), "kind" | "path" | "interface" | "protocol-features")
+                || k.ends_with("-hex")
+        };
         let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
         let details: Vec<_> = p
             .details
