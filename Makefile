@@ -1,5 +1,6 @@
 # Every target installs what it needs when it runs as root, and otherwise names the one command that would.
 CARGO ?= cargo
+export CARGO
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench bench-peers soak
 

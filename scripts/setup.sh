@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
-#   build   a linker for cargo, nothing else
+#   build   a linker for cargo, nothing else; cargo itself is the user's, and if it is missing or too old this says how to get it
 #   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not installed
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
 # As root it installs what is missing and says so; otherwise it prints the one command that would, and exits 1.
@@ -67,6 +67,22 @@ install_group() {
   rm -f "$log"
 }
 
+# Debian 12's cargo (0.66) is too old, and a toolchain belongs to the user who builds: named, never installed.
+need_cargo() {
+  local wanted found how
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+  # Unquoted: it may be two words, like "cargo +stable".
+  # shellcheck disable=SC2086
+  found=$(cd "$(dirname "$0")/.." && ${CARGO:-cargo} --version 2>/dev/null | cut -d' ' -f2) || true
+  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
+  if command -v rustup >/dev/null; then
+    how="rustup default stable && rustup update stable"
+  else
+    how="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal && . \"\$HOME/.cargo/env\""
+  fi
+  die "needs cargo $wanted or later (found: ${found:-none}; Debian's own may be too old); run:  $how"
+}
+
 # The newest kernel that Debian's meta package names, unpacked beside the harness: guests boot it, the host does not.
 guest_kernel() {
   [ -e "$cache/kernel/ready" ] && return 0
@@ -91,5 +107,8 @@ command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
   || die "this script knows Debian's apt only; provide the tools of '$*' yourself: $(for g in "$@"; do packages "$g"; done | tr '\n' ' ')"
 for group in "$@"; do
   install_group "$group"
-  case $group in test) guest_kernel ;; esac
+  case $group in
+    build) need_cargo ;;
+    test) guest_kernel ;;
+  esac
 done
