@@ -175,7 +175,7 @@ fn mend(message: &str, text: &str, offset: usize) -> String {
             .into()
     } else if message.contains("expected a string") || message.contains("expected path string") {
         format!("write {key} = text in quotes")
-    } else if message.contains("unknown field `ports`") {
+    } else if message.contains("expected `switch` or `port`") {
         r#"write [port.NAME] and below: address = "KIND:PLACE""#.into()
     } else {
         return message.replace('\n', ", ");
@@ -275,6 +275,7 @@ mod tests {
                 "[port]\nvm1 = 'tap:x'\n",
                 "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
             ),
+            ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [port.NAME]"),
             ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
             ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [port.NAME]"),
             ("[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n", "port c: ports: write ["),

@@ -26,6 +26,7 @@ use vmlan_frame::{Batch, Counters, FrameView, MAX_GSO, Mirror, Offloads, Port, R
 
 use crate::Details;
 use crate::control::lock;
+use crate::sys;
 
 /// Bytes that wait for the writer, at most.
 const QUEUE: usize = 4 * 1024 * 1024;
@@ -147,8 +148,12 @@ fn create(config: &Config) -> Result<File, Error> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
     let file = options.open(path).map_err(|e| match e.raw_os_error() {
         Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => Error::NotFile(path.clone()),
-        Some(libc::ENOENT) => Error::NoDirectory(path.clone(), e),
-        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Error::NotWritable(path.clone(), e),
+        Some(libc::ENOENT) if !sys::has_directory(&config.path) => {
+            Error::NoDirectory(path.clone(), e)
+        }
+        Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
+            Error::NotWritable(path.clone(), e)
+        }
         _ => Error::Io(path.clone(), e),
     })?;
     let fail = |e| Error::Io(path.clone(), e);

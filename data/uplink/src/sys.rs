@@ -50,6 +50,12 @@ fn own(r: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(r) })
 }
 
+/// True if the directory that `path` is to be in is there. Where it is, ENOENT means one in which nothing can be
+/// made, like /proc.
+pub fn has_directory(path: &Path) -> bool {
+    path.parent().is_some_and(|dir| dir.as_os_str().is_empty() || dir.exists())
+}
+
 /// The effective user.
 pub fn effective_uid() -> u32 {
     // SAFETY: geteuid takes nothing, touches no memory and cannot fail.

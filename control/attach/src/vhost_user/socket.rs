@@ -69,8 +69,11 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 fn not_made(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| match source.raw_os_error() {
-        Some(libc::ENOENT) => Error::NoDirectory { path, source },
-        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Error::NotWritable { path, source },
+        Some(libc::ENOENT) if !parent(&path).exists() => Error::NoDirectory { path, source },
+        // ENOENT: a directory in which nothing can be made, like /proc.
+        Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
+            Error::NotWritable { path, source }
+        }
         _ => Error::Io { what: "make the socket", path, source },
     }
 }

@@ -28,8 +28,10 @@ impl Listener {
         let socket = File::from(sys::unix_socket().map_err(fail)?);
         socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
         sys::unix_listen(socket.as_fd(), path).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) => Error::NoDirectory(path.to_owned(), e),
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            Some(libc::ENOENT) if !sys::has_directory(path) => {
+                Error::NoDirectory(path.to_owned(), e)
+            }
+            Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
                 Error::NotWritable(path.to_owned(), e)
             }
             _ => fail(e),
