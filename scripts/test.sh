@@ -26,6 +26,10 @@ if_present() {
   fi
 }
 
+loom() {
+  RUSTFLAGS="--cfg loom" cargo test -p vmlan-nic --release --test loom --target-dir target/loom --quiet
+}
+
 can_fuzz() { [ -d fuzz/fuzz_targets ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null; }
 
 stage "set-up" scripts/setup.sh build test
@@ -34,6 +38,7 @@ if_present "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
 stage "build vmlan" cargo build --release -p vmlan --quiet
 export VMLAN_BIN=$PWD/target/release/vmlan
 stage "unit and loop tests" cargo test --workspace --exclude vmlan-tests --quiet
+stage "every interleaving of the notification protocol" loom
 stage "house, socket and boot tests" cargo test -p vmlan-tests -- --nocapture --test-threads=1
 if can_fuzz; then
   stage "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
