@@ -23,6 +23,7 @@ mod ports;
 mod process;
 mod serve;
 mod settings;
+mod socket_mode;
 pub mod stats;
 mod sys;
 pub mod vm_args;

@@ -6,12 +6,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use crate::address::SOCKET_PATH;
-use crate::sys;
+use crate::{socket_mode, sys};
 
 /// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +76,7 @@ impl Claim {
         let _ = fs::remove_file(&draft);
         let listener = UnixListener::bind(&draft).map_err(fail("listen"))?;
         let file = SocketFile::of(&draft).map_err(fail("listen"))?;
-        fs::set_permissions(&draft, fs::Permissions::from_mode(mode))
-            .map_err(fail("set its mode"))?;
+        socket_mode::set(&draft, mode).map_err(fail("set its mode"))?;
         Ok(Self { listener, place: place.into(), file })
     }
 

@@ -1,10 +1,10 @@
 //! Permissions of a listening port's socket file, changed while it is in use.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 
 use crate::address::Address;
+use crate::socket_mode;
 
 /// Sets the mode that `address` asks for.
 ///
@@ -14,8 +14,5 @@ pub(super) fn set_mode(address: &Address) -> io::Result<()> {
     let Some(mode) = address.number("mode").filter(|_| !address.is_on("connect")) else {
         return Ok(());
     };
-    if !fs::symlink_metadata(address.place())?.file_type().is_socket() {
-        return Err(io::Error::other(format!("'{}' is no socket any more", address.place())));
-    }
-    fs::set_permissions(address.place(), fs::Permissions::from_mode(mode))
+    socket_mode::set(Path::new(address.place()), mode)
 }
