@@ -270,13 +270,6 @@ impl<'m> Batch<'m> {
         Offloads::from_bits(self.needs)
     }
 
-    /// What frame `i` needs from its receiver.
-    #[must_use]
-    #[inline]
-    pub fn needs_of(&self, i: usize) -> Offloads {
-        self.frames.get(i).map_or(Offloads::NONE, |f| f.offload.needs())
-    }
-
     /// Destination and source of frame `i` (zero if there is no such frame).
     #[must_use]
     #[inline]

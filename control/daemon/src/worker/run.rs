@@ -109,7 +109,6 @@ impl Run {
         let timeout = self.held_ns.map(Duration::from_nanos);
         let rang = self.wait(events, timeout);
         self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
-        self.slot.wants_room.store(false, Ordering::Relaxed);
         self.shared.watchdog.awake();
         self.disarm();
         if rang {
@@ -123,7 +122,9 @@ impl Run {
         ports.fold(false, |any, e| e.port.arm() | any)
     }
 
+    /// Awake again, or still: takes all wishes back.
     fn disarm(&self) {
+        self.slot.wants_room.store(false, Ordering::Relaxed);
         let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
         ports.for_each(|e| e.port.disarm());
     }
