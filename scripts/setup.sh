@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
 #   build   a linker for cargo, nothing else; cargo itself is the user's, and if it is missing or too old this says how to get it
-#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not installed
+#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not installed; where QEMU
+#           is older than 10.1.1, which speaks no sound vfio-user, also the one of Debian 13's backports, likewise
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
 # As root it installs what is missing and says so; otherwise it prints the one command that would, and exits 1.
-# The guest kernel goes to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or ~/.cache/vmlan) and needs no root.
+# The guest kernel and the newer QEMU go to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or ~/.cache/vmlan) and need no root.
 set -euo pipefail
 
 cache=${VMLAN_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/vmlan}
@@ -101,6 +102,59 @@ guest_kernel() {
   rm -rf "$work"
 }
 
+# Debian 12's QEMU is too old for vfio-user, and 13's own too. The backport is unpacked with every library it needs and run by
+# its own loader: no chroot, no root, nothing installed. Apt resolves and verifies, in a state of its own.
+new_qemu() {
+  [ ! -e "$cache/qemu/ready" ] || return 0
+  local found wanted=10.1.1
+  found=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/.*version \([0-9.]*\).*/\1/p') || true
+  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
+  say "downloading QEMU of Debian 13's backports into $cache/qemu: the tests' vfio-user client (70 MB to fetch, 160 MB unpacked, not installed)"
+  mkdir -p "$cache"
+  local work
+  work=$(mktemp -d "$cache/new.XXXXXX")
+  if ! unpack_qemu "$work" >"$work/log" 2>&1; then
+    tail -n 20 "$work/log" >&2
+    rm -rf "$work"
+    die "could not unpack QEMU (the last lines are above); it needs the suites trixie and trixie-backports of the mirror that apt uses here"
+  fi
+  rm -rf "$cache/qemu"
+  mv "$work/qemu" "$cache/qemu"
+  rm -rf "$work"
+}
+
+unpack_qemu() (
+  # Called in a condition, where bash ignores -e: so each step says what follows its failure.
+  cd "$1" || exit
+  fresh_lists
+  # The mirror as apt has it, whichever way its sources are written.
+  mirror=$(apt-get indextargets --format '$(SITE)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
+  [ -n "$mirror" ] || { echo "apt knows no mirror of Debian; as root run:  apt-get update"; exit 1; }
+  mkdir -p lists/partial cache/archives/partial qemu || exit
+  keys=/usr/share/keyrings/debian-archive-keyring.gpg
+  signed=; [ ! -e $keys ] || signed="[signed-by=$keys] "
+  printf "deb $signed$mirror %s main\n" trixie trixie-backports > sources.list
+  printf 'Package: qemu* ipxe* seabios*\nPin: release n=trixie-backports\nPin-Priority: 900\n' > preferences
+  : > status
+  own=(-q -o "Dir::State::Lists=$PWD/lists" -o "Dir::State::status=$PWD/status" -o "Dir::Cache=$PWD/cache"
+    -o "Dir::Etc::sourcelist=$PWD/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::Etc::preferences=$PWD/preferences" -o Dir::Etc::preferencesparts=/dev/null
+    -o APT::Sandbox::User=root -o Acquire::Languages=none -o Debug::NoLocking=1)
+  apt-get "${own[@]}" update || exit
+  apt-get "${own[@]}" --yes --no-install-recommends --download-only install qemu-system-x86 || exit
+  for package in cache/archives/*.deb; do dpkg-deb -x "$package" qemu || exit; done
+  rm -rf qemu/usr/share/doc qemu/usr/share/man qemu/usr/share/locale qemu/var qemu/etc
+  loader=$(cd qemu && echo usr/lib/*/ld-linux*.so.*)
+  {
+    echo '#!/bin/sh'
+    echo '# Debian'"'"'s QEMU with the loader and the libraries it was built for, wherever this directory lies.'
+    echo 'here=${0%/*}'
+    echo "exec \"\$here/$loader\" --library-path \"\$here/${loader%/*}\" \"\$here/usr/bin/qemu-system-x86_64\" \\"
+    echo '  -L "$here/usr/share/qemu" -L "$here/usr/share/seabios" "$@"'
+  } > qemu/qemu-system-x86_64 || exit
+  chmod 755 qemu/qemu-system-x86_64 && qemu/qemu-system-x86_64 --version && touch qemu/ready
+)
+
 [ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|peers ..." >&2; exit 2; }
 for group in "$@"; do packages "$group" >/dev/null; done
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
@@ -109,6 +163,6 @@ for group in "$@"; do
   install_group "$group"
   case $group in
     build) need_cargo ;;
-    test) guest_kernel ;;
+    test) guest_kernel; new_qemu ;;
   esac
 done
