@@ -20,6 +20,7 @@ mod batch;
 mod check;
 mod checksum;
 mod counters;
+mod device;
 mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -35,6 +36,7 @@ mod tests;
 pub use batch::{Batch, FrameView, Verdict};
 pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
+pub use device::{Access, Device};
 pub use flow::flow_hash;
 pub use headers::{Headers, Network};
 pub use mac::{Mac, ParseMacError};

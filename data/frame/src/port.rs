@@ -2,8 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{Batch, Counters, FrameView, Offloads, Reason};
+use crate::{Batch, Counters, Device, FrameView, Offloads, Reason};
 
 /// Who receives the frames that a port lends.
 pub trait Sink {
@@ -64,6 +65,17 @@ pub trait Port: Send + Sync {
     /// Changes whenever [`Port::doorbells`] does.
     fn doorbells_version(&self) -> u64 {
         0
+    }
+
+    /// How long its worker may sleep while this port is armed, if some of its doorbells are words in
+    /// shared memory, which wake nobody: the port is looked at once in this time.
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What an emulated NIC counts beside frames. Control path.
+    fn device(&self) -> Option<Device> {
+        None
     }
 
     /// A doorbell of this port ended a worker's sleep. For ports whose doorbells count themselves

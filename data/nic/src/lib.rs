@@ -1,6 +1,7 @@
 //! NIC models as pure state machines.
 //!
 //! - [`virtio`]: the device side of split virtqueues, and virtio-net's data path on it.
+//! - [`e1000`]: Intel's 82540EM, registers to rings.
 //!
 //! # Contract
 //!
@@ -12,6 +13,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod virtio;

@@ -1,0 +1,28 @@
+//! What an emulated NIC counts beside frames: how often its registers are touched, and what became of its interrupts.
+
+/// Reads and writes of one register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The datasheet's name.
+    pub register: &'static str,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+/// Counts of an emulated NIC since its port was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Registers that were touched, in the order of their addresses. Stores to registers in shared pages are
+    /// seen only when the device looks, and not counted here.
+    pub registers: Vec<Access>,
+    /// Times an enabled cause appeared while none was pending: what an unmoderated device would interrupt for.
+    pub raised: u64,
+    /// Of these, those that moderation held back for a while.
+    pub held: u64,
+    /// Interrupts delivered to the guest.
+    pub delivered: u64,
+    /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them but never cleared.
+    pub statistics: Vec<(&'static str, u64)>,
+}
