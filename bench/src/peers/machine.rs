@@ -26,6 +26,11 @@ pub struct Machine {
 impl Machine {
     /// Asks the system; what it does not tell is `unknown`.
     pub fn read(args: &Args) -> Self {
+        Self { versions: versions(args), ..Self::plain() }
+    }
+
+    /// As [`Machine::read`], without peers.
+    pub fn plain() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model =
@@ -34,7 +39,7 @@ impl Machine {
             cpu: model.map_or_else(unknown, |(_, name)| name.trim().to_owned()),
             cores: cores(),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            versions: versions(args),
+            versions: Vec::new(),
             commit: commit(),
         }
     }
