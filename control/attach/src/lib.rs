@@ -10,8 +10,16 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod bytes;
+mod complain;
+mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod memory;
+mod socket;
+mod stream;
 #[allow(unsafe_code)]
 mod sys;
+mod thread;
 pub mod vhost_user;
+mod waker;

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use vmlan_nic::virtio::Inflight;
 use vmlan_ram::{Map, Region, Window};
 
-use super::memory::{self, map_file};
 use super::wire::InflightDesc;
+use crate::memory::{self, map_file};
 use crate::sys;
 
 /// `QueueRegionSplit`: features, version, desc_num, last_batch_head, used_idx; then 16 bytes for each descriptor.

@@ -12,17 +12,12 @@
 //! the port waits for the next. Rings start where the used index stands in guest memory: a guest goes on after a
 //! restart of this process without noticing more than lost frames.
 
-mod complain;
-mod eventfd;
 mod inflight;
-mod memory;
 mod names;
 mod port;
 mod ring;
 mod serve;
 mod session;
-mod socket;
-mod stream;
 #[cfg(test)]
 mod tests;
 pub mod wire;
@@ -33,15 +28,17 @@ use std::sync::Arc;
 
 use vmlan_frame::{Mac, Port};
 
+pub use crate::socket::Error as SocketError;
+use crate::socket::Place;
+
 pub use port::VhostUserPort;
 pub use serve::VhostUser;
 pub use session::{FEATURES, Outcome, Refusal, Session};
-pub use socket::Error as SocketError;
 
 /// What the fuzz target needs beyond the public parts.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzzing {
-    pub(crate) use super::port::Waker;
+    pub(crate) use crate::waker::Waker;
 }
 
 /// Queue pairs a port can be configured for.
@@ -69,6 +66,10 @@ pub struct Config {
 }
 
 impl Config {
+    fn place(&self) -> Place<'_> {
+        Place { path: &self.path, mode: self.mode, group: self.group.as_deref() }
+    }
+
     /// What log lines call the port.
     fn who(&self) -> String {
         match &self.name {

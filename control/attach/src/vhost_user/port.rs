@@ -1,9 +1,7 @@
 //! The port: two locked sides, and the few words that workers read without a lock.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -11,58 +9,14 @@ use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink};
 use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
 use vmlan_ram::{Map, Slice};
 
-use super::eventfd::{self, Call};
-use crate::sys;
+use crate::eventfd::{self, Call};
+use crate::waker::Waker;
 
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
 const MAX_RARP: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Wakes the attach thread: to stop, or to look at what a worker found.
-#[derive(Debug)]
-pub struct Waker {
-    fd: File,
-    stop: AtomicBool,
-}
-
-impl Waker {
-    /// A new one.
-    ///
-    /// # Errors
-    /// That of `eventfd`.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { fd: sys::eventfd()?.into(), stop: AtomicBool::new(false) })
-    }
-
-    /// The descriptor to poll. Nobody else has it, so a write to it cannot hang.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Wakes the thread.
-    pub fn wake(&self) {
-        let _ = (&self.fd).write(&1u64.to_ne_bytes());
-    }
-
-    /// Tells the thread to end; the descriptor stays readable from now on.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Takes a wake-up; true if the thread is to end.
-    #[must_use]
-    pub fn is_stopped(&self) -> bool {
-        if self.stop.load(Ordering::Acquire) {
-            return true;
-        }
-        let _ = (&self.fd).read(&mut [0; 8]);
-        self.stop.load(Ordering::Acquire)
-    }
 }
 
 /// One side: a NIC's queues, the map they work on, the interrupts they raise.

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use vmlan_nic::virtio::{Fault, Inflight, Net, Rings, Side as Kind};
 use vmlan_ram::Map;
 
-use super::eventfd::{self, Call};
 use super::inflight::{self, InflightRegion};
 use super::port::{Bell, Both, VhostUserPort};
 use super::wire::RingAddr;
+use crate::eventfd::{self, Call};
 
 /// Why a ring was not set up as asked.
 #[derive(Debug, thiserror::Error)]

@@ -4,44 +4,30 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use vmlan_frame::Port;
 
-use super::complain::{Complaints, chain};
-use super::port::{Trouble, VhostUserPort, Waker};
+use super::port::{Trouble, VhostUserPort};
 use super::session::Session;
-use super::socket::{Listener, dial};
-use super::stream::{Error as StreamError, Stream};
-use super::wire::Message;
+use super::wire::{Frames, Message};
 use super::{Config, Error};
+use crate::complain::{Complaints, chain, is_due};
+use crate::socket::{Listener, dial};
+use crate::stream::{Error as StreamError, Stream};
 use crate::sys::{self, Wait};
+use crate::thread::{ACCEPT_PAUSE, PENALTY, PortThread};
+use crate::waker::Waker;
 
-/// The thread keeps little on its stack; a hundred ports should not cost much.
-const STACK: usize = 256 << 10;
 /// First and longest pause between two attempts to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-/// Pause after a front end that parked a worker in a write. Each time costs all ports of that worker up to 50 ms, the
-/// watchdog's patience: so it must not be had often.
-const PENALTY: Duration = Duration::from_secs(3);
-
-/// Time between two log lines about connections that ended, and between two about drivers that are ready.
-const QUIET: Duration = Duration::from_secs(1);
-
-/// Longest wait for the thread to end.
-const CLOSE: Duration = Duration::from_secs(2);
-
 type Changed = Arc<dyn Fn() + Send + Sync>;
 type Details = Vec<(&'static str, String)>;
 
 /// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
 pub struct VhostUser {
     port: Arc<VhostUserPort>,
-    waker: Arc<Waker>,
-    thread: Option<JoinHandle<()>>,
+    thread: PortThread,
     details: Arc<Mutex<Details>>,
     config: Config,
 }
@@ -54,7 +40,7 @@ impl VhostUser {
         let door = if config.connect {
             Door::Connect(config.path.clone(), RETRY.0)
         } else {
-            Door::Listen(Listener::new(&config)?)
+            Door::Listen(Listener::new(config.place())?)
         };
         let server = Server {
             door,
@@ -71,9 +57,8 @@ impl VhostUser {
             welcome: None,
             welcomed: false,
         };
-        let builder = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK);
-        let thread = builder.spawn(move || server.run()).map_err(Error::Thread)?;
-        Ok(Self { port, waker, thread: Some(thread), details, config })
+        let thread = PortThread::spawn("vhost-user", waker, move || server.run());
+        Ok(Self { port, thread: thread.map_err(Error::Thread)?, details, config })
     }
 
     /// The port with its own type.
@@ -101,17 +86,7 @@ impl VhostUser {
     /// A front end that keeps the thread in a write to an interrupt (see `eventfd`) costs a thread that sleeps, and
     /// not whoever calls this.
     pub fn close(&mut self) {
-        self.waker.stop();
-        let Some(thread) = self.thread.take() else { return };
-        let end = Instant::now() + CLOSE;
-        while !thread.is_finished() && Instant::now() < end {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        if thread.is_finished() {
-            let _ = thread.join();
-        } else {
-            log::error!("{}: its thread hangs and is left behind", self.config.who());
-        }
+        self.thread.close(&self.config.who());
     }
 }
 
@@ -132,7 +107,7 @@ struct Server {
     door: Door,
     /// No new connection is looked for before this time.
     pause: Option<Instant>,
-    served: Option<(Stream, Session)>,
+    served: Option<(Stream<Frames>, Session)>,
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
     queues: u16,
@@ -264,7 +239,7 @@ impl Server {
     /// Serves the messages that are there, a bounded number: the waker and the listener want attention too.
     fn listen_to(&mut self, said: bool) {
         let now = Instant::now();
-        let due = |(stream, _): &(Stream, Session)| {
+        let due = |(stream, _): &(Stream<Frames>, Session)| {
             said || stream.time_left(now).is_some_and(|left| left.is_zero())
         };
         if !self.served.as_ref().is_some_and(due) {
@@ -274,7 +249,10 @@ impl Server {
             let Some((stream, _)) = &mut self.served else { return };
             match stream.read(now) {
                 Ok(None) => break,
-                Ok(Some(message)) => self.serve(message),
+                Ok(Some(message)) => {
+                    let message = message.into();
+                    self.serve(message);
+                }
                 Err(e) => return self.lost(&e),
             }
         }
@@ -309,15 +287,11 @@ impl Server {
 
     /// The connection failed, or ended.
     fn lost(&mut self, error: &StreamError) {
-        match error {
-            StreamError::Closed => self.goodbye(error),
-            StreamError::Stopping => {}
-            StreamError::Io(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
-            StreamError::Io(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
-            _ => {
-                self.port.counters().faults.add_shared(1);
-                self.complain(&chain(error));
-            }
+        if matches!(error, StreamError::Closed) {
+            self.goodbye(error);
+        } else if !error.is_goodbye() {
+            self.port.counters().faults.add_shared(1);
+            self.complain(&chain(error));
         }
         self.hang_up();
     }
@@ -372,16 +346,6 @@ impl Server {
         }
         *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
     }
-}
-
-/// A line may be logged, for the last one is long ago. Then this is the last one.
-fn is_due(last: &mut Option<Instant>) -> bool {
-    let now = Instant::now();
-    let due = last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET);
-    if due {
-        *last = Some(now);
-    }
-    due
 }
 
 /// The pause to make now; the next is twice as long, up to a bound.

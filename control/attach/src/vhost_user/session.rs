@@ -8,15 +8,15 @@ use vmlan_frame::{Counters, Mac, Port};
 use vmlan_nic::virtio::feature;
 use vmlan_ram::Map;
 
-use super::eventfd;
 use super::inflight::{self, InflightRegion};
-use super::memory::{self, Memory};
 use super::names;
 use super::port::VhostUserPort;
 use super::ring::{self, Context, RingTable};
 use super::wire::{
     Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, RingAddr, protocol,
 };
+use crate::eventfd;
+use crate::memory::{self, Memory};
 
 /// Feature bits of vhost itself.
 const F_LOG_ALL: u64 = 1 << 26;

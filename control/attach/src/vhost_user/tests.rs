@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::complain::Complaints;
-use super::eventfd::Call;
 use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
+use crate::complain::Complaints;
+use crate::eventfd::Call;
 use crate::sys;
 use vmlan_nic::Interrupt;
 
@@ -121,9 +121,9 @@ fn looking_at_a_doorbells_count_changes_nothing() {
     use std::os::fd::AsFd;
     let fd = sys::eventfd().unwrap();
     let mut file = std::fs::File::from(fd.try_clone().unwrap());
-    assert_eq!(super::eventfd::count(fd.as_fd()), 0);
+    assert_eq!(crate::eventfd::count(fd.as_fd()), 0);
     (0..17).for_each(|_| file.write_all(&1u64.to_ne_bytes()).unwrap());
-    assert_eq!((super::eventfd::count(fd.as_fd()), super::eventfd::count(fd.as_fd())), (17, 17));
+    assert_eq!((crate::eventfd::count(fd.as_fd()), crate::eventfd::count(fd.as_fd())), (17, 17));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn the_map_before_is_unmapped_without_the_locks() {
     let file = sys::sealed_memfd(c"t", 4096).unwrap();
     let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4096).unwrap());
     let region = Region::new(0, 4096, 0, 0, Arc::clone(&mapping)).unwrap();
-    let port = super::VhostUserPort::new(Arc::new(super::port::Waker::new().unwrap()));
+    let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap()));
     let map = Arc::new(Map::new(vec![region], None).unwrap());
     let _ = port.both().set_map(&map);
     drop(map);

@@ -7,6 +7,11 @@
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
+pub use crate::bytes::Body;
+pub use crate::memory::RegionDesc;
+pub use crate::stream::Malformed;
+use crate::stream::{self, Framing};
+
 /// Bytes of a header: request, flags, size.
 pub const HEADER: usize = 12;
 /// Longest body taken. The longest valid one (SET_MEM_TABLE with 8 regions) has 264 bytes.
@@ -139,17 +144,6 @@ impl Request {
     }
 }
 
-/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// Another version of the protocol, or a reply where a request belongs.
-    #[error("flags {0:#x} are not those of a request of version 1")]
-    Flags(u32),
-    /// The body does not fit.
-    #[error("a body of {0} bytes is longer than any request's")]
-    Oversize(u32),
-}
-
 /// A checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -192,6 +186,28 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
+impl From<stream::Message<'_, Header>> for Message {
+    fn from(message: stream::Message<'_, Header>) -> Self {
+        Self { header: message.header, body: message.body.to_vec(), fds: message.fds }
+    }
+}
+
+/// How the messages are cut. One at a time: there is no hurry.
+#[derive(Debug)]
+pub struct Frames;
+
+impl Framing for Frames {
+    type Header = Header;
+    const HEADER: usize = HEADER;
+    const BUFFER: usize = HEADER + MAX_BODY;
+    const AHEAD: bool = false;
+
+    fn parse(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
+        let header = Header::parse(bytes.first_chunk().unwrap_or(&[0; HEADER]))?;
+        Ok((header, header.size))
+    }
+}
+
 /// What goes back.
 #[derive(Debug, Default)]
 pub struct Reply {
@@ -219,53 +235,6 @@ impl Reply {
         bytes.extend(&self.body);
         bytes
     }
-}
-
-/// A body, read by offset. What lies outside reads as 0: lengths were checked before.
-#[derive(Clone, Copy)]
-pub struct Body<'a>(pub &'a [u8]);
-
-impl Body<'_> {
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        self.0.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N])
-    }
-
-    /// 16 bits.
-    #[must_use]
-    pub fn u16(&self, at: usize) -> u16 {
-        u16::from_ne_bytes(self.array(at))
-    }
-
-    /// 32 bits.
-    #[must_use]
-    pub fn u32(&self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.array(at))
-    }
-
-    /// 64 bits.
-    #[must_use]
-    pub fn u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.array(at))
-    }
-
-    /// Six bytes as they are.
-    #[must_use]
-    pub fn mac(&self, at: usize) -> [u8; 6] {
-        self.array(at)
-    }
-}
-
-/// "Memory region description": where a run of guest memory is for the guest, for the VMM, and in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionDesc {
-    /// Guest-physical address.
-    pub gpa: u64,
-    /// Bytes.
-    pub size: u64,
-    /// The VMM's address.
-    pub uva: u64,
-    /// Offset in the file.
-    pub offset: u64,
 }
 
 impl RegionDesc {

@@ -8,7 +8,6 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Config;
 use crate::sys;
 
 /// Connections that may wait. Only one is served; the others are told so by being closed.
@@ -16,6 +15,17 @@ const BACKLOG: i32 = 8;
 
 /// Permission bits when only a group was asked for: its members may connect.
 const GROUP_MODE: u32 = 0o660;
+
+/// Where a socket is to be, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'c> {
+    /// Its file.
+    pub path: &'c Path,
+    /// Permission bits. Default: what the umask leaves, or 0660 with a group.
+    pub mode: Option<u32>,
+    /// Its group, by name or number.
+    pub group: Option<&'c str>,
+}
 
 /// Why there is no socket to listen on.
 #[derive(Debug, thiserror::Error)]
@@ -93,22 +103,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `config.path`. The file appears whole: with its permissions set and somebody listening.
+    /// Listens at `place`. The file appears whole: with its permissions set and somebody listening.
     ///
     /// # Errors
     /// [`Error`], naming the path.
-    pub fn new(config: &Config) -> Result<Self, Error> {
-        let path = &config.path;
+    pub fn new(place: Place<'_>) -> Result<Self, Error> {
+        let path = place.path;
         sys::check_path(path).map_err(failed("listen on", path))?;
         check_free(path)?;
         let temp = temp_name(path);
         let sock = sys::unix_socket().map_err(failed("make a socket for", path))?;
         bind(&sock, &temp).map_err(not_made(path))?;
-        let made = finish(&sock, &temp, config);
+        let made = finish(&sock, &temp, place);
         if made.is_err() {
             let _ = fs::remove_file(&temp);
         }
-        Ok(Self { sock: sock.into(), path: path.clone(), id: made? })
+        Ok(Self { sock: sock.into(), path: path.to_owned(), id: made? })
     }
 
     /// The next connection, if there is one.
@@ -156,23 +166,23 @@ fn check_free(path: &Path) -> Result<(), Error> {
 ///
 /// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at any moment: so
 /// permissions are given to what was looked at, by its descriptor.
-fn finish(sock: &OwnedFd, temp: &Path, config: &Config) -> Result<(u64, u64), Error> {
+fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), Error> {
     let file = sys::open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
     if !meta.file_type().is_socket() {
         return Err(Error::InTheWay(temp.to_owned()));
     }
     let made = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if let Some(group) = &config.group {
+    if let Some(group) = place.group {
         chown(&made, None, Some(group_id(group)?))
-            .map_err(failed("set the group of", &config.path))?;
+            .map_err(failed("set the group of", place.path))?;
     }
-    if let Some(mode) = config.mode.or(config.group.is_some().then_some(GROUP_MODE)) {
+    if let Some(mode) = place.mode.or(place.group.is_some().then_some(GROUP_MODE)) {
         let mode = fs::Permissions::from_mode(mode & 0o777);
-        fs::set_permissions(&made, mode).map_err(failed("set the mode of", &config.path))?;
+        fs::set_permissions(&made, mode).map_err(failed("set the mode of", place.path))?;
     }
-    sys::listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", &config.path))?;
-    fs::rename(temp, &config.path).map_err(failed("make the socket", &config.path))?;
+    sys::listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", place.path))?;
+    fs::rename(temp, place.path).map_err(failed("make the socket", place.path))?;
     Ok((meta.dev(), meta.ino()))
 }
 
@@ -225,8 +235,9 @@ mod tests {
     fn a_missing_directory_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let none = dir.path().join("none");
-        let config = Config { path: none.join("s"), ..Config::default() };
-        let error = Listener::new(&config).unwrap_err().to_string();
+        let path = none.join("s");
+        let error =
+            Listener::new(Place { path: &path, mode: None, group: None }).unwrap_err().to_string();
         let said = format!("make its directory `{}` first", none.display());
         assert!(error.contains(&said), "{error}");
         assert_eq!(parent(Path::new("s")), Path::new("."));
@@ -243,8 +254,8 @@ mod tests {
         // What the directory's owner does meanwhile.
         fs::remove_file(&temp).unwrap();
         std::os::unix::fs::symlink(&victim, &temp).unwrap();
-        let config = Config { path, mode: Some(0o666), ..Config::default() };
-        let done = finish(&sock, &temp, &config);
+        let place = Place { path: &path, mode: Some(0o666), group: None };
+        let done = finish(&sock, &temp, place);
         assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(done, Err(Error::InTheWay(_))), "{done:?}");
     }

@@ -67,3 +67,16 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// Time between two lines of a kind that a peer can bring about as often as it likes.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A line may be logged, for the last one is long ago. Then this is the last one.
+pub fn is_due(last: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET);
+    if due {
+        *last = Some(now);
+    }
+    due
+}

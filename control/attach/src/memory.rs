@@ -1,4 +1,4 @@
-//! The memory table: regions that the front end describes, turned into [`Map`]s.
+//! A VM's memory: regions that its VMM describes, turned into [`Map`]s.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use vmlan_ram::{DirtyLog, Map, Mapping, Region};
 
-use super::wire::RegionDesc;
 use crate::sys;
 
 /// The page size that every file system can map at.
@@ -19,6 +18,19 @@ const MAX_LOG: u64 = 256 << 20;
 
 /// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are shared by all.
 const MAX_BYTES: u64 = 8 << 40;
+
+/// Where a run of guest memory is for the guest, for the VMM, and in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionDesc {
+    /// Guest-physical address.
+    pub gpa: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The VMM's address.
+    pub uva: u64,
+    /// Offset in the file.
+    pub offset: u64,
+}
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,35 @@
+//! Integers in messages, in host order.
+
+/// A body, read by offset. What lies outside reads as 0: lengths were checked before.
+#[derive(Clone, Copy)]
+pub struct Body<'a>(pub &'a [u8]);
+
+impl Body<'_> {
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N])
+    }
+
+    /// 16 bits.
+    #[must_use]
+    pub fn u16(&self, at: usize) -> u16 {
+        u16::from_ne_bytes(self.array(at))
+    }
+
+    /// 32 bits.
+    #[must_use]
+    pub fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.array(at))
+    }
+
+    /// 64 bits.
+    #[must_use]
+    pub fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.array(at))
+    }
+
+    /// Six bytes as they are.
+    #[must_use]
+    pub fn mac(&self, at: usize) -> [u8; 6] {
+        self.array(at)
+    }
+}

@@ -1,0 +1,246 @@
+//! A connection's bytes: messages cut out of the stream, replies put into it, no wait unbounded.
+
+use std::fmt::Debug;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::sys::{self, Wait};
+
+/// How long a started message may take to arrive, and a reply to be taken. Between messages a client may be
+/// silent for as long as it likes.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Another version of the protocol, or a reply where a request belongs.
+    #[error("flags {0:#x} are not those of a request")]
+    Flags(u32),
+    /// The body does not fit.
+    #[error("a message of {0} bytes is longer than any request")]
+    Oversize(u32),
+    /// The header counts itself, and claims to be shorter than it is.
+    #[error("a message of {0} bytes is shorter than its header")]
+    Undersize(u32),
+}
+
+/// How a protocol marks where its messages end.
+pub trait Framing {
+    /// A checked header.
+    type Header: Copy + Debug;
+    /// Bytes of a header.
+    const HEADER: usize;
+    /// Bytes that are taken up at once, at least a header and the longest body.
+    const BUFFER: usize;
+    /// Bytes behind the message that is due may be read along with it, which saves system calls. Descriptors then
+    /// belong to the last message that the read touched: the kernel ends a read behind the bytes that they came with.
+    const AHEAD: bool;
+
+    /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes that follow.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the connection cannot go on.
+    fn parse(bytes: &[u8]) -> Result<(Self::Header, usize), Malformed>;
+}
+
+/// One whole message.
+#[derive(Debug)]
+pub struct Message<'s, H> {
+    /// Its header.
+    pub header: H,
+    /// Its body.
+    pub body: &'s [u8],
+    /// What came along. Dropped, so closed, unless a handler takes it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The client hung up.
+    #[error("the front end closed the connection")]
+    Closed,
+    /// What came is no message.
+    #[error("malformed message")]
+    Malformed(#[from] Malformed),
+    /// Descriptors were lost on the way: more than any request has, or this process is at its limit.
+    #[error("a message lost descriptors: too many were sent, or this process has too many open")]
+    LostFds,
+    /// A message was begun and not finished, or a reply not taken.
+    #[error("the front end stopped in the middle of a message for {} s", DEADLINE.as_secs())]
+    Stuck,
+    /// The socket failed.
+    #[error("the socket failed")]
+    Io(#[from] io::Error),
+    /// We are being closed.
+    #[error("the port is being removed")]
+    Stopping,
+}
+
+impl Error {
+    /// The client has gone, in whatever way, without breaking a rule.
+    #[must_use]
+    pub fn is_goodbye(&self) -> bool {
+        match self {
+            Self::Closed | Self::Stopping => true,
+            Self::Io(e) => {
+                matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One connection, read without ever waiting.
+#[derive(Debug)]
+pub struct Stream<F: Framing> {
+    sock: OwnedFd,
+    buf: Box<[u8]>,
+    /// What was read and not yet given out: `buf[start..end]`.
+    start: usize,
+    end: usize,
+    header: Option<(F::Header, usize)>,
+    fds: Vec<OwnedFd>,
+    /// Where the bytes end that the descriptors came with.
+    fds_end: usize,
+    started: Option<Instant>,
+    framing: PhantomData<F>,
+}
+
+impl<F: Framing> Stream<F> {
+    /// Takes over a connected socket.
+    #[must_use]
+    pub fn new(sock: OwnedFd) -> Self {
+        Self {
+            sock,
+            buf: vec![0; F::BUFFER].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            header: None,
+            fds: Vec::new(),
+            fds_end: 0,
+            started: None,
+            framing: PhantomData,
+        }
+    }
+
+    /// The socket, to poll.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.sock.as_fd()
+    }
+
+    /// Time left for the message that has begun; `None` between messages.
+    #[must_use]
+    pub fn time_left(&self, now: Instant) -> Option<Duration> {
+        self.started.map(|t| DEADLINE.saturating_sub(now.saturating_duration_since(t)))
+    }
+
+    /// The next message, if it is there. `None`: not complete yet.
+    ///
+    /// # Errors
+    /// [`Error`]: the connection must be dropped.
+    pub fn read(&mut self, now: Instant) -> Result<Option<Message<'_, F::Header>>, Error> {
+        loop {
+            let goal = F::HEADER + self.header.map_or(0, |(_, size)| size);
+            if self.end - self.start >= goal {
+                match self.header.take() {
+                    Some((header, _)) => return Ok(Some(self.take(header, goal))),
+                    None => {
+                        let bytes = self.buf.get(self.start..self.start + F::HEADER);
+                        self.header = Some(F::parse(bytes.unwrap_or_default())?);
+                    }
+                }
+            } else if !self.fill(goal, now)? {
+                let expired = self.time_left(now).is_some_and(|left| left.is_zero());
+                return if expired { Err(Error::Stuck) } else { Ok(None) };
+            }
+        }
+    }
+
+    /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past `goal` while there are
+    /// descriptors for the message that is due: the next one's must not be taken for its own.
+    fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, Error> {
+        if self.start > 0 {
+            self.buf.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let ahead = F::AHEAD && self.fds.is_empty();
+        let limit = if ahead { self.buf.len() } else { goal };
+        let free = self.buf.get_mut(self.end..limit).unwrap_or_default();
+        let had = self.fds.len();
+        let got = match sys::recv(self.sock.as_fd(), free, &mut self.fds) {
+            Ok(got) => got,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            Err(e) => return Err(e.into()),
+        };
+        if got.truncated || self.fds.len() > sys::MAX_FDS {
+            return Err(Error::LostFds);
+        }
+        if got.bytes == 0 {
+            return Err(Error::Closed);
+        }
+        self.end += got.bytes;
+        if self.fds.len() > had {
+            self.fds_end = self.end;
+        }
+        self.started.get_or_insert(now);
+        Ok(true)
+    }
+
+    fn take(&mut self, header: F::Header, size: usize) -> Message<'_, F::Header> {
+        let (start, end) = (self.start, self.start + size);
+        let ours = !self.fds.is_empty() && self.fds_end <= end;
+        let fds = if ours { std::mem::take(&mut self.fds) } else { Vec::new() };
+        self.start = end;
+        if end == self.end {
+            (self.start, self.end) = (0, 0);
+            self.started = None;
+        }
+        let body = self.buf.get(start + F::HEADER..end).unwrap_or_default();
+        Message { header, body, fds }
+    }
+
+    /// Sends `bytes`, and `fd` with the first of them. Waits for a slow reader at most [`DEADLINE`], and no longer
+    /// than until `stop` becomes readable.
+    ///
+    /// # Errors
+    /// [`Error`]: the connection must be dropped.
+    pub fn write(
+        &self,
+        mut bytes: &[u8],
+        mut fd: Option<BorrowedFd<'_>>,
+        stop: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let mut end = None;
+        while !bytes.is_empty() {
+            match sys::send(self.sock.as_fd(), bytes, fd) {
+                Ok(n) => {
+                    bytes = bytes.get(n..).unwrap_or_default();
+                    fd = None;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
+                    self.wait_room(end, stop)?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_room(&self, end: Instant, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Stuck);
+        }
+        let wait = [Some((stop, Wait::Read)), Some((self.sock.as_fd(), Wait::Write))];
+        let [stopping, _] = sys::poll(wait, Some(left))?;
+        if stopping { Err(Error::Stopping) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,59 @@
+//! The thread of one port.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::waker::Waker;
+
+/// The thread keeps little on its stack; a hundred ports should not cost much.
+const STACK: usize = 256 << 10;
+/// Longest wait for the thread to end.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// Pause after a client that parked a worker in a write. Each time costs all ports of that worker up to 50 ms, the
+/// watchdog's patience: so it must not be had often.
+pub const PENALTY: Duration = Duration::from_secs(3);
+
+/// A thread that ends when its waker says so.
+#[derive(Debug)]
+pub struct PortThread {
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PortThread {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn spawn(
+        name: &str,
+        waker: Arc<Waker>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        Ok(Self { waker, thread: Some(builder.spawn(run)?) })
+    }
+
+    /// Ends it, for the port that log lines call `who`.
+    ///
+    /// A client that keeps the thread in a write to an interrupt (see `eventfd`) costs a thread that sleeps, and not
+    /// whoever calls this.
+    pub fn close(&mut self, who: &str) {
+        self.waker.stop();
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + CLOSE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        } else {
+            log::error!("{who}: its thread hangs and is left behind");
+        }
+    }
+}
