@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use vmlan_frame::Mac;
 
@@ -28,6 +29,8 @@ const INTERFACE_NAME: usize = 15;
 pub enum Kind {
     /// A VM's virtio-net NIC over a vhost-user socket.
     VhostUser,
+    /// A VM's emulated NIC over a vfio-user socket.
+    VfioUser,
     /// A TAP device of this host.
     Tap,
     /// QEMU's `-netdev stream` framing over a UNIX socket.
@@ -56,15 +59,20 @@ const CONNECT: Key =
 const MODE: Key = key("mode", Takes::Mode, "permission bits of the socket file, e.g. 0660");
 const GROUP: Key = key("group", Takes::Text, "group that owns the socket file");
 
+/// How long a worker may sleep without a look at doorbells that wake nobody.
+const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
+
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::VhostUser, Self::Tap, Self::Stream, Self::Pcap];
+    pub const ALL: [Self; 5] =
+        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap];
 
     /// Its word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::VhostUser => "vhost-user",
+            Self::VfioUser => "vfio-user",
             Self::Tap => "tap",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
@@ -75,7 +83,7 @@ impl Kind {
     #[must_use]
     pub const fn place(self) -> &'static str {
         match self {
-            Self::VhostUser | Self::Stream => "the path of a UNIX socket",
+            Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
             Self::Tap => "the name of a network interface (1 to 15 characters)",
             Self::Pcap => "the path of a file",
         }
@@ -91,6 +99,24 @@ impl Kind {
             key("queues", Takes::Number(1, 64), "queue pairs offered"),
             key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
             key("mtu", Takes::Number(68, 9216), "MTU told to the guest"),
+        ];
+        const VFIO_USER: &[Key] = &[
+            key("model", Takes::Word(&["e1000"]), "the NIC that the guest sees (default e1000)"),
+            key(
+                "doorbell",
+                Takes::Word(&["trapped", "mapped"]),
+                "how the guest rings: writes that exit (default), or plain stores to shared pages",
+            ),
+            key("poll_idle", POLL_IDLE, "a look at mapped doorbells while asleep (default 1ms)"),
+            key(
+                "irq_rate_max",
+                Takes::Number(0, 1_000_000),
+                "interrupts a second at most, whatever the guest asks for (default 0: no limit)",
+            ),
+            key("mac", Takes::Mac, "MAC address in its EEPROM (default: made of the port's name)"),
+            key("link", Takes::Word(&["up", "down"]), "the NIC's cable (default up)"),
+            MODE,
+            GROUP,
         ];
         const TAP: &[Key] = &[
             key("queues", Takes::Number(1, 256), "queues of the device"),
@@ -108,13 +134,23 @@ impl Kind {
         ];
         match self {
             Self::VhostUser => VHOST_USER,
+            Self::VfioUser => VFIO_USER,
             Self::Tap => TAP,
             Self::Stream => STREAM,
             Self::Pcap => PCAP,
         }
     }
 
-    fn names() -> [&'static str; 4] {
+    /// Keys that are changed without closing the port: they concern its socket file, its link, or only vm-args.
+    #[must_use]
+    pub const fn live_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::VfioUser => &["mode", "link"],
+            Self::VhostUser | Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac"],
+        }
+    }
+
+    fn names() -> [&'static str; 5] {
         Self::ALL.map(Self::name)
     }
 
@@ -184,7 +220,7 @@ impl Address {
             return Err(fail(kind.place()));
         }
         match kind {
-            Kind::VhostUser | Kind::Stream if place.len() > SOCKET_PATH => {
+            Kind::VhostUser | Kind::VfioUser | Kind::Stream if place.len() > SOCKET_PATH => {
                 return Err(fail("a shorter path (at most 107 bytes)"));
             }
             Kind::Tap if !is_interface_name(place) => return Err(fail(kind.place())),
@@ -300,6 +336,24 @@ impl Address {
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.values.get(key)? {
             Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The value of a key that takes one of a few words.
+    #[must_use]
+    pub fn word(&self, key: &str) -> Option<&'static str> {
+        match self.values.get(key)? {
+            Value::Word(word) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// The value of a key that takes a time.
+    #[must_use]
+    pub fn time(&self, key: &str) -> Option<Duration> {
+        match self.values.get(key)? {
+            Value::Time(time) => Some(*time),
             _ => None,
         }
     }

@@ -172,8 +172,11 @@ enum PortCommand {
         /// Its name
         name: String,
     },
-    /// Change keys of a port's address; all but `mode` and `mac` close the port and open it again
-    #[command(after_help = "Example:\n  vmlan port set vm3 queues=4 mtu=9000")]
+    /// Change keys of a port's address; all but `mode`, `mac` and (vfio-user) `link` close the port
+    /// and open it again
+    #[command(
+        after_help = "Example:\n  vmlan port set vm3 queues=4 mtu=9000\n  vmlan port set vm2 link=down"
+    )]
     Set {
         /// Its name
         name: String,
@@ -222,7 +225,7 @@ fn switch_help() -> String {
     for kind in Kind::ALL {
         text += &format!("  {kind}: {}\n", kind.place());
         for key in kind.keys() {
-            text += &format!("      {:8} {}\n", key.name, key.help);
+            text += &format!("      {:12} {}\n", key.name, key.help);
         }
     }
     text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";

@@ -18,10 +18,7 @@ use crate::worker::Workers;
 
 mod open;
 mod socket;
-use open::{Changed, Opened};
-
-/// Keys that are changed without closing the port: they concern its socket file, or only vm-args.
-const LIVE_KEYS: [&str; 2] = ["mode", "mac"];
+use open::{Changed, Opened, is_link_up};
 
 struct Entry {
     name: PortName,
@@ -148,7 +145,7 @@ impl Ports {
         log::info!("port {}: closed", entry.name);
     }
 
-    /// Changes keys of a port's address. Those in [`LIVE_KEYS`] at once; for others the port is closed and
+    /// Changes keys of a port's address. Those in [`crate::address::Kind::live_keys`] at once; for others the port is closed and
     /// opened again, which a VM sees as its link going down and up.
     ///
     /// # Errors
@@ -166,7 +163,7 @@ impl Ports {
         if new.ports() != old.ports() {
             self.check_watched(&NamedAddress { name: name.clone(), address: new.clone() })?;
         }
-        if new.differs_only_in(&old, &LIVE_KEYS) {
+        if new.differs_only_in(&old, new.kind().live_keys()) {
             self.set_live(index, new)?;
         } else if new != old {
             self.reopen(index, old, new)?;
@@ -181,6 +178,7 @@ impl Ports {
         if new.number("mode") != entry.address.number("mode") {
             socket::set_mode(&new).map_err(fail)?;
         }
+        entry.opened.set_link(is_link_up(&new));
         entry.address = new;
         Ok(())
     }
@@ -246,8 +244,7 @@ impl Ports {
     pub fn stats(&self) -> Stats {
         let read = |e: &Entry| {
             let kind = e.address.kind().name();
-            e.opened.port().count_doorbells();
-            PortStats::read(e.name.as_str(), kind, e.is_up(), e.opened.port().counters())
+            PortStats::read(e.name.as_str(), kind, e.is_up(), &*e.opened.port())
         };
         Stats { ports: self.entries.iter().map(read).collect() }
     }

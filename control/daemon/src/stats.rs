@@ -1,12 +1,15 @@
 //! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON, as a table and for Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use vmlan_frame::{Counters, Snapshot};
+use vmlan_frame::{Counters, Port, Snapshot};
 
+mod device;
+mod prometheus;
 mod table;
+pub use device::{Accesses, DeviceStats, Ratios};
+pub use prometheus::prometheus;
 pub(crate) use table::{columns, count, si, to_f64};
 pub use table::{rates, table};
 
@@ -38,6 +41,9 @@ pub struct PortStats {
     pub up: bool,
     /// Times the guest or its VMM broke the protocol.
     pub faults: u64,
+    /// Of an emulated NIC only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceStats>,
 }
 
 /// One direction.
@@ -58,9 +64,17 @@ impl From<Snapshot> for Flow {
 }
 
 impl PortStats {
-    /// Reads `counters`.
+    /// Reads the counters of `port`.
     #[must_use]
-    pub fn read(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
+    pub fn read(name: &str, kind: &str, up: bool, port: &dyn Port) -> Self {
+        port.count_doorbells();
+        let mut stats = Self::of(name, kind, up, port.counters());
+        let new = |d| DeviceStats::new(d, stats.frames(), stats.doorbells);
+        stats.device = port.device().map(new);
+        stats
+    }
+
+    fn of(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
         let (input, output) = counters.snapshot();
         Self {
             name: name.into(),
@@ -72,7 +86,14 @@ impl PortStats {
             interrupts: output.notifications + counters.tx_interrupts.get(),
             up,
             faults: counters.faults.get(),
+            device: None,
         }
+    }
+
+    /// Frames of both directions.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.r#in.frames + self.out.frames
     }
 
     /// Frames dropped for whatever reason.
@@ -80,46 +101,6 @@ impl PortStats {
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
     }
-}
-
-/// In the text format of Prometheus (exposition format 0.0.4).
-#[must_use]
-pub fn prometheus(stats: &Stats) -> String {
-    type Row = (&'static str, &'static str, &'static str, fn(&PortStats) -> u64);
-    const ROWS: &[Row] = &[
-        ("vmlan_port_in_frames_total", "counter", "Frames from the port", |p| p.r#in.frames),
-        ("vmlan_port_in_bytes_total", "counter", "Bytes from the port", |p| p.r#in.bytes),
-        ("vmlan_port_in_batches_total", "counter", "Batches from the port", |p| p.r#in.batches),
-        ("vmlan_port_out_frames_total", "counter", "Frames to the port", |p| p.out.frames),
-        ("vmlan_port_out_bytes_total", "counter", "Bytes to the port", |p| p.out.bytes),
-        ("vmlan_port_out_batches_total", "counter", "Batches to the port", |p| p.out.batches),
-        ("vmlan_port_doorbells_total", "counter", "Times the guest rang", |p| p.doorbells),
-        ("vmlan_port_interrupts_total", "counter", "Interrupts raised", |p| p.interrupts),
-        ("vmlan_port_faults_total", "counter", "Protocol violations", |p| p.faults),
-        ("vmlan_port_up", "gauge", "1 if connected and ready", |p| u64::from(p.up)),
-    ];
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    for (metric, kind, help, value) in ROWS {
-        let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
-        for p in &stats.ports {
-            // Names of ports and kinds hold no character that needs escaping (see PortName).
-            let _ =
-                writeln!(text, "{metric}{{port=\"{}\",kind=\"{}\"}} {}", p.name, p.kind, value(p));
-        }
-    }
-    let drops = "vmlan_port_drops_total";
-    let _ = writeln!(text, "# HELP {drops} Frames dropped\n# TYPE {drops} counter");
-    for p in &stats.ports {
-        for (reason, n) in &p.drops {
-            let _ = writeln!(
-                text,
-                "{drops}{{port=\"{}\",kind=\"{}\",reason=\"{reason}\"}} {n}",
-                p.name, p.kind
-            );
-        }
-    }
-    text
 }
 
 #[cfg(test)]

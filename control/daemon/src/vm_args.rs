@@ -5,13 +5,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use vmlan_frame::Mac;
 
 use crate::address::{Address, Kind, PortName};
 use crate::words::hint;
 
+mod mac;
+mod text;
 mod version;
+pub use mac::{mac_of, nic_mac_of};
+use text::{commas, libvirt_commandline, shell, words, xml};
 pub use version::QemuVersion;
+
+/// In libvirt's domain: memory that another process may map.
+const LIBVIRT_MEMORY: &str = "<!-- in <domain> -->\n<memoryBacking>\n  <source type='memfd'/>\n  \
+    <access mode='shared'/>\n</memoryBacking>\n";
 
 /// Descriptors of a ring. QEMU takes 1,024 in both directions only with vhost-user; more descriptors
 /// mean longer batches.
@@ -85,6 +94,14 @@ impl VmArgs {
         self
     }
 
+    /// As words for `qemu $(vmlan vm-args vm1)`: a shell splits them at white space and keeps quotes as they are.
+    #[must_use]
+    pub fn substituted(&self) -> Option<String> {
+        let plain = |w: &String| !w.contains(|c: char| c.is_whitespace() || "*?[\\".contains(c));
+        let usable = !self.args.is_empty() && self.args.iter().all(plain);
+        usable.then(|| self.args.join(" ") + "\n")
+    }
+
     /// What a user of this QEMU should know.
     #[must_use]
     pub fn note(&self, qemu: QemuVersion) -> Option<String> {
@@ -102,7 +119,9 @@ impl VmArgs {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum VmArgsError {
-    #[error("port {name}: a {kind} port is no VM's: ask for a vhost-user or stream port")]
+    #[error(
+        "port {name}: a {kind} port is no VM's: ask for a vhost-user, vfio-user or stream port"
+    )]
     NotForVms { name: String, kind: Kind },
     #[error("port {0}: Cloud Hypervisor has no NIC for stream ports: use a vhost-user port")]
     NoStream(String),
@@ -110,6 +129,11 @@ pub enum VmArgsError {
         "port {name}: QEMU {version} cannot do stream: use QEMU 7.2 or later, or a vhost-user port"
     )]
     OldQemu { name: String, version: QemuVersion },
+    #[error(
+        "port {name}: QEMU {version} cannot do vfio-user: use QEMU {least} or later (name yours with --qemu-version), \
+         or a stream port with -device e1000"
+    )]
+    NoVfioUser { name: String, version: QemuVersion, least: QemuVersion },
     #[error("memory={0}: write a size like 512M or 4G")]
     Memory(String),
     #[error(
@@ -165,22 +189,13 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
             Ok(done(Vec::new(), Some(libvirt_commandline(&plug.qemu_stream()?))))
         }
         (Kind::Stream, Vmm::CloudHypervisor) => Err(VmArgsError::NoStream(name.to_string())),
+        (Kind::VfioUser, Vmm::Qemu) => Ok(done(plug.qemu_vfio_user()?, None)),
+        (Kind::VfioUser, Vmm::CloudHypervisor) => Ok(done(plug.cloud_hypervisor_vfio_user(), None)),
+        (Kind::VfioUser, Vmm::Libvirt) => Ok(done(Vec::new(), Some(plug.libvirt_vfio_user()?))),
         (kind @ (Kind::Tap | Kind::Pcap), _) => {
             Err(VmArgsError::NotForVms { name: name.to_string(), kind })
         }
     }
-}
-
-/// A MAC address for a VM whose port has none: always the same for one name, different for different
-/// names. Without it every QEMU would take 52:54:00:12:34:56.
-#[must_use]
-pub fn mac_of(name: &PortName) -> Mac {
-    // FNV-1a, so that the address does not change with the Rust version.
-    let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let [a, b, c, ..] = hash.to_be_bytes();
-    Mac::new([0x52, 0x54, 0x00, a, b, c])
 }
 
 fn is_size(text: &str) -> bool {
@@ -212,20 +227,54 @@ impl Plug<'_> {
             let _ = write!(device, ",mq=on,vectors={}", 2 * queues + 2);
             let _ = write!(netdev, ",queues={queues}");
         }
+        let chardev =
+            format!("socket,id=chr-{name},path={}{}", commas(&self.path), self.reconnect());
+        let net = [("-chardev", chardev), ("-netdev", netdev), ("-device", device)];
+        [self.qemu_memory(), words(&net)].concat()
+    }
+
+    /// Memory that the switch may map.
+    fn qemu_memory(&self) -> Vec<String> {
+        let memory = &self.wanted.memory;
         words(&[
-            (
-                "-object",
-                format!("memory-backend-memfd,id=vmlan-mem,size={},share=on", self.wanted.memory),
-            ),
-            ("-m", self.wanted.memory.clone()),
+            ("-object", format!("memory-backend-memfd,id=vmlan-mem,size={memory},share=on")),
+            ("-m", memory.clone()),
             ("-machine", "memory-backend=vmlan-mem".into()),
-            (
-                "-chardev",
-                format!("socket,id=chr-{name},path={}{}", commas(&self.path), self.reconnect()),
-            ),
-            ("-netdev", netdev),
-            ("-device", device),
         ])
+    }
+
+    fn qemu_vfio_user(&self) -> Result<Vec<String>, VmArgsError> {
+        Ok([self.qemu_memory(), self.qemu_vfio_user_device()?].concat())
+    }
+
+    /// The socket is a structure, which only the JSON form of `-device` can say.
+    fn qemu_vfio_user_device(&self) -> Result<Vec<String>, VmArgsError> {
+        let (version, least) = (self.wanted.qemu, QemuVersion::VFIO_USER);
+        if version < least {
+            return Err(VmArgsError::NoVfioUser { name: self.name.to_owned(), version, least });
+        }
+        let socket = json!({ "type": "unix", "path": self.path });
+        let id = format!("net-{}", self.name);
+        let device = json!({ "driver": "vfio-user-pci", "id": id, "socket": socket });
+        Ok(words(&[("-device", device.to_string())]))
+    }
+
+    fn cloud_hypervisor_vfio_user(&self) -> Vec<String> {
+        let device = format!("socket={}", self.quoted_path());
+        words(&[self.cloud_hypervisor_memory(), ("--user-device", device)])
+    }
+
+    fn libvirt_vfio_user(&self) -> Result<String, VmArgsError> {
+        Ok(LIBVIRT_MEMORY.to_owned() + &libvirt_commandline(&self.qemu_vfio_user_device()?))
+    }
+
+    fn cloud_hypervisor_memory(&self) -> (&'static str, String) {
+        ("--memory", format!("size={},shared=on", self.wanted.memory))
+    }
+
+    /// Cloud Hypervisor keeps commas that stand in quotes.
+    fn quoted_path(&self) -> String {
+        if self.path.contains(',') { format!("\"{}\"", self.path) } else { self.path.clone() }
     }
 
     fn qemu_stream(&self) -> Result<Vec<String>, VmArgsError> {
@@ -250,15 +299,14 @@ impl Plug<'_> {
 
     fn cloud_hypervisor(&self) -> Vec<String> {
         let mode = if self.vmm_listens { "server" } else { "client" };
-        // Cloud Hypervisor counts single queues, and keeps commas that stand in quotes.
-        let path =
-            if self.path.contains(',') { format!("\"{}\"", self.path) } else { self.path.clone() };
+        // Cloud Hypervisor counts single queues.
+        let path = self.quoted_path();
         let net = format!(
             "vhost_user=true,socket={path},vhost_mode={mode},num_queues={},queue_size={RING},mac={}",
             2 * self.queues,
             self.mac
         );
-        words(&[("--memory", format!("size={},shared=on", self.wanted.memory)), ("--net", net)])
+        words(&[self.cloud_hypervisor_memory(), ("--net", net)])
     }
 
     fn libvirt_vhost_user(&self) -> String {
@@ -274,53 +322,11 @@ impl Plug<'_> {
         let queues =
             if self.queues > 1 { format!(" queues='{}'", self.queues) } else { String::new() };
         format!(
-            "<!-- in <domain> -->\n<memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n\
-             </memoryBacking>\n<!-- in <devices> -->\n<interface type='vhostuser'>\n    \
+            "{LIBVIRT_MEMORY}<!-- in <devices> -->\n<interface type='vhostuser'>\n    \
              <mac address='{mac}'/>\n{source}    <model type='virtio'/>\n    \
              <driver{queues} rx_queue_size='{RING}' tx_queue_size='{RING}'/>\n</interface>\n",
             mac = self.mac,
         )
-    }
-}
-
-fn words(pairs: &[(&str, String)]) -> Vec<String> {
-    pairs.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]).collect()
-}
-
-/// libvirt has no element for `-netdev stream`: pass the words on.
-fn libvirt_commandline(args: &[String]) -> String {
-    let lines: String =
-        args.iter().map(|a| format!("  <qemu:arg value='{}'/>\n", xml(a))).collect();
-    format!(
-        "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->\n\
-         <qemu:commandline>\n{lines}</qemu:commandline>\n"
-    )
-}
-
-/// QEMU's option parser takes two commas for one.
-fn commas(text: &str) -> String {
-    text.replace(',', ",,")
-}
-
-fn xml(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
-}
-
-/// Shell words, a flag and its value on each line.
-fn shell(args: &[String]) -> String {
-    let lines: Vec<String> = args
-        .chunks(2)
-        .map(|pair| pair.iter().map(|w| quote(w)).collect::<Vec<_>>().join(" "))
-        .collect();
-    lines.join(" \\\n") + "\n"
-}
-
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 proptest! {
     /// Whatever is typed is refused in one line, or means the same when it is written down and read again.
     #[test]
-    fn no_text_is_too_strange(text in r"(vhost-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect)=?[0-9a-z+:,]{0,18}){0,3}") {
+    fn no_text_is_too_strange(text in r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max)=?[0-9a-z+:,]{0,18}){0,3}") {
         match text.parse::<Address>() {
             Ok(address) => prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address)),
             Err(e) => prop_assert!(!e.to_string().is_empty()),
@@ -32,6 +32,18 @@ fn an_address_says_what_it_says() {
     assert_eq!((a.short("queues"), a.number("mode")), (Some(2), Some(0o660)));
     assert_eq!((a.text("group"), a.is_on("connect")), (Some("kvm"), true));
     assert_eq!(a.mac().map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
+    let n = ok("vfio-user:/n,doorbell=mapped,poll_idle=1500us,irq_rate_max=0,link=up");
+    assert_eq!(
+        (n.word("doorbell"), n.word("link"), n.word("model")),
+        (Some("mapped"), Some("up"), None)
+    );
+    assert_eq!(n.time("poll_idle"), Some(Duration::from_micros(1500)));
+    for (text, canonical) in
+        [("1000ms", "1s"), ("1000us", "1ms"), ("01ms", "1ms"), ("50us", "50us")]
+    {
+        let address = ok(&format!("vfio-user:/n,poll_idle={text}"));
+        assert_eq!(address.to_string(), format!("vfio-user:/n,poll_idle={canonical}"));
+    }
     let p = ok("pcap:out.pcapng,ports=vm1+vm2");
     assert_eq!(p.ports().map(<[_]>::len), Some(2));
     assert_eq!(ok("pcap:x").ports(), None);
@@ -43,6 +55,8 @@ fn text_and_address_go_both_ways() {
         "vhost-user:/run/vm1.sock",
         "vhost-user:/run/a,,b.sock,connect,group=a=b,mode=0600,queues=4",
         "tap:vmlan0,queues=2",
+        "vfio-user:/run/vm2.sock",
+        "vfio-user:/r,doorbell=mapped,irq_rate_max=8000,link=down,model=e1000,poll_idle=250us",
         "stream:/run/passt.sock,connect",
         "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
     ] {
@@ -58,7 +72,7 @@ fn a_wrong_address_names_the_value_and_the_mend() {
         ("", "is no address"),
         ("tap", "write KIND:PLACE"),
         ("vhostuser:/a", "did you mean 'vhost-user'?"),
-        ("usb:/a", "valid: vhost-user, tap, stream, pcap"),
+        ("usb:/a", "valid: vhost-user, vfio-user, tap, stream, pcap"),
         ("tap:", "name of a network interface"),
         ("tap:a-name-that-is-too-long", "1 to 15"),
         ("tap:a/b", "1 to 15"),
@@ -79,6 +93,25 @@ fn a_wrong_address_names_the_value_and_the_mend() {
         ("vhost-user:/a,group=", "some text"),
         ("tap:t0,mtu=1500", "is no key of tap"),
         ("pcap:x,ports=a++b", "joined by '+'"),
+        ("viofuser:/a", "did you mean 'vfio-user'?"),
+        ("vfio-user:", "path of a UNIX socket"),
+        ("vfio-user:/a,model=rtl8139", "model=rtl8139: e1000 is wanted"),
+        ("vfio-user:/a,model", "model has no value: write model=VALUE, e1000"),
+        ("vfio-user:/a,doorbell=polled", "doorbell=polled: trapped or mapped is wanted"),
+        ("vfio-user:/a,link=off", "link=off: up or down is wanted"),
+        ("vfio-user:/a,poll_idle=1", "poll_idle=1: a time from 50us to 1s, like 1ms, is wanted"),
+        ("vfio-user:/a,poll_idle=49us", "50us to 1s"),
+        ("vfio-user:/a,poll_idle=1001ms", "50us to 1s"),
+        ("vfio-user:/a,poll_idle=+1ms", "50us to 1s"),
+        ("vfio-user:/a,poll_idle=ms", "50us to 1s"),
+        ("vfio-user:/a,poll_idle=1.5ms", "50us to 1s"),
+        ("vfio-user:/a,poll_idle=1µs", "50us to 1s"),
+        ("vfio-user:/a,irq_rate_max=1000001", "a number from 0 to 1000000"),
+        ("vfio-user:/a,irq_rate_max=-1", "a number from 0 to 1000000"),
+        ("vfio-user:/a,mac=03:00:00:00:00:01", "MAC address of one card"),
+        ("vfio-user:/a,queues=2", "is no key of vfio-user"),
+        ("vfio-user:/a,connect", "is no key of vfio-user"),
+        ("vhost-user:/a,link=down", "is no key of vhost-user"),
     ] {
         let error = text.parse::<Address>().unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

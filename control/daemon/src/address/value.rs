@@ -1,6 +1,7 @@
 //! Values of keys, and what each key takes.
 
 use std::fmt;
+use std::time::Duration;
 
 use vmlan_frame::Mac;
 
@@ -13,6 +14,10 @@ pub enum Takes {
     OnOff,
     /// A number between two bounds, both included.
     Number(u32, u32),
+    /// A time between two bounds, both included, in whole `us`, `ms` or `s`.
+    Time(Duration, Duration),
+    /// One of these words.
+    Word(&'static [&'static str]),
     /// The address of one network card.
     Mac,
     /// Permission bits in octal.
@@ -30,6 +35,10 @@ pub enum Value {
     OnOff(bool),
     /// Of [`Takes::Number`].
     Number(u32),
+    /// Of [`Takes::Time`].
+    Time(Duration),
+    /// Of [`Takes::Word`].
+    Word(&'static str),
     /// Of [`Takes::Mac`].
     Mac(Mac),
     /// Of [`Takes::Mode`].
@@ -51,11 +60,14 @@ impl Takes {
                 _ => None,
             },
             Self::Number(least, most) => {
-                // `u32::from_str` takes a leading '+'; a contract should have one way to write a number.
-                let digits = text.bytes().all(|b| b.is_ascii_digit()).then_some(text)?;
-                let n = digits.parse().ok()?;
+                let n = parse_digits(text)?;
                 (*least..=*most).contains(&n).then_some(Value::Number(n))
             }
+            Self::Time(least, most) => {
+                let time = parse_time(text)?;
+                (*least..=*most).contains(&time).then_some(Value::Time(time))
+            }
+            Self::Word(words) => words.iter().find(|w| **w == text).map(|w| Value::Word(w)),
             Self::Mac => {
                 let mac: Mac = text.parse().ok()?;
                 (!mac.is_group() && mac.bits() != 0).then_some(Value::Mac(mac))
@@ -67,6 +79,32 @@ impl Takes {
                 names.ok().map(Value::Ports)
             }
         }
+    }
+}
+
+/// `u32::from_str` takes a leading '+'; a contract should have one way to write a number.
+fn parse_digits(text: &str) -> Option<u32> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// Units of time: word, microseconds. A unit that ends another comes after it.
+const UNITS: [(&str, u32); 3] = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
+
+/// `50us`, `1ms`, `1s`.
+fn parse_time(text: &str) -> Option<Duration> {
+    let (digits, unit) = UNITS.iter().find_map(|(u, us)| Some((text.strip_suffix(u)?, us)))?;
+    Some(Duration::from_micros(u64::from(parse_digits(digits)?) * u64::from(*unit)))
+}
+
+/// In the largest unit that divides it.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0.as_micros();
+        let fits = UNITS.iter().rev().find(|(_, unit)| us.is_multiple_of(u128::from(*unit)));
+        let (word, unit) = fits.unwrap_or(&UNITS[0]);
+        write!(f, "{}{word}", us / u128::from(*unit))
     }
 }
 
@@ -83,6 +121,10 @@ impl fmt::Display for Takes {
         match self {
             Self::OnOff => f.write_str("on or off"),
             Self::Number(least, most) => write!(f, "a number from {least} to {most}"),
+            Self::Time(least, most) => {
+                write!(f, "a time from {} to {}, like 1ms,", Time(*least), Time(*most))
+            }
+            Self::Word(words) => f.write_str(&words.join(" or ")),
             Self::Mac => f.write_str("the MAC address of one card, like 52:54:00:12:34:56,"),
             Self::Mode => f.write_str("an octal mode like 0660"),
             Self::Text => f.write_str("some text"),
@@ -96,6 +138,8 @@ impl fmt::Display for Value {
         match self {
             Self::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
             Self::Number(n) => write!(f, "{n}"),
+            Self::Time(time) => Time(*time).fmt(f),
+            Self::Word(word) => f.write_str(word),
             Self::Mac(mac) => write!(f, "{mac}"),
             Self::Mode(mode) => write!(f, "{mode:04o}"),
             Self::Text(text) => f.write_str(text),

@@ -107,8 +107,7 @@ async fn how_to_attach(
 
 /// `vmm=qemu&memory=1G&qemu=9.2`, all optional.
 fn wanted(query: &str) -> Result<Wanted, Refusal> {
-    let mut wanted =
-        Wanted { vmm: Vmm::Qemu, memory: "1G".into(), qemu: QemuVersion::RECONNECT_MS };
+    let mut wanted = Wanted { vmm: Vmm::Qemu, memory: "1G".into(), qemu: QemuVersion::RECENT };
     for pair in query.split('&').filter(|p| !p.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = routes::percent_decode(value)

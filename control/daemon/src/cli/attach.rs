@@ -63,7 +63,7 @@ fn text(made: &VmArgs) -> String {
     if made.args.is_empty() || std::io::stdout().is_terminal() {
         return made.text.clone();
     }
-    made.text.replace(" \\\n", " ")
+    made.substituted().unwrap_or_else(|| made.text.replace(" \\\n", " "))
 }
 
 fn ask(args: &VmArgsArgs, wanted: &Wanted) -> Result<VmArgs, Failure> {

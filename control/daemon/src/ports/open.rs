@@ -31,6 +31,7 @@ impl Opened {
                 let config = vhost_user(name, address);
                 vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
             }
+            Kind::VfioUser => Err("vfio-user is not built yet".into()),
             Kind::Tap => {
                 let config = tap::Config {
                     label,
@@ -95,6 +96,9 @@ impl Opened {
         }
     }
 
+    /// Plugs the NIC's cable in, or pulls it; of no meaning to ports that have none.
+    pub(super) fn set_link(&self, _up: bool) {}
+
     /// Stops its threads and removes the socket file it made.
     pub(super) fn close(&mut self) {
         match self {
@@ -104,6 +108,11 @@ impl Opened {
             Self::Pcap(p) => p.close(),
         }
     }
+}
+
+/// True unless the address says that the NIC's cable is pulled.
+pub(super) fn is_link_up(address: &Address) -> bool {
+    address.word("link") != Some("down")
 }
 
 fn vhost_user(name: &str, address: &Address) -> vhost_user::Config {

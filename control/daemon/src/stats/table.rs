@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::device::{self, grown};
 use super::{PortStats, Stats};
 
 /// Totals since each port was added.
@@ -27,7 +28,12 @@ pub fn table(stats: &Stats) -> String {
             drops(p),
         ]
     }));
-    columns(&rows, 3)
+    below(columns(&rows, 3), &device::totals(stats))
+}
+
+/// The table of emulated NICs under that of all ports.
+fn below(ports: String, nics: &str) -> String {
+    if nics.is_empty() { ports } else { ports + "\n" + nics }
 }
 
 /// Rates between two readings `apart`. A port that was added in between (or anew) starts at 0.
@@ -46,11 +52,11 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let none = PortStats::default();
+    let seconds = apart.as_secs_f64().max(1e-6);
     for p in &after.ports {
         let old = before.ports.iter().find(|o| o.name == p.name).unwrap_or(&none);
         let rate = |value: fn(&PortStats) -> u64, unit: f64| {
-            let grown = value(p).checked_sub(value(old)).unwrap_or_else(|| value(p));
-            si(to_f64(grown) * unit / apart.as_secs_f64().max(1e-6))
+            si(to_f64(grown(value(p), value(old))) * unit / seconds)
         };
         rows.push(vec![
             p.name.clone(),
@@ -64,7 +70,7 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
             rate(PortStats::dropped, 1.0),
         ]);
     }
-    columns(&rows, 2)
+    below(columns(&rows, 2), &device::rates(before, after, seconds))
 }
 
 fn drops(p: &PortStats) -> String {

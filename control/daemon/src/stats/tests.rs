@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use vmlan_frame::{Counters, Reason};
+use vmlan_frame::{Access, Counters, Device, Reason};
 
 use super::*;
 
@@ -12,7 +12,32 @@ fn sample() -> Stats {
     counters.input.notifications.add(4);
     counters.rx_doorbells.add(1);
     counters.tx_interrupts.add(2);
-    Stats { ports: vec![PortStats::read("vm1", "vhost-user", true, &counters)] }
+    Stats { ports: vec![PortStats::of("vm1", "vhost-user", true, &counters)] }
+}
+
+/// An e1000 that sent 1,000 frames by 100 doorbells.
+fn nic() -> PortStats {
+    let counters = Counters::default();
+    counters.input.count(1000, 60_000);
+    counters.input.notifications.add(100);
+    let access = |register, reads, writes| Access { register, reads, writes };
+    let device = Device {
+        registers: vec![
+            access("CTRL", 1, 2),
+            access("ICR", 200, 0),
+            access("IMS", 0, 150),
+            access("IMC", 0, 40),
+            access("RDT", 0, 7),
+            access("TDT", 0, 100),
+        ],
+        raised: 20,
+        held: 15,
+        delivered: 5,
+        statistics: vec![("GPTC", 1000), ("GOTCL", 64_000)],
+    };
+    let port = PortStats::of("vm2", "vfio-user", true, &counters);
+    let device = DeviceStats::new(device, port.frames(), port.doorbells);
+    PortStats { device: Some(device), ..port }
 }
 
 #[test]
@@ -27,6 +52,75 @@ fn the_json_is_the_contract() {
     assert_eq!(port["drops"], serde_json::json!({"receiver-full": 7}));
     assert_eq!(port["doorbells"], 5);
     assert_eq!(port["interrupts"], 2);
+}
+
+#[test]
+fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
+    let stats = Stats { ports: vec![sample().ports.remove(0), nic()] };
+    let json = serde_json::to_value(&stats).unwrap();
+    assert!(json["ports"][0].get("device").is_none(), "{json}");
+    let device = &json["ports"][1]["device"];
+    assert_eq!(device["registers"]["ICR"], serde_json::json!({"reads": 200, "writes": 0}));
+    assert_eq!(
+        (&device["raised"], &device["held"], &device["delivered"]),
+        (&20.into(), &15.into(), &5.into())
+    );
+    assert_eq!(device["statistics"]["GPTC"], 1000);
+    assert_eq!(device["accesses_per_1000_frames"], 500.0);
+    assert_eq!(device["frames_per_doorbell"], 10.0);
+    assert_eq!(device["frames_per_interrupt"], 200.0);
+    let idle = serde_json::to_value(DeviceStats::new(Device::default(), 0, 0)).unwrap();
+    assert!(idle["frames_per_interrupt"].is_null(), "there was none: {idle}");
+    let read: Stats = serde_json::from_value(json).unwrap();
+    assert_eq!(read.ports[1].device, stats.ports[1].device);
+}
+
+#[test]
+fn people_see_which_registers_cost_most() {
+    let stats = Stats { ports: vec![sample().ports.remove(0), nic()] };
+    let text = table(&stats);
+    let (ports, nics) = text.split_once("\n\n").expect("a second table");
+    assert!(ports.contains("vm1") && ports.contains("vm2"));
+    assert!(!nics.contains("vm1"), "{nics}");
+    let line = nics.lines().nth(1).unwrap();
+    let words: Vec<_> = line.split_whitespace().take(9).collect();
+    assert_eq!(words, ["vm2", "201", "299", "20", "15", "5", "500.0", "10.0", "200.0"]);
+    assert!(line.ends_with("  ICR 200 r, IMS 150 w, TDT 100 w, IMC 40 w"), "{line}");
+    assert!(!table(&sample()).contains("NIC"));
+    // Of the last second alone.
+    let mut after = stats.clone();
+    let device = after.ports[1].device.as_mut().unwrap();
+    device.registers.get_mut("TDT").unwrap().writes += 4000;
+    device.raised += 30;
+    device.delivered += 20;
+    after.ports[1].r#in.frames += 8000;
+    let text = rates(&stats, &after, Duration::from_secs(2));
+    let line = text.lines().last().unwrap();
+    let words: Vec<_> = line.split_whitespace().take(9).collect();
+    assert_eq!(words, ["vm2", "0", "2000", "15", "0", "10", "500.0", "-", "400.0"]);
+    assert!(line.ends_with("  TDT 2000 w"), "{line}");
+    // The port was taken away and added again: its counters fell.
+    let text = rates(&after, &stats, Duration::from_secs(1));
+    assert!(text.lines().last().unwrap().contains("TDT 100 w"), "{text}");
+}
+
+#[test]
+fn prometheus_tells_what_is_counted_by_register() {
+    assert!(!prometheus(&sample()).contains("_nic_"), "no NIC, no metrics of NICs");
+    let text = prometheus(&Stats { ports: vec![nic(), sample().ports.remove(0)] });
+    for line in [
+        "vmlan_port_nic_register_accesses_total{port=\"vm2\",kind=\"vfio-user\",register=\"ICR\",access=\"read\"} 200",
+        "vmlan_port_nic_interrupts_raised_total{port=\"vm2\",kind=\"vfio-user\"} 20",
+        "vmlan_port_nic_interrupts_held_total{port=\"vm2\",kind=\"vfio-user\"} 15",
+        "vmlan_port_nic_interrupts_delivered_total{port=\"vm2\",kind=\"vfio-user\"} 5",
+        "vmlan_port_nic_statistics_total{port=\"vm2\",kind=\"vfio-user\",register=\"GPTC\"} 1000",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}: {text}");
+    }
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let name = line.split('{').next().unwrap();
+        assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
+    }
 }
 
 #[test]

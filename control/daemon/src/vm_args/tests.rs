@@ -1,3 +1,4 @@
+use super::text::quote;
 use super::*;
 
 fn ask(name: &str, address: &str, vmm: Vmm, qemu: &str) -> Result<VmArgs, String> {
@@ -84,12 +85,67 @@ fn cloud_hypervisor_and_libvirt_get_theirs() {
 }
 
 #[test]
+fn an_emulated_nic_is_a_vfio_user_device_with_shared_memory() {
+    let qemu = ask("vm2", "vfio-user:/run/a,,b.sock,model=e1000", Vmm::Qemu, "10.1.1").unwrap();
+    assert_eq!(
+        qemu.args,
+        [
+            "-object",
+            "memory-backend-memfd,id=vmlan-mem,size=1G,share=on",
+            "-m",
+            "1G",
+            "-machine",
+            "memory-backend=vmlan-mem",
+            "-device",
+            r#"{"driver":"vfio-user-pci","id":"net-vm2","socket":{"path":"/run/a,b.sock","type":"unix"}}"#,
+        ]
+    );
+    assert!(qemu.text.ends_with("\n-device '{\"driver\":\"vfio-user-pci\",\"id\":\"net-vm2\",\"socket\":{\"path\":\"/run/a,b.sock\",\"type\":\"unix\"}}'\n"), "{}", qemu.text);
+    // For $(vmlan vm-args vm2): a shell would keep the quotes.
+    assert_eq!(qemu.substituted().unwrap(), qemu.args.join(" ") + "\n");
+    assert_eq!(ask("a", "vfio-user:/a b", Vmm::Qemu, "11.1").unwrap().substituted(), None);
+    let quoted = ask("a", r#"vfio-user:/a"b\c"#, Vmm::Qemu, "11.1").unwrap();
+    assert!(quoted.args[7].contains(r#""path":"/a\"b\\c""#), "{:?}", quoted.args);
+    assert_eq!(qemu.for_tcg().args[..3], ["-accel", "tcg", "-object"]);
+    let ch = ask("vm2", "vfio-user:/run/vm2.sock", Vmm::CloudHypervisor, "7.2").unwrap();
+    assert_eq!(ch.args, ["--memory", "size=1G,shared=on", "--user-device", "socket=/run/vm2.sock"]);
+    let xml = ask("vm2", "vfio-user:/run/vm2.sock", Vmm::Libvirt, "11.1").unwrap().text;
+    for part in [
+        "<source type='memfd'/>\n  <access mode='shared'/>",
+        "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'",
+        "<qemu:arg value='-device'/>",
+        r#"<qemu:arg value='{"driver":"vfio-user-pci","id":"net-vm2","socket":{"path":"/run/vm2.sock","type":"unix"}}'/>"#,
+    ] {
+        assert!(xml.contains(part), "{part}: {xml}");
+    }
+}
+
+#[test]
+fn a_qemu_without_vfio_user_is_named_with_the_mend() {
+    for vmm in [Vmm::Qemu, Vmm::Libvirt] {
+        let error = ask("vm2", "vfio-user:/a", vmm, "7.2.22").unwrap_err();
+        assert!(error.contains("port vm2: QEMU 7.2.22 cannot do vfio-user"), "{error}");
+        assert!(error.contains("QEMU 10.1.1 or later") && error.contains("stream port"), "{error}");
+        assert!(ask("vm2", "vfio-user:/a", vmm, "10.1").is_err());
+    }
+    for (text, shown) in [("11", "11.0"), ("10.1.0", "10.1"), ("10.1.1", "10.1.1")] {
+        assert_eq!(text.parse::<QemuVersion>().unwrap().to_string(), shown);
+    }
+    for bad in ["", "x", "10.", "10.1.x", "-1"] {
+        assert!(bad.parse::<QemuVersion>().is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn what_no_vm_can_use_is_refused_with_a_mend() {
-    assert!(ask("t", "tap:t0", Vmm::Qemu, "9.2").unwrap_err().contains("vhost-user or stream"));
+    assert!(
+        ask("t", "tap:t0", Vmm::Qemu, "9.2")
+            .unwrap_err()
+            .contains("vhost-user, vfio-user or stream")
+    );
     let error = ask("s", "stream:/a", Vmm::CloudHypervisor, "9.2").unwrap_err();
     assert!(error.contains("use a vhost-user port"), "{error}");
     assert!("qemi".parse::<Vmm>().unwrap_err().contains("did you mean 'qemu'?"));
-    assert!("x".parse::<QemuVersion>().is_err());
     for bad in ["", "G", "1GG", "1X", "-1", "1G,share=off"] {
         assert!(!is_size(bad), "{bad}");
     }
@@ -101,6 +157,13 @@ fn each_name_has_its_own_address_and_keeps_it() {
     assert_eq!(mac("vm1"), mac("vm1"));
     assert_ne!(mac("vm1"), mac("vm2"));
     assert!(mac("vm1").starts_with("52:54:00:"));
+    let own = |name: &str| nic_mac_of(&name.parse().unwrap());
+    assert_eq!(own("vm1").to_string(), own("vm1").to_string());
+    assert_ne!(own("vm1"), own("vm2"));
+    for i in 0..1000 {
+        let mac = own(&format!("vm{i}"));
+        assert!(mac.to_string().starts_with("02:") && !mac.is_group(), "{mac}");
+    }
 }
 
 #[test]

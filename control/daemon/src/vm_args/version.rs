@@ -1,26 +1,36 @@
-//! Which QEMU: its options for reconnecting changed over time.
+//! Which QEMU: its options changed over time.
 
 use std::fmt;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-/// Major and minor version of a QEMU.
+/// The version of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QemuVersion {
     major: u16,
     minor: u16,
+    micro: u16,
 }
 
 impl QemuVersion {
+    const fn new(major: u16, minor: u16, micro: u16) -> Self {
+        Self { major, minor, micro }
+    }
+
     /// The first whose vhost-user devices survive MSI-X without KVM: 7.2 ends with a segmentation fault when it
     /// starts the device.
-    pub const TCG_MSIX: Self = Self { major: 8, minor: 0 };
+    pub const TCG_MSIX: Self = Self::new(8, 0, 0);
     /// The first with `-netdev stream`.
-    pub const STREAM: Self = Self { major: 7, minor: 2 };
+    pub const STREAM: Self = Self::new(7, 2, 0);
     /// The first whose `-netdev stream` keeps trying to connect.
-    pub const STREAM_RECONNECT: Self = Self { major: 8, minor: 0 };
+    pub const STREAM_RECONNECT: Self = Self::new(8, 0, 0);
     /// The first that says `reconnect-ms` for `reconnect`.
-    pub const RECONNECT_MS: Self = Self { major: 9, minor: 2 };
+    pub const RECONNECT_MS: Self = Self::new(9, 2, 0);
+
+    /// The first whose vfio-user client is good for use: 10.1.0 brought it, 10.1.1 mended it.
+    pub const VFIO_USER: Self = Self::new(10, 1, 1);
+    /// A recent one, to which all of the above apply.
+    pub const RECENT: Self = Self::VFIO_USER;
 
     /// The version of the QEMU that a user of this machine would start; if there is none, that of a
     /// recent one.
@@ -32,7 +42,7 @@ impl QemuVersion {
         // "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"
         let word =
             text.as_deref().and_then(|t| t.split("version ").nth(1)?.split_whitespace().next());
-        word.and_then(|w| w.parse().ok()).unwrap_or(Self::RECONNECT_MS)
+        word.and_then(|w| w.parse().ok()).unwrap_or(Self::RECENT)
     }
 }
 
@@ -40,17 +50,20 @@ impl FromStr for QemuVersion {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let mut parts = s.split('.').map(str::parse);
-        match (parts.next(), parts.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => Ok(Self { major, minor }),
-            (Some(Ok(major)), None) => Ok(Self { major, minor: 0 }),
-            _ => Err(format!("'{s}' is no version of QEMU: write two numbers like 9.2")),
+        let wrong = || format!("'{s}' is no version of QEMU: write numbers like 9.2 or 10.1.1");
+        let parts: Result<Vec<u16>, _> = s.split('.').map(str::parse).collect();
+        match *parts.map_err(|_| wrong())? {
+            [major] => Ok(Self::new(major, 0, 0)),
+            [major, minor] => Ok(Self::new(major, minor, 0)),
+            [major, minor, micro, ..] => Ok(Self::new(major, minor, micro)),
+            [] => Err(wrong()),
         }
     }
 }
 
 impl fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
+        write!(f, "{}.{}", self.major, self.minor)?;
+        if self.micro > 0 { write!(f, ".{}", self.micro) } else { Ok(()) }
     }
 }

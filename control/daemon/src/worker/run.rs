@@ -25,6 +25,17 @@ struct Own {
     watched: Vec<Arc<OwnedFd>>,
 }
 
+/// Why a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// A port rang.
+    Rang,
+    /// Time is up.
+    Late,
+    /// The alarm, a signal, or the kernel will not wait.
+    Called,
+}
+
 pub(super) struct Run {
     shared: Arc<Shared>,
     slot: Arc<Slot>,
@@ -37,6 +48,10 @@ pub(super) struct Run {
     blocked: Vec<PortId>,
     /// The shortest time that held frames may still wait.
     held_ns: Option<u64>,
+    /// Ports of ours some of whose doorbells wake nobody, as of the last arming.
+    polled: Vec<PortId>,
+    /// The shortest of their intervals.
+    poll: Option<Duration>,
 }
 
 impl Run {
@@ -55,6 +70,8 @@ impl Run {
             start: Instant::now(),
             blocked: Vec::new(),
             held_ns: None,
+            polled: Vec::new(),
+            poll: None,
         })
     }
 
@@ -106,19 +123,53 @@ impl Run {
             return;
         }
         self.slot.pulse.fetch_or(1, Ordering::SeqCst);
-        let timeout = self.held_ns.map(Duration::from_nanos);
-        let rang = self.wait(events, timeout);
+        let woken = self.wait_for_work(events);
         self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
         self.shared.watchdog.awake();
         self.disarm();
-        if rang {
+        if woken == Woken::Rang {
             self.wake_those_who_want_room();
         }
     }
 
+    /// Sleeps until there may be something to do. Ports that ring are left armed while those that do not are
+    /// looked at, all of them at each look: the price of a mapped doorbell is one short wake-up in an interval.
+    fn wait_for_work(&self, events: &mut Vec<epoll::Event>) -> Woken {
+        let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
+        let timeout = room.into_iter().chain(self.poll).min();
+        loop {
+            let woken = self.wait(events, timeout);
+            if woken != Woken::Late || self.held_ns.is_some() || self.arm_polled() {
+                return woken;
+            }
+        }
+    }
+
+    /// How long held frames may sleep: `most`, or less if a receiver posts its buffers without a sound.
+    fn room_poll(&self, most: Duration) -> Option<Duration> {
+        let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
+        ports.filter_map(|e| e.port.poll_interval()).chain([most]).min()
+    }
+
     /// True if some port has frames already. All are armed in any case.
-    fn arm(&self) -> bool {
-        let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
+    fn arm(&mut self) -> bool {
+        self.polled.clear();
+        self.poll = None;
+        let mut any = false;
+        for own in &self.own {
+            let Some(entry) = self.table.get(own.id) else { continue };
+            any |= entry.port.arm();
+            if let Some(interval) = entry.port.poll_interval() {
+                self.polled.push(own.id);
+                self.poll = Some(self.poll.map_or(interval, |p| p.min(interval)));
+            }
+        }
+        any
+    }
+
+    /// As [`Run::arm`], for those ports that must be looked at.
+    fn arm_polled(&self) -> bool {
+        let ports = self.polled.iter().filter_map(|id| self.table.get(*id));
         ports.fold(false, |any, e| e.port.arm() | any)
     }
 
@@ -142,25 +193,27 @@ impl Run {
         self.held_ns.is_some() && ports.fold(false, |any, e| e.port.want_room() | any)
     }
 
-    /// Sleeps until something rings; true if a port did.
-    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
+    /// Sleeps until something rings.
+    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> Woken {
         events.clear();
         let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
         let spare = rustix::buffer::spare_capacity(events);
-        if epoll::wait(&self.epoll, spare, timeout.as_ref()).is_err() {
-            return false;
+        match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+            Ok(0) => return Woken::Late,
+            Ok(_) => {}
+            Err(_) => return Woken::Called,
         }
-        let mut rang = false;
+        let mut woken = Woken::Called;
         for event in events.iter() {
             let index =
                 usize::try_from(event.data.u64()).ok().filter(|_| event.data.u64() != ALARM);
             let entry = index.and_then(PortId::new).and_then(|id| self.table.get(id));
             if let Some(entry) = entry {
                 entry.port.rang();
-                rang = true;
+                woken = Woken::Rang;
             }
         }
-        rang
+        woken
     }
 
     /// The doorbell may have been for receive buffers that another worker's frames wait for.

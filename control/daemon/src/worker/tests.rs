@@ -16,12 +16,17 @@ struct Fake {
     room: AtomicUsize,
     armed: AtomicBool,
     held: AtomicUsize,
+    arms: AtomicUsize,
+    poll: Option<Duration>,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
 
 impl Fake {
     fn new() -> Arc<Self> {
+        Self::polled(None)
+    }
+    fn polled(poll: Option<Duration>) -> Arc<Self> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         Arc::new(Self {
             tx: Mutex::default(),
@@ -29,6 +34,8 @@ impl Fake {
             room: AtomicUsize::new(usize::MAX),
             armed: AtomicBool::new(false),
             held: AtomicUsize::new(0),
+            arms: AtomicUsize::new(0),
+            poll,
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -79,6 +86,7 @@ impl Port for Fake {
     }
     fn arm(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
+        self.arms.fetch_add(1, Ordering::SeqCst);
         // Held frames do not count.
         lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
     }
@@ -90,6 +98,9 @@ impl Port for Fake {
     }
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
         vec![self.bell.clone()]
+    }
+    fn poll_interval(&self) -> Option<Duration> {
+        self.poll
     }
     fn counters(&self) -> &Counters {
         &self.counters
@@ -136,9 +147,7 @@ fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
     b.send(1, 2);
     until("learned", || a.rx.load(Ordering::SeqCst) == 1);
     b.room.store(0, Ordering::SeqCst);
-    let mut frame = vec![0; 60];
-    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-    lock(&a.tx).extend([frame.clone(), frame.clone(), frame]);
+    lock(&a.tx).extend([to_b(), to_b(), to_b()]);
     a.ring();
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!((lock(&a.tx).len(), b.rx.load(Ordering::SeqCst)), (3, 0), "held");
@@ -175,6 +184,67 @@ fn an_idle_worker_sleeps() {
     let before = pulse();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(pulse(), before, "no loop was run");
+}
+
+/// A frame from 02:..:01 to 02:..:02.
+fn to_b() -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    frame
+}
+
+#[test]
+fn frames_that_come_without_a_doorbell_are_found_within_the_interval() {
+    let w = workers(1, Duration::from_millis(10));
+    let (a, b) = (Fake::polled(Some(Duration::from_millis(5))), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    for round in 1..=20 {
+        until("asleep", || w.shared.slots[0].pulse.load(Ordering::SeqCst) % 2 == 1);
+        lock(&a.tx).push(to_b());
+        until("found", || b.rx.load(Ordering::SeqCst) == round);
+    }
+}
+
+#[test]
+fn a_hundred_polled_ports_cost_one_wake_up_in_an_interval() {
+    let w = workers(1, Duration::from_micros(20));
+    let quiet = Fake::new();
+    w.add("q", quiet.clone()).unwrap();
+    let mapped: Vec<_> = (0..100).map(|_| Fake::polled(Some(Duration::from_millis(10)))).collect();
+    mapped.iter().for_each(|p| _ = w.add("p", p.clone()).unwrap());
+    until("asleep", || w.shared.slots[0].pulse.load(Ordering::SeqCst) % 2 == 1);
+    std::thread::sleep(Duration::from_millis(50));
+    let looks = |p: &Fake| p.arms.load(Ordering::SeqCst);
+    let (pulse, rings) = (w.shared.slots[0].pulse.load(Ordering::SeqCst), looks(&quiet));
+    let before: Vec<_> = mapped.iter().map(|p| looks(p)).collect();
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(300));
+    let most = usize::try_from(start.elapsed().as_millis() / 10).unwrap() + 1;
+    for (port, before) in mapped.iter().zip(before) {
+        let n = looks(port) - before;
+        assert!((1..=most).contains(&n), "{n} looks, {most} at most");
+    }
+    assert_eq!(looks(&quiet), rings, "a port that rings is left alone");
+    assert_eq!(w.shared.slots[0].pulse.load(Ordering::SeqCst), pulse, "no round was run");
+}
+
+#[test]
+fn room_that_comes_without_a_doorbell_is_found_within_the_interval() {
+    // The receiver belongs to the other worker, and nobody rings for it.
+    let w = workers(2, Duration::from_secs(3600));
+    let (a, b) = (Fake::new(), Fake::polled(Some(Duration::from_millis(5))));
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    b.send(1, 2);
+    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    b.room.store(0, Ordering::SeqCst);
+    lock(&a.tx).extend([to_b(), to_b()]);
+    a.ring();
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!((lock(&a.tx).len(), b.rx.load(Ordering::SeqCst)), (2, 0), "held");
+    b.room.store(100, Ordering::SeqCst);
+    until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 2);
 }
 
 #[test]

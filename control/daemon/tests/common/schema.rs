@@ -68,6 +68,7 @@ fn is_type(value: &Value, name: &str) -> bool {
         "array" => value.is_array(),
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),
         _ => false,
     }

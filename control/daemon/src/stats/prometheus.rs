@@ -1,0 +1,101 @@
+//! Statistics in the text format of Prometheus (exposition format 0.0.4).
+
+use std::fmt::{Display, Write as _};
+
+use super::{DeviceStats, PortStats, Stats};
+
+/// Name, type, help and value of a metric that is one number for each port; no number, no line.
+type Row = (&'static str, &'static str, &'static str, fn(&PortStats) -> Option<u64>);
+
+const ROWS: &[Row] = &[
+    ("in_frames_total", "counter", "Frames from the port", |p| Some(p.r#in.frames)),
+    ("in_bytes_total", "counter", "Bytes from the port", |p| Some(p.r#in.bytes)),
+    ("in_batches_total", "counter", "Batches from the port", |p| Some(p.r#in.batches)),
+    ("out_frames_total", "counter", "Frames to the port", |p| Some(p.out.frames)),
+    ("out_bytes_total", "counter", "Bytes to the port", |p| Some(p.out.bytes)),
+    ("out_batches_total", "counter", "Batches to the port", |p| Some(p.out.batches)),
+    ("doorbells_total", "counter", "Times the guest rang", |p| Some(p.doorbells)),
+    ("interrupts_total", "counter", "Interrupts raised", |p| Some(p.interrupts)),
+    ("faults_total", "counter", "Protocol violations", |p| Some(p.faults)),
+    ("up", "gauge", "1 if connected and ready", |p| Some(u64::from(p.up))),
+    (
+        "nic_interrupts_raised_total",
+        "counter",
+        "Times an unmoderated NIC would have interrupted",
+        |p| nic(p, |d| d.raised),
+    ),
+    ("nic_interrupts_held_total", "counter", "Of these, held back by moderation", |p| {
+        nic(p, |d| d.held)
+    }),
+    ("nic_interrupts_delivered_total", "counter", "Interrupts delivered to the guest", |p| {
+        nic(p, |d| d.delivered)
+    }),
+];
+
+fn nic(p: &PortStats, value: fn(&DeviceStats) -> u64) -> Option<u64> {
+    p.device.as_ref().map(value)
+}
+
+/// In the text format of Prometheus.
+#[must_use]
+pub fn prometheus(stats: &Stats) -> String {
+    let mut page = Page(String::new());
+    for (name, kind, help, value) in ROWS {
+        let mut ports = stats.ports.iter().filter_map(|p| Some((p, value(p)?))).peekable();
+        // Metrics of emulated NICs are there when such a NIC is.
+        if ports.peek().is_some() || value(&PortStats::default()).is_some() {
+            page.head(name, kind, help);
+        }
+        ports.for_each(|(p, n)| page.line(name, p, "", n));
+    }
+    page.head("drops_total", "counter", "Frames dropped");
+    for p in &stats.ports {
+        for (reason, n) in &p.drops {
+            page.line("drops_total", p, &format!(",reason=\"{reason}\""), n);
+        }
+    }
+    nics(&mut page, stats);
+    page.0
+}
+
+/// What is counted by register.
+fn nics(page: &mut Page, stats: &Stats) {
+    let nics: Vec<_> = stats.ports.iter().filter_map(|p| Some((p, p.device.as_ref()?))).collect();
+    if nics.is_empty() {
+        return;
+    }
+    let accesses = "nic_register_accesses_total";
+    page.head(accesses, "counter", "Register accesses that left the guest");
+    for (p, d) in &nics {
+        for (register, n) in &d.registers {
+            for (access, n) in [("read", n.reads), ("write", n.writes)] {
+                let labels = format!(",register=\"{register}\",access=\"{access}\"");
+                page.line(accesses, p, &labels, n);
+            }
+        }
+    }
+    let statistics = "nic_statistics_total";
+    page.head(statistics, "counter", "The NIC's statistics registers");
+    for (p, d) in &nics {
+        for (register, n) in &d.statistics {
+            page.line(statistics, p, &format!(",register=\"{register}\""), n);
+        }
+    }
+}
+
+/// What is written so far. Writing to a String cannot fail.
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ =
+            writeln!(self.0, "# HELP vmlan_port_{name} {help}\n# TYPE vmlan_port_{name} {kind}");
+    }
+
+    /// Names of ports, kinds, reasons and registers hold no character that needs escaping (see `PortName`).
+    fn line(&mut self, name: &str, p: &PortStats, labels: &str, n: impl Display) {
+        let (port, kind) = (&p.name, &p.kind);
+        let _ =
+            writeln!(self.0, "vmlan_port_{name}{{port=\"{port}\",kind=\"{kind}\"{labels}}} {n}");
+    }
+}
