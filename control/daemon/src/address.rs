@@ -105,16 +105,20 @@ impl Kind {
             key(
                 "doorbell",
                 Takes::Word(&["trapped", "mapped"]),
-                "how the guest rings: writes that exit (default), or plain stores to shared pages",
+                "trapped: ringing leaves the guest (default); mapped: it is a store to shared memory",
             ),
-            key("poll_idle", POLL_IDLE, "a look at mapped doorbells while asleep (default 1ms)"),
+            key(
+                "poll_idle",
+                POLL_IDLE,
+                "sleep at most this long between looks at mapped doorbells (default 1ms)",
+            ),
             key(
                 "irq_rate_max",
                 Takes::Number(0, 1_000_000),
                 "interrupts a second at most, whatever the guest asks for (default 0: no limit)",
             ),
             key("mac", Takes::Mac, "MAC address in its EEPROM (default: made of the port's name)"),
-            key("link", Takes::Word(&["up", "down"]), "the NIC's cable (default up)"),
+            key("link", Takes::Word(&["up", "down"]), "up (default) or down: the NIC's cable"),
             MODE,
             GROUP,
         ];

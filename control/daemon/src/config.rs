@@ -248,6 +248,14 @@ mod tests {
             ]
         );
         assert!(parse("").unwrap().ports.is_empty());
+        let nic = parse(
+            "[port.n]\nkind = 'vfio-user'\nplace = '/n'\nmodel = 'e1000'\ndoorbell = 'mapped'\n\
+             poll_idle = '500us'\nirq_rate_max = 8000\nlink = 'down'\nmac = '02:00:00:00:00:01'\n",
+        );
+        assert_eq!(
+            nic.unwrap().ports[0].address.to_string(),
+            "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
+        );
         assert_eq!(parse(EXAMPLE).unwrap().ports.len(), 2);
         let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
         assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
@@ -288,6 +296,10 @@ mod tests {
             ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
             ("[port.a]\naddress = 7\n", "text in quotes"),
             ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
+            (
+                "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
+                "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
+            ),
             ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
             ("[port.a]\n[port.a]\n", "duplicate key"),
             ("[switch\n", "vmlan.toml:1: "),

@@ -44,6 +44,10 @@ fn wrong_addresses_are_wrong_usage() {
         ("vm 1=tap:x", "'vm 1' is no name"),
         ("vm0=vhost-user:@/b", "port vm0: the name is given twice"),
         ("vm1=vhost-user:@/vm0.sock", "is the place of port vm0 already"),
+        ("vm1=vfio-user:@/a,model=e1001", "port vm1: model=e1001: e1000 is wanted"),
+        ("vm1=vfio-user:@/a,poll_idle=2s", "port vm1: poll_idle=2s: a time from 50us to 1s"),
+        ("vm1=vfio-user:@/a,doorbel=mapped", "did you mean 'doorbell'?"),
+        ("vm1=vhost-user:@/a,link=up", "port vm1: 'link' is no key of vhost-user"),
         ("t=tap:waytoolonginterfacename", "port t: 'waytoolonginterfacename'"),
     ] {
         refused(&[good, port], 2, &[said], &[]);
@@ -171,6 +175,25 @@ fn vm_args_need_no_switch_if_the_address_is_given() {
 }
 
 #[test]
+fn vm_args_of_an_emulated_nic_are_words_that_a_shell_may_split() {
+    let ask = |more: &[&str]| vmlan(&[&["vm-args", "vm2=vfio-user:/tmp/vm2.sock"], more].concat());
+    let out = ask(&["--qemu-version", "11.1", "--tcg"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success() && text.lines().count() == 1, "{text}");
+    let words: Vec<_> = text.split_whitespace().collect();
+    assert_eq!(words[..2], ["-accel", "tcg"]);
+    assert_eq!(words[words.len() - 2], "-device");
+    let device: serde_json::Value = serde_json::from_str(words[words.len() - 1]).unwrap();
+    assert_eq!(device["driver"], "vfio-user-pci");
+    assert_eq!(device["socket"]["path"], "/tmp/vm2.sock");
+    let out = ask(&["--vmm", "cloud-hypervisor"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(text, "--memory size=1G,shared=on --user-device socket=/tmp/vm2.sock\n");
+    let old = ["vm-args", "vm2=vfio-user:/tmp/vm2.sock", "--qemu-version", "7.2"];
+    fails(&old, 2, &["port vm2: QEMU 7.2 cannot do vfio-user", "10.1.1 or later", "stream port"]);
+}
+
+#[test]
 fn help_and_version_go_to_standard_output() {
     for args in
         [["--help"].as_slice(), &["--version"], &["switch", "--help"], &["port", "add", "--help"]]
@@ -182,7 +205,17 @@ fn help_and_version_go_to_standard_output() {
         );
     }
     let help = String::from_utf8(vmlan(&["switch", "--help"]).stdout).unwrap();
-    for word in ["vhost-user:", "tap:", "stream:", "pcap:", "queues", "mode", "Example"] {
+    for word in [
+        "vhost-user:",
+        "vfio-user:",
+        "poll_idle",
+        "tap:",
+        "stream:",
+        "pcap:",
+        "queues",
+        "mode",
+        "Example",
+    ] {
         assert!(help.contains(word), "{word}: {help}");
     }
 }
