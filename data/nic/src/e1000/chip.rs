@@ -1,41 +1,82 @@
-//! The chip: what the VMM and the switch see of it.
+//! The chip: its parts, and how they are locked.
+//!
+//! Order of locks: control, transmit side, receive side, interrupt block. The data path (`port.rs`) takes the last three,
+//! the VMM's side all of them. What the host is to be told is told after all of them are released: see [`After`].
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vmlan_frame::{Batch, Counters, Device, Offloads, Sink};
+use vmlan_frame::{Counters, Device};
 use vmlan_ram::{Map, Window};
 
-use super::irq::{Delays, Edge, Irq};
-use super::regs::{self, Registers};
-use super::{Config, Host, Trouble};
-
-/// The transmit side.
-#[derive(Default)]
-pub struct Tx {
-    map: Arc<Map>,
-}
-
-/// The receive side.
-#[derive(Default)]
-pub struct Rx {
-    map: Arc<Map>,
-}
+use super::bell::Bell;
+use super::eeprom::Eeprom;
+use super::irq::{Edge, Irq};
+use super::pci::Pci;
+use super::phy::Phy;
+use super::regs::{RCTL, Registers, bit};
+use super::seam::{Rx, Stats, Tx};
+use super::{Config, Host};
 
 /// An 82540EM.
 pub struct E1000 {
-    pub(super) config: Config,
     pub(super) host: Arc<dyn Host>,
     pub(super) regs: Registers,
     pub(super) irq: Irq,
     pub(super) counters: Counters,
-    tx: Mutex<Tx>,
-    rx: Mutex<Rx>,
-    /// Threads that want both locks: a busy worker lets them in.
-    wanted: AtomicU32,
+    pub(super) stats: Stats,
+    pub(super) tx: Mutex<Tx>,
+    pub(super) rx: Mutex<Rx>,
+    /// Threads that want the lock of a side: a busy worker lets them in.
+    pub(super) wanted: AtomicU32,
+    /// The worker sleeps until TDT moves.
+    pub(super) tx_bell: Bell,
+    /// The worker sleeps until RDT moves.
+    pub(super) rx_bell: Bell,
+    /// A packed `Gate`.
+    pub(super) gate: AtomicU32,
+    /// Moves after each write to a register that the receive side keeps a digest of.
+    pub(super) filter_version: AtomicU32,
+    /// IOADDR.
+    pub(super) ioaddr: AtomicU32,
+    /// Copies of what configuration space says, for those without the lock: interrupts are let out, and D3.
+    pub(super) unmasked: AtomicBool,
+    pub(super) asleep: AtomicBool,
+    control: Mutex<Control>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What only the VMM's side touches.
+pub(super) struct Control {
+    pub(super) pci: Pci,
+    pub(super) eeprom: Eeprom,
+    pub(super) phy: Phy,
+}
+
+/// What is to be done once no lock is held.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct After {
+    pub(super) edge: Edge,
+    pub(super) causes: u32,
+    pub(super) ring_tx: bool,
+    pub(super) ring_rx: bool,
+    /// If INTA# is asserted, say so again.
+    pub(super) repeat: bool,
+}
+
+impl After {
+    pub(super) fn merge(&mut self, other: Self) {
+        if other.edge != Edge::None {
+            self.edge = other.edge;
+        }
+        self.causes |= other.causes;
+        self.ring_tx |= other.ring_tx;
+        self.ring_rx |= other.ring_rx;
+        self.repeat |= other.repeat;
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -46,58 +87,28 @@ impl E1000 {
     /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as well.
     #[must_use]
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
-        let irq = Irq::new(config.irq_rate_max);
+        let control =
+            Control { pci: Pci::default(), eeprom: Eeprom::new(config.mac), phy: Phy::default() };
         let chip = Self {
-            config,
             host,
             regs: Registers::new(pages),
-            irq,
+            irq: Irq::new(config.irq_rate_max),
             counters: Counters::default(),
+            stats: Stats::default(),
             tx: Mutex::default(),
             rx: Mutex::default(),
             wanted: AtomicU32::new(0),
+            tx_bell: Bell::default(),
+            rx_bell: Bell::default(),
+            gate: AtomicU32::new(0),
+            filter_version: AtomicU32::new(0),
+            ioaddr: AtomicU32::new(0),
+            unmasked: AtomicBool::new(true),
+            asleep: AtomicBool::new(false),
+            control: Mutex::new(control),
         };
         chip.reset();
         chip
-    }
-
-    /// Reads BAR0 (128 KiB of registers).
-    pub fn read_bar0(&self, offset: u64, data: &mut [u8]) {
-        let _ = offset;
-        data.fill(0);
-    }
-
-    /// Writes BAR0.
-    pub fn write_bar0(&self, offset: u64, data: &[u8]) {
-        let _ = (offset, data);
-    }
-
-    /// Reads BAR1 (64 bytes: IOADDR, IODATA; SDM 13.3.1).
-    pub fn read_bar1(&self, offset: u64, data: &mut [u8]) {
-        let _ = offset;
-        data.fill(0);
-    }
-
-    /// Writes BAR1.
-    pub fn write_bar1(&self, offset: u64, data: &[u8]) {
-        let _ = (offset, data);
-    }
-
-    /// Reads PCI configuration space (256 bytes).
-    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
-        let _ = offset;
-        data.fill(0);
-    }
-
-    /// Writes PCI configuration space.
-    pub fn write_config(&self, offset: u64, data: &[u8]) {
-        let _ = (offset, data);
-    }
-
-    /// PCI reset: everything as after power-on.
-    pub fn reset(&self) {
-        self.irq.reset().tell(&*self.host);
-        self.regs.set(regs::CTRL, 0);
     }
 
     /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody else's now: drop it
@@ -106,83 +117,28 @@ impl E1000 {
     pub fn set_map(&self, map: Arc<Map>) -> Arc<Map> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
-        tx.map = Arc::clone(&map);
-        let old = std::mem::replace(&mut rx.map, map);
+        let old = tx.set_map(Arc::clone(&map));
+        let same = rx.set_map(map);
+        drop((tx, rx));
         self.wanted.fetch_sub(1, Ordering::Release);
+        drop(same);
+        // Rings that lay nowhere may be somewhere now.
+        self.ring_tx();
+        self.ring_rx();
         old
     }
 
-    /// Plugs the cable in, or pulls it out.
-    pub fn set_link(&self, up: bool) {
-        let _ = up;
-    }
-
-    /// The time that [`Host::set_timer`] asked for has come.
-    pub fn timer(&self) {
-        self.irq.timer(self.delays(), &*self.host).tell(&*self.host);
-    }
-
-    /// The level of INTA#: for VMMs that unmask a level interrupt.
+    /// The level of INTA#, as the VMM sees it: for those that unmask a level interrupt.
     #[must_use]
     pub fn is_asserted(&self) -> bool {
-        self.irq.level()
+        self.irq.level() && self.unmasked.load(Ordering::Acquire)
     }
 
-    /// Why the chip stands still, until the guest resets it.
-    #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
-        None
-    }
-
-    /// Lends up to `limit` frames (see `Port::pull`).
-    pub fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let _ = (batch, limit, sink);
-        if self.wanted.load(Ordering::Acquire) > 0 {
-            return 0;
-        }
-        match self.tx.try_lock() {
-            Ok(_) | Err(TryLockError::Poisoned(_)) => 0,
-            Err(TryLockError::WouldBlock) => 0,
-        }
-    }
-
-    /// Delivers frames (see `Port::push`).
-    pub fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        let _ = batch;
-        list.len()
-    }
-
-    /// What a receiver of this kind takes: nothing unfinished.
-    #[must_use]
-    pub fn offloads(&self) -> Offloads {
-        Offloads::NONE
-    }
-
-    /// Frames that could be pushed now, roughly.
-    #[must_use]
-    pub fn room(&self) -> usize {
-        0
-    }
-
-    /// Link up, driver ready.
+    /// Link up, receiver on: its driver is ready.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        false
-    }
-
-    /// See `Port::arm`.
-    #[must_use]
-    pub fn arm(&self) -> bool {
-        false
-    }
-
-    /// See `Port::disarm`.
-    pub fn disarm(&self) {}
-
-    /// See `Port::want_room`.
-    #[must_use]
-    pub fn want_room(&self) -> bool {
-        true
+        let gate = self.gate();
+        gate.dma && gate.link && self.regs.get(RCTL) & bit::RCTL_EN != 0
     }
 
     /// Its counters.
@@ -195,17 +151,62 @@ impl E1000 {
     #[must_use]
     pub fn device(&self) -> Device {
         let (raised, held, delivered) = self.irq.counts();
-        Device { raised, held, delivered, ..Device::default() }
+        let statistics = self.stats.totals(&self.counters);
+        Device { registers: self.regs.accesses(), raised, held, delivered, statistics }
     }
 
-    /// Windows of moderation, from the registers.
-    pub(super) fn delays(&self) -> Delays {
-        Delays::default()
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
     }
 
-    /// Posts causes and tells the host. Call without locks.
-    pub(super) fn post(&self, causes: u32) {
-        let edge: Edge = self.irq.post(causes, self.delays(), &*self.host);
-        edge.tell(&*self.host);
+    /// Runs `change` with the control lock, and what it asks for without.
+    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
+        let after = change(&mut self.control());
+        self.run(after);
+    }
+
+    /// Tells the host, and rings. Call without locks.
+    pub(super) fn run(&self, after: After) {
+        self.tell(after.edge);
+        if after.causes != 0 {
+            self.post(after.causes);
+        }
+        if after.repeat && self.irq.level() {
+            self.host.raise();
+        }
+        if after.ring_tx {
+            self.ring_tx();
+        }
+        if after.ring_rx {
+            self.ring_rx();
+        }
+    }
+
+    /// Tells the host of an edge of INTA#, unless configuration space keeps it in. Call without locks.
+    pub(super) fn tell(&self, edge: Edge) {
+        match edge {
+            Edge::None => {}
+            Edge::Rise => {
+                self.counters.output.notifications.add_shared(1);
+                if self.unmasked.load(Ordering::Acquire) {
+                    self.host.raise();
+                }
+            }
+            Edge::Fall => self.host.lower(),
+        }
+    }
+
+    /// The transmit side has something to look at: wakes its worker, if that sleeps.
+    pub(super) fn ring_tx(&self) {
+        if self.tx_bell.ring() {
+            self.host.doorbell();
+        }
+    }
+
+    /// The receive side may have room: wakes whoever waits for it.
+    pub(super) fn ring_rx(&self) {
+        if self.rx_bell.ring() {
+            self.host.doorbell();
+        }
     }
 }

@@ -1,14 +1,24 @@
-//! The interrupt block: ICR, IMS, and moderation (SDM 13.4.17 to 13.4.21, 13.4.30, 13.4.31, 13.4.41, 13.4.43).
+//! The interrupt block: ICR, IMS, and moderation (SDM 13.4.17 to 13.4.21, 13.4.30, 13.4.31, 13.4.41, 13.4.44).
 //!
 //! A cause is always latched in ICR at once. Moderation decides when INTA# may rise. It is a hold-off: the first interrupt
 //! after silence is delivered at once, and opens windows in which later ones of its kind are held back:
 //!
 //! - all kinds but link changes: ITR (256 ns) and the host's own floor, whichever is longer;
-//! - transmit completions with IDE set: TIDV or TADV (1.024 us), the shorter that is set;
-//! - receptions: RADV or RDTR (1.024 us), the shorter that is set, if RDTR is not 0.
+//! - transmit completions whose descriptors all had IDE set: TIDV or TADV (1.024 us), the shorter that is set;
+//! - receptions (RXT0): RADV or RDTR (1.024 us), the shorter that is set, if RDTR is not 0. Overruns and low rings are
+//!   not receptions: the real chip reports them at once, and so do we, within ITR.
 //!
 //! The real chip delays the first interrupt instead (TIDV, TADV, RDTR, RADV). Its drivers cannot tell, except that
 //! a lone frame is seen sooner.
+//!
+//! # No interrupt is lost
+//!
+//! Whenever a cause is pending, enabled and not delivered, the timer is set, for a time at or before the end of the
+//! window that holds it. Windows are kept as the time they opened, and their length is read anew from the registers each
+//! time: a window that the guest has shortened ends sooner at the next look (any write to a moderation register through
+//! the chip is one; a store to a mapped page is seen when the timer fires, at most 67 ms later, or at the next cause).
+//! A timer that fires early finds the cause still held and is set again; one that fires late, or for nothing, is harmless.
+//! With no window open nothing sets the timer: an idle chip wakes nobody.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,12 +38,19 @@ pub mod cause {
     pub const RXO: u32 = 1 << 6;
     /// Receiver Timer Interrupt: a frame has arrived.
     pub const RXT0: u32 = 1 << 7;
-    /// Bits that exist in the 82540EM (SDM table 13-61).
-    pub const ALL: u32 = 0x0001_82df | 1 << 9;
+    /// MDIO Access Complete.
+    pub const MDAC: u32 = 1 << 9;
+    /// Transmit Descriptor Low Threshold hit.
+    pub const TXD_LOW: u32 = 1 << 15;
+    /// Small Receive Packet Detected.
+    pub const SRPD: u32 = 1 << 16;
+    /// Bits that can be latched. Table 13-63 calls 5 and 8 reserved, but the real chip latches them when ICS says so:
+    /// the driver's interrupt test sets each of the lowest ten.
+    pub const ALL: u32 = 0x0001_ffff;
     /// Moderated by TIDV and TADV.
     pub const TRANSMIT: u32 = TXDW | TXQE;
     /// Moderated by RDTR and RADV.
-    pub const RECEIVE: u32 = RXT0 | RXDMT0 | RXO;
+    pub const RECEIVE: u32 = RXT0;
     /// Never held back.
     pub const LINK: u32 = LSC;
 }
@@ -43,7 +60,7 @@ pub mod cause {
 pub struct Delays {
     /// From ITR.
     pub all: u64,
-    /// From TIDV and TADV, 0 unless a descriptor asked for it by IDE.
+    /// From TIDV and TADV; counts only for completions that asked for it by IDE.
     pub transmit: u64,
     /// From RDTR and RADV.
     pub receive: u64,
@@ -55,10 +72,12 @@ struct State {
     ims: u32,
     /// INTA# is asserted (before the interrupt-disable bit of the PCI command register).
     level: bool,
-    /// Ends of the windows that the last delivery opened.
-    all_until: u64,
-    transmit_until: u64,
-    receive_until: u64,
+    /// A completion without IDE is pending: TIDV and TADV do not hold it.
+    prompt: bool,
+    /// When the last interrupt was delivered, and the last that reported a completion, a reception.
+    all_since: Option<u64>,
+    transmit_since: Option<u64>,
+    receive_since: Option<u64>,
     /// The timer is set for this time.
     timer: Option<u64>,
     /// A rise is being held back.
@@ -76,27 +95,19 @@ pub struct Irq {
 }
 
 /// What the caller must tell the host, once it holds no lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that followed it. That is one
+/// interrupt too many and never one too few; before it repeats a level interrupt it asks `E1000::is_asserted`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum Edge {
     /// Nothing.
+    #[default]
     None,
     /// [`Host::raise`].
     Rise,
     /// [`Host::lower`].
     Fall,
-}
-
-impl Edge {
-    /// Tells the host.
-    #[inline]
-    pub fn tell(self, host: &dyn Host) {
-        match self {
-            Self::None => {}
-            Self::Rise => host.raise(),
-            Self::Fall => host.lower(),
-        }
-    }
 }
 
 impl Irq {
@@ -118,12 +129,27 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// Reads ICR as the guest does: clears it, INTA# falls. Bit 31 (INT_ASSERTED) is set if the level was.
+    /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported had IDE set.
+    #[inline]
+    pub fn post_transmit(
+        &self,
+        causes: u32,
+        delayed: bool,
+        delays: Delays,
+        host: &dyn Host,
+    ) -> Edge {
+        let mut s = self.state();
+        s.icr |= causes & cause::ALL;
+        s.prompt |= !delayed && causes & cause::TXDW != 0;
+        self.settle(&mut s, delays, host)
+    }
+
+    /// Reads ICR as the guest does: clears it, INTA# falls.
     pub fn read_icr(&self) -> (u32, Edge) {
         let mut s = self.state();
-        let value = s.icr | if s.level { 1 << 31 } else { 0 };
-        s.icr = 0;
+        let value = std::mem::take(&mut s.icr);
         s.holding = false;
+        s.prompt = false;
         (value, Self::fall(&mut s))
     }
 
@@ -131,17 +157,13 @@ impl Irq {
     pub fn write_icr(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.icr &= !bits;
+        s.prompt &= bits & cause::TXDW == 0;
         self.settle(&mut s, delays, host)
     }
 
     /// IMS as read.
     pub fn ims(&self) -> u32 {
         self.state().ims
-    }
-
-    /// Causes latched now, without clearing them.
-    pub fn icr(&self) -> u32 {
-        self.state().icr
     }
 
     /// Enables causes (a write to IMS).
@@ -158,10 +180,29 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// The timer has fired: what was held back is looked at again.
+    /// The timer has fired, early or late: what was held back is looked at again. An early call finds it still held, and
+    /// sets the timer once more, for a host may have forgotten the time that it was given.
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.timer = None;
+        self.settle(&mut s, delays, host)
+    }
+
+    /// A moderation register has changed: what was held back may be due now.
+    pub fn remoderate(&self, delays: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        self.settle(&mut s, delays, host)
+    }
+
+    /// RDTR.FPD or TIDV.FPD: the delay timers of these causes expire at once (SDM 13.4.30, 13.4.41).
+    pub fn flush(&self, causes: u32, delays: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        if causes & cause::TRANSMIT != 0 {
+            s.transmit_since = None;
+        }
+        if causes & cause::RECEIVE != 0 {
+            s.receive_since = None;
+        }
         self.settle(&mut s, delays, host)
     }
 
@@ -202,18 +243,17 @@ impl Irq {
         if !s.holding {
             s.raised += 1;
         }
-        let all = delays.all.max(self.floor);
-        // The clock is asked only if a window is open or will be.
-        if all | delays.transmit | delays.receive | s.all_until | s.transmit_until | s.receive_until
-            != 0
-        {
+        let delays = Delays { all: delays.all.max(self.floor), ..delays };
+        // Without moderation the clock is never asked.
+        if delays != Delays::default() {
             let now = host.now();
-            if let Some(at) = s.hold_until(pending, now) {
+            if let Some(at) = s.held_until(pending, now, delays) {
                 return Self::hold(s, at, host);
             }
-            s.open(pending, now, all, delays);
+            s.open(pending, now);
         }
         s.holding = false;
+        s.prompt = false;
         s.level = true;
         s.delivered += 1;
         Edge::Rise
@@ -235,26 +275,33 @@ impl Irq {
 
 impl State {
     /// When the first of the `pending` causes may be delivered; `None`: now.
-    fn hold_until(&self, pending: u32, now: u64) -> Option<u64> {
+    fn held_until(&self, pending: u32, now: u64, delays: Delays) -> Option<u64> {
+        // A window that opened in the future (a clock set back) would never end: it is closed.
+        let end = |since: Option<u64>, delay: u64| match since {
+            Some(since) if since <= now => since.saturating_add(delay),
+            _ => 0,
+        };
+        let all = end(self.all_since, delays.all);
+        let transmit = if self.prompt { 0 } else { end(self.transmit_since, delays.transmit) };
+        let receive = end(self.receive_since, delays.receive);
         let kinds = [
-            (cause::TRANSMIT, self.all_until.max(self.transmit_until)),
-            (cause::RECEIVE, self.all_until.max(self.receive_until)),
+            (cause::TRANSMIT, all.max(transmit)),
+            (cause::RECEIVE, all.max(receive)),
             (cause::LINK, 0),
-            (!(cause::TRANSMIT | cause::RECEIVE | cause::LINK), self.all_until),
+            (!(cause::TRANSMIT | cause::RECEIVE | cause::LINK), all),
         ];
         let ends = kinds.iter().filter(|(causes, _)| pending & causes != 0).map(|(_, end)| *end);
         ends.min().filter(|end| *end > now)
     }
 
     /// A delivery now opens windows for the next.
-    fn open(&mut self, pending: u32, now: u64, all: u64, delays: Delays) {
-        self.all_until = if all == 0 { 0 } else { now.saturating_add(all) };
-        let until = |delay: u64, causes: u32, before: u64| match delay {
-            _ if pending & causes == 0 => before,
-            0 => 0,
-            delay => now.saturating_add(delay),
-        };
-        self.transmit_until = until(delays.transmit, cause::TRANSMIT, self.transmit_until);
-        self.receive_until = until(delays.receive, cause::RECEIVE, self.receive_until);
+    fn open(&mut self, pending: u32, now: u64) {
+        self.all_since = Some(now);
+        if pending & cause::TRANSMIT != 0 {
+            self.transmit_since = Some(now);
+        }
+        if pending & cause::RECEIVE != 0 {
+            self.receive_since = Some(now);
+        }
     }
 }

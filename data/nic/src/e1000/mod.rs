@@ -17,9 +17,20 @@
 //! The ring registers (BAR0 pages 0x2000 and 0x3000) lie in a [`Window`] that the guest may have mapped. They are
 //! hostile memory whether or not it has: each pass reads each of them once and checks it.
 
+mod access;
+pub mod bell;
 mod chip;
+mod eeprom;
+mod io;
 mod irq;
+mod link;
+mod moderate;
+mod pci;
+mod phy;
 mod regs;
+mod reset;
+mod seam;
+mod table;
 
 pub use chip::E1000;
 

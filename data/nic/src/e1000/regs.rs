@@ -1,11 +1,14 @@
-//! Registers (SDM chapter 13): names, offsets, and where their values live.
+//! Registers (SDM chapter 13): offsets, and where their values live.
 //!
 //! Scalars live in atomics, so that the data path reads them without a lock. The pages 0x2000 and 0x3000 live in the
 //! shared window.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use vmlan_frame::Access;
 use vmlan_ram::Window;
+
+use super::table::{Row, TABLE};
 
 /// First byte of BAR0 that lies in the shared window.
 pub const PAGES_START: u32 = 0x2000;
@@ -21,6 +24,8 @@ macro_rules! offsets {
 offsets! {
     /// Device Control (13.4.1).
     CTRL = 0x0000,
+    /// Device Control, duplicate (13.4.1).
+    CTRL_DUP = 0x0004,
     /// Device Status (13.4.2).
     STATUS = 0x0008,
     /// EEPROM/Flash Control and Data (13.4.3).
@@ -29,11 +34,19 @@ offsets! {
     EERD = 0x0014,
     /// Extended Device Control (13.4.6).
     CTRL_EXT = 0x0018,
-    /// MDI Control (13.4.8).
+    /// MDI Control (13.4.7).
     MDIC = 0x0020,
+    /// Flow Control Address Low (13.4.8).
+    FCAL = 0x0028,
+    /// Flow Control Address High (13.4.9).
+    FCAH = 0x002c,
+    /// Flow Control Type (13.4.10).
+    FCT = 0x0030,
+    /// VLAN Ether Type (13.4.11).
+    VET = 0x0038,
     /// Interrupt Cause Read (13.4.17).
     ICR = 0x00c0,
-    /// Interrupt Throttling (13.4.18).
+    /// Interrupt Throttling (13.4.18), 256 ns.
     ITR = 0x00c4,
     /// Interrupt Cause Set (13.4.19).
     ICS = 0x00c8,
@@ -43,8 +56,26 @@ offsets! {
     IMC = 0x00d8,
     /// Receive Control (13.4.22).
     RCTL = 0x0100,
+    /// Flow Control Transmit Timer Value (13.4.12).
+    FCTTV = 0x0170,
+    /// Transmit Configuration Word (13.4.13).
+    TXCW = 0x0178,
+    /// Receive Configuration Word (13.4.14).
+    RXCW = 0x0180,
     /// Transmit Control (13.4.33).
     TCTL = 0x0400,
+    /// Transmit Inter Packet Gap (13.4.34).
+    TIPG = 0x0410,
+    /// Adaptive IFS Throttle (13.4.35).
+    AIFS = 0x0458,
+    /// LED Control (13.4.15).
+    LEDCTL = 0x0e00,
+    /// Packet Buffer Allocation (13.4.16).
+    PBA = 0x1000,
+    /// Flow Control Receive Threshold Low (13.4.23).
+    FCRTL = 0x2160,
+    /// Flow Control Receive Threshold High (13.4.24).
+    FCRTH = 0x2168,
     /// Receive Descriptor Base Low (13.4.25).
     RDBAL = 0x2800,
     /// Receive Descriptor Base High (13.4.26).
@@ -57,8 +88,12 @@ offsets! {
     RDT = 0x2818,
     /// Receive Delay Timer (13.4.30), 1.024 us.
     RDTR = 0x2820,
+    /// Receive Descriptor Control (13.4.46).
+    RXDCTL = 0x2828,
     /// Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
     RADV = 0x282c,
+    /// Receive Small Packet Detect Interrupt (13.4.32).
+    RSRPD = 0x2c00,
     /// Transmit Descriptor Base Low (13.4.36).
     TDBAL = 0x3800,
     /// Transmit Descriptor Base High (13.4.37).
@@ -71,9 +106,17 @@ offsets! {
     TDT = 0x3818,
     /// Transmit Interrupt Delay Value (13.4.41), 1.024 us.
     TIDV = 0x3820,
-    /// Transmit Interrupt Absolute Delay Value (13.4.43), 1.024 us.
+    /// Transmit Descriptor Control (13.4.43).
+    TXDCTL = 0x3828,
+    /// Transmit Absolute Interrupt Delay Value (13.4.44), 1.024 us.
     TADV = 0x382c,
-    /// Receive Checksum Control (13.4.53).
+    /// TCP Segmentation Pad and Minimum Threshold (13.4.45).
+    TSPMT = 0x3830,
+    /// First statistics register (13.7.1).
+    STATS = 0x4000,
+    /// One past the last (13.7.54).
+    STATS_END = 0x4100,
+    /// Receive Checksum Control (13.4.47).
     RXCSUM = 0x5000,
     /// Multicast Table Array, 128 words (13.5.1).
     MTA = 0x5200,
@@ -81,21 +124,71 @@ offsets! {
     RA = 0x5400,
     /// VLAN Filter Table Array, 128 words (13.5.4).
     VFTA = 0x5600,
+    /// One past the filter registers.
+    FILTERS_END = 0x5800,
 }
 
-/// Values of all registers of BAR0 that are plain words, by offset.
+/// Bits of registers that more than one file looks at.
+pub mod bit {
+    /// Full Duplex.
+    pub const CTRL_FD: u32 = 1;
+    /// Set Link Up.
+    pub const CTRL_SLU: u32 = 1 << 6;
+    /// Force Speed.
+    pub const CTRL_FRCSPD: u32 = 1 << 11;
+    /// Force Duplex.
+    pub const CTRL_FRCDPLX: u32 = 1 << 12;
+    /// Device Reset.
+    pub const CTRL_RST: u32 = 1 << 26;
+    /// PHY Reset.
+    pub const CTRL_PHY_RST: u32 = 1 << 31;
+    /// Full duplex.
+    pub const STATUS_FD: u32 = 1;
+    /// Link Up.
+    pub const STATUS_LU: u32 = 1 << 1;
+    /// Receiver enable.
+    pub const RCTL_EN: u32 = 1 << 1;
+    /// Loopback mode.
+    pub const RCTL_LBM: u32 = 3 << 6;
+    /// Transmit enable.
+    pub const TCTL_EN: u32 = 1 << 1;
+    /// Flush Partial Descriptor block (RDTR, TIDV).
+    pub const FPD: u32 = 1 << 31;
+}
+
+/// Values of all registers of BAR0 that are plain words, and how often each register was touched.
 pub struct Registers {
-    /// Offsets 0..0x2000 and 0x4000..0x8000, by word. Those with effects of their own keep nothing here.
+    /// Offsets 0..0x2000 and 0x4000.., by word.
     words: Box<[AtomicU32]>,
+    /// For each word, the index of its row in the table plus 1; 0: no register.
+    rows: Box<[u8]>,
+    /// For each row: reads, writes.
+    accesses: Box<[(AtomicU64, AtomicU64)]>,
     pages: Window,
 }
 
-/// Registers end here; the rest of BAR0 reads as 0.
-const END: u32 = 0x8000;
+/// Registers with values of their own end here.
+const END: u32 = 0xa000;
+/// The packet buffer memory, which reads as 0, ends here.
+const MAPPED_END: u32 = 0x2_0000;
 
 impl Registers {
+    /// All zero. Panics never: rows that do not fit are left out, and a test looks for them.
     pub fn new(pages: Window) -> Self {
-        Self { words: (0..END / 4).map(|_| AtomicU32::new(0)).collect(), pages }
+        let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
+        for (number, row) in (1u8..).zip(TABLE) {
+            for i in 0..row.count {
+                if let Some(slot) = rows.get_mut(((row.offset + i * row.stride) / 4) as usize) {
+                    *slot = number;
+                }
+            }
+        }
+        Self {
+            words: (0..END / 4).map(|_| AtomicU32::new(0)).collect(),
+            rows,
+            accesses: TABLE.iter().map(|_| Default::default()).collect(),
+            pages,
+        }
     }
 
     /// The value of the register at `offset`, read once. The ring registers may change at any time.
@@ -121,5 +214,32 @@ impl Registers {
     #[inline]
     pub fn base(&self, low: u32, high: u32) -> u64 {
         u64::from(self.get(low) & !0xf) | u64::from(self.get(high)) << 32
+    }
+
+    /// The register at `offset` (a multiple of 4), counted as read or written.
+    pub fn touch(&self, offset: u32, write: bool) -> Option<&'static Row> {
+        let index = usize::from(*self.rows.get((offset / 4) as usize)?).checked_sub(1)?;
+        let (reads, writes) = self.accesses.get(index)?;
+        if write { writes } else { reads }.fetch_add(1, Ordering::Relaxed);
+        TABLE.get(index)
+    }
+
+    /// Registers that were touched.
+    pub fn accesses(&self) -> Vec<Access> {
+        let all = TABLE.iter().zip(&self.accesses).map(|(row, (reads, writes))| Access {
+            register: row.name,
+            reads: reads.load(Ordering::Relaxed),
+            writes: writes.load(Ordering::Relaxed),
+        });
+        all.filter(|a| a.reads | a.writes != 0).collect()
+    }
+
+    /// Sets all to their values after power-on, or after CTRL.RST.
+    pub fn reset(&self, power_on: bool) {
+        for row in TABLE.iter().filter(|row| power_on || !row.sticky) {
+            for i in 0..row.count.min(128) {
+                self.set(row.offset + i * row.stride, row.reset);
+            }
+        }
     }
 }

@@ -1,0 +1,235 @@
+//! BAR0, word by word: what reads and writes of a register do beside loading and storing it.
+//!
+//! Registers are 32 bits wide (SDM 13.2). Of an access of another size or alignment, a read returns the bytes it asks for
+//! (and has the effects of reading each word that it touches), and a write stores the words that it covers whole.
+
+use std::sync::atomic::Ordering;
+
+use super::chip::{After, Control, E1000};
+use super::regs::*;
+
+/// Bits of CTRL that clear themselves. PHY_RST stays until software clears it.
+const CTRL_SELF_CLEARING: u32 = bit::CTRL_RST;
+/// CTRL_EXT.EE_RST: reload the EEPROM.
+const CTRL_EXT_EE_RST: u32 = 1 << 13;
+/// Kilobytes of packet buffer (SDM 13.4.16).
+const PACKET_BUFFER: u32 = 64;
+
+/// Reads the words that `offset..offset + data.len()` touches, each once, in order.
+pub fn read_words(offset: u64, data: &mut [u8], mut read: impl FnMut(u32) -> u32) {
+    let Ok(mut at) = u32::try_from(offset) else { return data.fill(u8::MAX) };
+    let mut rest = data;
+    while !rest.is_empty() {
+        let word = read(at & !3).to_le_bytes();
+        let part = word.get((at & 3) as usize..).unwrap_or_default();
+        let n = part.len().min(rest.len());
+        let (now, later) = rest.split_at_mut(n);
+        now.copy_from_slice(part.get(..n).unwrap_or_default());
+        rest = later;
+        let Some(next) = (at & !3).checked_add(4) else { return rest.fill(u8::MAX) };
+        at = next;
+    }
+}
+
+/// Writes the whole words in `offset..offset + data.len()`, in order.
+pub fn write_words(offset: u64, data: &[u8], mut write: impl FnMut(u32, u32)) {
+    let Ok(offset) = u32::try_from(offset) else { return };
+    let skip = (offset.wrapping_neg() & 3) as usize;
+    let Some(first) = offset.checked_next_multiple_of(4) else { return };
+    let words = data.get(skip..).unwrap_or_default().chunks_exact(4);
+    for (at, word) in (first..).step_by(4).zip(words) {
+        if let Ok(word) = word.try_into() {
+            write(at, u32::from_le_bytes(word));
+        }
+    }
+}
+
+impl E1000 {
+    /// Reads BAR0 (128 KiB of registers).
+    pub fn read_bar0(&self, offset: u64, data: &mut [u8]) {
+        read_words(offset, data, |at| self.read_register(at));
+    }
+
+    /// Writes BAR0.
+    pub fn write_bar0(&self, offset: u64, data: &[u8]) {
+        write_words(offset, data, |at, value| self.write_register(at, value));
+    }
+
+    /// Reads PCI configuration space (256 bytes).
+    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
+        self.control().pci.read(offset, data, self.irq.level());
+    }
+
+    /// Writes PCI configuration space.
+    pub fn write_config(&self, offset: u64, data: &[u8]) {
+        let mut after = After::default();
+        {
+            let mut control = self.control();
+            let (slept, interrupted) = (control.pci.asleep(), control.pci.may_interrupt());
+            let dma = control.pci.may_dma();
+            control.pci.write(offset, data);
+            if slept && !control.pci.asleep() {
+                // D3hot to D0: as after RST# (PCI PM 5.4, No_Soft_Reset is 0).
+                control.pci.reset();
+                after.merge(self.reset_function(&mut control));
+            }
+            after.merge(self.update_link(&mut control, false));
+            // A level that was kept in comes out now.
+            after.repeat = control.pci.may_interrupt() && !interrupted;
+            if dma && !control.pci.may_dma() {
+                self.stop_tx();
+                self.stop_rx();
+            }
+        }
+        self.run(after);
+    }
+
+    /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing answers.
+    pub(super) fn read_register(&self, offset: u32) -> u32 {
+        let Some(row) = self.regs.touch(offset, false) else { return 0 };
+        match offset {
+            _ if self.asleep.load(Ordering::Relaxed) => u32::MAX,
+            CTRL_DUP => self.ctrl(),
+            EECD => self.control().eeprom.read(),
+            ICR => {
+                let (value, edge) = self.irq.read_icr();
+                self.tell(edge);
+                value
+            }
+            IMS => self.irq.ims(),
+            // Write-only.
+            ICS | IMC => 0,
+            STATUS | EERD | MDIC | PBA => self.regs.get(offset),
+            STATS..STATS_END => self.stats.read(offset, &self.counters).unwrap_or(0),
+            // A store to a mapped page may have set any bit.
+            PAGES_START..PAGES_END => self.regs.get(offset) & row.mask,
+            _ => self.regs.get(offset),
+        }
+    }
+
+    /// A register as written.
+    pub(super) fn write_register(&self, offset: u32, value: u32) {
+        let Some(row) = self.regs.touch(offset, true) else { return };
+        if self.asleep.load(Ordering::Relaxed) {
+            return;
+        }
+        let masked = value & row.mask;
+        match offset {
+            CTRL | CTRL_DUP => self.with_control(|control| self.write_ctrl(control, masked)),
+            EECD | EERD | CTRL_EXT | MDIC | RCTL => {
+                self.with_control(|control| self.write_controlled(control, offset, masked));
+            }
+            ICR | ICS | IMS | IMC => self.write_interrupt(offset, value),
+            TCTL => self.write_tctl(masked),
+            PBA => self.regs.set(PBA, write_pba(masked)),
+            ITR | RADV | TADV | RDTR | TIDV => self.write_delay(offset, value, masked),
+            TDT => {
+                self.regs.set(TDT, masked);
+                self.counters.input.notifications.add_shared(1);
+                self.ring_tx();
+            }
+            RDT => {
+                self.regs.set(RDT, masked);
+                self.counters.rx_doorbells.add_shared(1);
+                self.ring_rx();
+            }
+            VET | RXCSUM | MTA..FILTERS_END => self.set_filter(offset, masked),
+            _ if row.mask == 0 => {}
+            _ => self.regs.set(offset, masked),
+        }
+    }
+
+    /// Registers that the receive side keeps a digest of.
+    fn set_filter(&self, offset: u32, value: u32) {
+        self.regs.set(offset, value);
+        self.filter_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn write_ctrl(&self, control: &mut Control, value: u32) -> After {
+        if value & CTRL_SELF_CLEARING != 0 {
+            return self.reset_mac(control, false);
+        }
+        let before = self.ctrl();
+        self.set_filter(CTRL, value);
+        let rises = value & !before & bit::CTRL_PHY_RST != 0;
+        if rises {
+            self.reset_phy(control);
+        }
+        self.update_link(control, rises)
+    }
+
+    fn write_controlled(&self, control: &mut Control, offset: u32, value: u32) -> After {
+        match offset {
+            EECD => control.eeprom.write(value),
+            EERD => self.regs.set(EERD, control.eeprom.read_word(value)),
+            CTRL_EXT => {
+                // EE_RST clears itself.
+                self.regs.set(CTRL_EXT, value & !CTRL_EXT_EE_RST);
+                if value & CTRL_EXT_EE_RST != 0 {
+                    self.load_eeprom(control);
+                }
+            }
+            MDIC => return self.write_mdic(control, value),
+            _ => return self.write_rctl(control, value),
+        }
+        After::default()
+    }
+
+    fn write_mdic(&self, control: &mut Control, value: u32) -> After {
+        let done = control.phy.transfer(value);
+        self.regs.set(MDIC, done.mdic);
+        let mut after = self.update_link(control, done.flapped);
+        if done.interrupt {
+            after.causes |= super::irq::cause::MDAC;
+        }
+        after
+    }
+
+    fn write_rctl(&self, control: &mut Control, value: u32) -> After {
+        let before = self.regs.get(RCTL);
+        self.set_filter(RCTL, value);
+        let mut after = self.update_link(control, false);
+        if before & !value & bit::RCTL_EN != 0 {
+            self.stop_rx();
+        }
+        after.ring_rx |= value & bit::RCTL_EN != 0;
+        after
+    }
+
+    fn write_tctl(&self, value: u32) {
+        let before = self.regs.get(TCTL);
+        self.regs.set(TCTL, value);
+        if before & !value & bit::TCTL_EN != 0 {
+            self.stop_tx();
+        }
+        if value & bit::TCTL_EN != 0 {
+            self.ring_tx();
+        }
+    }
+
+    fn write_interrupt(&self, offset: u32, value: u32) {
+        let (delays, host) = (self.delays(), &*self.host);
+        let edge = match offset {
+            ICR => self.irq.write_icr(value, delays, host),
+            ICS => self.irq.post(value, delays, host),
+            IMS => self.irq.set_mask(value, delays, host),
+            _ => self.irq.clear_mask(value, delays, host),
+        };
+        self.tell(edge);
+    }
+
+    fn write_delay(&self, offset: u32, value: u32, masked: u32) {
+        self.regs.set(offset, masked);
+        if matches!(offset, RDTR | TIDV) && value & bit::FPD != 0 {
+            self.flush(offset);
+        } else {
+            self.remoderate();
+        }
+    }
+}
+
+/// PBA: software chooses the receiver's share, the transmitter gets the rest.
+fn write_pba(value: u32) -> u32 {
+    let receive = value & 0xffff;
+    receive | PACKET_BUFFER.saturating_sub(receive) << 16
+}

@@ -1,0 +1,65 @@
+//! From the moderation registers to nanoseconds (SDM 13.4.18, 13.4.30, 13.4.31, 13.4.41, 13.4.44).
+
+use super::chip::E1000;
+use super::irq::{Delays, cause};
+use super::regs::{ITR, RADV, RDTR, TADV, TIDV};
+
+/// Unit of ITR.
+const ITR_NS: u64 = 256;
+/// Unit of the others.
+const DELAY_NS: u64 = 1024;
+
+/// The shorter of two delays, 0 meaning none.
+fn shorter(a: u64, b: u64) -> u64 {
+    match (a, b) {
+        (0, other) | (other, 0) => other,
+        (a, b) => a.min(b),
+    }
+}
+
+impl E1000 {
+    /// Windows of moderation, from the registers as they are now. Some of them lie in the shared pages: each is read
+    /// once, and has 16 bits, so that no window is longer than 67 ms.
+    #[inline]
+    pub(super) fn delays(&self) -> Delays {
+        let get = |register| u64::from(self.regs.get(register) & 0xffff);
+        let rdtr = get(RDTR);
+        Delays {
+            all: get(ITR) * ITR_NS,
+            transmit: shorter(get(TIDV), get(TADV)) * DELAY_NS,
+            receive: if rdtr == 0 { 0 } else { shorter(rdtr, get(RADV)) * DELAY_NS },
+        }
+    }
+
+    /// Posts causes and tells the host. Call without locks.
+    pub(super) fn post(&self, causes: u32) {
+        let edge = self.irq.post(causes, self.delays(), &*self.host);
+        self.tell(edge);
+    }
+
+    /// Posts completed transmissions: TXDW, TXQE. `delayed`: all descriptors that are reported had IDE set, so that TIDV
+    /// and TADV apply. Call without locks.
+    pub(super) fn post_transmit(&self, causes: u32, delayed: bool) {
+        let edge = self.irq.post_transmit(causes, delayed, self.delays(), &*self.host);
+        self.tell(edge);
+    }
+
+    /// Bit 31 of RDTR or TIDV was written as 1.
+    pub(super) fn flush(&self, register: u32) {
+        let causes = if register == RDTR { cause::RECEIVE } else { cause::TRANSMIT };
+        let edge = self.irq.flush(causes, self.delays(), &*self.host);
+        self.tell(edge);
+    }
+
+    /// A moderation register has changed.
+    pub(super) fn remoderate(&self) {
+        let edge = self.irq.remoderate(self.delays(), &*self.host);
+        self.tell(edge);
+    }
+
+    /// The time that `Host::set_timer` asked for has come.
+    pub fn timer(&self) {
+        let edge = self.irq.timer(self.delays(), &*self.host);
+        self.tell(edge);
+    }
+}

@@ -1,0 +1,94 @@
+//! Resets (SDM 14.7): of the PCI function, of the MAC (CTRL.RST), and out of D3.
+//!
+//! | kept by | RST#, power-on | CTRL.RST |
+//! | --- | --- | --- |
+//! | configuration space | no | yes |
+//! | PHY registers | no | yes (CTRL.PHY_RST resets them) |
+//! | PBA, wake-up registers | no | yes |
+//! | what the EEPROM stores | yes | yes |
+//! | everything else | no | no |
+
+use std::sync::atomic::Ordering;
+
+use super::chip::{After, Control, E1000, lock};
+use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
+
+impl E1000 {
+    /// PCI reset: everything as after power-on.
+    pub fn reset(&self) {
+        let after = {
+            let mut control = self.control();
+            control.pci.reset();
+            self.reset_function(&mut control)
+        };
+        self.run(after);
+    }
+
+    /// All but configuration space.
+    pub(super) fn reset_function(&self, control: &mut Control) -> After {
+        control.phy.reset();
+        self.ioaddr.store(0, Ordering::Relaxed);
+        self.reset_mac(control, true)
+    }
+
+    /// CTRL.RST, or more. When it returns, no DMA of before runs any more.
+    pub(super) fn reset_mac(&self, control: &mut Control, power_on: bool) -> After {
+        let pba = self.regs.get(PBA);
+        // A pass that starts from here on finds both sides off.
+        self.regs.set(TCTL, 0);
+        self.regs.set(RCTL, 0);
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        let edge = {
+            let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
+            let status = self.regs.get(STATUS);
+            self.regs.reset(power_on);
+            self.regs.set(STATUS, status);
+            if !power_on {
+                self.regs.set(PBA, pba);
+            }
+            tx.reset();
+            rx.reset();
+            self.stats.clear(&self.counters);
+            self.irq.reset()
+        };
+        self.wanted.fetch_sub(1, Ordering::Release);
+        self.load_eeprom(control);
+        self.filter_version.fetch_add(1, Ordering::Release);
+        // The link goes down without a word: LSC would be latched in a chip that has just forgotten all causes.
+        let _ = self.update_link(control, false);
+        After { edge, ..After::default() }
+    }
+
+    /// What the EEPROM initializes (SDM 5.6): the address, here.
+    pub(super) fn load_eeprom(&self, control: &mut Control) {
+        control.eeprom.reset();
+        let (low, high) = control.eeprom.address();
+        self.regs.set(RA, low);
+        self.regs.set(RA + 4, high);
+        self.filter_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// CTRL.PHY_RST was set.
+    pub(super) fn reset_phy(&self, control: &mut Control) {
+        control.phy.reset();
+    }
+
+    /// Stops the transmit side: when this returns, none of its DMA runs.
+    pub(super) fn stop_tx(&self) {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.tx).stop();
+        self.wanted.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Stops the receive side.
+    pub(super) fn stop_rx(&self) {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.rx).stop();
+        self.wanted.fetch_sub(1, Ordering::Release);
+    }
+
+    /// CTRL as it stands, without bits that clear themselves.
+    pub(super) fn ctrl(&self) -> u32 {
+        self.regs.get(CTRL)
+    }
+}
