@@ -16,7 +16,7 @@ const MODULES: &[&str] =
     &["virtio_pci", "virtio_net", "e1000", "8139cp", "realtek", "r8169", "8021q", "pktgen"];
 
 /// Dynamically linked tools, looked up in the host's PATH.
-const TOOLS: &[&str] = &["iperf3", "ethtool"];
+const TOOLS: &[&str] = &["iperf3", "ethtool", "ip"];
 
 /// Loads the modules in order and starts the agent. Not as process 1: that gets SIGCHLD for every orphan, and ash's `read` then
 /// forgets the part of the line it has.
@@ -82,7 +82,7 @@ impl Image {
 }
 
 /// Where `scripts/setup.sh` keeps what it unpacks; the two must agree.
-fn cache() -> PathBuf {
+pub(crate) fn cache() -> PathBuf {
     let named = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("VMLAN_CACHE").unwrap_or_else(|| {
         named("XDG_CACHE_HOME")

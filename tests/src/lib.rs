@@ -7,6 +7,8 @@
 //! Everything a test starts dies with it: by `Drop`, and by the parent-death signal if the test itself is killed.
 //! What is missing on the machine is reported as one line that names the mend, mostly `scripts/setup.sh test`.
 
+mod base64;
+mod boot;
 pub mod check;
 pub mod cpio;
 mod fault;
@@ -14,12 +16,14 @@ mod guest;
 mod image;
 mod netns;
 mod proc;
+pub mod qemu;
 mod station;
 mod switch;
 pub mod testpmd;
 
+pub use boot::Boot;
 pub use fault::{Fault, Result};
-pub use guest::{Boot, Guest};
+pub use guest::Guest;
 pub use image::Image;
 pub use netns::NetNs;
 pub use proc::{Proc, out_of, vmlan_binary};
@@ -29,4 +33,6 @@ pub mod attacker;
 pub mod gso;
 pub mod lan;
 pub mod native;
+pub mod nic;
+pub mod trio;
 pub mod usage;

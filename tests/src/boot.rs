@@ -1,0 +1,152 @@
+//! What a guest is made of, as QEMU's command line.
+
+use crate::{Image, NetNs, fault::Result, qemu};
+use std::path::{Path, PathBuf};
+
+/// A guest's NIC.
+enum Nic {
+    None,
+    /// A NIC that QEMU emulates, on `-netdev ...,id=net0`.
+    Model(&'static str),
+    /// virtio-net over vhost-user, on the same.
+    VhostUser,
+    /// Whatever the switch serves on this socket.
+    VfioUser(PathBuf),
+}
+
+/// What a guest is made of: its name, its number on the LAN, its NIC and the QEMU it runs in.
+pub struct Boot {
+    pub(crate) name: String,
+    pub(crate) number: u8,
+    netdev: Vec<String>,
+    nic: Nic,
+    newer: bool,
+    reboots: bool,
+    inside: Vec<String>,
+}
+
+impl Boot {
+    /// A guest with no NIC yet. `number` gives its address: 10.77.0.`number`, 52:54:00:77:00:`number`.
+    #[must_use]
+    pub fn new(name: &str, number: u8) -> Boot {
+        Boot {
+            name: name.into(),
+            number,
+            netdev: Vec::new(),
+            nic: Nic::None,
+            newer: false,
+            reboots: false,
+            inside: Vec::new(),
+        }
+    }
+
+    /// The MAC address that goes with a guest's number. An emulated NIC behind vfio-user has it from the switch.
+    #[must_use]
+    pub fn mac(number: u8) -> String {
+        format!("52:54:00:77:00:{number:02x}")
+    }
+
+    /// virtio-net over vhost-user; QEMU connects and, when the line breaks, tries again each second.
+    #[must_use]
+    pub fn vhost_user(self, socket: &Path) -> Boot {
+        // The older spelling is gone since QEMU 10; 7.2 does not know the newer.
+        let again = if self.newer { "reconnect-ms=1000" } else { "reconnect=1" };
+        self.virtio(&format!("socket,id=net,path={},{again}", socket.display()))
+    }
+
+    /// virtio-net over vhost-user; QEMU listens, and waits for the switch to connect before it starts the guest.
+    #[must_use]
+    pub fn vhost_user_listening(self, socket: &Path) -> Boot {
+        self.virtio(&format!("socket,id=net,path={},server=on,wait=off", socket.display()))
+    }
+
+    fn virtio(self, chardev: &str) -> Boot {
+        let netdev = words(&["-chardev", chardev, "-netdev", "vhost-user,id=net0,chardev=net"]);
+        Boot { netdev, nic: Nic::VhostUser, ..self }
+    }
+
+    /// Any NIC model of QEMU over a `stream` socket that somebody else listens on.
+    #[must_use]
+    pub fn stream(self, socket: &Path, model: &'static str) -> Boot {
+        let netdev =
+            format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", socket.display());
+        Boot { netdev: words(&["-netdev", &netdev]), nic: Nic::Model(model), ..self }
+    }
+
+    /// Any NIC model of QEMU on a TAP device `name` of the namespace `host`, in which this QEMU then runs.
+    #[must_use]
+    pub fn tap(self, host: &NetNs, name: &str, model: &'static str) -> Boot {
+        let netdev = format!("tap,id=net0,ifname={name},script=no,downscript=no");
+        let inside = host.enter(&[]);
+        Boot { netdev: words(&["-netdev", &netdev]), nic: Nic::Model(model), inside, ..self }
+    }
+
+    /// The NIC that the switch serves on `socket` over vfio-user. Its MAC address should be [`Boot::mac`]`(number)`.
+    #[must_use]
+    pub fn vfio_user(self, socket: &Path) -> Boot {
+        Boot { nic: Nic::VfioUser(socket.into()), newer: true, ..self }
+    }
+
+    /// Runs in the QEMU that speaks vfio-user, whatever the NIC. To be called before the NIC is named.
+    #[must_use]
+    pub fn newer(self) -> Boot {
+        Boot { newer: true, ..self }
+    }
+
+    /// The guest may reboot; otherwise its reset ends QEMU.
+    #[must_use]
+    pub fn reboots(self) -> Boot {
+        Boot { reboots: true, ..self }
+    }
+
+    /// The whole command line. The agent's line is a socket at `agent` that we listen on.
+    pub(crate) fn arguments(
+        &self,
+        image: &Image,
+        agent: &Path,
+        serial: &Path,
+    ) -> Result<Vec<String>> {
+        let qemu = if self.newer { qemu::with_vfio_user()? } else { qemu::installed()? };
+        let mut all = self.inside.clone();
+        all.push(qemu.to_string_lossy().into_owned());
+        all.extend(words(&["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1"]));
+        all.extend(words(&["-machine", "q35,memory-backend=mem", "-m", "256M", "-nodefaults"]));
+        all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
+        let serial = format!("file:{}", serial.display());
+        let agent = format!("socket,id=agent,path={}", agent.display());
+        all.extend(words(&["-display", "none", "-serial", &serial]));
+        all.extend(words(&["-chardev", &agent, "-serial", "chardev:agent"]));
+        all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
+        all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
+        let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on";
+        all.extend(words(&["-append", append]));
+        if !self.reboots {
+            all.push("-no-reboot".into());
+        }
+        all.extend(self.netdev.iter().cloned());
+        all.extend(self.device());
+        Ok(all)
+    }
+
+    fn device(&self) -> Vec<String> {
+        let mac = Boot::mac(self.number);
+        let device = match &self.nic {
+            Nic::None => return Vec::new(),
+            Nic::Model(model) => format!("{model},netdev=net0,mac={mac}"),
+            Nic::VhostUser if !self.newer && qemu::msix_crashes() => {
+                format!("virtio-net-pci,netdev=net0,mac={mac},vectors=0")
+            }
+            Nic::VhostUser => format!("virtio-net-pci,netdev=net0,mac={mac}"),
+            Nic::VfioUser(socket) => serde_json::json!({
+                "driver": "vfio-user-pci",
+                "socket": { "type": "unix", "path": socket },
+            })
+            .to_string(),
+        };
+        vec!["-device".into(), device]
+    }
+}
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|&word| word.into()).collect()
+}

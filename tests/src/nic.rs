@@ -1,0 +1,140 @@
+//! What a guest's own tools say about its NIC, and what the LAN looks like to it.
+
+use crate::{
+    Guest, Station,
+    fault::{Fault, Result},
+};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// The five tests of `ethtool -t eth0 offline`, by their first word, and the driver's verdict: 0 is a pass.
+///
+/// # Errors
+/// [`Fault::Garbled`] if ethtool does not name five tests.
+pub fn self_test(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
+    // Exit code 1 is a failed test, not a failed run.
+    let said = guest.run("ethtool -t eth0 offline", Duration::from_secs(120))?;
+    let verdict = |line: &str| {
+        let (name, code) = line.split_once("offline)")?;
+        Some((name.split_whitespace().next()?.to_lowercase(), code.trim().parse().ok()?))
+    };
+    let tests: BTreeMap<_, _> = said.text.lines().filter_map(verdict).collect();
+    if tests.len() == 5 {
+        return Ok(tests);
+    }
+    Err(Fault::Garbled { what: "ethtool -t eth0 offline".into(), heard: said.text })
+}
+
+/// `ethtool -S eth0`.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn statistics(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
+    let text = guest.sh("ethtool -S eth0")?;
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_owned(), value.trim().parse().ok()?))
+    };
+    Ok(text.lines().filter_map(pair).collect())
+}
+
+/// By how much one of the statistics grew while `during` ran.
+///
+/// # Errors
+/// Those of `during`; [`Fault::Garbled`] if there is no statistic of that name.
+pub fn grown(guest: &mut Guest, name: &str, mut during: impl FnMut() -> Result<()>) -> Result<u64> {
+    let mut read = |guest: &mut Guest| {
+        let all = statistics(guest)?;
+        let found = all.get(name).copied();
+        found
+            .ok_or_else(|| Fault::Garbled { what: format!("no {name}"), heard: format!("{all:?}") })
+    };
+    let before = read(guest)?;
+    during()?;
+    // The worker may still be on its way.
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(read(guest)?.saturating_sub(before))
+}
+
+/// `count` echo requests, 20 ms apart, to whoever listens there; how many were answered.
+///
+/// # Errors
+/// [`Fault::Garbled`] if ping does not say.
+pub fn pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
+    let command = format!("busybox ping -c {count} -i 0.02 -W 1 {to}");
+    let said = from.run(&command, Duration::from_secs(30))?;
+    let line = said.text.lines().find(|line| line.contains("packets received"));
+    // "10 packets transmitted, 9 packets received, 10% packet loss"
+    let received = line.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
+    received.ok_or(Fault::Garbled { what: command, heard: said.text })
+}
+
+/// Waits until the guest's carrier is `up`; returns how long that took.
+///
+/// # Errors
+/// [`Fault::Deadline`] after 10 s.
+pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
+    let since = Instant::now();
+    let want = if up { "1" } else { "0" };
+    loop {
+        let now = guest.sh("cat /sys/class/net/eth0/carrier")?;
+        if now.trim() == want {
+            return Ok(since.elapsed());
+        }
+        if since.elapsed() > Duration::from_secs(10) {
+            let heard = guest.sh("dmesg | tail -n 5")?;
+            let what = format!("carrier of {} to be {want}", guest.name());
+            return Err(Fault::Deadline { what, seconds: 10, heard });
+        }
+    }
+}
+
+/// An interface for VLAN `id` on top of `interface`, with the station's last number in 10.78.`id`.0/24.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn vlan(station: &mut dyn Station, interface: &str, id: u16) -> Result<()> {
+    let number = station.ip().rsplit('.').next().unwrap_or_default().to_owned();
+    station
+        .sh(&format!(
+            "/bin/ip link add link {interface} name lan{id} type vlan id {id} &&
+             ip addr add 10.78.{id}.{number}/24 dev lan{id} && ip link set lan{id} up"
+        ))
+        .map(drop)
+}
+
+/// Tells `station` for good where on its `interface` the address of `other` is, so that it never asks.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn neighbour(
+    station: &mut dyn Station,
+    interface: &str,
+    other: &mut dyn Station,
+    others: &str,
+) -> Result<()> {
+    let mac = other.sh(&format!("/bin/ip -o link show {others} | sed 's/.*ether //; s/ .*//'"))?;
+    let (ip, mac) = (other.ip(), mac.trim());
+    let command = format!("/bin/ip neigh replace {ip} lladdr {mac} dev {interface} nud permanent");
+    station.sh(&command).map(drop)
+}
+
+/// Sets the MTU of an interface.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn mtu(station: &mut dyn Station, interface: &str, mtu: u32) -> Result<()> {
+    station.sh(&format!("ip link set {interface} mtu {mtu}")).map(drop)
+}
+
+/// How often the guest's NIC has interrupted it, from `/proc/interrupts`.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn interrupts(guest: &mut Guest) -> Result<u64> {
+    let text = guest.sh("grep eth0 /proc/interrupts || true")?;
+    let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    Ok(text.lines().filter_map(count).sum())
+}

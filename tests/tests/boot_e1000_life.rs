@@ -1,0 +1,154 @@
+//! Violence against an e1000 under traffic: its driver unloaded and loaded, its guest rebooted, its QEMU killed. A few times here;
+//! the many are `make soak`.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use vmlan_tests::{
+    Boot, Guest, Result, Station, check, nic,
+    trio::{E1000, Trio},
+};
+
+const GUEST: &str = "10.77.0.1";
+const VIRTIO: &str = "10.77.0.2";
+
+struct Times {
+    reload: u32,
+    reboot: u32,
+    kill: u32,
+}
+
+/// All three, one after the other, while the virtio guest's kernel sends 5,000 frames a second at the e1000.
+fn life(kind: E1000, times: &Times) -> Result<()> {
+    let mut lan = Trio::start(kind)?;
+    let end = survives(&mut lan, times);
+    if end.is_err() {
+        println!("{}", lan.last_words());
+    }
+    end
+}
+
+fn survives(lan: &mut Trio, times: &Times) -> Result<()> {
+    check::serve(&mut lan.virtio)?;
+    check::reaches(&mut lan.host, VIRTIO)?;
+    flood(&mut lan.virtio)?;
+    reload(lan, times.reload)?;
+    reboot(lan, times.reboot)?;
+    kill(lan, times.kill)?;
+    lan.virtio.sh("echo stop > /proc/net/pktgen/pgctrl")?;
+    check::serve(&mut lan.e1000)?;
+    check::ping_sizes(&mut lan.e1000, VIRTIO)?;
+    check::fetch(&mut lan.e1000, VIRTIO)?;
+    check::fetch(&mut lan.virtio, GUEST)?;
+    lan.switch.alive()
+}
+
+/// The kernel's packet generator, 60 bytes every 200 us, until it is stopped.
+fn flood(from: &mut Guest) -> Result<()> {
+    let mac = Boot::mac(1);
+    let set = format!(
+        "echo 'add_device eth0' > kpktgend_0 &&
+         for set in 'count 0' 'pkt_size 60' 'delay 200000' 'dst {GUEST}' 'dst_mac {mac}'; do
+           echo \"$set\" > eth0 || exit 1
+         done"
+    );
+    from.sh(&format!("cd /proc/net/pktgen && {set}"))?;
+    from.sh("echo start > /proc/net/pktgen/pgctrl 2> /dev/null &").map(drop)
+}
+
+/// The driver goes and comes while frames arrive, and while the guest itself sends whenever it can.
+fn reload(lan: &mut Trio, times: u32) -> Result<()> {
+    let guest = &mut lan.e1000;
+    guest
+        .background("sh -c 'while :; do ping -q -i 0.005 -c 100 10.77.0.2; usleep 10000; done'")?;
+    let since = Instant::now();
+    for time in 1..=times {
+        let load = "rmmod e1000 && insmod /lib/m/e1000 && ip link set eth0 up";
+        guest.sh(&format!("{load} && ip addr add {GUEST}/24 dev eth0"))?;
+        // Mostly it goes again at once, at whatever the chip is about then.
+        if time % 5 == 0 || time == times {
+            check::reaches(guest, VIRTIO)?;
+        }
+        lan.switch.alive()?;
+    }
+    let each = since.elapsed() / times;
+    println!("  driver reloaded {times} times under traffic, {each:.1?} each");
+    let rate = nic::grown(guest, "rx_packets", || {
+        sleep(Duration::from_secs(1));
+        Ok(())
+    })?;
+    println!("  and then it receives {rate} frames a second");
+    assert!(rate > 0, "nothing arrives any more");
+    Ok(())
+}
+
+/// The guest resets the machine with the NIC in full use.
+fn reboot(lan: &mut Trio, times: u32) -> Result<()> {
+    for _ in 0..times {
+        let since = Instant::now();
+        lan.e1000.reboot()?;
+        check::reaches(&mut lan.e1000, VIRTIO)?;
+        println!("  guest rebooted and reachable in {:.1?}", since.elapsed());
+        lan.switch.alive()?;
+    }
+    Ok(())
+}
+
+/// `kill -9` of QEMU while its guest sends; nobody else loses a frame, nothing is left behind, and the port takes a new QEMU.
+fn kill(lan: &mut Trio, times: u32) -> Result<()> {
+    let (dir, port) = (lan.dir(), lan.kind);
+    let descriptors = lan.switch.descriptors();
+    for kill in 1..=times {
+        lan.e1000.background("iperf3 -c 10.77.0.2 -u -b 50M -t 1000")?;
+        let probe = "busybox ping -i 0.05 -c 40 10.77.0.2 > probe 2>&1";
+        lan.host.background(&format!("sh -c 'cd {} && {probe}'", lan.host.files()))?;
+        sleep(Duration::from_millis(700));
+        lan.e1000.kill9();
+        let left = |lan: &Trio| lan.switch.port("e1").map(|port| port["up"] == false);
+        let since = Instant::now();
+        while !left(lan)? {
+            assert!(since.elapsed() < Duration::from_secs(5), "the port is still up");
+            sleep(Duration::from_millis(20));
+        }
+        let gone = since.elapsed();
+        let [again] = Guest::boot(&lan.image, &dir, [port.boot(&dir)])?;
+        lan.e1000 = again;
+        check::reaches(&mut lan.e1000, VIRTIO)?;
+        let probed = lan.host.sh(&format!("grep received {}/probe", lan.host.files()))?;
+        assert!(probed.contains("40 packets received"), "others lost frames: {probed}");
+        let now = lan.switch.descriptors();
+        println!("  kill {kill} of {times}: gone after {gone:.0?}, {now} descriptors");
+        assert_eq!(
+            now, descriptors,
+            "descriptors of the switch with a new guest, and with the old"
+        );
+    }
+    Ok(())
+}
+
+const FEW: Times = Times { reload: 50, reboot: 1, kill: 1 };
+const MANY: Times = Times { reload: 200, reboot: 20, kill: 20 };
+
+#[test]
+fn trapped_doorbells() -> Result<()> {
+    life(E1000::Trapped, &FEW)
+}
+
+#[test]
+fn mapped_doorbells() -> Result<()> {
+    life(E1000::Mapped, &FEW)
+}
+
+#[test]
+#[ignore = "soak: minutes"]
+fn many_times() -> Result<()> {
+    life(E1000::Trapped, &MANY)?;
+    life(E1000::Mapped, &MANY)
+}
+
+#[test]
+#[ignore = "a control experiment: the same on QEMU's own e1000"]
+fn the_checks_pass_on_qemu_own_e1000() -> Result<()> {
+    life(E1000::Qemu, &FEW)
+}
