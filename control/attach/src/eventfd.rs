@@ -103,6 +103,16 @@ impl Call {
         }
     }
 
+    /// Raises the interrupt from a thread that nobody watches: what the front end has done to the descriptor meanwhile is
+    /// undone first. Call without locks.
+    pub fn raise_unwatched(&self) {
+        let fd = self.line().fd.clone();
+        if let Some(fd) = fd {
+            let _ = sys::set_nonblocking(fd.as_fd());
+            self.raise();
+        }
+    }
+
     /// Interrupts raised so far.
     #[must_use]
     pub fn raised(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! The doors VMs come in by: sockets that VMMs speak, and the [`vmlan_frame::Port`] behind each.
 //!
 //! - [`vhost_user`]: virtio-net over vhost-user, for any VMM that speaks it.
+//! - [`vfio_user`]: emulated NICs over vfio-user, for guests that have nothing but an old driver.
 //!
 //! # Contract
 //!
@@ -21,5 +22,6 @@ mod stream;
 #[allow(unsafe_code)]
 mod sys;
 mod thread;
+pub mod vfio_user;
 pub mod vhost_user;
 mod waker;

@@ -160,6 +160,13 @@ impl<F: Framing> Stream<F> {
         }
     }
 
+    /// True if nothing was read that was not given out.
+    #[must_use]
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past `goal` while there are
     /// descriptors for the message that is due: the next one's must not be taken for its own.
     fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, Error> {

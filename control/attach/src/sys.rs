@@ -5,10 +5,13 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use vmlan_ram::{Map, Mapping, Region, Window};
 
 /// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::fds`); the rest of the room is there
 /// so that a sender of a few too many is told so, instead of being cut off by `MSG_CTRUNC`.
@@ -299,4 +302,118 @@ pub fn is_remote(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: fstatfs succeeded, so it filled `st`.
     let kind = unsafe { st.assume_init() }.f_type;
     Ok(REMOTE.contains(&kind))
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+#[must_use]
+pub fn monotonic() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a timespec, exclusively ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// A timer on [`monotonic`]: readable once it has expired.
+///
+/// # Errors
+/// That of `timerfd_create`.
+pub fn timer() -> io::Result<OwnedFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: no pointers.
+    own(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+}
+
+/// Sets a timer to expire at `at` nanoseconds of [`monotonic`], instead of when it was to.
+pub fn set_timer(timer: BorrowedFd<'_>, at: u64) {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let at = at.max(1); // 0 would disarm it
+    let it_value = libc::timespec {
+        tv_sec: libc::time_t::try_from(at / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_nsec: i64::try_from(at % 1_000_000_000).unwrap_or(0),
+    };
+    let spec = libc::itimerspec { it_interval: zero, it_value };
+    let flags = libc::TFD_TIMER_ABSTIME;
+    // SAFETY: `spec` outlives the call; the old value is not asked for.
+    unsafe {
+        libc::timerfd_settime(timer.as_raw_fd(), flags, &raw const spec, std::ptr::null_mut())
+    };
+}
+
+/// A descriptor that becomes readable each time `fd` is written to, until [`take_edge`]. So `fd` itself, which its
+/// sender can make such that reads block, need not be read.
+///
+/// # Errors
+/// That of `epoll_create1` or `epoll_ctl`.
+pub fn edge_watch(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let watch = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    let events = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
+    let mut event = libc::epoll_event { events, u64: 0 };
+    let (ep, fd) = (watch.as_raw_fd(), fd.as_raw_fd());
+    // SAFETY: `event` outlives the call.
+    check(unsafe { libc::epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+    Ok(watch)
+}
+
+/// True if there was a write since the last call.
+#[must_use]
+pub fn take_edge(watch: BorrowedFd<'_>) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: `event` has room for the one event asked for.
+    unsafe { libc::epoll_wait(watch.as_raw_fd(), &raw mut event, 1, 0) > 0 }
+}
+
+/// Memory of ours at an address that stays, in a file that can be exchanged: whoever was given the file before keeps
+/// memory that nobody looks at any more.
+#[derive(Debug)]
+pub struct SharedPages {
+    map: Arc<Map>,
+    len: usize,
+}
+
+impl SharedPages {
+    /// `len` bytes of zeros, a multiple of the page size; and the file they are in.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new(len: usize) -> io::Result<(Self, OwnedFd)> {
+        let file = Self::file(len)?;
+        let mapping = Mapping::new(file.as_fd(), 0, len as u64).map_err(io::Error::other)?;
+        let region = Region::new(0, len as u64, 0, 0, Arc::new(mapping));
+        let map = Map::new(vec![region.map_err(io::Error::other)?], None);
+        Ok((Self { map: Arc::new(map.map_err(io::Error::other)?), len }, file))
+    }
+
+    fn file(len: usize) -> io::Result<OwnedFd> {
+        sealed_memfd(c"vmlan-registers", len as u64)
+    }
+
+    /// `len` bytes at `offset`.
+    #[must_use]
+    pub fn window(&self, offset: usize, len: usize) -> Option<Window> {
+        self.map.window(offset as u64, len, 4096)
+    }
+
+    /// Puts a fresh file of zeros behind the memory.
+    ///
+    /// # Errors
+    /// That of the system: nothing has changed.
+    pub fn renew(&self) -> io::Result<OwnedFd> {
+        let file = Self::file(self.len)?;
+        let (at, len) = self.map.slice(0, self.len).map_or((std::ptr::null(), 0), |s| s.as_raw());
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive and nobody else
+        // has; all access to it is by the atomics of windows, which do not care whose zeros they meet. The new file is
+        // as long, and sealed.
+        let p = unsafe { libc::mmap(at.cast_mut().cast(), len, prot, flags, file.as_raw_fd(), 0) };
+        if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(file) }
+    }
+}
+
+/// Adds 1 to an eventfd of our own.
+pub fn ring(eventfd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: `one` holds 8 bytes for the length of the call.
+    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }

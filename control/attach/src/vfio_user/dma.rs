@@ -1,0 +1,205 @@
+//! The client's memory: DMA_MAP and DMA_UNMAP.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vmlan_ram::Map;
+
+use crate::bytes::Body;
+use crate::memory::{self, Memory, RegionDesc};
+
+/// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other devices' BARs.
+const MAX_UNSHARED: usize = 256;
+
+/// The page size that VERSION names.
+const PAGE: u64 = 4096;
+
+/// Flags of DMA_MAP: "readable" and "writeable".
+const READ_WRITE: u32 = 3;
+
+/// Flags of DMA_UNMAP (`linux/vfio.h`).
+const GET_DIRTY_BITMAP: u32 = 1;
+const UNMAP_ALL: u32 = 1 << 1;
+
+/// Why a region was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `argsz` does not cover the request.
+    #[error("an argsz of {0}")]
+    Argsz(u32),
+    /// Empty, or beyond the address space, or not of whole pages.
+    #[error(
+        "a region of {size:#x} bytes at {address:#x}, offset {offset:#x}, is not of whole pages"
+    )]
+    Shape {
+        /// Guest address.
+        address: u64,
+        /// Bytes.
+        size: u64,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// "A command to map over an existing region must be failed."
+    #[error("a region at {0:#x} overlaps one that is mapped")]
+    Exists(u64),
+    /// No place for one more.
+    #[error("one DMA region more than a client may have")]
+    TooMany,
+    /// "Must match exactly a previous mapping."
+    #[error("no region of {size:#x} bytes at {address:#x} is mapped")]
+    Unknown {
+        /// Guest address.
+        address: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// Dirty bitmaps, or flags nobody knows.
+    #[error("flags {0:#x} of DMA_UNMAP are not supported")]
+    Flags(u32),
+    /// It cannot be mapped here.
+    #[error(transparent)]
+    Memory(#[from] memory::Error),
+}
+
+impl Error {
+    /// The error number for the client.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Exists(_) => libc::EEXIST,
+            Self::TooMany => libc::ENOSPC,
+            Self::Unknown { .. } => libc::ENOENT,
+            Self::Flags(_) => libc::ENOTSUP,
+            Self::Memory(memory::Error::TooMuch(_)) => libc::ENOMEM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// A run of guest addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first.
+    pub address: u64,
+    /// How many.
+    pub size: u64,
+}
+
+impl Run {
+    fn overlaps(self, other: Self) -> bool {
+        let disjoint =
+            |a: Self, b: Self| a.address.checked_add(a.size).is_some_and(|e| e <= b.address);
+        !disjoint(self, other) && !disjoint(other, self)
+    }
+
+    /// True if `address` lies in it.
+    #[must_use]
+    pub fn contains(self, address: u64) -> bool {
+        address.wrapping_sub(self.address) < self.size
+    }
+}
+
+/// All regions of one client.
+#[derive(Debug, Default)]
+pub struct Dma {
+    memory: Memory,
+    shared: Vec<Run>,
+    /// Known, but out of reach: no descriptor came, or the device may not both read and write it.
+    unshared: Vec<Run>,
+}
+
+impl Dma {
+    /// DMA_MAP. True if the [`Dma::snapshot`] has changed.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing has changed.
+    pub fn map(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<bool, Error> {
+        let (argsz, flags) = (body.u32(0), body.u32(4));
+        let (offset, address, size) = (body.u64(8), body.u64(16), body.u64(24));
+        if argsz < 32 {
+            return Err(Error::Argsz(argsz));
+        }
+        let aligned = (offset | address | size) & (PAGE - 1) == 0;
+        if !aligned || size == 0 || address.checked_add(size).is_none() {
+            return Err(Error::Shape { address, size, offset });
+        }
+        let run = Run { address, size };
+        if self.shared.iter().chain(&self.unshared).any(|other| run.overlaps(*other)) {
+            return Err(Error::Exists(address));
+        }
+        match fd {
+            Some(fd) if flags & READ_WRITE == READ_WRITE => {
+                if self.shared.len() >= super::version::MAX_DMA_MAPS {
+                    return Err(Error::TooMany);
+                }
+                let desc = RegionDesc { gpa: address, size, uva: address, offset };
+                self.memory.add(Memory::region(desc, fd)?)?;
+                self.shared.push(run);
+                Ok(true)
+            }
+            _ if self.unshared.len() >= MAX_UNSHARED => Err(Error::TooMany),
+            _ => {
+                self.unshared.push(run);
+                Ok(false)
+            }
+        }
+    }
+
+    /// DMA_UNMAP. True if the [`Dma::snapshot`] has changed.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing has changed.
+    pub fn unmap(&mut self, body: Body<'_>) -> Result<bool, Error> {
+        let flags = body.u32(4);
+        let run = Run { address: body.u64(8), size: body.u64(16) };
+        let unknown = Error::Unknown { address: run.address, size: run.size };
+        match flags {
+            0 => {}
+            UNMAP_ALL if run == (Run { address: 0, size: 0 }) => return Ok(self.clear()),
+            UNMAP_ALL => return Err(unknown),
+            _ => return Err(Error::Flags(flags & !UNMAP_ALL | flags & GET_DIRTY_BITMAP)),
+        }
+        if let Some(at) = self.unshared.iter().position(|r| *r == run) {
+            self.unshared.swap_remove(at);
+            return Ok(false);
+        }
+        let at = self.shared.iter().position(|r| *r == run).ok_or(unknown)?;
+        let Run { address, size } = self.shared.swap_remove(at);
+        self.memory.remove(RegionDesc { gpa: address, size, uva: address, offset: 0 })?;
+        Ok(true)
+    }
+
+    /// Forgets all regions. True if the [`Dma::snapshot`] has changed.
+    pub fn clear(&mut self) -> bool {
+        let had = !self.shared.is_empty();
+        *self = Self::default();
+        had
+    }
+
+    /// A map of what can be reached.
+    ///
+    /// # Errors
+    /// Never for regions that were checked by [`Dma::map`].
+    pub fn snapshot(&self) -> Result<Arc<Map>, Error> {
+        Ok(self.memory.snapshot(false)?)
+    }
+
+    /// What is known but out of reach.
+    #[must_use]
+    pub fn unshared(&self) -> &[Run] {
+        &self.unshared
+    }
+
+    /// Bytes within and out of reach.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let out = self.unshared.iter().fold(0u64, |sum, r| sum.saturating_add(r.size));
+        (self.memory.bytes(), out)
+    }
+
+    /// Regions within reach.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.shared.len()
+    }
+}

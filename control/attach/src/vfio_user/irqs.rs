@@ -1,0 +1,244 @@
+//! DEVICE_SET_IRQS: how the client wants its interrupts.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::nic::Nic;
+use super::wire::{irq, set_irqs};
+use super::wires::{Mode, Wires};
+use crate::bytes::Body;
+use crate::eventfd;
+
+/// Bytes before the data.
+const FIXED: usize = 20;
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such interrupt.
+    #[error("interrupts {start} to {start} + {count} of number {index}")]
+    Range {
+        /// Number.
+        index: u32,
+        /// First.
+        start: u32,
+        /// How many.
+        count: u32,
+    },
+    /// Not one kind of data and one action, or a pair that this interrupt does not have.
+    #[error("flags {flags:#x} for number {index}")]
+    Flags {
+        /// Number.
+        index: u32,
+        /// What was asked for.
+        flags: u32,
+    },
+    /// The data or the descriptors do not fit the flags.
+    #[error("{data} bytes of data and {fds} descriptors for flags {flags:#x}")]
+    Data {
+        /// Bytes that came.
+        data: usize,
+        /// Descriptors that came.
+        fds: usize,
+        /// What was asked for.
+        flags: u32,
+    },
+    /// The descriptor.
+    #[error("a descriptor is of no use")]
+    EventFd(#[from] eventfd::Error),
+    /// It cannot be watched.
+    #[error("cannot watch the eventfd")]
+    Watch(#[source] io::Error),
+}
+
+/// What is done to an interrupt, and on what condition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    /// At once.
+    None,
+    /// At once, if the byte is not 0.
+    Bool,
+    /// Each time the eventfd says so, or is told so.
+    EventFd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Mask,
+    Unmask,
+    Trigger,
+}
+
+/// "The flags are mutually exclusive for both sets."
+fn parse(flags: u32) -> Option<(Data, Action)> {
+    let data = match flags & 7 {
+        set_irqs::DATA_NONE => Data::None,
+        set_irqs::DATA_BOOL => Data::Bool,
+        set_irqs::DATA_EVENTFD => Data::EventFd,
+        _ => return None,
+    };
+    let action = match flags & !7 {
+        set_irqs::ACTION_MASK => Action::Mask,
+        set_irqs::ACTION_UNMASK => Action::Unmask,
+        set_irqs::ACTION_TRIGGER => Action::Trigger,
+        _ => return None,
+    };
+    Some((data, action))
+}
+
+/// One client's interrupts.
+#[derive(Debug)]
+pub struct Irqs {
+    wires: Arc<Wires>,
+    unmask: Option<Watched>,
+}
+
+impl Irqs {
+    /// None yet.
+    #[must_use]
+    pub fn new(wires: Arc<Wires>) -> Self {
+        Self { wires, unmask: None }
+    }
+
+    /// The eventfd by which the client unmasks INTx, to poll.
+    #[must_use]
+    pub fn unmask_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.unmask.as_ref().map(Watched::fd)
+    }
+
+    /// It was written to, perhaps.
+    pub fn unmasked(&self, nic: &dyn Nic) {
+        if self.unmask.as_ref().is_some_and(Watched::take) {
+            self.wires.unmask(nic);
+        }
+    }
+
+    /// DEVICE_SET_IRQS.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing has changed.
+    pub fn set(&mut self, bytes: &[u8], fd: Option<OwnedFd>, nic: &dyn Nic) -> Result<(), Error> {
+        let body = Body(bytes);
+        let (flags, index) = (body.u32(4), body.u32(8));
+        let (start, count) = (body.u32(12), body.u32(16));
+        let (data, action) = parse(flags).ok_or(Error::Flags { index, flags })?;
+        let mode = match index {
+            irq::INTX => Mode::Intx,
+            irq::MSI if nic.layout().msi => Mode::Msi,
+            _ => Mode::None,
+        };
+        if index < irq::COUNT && (start, count) == (0, 0) {
+            return self.disable(mode, (data, action), fd.is_some(), Error::Flags { index, flags });
+        }
+        // There is one of each; `start` and `count` are the client's, and are not to be added (row 153).
+        if mode == Mode::None || (start, count) != (0, 1) {
+            return Err(Error::Range { index, start, count });
+        }
+        let extra = bytes.get(FIXED..).unwrap_or_default();
+        let fits = match data {
+            Data::None => fd.is_none(),
+            Data::Bool => fd.is_none() && extra.len() == 1,
+            // The number that the descriptor has for the client may come along, for nothing.
+            Data::EventFd => matches!(extra.len(), 0 | 4),
+        };
+        if !fits {
+            let fds = usize::from(fd.is_some());
+            return Err(Error::Data { data: extra.len(), fds, flags });
+        }
+        if action != Action::Trigger && mode != Mode::Intx {
+            return Err(Error::Flags { index, flags });
+        }
+        if data == Data::EventFd {
+            let fd = fd.map(eventfd::check).transpose()?;
+            return self.connect(mode, action, fd, nic, Error::Flags { index, flags });
+        }
+        if data == Data::None || extra != [0] {
+            match action {
+                Action::Mask => self.wires.mask(),
+                Action::Unmask => self.wires.unmask(nic),
+                Action::Trigger => self.wires.trigger(mode),
+            }
+        }
+        Ok(())
+    }
+
+    /// "A count (and start) of 0, with DATA_NONE, disables all interrupts of the index."
+    fn disable(
+        &mut self,
+        mode: Mode,
+        kind: (Data, Action),
+        has_fd: bool,
+        refused: Error,
+    ) -> Result<(), Error> {
+        if kind != (Data::None, Action::Trigger) || has_fd {
+            return Err(refused);
+        }
+        self.cut(mode);
+        Ok(())
+    }
+
+    fn cut(&mut self, mode: Mode) {
+        match mode {
+            Mode::Intx => {
+                self.unmask = None;
+                self.wires.cut_intx();
+            }
+            Mode::Msi => self.wires.cut_msi(),
+            Mode::None => {}
+        }
+    }
+
+    /// Connects an eventfd to an action, or takes it away.
+    fn connect(
+        &mut self,
+        mode: Mode,
+        action: Action,
+        fd: Option<OwnedFd>,
+        nic: &dyn Nic,
+        refused: Error,
+    ) -> Result<(), Error> {
+        match (action, fd) {
+            (Action::Trigger, None) if mode == Mode::Intx => self.wires.cut_intx(),
+            (Action::Trigger, None) => self.wires.cut_msi(),
+            (Action::Trigger, Some(fd)) if mode == Mode::Intx => self.wires.set_intx(fd, nic),
+            (Action::Trigger, Some(fd)) => self.wires.set_msi(fd, nic),
+            (Action::Unmask, fd) => {
+                self.unmask = fd.map(Watched::new).transpose().map_err(Error::Watch)?;
+            }
+            // We mask nothing by ourselves that the client does not know of.
+            (Action::Mask, _) => return Err(refused),
+        }
+        Ok(())
+    }
+}
+
+/// An eventfd that is watched without being read.
+#[derive(Debug)]
+pub struct Watched {
+    watch: OwnedFd,
+    /// The watch ends when the last descriptor of the file is closed.
+    _fd: OwnedFd,
+}
+
+impl Watched {
+    /// Watches `fd`.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new(fd: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self { watch: crate::sys::edge_watch(fd.as_fd())?, _fd: fd })
+    }
+
+    /// To poll.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// True if it was written to since the last call.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        crate::sys::take_edge(self.watch.as_fd())
+    }
+}

@@ -1,0 +1,146 @@
+//! vfio-user, server: an emulated PCI NIC, for VMMs that can attach one by a socket (QEMU's
+//! `docs/interop/vfio-user.rst`).
+//!
+//! ```text
+//!  VMM ── socket ──► serve ──► stream ──► session ──► dma, irqs
+//!                    thread    messages   state          │
+//!                      │                    ▼            ▼
+//!                      │                   nic ◄────── wires: INTx, MSI, timer, doorbell
+//!  workers ── port ────┴─ pull, push, arm ──┘
+//! ```
+//!
+//! [`attach`] starts one thread for each port. It plays the part that the VMM's exit path plays for a NIC of its own:
+//! register accesses are messages, served in this thread against the model ([`Nic`]). While they come quickly one after
+//! the other it waits for the next by looking, not by sleeping.
+//!
+//! One client is served at a time. When it goes, its interrupts are disconnected, its memory unmapped and the NIC is
+//! reset, ready for the next. Where registers are shared memory ([`Doorbell::Mapped`]), each client gets a file of its
+//! own, so that one that has gone, and kept it, writes to nobody's registers.
+
+mod dma;
+mod irqs;
+mod nic;
+mod port;
+mod serve;
+mod session;
+mod version;
+mod wire;
+mod wires;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vmlan_frame::{Mac, Port};
+
+pub use crate::socket::Error as SocketError;
+use crate::socket::Place;
+pub use nic::{Layout, Nic, Space, Trouble};
+pub use port::VfioUserPort;
+pub use serve::VfioUser;
+
+/// Which NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Model {
+    /// Intel 82540EM.
+    #[default]
+    E1000,
+}
+
+/// How the guest's stores to the ring registers reach us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doorbell {
+    /// As messages. QEMU does not wait for their replies.
+    #[default]
+    Trapped,
+    /// As shared memory, which workers look at.
+    Mapped,
+}
+
+/// How to attach a VM.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The port's name, for log lines; the path stands in for none.
+    pub name: Option<String>,
+    /// The socket. VMMs connect to it.
+    pub path: PathBuf,
+    /// Permission bits of the socket file. Default: what the umask leaves, or 0660 with a group.
+    pub mode: Option<u32>,
+    /// Group of the socket file, by name or number.
+    pub group: Option<String>,
+    /// The NIC.
+    pub model: Model,
+    /// Its address.
+    pub mac: Mac,
+    /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
+    pub irq_rate_max: u32,
+    /// How doorbells come.
+    pub doorbell: Doorbell,
+    /// How often a sleeping worker looks at mapped doorbells.
+    pub poll_idle: Duration,
+    /// The cable is plugged in.
+    pub link: bool,
+}
+
+impl Config {
+    /// A trapped e1000 at `path`, with the cable plugged in.
+    #[must_use]
+    pub fn new(path: PathBuf, mac: Mac) -> Self {
+        Self {
+            name: None,
+            path,
+            mode: None,
+            group: None,
+            model: Model::E1000,
+            mac,
+            irq_rate_max: 0,
+            doorbell: Doorbell::Trapped,
+            poll_idle: Duration::from_millis(1),
+            link: true,
+        }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { path: &self.path, mode: self.mode, group: self.group.as_deref() }
+    }
+
+    /// What log lines call the port.
+    fn who(&self) -> String {
+        match &self.name {
+            Some(name) => format!("port {name}"),
+            None => self.path.display().to_string(),
+        }
+    }
+}
+
+/// Why a port could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The thread, or what it waits for.
+    #[error("cannot start the port's thread")]
+    Thread(#[source] io::Error),
+    /// The memory that registers are in.
+    #[error("cannot make the memory for its registers")]
+    Pages(#[source] io::Error),
+}
+
+/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's being up
+/// may have changed.
+///
+/// # Errors
+/// [`Error`], naming the value and the mend.
+pub fn attach(config: Config, changed: Arc<dyn Fn() + Send + Sync>) -> Result<VfioUser, Error> {
+    VfioUser::start(config, changed)
+}
+
+impl VfioUser {
+    /// The port, for the switch.
+    #[must_use]
+    pub fn port(&self) -> Arc<dyn Port> {
+        self.vfio_port()
+    }
+}

@@ -1,0 +1,151 @@
+//! The port: a NIC as the switch sees it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Reason, Sink};
+
+use super::nic::Nic;
+use super::wires::Wires;
+use crate::waker::Waker;
+
+/// A VM's NIC, as the switch sees it.
+pub struct VfioUserPort {
+    nic: Arc<dyn Nic>,
+    wires: Arc<Wires>,
+    waker: Arc<Waker>,
+    /// How often to look at doorbells in shared memory.
+    poll_idle: Option<Duration>,
+    connected: AtomicBool,
+    /// A worker saw that the NIC stands still, and woke the port's thread.
+    troubled: AtomicBool,
+}
+
+impl VfioUserPort {
+    /// A port with nobody connected.
+    #[must_use]
+    pub fn new(
+        nic: Arc<dyn Nic>,
+        wires: Arc<Wires>,
+        waker: Arc<Waker>,
+        poll_idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            nic,
+            wires,
+            waker,
+            poll_idle,
+            connected: AtomicBool::new(false),
+            troubled: AtomicBool::new(false),
+        }
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn nic(&self) -> &Arc<dyn Nic> {
+        &self.nic
+    }
+
+    /// Its wires.
+    #[must_use]
+    pub fn wires(&self) -> &Arc<Wires> {
+        &self.wires
+    }
+
+    /// Says whether a client is there.
+    pub fn set_connected(&self, on: bool) {
+        self.connected.store(on, Ordering::Release);
+        self.troubled.store(false, Ordering::Release);
+    }
+
+    /// A client is there.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
+    }
+
+    /// Lets workers report trouble again.
+    pub fn forget_trouble(&self) {
+        self.troubled.store(false, Ordering::Release);
+    }
+
+    /// A client is there, and does not tamper with its interrupt.
+    fn is_served(&self) -> bool {
+        self.is_connected() && !self.wires.is_stuck()
+    }
+
+    #[cold]
+    fn report(&self) {
+        if !self.troubled.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+}
+
+impl Port for VfioUserPort {
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        if !self.is_served() {
+            return 0;
+        }
+        let done = self.nic.pull(batch, limit, sink);
+        if done == 0 && !self.troubled.load(Ordering::Relaxed) && self.nic.trouble().is_some() {
+            self.report();
+        }
+        done
+    }
+
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        if !self.is_served() {
+            self.nic.counters().output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
+        let done = self.nic.push(batch, list);
+        let short = done < list.len() && !self.troubled.load(Ordering::Relaxed);
+        if short && self.nic.trouble().is_some() {
+            self.report();
+        }
+        done
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.nic.offloads()
+    }
+
+    fn room(&self) -> usize {
+        self.nic.room()
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_served() && self.nic.is_up()
+    }
+
+    fn arm(&self) -> bool {
+        self.is_served() && self.nic.arm()
+    }
+
+    fn disarm(&self) {
+        self.nic.disarm();
+    }
+
+    fn want_room(&self) -> bool {
+        !self.is_up() || self.nic.want_room()
+    }
+
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        vec![Arc::clone(self.wires.bell())]
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        self.poll_idle.filter(|_| self.is_served())
+    }
+
+    fn device(&self) -> Option<Device> {
+        Some(self.nic.device())
+    }
+
+    fn counters(&self) -> &Counters {
+        self.nic.counters()
+    }
+}

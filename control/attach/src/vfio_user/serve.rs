@@ -1,0 +1,521 @@
+//! The thread of one port: takes a connection, serves it, takes the next.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vmlan_frame::Port;
+use vmlan_nic::e1000::{self, E1000};
+
+use super::nic::{Nic, Trouble};
+use super::port::VfioUserPort;
+use super::session::{Facts, Session};
+use super::wire::{Frames, Replies};
+use super::wires::{self, Mode, Wires};
+use super::{Config, Doorbell, Error, Model};
+use crate::complain::{Complaints, chain, is_due};
+use crate::socket::Listener;
+use crate::stream::{Error as StreamError, Stream};
+use crate::sys::{self, SharedPages, Wait};
+use crate::thread::{ACCEPT_PAUSE, PENALTY, PortThread};
+use crate::waker::Waker;
+
+/// How long to look for the next message before sleeping, where that has paid lately.
+const PATIENCE: Duration = Duration::from_micros(20);
+
+/// Rounds of messages until the other things to wait for are looked at.
+const ROUNDS: u32 = 64;
+
+/// Replies that are gathered before they are sent.
+const GATHER: usize = 16 << 10;
+
+/// Memory without a descriptor that is worth a warning: less are ROMs.
+const MUCH: u64 = 1 << 20;
+
+/// What to tell whoever forgot to share the guest's memory.
+const UNSHARED: &str = "guest memory is not shared: give the VM's memory backend share=on";
+
+type Changed = Arc<dyn Fn() + Send + Sync>;
+type Details = Vec<(&'static str, String)>;
+
+/// What the handle and the thread both know.
+struct Shared {
+    port: Arc<VfioUserPort>,
+    facts: Mutex<Facts>,
+    /// The cable, as it is wanted.
+    link: AtomicBool,
+}
+
+impl Shared {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the port stands still, in words that tell the mend where there is one.
+    fn trouble(&self) -> Option<Trouble> {
+        if self.port.wires().is_stuck() {
+            let text = "an interrupt's eventfd hung, failed or is slow: its VMM tampers with it";
+            return Some(Trouble { text: text.to_owned(), address: None, fatal: true });
+        }
+        let mut trouble = self.port.nic().trouble()?;
+        let hidden = |at: u64| self.facts().unshared.iter().any(|run| run.contains(at));
+        if trouble.address.is_some_and(hidden) {
+            UNSHARED.clone_into(&mut trouble.text);
+        }
+        Some(trouble)
+    }
+
+    fn state(&self) -> String {
+        if !self.port.is_connected() {
+            return "waiting for a VMM".to_owned();
+        }
+        match self.trouble() {
+            Some(trouble) => format!("stopped: {}", trouble.text),
+            None if self.port.is_up() => "up".to_owned(),
+            None => "connected".to_owned(),
+        }
+    }
+}
+
+/// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
+pub struct VfioUser {
+    shared: Arc<Shared>,
+    thread: PortThread,
+    waker: Arc<Waker>,
+    config: Config,
+}
+
+impl VfioUser {
+    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, Error> {
+        let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
+        let wires = Arc::new(Wires::new(Arc::clone(&waker)).map_err(Error::Thread)?);
+        let (nic, pages) = make(&config, &wires)?;
+        nic.set_link(config.link);
+        let mapped = config.doorbell == Doorbell::Mapped;
+        let poll_idle = mapped.then_some(config.poll_idle);
+        let port = VfioUserPort::new(nic, wires, Arc::clone(&waker), poll_idle);
+        let shared = Arc::new(Shared {
+            port: Arc::new(port),
+            facts: Mutex::default(),
+            link: AtomicBool::new(config.link),
+        });
+        let server = Server {
+            listener: Listener::new(config.place())?,
+            pause: None,
+            served: None,
+            pages: mapped.then_some(pages),
+            link: config.link,
+            up: false,
+            pace: Pace::default(),
+            shared: Arc::clone(&shared),
+            waker: Arc::clone(&waker),
+            changed,
+            complaints: Complaints::new(config.who(), Instant::now()),
+            trouble: None,
+            said: Said::default(),
+        };
+        let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run());
+        Ok(Self { shared, thread: thread.map_err(Error::Thread)?, waker, config })
+    }
+
+    /// The port with its own type.
+    #[must_use]
+    pub fn vfio_port(&self) -> Arc<VfioUserPort> {
+        Arc::clone(&self.shared.port)
+    }
+
+    /// Plugs the cable in, or pulls it out. It takes effect soon after.
+    pub fn set_link(&self, up: bool) {
+        self.shared.link.store(up, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// For `port list`: what the port is and how its connection stands.
+    #[must_use]
+    pub fn details(&self) -> Details {
+        let (port, config) = (&self.shared.port, &self.config);
+        let doorbell = match config.doorbell {
+            Doorbell::Trapped => "trapped".to_owned(),
+            Doorbell::Mapped => format!("mapped, looked at every {:?}", config.poll_idle),
+        };
+        let interrupts = match port.wires().mode() {
+            Mode::None => "none",
+            Mode::Intx => "INTx",
+            Mode::Msi => "MSI",
+        };
+        let link = if self.shared.link.load(Ordering::Acquire) { "up" } else { "down" };
+        let facts = self.shared.facts().clone();
+        let mut memory = format!("{} MiB in {} regions", facts.bytes.0 >> 20, facts.regions);
+        if facts.bytes.1 >= MUCH {
+            memory.push_str(&format!(", {} MiB more not shared", facts.bytes.1 >> 20));
+        }
+        let mut list = vec![
+            ("kind", "vfio-user".to_owned()),
+            ("path", config.path.display().to_string()),
+            ("state", self.shared.state()),
+            ("model", port.nic().layout().model.to_owned()),
+            ("mac", config.mac.to_string()),
+            ("doorbell", doorbell),
+            ("link", link.to_owned()),
+            ("interrupts", interrupts.to_owned()),
+            ("interrupts-delivered", port.wires().raised().to_string()),
+        ];
+        if port.is_connected() {
+            list.push(("memory", memory));
+        }
+        list
+    }
+
+    /// Hangs up, ends the thread, removes the socket file. Also done on drop.
+    pub fn close(&mut self) {
+        self.thread.close(&self.config.who());
+    }
+}
+
+impl Drop for VfioUser {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
+fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Nic>, SharedPages), Error> {
+    match config.model {
+        Model::E1000 => {
+            let range = super::nic::E1000_LAYOUT.pages.clone();
+            let (pages, _) = SharedPages::new(range.end).map_err(Error::Pages)?;
+            let window = pages.window(range.start, range.len());
+            let window = window.ok_or_else(|| Error::Pages(io::ErrorKind::OutOfMemory.into()))?;
+            let chip = e1000::Config { mac: config.mac, irq_rate_max: config.irq_rate_max };
+            let host = Arc::clone(wires);
+            Ok((Arc::new(E1000::new(chip, window, host)), pages))
+        }
+    }
+}
+
+/// Whether looking for the next message has paid lately: it is counted up when one came soon, and down when not.
+#[derive(Default)]
+struct Pace {
+    score: u8,
+    /// When the last replies were sent.
+    last: Option<Instant>,
+}
+
+impl Pace {
+    const FULL: u8 = 16;
+    const PAYS: u8 = 8;
+
+    fn patience(&self) -> Duration {
+        if self.score >= Self::PAYS { PATIENCE } else { Duration::ZERO }
+    }
+
+    fn soon(&mut self) {
+        self.score = (self.score + 1).min(Self::FULL);
+    }
+
+    fn late(&mut self) {
+        self.score = self.score.saturating_sub(2);
+    }
+
+    /// A message has come at `now`, after a sleep. Waking up took time as well.
+    fn woken(&mut self, now: Instant) {
+        let since = self.last.map(|last| now.saturating_duration_since(last));
+        if since.is_some_and(|since| since < 4 * PATIENCE) {
+            self.soon();
+        } else {
+            self.late();
+        }
+    }
+}
+
+/// What was logged, and when, so that it is not logged too often.
+#[derive(Default)]
+struct Said {
+    goodbye: Option<Instant>,
+    welcome: Option<Instant>,
+    /// In this connection.
+    welcomed: bool,
+    /// In this connection.
+    unshared: bool,
+}
+
+struct Served {
+    stream: Stream<Frames>,
+    session: Session,
+    replies: Replies,
+}
+
+struct Server {
+    listener: Listener,
+    /// No new connection is looked for before this time.
+    pause: Option<Instant>,
+    served: Option<Served>,
+    /// The registers that clients may map.
+    pages: Option<SharedPages>,
+    /// The cable, as the NIC knows it.
+    link: bool,
+    /// The port was up when workers were last told.
+    up: bool,
+    pace: Pace,
+    shared: Arc<Shared>,
+    waker: Arc<Waker>,
+    changed: Changed,
+    complaints: Complaints,
+    trouble: Option<Trouble>,
+    said: Said,
+}
+
+impl Server {
+    fn run(mut self) {
+        wires::thread_is_unwatched();
+        while self.turn() {}
+        self.hang_up();
+    }
+
+    fn port(&self) -> &VfioUserPort {
+        &self.shared.port
+    }
+
+    /// Sleeps until something happens, and deals with it. False: the end.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        if self.pause.is_some_and(|until| until <= now) {
+            self.pause = None;
+        }
+        let served = self.served.as_ref();
+        let wait = [
+            Some((self.waker.fd(), Wait::Read)),
+            self.pause.is_none().then(|| (self.listener.fd(), Wait::Read)),
+            served.map(|s| (s.stream.fd(), Wait::Read)),
+            Some((self.port().wires().timer_fd(), Wait::Read)),
+            served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
+        ];
+        match sys::poll(wait, self.timeout(now)) {
+            Ok([woken, knocked, said, due, unmasked]) => {
+                if woken && !self.woken() {
+                    return false;
+                }
+                if due {
+                    self.port().wires().take_timer();
+                    self.port().nic().timer();
+                }
+                if let (true, Some(served)) = (unmasked, &self.served) {
+                    served.session.unmasked();
+                }
+                if knocked {
+                    self.open();
+                }
+                self.listen_to(said);
+                true
+            }
+            Err(e) => {
+                // Only for lack of kernel memory.
+                self.complain(&format!("poll failed: {e}"));
+                std::thread::sleep(Duration::from_millis(100));
+                true
+            }
+        }
+    }
+
+    /// `None`: nothing but events can matter.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        let message = self.served.as_ref().and_then(|s| s.stream.time_left(now));
+        let pause = self.pause.map(|until| until.saturating_duration_since(now));
+        message.into_iter().chain(pause).min()
+    }
+
+    /// A worker found trouble, the cable is to be moved, or it is time to go (false).
+    fn woken(&mut self) -> bool {
+        if self.waker.is_stopped() {
+            return false;
+        }
+        let link = self.shared.link.load(Ordering::Acquire);
+        if link != self.link {
+            self.link = link;
+            self.port().nic().set_link(link);
+        }
+        let trouble = self.shared.trouble();
+        if let (Some(trouble), true) = (&trouble, trouble != self.trouble) {
+            self.complaints.say(Instant::now(), &trouble.text);
+        }
+        let stuck = self.port().wires().is_stuck();
+        if trouble.as_ref().is_some_and(|t| t.fatal) {
+            self.port().counters().faults.add_shared(1);
+            self.hang_up();
+            if stuck {
+                self.pause = Some(Instant::now() + PENALTY);
+            }
+        }
+        self.trouble = trouble;
+        self.tell();
+        true
+    }
+
+    fn open(&mut self) {
+        match self.listener.accept() {
+            Ok(sock) if self.served.is_none() => {
+                let pages = self.pages.as_ref().map(SharedPages::renew).transpose();
+                match pages {
+                    Ok(pages) => self.welcome(Stream::new(sock), pages),
+                    Err(e) => {
+                        self.pause = Some(Instant::now() + ACCEPT_PAUSE);
+                        self.complain(&format!("cannot make memory for registers: {e}"));
+                    }
+                }
+            }
+            // Closed at once: one client at a time.
+            Ok(_) => self.complain(&"a second VMM was turned away while the first is connected"),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => {
+                self.pause = Some(Instant::now() + ACCEPT_PAUSE);
+                self.complain(&format!("cannot accept: {e}"));
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: Stream<Frames>, pages: Option<OwnedFd>) {
+        let session = Session::new(Arc::clone(&self.shared.port), pages);
+        *self.shared.facts() = session.facts();
+        self.served = Some(Served { stream, session, replies: Replies::default() });
+        self.trouble = None;
+        self.said.welcomed = false;
+        self.said.unshared = false;
+        (self.changed)();
+    }
+
+    /// Serves the messages that are there, and those that come soon after: a bounded number, for the others want
+    /// attention too.
+    fn listen_to(&mut self, said: bool) {
+        let now = Instant::now();
+        let due = |s: &Served| said || s.stream.time_left(now).is_some_and(|left| left.is_zero());
+        if !self.served.as_ref().is_some_and(due) {
+            return;
+        }
+        self.pace.woken(now);
+        let mut last = now;
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            let now = Instant::now();
+            match self.serve(now) {
+                Ok(true) => {
+                    rounds += 1;
+                    if rounds > 1 {
+                        self.pace.soon();
+                    }
+                    last = Instant::now();
+                }
+                Ok(false) if now.saturating_duration_since(last) < self.pace.patience() => {
+                    std::hint::spin_loop();
+                }
+                Ok(false) => {
+                    if self.pace.patience() > Duration::ZERO {
+                        self.pace.late();
+                    }
+                    break;
+                }
+                Err(error) => return self.lost(&error),
+            }
+        }
+        self.pace.last = Some(last);
+    }
+
+    /// Serves what is there now. False: nothing was.
+    fn serve(&mut self, now: Instant) -> Result<bool, StreamError> {
+        let mut any = false;
+        let mut hang_up = false;
+        while !hang_up {
+            let Some(Served { stream, session, replies }) = &mut self.served else { break };
+            let Some(message) = stream.read(now)? else { break };
+            any = true;
+            let before = replies.bytes().len();
+            let outcome = session.handle(message, replies);
+            if outcome.changed {
+                *self.shared.facts() = session.facts();
+            }
+            let stop = self.waker.fd();
+            if let Some(fd) = &outcome.fd {
+                let (earlier, with) = replies.bytes().split_at_checked(before).unwrap_or_default();
+                stream.write(earlier, None, stop)?;
+                stream.write(with, Some(fd.as_fd()), stop)?;
+                replies.clear();
+            } else if stream.is_drained() || replies.bytes().len() > GATHER || outcome.hang_up {
+                stream.write(replies.bytes(), None, stop)?;
+                replies.clear();
+            }
+            hang_up = outcome.hang_up;
+            if let Some(refusal) = &outcome.refusal {
+                self.complaints.say(now, &chain(refusal));
+            }
+            if outcome.changed {
+                self.warn_of_unshared();
+            }
+        }
+        if let Some(Served { stream, replies, .. }) = &mut self.served {
+            stream.write(replies.bytes(), None, self.waker.fd())?;
+            replies.clear();
+        }
+        if any {
+            self.tell();
+        }
+        if hang_up {
+            self.hang_up();
+        }
+        Ok(any)
+    }
+
+    /// Tells workers if the port has come up or gone down.
+    fn tell(&mut self) {
+        let up = self.port().is_up();
+        if up != self.up {
+            self.up = up;
+            self.say_welcome();
+            (self.changed)();
+        }
+    }
+
+    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its interrupts, which is
+    /// after its memory.
+    fn warn_of_unshared(&mut self) {
+        let (shared, unshared) = self.shared.facts().bytes;
+        let much = unshared >= MUCH && unshared > shared;
+        if much && !self.said.unshared && self.port().wires().mode() != Mode::None {
+            self.said.unshared = true;
+            self.complain(&UNSHARED);
+        }
+    }
+
+    /// The connection failed, or ended.
+    fn lost(&mut self, error: &StreamError) {
+        if !error.is_goodbye() {
+            self.port().counters().faults.add_shared(1);
+            self.complain(&chain(error));
+        } else if is_due(&mut self.said.goodbye) {
+            log::info!("{}: the VMM closed the connection", self.complaints.who());
+        }
+        self.hang_up();
+    }
+
+    /// One line for each connection, when the guest's driver is ready for the first time.
+    fn say_welcome(&mut self) {
+        if self.up && !self.said.welcomed && is_due(&mut self.said.welcome) {
+            self.said.welcomed = true;
+            log::info!("{}: a VMM has connected and its driver is ready", self.complaints.who());
+        }
+    }
+
+    /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC reset.
+    fn hang_up(&mut self) {
+        if self.served.take().is_none() {
+            return;
+        }
+        *self.shared.facts() = Facts::default();
+        self.up = false;
+        (self.changed)();
+    }
+
+    fn complain(&mut self, what: &dyn std::fmt::Display) {
+        self.complaints.say(Instant::now(), what);
+    }
+}

@@ -1,0 +1,440 @@
+//! One connection's state, and what each command does to it. Knows nothing of sockets, so that a fuzzer can be the
+//! client.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use vmlan_frame::Port;
+
+use super::dma::{self, Dma, Run};
+use super::irqs::{self, Irqs};
+use super::nic::{Layout, Nic, Space};
+use super::port::VfioUserPort;
+use super::version::{self, Client};
+use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
+use crate::bytes::Body;
+use crate::stream;
+
+/// One whole message.
+pub type Message<'s> = stream::Message<'s, Header>;
+
+/// Why a command was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A command that we do not know, or do not offer.
+    #[error("command {0} is not supported")]
+    Unknown(u16),
+    /// A body of a length this command cannot have.
+    #[error("{} with a body of {size} bytes", command.name())]
+    BodySize {
+        /// The command.
+        command: Command,
+        /// Bytes that came.
+        size: usize,
+    },
+    /// Too many descriptors, or too few.
+    #[error("{} with {count} descriptors", command.name())]
+    FdCount {
+        /// The command.
+        command: Command,
+        /// Descriptors that came.
+        count: usize,
+    },
+    /// VERSION comes first, once, and wants a reply.
+    #[error("{} out of order: VERSION comes first, and once", .0.name())]
+    Order(Command),
+    /// A version or capabilities that we cannot agree on.
+    #[error("VERSION failed")]
+    Version(#[from] version::Error),
+    /// The room for the reply is too small.
+    #[error("{} with an argsz of {argsz}", command.name())]
+    Argsz {
+        /// The command.
+        command: Command,
+        /// Its value.
+        argsz: u32,
+    },
+    /// No such region or interrupt.
+    #[error("{}: there is no number {index}", command.name())]
+    Index {
+        /// The command.
+        command: Command,
+        /// What was asked for.
+        index: u32,
+    },
+    /// An access outside its region, or longer than agreed.
+    #[error("an access to {count} bytes at {offset:#x} of region {region}")]
+    Access {
+        /// The region's number.
+        region: u32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        count: u32,
+    },
+    /// Memory.
+    #[error("the DMA region was refused")]
+    Dma(#[from] dma::Error),
+    /// Interrupts.
+    #[error("DEVICE_SET_IRQS failed")]
+    Irqs(#[from] irqs::Error),
+}
+
+impl Refusal {
+    /// The error number for the client.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Unknown(_) => libc::ENOTSUP,
+            Self::Dma(error) => error.errno(),
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// What to do after a message, beside sending the replies.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// To send along with the last reply.
+    pub fd: Option<Arc<OwnedFd>>,
+    /// To log.
+    pub refusal: Option<Refusal>,
+    /// The client cannot go on.
+    pub hang_up: bool,
+    /// What [`Session::facts`] says may have changed.
+    pub changed: bool,
+}
+
+/// What a connection is like, for people who look at the port.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Bytes within reach, and out of it.
+    pub bytes: (u64, u64),
+    /// Regions within reach.
+    pub regions: usize,
+    /// What is out of reach.
+    pub unshared: Vec<Run>,
+}
+
+/// One connection.
+pub struct Session {
+    port: Arc<VfioUserPort>,
+    /// The file behind the registers that the client may map; `None`: all accesses are trapped.
+    pages: Option<Arc<OwnedFd>>,
+    client: Option<Client>,
+    dma: Dma,
+    irqs: Irqs,
+}
+
+impl Session {
+    /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0.
+    #[must_use]
+    pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>) -> Self {
+        port.nic().reset();
+        port.set_connected(true);
+        Self {
+            pages: pages.map(Arc::new),
+            client: None,
+            dma: Dma::default(),
+            irqs: Irqs::new(Arc::clone(port.wires())),
+            port,
+        }
+    }
+
+    fn nic(&self) -> &dyn Nic {
+        &**self.port.nic()
+    }
+
+    fn layout(&self) -> &Layout {
+        self.nic().layout()
+    }
+
+    /// What the client hands over to say that it has unmasked INTx, to poll.
+    #[must_use]
+    pub fn unmask_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.irqs.unmask_fd()
+    }
+
+    /// It was written to.
+    pub fn unmasked(&self) {
+        self.irqs.unmasked(self.nic());
+    }
+
+    /// For `port list`.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        Facts {
+            bytes: self.dma.bytes(),
+            regions: self.dma.count(),
+            unshared: self.dma.unshared().to_vec(),
+        }
+    }
+
+    /// Handles one message. Descriptors that nobody takes are closed with it.
+    #[inline]
+    pub fn handle(&mut self, message: Message<'_>, replies: &mut Replies) -> Outcome {
+        let header = message.header;
+        let start = replies.bytes().len();
+        let command = Command::from_number(header.command);
+        let mut outcome = Outcome::default();
+        let result = match command {
+            Some(command) => {
+                outcome.changed = !command.is_access();
+                self.dispatch(command, message, replies)
+            }
+            None => Err(Refusal::Unknown(header.command)),
+        };
+        match result {
+            Ok(fd) if !header.no_reply => outcome.fd = fd,
+            Ok(_) => replies.truncate(start),
+            Err(refusal) => {
+                self.port.counters().faults.add_shared(1);
+                replies.truncate(start);
+                if !header.no_reply {
+                    replies.error(header, refusal.errno());
+                }
+                outcome.hang_up = matches!(refusal, Refusal::Order(_) | Refusal::Version(_));
+                outcome.refusal = Some(refusal);
+            }
+        }
+        outcome
+    }
+
+    #[inline]
+    fn dispatch(
+        &mut self,
+        command: Command,
+        message: Message<'_>,
+        replies: &mut Replies,
+    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+        let (sizes, counts) = command.limits();
+        let (size, count) = (message.body.len(), message.fds.len());
+        if !sizes.contains(&size) {
+            return Err(Refusal::BodySize { command, size });
+        }
+        if !counts.contains(&count) {
+            return Err(Refusal::FdCount { command, count });
+        }
+        if (command == Command::Version) == self.client.is_some() {
+            return Err(Refusal::Order(command));
+        }
+        match command {
+            Command::RegionRead => self.read(message.header, message.body, replies)?,
+            Command::RegionWrite => self.write(message.header, message.body, replies)?,
+            Command::WriteMulti => self.write_multi(message.header, message.body, replies)?,
+            _ => return self.control(command, message, replies),
+        }
+        Ok(None)
+    }
+
+    /// Bounds are checked in full width: offset and count come from the client (`reliability.md` row 151).
+    #[inline]
+    fn space(&self, body: Body<'_>) -> Result<(Space, u64, usize), Refusal> {
+        let (offset, region, count) = (body.u64(0), body.u32(8), body.u32(12));
+        let bad = Refusal::Access { region, offset, count };
+        let layout = self.layout();
+        let (space, size) = match region {
+            region::CONFIG => (Space::Config, layout.config),
+            bar => {
+                let number = usize::try_from(bar).unwrap_or(usize::MAX);
+                let size = layout.bars.get(number).copied().unwrap_or(0);
+                (Space::Bar(u8::try_from(bar).unwrap_or(u8::MAX)), size)
+            }
+        };
+        let inside = offset.checked_add(count.into()).is_some_and(|end| end <= size);
+        match usize::try_from(count) {
+            Ok(n) if inside && n > 0 && n <= MAX_DATA => Ok((space, offset, n)),
+            _ => Err(bad),
+        }
+    }
+
+    #[inline]
+    fn read(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+        let (space, offset, count) = self.space(Body(body))?;
+        replies.reply(to, body, count, |data| self.nic().read(space, offset, data));
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+        let (space, offset, count) = self.space(Body(body))?;
+        let (access, data) = body.split_at_checked(ACCESS).unwrap_or((body, &[]));
+        if data.len() != count {
+            let command = Command::RegionWrite;
+            return Err(Refusal::BodySize { command, size: body.len() });
+        }
+        self.nic().write(space, offset, data);
+        replies.reply(to, access, 0, |_| {});
+        Ok(())
+    }
+
+    /// Up to as many writes as the body says and has, until one is refused.
+    fn write_multi(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+        let (count, writes) = body.split_at_checked(8).unwrap_or((body, &[]));
+        let size = body.len();
+        if Body(count).u64(0).checked_mul(ONE_WRITE as u64) != Some(writes.len() as u64) {
+            return Err(Refusal::BodySize { command: Command::WriteMulti, size });
+        }
+        for one in writes.chunks_exact(ONE_WRITE) {
+            let (space, offset, count) = self.space(Body(one))?;
+            let Some(data) = one.get(ACCESS..).and_then(|data| data.get(..count)) else {
+                return Err(Refusal::BodySize { command: Command::WriteMulti, size });
+            };
+            self.nic().write(space, offset, data);
+        }
+        replies.reply(to, count, 0, |_| {});
+        Ok(())
+    }
+
+    /// Commands that are rare.
+    fn control(
+        &mut self,
+        command: Command,
+        message: Message<'_>,
+        replies: &mut Replies,
+    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+        let (to, bytes, mut fds) = (message.header, message.body, message.fds);
+        let body = Body(bytes);
+        let done = match command {
+            Command::Version => {
+                if to.no_reply {
+                    return Err(Refusal::Order(command));
+                }
+                let client = Client::parse(bytes)?;
+                self.client = Some(client);
+                client.reply()
+            }
+            Command::DmaMap => {
+                if self.dma.map(body, fds.pop())? {
+                    self.remap()?;
+                }
+                Vec::new()
+            }
+            Command::DmaUnmap => {
+                if self.dma.unmap(body)? {
+                    self.remap()?;
+                }
+                bytes.get(..24).unwrap_or_default().to_vec()
+            }
+            Command::GetInfo => self.info(body)?,
+            Command::GetRegionInfo => return self.region_info(to, body, replies),
+            Command::GetRegionIoFds => no_io_fds(body)?,
+            Command::GetIrqInfo => self.irq_info(body)?,
+            Command::SetIrqs => {
+                self.irqs.set(bytes, fds.pop(), &**self.port.nic())?;
+                Vec::new()
+            }
+            _ => {
+                self.nic().reset();
+                self.port.forget_trouble();
+                Vec::new()
+            }
+        };
+        replies.reply(to, &done, 0, |_| {});
+        Ok(None)
+    }
+
+    /// Puts the memory as it now is under the NIC. When this returns, the map before is gone.
+    fn remap(&self) -> Result<(), dma::Error> {
+        let map = self.dma.snapshot()?;
+        drop(self.nic().set_map(map));
+        self.port.forget_trouble();
+        Ok(())
+    }
+
+    fn info(&self, body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+        /// `VFIO_DEVICE_FLAGS_RESET` and `_PCI`
+        const FLAGS: u32 = 3;
+        room(Command::GetInfo, body, 16)?;
+        Ok(words(&[16, FLAGS, region::COUNT, irq::COUNT]))
+    }
+
+    /// Capabilities are given only to who has room for them; `argsz` tells how much that is ("Message sizes"). The
+    /// descriptor comes with them, so that it is sent once.
+    fn region_info(
+        &self,
+        to: Header,
+        body: Body<'_>,
+        replies: &mut Replies,
+    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+        let command = Command::GetRegionInfo;
+        let argsz = room(command, body, 32)?;
+        let index = body.u32(8);
+        if index >= region::COUNT {
+            return Err(Refusal::Index { command, index });
+        }
+        let layout = self.layout();
+        let bar = usize::try_from(index).ok().and_then(|i| layout.bars.get(i));
+        let size = if index == region::CONFIG { layout.config } else { bar.copied().unwrap_or(0) };
+        let mut flags = if size > 0 { region::READ | region::WRITE } else { 0 };
+        let takes_fds = self.client.is_some_and(|client| client.max_msg_fds > 0);
+        let pages = self.pages.as_ref().filter(|_| index == 0 && takes_fds);
+        let (mut caps, mut cap_offset, mut needed, mut fd) = (Vec::new(), 0, 32, None);
+        if let Some(pages) = pages {
+            flags |= region::MMAP;
+            needed = 32 + 32;
+            if argsz >= needed {
+                flags |= region::CAPS;
+                cap_offset = 32;
+                caps = sparse(layout);
+                fd = Some(Arc::clone(pages));
+            }
+        }
+        let mut info = words(&[needed, flags, index, cap_offset]);
+        info.extend(size.to_ne_bytes());
+        info.extend(0u64.to_ne_bytes());
+        info.extend(caps);
+        replies.reply(to, &info, 0, |_| {});
+        Ok(fd)
+    }
+
+    fn irq_info(&self, body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+        let command = Command::GetIrqInfo;
+        room(command, body, 16)?;
+        let index = body.u32(8);
+        let (flags, count) = match index {
+            irq::INTX => (irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED, 1),
+            irq::MSI if self.layout().msi => (irq::EVENTFD | irq::NORESIZE, 1),
+            _ if index < irq::COUNT => (0, 0),
+            _ => return Err(Refusal::Index { command, index }),
+        };
+        Ok(words(&[16, flags, index, count]))
+    }
+}
+
+/// The client's `argsz`, which must cover the fixed part of the reply.
+fn room(command: Command, body: Body<'_>, fixed: u32) -> Result<u32, Refusal> {
+    let argsz = body.u32(0);
+    if argsz < fixed { Err(Refusal::Argsz { command, argsz }) } else { Ok(argsz) }
+}
+
+/// "VFIO region info cap sparse mmap" with the one area that there is.
+fn sparse(layout: &Layout) -> Vec<u8> {
+    let mut bytes = region::SPARSE_MMAP.to_ne_bytes().to_vec();
+    bytes.extend(1u16.to_ne_bytes());
+    bytes.extend(words(&[0, 1, 0]));
+    bytes.extend((layout.pages.start as u64).to_ne_bytes());
+    bytes.extend((layout.pages.len() as u64).to_ne_bytes());
+    bytes
+}
+
+/// None of the regions has any.
+fn no_io_fds(body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+    let command = Command::GetRegionIoFds;
+    room(command, body, 16)?;
+    let index = body.u32(8);
+    if index >= region::COUNT {
+        return Err(Refusal::Index { command, index });
+    }
+    Ok(words(&[16, 0, index, 0]))
+}
+
+impl Drop for Session {
+    /// The client has gone: interrupts first, then memory, then the NIC is ready for the next.
+    fn drop(&mut self) {
+        self.port.set_connected(false);
+        self.port.wires().disconnect();
+        drop(self.nic().set_map(Arc::default()));
+        self.nic().reset();
+    }
+}

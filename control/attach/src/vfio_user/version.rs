@@ -1,0 +1,90 @@
+//! Capabilities: what each side says of itself in VERSION ("Version", JSON with a NUL behind it).
+
+use serde_json::Value;
+
+use super::wire::MAX_DATA;
+use crate::bytes::Body;
+
+/// Protocol version 0.1 is the latest; major 0 is the only one.
+const MINOR: u16 = 1;
+
+/// DMA regions that a client may have at a time.
+pub const MAX_DMA_MAPS: usize = vmlan_ram::Map::MAX_REGIONS;
+
+/// Why a client's VERSION was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// We speak 0.x.
+    #[error("protocol version {0}.{1}: only 0.x is known")]
+    Major(u16, u16),
+    /// Bytes that are no JSON text with a NUL behind it.
+    #[error("its capabilities are no JSON object")]
+    NotJson,
+    /// A value of the wrong kind.
+    #[error("its capability `{0}` is malformed")]
+    Malformed(&'static str),
+}
+
+/// What a client said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    minor: u16,
+    /// Descriptors that it takes with one message; 1 if it does not say.
+    pub max_msg_fds: u64,
+    write_multiple: bool,
+}
+
+impl Client {
+    /// Parses the body of VERSION. What we do not know is left alone.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn parse(body: &[u8]) -> Result<Self, Error> {
+        let (major, minor) = (Body(body).u16(0), Body(body).u16(2));
+        if major != 0 {
+            return Err(Error::Major(major, minor));
+        }
+        let mut client = Self { minor, max_msg_fds: 1, write_multiple: false };
+        match body.get(4..).unwrap_or_default() {
+            [] | [0] => return Ok(client),
+            [text @ .., 0] => {
+                let value: Value = serde_json::from_slice(text).map_err(|_| Error::NotJson)?;
+                client.take(value.as_object().ok_or(Error::NotJson)?)?;
+            }
+            _ => return Err(Error::NotJson),
+        }
+        Ok(client)
+    }
+
+    fn take(&mut self, object: &serde_json::Map<String, Value>) -> Result<(), Error> {
+        let Some(caps) = object.get("capabilities") else { return Ok(()) };
+        let caps = caps.as_object().ok_or(Error::Malformed("capabilities"))?;
+        let number = |name: &'static str| match caps.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or(Error::Malformed(name)),
+        };
+        self.max_msg_fds = number("max_msg_fds")?.unwrap_or(1);
+        // Nothing depends on these: each reply is as long as was asked for, and we send no commands.
+        for name in ["max_data_xfer_size", "max_dma_maps", "pgsizes"] {
+            number(name)?;
+        }
+        if let Some(value) = caps.get("write_multiple") {
+            self.write_multiple = value.as_bool().ok_or(Error::Malformed("write_multiple"))?;
+        }
+        Ok(())
+    }
+
+    /// The body of the reply. Short: QEMU takes none that is longer than what it sent.
+    #[must_use]
+    pub fn reply(self) -> Vec<u8> {
+        let mut body = 0u16.to_ne_bytes().to_vec();
+        body.extend(self.minor.min(MINOR).to_ne_bytes());
+        let multiple = if self.write_multiple { r#","write_multiple":true"# } else { "" };
+        let text = format!(
+            r#"{{"capabilities":{{"max_msg_fds":1,"max_data_xfer_size":{MAX_DATA},"max_dma_maps":{MAX_DMA_MAPS}{multiple}}}}}"#
+        );
+        body.extend(text.bytes());
+        body.push(0);
+        body
+    }
+}

@@ -1,0 +1,222 @@
+//! Messages as bytes: header, commands, and what each command may carry.
+//!
+//! From QEMU's `docs/interop/vfio-user.rst`, which names every item here. All integers are in host order. Sizes and
+//! descriptor counts are checked before a command is looked at, so that no handler meets a body that is too short or a
+//! descriptor it does not expect (`reliability.md` rows 155, 159).
+
+use std::ops::RangeInclusive;
+
+use crate::bytes::Body;
+use crate::stream::{Framing, Malformed};
+
+/// Bytes of a header: message ID, command, size, flags, error.
+pub const HEADER: usize = 16;
+/// Most bytes of one REGION_READ or REGION_WRITE. QEMU reads configuration space whole, 256 bytes.
+pub const MAX_DATA: usize = 4096;
+/// Longest body taken: a REGION_WRITE with as much data as allowed.
+pub const MAX_BODY: usize = ACCESS + MAX_DATA;
+/// Bytes of a region access before its data: offset, region, count.
+pub const ACCESS: usize = 16;
+/// Bytes of one write of REGION_WRITE_MULTI: offset, region, count, data.
+pub const ONE_WRITE: usize = 24;
+
+/// Bits 0 to 3 of the flags: 0 is a command.
+const TYPE: u32 = 0xf;
+const REPLY: u32 = 1;
+const NO_REPLY: u32 = 1 << 4;
+const ERROR: u32 = 1 << 5;
+
+/// Regions by number (`linux/vfio.h`): six BARs, the ROM, configuration space, VGA.
+pub mod region {
+    /// Configuration space.
+    pub const CONFIG: u32 = 7;
+    /// All of them.
+    pub const COUNT: u32 = 9;
+    /// The client may read.
+    pub const READ: u32 = 1;
+    /// The client may write.
+    pub const WRITE: u32 = 1 << 1;
+    /// The client may map parts.
+    pub const MMAP: u32 = 1 << 2;
+    /// There are capabilities behind the description.
+    pub const CAPS: u32 = 1 << 3;
+    /// The capability that names the parts that may be mapped.
+    pub const SPARSE_MMAP: u16 = 1;
+}
+
+/// Interrupts by number (`linux/vfio.h`): INTx, MSI, MSI-X, errors, requests.
+pub mod irq {
+    /// The pin.
+    pub const INTX: u32 = 0;
+    /// Messages.
+    pub const MSI: u32 = 1;
+    /// All of them.
+    pub const COUNT: u32 = 5;
+    /// It can be delivered by eventfd.
+    pub const EVENTFD: u32 = 1;
+    /// It can be masked.
+    pub const MASKABLE: u32 = 1 << 1;
+    /// It masks itself when it is delivered.
+    pub const AUTOMASKED: u32 = 1 << 2;
+    /// It is set up as a whole.
+    pub const NORESIZE: u32 = 1 << 3;
+}
+
+/// Flags of DEVICE_SET_IRQS.
+pub mod set_irqs {
+    #![allow(missing_docs)] // Named as in the specification.
+    pub const DATA_NONE: u32 = 1;
+    pub const DATA_BOOL: u32 = 1 << 1;
+    pub const DATA_EVENTFD: u32 = 1 << 2;
+    pub const ACTION_MASK: u32 = 1 << 3;
+    pub const ACTION_UNMASK: u32 = 1 << 4;
+    pub const ACTION_TRIGGER: u32 = 1 << 5;
+}
+
+macro_rules! commands {
+    ($($name:ident = $number:literal $text:literal body $body:expr, fds $fds:expr;)*) => {
+        /// A command we know.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // Named as in the specification.
+        pub enum Command { $($name,)* }
+
+        impl Command {
+            /// From its number on the wire.
+            #[must_use]
+            #[inline]
+            pub fn from_number(number: u16) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)* _ => None }
+            }
+
+            /// Its name in the specification.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// Bytes its body may have, and descriptors that may come along.
+            #[must_use]
+            #[inline]
+            pub fn limits(self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
+                match self { $(Self::$name => ($body, $fds),)* }
+            }
+        }
+    };
+}
+
+commands! {
+    Version = 1 "VERSION" body 4..=MAX_BODY, fds 0..=0;
+    DmaMap = 2 "DMA_MAP" body 32..=32, fds 0..=1;
+    // 16 bytes more if a dirty bitmap is asked for, which we do not have.
+    DmaUnmap = 3 "DMA_UNMAP" body 24..=40, fds 0..=0;
+    // The kernel's structure, which this is, has grown since.
+    GetInfo = 4 "DEVICE_GET_INFO" body 16..=64, fds 0..=0;
+    GetRegionInfo = 5 "DEVICE_GET_REGION_INFO" body 32..=128, fds 0..=0;
+    GetRegionIoFds = 6 "DEVICE_GET_REGION_IO_FDS" body 16..=16, fds 0..=0;
+    GetIrqInfo = 7 "DEVICE_GET_IRQ_INFO" body 16..=16, fds 0..=0;
+    SetIrqs = 8 "DEVICE_SET_IRQS" body 20..=24, fds 0..=1;
+    RegionRead = 9 "REGION_READ" body ACCESS..=ACCESS, fds 0..=0;
+    RegionWrite = 10 "REGION_WRITE" body ACCESS..=MAX_BODY, fds 0..=0;
+    Reset = 13 "DEVICE_RESET" body 0..=0, fds 0..=0;
+    WriteMulti = 15 "REGION_WRITE_MULTI" body 8..=MAX_BODY, fds 0..=0;
+}
+
+impl Command {
+    /// An access to a region: frequent, and changes nothing of the connection.
+    #[must_use]
+    #[inline]
+    pub fn is_access(self) -> bool {
+        matches!(self, Self::RegionRead | Self::RegionWrite | Self::WriteMulti)
+    }
+}
+
+/// A checked header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's number for this message, which its reply bears.
+    pub id: u16,
+    /// The command, known to us or not.
+    pub command: u16,
+    /// The sender wants no reply, not even of an error.
+    pub no_reply: bool,
+}
+
+/// How the messages are cut. Register writes that need no reply come many at a time.
+#[derive(Debug)]
+pub struct Frames;
+
+impl Framing for Frames {
+    type Header = Header;
+    const HEADER: usize = HEADER;
+    const BUFFER: usize = 2 * (HEADER + MAX_BODY);
+    const AHEAD: bool = true;
+
+    #[inline]
+    fn parse(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
+        let body = Body(bytes);
+        let (id, command, size, flags) = (body.u16(0), body.u16(2), body.u32(4), body.u32(8));
+        if flags & TYPE != 0 {
+            return Err(Malformed::Flags(flags));
+        }
+        let whole = usize::try_from(size).unwrap_or(usize::MAX);
+        let Some(body) = whole.checked_sub(HEADER) else {
+            return Err(Malformed::Undersize(size));
+        };
+        if body > MAX_BODY {
+            return Err(Malformed::Oversize(size));
+        }
+        Ok((Header { id, command, no_reply: flags & NO_REPLY != 0 }, body))
+    }
+}
+
+/// Replies on their way out, one behind the other.
+#[derive(Debug, Default)]
+pub struct Replies(Vec<u8>);
+
+impl Replies {
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Forgets what was sent.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Takes back what was added last.
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    fn head(&mut self, to: Header, flags: u32, body: usize, error: u32) {
+        let size = u32::try_from(HEADER + body).unwrap_or(u32::MAX);
+        let mut head = [0; HEADER];
+        let halves = to.id.to_ne_bytes().into_iter().chain(to.command.to_ne_bytes());
+        let words = [size, REPLY | flags, error].into_iter().flat_map(u32::to_ne_bytes);
+        head.iter_mut().zip(halves.chain(words)).for_each(|(to, from)| *to = from);
+        self.0.extend_from_slice(&head);
+    }
+
+    /// The reply to `to`: `fixed`, then `more` bytes that `fill` writes.
+    #[inline]
+    pub fn reply(&mut self, to: Header, fixed: &[u8], more: usize, fill: impl FnOnce(&mut [u8])) {
+        self.head(to, 0, fixed.len() + more, 0);
+        self.0.extend_from_slice(fixed);
+        let at = self.0.len();
+        self.0.resize(at + more, 0);
+        fill(self.0.get_mut(at..).unwrap_or_default());
+    }
+
+    /// The reply that `to` failed: a header alone.
+    pub fn error(&mut self, to: Header, errno: i32) {
+        self.head(to, ERROR, 0, errno.unsigned_abs());
+    }
+}
+
+/// Words of 32 bits as bytes.
+#[must_use]
+pub fn words(list: &[u32]) -> Vec<u8> {
+    list.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}

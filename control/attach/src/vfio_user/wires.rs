@@ -1,0 +1,232 @@
+//! What leads from the chip to the world: interrupts, a timer, the worker's doorbell.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vmlan_nic::Interrupt;
+use vmlan_nic::e1000::Host;
+use vmlan_ram::full_fence;
+
+use super::nic::Nic;
+use crate::eventfd::Call;
+use crate::sys;
+use crate::waker::Waker;
+
+thread_local! {
+    /// This is a port's own thread: if it hangs in a write, nobody interrupts it.
+    static UNWATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the calling thread is watched by nobody.
+pub fn thread_is_unwatched() {
+    UNWATCHED.set(true);
+}
+
+/// The interrupts of one client.
+#[derive(Debug, Default)]
+struct Lines {
+    intx: Call,
+    has_intx: AtomicBool,
+    /// INTx masks itself when it is delivered, and stays so until the client says otherwise (AUTOMASKED).
+    masked: AtomicBool,
+    msi: Call,
+    has_msi: AtomicBool,
+}
+
+impl Lines {
+    fn raised(&self) -> u64 {
+        self.intx.raised() + self.msi.raised()
+    }
+}
+
+/// How the client wants its interrupts now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Not at all.
+    None,
+    /// By the pin.
+    Intx,
+    /// By messages.
+    Msi,
+}
+
+/// The chip's wires.
+#[derive(Debug)]
+pub struct Wires {
+    lines: Mutex<Arc<Lines>>,
+    /// Interrupts of the clients before this one.
+    before: AtomicU64,
+    stuck: AtomicBool,
+    timer: File,
+    bell: Arc<OwnedFd>,
+    waker: Arc<Waker>,
+}
+
+impl Wires {
+    /// Wires to nobody yet. `waker` is told when a client's interrupt is found to be broken.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
+        Ok(Self {
+            lines: Mutex::default(),
+            before: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
+            timer: sys::timer()?.into(),
+            bell: Arc::new(sys::eventfd()?),
+            waker,
+        })
+    }
+
+    fn lines(&self) -> Arc<Lines> {
+        Arc::clone(&self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Forgets the client: its descriptors are closed once the writes under way have ended.
+    pub fn disconnect(&self) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::take(&mut *lines);
+        drop(lines);
+        self.before.fetch_add(old.raised(), Ordering::Relaxed);
+        self.stuck.store(false, Ordering::Relaxed);
+    }
+
+    /// Connects INTx to an eventfd. It starts unmasked.
+    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Nic) {
+        let lines = self.lines();
+        lines.intx.set(Some(fd));
+        lines.has_intx.store(true, Ordering::SeqCst);
+        self.unmask(nic);
+    }
+
+    /// Connects MSI to an eventfd.
+    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Nic) {
+        let lines = self.lines();
+        lines.msi.set(Some(fd));
+        lines.has_msi.store(true, Ordering::SeqCst);
+        self.again(nic);
+    }
+
+    /// Takes INTx's eventfd away.
+    pub fn cut_intx(&self) {
+        let lines = self.lines();
+        lines.has_intx.store(false, Ordering::SeqCst);
+        lines.intx.set(None);
+    }
+
+    /// Takes MSI's eventfd away.
+    pub fn cut_msi(&self) {
+        let lines = self.lines();
+        lines.has_msi.store(false, Ordering::SeqCst);
+        lines.msi.set(None);
+    }
+
+    /// Masks INTx.
+    pub fn mask(&self) {
+        self.lines().masked.store(true, Ordering::SeqCst);
+    }
+
+    /// Unmasks INTx, and delivers it again if its cause still stands.
+    pub fn unmask(&self, nic: &dyn Nic) {
+        self.lines().masked.store(false, Ordering::SeqCst);
+        self.again(nic);
+    }
+
+    /// The chip may have asserted its pin between our look and its own at the mask: one of both sees the other.
+    fn again(&self, nic: &dyn Nic) {
+        full_fence();
+        if nic.is_asserted() {
+            self.raise();
+        }
+    }
+
+    /// Delivers an interrupt because the client asks for it: a test of its own wiring.
+    pub fn trigger(&self, mode: Mode) {
+        let lines = self.lines();
+        match mode {
+            Mode::Intx => self.write(&lines.intx),
+            Mode::Msi => self.write(&lines.msi),
+            Mode::None => {}
+        }
+    }
+
+    fn write(&self, call: &Call) {
+        if UNWATCHED.get() {
+            call.raise_unwatched();
+        } else {
+            call.raise();
+        }
+        if call.is_stuck() && !self.stuck.swap(true, Ordering::Relaxed) {
+            self.waker.wake();
+        }
+    }
+
+    /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with it.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// How interrupts are delivered.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        let lines = self.lines();
+        match (lines.has_msi.load(Ordering::Relaxed), lines.has_intx.load(Ordering::Relaxed)) {
+            (true, _) => Mode::Msi,
+            (_, true) => Mode::Intx,
+            _ => Mode::None,
+        }
+    }
+
+    /// Interrupts delivered to all clients so far.
+    #[must_use]
+    pub fn raised(&self) -> u64 {
+        self.before.load(Ordering::Relaxed) + self.lines().raised()
+    }
+
+    /// The timer, to poll.
+    #[must_use]
+    pub fn timer_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    /// Takes the timer's expiry.
+    pub fn take_timer(&self) {
+        let _ = (&self.timer).read(&mut [0; 8]);
+    }
+
+    /// The eventfd that wakes the port's worker. Ours alone.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<OwnedFd> {
+        &self.bell
+    }
+}
+
+impl Host for Wires {
+    fn now(&self) -> u64 {
+        sys::monotonic()
+    }
+
+    fn set_timer(&self, at: u64) {
+        sys::set_timer(self.timer.as_fd(), at);
+    }
+
+    fn raise(&self) {
+        let lines = self.lines();
+        if lines.has_msi.load(Ordering::Relaxed) {
+            self.write(&lines.msi);
+        } else if lines.has_intx.load(Ordering::SeqCst)
+            && !lines.masked.swap(true, Ordering::SeqCst)
+        {
+            self.write(&lines.intx);
+        }
+    }
+
+    fn doorbell(&self) {
+        sys::ring(self.bell.as_fd());
+    }
+}
