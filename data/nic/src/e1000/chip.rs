@@ -15,7 +15,9 @@ use super::irq::{Edge, Irq};
 use super::pci::Pci;
 use super::phy::Phy;
 use super::regs::{RCTL, Registers, bit};
-use super::seam::{Rx, Stats, Tx};
+use super::rx::Rx;
+use super::stats::Stats;
+use super::tx::Tx;
 use super::{Config, Host};
 
 /// An 82540EM.

@@ -20,17 +20,26 @@
 mod access;
 pub mod bell;
 mod chip;
+mod desc;
 mod eeprom;
+mod filter;
 mod io;
 mod irq;
 mod link;
 mod moderate;
 mod pci;
 mod phy;
+mod port;
 mod regs;
 mod reset;
-mod seam;
+mod ring;
+mod rx;
+mod rx_place;
+mod stats;
 mod table;
+mod tx;
+mod tx_frame;
+mod tx_scan;
 
 pub use chip::E1000;
 

@@ -1,0 +1,214 @@
+//! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7 data), and the bits of
+//! the registers that the data path looks at.
+
+/// Bytes of a descriptor.
+pub const SIZE: usize = 16;
+
+/// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all kinds.
+pub mod tx {
+    /// End Of Packet. Meaningless in context descriptors.
+    pub const EOP: u64 = 1 << 24;
+    /// Insert FCS: without it the frame brings its own.
+    pub const IFCS: u64 = 1 << 25;
+    /// Legacy: Insert Checksum at CSO over CSS to the end.
+    pub const IC: u64 = 1 << 26;
+    /// Data and context: TCP Segmentation Enable.
+    pub const TSE: u64 = 1 << 26;
+    /// Report Status.
+    pub const RS: u64 = 1 << 27;
+    /// Report Packet Sent; here the same as RS.
+    pub const RPS: u64 = 1 << 28;
+    /// Descriptor Extension: context or data.
+    pub const DEXT: u64 = 1 << 29;
+    /// VLAN Packet Enable.
+    pub const VLE: u64 = 1 << 30;
+    /// Interrupt Delay Enable.
+    pub const IDE: u64 = 1 << 31;
+    /// DTYP of extended descriptors.
+    pub const DTYP: u64 = 0xf << 20;
+    /// DTYP of a data descriptor; 0 is a context descriptor.
+    pub const DTYP_DATA: u64 = 1 << 20;
+    /// Data: Insert IP Checksum (POPTS).
+    pub const IXSM: u64 = 1 << 40;
+    /// Data: Insert TCP/UDP Checksum (POPTS).
+    pub const TXSM: u64 = 2 << 40;
+    /// Status: Descriptor Done, in the upper doubleword.
+    pub const DD: u32 = 1;
+    /// Status bits in the upper doubleword.
+    pub const STA: u32 = 0xf;
+}
+
+/// What a transmit descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// 3.3.3.
+    Legacy,
+    /// 3.3.6.
+    Context,
+    /// 3.3.7.
+    Data,
+    /// A DTYP that does not exist.
+    Unknown,
+}
+
+/// The kind of the descriptor whose second quadword is `word`.
+#[inline]
+pub fn kind(word: u64) -> Kind {
+    match (word & tx::DEXT, word & tx::DTYP) {
+        (0, _) => Kind::Legacy,
+        (_, 0) => Kind::Context,
+        (_, tx::DTYP_DATA) => Kind::Data,
+        _ => Kind::Unknown,
+    }
+}
+
+/// Bytes that the descriptor names: 16 bits in a legacy descriptor, 20 in a data descriptor.
+#[inline]
+pub fn data_len(word: u64) -> u32 {
+    low32(word) & if word & tx::DEXT == 0 { 0xffff } else { 0xf_ffff }
+}
+
+#[inline]
+fn low32(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// The upper doubleword, which a write-back replaces.
+#[inline]
+pub fn upper(word: u64) -> u32 {
+    low32(word >> 32)
+}
+
+/// The special field: the tag control information of a VLAN tag.
+#[inline]
+pub fn special(word: u64) -> u16 {
+    let [.., a, b] = word.to_le_bytes();
+    u16::from_le_bytes([a, b])
+}
+
+/// Legacy: CSS and CSO.
+#[inline]
+pub fn legacy_sum(word: u64) -> (u8, u8) {
+    let [_, _, cso, _, _, css, ..] = word.to_le_bytes();
+    (css, cso)
+}
+
+/// A TCP/IP context (3.3.6). The chip keeps two: one for segmentation, one for checksums only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// Where the IP checksum's range starts.
+    pub ipcss: u8,
+    /// Where it is stored.
+    pub ipcso: u8,
+    /// Its last byte; 0: the frame's end.
+    pub ipcse: u16,
+    /// Where the TCP/UDP checksum's range starts.
+    pub tucss: u8,
+    /// Where it is stored.
+    pub tucso: u8,
+    /// Its last byte; 0: the frame's end.
+    pub tucse: u16,
+    /// Payload bytes behind the headers.
+    pub paylen: u32,
+    /// Bytes of headers, repeated in each segment.
+    pub hdrlen: u8,
+    /// Payload bytes of a segment.
+    pub mss: u16,
+    /// TUCMD.TCP; else UDP.
+    pub tcp: bool,
+    /// TUCMD.IP; else IPv6.
+    pub ipv4: bool,
+}
+
+impl Context {
+    /// From the two quadwords of a context descriptor.
+    pub fn from_words(first: u64, second: u64) -> Self {
+        let [ipcss, ipcso, ie0, ie1, tucss, tucso, te0, te1] = first.to_le_bytes();
+        let [_, _, _, tucmd, _, hdrlen, m0, m1] = second.to_le_bytes();
+        Self {
+            ipcss,
+            ipcso,
+            ipcse: u16::from_le_bytes([ie0, ie1]),
+            tucss,
+            tucso,
+            tucse: u16::from_le_bytes([te0, te1]),
+            paylen: low32(second) & 0xf_ffff,
+            hdrlen,
+            mss: u16::from_le_bytes([m0, m1]),
+            tcp: tucmd & 1 != 0,
+            ipv4: tucmd & 2 != 0,
+        }
+    }
+}
+
+/// Bits of a receive descriptor's second quadword: length, packet checksum, status, errors, special.
+pub mod rx {
+    /// Descriptor Done.
+    pub const DD: u64 = 1 << 32;
+    /// End Of Packet.
+    pub const EOP: u64 = 2 << 32;
+    /// Ignore Checksum Indication.
+    pub const IXSM: u64 = 4 << 32;
+    /// The packet was 802.1Q; its tag is in the special field.
+    pub const VP: u64 = 8 << 32;
+    /// TCP/UDP checksum calculated.
+    pub const TCPCS: u64 = 0x20 << 32;
+    /// IP checksum calculated.
+    pub const IPCS: u64 = 0x40 << 32;
+    /// IP checksum error.
+    pub const IPE: u64 = 0x40 << 40;
+    /// Receive data error.
+    pub const RXE: u64 = 0x80 << 40;
+    /// Where the special field begins.
+    pub const SPECIAL_SHIFT: u32 = 48;
+}
+
+/// TCTL (13.4.33).
+pub mod tctl {
+    /// Transmit Enable.
+    pub const EN: u32 = 1 << 1;
+    /// Pad Short Packets.
+    pub const PSP: u32 = 1 << 3;
+}
+
+/// RCTL (13.4.22).
+pub mod rctl {
+    /// Receiver Enable.
+    pub const EN: u32 = 1 << 1;
+    /// Unicast Promiscuous.
+    pub const UPE: u32 = 1 << 3;
+    /// Multicast Promiscuous.
+    pub const MPE: u32 = 1 << 4;
+    /// Long Packet Reception.
+    pub const LPE: u32 = 1 << 5;
+    /// Where RDMTS begins.
+    pub const RDMTS_SHIFT: u32 = 8;
+    /// Where MO begins.
+    pub const MO_SHIFT: u32 = 12;
+    /// Broadcast Accept Mode.
+    pub const BAM: u32 = 1 << 15;
+    /// Where BSIZE begins.
+    pub const BSIZE_SHIFT: u32 = 16;
+    /// VLAN Filter Enable.
+    pub const VFE: u32 = 1 << 18;
+    /// Canonical Form Indicator Enable.
+    pub const CFIEN: u32 = 1 << 19;
+    /// Canonical Form Indicator.
+    pub const CFI: u32 = 1 << 20;
+    /// Buffer Size Extension.
+    pub const BSEX: u32 = 1 << 25;
+    /// Strip Ethernet CRC.
+    pub const SECRC: u32 = 1 << 26;
+}
+
+/// CTRL.VME (13.4.1): VLAN Mode Enable.
+pub const CTRL_VME: u32 = 1 << 30;
+
+/// RXCSUM (13.4.53).
+pub mod rxcsum {
+    /// IP checksums are checked.
+    pub const IPOFL: u32 = 1 << 8;
+    /// TCP and UDP checksums are checked.
+    pub const TUOFL: u32 = 1 << 9;
+}
