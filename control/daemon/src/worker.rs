@@ -16,6 +16,7 @@
 //! when a flag says there is something in it.
 
 mod idle;
+mod poll;
 mod run;
 mod signal;
 mod slot;

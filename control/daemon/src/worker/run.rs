@@ -11,6 +11,7 @@ use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
+use super::poll::Poll;
 use super::signal;
 use super::slot::Slot;
 
@@ -48,10 +49,7 @@ pub(super) struct Run {
     blocked: Vec<PortId>,
     /// The shortest time that held frames may still wait.
     held_ns: Option<u64>,
-    /// Ports of ours some of whose doorbells wake nobody, as of the last arming.
-    polled: Vec<PortId>,
-    /// The shortest of their intervals.
-    poll: Option<Duration>,
+    poll: Poll,
 }
 
 impl Run {
@@ -70,8 +68,7 @@ impl Run {
             start: Instant::now(),
             blocked: Vec::new(),
             held_ns: None,
-            polled: Vec::new(),
-            poll: None,
+            poll: Poll::default(),
         })
     }
 
@@ -134,14 +131,15 @@ impl Run {
 
     /// Sleeps until there may be something to do. Ports that ring are left armed while those that do not are
     /// looked at, all of them at each look: the price of a mapped doorbell is one short wake-up in an interval.
-    fn wait_for_work(&self, events: &mut Vec<epoll::Event>) -> Woken {
+    fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>) -> Woken {
         let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
-        let timeout = room.into_iter().chain(self.poll).min();
         loop {
+            let timeout = room.into_iter().chain(self.poll.timeout()).min();
             let woken = self.wait(events, timeout);
             if woken != Woken::Late || self.held_ns.is_some() || self.arm_polled() {
                 return woken;
             }
+            self.poll.missed();
         }
     }
 
@@ -153,23 +151,20 @@ impl Run {
 
     /// True if some port has frames already. All are armed in any case.
     fn arm(&mut self) -> bool {
-        self.polled.clear();
-        self.poll = None;
+        self.poll.begin();
         let mut any = false;
         for own in &self.own {
             let Some(entry) = self.table.get(own.id) else { continue };
             any |= entry.port.arm();
-            if let Some(interval) = entry.port.poll_interval() {
-                self.polled.push(own.id);
-                self.poll = Some(self.poll.map_or(interval, |p| p.min(interval)));
-            }
+            self.poll.add(own.id, &*entry.port);
         }
+        self.poll.end();
         any
     }
 
     /// As [`Run::arm`], for those ports that must be looked at.
     fn arm_polled(&self) -> bool {
-        let ports = self.polled.iter().filter_map(|id| self.table.get(*id));
+        let ports = self.poll.ports().iter().filter_map(|id| self.table.get(*id));
         ports.fold(false, |any, e| e.port.arm() | any)
     }
 

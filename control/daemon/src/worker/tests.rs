@@ -230,6 +230,34 @@ fn a_hundred_polled_ports_cost_one_wake_up_in_an_interval() {
 }
 
 #[test]
+fn looks_are_frequent_after_traffic_and_rare_in_silence() {
+    let (id, port) = (PortId::new(0).unwrap(), Fake::polled(Some(Duration::from_millis(1))));
+    let mut poll = poll::Poll::default();
+    assert_eq!(poll.timeout(), None, "without such ports a worker sleeps for ever");
+    let arm = |poll: &mut poll::Poll| {
+        poll.begin();
+        poll.add(id, &*port);
+        poll.add(id, &*Fake::new());
+        poll.end();
+        assert_eq!(poll.ports().len(), 1);
+    };
+    let pauses = |poll: &mut poll::Poll| -> Vec<_> {
+        (0..7).map(|_| (poll.timeout().unwrap().as_micros(), poll.missed()).0).collect()
+    };
+    let rising = [50, 100, 200, 400, 800, 1000, 1000];
+    for direction in [&port.counters.input, &port.counters.output] {
+        direction.count(1, 60);
+        arm(&mut poll);
+        assert_eq!(pauses(&mut poll), rising);
+        arm(&mut poll);
+        assert_eq!(pauses(&mut poll), [1000; 7], "woken for something else: silent as before");
+    }
+    poll.begin();
+    poll.end();
+    assert_eq!(poll.timeout(), None, "unmapped again");
+}
+
+#[test]
 fn room_that_comes_without_a_doorbell_is_found_within_the_interval() {
     // The receiver belongs to the other worker, and nobody rings for it.
     let w = workers(2, Duration::from_secs(3600));
