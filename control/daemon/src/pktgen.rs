@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use vmlan_driver::Address;
+use vmlan_driver::Place;
 use vmlan_driver::pktgen::{self, Function, Mac, Options};
 
 use crate::cli::{print, print_json};
@@ -22,10 +22,12 @@ use crate::exit::{Failure, chain};
     vmlan pkt-gen -i vhost-user:/tmp/b.sock -f rx -s 52:54:00:00:00:0b\n  \
     vmlan pkt-gen -i vhost-user:/tmp/a.sock -f tx -d 52:54:00:00:00:0b -l 60 -T 5\n\n\
     Seen from the other side of vhost-user: this plays the VMM and the guest's driver. Further keys of the \
-    address: queues=, size=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on."
+    address: queues=, size=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on.\n\n\
+    On an e1000's port (vfio-user:PATH) its keys are writes=waited|posted, doorbell=auto|trapped|mapped, \
+    interrupts=always|idle, size=, batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more."
 )]
 pub(crate) struct PktGenArgs {
-    /// The port, seen from the guest: vhost-user:PATH[,KEY=VALUE...]
+    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
     /// What to do: tx, rx, ping or pong (txseq numbers the frames, rxseq checks them)
@@ -108,7 +110,7 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
 }
 
 fn options(args: &PktGenArgs) -> Result<Options, Failure> {
-    let address: Address = args.address.parse().map_err(|e| usage("-i", &e))?;
+    let address: Place = args.address.parse().map_err(|e| usage("-i", &e))?;
     let mut options = Options::new(address, Function::Tx);
     options.set_function(&args.function).map_err(|e| usage("-f", &e))?;
     options.size = args.size;

@@ -121,7 +121,9 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Another kind of port.
-    #[error("'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket")]
+    #[error(
+        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket or vfio-user:/path/to/socket"
+    )]
     Kind(String),
     /// No path.
     #[error("the address has no path: write vhost-user:/path/to/socket")]
@@ -131,6 +133,11 @@ pub enum AddressError {
         "'{0}' is no key of a vhost-user address (see queues, size, server, event_idx, mrg, csum...)"
     )]
     Key(String),
+    /// A key that an e1000's address has not.
+    #[error(
+        "'{0}' is no key of a vfio-user address (see writes, doorbell, size, itr, tidv, batch...)"
+    )]
+    VfioKey(String),
     /// A value that the key does not take.
     #[error("{key}={value}: {wanted} is wanted")]
     Value {

@@ -1,7 +1,8 @@
 //! User-space NIC drivers for tests, demos and packet programs.
 //!
 //! This crate plays both parts a back end meets: the VMM (it owns the guest's RAM, a sealed memfd, and speaks vhost-user
-//! as the *front end*) and the guest (it owns the descriptors of split virtqueues and drives a virtio-net device). It
+//! as the *front end* or vfio-user as the *client*) and the guest (it owns the descriptors and drives a virtio-net device or an
+//! Intel 82540EM). It
 //! shares no code and no constant with the rest of the project, so a misread specification cannot cancel itself out.
 //!
 //! Layers, lowest first:
@@ -13,6 +14,8 @@
 //! | [`net`] | transmit and receive queues: fixed slots, batches, counters | virtio 1.2, 5.1 |
 //! | [`vhost_user`] | messages of the front end | QEMU `docs/interop/vhost-user.rst` |
 //! | [`nic`] | [`nic::VirtioNet`]: connect, negotiate, reconnect, wait, stop | both |
+//! | [`vfio_user`] | messages of a client, and the VMM's part for one device | QEMU `docs/interop/vfio-user.rst` |
+//! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM over any [`e1000::Bus`] | Intel 8254x SDM |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
 //!
 //! Panic contract: nothing a device writes into shared memory or a socket makes this crate panic; what the device gets
@@ -20,13 +23,17 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod e1000;
 pub mod mem;
 pub mod net;
 pub mod nic;
 pub mod pktgen;
+mod place;
 pub mod ring;
 pub mod sys;
+pub mod vfio_user;
 pub mod vhost_user;
 
 pub use address::{Address, AddressError};
 pub use nic::{Error, VirtioNet};
+pub use place::Place;

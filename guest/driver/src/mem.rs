@@ -156,7 +156,7 @@ impl Ram {
         let at = self.range(offset, count * size_of::<T>());
         let words = NonNull::new(at.cast::<T>()).expect("a mapping is never at zero");
         assert!(words.is_aligned(), "a view at {offset} is not aligned");
-        View { _ram: Arc::clone(self), words, count }
+        View { ram: Arc::clone(self), words, count }
     }
 }
 
@@ -182,7 +182,7 @@ mod sealed {
 /// An array of atomic words inside the RAM.
 #[derive(Debug)]
 pub struct View<T: Word> {
-    _ram: Arc<Ram>,
+    ram: Arc<Ram>,
     words: NonNull<T>,
     count: usize,
 }
@@ -192,13 +192,80 @@ unsafe impl<T: Word> Send for View<T> {}
 // SAFETY: as for Send.
 unsafe impl<T: Word> Sync for View<T> {}
 
+impl<T: Word> View<T> {
+    /// Where it lies in the RAM.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.words.as_ptr() as usize - self.ram.base.as_ptr() as usize
+    }
+}
+
 impl<T: Word> Deref for View<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `view` checked that count aligned words lie within the mapping, which `_ram` keeps; T is an atomic
+        // SAFETY: `view` checked that count aligned words lie within the mapping, which `ram` keeps; T is an atomic
         // integer, valid for any bits, and may be changed by others at any time.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
+    }
+}
+
+/// Registers of a device in a file that its server shares: 32-bit words.
+#[derive(Debug)]
+pub struct SharedWords {
+    base: NonNull<AtomicU32>,
+    bytes: usize,
+}
+
+// SAFETY: only shared references to atomics in a mapping that lives as long as this are handed out.
+unsafe impl Send for SharedWords {}
+// SAFETY: as for Send.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Maps `bytes` of a file, from `offset` on; both are multiples of a page. A server that cuts the file short afterwards ends
+    /// this process by SIGBUS: the driver trusts its device that far, as a VMM does.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is shorter or a range that is no page; whatever `mmap(2)` reports.
+    pub fn map(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
+        let end = offset.checked_add(bytes);
+        let page = PAGE as u64;
+        let aligned = offset.is_multiple_of(page) && bytes.is_multiple_of(page) && bytes > 0;
+        let len = file.metadata()?.len();
+        let (Ok(size), Ok(start), true) = (
+            usize::try_from(bytes),
+            libc::off_t::try_from(offset),
+            aligned && end.is_some_and(|end| end <= len),
+        ) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let (fd, flags) = (file.as_raw_fd(), libc::MAP_SHARED);
+        // SAFETY: a fresh mapping at an address of the kernel's choice, inside the file.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), size, prot, flags, fd, start) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Self { base, bytes: size })
+    }
+}
+
+impl Deref for SharedWords {
+    type Target = [AtomicU32];
+    #[inline]
+    fn deref(&self) -> &[AtomicU32] {
+        // SAFETY: `bytes` of the mapping lie behind the page-aligned `base` until Drop; atomics are valid for any bits, and
+        // may be changed by others at any time.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes / 4) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: base and bytes are those of the mapping made in `map`; every reference into it borrows self.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 

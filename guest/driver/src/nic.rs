@@ -18,6 +18,7 @@ use crate::ring::{Audit, RingOptions, SplitRing};
 use crate::sys;
 use crate::vhost_user::{FrontEnd, Inflight, ProtocolError};
 
+pub(crate) use connect::dial;
 pub use log::DirtyLog;
 
 /// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).

@@ -1,4 +1,5 @@
-//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`](crate::VirtioNet).
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`](crate::VirtioNet)
+//! or an [`E1000`](crate::e1000::E1000).
 //!
 //! ```no_run
 //! use vmlan_driver::pktgen::{self, Function, Options};
@@ -13,6 +14,7 @@
 mod engine;
 mod frame;
 mod histogram;
+mod nic;
 mod options;
 mod pace;
 mod report;
@@ -23,7 +25,7 @@ pub use engine::run;
 pub use frame::{Mac, MacError};
 pub use histogram::Latency;
 pub use options::{Function, Options, OptionsError};
-pub use report::{Interval, Report, Summary};
+pub use report::{Interval, Registers, Report, Summary};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,4 +36,7 @@ pub enum Error {
     /// The NIC.
     #[error("the NIC failed")]
     Nic(#[from] crate::nic::Error),
+    /// The NIC, when it is an e1000.
+    #[error("the NIC failed")]
+    E1000(#[from] crate::e1000::Error),
 }

@@ -47,6 +47,13 @@ impl EventFd {
     }
 }
 
+impl From<OwnedFd> for EventFd {
+    /// Takes over an eventfd that somebody sent.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+}
+
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -42,7 +42,8 @@ fn accept(path: &Path, listener: &UnixListener, patience: Duration) -> Result<Un
     }
 }
 
-fn dial(path: &Path, end: Instant) -> Result<UnixStream, Error> {
+/// Connects to the socket at `path`, trying until `end`.
+pub(crate) fn dial(path: &Path, end: Instant) -> Result<UnixStream, Error> {
     loop {
         match UnixStream::connect(path) {
             Ok(stream) => return Ok(stream),

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::frame;
 use super::histogram::Histogram;
+use super::nic::{Nic, connect_e1000};
 use super::options::{Function, Options};
 use super::pace::Pace;
-use super::report::{Interval, Report, Summary, ratio};
-use crate::address::feature;
-use crate::net::{HDR_F_NEEDS_CSUM, NetHeader, QueueStats, RxBatch};
+use super::report::{Interval, Registers, Report, Summary, ratio};
+use crate::net::{NetHeader, QueueStats};
 use crate::nic::{self, Interest, VirtioNet, Wake};
+use crate::place::Place;
 use crate::sys;
 
 /// Longest sleep, so that the stop flag is looked at.
@@ -33,19 +34,19 @@ struct Counts {
 }
 
 /// What the engine keeps for each queue pair.
-struct Lane {
-    batch: RxBatch,
+struct Lane<B> {
+    batch: B,
     /// Sums of the prefilled frames, by slot.
     bodies: Vec<u64>,
     /// Next number to send.
     number: u64,
 }
 
-struct Engine<'a> {
+struct Engine<'a, N: Nic> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
-    nic: VirtioNet,
-    lanes: Vec<Lane>,
+    nic: N,
+    lanes: Vec<Lane<N::Batch>>,
     pace: Pace,
     clock: Instant,
     counts: Counts,
@@ -60,6 +61,8 @@ struct Engine<'a> {
     scratch: Box<[u8]>,
     waiting: Option<(u64, u64)>,
     histogram: Histogram,
+    /// Register accesses before the first frame.
+    before: Option<Registers>,
 }
 
 /// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
@@ -69,12 +72,34 @@ struct Engine<'a> {
 pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
     options.check()?;
     let cpu = sys::process_cpu();
-    let mut address = options.address.clone();
-    if options.sends() {
-        address.buffer = address.buffer.max(options.size as usize + NetHeader::LEN);
+    match &options.address {
+        Place::Virtio(address) => {
+            let mut address = address.clone();
+            if options.sends() {
+                address.buffer = address.buffer.max(options.size as usize + NetHeader::LEN);
+            }
+            run_on(VirtioNet::connect(&address, options.patience)?, options, cpu, report)
+        }
+        Place::E1000(address) => {
+            let mut address = address.clone();
+            if options.sends() {
+                address.driver.room = address.driver.room.max(options.size as usize);
+            }
+            run_on(connect_e1000(&address, options.patience)?, options, cpu, report)
+        }
     }
-    let nic = VirtioNet::connect(&address, options.patience)?;
-    let mut engine = Engine::new(options, nic, report);
+}
+
+fn run_on(
+    mut nic: impl Nic,
+    options: &Options,
+    cpu: Duration,
+    report: &mut dyn FnMut(Report),
+) -> Result<Summary, Error> {
+    let mut options = options.clone();
+    let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
+    options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
+    let mut engine = Engine::new(&options, nic, report);
     engine.prefill();
     engine.announce();
     let main = engine.main();
@@ -87,14 +112,13 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<'a> Engine<'a> {
-    fn new(options: &'a Options, nic: VirtioNet, report: &'a mut dyn FnMut(Report)) -> Self {
-        let queues = u16::try_from(nic.pairs.len()).unwrap_or(u16::MAX);
-        report(Report::Connected { features: nic.features(), queues });
-        let lane =
-            |pair: &nic::Pair| Lane { batch: pair.rx.batch(), bodies: Vec::new(), number: 0 };
+impl<'a, N: Nic> Engine<'a, N> {
+    fn new(options: &'a Options, nic: N, report: &'a mut dyn FnMut(Report)) -> Self {
+        report(nic.greeting());
+        let lane = |n| Lane { batch: nic.batch(n), bodies: Vec::new(), number: 0 };
         Self {
-            lanes: nic.pairs.iter().map(lane).collect(),
+            lanes: (0..nic.lanes()).map(lane).collect(),
+            before: nic.registers(),
             nic,
             pace: Pace::new(options.rate, options.burst),
             clock: Instant::now(),
@@ -123,19 +147,25 @@ impl<'a> Engine<'a> {
         if !self.options.sends() {
             return;
         }
-        let offload = self.options.offload_checksum && self.nic.has(feature::CSUM);
         let mut n = 0;
-        for (pair, lane) in self.nic.pairs.iter_mut().zip(&mut self.lanes) {
-            for slot in 0..pair.tx.slots() {
-                let frame = frame::build(self.options, n, offload);
-                pair.tx.write(slot, 0, &frame);
-                lane.bodies.push(frame::body_sum(&frame));
-                if offload {
-                    pair.tx.write_header(slot, checksum_header());
-                }
+        for lane in 0..self.lanes.len() {
+            for slot in 0..self.nic.slots(lane) {
+                let sum = self.fill(lane, slot, n);
+                self.lanes[lane].bodies.push(sum);
                 n += 1;
             }
         }
+    }
+
+    /// Puts the `n`th frame into a slot; its sum.
+    fn fill(&mut self, lane: usize, slot: u16, n: u32) -> u64 {
+        let offload = self.options.offload_checksum && self.nic.can_checksum();
+        let frame = frame::build(self.options, n, offload);
+        self.nic.write(lane, slot, 0, &frame);
+        if offload {
+            self.nic.offload_checksum(lane, slot, true);
+        }
+        frame::body_sum(&frame)
     }
 
     fn announce(&mut self) {
@@ -143,30 +173,21 @@ impl<'a> Engine<'a> {
             return;
         }
         let frame = frame::announcement(self.options.src_mac);
-        let Some(pair) = self.nic.pairs.first_mut() else { return };
-        pair.tx.reap();
-        let Some(slot) = pair.tx.next() else { return };
+        self.nic.reap(0);
+        let Some(slot) = self.nic.next(0) else { return };
         // A slot that holds a prefilled frame gets it back: the announcement goes out before any of those.
-        pair.tx.write(slot, 0, &frame);
-        pair.tx.write_header(slot, NetHeader::default());
-        pair.tx.send(slot, 60);
-        pair.tx.flush();
+        self.nic.write(0, slot, 0, &frame);
+        self.nic.offload_checksum(0, slot, false);
+        self.nic.send(0, slot, 60);
+        self.nic.flush(0);
         self.refill(slot);
     }
 
     /// Waits until the announcement has left `slot`, then builds the slot's own frame again.
     fn refill(&mut self, slot: u16) {
-        if !self.options.sends() {
-            return;
-        }
-        self.drain();
-        let offload = self.options.offload_checksum && self.nic.has(feature::CSUM);
-        let frame = frame::build(self.options, slot.into(), offload);
-        if let Some(pair) = self.nic.pairs.first_mut() {
-            pair.tx.write(slot, 0, &frame);
-            if offload {
-                pair.tx.write_header(slot, checksum_header());
-            }
+        if self.options.sends() {
+            self.drain();
+            self.fill(0, slot, slot.into());
         }
     }
 
@@ -231,10 +252,10 @@ impl<'a> Engine<'a> {
 
     fn interest(&self, paused: bool) -> Interest {
         // With no slot to answer in, waiting for more frames would find the old ones for ever.
-        let full = |pair: &nic::Pair| pair.tx.free_slots() == 0;
+        let mut full = (0..self.lanes.len()).map(|lane| self.nic.free_slots(lane) == 0);
         match self.options.function {
             Function::Tx => Interest { rx: true, tx: !paused },
-            Function::Pong if self.nic.pairs.iter().any(full) => Interest { rx: false, tx: true },
+            Function::Pong if full.any(|full| full) => Interest { rx: false, tx: true },
             _ => Interest { rx: true, tx: false },
         }
     }
@@ -245,8 +266,8 @@ impl<'a> Engine<'a> {
         loop {
             match self.nic.reconnect(NAP) {
                 Ok(()) => break,
-                Err(error @ nic::Error::FeaturesLost { .. }) => return Err(error.into()),
-                Err(error) if gone.elapsed() >= self.options.patience => return Err(error.into()),
+                Err(error @ Error::Nic(nic::Error::FeaturesLost { .. })) => return Err(error),
+                Err(error) if gone.elapsed() >= self.options.patience => return Err(error),
                 Err(_) if self.is_over(self.now()) => return Ok(()),
                 Err(_) => {}
             }
@@ -259,24 +280,12 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// All queues of both directions together.
-    fn totals(&self) -> QueueStats {
-        let mut sum = QueueStats::default();
-        for stats in self.nic.pairs.iter().flat_map(|pair| [pair.tx.stats(), pair.rx.stats()]) {
-            sum.doorbells += stats.doorbells;
-            sum.interrupts += stats.interrupts;
-            sum.full += stats.full;
-            sum.malformed += stats.malformed;
-        }
-        sum
-    }
-
     fn tick(&mut self, now: u64) {
         if now < self.next_report {
             return;
         }
         let (then, old, queues) = std::mem::take(&mut self.reported);
-        let totals = self.totals();
+        let totals = self.nic.stats();
         (self.report)(Report::Interval(Interval {
             frames: self.counts.frames - old.frames,
             bytes: self.counts.bytes - old.bytes,
@@ -295,9 +304,9 @@ impl<'a> Engine<'a> {
         let end = Instant::now() + DRAIN;
         while Instant::now() < end {
             let mut under_way = 0;
-            for pair in &mut self.nic.pairs {
-                pair.tx.reap();
-                under_way += u32::from(pair.tx.outstanding());
+            for lane in 0..self.lanes.len() {
+                self.nic.reap(lane);
+                under_way += u32::from(self.nic.under_way(lane));
             }
             if under_way == 0 || !self.nic.is_connected() {
                 return;
@@ -307,7 +316,7 @@ impl<'a> Engine<'a> {
     }
 
     fn summary(&self, cpu: Duration) -> Summary {
-        let totals = self.totals();
+        let totals = self.nic.stats();
         let counts = self.counts;
         // For what is sent the time runs until the last slot came back; for what is received, until the last frame.
         let end = if self.options.sends() { self.now() } else { self.last_ns };
@@ -333,13 +342,12 @@ impl<'a> Engine<'a> {
             out_of_order: counts.out_of_order,
             corrupt: counts.corrupt,
             reconnects: self.nic.reconnects(),
-            rings_sound: self.nic.audit().iter().all(crate::ring::Audit::is_sound),
+            rings_sound: self.nic.is_sound(),
+            registers: self.nic.registers().map(|registers| {
+                let before = self.before.clone().unwrap_or_default();
+                registers.since(&before, counts.frames, totals.interrupts)
+            }),
             latency: self.histogram.latency(),
         }
     }
-}
-
-/// "Complete the UDP checksum": from byte 34 on, at byte 40.
-fn checksum_header() -> NetHeader {
-    NetHeader { flags: HDR_F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..NetHeader::default() }
 }

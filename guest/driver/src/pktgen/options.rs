@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::frame::Mac;
-use crate::address::Address;
+use crate::place::Place;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +35,7 @@ pub const MAX_SIZE: u32 = 65_535;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `-i`: the NIC.
-    pub address: Address,
+    pub address: Place,
     /// `-f`.
     pub function: Function,
     /// `-l`: bytes of a frame, without FCS.
@@ -50,7 +50,7 @@ pub struct Options {
     pub burst: u32,
     /// `-D`.
     pub dst_mac: Mac,
-    /// `-S`.
+    /// `-S`; left as it is, an e1000 sends from its own address.
     pub src_mac: Mac,
     /// `-d`: destination addresses, which the prefilled frames walk through.
     pub dst_ip: RangeInclusive<Ipv4Addr>,
@@ -102,9 +102,8 @@ pub enum OptionsError {
 impl Options {
     /// The defaults: 60 bytes to broadcast, no limits, bursts of 256, 20 us of polling, one report a second.
     #[must_use]
-    pub fn new(address: Address, function: Function) -> Self {
+    pub fn new(address: Place, function: Function) -> Self {
         let one = |a, b, c, d| Ipv4Addr::new(a, b, c, d)..=Ipv4Addr::new(a, b, c, d);
-        let [_, _, a, b] = std::process::id().to_be_bytes();
         Self {
             address,
             function,
@@ -114,7 +113,7 @@ impl Options {
             rate: 0,
             burst: 256,
             dst_mac: Mac([0xff; 6]),
-            src_mac: Mac([0x02, 0x76, 0x6d, 0x00, a, b]),
+            src_mac: Self::default_mac(),
             dst_ip: one(10, 1, 0, 1),
             src_ip: one(10, 0, 0, 1),
             dst_port: 1234..=1234,
@@ -129,6 +128,12 @@ impl Options {
             patience: Duration::from_secs(10),
             stop: None,
         }
+    }
+
+    /// A source address of this process's own.
+    pub(super) fn default_mac() -> Mac {
+        let [_, _, a, b] = std::process::id().to_be_bytes();
+        Mac([0x02, 0x76, 0x6d, 0x00, a, b])
     }
 
     /// Sets the function by its pkt-gen name; `txseq` and `rxseq` also switch numbering and checking on.

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::frame::Mac;
 use super::histogram::Latency;
 use super::options::Function;
+use crate::e1000::Access;
 
 /// News of a run. `Display` gives the line pkt-gen's users know.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,6 +19,15 @@ pub enum Report {
         features: u64,
         /// Queue pairs.
         queues: u16,
+    },
+    /// Connected to an e1000, which has a link.
+    ConnectedE1000 {
+        /// Its address.
+        mac: Mac,
+        /// Ring registers are in shared memory.
+        mapped: bool,
+        /// Register writes do not wait for their reply.
+        posted: bool,
     },
     /// A second (or what [`super::Options::report_every`] says) is over.
     Interval(Interval),
@@ -85,10 +96,77 @@ impl fmt::Display for Report {
             Self::Connected { features, queues } => {
                 write!(out, "connected, features {features:#x}, {queues} queue pair(s)")
             }
+            Self::ConnectedE1000 { mac, mapped, posted } => {
+                let doorbell = if *mapped { "mapped" } else { "trapped" };
+                let writes = if *posted { "posted" } else { "waited" };
+                write!(out, "connected, e1000 {mac}, doorbell {doorbell}, writes {writes}")
+            }
             Self::Interval(interval) => interval.fmt(out),
             Self::Disconnected => out.write_str("the back end is gone, waiting for it"),
             Self::Reconnected(time) => write!(out, "connected again after {} ms", time.as_millis()),
         }
+    }
+}
+
+/// Accesses of an e1000's registers during a run, after the chip was started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Registers {
+    /// Reads: each a trip to the device and back.
+    pub reads: u64,
+    /// Writes that went as messages.
+    pub writes: u64,
+    /// Loads and stores in shared pages.
+    pub mapped: u64,
+    /// Reads and writes, without the mapped ones, for 1,000 frames.
+    pub accesses_per_1000_frames: f64,
+    /// Interrupts for 1,000 frames.
+    pub interrupts_per_1000_frames: f64,
+    /// Each register that was touched.
+    pub by_name: Vec<Access>,
+}
+
+impl Registers {
+    /// The sums over `by_name`.
+    pub(super) fn new(by_name: Vec<Access>) -> Self {
+        let sum = |part: fn(&Access) -> u64| by_name.iter().map(part).sum();
+        let (reads, writes) = (sum(|a| a.reads), sum(|a| a.writes));
+        Self { reads, writes, mapped: sum(|a| a.mapped), by_name, ..Self::default() }
+    }
+
+    /// What came since `then`, for so many frames and interrupts.
+    pub(super) fn since(self, then: &Self, frames: u64, interrupts: u64) -> Self {
+        let mut by_name = self.by_name;
+        for access in &mut by_name {
+            let old = then.by_name.iter().find(|old| old.register == access.register);
+            let old = old.copied().unwrap_or_default();
+            access.reads -= old.reads;
+            access.writes -= old.writes;
+            access.mapped -= old.mapped;
+        }
+        by_name.retain(|access| access.reads + access.writes + access.mapped > 0);
+        let mut new = Self::new(by_name);
+        new.accesses_per_1000_frames = 1000.0 * ratio(new.reads + new.writes, frames);
+        new.interrupts_per_1000_frames = 1000.0 * ratio(interrupts, frames);
+        new
+    }
+}
+
+impl fmt::Display for Registers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes; {} more in shared pages)",
+            self.accesses_per_1000_frames, self.reads, self.writes, self.mapped
+        )?;
+        for (n, access) in self.by_name.iter().enumerate() {
+            let between = if n == 0 { ":" } else { "," };
+            write!(out, "{between} {}", access.register)?;
+            let parts = [(access.reads, "r"), (access.writes, "w"), (access.mapped, "m")];
+            for (count, letter) in parts.iter().filter(|part| part.0 > 0) {
+                write!(out, " {count}{letter}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -133,6 +211,8 @@ pub struct Summary {
     pub reconnects: u64,
     /// Every ring passed its audit at the end: no descriptor lost, none twice.
     pub rings_sound: bool,
+    /// Register accesses (e1000).
+    pub registers: Option<Registers>,
     /// Round trips (ping).
     pub latency: Option<Latency>,
 }
@@ -156,6 +236,9 @@ impl fmt::Display for Summary {
             self.lost,
             self.corrupt,
         )?;
+        if let Some(registers) = &self.registers {
+            write!(out, "\n{registers}")?;
+        }
         let Some(rtt) = self.latency else { return Ok(()) };
         let micros = |ns| ratio(ns, 1000);
         write!(

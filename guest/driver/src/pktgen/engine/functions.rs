@@ -1,13 +1,13 @@
 //! One pass of each function over all queue pairs; each returns how many frames it moved.
 
 use super::super::frame::{self, STAMP_AT, Verdict};
+use super::super::nic::Nic;
 use super::Engine;
-use crate::net::{HDR_F_NEEDS_CSUM, RxFrame};
 
 /// A ping without an answer for so long is lost.
 const PING_TIMEOUT_NS: u64 = 1_000_000_000;
 
-impl Engine<'_> {
+impl<N: Nic> Engine<'_, N> {
     /// Frames still to be moved, as far as one batch is concerned.
     fn quota(&self) -> u32 {
         let left = match self.options.count {
@@ -31,18 +31,17 @@ impl Engine<'_> {
             if wanted == 0 {
                 continue;
             }
-            let tx = &mut self.nic.pairs[n].tx;
-            let free = tx.reap();
+            let free = self.nic.reap(n);
             self.min_space = Some(self.min_space.map_or(free, |least| least.min(free)));
             if free == 0 {
-                tx.count_full();
+                self.nic.count_full(n);
             }
             let sent = if self.options.sequence {
                 self.send_numbered(n, wanted)
             } else {
-                self.nic.pairs[n].tx.send_filled(wanted, self.options.size)
+                self.nic.send_filled(n, wanted, self.options.size)
             };
-            self.nic.pairs[n].tx.flush();
+            self.nic.flush(n);
             self.pace.spend(sent);
             self.count(sent, u64::from(sent) * u64::from(self.options.size));
             moved += sent;
@@ -51,14 +50,14 @@ impl Engine<'_> {
     }
 
     fn send_numbered(&mut self, n: usize, wanted: u32) -> u32 {
-        let (tx, lane) = (&mut self.nic.pairs[n].tx, &mut self.lanes[n]);
+        let (nic, lane) = (&mut self.nic, &mut self.lanes[n]);
         let queue = u8::try_from(n).unwrap_or(u8::MAX);
-        let count = wanted.min(tx.free_slots().into());
+        let count = wanted.min(nic.free_slots(n).into());
         for _ in 0..count {
-            let Some(slot) = tx.next() else { break };
+            let Some(slot) = nic.next(n) else { break };
             let stamp = frame::stamp(lane.bodies[usize::from(slot)], queue, lane.number);
-            tx.write(slot, STAMP_AT, &stamp);
-            tx.send(slot, self.options.size);
+            nic.write(n, slot, STAMP_AT, &stamp);
+            nic.send(n, slot, self.options.size);
             lane.number += 1;
         }
         count
@@ -66,10 +65,10 @@ impl Engine<'_> {
 
     /// A sender is flooded with other guests' frames like anyone else; its buffers must not run out for that.
     fn ignore_received(&mut self, n: usize) {
-        let (rx, batch) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n].batch);
-        if rx.ready() {
-            self.counts.other += rx.poll(batch, usize::MAX) as u64;
-            rx.release(batch);
+        let batch = &mut self.lanes[n].batch;
+        if self.nic.ready(n) {
+            self.counts.other += self.nic.poll(n, batch, usize::MAX) as u64;
+            self.nic.release(n, batch);
         }
     }
 
@@ -77,20 +76,20 @@ impl Engine<'_> {
         let mut moved = 0;
         for n in 0..self.lanes.len() {
             let most = self.quota() as usize;
-            let (rx, lane) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n]);
-            if most == 0 || !rx.ready() {
+            if most == 0 || !self.nic.ready(n) {
                 continue;
             }
-            let frames = u32::try_from(rx.poll(&mut lane.batch, most)).unwrap_or(u32::MAX);
-            let left = rx.outstanding();
+            let batch = &mut self.lanes[n].batch;
+            let frames = u32::try_from(self.nic.poll(n, batch, most)).unwrap_or(u32::MAX);
+            let left = self.nic.posted(n);
             self.min_space = Some(self.min_space.map_or(left, |least| least.min(left)));
-            let bytes = lane.batch.frames().iter().map(|frame| frame.len as u64).sum();
+            let bytes = N::bytes(&self.lanes[n].batch);
             if self.options.verify {
                 for at in 0..frames as usize {
                     self.check_sequence(n, at);
                 }
             }
-            self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+            self.nic.release(n, &mut self.lanes[n].batch);
             self.count(frames, bytes);
             moved += frames;
         }
@@ -98,16 +97,14 @@ impl Engine<'_> {
     }
 
     /// Copies a received frame to the scratch buffer; its length there.
-    fn copy_out(&mut self, n: usize, frame: RxFrame) -> usize {
-        let most = frame.len.min(self.scratch.len());
-        self.nic.pairs[n].rx.read(&self.lanes[n].batch, frame, 0, &mut self.scratch[..most])
+    fn copy_out(&mut self, n: usize, at: usize) -> usize {
+        self.nic.read(n, &self.lanes[n].batch, at, &mut self.scratch)
     }
 
     fn verdict(&mut self, n: usize, at: usize) -> Verdict {
-        let frame = self.lanes[n].batch.frames()[at];
-        let len = self.copy_out(n, frame);
-        let header = self.nic.pairs[n].rx.header(&self.lanes[n].batch, frame);
-        frame::verify(&self.scratch[..len], header.flags & HDR_F_NEEDS_CSUM != 0)
+        let len = self.copy_out(n, at);
+        let pending = self.nic.checksum_pending(n, &self.lanes[n].batch, at);
+        frame::verify(&self.scratch[..len], pending)
     }
 
     fn check_sequence(&mut self, n: usize, at: usize) {
@@ -138,21 +135,20 @@ impl Engine<'_> {
             self.waiting = None;
             self.counts.lost += 1;
         }
-        if self.pace.allow(now, self.quota().min(1)) == 0 || self.nic.pairs[0].tx.reap() == 0 {
+        if self.pace.allow(now, self.quota().min(1)) == 0 || self.nic.reap(0) == 0 {
             return 0;
         }
         let number = self.lanes[0].number;
         let sent = self.send_numbered(0, 1);
         self.waiting = (sent > 0).then(|| (number, self.now()));
-        self.nic.pairs[0].tx.flush();
+        self.nic.flush(0);
         self.pace.spend(sent);
         self.count(sent, u64::from(sent) * u64::from(self.options.size));
         sent
     }
 
     fn take_answers(&mut self, n: usize) {
-        let (rx, lane) = (&mut self.nic.pairs[n].rx, &mut self.lanes[n]);
-        let count = rx.poll(&mut lane.batch, usize::MAX);
+        let count = self.nic.poll(n, &mut self.lanes[n].batch, usize::MAX);
         for at in 0..count {
             match (self.verdict(n, at), self.waiting) {
                 (Verdict::Good { number, .. }, Some((wanted, sent))) if number == wanted => {
@@ -163,22 +159,22 @@ impl Engine<'_> {
                 _ => self.counts.other += 1,
             }
         }
-        self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+        self.nic.release(n, &mut self.lanes[n].batch);
     }
 
     pub(super) fn pong_pass(&mut self) -> u32 {
         let mut moved = 0;
         for n in 0..self.lanes.len() {
-            let most = (self.quota() as usize).min(self.nic.pairs[n].tx.reap().into());
-            let frames = self.nic.pairs[n].rx.poll(&mut self.lanes[n].batch, most);
+            let most = (self.quota() as usize).min(self.nic.reap(n).into());
+            let frames = self.nic.poll(n, &mut self.lanes[n].batch, most);
             let (mut sent, mut bytes) = (0, 0);
             for at in 0..frames {
                 let len = self.turn_round(n, at);
                 sent += u32::from(len > 0);
                 bytes += u64::from(len);
             }
-            self.nic.pairs[n].tx.flush();
-            self.nic.pairs[n].rx.release(&mut self.lanes[n].batch);
+            self.nic.flush(n);
+            self.nic.release(n, &mut self.lanes[n].batch);
             self.count(sent, bytes);
             moved += sent;
         }
@@ -187,18 +183,16 @@ impl Engine<'_> {
 
     /// Sends a received frame back; its length, or 0 when it is not one to answer.
     fn turn_round(&mut self, n: usize, at: usize) -> u32 {
-        let frame = self.lanes[n].batch.frames()[at];
-        let len = self.copy_out(n, frame);
+        let len = self.copy_out(n, at);
         let bytes = &mut self.scratch[..len];
-        let tx = &mut self.nic.pairs[n].tx;
-        if len > tx.room() || !frame::turn_round(bytes, self.options.src_mac) {
+        if len > self.nic.room(n) || !frame::turn_round(bytes, self.options.src_mac) {
             self.counts.other += 1;
             return 0;
         }
-        let Some(slot) = tx.next() else { return 0 };
+        let Some(slot) = self.nic.next(n) else { return 0 };
         let len = u32::try_from(len).unwrap_or(0);
-        tx.write(slot, 0, bytes);
-        tx.send(slot, len);
+        self.nic.write(n, slot, 0, bytes);
+        self.nic.send(n, slot, len);
         len
     }
 }

@@ -1,0 +1,231 @@
+//! Addresses of e1000 ports seen from the guest's side: `vfio-user:/run/vm2.sock[,key=value...]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{Interrupts, Irq, Options};
+use crate::address::AddressError;
+
+/// Which doorbells are rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Mapped when the server offers that.
+    Auto,
+    /// By messages.
+    Trapped,
+    /// By stores in a shared page; it is an error when the server has none.
+    Mapped,
+}
+
+/// How to reach a server and how to drive the chip behind it.
+///
+/// In words: `vfio-user:PATH[,key=value...]` with the keys
+///
+/// | key | value | meaning |
+/// | --- | --- | --- |
+/// | `model` | `e1000` | the only chip there is a driver for |
+/// | `writes` | `waited`, `posted` | register writes wait for their reply (QEMU 10, Cloud Hypervisor), or not (QEMU 11) |
+/// | `doorbell` | `auto`, `trapped`, `mapped` | whether ring registers that can be mapped are |
+/// | `irq` | `intx`, `msi` | how the chip interrupts |
+/// | `unmask` | `eventfd`, `message` | how INTx is unmasked (KVM: eventfd) |
+/// | `interrupts` | `always`, `idle` | like a kernel's driver, or only while there is nothing to do |
+/// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256) |
+/// | `buffer` | 256, 512, 1024, 2048, 4096, 8192 or 16384 | bytes of a receive buffer (default 2048) |
+/// | `segment` | 64 to 16288 | most bytes one transmit descriptor is for (default 4096) |
+/// | `mtu` | 68 to 16110 | long packets are taken from 1501 on |
+/// | `budget` | 1 to 4096 | most frames of one poll (default 64) |
+/// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0: all of a poll (default 16) |
+/// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
+/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst; read STATUS after each mask; filters; CRC; offloads |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The UNIX socket.
+    pub path: PathBuf,
+    /// Register writes do not wait for a reply.
+    pub posted: bool,
+    /// Which doorbells are rung.
+    pub doorbell: Doorbell,
+    /// INTx is unmasked by a message instead of an eventfd.
+    pub unmask_by_message: bool,
+    /// The driver.
+    pub driver: Options,
+}
+
+impl Address {
+    /// The defaults, for a socket at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            posted: false,
+            doorbell: Doorbell::Auto,
+            unmask_by_message: false,
+            driver: Options::default(),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        match (key, value) {
+            ("model", "e1000") => {}
+            ("model", _) => return Err(bad("e1000")),
+            ("writes", "waited") => self.posted = false,
+            ("writes", "posted") => self.posted = true,
+            ("writes", _) => return Err(bad("waited or posted")),
+            ("doorbell", "auto") => self.doorbell = Doorbell::Auto,
+            ("doorbell", "trapped") => self.doorbell = Doorbell::Trapped,
+            ("doorbell", "mapped") => self.doorbell = Doorbell::Mapped,
+            ("doorbell", _) => return Err(bad("auto, trapped or mapped")),
+            ("irq", "intx") => self.driver.irq = Irq::Intx,
+            ("irq", "msi") => self.driver.irq = Irq::Msi,
+            ("irq", _) => return Err(bad("intx or msi")),
+            ("unmask", "eventfd") => self.unmask_by_message = false,
+            ("unmask", "message") => self.unmask_by_message = true,
+            ("unmask", _) => return Err(bad("eventfd or message")),
+            ("interrupts", "always") => self.driver.interrupts = Interrupts::Always,
+            ("interrupts", "idle") => self.driver.interrupts = Interrupts::Idle,
+            ("interrupts", _) => return Err(bad("always or idle")),
+            _ => return self.set_number(key, value),
+        }
+        Ok(())
+    }
+
+    fn set_number(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        let number = |least: u16, most: u16, wanted| {
+            value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
+        };
+        match key {
+            "size" => {
+                let wanted = "a multiple of 8 from 8 to 4096";
+                let size = number(8, 4096, wanted)?;
+                driver.size = (size % 8 == 0).then_some(size).ok_or(bad(wanted))?;
+            }
+            "buffer" => {
+                let wanted = "256, 512, 1024, 2048, 4096, 8192 or 16384";
+                let bytes = number(256, 16_384, wanted)?;
+                driver.buffer = bytes.is_power_of_two().then_some(bytes).ok_or(bad(wanted))?;
+            }
+            "segment" => driver.segment = number(64, 16_288, "64 to 16288 bytes")?,
+            "mtu" => driver.mtu = number(68, 16_110, "68 to 16110 bytes")?,
+            "budget" => driver.budget = number(1, 4096, "1 to 4096 frames")?,
+            "refill" => driver.refill = number(0, 4096, "0 to 4096 buffers")?,
+            _ => return self.set_delay(key, value),
+        }
+        Ok(())
+    }
+
+    fn set_delay(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let field = match key {
+            "itr" => &mut driver.itr,
+            "tidv" => &mut driver.tidv,
+            "tadv" => &mut driver.tadv,
+            "rdtr" => &mut driver.rdtr,
+            "radv" => &mut driver.radv,
+            _ => return self.toggle(key, value),
+        };
+        let (key, text, wanted) = (key.into(), value.into(), "0 to 65535");
+        *field = value.parse().or(Err(AddressError::Value { key, value: text, wanted }))?;
+        Ok(())
+    }
+
+    fn toggle(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let field = match key {
+            "batch" => &mut driver.batch,
+            "flush" => &mut driver.flush,
+            "promisc" => &mut driver.promisc,
+            "secrc" => &mut driver.strip_crc,
+            "csum" => &mut driver.checksum,
+            "tso" => &mut driver.segmentation,
+            _ => return Err(AddressError::VfioKey(key.into())),
+        };
+        *field = match value {
+            "on" => true,
+            "off" => false,
+            _ => {
+                let (key, value) = (key.into(), value.into());
+                return Err(AddressError::Value { key, value, wanted: "on or off" });
+            }
+        };
+        Ok(())
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest =
+            text.strip_prefix("vfio-user:").ok_or_else(|| AddressError::Kind(text.into()))?;
+        let mut parts = rest.split(',');
+        let path = parts.next().filter(|path| !path.is_empty()).ok_or(AddressError::NoPath)?;
+        let mut address = Self::new(path);
+        for part in parts {
+            let (key, value) = part.split_once('=').unwrap_or((part, "on"));
+            address.set(key, value)?;
+        }
+        Ok(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_everything() {
+        let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,\
+                    interrupts=idle,size=4096,buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,\
+                    tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on";
+        let address: Address = text.parse().unwrap();
+        assert_eq!(address.path, PathBuf::from("/run/a.sock"));
+        assert!(address.posted && address.unmask_by_message);
+        assert_eq!(address.doorbell, Doorbell::Mapped);
+        let expected = Options {
+            size: 4096,
+            buffer: 4096,
+            segment: 100,
+            mtu: 9000,
+            irq: Irq::Msi,
+            interrupts: Interrupts::Idle,
+            budget: 7,
+            refill: 0,
+            itr: 488,
+            tidv: 1,
+            tadv: 2,
+            rdtr: 3,
+            radv: 65_535,
+            batch: true,
+            flush: false,
+            promisc: true,
+            strip_crc: true,
+            checksum: true,
+            segmentation: true,
+            room: Options::default().room,
+        };
+        assert_eq!(address.driver, expected);
+    }
+
+    #[test]
+    fn a_wrong_address_names_the_mend() {
+        for (text, word) in [
+            ("vhost-user:/a", "vfio-user:"),
+            ("vfio-user:", "no path"),
+            ("vfio-user:/a,colour=red", "colour"),
+            ("vfio-user:/a,model=rtl8139", "e1000"),
+            ("vfio-user:/a,size=100", "multiple of 8"),
+            ("vfio-user:/a,size=4104", "4096"),
+            ("vfio-user:/a,buffer=2000", "2048"),
+            ("vfio-user:/a,buffer=32768", "16384"),
+            ("vfio-user:/a,itr=65536", "65535"),
+            ("vfio-user:/a,writes=later", "posted"),
+            ("vfio-user:/a,batch=maybe", "on or off"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

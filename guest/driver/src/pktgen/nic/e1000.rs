@@ -1,0 +1,193 @@
+//! The Intel 82540EM behind vfio-user.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::report::{Registers, Report};
+use super::super::{Error, Mac};
+use super::Nic;
+use crate::e1000::{Address, Batch, E1000, Interest, Offload, Wake};
+use crate::mem::Ram;
+use crate::net::QueueStats;
+use crate::nic;
+use crate::vfio_user::bus::VfioBus;
+
+/// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
+pub(in super::super) struct Port {
+    nic: E1000<VfioBus>,
+    address: Address,
+    ram: Arc<Ram>,
+    reconnects: u64,
+}
+
+/// Reaches the server of `address` and starts the chip.
+pub(in super::super) fn connect(address: &Address, patience: Duration) -> Result<Port, Error> {
+    let ram = address.driver.make_ram().map_err(|source| {
+        let what = "make the guest's RAM";
+        crate::e1000::Error::from(nic::Error::System { what, source })
+    })?;
+    let bus = VfioBus::connect(address, &ram, patience)?;
+    let nic = E1000::new(address.driver.clone(), &ram, bus)?;
+    Ok(Port { nic, address: address.clone(), ram, reconnects: 0 })
+}
+
+impl Nic for Port {
+    type Batch = Batch;
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn greeting(&self) -> Report {
+        Report::ConnectedE1000 {
+            mac: Mac(self.nic.mac()),
+            mapped: self.nic.registers().bus().is_mapped(),
+            posted: self.address.posted,
+        }
+    }
+
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {
+        if let Some(mac) = chosen {
+            self.nic.set_mac(mac.0);
+        }
+        Some(Mac(self.nic.mac()))
+    }
+
+    fn can_checksum(&self) -> bool {
+        self.address.driver.checksum
+    }
+
+    fn slots(&self, _lane: usize) -> u16 {
+        self.nic.slots()
+    }
+
+    fn room(&self, _lane: usize) -> usize {
+        self.nic.room()
+    }
+
+    #[inline]
+    fn free_slots(&self, _lane: usize) -> u16 {
+        self.nic.free_slots()
+    }
+
+    fn under_way(&self, _lane: usize) -> u16 {
+        self.nic.under_way()
+    }
+
+    #[inline]
+    fn reap(&mut self, _lane: usize) -> u16 {
+        self.nic.reap()
+    }
+
+    #[inline]
+    fn next(&mut self, _lane: usize) -> Option<u16> {
+        self.nic.next()
+    }
+
+    #[inline]
+    fn write(&self, _lane: usize, slot: u16, at: usize, bytes: &[u8]) {
+        self.nic.write(slot, at, bytes);
+    }
+
+    fn offload_checksum(&mut self, _lane: usize, slot: u16, on: bool) {
+        let checksum = on.then_some((34, 40));
+        self.nic.set_offload(slot, Offload { checksum, ..Offload::default() });
+    }
+
+    #[inline]
+    fn send(&mut self, _lane: usize, slot: u16, len: u32) {
+        self.nic.send(slot, len);
+    }
+
+    #[inline]
+    fn send_filled(&mut self, _lane: usize, count: u32, len: u32) -> u32 {
+        self.nic.send_filled(count, len)
+    }
+
+    #[inline]
+    fn flush(&mut self, _lane: usize) {
+        self.nic.flush();
+    }
+
+    fn count_full(&mut self, _lane: usize) {
+        self.nic.count_full();
+    }
+
+    fn batch(&self, _lane: usize) -> Batch {
+        self.nic.batch()
+    }
+
+    #[inline]
+    fn ready(&mut self, _lane: usize) -> bool {
+        self.nic.ready()
+    }
+
+    #[inline]
+    fn poll(&mut self, _lane: usize, batch: &mut Batch, most: usize) -> usize {
+        self.nic.poll(batch, most)
+    }
+
+    fn bytes(batch: &Batch) -> u64 {
+        batch.frames().iter().map(|frame| frame.len as u64).sum()
+    }
+
+    #[inline]
+    fn read(&self, _lane: usize, batch: &Batch, at: usize, bytes: &mut [u8]) -> usize {
+        self.nic.read(batch.frames()[at], 0, bytes)
+    }
+
+    fn checksum_pending(&self, _lane: usize, _batch: &Batch, _at: usize) -> bool {
+        false
+    }
+
+    #[inline]
+    fn release(&mut self, _lane: usize, batch: &mut Batch) {
+        self.nic.release(batch);
+    }
+
+    fn posted(&self, _lane: usize) -> u16 {
+        self.nic.outstanding()
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+        Ok(self.nic.wait(interest, timeout)?)
+    }
+
+    fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
+        let bus = VfioBus::connect(&self.address, &self.ram, patience)?;
+        self.nic.restart(bus)?;
+        self.reconnects += 1;
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.nic.is_connected()
+    }
+
+    fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    fn stats(&self) -> QueueStats {
+        let (tx, rx) = (self.nic.tx_stats(), self.nic.rx_stats());
+        QueueStats {
+            doorbells: tx.doorbells + rx.doorbells,
+            interrupts: rx.interrupts,
+            full: tx.full,
+            malformed: rx.malformed,
+            ..QueueStats::default()
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.nic.is_sound() && self.nic.interrupt_stats().missed == 0
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        let counts = self.nic.registers().counts();
+        let used = |access: &&crate::e1000::Access| {
+            access.reads > 0 || access.writes > 0 || access.mapped > 0
+        };
+        Some(Registers::new(counts.iter().filter(used).copied().collect()))
+    }
+}

@@ -1,0 +1,211 @@
+//! The VMM's part for one e1000 over vfio-user.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
+use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq};
+use crate::mem::{Ram, SharedWords};
+use crate::nic::{self, Wake};
+use crate::sys::{self, EventFd};
+
+const RETRY: Duration = Duration::from_millis(5);
+
+/// A part of BAR0 in shared memory.
+#[derive(Debug)]
+struct Window {
+    /// Its first byte in BAR0.
+    start: u32,
+    words: SharedWords,
+}
+
+/// A connection to the server of one e1000, set up as a VMM does.
+#[derive(Debug)]
+pub struct VfioBus {
+    client: Client,
+    posted: bool,
+    windows: Vec<Window>,
+    interrupt: EventFd,
+    /// Set for INTx that is unmasked by eventfd.
+    unmask: Option<EventFd>,
+    unmask_by_message: bool,
+}
+
+fn other(what: &'static str, source: io::Error) -> BusError {
+    BusError::Other { what, source: source.into() }
+}
+
+impl VfioBus {
+    /// Reaches the server of `address` (trying for `patience`), shares `ram` with it and maps what is to be mapped.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn connect(address: &Address, ram: &Arc<Ram>, patience: Duration) -> Result<Self, Error> {
+        let end = Instant::now() + patience;
+        loop {
+            match Self::connect_once(address, ram, end) {
+                // A server that is about to exit still accepts: that is no answer yet.
+                Err(Error::Bus(source)) if source.is_gone() => {
+                    if Instant::now() >= end {
+                        return Err(Error::TurnedAway { path: address.path.clone(), source });
+                    }
+                    std::thread::sleep(RETRY);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn connect_once(address: &Address, ram: &Arc<Ram>, end: Instant) -> Result<Self, Error> {
+        let socket = nic::dial(&address.path, end)?;
+        let fail = |source| socket_error(&address.path, source);
+        let client = Client::new(socket).map_err(fail)?;
+        let info = hello(&client).map_err(BusError::from)?;
+        let windows = match address.doorbell {
+            Doorbell::Trapped => Vec::new(),
+            _ => map_windows(&info)?,
+        };
+        if address.doorbell == Doorbell::Mapped && windows.is_empty() {
+            return Err(Error::NoDoorbell);
+        }
+        for part in ram.regions() {
+            client.dma_map(&part, Some(ram.raw_fd())).map_err(BusError::from)?;
+        }
+        let eventfd = || EventFd::new().map_err(|source| other("make an eventfd", source));
+        let unmask = if address.unmask_by_message { None } else { Some(eventfd()?) };
+        Ok(Self {
+            client,
+            posted: address.posted,
+            windows,
+            interrupt: eventfd()?,
+            unmask,
+            unmask_by_message: false,
+        })
+    }
+
+    /// The connection, for tests that use it themselves.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Are the ring registers in shared memory?
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        !self.windows.is_empty()
+    }
+
+    /// Takes the mapping away, as a VMM may at any moment; all accesses are messages from then on.
+    pub fn unmap(&mut self) {
+        self.windows.clear();
+    }
+}
+
+fn socket_error(path: &Path, source: io::Error) -> nic::Error {
+    nic::Error::Socket { path: path.into(), what: "set up the connection", source }
+}
+
+/// What a VMM asks before it builds its device; BAR0 is what matters of the answers.
+fn hello(client: &Client) -> Result<RegionInfo, ProtocolError> {
+    client.version()?;
+    let info = client.device_info()?;
+    let bar = client.region_info(region::BAR0)?;
+    for index in 1..info.regions.min(9) {
+        client.region_info(index)?;
+    }
+    for index in 0..info.irqs.min(5) {
+        client.irq_info(index)?;
+    }
+    Ok(bar)
+}
+
+fn map_windows(info: &RegionInfo) -> Result<Vec<Window>, BusError> {
+    let (true, Some(fd)) = (info.flags & region::FLAG_MMAP != 0, info.fds.first()) else {
+        return Ok(Vec::new());
+    };
+    let fail = |source| other("map the doorbell page", source);
+    let file = File::from(fd.try_clone().map_err(fail)?);
+    let whole = [Area { offset: 0, size: info.size }];
+    let areas = if info.areas.is_empty() { &whole } else { info.areas.as_slice() };
+    let map = |area: &Area| {
+        let start = u32::try_from(area.offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let offset = info.offset.checked_add(area.offset).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Window { start, words: SharedWords::map(&file, offset, area.size)? })
+    };
+    areas.iter().map(map).collect::<io::Result<_>>().map_err(fail)
+}
+
+impl Bus for VfioBus {
+    fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError> {
+        Ok(self.client.region_read(region::CONFIG, offset.into(), bytes)?)
+    }
+
+    fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError> {
+        Ok(self.client.region_write(region::CONFIG, offset.into(), bytes, false)?)
+    }
+
+    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+        let mut bytes = [0; 4];
+        self.client.region_read(region::BAR0, offset.into(), &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        let bytes = value.to_le_bytes();
+        Ok(self.client.region_write(region::BAR0, offset.into(), &bytes, self.posted)?)
+    }
+
+    #[inline]
+    fn mapped(&self, offset: u32) -> Option<&AtomicU32> {
+        // One or two windows; an offset before a window wraps round to far behind it.
+        self.windows
+            .iter()
+            .find_map(|window| window.words.get((offset.wrapping_sub(window.start) / 4) as usize))
+    }
+
+    fn use_interrupt(&mut self, kind: Irq) -> Result<(), BusError> {
+        let trigger = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
+        let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
+        self.client.set_irq(index, trigger, Some(self.interrupt.as_fd()))?;
+        if let (Irq::Intx, Some(unmask)) = (kind, &self.unmask) {
+            let action = irq::DATA_EVENTFD | irq::ACTION_UNMASK;
+            self.client.set_irq(index, action, Some(unmask.as_fd()))?;
+        }
+        self.unmask_by_message = kind == Irq::Intx && self.unmask.is_none();
+        Ok(())
+    }
+
+    fn take_interrupts(&mut self) -> u64 {
+        self.interrupt.take()
+    }
+
+    fn unmask(&mut self) -> Result<(), BusError> {
+        if self.unmask_by_message {
+            self.client.set_irq(irq::INTX, irq::DATA_NONE | irq::ACTION_UNMASK, None)?;
+        } else if let Some(unmask) = &self.unmask {
+            unmask.signal();
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
+        let fds = [self.client.as_fd(), self.interrupt.as_fd()];
+        let bits = sys::poll_readable(&fds, Some(timeout))
+            .map_err(|source| other("wait for an interrupt", source))?;
+        // The server never speaks first on this socket, so "readable" is its end.
+        Ok(match bits {
+            0 => Wake::Timeout,
+            1 => Wake::Disconnected,
+            _ => Wake::Ready,
+        })
+    }
+
+    fn is_connected(&self) -> bool {
+        sys::poll_readable(&[self.client.as_fd()], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
+    }
+}
