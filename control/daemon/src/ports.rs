@@ -108,7 +108,7 @@ impl Ports {
             );
             return refuse(Cause::Exists, &text);
         }
-        let opened = match Opened::new(name.as_str(), &address, &self.changed) {
+        let opened = match Opened::new(&name, &address, &self.changed) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &text),
         };

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vmlan_attach::vhost_user;
+use vmlan_attach::{vfio_user, vhost_user};
 use vmlan_frame::{Mirror, Port};
 use vmlan_uplink::{pcap, stream, tap};
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Kind, PortName};
 use crate::exit::chain;
+use crate::vm_args::nic_mac_of;
 
 /// Called after a port's doorbells or its being up changed.
 pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
@@ -16,6 +17,7 @@ pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
 /// A running port.
 pub(super) enum Opened {
     Vm(vhost_user::VhostUser),
+    Nic(vfio_user::VfioUser),
     Tap(tap::Tap),
     Stream(stream::Stream),
     Pcap(pcap::Pcap),
@@ -23,7 +25,11 @@ pub(super) enum Opened {
 
 impl Opened {
     /// Opens the port. What goes wrong is told in one line that names value and mend.
-    pub(super) fn new(name: &str, address: &Address, changed: &Changed) -> Result<Self, String> {
+    pub(super) fn new(
+        name: &PortName,
+        address: &Address,
+        changed: &Changed,
+    ) -> Result<Self, String> {
         let path = || PathBuf::from(address.place());
         let label = format!("port {name}");
         match address.kind() {
@@ -31,7 +37,10 @@ impl Opened {
                 let config = vhost_user(name, address);
                 vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
             }
-            Kind::VfioUser => Err("vfio-user is not built yet".into()),
+            Kind::VfioUser => {
+                let config = vfio_user(name, address);
+                vfio_user::attach(config, changed.clone()).map(Self::Nic).map_err(|e| chain(&e))
+            }
             Kind::Tap => {
                 let config = tap::Config {
                     label,
@@ -60,6 +69,7 @@ impl Opened {
     pub(super) fn port(&self) -> Arc<dyn Port> {
         match self {
             Self::Vm(p) => p.port(),
+            Self::Nic(p) => p.port(),
             Self::Tap(p) => p.port(),
             Self::Stream(p) => p.port(),
             Self::Pcap(p) => p.port(),
@@ -90,6 +100,7 @@ impl Opened {
     pub(super) fn details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Vm(p) => p.details(),
+            Self::Nic(p) => p.details(),
             Self::Tap(p) => p.details(),
             Self::Stream(p) => p.details(),
             Self::Pcap(p) => p.details(),
@@ -97,12 +108,17 @@ impl Opened {
     }
 
     /// Plugs the NIC's cable in, or pulls it; of no meaning to ports that have none.
-    pub(super) fn set_link(&self, _up: bool) {}
+    pub(super) fn set_link(&self, up: bool) {
+        if let Self::Nic(p) = self {
+            p.set_link(up);
+        }
+    }
 
     /// Stops its threads and removes the socket file it made.
     pub(super) fn close(&mut self) {
         match self {
             Self::Vm(p) => p.close(),
+            Self::Nic(p) => p.close(),
             Self::Tap(p) => p.close(),
             Self::Stream(p) => p.close(),
             Self::Pcap(p) => p.close(),
@@ -115,9 +131,9 @@ pub(super) fn is_link_up(address: &Address) -> bool {
     address.word("link") != Some("down")
 }
 
-fn vhost_user(name: &str, address: &Address) -> vhost_user::Config {
+fn vhost_user(name: &PortName, address: &Address) -> vhost_user::Config {
     vhost_user::Config {
-        name: Some(name.to_owned()),
+        name: Some(name.to_string()),
         path: PathBuf::from(address.place()),
         connect: address.is_on("connect"),
         mode: address.number("mode"),
@@ -125,5 +141,24 @@ fn vhost_user(name: &str, address: &Address) -> vhost_user::Config {
         queues: address.short("queues").unwrap_or(1),
         mac: address.mac(),
         mtu: address.short("mtu"),
+    }
+}
+
+fn vfio_user(name: &PortName, address: &Address) -> vfio_user::Config {
+    let mac = address.mac().unwrap_or_else(|| nic_mac_of(name));
+    let plain = vfio_user::Config::new(PathBuf::from(address.place()), mac);
+    vfio_user::Config {
+        name: Some(name.to_string()),
+        mode: address.number("mode"),
+        group: address.text("group").map(str::to_owned),
+        model: vfio_user::Model::E1000, // the only word that `model` takes
+        irq_rate_max: address.number("irq_rate_max").unwrap_or(plain.irq_rate_max),
+        doorbell: match address.word("doorbell") {
+            Some("mapped") => vfio_user::Doorbell::Mapped,
+            _ => plain.doorbell,
+        },
+        poll_idle: address.time("poll_idle").unwrap_or(plain.poll_idle),
+        link: is_link_up(address),
+        ..plain
     }
 }
