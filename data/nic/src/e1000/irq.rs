@@ -206,6 +206,13 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
+    /// A cause is latched and enabled, whether or not it was delivered.
+    #[cfg(test)]
+    pub fn pending(&self) -> bool {
+        let s = self.state();
+        s.icr & s.ims != 0
+    }
+
     /// The level of INTA#.
     pub fn level(&self) -> bool {
         self.state().level

@@ -37,6 +37,8 @@ mod rx;
 mod rx_place;
 mod stats;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tx;
 mod tx_frame;
 mod tx_scan;

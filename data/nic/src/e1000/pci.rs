@@ -77,9 +77,9 @@ impl Pci {
     pub fn read(&self, offset: u64, data: &mut [u8], asserted: bool) {
         data.fill(0);
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (i, (byte, value)) in (start..).zip(data.iter_mut().zip(self.bytes.iter().skip(start)))
-        {
-            *byte = *value | if i == STATUS && asserted { INTERRUPT_STATUS } else { 0 };
+        let status = if asserted { INTERRUPT_STATUS } else { 0 };
+        for (byte, (at, value)) in data.iter_mut().zip(self.bytes.iter().enumerate().skip(start)) {
+            *byte = *value | if at == STATUS { status } else { 0 };
         }
     }
 

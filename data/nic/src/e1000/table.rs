@@ -44,8 +44,8 @@ const ALL: u32 = u32::MAX;
 /// All registers, by offset.
 #[rustfmt::skip]
 pub static TABLE: &[Row] = &[
-    row("CTRL", CTRL, 0xdbfc_1be9, 0x0000_0209),
-    row("CTRL_DUP", CTRL_DUP, 0xdbfc_1be9, 0),
+    row("CTRL", CTRL, 0xdffc_1be9, 0x0000_0209),
+    row("CTRL_DUP", CTRL_DUP, 0xdffc_1be9, 0),
     row("STATUS", STATUS, 0, 0),
     row("EECD", EECD, ALL, 0),
     row("EERD", EERD, ALL, 0),

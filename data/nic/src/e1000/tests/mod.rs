@@ -1,0 +1,4 @@
+//! Tests of the chip: its registers against the manual, its data path against a tiny guest.
+
+mod data;
+mod registers;
