@@ -1,0 +1,6 @@
+//! The chip against a tiny guest.
+#![allow(clippy::cast_possible_truncation)]
+mod guest;
+mod rows;
+mod rx;
+mod tx;
