@@ -34,15 +34,13 @@ fn the_client_of_cloud_hypervisor_sees_an_82540em() {
     assert_eq!((info.flags, info.count), (7, 1), "EVENTFD, MASKABLE, AUTOMASKED");
     let info = client.get_irq_info(MSI).unwrap();
     assert_eq!((info.flags, info.count), (9, 1), "EVENTFD, NORESIZE");
-    for index in 2..5 {
-        assert_eq!(client.get_irq_info(index).unwrap().count, 0);
-    }
+    assert_eq!(client.get_irq_info(2).unwrap().count, 0);
     let memory = sealed(4 << 20);
     client.dma_map(0, 0, 1 << 20, memory.as_raw_fd()).unwrap();
     client.dma_map(1 << 20, 1 << 30, 3 << 20, memory.as_raw_fd()).unwrap();
     assert_eq!(f.detail("memory"), "4 MiB in 2 regions");
     client.dma_unmap(0, 1 << 20).unwrap();
-    assert_eq!(f.detail("memory"), "3 MiB in 1 regions");
+    assert_eq!(f.detail("memory"), "3 MiB in 1 region");
     client.reset().unwrap();
     client.shutdown().unwrap();
     f.wait_free();
@@ -175,7 +173,7 @@ fn posted_writes_are_done_in_order_and_answered_by_nothing() {
     for i in 0..1000 {
         client.post(e1000::TDLEN, i * 128);
     }
-    assert_eq!(client.get(e1000::TDLEN), 999 * 128 & 0xf_ff80);
+    assert_eq!(client.get(e1000::TDLEN), (999 * 128) & 0xf_ff80);
     let mut body = words(&[3]);
     for (register, value) in [(e1000::TDBAL, 0x1000u32), (e1000::TDBAH, 1), (e1000::TDLEN, 4096)] {
         body.extend(access(0, register, 4, &value.to_le_bytes()));

@@ -147,7 +147,8 @@ impl VfioUser {
         };
         let link = if self.shared.link.load(Ordering::Acquire) { "up" } else { "down" };
         let facts = self.shared.facts().clone();
-        let mut memory = format!("{} MiB in {} regions", facts.bytes.0 >> 20, facts.regions);
+        let regions = if facts.regions == 1 { "region" } else { "regions" };
+        let mut memory = format!("{} MiB in {} {regions}", facts.bytes.0 >> 20, facts.regions);
         if facts.bytes.1 >= MUCH {
             memory.push_str(&format!(", {} MiB more not shared", facts.bytes.1 >> 20));
         }
@@ -448,7 +449,7 @@ impl Server {
             if let Some(refusal) = &outcome.refusal {
                 self.complaints.say(now, &chain(refusal));
             }
-            if outcome.changed {
+            if outcome.settled {
                 self.warn_of_unshared();
             }
         }
@@ -475,8 +476,7 @@ impl Server {
         }
     }
 
-    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its interrupts, which is
-    /// after its memory.
+    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its interrupts.
     fn warn_of_unshared(&mut self) {
         let (shared, unshared) = self.shared.facts().bytes;
         let much = unshared >= MUCH && unshared > shared;

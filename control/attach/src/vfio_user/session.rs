@@ -81,6 +81,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Good clients ask what there is, and are told that there is not: migration, interrupts of other kinds.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        /// DEVICE_FEATURE
+        const FEATURE: u16 = 16;
+        matches!(self, Self::Unknown(FEATURE) | Self::Index { command: Command::GetIrqInfo, .. })
+    }
+
     /// The error number for the client.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -103,6 +111,8 @@ pub struct Outcome {
     pub hang_up: bool,
     /// What [`Session::facts`] says may have changed.
     pub changed: bool,
+    /// Interrupts were set up: so all memory that there is has been described, and none is just being moved.
+    pub settled: bool,
 }
 
 /// What a connection is like, for people who look at the port.
@@ -180,6 +190,7 @@ impl Session {
         let result = match command {
             Some(command) => {
                 outcome.changed = !command.is_access();
+                outcome.settled = command == Command::SetIrqs;
                 self.dispatch(command, message, replies)
             }
             None => Err(Refusal::Unknown(header.command)),
@@ -188,13 +199,15 @@ impl Session {
             Ok(fd) if !header.no_reply => outcome.fd = fd,
             Ok(_) => replies.truncate(start),
             Err(refusal) => {
-                self.port.counters().faults.add_shared(1);
                 replies.truncate(start);
                 if !header.no_reply {
                     replies.error(header, refusal.errno());
                 }
-                outcome.hang_up = matches!(refusal, Refusal::Order(_) | Refusal::Version(_));
-                outcome.refusal = Some(refusal);
+                if !refusal.is_answer() {
+                    self.port.counters().faults.add_shared(1);
+                    outcome.hang_up = matches!(refusal, Refusal::Order(_) | Refusal::Version(_));
+                    outcome.refusal = Some(refusal);
+                }
             }
         }
         outcome

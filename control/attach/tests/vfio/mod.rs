@@ -302,8 +302,8 @@ impl Raw {
 /// Interrupts that came since the last look.
 pub fn count(eventfd: &File) -> u64 {
     let mut bytes = [0; 8];
-    match (&*eventfd).read(&mut bytes) {
-        Ok(_) => u64::from_ne_bytes(bytes),
+    match (&*eventfd).read_exact(&mut bytes) {
+        Ok(()) => u64::from_ne_bytes(bytes),
         Err(_) => 0,
     }
 }
