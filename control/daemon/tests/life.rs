@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{Switch, until};
+use common::{Guest, Switch, sleeps, until};
 
 const TWO: [&str; 2] = ["vm1=vhost-user:@/vm1.sock", "s=stream:@/s.sock"];
 
@@ -171,6 +171,34 @@ fn keys_change_at_once_or_by_opening_again() {
 }
 
 #[test]
+fn an_emulated_nic_keeps_its_address_and_its_cable_is_pulled_live() {
+    let switch = Switch::start(&["n=vfio-user:@/n.sock,link=down,mode=0660", "v=vhost-user:@/v"]);
+    let list = || switch.json(&["port", "list"])["ports"][0].clone();
+    let mac = list()["details"]["mac"].as_str().unwrap().to_owned();
+    assert!(mac.starts_with("02:"), "{mac}");
+    let ino = || std::os::unix::fs::MetadataExt::ino(&switch.path("n.sock").metadata().unwrap());
+    let before = ino();
+    let address = switch.here("vfio-user:@/n.sock");
+    let _guest = Guest::start(&["-i", &address, "-f", "rx"]);
+    let link = |word: &str| switch.json(&["port", "set", "n", &format!("link={word}")]);
+    until("the guest", || list()["details"].get("memory").is_some());
+    assert_eq!(list()["up"], false, "its cable is pulled: {}", list());
+    for _ in 0..3 {
+        let set = link("up");
+        assert!(set["address"].as_str().unwrap().ends_with(",link=up,mode=0660"), "{set}");
+        until("the link to come", || list()["up"] == true);
+        assert!(link("down")["address"].as_str().unwrap().contains(",link=down"));
+        until("the link to go", || list()["up"] == false);
+    }
+    assert_eq!((ino(), list()["details"]["mac"].as_str()), (before, Some(mac.as_str())));
+    assert!(list()["details"].get("memory").is_some(), "the guest was not disturbed");
+    switch.fails(&["port", "set", "n", "link=off"], 2, &["link=off: up or down is wanted"]);
+    switch.fails(&["port", "set", "v", "link=up"], 2, &["'link' is no key of vhost-user"]);
+    switch.ask(&["port", "set", "n", "mac=02:00:00:00:00:07", "irq_rate_max=8000"]);
+    assert_eq!(list()["details"]["mac"], "02:00:00:00:00:07");
+}
+
+#[test]
 fn addresses_are_pinned_and_forgotten() {
     let switch = Switch::start(&TWO);
     let made = switch.json(&["fdb", "add", "52:54:00:00:00:01", "vm1"]);
@@ -220,4 +248,22 @@ fn an_idle_switch_uses_no_time() {
     let before = ticks();
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(ticks(), before);
+}
+
+/// How often the worker woke in half a second while a guest sat idle at `address`.
+fn wakes(address: &str) -> u64 {
+    let switch = Switch::start(&[&format!("n={address}"), "q=vfio-user:@/q.sock,doorbell=mapped"]);
+    let _guest = Guest::start(&["-i", &switch.here("vfio-user:@/n.sock"), "-f", "rx"]);
+    until("the guest", || switch.json(&["port", "list"])["ports"][0]["up"] == true);
+    std::thread::sleep(Duration::from_millis(500));
+    let before = sleeps(switch.pid(), "worker0");
+    std::thread::sleep(Duration::from_millis(500));
+    sleeps(switch.pid(), "worker0") - before
+}
+
+#[test]
+fn an_idle_nic_wakes_nobody_unless_its_doorbells_are_mapped() {
+    assert_eq!(wakes("vfio-user:@/n.sock"), 0);
+    let mapped = wakes("vfio-user:@/n.sock,doorbell=mapped,poll_idle=20ms");
+    assert!((5..=26).contains(&mapped), "about 25 looks: {mapped}");
 }

@@ -69,6 +69,44 @@ fn stats_and_api_are_as_described() {
 }
 
 #[test]
+fn an_emulated_nic_counts_its_registers_and_interrupts() {
+    let switch = Switch::start(&["a=vfio-user:@/a.sock", "b=vfio-user:@/b.sock,doorbell=mapped"]);
+    let (a, b) = (switch.here("vfio-user:@/a.sock"), switch.here("vfio-user:@/b.sock"));
+    let _receiver = Guest::start(&["-i", &b, "-f", "rx", "-s", MAC_B]);
+    until("the receiver", || port(&switch.json(&["stats"]), "b")["up"] == true);
+    let sent = ["-f", "tx", "-n", "2000", "-l", "100", "-s", MAC_A, "-d", MAC_B, "-R", "10k"];
+    let out = vmlan(&[&["pkt-gen", "-i", &a], &sent[..]].concat());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let stats = switch.json(&["stats"]);
+    let (a, b) = (&port(&stats, "a")["device"], &port(&stats, "b")["device"]);
+    assert!(a["registers"]["TDT"]["writes"].as_u64() >= Some(2000), "one for each frame: {a}");
+    assert!(b["registers"]["RDT"]["writes"].as_u64() < Some(10), "they are mapped: {b}");
+    assert_eq!(a["statistics"]["GPTC"], 2000, "{a}");
+    assert!(b["delivered"].as_u64() > Some(0) && b["registers"]["ICR"].is_object(), "{b}");
+    let near_one = a["frames_per_doorbell"].as_f64().unwrap();
+    assert!((0.9..=1.1).contains(&near_one), "{near_one}");
+    let root = serde_json::from_str(&http(&switch, "GET", "/v1/openapi.json", "").1).unwrap();
+    let described = |path: &str, name: &str| {
+        let (code, text) = http(&switch, "GET", path, "");
+        assert_eq!(code, 200, "{path}: {text}");
+        let schema = serde_json::json!({ "$ref": format!("#/components/schemas/{name}") });
+        schema::check(&serde_json::from_str(&text).unwrap(), &schema, &root)
+            .unwrap_or_else(|e| panic!("{path}: {e}: {text}"));
+    };
+    described("/v1/stats", "Stats");
+    described("/v1/ports", "PortList");
+    described("/v1/vm-args/a", "VmArgs");
+    described("/v1/vm-args/b?vmm=libvirt&qemu=10.1.1", "VmArgs");
+    assert_eq!(http(&switch, "GET", "/v1/vm-args/a?qemu=9.2", "").0, 400);
+    let text = switch.ask(&["stats"]);
+    assert!(text.contains("\nNIC ") && text.contains("TDT 2,00"), "{text}");
+    let (_, metrics) = http(&switch, "GET", "/metrics", "");
+    let line =
+        "vmlan_port_nic_register_accesses_total{port=\"a\",kind=\"vfio-user\",register=\"TDT\"";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
 fn the_log_tells_once_when_a_driver_is_ready() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

@@ -8,7 +8,7 @@ use vmlan_switch::PortId;
 /// The first sleep after traffic. Each look that finds nothing doubles the next, up to the ports' own interval: an
 /// answer is found soon, a guest that keeps its ring full is not held to one ring for each interval, and silence
 /// costs what was asked for.
-const FIRST: Duration = Duration::from_micros(50);
+pub(super) const FIRST: Duration = Duration::from_micros(50);
 
 /// The polled ports of a worker, as of the last arming.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
-use super::poll::Poll;
+use super::poll::{self, Poll};
 use super::signal;
 use super::slot::Slot;
 
@@ -143,10 +143,12 @@ impl Run {
         }
     }
 
-    /// How long held frames may sleep: `most`, or less if a receiver posts its buffers without a sound.
+    /// How long held frames may sleep: `most`, or less if a receiver posts its buffers without a sound. Their
+    /// sender is held up meanwhile, for a bounded time: so they are looked after often.
     fn room_poll(&self, most: Duration) -> Option<Duration> {
         let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
-        ports.filter_map(|e| e.port.poll_interval()).chain([most]).min()
+        let silent = ports.filter_map(|e| e.port.poll_interval()).map(|i| i.min(poll::FIRST));
+        silent.chain([most]).min()
     }
 
     /// True if some port has frames already. All are armed in any case.

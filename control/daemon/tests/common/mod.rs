@@ -148,6 +148,16 @@ impl Drop for Switch {
     }
 }
 
+/// How often a thread of a process slept of its own will.
+pub fn sleeps(pid: u32, thread: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let read = |dir: &Path, name| std::fs::read_to_string(dir.join(name)).unwrap();
+    let of = |dir: PathBuf| (read(&dir, "comm").trim() == thread).then(|| read(&dir, "status"));
+    let status = tasks.map(|t| t.unwrap().path()).find_map(of).expect("no such thread");
+    let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.rsplit('\t').next().unwrap().parse().unwrap()
+}
+
 /// Polls until `ready`.
 pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
