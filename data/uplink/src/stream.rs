@@ -305,6 +305,11 @@ impl StreamPort {
 
     /// Sends what the socket takes; returns how much of `list` is dealt with.
     fn send(&self, rx: &mut Rx, batch: &Batch<'_>, list: &[u16]) -> usize {
+        if rx.peer.is_none() {
+            // Frames that were under way when it went. Killing it again would keep its thread from looking for the next one.
+            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
         let mut done = 0;
         let mut sent = rx.flush();
         while let Sent::Frames(n) = sent {

@@ -256,6 +256,30 @@ fn a_peer_gone_while_we_send_takes_the_port_down_only() {
 }
 
 #[test]
+fn frames_for_a_peer_that_is_gone_do_not_keep_the_next_one_out() {
+    let (dir, stream, peer) = connected();
+    let port = stream.port();
+    drop(peer);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                push(&*port, &[(&frame(1, 60), Offload::NONE)]);
+            }
+        });
+        wait("down", || !port.is_up());
+        let next = UnixStream::connect(dir.path().join("s.sock"));
+        let came = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            port.is_up()
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(next);
+        assert!(came, "the next peer is never taken");
+    });
+}
+
+#[test]
 fn a_connecting_port_waits_for_its_server_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let (changes, changed) = counted();
