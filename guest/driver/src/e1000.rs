@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::mem::{Pool, Ram};
 use crate::net::QueueStats;
 pub use crate::nic::{Interest, Wake};
-pub use address::{Address, Doorbell};
+pub use address::{Address, Doorbell, Unmask};
 pub use bus::{Access, Bus, BusError, Irq, Registers};
 pub use descriptor::{Offload, Segmentation, rx as rx_bits};
 use registers::Register;
@@ -55,7 +55,9 @@ pub struct Options {
     pub mtu: u16,
     /// How the chip interrupts.
     pub irq: Irq,
-    /// When it may.
+    /// Reset through the I/O window, as Linux does with this chip.
+    pub reset_by_io: bool,
+    /// When it may interrupt.
     pub interrupts: Interrupts,
     /// Most frames of one poll.
     pub budget: u16,
@@ -94,6 +96,7 @@ impl Default for Options {
             segment: 4096,
             mtu: 1500,
             irq: Irq::Intx,
+            reset_by_io: true,
             interrupts: Interrupts::Always,
             budget: 64,
             refill: 16,

@@ -30,6 +30,8 @@ const CAPABILITIES: &str = r#"{"capabilities":{"max_msg_fds":8,"max_data_xfer_si
 pub mod region {
     /// The first base address register; 0 to 5 are BARs.
     pub const BAR0: u32 = 0;
+    /// The second one: of an 82540EM, the I/O window.
+    pub const BAR1: u32 = 1;
     /// Configuration space.
     pub const CONFIG: u32 = 7;
     /// `VFIO_REGION_INFO_FLAG_MMAP`.
@@ -418,6 +420,29 @@ impl Client {
         } else {
             self.send(command, posted, &[&access, bytes].concat(), &[])?
         };
+        if !posted {
+            self.receive(command, id)?;
+        }
+        Ok(())
+    }
+
+    /// REGION_WRITE_MULTI of 32-bit values, each to an offset of a region: what QEMU 11 merges posted writes into while the
+    /// server lags behind. Up to 200 in one message.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn region_write_multi(
+        &self,
+        region: u32,
+        writes: &[(u64, u32)],
+        posted: bool,
+    ) -> Result<(), ProtocolError> {
+        let command = Command::RegionWriteMulti;
+        let mut body = Words::new().u64s(&[writes.len() as u64]);
+        for (offset, value) in writes {
+            body = body.u64s(&[*offset]).u32s(&[region, 4, *value, 0]);
+        }
+        let id = self.send(command, posted, &body.0, &[])?;
         if !posted {
             self.receive(command, id)?;
         }

@@ -17,6 +17,18 @@ pub enum Doorbell {
     Mapped,
 }
 
+/// How the VMM unmasks INTx, which masks itself when it fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmask {
+    /// By an eventfd at the end of the handler: KVM's resampling.
+    Eventfd,
+    /// By a message at the end of the handler.
+    Message,
+    /// By a message after the first access to a register: QEMU without KVM, which also takes mapped registers away meanwhile and
+    /// for [`Address::mmap_timeout`] after the interrupt.
+    Access,
+}
+
 /// How to reach a server and how to drive the chip behind it.
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
@@ -27,7 +39,9 @@ pub enum Doorbell {
 /// | `writes` | `waited`, `posted` | register writes wait for their reply (QEMU 10, Cloud Hypervisor), or not (QEMU 11) |
 /// | `doorbell` | `auto`, `trapped`, `mapped` | whether ring registers that can be mapped are |
 /// | `irq` | `intx`, `msi` | how the chip interrupts |
-/// | `unmask` | `eventfd`, `message` | how INTx is unmasked (KVM: eventfd) |
+/// | `unmask` | `eventfd`, `message`, `access` | how INTx is unmasked (KVM: eventfd; QEMU without KVM: access) |
+/// | `mmap_timeout` | 0 to 65535 | with `unmask=access`: ms without mapped registers after an interrupt (default 1100; 0: none) |
+/// | `reset` | `io`, `memory` | where CTRL.RST is written: the I/O window, as Linux does, or the register |
 /// | `interrupts` | `always`, `idle` | like a kernel's driver, or only while there is nothing to do |
 /// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256) |
 /// | `buffer` | 256, 512, 1024, 2048, 4096, 8192 or 16384 | bytes of a receive buffer (default 2048) |
@@ -45,8 +59,10 @@ pub struct Address {
     pub posted: bool,
     /// Which doorbells are rung.
     pub doorbell: Doorbell,
-    /// INTx is unmasked by a message instead of an eventfd.
-    pub unmask_by_message: bool,
+    /// How INTx is unmasked.
+    pub unmask: Unmask,
+    /// With [`Unmask::Access`]: milliseconds for which mapped registers are taken away after an interrupt.
+    pub mmap_timeout: u16,
     /// The driver.
     pub driver: Options,
 }
@@ -59,7 +75,8 @@ impl Address {
             path: path.into(),
             posted: false,
             doorbell: Doorbell::Auto,
-            unmask_by_message: false,
+            unmask: Unmask::Eventfd,
+            mmap_timeout: 1100,
             driver: Options::default(),
         }
     }
@@ -79,9 +96,13 @@ impl Address {
             ("irq", "intx") => self.driver.irq = Irq::Intx,
             ("irq", "msi") => self.driver.irq = Irq::Msi,
             ("irq", _) => return Err(bad("intx or msi")),
-            ("unmask", "eventfd") => self.unmask_by_message = false,
-            ("unmask", "message") => self.unmask_by_message = true,
-            ("unmask", _) => return Err(bad("eventfd or message")),
+            ("unmask", "eventfd") => self.unmask = Unmask::Eventfd,
+            ("unmask", "message") => self.unmask = Unmask::Message,
+            ("unmask", "access") => self.unmask = Unmask::Access,
+            ("unmask", _) => return Err(bad("eventfd, message or access")),
+            ("reset", "io") => self.driver.reset_by_io = true,
+            ("reset", "memory") => self.driver.reset_by_io = false,
+            ("reset", _) => return Err(bad("io or memory")),
             ("interrupts", "always") => self.driver.interrupts = Interrupts::Always,
             ("interrupts", "idle") => self.driver.interrupts = Interrupts::Idle,
             ("interrupts", _) => return Err(bad("always or idle")),
@@ -124,6 +145,7 @@ impl Address {
             "tadv" => &mut driver.tadv,
             "rdtr" => &mut driver.rdtr,
             "radv" => &mut driver.radv,
+            "mmap_timeout" => &mut self.mmap_timeout,
             _ => return self.toggle(key, value),
         };
         let (key, text, wanted) = (key.into(), value.into(), "0 to 65535");
@@ -177,12 +199,13 @@ mod tests {
 
     #[test]
     fn an_address_says_everything() {
-        let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,\
+        let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,reset=memory,mmap_timeout=7,\
                     interrupts=idle,size=4096,buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,\
                     tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on";
         let address: Address = text.parse().unwrap();
         assert_eq!(address.path, PathBuf::from("/run/a.sock"));
-        assert!(address.posted && address.unmask_by_message);
+        assert!(address.posted);
+        assert_eq!((address.unmask, address.mmap_timeout), (Unmask::Message, 7));
         assert_eq!(address.doorbell, Doorbell::Mapped);
         let expected = Options {
             size: 4096,
@@ -190,6 +213,7 @@ mod tests {
             segment: 100,
             mtu: 9000,
             irq: Irq::Msi,
+            reset_by_io: false,
             interrupts: Interrupts::Idle,
             budget: 7,
             refill: 0,

@@ -71,6 +71,12 @@ pub trait Bus {
     /// See [`BusError`].
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
 
+    /// Writes 32 bits to BAR1, the I/O window (SDM 13.3).
+    ///
+    /// # Errors
+    /// See [`BusError`].
+    fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
+
     /// The register's word, when it lies in a page that is shared with the device.
     #[inline]
     fn mapped(&self, _offset: u32) -> Option<&AtomicU32> {

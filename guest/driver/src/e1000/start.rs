@@ -141,12 +141,24 @@ impl<B: Bus> E1000<B> {
         self.registers.write(Register::RCTL, 0);
         self.registers.write(Register::TCTL, 0);
         let value = self.registers.read(Register::CTRL);
-        self.registers.write(Register::CTRL, value | ctrl::RST);
+        self.write_reset(value | ctrl::RST);
         self.until(Register::CTRL, PATIENCE, |value| value & ctrl::RST == 0)
             .ok_or(Error::Stuck("its reset"))?;
         self.registers.write(Register::IMC, u32::MAX);
         self.registers.read(Register::ICR);
         self.check()
+    }
+
+    fn write_reset(&mut self, value: u32) {
+        /// IOADDR and IODATA (SDM 13.3.1).
+        const IOADDR: u32 = 0;
+        const IODATA: u32 = 4;
+        if self.options.reset_by_io {
+            self.registers.with(|bus| bus.write_io(IOADDR, Register::CTRL.offset()));
+            self.registers.with(|bus| bus.write_io(IODATA, value));
+        } else {
+            self.registers.write(Register::CTRL, value);
+        }
     }
 
     /// Reads a word of the EEPROM (SDM 5.3.1).

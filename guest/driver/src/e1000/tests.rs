@@ -78,6 +78,10 @@ fn the_chip_is_started_after_the_manual() {
         assert_eq!(fake.get(register), value, "{}", register.name());
     }
     assert_eq!(fake.config_command(), 7, "memory, I/O, bus master");
+    assert_eq!(fake.io_resets, 1);
+    let nic = start(Options { reset_by_io: false, ..small() });
+    assert_eq!(nic.registers().bus().io_resets, 0);
+    assert_eq!(accesses(&nic, Register::CTRL).1, 2, "reset, link up");
 }
 
 #[test]

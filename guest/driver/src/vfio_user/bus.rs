@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
-use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq};
+use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask};
 use crate::mem::{Ram, SharedWords};
 use crate::nic::{self, Wake};
 use crate::sys::{self, EventFd};
@@ -31,9 +31,14 @@ pub struct VfioBus {
     posted: bool,
     windows: Vec<Window>,
     interrupt: EventFd,
-    /// Set for INTx that is unmasked by eventfd.
-    unmask: Option<EventFd>,
-    unmask_by_message: bool,
+    irq: Irq,
+    unmask: Unmask,
+    resample: EventFd,
+    /// INTx has fired and masked itself.
+    masked: bool,
+    /// Mapped registers come back then.
+    hidden_until: Option<Instant>,
+    mmap_timeout: Duration,
 }
 
 fn other(what: &'static str, source: io::Error) -> BusError {
@@ -77,14 +82,17 @@ impl VfioBus {
             client.dma_map(&part, Some(ram.raw_fd())).map_err(BusError::from)?;
         }
         let eventfd = || EventFd::new().map_err(|source| other("make an eventfd", source));
-        let unmask = if address.unmask_by_message { None } else { Some(eventfd()?) };
         Ok(Self {
             client,
             posted: address.posted,
             windows,
             interrupt: eventfd()?,
-            unmask,
-            unmask_by_message: false,
+            irq: Irq::Intx,
+            unmask: address.unmask,
+            resample: eventfd()?,
+            masked: false,
+            hidden_until: None,
+            mmap_timeout: Duration::from_millis(address.mmap_timeout.into()),
         })
     }
 
@@ -103,6 +111,34 @@ impl VfioBus {
     /// Takes the mapping away, as a VMM may at any moment; all accesses are messages from then on.
     pub fn unmap(&mut self) {
         self.windows.clear();
+    }
+
+    /// INTx has fired: it is masked, and a VMM that waits for an access takes care that there is one.
+    fn fired(&mut self) {
+        self.masked = true;
+        if self.unmask == Unmask::Access && !self.mmap_timeout.is_zero() {
+            self.hidden_until = Some(Instant::now() + self.mmap_timeout);
+        }
+    }
+
+    fn unhide(&mut self) {
+        if !self.masked && self.hidden_until.is_some_and(|time| Instant::now() >= time) {
+            self.hidden_until = None;
+        }
+    }
+
+    /// After an access: the end of the interrupt for a VMM that cannot see any other.
+    fn accessed(&mut self) -> Result<(), BusError> {
+        if self.unmask == Unmask::Access && self.masked {
+            self.unmask_by_message()?;
+        }
+        self.unhide();
+        Ok(())
+    }
+
+    fn unmask_by_message(&mut self) -> Result<(), BusError> {
+        self.masked = false;
+        Ok(self.client.set_irq(irq::INTX, irq::DATA_NONE | irq::ACTION_UNMASK, None)?)
     }
 }
 
@@ -152,16 +188,27 @@ impl Bus for VfioBus {
     fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
         self.client.region_read(region::BAR0, offset.into(), &mut bytes)?;
+        self.accessed()?;
         Ok(u32::from_le_bytes(bytes))
     }
 
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
         let bytes = value.to_le_bytes();
-        Ok(self.client.region_write(region::BAR0, offset.into(), &bytes, self.posted)?)
+        self.client.region_write(region::BAR0, offset.into(), &bytes, self.posted)?;
+        self.accessed()
+    }
+
+    fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        let bytes = value.to_le_bytes();
+        self.client.region_write(region::BAR1, offset.into(), &bytes, self.posted)?;
+        self.accessed()
     }
 
     #[inline]
     fn mapped(&self, offset: u32) -> Option<&AtomicU32> {
+        if self.hidden_until.is_some() {
+            return None;
+        }
         // One or two windows; an offset before a window wraps round to far behind it.
         self.windows
             .iter()
@@ -172,24 +219,29 @@ impl Bus for VfioBus {
         let trigger = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
         let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
         self.client.set_irq(index, trigger, Some(self.interrupt.as_fd()))?;
-        if let (Irq::Intx, Some(unmask)) = (kind, &self.unmask) {
+        if (kind, self.unmask) == (Irq::Intx, Unmask::Eventfd) {
             let action = irq::DATA_EVENTFD | irq::ACTION_UNMASK;
-            self.client.set_irq(index, action, Some(unmask.as_fd()))?;
+            self.client.set_irq(index, action, Some(self.resample.as_fd()))?;
         }
-        self.unmask_by_message = kind == Irq::Intx && self.unmask.is_none();
+        self.irq = kind;
         Ok(())
     }
 
     fn take_interrupts(&mut self) -> u64 {
-        self.interrupt.take()
+        let count = self.interrupt.take();
+        if count > 0 && self.irq == Irq::Intx {
+            self.fired();
+        }
+        count
     }
 
     fn unmask(&mut self) -> Result<(), BusError> {
-        if self.unmask_by_message {
-            self.client.set_irq(irq::INTX, irq::DATA_NONE | irq::ACTION_UNMASK, None)?;
-        } else if let Some(unmask) = &self.unmask {
-            unmask.signal();
+        match self.unmask {
+            Unmask::Eventfd => self.resample.signal(),
+            Unmask::Message => self.unmask_by_message()?,
+            Unmask::Access => {}
         }
+        self.masked = self.masked && self.unmask == Unmask::Access;
         Ok(())
     }
 
@@ -197,6 +249,7 @@ impl Bus for VfioBus {
         let fds = [self.client.as_fd(), self.interrupt.as_fd()];
         let bits = sys::poll_readable(&fds, Some(timeout))
             .map_err(|source| other("wait for an interrupt", source))?;
+        self.unhide();
         // The server never speaks first on this socket, so "readable" is its end.
         Ok(match bits {
             0 => Wake::Timeout,

@@ -112,9 +112,10 @@ fn commands_have_the_layout_of_the_specification() {
     client.region_write(0, 0x3818, &5_u32.to_ne_bytes(), false).unwrap();
     client.region_write(7, 4, &[6, 1], true).unwrap();
     client.reset().unwrap();
+    client.region_write_multi(0, &[(0xd0, 5), (0x3818, 6)], true).unwrap();
     drop(client);
     let all = server.join().unwrap();
-    let expected: [(u16, u32, Vec<u8>, usize); 7] = [
+    let expected: [(u16, u32, Vec<u8>, usize); 8] = [
         (2, 0, words(&[32, 3, 0x1000, 0, 0, 1, 0x2000, 0]), 1),
         (3, 0, words(&[24, 0, 0, 1, 0x2000, 0]), 0),
         (8, 0, words(&[20, 0x24, 0, 0, 1]), 1),
@@ -122,6 +123,7 @@ fn commands_have_the_layout_of_the_specification() {
         (10, 0, words(&[0x3818, 0, 0, 4, 5]), 0),
         (10, 0x10, [words(&[4, 0, 7, 2]), vec![6, 1]].concat(), 0),
         (13, 0, Vec::new(), 0),
+        (15, 0x10, words(&[2, 0, 0xd0, 0, 0, 4, 5, 0, 0x3818, 0, 0, 4, 6, 0]), 0),
     ];
     assert_eq!(all.len(), expected.len());
     for (n, (got, (command, flags, body, fds))) in all.iter().zip(expected).enumerate() {
@@ -313,6 +315,38 @@ fn a_vmm_shares_its_memory_maps_the_doorbells_and_takes_interrupts() {
     let write = all.iter().find(|command| command.header.command == 10).unwrap();
     assert_eq!((write.header.flags, &write.body), (0x10, &words(&[0xd0, 0, 0, 4, 0x85])));
     assert_eq!(EventFd::from(irqs[1].fds[0].try_clone().unwrap()).take(), 1, "unmasked once");
+}
+
+#[test]
+fn a_vmm_without_kvm_unmasks_after_an_access_and_takes_the_mapping_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let file = sys::sealed_memfd(0x4000).unwrap();
+    let server = std::thread::spawn(move || device(&listener, &file, true));
+    let ram = Ram::new(4096, 4096).unwrap();
+    let text = format!("vfio-user:{},unmask=access,mmap_timeout=50", path.display());
+    let address: Address = text.parse().unwrap();
+    let mut bus = VfioBus::connect(&address, &ram, Duration::from_secs(5)).unwrap();
+    bus.use_interrupt(Irq::Intx).unwrap();
+    assert!(bus.mapped(0x3818).is_some());
+    bus.read32(0xc8).unwrap();
+    assert_eq!(bus.take_interrupts(), 1);
+    let fired = std::time::Instant::now();
+    assert!(bus.mapped(0x3818).is_none(), "taken away");
+    bus.read32(0xc0).unwrap();
+    bus.read32(0xc0).unwrap();
+    bus.unmask().unwrap();
+    while bus.mapped(0x3818).is_none() {
+        bus.wait(Duration::from_millis(1)).unwrap();
+    }
+    assert!(fired.elapsed() >= Duration::from_millis(50));
+    drop(bus);
+    let all = server.join().unwrap();
+    let unmask = words(&[20, 0x11, 0, 0, 1]);
+    let at = all.iter().position(|command| command.body == unmask).unwrap();
+    assert_eq!(all[at - 1].header.command, 9, "after the access");
+    assert_eq!(all.iter().filter(|command| command.body == unmask).count(), 1);
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub enum Command {
     RegionRead = 9,
     RegionWrite = 10,
     Reset = 13,
+    RegionWriteMulti = 15,
 }
 
 /// What can go wrong between client and server.

@@ -31,6 +31,8 @@ pub(super) struct Fake {
     pub(super) at_next_ims: Option<Vec<u8>>,
     pub(super) stuck_in_reset: bool,
     pub(super) deaf: bool,
+    io_address: u32,
+    pub(super) io_resets: u32,
     pub(super) gone: bool,
 }
 
@@ -54,6 +56,8 @@ impl Fake {
             at_next_ims: None,
             stuck_in_reset: false,
             deaf: false,
+            io_address: 0,
+            io_resets: 0,
             gone: false,
         };
         fake.set_config(0, 0x100e_8086);
@@ -243,6 +247,15 @@ impl Bus for Fake {
             None => self.word(offset).store(value, SeqCst),
         }
         Ok(())
+    }
+
+    fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        if offset == 0 {
+            self.io_address = value;
+            return self.alive();
+        }
+        self.io_resets += 1;
+        self.write32(self.io_address, value)
     }
 
     fn mapped(&self, offset: u32) -> Option<&AtomicU32> {
