@@ -35,6 +35,8 @@ pub struct Filter {
     pub sums: bool,
     /// Bytes of each buffer.
     pub buffer: usize,
+    /// Bytes that are received without a closer look: what fits one buffer and is not too long; none if tags are stripped.
+    pub quick: usize,
     /// Bytes of the longest frame, with its FCS.
     pub longest: usize,
     /// Bytes of FCS that the guest is given.
@@ -57,6 +59,7 @@ impl Default for Filter {
             ip_sums: false,
             sums: false,
             buffer: 2048,
+            quick: 0,
             longest: LONGEST,
             fcs: super::stats::FCS,
             threshold: 1,
@@ -121,6 +124,9 @@ impl Filter {
         };
         self.longest = if has(rctl::LPE) { LONGEST_LPE } else { LONGEST };
         self.fcs = if has(rctl::SECRC) { 0 } else { super::stats::FCS };
+        // Without its FCS a frame may be 4 bytes shorter than its length is counted.
+        let most = self.buffer.min(self.longest + self.fcs - super::stats::FCS);
+        self.quick = if self.strip { 0 } else { most };
         self.threshold = 1 + (self.rctl >> rctl::RDMTS_SHIFT & 3).min(2);
     }
 
@@ -130,12 +136,17 @@ impl Filter {
         head.get(12..14) == Some(self.vet.as_slice())
     }
 
+    /// Frames are refused for more than their destination.
+    #[inline]
+    pub fn by_vlan(&self) -> bool {
+        self.rctl & (rctl::VFE | rctl::CFIEN) != 0
+    }
+
     /// True if the frame that begins with `head` is for this station.
     #[inline]
     pub fn accepts(&self, head: &[u8]) -> bool {
         let Some(bytes) = head.first_chunk::<6>() else { return false };
-        self.accepts_address(*bytes)
-            && (self.rctl & (rctl::VFE | rctl::CFIEN) == 0 || self.accepts_vlan(head))
+        self.accepts_address(*bytes) && (!self.by_vlan() || self.accepts_vlan(head))
     }
 
     #[inline]

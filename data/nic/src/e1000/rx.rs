@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vmlan_frame::{Batch, FrameView, Reason};
+use vmlan_frame::{Batch, Mac, Reason};
 use vmlan_ram::{Map, SliceMut};
 
 use super::desc::rx;
@@ -24,7 +24,7 @@ use super::irq::cause;
 use super::regs::Registers;
 use super::ring::{Look, RECEIVE, Ring, add, distance};
 use super::rx_place::Outcome;
-use super::stats::{SHORTEST, Sums};
+use super::stats::{Cast, SHORTEST, Sums};
 use super::{E1000, Trouble};
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
@@ -35,6 +35,8 @@ const BUDGET: usize = 4096;
 
 /// Zeros to pad with, and FCS.
 pub static ZEROS: [u8; 64] = [0; 64];
+/// Zeros that the FCS is part of.
+const LAST: [u8; 8] = [0; 8];
 
 /// The receive side of a chip.
 pub struct Rx {
@@ -107,6 +109,7 @@ impl Rx {
             tail: look.tail,
             size: look.size,
             budget: BUDGET,
+            last: (Mac::default(), false),
             frames: 0,
             bytes: 0,
             sums: Sums::default(),
@@ -121,7 +124,7 @@ impl Rx {
         }
         let Pass { at, frames, bytes, sums, .. } = pass;
         chip.counters.output.count(frames, bytes);
-        chip.stats.rx.count(&sums);
+        chip.stats.rx.count(sums);
         if dealt < list.len() {
             chip.stats.rx.special.add(1);
             self.starved = Some(look.tail);
@@ -168,6 +171,8 @@ pub struct Pass<'q> {
     pub size: u32,
     /// Descriptors that may still be read.
     pub budget: usize,
+    /// The last destination that was looked up, and whether it is this station's.
+    last: (Mac, bool),
     frames: usize,
     bytes: u64,
     sums: Sums,
@@ -181,61 +186,52 @@ impl<'q> Pass<'q> {
         let mut targets = [const { None }; CHUNK];
         let mut dealt = 0;
         for (i, place) in list.iter().zip(&mut targets) {
-            let Some(frame) = batch.frame(usize::from(*i)) else { break };
-            match self.admit(&frame) {
-                Ok(true) => match self.quick(&frame) {
-                    Some(target) => *place = Some(target),
-                    None => match self.place(&frame) {
-                        Outcome::Delivered => {}
-                        Outcome::NoRoom => break,
-                        Outcome::Dropped(reason) => {
-                            self.chip.counters.output.drop(reason, 1);
-                            dealt += 1;
-                            continue;
-                        }
-                    },
-                },
-                Ok(false) => {
-                    self.sums.pass_by(frame.len);
-                    dealt += 1;
-                    continue;
-                }
-                Err(reason) => {
-                    self.chip.counters.output.drop(reason, 1);
-                    self.chip.stats.rx.failed.add(1);
-                    dealt += 1;
-                    continue;
+            let i = usize::from(*i);
+            let (len, destination) = (batch.frame_len(i), batch.macs(i).0);
+            if (destination, true) != self.last && !self.admit(batch, i) {
+                self.sums.pass_by(len);
+                dealt += 1;
+                continue;
+            }
+            *place = self.quick(len);
+            if place.is_none() {
+                match batch.frame(i).map_or(Outcome::Delivered, |frame| self.place(&frame)) {
+                    Outcome::Delivered => {}
+                    Outcome::NoRoom => break,
+                    Outcome::Dropped(reason) => {
+                        self.chip.counters.output.drop(reason, 1);
+                        dealt += 1;
+                        continue;
+                    }
                 }
             }
             dealt += 1;
             self.frames += 1;
-            self.bytes += frame.len as u64;
-            self.sums.add(frame.head, frame.len);
+            self.bytes += len as u64;
+            self.sums.add(Cast::of(destination), len);
         }
         self.copy(batch, list, &mut targets);
         dealt
     }
 
-    /// True if the frame is for this station.
-    #[inline]
-    fn admit(&self, frame: &FrameView<'_, '_>) -> Result<bool, Reason> {
-        if !self.filter.accepts(frame.head) {
-            return Ok(false);
-        }
-        if frame.len + super::stats::FCS > self.filter.longest {
-            return Err(Reason::TooLong);
-        }
-        Ok(true)
+    /// True if the frame is for this station. Remembered for the next, unless it hangs on more than the address.
+    #[inline(never)]
+    fn admit(&mut self, batch: &Batch<'_>, i: usize) -> bool {
+        let accepted = batch.frame(i).is_some_and(|frame| self.filter.accepts(frame.head));
+        self.last = (batch.macs(i).0, accepted && !self.filter.by_vlan());
+        accepted
+    }
+
+    /// ROC.
+    pub fn count_long(&self) {
+        self.chip.stats.rx.failed.add(1);
     }
 
     /// The usual case: the frame is taken as it is, and the next buffer is one piece and holds it.
     #[inline]
-    fn quick(&mut self, frame: &FrameView<'_, '_>) -> Target<'q> {
-        let need = frame.len.max(SHORTEST) + self.filter.fcs;
-        if self.at == self.tail
-            || need > self.filter.buffer
-            || (self.filter.strip && self.filter.is_tagged(frame.head))
-        {
+    fn quick(&mut self, len: usize) -> Target<'q> {
+        let need = len.max(SHORTEST) + self.filter.fcs;
+        if self.at == self.tail || need > self.filter.quick {
             return None;
         }
         let addr = self.ring.address(self.at);
@@ -255,8 +251,14 @@ impl<'q> Pass<'q> {
         for (i, target) in list.iter().zip(targets) {
             let Some((buffer, index)) = target else { continue };
             let Some(frame) = batch.frame(usize::from(*i)) else { continue };
+            // The FCS, in a store of known size that the frame's last bytes then overwrite in part.
+            if buffer.len() >= LAST.len() {
+                buffer.write(buffer.len() - LAST.len(), &LAST);
+            }
             let done = frame.write_to(buffer, 0);
-            buffer.write(done, &ZEROS);
+            if done < SHORTEST {
+                buffer.write(done, &ZEROS);
+            }
             let status = match frame.offload.csum_valid {
                 false => rx::IXSM,
                 true => self.sums_status(&frame),

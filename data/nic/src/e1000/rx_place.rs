@@ -7,7 +7,7 @@ use vmlan_ram::{Slice, SliceMut};
 use super::desc::{rx, rx::SPECIAL_SHIFT};
 use super::ring::add;
 use super::rx::{Pass, ZEROS};
-use super::stats::SHORTEST;
+use super::stats::{FCS, SHORTEST};
 
 /// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256 bytes, needs 37.
 const MAX_PARTS: usize = 64;
@@ -83,6 +83,10 @@ impl<'q> Pass<'q> {
     #[cold]
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
+        if frame.len + FCS > self.filter.longest {
+            self.count_long();
+            return Outcome::Dropped(Reason::TooLong);
+        }
         let (tag, special) = self.strip(frame.head);
         let total = frame.len.max(SHORTEST) - tag + self.filter.fcs;
         if total.div_ceil(self.filter.buffer) >= self.size as usize {

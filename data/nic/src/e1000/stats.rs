@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmlan_frame::{Counter, Counters, Reason};
+use vmlan_frame::{Counter, Counters, Mac, Reason};
 
 /// First register.
 const START: u32 = 0x4000;
@@ -41,16 +41,40 @@ pub struct Side {
     pub failed: Counter,
 }
 
-/// The sums of one batch.
+/// Who a frame is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cast {
+    #[default]
+    Unicast,
+    Multicast,
+    Broadcast,
+}
+
+impl Cast {
+    #[inline]
+    pub fn of(destination: Mac) -> Self {
+        match destination {
+            mac if !mac.is_group() => Self::Unicast,
+            Mac::BROADCAST => Self::Broadcast,
+            _ => Self::Multicast,
+        }
+    }
+}
+
+/// The sums of one batch. Frames alike that follow each other are counted together.
 #[derive(Debug, Default)]
 pub struct Sums {
     frames: u64,
     bytes: u64,
     broadcast: u64,
     multicast: u64,
-    sizes: [u32; 6],
+    sizes: [u64; 6],
     other_frames: u64,
     other_bytes: u64,
+    /// Frames like the last one that are not added yet.
+    same: u64,
+    cast: Cast,
+    len: usize,
 }
 
 /// Bytes on the wire of a frame of `len`.
@@ -60,34 +84,41 @@ fn wire(len: usize) -> usize {
 }
 
 impl Sums {
-    /// Counts a frame of `len` bytes that begins with `head`.
+    /// Counts a frame of `len` bytes.
     #[inline]
-    pub fn add(&mut self, head: &[u8], len: usize) {
-        self.add_many(head, len, 1);
+    pub fn add(&mut self, cast: Cast, len: usize) {
+        if len != self.len || cast != self.cast {
+            self.settle();
+            (self.len, self.cast) = (len, cast);
+        }
+        self.same += 1;
     }
 
     /// Counts `n` such frames.
-    #[inline]
-    pub fn add_many(&mut self, head: &[u8], len: usize, n: u32) {
-        let bytes = wire(len);
-        self.frames += u64::from(n);
-        self.bytes += bytes as u64 * u64::from(n);
-        if let Some(count) = self.sizes.get_mut(class(bytes)) {
-            *count += n;
-        }
-        if head.first().is_some_and(|b| b & 1 != 0) {
-            match head.starts_with(&[0xff; 6]) {
-                true => self.broadcast += u64::from(n),
-                false => self.multicast += u64::from(n),
-            }
-        }
+    pub fn add_many(&mut self, cast: Cast, len: usize, n: u64) {
+        self.settle();
+        (self.same, self.len, self.cast) = (n, len, cast);
     }
 
     /// Counts a frame that is not meant for this station.
-    #[inline]
     pub fn pass_by(&mut self, len: usize) {
         self.other_frames += 1;
         self.other_bytes += wire(len) as u64;
+    }
+
+    fn settle(&mut self) {
+        let n = std::mem::take(&mut self.same);
+        let bytes = wire(self.len);
+        self.frames += n;
+        self.bytes += bytes as u64 * n;
+        if let Some(count) = self.sizes.get_mut(class(bytes)) {
+            *count += n;
+        }
+        match self.cast {
+            Cast::Unicast => {}
+            Cast::Multicast => self.multicast += n,
+            Cast::Broadcast => self.broadcast += n,
+        }
     }
 }
 
@@ -106,13 +137,14 @@ fn class(n: usize) -> usize {
 
 impl Side {
     /// Adds the sums of a batch. One thread at a time: whoever holds the side's lock.
-    pub fn count(&self, sums: &Sums) {
+    pub fn count(&self, mut sums: Sums) {
+        sums.settle();
         if sums.frames > 0 {
             self.frames.add(sums.frames);
             self.bytes.add(sums.bytes);
             for (counter, n) in self.sizes.iter().zip(sums.sizes) {
                 if n > 0 {
-                    counter.add(n.into());
+                    counter.add(n);
                 }
             }
         }
@@ -284,16 +316,19 @@ mod tests {
     #[test]
     fn reading_clears_and_pairs_belong_together() {
         let (stats, counters) = (Stats::default(), Counters::default());
-        let mut sums = Sums::default();
-        sums.add_many(&[0; 14], 1514, 3_000_000);
-        sums.add(&[0xff; 14], 42);
-        stats.rx.count(&sums);
+        let sums = || {
+            let mut sums = Sums::default();
+            sums.add_many(Cast::Unicast, 1514, 3_000_000);
+            sums.add(Cast::Broadcast, 42);
+            sums
+        };
+        stats.rx.count(sums());
         let want = 1518 * 3_000_000 + 64u64;
         assert_eq!(stats.read(0x4074, &counters), Some(3_000_001));
         assert_eq!(stats.read(0x4074, &counters), Some(0));
         assert_eq!(stats.read(0x4078, &counters), Some(1));
         let low = stats.read(0x4088, &counters).unwrap();
-        stats.rx.count(&sums);
+        stats.rx.count(sums());
         let high = stats.read(0x408c, &counters).unwrap();
         assert_eq!(u64::from(high) << 32 | u64::from(low), want);
         let low = stats.read(0x4088, &counters).unwrap();

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Gso, Offload, Reason, Sink, Verdict};
+use vmlan_frame::{BATCH, Batch, Gso, Offloads, Reason, Sink, Verdict};
 use vmlan_ram::{Map, Slice, recycle};
 
 use super::E1000;
@@ -25,7 +25,7 @@ use super::desc::{CTRL_VME, Context, Kind, SIZE, data_len, kind, tctl, tx, upper
 use super::irq::cause;
 use super::regs::{self, Registers};
 use super::ring::{Look, Ring, TRANSMIT, add, distance};
-use super::stats::{SHORTEST, Sums};
+use super::stats::{Cast, SHORTEST, Sums};
 use super::tx_frame::{self, Setup};
 use super::tx_scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
 
@@ -258,37 +258,44 @@ fn settle(state: &mut State, batch: &Batch<'_>) -> u32 {
 /// Counts the frames that are finished with; returns how many.
 #[inline]
 fn count(chip: &E1000, batch: &Batch<'_>) -> usize {
-    let (mut frames, mut bytes) = (batch.len(), batch.bytes());
     let mut sums = Sums::default();
-    let any_held = batch.any_held();
-    for i in 0..batch.len() {
-        let Some(frame) = batch.frame(i) else { break };
-        if any_held && batch.verdict(i) == Verdict::Held {
-            frames -= 1;
-            bytes -= frame.len as u64;
-        } else if frame.offload.gso == Gso::None {
-            sums.add(frame.head, frame.len);
-        } else {
-            count_segments(chip, &mut sums, frame.head, frame.len, &frame.offload);
+    let (mut frames, mut bytes) = (batch.len(), batch.bytes());
+    if batch.any_held() || batch.needs() != Offloads::NONE {
+        (frames, bytes) = count_mixed(chip, batch, &mut sums);
+    } else {
+        for i in 0..batch.len() {
+            sums.add(Cast::of(batch.macs(i).0), batch.frame_len(i));
         }
     }
     chip.counters.input.count(frames, bytes);
-    chip.stats.tx.count(&sums);
+    chip.stats.tx.count(sums);
     frames
 }
 
-/// The wire sees the segments (13.7: GPTC, TSCTC).
+/// As [`count`], where frames may be held or segmented. Returns frames and bytes.
 #[inline(never)]
-fn count_segments(chip: &E1000, sums: &mut Sums, head: &[u8], len: usize, offload: &Offload) {
-    let (headers, size) = (usize::from(offload.hdr_len), usize::from(offload.gso_size).max(1));
-    let payload = len.saturating_sub(headers);
-    // At most 65,535 bytes of payload.
-    let full = u32::try_from(payload / size).unwrap_or(0);
-    sums.add_many(head, headers + size, full);
-    if !payload.is_multiple_of(size) {
-        sums.add(head, headers + payload % size);
+fn count_mixed(chip: &E1000, batch: &Batch<'_>, sums: &mut Sums) -> (usize, u64) {
+    let (mut frames, mut bytes) = (0, 0);
+    for i in (0..batch.len()).filter(|i| batch.verdict(*i) == Verdict::Done) {
+        let Some(frame) = batch.frame(i) else { break };
+        frames += 1;
+        bytes += frame.len as u64;
+        let cast = Cast::of(batch.macs(i).0);
+        if frame.offload.gso == Gso::None {
+            sums.add(cast, frame.len);
+            continue;
+        }
+        // The wire sees the segments (13.7: GPTC, TSCTC).
+        let size = usize::from(frame.offload.gso_size).max(1);
+        let headers = usize::from(frame.offload.hdr_len);
+        let payload = frame.len.saturating_sub(headers);
+        sums.add_many(cast, headers + size, (payload / size) as u64);
+        if !payload.is_multiple_of(size) {
+            sums.add(cast, headers + payload % size);
+        }
+        chip.stats.tx.special.add(1);
     }
-    chip.stats.tx.special.add(1);
+    (frames, bytes)
 }
 
 /// One pull.
@@ -390,14 +397,19 @@ impl<'q> Pass<'q> {
         let mut pieces = [Slice::from_bytes(&[]); CHUNK];
         let room = (limit - state.lent.len()).min(BATCH - state.flights.len()).min(CHUNK);
         let n = self.find_singles(state, room, &mut pieces);
-        for piece in pieces.get(..n).unwrap_or_default() {
-            let number = u16::try_from(state.flights.len()).unwrap_or(0);
-            let flight = Flight { at: state.next, count: 1, ..Flight::default() };
-            state.flights.push(flight);
-            state.next = add(state.next, 1, self.look.size);
-            match batch.add_plain(*piece) {
-                Ok(()) => state.lent.push(number),
-                Err(reason) => self.drop(reason),
+        // Both are at most 256.
+        let small = |n| u16::try_from(n).unwrap_or(0);
+        let first = small(state.flights.len());
+        state.lent.extend(first..first + small(n));
+        state.flights.extend((0..n).scan(state.next, |next, _| {
+            let at = std::mem::replace(next, add(*next, 1, self.look.size));
+            Some(Flight { at, count: 1, ..Flight::default() })
+        }));
+        state.next = add(state.next, small(n).into(), self.look.size);
+        for (number, piece) in (first..).zip(pieces.get(..n).unwrap_or_default()) {
+            if let Err(reason) = batch.add_plain(*piece) {
+                state.lent.retain(|lent| *lent != number);
+                self.drop(reason);
             }
         }
         n

@@ -1,0 +1,280 @@
+//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND] [FRAMES]`.
+//!
+//! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
+//! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
+//! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each frame) or `sum` (a context and a data
+//! descriptor, as Linux sends TCP). Prints the fastest of the rounds, since the machine is shared.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use vmlan_frame::{Batch, Mac, Offloads, Sink};
+use vmlan_nic::e1000::{Config, E1000, Host};
+use vmlan_ram::{Map, Mapping, Region, Window};
+
+const SIZE: u32 = 256;
+const BURST: u32 = 32;
+const STRIDE: u64 = 2048 + 64;
+
+/// In the window of ring registers.
+const RDH: usize = 0x810;
+const RDT: usize = 0x818;
+const TDH: usize = 0x1810;
+const TDT: usize = 0x1818;
+const LAST: u64 = 0x0b << 24;
+
+struct Quiet(Instant);
+
+impl Host for Quiet {
+    fn now(&self) -> u64 {
+        ns(self.0)
+    }
+    fn set_timer(&self, _: u64) {}
+    fn raise(&self) {}
+    fn doorbell(&self) {}
+}
+
+fn memory(size: u64) -> Arc<Map> {
+    let file = tempfile::tempfile_in("/dev/shm").expect("file");
+    file.set_len(size).expect("size");
+    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, size).expect("map"));
+    Arc::new(
+        Map::new(vec![Region::new(0, size, 0, 0, mapping).expect("region")], None).expect("map"),
+    )
+}
+
+/// Our guest's half of one ring, with buffers for all descriptors.
+struct Ring {
+    pages: Window,
+    map: Arc<Map>,
+    desc: Window,
+    buffers: u64,
+    head: usize,
+    tail: usize,
+    /// First descriptor not known to be done, and next to post.
+    done: u32,
+    next: u32,
+}
+
+impl Ring {
+    fn new(map: &Arc<Map>, pages: &Arc<Map>, at: u64, (head, tail): (usize, usize)) -> Self {
+        let window = |map: &Arc<Map>, at, len| map.window(at, len, 4).expect("inside");
+        Self {
+            pages: window(pages, 0, E1000::PAGES),
+            map: map.clone(),
+            desc: window(map, at, 16 * SIZE as usize),
+            buffers: at + 0x1_0000,
+            head,
+            tail,
+            done: 0,
+            next: 0,
+        }
+    }
+
+    /// Descriptors that are the chip's; one is always kept free.
+    fn busy(&self) -> u32 {
+        (self.next + SIZE - self.pages.u32(self.head, Ordering::Acquire)) % SIZE
+    }
+
+    fn put(&mut self, first: u64, second: u64) {
+        let at = 16 * self.next as usize;
+        self.desc.set_u64(at, first, Ordering::Relaxed);
+        self.desc.set_u64(at + 8, second, Ordering::Relaxed);
+        self.next = (self.next + 1) % SIZE;
+    }
+
+    fn ring(&self) {
+        self.pages.set_u32(self.tail, self.next, Ordering::Release);
+    }
+
+    fn buffer(&self, index: u32) -> u64 {
+        self.buffers + STRIDE * u64::from(index)
+    }
+
+    /// Sends a burst if there is room.
+    fn send(&mut self, frame: &[u8], sums: bool) {
+        let need = if sums { 2 * BURST } else { BURST };
+        if self.busy() + need >= SIZE {
+            return;
+        }
+        let len = frame.len() as u64;
+        for _ in 0..BURST {
+            if sums {
+                self.put(14 | 24 << 8 | 33 << 16 | 34 << 32 | 50 << 40, 0x23 << 24);
+            }
+            let at = self.buffer(self.next);
+            self.map.slice_mut(at, frame.len()).expect("inside").write(0, frame);
+            let options = if sums { 0x20 << 24 | 1 << 20 | 2 << 40 } else { 0 };
+            self.put(at, len | LAST | options);
+        }
+        self.ring();
+    }
+
+    /// Takes what was received, and posts its buffers again.
+    fn reap(&mut self) {
+        let mut sum = 0u64;
+        let mut any = false;
+        while self.desc.u64(16 * self.done as usize + 8, Ordering::Acquire) >> 32 & 1 != 0 {
+            let at = self.buffer(self.done);
+            let bytes = self.map.slice(at, 14).and_then(|s| s.read_array::<14>());
+            sum += u64::from(bytes.map_or(0, |b| b[0]));
+            self.put(self.buffer(self.next), 0);
+            self.done = (self.done + 1) % SIZE;
+            any = true;
+        }
+        std::hint::black_box(sum);
+        if any {
+            self.ring();
+        }
+    }
+}
+
+struct To<'a> {
+    chip: &'a E1000,
+    list: &'a [u16],
+    spent: u64,
+}
+
+impl Sink for To<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        let start = Instant::now();
+        let n = batch.len();
+        // Unfinished checksums are finished by the switch; here only the two ends are measured.
+        assert!(batch.needs() == Offloads::NONE || batch.needs() == Offloads::CSUM);
+        let done = push_rx(self.chip, batch, &self.list[..n]);
+        (done..n).for_each(|i| batch.hold(i));
+        self.spent += ns(start);
+    }
+}
+
+fn ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(0)
+}
+
+#[inline(never)]
+fn push_rx(chip: &E1000, batch: &Batch<'_>, list: &[u16]) -> usize {
+    chip.push(batch, list)
+}
+
+#[inline(never)]
+fn pull_tx(chip: &E1000, batch: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
+    chip.pull(batch, 256, sink)
+}
+
+fn pin(core: usize) {
+    let tid = std::fs::read_link("/proc/thread-self").expect("proc");
+    let tid = tid.file_name().expect("tid").to_owned();
+    let core = core.to_string();
+    let _ = std::process::Command::new("taskset").args(["-pc", &core]).arg(tid).output();
+}
+
+/// A chip that its driver has brought up with one ring.
+fn chip(map: &Arc<Map>, registers: [(u64, u32); 6]) -> (E1000, Arc<Map>) {
+    let pages = memory(E1000::PAGES as u64);
+    let window = pages.window(0, E1000::PAGES, 4).expect("pages");
+    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0 };
+    let chip = E1000::new(config, window, Arc::new(Quiet(Instant::now())));
+    drop(chip.set_map(map.clone()));
+    chip.write_config(4, &[7, 0]);
+    chip.set_link(true);
+    let set = |at: u64, value: u32| chip.write_bar0(at, &value.to_le_bytes());
+    set(0, 1 << 6);
+    registers.iter().for_each(|(at, value)| set(*at, *value));
+    // IMS: what Linux enables.
+    set(0xd0, 0x9d);
+    (chip, pages)
+}
+
+/// `goal` frames: nanoseconds of pull and of push for each, and the mean batch.
+fn round(
+    goal: usize,
+    tx: &E1000,
+    rx: &E1000,
+    batch: &mut Batch<'static>,
+    mut turn: impl FnMut(),
+) -> (f64, f64, f64) {
+    let list: Vec<u16> = (0..256).collect();
+    let (mut frames, mut pulling, mut pushing, mut pulls) = (0usize, 0, 0, 0u32);
+    while frames < goal {
+        turn();
+        let start = Instant::now();
+        let mut to = To { chip: rx, list: &list, spent: 0 };
+        let n = pull_tx(tx, batch, &mut to);
+        if n > 0 {
+            pushing += to.spent;
+            pulling += ns(start) - to.spent;
+            frames += n;
+            pulls += 1;
+            // Interrupt handlers read ICR.
+            tx.read_bar0(0xc0, &mut [0; 4]);
+            rx.read_bar0(0xc0, &mut [0; 4]);
+        }
+    }
+    let per = |ns: u64| ns as f64 / frames as f64;
+    (per(pulling), per(pushing), frames as f64 / f64::from(pulls))
+}
+
+/// A frame for the receiver; with `sums` it is TCP.
+fn frame(bytes: usize, sums: bool) -> Vec<u8> {
+    let mut frame = vec![0; bytes];
+    frame[..12].copy_from_slice(&[2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4]);
+    if sums {
+        frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+        let len = u16::try_from(bytes - 14).expect("length");
+        frame[16..18].copy_from_slice(&len.to_be_bytes());
+        frame[23] = 6;
+        frame[46] = 0x50;
+    }
+    frame
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let number = |n: usize, or: usize| args.get(n).map_or(or, |s| s.parse().expect("a number"));
+    let (cross, bytes) = (args.get(1).is_some_and(|m| m == "cross"), number(2, 60));
+    let (rounds, sums) = (number(3, 10), args.get(4).is_some_and(|k| k == "sum"));
+    let goal = number(5, 200_000);
+    let map = memory(0x40_0000);
+    let len = SIZE * 16;
+    let (tx, pages) = chip(
+        &map,
+        [(0x3800, 0), (0x3808, len), (0x3810, 0), (0x3818, 0), (0x400, 0xa), (0x100, 0)],
+    );
+    let mut a = Ring::new(&map, &pages, 0, (TDH, TDT));
+    let (rx, pages) = chip(
+        &map,
+        [(0x2800, 0x20_0000), (0x2808, len), (0x2810, 0), (0x2818, 0), (0x100, 0x8002), (0x400, 0)],
+    );
+    let mut b = Ring::new(&map, &pages, 0x20_0000, (RDH, RDT));
+    (1..SIZE).for_each(|_| b.put(b.buffer(b.next), 0));
+    b.ring();
+    let frame = frame(bytes, sums);
+    let mut batch = Batch::new();
+    let mut times = Vec::new();
+    if cross {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        pin(1);
+        let thread = std::thread::spawn(move || {
+            pin(0);
+            while !seen.load(Ordering::Relaxed) {
+                a.send(&frame, sums);
+                b.reap();
+            }
+        });
+        times.extend((0..rounds).map(|_| round(goal, &tx, &rx, &mut batch, || ())));
+        stop.store(true, Ordering::Relaxed);
+        thread.join().expect("guest");
+    } else {
+        let mut turn = || {
+            a.send(&frame, sums);
+            b.reap();
+        };
+        times.extend((0..rounds).map(|_| round(goal, &tx, &rx, &mut batch, &mut turn)));
+    }
+    let best = times.into_iter().min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
+    let (pull, push, mean) = best.expect("a round");
+    println!("{bytes} B: pull {pull:.1} ns, push {push:.1} ns a frame, mean batch {mean:.1}");
+}
