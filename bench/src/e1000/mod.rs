@@ -4,6 +4,7 @@
 //! backwards in turn, so that a drift of the machine favours nobody; ratios are taken within a round.
 
 mod args;
+pub mod guest;
 mod native;
 mod report;
 pub mod run;
