@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-peers soak
+.PHONY: help demo test bench bench-peers bench-e1000 soak
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,12 @@ bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest
 	@scripts/setup.sh build peers
 	$(CARGO) build --release -p vmlan -p vmlan-bench
 	target/release/peers
+
+bench-e1000: ## e1000 guest to guest in each way of ringing, then a Linux guest beside QEMU's own e1000
+	@scripts/setup.sh build test
+	$(CARGO) build --release -p vmlan -p vmlan-bench
+	target/release/e1000
+	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
 soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test
