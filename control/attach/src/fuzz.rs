@@ -1,7 +1,7 @@
-//! The body of the fuzz target `vhost_user`: a front end and its guest against one connection's state, without a
-//! socket. Kept inputs are replayed as a plain test.
+//! The bodies of the fuzz targets `vhost_user` and `vfio_user`: a VMM and its guest against one connection's state,
+//! without a socket. Kept inputs are replayed as plain tests.
 //!
-//! An input is a sequence of steps, each a byte and what follows it:
+//! An input of `vhost_user` is a sequence of steps, each a byte and what follows it:
 //!
 //! | | meaning |
 //! | --- | --- |
@@ -9,6 +9,17 @@
 //! | 0x80 + n | an honest set-up, up to step n |
 //! | 0x90 to 0x9f | pull, hold some; 0xa0 to 0xaf: push; 0xb0 to 0xbf: the rest of what workers do |
 //! | 0xc0 to 0xff | the guest writes: two bytes of address, a byte of length, the bytes |
+//!
+//! An input of `vfio_user`:
+//!
+//! | | meaning |
+//! | --- | --- |
+//! | 0 to 0x1f | a command of this number, with the rest as above; a high nibble of 0xf in the descriptors' byte: NO_REPLY |
+//! | 0x20 to 0x3f | an honest set-up, up to step n: version, memory, interrupts, bus master, link, rings |
+//! | 0x40 to 0x5f | the guest writes a register: two bytes of offset in words, four of value; from 0x50 on in shared memory |
+//! | 0x60 to 0x7f | the guest reads one |
+//! | 0x80 to 0x8f | the unmask eventfd and the timer speak, the cable moves |
+//! | 0x90 to 0xff | as above |
 //!
 //! Guest memory is 64 KiB at address 0, for the guest and for the VMM, so that small numbers mean something.
 #![allow(clippy::expect_used, clippy::panic)]
@@ -30,9 +41,9 @@ const MEMORY: u64 = 0x1_0000;
 const NEED_REPLY: u32 = 1 << 3;
 
 /// Holds each frame whose number is a multiple of this.
-struct Some(usize);
+struct Holding(usize);
 
-impl Sink for Some {
+impl Sink for Holding {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         (0..batch.len()).filter(|i| i % self.0 == 0).for_each(|i| batch.hold(i));
     }
@@ -79,6 +90,42 @@ impl<'d> Input<'d> {
     }
 }
 
+/// What workers do with a port.
+fn work(port: &dyn Port, batch: &mut Batch<'static>, step: u8) {
+    let n = usize::from(step & 15);
+    match step {
+        0x90..=0x9f => {
+            port.pull(batch, 32, &mut Holding(n + 1));
+        }
+        0xa0..=0xaf => push(port, n),
+        _ => {
+            port.arm();
+            port.want_room();
+            port.room();
+            port.disarm();
+        }
+    }
+}
+
+fn push(port: &dyn Port, n: usize) {
+    let bytes = [0x55; 1500];
+    let mut batch = Batch::new();
+    let mut list = Vec::new();
+    for i in 0..n {
+        let frame = Slice::from_bytes(&bytes).sub(0, 14 + i * 100);
+        batch.add(&[frame], Offload::NONE).expect("a good frame");
+        list.extend(u16::try_from(i));
+    }
+    port.push(&batch, &list);
+}
+
+/// Two bytes of address, a byte of length, the bytes.
+fn guest_writes(ram: &File, input: &mut Input<'_>) {
+    let at = u64::from(input.byte()) << 8 | u64::from(input.byte());
+    let len = usize::from(input.byte()).min(usize::try_from(MEMORY - at).unwrap_or(0));
+    ram.write_all_at(input.take(len), at).expect("inside the memory");
+}
+
 impl World {
     fn step(&mut self, step: u8, input: &mut Input<'_>) {
         match step {
@@ -89,35 +136,9 @@ impl World {
                 self.request(u32::from(step), body, fds);
             }
             0x80..=0x8f => self.set_up(step & 15),
-            0x90..=0x9f => {
-                let mut sink = Some(usize::from(step & 15) + 1);
-                self.port.pull(&mut self.batch, 32, &mut sink);
-            }
-            0xa0..=0xaf => self.push(usize::from(step & 15)),
-            0xb0..=0xbf => {
-                self.port.arm();
-                self.port.want_room();
-                self.port.room();
-                self.port.disarm();
-            }
-            _ => {
-                let at = u64::from(input.byte()) << 8 | u64::from(input.byte());
-                let len = usize::from(input.byte()).min(usize::try_from(MEMORY - at).unwrap_or(0));
-                self.ram.write_all_at(input.take(len), at).expect("inside the memory");
-            }
+            0x90..=0xbf => work(&*self.port, &mut self.batch, step),
+            _ => guest_writes(&self.ram, input),
         }
-    }
-
-    fn push(&self, n: usize) {
-        let bytes = [0x55; 1500];
-        let mut batch = Batch::new();
-        let mut list = Vec::new();
-        for i in 0..n {
-            let frame = Slice::from_bytes(&bytes).sub(0, 14 + i * 100);
-            batch.add(&[frame], Offload::NONE).expect("a good frame");
-            list.extend(u16::try_from(i));
-        }
-        self.port.push(&batch, &list);
     }
 
     fn request(&mut self, number: u32, body: Vec<u8>, fds: u8) {
@@ -169,3 +190,143 @@ impl World {
         }
     }
 }
+
+mod vfio {
+    //! See the table above.
+
+    use super::*;
+    use crate::stream;
+    use crate::vfio_user::fuzzing::{Header, Replies, Session, VfioUserPort, new_port};
+
+    struct World {
+        port: Arc<VfioUserPort>,
+        session: Option<Session>,
+        /// What clients may map.
+        pages: File,
+        ram: File,
+        fds: [OwnedFd; 3],
+        batch: Batch<'static>,
+        replies: Replies,
+    }
+
+    /// Runs one input. Panics if the state machine breaks a promise.
+    pub fn vfio_user(data: &[u8]) {
+        let ram = File::from(sys::sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
+        let fds = [
+            ram.as_fd().try_clone_to_owned().expect("a descriptor"),
+            sys::eventfd().expect("an eventfd"),
+            File::open("/dev/null").expect("/dev/null").into(),
+        ];
+        let (port, pages) = new_port().expect("a port");
+        let (batch, replies) = (Batch::new(), Replies::default());
+        let mut world = World { port, session: None, pages, ram, fds, batch, replies };
+        let mut input = Input(data);
+        while let [step] = *input.take(1) {
+            world.step(step, &mut input);
+        }
+        world.session = None;
+        assert!(!world.port.is_up() && !world.port.is_connected(), "left behind");
+    }
+
+    impl World {
+        fn step(&mut self, step: u8, input: &mut Input<'_>) {
+            match step {
+                0..=0x1f => {
+                    let (fds, len) = (input.byte(), usize::from(input.byte()));
+                    let mut body = input.take(len).to_vec();
+                    body.resize(len, 0);
+                    self.command(step.into(), &body, fds);
+                }
+                0x20..=0x3f => self.set_up(step & 31),
+                0x40..=0x7f => {
+                    let at = (u64::from(input.byte()) << 8 | u64::from(input.byte())) * 4;
+                    match step {
+                        0x40..=0x4f => self.write(at, input.take(4)),
+                        0x50..=0x5f => {
+                            let at = 0x2000 + at % 0x2000;
+                            self.pages.write_all_at(input.take(4), at).expect("a page");
+                        }
+                        _ => self.access(9, at, &[]),
+                    }
+                }
+                0x80..=0x8f => {
+                    if let Some(session) = &self.session {
+                        session.unmasked();
+                    }
+                    self.port.nic().timer();
+                    self.port.nic().set_link(step & 1 != 0);
+                }
+                0x90..=0xbf => work(&*self.port, &mut self.batch, step),
+                _ => guest_writes(&self.ram, input),
+            }
+        }
+
+        /// One access to BAR 0.
+        fn access(&mut self, command: u16, at: u64, data: &[u8]) {
+            let mut body = at.to_ne_bytes().to_vec();
+            let count = if command == 9 { 4 } else { u32::try_from(data.len()).unwrap_or(0) };
+            body.extend([0, count].into_iter().flat_map(u32::to_ne_bytes));
+            body.extend(data);
+            self.command(command, &body, 0);
+        }
+
+        fn write(&mut self, at: u64, data: &[u8]) {
+            self.access(10, at, data);
+        }
+
+        fn command(&mut self, command: u16, body: &[u8], fds: u8) {
+            let first = usize::from(fds >> 4);
+            let pick = |i: usize| self.fds.get((first + i) % 3).map(|fd| fd.try_clone());
+            let fds = (0..usize::from(fds & 15)).filter_map(pick).flatten().collect();
+            let header = Header { id: 1, command, no_reply: first == 15 };
+            let port = &self.port;
+            let session = self.session.get_or_insert_with(|| {
+                let pages = self.pages.as_fd().try_clone_to_owned().expect("a descriptor");
+                Session::new(Arc::clone(port), Some(pages))
+            });
+            let outcome = session.handle(stream::Message { header, body, fds }, &mut self.replies);
+            let answer = self.replies.bytes();
+            assert_eq!(answer.is_empty(), header.no_reply, "command {command}");
+            if let Some(size) = answer.get(4..8) {
+                assert_eq!(size, u32::try_from(answer.len()).unwrap_or(0).to_ne_bytes());
+            }
+            self.replies.clear();
+            let _ = session.facts();
+            if outcome.hang_up {
+                self.session = None;
+            }
+        }
+
+        /// What an honest client and its driver do, in order; the first `steps` of it.
+        fn set_up(&mut self, steps: u8) {
+            let halves = |l: &[u32]| l.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>();
+            let map = [halves(&[32, 3, 0, 0, 0, 0]), MEMORY.to_ne_bytes().to_vec()].concat();
+            // EVENTFD and TRIGGER of INTx, then bus master and memory.
+            let irqs = halves(&[20, 0x24, 0, 0, 1]);
+            let command = [halves(&[4, 0, 7, 2]), vec![6, 0]].concat();
+            let messages = [(1, vec![0; 4], 0), (2, map, 1), (8, irqs, 0x11), (10, command, 0)];
+            // CTRL.SLU; then rings of 16 descriptors, all transmit descriptors and no receive descriptor ours; IMS.
+            let registers = [
+                (0, 0x40),
+                (0x3800, 0x1000),
+                (0x3808, 256),
+                (0x2800, 0x2000),
+                (0x2808, 256),
+                (0x2818, 15),
+                (0x400, 0x10_000a),
+                (0x100, 0x8006),
+                (0xd0, 0xffff_ffff),
+                (0x3818, 15),
+            ];
+            let steps = usize::from(steps);
+            for (number, body, fds) in messages.into_iter().take(steps) {
+                self.command(number, &body, fds);
+            }
+            for (at, value) in registers.into_iter().take(steps.saturating_sub(4)) {
+                self.write(at, &u32::to_ne_bytes(value));
+            }
+        }
+    }
+}
+
+pub use vfio::vfio_user;

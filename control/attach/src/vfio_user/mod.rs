@@ -23,6 +23,8 @@ mod nic;
 mod port;
 mod serve;
 mod session;
+#[cfg(test)]
+mod tests;
 mod version;
 mod wire;
 mod wires;
@@ -39,6 +41,15 @@ use crate::socket::Place;
 pub use nic::{Layout, Nic, Space, Trouble};
 pub use port::VfioUserPort;
 pub use serve::VfioUser;
+
+/// What the fuzz target needs beyond the public parts.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzzing {
+    pub(crate) use super::port::VfioUserPort;
+    pub(crate) use super::serve::new_port;
+    pub(crate) use super::session::Session;
+    pub(crate) use super::wire::{Header, Replies};
+}
 
 /// Which NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -196,6 +196,18 @@ fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Nic>, SharedPage
     }
 }
 
+/// A port without a thread, and the file behind the registers that its clients may map.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn new_port() -> Result<(Arc<VfioUserPort>, std::fs::File), Error> {
+    let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
+    let wires = Arc::new(Wires::new(Arc::clone(&waker)).map_err(Error::Thread)?);
+    let config = Config::new(std::path::PathBuf::new(), vmlan_frame::Mac::default());
+    let (nic, pages) = make(&config, &wires)?;
+    nic.set_link(true);
+    let file = pages.renew().map_err(Error::Pages)?.into();
+    Ok((Arc::new(VfioUserPort::new(nic, wires, waker, None)), file))
+}
+
 /// Whether looking for the next message has paid lately: it is counted up when one came soon, and down when not.
 #[derive(Default)]
 struct Pace {

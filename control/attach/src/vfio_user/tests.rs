@@ -1,0 +1,180 @@
+//! Unit tests: the parts that need no socket.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vmlan_frame::Port;
+use vmlan_nic::e1000::Host;
+
+use super::dma::Dma;
+use super::version::Client;
+use super::wire::{Command, Frames, Header, MAX_BODY, Replies};
+use super::wires::Wires;
+use crate::bytes::Body;
+use crate::stream::{Framing, Malformed};
+use crate::sys::{self, SharedPages, Wait};
+use crate::waker::Waker;
+
+fn head(id: u16, command: u16, size: u32, flags: u32) -> Vec<u8> {
+    let mut bytes = [id, command].into_iter().flat_map(u16::to_ne_bytes).collect::<Vec<_>>();
+    bytes.extend([size, flags, 0].into_iter().flat_map(u32::to_ne_bytes));
+    bytes
+}
+
+#[test]
+fn headers_of_commands_only() {
+    let parse = |size, flags| Frames::parse(&head(7, 9, size, flags));
+    let header = Header { id: 7, command: 9, no_reply: false };
+    assert_eq!(parse(16, 0), Ok((header, 0)));
+    assert_eq!(parse(20, 0x10), Ok((Header { no_reply: true, ..header }, 4)));
+    let most = u32::try_from(16 + MAX_BODY).unwrap();
+    assert_eq!(parse(most, 0), Ok((header, MAX_BODY)));
+    assert_eq!(parse(most + 1, 0), Err(Malformed::Oversize(most + 1)));
+    assert_eq!(parse(15, 0), Err(Malformed::Undersize(15)));
+    assert_eq!(parse(16, 1), Err(Malformed::Flags(1)), "a reply to nothing");
+}
+
+#[test]
+fn bodies_fit_what_is_taken() {
+    for number in 0..=u16::MAX {
+        if let Some(command) = Command::from_number(number) {
+            let (sizes, fds) = command.limits();
+            assert!(*sizes.end() <= MAX_BODY && *fds.end() <= 1, "{}", command.name());
+        }
+    }
+}
+
+#[test]
+fn replies_stand_one_behind_the_other() {
+    let mut replies = Replies::default();
+    let to = Header { id: 0x1234, command: 9, no_reply: false };
+    replies.reply(to, &[1, 2], 2, |data| data.fill(9));
+    assert_eq!(replies.bytes()[..16], head(0x1234, 9, 20, 1));
+    assert_eq!(replies.bytes()[16..], [1, 2, 9, 9]);
+    let len = replies.bytes().len();
+    replies.error(to, libc::EINVAL);
+    let mut error = head(0x1234, 9, 16, 0x21);
+    error[12] = 22;
+    assert_eq!(replies.bytes()[len..], error);
+    replies.truncate(len);
+    assert_eq!(replies.bytes().len(), len);
+}
+
+#[test]
+fn the_reply_to_version_is_json_that_its_client_can_take() {
+    let text = br#"{"capabilities":{"write_multiple":true}}"#;
+    let body = [&[0, 0, 9, 0][..], text, &[0]].concat();
+    let reply = Client::parse(&body).unwrap().reply();
+    assert_eq!(reply[..4], [0, 0, 1, 0], "0.1");
+    let (json, zero) = reply[4..].split_at(reply.len() - 5);
+    assert_eq!(zero, [0]);
+    let value: serde_json::Value = serde_json::from_slice(json).unwrap();
+    assert_eq!(value["capabilities"]["write_multiple"], true);
+    assert_eq!(value["capabilities"]["max_dma_maps"], 64);
+    let reply = Client::parse(&[0; 4]).unwrap().reply();
+    assert!(!String::from_utf8_lossy(&reply).contains("write_multiple"), "not asked for");
+}
+
+#[test]
+fn fresh_pages_are_seen_through_the_old_window() {
+    let (pages, first) = SharedPages::new(0x4000).unwrap();
+    let window = pages.window(0x2000, 0x2000).unwrap();
+    let first = std::fs::File::from(first);
+    first.write_all_at(&7u32.to_le_bytes(), 0x2010).unwrap();
+    assert_eq!(window.u32(0x10, Ordering::Relaxed), 7);
+    let second = std::fs::File::from(pages.renew().unwrap());
+    assert_eq!(window.u32(0x10, Ordering::Relaxed), 0);
+    first.write_all_at(&8u32.to_le_bytes(), 0x2010).unwrap();
+    assert_eq!(window.u32(0x10, Ordering::Relaxed), 0, "nobody looks at it any more");
+    window.set_u32(0x1ffc, 9, Ordering::Relaxed);
+    let mut bytes = [0; 4];
+    second.read_exact_at(&mut bytes, 0x3ffc).unwrap();
+    assert_eq!(u32::from_le_bytes(bytes), 9);
+    second.set_len(0).expect_err("sealed");
+}
+
+#[test]
+fn fresh_pages_come_while_others_look() {
+    let (pages, _) = SharedPages::new(0x4000).unwrap();
+    let window = pages.window(0, 0x4000).unwrap();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Ordering::Relaxed) {
+                (0..0x4000).step_by(64).for_each(|at| window.set_u32(at, 1, Ordering::Relaxed));
+            }
+        });
+        for _ in 0..500 {
+            pages.renew().unwrap();
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn the_timer_expires_when_it_was_last_set_to() {
+    let wires = Wires::new(Arc::new(Waker::new().unwrap())).unwrap();
+    let expired = |ms| {
+        let wait = [Some((wires.timer_fd(), Wait::Read))];
+        sys::poll(wait, Some(std::time::Duration::from_millis(ms))).unwrap() == [true]
+    };
+    wires.set_timer(wires.now() + 3_600_000_000_000);
+    assert!(!expired(5));
+    let at = wires.now() + 10_000_000;
+    wires.set_timer(at);
+    assert!(expired(10_000) && wires.now() >= at);
+    wires.take_timer();
+    assert!(!expired(5));
+    wires.set_timer(0);
+    assert!(expired(1000), "a time in the past is now");
+}
+
+#[test]
+fn an_edge_is_seen_once_and_without_reading() {
+    use std::io::Write;
+    let fd = sys::eventfd().unwrap();
+    let watch = sys::edge_watch(fd.as_fd()).unwrap();
+    assert!(!sys::take_edge(watch.as_fd()));
+    let mut file = std::fs::File::from(fd.try_clone().unwrap());
+    for _ in 0..3 {
+        file.write_all(&1u64.to_ne_bytes()).unwrap();
+        assert!(sys::take_edge(watch.as_fd()));
+        assert!(!sys::take_edge(watch.as_fd()), "though it is readable still");
+    }
+}
+
+/// A DMA_MAP of the first MiB.
+fn map_body(size: u64) -> Vec<u8> {
+    let mut body = [32u32, 3].into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
+    body.extend([0, 0, size].into_iter().flat_map(u64::to_ne_bytes));
+    body
+}
+
+#[test]
+fn a_region_that_was_unmapped_is_gone_once_its_map_is() {
+    let (port, _) = super::serve::new_port().unwrap();
+    let mut dma = Dma::default();
+    let file = sys::sealed_memfd(c"t", 1 << 20).unwrap();
+    assert!(dma.map(Body(&map_body(1 << 20)), Some(file)).unwrap());
+    let map = dma.snapshot().unwrap();
+    let gone = Arc::downgrade(&map);
+    drop(port.nic().set_map(map));
+    assert!(gone.upgrade().is_some() && port.room() < 1 << 20);
+    assert!(dma.clear());
+    drop(port.nic().set_map(Arc::default()));
+    assert!(gone.upgrade().is_none());
+}
+
+/// Inputs that the fuzzer found, and one that does what a driver does.
+#[test]
+fn kept_inputs_of_the_fuzzer_break_no_promise() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/vfio_user");
+    let mut honest = vec![0x3f];
+    honest.extend([0xff, 0, 0x90, 0xa8, 0xb0, 0x81, 0x40, 0x0e, 0x06, 20, 0, 0, 0, 0x9f, 0xaf]);
+    crate::fuzz::vfio_user(&honest);
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        crate::fuzz::vfio_user(&std::fs::read(entry.path()).unwrap());
+    }
+}
