@@ -123,19 +123,25 @@ impl E1000 {
             TCTL => self.write_tctl(masked),
             PBA => self.regs.set(PBA, write_pba(masked)),
             ITR | RADV | TADV | RDTR | TIDV => self.write_delay(offset, value, masked),
-            TDT => {
-                self.regs.set(TDT, masked);
-                self.counters.input.notifications.add_shared(1);
-                self.ring_tx();
-            }
-            RDT => {
-                self.regs.set(RDT, masked);
-                self.counters.rx_doorbells.add_shared(1);
-                self.ring_rx();
-            }
+            RDBAL..=RDT | TDBAL..=TDT => self.write_ring(offset, masked),
             VET | RXCSUM | MTA..FILTERS_END => self.set_filter(offset, masked),
             _ if row.mask == 0 => {}
             _ => self.regs.set(offset, masked),
+        }
+    }
+
+    /// The ring registers. Only writes to the tails count as doorbells, but any of them may make a ring good.
+    fn write_ring(&self, offset: u32, value: u32) {
+        self.regs.set(offset, value);
+        match offset {
+            TDT => self.counters.input.notifications.add_shared(1),
+            RDT => self.counters.rx_doorbells.add_shared(1),
+            _ => {}
+        }
+        if offset < TDBAL {
+            self.ring_rx();
+        } else {
+            self.ring_tx();
         }
     }
 

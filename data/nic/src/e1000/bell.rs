@@ -9,7 +9,8 @@
 //! Each side stores, then reads what the other stores, with a full fence between. So at least one of them sees the
 //! other's store: either the guest's side rings, or the worker does not go to sleep. Whoever takes the wish away (a swap)
 //! rings after that, so a second ringer that finds it gone relies on a bell that is still to come, and what it stored is
-//! seen by the worker which that bell wakes. `tests/loom.rs` tries every interleaving.
+//! seen by the worker which that bell wakes. All changes of the wish are swaps, so that they stand in one order which every
+//! thread can tell. `tests/loom.rs` tries every interleaving.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub trait Words {
     /// The worker wants to be rung.
     fn wanted(&self) -> bool;
-    /// States the wish, or takes it back.
+    /// States the wish, or takes it back, by a swap.
     fn set_wanted(&self, wanted: bool);
     /// Takes the wish away, atomically; true if it stood.
     fn take_wanted(&self) -> bool;
@@ -54,7 +55,7 @@ impl Words for Bell {
     }
     #[inline]
     fn set_wanted(&self, wanted: bool) {
-        self.wanted.store(wanted, Ordering::Relaxed);
+        self.wanted.swap(wanted, Ordering::AcqRel);
     }
     #[inline]
     fn take_wanted(&self) -> bool {
