@@ -266,7 +266,9 @@ fn memory_that_is_not_shared_is_named() {
     let line = eventfd();
     assert_eq!(client.set_irqs(EVENTFD | TRIGGER, INTX, 1, &[raw(&line)]), Some(0));
     assert_eq!(f.detail("memory"), "0 MiB in 0 regions, 64 MiB more not shared");
-    // What a driver does to transmit from there.
+    // What a driver does to transmit from there: first of all, link up.
+    client.set(0, 0x40);
+    until("link", || client.get(e1000::STATUS) & 2 != 0);
     client.set(e1000::TDBAL, 0x10_0000);
     client.set(e1000::TDLEN, 4096);
     client.set(e1000::TCTL, 2);
