@@ -137,7 +137,7 @@ fn trapped_doorbells() -> Result<()> {
 
 #[test]
 fn mapped_doorbells() -> Result<()> {
-    life(E1000::Mapped, &FEW)
+    life(E1000::Mapped, &Times { reload: 20, ..FEW })
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
 use vmlan_tests::attacker::{Attack, Attacker};
-use vmlan_tests::native::{Native, STALL, Sizes, Stops, exchange, frame, mac};
+use vmlan_tests::native::{Native, STALL, Sizes, Stops, frame, mac};
+use vmlan_tests::peer::exchange;
 use vmlan_tests::{Result, Switch};
 
 const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };

@@ -9,7 +9,8 @@ use vmlan_driver::mem::{Ram, Region};
 use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_tests::gso::{self, KINDS, Kind};
 use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, Sizes, exchange, frame, mac};
+use vmlan_tests::native::{Native, Progress, Sizes, frame, mac};
+use vmlan_tests::peer::exchange;
 
 /// Every legal length without offloads; UDP only where several queues spread flows.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };

@@ -1,0 +1,101 @@
+//! Guests that send numbered frames to each other and check every byte, whatever their NICs are.
+
+use crate::native::{Native, Progress, Sizes};
+
+/// A guest with a NIC.
+pub trait Peer {
+    /// Its number, byte 4 of its MAC addresses.
+    fn id(&self) -> u8;
+    /// How many flows it sends.
+    fn flows(&self) -> u64;
+    /// Short frames to it are padded on the way.
+    fn expect_padding(&mut self);
+    /// Forgets what was sent and expected, for the next round.
+    fn start_over(&mut self);
+    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do not wait for
+    /// a full receiver.
+    fn introduce(&mut self);
+    /// Sends the next numbered frames of each flow to guest `to`, until there are no slots or `count` of each are sent;
+    /// returns how many were sent now.
+    fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64;
+    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (0xff: everybody).
+    fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64;
+    /// Every descriptor is where it belongs.
+    fn assert_sound(&self);
+}
+
+impl Peer for Native {
+    fn id(&self) -> u8 {
+        self.id
+    }
+
+    fn flows(&self) -> u64 {
+        self.nic.pairs.len() as u64
+    }
+
+    fn expect_padding(&mut self) {
+        self.expected.padded = true;
+    }
+
+    fn start_over(&mut self) {
+        Native::start_over(self);
+    }
+
+    fn introduce(&mut self) {
+        Native::introduce(self);
+    }
+
+    fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64 {
+        Native::send_next(self, to, count, sizes)
+    }
+
+    fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64 {
+        Native::receive_next(self, to, sizes)
+    }
+
+    fn assert_sound(&self) {
+        Native::assert_sound(self);
+    }
+}
+
+/// Both guests send `count` numbered frames on each queue to each other; all arrive, in order, unchanged.
+///
+/// # Panics
+/// When not.
+pub fn exchange(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Sizes) {
+    for guest in [&mut *a, &mut *b] {
+        guest.start_over();
+        guest.introduce();
+    }
+    let wanted = [b.flows() * count, a.flows() * count];
+    let mut got = [0, 0];
+    let mut progress = Progress::default();
+    while got != wanted {
+        let sent = a.send_next(b.id(), count, sizes) + b.send_next(a.id(), count, sizes);
+        let now = [a.receive_next(a.id(), sizes), b.receive_next(b.id(), sizes)];
+        got = [got[0] + now[0], got[1] + now[1]];
+        progress.note(sent + now[0] + now[1], || format!("received {got:?} of {wanted:?}"));
+    }
+    a.assert_sound();
+    b.assert_sound();
+}
+
+/// `from` sends `count` numbered frames of each flow to `to`, which receives them all.
+///
+/// # Panics
+/// When not.
+pub fn one_way(from: &mut dyn Peer, to: &mut dyn Peer, count: u64, sizes: Sizes) {
+    from.start_over();
+    to.start_over();
+    to.introduce();
+    let (mut got, mut progress) = (0, Progress::default());
+    while got < count * from.flows() {
+        let sent = from.send_next(to.id(), count, sizes);
+        from.receive_next(from.id(), sizes);
+        let now = to.receive_next(to.id(), sizes);
+        got += now;
+        progress.note(sent + now, || format!("received {got} of {count}"));
+    }
+    from.assert_sound();
+    to.assert_sound();
+}
