@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -129,6 +129,7 @@ pub struct Access {
 pub struct Registers<B> {
     bus: B,
     counts: [Access; Register::ALL.len()],
+    slowest: Duration,
     failure: Option<BusError>,
 }
 
@@ -138,7 +139,7 @@ impl<B: Bus> Registers<B> {
         for (count, register) in counts.iter_mut().zip(Register::ALL) {
             count.register = register.name();
         }
-        Self { bus, counts, failure: None }
+        Self { bus, counts, slowest: Duration::ZERO, failure: None }
     }
 
     /// Reads a register.
@@ -151,7 +152,10 @@ impl<B: Bus> Registers<B> {
             return u32::MAX;
         }
         self.counts[register as usize].reads += 1;
-        match self.bus.read32(register.offset()) {
+        let start = Instant::now();
+        let result = self.bus.read32(register.offset());
+        self.slowest = self.slowest.max(start.elapsed());
+        match result {
             Ok(value) => value,
             Err(error) => {
                 self.failure = Some(error);
@@ -185,7 +189,10 @@ impl<B: Bus> Registers<B> {
             return;
         }
         self.counts[register as usize].writes += 1;
-        if let Err(error) = self.bus.write32(offset, value) {
+        let start = Instant::now();
+        let result = self.bus.write32(offset, value);
+        self.slowest = self.slowest.max(start.elapsed());
+        if let Err(error) = result {
             self.failure = Some(error);
         }
     }
@@ -219,6 +226,17 @@ impl<B: Bus> Registers<B> {
     #[must_use]
     pub fn counts(&self) -> &[Access] {
         &self.counts
+    }
+
+    /// The longest that a read or write took since this was last asked: a guest's processor stands still for so long.
+    pub fn take_slowest(&mut self) -> Duration {
+        std::mem::take(&mut self.slowest)
+    }
+
+    /// The longest that a read or write took.
+    #[must_use]
+    pub fn slowest(&self) -> Duration {
+        self.slowest
     }
 
     /// The bus.

@@ -121,16 +121,19 @@ pub struct Registers {
     pub accesses_per_1000_frames: f64,
     /// Interrupts for 1,000 frames.
     pub interrupts_per_1000_frames: f64,
+    /// The longest that one of the reads or writes took, in microseconds: a guest's processor stands still for so long.
+    pub slowest_us: f64,
     /// Each register that was touched.
     pub by_name: Vec<Access>,
 }
 
 impl Registers {
     /// The sums over `by_name`.
-    pub(super) fn new(by_name: Vec<Access>) -> Self {
+    pub(super) fn new(by_name: Vec<Access>, slowest: Duration) -> Self {
+        let slowest_us = slowest.as_secs_f64() * 1e6;
         let sum = |part: fn(&Access) -> u64| by_name.iter().map(part).sum();
         let (reads, writes) = (sum(|a| a.reads), sum(|a| a.writes));
-        Self { reads, writes, mapped: sum(|a| a.mapped), by_name, ..Self::default() }
+        Self { reads, writes, mapped: sum(|a| a.mapped), slowest_us, by_name, ..Self::default() }
     }
 
     /// What came since `then`, for so many frames and interrupts.
@@ -144,7 +147,7 @@ impl Registers {
             access.mapped -= old.mapped;
         }
         by_name.retain(|access| access.reads + access.writes + access.mapped > 0);
-        let mut new = Self::new(by_name);
+        let mut new = Self { slowest_us: self.slowest_us, ..Self::new(by_name, Duration::ZERO) };
         new.accesses_per_1000_frames = 1000.0 * ratio(new.reads + new.writes, frames);
         new.interrupts_per_1000_frames = 1000.0 * ratio(interrupts, frames);
         new
@@ -155,8 +158,8 @@ impl fmt::Display for Registers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes; {} more in shared pages)",
-            self.accesses_per_1000_frames, self.reads, self.writes, self.mapped
+            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes, slowest {:.0} us; {} more in shared pages)",
+            self.accesses_per_1000_frames, self.reads, self.writes, self.slowest_us, self.mapped
         )?;
         for (n, access) in self.by_name.iter().enumerate() {
             let between = if n == 0 { ":" } else { "," };
