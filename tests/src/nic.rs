@@ -45,7 +45,7 @@ pub fn statistics(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
 /// # Errors
 /// Those of `during`; [`Fault::Garbled`] if there is no statistic of that name.
 pub fn grown(guest: &mut Guest, name: &str, mut during: impl FnMut() -> Result<()>) -> Result<u64> {
-    let mut read = |guest: &mut Guest| {
+    let read = |guest: &mut Guest| {
         let all = statistics(guest)?;
         let found = all.get(name).copied();
         found

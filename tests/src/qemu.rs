@@ -21,10 +21,8 @@ pub fn installed() -> Result<PathBuf> {
 /// # Errors
 /// [`Fault::Missing`].
 pub fn with_vfio_user() -> Result<PathBuf> {
-    if let Ok(path) = installed() {
-        if own_version() >= [10, 1, 1] {
-            return Ok(path);
-        }
+    if let (Ok(path), true) = (installed(), own_version() >= [10, 1, 1]) {
+        return Ok(path);
     }
     let dir = cache().join("qemu");
     if dir.join("ready").exists() {

@@ -1,6 +1,6 @@
 //! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with virtio-net, and the host.
 
-use crate::{Boot, Guest, Image, NetNs, Result, Station, Switch};
+use crate::{Boot, Guest, Image, NetNs, Result, Switch};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
