@@ -1,0 +1,79 @@
+//! A process without descriptors left (fault F7). Alone in its file: the limit is the process's.
+
+mod common;
+mod vfio;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use common::{fds_of, memfd, until};
+use vfio::*;
+
+fn set_limit(soft: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the calls.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        let old = std::mem::replace(&mut limit.rlim_cur, soft);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        old
+    }
+}
+
+/// As long as it lives, this process has room for a few descriptors more.
+struct Limit {
+    before: u64,
+    _fill: Vec<File>,
+}
+
+impl Limit {
+    fn new(spare: usize) -> Self {
+        let before = set_limit(200);
+        let mut fill: Vec<_> = (0..200).map_while(|_| File::open("/dev/null").ok()).collect();
+        assert!(fill.len() < 200, "full");
+        fill.truncate(fill.len() - spare);
+        Self { before, _fill: fill }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        set_limit(self.before);
+    }
+}
+
+#[test]
+fn fault_f7_without_descriptors_nobody_spins_and_the_connected_go_on() {
+    let f = Fixture::new();
+    let free = Fixture::new();
+    let mut client = f.ready();
+    let memory = memfd(1 << 20);
+    // One that connects finds nobody who can accept it, and nobody spins over it.
+    let socket = std::os::unix::net::UnixStream::connect(free.path());
+    let limit = Limit::new(0);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = vmlan_driver::sys::process_cpu();
+    std::thread::sleep(Duration::from_millis(700));
+    let used = vmlan_driver::sys::process_cpu() - before;
+    assert!(used < Duration::from_millis(100), "{used:?}");
+    assert_eq!(client.config16(0), 0x8086, "the connected do not notice");
+    // A descriptor that is lost on the way ends its connection, for nothing can be answered in its place.
+    assert_eq!(client.map(0, 0, 1 << 20, memory.as_raw_fd()), None);
+    drop(limit);
+    drop(socket);
+    until("descriptors are back", || fds_of(&memory) == 1);
+    f.assert_alive();
+    free.assert_alive();
+    mapped_without_a_file();
+}
+
+/// A mapped port makes a file for each client: it needs one for the socket and one for that.
+fn mapped_without_a_file() {
+    let f = Fixture::mapped();
+    let limit = Limit::new(2);
+    let mut client = f.connect();
+    assert!(client.is_closed(), "no file for it");
+    drop(limit);
+    f.assert_alive();
+}
