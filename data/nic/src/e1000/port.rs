@@ -57,25 +57,24 @@ impl E1000 {
     /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt with (see
     /// `Port::push`).
     pub fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        let gate = self.gate();
-        if !gate.link || gate.loopback != Loopback::None {
-            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
-            return list.len();
-        }
-        let Received { dealt, causes } = self.receive(&gate, batch, list);
+        let Received { dealt, causes } =
+            self.receive(batch, list, |gate| gate.link && gate.loopback == Loopback::None);
         if causes != 0 {
             self.post(causes);
         }
         dealt
     }
 
-    fn receive(&self, gate: &Gate, batch: &Batch<'_>, list: &[u16]) -> Received {
+    /// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever turned it off and then
+    /// had the lock knows that no DMA runs any more.
+    fn receive(&self, batch: &Batch<'_>, list: &[u16], wire: fn(&Gate) -> bool) -> Received {
         let mut rx = lock(&self.rx);
-        if !gate.dma || self.regs.get(regs::RCTL) & rctl::EN == 0 {
-            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
-            return Received { dealt: list.len(), causes: 0 };
+        let gate = self.gate();
+        if gate.dma && wire(&gate) && self.regs.get(regs::RCTL) & rctl::EN != 0 {
+            return rx.receive(self, batch, list);
         }
-        rx.receive(self, batch, list)
+        self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+        Received { dealt: list.len(), causes: 0 }
     }
 
     /// What a receiver of this kind takes: nothing unfinished.
@@ -120,7 +119,7 @@ struct OwnReceiver<'c> {
 
 impl OwnReceiver<'_> {
     fn receive(&mut self, batch: &Batch<'_>, list: &[u16]) {
-        let received = self.chip.receive(&self.chip.gate(), batch, list);
+        let received = self.chip.receive(batch, list, |gate| gate.loopback != Loopback::None);
         self.causes |= received.causes;
         let lost = list.len() - received.dealt.min(list.len());
         if lost > 0 {
