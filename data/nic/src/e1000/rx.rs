@@ -110,8 +110,6 @@ impl Rx {
             size: look.size,
             budget: BUDGET,
             last: (Mac::default(), false),
-            frames: 0,
-            bytes: 0,
             sums: Sums::default(),
         };
         let mut dealt = 0;
@@ -122,7 +120,8 @@ impl Rx {
                 break;
             }
         }
-        let Pass { at, frames, bytes, sums, .. } = pass;
+        let Pass { at, mut sums, .. } = pass;
+        let (frames, bytes) = sums.frames();
         chip.counters.output.count(frames, bytes);
         chip.stats.rx.count(sums);
         if dealt < list.len() {
@@ -173,8 +172,6 @@ pub struct Pass<'q> {
     pub budget: usize,
     /// The last destination that was looked up, and whether it is this station's.
     last: (Mac, bool),
-    frames: usize,
-    bytes: u64,
     sums: Sums,
 }
 
@@ -206,8 +203,6 @@ impl<'q> Pass<'q> {
                 }
             }
             dealt += 1;
-            self.frames += 1;
-            self.bytes += len as u64;
             self.sums.add(Cast::of(destination), len);
         }
         self.copy(batch, list, &mut targets);

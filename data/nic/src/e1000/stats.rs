@@ -66,6 +66,8 @@ impl Cast {
 pub struct Sums {
     frames: u64,
     bytes: u64,
+    /// Of the frames alone, without padding and FCS.
+    payload: u64,
     broadcast: u64,
     multicast: u64,
     sizes: [u64; 6],
@@ -106,11 +108,18 @@ impl Sums {
         self.other_bytes += wire(len) as u64;
     }
 
+    /// Frames counted so far, and their bytes without padding and FCS.
+    pub fn frames(&mut self) -> (usize, u64) {
+        self.settle();
+        (usize::try_from(self.frames).unwrap_or(usize::MAX), self.payload)
+    }
+
     fn settle(&mut self) {
         let n = std::mem::take(&mut self.same);
         let bytes = wire(self.len);
         self.frames += n;
         self.bytes += bytes as u64 * n;
+        self.payload += self.len as u64 * n;
         if let Some(count) = self.sizes.get_mut(class(bytes)) {
             *count += n;
         }

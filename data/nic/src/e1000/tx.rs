@@ -260,7 +260,7 @@ fn settle(state: &mut State, batch: &Batch<'_>) -> u32 {
 fn count(chip: &E1000, batch: &Batch<'_>) -> usize {
     let mut sums = Sums::default();
     let (mut frames, mut bytes) = (batch.len(), batch.bytes());
-    if batch.any_held() || batch.needs() != Offloads::NONE {
+    if batch.any_held() || !Offloads::CSUM.covers(batch.needs()) {
         (frames, bytes) = count_mixed(chip, batch, &mut sums);
     } else {
         for i in 0..batch.len() {
@@ -375,7 +375,8 @@ impl<'q> Pass<'q> {
             let want = Want { context: flight.context, ..Want::default() };
             let number = u16::try_from(index).unwrap_or(0);
             let mut found = Found { flight: number, want, ..Found::default() };
-            let span = Span { at: flight.at, posted: flight.count, size: self.look.size };
+            let first = self.ring.read(flight.at);
+            let span = Span { at: flight.at, first, posted: flight.count, size: self.look.size };
             if scan(self.ring, span, pieces, &mut found) != Scan::Frame(flight.count) {
                 found.bad = Some(Reason::BadDescriptor);
             }
@@ -467,7 +468,7 @@ impl<'q> Pass<'q> {
             } else if state.skipping || is_null(addr, word) {
                 self.pass_over(state, 1);
                 state.skipping &= word & tx::EOP == 0 || kind(word) == Kind::Context;
-            } else if !self.find_one(state, word, pieces) {
+            } else if !self.find_one(state, (addr, word), pieces) {
                 return false;
             }
         }
@@ -484,15 +485,21 @@ impl<'q> Pass<'q> {
         self.budget = self.budget.saturating_sub(n as usize);
     }
 
-    /// Reads the frame that begins with the next descriptor, `word`. False if its end is not posted.
-    fn find_one(&mut self, state: &mut State, word: u64, pieces: &mut Vec<Slice<'q>>) -> bool {
-        let first = Want { first: word, ..Want::default() };
-        let context = if first.segments() { state.segmentation } else { state.checksum };
+    /// Reads the frame that begins with the next descriptor, `first`. False if its end is not posted.
+    #[inline]
+    fn find_one(
+        &mut self,
+        state: &mut State,
+        first: (u64, u64),
+        pieces: &mut Vec<Slice<'q>>,
+    ) -> bool {
+        let segments = Want { first: first.1, ..Want::default() }.segments();
+        let context = if segments { state.segmentation } else { state.checksum };
         let flight = u16::try_from(state.flights.len()).unwrap_or(0);
         let mut found =
             Found { flight, want: Want { context, ..Want::default() }, ..Found::default() };
         let posted = self.posted(state);
-        let span = Span { at: state.next, posted, size: self.look.size };
+        let span = Span { at: state.next, first, posted, size: self.look.size };
         match scan(self.ring, span, pieces, &mut found) {
             Scan::Frame(count) => {
                 state.flights.push(Flight { at: state.next, count, held: false, context });
@@ -525,7 +532,7 @@ impl<'q> Pass<'q> {
                 flight.held = false;
             }
             match tx_frame::add(found, bytes, self.setup, batch) {
-                Ok(_) => state.lent.push(found.flight),
+                Ok(()) => state.lent.push(found.flight),
                 Err(reason) => {
                     if found.want.segments() {
                         self.chip.stats.tx.failed.add(1);

@@ -58,6 +58,8 @@ pub enum Scan {
 pub struct Span {
     /// The first.
     pub at: u32,
+    /// What is in it: it has been read already.
+    pub first: (u64, u64),
     /// How many there are.
     pub posted: u32,
     /// Those of the ring.
@@ -74,37 +76,41 @@ pub fn scan<'q>(
 ) -> Scan {
     let before = pieces.len();
     let mut at = span.at;
+    let (mut addr, mut word) = span.first;
+    let what = kind(word);
+    if matches!(what, Kind::Unknown | Kind::Context) {
+        found.bad = Some(Reason::BadDescriptor);
+    }
     // Pieces are bounded by their capacity, far below 2^16.
-    found.first = u16::try_from(before).unwrap_or(0);
-    for n in 1..=span.posted {
-        if n as usize > MAX_PIECES {
-            pieces.truncate(before);
-            return Scan::Endless;
-        }
-        let (addr, word) = ring.read(at);
-        at = add(at, 1, span.size);
-        if n == 1 {
-            found.want.first = word;
-        }
-        let what = kind(word);
-        if what != kind(found.want.first) || matches!(what, Kind::Unknown | Kind::Context) {
+    let small = |n| u16::try_from(n).unwrap_or(0);
+    found.first = small(before);
+    found.want.first = word;
+    let mut n = 1;
+    loop {
+        if kind(word) != what {
             found.bad = Some(Reason::BadDescriptor);
         }
-        if what == Kind::Context {
-            continue;
-        }
-        gather(ring, (addr, data_len(word)), before, pieces, found);
-        if word & tx::EOP != 0 {
-            found.want.last = word;
-            if found.bad.is_some() {
-                pieces.truncate(before);
+        // Bit 24 of a context descriptor is not EOP.
+        if kind(word) != Kind::Context {
+            gather(ring, (addr, data_len(word)), before, pieces, found);
+            if word & tx::EOP != 0 {
+                break;
             }
-            found.count = u16::try_from(pieces.len() - before).unwrap_or(0);
-            return Scan::Frame(n);
         }
+        if n == span.posted || n as usize == MAX_PIECES {
+            pieces.truncate(before);
+            return if n == span.posted { Scan::Open } else { Scan::Endless };
+        }
+        at = add(at, 1, span.size);
+        (addr, word) = ring.read(at);
+        n += 1;
     }
-    pieces.truncate(before);
-    Scan::Open
+    if found.bad.is_some() {
+        pieces.truncate(before);
+    }
+    found.want.last = word;
+    found.count = small(pieces.len() - before);
+    Scan::Frame(n)
 }
 
 /// Adds the pieces of one buffer: several, if it crosses regions of memory. A null address means no data.
