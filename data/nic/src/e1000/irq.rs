@@ -207,7 +207,7 @@ impl Irq {
     }
 
     /// A cause is latched and enabled, whether or not it was delivered.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub fn pending(&self) -> bool {
         let s = self.state();
         s.icr & s.ims != 0

@@ -23,6 +23,9 @@ mod chip;
 mod desc;
 mod eeprom;
 mod filter;
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
+pub mod fuzz;
 mod io;
 mod irq;
 mod link;

@@ -1,0 +1,107 @@
+//! The inputs the fuzzer kept, and seeds for it.
+
+use super::super::fuzz::{RX_RING, e1000};
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/e1000");
+const MEMORY: usize = 0x1_0000;
+
+/// A transmit descriptor, legacy or extended.
+type Tx = (u64, u64);
+
+/// An input: these transmit descriptors, and receive buffers of 2 KiB (or where `buffers` says).
+fn input(config: u8, steps: &[u8], tx: &[Tx], buffers: &[u64]) -> Vec<u8> {
+    let mut memory = vec![0u8; MEMORY];
+    for (i, (address, word)) in tx.iter().cycle().take(32).enumerate() {
+        memory[16 * i..16 * i + 8].copy_from_slice(&address.to_le_bytes());
+        memory[16 * i + 8..16 * i + 16].copy_from_slice(&word.to_le_bytes());
+    }
+    for (i, address) in buffers.iter().cycle().take(32).enumerate() {
+        let at = RX_RING as usize + 16 * i;
+        memory[at..at + 8].copy_from_slice(&address.to_le_bytes());
+    }
+    // Frames at 0x2000: IPv4 and TCP.
+    memory[0x2000..0x2006].fill(0xff);
+    memory[0x200c..0x2018].copy_from_slice(&[8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6]);
+    memory[0x202e] = 0x50;
+    let count = u16::try_from(steps.len()).unwrap();
+    let mut data = vec![config];
+    data.extend(count.to_le_bytes());
+    data.extend(steps);
+    data.extend(memory);
+    data
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    /// And IFCS.
+    const EOP: u64 = 3 << 24;
+    const RS: u64 = 8 << 24;
+    const DEXT: u64 = 0x20 << 24;
+    const IDE: u64 = 0x80 << 24;
+    let steps = [
+        0x0f, 0x28, 0x11, 0x6f, 0x34, 0x0f, 0x67, 0xbf, 0x71, 0, 0, 0, 0, 0xd3, 0x0f, 0x28, 0xd1,
+        0x4c, 9, 0, 0, 0, 0x0f, 0xd2, 0x28,
+    ];
+    let legacy = [(0x2000, 60 | EOP | RS), (0x2000, 1514 | EOP | RS | IDE)];
+    let scattered = [(0x2000, 40 | RS), (0x7fe0, 100), (0x9000, 500 | EOP | RS)];
+    // A TCP context (header 54, MSS 1000, 3,000 bytes of payload), then the data.
+    let context = (0x0000_3222_0021_180e, DEXT | 7 << 24 | 3000 | 54 << 40 | 1000 << 48);
+    let data = 1 << 20 | DEXT | 6 << 24 | 3 << 40;
+    let tso = [context, (0x2000, data | 54), (0x3000, data | 3000 | EOP | RS)];
+    let impossible = [
+        (u64::MAX, DEXT | 7 << 24 | 0xf_ffff | 255 << 40),
+        (0x2000, data | 10),
+        (0xfff0, data | EOP | 0xf_ffff),
+        (0, EOP | RS),
+    ];
+    let nowhere = [(1 << 40, 60 | EOP | RS), (0xffff, 60 | EOP), (u64::MAX, 60 | EOP | RS), (0, 0)];
+    let descriptors: [&[Tx]; 5] = [&legacy, &scattered, &tso, &impossible, &nowhere];
+    let buffers: [&[u64]; 3] = [&[0x4000, 0x7c00], &[0, 0x4000], &[0, RX_RING, 0xfff0, u64::MAX]];
+    let configs = [0x00, 0x06, 0x38];
+    let all = descriptors.iter().zip(buffers.iter().cycle());
+    all.flat_map(|(tx, rx)| configs.map(|config| input(config, &steps, tx, rx))).collect()
+}
+
+#[test]
+fn seeds_move_frames() {
+    let moved = |i: usize| e1000(&seeds()[i]);
+    assert!(moved(0).0 > 30 && moved(0).1 >= 8, "{:?}", moved(0));
+    let tso = moved(6);
+    assert!(tso.0 > 4, "{tso:?}");
+    let looped = moved(1);
+    assert!(looped.1 > 30, "{looped:?}");
+}
+
+#[test]
+fn seeds_and_kept_inputs() {
+    for seed in seeds() {
+        e1000(&seed);
+    }
+    let files: Vec<_> = std::fs::read_dir(CORPUS).unwrap().collect();
+    assert!(files.len() >= 15, "the seeds are gone from {CORPUS}");
+    for file in files {
+        e1000(&std::fs::read(file.unwrap().path()).unwrap());
+    }
+}
+
+#[test]
+fn every_step_after_every_seed() {
+    for seed in seeds() {
+        for step in 0..=255u8 {
+            let mut data = seed.clone();
+            let at = 3 + usize::from(step) % 24;
+            data[0] = data[0].wrapping_add(step & 0xf6);
+            data[at] = step;
+            e1000(&data);
+        }
+    }
+}
+
+#[test]
+#[ignore = "writes into fuzz/corpus"]
+fn write_seeds() {
+    std::fs::create_dir_all(CORPUS).unwrap();
+    for (i, seed) in seeds().iter().enumerate() {
+        let end = seed.iter().rposition(|b| *b != 0).unwrap() + 1;
+        std::fs::write(format!("{CORPUS}/seed-{i:02}"), &seed[..end]).unwrap();
+    }
+}
