@@ -115,8 +115,7 @@ pub fn neighbour(
     other: &mut dyn Station,
     others: &str,
 ) -> Result<()> {
-    let mac = other.sh(&format!("/bin/ip -o link show {others} | sed 's/.*ether //; s/ .*//'"))?;
-    let (ip, mac) = (other.ip(), mac.trim());
+    let (ip, mac) = (other.ip().to_owned(), mac(other, others)?);
     let command = format!("/bin/ip neigh replace {ip} lladdr {mac} dev {interface} nud permanent");
     station.sh(&command).map(drop)
 }
@@ -127,6 +126,50 @@ pub fn neighbour(
 /// As [`Station::sh`].
 pub fn mtu(station: &mut dyn Station, interface: &str, mtu: u32) -> Result<()> {
     station.sh(&format!("ip link set {interface} mtu {mtu}")).map(drop)
+}
+
+/// Starts the guest's kernel packet generator: UDP of `size` bytes (without the check sequence) to `mac`, one each `delay`, until
+/// [`stop_generator`].
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn generate(from: &mut Guest, mac: &str, ip: &str, size: u32, delay: Duration) -> Result<()> {
+    let delay = delay.as_nanos();
+    from.sh(&format!(
+        "cd /proc/net/pktgen && echo 'rem_device_all' > kpktgend_0 && echo 'add_device eth0' > kpktgend_0 &&
+         for set in 'count 0' 'pkt_size {size}' 'delay {delay}' 'dst {ip}' 'dst_mac {mac}'; do
+           echo \"$set\" > eth0 || exit 1
+         done"
+    ))?;
+    from.sh("echo start > /proc/net/pktgen/pgctrl 2> /dev/null &").map(drop)
+}
+
+/// Stops it.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn stop_generator(from: &mut Guest) -> Result<()> {
+    from.sh("echo stop > /proc/net/pktgen/pgctrl").map(drop)
+}
+
+/// Unloads the e1000 driver and loads it with other `options`, and gives the interface its address again.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn reload(guest: &mut Guest, options: &str) -> Result<()> {
+    let load = format!("rmmod e1000 && insmod /lib/m/e1000 {options} && ip link set eth0 up");
+    let ip = guest.ip().to_owned();
+    guest.sh(&format!("{load} && ip addr add {ip}/24 dev eth0")).map(drop)
+}
+
+/// The address of an interface.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn mac(station: &mut dyn Station, interface: &str) -> Result<String> {
+    let said =
+        station.sh(&format!("/bin/ip -o link show {interface} | sed 's/.*ether //; s/ .*//'"))?;
+    Ok(said.trim().to_owned())
 }
 
 /// How often the guest's NIC has interrupted it, from `/proc/interrupts`.

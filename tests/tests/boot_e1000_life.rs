@@ -32,29 +32,16 @@ fn life(kind: E1000, times: &Times) -> Result<()> {
 fn survives(lan: &mut Trio, times: &Times) -> Result<()> {
     check::serve(&mut lan.virtio)?;
     check::reaches(&mut lan.host, VIRTIO)?;
-    flood(&mut lan.virtio)?;
+    nic::generate(&mut lan.virtio, &Boot::mac(1), GUEST, 60, Duration::from_micros(200))?;
     reload(lan, times.reload)?;
     reboot(lan, times.reboot)?;
     kill(lan, times.kill)?;
-    lan.virtio.sh("echo stop > /proc/net/pktgen/pgctrl")?;
+    nic::stop_generator(&mut lan.virtio)?;
     check::serve(&mut lan.e1000)?;
     check::ping_sizes(&mut lan.e1000, VIRTIO)?;
     check::fetch(&mut lan.e1000, VIRTIO)?;
     check::fetch(&mut lan.virtio, GUEST)?;
     lan.switch.alive()
-}
-
-/// The kernel's packet generator, 60 bytes every 200 us, until it is stopped.
-fn flood(from: &mut Guest) -> Result<()> {
-    let mac = Boot::mac(1);
-    let set = format!(
-        "echo 'add_device eth0' > kpktgend_0 &&
-         for set in 'count 0' 'pkt_size 60' 'delay 200000' 'dst {GUEST}' 'dst_mac {mac}'; do
-           echo \"$set\" > eth0 || exit 1
-         done"
-    );
-    from.sh(&format!("cd /proc/net/pktgen && {set}"))?;
-    from.sh("echo start > /proc/net/pktgen/pgctrl 2> /dev/null &").map(drop)
 }
 
 /// The driver goes and comes while frames arrive, and while the guest itself sends whenever it can.
@@ -64,8 +51,7 @@ fn reload(lan: &mut Trio, times: u32) -> Result<()> {
         .background("sh -c 'while :; do ping -q -i 0.005 -c 100 10.77.0.2; usleep 10000; done'")?;
     let since = Instant::now();
     for time in 1..=times {
-        let load = "rmmod e1000 && insmod /lib/m/e1000 && ip link set eth0 up";
-        guest.sh(&format!("{load} && ip addr add {GUEST}/24 dev eth0"))?;
+        nic::reload(guest, "")?;
         // Mostly it goes again at once, at whatever the chip is about then.
         if time % 5 == 0 || time == times {
             check::reaches(guest, VIRTIO)?;
