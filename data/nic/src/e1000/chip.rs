@@ -174,7 +174,7 @@ impl E1000 {
             self.post(after.causes);
         }
         if after.repeat && self.irq.level() {
-            self.host.raise();
+            self.raise();
         }
         if after.ring_tx {
             self.ring_tx();
@@ -188,14 +188,15 @@ impl E1000 {
     pub(super) fn tell(&self, edge: Edge) {
         match edge {
             Edge::None => {}
-            Edge::Rise => {
-                self.counters.output.notifications.add_shared(1);
-                if self.unmasked.load(Ordering::Acquire) {
-                    self.host.raise();
-                }
-            }
+            Edge::Rise if self.unmasked.load(Ordering::Acquire) => self.raise(),
+            Edge::Rise => {}
             Edge::Fall => self.host.lower(),
         }
+    }
+
+    fn raise(&self) {
+        self.counters.output.notifications.add_shared(1);
+        self.host.raise();
     }
 
     /// The transmit side has something to look at: wakes its worker, if that sleeps.

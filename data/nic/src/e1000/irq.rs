@@ -40,11 +40,8 @@ pub mod cause {
     pub const RXT0: u32 = 1 << 7;
     /// MDIO Access Complete.
     pub const MDAC: u32 = 1 << 9;
-    /// Transmit Descriptor Low Threshold hit.
-    pub const TXD_LOW: u32 = 1 << 15;
-    /// Small Receive Packet Detected.
-    pub const SRPD: u32 = 1 << 16;
-    /// Bits that can be latched. Table 13-63 calls 5 and 8 reserved, but the real chip latches them when ICS says so:
+    /// Bits that can be latched. The chip itself never posts RXSEQ, RXCFG, GPI, TXD_LOW (TXDCTL.LWTHRESH) and SRPD (RSRPD):
+    /// no driver that we know enables them. Table 13-63 calls 5 and 8 reserved, but the real chip latches them when ICS says so:
     /// the driver's interrupt test sets each of the lowest ten.
     pub const ALL: u32 = 0x0001_ffff;
     /// Moderated by TIDV and TADV.

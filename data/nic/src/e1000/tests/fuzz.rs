@@ -27,7 +27,7 @@ use crate::e1000::regs::*;
 use crate::e1000::{Config, E1000, Host};
 
 /// Where the receive ring is.
-pub const RX_RING: u64 = 0x1000;
+pub const RX_RING: u32 = 0x1000;
 const MEMORY: u64 = 0x1_0000;
 /// Bytes before, between and after the two regions of the guest's memory, which the guest does not have.
 const GUARD: u64 = 0x1000;
@@ -205,7 +205,7 @@ impl Run<'_> {
     fn set_up(&mut self, config: u8) {
         self.chip.write_config(4, &[7, 0]);
         self.write(CTRL, bit::CTRL_SLU | 1 << 30);
-        for (base, at) in [(TDBAL, 0), (RDBAL, RX_RING as u32)] {
+        for (base, at) in [(TDBAL, 0), (RDBAL, RX_RING)] {
             self.write(base, at);
             self.write(base + 8, 32 * 16);
         }
