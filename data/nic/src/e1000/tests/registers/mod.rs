@@ -2,6 +2,7 @@
 
 mod conformance;
 mod eeprom;
+mod effects;
 mod interrupts;
 mod pci;
 mod phy;
