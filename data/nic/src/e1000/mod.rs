@@ -16,6 +16,15 @@
 //!
 //! The ring registers (BAR0 pages 0x2000 and 0x3000) lie in a [`Window`] that the guest may have mapped. They are
 //! hostile memory whether or not it has: each pass reads each of them once and checks it.
+//!
+//! # Where it differs from the real chip
+//!
+//! - Moderation holds interrupts off after one was delivered, instead of delaying the first (see `irq.rs`).
+//! - Autonegotiation, PHY and EEPROM operations take no time. The other end of the wire does 1000BASE-T without PAUSE.
+//! - A register that the guest has mapped keeps bits that the chip would read as 0; they count for nothing.
+//! - Registers that the manual leaves undefined after reset have the values that drivers write: VET 8100h, TIPG for copper.
+//! - The packet buffer memory reads as 0. RXSEQ, RXCFG, GPI, TXD_LOW and SRPD are posted by ICS only. Nothing wakes the
+//!   guest: WUS stays 0. There is no flash, and no PCI-X capability.
 
 mod access;
 pub mod bell;
