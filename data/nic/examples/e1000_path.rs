@@ -1,4 +1,4 @@
-//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND] [FRAMES]`.
+//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
@@ -15,7 +15,6 @@ use vmlan_nic::e1000::{Config, E1000, Host};
 use vmlan_ram::{Map, Mapping, Region, Window};
 
 const SIZE: u32 = 256;
-const BURST: u32 = 32;
 const STRIDE: u64 = 2048 + 64;
 
 /// In the window of ring registers.
@@ -94,13 +93,13 @@ impl Ring {
     }
 
     /// Sends a burst if there is room.
-    fn send(&mut self, frame: &[u8], sums: bool) {
-        let need = if sums { 2 * BURST } else { BURST };
+    fn send(&mut self, frame: &[u8], sums: bool, burst: u32) {
+        let need = if sums { 2 * burst } else { burst };
         if self.busy() + need >= SIZE {
             return;
         }
         let len = frame.len() as u64;
-        for _ in 0..BURST {
+        for _ in 0..burst {
             if sums {
                 self.put(14 | 24 << 8 | 33 << 16 | 34 << 32 | 50 << 40, 0x23 << 24);
             }
@@ -235,7 +234,8 @@ fn main() {
     let number = |n: usize, or: usize| args.get(n).map_or(or, |s| s.parse().expect("a number"));
     let (cross, bytes) = (args.get(1).is_some_and(|m| m == "cross"), number(2, 60));
     let (rounds, sums) = (number(3, 10), args.get(4).is_some_and(|k| k == "sum"));
-    let goal = number(5, 200_000);
+    let (goal, burst) = (number(5, 200_000), number(6, 32));
+    let burst = u32::try_from(burst).expect("a burst");
     let map = memory(0x40_0000);
     let len = SIZE * 16;
     let (tx, pages) = chip(
@@ -260,7 +260,7 @@ fn main() {
         let thread = std::thread::spawn(move || {
             pin(0);
             while !seen.load(Ordering::Relaxed) {
-                a.send(&frame, sums);
+                a.send(&frame, sums, burst);
                 b.reap();
             }
         });
@@ -269,7 +269,7 @@ fn main() {
         thread.join().expect("guest");
     } else {
         let mut turn = || {
-            a.send(&frame, sums);
+            a.send(&frame, sums, burst);
             b.reap();
         };
         times.extend((0..rounds).map(|_| round(goal, &tx, &rx, &mut batch, &mut turn)));

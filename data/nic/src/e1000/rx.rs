@@ -8,6 +8,7 @@
 //! - The FCS that is appended without RCTL.SECRC is zeros: no driver looks at it, and computing it would cost more
 //!   than everything else here.
 //! - Frames below 60 bytes are padded with zeros, as their sender's hardware would have done.
+//! - The packet checksum field (RXCSUM.PCSS) is 0: the drivers of this chip use the two below.
 //! - Checksums are reported (IPCS, TCPCS) for frames that somebody on this host vouches for; for all others IXSM
 //!   tells the guest to look itself.
 //! - RXDMT0 is raised when the free descriptors fall to the threshold, RXO when the switch had to drop frames.
@@ -130,13 +131,14 @@ impl Rx {
         } else {
             self.starved = None;
         }
-        Received { dealt, causes: self.publish(chip, look, at, frames > 0) }
+        Received { dealt, causes: self.publish(chip, look, at) }
     }
 
     /// Publishes the head; returns what is to be said about it.
-    fn publish(&mut self, chip: &E1000, look: Look, at: u32, any: bool) -> u32 {
-        let mut causes = if any { cause::RXT0 } else { 0 };
+    fn publish(&mut self, chip: &E1000, look: Look, at: u32) -> u32 {
+        let mut causes = 0;
         if at != look.head {
+            causes |= cause::RXT0;
             let threshold = look.size >> self.filter.threshold;
             let left = distance(at, look.tail, look.size);
             if left <= threshold && free(look) > threshold {

@@ -460,14 +460,18 @@ impl<'q> Pass<'q> {
                 return false;
             }
             let (addr, word) = self.ring.read(state.next);
-            if kind(word) == Kind::Context && !state.skipping {
+            let context = kind(word) == Kind::Context;
+            if state.skipping {
                 self.pass_over(state, 1);
-                let context = Context::from_words(addr, word);
+                // Bit 24 of a context descriptor is not EOP.
+                state.skipping = context || word & tx::EOP == 0;
+            } else if context {
+                self.pass_over(state, 1);
                 let segments = word & tx::TSE != 0;
-                *(if segments { &mut state.segmentation } else { &mut state.checksum }) = context;
-            } else if state.skipping || is_null(addr, word) {
+                let place = if segments { &mut state.segmentation } else { &mut state.checksum };
+                *place = Context::from_words(addr, word);
+            } else if is_null(addr, word) {
                 self.pass_over(state, 1);
-                state.skipping &= word & tx::EOP == 0 || kind(word) == Kind::Context;
             } else if !self.find_one(state, (addr, word), pieces) {
                 return false;
             }

@@ -77,21 +77,22 @@ pub fn scan<'q>(
     let before = pieces.len();
     let mut at = span.at;
     let (mut addr, mut word) = span.first;
-    let what = kind(word);
-    if matches!(what, Kind::Unknown | Kind::Context) {
-        found.bad = Some(Reason::BadDescriptor);
-    }
     // Pieces are bounded by their capacity, far below 2^16.
     let small = |n| u16::try_from(n).unwrap_or(0);
     found.first = small(before);
     found.want.first = word;
+    let what = kind(word);
+    if what == Kind::Unknown {
+        found.bad = Some(Reason::BadDescriptor);
+    }
     let mut n = 1;
     loop {
-        if kind(word) != what {
+        let this = kind(word);
+        if this != what || this == Kind::Context {
             found.bad = Some(Reason::BadDescriptor);
         }
         // Bit 24 of a context descriptor is not EOP.
-        if kind(word) != Kind::Context {
+        if this != Kind::Context {
             gather(ring, (addr, data_len(word)), before, pieces, found);
             if word & tx::EOP != 0 {
                 break;
@@ -123,6 +124,16 @@ fn gather<'q>(
     found: &mut Found,
 ) {
     if addr == 0 || found.bad.is_some() {
+        return;
+    }
+    if let Some(piece) = ring.map().slice(addr, len as usize)
+        && pieces.len() - before < MAX_PIECES
+    {
+        if len > 0 {
+            piece.prefetch();
+            pieces.push(piece);
+            found.len += len;
+        }
         return;
     }
     let mut done = 0;

@@ -45,7 +45,7 @@ fn row_01_legacy_descriptors_amid_segmentation() {
     let at = guest.fill(0, &unfinished(&packet, true));
     let context = Context::of(&packet, 1000).descriptor();
     let first = (at, 4000 | DATA | TSE | IFCS | TXSM);
-    let legacy = (at + 4000, packet.len() as u64 - 4000 | LAST);
+    let legacy = (at + 4000, (packet.len() as u64 - 4000) | LAST);
     refused(&mut guest, &[context, first, legacy], Reason::BadDescriptor);
     // And so much that the sum would not fit the chip's packet buffer.
     let mut long = vec![context];
