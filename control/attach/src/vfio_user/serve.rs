@@ -22,8 +22,9 @@ use crate::sys::{self, SharedPages, Wait};
 use crate::thread::{ACCEPT_PAUSE, PENALTY, PortThread};
 use crate::waker::Waker;
 
-/// How long to look for the next message before sleeping, where that has paid lately.
-const PATIENCE: Duration = Duration::from_micros(20);
+/// How long to look for the next message before sleeping, where that has paid lately: about what sleeping and waking up
+/// costs.
+const PATIENCE: Duration = Duration::from_micros(8);
 
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 64;
@@ -208,38 +209,38 @@ pub(crate) fn new_port() -> Result<(Arc<VfioUserPort>, std::fs::File), Error> {
     Ok((Arc::new(VfioUserPort::new(nic, wires, waker, None)), file))
 }
 
-/// Whether looking for the next message has paid lately: it is counted up when one came soon, and down when not.
-#[derive(Default)]
+/// Whether to look for the next message before sleeping. Looking is tried, and goes on for as long as it finds something;
+/// after each time that it did not, it is left for longer. Where the client waits for this very CPU it never finds
+/// anything, and would only keep the client from its answer.
+#[derive(Debug, Default)]
 struct Pace {
-    score: u8,
-    /// When the last replies were sent.
-    last: Option<Instant>,
+    /// Turns until the next try.
+    skip: u32,
+    /// Turns to leave after the next failure.
+    back_off: u32,
 }
 
 impl Pace {
-    const FULL: u8 = 16;
-    const PAYS: u8 = 8;
+    const MOST: u32 = 1023;
 
-    fn patience(&self) -> Duration {
-        if self.score >= Self::PAYS { PATIENCE } else { Duration::ZERO }
-    }
-
-    fn soon(&mut self) {
-        self.score = (self.score + 1).min(Self::FULL);
-    }
-
-    fn late(&mut self) {
-        self.score = self.score.saturating_sub(2);
-    }
-
-    /// A message has come at `now`, after a sleep. Waking up took time as well.
-    fn woken(&mut self, now: Instant) {
-        let since = self.last.map(|last| now.saturating_duration_since(last));
-        if since.is_some_and(|since| since < 4 * PATIENCE) {
-            self.soon();
-        } else {
-            self.late();
+    /// How long to look in this turn.
+    fn patience(&mut self) -> Duration {
+        match self.skip.checked_sub(1) {
+            None => PATIENCE,
+            Some(left) => {
+                self.skip = left;
+                Duration::ZERO
+            }
         }
+    }
+
+    fn hit(&mut self) {
+        self.back_off /= 2;
+    }
+
+    fn miss(&mut self) {
+        self.back_off = (self.back_off * 2 + 1).min(Self::MOST);
+        self.skip = self.back_off;
     }
 }
 
@@ -406,7 +407,7 @@ impl Server {
         if !self.served.as_ref().is_some_and(due) {
             return;
         }
-        self.pace.woken(now);
+        let patience = self.pace.patience();
         let mut last = now;
         let mut rounds = 0;
         while rounds < ROUNDS {
@@ -415,30 +416,33 @@ impl Server {
                 Ok(true) => {
                     rounds += 1;
                     if rounds > 1 {
-                        self.pace.soon();
+                        self.pace.hit();
+                    }
+                    if patience.is_zero() {
+                        break;
                     }
                     last = Instant::now();
                 }
-                Ok(false) if now.saturating_duration_since(last) < self.pace.patience() => {
+                Ok(false) if now.saturating_duration_since(last) < patience => {
                     std::hint::spin_loop();
                 }
                 Ok(false) => {
-                    if self.pace.patience() > Duration::ZERO {
-                        self.pace.late();
+                    if !patience.is_zero() {
+                        self.pace.miss();
                     }
                     break;
                 }
                 Err(error) => return self.lost(&error),
             }
         }
-        self.pace.last = Some(last);
     }
 
-    /// Serves what is there now. False: nothing was.
+    /// Serves what one read brings. False: nothing.
     fn serve(&mut self, now: Instant) -> Result<bool, StreamError> {
         let mut any = false;
         let mut hang_up = false;
-        while !hang_up {
+        let mut drained = false;
+        while !hang_up && !drained {
             let Some(Served { stream, session, replies }) = &mut self.served else { break };
             let Some(message) = stream.read(now)? else { break };
             any = true;
@@ -447,17 +451,17 @@ impl Server {
             if outcome.changed {
                 *self.shared.facts() = session.facts();
             }
-            let stop = self.waker.fd();
             if let Some(fd) = &outcome.fd {
                 let (earlier, with) = replies.bytes().split_at_checked(before).unwrap_or_default();
-                stream.write(earlier, None, stop)?;
-                stream.write(with, Some(fd.as_fd()), stop)?;
+                stream.write(earlier, None, self.waker.fd())?;
+                stream.write(with, Some(fd.as_fd()), self.waker.fd())?;
                 replies.clear();
-            } else if stream.is_drained() || replies.bytes().len() > GATHER || outcome.hang_up {
-                stream.write(replies.bytes(), None, stop)?;
+            } else if replies.bytes().len() > GATHER {
+                stream.write(replies.bytes(), None, self.waker.fd())?;
                 replies.clear();
             }
             hang_up = outcome.hang_up;
+            drained = stream.is_drained();
             if let Some(refusal) = &outcome.refusal {
                 self.complaints.say(now, &chain(refusal));
             }
