@@ -48,6 +48,13 @@ pub const ALL: &[Way] = &[
         guest: ",doorbell=mapped",
     },
     Way {
+        name: "mapped-4096",
+        note: "as mapped, rings of 4,096 descriptors instead of 256, and interrupts only while there is nothing to do",
+        kind: "vfio-user",
+        switch: ",model=e1000,doorbell=mapped",
+        guest: ",doorbell=mapped,size=4096,interrupts=idle",
+    },
+    Way {
         name: "virtio",
         note: "virtio-net over vhost-user, for comparison",
         kind: "vhost-user",
