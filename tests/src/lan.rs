@@ -1,4 +1,4 @@
-//! A switch inside the test process: the program's own workers and vhost-user ports, without command line and API.
+//! A switch inside the test process: the program's own workers and ports, without command line and API.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,16 +7,41 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vmlan::worker::Workers;
+use vmlan_attach::vfio_user::{self, Doorbell, VfioUser};
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
-use vmlan_frame::{Counters, Port};
+use vmlan_frame::{Counters, Device, Mac, Port};
 use vmlan_switch::{Options, PortId, Switch};
 
 /// How long a sender may wait for a full receiver, where no frame may be lost.
 pub const PATIENT: Duration = Duration::from_secs(10);
 
+/// Where a VM is plugged in.
+enum Door {
+    Virtio(VhostUser),
+    Intel(VfioUser),
+    /// Somebody else's.
+    Joined,
+}
+
+impl Door {
+    fn close(&mut self) {
+        match self {
+            Self::Virtio(door) => door.close(),
+            Self::Intel(door) => door.close(),
+            Self::Joined => {}
+        }
+    }
+}
+
+struct Entry {
+    id: PortId,
+    port: Arc<dyn Port>,
+    door: Door,
+}
+
 /// A switch with workers. Everything is taken down on drop: ports first, then workers.
 pub struct Lan {
-    ports: BTreeMap<String, (PortId, VhostUser)>,
+    ports: BTreeMap<String, Entry>,
     workers: Workers,
     dir: TempDir,
 }
@@ -36,9 +61,37 @@ impl Lan {
         let path = self.dir.path().join(format!("{name}.sock"));
         let config = Config { path: path.clone(), queues, ..Config::default() };
         let door = attach(config, self.workers.changed()).expect("port");
-        let id = self.join(name, door.port());
-        self.ports.insert(name.into(), (id, door));
+        self.enter(name, door.port(), Door::Virtio(door));
         path
+    }
+
+    /// Adds a vfio-user port with an e1000 and returns its socket; `change` may change what it is made with.
+    pub fn add_e1000(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut vfio_user::Config),
+    ) -> PathBuf {
+        let path = self.dir.path().join(format!("{name}.sock"));
+        let mut config = vfio_user::Config::new(path.clone(), Mac::new([2, 0, 0, 0, 0, 1]));
+        change(&mut config);
+        let door = vfio_user::attach(config, self.workers.changed()).expect("port");
+        self.enter(name, door.port(), Door::Intel(door));
+        path
+    }
+
+    /// Adds a vfio-user port with an e1000, its doorbells trapped or mapped.
+    pub fn add_intel(&mut self, name: &str, doorbell: Doorbell) -> PathBuf {
+        self.add_e1000(name, |config| config.doorbell = doorbell)
+    }
+
+    /// Adds a port that somebody else made, until [`Lan::remove`].
+    pub fn add_port(&mut self, name: &str, port: Arc<dyn Port>) {
+        self.enter(name, port, Door::Joined);
+    }
+
+    fn enter(&mut self, name: &str, port: Arc<dyn Port>, door: Door) {
+        let id = self.join(name, port.clone());
+        self.ports.insert(name.into(), Entry { id, port, door });
     }
 
     /// Adds a port that somebody else made and keeps.
@@ -51,11 +104,11 @@ impl Lan {
         self.workers.remove(id);
     }
 
-    /// Removes a port made by [`Lan::add`].
+    /// Removes a port made by [`Lan::add`] and its like.
     pub fn remove(&mut self, name: &str) {
-        let (id, mut door) = self.ports.remove(name).expect("a port of that name");
-        self.workers.remove(id);
-        door.close();
+        let mut entry = self.ports.remove(name).expect("a port of that name");
+        self.workers.remove(entry.id);
+        entry.door.close();
     }
 
     /// To be called when a port's doorbells change.
@@ -66,7 +119,13 @@ impl Lan {
 
     /// Looks at a port's counters.
     pub fn counters<T>(&self, name: &str, look: impl FnOnce(&Counters) -> T) -> T {
-        look(self.ports[name].1.port().counters())
+        look(self.ports[name].port.counters())
+    }
+
+    /// What an e1000 counts beside frames.
+    #[must_use]
+    pub fn device(&self, name: &str) -> Device {
+        self.ports[name].port.device().expect("an e1000")
     }
 
     /// Frames dropped at a port, for whatever reason.

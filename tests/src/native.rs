@@ -109,11 +109,7 @@ impl Expected {
         if self.padded && good.len() < 60 {
             good.resize(60, 0);
         }
-        assert!(
-            bytes == good,
-            "guest {id}: frame {n} of {from:x?} {}",
-            difference(bytes, &good)
-        );
+        assert!(bytes == good, "guest {id}: frame {n} of {from:x?} {}", difference(bytes, &good));
         *n += 1;
         true
     }
