@@ -1,4 +1,5 @@
-//! A process without descriptors left (fault F7). Alone in its file: the limit is the process's.
+//! A process without descriptors left (fault F7), and one with nothing to do. Alone in its file: what is looked at is the
+//! process's.
 
 mod common;
 mod vfio;
@@ -65,7 +66,10 @@ fn fault_f7_without_descriptors_nobody_spins_and_the_connected_go_on() {
     until("descriptors are back", || fds_of(&memory) == 1);
     f.assert_alive();
     free.assert_alive();
+    f.wait_free();
+    free.wait_free();
     mapped_without_a_file();
+    an_idle_connection_costs_nothing();
 }
 
 /// A mapped port makes a file for each client: it needs one for the socket and one for that.
@@ -76,4 +80,28 @@ fn mapped_without_a_file() {
     assert!(client.is_closed(), "no file for it");
     drop(limit);
     f.assert_alive();
+}
+
+/// Without a message, the port's thread sleeps: in a mapped port as well.
+fn an_idle_connection_costs_nothing() {
+    let f = Fixture::mapped();
+    let mut client = f.ready();
+    client.get(e1000::STATUS);
+    std::thread::sleep(Duration::from_millis(50));
+    let task = |name: &str| {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let named = |path: &std::path::Path| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name)
+        };
+        tasks.map(|t| t.path()).filter(|path| named(path)).collect::<Vec<_>>()
+    };
+    let switches = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path.join("status")).unwrap_or_default();
+        let words = text.split_whitespace().skip_while(|w| *w != "voluntary_ctxt_switches:");
+        words.clone().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let sum = || task("vfio-user").iter().map(|path| switches(path)).sum::<u64>();
+    let before = sum();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(before, sum(), "it sleeps");
 }

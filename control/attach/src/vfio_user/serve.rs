@@ -410,7 +410,7 @@ impl Server {
         let patience = self.pace.patience();
         let mut last = now;
         let mut rounds = 0;
-        while rounds < ROUNDS {
+        while rounds < ROUNDS && !self.port().wires().is_stuck() {
             let now = Instant::now();
             match self.serve(now) {
                 Ok(true) => {
