@@ -5,7 +5,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Station, Switch, check, nic, usage};
+use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Switch, check, nic, usage};
 
 const HOST: &str = "10.77.0.101";
 const SECONDS: u32 = 4;
