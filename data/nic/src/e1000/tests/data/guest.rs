@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmlan_frame::{Batch, Mac, Offload, Sink};
-use vmlan_ram::{Map, Mapping, Region};
+use vmlan_ram::{Map, Mapping, Region, Window};
 
 use crate::e1000::{Config, E1000, Host};
 
@@ -83,6 +83,8 @@ pub struct Guest {
     pub map: Arc<Map>,
     pub host: Arc<TestHost>,
     pub batch: Batch<'static>,
+    /// The ring registers, as a guest has them mapped.
+    pub pages: Window,
     pub tx_tail: u32,
 }
 
@@ -123,12 +125,14 @@ impl Sink for Take {
 impl Guest {
     /// Link up, both sides on, rings of [`SIZE`], receive buffers of 2 KiB posted.
     pub fn new() -> Self {
-        let pages = memory(0x2000).window(0, 0x2000, 4).unwrap();
+        let registers = memory(0x2000);
+        let pages = registers.window(0, 0x2000, 4).unwrap();
         let host = Arc::new(TestHost::default());
         let config = Config { mac: Mac::new(MAC), irq_rate_max: 0 };
         let chip = E1000::new(config, pages, host.clone());
         let map = memory(MEMORY);
-        let mut guest = Self { chip, map, host, batch: Batch::new(), tx_tail: 0 };
+        let pages = registers.window(0, 0x2000, 4).unwrap();
+        let mut guest = Self { chip, map, host, batch: Batch::new(), pages, tx_tail: 0 };
         drop(guest.chip.set_map(guest.map.clone()));
         guest.start();
         guest

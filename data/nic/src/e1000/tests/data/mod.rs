@@ -1,6 +1,7 @@
 //! The chip against a tiny guest.
 #![allow(clippy::cast_possible_truncation)]
 mod guest;
+mod mapped;
 mod property;
 mod rows;
 mod rx;

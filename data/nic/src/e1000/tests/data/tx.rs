@@ -389,6 +389,25 @@ fn a_cable_pulled_out_stops_the_ring() {
 }
 
 #[test]
+fn ide_delays_what_all_descriptors_asked_for() {
+    let mut guest = Guest::new();
+    // TIDV 100 us; IMS: TXDW.
+    guest.set(TD + 0x20, 100);
+    guest.set(0xd0, 1);
+    let at = guest.fill(0, &frame([2; 6], 60));
+    let raised = |guest: &Guest| guest.host.raised.load(std::sync::atomic::Ordering::Relaxed);
+    for want in [1, 1] {
+        guest.post(&[(at, 60 | LAST | IDE), (at, 60 | EOP | IFCS)]);
+        assert_eq!(guest.pull().len(), 2);
+        assert_eq!(raised(&guest), want, "the second waits for the first one's window");
+        guest.get(ICR);
+    }
+    guest.post(&[(at, 60 | LAST | IDE), (at, 60 | LAST)]);
+    assert_eq!(guest.pull().len(), 2);
+    assert_eq!(raised(&guest), 2, "one without IDE is enough");
+}
+
+#[test]
 fn idle_transmitter_is_rung() {
     let mut guest = Guest::new();
     assert!(!guest.chip.arm());
