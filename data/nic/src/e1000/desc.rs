@@ -74,6 +74,14 @@ fn low32(word: u64) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
+/// A descriptor's two quadwords.
+#[inline]
+pub fn split(desc: &[u8; SIZE]) -> (u64, u64) {
+    let both = u128::from_le_bytes(*desc);
+    let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+    (half(both), half(both >> 64))
+}
+
 /// The upper doubleword, which a write-back replaces.
 #[inline]
 pub fn upper(word: u64) -> u32 {

@@ -52,6 +52,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod tx_collect;
+mod tx_done;
 mod tx_frame;
 mod tx_scan;
 

@@ -32,7 +32,7 @@ fn stores_move_frames_as_writes_do() {
 fn reserved_bits_are_not_looked_at() {
     let mut guest = Guest::new();
     guest.pages.set_u32(at(TD), TX_RING as u32 | 0xf, Ordering::Release);
-    guest.pages.set_u32(at(TD + LEN), SIZE * 16 | 0xfff0_007f, Ordering::Release);
+    guest.pages.set_u32(at(TD + LEN), (SIZE * 16) | 0xfff0_007f, Ordering::Release);
     guest.pages.set_u32(at(TD + HEAD), 0xabcd_0000, Ordering::Release);
     let buffer = guest.fill(0, &frame([2; 6], 60));
     guest.tx_desc(0, buffer, 60 | LAST);
