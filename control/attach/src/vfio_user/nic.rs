@@ -52,6 +52,8 @@ pub trait Nic: Send + Sync {
     /// Writes registers.
     fn write(&self, space: Space, offset: u64, data: &[u8]);
     fn reset(&self);
+    /// A reset for another machine: nothing of what the last one wrote is left, in non-volatile memory neither.
+    fn renew(&self);
     /// Waits for both sides; the old map is no longer used.
     fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
     fn set_link(&self, up: bool);
@@ -105,6 +107,9 @@ impl Nic for E1000 {
 
     fn reset(&self) {
         E1000::reset(self);
+    }
+    fn renew(&self) {
+        E1000::renew(self);
     }
 
     fn set_map(&self, map: Arc<Map>) -> Arc<Map> {

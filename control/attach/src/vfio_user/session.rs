@@ -140,7 +140,7 @@ impl Session {
     /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0.
     #[must_use]
     pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>) -> Self {
-        port.nic().reset();
+        port.nic().renew();
         port.set_connected(true);
         Self {
             pages: pages.map(Arc::new),
@@ -448,6 +448,6 @@ impl Drop for Session {
         self.port.set_connected(false);
         self.port.wires().disconnect();
         drop(self.nic().set_map(Arc::default()));
-        self.nic().reset();
+        self.nic().renew();
     }
 }

@@ -22,6 +22,8 @@ use super::{Config, Host};
 
 /// An 82540EM.
 pub struct E1000 {
+    /// As the EEPROM left the factory.
+    pub(super) mac: vmlan_frame::Mac,
     pub(super) host: Arc<dyn Host>,
     pub(super) regs: Registers,
     pub(super) irq: Irq,
@@ -92,6 +94,7 @@ impl E1000 {
         let control =
             Control { pci: Pci::default(), eeprom: Eeprom::new(config.mac), phy: Phy::default() };
         let chip = Self {
+            mac: config.mac,
             host,
             regs: Registers::new(pages),
             irq: Irq::new(config.irq_rate_max),

@@ -24,6 +24,13 @@ impl E1000 {
         self.run(after);
     }
 
+    /// A new machine takes the place of the old: a reset, and the EEPROM as it left the factory. What the old guest wrote
+    /// there is not for the next one's eyes, and a wrong checksum would keep its driver away.
+    pub fn renew(&self) {
+        self.control().eeprom = super::eeprom::Eeprom::new(self.mac);
+        self.reset();
+    }
+
     /// All but configuration space.
     pub(super) fn reset_function(&self, control: &mut Control) -> After {
         control.phy.reset();

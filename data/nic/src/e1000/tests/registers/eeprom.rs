@@ -164,3 +164,19 @@ fn reset_loads_the_address() {
         assert_eq!(address(), expected);
     }
 }
+
+#[test]
+fn the_next_machine_finds_it_as_it_left_the_factory() {
+    let bench = Bench::new();
+    let wire = Wire(&bench);
+    wire.command(0b100, 0x30, None); // EWEN
+    wire.command(0b101, 0, Some(0xdead));
+    bench.chip.reset();
+    assert_eq!(wire.read(0), 0xdead);
+    bench.chip.renew();
+    let sum = (0..64).fold(0u16, |sum, at| sum.wrapping_add(eerd(&bench, at)));
+    assert_eq!(sum, 0xbaba);
+    assert_eq!(wire.read(0), u16::from_le_bytes([MAC[0], MAC[1]]));
+    wire.command(0b101, 0, Some(0xdead));
+    assert_ne!(wire.read(0), 0xdead, "writable without EWEN");
+}
