@@ -25,7 +25,7 @@ use super::irq::cause;
 use super::regs::Registers;
 use super::ring::{Look, RECEIVE, Ring, add, distance};
 use super::rx_place::Outcome;
-use super::stats::{Cast, SHORTEST, Sums};
+use super::stats::{SHORTEST, Sums};
 use super::{E1000, Trouble};
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
@@ -205,7 +205,7 @@ impl<'q> Pass<'q> {
                 }
             }
             dealt += 1;
-            self.sums.add(Cast::of(destination), len);
+            self.sums.add(destination, len);
         }
         self.copy(batch, list, &mut targets);
         dealt

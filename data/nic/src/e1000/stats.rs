@@ -41,26 +41,6 @@ pub struct Side {
     pub failed: Counter,
 }
 
-/// Who a frame is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cast {
-    #[default]
-    Unicast,
-    Multicast,
-    Broadcast,
-}
-
-impl Cast {
-    #[inline]
-    pub fn of(destination: Mac) -> Self {
-        match destination {
-            mac if !mac.is_group() => Self::Unicast,
-            Mac::BROADCAST => Self::Broadcast,
-            _ => Self::Multicast,
-        }
-    }
-}
-
 /// The sums of one batch. Frames alike that follow each other are counted together.
 #[derive(Debug, Default)]
 pub struct Sums {
@@ -75,7 +55,7 @@ pub struct Sums {
     other_bytes: u64,
     /// Frames like the last one that are not added yet.
     same: u64,
-    cast: Cast,
+    destination: Mac,
     len: usize,
 }
 
@@ -88,18 +68,18 @@ fn wire(len: usize) -> usize {
 impl Sums {
     /// Counts a frame of `len` bytes.
     #[inline]
-    pub fn add(&mut self, cast: Cast, len: usize) {
-        if len != self.len || cast != self.cast {
+    pub fn add(&mut self, destination: Mac, len: usize) {
+        if len != self.len || destination != self.destination {
             self.settle();
-            (self.len, self.cast) = (len, cast);
+            (self.len, self.destination) = (len, destination);
         }
         self.same += 1;
     }
 
     /// Counts `n` such frames.
-    pub fn add_many(&mut self, cast: Cast, len: usize, n: u64) {
+    pub fn add_many(&mut self, destination: Mac, len: usize, n: u64) {
         self.settle();
-        (self.same, self.len, self.cast) = (n, len, cast);
+        (self.same, self.len, self.destination) = (n, len, destination);
     }
 
     /// Counts a frame that is not meant for this station.
@@ -123,10 +103,10 @@ impl Sums {
         if let Some(count) = self.sizes.get_mut(class(bytes)) {
             *count += n;
         }
-        match self.cast {
-            Cast::Unicast => {}
-            Cast::Multicast => self.multicast += n,
-            Cast::Broadcast => self.broadcast += n,
+        match self.destination {
+            mac if !mac.is_group() => {}
+            Mac::BROADCAST => self.broadcast += n,
+            _ => self.multicast += n,
         }
     }
 }
@@ -327,8 +307,8 @@ mod tests {
         let (stats, counters) = (Stats::default(), Counters::default());
         let sums = || {
             let mut sums = Sums::default();
-            sums.add_many(Cast::Unicast, 1514, 3_000_000);
-            sums.add(Cast::Broadcast, 42);
+            sums.add_many(Mac::default(), 1514, 3_000_000);
+            sums.add(Mac::BROADCAST, 42);
             sums
         };
         stats.rx.count(sums());

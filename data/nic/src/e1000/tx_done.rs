@@ -7,7 +7,7 @@ use super::desc::{SIZE, split, tx, upper};
 use super::irq::cause;
 use super::regs::Registers;
 use super::ring::{Look, Ring, add, distance};
-use super::stats::{Cast, Sums};
+use super::stats::Sums;
 use super::tx::State;
 
 /// Descriptors that are read together.
@@ -73,7 +73,7 @@ pub fn count(chip: &E1000, batch: &Batch<'_>) -> usize {
         (frames, bytes) = count_mixed(chip, batch, &mut sums);
     } else {
         for i in 0..batch.len() {
-            sums.add(Cast::of(batch.macs(i).0), batch.frame_len(i));
+            sums.add(batch.macs(i).0, batch.frame_len(i));
         }
     }
     chip.counters.input.count(frames, bytes);
@@ -89,18 +89,18 @@ fn count_mixed(chip: &E1000, batch: &Batch<'_>, sums: &mut Sums) -> (usize, u64)
         let Some(frame) = batch.frame(i) else { break };
         frames += 1;
         bytes += frame.len as u64;
-        let cast = Cast::of(batch.macs(i).0);
+        let destination = batch.macs(i).0;
         if frame.offload.gso == Gso::None {
-            sums.add(cast, frame.len);
+            sums.add(destination, frame.len);
             continue;
         }
         // The wire sees the segments (13.7: GPTC, TSCTC).
         let size = usize::from(frame.offload.gso_size).max(1);
         let headers = usize::from(frame.offload.hdr_len);
         let payload = frame.len.saturating_sub(headers);
-        sums.add_many(cast, headers + size, (payload / size) as u64);
+        sums.add_many(destination, headers + size, (payload / size) as u64);
         if !payload.is_multiple_of(size) {
-            sums.add(cast, headers + payload % size);
+            sums.add(destination, headers + payload % size);
         }
         chip.stats.tx.special.add(1);
     }
