@@ -211,15 +211,7 @@ mod vfio {
 
     /// Runs one input. Panics if the state machine breaks a promise.
     pub fn vfio_user(data: &[u8]) {
-        let ram = File::from(sys::sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
-        let fds = [
-            ram.as_fd().try_clone_to_owned().expect("a descriptor"),
-            sys::eventfd().expect("an eventfd"),
-            File::open("/dev/null").expect("/dev/null").into(),
-        ];
-        let (port, pages) = new_port().expect("a port");
-        let (batch, replies) = (Batch::new(), Replies::default());
-        let mut world = World { port, session: None, pages, ram, fds, batch, replies };
+        let mut world = World::new();
         let mut input = Input(data);
         while let [step] = *input.take(1) {
             world.step(step, &mut input);
@@ -228,7 +220,41 @@ mod vfio {
         assert!(!world.port.is_up() && !world.port.is_connected(), "left behind");
     }
 
+    /// The honest set-up is one: the port is up, and a frame comes out of it.
+    #[test]
+    fn an_honest_set_up_brings_the_port_up_and_a_frame_out() {
+        let mut world = World::new();
+        let descriptor = [0, 0x30, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0x0b, 0, 0, 0, 0];
+        world.ram.write_all_at(&descriptor, 0x1000).expect("inside the memory");
+        for n in 0..16u64 {
+            let buffer = (0x4000 + n * 0x800).to_le_bytes();
+            world.ram.write_all_at(&buffer, 0x2000 + n * 16).expect("inside the memory");
+        }
+        world.set_up(31);
+        assert!(world.port.is_up());
+        struct All;
+        impl Sink for All {
+            fn deliver(&mut self, _: &mut Batch<'_>) {}
+        }
+        while world.port.pull(&mut world.batch, 32, &mut All) > 0 {}
+        push(&*world.port, 3);
+        let (input, output) = world.port.counters().snapshot();
+        assert!(input.frames > 0 && output.frames > 0, "{input:?} {output:?}");
+    }
+
     impl World {
+        fn new() -> Self {
+            let ram = File::from(sys::sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
+            let fds = [
+                ram.as_fd().try_clone_to_owned().expect("a descriptor"),
+                sys::eventfd().expect("an eventfd"),
+                File::open("/dev/null").expect("/dev/null").into(),
+            ];
+            let (port, pages) = new_port().expect("a port");
+            let (batch, replies) = (Batch::new(), Replies::default());
+            World { port, session: None, pages, ram, fds, batch, replies }
+        }
+
         fn step(&mut self, step: u8, input: &mut Input<'_>) {
             match step {
                 0..=0x1f => {
@@ -314,7 +340,7 @@ mod vfio {
                 (0x2808, 256),
                 (0x2818, 15),
                 (0x400, 0x10_000a),
-                (0x100, 0x8006),
+                (0x100, 0x801a),
                 (0xd0, 0xffff_ffff),
                 (0x3818, 15),
             ];

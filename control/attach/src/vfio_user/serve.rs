@@ -27,7 +27,7 @@ use crate::waker::Waker;
 const PATIENCE: Duration = Duration::from_micros(8);
 
 /// Rounds of messages until the other things to wait for are looked at.
-const ROUNDS: u32 = 64;
+const ROUNDS: u32 = 16;
 
 /// Replies that are gathered before they are sent.
 const GATHER: usize = 16 << 10;
@@ -314,6 +314,7 @@ impl Server {
                 if due {
                     self.port().wires().take_timer();
                     self.port().nic().timer();
+                    self.tell();
                 }
                 if let (true, Some(served)) = (unmasked, &self.served) {
                     served.session.unmasked();
