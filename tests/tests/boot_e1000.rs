@@ -205,7 +205,7 @@ fn unsegmented(lan: &mut Trio) -> Result<()> {
 
 /// `vmlan port set` pulls the cable and plugs it in again.
 fn link(lan: &mut Trio) -> Result<()> {
-    for _ in 0..3 {
+    for _ in 0..2 {
         lan.switch.ask(&["port", "set", "e1", "link=down"])?;
         let down = nic::carrier(&mut lan.e1000, false)?;
         assert_eq!(nic::pings(&mut lan.host, GUEST, 3)?, 0, "frames pass without a link");
@@ -240,8 +240,7 @@ fn multicast(lan: &mut Trio) -> Result<()> {
         )
     };
     e1000.sh(&groups("add"))?;
-    for group in ["239.2.2.1", "239.2.2.14", "239.2.2.15", "239.2.2.16", "239.2.2.39", "239.2.2.40"]
-    {
+    for group in ["239.2.2.1", "239.2.2.16", "239.2.2.40"] {
         let heard = nic::grown(e1000, counter, || nic::pings(host, group, 5).map(drop))?;
         assert!(
             (5..12).contains(&heard),
