@@ -121,15 +121,14 @@ impl Rx {
                 break;
             }
         }
-        let Pass { at, mut sums, .. } = pass;
+        let Pass { at, budget, mut sums, .. } = pass;
         let (frames, bytes) = sums.frames();
         chip.counters.output.count(frames, bytes);
         chip.stats.rx.count(sums);
-        if dealt < list.len() {
+        self.starved = None;
+        if dealt < list.len() && budget > 0 {
             chip.stats.rx.special.add(1);
             self.starved = Some(look.tail);
-        } else {
-            self.starved = None;
         }
         Received { dealt, causes: self.publish(chip, look, at) }
     }

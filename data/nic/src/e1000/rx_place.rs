@@ -145,11 +145,12 @@ impl<'q> Pass<'q> {
         Some(good)
     }
 
-    fn gather_one(&self, addr: u64, len: usize, parts: &mut Parts<'q>) -> Option<()> {
+    fn gather_one(&mut self, addr: u64, len: usize, parts: &mut Parts<'q>) -> Option<()> {
         // A null buffer amid a frame takes its share and loses it; so the frame is lost.
         let mut gpa = Some(addr).filter(|addr| *addr != 0);
         let mut done = 0;
         while done < len {
+            self.budget = self.budget.saturating_sub(1);
             let run = self.ring.map().first_run_mut(gpa?, len - done)?;
             done += run.len();
             parts.push(run)?;

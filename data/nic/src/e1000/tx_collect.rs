@@ -195,7 +195,9 @@ impl<'q> Pass<'q> {
         true
     }
 
+    /// What the frame costs beside its descriptors, whether or not it is dropped.
     fn charge(&mut self, found: &Found) {
+        self.budget = self.budget.saturating_sub(found.crossed.into());
         let size = if found.want.segments() { found.want.context.mss } else { 0 };
         self.work = self.work.saturating_sub(work(found.len as usize, size));
     }
@@ -231,11 +233,11 @@ impl<'q> Pass<'q> {
             // A ring can hold no more than this of it.
             Scan::Open if posted + 1 < self.look.size => {
                 state.stalled = Some(self.look.tail);
-                self.budget = self.budget.saturating_sub(posted as usize);
                 false
             }
             Scan::Open | Scan::Endless => {
                 state.skipping = true;
+                self.charge(&found);
                 self.drop(Reason::TooLong);
                 true
             }

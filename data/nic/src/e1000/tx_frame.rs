@@ -99,7 +99,8 @@ fn add_changed<'q>(
         frame.insert_tag(vet, special(found.want.last));
     }
     let offload = frame.finish(&found.want)?;
-    if setup.pad {
+    // Segments are padded by whoever cuts them: padding here would be payload of the last.
+    if setup.pad && offload.gso == Gso::None {
         frame.pad();
     }
     let Frame { head, used, body, rest, .. } = frame;
@@ -280,6 +281,8 @@ impl<'p, 'q> Frame<'p, 'q> {
             offload.gso = kind_of(&h);
             let flags = self.head.get(h.l4 + 13).copied().unwrap_or_default();
             offload.ecn = h.protocol == TCP && flags & CWR != 0;
+        } else if self.len > MAX_FRAME {
+            return Err(Reason::TooLong);
         }
         offload.check(self.bytes(), self.len)
     }

@@ -1,10 +1,11 @@
 //! Transmit, first half: which descriptors make a frame, and where its bytes lie (SDM 3.3.1 to 3.3.3, 3.3.7).
 
-use vmlan_frame::Reason;
+use vmlan_frame::{MAX_GSO, Reason};
 use vmlan_ram::Slice;
 
 use super::desc::{Context, Kind, data_len, kind, tx};
 use super::ring::{Ring, add};
+use super::stats::FCS;
 
 /// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames of more are skipped
 /// to their end and dropped.
@@ -40,6 +41,8 @@ pub struct Found {
     pub len: u32,
     pub want: Want,
     pub bad: Option<Reason>,
+    /// Regions of memory that were looked up because a buffer crosses them.
+    pub crossed: u16,
 }
 
 /// How reading a frame's descriptors ended.
@@ -136,8 +139,14 @@ fn gather<'q>(
         }
         return;
     }
+    // Longer than any frame: not worth the walk.
+    if (found.len + len) as usize > MAX_GSO + FCS {
+        found.bad = Some(Reason::TooLong);
+        return;
+    }
     let mut done = 0;
     while done < len {
+        found.crossed += 1;
         let gpa = addr.checked_add(done.into());
         let run = gpa.and_then(|gpa| ring.map().first_run(gpa, (len - done) as usize));
         let Some(run) = run else {

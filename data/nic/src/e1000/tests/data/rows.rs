@@ -1,5 +1,7 @@
 //! `reliability.md` 1.1 to 1.3: what broke the emulated NICs of others, as far as this chip can be asked for it.
 
+use std::os::fd::AsFd;
+
 use vmlan_frame::{Offload, Reason};
 
 use super::guest::*;
@@ -317,6 +319,74 @@ fn row_16_27_30_impossible_header_and_payload_lengths() {
     segment(|c| c.tucmd ^= 1, 0, Reason::BadHeader);
     segment(|c| c.tucmd ^= 2, 0, Reason::BadHeader);
     segment(|c| c.mss = 1, 0, Reason::BadOffload);
+}
+
+/// What fits one segment is lent as an ordinary frame, and must not be longer than one.
+#[test]
+fn row_16_a_segment_longer_than_any_frame() {
+    let mut guest = Guest::new();
+    for (payload, reason) in
+        [(9000, None), (9300, Some(Reason::TooLong)), (60_000, Some(Reason::TooLong))]
+    {
+        let packet = tcp(false, payload);
+        let at = guest.fill(0, &unfinished(&packet, true));
+        let context = Context::of(&packet, 0xffff).descriptor();
+        let data = (at, packet.len() as u64 | DATA | TSE | LAST | IXSM | TXSM);
+        match reason {
+            Some(reason) => refused(&mut guest, &[context, data], reason),
+            None => {
+                guest.post(&[context, data]);
+                assert_eq!(guest.pull()[0].bytes.len(), packet.len());
+            }
+        }
+    }
+}
+
+/// Padding would be payload of the last segment.
+#[test]
+fn row_16_short_segmentation_is_not_padded() {
+    let mut guest = Guest::new();
+    let packet = udp(false, 2);
+    let at = guest.fill(0, &unfinished(&packet, true));
+    let data = (at, packet.len() as u64 | DATA | TSE | LAST | IXSM | TXSM);
+    guest.post(&[Context::of(&packet, 1).descriptor(), data]);
+    let lent = guest.pull().remove(0);
+    assert_eq!(lent.bytes.len(), 44);
+    assert_eq!(lent.offload.check(&lent.bytes, 44), Ok(lent.offload));
+}
+
+/// Buffers that cross regions cost a look-up for each, whether or not the frame is good.
+#[test]
+fn row_17_buffers_over_many_regions() {
+    let map = memory(MEMORY);
+    let mapping = |len| {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(len).unwrap();
+        std::sync::Arc::new(vmlan_ram::Mapping::new(file.as_fd(), 0, len).unwrap())
+    };
+    let shared = mapping(4096);
+    let mut regions = map.regions().to_vec();
+    for i in 0..60 {
+        let at = 0x1000_0000 + 4096 * i;
+        regions.push(vmlan_ram::Region::new(at, 4096, at, 0, shared.clone()).unwrap());
+    }
+    let map = std::sync::Arc::new(vmlan_ram::Map::new(regions, None).unwrap());
+    // The first ends outside; the second is longer than any frame.
+    for (page, len, runs) in [(44, 65_540, 17), (0, 0xf_ffff, 0)] {
+        let mut guest = Guest::new();
+        guest.map = map.clone();
+        drop(guest.chip.set_map(map.clone()));
+        let (ring, size) = (0x10_0000, 1024);
+        guest.ring(TD, ring, size);
+        for i in 0..u64::from(size) {
+            guest.write(ring + 16 * i, &(0x1000_0000u64 + 4096 * page).to_le_bytes());
+            guest.write(ring + 16 * i + 8, &(len | DATA | TSE | LAST | TXSM).to_le_bytes());
+        }
+        guest.set(TD + TAIL, size - 1);
+        assert!(guest.pull().is_empty());
+        let moved = guest.get(TD + HEAD);
+        assert!(moved > 0 && moved * (runs + 1) <= VISITS, "{moved} frames of {runs} runs");
+    }
 }
 
 #[test]
