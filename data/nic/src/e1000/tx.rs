@@ -108,6 +108,14 @@ impl State {
         self.stalled = None;
         self.flights.clear();
     }
+
+    /// True if more descriptors may be taken in: what is held must not let those behind it pile up, for they are all
+    /// written back in one pass.
+    #[inline]
+    pub fn has_room(&self, look: &Look) -> bool {
+        let taken = distance(look.head, self.next, look.size) as usize;
+        self.flights.is_empty() || self.flights.len() < BATCH && taken < BUDGET
+    }
 }
 
 impl Tx {
@@ -149,7 +157,7 @@ impl Tx {
     pub fn waiting(&mut self, regs: &Registers) -> bool {
         let Some(look) = self.look(regs) else { return false };
         let state = &self.state;
-        look.tail != state.next && state.stalled != Some(look.tail) && state.flights.len() < BATCH
+        look.tail != state.next && state.stalled != Some(look.tail) && state.has_room(&look)
     }
 
     /// Lends up to `limit` frames to `sink`, those that were held first, and writes back the descriptors of what is

@@ -57,7 +57,7 @@ impl<'q> Pass<'q> {
     #[inline]
     fn may_go_on(&self, state: &State, batch: &Batch<'q>, limit: usize) -> bool {
         state.lent.len() < limit
-            && state.flights.len() < BATCH
+            && state.has_room(&self.look)
             && self.work > 0
             && self.budget > 0
             && state.next != self.look.tail

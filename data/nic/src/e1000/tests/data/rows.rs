@@ -178,6 +178,31 @@ fn row_08_17_36_rings_without_progress_cost_a_bounded_pass() {
     }
 }
 
+/// Behind a frame that is held nothing piles up that would be written back in one pass.
+#[test]
+fn row_08_descriptors_behind_a_held_frame() {
+    let mut guest = Guest::new();
+    let (ring, size) = (0x10_0000, 65_528);
+    let context = Context::of(&tcp(false, 100), 0).descriptor();
+    for i in 0..u64::from(size) {
+        guest.write(ring + 16 * i, &context.0.to_le_bytes());
+        guest.write(ring + 16 * i + 8, &(context.1 | RS).to_le_bytes());
+    }
+    let at = guest.fill(0, &frame([2; 6], 60));
+    guest.write(ring, &at.to_le_bytes());
+    guest.write(ring + 8, &(60 | LAST).to_le_bytes());
+    guest.ring(TD, ring, size);
+    guest.set(TD + TAIL, size - 1);
+    for _ in 0..20 {
+        guest.pull_to(&mut Take { hold: vec![0], ..Take::default() });
+        assert_eq!(guest.get(TD + HEAD), 0);
+    }
+    assert!(!guest.chip.arm(), "it is the held frame that is waited for");
+    assert_eq!(guest.pull().len(), 1);
+    assert!(guest.get(TD + HEAD) <= 3 * VISITS, "{}", guest.get(TD + HEAD));
+    assert!(guest.chip.arm());
+}
+
 #[test]
 fn row_09_37_38_frames_in_registers() {
     let mut guest = Guest::new();
