@@ -128,6 +128,13 @@ impl Lan {
         self.ports[name].port.device().expect("an e1000")
     }
 
+    /// Frames dropped at a port, by reason.
+    #[must_use]
+    pub fn dropped(&self, name: &str) -> Vec<(String, u64)> {
+        let text = |(reason, n): (vmlan_frame::Reason, u64)| (format!("{reason:?}"), n);
+        self.counters(name, |c| c.drops().map(text).collect())
+    }
+
     /// Frames dropped at a port, for whatever reason.
     #[must_use]
     pub fn drops(&self, name: &str) -> u64 {

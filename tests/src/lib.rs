@@ -30,6 +30,7 @@ pub use proc::{Proc, out_of, vmlan_binary};
 pub use station::{Said, Station};
 pub use switch::Switch;
 pub mod attacker;
+pub mod counting;
 pub mod e1000;
 pub mod gso;
 pub mod lan;

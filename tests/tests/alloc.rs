@@ -1,46 +1,14 @@
 //! No allocation for a frame: the global allocator counts, for the whole process, and after the first round of each kind of
 //! traffic it must not be called again: not by the workers, not by the ports, and not by the drivers.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vmlan_driver::net::NetHeader;
+use vmlan_tests::counting::{Counting, assert_no_allocation};
 use vmlan_tests::gso::{self, KINDS};
 use vmlan_tests::lan::{Lan, PATIENT};
 use vmlan_tests::native::{Native, Progress, frame, mac};
-
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-/// Print the first allocation's backtrace when it happens while this is set.
-static ARMED: AtomicBool = AtomicBool::new(false);
-
-fn count() {
-    COUNT.fetch_add(1, Ordering::Relaxed);
-    if ARMED.load(Ordering::Relaxed) && ARMED.swap(false, Ordering::Relaxed) {
-        eprintln!("{}", std::backtrace::Backtrace::force_capture());
-    }
-}
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -63,17 +31,6 @@ fn rounds(a: &mut Native, b: &mut Native, frames: &[Frame], rounds: u64, expecte
         }
         assert_eq!(got, expected, "frames of round {round}");
     }
-}
-
-/// Runs `traffic` once to warm up, and then again: no allocation may happen.
-fn assert_no_allocation(what: &str, mut traffic: impl FnMut(u64)) {
-    traffic(3);
-    let before = COUNT.load(Ordering::SeqCst);
-    ARMED.store(std::env::var_os("ALLOC_TRACE").is_some(), Ordering::SeqCst);
-    traffic(40);
-    ARMED.store(false, Ordering::SeqCst);
-    let after = COUNT.load(Ordering::SeqCst);
-    assert_eq!(after - before, 0, "allocations while {what} (ALLOC_TRACE=1 shows where)");
 }
 
 fn plain(len: usize, count: u64) -> Vec<Frame> {

@@ -76,7 +76,9 @@ impl Offload {
 
     /// The context descriptor (SDM 3.3.6) for a frame of `len` bytes; `delay` is IDE or 0.
     pub(super) fn context(&self, len: usize, delay: u64) -> [u64; 2] {
-        let (ip_start, ip_end) = self.ip.unwrap_or_default();
+        // IPv6 has no checksum, but segmentation finds the field of its length by IPCSS (SDM 3.5.3).
+        let ethernet = if self.segmentation.is_some() { 14 } else { 0 };
+        let (ip_start, ip_end) = self.ip.unwrap_or((ethernet, 0));
         let ip_at = if self.ip.is_some() { ip_start + 10 } else { 0 };
         let (start, at) = self.checksum.unwrap_or_default();
         let low = u64::from(ip_start) | u64::from(ip_at) << 8 | u64::from(ip_end) << 16;

@@ -1,0 +1,116 @@
+//! No allocation for a frame on an e1000's path, nor for a register access: not by the workers, not by the ports' threads
+//! that serve the accesses. (The driver that plays the guest, with its VMM, may allocate for an access.)
+
+use vmlan_attach::vfio_user::Doorbell;
+use vmlan_driver::e1000::{Bus, Offload, Segmentation};
+use vmlan_driver::net::NetHeader;
+use vmlan_tests::counting::{Counting, assert_no_allocation, spare_this_thread};
+use vmlan_tests::e1000::Intel;
+use vmlan_tests::lan::{Lan, PATIENT};
+use vmlan_tests::native::{Native, Progress, frame, mac};
+use vmlan_tests::peer::Peer;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+type Frame = (Offload, Vec<u8>);
+
+/// `a` sends all of `frames`, `rounds` times, and `take` takes `expected` for each round.
+fn rounds(
+    a: &mut Intel<impl Bus>,
+    frames: &[Frame],
+    rounds: u64,
+    expected: u64,
+    mut take: impl FnMut() -> u64,
+) {
+    for round in 0..rounds {
+        let (mut next, mut got, mut progress) = (0, 0, Progress::default());
+        while got < expected {
+            let begin = next;
+            while frames.get(next).is_some_and(|(offload, bytes)| a.send(*offload, bytes)) {
+                next += 1;
+            }
+            a.flush();
+            a.receive(|_, _| {});
+            let now = take();
+            got += now;
+            progress.note(now + (next - begin) as u64, || format!("{got} of {expected}, {round}"));
+        }
+        assert_eq!(got, expected, "frames of round {round}");
+    }
+}
+
+fn plain(len: usize, count: u64) -> Vec<Frame> {
+    (0..count).map(|n| (Offload::default(), frame(mac(2, 0), mac(1, 0), n, len))).collect()
+}
+
+/// An IPv4 packet for segmentation, headers as a driver leaves them; its checksums nobody looks at here.
+fn large(payload: usize) -> Frame {
+    let mut bytes = frame(mac(2, 0), mac(1, 0), 1, 54 + payload);
+    bytes[16..18].fill(0);
+    bytes[23] = 6;
+    bytes[46] = 0x50;
+    let segmentation = Some(Segmentation { mss: 1440, header: 54 });
+    let (checksum, ip) = (Some((34, 50)), Some((14, 33)));
+    (Offload { checksum, ip, tcp: true, segmentation, vlan: None }, bytes)
+}
+
+/// One test for all, since the count is for the whole process.
+#[test]
+fn no_frame_costs_an_allocation() {
+    spare_this_thread();
+    let mut lan = Lan::new(2, PATIENT);
+    let trapped = [lan.add_intel("a", Doorbell::Trapped), lan.add_intel("b", Doorbell::Trapped)];
+    let mapped = [lan.add_intel("c", Doorbell::Mapped), lan.add_intel("d", Doorbell::Mapped)];
+    let virtio = lan.add("v", 1);
+    for ([at_a, at_b], keys) in [
+        (&mapped, ""),
+        (&mapped, ",batch,interrupts=idle,segment=100,size=1024"),
+        (&mapped, ",itr=400,rdtr=30,radv=60,tidv=30,tadv=60"),
+        (&trapped, ",writes=posted"),
+        (&trapped, ",irq=msi,batch,unmask=message"),
+    ] {
+        let mut a = Intel::connect(at_a, 1, keys);
+        let mut b = Intel::connect(at_b, 2, keys);
+        b.introduce();
+        for len in [60, 300, 1514] {
+            let frames = plain(len, 400);
+            assert_no_allocation(&format!("frames move{keys}"), |n| {
+                rounds(&mut a, &frames, n, 400, || b.receive(|_, _| {}));
+            });
+        }
+    }
+    segments(&mapped, &virtio);
+}
+
+fn segments(at: &[std::path::PathBuf; 2], virtio: &std::path::Path) {
+    let mut a = Intel::connect(&at[0], 1, ",tso,csum,batch");
+    let frames: Vec<_> = (0..10).map(|_| large(30_000)).collect();
+    let mut b = Intel::connect(&at[1], 2, ",csum");
+    b.introduce();
+    assert_no_allocation("segments are made for an e1000", |n| {
+        rounds(&mut a, &frames, n, 210, || b.receive(|_, _| {}));
+    });
+    drop(b);
+    let mut v = Native::connect(virtio, 2, ",guest_tso=on");
+    v.introduce();
+    a.receive(|_, _| {});
+    assert_no_allocation("an e1000's packets arrive whole", |n| {
+        rounds(&mut a, &frames, n, 10, || v.receive(|_, _| {}));
+    });
+    let back: Vec<_> = (0..100).map(|n| frame(mac(1, 0), mac(2, 0), n, 1000)).collect();
+    assert_no_allocation("a virtio guest sends to an e1000", |n| {
+        for _ in 0..n {
+            let (mut sent, mut got, mut progress) = (0, 0, Progress::default());
+            while got < 100 {
+                while sent < 100 && v.send(0, NetHeader::default(), &back[sent]) {
+                    sent += 1;
+                }
+                v.flush();
+                let now = a.receive(|_, _| {});
+                got += now;
+                progress.note(now, || format!("{got} of 100"));
+            }
+        }
+    });
+}
