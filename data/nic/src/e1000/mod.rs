@@ -14,7 +14,7 @@
 //! [`E1000`] locks inside: the transmit side, the receive side (a leaf while frames move), and the interrupt block, a
 //! leaf that is held for a few instructions. No lock is held when [`Host::raise`] or [`Host::doorbell`] is called.
 //!
-//! The ring registers (BAR0 pages 0x2000 and 0x3000) lie in a [`Window`] that the guest may have mapped. They are
+//! The ring registers (BAR0 pages 0x2000 and 0x3000) lie in a [`Window`](vmlan_ram::Window) that the guest may have mapped. They are
 //! hostile memory whether or not it has: each pass reads each of them once and checks it.
 //!
 //! # Where it differs from the real chip
