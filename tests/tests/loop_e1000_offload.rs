@@ -215,7 +215,7 @@ fn virtio_s_large_packets_reach_an_e1000_in_segments() {
     let mut lan = Lan::new(1, PATIENT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add_intel("b", Doorbell::Trapped));
     let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on");
-    for keys in [",csum,size=256", ",csum,size=512,buffer=256,segment=64,irq=msi,writes=posted"] {
+    for keys in [",csum,size=256", ",csum,size=1024,buffer=256,segment=64,irq=msi,writes=posted"] {
         let mut b = To::Intel(Intel::connect(&at_b, 2, keys));
         b.introduce();
         for (kind, size) in TCP.into_iter().zip([1448, 1001]) {

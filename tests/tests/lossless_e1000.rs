@@ -1,0 +1,176 @@
+//! Nothing is lost, doubled or reordered between two e1000, however often everybody falls asleep: millions of numbered
+//! frames through the program, with random pauses of sender and receiver. Nobody polls but the switch where doorbells are
+//! mapped: a wake-up that gets lost shows as a sleep that nothing ends.
+
+use std::time::{Duration, Instant};
+
+use vmlan_driver::e1000::Offload;
+use vmlan_driver::nic::{Interest, Wake};
+use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_tests::e1000::Intel;
+use vmlan_tests::native::{STALL, mac};
+use vmlan_tests::peer::Peer;
+use vmlan_tests::{Result, Switch};
+
+/// Pseudo-random numbers (xorshift64), the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// Frames until the next pause: often just a few, so that every length of a burst meets a sleeping peer.
+    fn stretch(&mut self) -> u64 {
+        if self.below(16) > 0 { 1 + self.below(300) } else { self.below(20_000) }
+    }
+
+    /// Longer than the switch spins (20 us), or just about that long, so that it is caught falling asleep.
+    fn pause(&mut self) {
+        let end = Instant::now() + Duration::from_micros(15 + self.below(120));
+        if self.below(2) == 0 {
+            std::thread::sleep(end - Instant::now());
+        }
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+const FRAME: usize = 60;
+const NUMBER: usize = 14;
+
+/// Sleeps on the interrupt. Longer than anybody pauses means that a wake-up was lost.
+fn sleep(guest: &mut Intel<VfioBus>, interest: Interest, who: &str, at: u64) {
+    match guest.wait(interest, STALL) {
+        Wake::Ready => {}
+        end => panic!("{who} at frame {at}: {end:?} instead of a wake-up"),
+    }
+}
+
+/// Returns how often it slept.
+fn send_all(guest: &mut Intel<VfioBus>, to: u8, end: &dyn Fn(u64) -> bool) -> (u64, u64) {
+    let (mut random, mut sleeps, mut n) = (Random(0x1234_5678), 0, 0);
+    let mut bytes = [0; FRAME];
+    bytes[..6].copy_from_slice(&mac(to, 0));
+    bytes[6..12].copy_from_slice(&mac(guest.id, 0));
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let mut next = random.stretch();
+    while !end(n) {
+        bytes[NUMBER..NUMBER + 8].copy_from_slice(&n.to_le_bytes());
+        bytes[NUMBER + 8..NUMBER + 16].copy_from_slice(&(!n).to_le_bytes());
+        if guest.send(Offload::default(), &bytes) {
+            n += 1;
+        } else {
+            guest.flush();
+            sleeps += 1;
+            sleep(guest, Interest { rx: false, tx: true }, "the sender", n);
+        }
+        if n >= next {
+            guest.flush();
+            random.pause();
+            next = n + random.stretch();
+        } else if n % 64 == 0 {
+            guest.flush();
+        }
+    }
+    guest.flush();
+    (n, sleeps)
+}
+
+/// Until as many frames came as `sent` says, once it says so. Returns how often it slept.
+fn receive_all(guest: &mut Intel<VfioBus>, sent: &dyn Fn() -> Option<u64>) -> (u64, u64) {
+    let (mut random, mut sleeps, mut n) = (Random(0x8765_4321), 0, 0);
+    let mut next = random.stretch();
+    let own = mac(guest.id, 0);
+    let mut last = Instant::now();
+    while sent().is_none_or(|all| n < all) {
+        let mut got = 0;
+        guest.receive(|_, bytes| {
+            if bytes[..6] != own {
+                return;
+            }
+            let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            let (number, check) = (word(NUMBER), word(NUMBER + 8));
+            assert_eq!((number, check, bytes.len()), (n, !n, FRAME), "frame {n} is the next");
+            (n, got) = (n + 1, got + 1);
+        });
+        if got > 0 {
+            last = Instant::now();
+        }
+        if n >= next {
+            random.pause();
+            next = n + random.stretch();
+        } else if got == 0 {
+            sleeps += 1;
+            // The sender may be done, and this one does not know yet.
+            let wake = guest.wait(Interest { rx: true, tx: false }, Duration::from_millis(200));
+            assert!(wake == Wake::Ready || last.elapsed() < STALL, "frame {n} does not come");
+            assert_eq!(guest.nic.interrupt_stats().missed, 0, "frame {n} came without interrupt");
+        }
+    }
+    (n, sleeps)
+}
+
+/// One run through a switch of its own, for `time`.
+fn run(name: &str, port: &str, keys: &str, workers: &str, time: Duration) -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: &str| dir.path().join(format!("{n}.sock"));
+    let mut words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned).to_vec();
+    words.extend(["a", "b"].map(|n| format!("{n}=vfio-user:{},{port}", path(n).display())));
+    let mut switch = Switch::start(dir.path(), None, &words)?;
+    let mut a = Intel::connect(&path("a"), 1, keys);
+    let mut b = Intel::connect(&path("b"), 2, keys);
+    b.introduce();
+    let (begin, all) = (Instant::now(), std::sync::OnceLock::new());
+    let (slept, (got, naps)) = std::thread::scope(|scope| {
+        let (a, all) = (&mut a, &all);
+        let sender = scope.spawn(move || {
+            let (n, sleeps) = send_all(a, 2, &|_| begin.elapsed() > time);
+            all.set(n).expect("once");
+            sleeps
+        });
+        let received = receive_all(&mut b, &|| all.get().copied());
+        (sender.join().expect("the sender"), received)
+    });
+    let count = *all.get().expect("the sender is done");
+    assert_eq!(got, count);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(b.receive(|_, _| {}), 0, "no frame comes twice");
+    a.assert_sound();
+    b.assert_sound();
+    let port = switch.port("b")?;
+    assert_eq!(port["drops"].as_object().map(serde_json::Map::len), Some(0), "{port}");
+    println!(
+        "{name}: {count} frames in {:.1?}, sender slept {slept} times, receiver {naps} times",
+        begin.elapsed()
+    );
+    // A run in which nobody slept has shown nothing.
+    // (A sender that waits for each doorbell never fills its ring.)
+    let fills = keys.contains("batch");
+    assert!(count > 20_000 && (slept > 10 || !fills) && naps > 100, "too few frames or sleeps");
+    switch.alive()
+}
+
+const SHORT: Duration = Duration::from_secs(4);
+
+#[test]
+fn mapped_doorbells_lose_nothing() -> Result<()> {
+    run("mapped", "doorbell=mapped", ",doorbell=mapped,batch", "1", SHORT)?;
+    run("mapped, plain", "doorbell=mapped", ",doorbell=mapped,size=64", "2", SHORT)
+}
+
+#[test]
+fn trapped_doorbells_lose_nothing() -> Result<()> {
+    run("waited", "doorbell=trapped", "", "1", SHORT)?;
+    run("posted", "doorbell=trapped", ",writes=posted,batch,irq=msi", "2", SHORT)
+}
+
+#[test]
+fn moderation_loses_nothing() -> Result<()> {
+    let keys = ",doorbell=mapped,batch,itr=400,rdtr=30,radv=60,tidv=30,tadv=60";
+    run("moderated", "doorbell=mapped,irq_rate_max=5000", keys, "1", SHORT)
+}
