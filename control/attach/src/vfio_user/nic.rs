@@ -59,6 +59,7 @@ pub trait Nic: Send + Sync {
     fn set_link(&self, up: bool);
     fn timer(&self);
     fn is_asserted(&self) -> bool;
+    fn reassert(&self);
     fn trouble(&self) -> Option<Trouble>;
 
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
@@ -126,6 +127,9 @@ impl Nic for E1000 {
 
     fn is_asserted(&self) -> bool {
         E1000::is_asserted(self)
+    }
+    fn reassert(&self) {
+        E1000::reassert(self);
     }
 
     fn trouble(&self) -> Option<Trouble> {

@@ -139,9 +139,7 @@ impl Wires {
     /// The chip may have asserted its pin between our look and its own at the mask: one of both sees the other.
     fn again(&self, nic: &dyn Nic) {
         full_fence();
-        if nic.is_asserted() {
-            self.raise();
-        }
+        nic.reassert();
     }
 
     /// Delivers an interrupt because the client asks for it: a test of its own wiring.

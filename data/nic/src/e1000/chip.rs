@@ -133,6 +133,13 @@ impl E1000 {
         old
     }
 
+    /// The VMM has unmasked INTA#: [`Host::raise`] again if it is still asserted, within the host's floor.
+    pub fn reassert(&self) {
+        if self.unmasked.load(Ordering::Acquire) && self.irq.repeat(&*self.host) {
+            self.raise();
+        }
+    }
+
     /// The level of INTA#, as the VMM sees it: for those that unmask a level interrupt.
     #[must_use]
     pub fn is_asserted(&self) -> bool {
@@ -176,8 +183,8 @@ impl E1000 {
         if after.causes != 0 {
             self.post(after.causes);
         }
-        if after.repeat && self.irq.level() {
-            self.raise();
+        if after.repeat {
+            self.reassert();
         }
         if after.ring_tx {
             self.ring_tx();

@@ -4,6 +4,8 @@
 //! after silence is delivered at once, and opens windows in which later ones of its kind are held back:
 //!
 //! - all kinds but link changes: ITR (256 ns) and the host's own floor, whichever is longer;
+//! - link changes: nothing but the host's floor after another link change, which a guest can make as many of as it likes;
+//! - repeats of a level that still stands when the VMM unmasks it: the host's floor;
 //! - transmit completions whose descriptors all had IDE set: TIDV or TADV (1.024 us), the shorter that is set;
 //! - receptions (RXT0): RADV or RDTR (1.024 us), the shorter that is set, if RDTR is not 0. Overruns and low rings are
 //!   not receptions: the real chip reports them at once, and so do we, within ITR.
@@ -75,6 +77,9 @@ struct State {
     all_since: Option<u64>,
     transmit_since: Option<u64>,
     receive_since: Option<u64>,
+    link_since: Option<u64>,
+    /// A repeat is due when the timer fires.
+    repeat: bool,
     /// The timer is set for this time.
     timer: Option<u64>,
     /// A rise is being held back.
@@ -182,7 +187,33 @@ impl Irq {
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.timer = None;
+        if std::mem::take(&mut s.repeat) && s.level {
+            let again = self.repeat_now(&mut s, host);
+            return if again { Edge::Rise } else { Edge::None };
+        }
         self.settle(&mut s, delays, host)
+    }
+
+    /// The VMM has unmasked a level interrupt. True: it still stands, and is to be delivered again now. The host's floor
+    /// holds for repeats, too: a guest that never looks at ICR has one for each end of an interrupt.
+    pub fn repeat(&self, host: &dyn Host) -> bool {
+        let mut s = self.state();
+        s.level && self.repeat_now(&mut s, host)
+    }
+
+    fn repeat_now(&self, s: &mut State, host: &dyn Host) -> bool {
+        if self.floor > 0 {
+            let now = host.now();
+            let end = end_of(s.all_since, self.floor, now);
+            if end > now {
+                s.repeat = true;
+                s.wake_at(end, host);
+                return false;
+            }
+            s.all_since = Some(now);
+        }
+        s.delivered += 1;
+        true
     }
 
     /// A moderation register has changed: what was held back may be due now.
@@ -231,6 +262,7 @@ impl Irq {
     }
 
     fn fall(s: &mut State) -> Edge {
+        s.repeat = false;
         if std::mem::take(&mut s.level) { Edge::Fall } else { Edge::None }
     }
 
@@ -251,7 +283,7 @@ impl Irq {
         // Without moderation the clock is never asked.
         if delays != Delays::default() {
             let now = host.now();
-            if let Some(at) = s.held_until(pending, now, delays) {
+            if let Some(at) = s.held_until(pending, now, delays, self.floor) {
                 return Self::hold(s, at, host);
             }
             s.open(pending, now);
@@ -269,29 +301,22 @@ impl Irq {
             s.holding = true;
             s.held += 1;
         }
-        if s.timer.is_none_or(|set| at < set) {
-            s.timer = Some(at);
-            host.set_timer(at);
-        }
+        s.wake_at(at, host);
         Edge::None
     }
 }
 
 impl State {
     /// When the first of the `pending` causes may be delivered; `None`: now.
-    fn held_until(&self, pending: u32, now: u64, delays: Delays) -> Option<u64> {
-        // A window that opened in the future (a clock set back) would never end: it is closed.
-        let end = |since: Option<u64>, delay: u64| match since {
-            Some(since) if since <= now => since.saturating_add(delay),
-            _ => 0,
-        };
+    fn held_until(&self, pending: u32, now: u64, delays: Delays, floor: u64) -> Option<u64> {
+        let end = |since, delay| end_of(since, delay, now);
         let all = end(self.all_since, delays.all);
         let transmit = if self.prompt { 0 } else { end(self.transmit_since, delays.transmit) };
         let receive = end(self.receive_since, delays.receive);
         let kinds = [
             (cause::TRANSMIT, all.max(transmit)),
             (cause::RECEIVE, all.max(receive)),
-            (cause::LINK, 0),
+            (cause::LINK, end(self.link_since, floor)),
             (!(cause::TRANSMIT | cause::RECEIVE | cause::LINK), all),
         ];
         let ends = kinds.iter().filter(|(causes, _)| pending & causes != 0).map(|(_, end)| *end);
@@ -307,5 +332,23 @@ impl State {
         if pending & cause::RECEIVE != 0 {
             self.receive_since = Some(now);
         }
+        if pending & cause::LINK != 0 {
+            self.link_since = Some(now);
+        }
+    }
+
+    fn wake_at(&mut self, at: u64, host: &dyn Host) {
+        if self.timer.is_none_or(|set| at < set) {
+            self.timer = Some(at);
+            host.set_timer(at);
+        }
+    }
+}
+
+/// The end of a window. One that opened in the future (a clock set back) would never end: it is closed.
+fn end_of(since: Option<u64>, delay: u64, now: u64) -> u64 {
+    match since {
+        Some(since) if since <= now => since.saturating_add(delay),
+        _ => 0,
     }
 }

@@ -83,10 +83,10 @@ impl E1000 {
         Offloads::NONE
     }
 
-    /// Receive descriptors posted.
+    /// Frames that could be received now, roughly.
     #[must_use]
     pub fn room(&self) -> usize {
-        lock(&self.rx).room(&self.regs)
+        lock(&self.rx).room(self)
     }
 
     /// Asks to be told of the next write to TDT (see `Port::arm`). True if frames wait already.

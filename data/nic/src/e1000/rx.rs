@@ -31,6 +31,12 @@ use super::{E1000, Trouble};
 /// Frames for which buffers are found, and asked for, before the first is copied.
 const CHUNK: usize = 32;
 
+/// Longest frame that is usual where long ones are, with tag and FCS.
+const JUMBO: usize = 9022;
+
+/// Frames that nobody asks room for more than.
+const MANY: usize = 128;
+
 /// Descriptors one push visits, at most, whatever the guest posts.
 const BUDGET: usize = 4096;
 
@@ -85,9 +91,21 @@ impl Rx {
         self.ring.trouble()
     }
 
-    /// Descriptors posted.
-    pub fn room(&mut self, regs: &Registers) -> usize {
-        self.ring.look(regs).ok().map_or(0, |look| free(look) as usize)
+    /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
+    /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
+    pub fn room(&mut self, chip: &E1000) -> usize {
+        self.filter.update(chip.filter_version.load(Ordering::Acquire), &chip.regs);
+        let Ok(look) = self.ring.look(&chip.regs) else { return 0 };
+        let posted = free(look);
+        let each = self.filter.longest.min(JUMBO).div_ceil(self.filter.buffer);
+        let frames = posted as usize / each.max(1);
+        if frames >= MANY {
+            return frames;
+        }
+        // Whoever finds this too little waits for the tail to move.
+        self.starved = Some(look.tail);
+        let all = posted > 0 && posted >= look.size / 4 * 3;
+        if all { MANY } else { frames }
     }
 
     /// True if there is room, or, after a push that found too little, more of it.

@@ -242,6 +242,21 @@ fn without_room_frames_are_left_to_their_sender() {
 }
 
 #[test]
+fn room_is_counted_in_frames() {
+    let guest = Guest::new();
+    assert!(guest.chip.room() >= 128, "all is posted");
+    guest.set(RD + TAIL, 32);
+    assert_eq!(guest.chip.room(), 32);
+    guest.set(RCTL, ON | 3 << 16);
+    assert_eq!(guest.chip.room(), 5, "6 buffers of 256 bytes for 1522");
+    assert!(!guest.chip.want_room(), "whoever asked found it too little");
+    guest.set(RCTL, ON | LPE | 1 << 25 | 3 << 16);
+    assert_eq!(guest.chip.room(), 10, "3 buffers of 4 KiB for 9022");
+    guest.set(RD + TAIL, 33);
+    assert!(guest.chip.want_room());
+}
+
+#[test]
 fn overrun_and_minimum_threshold_are_said() {
     let guest = Guest::new();
     let small = frame(MAC, 60);

@@ -356,3 +356,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn repeats_of_a_standing_level_keep_to_the_hosts_floor() {
+    let bench = Bench::with_rate(1000);
+    bench.start();
+    bench.write(IMS, 0x1_ffff);
+    bench.write(ICS, RXT0);
+    // A guest that ends interrupts and never looks at ICR, for 10 ms.
+    for _ in 0..10_000 {
+        bench.chip.reassert();
+        bench.sleep(1000);
+    }
+    let raises = bench.host.raises();
+    assert!((10..=12).contains(&raises), "{raises} in 10 ms at 1,000/s");
+    // Without a floor each end is answered.
+    let free = Bench::with_rate(0);
+    free.start();
+    free.write(IMS, 0x1_ffff);
+    free.write(ICS, RXT0);
+    (0..5).for_each(|_| free.chip.reassert());
+    assert_eq!(free.host.raises(), 6);
+}
+
+#[test]
+fn a_repeat_that_waits_is_forgotten_when_the_cause_goes() {
+    let bench = Bench::with_rate(1000);
+    bench.start();
+    bench.write(IMS, 0x1_ffff);
+    bench.write(ICS, RXT0);
+    bench.chip.reassert();
+    assert_ne!(bench.read(ICR), 0);
+    bench.sleep(10_000_000);
+    assert_eq!(bench.host.raises(), 1);
+}
+
+#[test]
+fn a_flood_of_link_changes_keeps_to_the_floor_and_a_single_one_is_never_held() {
+    let bench = Bench::with_rate(1000);
+    bench.start();
+    bench.write(IMS, 0x1_ffff);
+    bench.write(ICS, RXT0);
+    bench.read(ICR);
+    bench.write(ICS, LSC);
+    assert!(bench.chip.is_asserted(), "held by another kind's window");
+    let before = bench.host.raises();
+    for _ in 0..10_000 {
+        bench.read(ICR);
+        bench.write(ICS, LSC);
+        bench.sleep(1000);
+    }
+    let raises = bench.host.raises() - before;
+    assert!((9..=11).contains(&raises), "{raises} in 10 ms at 1,000/s");
+}
