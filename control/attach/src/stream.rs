@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::sys::{self, Wait};
+use crate::waker::Waker;
 
 /// How long a started message may take to arrive, and a reply to be taken. Between messages a client may be
 /// silent for as long as it likes.
@@ -92,6 +93,9 @@ impl Error {
         }
     }
 }
+
+/// How long a write waits between two looks at the stop flag, while its descriptor has other news.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// One connection, read without ever waiting.
 #[derive(Debug)]
@@ -213,7 +217,7 @@ impl<F: Framing> Stream<F> {
     }
 
     /// Sends `bytes`, and `fd` with the first of them. Waits for a slow reader at most [`DEADLINE`], and no longer
-    /// than until `stop` becomes readable.
+    /// than until `waker` says stop.
     ///
     /// # Errors
     /// [`Error`]: the connection must be dropped.
@@ -221,7 +225,7 @@ impl<F: Framing> Stream<F> {
         &self,
         mut bytes: &[u8],
         mut fd: Option<BorrowedFd<'_>>,
-        stop: BorrowedFd<'_>,
+        waker: &Waker,
     ) -> Result<(), Error> {
         let mut end = None;
         while !bytes.is_empty() {
@@ -232,7 +236,7 @@ impl<F: Framing> Stream<F> {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
-                    self.wait_room(end, stop)?;
+                    self.wait_room(end, waker)?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
@@ -241,13 +245,19 @@ impl<F: Framing> Stream<F> {
         Ok(())
     }
 
-    fn wait_room(&self, end: Instant, stop: BorrowedFd<'_>) -> Result<(), Error> {
+    fn wait_room(&self, end: Instant, waker: &Waker) -> Result<(), Error> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::Stuck);
         }
-        let wait = [Some((stop, Wait::Read)), Some((self.sock.as_fd(), Wait::Write))];
-        let [stopping, _] = sys::poll(wait, Some(left))?;
-        if stopping { Err(Error::Stopping) } else { Ok(()) }
+        if waker.stops() {
+            return Err(Error::Stopping);
+        }
+        // Other news than "stop" is for later: it stays readable, and looking at it here would be a busy loop.
+        let news = sys::poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
+        let stop = (!news).then(|| (waker.fd(), Wait::Read));
+        let left = if news { left.min(SLICE) } else { left };
+        sys::poll([stop, Some((self.sock.as_fd(), Wait::Write))], Some(left))?;
+        Ok(())
     }
 }

@@ -40,6 +40,12 @@ impl Waker {
         self.wake();
     }
 
+    /// True if the thread is to end; takes nothing.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     /// Takes a wake-up; true if the thread is to end.
     #[must_use]
     pub fn is_stopped(&self) -> bool {

@@ -29,6 +29,12 @@ const PATIENCE: Duration = Duration::from_micros(8);
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 16;
 
+/// Messages served before everything else gets its turn: the timer, unmasking, the owner's wishes.
+const MESSAGES: usize = 256;
+
+/// Shortest time between two wake-ups of the workers: a guest brings its NIC up and down with one register write.
+const TELL: Duration = Duration::from_millis(1);
+
 /// Replies that are gathered before they are sent.
 const GATHER: usize = 16 << 10;
 
@@ -109,6 +115,9 @@ impl VfioUser {
             pages: mapped.then_some(pages),
             link: config.link,
             up: false,
+            told: Instant::now(),
+            untold: false,
+            backlog: false,
             pace: Pace::default(),
             shared: Arc::clone(&shared),
             waker: Arc::clone(&waker),
@@ -272,6 +281,12 @@ struct Server {
     link: bool,
     /// The port was up when workers were last told.
     up: bool,
+    /// When that was.
+    told: Instant,
+    /// They are to be told of a change, but not yet.
+    untold: bool,
+    /// Messages were left over when it was others' turn.
+    backlog: bool,
     pace: Pace,
     shared: Arc<Shared>,
     waker: Arc<Waker>,
@@ -322,7 +337,10 @@ impl Server {
                 if knocked {
                     self.open();
                 }
-                self.listen_to(said);
+                self.listen_to(said || self.backlog);
+                if self.untold {
+                    self.tell();
+                }
                 true
             }
             Err(e) => {
@@ -336,9 +354,13 @@ impl Server {
 
     /// `None`: nothing but events can matter.
     fn timeout(&self, now: Instant) -> Option<Duration> {
+        if self.backlog {
+            return Some(Duration::ZERO);
+        }
+        let tell = self.untold.then(|| (self.told + TELL).saturating_duration_since(now));
         let message = self.served.as_ref().and_then(|s| s.stream.time_left(now));
         let pause = self.pause.map(|until| until.saturating_duration_since(now));
-        message.into_iter().chain(pause).min()
+        message.into_iter().chain(pause).chain(tell).min()
     }
 
     /// A worker found trouble, the cable is to be moved, or it is time to go (false).
@@ -419,7 +441,7 @@ impl Server {
                     if rounds > 1 {
                         self.pace.hit();
                     }
-                    if patience.is_zero() {
+                    if patience.is_zero() || self.backlog {
                         break;
                     }
                     last = Instant::now();
@@ -438,9 +460,11 @@ impl Server {
         }
     }
 
-    /// Serves what one read brings. False: nothing.
+    /// Serves what one read brings, a bounded number of messages. False: nothing.
     fn serve(&mut self, now: Instant) -> Result<bool, StreamError> {
         let mut any = false;
+        let mut left = MESSAGES;
+        self.backlog = false;
         let mut hang_up = false;
         let mut drained = false;
         while !hang_up && !drained {
@@ -454,15 +478,17 @@ impl Server {
             }
             if let Some(fd) = &outcome.fd {
                 let (earlier, with) = replies.bytes().split_at_checked(before).unwrap_or_default();
-                stream.write(earlier, None, self.waker.fd())?;
-                stream.write(with, Some(fd.as_fd()), self.waker.fd())?;
+                stream.write(earlier, None, &self.waker)?;
+                stream.write(with, Some(fd.as_fd()), &self.waker)?;
                 replies.clear();
             } else if replies.bytes().len() > GATHER {
-                stream.write(replies.bytes(), None, self.waker.fd())?;
+                stream.write(replies.bytes(), None, &self.waker)?;
                 replies.clear();
             }
             hang_up = outcome.hang_up;
-            drained = stream.is_drained();
+            left = left.saturating_sub(1 + replies.bytes().len().saturating_sub(before) / 64);
+            drained = stream.is_drained() || left == 0;
+            self.backlog = left == 0 && !stream.is_drained();
             if let Some(refusal) = &outcome.refusal {
                 self.complaints.say(now, &chain(refusal));
             }
@@ -471,7 +497,7 @@ impl Server {
             }
         }
         if let Some(Served { stream, replies, .. }) = &mut self.served {
-            stream.write(replies.bytes(), None, self.waker.fd())?;
+            stream.write(replies.bytes(), None, &self.waker)?;
             replies.clear();
         }
         if any {
@@ -486,8 +512,13 @@ impl Server {
     /// Tells workers if the port has come up or gone down.
     fn tell(&mut self) {
         let up = self.port().is_up();
-        if up != self.up {
-            self.up = up;
+        self.untold = up != self.up;
+        if !self.untold {
+            return;
+        }
+        let now = Instant::now();
+        if now.saturating_duration_since(self.told) >= TELL {
+            (self.up, self.told, self.untold) = (up, now, false);
             self.say_welcome();
             (self.changed)();
         }
@@ -528,7 +559,7 @@ impl Server {
             return;
         }
         *self.shared.facts() = Facts::default();
-        self.up = false;
+        (self.up, self.untold, self.backlog) = (false, false, false);
         (self.changed)();
     }
 

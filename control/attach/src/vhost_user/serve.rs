@@ -270,7 +270,7 @@ impl Server {
         let Some((stream, _)) = &self.served else { return };
         let sent = outcome.reply.map_or(Ok(()), |reply| {
             let fd = reply.fd.as_ref().map(AsFd::as_fd);
-            stream.write(&reply.encode(number), fd, self.waker.fd())
+            stream.write(&reply.encode(number), fd, &self.waker)
         });
         if let Door::Connect(_, wait) = &mut self.door {
             *wait = RETRY.0;
