@@ -97,10 +97,24 @@ impl Hostile {
         Some(Self { bus, ram, random: Random(seed | 1) })
     }
 
-    fn store(&mut self, offset: u32) {
-        let value = value(&mut self.random);
+    /// By a store where that can be; by a message now and then where not, for that takes a thousand times as long.
+    fn store(&mut self, offset: u32, value: u32) {
         if let Some(word) = self.bus.mapped(offset) {
             word.store(value, Ordering::Relaxed);
+        } else if self.random.below(8) == 0 {
+            // A server that hung up is noticed elsewhere.
+            let _ = self.bus.write32(offset, value);
+        }
+    }
+
+    /// Good rings again, with what lies there as descriptors: the chip moves on to the next garbage.
+    fn mend(&mut self) {
+        let tail = self.random.below(64);
+        let (transmit, receive) = ([0, 0, 1024, 0, tail], [1024, 0, 1024, 0, tail]);
+        for (registers, values) in [(&RINGS[7..12], transmit), (&RINGS[..5], receive)] {
+            for (register, value) in registers.iter().zip(values) {
+                let _ = self.bus.write32(*register, value);
+            }
         }
     }
 
@@ -111,13 +125,21 @@ impl Hostile {
         for (register, value) in [(0, 0x40), (0x100, 0x801e), (0x400, 0xa)] {
             alive &= self.bus.write32(register, value).is_ok();
         }
-        for _ in 0..most {
+        for n in 0..most {
+            if n % 64 == 0 {
+                self.mend();
+            }
+            // Mostly tails, by which garbage is reached.
             let ring = RINGS[self.random.below(14) as usize];
-            self.store(ring);
-            let page = 0x2000 + 4 * self.random.below(0x800);
-            self.store(page);
+            let ring = if n % 64 < 48 { ring & 0x3000 | 0x818 } else { ring };
+            let any = value(&mut self.random);
+            self.store(ring, if n % 64 < 48 { any % 64 } else { any });
+            if n % 64 == 63 {
+                let page = 0x2000 + 4 * self.random.below(0x800);
+                self.store(page, any);
+            }
             let at = 8 * self.random.below(u32::try_from(self.ram.size() / 8).unwrap());
-            let at = if self.random.below(2) == 0 { at % 0x2000 } else { at };
+            let at = if self.random.below(4) > 0 { at % 0x800 } else { at };
             let word = quadword(&mut self.random).to_le_bytes();
             self.ram.write(at as usize, &word);
             if self.random.below(16) == 0 && alive {
