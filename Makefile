@@ -30,11 +30,6 @@ bench-e1000: ## e1000 guest to guest in each way of ringing, then a Linux guest 
 	target/release/e1000
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
-bench-guests: ## a Linux guest with its stock e1000 driver: QEMU's own NIC on a TAP beside ours
-	@scripts/setup.sh build test
-	$(CARGO) build --release -p vmlan
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan $(CARGO) test -p vmlan-tests --test measure_e1000 -- --ignored --nocapture
-
 soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan
