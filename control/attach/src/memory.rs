@@ -40,7 +40,7 @@ pub enum Error {
     Ram(#[from] vmlan_ram::Error),
     /// Pages of such a file come from another process or machine: touching one could hang a worker.
     #[error(
-        "the memory file is on a FUSE or network file system: use memfd, /dev/shm, hugetlbfs or a local disk"
+        "the memory file is neither memory nor on a local disk: use memfd, /dev/shm, hugetlbfs, ext4, xfs, btrfs or f2fs"
     )]
     Remote,
     /// More memory than a VM may map.
@@ -68,7 +68,7 @@ pub enum Error {
 /// # Errors
 /// [`Error`].
 pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u64), Error> {
-    if sys::is_remote(fd.as_fd())? {
+    if !sys::is_local(fd.as_fd())? {
         return Err(Error::Remote);
     }
     let file = File::from(fd);

@@ -282,26 +282,31 @@ pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// True if `fd` lives on a file system whose pages are supplied by somebody's process (FUSE) or over a network:
-/// touching a mapping of it could block for ever.
+/// True if the pages of `fd` are this machine's own: memory or a local disk. On other file systems (FUSE, networks, or
+/// overlays that may hide either) touching a mapping could block for ever.
 ///
 /// # Errors
 /// That of `fstatfs`.
-pub fn is_remote(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    const REMOTE: [i64; 6] = [
-        libc::FUSE_SUPER_MAGIC,
-        libc::NFS_SUPER_MAGIC,
-        0xff53_4d42,
-        0xfe53_4d42,
-        0x0102_1997,
-        0x00c3_6400,
+pub fn is_local(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const DISKS: [i64; 6] = [
+        libc::EXT4_SUPER_MAGIC,
+        libc::XFS_SUPER_MAGIC,
+        libc::BTRFS_SUPER_MAGIC,
+        libc::F2FS_SUPER_MAGIC,
+        libc::TMPFS_MAGIC,
+        libc::HUGETLBFS_MAGIC,
     ];
+    // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need not answer that.
+    // SAFETY: no pointers.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {
+        return Ok(true);
+    }
     let mut st = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: `st` has room for a statfs.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), st.as_mut_ptr()) })?;
     // SAFETY: fstatfs succeeded, so it filled `st`.
     let kind = unsafe { st.assume_init() }.f_type;
-    Ok(REMOTE.contains(&kind))
+    Ok(DISKS.contains(&kind))
 }
 
 /// CLOCK_MONOTONIC, in nanoseconds.
