@@ -5,7 +5,7 @@ export CARGO
 .PHONY: help demo test bench bench-peers bench-e1000 soak
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## a switch and two guests as separate processes, and what passes between them
 	@scripts/setup.sh build

@@ -172,8 +172,8 @@ enum PortCommand {
         /// Its name
         name: String,
     },
-    /// Change keys of a port's address; all but `mode`, `mac` and (vfio-user) `link` close the port
-    /// and open it again
+    /// Change keys of a port's address: at once `mode`, `link` (vfio-user) and `mac` (others); for
+    /// other keys the port is closed and opened again, and a VM on a vfio-user port must be started anew
     #[command(
         after_help = "Example:\n  vmlan port set vm3 queues=4 mtu=9000\n  vmlan port set vm2 link=down"
     )]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
-use crate::address::{Address, NamedAddress, PortName};
+use crate::address::{Address, Kind, NamedAddress, PortName};
 use crate::control::{Cause, FdbLine, PortInfo, Refusal};
 use crate::settings::watched;
 use crate::stats::{PortStats, Stats};
@@ -179,6 +179,7 @@ impl Ports {
             socket::set_mode(&new).map_err(fail)?;
         }
         entry.opened.set_link(is_link_up(&new));
+        log::info!("port {}: now {new}", entry.name);
         entry.address = new;
         Ok(())
     }
@@ -186,6 +187,11 @@ impl Ports {
     fn reopen(&mut self, index: usize, old: Address, new: Address) -> Result<(), Refusal> {
         let entry = self.entries.remove(index);
         let name = entry.name.clone();
+        if old.kind() == Kind::VfioUser && entry.opened.port().is_up() {
+            log::warn!(
+                "port {name}: is opened anew under a running VM: its NIC is dead until the VM is started again"
+            );
+        }
         self.close(entry);
         let opened = self.open(NamedAddress { name: name.clone(), address: new });
         let (entry, refusal) = match opened {

@@ -130,7 +130,7 @@ pub enum VmArgsError {
     )]
     OldQemu { name: String, version: QemuVersion },
     #[error(
-        "port {name}: QEMU {version} cannot do vfio-user: use QEMU {least} or later (name yours with --qemu-version), \
+        "port {name}: QEMU {version} cannot do vfio-user well enough: use QEMU {least} or later (name yours with --qemu-version), \
          or a stream port with -device e1000"
     )]
     NoVfioUser { name: String, version: QemuVersion, least: QemuVersion },

@@ -124,7 +124,7 @@ fn an_emulated_nic_is_a_vfio_user_device_with_shared_memory() {
 fn a_qemu_without_vfio_user_is_named_with_the_mend() {
     for vmm in [Vmm::Qemu, Vmm::Libvirt] {
         let error = ask("vm2", "vfio-user:/a", vmm, "7.2.22").unwrap_err();
-        assert!(error.contains("port vm2: QEMU 7.2.22 cannot do vfio-user"), "{error}");
+        assert!(error.contains("port vm2: QEMU 7.2.22 cannot do vfio-user well"), "{error}");
         assert!(error.contains("QEMU 10.1.1 or later") && error.contains("stream port"), "{error}");
         assert!(ask("vm2", "vfio-user:/a", vmm, "10.1").is_err());
     }
