@@ -1,7 +1,9 @@
 //! Driver, e1000, switch, e1000 or virtio, driver: all in one process, over real sockets and shared memory, and on a bus
 //! without a socket. Every frame is compared byte for byte with what was sent; short ones arrive with zeros up to 60 bytes.
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::Bus;
@@ -9,7 +11,7 @@ use vmlan_driver::e1000::registers::Register;
 use vmlan_frame::Device;
 use vmlan_tests::e1000::Intel;
 use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, Sizes};
+use vmlan_tests::native::{Native, Progress, STALL, Sizes, frame, mac};
 use vmlan_tests::peer::{Peer, exchange, one_way};
 
 /// Every legal length.
@@ -188,7 +190,7 @@ fn interrupts_keep_their_distance() {
         let mut a = Intel::connect(&at[0], 1, &format!("{keys},batch,writes=posted"));
         let mut b = Intel::connect(&at[1], 2, &format!("{keys},size=1024,writes=posted"));
         exchange(&mut a, &mut b, 10, ALL);
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         let before = b.nic.interrupt_stats().sent;
         one_way(&mut a, &mut b, 20_000, Sizes { least: 60, most: 60 });
         let time = begin.elapsed();
@@ -215,14 +217,20 @@ fn a_mapped_port_loses_and_regains_its_mapping() {
         let keys = format!(",unmask=access,{keys}");
         let mut a = Intel::connect(&at[0], 1, &keys);
         let mut b = Intel::connect(&at[1], 2, &keys);
-        for round in 0..20 {
+        let (mut round, begin) = (0, Instant::now());
+        // On a busy machine it may take more rounds until there was enough of both.
+        let (stores, messages) = loop {
             exchange(&mut a, &mut b, 200, ALL);
             std::thread::sleep(Duration::from_millis(round % 5));
-        }
-        let (stores, messages) = doorbells(&b);
+            round += 1;
+            let (stores, messages) = doorbells(&b);
+            let enough = stores > 50 && (messages > 50 || keys.contains("timeout=0"));
+            if round >= 20 && enough || begin.elapsed() > STALL {
+                assert!(enough, "{keys}: {stores} stores, {messages} messages");
+                break (stores, messages);
+            }
+        };
         println!("{keys}: {stores} stores, {messages} messages");
-        assert!(stores > 50, "{keys}: {stores} stores, {messages} messages");
-        assert!(messages > 50 || keys.contains("timeout=0"), "{keys}: {stores}, {messages}");
         // And for good.
         a.nic.registers_mut().bus_mut().unmap();
         let before = doorbells(&a);
@@ -259,5 +267,47 @@ fn the_driver_starts_anew_in_mid_traffic() {
         assert!(lan.counters("a", |c| c.input.frames.get()) > 20 * 60);
         let rdt = b.nic.registers().counts()[Register::RDT as usize];
         assert_eq!(rdt.mapped > 0, doorbell == Doorbell::Mapped);
+    }
+}
+
+/// QEMU's stream framing at the other end: four bytes of length, then the frame.
+#[test]
+fn an_e1000_and_a_stream_peer_exchange_every_length() {
+    for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
+        let mut lan = Lan::new(1, PATIENT);
+        let at = lan.add_intel("a", doorbell);
+        let mut a = Intel::connect(&at, 1, ",writes=posted");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stream.sock");
+        let config = vmlan_uplink::stream::Config::new(path.clone());
+        let mut door = vmlan_uplink::stream::open(config, lan.changed()).unwrap();
+        let id = lan.join("s", door.port());
+        let mut peer = UnixStream::connect(&path).unwrap();
+        let mut progress = Progress::default();
+        while !door.port().is_up() {
+            progress.note(0, || "the stream port does not come up".into());
+        }
+        a.introduce();
+        let mut hello = [0; 64];
+        peer.read_exact(&mut hello).unwrap();
+        for n in 0..ALL.all() {
+            let len = ALL.of(n);
+            let bytes = frame(mac(1, 0), mac(2, 0), n, len);
+            peer.write_all(&u32::try_from(len).unwrap().to_be_bytes()).unwrap();
+            peer.write_all(&bytes).unwrap();
+            let mut progress = Progress::default();
+            while a.receive_next(1, ALL) == 0 {
+                progress.note(0, || format!("frame {n} from the stream"));
+            }
+            assert_eq!(a.send_next(2, n + 1, ALL), 1);
+            let mut framed = vec![0; 4 + len.max(60)];
+            peer.read_exact(&mut framed).unwrap();
+            let mut good = frame(mac(2, 0), mac(1, 0), n, len);
+            good.resize(len.max(60), 0);
+            assert_eq!(framed[..4], u32::try_from(good.len()).unwrap().to_be_bytes());
+            assert!(framed[4..] == good, "frame {n} to the stream");
+        }
+        lan.part(id);
+        door.close();
     }
 }
