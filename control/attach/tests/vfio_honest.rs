@@ -100,7 +100,7 @@ fn intx_masks_itself_and_comes_again_if_its_cause_stands() {
     assert_eq!(count(&line), 0, "the cause has gone");
     client.set(e1000::ICS, 4);
     assert_eq!(count(&line), 1);
-    assert_eq!(f.detail("interrupts-delivered"), "3");
+    assert_eq!(f.detail("interrupt-writes"), "3");
 }
 
 #[test]

@@ -198,9 +198,10 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
     }
 }
 
+/// With a unit: without one, QEMU's `-m` means MiB and its memory backend bytes.
 fn is_size(text: &str) -> bool {
     let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
-    text.len() - digits.len() <= 1
+    text.len() - digits.len() == 1
         && !digits.is_empty()
         && digits.bytes().all(|b| b.is_ascii_digit())
 }

@@ -129,7 +129,8 @@ pub(super) fn grown(new: u64, old: u64) -> u64 {
 /// Totals of all emulated NICs since each port was added; empty if there are none.
 pub(super) fn totals(stats: &Stats) -> String {
     let rows = stats.ports.iter().filter_map(|p| Some(row(&p.name, p.device.as_ref()?, &count)));
-    lined_up("", rows.collect())
+    let table = lined_up("", rows.collect());
+    if table.is_empty() { table } else { table + WORDS }
 }
 
 /// Rates between two readings, `seconds` apart; the ratios are of that time alone.
@@ -146,6 +147,13 @@ pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
     lined_up("/s", rows.collect())
 }
 
+/// More register accesses for 1,000 frames than this tell of a driver that started, not of frames.
+const START_UP: f64 = 20_000.0;
+
+/// What the words of the table mean.
+const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are not among them). RAISED: interrupts due; HELD: of these, \
+                     held back\nfor a while by moderation; DELIVERED: those the guest got, repeats of one that it did not serve included.\n";
+
 /// A line, and what stands behind it.
 type Row = (Vec<String>, String);
 
@@ -154,8 +162,12 @@ fn row(name: &str, d: &DeviceStats, show: &dyn Fn(u64) -> String) -> Row {
     let Accesses { reads, writes } = d.accesses();
     let numbers = [reads, writes, d.raised, d.held, d.delivered].map(show);
     let r = &d.ratios;
-    let ratios =
-        [r.accesses_per_1000_frames, r.frames_per_doorbell, r.frames_per_interrupt].map(ratio);
+    let ratios = [
+        r.accesses_per_1000_frames.filter(|n| *n < START_UP),
+        r.frames_per_doorbell,
+        r.frames_per_interrupt,
+    ]
+    .map(ratio);
     ([vec![name.to_owned()], numbers.to_vec(), ratios.to_vec()].concat(), d.top(show))
 }
 
