@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys;
 
@@ -93,13 +93,14 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A listening socket and its file, which is removed on drop if it is still ours.
+/// A listening socket and its file, which is removed when it is closed or dropped, if it is still ours.
 #[derive(Debug)]
 pub struct Listener {
     sock: UnixListener,
     path: PathBuf,
     /// Device and inode: somebody else may have put a file of their own in its place.
     id: (u64, u64),
+    closed: AtomicBool,
 }
 
 impl Listener {
@@ -118,7 +119,12 @@ impl Listener {
         if made.is_err() {
             let _ = fs::remove_file(&temp);
         }
-        Ok(Self { sock: sock.into(), path: path.to_owned(), id: made? })
+        Ok(Self {
+            sock: sock.into(),
+            path: path.to_owned(),
+            id: made?,
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// The next connection, if there is one.
@@ -136,11 +142,23 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
+impl Listener {
+    /// Gives up the path, also if a thread that does not end has the socket still.
+    pub fn close(&self) {
+        // The file's number may be somebody else's once it is free.
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        sys::shutdown(self.fd());
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -241,6 +259,21 @@ mod tests {
         let said = format!("make its directory `{}` first", none.display());
         assert!(error.contains(&said), "{error}");
         assert_eq!(parent(Path::new("s")), Path::new("."));
+    }
+
+    #[test]
+    fn a_closed_listener_leaves_its_path_to_others_though_somebody_has_it_still() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let place = Place { path: &path, mode: None, group: None };
+        let old = Listener::new(place).unwrap();
+        let other_name = dir.path().join("t");
+        fs::hard_link(&path, &other_name).unwrap();
+        old.close();
+        assert_eq!(dial(&other_name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let new = Listener::new(place).unwrap();
+        drop(old);
+        assert!(dial(&path).is_ok() && new.accept().is_ok());
     }
 
     #[test]

@@ -223,6 +223,12 @@ pub fn listen(sock: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
     check(unsafe { libc::listen(sock.as_raw_fd(), backlog) }).map(drop)
 }
 
+/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener any more.
+pub fn shutdown(sock: BorrowedFd<'_>) {
+    // SAFETY: no pointers.
+    unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
 /// Connects `sock` to `path` without waiting: a UNIX socket is connected at once or not at all.
 ///
 /// # Errors
@@ -342,6 +348,70 @@ pub fn set_timer(timer: BorrowedFd<'_>, at: u64) {
     unsafe {
         libc::timerfd_settime(timer.as_raw_fd(), flags, &raw const spec, std::ptr::null_mut())
     };
+}
+
+/// Ends blocking system calls of the thread that made it: a timer that signals this thread again and again. The handler does
+/// nothing; it is there, without `SA_RESTART`, so that calls return EINTR. The daemon's watchdog uses the same signal.
+#[derive(Debug)]
+pub struct Interrupter {
+    /// A pointer, which keeps this value in its thread.
+    timer: libc::timer_t,
+}
+
+impl Interrupter {
+    /// A timer that does not run.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new() -> io::Result<Self> {
+        const SIGNAL: c_int = libc::SIGUSR1;
+        extern "C" fn nothing(_: c_int) {}
+        // SAFETY: all zeros is a valid sigaction, sigevent and (with sigemptyset) sigset_t. The handler does nothing, so it
+        // may run anywhere. All pointers are to values that outlive the calls.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            check(libc::sigaction(SIGNAL, &raw const action, std::ptr::null_mut()))?;
+            let mut set: libc::sigset_t = zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, SIGNAL);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            let mut event: libc::sigevent = zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = SIGNAL;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = std::ptr::null_mut();
+            let clock = libc::CLOCK_MONOTONIC;
+            check(libc::timer_create(clock, &raw mut event, &raw mut timer))?;
+            Ok(Self { timer })
+        }
+    }
+
+    /// Runs `call`, whose system call is interrupted each time `patience` has passed: the first signal may come just
+    /// before it begins to wait.
+    pub fn during<T>(&self, patience: Duration, call: impl FnOnce() -> T) -> T {
+        self.set(patience);
+        let done = call();
+        self.set(Duration::ZERO);
+        done
+    }
+
+    fn set(&self, every: Duration) {
+        let every = libc::timespec {
+            tv_sec: libc::time_t::try_from(every.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: i64::from(every.subsec_nanos()),
+        };
+        let spec = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: the timer is ours until drop; `spec` outlives the call.
+        unsafe { libc::timer_settime(self.timer, 0, &raw const spec, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Interrupter {
+    fn drop(&mut self) {
+        // SAFETY: the timer is ours, and not used any more.
+        unsafe { libc::timer_delete(self.timer) };
+    }
 }
 
 /// A descriptor that becomes readable each time `fd` is written to, until [`take_edge`]. So `fd` itself, which its

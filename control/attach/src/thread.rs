@@ -1,10 +1,11 @@
 //! The thread of one port.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::eventfd;
 use crate::waker::Waker;
 
 /// The thread keeps little on its stack; a hundred ports should not cost much.
@@ -26,7 +27,7 @@ pub struct PortThread {
 }
 
 impl PortThread {
-    /// Starts it.
+    /// Starts it. It may raise interrupts: none can keep it for ever.
     ///
     /// # Errors
     /// That of the system.
@@ -36,13 +37,23 @@ impl PortThread {
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
-        Ok(Self { waker, thread: Some(builder.spawn(run)?) })
+        let (tell, told) = mpsc::sync_channel(1);
+        let thread = builder.spawn(move || {
+            let guarded = eventfd::guard_thread();
+            let go = guarded.is_ok();
+            let _ = tell.send(guarded);
+            if go {
+                run();
+            }
+        })?;
+        told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { waker, thread: Some(thread) })
     }
 
     /// Ends it, for the port that log lines call `who`.
     ///
-    /// A client that keeps the thread in a write to an interrupt (see `eventfd`) costs a thread that sleeps, and not
-    /// whoever calls this.
+    /// A client that keeps the thread somewhere for long costs a thread that sleeps, and not whoever calls this, who must
+    /// not leave anything to it that others may want.
     pub fn close(&mut self, who: &str) {
         self.waker.stop();
         let Some(thread) = self.thread.take() else { return };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 
 use common::*;
 use vmlan_frame::{Batch, Sink};
@@ -36,19 +36,7 @@ fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
     let guest = Guest::new();
     let mut raw = f.ready();
     guest.start(&mut raw);
-    let fds: Vec<_> = (0..400).map(|_| guest.call.as_fd_owned()).collect();
-    let watch = |_| {
-        // SAFETY: no pointers; the descriptor is new.
-        let epoll = unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::epoll_create1(0)) };
-        for fd in &fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            let (e, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
-            // SAFETY: `event` outlives the call.
-            assert_eq!(unsafe { libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-        }
-        epoll
-    };
-    let _crowd: Vec<_> = (0..250).map(watch).collect();
+    let _crowd = crowd(&guest.call);
     let mut interrupts = 0;
     for n in 0..50 {
         guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
@@ -59,16 +47,69 @@ fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
     assert!(raw.is_closed());
 }
 
-/// Fills the interrupt's counter and makes writes to it wait; the open file is shared, so nobody can forbid it.
-fn make_blocking(call: &vmlan_driver::sys::EventFd) {
-    use std::io::Write;
-    let fd = call.as_fd_owned();
+/// By another descriptor now and then, or another connection.
+#[test]
+fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let mut raw = f.ready();
+    guest.start(&mut raw);
+    let _crowd = crowd(&guest.call);
+    let quick = vmlan_driver::sys::EventFd::new().unwrap();
+    let quick_fd = std::os::fd::AsFd::as_fd(&quick).as_raw_fd();
+    let mut slow = 0;
+    for n in 0..50 {
+        let fd = if n % 2 == 1 { quick_fd } else { guest.call_fd() };
+        // Raises it, as there are used buffers.
+        if raw.bytes(&message(13, 1 | NEED_REPLY, &words(&[1])), &[fd]).is_err()
+            || raw.reply().is_none()
+        {
+            break;
+        }
+        slow += u32::from(n % 2 == 0);
+        guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
+        pull(&f);
+        let _ = guest.call.take();
+    }
+    assert!(slow <= 6, "{slow}");
+    assert!(raw.is_closed());
+}
+
+/// Nobody but a timer interrupts the port's own thread.
+#[test]
+fn an_interrupt_that_hangs_the_ports_thread_is_ended() {
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let mut raw = f.ready();
+    guest.start(&mut raw);
+    guest.post(1, 0, guest.ram.guest_phys(1 << 20), 64, false);
+    assert_eq!(pull(&f), 1);
+    let call = vmlan_driver::sys::EventFd::new().unwrap();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    let closed = std::thread::scope(|s| {
+        make_blocking(&call);
+        s.spawn(|| {
+            while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                clear_nonblocking(&call);
+            }
+        });
+        let fd = std::os::fd::AsFd::as_fd(&call).as_raw_fd();
+        raw.sock.set_read_timeout(Some(std::time::Duration::from_secs(3))).unwrap();
+        let set_call = message(13, 1 | NEED_REPLY, &words(&[1]));
+        // The port makes it non-blocking, we blocking: sooner or later between its look and its write.
+        let tries = (0..100_000)
+            .take_while(|_| raw.bytes(&set_call, &[fd]).is_ok() && raw.reply().is_some());
+        tries.for_each(drop);
+        let closed = raw.is_closed();
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        closed
+    });
+    // Else it would hang in there still, and `drop` with it.
     let _ = call.take();
-    // SAFETY: no pointers.
-    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
-    assert_eq!(set, 0);
-    let full = (u64::MAX - 1).to_ne_bytes();
-    std::fs::File::from(fd).write_all(&full).unwrap();
+    assert!(closed);
+    assert!(f.faults() > 0);
+    let mut again = f.connect();
+    assert!(again.get(1, &[]).is_some(), "served after a while");
 }
 
 /// Pulls on a thread of its own, which is interrupted as the watchdog does; true if it had to be.
@@ -122,14 +163,4 @@ fn an_interrupt_that_hangs_can_not_be_had_again_and_again() {
     assert_eq!(again.reply(), None, "not served for a while");
     again.sock.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     assert!(again.reply().is_some(), "but in the end");
-}
-
-trait Owned {
-    fn as_fd_owned(&self) -> std::os::fd::OwnedFd;
-}
-
-impl Owned for vmlan_driver::sys::EventFd {
-    fn as_fd_owned(&self) -> std::os::fd::OwnedFd {
-        std::os::fd::AsFd::as_fd(self).try_clone_to_owned().unwrap()
-    }
 }

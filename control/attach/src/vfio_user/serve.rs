@@ -13,7 +13,7 @@ use super::nic::{Nic, Trouble};
 use super::port::VfioUserPort;
 use super::session::{Facts, Session};
 use super::wire::{Frames, Replies};
-use super::wires::{self, Mode, Wires};
+use super::wires::{Mode, Wires};
 use super::{Config, Doorbell, Error, Model};
 use crate::complain::{Complaints, chain, is_due};
 use crate::socket::Listener;
@@ -90,6 +90,7 @@ impl Shared {
 pub struct VfioUser {
     shared: Arc<Shared>,
     thread: PortThread,
+    listener: Arc<Listener>,
     waker: Arc<Waker>,
     config: Config,
 }
@@ -108,8 +109,9 @@ impl VfioUser {
             facts: Mutex::default(),
             link: AtomicBool::new(config.link),
         });
+        let listener = Arc::new(Listener::new(config.place())?);
         let server = Server {
-            listener: Listener::new(config.place())?,
+            listener: Arc::clone(&listener),
             pause: None,
             served: None,
             pages: mapped.then_some(pages),
@@ -127,7 +129,7 @@ impl VfioUser {
             said: Said::default(),
         };
         let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run());
-        Ok(Self { shared, thread: thread.map_err(Error::Thread)?, waker, config })
+        Ok(Self { shared, thread: thread.map_err(Error::Thread)?, listener, waker, config })
     }
 
     /// The port with its own type.
@@ -171,7 +173,7 @@ impl VfioUser {
             ("doorbell", doorbell),
             ("link", link.to_owned()),
             ("interrupts", interrupts.to_owned()),
-            ("interrupts-delivered", port.wires().raised().to_string()),
+            ("interrupt-writes", port.wires().raised().to_string()),
         ];
         if port.is_connected() {
             list.push(("memory", memory));
@@ -182,6 +184,7 @@ impl VfioUser {
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
         self.thread.close(&self.config.who());
+        self.listener.close();
     }
 }
 
@@ -271,7 +274,7 @@ struct Served {
 }
 
 struct Server {
-    listener: Listener,
+    listener: Arc<Listener>,
     /// No new connection is looked for before this time.
     pause: Option<Instant>,
     served: Option<Served>,
@@ -298,7 +301,6 @@ struct Server {
 
 impl Server {
     fn run(mut self) {
-        wires::thread_is_unwatched();
         while self.turn() {}
         self.hang_up();
     }
@@ -334,7 +336,7 @@ impl Server {
                 if let (true, Some(served)) = (unmasked, &self.served) {
                     served.session.unmasked();
                 }
-                if knocked {
+                if knocked && self.pause.is_none() {
                     self.open();
                 }
                 self.listen_to(said || self.backlog);
@@ -377,13 +379,13 @@ impl Server {
         if let (Some(trouble), true) = (&trouble, trouble != self.trouble) {
             self.complaints.say(Instant::now(), &trouble.text);
         }
-        let stuck = self.port().wires().is_stuck();
         if trouble.as_ref().is_some_and(|t| t.fatal) {
             self.port().counters().faults.add_shared(1);
             self.hang_up();
-            if stuck {
-                self.pause = Some(Instant::now() + PENALTY);
-            }
+        }
+        // Also if whoever did it has gone: going first must not pay.
+        if self.port().wires().account().take_broken() {
+            self.pause = Some(Instant::now() + PENALTY);
         }
         self.trouble = trouble;
         self.tell();

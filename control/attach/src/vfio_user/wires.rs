@@ -1,6 +1,5 @@
 //! What leads from the chip to the world: interrupts, a timer, the worker's doorbell.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,22 +11,12 @@ use vmlan_nic::e1000::Host;
 use vmlan_ram::full_fence;
 
 use super::nic::Nic;
-use crate::eventfd::Call;
+use crate::eventfd::{Account, Call};
 use crate::sys;
 use crate::waker::Waker;
 
-thread_local! {
-    /// This is a port's own thread: if it hangs in a write, nobody interrupts it.
-    static UNWATCHED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Says that the calling thread is watched by nobody.
-pub fn thread_is_unwatched() {
-    UNWATCHED.set(true);
-}
-
 /// The interrupts of one client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lines {
     intx: Call,
     has_intx: AtomicBool,
@@ -38,6 +27,16 @@ struct Lines {
 }
 
 impl Lines {
+    fn new(account: &Arc<Account>) -> Self {
+        Self {
+            intx: Call::new(Arc::clone(account)),
+            has_intx: AtomicBool::new(false),
+            masked: AtomicBool::new(false),
+            msi: Call::new(Arc::clone(account)),
+            has_msi: AtomicBool::new(false),
+        }
+    }
+
     fn raised(&self) -> u64 {
         self.intx.raised() + self.msi.raised()
     }
@@ -60,7 +59,9 @@ pub struct Wires {
     lines: Mutex<Arc<Lines>>,
     /// Interrupts of the clients before this one.
     before: AtomicU64,
+    /// This client's are broken.
     stuck: AtomicBool,
+    account: Arc<Account>,
     timer: File,
     bell: Arc<OwnedFd>,
     waker: Arc<Waker>,
@@ -72,10 +73,12 @@ impl Wires {
     /// # Errors
     /// That of the system.
     pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
+        let account = Arc::default();
         Ok(Self {
-            lines: Mutex::default(),
+            lines: Mutex::new(Arc::new(Lines::new(&account))),
             before: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
+            account,
             timer: sys::timer()?.into(),
             bell: Arc::new(sys::eventfd()?),
             waker,
@@ -89,10 +92,10 @@ impl Wires {
     /// Forgets the client: its descriptors are closed once the writes under way have ended.
     pub fn disconnect(&self) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::take(&mut *lines);
+        let old = std::mem::replace(&mut *lines, Arc::new(Lines::new(&self.account)));
+        self.stuck.store(false, Ordering::Relaxed);
         drop(lines);
         self.before.fetch_add(old.raised(), Ordering::Relaxed);
-        self.stuck.store(false, Ordering::Relaxed);
     }
 
     /// Connects INTx to an eventfd. It starts unmasked.
@@ -146,21 +149,35 @@ impl Wires {
     pub fn trigger(&self, mode: Mode) {
         let lines = self.lines();
         match mode {
-            Mode::Intx => self.write(&lines.intx),
-            Mode::Msi => self.write(&lines.msi),
+            Mode::Intx => self.write(&lines, &lines.intx),
+            Mode::Msi => self.write(&lines, &lines.msi),
             Mode::None => {}
         }
     }
 
-    fn write(&self, call: &Call) {
-        if UNWATCHED.get() {
-            call.raise_unwatched();
-        } else {
-            call.raise();
+    fn write(&self, lines: &Arc<Lines>, call: &Call) {
+        call.raise();
+        if call.is_stuck() {
+            self.give_up(lines);
         }
-        if call.is_stuck() && !self.stuck.swap(true, Ordering::Relaxed) {
+    }
+
+    /// By the time a worker comes back from a write that hung, the client may have gone, and another may be there that has
+    /// done nothing. The account knows of it in any case.
+    #[cold]
+    fn give_up(&self, lines: &Arc<Lines>) {
+        let now = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let stuck = Arc::ptr_eq(&now, lines) && !self.stuck.swap(true, Ordering::Relaxed);
+        drop(now);
+        if stuck || self.account.is_broken() {
             self.waker.wake();
         }
+    }
+
+    /// What interrupts have cost, of all clients.
+    #[must_use]
+    pub fn account(&self) -> &Account {
+        &self.account
     }
 
     /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with it.
@@ -216,11 +233,11 @@ impl Host for Wires {
     fn raise(&self) {
         let lines = self.lines();
         if lines.has_msi.load(Ordering::Relaxed) {
-            self.write(&lines.msi);
+            self.write(&lines, &lines.msi);
         } else if lines.has_intx.load(Ordering::SeqCst)
             && !lines.masked.swap(true, Ordering::SeqCst)
         {
-            self.write(&lines.intx);
+            self.write(&lines, &lines.intx);
         }
     }
 

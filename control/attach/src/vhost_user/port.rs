@@ -9,7 +9,7 @@ use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink};
 use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
 use vmlan_ram::{Map, Slice};
 
-use crate::eventfd::{self, Call};
+use crate::eventfd::{self, Account, Call};
 use crate::waker::Waker;
 
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
@@ -174,6 +174,7 @@ pub struct VhostUserPort {
     rarp: Mutex<VecDeque<Mac>>,
     has_rarp: AtomicBool,
     counters: Counters,
+    account: Arc<Account>,
     waker: Arc<Waker>,
 }
 
@@ -194,6 +195,7 @@ impl VhostUserPort {
             rarp: Mutex::default(),
             has_rarp: AtomicBool::new(false),
             counters: Counters::default(),
+            account: Arc::default(),
             waker,
         }
     }
@@ -204,6 +206,12 @@ impl VhostUserPort {
         let tx = lock(&self.tx);
         let rx = lock(&self.rx);
         Both { tx, rx, port: self }
+    }
+
+    /// What its interrupts have cost, of all front ends.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Replaces the doorbells.

@@ -19,7 +19,7 @@ use vmlan_ram::Map;
 use super::inflight::{self, InflightRegion};
 use super::port::{Bell, Both, VhostUserPort};
 use super::wire::RingAddr;
-use crate::eventfd::{self, Call};
+use crate::eventfd::{self, Account, Call};
 
 /// Why a ring was not set up as asked.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +126,7 @@ fn is_transmit(index: usize) -> bool {
     index % 2 == 1
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Ring {
     size: u16,
     addr: Option<RingAddr>,
@@ -135,6 +135,20 @@ struct Ring {
     call: Arc<Call>,
     err: Call,
     enabled: bool,
+}
+
+impl Ring {
+    fn new(account: &Arc<Account>) -> Self {
+        Self {
+            size: 0,
+            addr: None,
+            base: 0,
+            kick: None,
+            call: Arc::new(Call::new(Arc::clone(account))),
+            err: Call::new(Arc::clone(account)),
+            enabled: false,
+        }
+    }
 }
 
 /// All rings of one connection.
@@ -146,10 +160,10 @@ pub struct RingTable {
 }
 
 impl RingTable {
-    /// `count` rings, all stopped.
+    /// `count` rings, all stopped, whose interrupts go to `account`.
     #[must_use]
-    pub fn new(count: usize) -> Self {
-        let rings = (0..count).map(|_| Ring::default()).collect();
+    pub fn new(count: usize, account: &Arc<Account>) -> Self {
+        let rings = (0..count).map(|_| Ring::new(account)).collect();
         Self { rings, always_enabled: false }
     }
 

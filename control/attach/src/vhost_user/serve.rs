@@ -28,6 +28,8 @@ type Details = Vec<(&'static str, String)>;
 pub struct VhostUser {
     port: Arc<VhostUserPort>,
     thread: PortThread,
+    /// `None`: front ends listen.
+    listener: Option<Arc<Listener>>,
     details: Arc<Mutex<Details>>,
     config: Config,
 }
@@ -37,11 +39,13 @@ impl VhostUser {
         let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
         let port = Arc::new(VhostUserPort::new(Arc::clone(&waker)));
         let details = Arc::new(Mutex::new(Details::new()));
-        let door = if config.connect {
-            Door::Connect(config.path.clone(), RETRY.0)
-        } else {
-            Door::Listen(Listener::new(config.place())?)
+        let listener = match config.connect {
+            true => None,
+            false => Some(Arc::new(Listener::new(config.place())?)),
         };
+        let door = listener
+            .clone()
+            .map_or_else(|| Door::Connect(config.path.clone(), RETRY.0), Door::Listen);
         let server = Server {
             door,
             pause: None,
@@ -58,7 +62,7 @@ impl VhostUser {
             welcomed: false,
         };
         let thread = PortThread::spawn("vhost-user", waker, move || server.run());
-        Ok(Self { port, thread: thread.map_err(Error::Thread)?, details, config })
+        Ok(Self { port, thread: thread.map_err(Error::Thread)?, listener, details, config })
     }
 
     /// The port with its own type.
@@ -82,11 +86,11 @@ impl VhostUser {
     }
 
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
-    ///
-    /// A front end that keeps the thread in a write to an interrupt (see `eventfd`) costs a thread that sleeps, and
-    /// not whoever calls this.
     pub fn close(&mut self) {
         self.thread.close(&self.config.who());
+        if let Some(listener) = &self.listener {
+            listener.close();
+        }
     }
 }
 
@@ -98,7 +102,7 @@ impl Drop for VhostUser {
 
 /// How front ends are found.
 enum Door {
-    Listen(Listener),
+    Listen(Arc<Listener>),
     /// The path, and how long to wait after the next failure.
     Connect(PathBuf, Duration),
 }
@@ -149,6 +153,7 @@ impl Server {
                 }
                 self.open(knocked);
                 self.listen_to(said);
+                self.punish();
                 true
             }
             Err(e) => {
@@ -190,16 +195,23 @@ impl Server {
                 self.port.counters().faults.add_shared(1);
                 self.hang_up();
             }
-            if trouble == Trouble::StuckCall {
-                self.port.counters().faults.add_shared(1);
-                self.hang_up();
-                self.pause = Some(Instant::now() + PENALTY);
-            }
         }
         self.trouble = trouble;
         self.note();
         (self.changed)();
         true
+    }
+
+    /// An interrupt broke: whoever found it, and whether or not who did it has hung up first.
+    fn punish(&mut self) {
+        if self.port.account().take_broken() {
+            if self.trouble != Some(Trouble::StuckCall) {
+                self.complain(&Trouble::StuckCall);
+            }
+            self.port.counters().faults.add_shared(1);
+            self.hang_up();
+            self.pause = Some(Instant::now() + PENALTY);
+        }
     }
 
     fn open(&mut self, knocked: bool) {
@@ -252,6 +264,9 @@ impl Server {
                 Ok(Some(message)) => {
                     let message = message.into();
                     self.serve(message);
+                    if self.port.account().is_broken() {
+                        break;
+                    }
                 }
                 Err(e) => return self.lost(&e),
             }

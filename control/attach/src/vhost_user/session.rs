@@ -143,7 +143,7 @@ impl Session {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
         Self {
-            rings: RingTable::new(usize::from(queues) * 4),
+            rings: RingTable::new(usize::from(queues) * 4, port.account()),
             port,
             queues,
             features: 0,

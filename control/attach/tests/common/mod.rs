@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -209,6 +209,42 @@ impl Raw {
         assert_eq!((n, &body[..4]), (11, &ring.to_ne_bytes()[..]));
         Some(u32::from_ne_bytes(body[4..].try_into().unwrap()))
     }
+}
+
+/// 100,000 watches on `file`: each is served by whoever writes to it, which takes milliseconds. They end with what is returned.
+pub fn crowd(file: impl AsFd) -> Vec<OwnedFd> {
+    let most = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+    // SAFETY: `most` outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most) };
+    let fds: Vec<_> = (0..400).map(|_| file.as_fd().try_clone_to_owned().unwrap()).collect();
+    let watch = |_| {
+        // SAFETY: no pointers; the descriptor is new.
+        let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) };
+        for fd in &fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            let (e, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
+            // SAFETY: `event` outlives the call.
+            assert_eq!(unsafe { libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+        }
+        epoll
+    };
+    let watches: Vec<_> = (0..250).map(watch).collect();
+    watches.into_iter().chain(fds).collect()
+}
+
+/// Fills an eventfd's counter, and makes writes to it wait; the open file is shared with the switch, so nobody can forbid it.
+pub fn make_blocking(eventfd: impl AsFd) {
+    use std::io::Write;
+    let mut file = File::from(eventfd.as_fd().try_clone_to_owned().unwrap());
+    let _ = file.read(&mut [0; 8]);
+    file.write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+    clear_nonblocking(&file);
+}
+
+pub fn clear_nonblocking(file: impl AsFd) {
+    // SAFETY: no pointers.
+    let set = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
+    assert_eq!(set, 0);
 }
 
 /// A guest without a VMM: RAM, and where its rings are in it.

@@ -147,6 +147,20 @@ impl Fixture {
         }
     }
 
+    /// One that has negotiated; `None` if nobody serves it within half a second.
+    pub fn try_ready(&self) -> Option<Raw> {
+        self.wait_free();
+        let mut raw = self.connect();
+        raw.sock.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        (raw.negotiate() == Some(0)).then_some(raw)
+    }
+
+    /// The port again, after it was closed.
+    pub fn renew(&mut self) {
+        let config = Config::new(self.path(), Mac::new(MAC));
+        self.door = attach(config, Arc::new(|| {})).unwrap();
+    }
+
     pub fn faults(&self) -> u64 {
         self.door.port().counters().faults.get()
     }
