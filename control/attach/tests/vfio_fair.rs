@@ -31,7 +31,11 @@ fn a_flood_of_messages_does_not_keep_the_owner_out() {
     let flood = one.repeat(2000);
     let stop = AtomicBool::new(false);
     let (down, closed) = std::thread::scope(|s| {
-        s.spawn(|| while !stop.load(Ordering::Relaxed) && client.bytes(&flood, &[]).is_ok() {});
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) && client.bytes(&flood, &[]).is_ok() {
+                std::hint::spin_loop();
+            }
+        });
         std::thread::sleep(Duration::from_millis(300));
         f.door.set_link(false);
         let begin = Instant::now();
