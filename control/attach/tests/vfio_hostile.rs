@@ -249,7 +249,8 @@ fn row_157_descriptors_of_half_a_header_and_too_many_are_closed() {
         f.wait_free();
         let client = f.connect();
         let fds = vec![file.as_raw_fd(); 1 + round % 16];
-        client.bytes(&[1, 0, 2][..1 + round % 3], &fds).unwrap();
+        // Turned away if the one before has not been seen yet: its descriptors must come back all the same.
+        let _ = client.bytes(&[1, 0, 2][..1 + round % 3], &fds);
         drop(client);
     }
     f.wait_free();
