@@ -173,7 +173,7 @@ fn moderation_holds_interrupts_back_and_never_stops_traffic() {
                 let counts = format!("{raised} raised, {held} held, {delivered} delivered");
                 println!("{port}{keys}, {floor}/s: {counts}");
                 assert!(held <= raised && delivered <= raised, "{keys}: {counts}");
-                assert_eq!(lan.drops(port), 0);
+                assert_eq!(lan.drops(port), 0, "{:?}", lan.dropped(port));
                 all_held += held;
             }
         }

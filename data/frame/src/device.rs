@@ -17,7 +17,8 @@ pub struct Device {
     /// Registers that were touched, in the order of their addresses. Stores to registers in shared pages are
     /// seen only when the device looks, and not counted here.
     pub registers: Vec<Access>,
-    /// Times an enabled cause appeared while none was pending: what an unmoderated device would interrupt for.
+    /// Times an enabled cause appeared while none was pending, and times one still stood when the VMM unmasked it: what
+    /// an unmoderated device would interrupt for.
     pub raised: u64,
     /// Of these, those that moderation held back for a while.
     pub held: u64,

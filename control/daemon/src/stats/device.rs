@@ -151,8 +151,8 @@ pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
 const START_UP: f64 = 20_000.0;
 
 /// What the words of the table mean.
-const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are not among them). RAISED: interrupts due; HELD: of these, \
-                     held back\nfor a while by moderation; DELIVERED: those the guest got, repeats of one that it did not serve included.\n";
+const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are not among them). RAISED: interrupts due (again, if the guest left one unserved); HELD: of these, \
+                     held back\nfor a while by moderation; DELIVERED: those the guest got.\n";
 
 /// A line, and what stands behind it.
 type Row = (Vec<String>, String);

@@ -187,7 +187,7 @@ impl Irq {
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.timer = None;
-        if std::mem::take(&mut s.repeat) && s.level {
+        if s.repeat && s.level {
             let again = self.repeat_now(&mut s, host);
             return if again { Edge::Rise } else { Edge::None };
         }
@@ -206,12 +206,17 @@ impl Irq {
             let now = host.now();
             let end = end_of(s.all_since, self.floor, now);
             if end > now {
-                s.repeat = true;
+                if !std::mem::replace(&mut s.repeat, true) {
+                    s.raised += 1;
+                    s.held += 1;
+                }
                 s.wake_at(end, host);
                 return false;
             }
             s.all_since = Some(now);
         }
+        // One that was held has been counted as raised.
+        s.raised += u64::from(!std::mem::take(&mut s.repeat));
         s.delivered += 1;
         true
     }
