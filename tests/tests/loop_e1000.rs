@@ -192,10 +192,15 @@ fn interrupts_keep_their_distance() {
         exchange(&mut a, &mut b, 10, ALL);
         let begin = Instant::now();
         let before = b.nic.interrupt_stats().sent;
-        one_way(&mut a, &mut b, 20_000, Sizes { least: 60, most: 60 });
+        // A driver that is busy enough never asks for one: until there were some, with pauses.
+        let mut sent = 0;
+        while sent < 10 && begin.elapsed() < STALL {
+            one_way(&mut a, &mut b, 20_000, Sizes { least: 60, most: 60 });
+            std::thread::sleep(Duration::from_millis(3));
+            sent = b.nic.interrupt_stats().sent - before;
+        }
         let time = begin.elapsed();
-        let sent = b.nic.interrupt_stats().sent - before;
-        println!("{keys:10} floor {floor:4}: {sent} interrupts for 20,000 frames in {time:.1?}");
+        println!("{keys:10} floor {floor:4}: {sent} interrupts in {time:.1?}");
         // One at each end more than the time has room for.
         let bound = time.as_secs_f64() * f64::from(most) + 2.0;
         let sent = f64::from(u32::try_from(sent).unwrap());
@@ -203,7 +208,7 @@ fn interrupts_keep_their_distance() {
             sent <= bound,
             "{keys}, floor {floor}: {sent} interrupts in {time:?}, {bound} at most"
         );
-        assert!(sent >= 3.0, "{sent} interrupts show nothing");
+        assert!(sent >= 10.0, "{sent} interrupts show nothing");
     }
 }
 
