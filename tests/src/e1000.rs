@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use vmlan_driver::e1000::registers::Register;
 use vmlan_driver::e1000::{self, Batch, Bus, E1000, Frame, Interest, Offload, Options, Wake};
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
@@ -131,6 +132,10 @@ impl<B: Bus> Peer for Intel<B> {
     fn start_over(&mut self) {
         self.sent = 0;
         self.expected.start_over();
+    }
+
+    fn settle(&mut self) {
+        self.nic.registers_mut().read(Register::STATUS);
     }
 
     fn introduce(&mut self) {

@@ -12,6 +12,9 @@ pub trait Peer {
     fn expect_padding(&mut self);
     /// Forgets what was sent and expected, for the next round.
     fn start_over(&mut self);
+    /// Waits until the device has seen all that was posted to it, receive buffers above all: an introduction is a
+    /// broadcast, which does not wait for a receiver whose buffers are on their way back.
+    fn settle(&mut self) {}
     /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do not wait for
     /// a full receiver.
     fn introduce(&mut self);
@@ -63,6 +66,8 @@ impl Peer for Native {
 /// # Panics
 /// When not.
 pub fn exchange(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Sizes) {
+    a.settle();
+    b.settle();
     a.introduce();
     b.introduce();
     exchange_known(a, b, count, sizes);
@@ -95,6 +100,8 @@ pub fn exchange_known(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Siz
 pub fn one_way(from: &mut dyn Peer, to: &mut dyn Peer, count: u64, sizes: Sizes) {
     from.start_over();
     to.start_over();
+    from.settle();
+    to.settle();
     to.introduce();
     let (mut got, mut progress) = (0, Progress::default());
     while got < count * from.flows() {
