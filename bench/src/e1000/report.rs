@@ -122,20 +122,22 @@ struct JsonCell<'a> {
     error: Option<&'a str>,
 }
 
+impl<'a> From<&'a Cell> for JsonCell<'a> {
+    fn from(cell: &'a Cell) -> Self {
+        let figures = cell.figures.as_ref();
+        Self {
+            way: cell.way.name,
+            round: cell.round,
+            bytes: cell.bytes,
+            figures: figures.ok().copied(),
+            error: figures.err().map(String::as_str),
+        }
+    }
+}
+
 /// Every cell of every round.
 pub fn json(report: &Report<'_>) -> String {
-    let cell = |c: &Cell| JsonCell {
-        way: c.way.name,
-        round: c.round,
-        bytes: c.bytes,
-        figures: c.figures.as_ref().ok().copied(),
-        error: None,
-    };
-    let cells: Vec<_> = report
-        .cells
-        .iter()
-        .map(|c| JsonCell { error: c.figures.as_ref().err().map(String::as_str), ..cell(c) })
-        .collect();
+    let cells: Vec<_> = report.cells.iter().map(JsonCell::from).collect();
     let all = serde_json::json!({ "guest": "native", "machine": report.machine, "cells": cells });
     format!("{all:#}\n")
 }

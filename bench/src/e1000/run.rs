@@ -1,9 +1,8 @@
 //! The whole run: measure every cell, report.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use super::super::peers::machine::Machine;
+use super::super::peers::run::write;
+use super::super::peers::switch::vmlan_program;
 use super::super::peers::{Error, scratch::Scratch, stop::Stop};
 use super::Args;
 use super::native::{Figures, Lab, measure};
@@ -17,7 +16,7 @@ use super::way::{Way, chosen};
 pub fn run(args: &Args) -> Result<bool, Error> {
     let stop = Stop::on_signals().map_err(Error::io("catch signals"))?;
     let ways = chosen(&args.only)?;
-    let program = program(args)?;
+    let program = vmlan_program(args.vmlan.as_deref())?;
     let scratch = Scratch::new()?;
     let lab = Lab { program: &program, scratch: &scratch, stop: &stop, seconds: args.seconds };
     let mut cells = Vec::new();
@@ -67,19 +66,4 @@ fn summary(f: &Figures) -> String {
         f.accesses_per_k,
         f.interrupts_per_k
     )
-}
-
-fn program(args: &Args) -> Result<PathBuf, Error> {
-    let beside = || std::env::current_exe().ok().map(|exe| exe.with_file_name("vmlan"));
-    let path = args.vmlan.clone().or_else(beside).unwrap_or_else(|| PathBuf::from("vmlan"));
-    if path.is_file() {
-        return Ok(path);
-    }
-    let mend = "cargo build --release -p vmlan, or name it with --vmlan PATH";
-    Err(Error::missing(format!("there is no {}", path.display()), mend))
-}
-
-fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Error> {
-    let Some(path) = path else { return Ok(()) };
-    fs::write(path, text()).map_err(Error::io(format!("write {}", path.display())))
 }

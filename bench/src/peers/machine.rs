@@ -63,7 +63,9 @@ fn versions(args: &Args) -> Vec<String> {
     for &peer in &args.only {
         let version = match peer {
             Peer::OvsDpdk => ovs_version().ok(),
-            Peer::Vmlan => vmlan_program(args).ok().and_then(|path| ask(&path.to_string_lossy())),
+            Peer::Vmlan => vmlan_program(args.vmlan.as_deref())
+                .ok()
+                .and_then(|path| ask(&path.to_string_lossy())),
             Peer::Vde => ask("vde_switch"),
             // One is DPDK, the other the kernel.
             Peer::Vhost | Peer::Bridge => continue,

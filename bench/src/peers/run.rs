@@ -47,7 +47,11 @@ pub fn run(args: &Args) -> Result<Outcome, Error> {
     Ok(if failed { Outcome::SomeFailed } else { Outcome::Measured })
 }
 
-fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Error> {
+/// Writes what a run was asked to leave behind, if it was.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
     fs::write(path, text()).map_err(Error::io(format!("write {}", path.display())))
 }

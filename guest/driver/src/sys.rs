@@ -145,6 +145,23 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Fills `bytes`, and appends the descriptors that came with them to `fds`.
+///
+/// # Errors
+/// As [`recv_with_fds`]; `UnexpectedEof` when the peer hangs up before.
+pub fn recv_all(sock: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let (got, more) = recv_with_fds(sock, &mut bytes[done..])?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        done += got;
+        fds.extend(more);
+    }
+    Ok(())
+}
+
 /// Receives up to `bytes.len()` bytes and the descriptors that came with them, all owned (and close-on-exec).
 ///
 /// # Errors

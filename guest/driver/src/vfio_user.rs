@@ -188,18 +188,8 @@ impl Client {
         bytes: &mut [u8],
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), ProtocolError> {
-        let socket = |source| ProtocolError::Socket { command, source };
-        let mut done = 0;
-        while done < bytes.len() {
-            let (got, more) =
-                sys::recv_with_fds(self.socket.as_fd(), &mut bytes[done..]).map_err(socket)?;
-            if got == 0 {
-                return Err(socket(io::ErrorKind::UnexpectedEof.into()));
-            }
-            done += got;
-            fds.extend(more);
-        }
-        Ok(())
+        sys::recv_all(self.socket.as_fd(), bytes, fds)
+            .map_err(|source| ProtocolError::Socket { command, source })
     }
 
     /// The header of the reply to message `id`, checked; what a server refuses has no body.

@@ -250,18 +250,8 @@ impl FrontEnd {
         bytes: &mut [u8],
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), ProtocolError> {
-        let socket = |source| ProtocolError::Socket { request, source };
-        let mut done = 0;
-        while done < bytes.len() {
-            let (got, more) =
-                sys::recv_with_fds(self.socket.as_fd(), &mut bytes[done..]).map_err(socket)?;
-            if got == 0 {
-                return Err(socket(io::ErrorKind::UnexpectedEof.into()));
-            }
-            done += got;
-            fds.extend(more);
-        }
-        Ok(())
+        sys::recv_all(self.socket.as_fd(), bytes, fds)
+            .map_err(|source| ProtocolError::Socket { request, source })
     }
 
     /// A request with no answer of its own: with REPLY_ACK its success is asked for.

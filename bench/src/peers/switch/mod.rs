@@ -122,7 +122,7 @@ pub fn check(peer: Peer, args: &Args) -> Result<(), Error> {
         }
         Peer::Vmlan => {
             all(&["dpdk-testpmd"])?;
-            vmlan::program(args).map(|_| ())
+            vmlan::program(args.vmlan.as_deref()).map(|_| ())
         }
         Peer::Vhost => all(&["dpdk-testpmd"]),
         Peer::Bridge => {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::proc::Cpu;
 use super::super::process::{Launch, Process, output};
 use super::super::stop::Stop;
-use super::super::{Args, Error, SWITCH_CORE};
+use super::super::{Error, SWITCH_CORE};
 use super::{Bench, Charged, Rig, Switch};
 
 const START: Duration = Duration::from_secs(10);
@@ -31,9 +31,9 @@ pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig, Error> {
 ///
 /// # Errors
 /// [`Error::Missing`] when there is none.
-pub fn program(args: &Args) -> Result<PathBuf, Error> {
+pub fn program(named: Option<&Path>) -> Result<PathBuf, Error> {
     let beside = || std::env::current_exe().ok().map(|exe| exe.with_file_name("vmlan"));
-    let path = args.vmlan.clone().or_else(beside).unwrap_or_else(|| PathBuf::from("vmlan"));
+    let path = named.map(Path::to_owned).or_else(beside).unwrap_or_else(|| PathBuf::from("vmlan"));
     if path.is_file() {
         return Ok(path);
     }
@@ -43,7 +43,7 @@ pub fn program(args: &Args) -> Result<PathBuf, Error> {
 
 impl Vmlan {
     fn start(bench: &Bench<'_>, dir: &Path) -> Result<Self, Error> {
-        let program = program(bench.args)?;
+        let program = program(bench.args.vmlan.as_deref())?;
         let sockets = [dir.join("vu0"), dir.join("vu1")];
         let api = dir.join("api").to_string_lossy().into_owned();
         let ports = ["a", "b"].iter().zip(&sockets);

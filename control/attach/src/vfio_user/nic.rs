@@ -58,7 +58,6 @@ pub trait Nic: Send + Sync {
     fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
     fn set_link(&self, up: bool);
     fn timer(&self);
-    fn is_asserted(&self) -> bool;
     fn reassert(&self);
     fn trouble(&self) -> Option<Trouble>;
 
@@ -125,9 +124,6 @@ impl Nic for E1000 {
         E1000::timer(self);
     }
 
-    fn is_asserted(&self) -> bool {
-        E1000::is_asserted(self)
-    }
     fn reassert(&self) {
         E1000::reassert(self);
     }

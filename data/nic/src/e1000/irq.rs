@@ -99,7 +99,7 @@ pub struct Irq {
 /// What the caller must tell the host, once it holds no lock.
 ///
 /// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that followed it. That is one
-/// interrupt too many and never one too few; before it repeats a level interrupt it asks `E1000::is_asserted`.
+/// interrupt too many and never one too few; repeats of a level interrupt go through `E1000::reassert`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum Edge {

@@ -54,7 +54,7 @@ impl E1000 {
                 self.regs.set(PBA, pba);
             }
             tx.reset();
-            rx.reset();
+            rx.stop();
             self.stats.clear(&self.counters);
             self.irq.reset()
         };

@@ -82,11 +82,6 @@ impl Rx {
         self.starved = None;
     }
 
-    /// As after power-on. The registers are the caller's.
-    pub fn reset(&mut self) {
-        self.stop();
-    }
-
     pub fn trouble(&self) -> Option<Trouble> {
         self.ring.trouble()
     }
