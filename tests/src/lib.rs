@@ -40,3 +40,4 @@ pub mod nic;
 pub mod peer;
 pub mod trio;
 pub mod usage;
+pub mod victim;

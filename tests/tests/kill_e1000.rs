@@ -10,7 +10,8 @@ use vmlan_driver::nic::Interest;
 use vmlan_tests::e1000::Intel;
 use vmlan_tests::native::{STALL, Stops, frame, mac};
 use vmlan_tests::peer::Peer;
-use vmlan_tests::{Fault, Proc, Result, Switch, usage, vmlan_binary};
+use vmlan_tests::victim::{guest_process, holdings, wait_for};
+use vmlan_tests::{Fault, Result, Switch};
 
 const A: u8 = 1;
 const B: u8 = 2;
@@ -80,33 +81,6 @@ fn take(b: &mut Intel<impl Bus>, shared: &Shared) {
     }
 }
 
-fn guest_process(dir: &Path, function: &str, keys: &str) -> Result<Proc> {
-    let address = format!("vfio-user:{}{keys}", dir.join("c.sock").display());
-    let binary = vmlan_binary().display().to_string();
-    let text = |m: [u8; 6]| m.map(|byte| format!("{byte:02x}")).join(":");
-    let (to, from) = (text(mac(B, 0)), text(mac(C, 0)));
-    let argv = [&binary, "pkt-gen", "-i", &address, "-f", function, "-d", &to, "-s", &from];
-    let argv: Vec<_> = argv.iter().map(|&word| word.to_owned()).collect();
-    Proc::start("pkt-gen", &dir.join("guest.log"), &argv)
-}
-
-/// What the switch holds while C is not there: descriptors, own memory, mapped memory.
-fn holdings(switch: &Switch) -> (usize, u64, u64) {
-    let pid = switch.pid();
-    (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
-}
-
-fn wait_for(switch: &Switch, what: &str, ready: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
-    let end = Instant::now() + STALL;
-    loop {
-        let port = switch.port("c")?;
-        if ready(&port) {
-            return Ok(());
-        }
-        assert!(Instant::now() < end, "{what}: {port}");
-    }
-}
-
 /// Starts guest C, waits until it sends (or receives), and kills it.
 fn one_kill(switch: &Switch, dir: &Path, n: u32) -> Result<()> {
     let function = if n.is_multiple_of(2) { "tx" } else { "rx" };
@@ -114,10 +88,16 @@ fn one_kill(switch: &Switch, dir: &Path, n: u32) -> Result<()> {
     let way = if function == "tx" { "in" } else { "out" };
     let frames = |port: &serde_json::Value| port[way]["frames"].as_u64().unwrap_or(0);
     let before = frames(&switch.port("c")?);
-    let mut guest = guest_process(dir, function, keys)?;
-    wait_for(switch, "the guest has traffic", |port| frames(port) > before + 20)?;
+    let mut guest = guest_process(
+        dir,
+        &format!("vfio-user:{}{keys}", dir.join("c.sock").display()),
+        function,
+        C,
+        B,
+    )?;
+    wait_for(switch, "c", "the guest has traffic", |port| frames(port) > before + 20)?;
     guest.kill9();
-    wait_for(switch, "the guest is gone", |port| port["up"] == false)
+    wait_for(switch, "c", "the guest is gone", |port| port["up"] == false)
 }
 
 fn kill_guests(times: u32, doorbell: &str) -> Result<()> {

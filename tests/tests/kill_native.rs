@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
 use vmlan_tests::native::{MacBytes, Native, STALL, Stops, mac};
-use vmlan_tests::{Proc, Result, Switch, usage, vmlan_binary};
+use vmlan_tests::victim::{guest_process, holdings, wait_for};
+use vmlan_tests::{Result, Switch};
 
 const A: u8 = 1;
 const B: u8 = 2;
@@ -225,42 +226,21 @@ fn take(b: &mut Native, shared: &Shared) {
     }
 }
 
-fn guest_process(dir: &Path, function: &str) -> Result<Proc> {
-    let address = format!("vhost-user:{}", dir.join("c.sock").display());
-    let binary = vmlan_binary().display().to_string();
-    let text = |m: MacBytes| m.map(|byte| format!("{byte:02x}")).join(":");
-    let (to, from) = (text(mac(B, 0)), text(mac(C, 0)));
-    let argv = [&binary, "pkt-gen", "-i", &address, "-f", function, "-d", &to, "-s", &from];
-    let argv: Vec<_> = argv.iter().map(|&word| word.to_owned()).collect();
-    Proc::start("pkt-gen", &dir.join("guest.log"), &argv)
-}
-
-/// What the switch holds while C is not there: descriptors, own memory, mapped memory.
-fn holdings(switch: &Switch) -> (usize, u64, u64) {
-    let pid = switch.pid();
-    (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
-}
-
-fn wait_for(switch: &Switch, what: &str, ready: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
-    let end = Instant::now() + STALL;
-    loop {
-        let port = switch.port("c")?;
-        if ready(&port) {
-            return Ok(());
-        }
-        assert!(Instant::now() < end, "{what}: {port}");
-    }
-}
-
 /// Starts guest C, waits until it sends (or receives), and kills it.
 fn one_kill(switch: &Switch, dir: &Path, function: &str) -> Result<()> {
     let way = if function == "tx" { "in" } else { "out" };
     let frames = |port: &serde_json::Value| port[way]["frames"].as_u64().unwrap_or(0);
     let before = frames(&switch.port("c")?);
-    let mut guest = guest_process(dir, function)?;
-    wait_for(switch, "the guest has traffic", |port| frames(port) > before + 20)?;
+    let mut guest = guest_process(
+        dir,
+        &format!("vhost-user:{}", dir.join("c.sock").display()),
+        function,
+        C,
+        B,
+    )?;
+    wait_for(switch, "c", "the guest has traffic", |port| frames(port) > before + 20)?;
     guest.kill9();
-    wait_for(switch, "the guest is gone", |port| port["up"] == false)
+    wait_for(switch, "c", "the guest is gone", |port| port["up"] == false)
 }
 
 fn kill_guests(times: u32) -> Result<()> {

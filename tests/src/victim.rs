@@ -1,0 +1,49 @@
+//! A guest process that is killed again and again, and what the switch holds meanwhile.
+
+use crate::native::{STALL, mac};
+use crate::{Proc, Result, Switch, usage, vmlan_binary};
+use std::path::Path;
+use std::time::Instant;
+
+/// Starts `vmlan pkt-gen` as guest `from` on the port at `address`; what it sends is for guest `to`.
+///
+/// # Errors
+/// As [`Proc::start`].
+pub fn guest_process(dir: &Path, address: &str, function: &str, from: u8, to: u8) -> Result<Proc> {
+    let binary = vmlan_binary().display().to_string();
+    let text = |id| mac(id, 0).map(|byte| format!("{byte:02x}")).join(":");
+    let (to, from) = (text(to), text(from));
+    let argv = [&binary, "pkt-gen", "-i", address, "-f", function, "-d", &to, "-s", &from];
+    let argv: Vec<_> = argv.iter().map(|&word| word.to_owned()).collect();
+    Proc::start("pkt-gen", &dir.join("guest.log"), &argv)
+}
+
+/// What the switch holds: descriptors, own memory in KiB, mapped memory in KiB.
+#[must_use]
+pub fn holdings(switch: &Switch) -> (usize, u64, u64) {
+    let pid = switch.pid();
+    (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
+}
+
+/// Waits until the counters of `port` are `ready`.
+///
+/// # Errors
+/// As [`Switch::port`].
+///
+/// # Panics
+/// When they never are; `what` was waited for.
+pub fn wait_for(
+    switch: &Switch,
+    port: &str,
+    what: &str,
+    ready: impl Fn(&serde_json::Value) -> bool,
+) -> Result<()> {
+    let end = Instant::now() + STALL;
+    loop {
+        let port = switch.port(port)?;
+        if ready(&port) {
+            return Ok(());
+        }
+        assert!(Instant::now() < end, "{what}: {port}");
+    }
+}
