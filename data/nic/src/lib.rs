@@ -16,6 +16,7 @@
 pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod notify;
 pub mod virtio;
 
 /// A wire to the guest's interrupt controller.

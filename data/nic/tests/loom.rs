@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering, fence};
 use loom::thread;
-use vmlan_nic::e1000::bell;
-use vmlan_nic::virtio::notify::{self, Words};
+use vmlan_nic::notify::bell;
+use vmlan_nic::notify::virtqueue::{self as notify, Words};
 
 /// What is taken away.
 #[derive(Clone, Copy, PartialEq, Eq)]

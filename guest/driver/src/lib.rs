@@ -16,6 +16,7 @@
 //! | [`nic`] | [`nic::VirtioNet`]: connect, negotiate, reconnect, wait, stop | both |
 //! | [`vfio_user`] | messages of a client, and the VMM's part for one device | QEMU `docs/interop/vfio-user.rst` |
 //! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM over any [`e1000::Bus`] | Intel 8254x SDM |
+//! | [`device`] | [`device::Device`]: any of these NICs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
 //!
 //! Panic contract: nothing a device writes into shared memory or a socket makes this crate panic; what the device gets
@@ -23,7 +24,9 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod device;
 pub mod e1000;
+mod mac;
 pub mod mem;
 pub mod net;
 pub mod nic;
@@ -35,5 +38,6 @@ pub mod vfio_user;
 pub mod vhost_user;
 
 pub use address::{Address, AddressError};
+pub use mac::{Mac, MacError};
 pub use nic::{Error, VirtioNet};
 pub use place::Place;

@@ -14,7 +14,6 @@
 mod engine;
 mod frame;
 mod histogram;
-mod nic;
 mod options;
 mod pace;
 mod report;
@@ -22,10 +21,12 @@ mod report;
 mod tests;
 
 pub use engine::run;
-pub use frame::{Mac, MacError};
 pub use histogram::Latency;
 pub use options::{Function, Options, OptionsError};
-pub use report::{Interval, Registers, Report, Summary};
+pub use report::{Interval, Report, Summary};
+
+pub use crate::device::{Connected, Registers};
+pub use crate::mac::{Mac, MacError};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +36,5 @@ pub enum Error {
     Options(#[from] OptionsError),
     /// The NIC.
     #[error("the NIC failed")]
-    Nic(#[from] crate::nic::Error),
-    /// The NIC, when it is an e1000.
-    #[error("the NIC failed")]
-    E1000(#[from] crate::e1000::Error),
+    Device(#[from] crate::device::Error),
 }

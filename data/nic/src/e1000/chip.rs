@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmlan_frame::{Counters, Device};
 use vmlan_ram::{Map, Window};
 
-use super::bell::Bell;
 use super::eeprom::Eeprom;
 use super::irq::{Edge, Irq};
 use super::pci::Pci;
@@ -19,6 +18,7 @@ use super::rx::Rx;
 use super::stats::Stats;
 use super::tx::Tx;
 use super::{Config, Host};
+use crate::notify::bell::Bell;
 
 /// An 82540EM.
 pub struct E1000 {

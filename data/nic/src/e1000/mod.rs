@@ -27,7 +27,6 @@
 //!   guest: WUS stays 0. There is no flash, and no PCI-X capability.
 
 mod access;
-pub mod bell;
 mod chip;
 mod desc;
 mod eeprom;

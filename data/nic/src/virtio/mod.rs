@@ -19,7 +19,6 @@ pub mod feature;
 mod header;
 mod held;
 mod net;
-pub mod notify;
 mod queue;
 mod rx;
 #[cfg(test)]

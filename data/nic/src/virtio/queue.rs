@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use vmlan_ram::{DirtyLog, Map, Window, full_fence};
 
 use super::desc::{Chain, Desc};
-use super::notify::{self, Words};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::Interrupt;
+use crate::notify::virtqueue::{self, Words};
 
 /// Positions whose heads can be held at a time.
 pub(super) const HEADS: u16 = 256;
@@ -263,7 +263,7 @@ impl Queue {
             return false;
         }
         self.done = new;
-        let wanted = notify::publish(self, old, new, self.event_idx());
+        let wanted = virtqueue::publish(self, old, new, self.event_idx());
         if let Some(inflight) = &self.inflight {
             inflight.window.set_u16(inflight.offset, new, Release);
         }
@@ -285,7 +285,7 @@ impl Queue {
     /// Asks for a doorbell after the first `seen` buffers; true if there are more already.
     pub(super) fn arm(&mut self, seen: u16) -> bool {
         self.armed = true;
-        notify::arm(self, seen, self.event_idx())
+        virtqueue::arm(self, seen, self.event_idx())
     }
 
     /// Takes the wish back, if it stands.
@@ -298,7 +298,7 @@ impl Queue {
 
     /// States that no doorbell is wanted, whatever stood there before.
     pub(super) fn quiet(&self) {
-        notify::disarm(self, self.event_idx());
+        virtqueue::disarm(self, self.event_idx());
     }
 
     /// The index last read from the driver.

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::frame;
 use super::histogram::Histogram;
-use super::nic::{Nic, connect_e1000};
 use super::options::{Function, Options};
 use super::pace::Pace;
-use super::report::{Interval, Registers, Report, Summary, ratio};
-use crate::net::{NetHeader, QueueStats};
-use crate::nic::{self, Interest, VirtioNet, Wake};
-use crate::place::Place;
+use super::report::{Interval, Report, Summary};
+use crate::device::{self, Device, Registers, ratio};
+use crate::net::QueueStats;
+use crate::nic::{self, Interest, Wake};
 use crate::sys;
 
 /// Longest sleep, so that the stop flag is looked at.
@@ -42,7 +41,7 @@ struct Lane<B> {
     number: u64,
 }
 
-struct Engine<'a, N: Nic> {
+struct Engine<'a, N: Device> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
     nic: N,
@@ -71,50 +70,42 @@ struct Engine<'a, N: Nic> {
 /// See [`Error`]: wrong options, no back end within [`Options::patience`], or one that refuses.
 pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
     options.check()?;
-    let cpu = sys::process_cpu();
-    match &options.address {
-        Place::Virtio(address) => {
-            let mut address = address.clone();
-            if options.sends() {
-                address.buffer = address.buffer.max(options.size as usize + NetHeader::LEN);
-            }
-            run_on(VirtioNet::connect(&address, options.patience)?, options, cpu, report)
-        }
-        Place::E1000(address) => {
-            let mut address = address.clone();
-            if options.sends() {
-                address.driver.room = address.driver.room.max(options.size as usize);
-            }
-            run_on(connect_e1000(&address, options.patience)?, options, cpu, report)
-        }
-    }
+    let run = Run { options, cpu: sys::process_cpu(), report };
+    let largest = options.sends().then_some(options.size as usize);
+    device::open(&options.address, largest, options.patience, run)?
 }
 
-fn run_on(
-    mut nic: impl Nic,
-    options: &Options,
+/// A run that waits for its device.
+struct Run<'a> {
+    options: &'a Options,
     cpu: Duration,
-    report: &mut dyn FnMut(Report),
-) -> Result<Summary, Error> {
-    let mut options = options.clone();
-    let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
-    options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
-    let mut engine = Engine::new(&options, nic, report);
-    engine.prefill();
-    engine.announce();
-    let main = engine.main();
-    engine.drain();
-    main?;
-    Ok(engine.summary(cpu))
+    report: &'a mut dyn FnMut(Report),
+}
+
+impl device::Visitor for Run<'_> {
+    type Output = Result<Summary, Error>;
+
+    fn visit<D: Device>(self, mut nic: D) -> Self::Output {
+        let mut options = self.options.clone();
+        let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
+        options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
+        let mut engine = Engine::new(&options, nic, self.report);
+        engine.prefill();
+        engine.announce();
+        let main = engine.main();
+        engine.drain();
+        main?;
+        Ok(engine.summary(self.cpu))
+    }
 }
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<'a, N: Nic> Engine<'a, N> {
+impl<'a, N: Device> Engine<'a, N> {
     fn new(options: &'a Options, nic: N, report: &'a mut dyn FnMut(Report)) -> Self {
-        report(nic.greeting());
+        report(Report::Connected(nic.connected()));
         let lane = |n| Lane { batch: nic.batch(n), bodies: Vec::new(), number: 0 };
         Self {
             lanes: (0..nic.lanes()).map(lane).collect(),
@@ -266,8 +257,10 @@ impl<'a, N: Nic> Engine<'a, N> {
         loop {
             match self.nic.reconnect(NAP) {
                 Ok(()) => break,
-                Err(error @ Error::Nic(nic::Error::FeaturesLost { .. })) => return Err(error),
-                Err(error) if gone.elapsed() >= self.options.patience => return Err(error),
+                Err(error @ device::Error::Virtio(nic::Error::FeaturesLost { .. })) => {
+                    return Err(error.into());
+                }
+                Err(error) if gone.elapsed() >= self.options.patience => return Err(error.into()),
                 Err(_) if self.is_over(self.now()) => return Ok(()),
                 Err(_) => {}
             }

@@ -7,10 +7,9 @@
 //! `mark` is one magic byte and the number of the queue. The sum covers everything from byte 12 on except itself and the
 //! UDP checksum (which the way may fill in), so it tells a changed, cut or mixed-up body. MAC addresses are not covered.
 
-use std::net::Ipv4Addr;
-use std::str::FromStr;
-
 use super::options::Options;
+use crate::mac::Mac;
+use std::net::Ipv4Addr;
 
 const MAGIC: u8 = 0x76;
 const IP: usize = 14;
@@ -21,37 +20,6 @@ const NUMBER: usize = 44;
 const SUM: usize = 52;
 const PATTERN: usize = 60;
 const PROTOCOL_UDP: u8 = 17;
-
-/// A MAC address, written `02:00:00:00:00:01`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mac(pub [u8; 6]);
-
-/// Not a MAC address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no MAC address: write it as 02:00:00:00:00:01")]
-pub struct MacError(String);
-
-impl FromStr for Mac {
-    type Err = MacError;
-
-    fn from_str(text: &str) -> Result<Self, MacError> {
-        let error = || MacError(text.into());
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() <= 2).ok_or_else(error)?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| error())?;
-        }
-        if parts.next().is_some() { Err(error()) } else { Ok(Self(bytes)) }
-    }
-}
-
-impl std::fmt::Display for Mac {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [a, b, c, d, e, f] = self.0;
-        write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
-    }
-}
 
 /// Internet checksum (RFC 1071) of `bytes`, starting from `sum`, folded but not inverted.
 pub(super) fn internet_sum(bytes: &[u8], sum: u64) -> u16 {

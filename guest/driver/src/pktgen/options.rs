@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::frame::Mac;
+use crate::mac::Mac;
 use crate::place::Place;
 
 /// What to do.

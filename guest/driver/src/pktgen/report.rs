@@ -5,30 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::frame::Mac;
 use super::histogram::Latency;
 use super::options::Function;
-use crate::e1000::Access;
+use crate::device::{Connected, Registers, ratio};
 
 /// News of a run. `Display` gives the line pkt-gen's users know.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Report {
-    /// Connected; the virtio features in force and the queue pairs.
-    Connected {
-        /// Feature bits.
-        features: u64,
-        /// Queue pairs.
-        queues: u16,
-    },
-    /// Connected to an e1000, which has a link.
-    ConnectedE1000 {
-        /// Its address.
-        mac: Mac,
-        /// Ring registers are in shared memory.
-        mapped: bool,
-        /// Register writes do not wait for their reply.
-        posted: bool,
-    },
+    /// Connected.
+    Connected(Connected),
     /// A second (or what [`super::Options::report_every`] says) is over.
     Interval(Interval),
     /// The back end is gone.
@@ -54,12 +39,6 @@ pub struct Interval {
     pub doorbells: u64,
     /// Interrupts received.
     pub interrupts: u64,
-}
-
-/// `part / whole`, 0 for an empty whole.
-#[allow(clippy::cast_precision_loss)] // Figures for people: 53 bits are enough.
-pub(super) fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 fn scaled(value: f64) -> (f64, &'static str) {
@@ -93,83 +72,11 @@ impl fmt::Display for Interval {
 impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connected { features, queues } => {
-                write!(out, "connected, features {features:#x}, {queues} queue pair(s)")
-            }
-            Self::ConnectedE1000 { mac, mapped, posted } => {
-                let doorbell = if *mapped { "mapped" } else { "trapped" };
-                let writes = if *posted { "posted" } else { "waited" };
-                write!(out, "connected, e1000 {mac}, doorbell {doorbell}, writes {writes}")
-            }
+            Self::Connected(how) => write!(out, "connected, {how}"),
             Self::Interval(interval) => interval.fmt(out),
             Self::Disconnected => out.write_str("the back end is gone, waiting for it"),
             Self::Reconnected(time) => write!(out, "connected again after {} ms", time.as_millis()),
         }
-    }
-}
-
-/// Accesses of an e1000's registers during a run, after the chip was started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Registers {
-    /// Reads: each a trip to the device and back.
-    pub reads: u64,
-    /// Writes that went as messages.
-    pub writes: u64,
-    /// Loads and stores in shared pages.
-    pub mapped: u64,
-    /// Reads and writes, without the mapped ones, for 1,000 frames.
-    pub accesses_per_1000_frames: f64,
-    /// Interrupts for 1,000 frames.
-    pub interrupts_per_1000_frames: f64,
-    /// The longest that one of the reads or writes took, in microseconds: a guest's processor stands still for so long.
-    pub slowest_us: f64,
-    /// Each register that was touched.
-    pub by_name: Vec<Access>,
-}
-
-impl Registers {
-    /// The sums over `by_name`.
-    pub(super) fn new(by_name: Vec<Access>, slowest: Duration) -> Self {
-        let slowest_us = slowest.as_secs_f64() * 1e6;
-        let sum = |part: fn(&Access) -> u64| by_name.iter().map(part).sum();
-        let (reads, writes) = (sum(|a| a.reads), sum(|a| a.writes));
-        Self { reads, writes, mapped: sum(|a| a.mapped), slowest_us, by_name, ..Self::default() }
-    }
-
-    /// What came since `then`, for so many frames and interrupts.
-    pub(super) fn since(self, then: &Self, frames: u64, interrupts: u64) -> Self {
-        let mut by_name = self.by_name;
-        for access in &mut by_name {
-            let old = then.by_name.iter().find(|old| old.register == access.register);
-            let old = old.copied().unwrap_or_default();
-            access.reads -= old.reads;
-            access.writes -= old.writes;
-            access.mapped -= old.mapped;
-        }
-        by_name.retain(|access| access.reads + access.writes + access.mapped > 0);
-        let mut new = Self { slowest_us: self.slowest_us, ..Self::new(by_name, Duration::ZERO) };
-        new.accesses_per_1000_frames = 1000.0 * ratio(new.reads + new.writes, frames);
-        new.interrupts_per_1000_frames = 1000.0 * ratio(interrupts, frames);
-        new
-    }
-}
-
-impl fmt::Display for Registers {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes, slowest {:.0} us; {} more in shared pages)",
-            self.accesses_per_1000_frames, self.reads, self.writes, self.slowest_us, self.mapped
-        )?;
-        for (n, access) in self.by_name.iter().enumerate() {
-            let between = if n == 0 { ":" } else { "," };
-            write!(out, "{between} {}", access.register)?;
-            let parts = [(access.reads, "r"), (access.writes, "w"), (access.mapped, "m")];
-            for (count, letter) in parts.iter().filter(|part| part.0 > 0) {
-                write!(out, " {count}{letter}")?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,13 +1,13 @@
 //! One pass of each function over all queue pairs; each returns how many frames it moved.
 
 use super::super::frame::{self, STAMP_AT, Verdict};
-use super::super::nic::Nic;
 use super::Engine;
+use crate::device::Device;
 
 /// A ping without an answer for so long is lost.
 const PING_TIMEOUT_NS: u64 = 1_000_000_000;
 
-impl<N: Nic> Engine<'_, N> {
+impl<N: Device> Engine<'_, N> {
     /// Frames still to be moved, as far as one batch is concerned.
     fn quota(&self) -> u32 {
         let left = match self.options.count {

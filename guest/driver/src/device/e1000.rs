@@ -3,45 +3,50 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::report::{Registers, Report};
-use super::super::{Error, Mac};
-use super::Nic;
+use super::{Connected, Device, Error, Registers};
 use crate::e1000::{Address, Batch, E1000, Interest, Offload, Wake};
+use crate::mac::Mac;
 use crate::mem::Ram;
 use crate::net::QueueStats;
 use crate::nic;
 use crate::vfio_user::bus::VfioBus;
 
 /// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
-pub(in super::super) struct Port {
+#[derive(Debug)]
+pub struct Port {
     nic: E1000<VfioBus>,
     address: Address,
     ram: Arc<Ram>,
     reconnects: u64,
 }
 
-/// Reaches the server of `address` and starts the chip.
-pub(in super::super) fn connect(address: &Address, patience: Duration) -> Result<Port, Error> {
-    let ram = address.driver.make_ram().map_err(|source| {
-        let what = "make the guest's RAM";
-        crate::e1000::Error::from(nic::Error::System { what, source })
-    })?;
-    let bus = VfioBus::connect(address, &ram, patience)?;
-    let mut nic = E1000::new(address.driver.clone(), &ram, bus)?;
-    // Setting up is none of the run.
-    nic.registers_mut().take_slowest();
-    Ok(Port { nic, address: address.clone(), ram, reconnects: 0 })
+impl Port {
+    /// Reaches the server of `address` and starts the chip.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn connect(address: &Address, patience: Duration) -> Result<Self, Error> {
+        let ram = address.driver.make_ram().map_err(|source| {
+            let what = "make the guest's RAM";
+            crate::e1000::Error::from(nic::Error::System { what, source })
+        })?;
+        let bus = VfioBus::connect(address, &ram, patience)?;
+        let mut nic = E1000::new(address.driver.clone(), &ram, bus)?;
+        // Setting up is none of the run.
+        nic.registers_mut().take_slowest();
+        Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
+    }
 }
 
-impl Nic for Port {
+impl Device for Port {
     type Batch = Batch;
 
     fn lanes(&self) -> usize {
         1
     }
 
-    fn greeting(&self) -> Report {
-        Report::ConnectedE1000 {
+    fn connected(&self) -> Connected {
+        Connected::E1000 {
             mac: Mac(self.nic.mac()),
             mapped: self.nic.registers().bus().is_mapped(),
             posted: self.address.posted,

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::report::{Registers, Report};
-use super::super::{Error, Mac};
-use super::Nic;
+use super::{Connected, Device, Error, Registers};
 use crate::address::feature;
+use crate::mac::Mac;
 use crate::net::{HDR_F_NEEDS_CSUM, NetHeader, QueueStats, RxBatch};
 use crate::nic::{Interest, VirtioNet, Wake};
 use crate::ring::Audit;
@@ -15,16 +14,16 @@ fn checksum_header() -> NetHeader {
     NetHeader { flags: HDR_F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..NetHeader::default() }
 }
 
-impl Nic for VirtioNet {
+impl Device for VirtioNet {
     type Batch = RxBatch;
 
     fn lanes(&self) -> usize {
         self.pairs.len()
     }
 
-    fn greeting(&self) -> Report {
+    fn connected(&self) -> Connected {
         let queues = u16::try_from(self.pairs.len()).unwrap_or(u16::MAX);
-        Report::Connected { features: self.features(), queues }
+        Connected::Virtio { features: self.features(), queues }
     }
 
     fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {

@@ -1,0 +1,1 @@
+//! The shared status block's flags, device side.

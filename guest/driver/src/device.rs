@@ -1,0 +1,185 @@
+//! Any NIC of ours, by what programs need of one: [`Device`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
+//! that no call on the data path goes through a table.
+
+mod e1000;
+mod registers;
+mod virtio;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use self::e1000::Port as E1000Port;
+pub use self::registers::Registers;
+use crate::VirtioNet;
+use crate::mac::Mac;
+use crate::net::QueueStats;
+use crate::nic::{Interest, Wake};
+use crate::place::Place;
+
+/// Why a device cannot be had, or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// virtio-net.
+    #[error(transparent)]
+    Virtio(#[from] crate::nic::Error),
+    /// An e1000.
+    #[error(transparent)]
+    E1000(#[from] crate::e1000::Error),
+}
+
+/// What was found, in a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Connected {
+    /// virtio-net.
+    Virtio {
+        /// Feature bits in force.
+        features: u64,
+        /// Queue pairs.
+        queues: u16,
+    },
+    /// An e1000, which has a link.
+    E1000 {
+        /// Its address.
+        mac: Mac,
+        /// Ring registers are in shared memory.
+        mapped: bool,
+        /// Register writes do not wait for their reply.
+        posted: bool,
+    },
+}
+
+impl fmt::Display for Connected {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Virtio { features, queues } => {
+                write!(out, "features {features:#x}, {queues} queue pair(s)")
+            }
+            Self::E1000 { mac, mapped, posted } => {
+                let doorbell = if *mapped { "mapped" } else { "trapped" };
+                let writes = if *posted { "posted" } else { "waited" };
+                write!(out, "e1000 {mac}, doorbell {doorbell}, writes {writes}")
+            }
+        }
+    }
+}
+
+/// A program that runs on a device of any kind.
+pub trait Visitor {
+    /// What it ends with.
+    type Output;
+    /// Runs it.
+    fn visit<D: Device>(self, device: D) -> Self::Output;
+}
+
+/// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With `largest`, slots for frames of so
+/// many bytes.
+///
+/// # Errors
+/// See [`Error`].
+pub fn open<V: Visitor>(
+    place: &Place,
+    largest: Option<usize>,
+    patience: Duration,
+    visitor: V,
+) -> Result<V::Output, Error> {
+    let largest = largest.unwrap_or(0);
+    match place {
+        Place::Virtio(address) => {
+            let mut address = address.clone();
+            address.buffer = address.buffer.max(largest + crate::net::NetHeader::LEN);
+            Ok(visitor.visit(VirtioNet::connect(&address, patience)?))
+        }
+        Place::E1000(address) => {
+            let mut address = address.clone();
+            address.driver.room = address.driver.room.max(largest);
+            Ok(visitor.visit(E1000Port::connect(&address, patience)?))
+        }
+    }
+}
+
+/// `part / whole`, 0 for an empty whole.
+#[allow(clippy::cast_precision_loss)] // Figures for people: 53 bits are enough.
+pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// A NIC with one or several pairs of queues ("lanes").
+///
+/// Transmit: `reap`, then for each frame `next`, `write`, `send`; `flush` ends a burst. Receive: `poll`, `read` each, `release`.
+/// When nothing moves: `wait`.
+pub trait Device {
+    /// Received frames of one lane.
+    type Batch;
+
+    /// Pairs of queues.
+    fn lanes(&self) -> usize;
+    /// What was found, for the first line of a run.
+    fn connected(&self) -> Connected;
+    /// Uses `chosen` as its address if it has one; the address in force when that is not up to the tool.
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac>;
+    /// Can the NIC complete UDP checksums?
+    fn can_checksum(&self) -> bool;
+
+    /// Transmit slots of a lane; they are used in turn.
+    fn slots(&self, lane: usize) -> u16;
+    /// Longest frame that fits a slot, in bytes.
+    fn room(&self, lane: usize) -> usize;
+    /// Slots that can be sent now, as of the last `reap`.
+    fn free_slots(&self, lane: usize) -> u16;
+    /// Slots that the device has.
+    fn under_way(&self, lane: usize) -> u16;
+    /// Takes sent slots back; the free ones.
+    fn reap(&mut self, lane: usize) -> u16;
+    /// The next slot to fill; `None` when all are under way, which is counted.
+    fn next(&mut self, lane: usize) -> Option<u16>;
+    /// Writes `bytes` of the frame from byte `at` on into a slot. Panics when they leave it.
+    fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]);
+    /// Frames of this slot have their UDP checksum completed, or not.
+    fn offload_checksum(&mut self, lane: usize, slot: u16, on: bool);
+    /// Sends the frame of `len` bytes in the slot that `next` gave.
+    fn send(&mut self, lane: usize, slot: u16, len: u32);
+    /// Sends up to `count` free slots that were filled before, all with `len` bytes; returns how many.
+    fn send_filled(&mut self, lane: usize, count: u32, len: u32) -> u32;
+    /// Ends a burst: what was sent is seen by the device, now or as the driver's options say.
+    fn flush(&mut self, lane: usize);
+    /// Counts a moment in which there were frames and no slot.
+    fn count_full(&mut self, lane: usize);
+
+    /// An empty batch for `poll`.
+    fn batch(&self, lane: usize) -> Self::Batch;
+    /// Is there something to poll?
+    fn ready(&mut self, lane: usize) -> bool;
+    /// Adds up to `most` received frames to an empty batch; returns how many it holds.
+    fn poll(&mut self, lane: usize, batch: &mut Self::Batch, most: usize) -> usize;
+    /// Bytes of all frames of a batch.
+    fn bytes(batch: &Self::Batch) -> u64;
+    /// Copies a frame; its length, or that of `bytes` if that is less.
+    fn read(&self, lane: usize, batch: &Self::Batch, at: usize, bytes: &mut [u8]) -> usize;
+    /// Is the frame's checksum still to be completed?
+    fn checksum_pending(&self, lane: usize, batch: &Self::Batch, at: usize) -> bool;
+    /// Gives the buffers of a batch back to the device, and empties it.
+    fn release(&mut self, lane: usize, batch: &mut Self::Batch);
+    /// Buffers the device has.
+    fn posted(&self, lane: usize) -> u16;
+
+    /// Sleeps until something of `interest` is there, the device is gone, or the time is up.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error>;
+    /// Goes on with another device at the same place.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn reconnect(&mut self, patience: Duration) -> Result<(), Error>;
+    /// Is the device there?
+    fn is_connected(&self) -> bool;
+    /// How often it was reached anew.
+    fn reconnects(&self) -> u64;
+    /// Counters of all lanes together.
+    fn stats(&self) -> QueueStats;
+    /// Has the device kept the rules of its rings so far?
+    fn is_sound(&self) -> bool;
+    /// Register accesses so far, of a NIC that has registers.
+    fn registers(&self) -> Option<Registers>;
+}
