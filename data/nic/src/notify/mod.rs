@@ -12,9 +12,39 @@
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
 //! | [`csb`] | `guest_tdt`, `guest_rdt`, DD and `host_tdh` | `host_need_txkick`, `host_rxkick_at`, `guest_need_*kick` |
 //!
-//! The words are behind traits, so that loom can try every interleaving (`tests/loom.rs`), and can do so with each fence and
-//! each second look taken away.
+//! The words are behind traits, so that loom can try every interleaving (`tests/loom`), and can do so with each fence and
+//! each second look, a [`Point`], taken away: [`Guard`].
 
 pub mod bell;
 pub mod csb;
 pub mod virtqueue;
+
+/// A place of the protocol that a lost wake-up would come through: a full fence, or a second look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Fence: `host_need_txkick` is stated, then `guest_tdt` is looked at again.
+    CsbTransmitArm,
+    /// That second look.
+    CsbTransmitLook,
+    /// Fence: `host_tdh` is published, then `guest_need_txkick` is read.
+    CsbSent,
+    /// Fence: `host_rxkick_at` is stated, then `guest_rdt` is looked at again.
+    CsbRoomArm,
+    /// That second look.
+    CsbRoomLook,
+    /// Fence: DD is published, then `guest_need_rxkick` is read.
+    CsbReceived,
+}
+
+/// The points, by name, so that a test can take one away. In production they cost nothing beside the fence.
+pub trait Guard {
+    /// A sequentially consistent fence.
+    fn full_fence(&self, at: Point);
+
+    /// Whether there is a second look here: always, outside that test.
+    #[inline]
+    fn looks_again(&self, at: Point) -> bool {
+        let _ = at;
+        true
+    }
+}
