@@ -121,8 +121,15 @@ impl Options {
     /// # Errors
     /// Whatever making the memfd reports.
     pub fn make_ram(&self) -> io::Result<Arc<Ram>> {
+        let (low, high) = self.ram_bytes();
+        Ram::new(low, high)
+    }
+
+    /// The bytes it takes, for rings and for buffers.
+    #[must_use]
+    pub fn ram_bytes(&self) -> (usize, usize) {
         let rings = 2 * (16 * usize::from(self.size) + 128);
-        Ram::new(rings, TxRing::buffer_bytes(self) + RxRing::buffer_bytes(self))
+        (rings, TxRing::buffer_bytes(self) + RxRing::buffer_bytes(self))
     }
 }
 

@@ -1,44 +1,88 @@
-//! The Intel 82540EM behind vfio-user.
+//! The Intel 82540EM, on any bus.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connected, Device, Error, Registers};
-use crate::e1000::{Address, Batch, E1000, Interest, Offload, Wake};
+use crate::e1000::{Address, Batch, Bus, E1000, Interest, Offload, Options, Wake};
 use crate::mac::Mac;
 use crate::mem::Ram;
 use crate::net::QueueStats;
 use crate::nic;
 use crate::vfio_user::bus::VfioBus;
 
+/// An address, and the bus that it leads to.
+pub trait Link: Clone {
+    /// The bus.
+    type Bus: Bus;
+
+    /// How the chip is driven.
+    fn driver(&self) -> &Options;
+
+    /// Reaches the chip, and makes the memory that it can reach.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn connect(&self, patience: Duration) -> Result<(Self::Bus, Arc<Ram>), Error>;
+
+    /// Reaches the chip of an address that was reached before, with the same memory.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn connect_again(&self, ram: &Arc<Ram>, patience: Duration) -> Result<Self::Bus, Error>;
+
+    /// What was found.
+    fn connected(&self, mac: Mac, bus: &Self::Bus) -> Connected;
+}
+
+impl Link for Address {
+    type Bus = VfioBus;
+
+    fn driver(&self) -> &Options {
+        &self.driver
+    }
+
+    fn connect(&self, patience: Duration) -> Result<(VfioBus, Arc<Ram>), Error> {
+        let ram = self.driver.make_ram().map_err(|source| {
+            let what = "make the guest's RAM";
+            crate::e1000::Error::from(nic::Error::System { what, source })
+        })?;
+        Ok((VfioBus::connect(self, &ram, patience)?, ram))
+    }
+
+    fn connect_again(&self, ram: &Arc<Ram>, patience: Duration) -> Result<VfioBus, Error> {
+        Ok(VfioBus::connect(self, ram, patience)?)
+    }
+
+    fn connected(&self, mac: Mac, bus: &VfioBus) -> Connected {
+        Connected::E1000 { mac, mapped: bus.is_mapped(), posted: self.posted }
+    }
+}
+
 /// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
 #[derive(Debug)]
-pub struct Port {
-    nic: E1000<VfioBus>,
-    address: Address,
+pub struct Port<L: Link = Address> {
+    nic: E1000<L::Bus>,
+    address: L,
     ram: Arc<Ram>,
     reconnects: u64,
 }
 
-impl Port {
-    /// Reaches the server of `address` and starts the chip.
+impl<L: Link> Port<L> {
+    /// Reaches the chip at `address` and starts it.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn connect(address: &Address, patience: Duration) -> Result<Self, Error> {
-        let ram = address.driver.make_ram().map_err(|source| {
-            let what = "make the guest's RAM";
-            crate::e1000::Error::from(nic::Error::System { what, source })
-        })?;
-        let bus = VfioBus::connect(address, &ram, patience)?;
-        let mut nic = E1000::new(address.driver.clone(), &ram, bus)?;
+    pub fn connect(address: &L, patience: Duration) -> Result<Self, Error> {
+        let (bus, ram) = address.connect(patience)?;
+        let mut nic = E1000::new(address.driver().clone(), &ram, bus)?;
         // Setting up is none of the run.
         nic.registers_mut().take_slowest();
         Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
     }
 }
 
-impl Device for Port {
+impl<L: Link> Device for Port<L> {
     type Batch = Batch;
 
     fn lanes(&self) -> usize {
@@ -46,11 +90,7 @@ impl Device for Port {
     }
 
     fn connected(&self) -> Connected {
-        Connected::E1000 {
-            mac: Mac(self.nic.mac()),
-            mapped: self.nic.registers().bus().is_mapped(),
-            posted: self.address.posted,
-        }
+        self.address.connected(Mac(self.nic.mac()), self.nic.registers().bus())
     }
 
     fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {
@@ -61,7 +101,7 @@ impl Device for Port {
     }
 
     fn can_checksum(&self) -> bool {
-        self.address.driver.checksum
+        self.address.driver().checksum
     }
 
     fn slots(&self, _lane: usize) -> u16 {
@@ -161,7 +201,7 @@ impl Device for Port {
     }
 
     fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
-        let bus = VfioBus::connect(&self.address, &self.ram, patience)?;
+        let bus = self.address.connect_again(&self.ram, patience)?;
         self.nic.restart(bus)?;
         self.reconnects += 1;
         Ok(())

@@ -108,6 +108,11 @@ pub trait Bus {
     fn is_connected(&self) -> bool {
         true
     }
+
+    /// Firmware and a kernel have given the chip its addresses and its interrupt: the driver must leave both alone.
+    fn is_set_up(&self) -> bool {
+        false
+    }
 }
 
 /// Accesses of one register.

@@ -67,7 +67,26 @@ impl<B: Bus> E1000<B> {
         if found != registers::PCI_ID {
             return Err(Error::NotFound { found });
         }
-        // As firmware sizes a BAR: the address bits that stay zero are its length.
+        if self.registers.bus().is_set_up() {
+            self.allow_access();
+        } else {
+            self.place()?;
+        }
+        let irq = self.options.irq;
+        self.registers.with(|bus| bus.use_interrupt(irq));
+        self.check()
+    }
+
+    /// Lets the chip answer and reach memory, and leaves the other bits of the command register as they are.
+    fn allow_access(&mut self) {
+        let [low, high, ..] = self.config32(config::COMMAND).to_le_bytes();
+        let command = (u16::from_le_bytes([low, high]) | config::ENABLE).to_le_bytes();
+        self.registers.with(|bus| bus.write_config(config::COMMAND, &command));
+    }
+
+    /// What firmware does.
+    fn place(&mut self) -> Result<(), Error> {
+        // The address bits of a BAR that stay zero are its length.
         self.set_config32(config::BAR0, u32::MAX);
         let length = u64::from(!(self.config32(config::BAR0) & !0xf)) + 1;
         if length != REGISTERS_LEN {
@@ -77,12 +96,7 @@ impl<B: Bus> E1000<B> {
         self.set_config32(config::BAR1, config::IO_AT);
         let command = config::ENABLE.to_le_bytes();
         self.registers.with(|bus| bus.write_config(config::COMMAND, &command));
-        if self.options.irq == Irq::Msi {
-            self.enable_msi()?;
-        }
-        let irq = self.options.irq;
-        self.registers.with(|bus| bus.use_interrupt(irq));
-        self.check()
+        if self.options.irq == Irq::Msi { self.enable_msi() } else { Ok(()) }
     }
 
     /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a 64-bit address.
