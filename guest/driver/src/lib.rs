@@ -10,6 +10,7 @@
 //! | module | what it is | specification |
 //! | --- | --- | --- |
 //! | [`mem`] | guest RAM: one memfd seen as two regions, with checked views | |
+//! | [`notify`] | when to ring, how to go to sleep | virtio 1.2, 2.7; SDM 13.4 |
 //! | [`ring`] | the driver's side of a split virtqueue, with an audit | virtio 1.2, 2.7 |
 //! | [`net`] | transmit and receive queues: fixed slots, batches, counters | virtio 1.2, 5.1 |
 //! | [`vhost_user`] | messages of the front end | QEMU `docs/interop/vhost-user.rst` |
@@ -30,6 +31,7 @@ mod mac;
 pub mod mem;
 pub mod net;
 pub mod nic;
+pub mod notify;
 pub mod pktgen;
 mod place;
 pub mod ring;

@@ -12,25 +12,23 @@
 //! Free slots are kept in a first-in-first-out queue. A device that uses buffers in order therefore sees descriptors
 //! 0, 1, 2... for ever, which IN_ORDER demands (2.7.8) and caches like.
 //!
-//! Notification rule, both ways: *publish, full fence, read the other side's wish*; and before sleeping: *state the wish,
-//! full fence, look again* (2.7.13, 2.7.14).
+//! When to ring and how to go to sleep: [`crate::notify::virtqueue`].
 
 mod layout;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use crate::mem::{Pool, Ram, View};
+use crate::notify::{self, virtqueue};
 pub use layout::{Audit, Places, RingOptions, Segment};
 
 const DESC_F_NEXT: u64 = 1;
 const DESC_F_WRITE: u64 = 2;
 const DESC_F_INDIRECT: u64 = 4;
-const AVAIL_F_NO_INTERRUPT: u16 = 1;
-const USED_F_NO_NOTIFY: u16 = 1;
 const AVAIL_FLAGS: usize = 0;
 const AVAIL_IDX: usize = 1;
 const AVAIL_RING: usize = 2;
@@ -72,10 +70,33 @@ pub struct SplitRing {
     bad_used: u64,
 }
 
-/// `VIRTQ_NEED_EVENT` (2.7.7.2): has `event` been passed on the way from `old` to `new`?
-#[inline]
-fn need_event(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+impl notify::Guard for SplitRing {}
+
+impl virtqueue::Words for SplitRing {
+    #[inline]
+    fn set_avail_idx(&self, idx: u16) {
+        self.avail[AVAIL_IDX].store(idx.to_le(), Release);
+    }
+    #[inline]
+    fn set_avail_flags(&self, flags: u16) {
+        self.avail[AVAIL_FLAGS].store(flags.to_le(), Relaxed);
+    }
+    #[inline]
+    fn set_used_event(&self, idx: u16) {
+        self.avail[self.used_event_at()].store(idx.to_le(), Relaxed);
+    }
+    #[inline]
+    fn used_idx(&self) -> u16 {
+        u16::from_le(self.used[USED_IDX].load(Acquire))
+    }
+    #[inline]
+    fn used_flags(&self) -> u16 {
+        u16::from_le(self.used[USED_FLAGS].load(Relaxed))
+    }
+    #[inline]
+    fn avail_event(&self) -> u16 {
+        u16::from_le(self.used[self.avail_event_at()].load(Relaxed))
+    }
 }
 
 impl SplitRing {
@@ -174,12 +195,7 @@ impl SplitRing {
     /// even when the device died without being asked (what a VMM does when GET_VRING_BASE fails).
     #[must_use]
     pub fn base(&self) -> u16 {
-        self.load_used_idx()
-    }
-
-    #[inline]
-    fn load_used_idx(&self) -> u16 {
-        u16::from_le(self.used[USED_IDX].load(Acquire))
+        virtqueue::Words::used_idx(self)
     }
 
     fn used_event_at(&self) -> usize {
@@ -229,6 +245,13 @@ impl SplitRing {
         Some(slot)
     }
 
+    /// The slot that [`Self::take`] gives after `ahead` others; only meaningful for fewer than [`Self::free_slots`].
+    #[inline]
+    #[must_use]
+    pub fn free_ahead(&self, ahead: u16) -> u16 {
+        self.free[usize::from(self.free_head.wrapping_add(ahead) & self.mask)]
+    }
+
     /// Gives a held slot back unused.
     ///
     /// # Panics
@@ -275,22 +298,15 @@ impl SplitRing {
         if old == new {
             return false;
         }
-        self.avail[AVAIL_IDX].store(new.to_le(), Release);
         self.published = new;
-        fence(SeqCst);
-        if self.options.event_idx {
-            let event = u16::from_le(self.used[self.avail_event_at()].load(Relaxed));
-            need_event(event, new, old)
-        } else {
-            u16::from_le(self.used[USED_FLAGS].load(Relaxed)) & USED_F_NO_NOTIFY == 0
-        }
+        virtqueue::publish(self, old, new, self.options.event_idx)
     }
 
     /// Are there used slots to take?
     #[inline]
     pub fn has_used(&mut self) -> bool {
         if self.last_used == self.used_seen {
-            self.used_seen = self.load_used_idx();
+            self.used_seen = virtqueue::Words::used_idx(self);
         }
         self.last_used != self.used_seen
     }
@@ -354,26 +370,11 @@ impl SplitRing {
     /// already so and sleeping would be wrong. Without EVENT_IDX every used slot interrupts.
     #[must_use]
     pub fn arm(&mut self, after: u16) -> bool {
-        let after = after.max(1);
-        if self.options.event_idx {
-            let event = self.last_used.wrapping_add(after - 1);
-            self.avail[self.used_event_at()].store(event.to_le(), Relaxed);
-        } else {
-            self.avail[AVAIL_FLAGS].store(0, Relaxed);
-        }
-        fence(SeqCst);
-        self.used_seen = self.load_used_idx();
-        let ready = self.used_seen.wrapping_sub(self.last_used);
-        ready >= if self.options.event_idx { after } else { 1 }
+        virtqueue::arm(self, self.last_used, after, self.options.event_idx)
     }
 
     /// Takes the wish back. With EVENT_IDX the event is put as far away as it can be: behind us.
     pub fn disarm(&mut self) {
-        if self.options.event_idx {
-            let event = self.last_used.wrapping_sub(1);
-            self.avail[self.used_event_at()].store(event.to_le(), Relaxed);
-        } else {
-            self.avail[AVAIL_FLAGS].store(AVAIL_F_NO_INTERRUPT.to_le(), Relaxed);
-        }
+        virtqueue::disarm(self, self.last_used, self.options.event_idx);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{AVAIL_RING, Owner, SplitRing};
 use crate::mem::Pool;
+use crate::notify::virtqueue;
 
 /// What a ring is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +151,7 @@ impl SplitRing {
     /// The slots between our index and the device's index of the used ring.
     fn audit_used(&self, audit: &mut Audit) -> BTreeSet<u16> {
         let mut seen = BTreeSet::new();
-        let count = self.load_used_idx().wrapping_sub(self.last_used);
+        let count = virtqueue::Words::used_idx(self).wrapping_sub(self.last_used);
         if count > self.outstanding() {
             audit.foreign += u64::from(count - self.outstanding());
         }
@@ -182,7 +183,7 @@ impl SplitRing {
     /// device owes us, each once.
     fn audit_avail(&self, audit: &mut Audit, used: &BTreeSet<u16>) {
         let mut seen = BTreeSet::new();
-        let start = self.load_used_idx();
+        let start = virtqueue::Words::used_idx(self);
         let count = self.avail_idx.wrapping_sub(start);
         if count > self.options.slots() {
             audit.foreign += 1;

@@ -1,0 +1,63 @@
+//! When to ring, and how to go to sleep: the driver's side of each protocol, written from its specification.
+//!
+//! Whoever publishes something and then asks whether the other side wants to be told, and whoever says that it wants to be told
+//! and then looks whether it must sleep, stores one word and loads another. Processors (x86 too) may do that in the other
+//! order, unless a full fence stands between. With one on each side, one side at least sees what the other has stored.
+//!
+//! | module | we publish | and ring if | we wait for | after we have set |
+//! | --- | --- | --- | --- | --- |
+//! | [`virtqueue`] | `avail.idx` | `used.flags`, `avail_event` | `used.idx` | `avail.flags`, `used_event` |
+//! | [`csb`] | `guest_tdt` | `host_need_txkick` | `host_tdh` or DD | `guest_need_txkick` |
+//! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
+//! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |
+//!
+//! The device's side is another crate's, and shares nothing with this one. That the two fit is tried with every interleaving,
+//! and with each [`Point`] taken away, in that crate's `tests/loom`.
+
+pub mod csb;
+pub mod registers;
+pub mod virtqueue;
+
+/// The fences and second looks of the driver's side, each by a name, so that a test can remove it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Fence: `avail.idx` is stored, the device's wish is loaded.
+    VirtqueuePublish,
+    /// Fence: our wish is stored, `used.idx` is loaded.
+    VirtqueueArm,
+    /// That load.
+    VirtqueueLook,
+    /// Fence: `guest_tdt` is stored, `host_need_txkick` is loaded.
+    CsbSend,
+    /// Fence: `guest_need_txkick` is stored, `host_tdh` or DD is loaded.
+    CsbCompletionArm,
+    /// That load.
+    CsbCompletionLook,
+    /// Fence: `guest_rdt` is stored, `host_rxkick_at` is loaded.
+    CsbRefill,
+    /// Fence: `guest_need_rxkick` is stored, DD is loaded.
+    CsbReceptionArm,
+    /// That load.
+    CsbReceptionLook,
+    /// Release fence: descriptors are stored, then the tail's register.
+    TailPublish,
+}
+
+/// How the functions here reach a fence or a second look: in a driver, by nothing more than that.
+pub trait Guard {
+    /// A fence that is as strong as the point says: sequentially consistent, if it says nothing.
+    #[inline]
+    fn fence(&self, point: Point) {
+        use std::sync::atomic::{Ordering, fence};
+        match point {
+            Point::TailPublish => fence(Ordering::Release),
+            _ => fence(Ordering::SeqCst),
+        }
+    }
+
+    /// True, unless a test has removed this second look.
+    #[inline]
+    fn has_second_look(&self, _point: Point) -> bool {
+        true
+    }
+}
