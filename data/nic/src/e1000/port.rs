@@ -92,9 +92,10 @@ impl E1000 {
     /// Asks to be told of the next write to TDT (see `Port::arm`). True if frames wait already.
     #[must_use]
     pub fn arm(&self) -> bool {
-        self.tx_bell.arm();
-        let mut tx = lock(&self.tx);
-        self.sends(&self.gate()) && tx.waiting(&self.regs)
+        self.tx_bell.arm(|| {
+            let mut tx = lock(&self.tx);
+            self.sends(&self.gate()) && tx.waiting(&self.regs)
+        })
     }
 
     /// The worker looks by itself.
@@ -105,8 +106,7 @@ impl E1000 {
     /// Asks to be told of the next write to RDT (see `Port::want_room`). True if there is room already.
     #[must_use]
     pub fn want_room(&self) -> bool {
-        self.rx_bell.arm();
-        !self.is_up() || lock(&self.rx).has_room(&self.regs)
+        self.rx_bell.arm(|| !self.is_up() || lock(&self.rx).has_room(&self.regs))
     }
 }
 

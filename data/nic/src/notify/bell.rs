@@ -10,35 +10,40 @@
 //! other's store: either the guest's side rings, or the worker does not go to sleep. Whoever takes the wish away (a swap)
 //! rings after that, so a second ringer that finds it gone relies on a bell that is still to come, and what it stored is
 //! seen by the worker which that bell wakes. All changes of the wish are swaps, so that they stand in one order which every
-//! thread can tell. `tests/loom.rs` tries every interleaving.
+//! thread can tell.
+//!
+//! A register that is mapped into the guest rings nobody. The worker arms all the same, for the link and for registers that
+//! are not mapped, and looks again when its timer says so.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::{Guard, Point};
+
 /// What the protocol touches; a trait, so that loom can run it.
-pub trait Words {
+pub trait Words: Guard {
     /// The worker wants to be rung.
     fn wanted(&self) -> bool;
     /// States the wish, or takes it back, by a swap.
     fn set_wanted(&self, wanted: bool);
     /// Takes the wish away, atomically; true if it stood.
     fn take_wanted(&self) -> bool;
-    /// The fence between a store and a load.
-    fn full_fence(&self);
 }
 
-/// The worker is about to sleep: states the wish. The caller then looks at the tail again, and sleeps only if it has
-/// not moved.
+/// The worker is about to sleep: states the wish. Returns what `look`, the second look at the tail, says: true if there is
+/// something to do, then do not sleep.
 #[inline]
-pub fn arm(words: &impl Words) {
+#[must_use]
+pub fn arm(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
     words.set_wanted(true);
-    words.full_fence();
+    words.full_fence(Point::BellArm);
+    words.looks_again(Point::BellLook) && look()
 }
 
 /// The guest's side has stored a new tail. True: ring now.
 #[inline]
 #[must_use]
 pub fn ring(words: &impl Words) -> bool {
-    words.full_fence();
+    words.full_fence(Point::BellRing);
     words.wanted() && words.take_wanted()
 }
 
@@ -47,6 +52,8 @@ pub fn ring(words: &impl Words) -> bool {
 pub struct Bell {
     wanted: AtomicBool,
 }
+
+impl Guard for Bell {}
 
 impl Words for Bell {
     #[inline]
@@ -61,17 +68,14 @@ impl Words for Bell {
     fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
     }
-    #[inline]
-    fn full_fence(&self) {
-        vmlan_ram::full_fence();
-    }
 }
 
 impl Bell {
     /// See [`arm`].
     #[inline]
-    pub fn arm(&self) {
-        arm(self);
+    #[must_use]
+    pub fn arm(&self, look: impl FnOnce() -> bool) -> bool {
+        arm(self, look)
     }
 
     /// The worker is awake and looks by itself.

@@ -22,6 +22,18 @@ pub mod virtqueue;
 /// A place of the protocol that a lost wake-up would come through: a full fence, or a second look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
+    /// Fence: `used.idx` is published, then the driver's wish is read.
+    VirtqueuePublish,
+    /// Fence: our wish is stated, then `avail.idx` is looked at again.
+    VirtqueueArm,
+    /// That second look.
+    VirtqueueLook,
+    /// Fence: a tail's register (or the link, or a wish that is gone) is stored, then the worker's wish is read.
+    BellRing,
+    /// Fence: the worker's wish is stated, then the tail is looked at again.
+    BellArm,
+    /// That second look.
+    BellLook,
     /// Fence: `host_need_txkick` is stated, then `guest_tdt` is looked at again.
     CsbTransmitArm,
     /// That second look.
@@ -39,12 +51,14 @@ pub enum Point {
 /// The points, by name, so that a test can take one away. In production they cost nothing beside the fence.
 pub trait Guard {
     /// A sequentially consistent fence.
-    fn full_fence(&self, at: Point);
+    #[inline]
+    fn full_fence(&self, _at: Point) {
+        vmlan_ram::full_fence();
+    }
 
     /// Whether there is a second look here: always, outside that test.
     #[inline]
-    fn looks_again(&self, at: Point) -> bool {
-        let _ = at;
+    fn looks_again(&self, _at: Point) -> bool {
         true
     }
 }

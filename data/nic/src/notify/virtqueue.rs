@@ -1,13 +1,10 @@
 //! The notification protocol of a split ring (virtio 1.2 sections 2.7.7 and 2.7.10), device side.
 //!
-//! Both rules are the same in either direction, on every CPU:
-//!
-//! - *publish, full fence, read the other side's wish* ([`publish`]);
-//! - *state the wish, full fence, look again* ([`arm`]), before sleeping.
-//!
-//! Whichever fence comes first in the order of all fences, the later side sees what the earlier wrote:
-//! so either the publisher sees the wish and rings, or the sleeper sees the news and stays awake.
-//! The words are behind a trait, so that loom can try every interleaving (`tests/loom.rs`).
+//! Both rules of [`super`], as publisher ([`publish`]) and as sleeper ([`arm`]). Whichever fence comes first in the order of all
+//! fences, the later side sees what the earlier wrote: so either the publisher sees the wish and rings, or the sleeper sees
+//! the news and stays awake.
+
+use super::{Guard, Point};
 
 /// The driver's flag: no interrupts, please (`VIRTQ_AVAIL_F_NO_INTERRUPT`).
 pub const NO_INTERRUPT: u16 = 1;
@@ -15,7 +12,7 @@ pub const NO_INTERRUPT: u16 = 1;
 pub const NO_NOTIFY: u16 = 1;
 
 /// The words of a ring by which the two sides speak.
-pub trait Words {
+pub trait Words: Guard {
     /// `avail.idx`, acquire.
     fn avail_idx(&self) -> u16;
     /// `avail.flags`, relaxed.
@@ -28,8 +25,6 @@ pub trait Words {
     fn set_used_flags(&self, flags: u16);
     /// `avail_event`, behind the used ring, relaxed.
     fn set_avail_event(&self, idx: u16);
-    /// A sequentially consistent fence.
-    fn full_fence(&self);
 }
 
 /// Publishes the buffers used since `old`, so that `used.idx` is `new`. Returns true if the driver wants
@@ -37,7 +32,7 @@ pub trait Words {
 #[inline]
 pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool {
     words.set_used_idx(new);
-    words.full_fence();
+    words.full_fence(Point::VirtqueuePublish);
     if event_idx {
         crossed(words.used_event(), old, new)
     } else {
@@ -54,8 +49,8 @@ pub fn arm(words: &impl Words, seen: u16, event_idx: bool) -> bool {
     } else {
         words.set_used_flags(0);
     }
-    words.full_fence();
-    words.avail_idx() != seen
+    words.full_fence(Point::VirtqueueArm);
+    words.looks_again(Point::VirtqueueLook) && words.avail_idx() != seen
 }
 
 /// Takes the wish back. With event indexes nothing is written: the one stated before has been

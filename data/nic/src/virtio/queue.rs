@@ -11,11 +11,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use vmlan_ram::{DirtyLog, Map, Window, full_fence};
+use vmlan_ram::{DirtyLog, Map, Window};
 
 use super::desc::{Chain, Desc};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::Interrupt;
+use crate::notify::Guard;
 use crate::notify::virtqueue::{self, Words};
 
 /// Positions whose heads can be held at a time.
@@ -49,6 +50,8 @@ pub(super) struct Queue {
     pub(super) inflight: Option<Inflight>,
 }
 
+impl Guard for Queue {}
+
 impl Words for Queue {
     #[inline]
     fn avail_idx(&self) -> u16 {
@@ -75,10 +78,6 @@ impl Words for Queue {
         let off = 4 + 8 * usize::from(self.rings.size);
         self.used.set_u16(off, idx, Relaxed);
         self.log_used(off, 2);
-    }
-    #[inline]
-    fn full_fence(&self) {
-        full_fence();
     }
 }
 

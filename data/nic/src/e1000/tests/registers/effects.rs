@@ -16,7 +16,7 @@ fn rings(bench: &Bench, register: u32, value: u32) -> bool {
     let bell = if transmit { &bench.chip.tx_bell } else { &bench.chip.rx_bell };
     let before = bench.host.rings();
     bench.write(register, value);
-    bell.arm();
+    assert!(!bell.arm(|| false));
     bench.write(register, value);
     bench.write(register, value);
     bench.host.rings() == before + 1
