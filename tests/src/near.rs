@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::e1000::{Bus, BusError, Irq};
+use vmlan_driver::e1000::{Bus, BusError, Irq, Watched};
 use vmlan_driver::mem::{Ram, SharedWords};
 use vmlan_driver::nic::Wake;
 use vmlan_driver::sys::{self, EventFd};
@@ -257,6 +257,10 @@ impl Bus for NearBus {
             self.wires.raise();
         }
         Ok(())
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        Watched { interrupt: Some(self.wires.interrupt.as_fd()), gone: None }
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {

@@ -6,14 +6,15 @@ mod registers;
 mod virtio;
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use self::e1000::Port as E1000Port;
+pub use self::e1000::{Link, Port as E1000Port};
 pub use self::registers::Registers;
 use crate::VirtioNet;
 use crate::mac::Mac;
 use crate::net::QueueStats;
-use crate::nic::{Interest, Wake};
+use crate::nic::{Interest, Prepared, Wake};
 use crate::place::Place;
 
 /// Why a device cannot be had, or fails.
@@ -106,10 +107,11 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
 /// A NIC with one or several pairs of queues ("lanes").
 ///
 /// Transmit: `reap`, then for each frame `next`, `write`, `send`; `flush` ends a burst. Receive: `poll`, `read` each, `release`.
-/// When nothing moves: `wait`.
-pub trait Device {
+/// When nothing moves: `wait`; or, for programs that sleep on descriptors of their own as well, `prepare_wait`, a sleep on `watched`,
+/// `finish_wait`.
+pub trait Device: Send {
     /// Received frames of one lane.
-    type Batch;
+    type Batch: Send;
 
     /// Pairs of queues.
     fn lanes(&self) -> usize;
@@ -132,6 +134,8 @@ pub trait Device {
     fn reap(&mut self, lane: usize) -> u16;
     /// The next slot to fill; `None` when all are under way, which is counted.
     fn next(&mut self, lane: usize) -> Option<u16>;
+    /// The slot that `next` gives after `ahead` others, of which there are fewer than `free_slots`: it can be written already.
+    fn slot_ahead(&self, lane: usize, ahead: u16) -> u16;
     /// Writes `bytes` of the frame from byte `at` on into a slot. Panics when they leave it.
     fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]);
     /// Frames of this slot have their UDP checksum completed, or not.
@@ -149,16 +153,20 @@ pub trait Device {
     fn batch(&self, lane: usize) -> Self::Batch;
     /// Is there something to poll?
     fn ready(&mut self, lane: usize) -> bool;
-    /// Adds up to `most` received frames to an empty batch; returns how many it holds.
+    /// Adds received frames to a batch until it holds `most`; returns how many it holds.
     fn poll(&mut self, lane: usize, batch: &mut Self::Batch, most: usize) -> usize;
     /// Bytes of all frames of a batch.
     fn bytes(batch: &Self::Batch) -> u64;
+    /// Bytes of one frame of a batch.
+    fn frame_len(batch: &Self::Batch, at: usize) -> usize;
     /// Copies a frame; its length, or that of `bytes` if that is less.
     fn read(&self, lane: usize, batch: &Self::Batch, at: usize, bytes: &mut [u8]) -> usize;
     /// Is the frame's checksum still to be completed?
     fn checksum_pending(&self, lane: usize, batch: &Self::Batch, at: usize) -> bool;
     /// Gives the buffers of a batch back to the device, and empties it.
     fn release(&mut self, lane: usize, batch: &mut Self::Batch);
+    /// The same for the first `count` frames only; the others move up.
+    fn release_first(&mut self, lane: usize, batch: &mut Self::Batch, count: usize);
     /// Buffers the device has.
     fn posted(&self, lane: usize) -> u16;
 
@@ -167,6 +175,20 @@ pub trait Device {
     /// # Errors
     /// See [`Error`].
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error>;
+    /// The first half of `wait`: states the wishes of `interest` and looks again. [`Prepared::Now`]: do not sleep. Otherwise sleep
+    /// until one of [`Self::watched`] can be read. `finish_wait` follows in either case.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error>;
+    /// What to sleep on: 62 descriptors at most, the same until `reconnect`.
+    fn watched(&self) -> Vec<BorrowedFd<'_>>;
+    /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready` tells that the `n`th of
+    /// [`Self::watched`] could be read.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error>;
     /// Goes on with another device at the same place.
     ///
     /// # Errors

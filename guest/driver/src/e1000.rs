@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use crate::mem::{Pool, Ram};
 use crate::net::QueueStats;
-pub use crate::nic::{Interest, Wake};
+pub use crate::nic::{Interest, Prepared, Wake};
 pub use address::{Address, Doorbell, Unmask};
-pub use bus::{Access, Bus, BusError, Irq, Registers};
+pub use bus::{Access, Bus, BusError, Irq, Registers, Watched};
 pub use descriptor::{Offload, Segmentation, rx as rx_bits};
 use registers::Register;
 use rx::RxRing;
@@ -344,6 +344,13 @@ impl<B: Bus> E1000<B> {
         self.tx.next()
     }
 
+    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than [`Self::free_slots`].
+    #[inline]
+    #[must_use]
+    pub fn slot_ahead(&self, ahead: u16) -> u16 {
+        self.tx.slot_ahead(ahead)
+    }
+
     /// Writes `bytes` of the frame from byte `at` on into the buffer of a slot.
     ///
     /// # Panics
@@ -417,17 +424,18 @@ impl<B: Bus> E1000<B> {
         Batch { frames: Vec::with_capacity(self.options.size.into()) }
     }
 
-    /// Adds up to `most` received frames, and no more than the budget, to an empty (released) batch; returns how many it holds.
+    /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how many it holds.
     /// With [`Interrupts::Always`] nothing is looked at before an interrupt came, and a dry ring ends the polling.
     pub fn poll(&mut self, batch: &mut Batch, most: usize) -> usize {
+        let before = batch.frames.len();
         if !self.may_poll() {
-            return 0;
+            return before;
         }
-        let count = self.rx.poll(batch, most.min(self.options.budget.into()));
-        if count == 0 && most > 0 {
+        let most = most.min(before + usize::from(self.options.budget));
+        if self.rx.poll(batch, most) == 0 && most > before {
             self.complete();
         }
-        count
+        batch.frames.len()
     }
 
     /// Is there something to poll?
@@ -451,9 +459,18 @@ impl<B: Bus> E1000<B> {
 
     /// Gives the batch's buffers back to the device, with one write of RDT (SDM 13.4.29) for every so many, and empties it.
     pub fn release(&mut self, batch: &mut Batch) {
-        batch.frames.clear();
+        self.release_first(batch, batch.frames.len());
+    }
+
+    /// The same for the first `count` frames only; the others move up.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn release_first(&mut self, batch: &mut Batch, count: usize) {
+        let end = self.rx.start_of(&batch.frames[count..]);
+        batch.frames.drain(..count);
         let most = if self.options.refill == 0 { u16::MAX } else { self.options.refill };
-        while self.rx.refill(most) > 0 {
+        while self.rx.refill(most, end) > 0 {
             self.rx.stats.doorbells += 1;
             self.registers.write(Register::RDT, self.rx.tail.into());
         }

@@ -186,6 +186,13 @@ impl TxQueue {
         self.queue.ring.outstanding()
     }
 
+    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than [`Self::free_slots`].
+    #[inline]
+    #[must_use]
+    pub fn slot_ahead(&self, ahead: u16) -> u16 {
+        self.queue.ring.free_ahead(ahead)
+    }
+
     /// Slots that [`Self::next`] can give now.
     #[must_use]
     pub fn free_slots(&self) -> u16 {
@@ -354,9 +361,9 @@ impl RxQueue {
         }
     }
 
-    /// Adds up to `most` received frames to an empty (released) batch; returns how many frames it holds.
+    /// Adds received frames to a batch until it holds `most`; returns how many frames it holds.
     pub fn poll(&mut self, batch: &mut RxBatch, most: usize) -> usize {
-        let room = batch.frames.capacity().min(most);
+        let (before, room) = (batch.frames.len(), batch.frames.capacity().min(most));
         while batch.frames.len() < room {
             let Some((slot, len)) = self.queue.ring.next_used() else { break };
             let len = self.written(len);
@@ -370,7 +377,7 @@ impl RxQueue {
                 self.finish_frame(batch);
             }
         }
-        self.queue.stats.batches += u64::from(!batch.frames.is_empty());
+        self.queue.stats.batches += u64::from(batch.frames.len() > before);
         batch.frames.len()
     }
 
@@ -451,6 +458,26 @@ impl RxQueue {
     pub fn release(&mut self, batch: &mut RxBatch) {
         batch.frames.clear();
         let done = std::mem::take(&mut batch.complete);
+        self.post_first(batch, done);
+    }
+
+    /// The same for the first `count` frames only; the others move up.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn release_first(&mut self, batch: &mut RxBatch, count: usize) {
+        let Some(left) = batch.frames.get(count) else {
+            assert!(count == batch.frames.len(), "{count} frames of {}", batch.frames.len());
+            return self.release(batch);
+        };
+        let done = left.first;
+        batch.frames.drain(..count);
+        batch.frames.iter_mut().for_each(|frame| frame.first -= done);
+        batch.complete -= done;
+        self.post_first(batch, done);
+    }
+
+    fn post_first(&mut self, batch: &mut RxBatch, done: usize) {
         for (slot, _) in batch.buffers.drain(..done) {
             self.queue.ring.post(slot);
         }

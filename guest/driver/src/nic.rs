@@ -98,6 +98,12 @@ pub struct Pair {
     pub rx: RxQueue,
 }
 
+impl Pair {
+    fn calls(&self) -> [BorrowedFd<'_>; 2] {
+        [self.rx.queue.call.as_fd(), self.tx.queue.call.as_fd()]
+    }
+}
+
 /// Why [`VirtioNet::wait`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
@@ -107,6 +113,15 @@ pub enum Wake {
     Timeout,
     /// The back end closed its socket.
     Disconnected,
+}
+
+/// What getting ready to sleep found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    /// Sleeping would be wrong.
+    Now(Wake),
+    /// Nothing is there. The driver has work to do after so long ([`Duration::MAX`]: none), whatever else happens.
+    Sleep(Duration),
 }
 
 /// What to wait for.
@@ -229,6 +244,30 @@ impl VirtioNet {
     /// # Errors
     /// Whatever `poll(2)` reports.
     pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+        if let Prepared::Now(wake) = self.prepare_wait(interest) {
+            self.disarm();
+            return Ok(wake);
+        }
+        let ready = self.sleep(timeout);
+        let wake = self.finish_wait(*ready.as_ref().unwrap_or(&0));
+        ready.map(|_| wake)
+    }
+
+    fn sleep(&self, timeout: Duration) -> Result<u64, Error> {
+        let mut all = self.descriptors();
+        let Some(first) = all.next() else { return Ok(0) };
+        let mut fds: [BorrowedFd<'_>; 2 * MAX_PAIRS as usize + 1] = [first; _];
+        let mut used = 1;
+        for (to, fd) in fds[1..].iter_mut().zip(all) {
+            *to = fd;
+            used += 1;
+        }
+        sys::poll_readable(&fds[..used], Some(timeout))
+            .map_err(|source| Error::System { what: "wait for an interrupt", source })
+    }
+
+    /// States the wishes of `interest` and looks again; [`Self::finish_wait`] is to follow.
+    pub fn prepare_wait(&mut self, interest: Interest) -> Prepared {
         let mut ready = false;
         for pair in &mut self.pairs {
             ready |= interest.rx && pair.rx.queue.ring.arm(1);
@@ -237,25 +276,36 @@ impl VirtioNet {
                 pair.tx.queue.ring.arm(half)
             };
         }
-        let wake = if ready { Ok(Wake::Ready) } else { self.sleep(timeout) };
+        match (ready, &self.front) {
+            (true, _) => Prepared::Now(Wake::Ready),
+            (false, None) => Prepared::Now(Wake::Disconnected),
+            (false, Some(_)) => Prepared::Sleep(Duration::MAX),
+        }
+    }
+
+    /// What to sleep on: the socket, then each pair's two interrupts. Without a back end there is nothing.
+    #[must_use]
+    pub fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        self.descriptors().collect()
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let front = self.front.iter();
+        front.flat_map(|front| {
+            std::iter::once(front.as_fd()).chain(self.pairs.iter().flat_map(Pair::calls))
+        })
+    }
+
+    fn disarm(&mut self) {
         for pair in &mut self.pairs {
             pair.rx.queue.ring.disarm();
             pair.tx.queue.ring.disarm();
         }
-        wake
     }
 
-    fn sleep(&mut self, timeout: Duration) -> Result<Wake, Error> {
-        let Some(front) = &self.front else { return Ok(Wake::Disconnected) };
-        let first = front.as_fd();
-        let mut fds: [BorrowedFd<'_>; 2 * MAX_PAIRS as usize + 1] = [first; _];
-        for (n, pair) in self.pairs.iter().enumerate() {
-            fds[2 * n + 1] = pair.rx.queue.call.as_fd();
-            fds[2 * n + 2] = pair.tx.queue.call.as_fd();
-        }
-        let used = 2 * self.pairs.len() + 1;
-        let bits = sys::poll_readable(&fds[..used], Some(timeout))
-            .map_err(|source| Error::System { what: "wait for an interrupt", source })?;
+    /// Takes the interrupts and the wishes back, after a sleep that ended because the descriptors of `bits` could be read.
+    pub fn finish_wait(&mut self, bits: u64) -> Wake {
+        self.disarm();
         for (n, pair) in self.pairs.iter_mut().enumerate() {
             if bits >> (2 * n + 1) & 1 == 1 {
                 pair.rx.queue.take_interrupts();
@@ -265,11 +315,11 @@ impl VirtioNet {
             }
         }
         // The back end never speaks first on this socket, so "readable" is its end. Frames it left behind come first.
-        Ok(match bits {
+        match bits {
             0 => Wake::Timeout,
             1 => Wake::Disconnected,
             _ => Wake::Ready,
-        })
+        }
     }
 
     /// Has the back end closed its socket?

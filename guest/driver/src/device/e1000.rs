@@ -1,10 +1,11 @@
 //! The Intel 82540EM, on any bus.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connected, Device, Error, Registers};
-use crate::e1000::{Address, Batch, Bus, E1000, Interest, Offload, Options, Wake};
+use crate::e1000::{Address, Batch, Bus, E1000, Interest, Offload, Options, Prepared, Wake};
 use crate::mac::Mac;
 use crate::mem::Ram;
 use crate::net::QueueStats;
@@ -12,9 +13,9 @@ use crate::nic;
 use crate::vfio_user::bus::VfioBus;
 
 /// An address, and the bus that it leads to.
-pub trait Link: Clone {
+pub trait Link: Clone + Send {
     /// The bus.
-    type Bus: Bus;
+    type Bus: Bus + Send;
 
     /// How the chip is driven.
     fn driver(&self) -> &Options;
@@ -132,6 +133,11 @@ impl<L: Link> Device for Port<L> {
     }
 
     #[inline]
+    fn slot_ahead(&self, _lane: usize, ahead: u16) -> u16 {
+        self.nic.slot_ahead(ahead)
+    }
+
+    #[inline]
     fn write(&self, _lane: usize, slot: u16, at: usize, bytes: &[u8]) {
         self.nic.write(slot, at, bytes);
     }
@@ -179,6 +185,11 @@ impl<L: Link> Device for Port<L> {
     }
 
     #[inline]
+    fn frame_len(batch: &Batch, at: usize) -> usize {
+        batch.frames()[at].len
+    }
+
+    #[inline]
     fn read(&self, _lane: usize, batch: &Batch, at: usize, bytes: &mut [u8]) -> usize {
         self.nic.read(batch.frames()[at], 0, bytes)
     }
@@ -192,12 +203,33 @@ impl<L: Link> Device for Port<L> {
         self.nic.release(batch);
     }
 
+    #[inline]
+    fn release_first(&mut self, _lane: usize, batch: &mut Batch, count: usize) {
+        self.nic.release_first(batch, count);
+    }
+
     fn posted(&self, _lane: usize) -> u16 {
         self.nic.outstanding()
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
         Ok(self.nic.wait(interest, timeout)?)
+    }
+
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
+        Ok(self.nic.prepare_wait(interest)?)
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        let watched = self.nic.registers().bus().watched();
+        [watched.interrupt, watched.gone].into_iter().flatten().collect()
+    }
+
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
+        let watched = self.nic.registers().bus().watched();
+        let interrupt = u64::from(watched.interrupt.is_some());
+        let interrupted = ready & interrupt != 0;
+        Ok(self.nic.finish_wait(interrupted, ready & !interrupt != 0)?)
     }
 
     fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {

@@ -1,12 +1,13 @@
 //! virtio-net behind vhost-user.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::{Connected, Device, Error, Registers};
 use crate::address::feature;
 use crate::mac::Mac;
 use crate::net::{HDR_F_NEEDS_CSUM, NetHeader, QueueStats, RxBatch};
-use crate::nic::{Interest, VirtioNet, Wake};
+use crate::nic::{Interest, Prepared, VirtioNet, Wake};
 use crate::ring::Audit;
 
 /// "Complete the UDP checksum": from byte 34 on, at byte 40.
@@ -62,6 +63,11 @@ impl Device for VirtioNet {
     }
 
     #[inline]
+    fn slot_ahead(&self, lane: usize, ahead: u16) -> u16 {
+        self.pairs[lane].tx.slot_ahead(ahead)
+    }
+
+    #[inline]
     fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]) {
         self.pairs[lane].tx.write(slot, at, bytes);
     }
@@ -109,6 +115,11 @@ impl Device for VirtioNet {
     }
 
     #[inline]
+    fn frame_len(batch: &RxBatch, at: usize) -> usize {
+        batch.frames()[at].len
+    }
+
+    #[inline]
     fn read(&self, lane: usize, batch: &RxBatch, at: usize, bytes: &mut [u8]) -> usize {
         let frame = batch.frames()[at];
         let most = frame.len.min(bytes.len());
@@ -125,12 +136,29 @@ impl Device for VirtioNet {
         self.pairs[lane].rx.release(batch);
     }
 
+    #[inline]
+    fn release_first(&mut self, lane: usize, batch: &mut RxBatch, count: usize) {
+        self.pairs[lane].rx.release_first(batch, count);
+    }
+
     fn posted(&self, lane: usize) -> u16 {
         self.pairs[lane].rx.outstanding()
     }
 
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
         Ok(VirtioNet::wait(self, interest, timeout)?)
+    }
+
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
+        Ok(VirtioNet::prepare_wait(self, interest))
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        VirtioNet::watched(self)
+    }
+
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
+        Ok(VirtioNet::finish_wait(self, ready))
     }
 
     fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {

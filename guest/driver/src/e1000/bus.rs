@@ -1,6 +1,7 @@
 //! What the driver needs of whoever embeds it: the way to a chip, over a socket or in the same process.
 
 use std::error::Error;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
@@ -43,6 +44,15 @@ impl BusError {
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Protocol(ProtocolError::Socket { .. }))
     }
+}
+
+/// What to sleep on until an interrupt comes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watched<'a> {
+    /// Can be read when an interrupt has come, until [`Bus::take_interrupts`].
+    pub interrupt: Option<BorrowedFd<'a>>,
+    /// Can be read when the device has gone away.
+    pub gone: Option<BorrowedFd<'a>>,
 }
 
 /// A PCI bus with one chip on it, and the wire of its interrupt.
@@ -103,6 +113,9 @@ pub trait Bus {
     /// # Errors
     /// See [`BusError`].
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError>;
+
+    /// The descriptors that [`Self::wait`] sleeps on, for those who sleep on others as well.
+    fn watched(&self) -> Watched<'_>;
 
     /// Is the device there?
     fn is_connected(&self) -> bool {

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::registers::{Register, cause};
-use super::{Bus, E1000, Error, Interest, Interrupts, Irq, Wake};
+use super::{Bus, E1000, Error, Interest, Interrupts, Irq, Prepared, Wake};
 
 /// No moderation of the chip lasts so long: a frame that lies there longer had no interrupt.
 const LATE: Duration = Duration::from_millis(100);
@@ -96,19 +96,55 @@ impl<B: Bus> E1000<B> {
     /// # Errors
     /// See [`Error`]; a device that is gone is [`Wake::Disconnected`].
     pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+        match self.prepare_wait(interest)? {
+            Prepared::Now(wake) => Ok(wake),
+            Prepared::Sleep(most) => {
+                let wake = self.sleep(interest, timeout.min(most));
+                self.unless_failed(wake)
+            }
+        }
+    }
+
+    /// The first half of [`Self::wait`]: enables the causes and looks again. [`Self::finish_wait`] is to follow.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
         let was_enabled = self.enabled != 0;
         if self.is_plain() && was_enabled && self.take_interrupt() {
-            return Ok(Wake::Ready);
+            return Ok(Prepared::Now(Wake::Ready));
         }
         // A plain driver that is enabled waits for its interrupt, however long that is held back.
         if !was_enabled && interest.rx && self.rx.ready() {
-            return Ok(Wake::Ready);
+            return Ok(Prepared::Now(Wake::Ready));
         }
         self.enable(self.causes(interest));
         if !self.is_plain() && self.has(interest) {
-            return Ok(Wake::Ready);
+            return Ok(Prepared::Now(Wake::Ready));
         }
-        let wake = self.sleep(interest, timeout);
+        if self.registers.failure().is_some() {
+            return self.unless_failed(Wake::Disconnected).map(Prepared::Now);
+        }
+        Ok(Prepared::Sleep(Duration::MAX))
+    }
+
+    /// The second half: takes the interrupt, if the descriptors of [`Bus::watched`] say so.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, Error> {
+        let wake = match (interrupted, gone) {
+            (true, _) => Wake::Ready,
+            (false, true) => Wake::Disconnected,
+            (false, false) => Wake::Timeout,
+        };
+        if interrupted {
+            self.take_interrupt();
+        }
+        self.unless_failed(wake)
+    }
+
+    fn unless_failed(&mut self, wake: Wake) -> Result<Wake, Error> {
         match self.registers.take_failure() {
             None => Ok(wake),
             Some(error) if error.is_gone() => Ok(Wake::Disconnected),

@@ -199,8 +199,9 @@ impl RxRing {
         self.next = self.ahead(descriptors);
     }
 
-    /// Adds up to `most` frames to a batch; returns how many it holds.
+    /// Adds frames to a batch until it holds `most`; returns how many were added.
     pub(super) fn poll(&mut self, batch: &mut Batch, most: usize) -> usize {
+        let before = batch.frames.len();
         while batch.frames.len() < most {
             match self.find() {
                 Found::Frame(frame) => {
@@ -216,8 +217,9 @@ impl RxRing {
                 Found::Nothing => break,
             }
         }
-        self.stats.batches += u64::from(!batch.frames.is_empty());
-        batch.frames.len()
+        let new = batch.frames.len() - before;
+        self.stats.batches += u64::from(new > 0);
+        new
     }
 
     /// Copies bytes of a frame, from byte `at` on, into `bytes`; returns how many there were.
@@ -242,10 +244,16 @@ impl RxRing {
         done
     }
 
-    /// Fills up to `most` of the descriptors that were taken; returns how many. The device does not look before RDT is written.
-    pub(super) fn refill(&mut self, most: u16) -> u16 {
+    /// Where the first of these frames starts; without any, the next descriptor to look at.
+    pub(super) fn start_of(&self, frames: &[Frame]) -> u16 {
+        frames.first().map_or(self.next, |frame| frame.first)
+    }
+
+    /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many. The device does not look before RDT
+    /// is written.
+    pub(super) fn refill(&mut self, most: u16, end: u16) -> u16 {
         let mut count = 0;
-        while count < most && self.after(self.tail) != self.next {
+        while count < most && self.after(self.tail) != end {
             self.arm(self.tail);
             self.tail = self.after(self.tail);
             count += 1;

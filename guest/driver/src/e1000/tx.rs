@@ -129,6 +129,13 @@ impl TxRing {
         free.then_some(self.next)
     }
 
+    /// The slot `ahead` places after the next. There are fewer than 4,096, so nothing overflows.
+    #[inline]
+    pub(super) fn slot_ahead(&self, ahead: u16) -> u16 {
+        let slot = self.next + ahead;
+        if slot >= self.slots { slot - self.slots } else { slot }
+    }
+
     #[inline]
     pub(super) fn write(&self, slot: u16, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.stride, "{} bytes at {at} leave the slot", bytes.len());

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
-use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask};
+use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask, Watched};
 use crate::mem::{Ram, SharedWords};
 use crate::nic::{self, Wake};
 use crate::sys::{self, EventFd};
@@ -256,6 +256,10 @@ impl Bus for VfioBus {
             1 => Wake::Disconnected,
             _ => Wake::Ready,
         })
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        Watched { interrupt: Some(self.interrupt.as_fd()), gone: Some(self.client.as_fd()) }
     }
 
     fn is_connected(&self) -> bool {

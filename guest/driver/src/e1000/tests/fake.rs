@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::super::registers::Register;
-use super::super::{Bus, BusError, Irq, Wake};
+use super::super::{Bus, BusError, Irq, Wake, Watched};
 use crate::mem::{HIGH_GPA, Ram};
 use crate::vfio_user::{Command, ProtocolError};
 
@@ -274,6 +274,10 @@ impl Bus for Fake {
         self.masked = false;
         self.look();
         self.alive()
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        Watched::default()
     }
 
     fn wait(&mut self, _timeout: Duration) -> Result<Wake, BusError> {
