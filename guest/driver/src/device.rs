@@ -1,6 +1,7 @@
 //! Any NIC of ours, by what programs need of one: [`Device`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
 //! that no call on the data path goes through a table.
 
+mod any;
 mod e1000;
 mod registers;
 mod virtio;
@@ -9,6 +10,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub use self::any::{Any, AnyBatch};
 pub use self::e1000::{Link, Port as E1000Port};
 pub use self::registers::Registers;
 use crate::VirtioNet;
@@ -83,19 +85,23 @@ pub fn open<V: Visitor>(
     patience: Duration,
     visitor: V,
 ) -> Result<V::Output, Error> {
+    Ok(match sized(place, largest) {
+        Place::Virtio(address) => visitor.visit(VirtioNet::connect(&address, patience)?),
+        Place::E1000(address) => visitor.visit(E1000Port::connect(&address, patience)?),
+    })
+}
+
+/// With slots for frames of `largest` bytes.
+fn sized(place: &Place, largest: Option<usize>) -> Place {
+    let mut place = place.clone();
     let largest = largest.unwrap_or(0);
-    match place {
+    match &mut place {
         Place::Virtio(address) => {
-            let mut address = address.clone();
             address.buffer = address.buffer.max(largest + crate::net::NetHeader::LEN);
-            Ok(visitor.visit(VirtioNet::connect(&address, patience)?))
         }
-        Place::E1000(address) => {
-            let mut address = address.clone();
-            address.driver.room = address.driver.room.max(largest);
-            Ok(visitor.visit(E1000Port::connect(&address, patience)?))
-        }
+        Place::E1000(address) => address.driver.room = address.driver.room.max(largest),
     }
+    place
 }
 
 /// `part / whole`, 0 for an empty whole.

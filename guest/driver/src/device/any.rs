@@ -1,0 +1,236 @@
+//! A NIC of whatever kind, for programs that learn only while they run what they are given. Each call is one comparison dearer
+//! than with [`super::open`], which compiles the program once for each kind.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::{Connected, Device, E1000Port, Error, Registers};
+use crate::mac::Mac;
+use crate::net::QueueStats;
+use crate::nic::{Interest, Prepared, Wake};
+use crate::place::Place;
+use crate::{VirtioNet, e1000, net};
+
+/// A device of any kind.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // There are few, and they stay where they are.
+pub enum Any {
+    /// virtio-net.
+    Virtio(VirtioNet),
+    /// An e1000 behind vfio-user.
+    E1000(E1000Port),
+}
+
+/// Received frames of a device of any kind.
+#[derive(Debug)]
+pub enum AnyBatch {
+    /// virtio-net.
+    Virtio(net::RxBatch),
+    /// An e1000.
+    E1000(e1000::Batch),
+}
+
+impl Any {
+    /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so many bytes.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn open(place: &Place, largest: Option<usize>, patience: Duration) -> Result<Self, Error> {
+        Ok(match super::sized(place, largest) {
+            Place::Virtio(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
+            Place::E1000(address) => Self::E1000(E1000Port::connect(&address, patience)?),
+        })
+    }
+}
+
+/// The same call for whatever it is; the second form for a device and a batch of its own.
+macro_rules! each {
+    ($any:expr, $nic:ident => $call:expr) => {
+        match $any {
+            Any::Virtio($nic) => $call,
+            Any::E1000($nic) => $call,
+        }
+    };
+    ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
+        match ($any, $batch) {
+            (Any::Virtio($nic), AnyBatch::Virtio($its)) => $call,
+            (Any::E1000($nic), AnyBatch::E1000($its)) => $call,
+            _ => unreachable!("a batch of another kind of device"),
+        }
+    };
+}
+
+impl Device for Any {
+    type Batch = AnyBatch;
+
+    fn lanes(&self) -> usize {
+        each!(self, nic => nic.lanes())
+    }
+
+    fn connected(&self) -> Connected {
+        each!(self, nic => nic.connected())
+    }
+
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {
+        each!(self, nic => nic.settle_mac(chosen))
+    }
+
+    fn can_checksum(&self) -> bool {
+        each!(self, nic => nic.can_checksum())
+    }
+
+    fn slots(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.slots(lane))
+    }
+
+    fn room(&self, lane: usize) -> usize {
+        each!(self, nic => nic.room(lane))
+    }
+
+    #[inline]
+    fn free_slots(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.free_slots(lane))
+    }
+
+    fn under_way(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.under_way(lane))
+    }
+
+    #[inline]
+    fn reap(&mut self, lane: usize) -> u16 {
+        each!(self, nic => nic.reap(lane))
+    }
+
+    #[inline]
+    fn next(&mut self, lane: usize) -> Option<u16> {
+        each!(self, nic => Device::next(nic, lane))
+    }
+
+    #[inline]
+    fn slot_ahead(&self, lane: usize, ahead: u16) -> u16 {
+        each!(self, nic => nic.slot_ahead(lane, ahead))
+    }
+
+    #[inline]
+    fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]) {
+        each!(self, nic => nic.write(lane, slot, at, bytes));
+    }
+
+    fn offload_checksum(&mut self, lane: usize, slot: u16, on: bool) {
+        each!(self, nic => nic.offload_checksum(lane, slot, on));
+    }
+
+    #[inline]
+    fn send(&mut self, lane: usize, slot: u16, len: u32) {
+        each!(self, nic => nic.send(lane, slot, len));
+    }
+
+    #[inline]
+    fn send_filled(&mut self, lane: usize, count: u32, len: u32) -> u32 {
+        each!(self, nic => nic.send_filled(lane, count, len))
+    }
+
+    #[inline]
+    fn flush(&mut self, lane: usize) {
+        each!(self, nic => nic.flush(lane));
+    }
+
+    fn count_full(&mut self, lane: usize) {
+        each!(self, nic => nic.count_full(lane));
+    }
+
+    fn batch(&self, lane: usize) -> AnyBatch {
+        match self {
+            Self::Virtio(nic) => AnyBatch::Virtio(nic.batch(lane)),
+            Self::E1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+        }
+    }
+
+    #[inline]
+    fn ready(&mut self, lane: usize) -> bool {
+        each!(self, nic => nic.ready(lane))
+    }
+
+    #[inline]
+    fn poll(&mut self, lane: usize, batch: &mut AnyBatch, most: usize) -> usize {
+        each!(self, batch, nic, its => nic.poll(lane, its, most))
+    }
+
+    fn bytes(batch: &AnyBatch) -> u64 {
+        match batch {
+            AnyBatch::Virtio(batch) => VirtioNet::bytes(batch),
+            AnyBatch::E1000(batch) => <E1000Port>::bytes(batch),
+        }
+    }
+
+    #[inline]
+    fn frame_len(batch: &AnyBatch, at: usize) -> usize {
+        match batch {
+            AnyBatch::Virtio(batch) => VirtioNet::frame_len(batch, at),
+            AnyBatch::E1000(batch) => <E1000Port>::frame_len(batch, at),
+        }
+    }
+
+    #[inline]
+    fn read(&self, lane: usize, batch: &AnyBatch, at: usize, bytes: &mut [u8]) -> usize {
+        each!(self, batch, nic, its => nic.read(lane, its, at, bytes))
+    }
+
+    fn checksum_pending(&self, lane: usize, batch: &AnyBatch, at: usize) -> bool {
+        each!(self, batch, nic, its => nic.checksum_pending(lane, its, at))
+    }
+
+    #[inline]
+    fn release(&mut self, lane: usize, batch: &mut AnyBatch) {
+        each!(self, batch, nic, its => nic.release(lane, its));
+    }
+
+    #[inline]
+    fn release_first(&mut self, lane: usize, batch: &mut AnyBatch, count: usize) {
+        each!(self, batch, nic, its => nic.release_first(lane, its, count));
+    }
+
+    fn posted(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.posted(lane))
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+        each!(self, nic => Device::wait(nic, interest, timeout))
+    }
+
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
+        each!(self, nic => Device::prepare_wait(nic, interest))
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        each!(self, nic => Device::watched(nic))
+    }
+
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
+        each!(self, nic => Device::finish_wait(nic, ready))
+    }
+
+    fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
+        each!(self, nic => Device::reconnect(nic, patience))
+    }
+
+    fn is_connected(&self) -> bool {
+        each!(self, nic => Device::is_connected(nic))
+    }
+
+    fn reconnects(&self) -> u64 {
+        each!(self, nic => Device::reconnects(nic))
+    }
+
+    fn stats(&self) -> QueueStats {
+        each!(self, nic => Device::stats(nic))
+    }
+
+    fn is_sound(&self) -> bool {
+        each!(self, nic => Device::is_sound(nic))
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        each!(self, nic => Device::registers(nic))
+    }
+}
