@@ -189,7 +189,7 @@ impl Intel<NearBus> {
                 alarm: Mutex::default(),
                 rung: Condvar::new(),
             });
-            let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0 };
+            let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb: false };
             let chip = Arc::new(E1000::new(config, window, wires.clone()));
             drop(chip.set_map(map_of(ram)));
             chip.set_link(true);

@@ -108,6 +108,11 @@ impl Kind {
                 "trapped: ringing leaves the guest (default); mapped: it is a store to shared memory",
             ),
             key(
+                "csb",
+                Takes::OnOff,
+                "offer shared indexes to drivers that know them: no doorbell, no interrupt while both sides look (default off)",
+            ),
+            key(
                 "poll_idle",
                 POLL_IDLE,
                 "sleep at most this long between looks at mapped doorbells (default 1ms)",

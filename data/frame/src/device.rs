@@ -26,4 +26,19 @@ pub struct Device {
     pub delivered: u64,
     /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them but never cleared.
     pub statistics: Vec<(&'static str, u64)>,
+    /// Of its shared status block, if it offers one.
+    pub csb: Option<Csb>,
+}
+
+/// What a NIC's shared status block was good for, since its port was added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Csb {
+    /// The guest has placed it and turned it on.
+    pub on: bool,
+    /// Causes that did not interrupt, because the guest was looking by itself.
+    pub suppressed: u64,
+    /// Interrupts delivered because the guest asked for them.
+    pub guest_asked: u64,
+    /// Times that the worker asked for a kick, before it slept or waited for room.
+    pub host_asked: u64,
 }

@@ -36,7 +36,7 @@ mod tests;
 pub use batch::{Batch, FrameView, Verdict};
 pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
-pub use device::{Access, Device};
+pub use device::{Access, Csb, Device};
 pub use flow::flow_hash;
 pub use headers::{Headers, Network};
 pub use mac::{Mac, ParseMacError};

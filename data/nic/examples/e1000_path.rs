@@ -173,7 +173,7 @@ fn pin(core: usize) {
 fn chip(map: &Arc<Map>, registers: [(u64, u32); 6]) -> (E1000, Arc<Map>) {
     let pages = memory(E1000::PAGES as u64);
     let window = pages.window(0, E1000::PAGES, 4).expect("pages");
-    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0 };
+    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
     let chip = E1000::new(config, window, Arc::new(Quiet(Instant::now())));
     drop(chip.set_map(map.clone()));
     chip.write_config(4, &[7, 0]);

@@ -85,6 +85,19 @@ impl Window {
     scalar!(u32, set_u32, u32, AtomicU32);
     scalar!(u64, set_u64, u64, AtomicU64);
 
+    /// Replaces the `u32` at `off` by `new` if it is `old`. True if it was.
+    #[must_use]
+    #[inline]
+    pub fn replace_u32(&self, off: usize, old: u32, new: u32) -> bool {
+        let (old, new) = (old.to_le(), new.to_le());
+        // SAFETY: as for the loads.
+        self.at(off, 4).is_some_and(|p| unsafe {
+            AtomicU32::from_ptr(p.cast())
+                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    }
+
     /// Reads the 16-byte descriptor at `off` as two words, each once.
     #[must_use]
     #[inline]

@@ -88,6 +88,8 @@ pub struct Config {
     pub irq_rate_max: u32,
     /// How doorbells come.
     pub doorbell: Doorbell,
+    /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`].
+    pub csb: bool,
     /// How often a sleeping worker looks at mapped doorbells.
     pub poll_idle: Duration,
     /// The cable is plugged in.
@@ -107,6 +109,7 @@ impl Config {
             mac,
             irq_rate_max: 0,
             doorbell: Doorbell::Trapped,
+            csb: false,
             poll_idle: Duration::from_millis(1),
             link: true,
         }
@@ -134,6 +137,11 @@ pub enum Error {
     /// The thread, or what it waits for.
     #[error("cannot start the port's thread")]
     Thread(#[source] io::Error),
+    /// Two ways to ring that exclude each other.
+    #[error(
+        "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
+    )]
+    CsbMapped,
     /// The memory that registers are in.
     #[error("cannot make the memory for its registers")]
     Pages(#[source] io::Error),

@@ -132,6 +132,9 @@ impl Nic for E1000 {
         let trouble = E1000::trouble(self)?;
         let address = match &trouble {
             e1000::Trouble::BadRing { base, .. } => Some(*base),
+            e1000::Trouble::BadBlock { address, fault: e1000::BlockFault::Outside } => {
+                Some(*address)
+            }
             _ => None,
         };
         let fatal = matches!(trouble, e1000::Trouble::Truncated);

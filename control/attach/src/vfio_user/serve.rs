@@ -97,6 +97,9 @@ pub struct VfioUser {
 
 impl VfioUser {
     pub(super) fn start(config: Config, changed: Changed) -> Result<Self, Error> {
+        if config.csb && config.doorbell == Doorbell::Mapped {
+            return Err(Error::CsbMapped);
+        }
         let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
         let wires = Arc::new(Wires::new(Arc::clone(&waker)).map_err(Error::Thread)?);
         let (nic, pages) = make(&config, &wires)?;
@@ -202,7 +205,8 @@ fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Nic>, SharedPage
             let (pages, _) = SharedPages::new(range.end).map_err(Error::Pages)?;
             let window = pages.window(range.start, range.len());
             let window = window.ok_or_else(|| Error::Pages(io::ErrorKind::OutOfMemory.into()))?;
-            let chip = e1000::Config { mac: config.mac, irq_rate_max: config.irq_rate_max };
+            let Config { mac, irq_rate_max, csb, .. } = *config;
+            let chip = e1000::Config { mac, irq_rate_max, csb };
             let host = Arc::clone(wires);
             Ok((Arc::new(E1000::new(chip, window, host)), pages))
         }

@@ -157,6 +157,7 @@ fn vfio_user(name: &PortName, address: &Address) -> vfio_user::Config {
             Some("mapped") => vfio_user::Doorbell::Mapped,
             _ => plain.doorbell,
         },
+        csb: address.is_on("csb"),
         poll_idle: address.time("poll_idle").unwrap_or(plain.poll_idle),
         link: is_link_up(address),
         ..plain

@@ -26,9 +26,45 @@ pub struct DeviceStats {
     pub delivered: u64,
     /// The statistics registers, by the datasheet's names; never cleared by a read.
     pub statistics: BTreeMap<String, u64>,
+    /// Of its shared status block, if it offers one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csb: Option<CsbStats>,
     /// The costs of a frame; over frames of both directions.
     #[serde(flatten)]
     pub ratios: Ratios,
+}
+
+/// What a shared status block was good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CsbStats {
+    /// The guest has turned it on.
+    pub on: bool,
+    /// Causes that did not interrupt, because the guest was looking by itself.
+    pub suppressed: u64,
+    /// Interrupts delivered because the guest asked for them.
+    pub guest_asked: u64,
+    /// Times that the switch asked the guest for a kick, before it slept or waited for room.
+    pub host_asked: u64,
+}
+
+impl CsbStats {
+    fn since(self, old: Option<Self>) -> Self {
+        let old = old.unwrap_or_default();
+        Self {
+            suppressed: grown(self.suppressed, old.suppressed),
+            guest_asked: grown(self.guest_asked, old.guest_asked),
+            host_asked: grown(self.host_asked, old.host_asked),
+            ..self
+        }
+    }
+
+    /// `csb on: 1,000 interrupts kept in, 3 asked for; 5 kicks asked for`.
+    fn show(self, show: &dyn Fn(u64) -> String) -> String {
+        let Self { on, suppressed, guest_asked, host_asked } = self;
+        let on = if on { "on" } else { "off" };
+        let [kept, guest, host] = [suppressed, guest_asked, host_asked].map(show);
+        format!("csb {on}: {kept} causes kept in, {guest} interrupts asked for, {host} kicks asked for")
+    }
 }
 
 /// What a frame costs, and what a doorbell or an interrupt pays for. `None`: nothing to divide by yet.
@@ -62,9 +98,13 @@ impl DeviceStats {
             sum.writes += access.writes;
         }
         let statistics = device.statistics.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let Device { raised, held, delivered, .. } = device;
+        let Device { raised, held, delivered, csb, .. } = device;
+        let csb = csb.map(|csb| {
+            let vmlan_frame::Csb { on, suppressed, guest_asked, host_asked } = csb;
+            CsbStats { on, suppressed, guest_asked, host_asked }
+        });
         let ratios = Ratios::default();
-        let mut new = Self { registers, raised, held, delivered, statistics, ratios };
+        let mut new = Self { registers, raised, held, delivered, statistics, csb, ratios };
         new.ratios = Ratios::new(&new, frames, doorbells);
         new
     }
@@ -90,6 +130,7 @@ impl DeviceStats {
         new.raised = grown(new.raised, old.raised);
         new.held = grown(new.held, old.held);
         new.delivered = grown(new.delivered, old.delivered);
+        new.csb = new.csb.map(|csb| csb.since(old.csb));
         new
     }
 
@@ -168,7 +209,9 @@ fn row(name: &str, d: &DeviceStats, show: &dyn Fn(u64) -> String) -> Row {
         r.frames_per_interrupt,
     ]
     .map(ratio);
-    ([vec![name.to_owned()], numbers.to_vec(), ratios.to_vec()].concat(), d.top(show))
+    let csb = d.csb.map(|csb| csb.show(show));
+    let behind: Vec<_> = [d.top(show)].into_iter().chain(csb).filter(|s| !s.is_empty()).collect();
+    ([vec![name.to_owned()], numbers.to_vec(), ratios.to_vec()].concat(), behind.join("; "))
 }
 
 fn lined_up(unit: &str, rows: Vec<Row>) -> String {

@@ -34,6 +34,7 @@ fn nic() -> PortStats {
         held: 15,
         delivered: 5,
         statistics: vec![("GPTC", 1000), ("GOTCL", 64_000)],
+        csb: None,
     };
     let port = PortStats::of("vm2", "vfio-user", true, &counters);
     let device = DeviceStats::new(device, port.frames(), port.doorbells);

@@ -3,7 +3,7 @@
 //! Order of locks: control, transmit side, receive side, interrupt block. The data path (`port.rs`) takes the last three,
 //! the VMM's side all of them. What the host is to be told is told after all of them are released: see [`After`].
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::{Counters, Device};
@@ -46,6 +46,10 @@ pub struct E1000 {
     /// Copies of what configuration space says, for those without the lock: interrupts are let out, and D3.
     pub(super) unmasked: AtomicBool,
     pub(super) asleep: AtomicBool,
+    /// There are CSBAL and CSBAH.
+    pub(super) has_csb: bool,
+    /// Kicks asked for in the shared status block.
+    pub(super) wishes: AtomicU64,
     control: Mutex<Control>,
 }
 
@@ -91,12 +95,15 @@ impl E1000 {
     /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as well.
     #[must_use]
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
-        let control =
-            Control { pci: Pci::default(), eeprom: Eeprom::new(config.mac), phy: Phy::default() };
+        let control = Control {
+            pci: Pci::new(config.csb),
+            eeprom: Eeprom::new(config.mac),
+            phy: Phy::default(),
+        };
         let chip = Self {
             mac: config.mac,
             host,
-            regs: Registers::new(pages),
+            regs: Registers::new(pages, config.csb),
             irq: Irq::new(config.irq_rate_max),
             counters: Counters::default(),
             stats: Stats::default(),
@@ -110,6 +117,8 @@ impl E1000 {
             ioaddr: AtomicU32::new(0),
             unmasked: AtomicBool::new(true),
             asleep: AtomicBool::new(false),
+            has_csb: config.csb,
+            wishes: AtomicU64::new(0),
             control: Mutex::new(control),
         };
         chip.reset();
@@ -124,6 +133,7 @@ impl E1000 {
         let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
         let old = tx.set_map(Arc::clone(&map));
         let same = rx.set_map(map);
+        self.replace_block(&mut tx, &mut rx);
         drop((tx, rx));
         self.wanted.fetch_sub(1, Ordering::Release);
         drop(same);
@@ -164,7 +174,8 @@ impl E1000 {
     pub fn device(&self) -> Device {
         let (raised, held, delivered) = self.irq.counts();
         let statistics = self.stats.totals(&self.counters);
-        Device { registers: self.regs.accesses(), raised, held, delivered, statistics }
+        let csb = self.has_csb.then(|| self.block_state());
+        Device { registers: self.regs.accesses(), raised, held, delivered, statistics, csb }
     }
 
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {

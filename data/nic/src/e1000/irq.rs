@@ -22,9 +22,10 @@
 //! A timer that fires early finds the cause still held and is set again; one that fires late, or for nothing, is harmless.
 //! With no window open nothing sets the timer: an idle chip wakes nobody.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Host;
+use super::csb::{Block, Verdict};
 
 /// Causes, as in ICR, ICS, IMS and IMC (SDM 13.4.17).
 pub mod cause {
@@ -87,6 +88,12 @@ struct State {
     raised: u64,
     held: u64,
     delivered: u64,
+    /// Where the guest says what it wants to be interrupted for.
+    block: Option<Arc<Block>>,
+    /// The block keeps in what is pending.
+    shut: bool,
+    suppressed: u64,
+    wished: u64,
 }
 
 /// ICR, IMS and the level of INTA#.
@@ -255,9 +262,30 @@ impl Irq {
     pub fn reset(&self) -> Edge {
         let mut s = self.state();
         let edge = Self::fall(&mut s);
-        let State { raised, held, delivered, .. } = *s;
-        *s = State { raised, held, delivered, ..State::default() };
+        let State { raised, held, delivered, suppressed, wished, .. } = *s;
+        let block = s.block.take();
+        let counts = State { raised, held, delivered, suppressed, wished, ..State::default() };
+        *s = State { block, ..counts };
         edge
+    }
+
+    /// Replaces the shared status block. Nothing of the old one is kept.
+    pub fn set_block(&self, block: Option<Arc<Block>>) {
+        let old = std::mem::replace(&mut self.state().block, block);
+        drop(old);
+    }
+
+    /// The worker is going to sleep: what the block keeps in is looked at once more. It heals guests that ask for an interrupt
+    /// and look again without a fence between (all of 2013 do); their stores have arrived by now.
+    pub fn regate(&self, delays: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        if s.shut { self.settle(&mut s, delays, host) } else { Edge::None }
+    }
+
+    /// The block is on; interrupts that it kept in, and those that were let out because it asked for them.
+    pub fn block_state(&self) -> (bool, u64, u64) {
+        let s = self.state();
+        (s.block.as_ref().is_some_and(|block| block.is_on()), s.suppressed, s.wished)
     }
 
     /// Raised, held back, delivered.
@@ -276,9 +304,16 @@ impl Irq {
         let pending = s.icr & s.ims;
         if pending == 0 {
             s.holding = false;
+            s.shut = false;
             return Self::fall(s);
         }
         if s.level {
+            return Edge::None;
+        }
+        let verdict = s.block.as_ref().map_or(Verdict::Pass, |block| block.judge(pending));
+        s.shut = verdict == Verdict::Shut;
+        if s.shut {
+            s.suppressed += 1;
             return Edge::None;
         }
         if !s.holding {
@@ -293,6 +328,7 @@ impl Irq {
             }
             s.open(pending, now);
         }
+        s.wished += u64::from(verdict == Verdict::Wished);
         s.holding = false;
         s.prompt = false;
         s.level = true;

@@ -28,6 +28,7 @@
 
 mod access;
 mod chip;
+mod csb;
 mod desc;
 mod eeprom;
 mod filter;
@@ -67,6 +68,9 @@ pub struct Config {
     pub mac: Mac,
     /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
     pub irq_rate_max: u32,
+    /// There is a shared status block (`csb.rs`), for drivers that look for it. Not for chips whose registers the guest has
+    /// mapped: a kick must be heard.
+    pub csb: bool,
 }
 
 /// What the chip needs of whoever embeds it.
@@ -84,6 +88,17 @@ pub trait Host: Send + Sync {
     fn lower(&self) {}
     /// A register that the worker waits for has moved: TDT after [`E1000::arm`], RDT after [`E1000::want_room`].
     fn doorbell(&self);
+}
+
+/// What can be wrong with the place of a shared status block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockFault {
+    /// Its two halves would not be cache lines.
+    #[error("is not aligned to 64 bytes")]
+    Unaligned,
+    /// All of it must lie in one region of memory.
+    #[error("is not in its memory")]
+    Outside,
 }
 
 /// Why the chip stands still although somebody is connected.
@@ -108,6 +123,14 @@ pub enum Trouble {
         size: u32,
         /// The register's value.
         index: u32,
+    },
+    /// The shared status block is not where one can be: the chip does without.
+    #[error("the guest's CSB at {address:#x} {fault}: the NIC works as one without")]
+    BadBlock {
+        /// CSBAL/CSBAH.
+        address: u64,
+        /// What is wrong with it.
+        fault: BlockFault,
     },
     /// A file behind the guest's memory was truncated.
     #[error("the guest's memory file was truncated")]

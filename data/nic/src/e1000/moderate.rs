@@ -57,6 +57,14 @@ impl E1000 {
         self.tell(edge);
     }
 
+    /// The worker is going to sleep, see [`super::irq::Irq::regate`]. Call without locks.
+    pub(super) fn regate(&self) {
+        if self.has_csb {
+            let edge = self.irq.regate(self.delays(), &*self.host);
+            self.tell(edge);
+        }
+    }
+
     /// The time that `Host::set_timer` asked for has come.
     pub fn timer(&self) {
         let edge = self.irq.timer(self.delays(), &*self.host);

@@ -42,16 +42,22 @@ const LAYOUT: &[(usize, &[u8], &[u8])] = &[
     (MSI + 4, &[0; 10], &[0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
 ];
 
+/// Subsystem device, and the one that says to drivers that there is a shared status block.
+const SUBSYSTEM: usize = 0x2e;
+const SUBSYSTEM_CSB: [u8; 2] = [0x01, 0x11];
+
 /// Configuration space.
 #[derive(Debug)]
 pub struct Pci {
+    csb: bool,
     bytes: [u8; 256],
     masks: [u8; 256],
 }
 
-impl Default for Pci {
-    fn default() -> Self {
-        let mut pci = Self { bytes: [0; 256], masks: [0; 256] };
+impl Pci {
+    /// As after power-on. `csb`: there is a shared status block.
+    pub fn new(csb: bool) -> Self {
+        let mut pci = Self { csb, bytes: [0; 256], masks: [0; 256] };
         for (at, _, masks) in LAYOUT {
             for (slot, mask) in pci.masks.iter_mut().skip(*at).zip(*masks) {
                 *slot = *mask;
@@ -60,15 +66,18 @@ impl Default for Pci {
         pci.reset();
         pci
     }
-}
 
-impl Pci {
     /// As after RST#.
     pub fn reset(&mut self) {
         self.bytes = [0; 256];
         for (at, values, _) in LAYOUT {
             for (slot, value) in self.bytes.iter_mut().skip(*at).zip(*values) {
                 *slot = *value;
+            }
+        }
+        if self.csb {
+            for (slot, value) in self.bytes.iter_mut().skip(SUBSYSTEM).zip(SUBSYSTEM_CSB) {
+                *slot = value;
             }
         }
     }

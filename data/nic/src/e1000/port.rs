@@ -45,6 +45,9 @@ impl E1000 {
         let sink: &mut dyn Sink = if looped { &mut own } else { sink };
         let sent = tx.transmit(self, batch, limit, sink);
         drop(tx);
+        if sent.reopened {
+            self.remoderate();
+        }
         if sent.causes != 0 {
             self.post_transmit(sent.causes, sent.delayed);
         }
@@ -57,8 +60,11 @@ impl E1000 {
     /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt with (see
     /// `Port::push`).
     pub fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        let Received { dealt, causes } =
+        let Received { dealt, causes, reopened } =
             self.receive(batch, list, |gate| gate.link && gate.loopback == Loopback::None);
+        if reopened {
+            self.remoderate();
+        }
         if causes != 0 {
             self.post(causes);
         }
@@ -74,7 +80,7 @@ impl E1000 {
             return rx.receive(self, batch, list);
         }
         self.counters.output.drop(Reason::LinkDown, list.len() as u64);
-        Received { dealt: list.len(), causes: 0 }
+        Received { dealt: list.len(), ..Received::default() }
     }
 
     /// What a receiver of this kind takes: nothing unfinished.
@@ -92,10 +98,12 @@ impl E1000 {
     /// Asks to be told of the next write to TDT (see `Port::arm`). True if frames wait already.
     #[must_use]
     pub fn arm(&self) -> bool {
-        self.tx_bell.arm(|| {
+        let more = self.tx_bell.arm(|| {
             let mut tx = lock(&self.tx);
-            self.sends(&self.gate()) && tx.waiting(&self.regs)
-        })
+            tx.arm(self, self.sends(&self.gate()))
+        });
+        self.regate();
+        more
     }
 
     /// The worker looks by itself.
@@ -106,7 +114,7 @@ impl E1000 {
     /// Asks to be told of the next write to RDT (see `Port::want_room`). True if there is room already.
     #[must_use]
     pub fn want_room(&self) -> bool {
-        self.rx_bell.arm(|| !self.is_up() || lock(&self.rx).has_room(&self.regs))
+        self.rx_bell.arm(|| !self.is_up() || lock(&self.rx).want_room(self))
     }
 }
 

@@ -92,6 +92,10 @@ offsets! {
     RXDCTL = 0x2828,
     /// Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
     RADV = 0x282c,
+    /// Shared status block address, low; writing it places the block (`csb.rs`).
+    CSBAL = 0x2830,
+    /// Shared status block address, high.
+    CSBAH = 0x2834,
     /// Receive Small Packet Detect Interrupt (13.4.32).
     RSRPD = 0x2c00,
     /// Transmit Descriptor Base Low (13.4.36).
@@ -173,10 +177,12 @@ const END: u32 = 0xa000;
 const MAPPED_END: u32 = 0x2_0000;
 
 impl Registers {
-    /// All zero. Panics never: rows that do not fit are left out, and a test looks for them.
-    pub fn new(pages: Window) -> Self {
+    /// All zero. Without `csb` there are no registers for the shared status block. Panics never: rows that do not fit are left
+    /// out, and a test looks for them.
+    pub fn new(pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
-        for (number, row) in (1u8..).zip(TABLE) {
+        let exists = |row: &Row| csb || !matches!(row.offset, CSBAL | CSBAH);
+        for (number, row) in (1u8..).zip(TABLE).filter(|(_, row)| exists(row)) {
             for i in 0..row.count {
                 if let Some(slot) = rows.get_mut(((row.offset + i * row.stride) / 4) as usize) {
                     *slot = number;
@@ -208,6 +214,13 @@ impl Registers {
         } else if let Some(word) = self.words.get((offset / 4) as usize) {
             word.store(value, Ordering::Release);
         }
+    }
+
+    /// Replaces the value of a ring register if it is still `old`; false: somebody has written it since.
+    #[must_use]
+    #[inline]
+    pub fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
+        self.pages.replace_u32((offset - PAGES_START) as usize, old, new)
     }
 
     /// Two registers as one address: `low` with its 4 lowest bits cleared (descriptor rings are aligned to 16 bytes).

@@ -5,12 +5,14 @@
 //! | configuration space | no | yes |
 //! | PHY registers | no | yes (CTRL.PHY_RST resets them) |
 //! | PBA, wake-up registers | no | yes |
+//! | the shared status block | no | yes (FreeBSD places it before its first reset, and never again) |
 //! | what the EEPROM stores | yes | yes |
 //! | everything else | no | no |
 
 use std::sync::atomic::Ordering;
 
 use super::chip::{After, Control, E1000, lock};
+use super::csb::Placed;
 use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
 
 impl E1000 {
@@ -53,8 +55,12 @@ impl E1000 {
             if !power_on {
                 self.regs.set(PBA, pba);
             }
-            tx.reset();
-            rx.stop();
+            if power_on {
+                tx.block = Placed::default();
+                self.replace_block(&mut tx, &mut rx);
+            }
+            tx.reset(&self.regs);
+            rx.stop(&self.regs);
             self.stats.clear(&self.counters);
             self.irq.reset()
         };
@@ -83,14 +89,14 @@ impl E1000 {
     /// Stops the transmit side: when this returns, none of its DMA runs.
     pub(super) fn stop_tx(&self) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
-        lock(&self.tx).stop();
+        lock(&self.tx).stop(&self.regs);
         self.wanted.fetch_sub(1, Ordering::Release);
     }
 
     /// Stops the receive side.
     pub(super) fn stop_rx(&self) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
-        lock(&self.rx).stop();
+        lock(&self.rx).stop(&self.regs);
         self.wanted.fetch_sub(1, Ordering::Release);
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::{Map, Window};
 
 use super::Trouble;
+use super::csb::{Direction, Side};
 use super::desc::SIZE;
 use super::regs::{self, Registers};
 
@@ -18,6 +19,7 @@ pub struct Names {
     len: u32,
     head: u32,
     tail: u32,
+    direction: Direction,
 }
 
 /// The transmit ring's.
@@ -28,6 +30,7 @@ pub static TRANSMIT: Names = Names {
     len: regs::TDLEN,
     head: regs::TDH,
     tail: regs::TDT,
+    direction: Direction::Transmit,
 };
 
 /// The receive ring's.
@@ -38,6 +41,7 @@ pub static RECEIVE: Names = Names {
     len: regs::RDLEN,
     head: regs::RDH,
     tail: regs::RDT,
+    direction: Direction::Receive,
 };
 
 /// Bits of TDLEN and RDLEN that exist: multiples of 128 below 1 MiB (13.4.38).
@@ -68,12 +72,15 @@ pub struct Ring {
     /// The head as last published; `None`: take over what the register says.
     head: Option<u32>,
     trouble: Option<Trouble>,
+    /// Where the guest publishes its tail, if not in the register.
+    pub csb: Side,
 }
 
 impl Ring {
     pub fn new(names: &'static Names) -> Self {
         let map = Arc::default();
-        Self { names, map, window: None, base: 0, len: 0, head: None, trouble: None }
+        let csb = Side::new(names.direction, names.tail);
+        Self { names, map, window: None, base: 0, len: 0, head: None, trouble: None, csb }
     }
 
     /// Replaces the map; nothing of the old one is kept.
@@ -83,8 +90,15 @@ impl Ring {
     }
 
     /// Forgets the head and what stood in the way.
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self, regs: &Registers) {
         (self.head, self.trouble) = (None, None);
+        self.csb.restart();
+        self.publish_again(regs);
+    }
+
+    /// Tells the head to a block that is new.
+    pub fn publish_again(&self, regs: &Registers) {
+        self.csb.publish(regs.get(self.names.head) & INDEX);
     }
 
     /// Why the last look failed.
@@ -92,13 +106,8 @@ impl Ring {
         self.trouble.or(self.map.poisoned().then_some(Trouble::Truncated))
     }
 
-    pub fn map(&self) -> &Map {
+    pub fn map(&self) -> &Arc<Map> {
         &self.map
-    }
-
-    /// The tail as the guest has it now, for a look again before sleeping.
-    pub fn tail(&self, regs: &Registers) -> u32 {
-        regs.get(self.names.tail) & INDEX
     }
 
     /// Reads the registers, and checks that descriptors can be where they say.
@@ -110,14 +119,20 @@ impl Ring {
         let base = regs.base(self.names.low, self.names.high);
         let len = regs.get(self.names.len) & LEN;
         let head = regs.get(self.names.head) & INDEX;
-        let tail = self.tail(regs);
         let same = base == self.base && len == self.len;
         let moved = !same || self.head != Some(head);
         let size = len >> 4;
+        let tail = match self.csb.is_placed() {
+            false => regs.get(self.names.tail) & INDEX,
+            true => self.csb.tail(regs, size, moved),
+        };
         let result = self.check(same, base, len, head.max(tail));
         self.trouble = result.err();
         result?;
         self.head = Some(head);
+        if moved {
+            self.csb.publish(head);
+        }
         Ok(Look { size, head, tail, moved })
     }
 
@@ -179,6 +194,7 @@ impl Ring {
     pub fn publish(&mut self, regs: &Registers, head: u32) {
         self.head = Some(head);
         regs.set(self.names.head, head);
+        self.csb.publish(head);
     }
 }
 

@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 use vmlan_frame::{Batch, Mac, Reason};
 use vmlan_ram::{Map, SliceMut};
 
+use crate::notify::csb;
+
 use super::desc::rx;
 use super::filter::Filter;
 use super::irq::cause;
@@ -47,7 +49,7 @@ const LAST: [u8; 8] = [0; 8];
 
 /// The receive side of a chip.
 pub struct Rx {
-    ring: Ring,
+    pub(super) ring: Ring,
     filter: Box<Filter>,
     /// The tail at which a push found no room.
     starved: Option<u32>,
@@ -68,6 +70,8 @@ pub struct Received {
     pub dealt: usize,
     /// Interrupt causes to post, without locks.
     pub causes: u32,
+    /// The guest has turned its status block off: causes that were kept in are to come out.
+    pub reopened: bool,
 }
 
 impl Rx {
@@ -77,8 +81,8 @@ impl Rx {
     }
 
     /// Forgets everything about the ring but its registers.
-    pub fn stop(&mut self) {
-        self.ring.forget();
+    pub fn stop(&mut self, regs: &Registers) {
+        self.ring.forget(regs);
         self.starved = None;
     }
 
@@ -103,8 +107,24 @@ impl Rx {
         if all { MANY } else { frames }
     }
 
+    /// Somebody waits for room: asks the guest to say so when there is. True if there is already.
+    pub fn want_room(&mut self, chip: &E1000) -> bool {
+        let regs = &chip.regs;
+        if self.has_room(regs) {
+            return true;
+        }
+        let Ok(Look { size, head, tail, .. }) = self.ring.look(regs) else { return false };
+        let Some(block) = self.ring.csb.ask(&chip.wishes) else { return false };
+        let posted = csb::Ring { size, head, tail };
+        let more = csb::arm_room(&*block, posted, || self.has_room(regs));
+        if more {
+            self.ring.csb.content();
+        }
+        more
+    }
+
     /// True if there is room, or, after a push that found too little, more of it.
-    pub fn has_room(&mut self, regs: &Registers) -> bool {
+    fn has_room(&mut self, regs: &Registers) -> bool {
         let Ok(look) = self.ring.look(regs) else { return false };
         free(look) > 0 && self.starved != Some(look.tail)
     }
@@ -112,9 +132,14 @@ impl Rx {
     /// Delivers the frames of `batch` that `list` names, in that order.
     pub fn receive(&mut self, chip: &E1000, batch: &Batch<'_>, list: &[u16]) -> Received {
         self.filter.update(chip.filter_version.load(Ordering::Acquire), &chip.regs);
-        let Some(look) = self.ring.look(&chip.regs).ok().filter(|look| look.size > 0) else {
-            return Received::default();
+        let look = self.ring.look(&chip.regs);
+        let reopened = self.ring.csb.take_off();
+        let Some(look) = look.ok().filter(|look| look.size > 0) else {
+            return Received { reopened, ..Received::default() };
         };
+        if free(look) > 0 {
+            self.ring.csb.content();
+        }
         let mut pass = Pass {
             ring: &self.ring,
             filter: &self.filter,
@@ -143,7 +168,7 @@ impl Rx {
             chip.stats.rx.special.add(1);
             self.starved = Some(look.tail);
         }
-        Received { dealt, causes: self.publish(chip, look, at) }
+        Received { dealt, causes: self.publish(chip, look, at), reopened }
     }
 
     /// Publishes the head; returns what is to be said about it.

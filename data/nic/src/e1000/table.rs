@@ -84,6 +84,8 @@ pub static TABLE: &[Row] = &[
     row("RDTR", RDTR, 0xffff, 0),
     row("RXDCTL", RXDCTL, 0x013f_3f3f, 0x0001_0000),
     row("RADV", RADV, 0xffff, 0),
+    sticky(row("CSBAL", CSBAL, ALL, 0)),
+    sticky(row("CSBAH", CSBAH, ALL, 0)),
     row("RSRPD", RSRPD, 0xfff, 0),
     row("TDFH", 0x3410, 0x1fff, 0),
     row("TDFT", 0x3418, 0x1fff, 0),

@@ -19,8 +19,11 @@ use std::sync::Arc;
 use vmlan_frame::{BATCH, Batch, Sink};
 use vmlan_ram::{Map, Slice};
 
+use crate::notify::csb;
+
 use super::E1000;
 use super::Trouble;
+use super::csb::Placed;
 use super::desc::{CTRL_VME, Context, tctl};
 use super::regs::{self, Registers};
 use super::ring::{Look, Ring, TRANSMIT, distance};
@@ -57,11 +60,15 @@ pub struct Sent {
     pub causes: u32,
     /// Every descriptor that reports its status had IDE set.
     pub delayed: bool,
+    /// The guest has turned its status block off: causes that were kept in are to come out.
+    pub reopened: bool,
 }
 
 /// The transmit side of a chip.
 pub struct Tx {
-    ring: Ring,
+    pub(super) ring: Ring,
+    /// The shared status block, as CSBAL was last written; for both sides.
+    pub(super) block: Placed,
     state: State,
 }
 
@@ -97,7 +104,7 @@ impl Default for Tx {
             found: Vec::with_capacity(CHUNK),
             pieces: Vec::with_capacity(CHUNK + MAX_PIECES),
         };
-        Self { ring: Ring::new(&TRANSMIT), state }
+        Self { ring: Ring::new(&TRANSMIT), block: Placed::default(), state }
     }
 }
 
@@ -125,20 +132,20 @@ impl Tx {
     }
 
     /// Forgets everything about the ring but its registers: TDH stands at the first descriptor that is not written back.
-    pub fn stop(&mut self) {
-        self.ring.forget();
+    pub fn stop(&mut self, regs: &Registers) {
+        self.ring.forget(regs);
         self.state.restart(0);
     }
 
     /// As after power-on. The registers are the caller's.
-    pub fn reset(&mut self) {
-        self.stop();
+    pub fn reset(&mut self, regs: &Registers) {
+        self.stop(regs);
         self.state.checksum = Context::default();
         self.state.segmentation = Context::default();
     }
 
     pub fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+        self.ring.trouble().or(self.block.trouble)
     }
 
     /// Reads the registers; `None` if there is no ring to serve.
@@ -153,8 +160,17 @@ impl Tx {
         Some(look)
     }
 
+    /// The worker is about to sleep: asks to be kicked. True if it should not: `on`, and there is something to do.
+    pub fn arm(&mut self, chip: &E1000, on: bool) -> bool {
+        let look = |tx: &mut Self| on && tx.waiting(&chip.regs);
+        match self.ring.csb.ask(&chip.wishes) {
+            None => look(self),
+            Some(block) => csb::arm_transmit(&*block, || look(self)),
+        }
+    }
+
     /// True if descriptors wait that were never looked at. Frames that are held do not count.
-    pub fn waiting(&mut self, regs: &Registers) -> bool {
+    fn waiting(&mut self, regs: &Registers) -> bool {
         let Some(look) = self.look(regs) else { return false };
         let state = &self.state;
         look.tail != state.next && state.stalled != Some(look.tail) && state.has_room(&look)
@@ -169,11 +185,13 @@ impl Tx {
         limit: usize,
         sink: &mut dyn Sink,
     ) -> Sent {
-        let Some(look) = self.look(&chip.regs) else { return Sent::default() };
-        if look.tail == look.head {
-            return Sent::default();
-        }
-        let Self { ring, state } = self;
+        self.ring.csb.wake();
+        let look = self.look(&chip.regs);
+        let reopened = self.ring.csb.take_off();
+        let Some(look) = look.filter(|look| look.tail != look.head) else {
+            return Sent { reopened, ..Sent::default() };
+        };
+        let Self { ring, state, .. } = self;
         let vlan = chip.regs.get(regs::CTRL) & CTRL_VME != 0;
         let [v0, v1, ..] = chip.regs.get(regs::VET).to_le_bytes();
         let setup = Setup {
@@ -192,6 +210,6 @@ impl Tx {
         let to = settle(state, &batch);
         batch.give_back(spare);
         let (causes, delayed) = complete(&mut self.ring, &chip.regs, look, to);
-        Sent { finished, causes, delayed }
+        Sent { finished, causes, delayed, reopened }
     }
 }

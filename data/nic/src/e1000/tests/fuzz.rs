@@ -159,7 +159,7 @@ fn run(world: &mut World, config: u8, steps: &[u8]) -> (u64, u64) {
     let irq_rate_max = if config & 8 != 0 { 10_000 } else { 0 };
     let mac = Mac::new([2, 0, 0, 0, 0, 1]);
     let pages = world.pages.window(0, 0x2000, 4).expect("pages");
-    let chip = E1000::new(Config { mac, irq_rate_max }, pages, host.clone());
+    let chip = E1000::new(Config { mac, irq_rate_max, csb: false }, pages, host.clone());
     drop(chip.set_map(world.guest.clone()));
     let mut run = Run { chip, host, world, steps };
     if config & 1 == 0 {

@@ -125,10 +125,15 @@ impl Sink for Take {
 impl Guest {
     /// Link up, both sides on, rings of [`SIZE`], receive buffers of 2 KiB posted.
     pub fn new() -> Self {
+        Self::with(false)
+    }
+
+    /// With a shared status block, or without.
+    pub fn with(csb: bool) -> Self {
         let registers = memory(0x2000);
         let pages = registers.window(0, 0x2000, 4).unwrap();
         let host = Arc::new(TestHost::default());
-        let config = Config { mac: Mac::new(MAC), irq_rate_max: 0 };
+        let config = Config { mac: Mac::new(MAC), irq_rate_max: 0, csb };
         let chip = E1000::new(config, pages, host.clone());
         let map = memory(MEMORY);
         let pages = registers.window(0, 0x2000, 4).unwrap();

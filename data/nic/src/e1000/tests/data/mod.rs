@@ -1,6 +1,6 @@
 //! The chip against a tiny guest.
 #![allow(clippy::cast_possible_truncation)]
-mod guest;
+pub mod guest;
 mod mapped;
 mod property;
 mod rows;

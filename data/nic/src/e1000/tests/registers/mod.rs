@@ -83,7 +83,7 @@ impl Bench {
 
     pub fn with_rate(irq_rate_max: u32) -> Self {
         let host = Arc::new(FakeHost::default());
-        let config = Config { mac: Mac::new(MAC), irq_rate_max };
+        let config = Config { mac: Mac::new(MAC), irq_rate_max, csb: false };
         Self { chip: E1000::new(config, pages(), host.clone()), host }
     }
 

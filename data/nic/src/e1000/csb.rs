@@ -1,0 +1,445 @@
+//! The shared status block ("CSB", communication status block: L. Rizzo, G. Lettieri, V. Maffione, *Speeding up packet I/O in
+//! virtual machines*, ANCS 2013; FreeBSD 10's `if_lem`): 104 bytes of the guest's memory, by which driver and chip tell each
+//! other of their indexes while both are awake, so that neither a register access nor an interrupt is needed.
+//!
+//! ```text
+//!  0x00  guest_tdt            0x40  host_tdh            the guest finds subsystem 1101h, writes CSBAH, then CSBAL:
+//!  0x04  guest_need_txkick    0x44  host_need_txkick    the block is placed (0: released). It counts from when the
+//!  0x08  guest_need_rxkick    0x50  host_rdh            guest sets guest_csb_on, and as long as that is not 0.
+//!  0x0c  guest_csb_on         0x54  host_need_rxkick
+//!  0x10  guest_rdt            0x5c  host_rxkick_at      all: 32 bits, little-endian
+//! ```
+//!
+//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the block
+//!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
+//! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
+//! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Block::judge`].
+//!
+//! # Whom to believe
+//!
+//! When the block is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
+//! neither when its interface goes up). If it differs from the register, the register counts until the word in the block
+//! changes. The guest is not told that we are awake before then, so that it goes on to write TDT.
+//!
+//! When the block is turned off, the guest may have published frames that no register knows of, or written the register
+//! since. The later of both counts: see [`Side::leave`]. Drivers with posted register writes should read a register before they
+//! turn the block off, lest an old kick arrive after that.
+//!
+//! # What there is not
+//!
+//! MSI-X (`guest_use_msix`), the ring of virtio-net headers, `host_txcycles_lim` (the worker has its own ways of
+//! waiting), `guest_txkick_at` and `host_isr`: not read, not written. Nothing is written from 0x68 on, which some drivers use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vmlan_ram::{Map, Window, full_fence};
+
+use super::irq::cause;
+use super::regs::{self, Registers};
+use super::ring::distance;
+use super::rx::Rx;
+use super::tx::Tx;
+use super::{BlockFault, E1000, Trouble};
+use crate::notify::csb::{self, Words};
+use crate::notify::{Guard, Point};
+
+/// Bytes that the two sides use of the 4096 that the guest allocates.
+const LEN: usize = 0x68;
+/// Each side writes cache lines of its own. Drivers align to 128 bytes at least.
+const ALIGN: u64 = 64;
+
+const GUEST_TDT: usize = 0x00;
+const GUEST_NEED_TXKICK: usize = 0x04;
+const GUEST_NEED_RXKICK: usize = 0x08;
+const GUEST_CSB_ON: usize = 0x0c;
+const GUEST_RDT: usize = 0x10;
+const HOST_TDH: usize = 0x40;
+const HOST_NEED_TXKICK: usize = 0x44;
+const HOST_RDH: usize = 0x50;
+const HOST_NEED_RXKICK: usize = 0x54;
+const HOST_RXKICK_AT: usize = 0x5c;
+
+/// Times that a tail is looked at again because a register write raced with it.
+const TRIES: usize = 8;
+
+/// The block. Every word that the guest writes is read once for each decision, and not believed.
+#[derive(Debug)]
+pub struct Block(Window);
+
+impl Guard for Block {
+    #[inline]
+    fn full_fence(&self, _: Point) {
+        full_fence();
+    }
+}
+
+impl Words for Block {
+    #[inline]
+    fn guest_tdt(&self) -> u32 {
+        self.0.u32(GUEST_TDT, Ordering::Acquire)
+    }
+    #[inline]
+    fn guest_rdt(&self) -> u32 {
+        self.0.u32(GUEST_RDT, Ordering::Acquire)
+    }
+    #[inline]
+    fn guest_need_txkick(&self) -> u32 {
+        self.0.u32(GUEST_NEED_TXKICK, Ordering::Relaxed)
+    }
+    #[inline]
+    fn guest_need_rxkick(&self) -> u32 {
+        self.0.u32(GUEST_NEED_RXKICK, Ordering::Relaxed)
+    }
+    #[inline]
+    fn guest_csb_on(&self) -> u32 {
+        self.0.u32(GUEST_CSB_ON, Ordering::Acquire)
+    }
+    #[inline]
+    fn set_host_tdh(&self, index: u32) {
+        self.0.set_u32(HOST_TDH, index, Ordering::Release);
+    }
+    #[inline]
+    fn set_host_rdh(&self, index: u32) {
+        self.0.set_u32(HOST_RDH, index, Ordering::Release);
+    }
+    #[inline]
+    fn set_host_need_txkick(&self, wish: u32) {
+        self.0.set_u32(HOST_NEED_TXKICK, wish, Ordering::Relaxed);
+    }
+    #[inline]
+    fn set_host_need_rxkick(&self, wish: u32) {
+        self.0.set_u32(HOST_NEED_RXKICK, wish, Ordering::Relaxed);
+    }
+    #[inline]
+    fn set_host_rxkick_at(&self, index: u32) {
+        self.0.set_u32(HOST_RXKICK_AT, index, Ordering::Relaxed);
+    }
+}
+
+/// What the block says about an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has no say.
+    Pass,
+    /// The guest wants this one.
+    Wished,
+    /// The guest looks by itself: not now.
+    Shut,
+}
+
+impl Block {
+    /// The block at `address`, all of it in one region of memory.
+    fn find(map: &Arc<Map>, address: u64) -> Result<Arc<Self>, BlockFault> {
+        if !address.is_multiple_of(ALIGN) {
+            return Err(BlockFault::Unaligned);
+        }
+        map.window(address, LEN, 4).map(|window| Arc::new(Self(window))).ok_or(BlockFault::Outside)
+    }
+
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.guest_csb_on() != 0
+    }
+
+    /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has published what it is about,
+    /// with a full fence after it. Overruns, and all that is not about frames, always pass; a low ring alone never does.
+    #[inline]
+    pub fn judge(&self, pending: u32) -> Verdict {
+        const FRAMES: u32 = cause::RXT0 | cause::RXDMT0 | cause::TRANSMIT;
+        if !self.is_on() || pending & !FRAMES != 0 {
+            return Verdict::Pass;
+        }
+        let sent = pending & cause::TRANSMIT != 0 && csb::wants_sent(self);
+        if sent || pending & cause::RXT0 != 0 && csb::wants_received(self) {
+            Verdict::Wished
+        } else {
+            Verdict::Shut
+        }
+    }
+}
+
+/// What CSBAL was last written to, and what is wrong with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Placed {
+    /// 0: nowhere.
+    pub address: u64,
+    pub trouble: Option<Trouble>,
+}
+
+/// Which ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Transmit,
+    Receive,
+}
+
+/// Where the tail is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    /// In the register.
+    Register,
+    /// In the register, until the word in the block is no longer this.
+    Stale(u32),
+    /// In the block.
+    Block,
+}
+
+/// What one side of the chip has of the block.
+#[derive(Debug)]
+pub struct Side {
+    direction: Direction,
+    /// TDT or RDT.
+    register: u32,
+    block: Option<Arc<Block>>,
+    tail: Tail,
+    /// The tail as last read in the block.
+    last: u32,
+    /// The wish for a kick stands.
+    asked: bool,
+    /// The worker is awake.
+    awake: bool,
+    /// The guest has turned the block off.
+    off: bool,
+}
+
+impl Side {
+    pub fn new(direction: Direction, register: u32) -> Self {
+        let tail = Tail::Register;
+        let (block, last, asked, awake, off) = (None, 0, false, false, false);
+        Self { direction, register, block, tail, last, asked, awake, off }
+    }
+
+    /// There is a block.
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.block.is_some()
+    }
+
+    /// A new block, or none. The host's words in it are those of a chip that sleeps and waits for nothing.
+    fn place(&mut self, block: Option<Arc<Block>>) {
+        self.block = block;
+        self.restart();
+        if self.direction == Direction::Receive {
+            self.asked = true;
+            self.content();
+        }
+    }
+
+    /// The same block, in a new map. If it was away, what the guest did meanwhile is found when it is back.
+    fn replace(&mut self, block: Option<Arc<Block>>) {
+        self.block = block;
+        if self.direction == Direction::Transmit {
+            self.asked = true;
+            if let Some(block) = &self.block {
+                block.set_host_need_txkick(1);
+            }
+        }
+    }
+
+    /// The ring was stopped or moved: the word in the block may be of before.
+    pub fn restart(&mut self) {
+        let block = self.block.take();
+        self.believe_register(block.as_deref());
+        self.block = block;
+    }
+
+    /// As long as the register counts the guest must write it, so the wish for kicks stands.
+    fn believe_register(&mut self, block: Option<&Block>) {
+        self.tail = Tail::Register;
+        if self.direction == Direction::Transmit {
+            self.asked = true;
+            if let Some(block) = block {
+                block.set_host_need_txkick(1);
+            }
+        }
+    }
+
+    /// The worker is awake, and looks by itself.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.awake = true;
+    }
+
+    /// It is not, or soon will not be: the caller states the wish in the block that this returns. `wishes`: counts them.
+    pub fn ask(&mut self, wishes: &AtomicU64) -> Option<Arc<Block>> {
+        self.awake = false;
+        let block = self.block.as_ref()?;
+        if self.tail == Tail::Block {
+            wishes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.asked = true;
+        Some(Arc::clone(block))
+    }
+
+    /// Takes the wish for room back, if one stands.
+    #[inline]
+    pub fn content(&mut self) {
+        if std::mem::take(&mut self.asked)
+            && let Some(block) = &self.block
+        {
+            csb::disarm_room(&**block);
+        }
+    }
+
+    /// True once after the guest has turned the block off.
+    #[inline]
+    pub fn take_off(&mut self) -> bool {
+        std::mem::take(&mut self.off)
+    }
+
+    #[inline]
+    fn word(&self, block: &Block) -> u32 {
+        match self.direction {
+            Direction::Transmit => block.guest_tdt(),
+            Direction::Receive => block.guest_rdt(),
+        }
+    }
+
+    #[inline]
+    fn register(&self, regs: &Registers) -> u32 {
+        regs.get(self.register) & 0xffff
+    }
+
+    /// The tail of a ring of `size`, not checked. `moved`: what is known of the ring is void.
+    #[inline]
+    pub fn tail(&mut self, regs: &Registers, size: u32, moved: bool) -> u32 {
+        let Some(block) = self.block.take() else { return self.register(regs) };
+        if moved && self.tail != Tail::Register {
+            self.believe_register(Some(&block));
+        }
+        let tail = if block.is_on() {
+            self.tail_while_on(&block, regs, size)
+        } else {
+            self.leave(&block, regs, size)
+        };
+        self.block = Some(block);
+        tail
+    }
+
+    #[inline]
+    fn tail_while_on(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
+        let word = self.word(block);
+        match self.tail {
+            Tail::Block => {}
+            Tail::Stale(old) if word == old => return self.register(regs),
+            Tail::Register if word != self.register(regs) => {
+                self.tail = Tail::Stale(word);
+                return self.register(regs);
+            }
+            Tail::Stale(_) | Tail::Register => self.tail = Tail::Block,
+        }
+        if self.asked && self.awake && self.direction == Direction::Transmit {
+            self.asked = false;
+            csb::disarm_transmit(block);
+            full_fence();
+        }
+        self.follow(block, regs, size)
+    }
+
+    /// The tail in the block, and the register brought in line with it.
+    fn follow(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
+        let mut word = self.word(block);
+        for _ in 0..TRIES {
+            let register = regs.get(self.register);
+            if word >= size || register == word || regs.replace(self.register, register, word) {
+                break;
+            }
+            // A kick has arrived: the word may have moved on before it.
+            word = self.word(block);
+        }
+        self.last = word;
+        word
+    }
+
+    /// The tail while the block is off; when it has just been turned off, the later of the register and the block's word.
+    fn leave(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
+        if self.tail == Tail::Register {
+            return self.register(regs);
+        }
+        self.off = true;
+        let believed = self.tail == Tail::Block;
+        self.believe_register(Some(block));
+        // From here on the guest writes the register for all that it publishes, or has published it before.
+        full_fence();
+        let (word, last) = (self.word(block), self.last);
+        if !believed || word >= size || last >= size {
+            return self.register(regs);
+        }
+        for _ in 0..TRIES {
+            let register = regs.get(self.register);
+            let (later, ahead) =
+                (distance(last, register % size, size), distance(last, word, size));
+            // One far ahead is a kick that was long on its way.
+            if register == word || later > ahead && later <= size / 2 {
+                return register;
+            }
+            if regs.replace(self.register, register, word) {
+                return word;
+            }
+        }
+        self.register(regs)
+    }
+
+    /// Publishes the head, after all write-backs. The fence is for whoever posts a cause now.
+    #[inline]
+    pub fn publish(&self, head: u32) {
+        let Some(block) = &self.block else { return };
+        let _wished = match self.direction {
+            Direction::Transmit => csb::publish_sent(&**block, head),
+            Direction::Receive => csb::publish_received(&**block, head),
+        };
+    }
+}
+
+impl E1000 {
+    /// CSBAL was written: places the block, or releases it.
+    pub(super) fn place_block(&self, low: u32) {
+        self.regs.set(regs::CSBAL, low);
+        let address = u64::from(low) | u64::from(self.regs.get(regs::CSBAH)) << 32;
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        {
+            let (mut tx, mut rx) = (super::chip::lock(&self.tx), super::chip::lock(&self.rx));
+            tx.block = Placed { address, trouble: None };
+            let block = self.find_block(&mut tx);
+            tx.ring.csb.place(block.clone());
+            rx.ring.csb.place(block);
+            tx.ring.publish_again(&self.regs);
+            rx.ring.publish_again(&self.regs);
+            if tx.block.trouble.is_some() {
+                self.counters.faults.add_shared(1);
+            }
+        }
+        self.wanted.fetch_sub(1, Ordering::Release);
+        // What the old block kept in may come out.
+        self.remoderate();
+        // Workers that sleep state their wishes in the new one.
+        self.ring_tx();
+        self.ring_rx();
+    }
+
+    /// What it was good for.
+    pub(super) fn block_state(&self) -> vmlan_frame::Csb {
+        let (on, suppressed, guest_asked) = self.irq.block_state();
+        let host_asked = self.wishes.load(Ordering::Relaxed);
+        vmlan_frame::Csb { on, suppressed, guest_asked, host_asked }
+    }
+
+    /// The map has been replaced: the block is now elsewhere, gone, or back.
+    pub(super) fn replace_block(&self, tx: &mut Tx, rx: &mut Rx) {
+        let block = self.find_block(tx);
+        tx.ring.csb.replace(block.clone());
+        rx.ring.csb.replace(block);
+    }
+
+    /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.
+    fn find_block(&self, tx: &mut Tx) -> Option<Arc<Block>> {
+        let address = tx.block.address;
+        let block = if address == 0 { None } else { Some(Block::find(tx.ring.map(), address)) };
+        let fault = block.as_ref().and_then(|found| found.as_ref().err().copied());
+        tx.block.trouble = fault.map(|fault| Trouble::BadBlock { address, fault });
+        let block = block.and_then(Result::ok);
+        self.irq.set_block(block.clone());
+        block
+    }
+}

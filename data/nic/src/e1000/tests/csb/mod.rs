@@ -1,0 +1,3 @@
+//! The shared status block: scripted guests of all generations.
+
+mod points;
