@@ -16,7 +16,7 @@ use crate::peer::Peer;
 pub const CTRL_VME: u32 = 1 << 30;
 
 /// A guest on a bus.
-pub struct Intel<B> {
+pub struct Intel<B: Bus> {
     /// Its NIC.
     pub nic: E1000<B>,
     /// Its number, byte 4 of its MAC addresses.

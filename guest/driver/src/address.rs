@@ -138,6 +138,9 @@ pub enum AddressError {
         "'{0}' is no key of a vfio-user address (see writes, doorbell, size, itr, tidv, batch...)"
     )]
     VfioKey(String),
+    /// Keys of an e1000's address that contradict each other.
+    #[error(transparent)]
+    Conflict(#[from] crate::e1000::Conflict),
     /// A value that the key does not take.
     #[error("{key}={value}: {wanted} is wanted")]
     Value {

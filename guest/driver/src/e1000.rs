@@ -1,6 +1,10 @@
 //! A driver of the Intel 82540EM after the 8254x software developer's manual (SDM), with the plain behaviour of a kernel's
-//! driver: one doorbell for each frame, RS on each, one interrupt for each completion unless the chip moderates them, and a
-//! receiver that polls from an interrupt on until the ring is dry.
+//! driver unless [`Options`] say otherwise: one doorbell for each frame, RS on each, one interrupt for each completion unless the
+//! chip moderates them, and a receiver that polls from an interrupt on until the ring is dry.
+//!
+//! What a guest can do against the price of leaving it, from the paper (sections 3 and 4): send combining ([`Options::combine`]),
+//! lazy completion, polling, and the shared status block ([`Options::csb`]), which does without registers and interrupts while
+//! both sides are awake.
 //!
 //! It reaches the chip by a [`Bus`]: over vfio-user ([`crate::vfio_user::bus::VfioBus`]), or in the same process for tests.
 //! Register accesses are counted by name, for each is a trip out of the guest. Once the bus fails, registers read as all ones
@@ -8,8 +12,11 @@
 
 mod address;
 mod bus;
+mod combine;
+mod csb;
 mod descriptor;
 mod interrupt;
+mod options;
 pub mod registers;
 mod rx;
 mod start;
@@ -17,121 +24,22 @@ mod start;
 mod tests;
 mod tx;
 
-use std::io;
 use std::sync::Arc;
 
 use crate::mem::{Pool, Ram};
 use crate::net::QueueStats;
 pub use crate::nic::{Interest, Prepared, Wake};
+use crate::notify;
 pub use address::{Address, Doorbell, Unmask};
 pub use bus::{Access, Bus, BusError, Irq, Registers, Watched};
+use combine::Combine;
+use csb::Block;
 pub use descriptor::{Offload, Segmentation, rx as rx_bits};
+pub use options::{Completion, Conflict, Interrupts, Options, Receive};
 use registers::Register;
 use rx::RxRing;
 pub use rx::{Batch, Frame};
 use tx::TxRing;
-
-/// When the chip may interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupts {
-    /// Always but while the driver polls: what a kernel's driver does.
-    Always,
-    /// Only while the driver sleeps: what a driver that owns a core does.
-    Idle,
-}
-
-/// How the chip is driven.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Descriptors of each ring: a multiple of 8, from 8 to 4096.
-    pub size: u16,
-    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384.
-    pub buffer: u16,
-    /// Bytes of a transmit buffer: the largest frame.
-    pub room: usize,
-    /// Most bytes of one transmit descriptor.
-    pub segment: u16,
-    /// From 1501 on, long packets are received.
-    pub mtu: u16,
-    /// How the chip interrupts.
-    pub irq: Irq,
-    /// Reset through the I/O window, as Linux does with this chip.
-    pub reset_by_io: bool,
-    /// When it may interrupt.
-    pub interrupts: Interrupts,
-    /// Most frames of one poll.
-    pub budget: u16,
-    /// Receive buffers returned with one write of RDT; 0: all that a poll took.
-    pub refill: u16,
-    /// ITR, in units of 256 ns.
-    pub itr: u16,
-    /// TIDV, in units of 1.024 us; 0: no frame asks for a delay.
-    pub tidv: u16,
-    /// TADV, in units of 1.024 us.
-    pub tadv: u16,
-    /// RDTR, in units of 1.024 us.
-    pub rdtr: u16,
-    /// RADV, in units of 1.024 us.
-    pub radv: u16,
-    /// One write of TDT for a burst, instead of one for each frame.
-    pub batch: bool,
-    /// Read STATUS after the mask was changed, so that the write has arrived: what Linux does.
-    pub flush: bool,
-    /// Take all frames, whatever their address.
-    pub promisc: bool,
-    /// The chip strips the CRC.
-    pub strip_crc: bool,
-    /// The chip reports received checksums, and completes sent ones on request.
-    pub checksum: bool,
-    /// Frames may ask to be cut into segments.
-    pub segmentation: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            size: 256,
-            buffer: 2048,
-            room: 2048,
-            segment: 4096,
-            mtu: 1500,
-            irq: Irq::Intx,
-            reset_by_io: true,
-            interrupts: Interrupts::Always,
-            budget: 64,
-            refill: 16,
-            itr: 0,
-            tidv: 0,
-            tadv: 0,
-            rdtr: 0,
-            radv: 0,
-            batch: false,
-            flush: true,
-            promisc: false,
-            strip_crc: false,
-            checksum: false,
-            segmentation: false,
-        }
-    }
-}
-
-impl Options {
-    /// RAM for both rings and their buffers.
-    ///
-    /// # Errors
-    /// Whatever making the memfd reports.
-    pub fn make_ram(&self) -> io::Result<Arc<Ram>> {
-        let (low, high) = self.ram_bytes();
-        Ram::new(low, high)
-    }
-
-    /// The bytes it takes, for rings and for buffers.
-    #[must_use]
-    pub fn ram_bytes(&self) -> (usize, usize) {
-        let rings = 2 * (16 * usize::from(self.size) + 128);
-        (rings, TxRing::buffer_bytes(self) + RxRing::buffer_bytes(self))
-    }
-}
 
 /// What can go wrong with an e1000.
 #[derive(Debug, thiserror::Error)]
@@ -177,6 +85,18 @@ pub enum Error {
         "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use doorbell=trapped here"
     )]
     NoDoorbell,
+    /// The options contradict each other.
+    #[error(transparent)]
+    Options(#[from] Conflict),
+    /// `csb=on` and the chip has none.
+    #[error(
+        "the NIC offers no CSB (its subsystem is {found:#06x}, and 0x1101 would offer it): add csb=on to the switch's port, or \
+         leave csb=on out here"
+    )]
+    NoCsb {
+        /// The subsystem's device ID.
+        found: u16,
+    },
 }
 
 /// Counters of the interrupt path.
@@ -192,13 +112,16 @@ pub struct InterruptStats {
 
 /// An 82540EM and its rings.
 #[derive(Debug)]
-pub struct E1000<B> {
+pub struct E1000<B: Bus> {
     options: Options,
     registers: Registers<B>,
     tx: TxRing,
     rx: RxRing,
+    combine: Combine,
+    block: Option<Block>,
     /// Causes that may interrupt; 0 while the driver polls.
     enabled: u32,
+    load: interrupt::Load,
     mac: [u8; 6],
     interrupts: InterruptStats,
 }
@@ -213,13 +136,17 @@ impl<B: Bus> E1000<B> {
     /// # Panics
     /// When `ram` is too small.
     pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, Error> {
+        options.check()?;
         let mut low = Pool::new(0, ram.buffers());
         let mut high = Pool::new(ram.buffers(), ram.size());
         let mut nic = Self {
             registers: Registers::new(bus),
             tx: TxRing::new(ram, &mut low, &mut high, &options),
             rx: RxRing::new(ram, &mut low, &mut high, &options),
+            combine: Combine::new(&options),
+            block: options.csb.then(|| Block::new(ram, &mut low)),
             enabled: 0,
+            load: interrupt::Load::default(),
             mac: [0; 6],
             interrupts: InterruptStats::default(),
             options,
@@ -237,6 +164,8 @@ impl<B: Bus> E1000<B> {
         self.registers.replace(bus);
         self.tx.reset();
         self.rx.reset();
+        self.combine.reset();
+        self.load = interrupt::Load::default();
         self.start()?;
         self.set_mac(mac);
         Ok(())
@@ -298,6 +227,13 @@ impl<B: Bus> E1000<B> {
         self.tx.out_of_order() == 0 && self.rx.out_of_order() == 0 && self.rx.stats.malformed == 0
     }
 
+    /// Does the chip take its indexes from the shared status block?
+    #[inline]
+    #[must_use]
+    pub fn is_csb_on(&self) -> bool {
+        self.block.as_ref().is_some_and(Block::is_on)
+    }
+
     /// Is the device there?
     #[must_use]
     pub fn is_connected(&self) -> bool {
@@ -335,7 +271,39 @@ impl<B: Bus> E1000<B> {
     /// Takes sent slots back; returns how many are free now.
     #[inline]
     pub fn reap(&mut self) -> u16 {
-        self.tx.reap()
+        if self.combine.defers() {
+            self.flush_due();
+            self.look_for_interrupt();
+        }
+        let before = self.tx.under_way();
+        self.take_sent();
+        // While it polls, the driver sees by itself what an interrupt would tell.
+        if self.load.polls && self.tx.under_way() < before && self.combine.complete() {
+            self.ring();
+        }
+        self.tx.free_slots()
+    }
+
+    #[inline]
+    fn take_sent(&mut self) {
+        if let Some(block) = self.block.as_ref().filter(|block| block.is_on())
+            && self.tx.retire_to(block.host_tdh())
+        {
+            return;
+        }
+        self.tx.reap();
+        if self.tx.wants_head() {
+            self.ask_for_head();
+        }
+    }
+
+    /// Nothing under way will be reported: what netmap's drivers of this chip do then is to read TDH.
+    #[cold]
+    fn ask_for_head(&mut self) {
+        let head = self.registers.read(Register::TDH);
+        if self.registers.failure().is_none() {
+            self.tx.retire_to(head);
+        }
     }
 
     /// The next slot to fill; None when all are under way (counted as `full`). Slots are used in turn.
@@ -372,9 +340,14 @@ impl<B: Bus> E1000<B> {
     #[inline]
     pub fn send(&mut self, slot: u16, len: u32) {
         self.tx.send(slot, len);
-        if !self.options.batch {
-            self.ring();
+        if !self.rings_by_burst() {
+            self.offer(1);
         }
+    }
+
+    #[inline]
+    fn rings_by_burst(&self) -> bool {
+        self.options.batch || self.is_csb_on()
     }
 
     /// Sends up to `count` free slots whose buffers were filled before, all with `len` bytes; returns how many.
@@ -388,9 +361,25 @@ impl<B: Bus> E1000<B> {
         count
     }
 
-    /// The doorbell: TDT (SDM 13.4.40).
+    /// The device is told of `frames`, now or by the completion of those before.
+    #[inline]
+    fn offer(&mut self, frames: u32) {
+        let registers = &self.registers;
+        if self.combine.offer(frames, || registers.bus().now()) {
+            self.ring();
+        }
+    }
+
+    /// The doorbell: TDT (SDM 13.4.40), or `guest_tdt`, and TDT only if the chip sleeps.
     #[inline]
     fn ring(&mut self) {
+        if let Some(block) = &self.block {
+            let asked = notify::csb::send(block, self.tx.tail.into());
+            if block.is_on() && !asked {
+                self.tx.stats.doorbells_saved += 1;
+                return;
+            }
+        }
         self.tx.stats.doorbells += 1;
         if self.registers.write(Register::TDT, self.tx.tail.into()) {
             self.look_for_interrupt();
@@ -398,16 +387,26 @@ impl<B: Bus> E1000<B> {
     }
 
     /// Ends a burst; returns its frames.
+    #[inline]
     pub fn flush(&mut self) -> u32 {
         let count = std::mem::take(&mut self.tx.pending);
         if count > 0 {
             self.tx.stats.batches += 1;
-            if self.options.batch {
-                self.ring();
+            if self.rings_by_burst() {
+                self.offer(count);
             }
+            self.flush_due();
             self.look_for_interrupt();
         }
         count
+    }
+
+    /// Frames that were deferred for as long as they may are sent.
+    #[inline]
+    fn flush_due(&mut self) {
+        if self.combine.defers() && self.combine.is_due(self.registers.bus().now()) {
+            self.ring();
+        }
     }
 
     /// Counts a moment in which the caller had frames and no slot.
@@ -427,6 +426,7 @@ impl<B: Bus> E1000<B> {
     /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how many it holds.
     /// With [`Interrupts::Always`] nothing is looked at before an interrupt came, and a dry ring ends the polling.
     pub fn poll(&mut self, batch: &mut Batch, most: usize) -> usize {
+        self.flush_due();
         let before = batch.frames.len();
         if !self.may_poll() {
             return before;
@@ -469,16 +469,42 @@ impl<B: Bus> E1000<B> {
     pub fn release_first(&mut self, batch: &mut Batch, count: usize) {
         let end = self.rx.start_of(&batch.frames[count..]);
         batch.frames.drain(..count);
-        let most = if self.options.refill == 0 { u16::MAX } else { self.options.refill };
-        while self.rx.refill(most, end) > 0 {
-            self.rx.stats.doorbells += 1;
-            self.registers.write(Register::RDT, self.rx.tail.into());
+        let whole = self.options.refill == 0 || self.is_csb_on();
+        let most = if whole { u16::MAX } else { self.options.refill };
+        loop {
+            let old = self.rx.tail;
+            if self.rx.refill(most, end) == 0 {
+                return;
+            }
+            self.return_buffers(old);
         }
+    }
+
+    /// Tells the device of the buffers from `old` on: by RDT, or by `guest_rdt`, and by RDT only if the chip asked for that.
+    #[inline]
+    fn return_buffers(&mut self, old: u16) {
+        let tail = self.rx.tail.into();
+        if let Some(block) = &self.block {
+            let asked = notify::csb::refill(block, self.options.size.into(), old.into(), tail);
+            if block.is_on() && !asked {
+                self.rx.stats.doorbells_saved += 1;
+                return;
+            }
+        }
+        self.rx.stats.doorbells += 1;
+        self.registers.write(Register::RDT, tail);
     }
 
     /// Buffers the device has, as far as we know.
     #[must_use]
     pub fn outstanding(&self) -> u16 {
         self.rx.outstanding()
+    }
+}
+
+/// The chip must not look at a page that is no longer ours.
+impl<B: Bus> Drop for E1000<B> {
+    fn drop(&mut self) {
+        self.release_block();
     }
 }

@@ -201,6 +201,16 @@ pub fn recv_with_fds(sock: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usiz
     Ok((got, fds))
 }
 
+/// Monotonic time since some moment.
+#[must_use]
+pub fn monotonic() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a writable timespec; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// CPU time (user and system) that this process has used so far.
 #[must_use]
 pub fn process_cpu() -> Duration {
@@ -215,4 +225,16 @@ pub fn process_cpu() -> Duration {
             + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
     };
     part(usage.ru_utime) + part(usage.ru_stime)
+}
+
+/// Lets the calling thread run on one processor only.
+///
+/// # Errors
+/// Whatever `sched_setaffinity(2)` reports: EINVAL for a processor that there is not, or that we may not use.
+pub fn pin_to_cpu(cpu: u16) -> io::Result<()> {
+    const BITS: usize = usize::BITS as usize;
+    let mut set = [0_usize; 65_536 / BITS];
+    set[usize::from(cpu) / BITS] = 1 << (usize::from(cpu) % BITS);
+    // SAFETY: thread 0 is the caller; `set` holds size_of_val(&set) readable bytes, laid out as the kernel wants: native words.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) }).map(drop)
 }

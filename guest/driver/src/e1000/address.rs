@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Interrupts, Irq, Options};
+use super::{Completion, Conflict, Interrupts, Irq, Options, Receive};
 use crate::address::AddressError;
 
 /// Which doorbells are rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Mapped when the server offers that.
+    /// Mapped when the server offers that, unless trips are what the driver's options are about (send combining, CSB).
     Auto,
     /// By messages.
     Trapped,
@@ -43,14 +43,22 @@ pub enum Unmask {
 /// | `mmap_timeout` | 0 to 65535 | with `unmask=access`: ms without mapped registers after an interrupt (default 1100; 0: none) |
 /// | `reset` | `io`, `memory` | where CTRL.RST is written: the I/O window, as Linux does, or the register |
 /// | `interrupts` | `always`, `idle` | like a kernel's driver, or only while there is nothing to do |
+/// | `completion` | `interrupt`, `lazy` | each sent frame is reported and interrupts, or one now and then is reported, without interrupts |
+/// | `receive` | `interrupt`, `poll`, `adaptive` | received frames interrupt, with a budget; never do, the driver looks; or do until there is load |
+/// | `combine` | `on`, `off` | send combining: TDT is written by the completion interrupt of an earlier write |
+/// | `combine_frames` | 1 to 4096 | most frames that are held back for that (default 64) |
+/// | `combine_us` | 0 to 65535 | longest time that one is, in microseconds (default 200) |
+/// | `csb` | `on`, `off` | the shared status block: no registers and no interrupts while both sides are awake |
 /// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256) |
 /// | `buffer` | 256, 512, 1024, 2048, 4096, 8192 or 16384 | bytes of a receive buffer (default 2048) |
 /// | `segment` | 64 to 16288 | most bytes one transmit descriptor is for (default 4096) |
 /// | `mtu` | 68 to 16110 | long packets are taken from 1501 on |
 /// | `budget` | 1 to 4096 | most frames of one poll (default 64) |
-/// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0: all of a poll (default 16) |
+/// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0, and with `csb`: all of a poll (default 16) |
 /// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
-/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst; read STATUS after each mask; filters; CRC; offloads |
+/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read STATUS after each mask; filters; CRC; offloads |
+///
+/// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The UNIX socket.
@@ -81,6 +89,26 @@ impl Address {
         }
     }
 
+    /// Do the wishes go together?
+    ///
+    /// # Errors
+    /// The first two that do not.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let mapped = self.doorbell == Doorbell::Mapped;
+        self.driver.check()?;
+        match (self.driver.combine, self.driver.csb) {
+            (true, _) if mapped => Err(Conflict::CombineMapped),
+            (_, true) if mapped => Err(Conflict::CsbMapped),
+            _ => Ok(()),
+        }
+    }
+
+    /// May ring registers be mapped?
+    pub(crate) fn may_map(&self) -> bool {
+        let trips = self.driver.combine || self.driver.csb;
+        self.doorbell == Doorbell::Mapped || self.doorbell == Doorbell::Auto && !trips
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
         let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
         match (key, value) {
@@ -106,6 +134,22 @@ impl Address {
             ("interrupts", "always") => self.driver.interrupts = Interrupts::Always,
             ("interrupts", "idle") => self.driver.interrupts = Interrupts::Idle,
             ("interrupts", _) => return Err(bad("always or idle")),
+            _ => return self.set_way(key, value),
+        }
+        Ok(())
+    }
+
+    /// How frames are reported.
+    fn set_way(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        match (key, value) {
+            ("completion", "interrupt") => self.driver.completion = Completion::Interrupt,
+            ("completion", "lazy") => self.driver.completion = Completion::Lazy,
+            ("completion", _) => return Err(bad("interrupt or lazy")),
+            ("receive", "interrupt") => self.driver.receive = Receive::Interrupt,
+            ("receive", "poll") => self.driver.receive = Receive::Poll,
+            ("receive", "adaptive") => self.driver.receive = Receive::Adaptive,
+            ("receive", _) => return Err(bad("interrupt, poll or adaptive")),
             _ => return self.set_number(key, value),
         }
         Ok(())
@@ -130,6 +174,7 @@ impl Address {
             }
             "segment" => driver.segment = number(64, 16_288, "64 to 16288 bytes")?,
             "mtu" => driver.mtu = number(68, 16_110, "68 to 16110 bytes")?,
+            "combine_frames" => driver.combine_frames = number(1, 4096, "1 to 4096 frames")?,
             "budget" => driver.budget = number(1, 4096, "1 to 4096 frames")?,
             "refill" => driver.refill = number(0, 4096, "0 to 4096 buffers")?,
             _ => return self.set_delay(key, value),
@@ -146,6 +191,7 @@ impl Address {
             "rdtr" => &mut driver.rdtr,
             "radv" => &mut driver.radv,
             "mmap_timeout" => &mut self.mmap_timeout,
+            "combine_us" => &mut driver.combine_us,
             _ => return self.toggle(key, value),
         };
         let (key, text, wanted) = (key.into(), value.into(), "0 to 65535");
@@ -157,6 +203,8 @@ impl Address {
         let driver = &mut self.driver;
         let field = match key {
             "batch" => &mut driver.batch,
+            "combine" => &mut driver.combine,
+            "csb" => &mut driver.csb,
             "flush" => &mut driver.flush,
             "promisc" => &mut driver.promisc,
             "secrc" => &mut driver.strip_crc,
@@ -189,6 +237,7 @@ impl FromStr for Address {
             let (key, value) = part.split_once('=').unwrap_or((part, "on"));
             address.set(key, value)?;
         }
+        address.check()?;
         Ok(address)
     }
 }
@@ -201,7 +250,8 @@ mod tests {
     fn an_address_says_everything() {
         let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,reset=memory,mmap_timeout=7,\
                     interrupts=idle,size=4096,buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,\
-                    tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on";
+                    tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on,\
+                    completion=lazy,receive=poll,combine_frames=3,combine_us=4";
         let address: Address = text.parse().unwrap();
         assert_eq!(address.path, PathBuf::from("/run/a.sock"));
         assert!(address.posted);
@@ -215,6 +265,12 @@ mod tests {
             irq: Irq::Msi,
             reset_by_io: false,
             interrupts: Interrupts::Idle,
+            completion: Completion::Lazy,
+            receive: Receive::Poll,
+            combine: false,
+            combine_frames: 3,
+            combine_us: 4,
+            csb: false,
             budget: 7,
             refill: 0,
             itr: 488,
@@ -234,6 +290,46 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_together_and_what_does_not() {
+        for (keys, expected) in [
+            ("combine,itr=976", None),
+            ("combine,batch,receive=poll", None),
+            ("combine,receive=adaptive", None),
+            ("combine,doorbell=trapped,irq=msi", None),
+            ("csb", None),
+            ("csb,receive=poll,itr=976", None),
+            ("csb,interrupts=idle,batch", None),
+            ("completion=lazy,receive=adaptive,doorbell=mapped", None),
+            ("receive=poll,interrupts=idle", None),
+            ("combine,csb", Some(Conflict::CombineCsb)),
+            ("csb=on,combine=on,completion=lazy", Some(Conflict::CombineCsb)),
+            ("combine,completion=lazy", Some(Conflict::CombineLazy)),
+            ("combine,interrupts=idle", Some(Conflict::CombineIdle)),
+            ("combine,doorbell=mapped", Some(Conflict::CombineMapped)),
+            ("csb,doorbell=mapped", Some(Conflict::CsbMapped)),
+            ("csb,completion=lazy", Some(Conflict::CsbLazy)),
+            ("csb,receive=adaptive", Some(Conflict::CsbAdaptive)),
+            ("interrupts=idle,receive=adaptive", Some(Conflict::IdleAdaptive)),
+        ] {
+            let parsed = format!("vfio-user:/a,{keys}").parse::<Address>();
+            let found = match parsed {
+                Ok(_) => None,
+                Err(AddressError::Conflict(conflict)) => Some(conflict),
+                Err(other) => panic!("{keys}: {other}"),
+            };
+            assert_eq!(found, expected, "{keys}");
+        }
+        let text = AddressError::from(Conflict::CsbMapped).to_string();
+        assert!(text.starts_with("csb=on and doorbell=mapped: a kick must be heard"), "{text}");
+        let nothing = Options { combine: true, combine_frames: 0, ..Options::default() };
+        assert_eq!(nothing.check(), Err(Conflict::CombineNothing));
+        for (keys, maps) in [("size=8", true), ("combine", false), ("csb", false)] {
+            let address: Address = format!("vfio-user:/a,{keys}").parse().unwrap();
+            assert_eq!(address.may_map(), maps, "doorbell=auto with {keys}");
+        }
+    }
+
+    #[test]
     fn a_wrong_address_names_the_mend() {
         for (text, word) in [
             ("vhost-user:/a", "vfio-user:"),
@@ -247,6 +343,10 @@ mod tests {
             ("vfio-user:/a,itr=65536", "65535"),
             ("vfio-user:/a,writes=later", "posted"),
             ("vfio-user:/a,batch=maybe", "on or off"),
+            ("vfio-user:/a,receive=never", "adaptive"),
+            ("vfio-user:/a,completion=never", "lazy"),
+            ("vfio-user:/a,combine_frames=0", "1 to 4096"),
+            ("vfio-user:/a,combine_us=70000", "65535"),
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::registers::Register;
 use crate::nic::Wake;
+use crate::sys;
 use crate::vfio_user::ProtocolError;
 
 /// How the chip interrupts.
@@ -120,6 +121,11 @@ pub trait Bus {
     /// Is the device there?
     fn is_connected(&self) -> bool {
         true
+    }
+
+    /// Monotonic time, from any start.
+    fn now(&self) -> Duration {
+        sys::monotonic()
     }
 
     /// Firmware and a kernel have given the chip its addresses and its interrupt: the driver must leave both alone.

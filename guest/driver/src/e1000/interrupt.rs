@@ -4,25 +4,47 @@
 //!   enabled ── interrupt: read ICR, write IMC ──► polling ── ring dry: write IMS ──► enabled
 //! ```
 //! A cause that appears while masked stays in ICR, so that IMS interrupts at once: nothing is lost between the last look
-//! at the ring and the write.
+//! at the ring and the write. While CSB is on nothing is masked: its flags, set only for a sleep, take the mask's place.
 
 use std::time::Duration;
 
 use super::registers::{Register, cause};
-use super::{Bus, E1000, Error, Interest, Interrupts, Irq, Prepared, Wake};
+use super::{Bus, Completion, E1000, Error, Interest, Interrupts, Irq, Receive, Wake};
+use crate::nic::Prepared;
+use crate::notify::csb;
 
 /// No moderation of the chip lasts so long: a frame that lies there longer had no interrupt.
 const LATE: Duration = Duration::from_millis(100);
+/// How long a receiver that polls sleeps. FreeBSD's polls 1,000 to 5,000 times a second, at its timer's ticks.
+const TICK: Duration = Duration::from_micros(200);
+/// So many ticks in turn without a frame, and an adaptive receiver wants interrupts again.
+const QUIET: u8 = 10;
+
+/// What the adaptive receiver knows.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// It polls, because the last interrupt found much.
+    pub(super) polls: bool,
+    /// Ticks in turn that found nothing.
+    quiet: u8,
+    /// Frames received before the last interrupt.
+    before: u64,
+}
 
 impl<B: Bus> E1000<B> {
     fn is_plain(&self) -> bool {
-        self.options.interrupts == Interrupts::Always
+        self.options.interrupts == Interrupts::Always && !self.is_csb_on()
+    }
+
+    /// Received frames do not interrupt.
+    fn polls(&self) -> bool {
+        self.options.receive == Receive::Poll || self.load.polls
     }
 
     /// Takes an interrupt if one has come. May the rings be looked at?
     #[inline]
     pub(super) fn may_poll(&mut self) -> bool {
-        !self.is_plain() || self.enabled == 0 || self.take_interrupt()
+        !self.is_plain() || self.enabled == 0 || self.polls() || self.take_interrupt()
     }
 
     /// True when there was one and the driver polls now.
@@ -38,16 +60,21 @@ impl<B: Bus> E1000<B> {
 
     /// The handler; true when the cause was one of ours.
     fn handle(&mut self) -> bool {
-        let ours = self.registers.read(Register::ICR) & self.enabled != 0;
-        if ours {
+        let causes = self.registers.read(Register::ICR);
+        let ours = causes & self.enabled != 0;
+        if !ours {
+            self.interrupts.spurious += 1;
+        } else if !self.is_csb_on() {
             self.registers.write(Register::IMC, u32::MAX);
             self.settle();
             self.enabled = 0;
-        } else {
-            self.interrupts.spurious += 1;
+            self.load.before = self.rx.stats.frames;
         }
         if self.options.irq == Irq::Intx {
             self.registers.with(Bus::unmask);
+        }
+        if causes & cause::TXDW != 0 && self.combine.complete() {
+            self.ring();
         }
         ours
     }
@@ -71,104 +98,98 @@ impl<B: Bus> E1000<B> {
         self.enabled = causes;
     }
 
+    /// What may interrupt a driver of the kernel's kind while it is awake.
+    pub(super) fn causes_awake(&self) -> u32 {
+        let sent = if self.options.completion == Completion::Lazy { 0 } else { cause::TXDW };
+        let received = if self.options.receive == Receive::Poll { 0 } else { cause::RX };
+        cause::LSC | sent | received
+    }
+
+    fn causes(&self, interest: Interest) -> u32 {
+        let received = if self.options.receive == Receive::Poll { 0 } else { cause::RX };
+        match (self.options.interrupts, interest) {
+            (Interrupts::Always, Interest { rx: true, tx: false }) => self.causes_awake(),
+            (Interrupts::Always, Interest { rx: true, tx: true })
+            | (Interrupts::Idle, Interest { rx: _, tx: true }) => {
+                cause::TXDW | cause::LSC | if interest.rx { received } else { 0 }
+            }
+            (Interrupts::Always, _) => cause::TXDW | cause::LSC,
+            (Interrupts::Idle, _) => received | cause::LSC,
+        }
+    }
+
     /// The receive ring is dry: clean the other one, and end the polling.
     pub(super) fn complete(&mut self) {
-        if self.is_plain() && self.enabled == 0 {
-            self.tx.reap();
-            self.enable(cause::ALL);
+        if !self.is_plain() || self.enabled != 0 {
+            return;
         }
+        self.reap();
+        if self.options.receive == Receive::Adaptive && self.goes_on_polling() {
+            return;
+        }
+        self.enable(self.causes_awake());
+    }
+
+    fn goes_on_polling(&mut self) -> bool {
+        let found = self.rx.stats.frames - self.load.before;
+        if !self.load.polls && found >= u64::from(self.options.budget / 4).max(2) {
+            (self.load.polls, self.load.quiet) = (true, 0);
+        }
+        self.load.polls
     }
 
     /// After a trip to the device, where a guest's processor would be interrupted.
     pub(super) fn look_for_interrupt(&mut self) {
-        if self.is_plain() && self.enabled != 0 && self.take_interrupt() && !self.rx.ready() {
+        if self.is_plain()
+            && self.enabled != 0
+            && self.take_interrupt()
+            && (self.polls() || !self.rx.ready())
+        {
             self.complete();
         }
     }
 
     fn has(&self, interest: Interest) -> bool {
-        interest.rx && self.rx.ready() || interest.tx && self.tx.is_half_done()
+        interest.rx && self.rx.ready() || interest.tx && self.has_sent()
     }
 
-    /// Sleeps until an interrupt comes, the device goes away, or `timeout` is over. Enables the causes, looks again, and only
-    /// then sleeps.
+    fn has_sent(&self) -> bool {
+        let on = self.block.as_ref().filter(|block| block.is_on());
+        on.is_some_and(|block| self.tx.has_moved(block.host_tdh())) || self.tx.is_half_done()
+    }
+
+    /// Sleeps until an interrupt comes, the device goes away, or `timeout` is over. Enables the causes (or sets CSB's flags), looks
+    /// again, and only then sleeps; what send combining holds back leaves in time, whatever the timeout.
     ///
     /// # Errors
     /// See [`Error`]; a device that is gone is [`Wake::Disconnected`].
     pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
-        match self.prepare_wait(interest)? {
-            Prepared::Now(wake) => Ok(wake),
-            Prepared::Sleep(most) => {
-                let wake = self.sleep(interest, timeout.min(most));
-                self.unless_failed(wake)
+        let end = self.now().saturating_add(timeout);
+        loop {
+            let limit = match self.prepare_wait(interest)? {
+                Prepared::Now(wake) => return self.finish(wake),
+                Prepared::Sleep(limit) => limit,
+            };
+            let left = end.saturating_sub(self.now());
+            let wake = self.sleep(interest, left, limit);
+            if wake != Wake::Timeout || left <= limit {
+                return self.finish(wake);
             }
+            self.finish(wake)?;
         }
     }
 
-    /// The first half of [`Self::wait`]: enables the causes and looks again. [`Self::finish_wait`] is to follow.
-    ///
-    /// # Errors
-    /// As [`Self::wait`].
-    pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
-        let was_enabled = self.enabled != 0;
-        if self.is_plain() && was_enabled && self.take_interrupt() {
-            return Ok(Prepared::Now(Wake::Ready));
-        }
-        // A plain driver that is enabled waits for its interrupt, however long that is held back.
-        if !was_enabled && interest.rx && self.rx.ready() {
-            return Ok(Prepared::Now(Wake::Ready));
-        }
-        self.enable(self.causes(interest));
-        if !self.is_plain() && self.has(interest) {
-            return Ok(Prepared::Now(Wake::Ready));
-        }
-        if self.registers.failure().is_some() {
-            return self.unless_failed(Wake::Disconnected).map(Prepared::Now);
-        }
-        Ok(Prepared::Sleep(Duration::MAX))
+    fn now(&self) -> Duration {
+        self.registers.bus().now()
     }
 
-    /// The second half: takes the interrupt, if the descriptors of [`Bus::watched`] say so.
-    ///
-    /// # Errors
-    /// As [`Self::wait`].
-    pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, Error> {
-        let wake = match (interrupted, gone) {
-            (true, _) => Wake::Ready,
-            (false, true) => Wake::Disconnected,
-            (false, false) => Wake::Timeout,
-        };
-        if interrupted {
-            self.take_interrupt();
-        }
-        self.unless_failed(wake)
-    }
-
-    fn unless_failed(&mut self, wake: Wake) -> Result<Wake, Error> {
-        match self.registers.take_failure() {
-            None => Ok(wake),
-            Some(error) if error.is_gone() => Ok(Wake::Disconnected),
-            Some(error) => Err(error.into()),
-        }
-    }
-
-    fn causes(&self, interest: Interest) -> u32 {
-        match (self.options.interrupts, interest) {
-            (Interrupts::Always, Interest { rx: true, .. }) => cause::ALL,
-            (Interrupts::Always, _) | (_, Interest { rx: false, tx: true }) => {
-                cause::TXDW | cause::LSC
-            }
-            (Interrupts::Idle, Interest { tx: true, .. }) => cause::ALL,
-            (Interrupts::Idle, _) => cause::RX | cause::LSC,
-        }
-    }
-
-    fn sleep(&mut self, interest: Interest, timeout: Duration) -> Wake {
+    fn sleep(&mut self, interest: Interest, left: Duration, limit: Duration) -> Wake {
         let wait = |nic: &mut Self, time| nic.registers.with(|bus| bus.wait(time).map(Some));
-        let mut wake = wait(self, timeout).unwrap_or(Wake::Disconnected);
-        if wake == Wake::Timeout && self.has(interest) {
+        let mut wake = wait(self, left.min(limit)).unwrap_or(Wake::Disconnected);
+        let looked = left <= limit && !self.polls();
+        if wake == Wake::Timeout && looked && self.has(interest) {
             wake = wait(self, LATE).unwrap_or(Wake::Disconnected);
-            if wake == Wake::Timeout {
+            if wake == Wake::Timeout && self.has(interest) {
                 self.interrupts.missed += 1;
                 self.handle();
                 return Wake::Ready;
@@ -178,5 +199,142 @@ impl<B: Bus> E1000<B> {
             self.take_interrupt();
         }
         wake
+    }
+
+    /// The first half of [`Self::wait`], for a caller that sleeps by itself: [`Self::finish_wait`] follows in any case. After
+    /// [`Prepared::Sleep`] it must come back within that time, and begin anew.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
+        self.flush_due();
+        if self.is_ready(interest) {
+            return Ok(Prepared::Now(Wake::Ready));
+        }
+        if let Some(error) = self.registers.take_failure() {
+            return if error.is_gone() {
+                Ok(Prepared::Now(Wake::Disconnected))
+            } else {
+                Err(error.into())
+            };
+        }
+        let deadline = self.combine.deadline();
+        let limit = deadline.map_or(Duration::MAX, |end| end.saturating_sub(self.now()));
+        let ticks = interest.rx && self.polls() || interest.tx && self.tx.is_blind();
+        Ok(Prepared::Sleep(if ticks { limit.min(TICK) } else { limit }))
+    }
+
+    /// The second half of [`Self::wait`]: was the interrupt's descriptor readable, was the one that tells of the device's end?
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, Error> {
+        if interrupted {
+            self.take_interrupt();
+        }
+        self.finish(match (interrupted, gone) {
+            (true, _) => Wake::Ready,
+            (false, true) => Wake::Disconnected,
+            (false, false) => Wake::Timeout,
+        })
+    }
+
+    fn finish(&mut self, wake: Wake) -> Result<Wake, Error> {
+        if let Some(block) = self.block.as_ref().filter(|block| block.is_on()) {
+            csb::unwant_reception(block);
+            csb::unwant_completion(block);
+        }
+        self.flush_due();
+        match self.registers.take_failure() {
+            None => Ok(wake),
+            Some(error) if error.is_gone() => Ok(Wake::Disconnected),
+            Some(error) => Err(error.into()),
+        }
+    }
+
+    /// States the wishes. Is there something already?
+    fn is_ready(&mut self, interest: Interest) -> bool {
+        if interest.tx && self.tx.is_blind() && !self.is_csb_on() {
+            self.ask_for_head();
+            if !self.tx.is_blind() {
+                return true;
+            }
+        }
+        let was_enabled = self.enabled != 0;
+        if self.is_csb_on() {
+            return self.has(interest) || self.want(interest);
+        }
+        if self.is_plain() && was_enabled && self.take_interrupt() {
+            return true;
+        }
+        // A plain driver that is enabled waits for its interrupt, however long that is held back.
+        let looks = !was_enabled || self.polls();
+        if looks && interest.rx && self.rx.ready() {
+            self.load.quiet = 0;
+            return true;
+        }
+        if self.load.polls {
+            return self.is_still_busy(interest);
+        }
+        self.enable(self.causes(interest));
+        !self.is_plain() && self.has(interest)
+    }
+
+    /// An adaptive receiver polls, and has found nothing.
+    fn is_still_busy(&mut self, interest: Interest) -> bool {
+        if interest.tx && self.tx.is_half_done() {
+            return true;
+        }
+        self.load.quiet += 1;
+        if self.load.quiet >= QUIET {
+            self.load.polls = false;
+            self.enable(self.causes(interest));
+        }
+        false
+    }
+
+    /// CSB's flags.
+    fn want(&self, interest: Interest) -> bool {
+        let Some(block) = &self.block else { return false };
+        let sent = || self.tx.has_moved(block.host_tdh()) || self.tx.is_half_done();
+        let received = interest.rx && self.options.receive != Receive::Poll;
+        received && csb::want_reception(block, || self.rx.ready())
+            || interest.tx && csb::want_completion(block, sent)
+    }
+
+    /// Turns CSB on or off, of a chip that was started with it: in between, the registers count again.
+    ///
+    /// # Panics
+    /// When [`super::Options::csb`] is off.
+    pub fn set_csb(&mut self, on: bool) {
+        self.flush();
+        let block = self.block.as_mut().expect("a block");
+        if block.is_on() == on {
+            return;
+        }
+        let (tdt, rdt) = (self.tx.tail, self.rx.tail);
+        if on {
+            block.start(tdt, rdt);
+            self.enable(cause::CSB);
+            return;
+        }
+        block.stop();
+        // What was published without a kick may not have been seen.
+        self.registers.write(Register::TDT, tdt.into());
+        self.registers.write(Register::RDT, rdt.into());
+        // As after an interrupt: the driver polls until the ring is dry, and enables again. What stands in ICR interrupts then.
+        self.registers.write(Register::IMC, u32::MAX);
+        self.settle();
+        self.enabled = 0;
+    }
+
+    /// Takes the block away from the chip, which forgets its page.
+    pub(super) fn release_block(&mut self) {
+        if self.is_csb_on() {
+            self.set_csb(false);
+        }
+        if self.block.is_some() {
+            self.write_block(0);
+        }
     }
 }

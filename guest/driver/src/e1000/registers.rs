@@ -77,6 +77,10 @@ registers! {
     RDTR = 0x2820,
     /// Receive absolute delay timer, in units of 1.024 us (SDM 13.4.31).
     RADV = 0x282c,
+    /// The shared status block's address, low: written last, it takes effect. Of QEMU's e1000-paravirt, as is the next.
+    CSBAL = 0x2830,
+    /// The shared status block's address, high.
+    CSBAH = 0x2834,
     /// Transmit descriptors: base, low (SDM 13.4.36).
     TDBAL = 0x3800,
     /// Transmit descriptors: base, high.
@@ -133,6 +137,8 @@ pub mod eerd {
 pub mod cause {
     /// A descriptor with RS was written back.
     pub const TXDW: u32 = 1 << 0;
+    /// The transmit queue is empty.
+    pub const TXQE: u32 = 1 << 1;
     /// Link status change.
     pub const LSC: u32 = 1 << 2;
     /// Few receive descriptors are left.
@@ -145,6 +151,8 @@ pub mod cause {
     pub const RX: u32 = RXDMT0 | RXO | RXT0;
     /// All that the driver enables.
     pub const ALL: u32 = TXDW | LSC | RX;
+    /// All that it enables while CSB is on, whose flags say when they interrupt.
+    pub const CSB: u32 = ALL | TXQE;
 }
 
 /// Bits of RCTL.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::Options;
 use super::descriptor::rx;
+use super::options::Options;
 use super::tx::stride;
 use crate::mem::{Pool, Ram, View};
 use crate::net::QueueStats;
@@ -249,8 +249,8 @@ impl RxRing {
         frames.first().map_or(self.next, |frame| frame.first)
     }
 
-    /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many. The device does not look before RDT
-    /// is written.
+    /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many. The device does not look before it is
+    /// told of the tail.
     pub(super) fn refill(&mut self, most: u16, end: u16) -> u16 {
         let mut count = 0;
         while count < most && self.after(self.tail) != end {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::registers::{self, Register, cause, ctrl, eerd, rctl, status, tctl};
+use super::csb::SUBSYSTEM;
+use super::registers::{self, Register, ctrl, eerd, rctl, status, tctl};
 use super::{Bus, E1000, Error, Interrupts, Irq};
 
 /// How long the chip may take for a reset or a word of its EEPROM.
@@ -16,6 +17,8 @@ mod config {
     pub(super) const COMMAND: u16 = 0x04;
     pub(super) const BAR0: u16 = 0x10;
     pub(super) const BAR1: u16 = 0x14;
+    /// Vendor and device of the subsystem.
+    pub(super) const SUBSYSTEM: u16 = 0x2c;
     pub(super) const CAPABILITIES: u16 = 0x34;
     /// I/O space, memory space, bus master.
     pub(super) const ENABLE: u16 = 0b111;
@@ -32,7 +35,9 @@ impl<B: Bus> E1000<B> {
     pub(super) fn start(&mut self) -> Result<(), Error> {
         self.enabled = 0;
         self.set_up_pci()?;
+        self.find_block()?;
         self.reset()?;
+        self.offer_block()?;
         self.mac = self.read_mac()?;
         self.set_mac(self.mac);
         self.start_link()?;
@@ -40,8 +45,10 @@ impl<B: Bus> E1000<B> {
         self.start_receiver();
         self.registers.write(Register::ITR, self.options.itr.into());
         self.registers.read(Register::ICR);
-        if self.options.interrupts == Interrupts::Always {
-            self.enable(cause::ALL);
+        if self.block.is_some() {
+            self.set_csb(true);
+        } else if self.options.interrupts == Interrupts::Always {
+            self.enable(self.causes_awake());
         }
         self.check()
     }
@@ -210,6 +217,37 @@ impl<B: Bus> E1000<B> {
         self.registers.write(Register::CTRL, value | ctrl::SLU | ctrl::ASDE);
         self.until(Register::STATUS, LINK_PATIENCE, |value| value & status::LU != 0)
             .ok_or(Error::NoLink)?;
+        self.check()
+    }
+
+    /// The low half takes effect.
+    pub(super) fn write_block(&mut self, address: u64) {
+        let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
+        self.registers.write(Register::CSBAH, u32::from_le_bytes([e, f, g, h]));
+        self.registers.write(Register::CSBAL, u32::from_le_bytes([a, b, c, d]));
+    }
+
+    /// Tells the chip, which has been reset, where the status block is; it is not on yet.
+    fn offer_block(&mut self) -> Result<(), Error> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        block.reset();
+        let base = block.base();
+        self.write_block(base);
+        self.check()
+    }
+
+    /// Does the chip offer a status block? One that it may have had from us before, it forgets.
+    fn find_block(&mut self) -> Result<(), Error> {
+        if self.block.is_none() {
+            return Ok(());
+        }
+        let [.., low, high] = self.config32(config::SUBSYSTEM).to_le_bytes();
+        let found = u16::from_le_bytes([low, high]);
+        self.check()?;
+        if found != SUBSYSTEM {
+            return Err(Error::NoCsb { found });
+        }
+        self.write_block(0);
         self.check()
     }
 

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::Options;
 use super::descriptor::{Offload, TX_DD, command};
+use super::options::{Completion, Options};
 use crate::mem::{Pool, Ram, View};
 use crate::net::QueueStats;
 
 /// Done frames are looked for so many at a time while there are more under way: the device finishes them in order, so a done one
 /// vouches for those before it, and its cache lines are left alone in between.
 const CHUNK: u16 = 16;
+
+/// So often in vain are reports looked for while none is to come, before the head is asked for: a trip.
+const PATIENCE: u32 = 64;
 
 /// The transmit side. A slot is a buffer; slots are used in turn, and as many are under way as descriptors suffice for.
 #[derive(Debug)]
@@ -26,8 +29,16 @@ pub(super) struct TxRing {
     next: u16,
     oldest: u16,
     under_way: u16,
+    /// The first descriptor of the oldest slot.
+    head: u16,
     /// The next descriptor to fill.
     pub(super) tail: u16,
+    /// One slot of so many is reported; with more than one, the last one of each stretch and of the ring.
+    every: u16,
+    /// The next slot to be reported.
+    report: u16,
+    /// Looks in vain.
+    vain: u32,
     /// Where the first buffer lies, in the RAM and for the device; the distance to the next.
     first: usize,
     gpa: u64,
@@ -39,6 +50,8 @@ pub(super) struct TxRing {
     /// The last descriptor of the frame in each slot.
     ends: Box<[u16]>,
     offloads: Box<[Offload]>,
+    /// Heads that the device cannot have come to.
+    bad_heads: u64,
     pub(super) pending: u32,
     pub(super) stats: QueueStats,
 }
@@ -72,6 +85,8 @@ impl TxRing {
         let rings = low.take(16 * usize::from(options.size), 128);
         // A delay is only in force for descriptors that ask for it (SDM 3.4.3.1).
         let delay = if options.tidv > 0 { command::IDE } else { 0 };
+        let seldom = options.completion == Completion::Lazy || options.csb;
+        let every = if seldom { (slots / 4).max(1) } else { 1 };
         Self {
             desc: ram.view(rings, 2 * usize::from(options.size)),
             ram: Arc::clone(ram),
@@ -81,15 +96,20 @@ impl TxRing {
             next: 0,
             oldest: 0,
             under_way: 0,
+            head: 0,
             tail: 0,
+            every,
+            report: every - 1,
+            vain: 0,
             first,
             gpa: ram.guest_phys(first),
             stride,
             segment: usize::from(options.segment),
-            last: command::EOP | command::IFCS | command::RS | delay,
+            last: command::EOP | command::IFCS | delay,
             delay,
             ends: vec![0; usize::from(slots)].into(),
             offloads: vec![Offload::default(); usize::from(slots)].into(),
+            bad_heads: 0,
             pending: 0,
             stats: QueueStats::default(),
         }
@@ -103,7 +123,8 @@ impl TxRing {
     /// An unused ring, for a device that has been reset. Frames under way are lost; buffers keep their contents.
     pub(super) fn reset(&mut self) {
         self.desc.iter().for_each(|word| word.store(0, Relaxed));
-        (self.next, self.oldest, self.under_way, self.tail, self.pending) = (0, 0, 0, 0, 0);
+        (self.next, self.oldest, self.under_way, self.pending) = (0, 0, 0, 0);
+        (self.head, self.tail, self.report) = (0, 0, self.every - 1);
     }
 
     pub(super) fn slots(&self) -> u16 {
@@ -161,16 +182,36 @@ impl TxRing {
         let len = len as usize;
         let at = usize::from(slot);
         let start = self.gpa + (at * self.stride) as u64;
+        let report = self.reports(slot);
         if len <= self.segment && self.offloads[at].is_plain() {
-            self.put(start, len as u64 | self.last | self.offloads[at].bits());
+            self.put(start, len as u64 | self.last | report | self.offloads[at].bits());
         } else {
-            self.describe(at, start, len);
+            self.describe(at, start, len, report);
         }
         self.next = if slot + 1 == self.slots { 0 } else { slot + 1 };
         self.under_way += 1;
         self.pending += 1;
         self.stats.frames += 1;
         self.stats.bytes += len as u64;
+    }
+
+    /// RS, if this slot, the next one, is to be reported.
+    #[inline]
+    fn reports(&mut self, slot: u16) -> u64 {
+        if slot != self.report {
+            return 0;
+        }
+        self.report = self.report_after(if slot + 1 == self.slots { 0 } else { slot + 1 });
+        command::RS
+    }
+
+    /// The first slot from this one on that is reported.
+    #[inline]
+    fn report_after(&self, slot: u16) -> u16 {
+        if self.every == 1 {
+            return slot;
+        }
+        (slot / self.every * self.every + self.every - 1).min(self.slots - 1)
     }
 
     /// Two stores make a descriptor; the frame in the next slot ends here so far.
@@ -184,7 +225,7 @@ impl TxRing {
     }
 
     #[cold]
-    fn describe(&mut self, slot: usize, start: u64, len: usize) {
+    fn describe(&mut self, slot: usize, start: u64, len: usize, report: u64) {
         assert!(len <= self.stride, "a frame of {len} bytes leaves the slot");
         let offload = self.offloads[slot];
         if !offload.is_plain() {
@@ -194,7 +235,7 @@ impl TxRing {
         let bits = offload.bits() | self.delay | (self.last & command::IFCS);
         for at in (0..len).step_by(self.segment) {
             let piece = self.segment.min(len - at);
-            let last = if at + piece == len { self.last } else { 0 };
+            let last = if at + piece == len { self.last | report } else { 0 };
             self.put(start + at as u64, piece as u64 | bits | last);
         }
     }
@@ -213,13 +254,27 @@ impl TxRing {
     }
 
     fn retire(&mut self, count: u16) {
+        let last = usize::from(self.slot_after(count - 1));
+        self.head = self.after(self.ends[last]);
         self.under_way -= count;
         self.oldest = self.slot_after(count);
+        self.vain = 0;
     }
 
-    /// Takes sent slots back; returns how many are free now.
+    /// How far ahead of the oldest slot the first report is.
+    fn to_report(&self) -> u16 {
+        self.report_after(self.oldest) - self.oldest
+    }
+
+    /// Takes slots back whose descriptors are reported; returns how many are free now.
     #[inline]
     pub(super) fn reap(&mut self) -> u16 {
+        if self.every > 1 {
+            while self.is_reported() {
+                self.retire(self.to_report() + 1);
+            }
+            return self.free_slots();
+        }
         while self.under_way >= self.chunk && self.is_done(self.chunk - 1) {
             self.retire(self.chunk);
         }
@@ -231,16 +286,93 @@ impl TxRing {
         self.free_slots()
     }
 
+    /// With reports now and then: has the first of them come?
+    fn is_reported(&self) -> bool {
+        let ahead = self.to_report();
+        ahead < self.under_way && self.is_done(ahead)
+    }
+
+    /// Frames are under way, and none of them will be reported.
+    pub(super) fn is_blind(&self) -> bool {
+        self.under_way > 0 && self.to_report() >= self.under_way
+    }
+
+    /// The same, looked at in vain many times: the device's head is worth a read.
+    #[inline]
+    pub(super) fn wants_head(&mut self) -> bool {
+        if self.every == 1 || !self.is_blind() {
+            return false;
+        }
+        self.vain += 1;
+        let wants = self.vain >= PATIENCE;
+        if wants {
+            self.vain = 0;
+        }
+        wants
+    }
+
+    /// Descriptors between two.
+    #[inline]
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        if to >= from { to - from } else { to + self.size - from }
+    }
+
+    /// Descriptors that the device has finished if its head is there; None if it cannot be.
+    #[inline]
+    fn finished(&self, head: u32) -> Option<u16> {
+        let head = u16::try_from(head).ok().filter(|head| *head < self.size)?;
+        let count = self.distance(self.head, head);
+        (count <= self.distance(self.head, self.tail)).then_some(count)
+    }
+
+    /// Takes slots back up to the device's head; false if it said nothing yet.
+    #[inline]
+    pub(super) fn retire_to(&mut self, head: u32) -> bool {
+        let Some(mut left) = self.finished(head) else {
+            self.bad_heads += u64::from(head != u32::MAX);
+            return false;
+        };
+        if left == 0 {
+            return true;
+        }
+        if self.distance(self.head, self.tail) == self.under_way {
+            // One descriptor each.
+            self.retire(left);
+            return true;
+        }
+        while self.under_way > 0 {
+            let end = self.ends[usize::from(self.oldest)];
+            let frame = self.distance(self.head, end) + 1;
+            if frame > left {
+                break;
+            }
+            left -= frame;
+            self.retire(1);
+        }
+        true
+    }
+
+    /// Has the device's head moved?
+    pub(super) fn has_moved(&self, head: u32) -> bool {
+        self.finished(head).is_some_and(|count| count > 0)
+    }
+
     /// Has a good part of what is under way been sent?
     pub(super) fn is_half_done(&self) -> bool {
+        if self.every > 1 {
+            return self.is_reported();
+        }
         self.under_way > 0
             && self.is_done((self.under_way / 2).max(self.chunk.min(self.under_way)) - 1)
     }
 
-    /// Descriptors that are done though an earlier one is not: the device must not do that.
-    pub(super) fn out_of_order(&self) -> u16 {
-        let mut done =
-            (0..self.under_way).skip_while(|n| self.is_done(*n)).filter(|n| self.is_done(*n));
-        u16::try_from(done.by_ref().count()).unwrap_or(u16::MAX)
+    /// Descriptors that are done though an earlier one is not, and heads that cannot be: the device must not do either.
+    pub(super) fn out_of_order(&self) -> u64 {
+        let reported = |n: &u16| self.report_after(self.slot_after(*n)) == self.slot_after(*n);
+        let mut done = (0..self.under_way)
+            .filter(reported)
+            .skip_while(|n| self.is_done(*n))
+            .filter(|n| self.is_done(*n));
+        done.by_ref().count() as u64 + self.bad_heads
     }
 }

@@ -71,10 +71,7 @@ impl VfioBus {
         let fail = |source| socket_error(&address.path, source);
         let client = Client::new(socket).map_err(fail)?;
         let info = hello(&client).map_err(BusError::from)?;
-        let windows = match address.doorbell {
-            Doorbell::Trapped => Vec::new(),
-            _ => map_windows(&info)?,
-        };
+        let windows = if address.may_map() { map_windows(&info)? } else { Vec::new() };
         if address.doorbell == Doorbell::Mapped && windows.is_empty() {
             return Err(Error::NoDoorbell);
         }

@@ -1,0 +1,228 @@
+//! How the chip is driven, and which wishes go together.
+
+use std::io;
+use std::sync::Arc;
+
+use super::Irq;
+use super::csb;
+use super::rx::RxRing;
+use super::tx::TxRing;
+use crate::mem::Ram;
+
+/// When the chip may interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// Always but while the driver polls: what a kernel's driver does.
+    Always,
+    /// Only while the driver sleeps: what a driver that owns a core does.
+    Idle,
+}
+
+/// How the driver learns that frames were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Each frame is reported (RS), and interrupts.
+    Interrupt,
+    /// A frame is reported now and then, and what is missing is read from TDH; the chip interrupts only while the driver sleeps
+    /// because all slots are under way. The paper's "lazy completion" (section 3.3.1).
+    Lazy,
+}
+
+/// How the driver learns that frames were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// By an interrupt; then it polls, a budget at a time, until the ring is dry.
+    Interrupt,
+    /// It polls, and sleeps for a tick at a time: received frames never interrupt (the paper's section 3.3.2).
+    Poll,
+    /// As with `Interrupt`, until an interrupt finds a good part of a budget; as with `Poll` then, until several ticks in turn
+    /// find nothing.
+    Adaptive,
+}
+
+/// How the chip is driven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Descriptors of each ring: a multiple of 8, from 8 to 4096.
+    pub size: u16,
+    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384.
+    pub buffer: u16,
+    /// Bytes of a transmit buffer: the largest frame.
+    pub room: usize,
+    /// Most bytes of one transmit descriptor.
+    pub segment: u16,
+    /// From 1501 on, long packets are received.
+    pub mtu: u16,
+    /// How the chip interrupts.
+    pub irq: Irq,
+    /// Reset through the I/O window, as Linux does with this chip.
+    pub reset_by_io: bool,
+    /// When it may interrupt. Without effect while CSB is on: its flags say that more finely.
+    pub interrupts: Interrupts,
+    /// How sent frames are reported.
+    pub completion: Completion,
+    /// How received frames are.
+    pub receive: Receive,
+    /// Send combining: TDT is not written while the completion interrupt of an earlier write is to come; that interrupt writes
+    /// it for all frames sent meanwhile (the paper's section 3.2).
+    pub combine: bool,
+    /// Frames that send combining holds back at most.
+    pub combine_frames: u16,
+    /// How long it holds a frame back at most, in microseconds.
+    pub combine_us: u16,
+    /// The shared status block: indexes in memory instead of registers, while both sides are awake (the paper's section 4).
+    pub csb: bool,
+    /// Most frames of one poll.
+    pub budget: u16,
+    /// Receive buffers returned with one write of RDT; 0: all that a poll took.
+    pub refill: u16,
+    /// ITR, in units of 256 ns.
+    pub itr: u16,
+    /// TIDV, in units of 1.024 us; 0: no frame asks for a delay.
+    pub tidv: u16,
+    /// TADV, in units of 1.024 us.
+    pub tadv: u16,
+    /// RDTR, in units of 1.024 us.
+    pub rdtr: u16,
+    /// RADV, in units of 1.024 us.
+    pub radv: u16,
+    /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published in any case.
+    pub batch: bool,
+    /// Read STATUS after the mask was changed, so that the write has arrived: what Linux does.
+    pub flush: bool,
+    /// Take all frames, whatever their address.
+    pub promisc: bool,
+    /// The chip strips the CRC.
+    pub strip_crc: bool,
+    /// The chip reports received checksums, and completes sent ones on request.
+    pub checksum: bool,
+    /// Frames may ask to be cut into segments.
+    pub segmentation: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            size: 256,
+            buffer: 2048,
+            room: 2048,
+            segment: 4096,
+            mtu: 1500,
+            irq: Irq::Intx,
+            reset_by_io: true,
+            interrupts: Interrupts::Always,
+            completion: Completion::Interrupt,
+            receive: Receive::Interrupt,
+            combine: false,
+            combine_frames: 64,
+            combine_us: 200,
+            csb: false,
+            budget: 64,
+            refill: 16,
+            itr: 0,
+            tidv: 0,
+            tadv: 0,
+            rdtr: 0,
+            radv: 0,
+            batch: false,
+            flush: true,
+            promisc: false,
+            strip_crc: false,
+            checksum: false,
+            segmentation: false,
+        }
+    }
+}
+
+/// Two wishes that contradict each other, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// Combining and CSB.
+    #[error(
+        "combine=on and csb=on: CSB has no completion interrupts while both sides are awake, so none would flush the frames \
+         that combining defers; use one of them"
+    )]
+    CombineCsb,
+    /// Combining and lazy completion.
+    #[error(
+        "combine=on and completion=lazy: deferred frames are flushed by the completion interrupt, which lazy completion does \
+         without; use completion=interrupt"
+    )]
+    CombineLazy,
+    /// Combining and interrupts only while asleep.
+    #[error(
+        "combine=on and interrupts=idle: deferred frames are flushed by the completion interrupt, which interrupts=idle takes \
+         only while asleep; use interrupts=always"
+    )]
+    CombineIdle,
+    /// Combining and doorbells that cost nothing.
+    #[error(
+        "combine=on and doorbell=mapped: a mapped doorbell is a store, so there is nothing to save by ringing less; use \
+         doorbell=trapped"
+    )]
+    CombineMapped,
+    /// Combining that never combines.
+    #[error("combine_frames=0: no frame could be deferred; use 1 or more, or combine=off")]
+    CombineNothing,
+    /// CSB and doorbells that nobody hears.
+    #[error(
+        "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings nobody; use doorbell=trapped"
+    )]
+    CsbMapped,
+    /// CSB and lazy completion.
+    #[error(
+        "csb=on and completion=lazy: with CSB slots come back by an index in memory, without reports or interrupts to be lazy \
+         about; leave completion=lazy out"
+    )]
+    CsbLazy,
+    /// CSB and the adaptive receiver.
+    #[error(
+        "csb=on and receive=adaptive: with CSB an awake driver polls and a sleeping one is interrupted, which is what adaptive \
+         would find; leave receive=adaptive out"
+    )]
+    CsbAdaptive,
+    /// Interrupts only while asleep, and the adaptive receiver.
+    #[error(
+        "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; use interrupts=always"
+    )]
+    IdleAdaptive,
+}
+
+impl Options {
+    /// Do the wishes go together?
+    ///
+    /// # Errors
+    /// The first two that do not.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let idle = self.interrupts == Interrupts::Idle;
+        let lazy = self.completion == Completion::Lazy;
+        let adaptive = self.receive == Receive::Adaptive;
+        let conflicts = [
+            (self.combine && self.csb, Conflict::CombineCsb),
+            (self.combine && lazy, Conflict::CombineLazy),
+            (self.combine && idle, Conflict::CombineIdle),
+            (self.combine && self.combine_frames == 0, Conflict::CombineNothing),
+            (self.csb && lazy, Conflict::CsbLazy),
+            (self.csb && adaptive, Conflict::CsbAdaptive),
+            (idle && adaptive, Conflict::IdleAdaptive),
+        ];
+        conflicts.iter().find(|(there, _)| *there).map_or(Ok(()), |(_, conflict)| Err(*conflict))
+    }
+
+    /// RAM for both rings, their buffers, and the status block.
+    ///
+    /// # Errors
+    /// Whatever making the memfd reports.
+    pub fn make_ram(&self) -> io::Result<Arc<Ram>> {
+        let (low, high) = self.ram_bytes();
+        Ram::new(low, high)
+    }
+
+    /// The bytes it takes, for rings and for buffers.
+    #[must_use]
+    pub fn ram_bytes(&self) -> (usize, usize) {
+        let rings = 2 * (16 * usize::from(self.size) + 128);
+        let block = if self.csb { csb::RAM } else { 0 };
+        (rings + block, TxRing::buffer_bytes(self) + RxRing::buffer_bytes(self))
+    }
+}
