@@ -22,6 +22,7 @@ pub struct Boot {
     nic: Nic,
     newer: bool,
     reboots: bool,
+    iommu: bool,
     inside: Vec<String>,
 }
 
@@ -36,6 +37,7 @@ impl Boot {
             nic: Nic::None,
             newer: false,
             reboots: false,
+            iommu: false,
             inside: Vec::new(),
         }
     }
@@ -99,6 +101,12 @@ impl Boot {
         Boot { reboots: true, ..self }
     }
 
+    /// The guest has an IOMMU, which lets its kernel's own drivers pass and is there for VFIO.
+    #[must_use]
+    pub fn iommu(self) -> Boot {
+        Boot { iommu: true, ..self }
+    }
+
     /// The whole command line. The agent's line is a socket at `agent` that we listen on.
     pub(crate) fn arguments(
         &self,
@@ -119,7 +127,12 @@ impl Boot {
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
         all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
         let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on";
-        all.extend(words(&["-append", append]));
+        let iommu = if self.iommu { " intel_iommu=on iommu=pt" } else { "" };
+        all.extend(words(&["-append", &format!("{append}{iommu}")]));
+        if self.iommu {
+            // The caching mode tells QEMU of every mapping, so that it can tell the NIC's server.
+            all.extend(words(&["-device", "intel-iommu,intremap=on,caching-mode=on"]));
+        }
         if !self.reboots {
             all.push("-no-reboot".into());
         }

@@ -50,12 +50,29 @@ pub struct Image {
     pub initramfs: PathBuf,
 }
 
+/// What a guest needs beside what every guest has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras<'a> {
+    /// Programs, with the libraries they are linked with; each is in `/bin`.
+    pub programs: &'a [&'a Path],
+    /// Modules that are there but not loaded: `insmod /lib/m/NAME`, for each of those in `/lib/m/NAME.order` in turn.
+    pub modules: &'a [&'a str],
+}
+
 impl Image {
     /// Finds the kernel that `scripts/setup.sh test` unpacked and writes the initramfs into `dir`.
     ///
     /// # Errors
     /// [`Fault::Missing`] with the mend if kernel, busybox or a tool is not there.
     pub fn build(dir: &Path) -> Result<Image> {
+        Image::build_with(dir, Extras::default())
+    }
+
+    /// The same with more in it.
+    ///
+    /// # Errors
+    /// As [`Image::build`].
+    pub fn build_with(dir: &Path, extras: Extras<'_>) -> Result<Image> {
         let root = cache().join("kernel");
         let missing = || Fault::Missing {
             what: format!("a guest kernel in {}", root.display()),
@@ -74,7 +91,10 @@ impl Image {
         archive.file("init", INIT.as_bytes());
         archive.file("agent", AGENT.as_bytes());
         add_tools(&mut archive)?;
-        add_modules(&mut archive, &root)?;
+        for program in extras.programs {
+            add_program(&mut archive, program)?;
+        }
+        add_modules(&mut archive, &root, extras.modules)?;
         let initramfs = dir.join("initramfs");
         fs::write(&initramfs, archive.finish()).map_err(Fault::file(&initramfs))?;
         Ok(Image { kernel, initramfs })
@@ -105,22 +125,28 @@ fn add_tools(archive: &mut Archive) -> Result<()> {
     let busybox = find_tool("busybox")?;
     archive.file("bin/busybox", &fs::read(&busybox).map_err(Fault::file(&busybox))?);
     for name in TOOLS {
-        let tool = find_tool(name)?;
-        archive.file(&format!("bin/{name}"), &fs::read(&tool).map_err(Fault::file(&tool))?);
-        let libraries = out_of("ldd", &[&tool.to_string_lossy()])?;
-        for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
-            archive.file(library, &fs::read(library).map_err(Fault::file(library))?);
-            // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not know.
-            let unwinder = Path::new(library).with_file_name("libgcc_s.so.1");
-            if let Ok(content) = fs::read(&unwinder) {
-                archive.file(&unwinder.to_string_lossy(), &content);
-            }
+        add_program(archive, &find_tool(name)?)?;
+    }
+    Ok(())
+}
+
+/// A program and the libraries it is linked with, if it is.
+fn add_program(archive: &mut Archive, tool: &Path) -> Result<()> {
+    let name = tool.file_name().unwrap_or_default().to_string_lossy();
+    archive.file(&format!("bin/{name}"), &fs::read(tool).map_err(Fault::file(tool))?);
+    let libraries = out_of("ldd", &[&tool.to_string_lossy()])?;
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        archive.file(library, &fs::read(library).map_err(Fault::file(library))?);
+        // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not know.
+        let unwinder = Path::new(library).with_file_name("libgcc_s.so.1");
+        if let Ok(content) = fs::read(&unwinder) {
+            archive.file(&unwinder.to_string_lossy(), &content);
         }
     }
     Ok(())
 }
 
-fn add_modules(archive: &mut Archive, root: &Path) -> Result<()> {
+fn add_modules(archive: &mut Archive, root: &Path, extra: &[&str]) -> Result<()> {
     let mut found = BTreeMap::new();
     for place in ["lib/modules", "usr/lib/modules"] {
         find_modules(&root.join(place), &mut found);
@@ -130,6 +156,12 @@ fn add_modules(archive: &mut Archive, root: &Path) -> Result<()> {
         add_module(archive, &found, module, &mut order)?;
     }
     archive.file("lib/m/order", (order.join("\n") + "\n").as_bytes());
+    for module in extra {
+        let loaded = order.len();
+        add_module(archive, &found, module, &mut order)?;
+        let more = order[loaded..].join("\n") + "\n";
+        archive.file(&format!("lib/m/{module}.order"), more.as_bytes());
+    }
     Ok(())
 }
 

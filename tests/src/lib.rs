@@ -24,7 +24,7 @@ pub mod testpmd;
 pub use boot::Boot;
 pub use fault::{Fault, Result};
 pub use guest::Guest;
-pub use image::Image;
+pub use image::{Extras, Image};
 pub use netns::NetNs;
 pub use proc::{Proc, out_of, vmlan_binary};
 pub use station::{Said, Station};

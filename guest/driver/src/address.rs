@@ -122,7 +122,7 @@ pub struct Address {
 pub enum AddressError {
     /// Another kind of port.
     #[error(
-        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket or vfio-user:/path/to/socket"
+        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket, vfio-user:/path/to/socket or, inside a VM, pci:0000:00:03.0"
     )]
     Kind(String),
     /// No path.
@@ -141,6 +141,14 @@ pub enum AddressError {
     /// Keys of an e1000's address that contradict each other.
     #[error(transparent)]
     Conflict(#[from] crate::e1000::Conflict),
+    /// No place on a PCI bus.
+    #[error(
+        "'{0}' is no PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
+    )]
+    Bdf(String),
+    /// A key that a PCI address has not.
+    #[error("'{0}' is no key of a pci address (see via, csb, receive, size, itr, batch...)")]
+    PciKey(String),
     /// A value that the key does not take.
     #[error("{key}={value}: {wanted} is wanted")]
     Value {

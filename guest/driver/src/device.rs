@@ -28,6 +28,9 @@ pub enum Error {
     /// An e1000.
     #[error(transparent)]
     E1000(#[from] crate::e1000::Error),
+    /// An e1000 inside a VM.
+    #[error(transparent)]
+    Pci(#[from] crate::pci::Error),
 }
 
 /// What was found, in a line.
@@ -39,6 +42,13 @@ pub enum Connected {
         features: u64,
         /// Queue pairs.
         queues: u16,
+    },
+    /// An e1000 inside a VM, which has a link.
+    Pci {
+        /// Its address.
+        mac: Mac,
+        /// How it is reached.
+        way: crate::pci::Way,
     },
     /// An e1000, which has a link.
     E1000 {
@@ -57,6 +67,7 @@ impl fmt::Display for Connected {
             Self::Virtio { features, queues } => {
                 write!(out, "features {features:#x}, {queues} queue pair(s)")
             }
+            Self::Pci { mac, way } => write!(out, "e1000 {mac}, driven through {way}"),
             Self::E1000 { mac, mapped, posted } => {
                 let doorbell = if *mapped { "mapped" } else { "trapped" };
                 let writes = if *posted { "posted" } else { "waited" };
@@ -88,6 +99,7 @@ pub fn open<V: Visitor>(
     Ok(match sized(place, largest) {
         Place::Virtio(address) => visitor.visit(VirtioNet::connect(&address, patience)?),
         Place::E1000(address) => visitor.visit(E1000Port::connect(&address, patience)?),
+        Place::Pci(address) => visitor.visit(E1000Port::connect(&address, patience)?),
     })
 }
 
@@ -100,6 +112,7 @@ fn sized(place: &Place, largest: Option<usize>) -> Place {
             address.buffer = address.buffer.max(largest + crate::net::NetHeader::LEN);
         }
         Place::E1000(address) => address.driver.room = address.driver.room.max(largest),
+        Place::Pci(address) => address.driver.room = address.driver.room.max(largest),
     }
     place
 }

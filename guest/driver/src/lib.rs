@@ -16,6 +16,7 @@
 //! | [`vhost_user`] | messages of the front end | QEMU `docs/interop/vhost-user.rst` |
 //! | [`nic`] | [`nic::VirtioNet`]: connect, negotiate, reconnect, wait, stop | both |
 //! | [`vfio_user`] | messages of a client, and the VMM's part for one device | QEMU `docs/interop/vfio-user.rst` |
+//! | [`pci`] | the same chip inside a VM: VFIO, UIO, sysfs | `linux/vfio.h` |
 //! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM over any [`e1000::Bus`] | Intel 8254x SDM |
 //! | [`device`] | [`device::Device`]: any of these NICs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
@@ -32,6 +33,7 @@ pub mod mem;
 pub mod net;
 pub mod nic;
 pub mod notify;
+pub mod pci;
 pub mod pktgen;
 mod place;
 pub mod ring;

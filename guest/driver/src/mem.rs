@@ -8,6 +8,9 @@
 //! The hole between them is what a real machine with more than 3 GiB has, so a back end that mixes up offsets,
 //! guest-physical and user addresses cannot pass. Rings live in the low region, buffers in the high one.
 //!
+//! Inside a VM, where this crate is not the VMM, and without an IOMMU, it is one physically contiguous run of pinned memory
+//! instead ([`crate::pci`]).
+//!
 //! The other side of this memory is another process. So no Rust reference to plain bytes of it is ever made: ring words
 //! are atomics ([`View`]) and bodies are copied in and out.
 #![allow(unsafe_code)]
@@ -15,7 +18,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
@@ -39,13 +42,23 @@ pub struct Region {
     pub offset: u64,
 }
 
-/// The mapped memfd. Dropped, it is unmapped; the [`View`]s keep it alive.
+/// Whose the memory is, and where a device sees it.
+#[derive(Debug)]
+enum Backing {
+    /// A memfd that another process maps, in two regions.
+    Shared(File),
+    /// Our own pages, pinned in a row by what is kept open.
+    Pinned { phys: u64, _pins: Vec<OwnedFd> },
+}
+
+/// The mapped memory. Dropped, it is unmapped; the [`View`]s keep it alive.
 #[derive(Debug)]
 pub struct Ram {
     base: NonNull<u8>,
     low: usize,
     len: usize,
-    file: File,
+    backing: Backing,
+    _mapping: Mapping,
 }
 
 // SAFETY: the mapping is never moved, is unmapped only in Drop, and is reached only through atomics or raw copies, so it may
@@ -60,20 +73,37 @@ impl Ram {
     /// # Errors
     /// Whatever creating, sealing or mapping the memfd reports.
     pub fn new(low: usize, high: usize) -> io::Result<Arc<Self>> {
-        let low = low.max(1).next_multiple_of(PAGE);
-        let len = low + high.max(1).next_multiple_of(PAGE);
+        let (low, len) = Self::sizes(low, high);
         let file = sys::sealed_memfd(len as u64)?;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file that is `len` bytes long and sealed
-        // against shrinking, so no access inside it can fault.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        Ok(Arc::new(Self { base, low, len, file }))
+        // Sealed against shrinking, so no access inside it can fault.
+        let mapping = Mapping::new(Some(&file), len, libc::MAP_SHARED | libc::MAP_POPULATE)?;
+        let (base, backing) = (mapping.base, Backing::Shared(file));
+        Ok(Arc::new(Self { base, low, len, backing, _mapping: mapping }))
+    }
+
+    /// RAM with `low` bytes for rings and the rest for buffers, in the part of `mapping` that starts at `start` and lies in
+    /// physical memory from `phys` on without a gap, for as long as `pins` are open.
+    ///
+    /// # Panics
+    /// When the part leaves the mapping: the caller has just found it there.
+    pub(crate) fn pinned(
+        mapping: Mapping,
+        (start, low, high): (usize, usize, usize),
+        phys: u64,
+        pins: Vec<OwnedFd>,
+    ) -> Arc<Self> {
+        let (low, len) = Self::sizes(low, high);
+        assert!(start + len <= mapping.len, "{len} bytes at {start} leave the mapping");
+        // SAFETY: just checked to lie inside the mapping.
+        let base = unsafe { mapping.base.add(start) };
+        let backing = Backing::Pinned { phys, _pins: pins };
+        Arc::new(Self { base, low, len, backing, _mapping: mapping })
+    }
+
+    /// The lengths of the low region and of both.
+    pub(crate) fn sizes(low: usize, high: usize) -> (usize, usize) {
+        let low = low.max(1).next_multiple_of(PAGE);
+        (low, low + high.max(1).next_multiple_of(PAGE))
     }
 
     /// Length of both regions together, in bytes.
@@ -88,16 +118,23 @@ impl Ram {
         self.low
     }
 
-    /// The memfd behind the memory, for the memory table.
+    /// The memfd behind the memory, for the memory table; -1 if there is none.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+        match &self.backing {
+            Backing::Shared(file) => file.as_raw_fd(),
+            Backing::Pinned { .. } => -1,
+        }
     }
 
     /// The guest-physical address of `offset`.
     #[must_use]
     pub fn guest_phys(&self, offset: usize) -> u64 {
-        if offset < self.low { offset as u64 } else { HIGH_GPA + (offset - self.low) as u64 }
+        match self.backing {
+            Backing::Pinned { phys, .. } => phys + offset as u64,
+            Backing::Shared(_) if offset < self.low => offset as u64,
+            Backing::Shared(_) => HIGH_GPA + (offset - self.low) as u64,
+        }
     }
 
     /// The user address of `offset`, as ring addresses are given to the back end.
@@ -160,9 +197,72 @@ impl Ram {
     }
 }
 
-impl Drop for Ram {
+/// A mapping, readable and writable.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it only owns the address range; whoever reaches into it answers for that.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `len` bytes of `file`, or of nothing, at an address of the kernel's choice.
+    ///
+    /// # Errors
+    /// Whatever `mmap(2)` reports.
+    pub(crate) fn new(file: Option<&File>, len: usize, flags: libc::c_int) -> io::Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.map_or(-1, AsRawFd::as_raw_fd);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Self { base, len })
+    }
+
+    /// Its first byte's address.
+    pub(crate) fn address(&self) -> usize {
+        self.base.as_ptr() as usize
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Shows other pages of the file, each `page` bytes long: the first ones are `order` from now on.
+    ///
+    /// # Errors
+    /// Whatever `mmap(2)` reports; the mapping is good for nothing then.
+    pub(crate) fn reorder(&mut self, file: &File, page: usize, order: &[usize]) -> io::Result<()> {
+        assert!(order.len() * page <= self.len, "more pages than were mapped");
+        for (at, from) in order.iter().enumerate() {
+            let offset = libc::off_t::try_from(from * page).map_err(io::Error::other)?;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+            let fd = file.as_raw_fd();
+            // SAFETY: it replaces pages inside our own mapping, which nothing borrows: `self` is borrowed exclusively, and no
+            // reference into the mapping is made before it becomes a `Ram`.
+            let done = unsafe {
+                libc::mmap(self.base.as_ptr().add(at * page).cast(), page, prot, flags, fd, offset)
+            };
+            if done == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and len are those of the mapping made in `new`; every View holds an Arc, so none is left.
+        // SAFETY: base and len are those of the mapping made in `new`; a Ram keeps it, and every View holds an Arc of that.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::address::AddressError;
-use crate::{address, e1000};
+use crate::{address, e1000, pci};
 
 /// An address of either kind, by its first word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Place {
     Virtio(address::Address),
     /// `vfio-user:`: an Intel 82540EM.
     E1000(e1000::Address),
+    /// `pci:`: an Intel 82540EM inside a VM.
+    Pci(pci::Address),
 }
 
 impl FromStr for Place {
@@ -20,6 +22,8 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.starts_with("vfio-user:") {
             text.parse().map(Self::E1000)
+        } else if text.starts_with("pci:") {
+            text.parse().map(Self::Pci)
         } else {
             text.parse().map(Self::Virtio)
         }
@@ -35,5 +39,11 @@ impl From<address::Address> for Place {
 impl From<e1000::Address> for Place {
     fn from(address: e1000::Address) -> Self {
         Self::E1000(address)
+    }
+}
+
+impl From<pci::Address> for Place {
+    fn from(address: pci::Address) -> Self {
+        Self::Pci(address)
     }
 }

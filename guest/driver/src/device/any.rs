@@ -9,7 +9,7 @@ use crate::mac::Mac;
 use crate::net::QueueStats;
 use crate::nic::{Interest, Prepared, Wake};
 use crate::place::Place;
-use crate::{VirtioNet, e1000, net};
+use crate::{VirtioNet, e1000, net, pci};
 
 /// A device of any kind.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub enum Any {
     Virtio(VirtioNet),
     /// An e1000 behind vfio-user.
     E1000(E1000Port),
+    /// An e1000 inside a VM.
+    Pci(E1000Port<pci::Address>),
 }
 
 /// Received frames of a device of any kind.
@@ -39,6 +41,7 @@ impl Any {
         Ok(match super::sized(place, largest) {
             Place::Virtio(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
             Place::E1000(address) => Self::E1000(E1000Port::connect(&address, patience)?),
+            Place::Pci(address) => Self::Pci(E1000Port::connect(&address, patience)?),
         })
     }
 }
@@ -49,12 +52,14 @@ macro_rules! each {
         match $any {
             Any::Virtio($nic) => $call,
             Any::E1000($nic) => $call,
+            Any::Pci($nic) => $call,
         }
     };
     ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
         match ($any, $batch) {
             (Any::Virtio($nic), AnyBatch::Virtio($its)) => $call,
             (Any::E1000($nic), AnyBatch::E1000($its)) => $call,
+            (Any::Pci($nic), AnyBatch::E1000($its)) => $call,
             _ => unreachable!("a batch of another kind of device"),
         }
     };
@@ -143,6 +148,7 @@ impl Device for Any {
         match self {
             Self::Virtio(nic) => AnyBatch::Virtio(nic.batch(lane)),
             Self::E1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::Pci(nic) => AnyBatch::E1000(nic.batch(lane)),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::mac::Mac;
 use crate::mem::Ram;
 use crate::net::QueueStats;
 use crate::nic;
+use crate::pci::{self, PciBus};
 use crate::vfio_user::bus::VfioBus;
 
 /// An address, and the bus that it leads to.
@@ -57,6 +58,28 @@ impl Link for Address {
 
     fn connected(&self, mac: Mac, bus: &VfioBus) -> Connected {
         Connected::E1000 { mac, mapped: bus.is_mapped(), posted: self.posted }
+    }
+}
+
+impl Link for pci::Address {
+    type Bus = PciBus;
+
+    fn driver(&self) -> &Options {
+        &self.driver
+    }
+
+    fn connect(&self, _patience: Duration) -> Result<(PciBus, Arc<Ram>), Error> {
+        let bus = PciBus::open(self)?;
+        let ram = bus.make_ram(self)?;
+        Ok((bus, ram))
+    }
+
+    fn connect_again(&self, _ram: &Arc<Ram>, _patience: Duration) -> Result<PciBus, Error> {
+        Err(pci::Error::Gone(self.bdf).into())
+    }
+
+    fn connected(&self, mac: Mac, bus: &PciBus) -> Connected {
+        Connected::Pci { mac, way: bus.way() }
     }
 }
 

@@ -1,0 +1,318 @@
+//! The bus inside a VM.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Claim;
+use super::sys::Window;
+use super::sysfs::Sysfs;
+use super::vfio::{Region, Vfio};
+use super::way::{Offers, choose};
+use super::{Address, Error, Way, memory};
+use crate::e1000::registers::{Register, ctrl};
+use crate::e1000::{Bus, BusError, Irq, Watched};
+use crate::mem::Ram;
+use crate::nic::Wake;
+use crate::sys::{self, EventFd};
+use crate::vfio_user::region;
+
+/// Length of BAR0.
+const REGISTERS_LEN: usize = 0x2_0000;
+/// The command register in configuration space, and its bits for bus master and against INTx.
+const COMMAND: u64 = 4;
+const MASTER: u16 = 1 << 2;
+const INTX_OFF: u16 = 1 << 10;
+/// The subsystem's id, what it is on a chip with a CSB, and where such a chip has the CSB's address.
+const SUBSYSTEM: u64 = 0x2e;
+const WITH_CSB: u16 = 0x1101;
+const CSBAL: u32 = 0x2830;
+const CSBAH: u32 = 0x2834;
+/// The words of the I/O window (SDM 13.3.1).
+const IOADDR: u32 = 0;
+/// The longest sleep without interrupts.
+const TICK: Duration = Duration::from_micros(200);
+
+/// A space of the device in a file.
+#[derive(Debug)]
+struct Space {
+    file: File,
+    at: u64,
+}
+
+impl Space {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, self.at + offset)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.at + offset)
+    }
+
+    fn read16(&self, offset: u64) -> io::Result<u16> {
+        let mut bytes = [0; 2];
+        self.read(offset, &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+}
+
+/// Where interrupts come from.
+#[derive(Debug)]
+enum Interrupt {
+    Vfio(EventFd),
+    /// `/dev/uioN`, and the count that it last gave.
+    Uio(File, u32),
+    Never,
+}
+
+/// A device that was taken from the kernel. Dropped, it stops, and the kernel has it back.
+#[derive(Debug)]
+pub struct PciBus {
+    window: Window,
+    config: Space,
+    /// BAR1; without it the reset goes to the register.
+    io: Option<Space>,
+    io_address: u32,
+    interrupt: Interrupt,
+    irq: Irq,
+    way: Way,
+    vfio: Option<Vfio>,
+    // Last, so that nothing of the device is open when it changes hands.
+    claim: Claim,
+}
+
+fn other(what: &'static str) -> impl FnOnce(io::Error) -> BusError {
+    move |source| BusError::Other { what, source: source.into() }
+}
+
+/// The spaces of a device, and what else is open.
+type Parts = (Window, Space, Option<Space>, Interrupt, Option<Vfio>);
+
+impl PciBus {
+    /// Takes the device from its kernel driver and maps its registers.
+    ///
+    /// # Errors
+    /// See [`Error`]. The kernel has the device back then.
+    pub fn open(address: &Address) -> Result<Self, Error> {
+        let sysfs = Sysfs::find(address.bdf)?;
+        let offers = Offers { polls: address.polls(), ..sysfs.offers() };
+        let way = choose(address.via, &offers)?;
+        if address.msi() && way.driver() != Way::Vfio.driver() {
+            return Err(Error::NoMsi);
+        }
+        let mut claim = Claim::new(sysfs)?;
+        claim.take(way)?;
+        let (window, config, io, interrupt, vfio) = match way {
+            Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way)?,
+            Way::Uio | Way::Sysfs => by_sysfs(&claim, way)?,
+        };
+        let irq = Irq::Intx;
+        Ok(Self { window, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
+    }
+
+    /// Makes RAM that the device can reach.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] and others.
+    pub fn make_ram(&self, address: &Address) -> Result<Arc<Ram>, Error> {
+        let (low, high) = address.driver.ram_bytes();
+        match (self.way, &self.vfio) {
+            (Way::Vfio, Some(vfio)) => {
+                let ram = Ram::new(low, high).map_err(Error::system("make RAM"))?;
+                vfio.map(&ram)?;
+                Ok(ram)
+            }
+            _ => memory::contiguous(low, high),
+        }
+    }
+
+    /// The way to the device.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    fn set_command(&self, set: u16, clear: u16) -> io::Result<()> {
+        let command = self.config.read16(COMMAND)? & !clear | set;
+        self.config.write(COMMAND, &command.to_le_bytes())
+    }
+
+    /// Stops the chip: no interrupt, no DMA, no address of ours in it.
+    fn stop(&self) -> io::Result<()> {
+        for register in [Register::RCTL, Register::TCTL] {
+            self.window.write(register.offset(), 0);
+        }
+        self.window.write(Register::IMC.offset(), u32::MAX);
+        // A reset leaves the CSB's address as it is (the FreeBSD driver's way of resetting depends on that).
+        if self.config.read16(SUBSYSTEM)? == WITH_CSB {
+            self.window.write(CSBAH, 0);
+            self.window.write(CSBAL, 0);
+        }
+        self.set_command(0, MASTER)?;
+        let value = self.window.read(Register::CTRL.offset());
+        self.window.write(Register::CTRL.offset(), value | ctrl::RST);
+        self.window.read(Register::STATUS.offset());
+        Ok(())
+    }
+}
+
+/// Maps the registers, which have their documented size.
+fn map(file: &File, offset: u64, size: u64) -> Result<Window, Error> {
+    if size != REGISTERS_LEN as u64 {
+        let source = io::Error::other(format!("BAR0 is {size:#x} bytes long"));
+        return Err(Error::System { what: "map the registers", source });
+    }
+    Window::map(file, offset, REGISTERS_LEN).map_err(Error::system("map the registers"))
+}
+
+fn by_vfio(claim: &Claim, way: Way) -> Result<Parts, Error> {
+    let vfio = Vfio::open(claim, way)?;
+    let bar: Region = vfio.region(region::BAR0)?;
+    if !bar.mappable {
+        let source = io::ErrorKind::Unsupported.into();
+        return Err(Error::System { what: "map the registers", source });
+    }
+    let window = map(&vfio.device, bar.offset, bar.size)?;
+    let space = |index| -> Result<Space, Error> {
+        let file = vfio.device.try_clone().map_err(Error::system("open the device again"))?;
+        Ok(Space { file, at: vfio.region(index)?.offset })
+    };
+    let (config, io) = (space(region::CONFIG)?, space(region::BAR1)?);
+    let event = EventFd::new().map_err(Error::system("make an eventfd"))?;
+    Ok((window, config, Some(io), Interrupt::Vfio(event), Some(vfio)))
+}
+
+fn by_sysfs(claim: &Claim, way: Way) -> Result<Parts, Error> {
+    let sysfs = claim.sysfs();
+    let open = |name| {
+        let what = "open the device's registers in sysfs (a kernel in lockdown forbids that)";
+        sysfs.open(name).map_err(Error::system(what))
+    };
+    if way == Way::Sysfs {
+        // Out of power saving, and its decoders on; a driver of the kernel would do that.
+        sysfs.set("enable", "1").map_err(Error::system("enable the device"))?;
+    }
+    let bar = open("resource0")?;
+    let size = bar.metadata().map_err(Error::system("look at the device's registers"))?.len();
+    let window = map(&bar, 0, size)?;
+    let config = Space { file: open("config")?, at: 0 };
+    let io = sysfs.open("resource1").ok().map(|file| Space { file, at: 0 });
+    let interrupt = if way == Way::Uio { open_uio(sysfs)? } else { Interrupt::Never };
+    Ok((window, config, io, interrupt, None))
+}
+
+fn open_uio(sysfs: &Sysfs) -> Result<Interrupt, Error> {
+    let what = "open the device's /dev/uioN";
+    let missing = || Error::System { what, source: io::ErrorKind::NotFound.into() };
+    let path = sysfs.uio().ok_or_else(missing)?;
+    let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|source| match source.kind() {
+        io::ErrorKind::ResourceBusy => Error::InUse(sysfs.bdf),
+        _ => Error::system(what)(source),
+    })?;
+    Ok(Interrupt::Uio(file, 0))
+}
+
+impl Drop for PciBus {
+    fn drop(&mut self) {
+        // A device that no longer answers has nothing to stop.
+        let _ = self.stop();
+        if self.way == Way::Sysfs {
+            let _ = self.claim.sysfs().set("enable", "0");
+        }
+    }
+}
+
+impl Bus for PciBus {
+    fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError> {
+        self.config.read(offset.into(), bytes).map_err(other("read configuration space"))
+    }
+
+    fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError> {
+        self.config.write(offset.into(), bytes).map_err(other("write configuration space"))
+    }
+
+    #[inline]
+    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+        Ok(self.window.read(offset))
+    }
+
+    #[inline]
+    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        self.window.write(offset, value);
+        Ok(())
+    }
+
+    fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        match &self.io {
+            Some(io) => {
+                let written = io.write(offset.into(), &value.to_le_bytes());
+                written.map_err(other("write to the I/O window"))
+            }
+            None if offset == IOADDR => {
+                self.io_address = value;
+                Ok(())
+            }
+            None => self.write32(self.io_address, value),
+        }
+    }
+
+    fn use_interrupt(&mut self, irq: Irq) -> Result<(), BusError> {
+        self.irq = irq;
+        match (&self.interrupt, &self.vfio) {
+            (Interrupt::Vfio(event), Some(vfio)) => {
+                vfio.signal(irq, event).map_err(other("take the device's interrupts"))
+            }
+            (Interrupt::Uio(..), _) => self.unmask(),
+            _ => self.set_command(INTX_OFF, 0).map_err(other("mask the device's interrupt")),
+        }
+    }
+
+    fn take_interrupts(&mut self) -> u64 {
+        match &mut self.interrupt {
+            Interrupt::Vfio(event) => event.take(),
+            Interrupt::Uio(file, last) => {
+                let mut bytes = [0; 4];
+                let Ok(4) = file.read(&mut bytes) else { return 0 };
+                let count = u32::from_ne_bytes(bytes);
+                u64::from(count.wrapping_sub(std::mem::replace(last, count)))
+            }
+            Interrupt::Never => 0,
+        }
+    }
+
+    fn unmask(&mut self) -> Result<(), BusError> {
+        let done = match (&self.interrupt, &self.vfio) {
+            (Interrupt::Vfio(_), Some(vfio)) => vfio.unmask(),
+            // The kernel's handler sets the bit.
+            (Interrupt::Uio(..), _) => self.set_command(0, INTX_OFF),
+            _ => Ok(()),
+        };
+        done.map_err(other("unmask the interrupt"))
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
+        let interrupt = self.watched().interrupt;
+        // A device that cannot interrupt is looked at now and then instead.
+        let timeout = if interrupt.is_some() { timeout } else { timeout.min(TICK) };
+        let bits = sys::poll_readable(interrupt.as_slice(), Some(timeout))
+            .map_err(other("wait for an interrupt"))?;
+        Ok(if bits == 0 { Wake::Timeout } else { Wake::Ready })
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        let interrupt = match &self.interrupt {
+            Interrupt::Vfio(event) => Some(event.as_fd()),
+            Interrupt::Uio(file, _) => Some(file.as_fd()),
+            Interrupt::Never => None,
+        };
+        Watched { interrupt, gone: None }
+    }
+
+    fn is_set_up(&self) -> bool {
+        true
+    }
+}
