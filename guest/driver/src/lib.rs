@@ -19,6 +19,7 @@
 //! | [`pci`] | the same chip inside a VM: VFIO, UIO, sysfs | `linux/vfio.h` |
 //! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM over any [`e1000::Bus`] | Intel 8254x SDM |
 //! | [`device`] | [`device::Device`]: any of these NICs | |
+//! | [`rings`] | [`rings::Port`]: any of them as netmap-like rings, for packet programs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
 //!
 //! Panic contract: nothing a device writes into shared memory or a socket makes this crate panic; what the device gets
@@ -37,6 +38,7 @@ pub mod pci;
 pub mod pktgen;
 mod place;
 pub mod ring;
+pub mod rings;
 pub mod sys;
 pub mod vfio_user;
 pub mod vhost_user;

@@ -238,3 +238,107 @@ pub fn pin_to_cpu(cpu: u16) -> io::Result<()> {
     // SAFETY: thread 0 is the caller; `set` holds size_of_val(&set) readable bytes, laid out as the kernel wants: native words.
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) }).map(drop)
 }
+
+/// A set of descriptors that is one itself: it can be read while any of them can.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// Whatever `epoll_create1(2)` reports (usually EMFILE).
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1 takes no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel has just returned `fd`; nobody else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Adds a descriptor as bit `bit` (less than 64) of [`Self::ready`]; one that is in the set already gets another bit. It leaves
+    /// the set when it is closed everywhere.
+    ///
+    /// # Errors
+    /// Whatever `epoll_ctl(2)` reports.
+    pub fn add(&self, fd: BorrowedFd<'_>, bit: usize) -> io::Result<()> {
+        let events = u32::try_from(libc::EPOLLIN).map_err(io::Error::other)?;
+        let mut event = libc::epoll_event { events, u64: bit as u64 };
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: `event` is a valid epoll_event that outlives the call.
+        let mut control = |what| check(unsafe { libc::epoll_ctl(set, what, fd, &raw mut event) });
+        match control(libc::EPOLL_CTL_ADD) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                control(libc::EPOLL_CTL_MOD).map(drop)
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// Takes a descriptor out of the set, if it is in it.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: EPOLL_CTL_DEL ignores the event.
+        unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// The bits of those that can be read now, or have hung up.
+    ///
+    /// # Errors
+    /// Whatever `epoll_wait(2)` reports.
+    pub fn ready(&self) -> io::Result<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let set = self.0.as_raw_fd();
+        // SAFETY: `events` has room for 64 and outlives the call, which does not wait.
+        let found = check(unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, 0) })?;
+        let found = usize::try_from(found).unwrap_or(0);
+        Ok(events[..found].iter().fold(0, |bits, event| bits | 1 << (event.u64 & 63)))
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A descriptor that can be read once a time is over.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// A timer that is not set.
+    ///
+    /// # Errors
+    /// Whatever `timerfd_create(2)` reports (usually EMFILE).
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: timerfd_create takes no pointers.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        // SAFETY: the kernel has just returned `fd`; nobody else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Can be read after `time` from now on; never, without one.
+    ///
+    /// # Errors
+    /// Whatever `timerfd_settime(2)` reports.
+    pub fn set(&self, time: Option<Duration>) -> io::Result<()> {
+        const NEVER: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = time.map_or(NEVER, |time| libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            // A zero would be "never".
+            tv_nsec: i32::try_from(time.subsec_nanos().max(1)).unwrap_or(1).into(),
+        });
+        let new = libc::itimerspec { it_interval: NEVER, it_value: value };
+        let fd = self.0.as_raw_fd();
+        // SAFETY: `new` is a valid itimerspec that outlives the call; the old value is not asked for.
+        check(unsafe { libc::timerfd_settime(fd, 0, &raw const new, std::ptr::null_mut()) })
+            .map(drop)
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
