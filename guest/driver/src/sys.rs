@@ -107,6 +107,16 @@ pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::R
     }
 }
 
+/// Calls again after a signal: with a timeout on the socket, the kernel does not.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()).map_err(|_| io::Error::last_os_error()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 fn empty_msghdr() -> libc::msghdr {
     // SAFETY: msghdr is plain data for which all zeroes means "nothing attached".
     unsafe { std::mem::zeroed() }
@@ -141,8 +151,7 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
         }
     }
     // SAFETY: `message` points to `iov` and `control`, which live across the call; sendmsg only reads `bytes`.
-    let sent = unsafe { libc::sendmsg(sock.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    retry(|| unsafe { libc::sendmsg(sock.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
 }
 
 /// Fills `bytes`, and appends the descriptors that came with them to `fds`.
@@ -176,8 +185,7 @@ pub fn recv_with_fds(sock: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usiz
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `message` points to `iov` (over `bytes`, exclusively borrowed) and `control`; both outlive the call.
-    let got = unsafe { libc::recvmsg(sock.as_raw_fd(), &raw mut message, flags) };
-    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let got = retry(|| unsafe { libc::recvmsg(sock.as_raw_fd(), &raw mut message, flags) })?;
     let mut fds = Vec::new();
     // SAFETY: the kernel filled msg_controllen bytes of `control`; CMSG_FIRSTHDR answers null or a header within it.
     let mut head = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
