@@ -124,7 +124,7 @@ impl E1000 {
             PBA => self.regs.set(PBA, write_pba(masked)),
             ITR | RADV | TADV | RDTR | TIDV => self.write_delay(offset, value, masked),
             RDBAL..=RDT | TDBAL..=TDT => self.write_ring(offset, masked),
-            CSBAL => self.place_block(masked),
+            CSBAL | CSBAH => self.write_block(offset, masked),
             VET | RXCSUM | MTA..FILTERS_END => self.set_filter(offset, masked),
             _ if row.mask == 0 => {}
             _ => self.regs.set(offset, masked),

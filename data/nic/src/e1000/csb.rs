@@ -393,10 +393,19 @@ impl Side {
 }
 
 impl E1000 {
-    /// CSBAL was written: places the block, or releases it.
-    pub(super) fn place_block(&self, low: u32) {
-        self.regs.set(regs::CSBAL, low);
-        let address = u64::from(low) | u64::from(self.regs.get(regs::CSBAH)) << 32;
+    /// A write of CSBAL places the block, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
+    pub(super) fn write_block(&self, register: u32, value: u32) {
+        self.regs.set(register, value);
+        let high = self.regs.get(regs::CSBAH);
+        let address = u64::from(self.regs.get(regs::CSBAL)) | u64::from(high) << 32;
+        match (register, high) {
+            (_, u32::MAX) => self.place_block(0),
+            (regs::CSBAL, _) => self.place_block(address),
+            _ => {}
+        }
+    }
+
+    fn place_block(&self, address: u64) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         {
             let (mut tx, mut rx) = (super::chip::lock(&self.tx), super::chip::lock(&self.rx));

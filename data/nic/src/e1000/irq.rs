@@ -135,7 +135,9 @@ impl Irq {
     pub fn post(&self, causes: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.icr |= causes & cause::ALL;
-        self.settle(&mut s, delays, host)
+        let edge = self.settle(&mut s, delays, host);
+        s.suppressed += u64::from(s.shut);
+        edge
     }
 
     /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported had IDE set.
@@ -150,7 +152,9 @@ impl Irq {
         let mut s = self.state();
         s.icr |= causes & cause::ALL;
         s.prompt |= !delayed && causes & cause::TXDW != 0;
-        self.settle(&mut s, delays, host)
+        let edge = self.settle(&mut s, delays, host);
+        s.suppressed += u64::from(s.shut);
+        edge
     }
 
     /// Reads ICR as the guest does: clears it, INTA# falls.
@@ -159,6 +163,7 @@ impl Irq {
         let value = std::mem::take(&mut s.icr);
         s.holding = false;
         s.prompt = false;
+        s.shut = false;
         (value, Self::fall(&mut s))
     }
 
@@ -313,7 +318,6 @@ impl Irq {
         let verdict = s.block.as_ref().map_or(Verdict::Pass, |block| block.judge(pending));
         s.shut = verdict == Verdict::Shut;
         if s.shut {
-            s.suppressed += 1;
             return Edge::None;
         }
         if !s.holding {

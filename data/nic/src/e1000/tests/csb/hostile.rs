@@ -1,0 +1,1 @@
+//! Guests that break every rule of the block.
