@@ -11,7 +11,7 @@ use crate::api::{Client, default_path};
 use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
 use crate::settings::Settings;
-use crate::{demo, pktgen, serve};
+use crate::{bench, demo, pktgen, serve};
 
 mod ask;
 mod attach;
@@ -32,6 +32,8 @@ struct Cli {
 enum Command {
     /// Show what the switch can do on this machine: a switch, two guests, and what passes between them
     Demo(demo::DemoArgs),
+    /// Measure: the paper's tables rebuilt, frames straight from the driver, latency, livelock
+    Bench(bench::BenchArgs),
     /// Run a switch
     #[command(after_help = switch_help())]
     Switch(SwitchArgs),
@@ -243,6 +245,7 @@ pub fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Switch(args) => args.settings().and_then(serve::run),
         Command::Port(args) => ask::port(args),
         Command::Fdb(args) => ask::fdb(args),

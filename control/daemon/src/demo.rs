@@ -1,11 +1,7 @@
-//! `vmlan demo`: a switch and two native guests as separate processes, and what passes between them.
-//!
-//! "Native" guests (DESIGN section 9) are processes that play VMM and driver over the real socket, with
-//! memory of their own: the same road a VM's frames take, without a VM.
+//! `vmlan demo`: a switch and two native guests as separate processes; the same frames over a NIC driven in each way, slow to fast.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,11 +9,9 @@ use serde::Serialize;
 
 use crate::cli::print;
 use crate::exit::Failure;
+use crate::lab::pair::{Seen, Task};
+use crate::lab::{FREE, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::stats::{columns, count, si};
-
-mod lab;
-mod measure;
-use lab::Lab;
 
 /// Arguments of `vmlan demo`.
 #[derive(Debug, Args)]
@@ -35,6 +29,9 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Serialize)]
 struct Figures {
     commit: &'static str,
+    machine: Machine,
+    guest: &'static str,
+    cores: &'static str,
     rows: Vec<Row>,
 }
 
@@ -42,17 +39,21 @@ struct Figures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     name: String,
+    technique: &'static str,
     guest: &'static str,
     frame_bytes: u32,
     frames_per_s: f64,
     gbit_per_s: f64,
     cpu_switch: f64,
     cpu_guests: f64,
+    accesses_per_kframe: f64,
     doorbells_per_kframe: f64,
     interrupts_per_kframe: f64,
     mean_batch: f64,
     drops: u64,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times_plain: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<RoundTrip>,
 }
@@ -67,16 +68,34 @@ struct RoundTrip {
 /// What a row does.
 #[derive(Clone, Copy)]
 struct Plan {
-    name: &'static str,
+    technique: &'static str,
+    /// Instead of the technique's, in the table.
+    name: Option<&'static str>,
     bytes: u32,
     ping: bool,
 }
 
-const PLANS: [Plan; 3] = [
-    Plan { name: "60 B, one way", bytes: 60, ping: false },
-    Plan { name: "1514 B, one way", bytes: 1514, ping: false },
-    Plan { name: "60 B, ping and pong", bytes: 60, ping: true },
+/// The story: plain e1000 first, which the rows of as many bytes are compared with.
+const PLANS: [Plan; 8] = [
+    Plan::story("plain"),
+    Plan::story("moderated"),
+    Plan::story("combined"),
+    Plan::story("csb"),
+    Plan::story("mapped"),
+    Plan::story("virtio"),
+    Plan { name: Some("virtio, 1514 B"), bytes: 1514, ..Plan::story("virtio") },
+    Plan { name: Some("virtio, 60 B there and back"), ping: true, ..Plan::story("virtio") },
 ];
+
+impl Plan {
+    const fn story(technique: &'static str) -> Self {
+        Self { technique, name: None, bytes: 60, ping: false }
+    }
+
+    fn name(&self) -> &'static str {
+        self.name.unwrap_or(self.technique)
+    }
+}
 
 /// Runs the demo.
 ///
@@ -87,38 +106,100 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }
     let time = Duration::from_secs(args.seconds.into());
-    print("Three processes: a switch, and two guests that drive virtio-net over vhost-user.\n\n")?;
-    let mut lab = Lab::start()?;
-    let mut rows = Vec::new();
+    let setup = Setup { stop: Stop::on_signals()?, pinned: false };
+    let machine = Machine::read();
+    print(&format!(
+        "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) or vhost-user (virtio).\n\
+         60-byte frames from one to the other unless the row says otherwise; a register access is a trip to the switch's \
+         process and back.\n{machine}; {FREE}\n\n"
+    ))?;
+    let (mut rows, mut failed) = (Vec::new(), None);
     for plan in PLANS {
-        rows.push(measure::row(&mut lab, plan, time)?);
+        let row = measure(&setup, plan, time);
+        progress("");
+        // Ctrl-C ends the guests as well; what they say of it is no news.
+        setup.stop.check()?;
+        match row {
+            Ok(row) => rows.push(row),
+            // The other rows are worth seeing all the same.
+            Err(e) => failed = failed.or(Some(Failure::Failed(format!("{}: {e}", plan.name())))),
+        }
     }
-    drop(lab);
-    print(&(table(&rows) + &bars(&rows) + &attach()))?;
-    match &args.json {
-        Some(path) => write(path, rows),
-        None => Ok(()),
+    compare(&mut rows);
+    print(&(table(&rows) + &bars(&rows) + &words() + &attach()))?;
+    if let Some(path) = &args.json {
+        write(path, machine, rows)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn measure(setup: &Setup, plan: Plan, time: Duration) -> Result<Row, Failure> {
+    let name = plan.name();
+    progress(&format!("{name}: starting the guests"));
+    let mut lab = Lab::pair(setup, technique::one(plan.technique)?, "")?;
+    let task = Task { bytes: plan.bytes, ping: plan.ping, sender: &[] };
+    let seen = lab.measure(task, time, &mut |rate, left| {
+        progress(&format!("{name}: {} frames/s, {:.0} s to go", si(rate), left.as_secs_f64()));
+    })?;
+    Ok(Row::new(plan, &seen))
+}
+
+impl Row {
+    fn new(plan: Plan, seen: &Seen) -> Self {
+        let window = &seen.window;
+        Self {
+            name: plan.name().into(),
+            technique: plan.technique,
+            guest: "native",
+            frame_bytes: plan.bytes,
+            frames_per_s: window.frames_per_s,
+            gbit_per_s: window.gbit_per_s,
+            cpu_switch: window.cpu_switch,
+            cpu_guests: window.cpu_of_guests(),
+            accesses_per_kframe: window.accesses_per_kframe,
+            doorbells_per_kframe: window.doorbells_per_kframe,
+            interrupts_per_kframe: window.interrupts_per_kframe,
+            mean_batch: window.mean_batch,
+            drops: window.drops,
+            seconds: window.seconds,
+            times_plain: None,
+            round_trip_us: plan.ping.then(|| round_trip(&seen.sender)).flatten(),
+        }
     }
 }
 
-fn write(path: &PathBuf, rows: Vec<Row>) -> Result<(), Failure> {
-    let fail = |e: &dyn std::fmt::Display| {
-        Failure::Failed(format!("{}: {e}: name a file that can be written", path.display()))
-    };
-    let text = serde_json::to_string_pretty(&Figures { commit: crate::COMMIT, rows })
-        .map_err(|e| fail(&e))?;
-    std::fs::write(path, text + "\n").map_err(|e| fail(&e))
+/// From the summary that `pkt-gen -f ping --json` prints.
+fn round_trip(summary: &serde_json::Value) -> Option<RoundTrip> {
+    let us = |field| Some(summary.get("latency")?.get(field)?.as_f64()? / 1000.0);
+    Some(RoundTrip { p50: us("p50_ns")?, p99: us("p99_ns")? })
+}
+
+/// The first row is what the others of its kind are compared with.
+fn compare(rows: &mut [Row]) {
+    let Some(plain) = rows.first().filter(|r| r.technique == "plain").cloned() else { return };
+    let alike = |r: &&mut Row| r.frame_bytes == plain.frame_bytes && r.round_trip_us.is_none();
+    for row in rows.iter_mut().filter(alike) {
+        row.times_plain = Some(row.frames_per_s / plain.frames_per_s);
+    }
+}
+
+fn write(path: &Path, machine: Machine, rows: Vec<Row>) -> Result<(), Failure> {
+    let figures = Figures { commit: crate::COMMIT, machine, guest: "native", cores: FREE, rows };
+    let text =
+        serde_json::to_string_pretty(&figures).map_err(|e| Failure::Failed(e.to_string()))?;
+    crate::bench::write(path, &(text + "\n"))
 }
 
 fn table(rows: &[Row]) -> String {
     let heads = [
-        "FRAMES",
+        "NIC",
         "frames/s",
+        "times plain",
+        "accesses/k",
+        "interrupts/k",
         "Gbit/s",
         "CPU switch",
         "CPU guests",
-        "doorbells/k",
-        "interrupts/k",
         "batch",
         "drops",
     ];
@@ -127,17 +208,19 @@ fn table(rows: &[Row]) -> String {
         vec![
             r.name.clone(),
             si(r.frames_per_s),
+            r.times_plain.map_or_else(|| "-".into(), |t| format!("{t:.1}")),
+            format!("{:.1}", r.accesses_per_kframe),
+            format!("{:.1}", r.interrupts_per_kframe),
             format!("{:.2}", r.gbit_per_s),
             format!("{:.0} %", r.cpu_switch * 100.0),
             format!("{:.0} %", r.cpu_guests * 100.0),
-            format!("{:.2}", r.doorbells_per_kframe),
-            format!("{:.2}", r.interrupts_per_kframe),
             format!("{:.1}", r.mean_batch),
             count(r.drops),
         ]
     }));
     let mut text = columns(&lines, 1);
-    text += "\nCPU: 100 % is one core. doorbells/k, interrupts/k: for each 1,000 frames, both guests.\n";
+    text += "\naccesses/k, interrupts/k: register accesses (virtio: doorbells) and interrupts for each 1,000 frames, both guests. \
+             CPU: 100 % is one core.\n";
     for (row, trip) in rows.iter().filter_map(|r| Some((r, r.round_trip_us?))) {
         let _ = writeln!(
             text,
@@ -148,23 +231,31 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Bars for the rows that measure throughput.
+/// Bars for the rows of the story.
 fn bars(rows: &[Row]) -> String {
     const WIDTH: f64 = 48.0;
-    let one_way = || rows.iter().filter(|r| r.round_trip_us.is_none());
+    let story = || rows.iter().filter(|r| r.times_plain.is_some());
+    let most = story().map(|r| r.frames_per_s).fold(f64::MIN_POSITIVE, f64::max);
     let mut text = String::from("\n");
-    let mut plot = |unit: &str, value: fn(&Row) -> f64| {
-        let most = one_way().map(value).fold(f64::MIN_POSITIVE, f64::max);
-        for r in one_way() {
-            // Between 0 and WIDTH by construction.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            let cells = (value(r) / most * WIDTH).round().max(1.0) as usize;
-            let _ = writeln!(text, "{:>16} {} {} {unit}", r.name, "█".repeat(cells), si(value(r)));
-        }
-        text.push('\n');
-    };
-    plot("frames/s", |r| r.frames_per_s);
-    plot("bit/s", |r| r.gbit_per_s * 1e9);
+    for r in story() {
+        // Between 0 and WIDTH by construction.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let cells = (r.frames_per_s / most * WIDTH).round().max(1.0) as usize;
+        let _ =
+            writeln!(text, "{:>10} {} {} frames/s", r.name, "█".repeat(cells), si(r.frames_per_s));
+    }
+    text.push('\n');
+    text
+}
+
+/// What the techniques are.
+fn words() -> String {
+    let told = |t: &&Technique| PLANS.iter().any(|plan| plan.technique == t.name);
+    let mut text = String::new();
+    for t in technique::ALL.iter().filter(told) {
+        let _ = writeln!(text, "{:>10}: {}", t.name, t.note);
+    }
+    text.push('\n');
     text
 }
 
@@ -178,70 +269,5 @@ fn attach() -> String {
         .to_owned()
 }
 
-/// A line that is written over again and again; nothing if nobody looks.
-fn progress(text: &str) {
-    use std::io::IsTerminal as _;
-    let mut err = std::io::stderr().lock();
-    if err.is_terminal() {
-        // Only decoration: it may fail.
-        let _ = write!(err, "\r\x1b[K{text}").and_then(|()| err.flush());
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row() -> Row {
-        Row {
-            name: "60 B, one way".into(),
-            guest: "native",
-            frame_bytes: 60,
-            frames_per_s: 2e6,
-            gbit_per_s: 0.96,
-            cpu_switch: 0.5,
-            cpu_guests: 1.0,
-            doorbells_per_kframe: 1.5,
-            interrupts_per_kframe: 0.5,
-            mean_batch: 100.0,
-            drops: 0,
-            seconds: 1.0,
-            round_trip_us: None,
-        }
-    }
-
-    #[test]
-    fn the_figures_have_the_fields_of_the_contract() {
-        let figures = Figures { commit: crate::COMMIT, rows: vec![row()] };
-        let json = serde_json::to_value(figures).unwrap();
-        assert!(!json["commit"].as_str().unwrap().is_empty());
-        for field in [
-            "name",
-            "guest",
-            "frame_bytes",
-            "frames_per_s",
-            "gbit_per_s",
-            "cpu_switch",
-            "cpu_guests",
-            "doorbells_per_kframe",
-            "interrupts_per_kframe",
-            "mean_batch",
-            "drops",
-        ] {
-            assert!(!json["rows"][0][field].is_null(), "{field}");
-        }
-    }
-
-    #[test]
-    fn people_get_a_table_and_bars() {
-        let mut slow = row();
-        slow.name = "1514 B, one way".into();
-        slow.frames_per_s = 1e6;
-        let text = table(&[row(), slow.clone()]) + &bars(&[row(), slow]);
-        assert!(text.contains("2.00 M") && text.contains("50 %"), "{text}");
-        assert!(
-            text.contains(&"█".repeat(48)) && text.contains(&format!(" {} ", "█".repeat(24))),
-            "{text}"
-        );
-    }
-}
+mod tests;

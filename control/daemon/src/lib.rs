@@ -11,11 +11,13 @@
 pub mod address;
 pub mod api;
 mod apply;
+mod bench;
 pub mod cli;
 pub mod config;
 pub mod control;
 mod demo;
 pub mod exit;
+mod lab;
 mod log_format;
 mod notify;
 mod pktgen;

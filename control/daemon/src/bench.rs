@@ -1,0 +1,170 @@
+//! `vmlan bench NAME`: figures, as a table beside the paper's numbers, as JSON, and as a picture.
+//!
+//! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every round, forwards and backwards in turn,
+//! so that a drift of the machine favours nobody, and it makes a [`Report`] of them. Ratios are taken within a round.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use crate::cli::print;
+use crate::exit::Failure;
+use crate::lab::{Machine, Setup, Stop, Technique, technique};
+
+mod latency;
+mod plot;
+mod raw;
+mod report;
+mod results;
+mod rounds;
+
+use report::{Circumstances, Report};
+use rounds::{Run, Samples};
+
+/// A benchmark.
+struct Bench {
+    name: &'static str,
+    /// For the list in the help.
+    about: &'static str,
+    /// Seconds of each measurement unless asked otherwise.
+    seconds: u16,
+    /// Rounds, likewise.
+    rounds: u16,
+    run: fn(&mut Run<'_>) -> Result<Report, Failure>,
+}
+
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "raw",
+        about: "frames straight from the driver, guest to guest, 60 to 1514 bytes, each technique",
+        seconds: 1,
+        rounds: 3,
+        run: raw::run,
+    },
+    Bench {
+        name: "latency",
+        about: "round trips guest to guest, 1,000 a second and back to back, each technique",
+        seconds: 2,
+        rounds: 3,
+        run: latency::run,
+    },
+];
+
+/// Arguments of `vmlan bench`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BENCHES.iter().map(|b| b.name)))]
+    name: String,
+    /// Write all figures of all rounds to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Put the tables into this Markdown file, between `<!-- vmlan bench NAME -->` and `<!-- end -->` (at its end without those)
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Seconds of each measurement [default: the bench's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=600))]
+    seconds: Option<u16>,
+    /// Rounds; each measures everything, every other one in reverse order [default: the bench's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+    /// Only these techniques
+    #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Bytes of the frames (raw) or of their payload (slides)
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    sizes: Vec<u32>,
+    /// Keep the switch on the last core and the guests on the first, instead of where the kernel likes
+    #[arg(long)]
+    pin: bool,
+}
+
+fn help() -> String {
+    let mut text = String::from("NAME:\n");
+    for bench in BENCHES {
+        text += &format!("  {:12} {}\n", bench.name, bench.about);
+    }
+    text += "\nTechniques:\n";
+    for t in technique::ALL {
+        text += &format!("  {:12} {}\n", t.name, t.note);
+    }
+    text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only plain,csb --rounds 5 --json raw.json\n";
+    text
+}
+
+impl BenchArgs {
+    /// Those of `usual` that were asked for.
+    fn techniques(&self, usual: &[&str]) -> Result<Vec<&'static Technique>, Failure> {
+        if self.only.is_empty() { technique::named(usual) } else { technique::named(&self.only) }
+    }
+
+    /// `usual`, or what was asked for instead, checked.
+    fn sizes(&self, usual: &[u32], least: u32, most: u32) -> Result<Vec<u32>, Failure> {
+        if let Some(odd) = self.sizes.iter().find(|n| !(least..=most).contains(n)) {
+            return Err(Failure::Usage(format!("--sizes {odd}: use {least} to {most} bytes")));
+        }
+        Ok(if self.sizes.is_empty() { usual } else { &self.sizes }.to_vec())
+    }
+}
+
+/// Runs one.
+///
+/// # Errors
+/// If it was asked wrongly, on Ctrl-C, if a file cannot be written, or (after the report) if something could not be measured.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
+        return Err(Failure::Usage(format!("'{}' is no bench", args.name)));
+    };
+    let began = Instant::now();
+    let seconds = args.seconds.unwrap_or(bench.seconds);
+    let rounds = args.rounds.unwrap_or(bench.rounds);
+    let mut run = Run {
+        args,
+        setup: Setup { stop: Stop::on_signals()?, pinned: args.pin },
+        time: Duration::from_secs(seconds.into()),
+        rounds,
+        failures: Vec::new(),
+    };
+    let report = (bench.run)(&mut run)?;
+    let circumstances = Circumstances {
+        bench: bench.name,
+        machine: Machine::read(),
+        pinned: args.pin,
+        seconds,
+        rounds,
+        took: began.elapsed(),
+    };
+    deliver(args, &report, &circumstances)?;
+    run.verdict()
+}
+
+fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(), Failure> {
+    print(&report.text(about))?;
+    if let Some(path) = &args.json {
+        write(path, &report.json(about)?)?;
+    }
+    if let Some(path) = &args.svg {
+        let picture = report.figure.svg(&format!("{}; native guests", about.machine));
+        write(path, &picture.map_err(|e| Failure::Failed(format!("{}: {e}", path.display())))?)?;
+    }
+    if let Some(path) = &args.results {
+        let picture = args.svg.as_deref().map(|svg| results::link(path, svg));
+        results::put(path, about.bench, &report.markdown(about, picture.as_deref()))?;
+    }
+    Ok(())
+}
+
+/// Writes a whole file, and the directory it is in if there is none.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists());
+    let made = parent.map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| std::fs::write(path, text)).map_err(|e| {
+        Failure::Failed(format!("{}: {e}: name a file that can be written", path.display()))
+    })
+}
