@@ -11,7 +11,7 @@ use crate::api::{Client, default_path};
 use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
 use crate::settings::Settings;
-use crate::{bench, demo, pktgen, serve};
+use crate::{bench, demo, pktgen, serve, stack};
 
 mod ask;
 mod attach;
@@ -61,7 +61,9 @@ enum Command {
     ))]
     VmArgs(attach::VmArgsArgs),
     /// Send, receive, or measure round trips, as a guest on a port
-    PktGen(pktgen::PktGenArgs),
+    PktGen(Box<pktgen::PktGenArgs>),
+    /// UDP and TCP sockets as a guest on a port: streams, request-response, livelock
+    Stack(stack::StackArgs),
 }
 
 /// Where the running switch is.
@@ -252,6 +254,7 @@ pub fn main() -> ExitCode {
         Command::Stats(args) => watch::run(&args),
         Command::VmArgs(args) => attach::run(&args),
         Command::PktGen(args) => pktgen::run(&args),
+        Command::Stack(args) => stack::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,56 +1,106 @@
 //! `vmlan pkt-gen`: a guest on a port, with the options users of netmap's pkt-gen know.
 
-use std::net::Ipv4Addr;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use vmlan_driver::Place;
-use vmlan_driver::pktgen::{self, Function, Mac, Options};
+use vmlan_driver::pktgen;
+
+pub(crate) use self::options::{number, seconds, usage};
 
 use crate::cli::{print, print_json};
 use crate::exit::{Failure, chain};
 
+const HELP: &str = "\
+Two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`; A and B stand for
+`vmlan pkt-gen -i vhost-user:/tmp/a.sock` and `... b.sock`:
+  rx      B -f rx -S 52:54:00:00:00:0b -W
+  tx      A -f tx -D 52:54:00:00:00:0b -l 60 -T 5
+  rxseq   B -f rxseq -S 52:54:00:00:00:0b -W         checks the numbers and sums of txseq
+  txseq   A -f txseq -D 52:54:00:00:00:0b -n 10M
+  pong    B -f pong -S 52:54:00:00:00:0b
+  ping    A -f ping -D 52:54:00:00:00:0b -R 1000     or back to back, without -R
+  replay  A -f tx -P file.pcapng --recorded-timing
+  sizes   A -f tx -l 1514 -l 60                      by chance from 60 to 1514
+  ranges  A -f tx -d 10.1.0.1:2000-10.1.0.9:2999 -z  destinations in turn, sources by chance
+  threads vmlan pkt-gen -i vhost-user:/tmp/a.sock,queues=2 -f tx -p 2 -a 0
+
+Seen from the other side of vhost-user: this plays the VMM and the guest's driver. Further keys of the address: queues=, size=,
+segments=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on.
+
+On an e1000's port (vfio-user:PATH) its keys are writes=waited|posted, doorbell=auto|trapped|mapped, interrupts=always|idle, size=,
+batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more.
+
+A ping at a rate does not wait for answers. Its round trips are given twice: from when it was sent, and from when it was due, which
+counts the time for which we or the NIC were too busy to send it.";
+
 /// Arguments of `vmlan pkt-gen`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example (two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`):\n  \
-    vmlan pkt-gen -i vhost-user:/tmp/b.sock -f rx -s 52:54:00:00:00:0b\n  \
-    vmlan pkt-gen -i vhost-user:/tmp/a.sock -f tx -d 52:54:00:00:00:0b -l 60 -T 5\n\n\
-    Seen from the other side of vhost-user: this plays the VMM and the guest's driver. Further keys of the \
-    address: queues=, size=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on.\n\n\
-    On an e1000's port (vfio-user:PATH) its keys are writes=waited|posted, doorbell=auto|trapped|mapped, \
-    interrupts=always|idle, size=, batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more."
-)]
+#[command(after_help = HELP)]
 pub(crate) struct PktGenArgs {
     /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
-    /// What to do: tx, rx, ping or pong (txseq numbers the frames, rxseq checks them)
+    /// What to do: tx, rx, ping or pong; txseq numbers the frames, rxseq checks them
     #[arg(short = 'f', value_name = "FUNCTION")]
     function: String,
-    /// Bytes of a frame, without FCS
-    #[arg(short = 'l', value_name = "SIZE", default_value_t = 60)]
-    size: u32,
-    /// Frames to send or receive; 0: no limit
+    /// Bytes of a frame, without FCS; given twice: sizes by chance between the two [default: 60]
+    #[arg(short = 'l', value_name = "SIZE")]
+    size: Vec<u32>,
+    /// Frames to send or receive, by all threads together; 0: no limit
     #[arg(short = 'n', value_name = "COUNT", default_value = "0")]
     count: String,
-    /// Frames a second, like 10k or 1.5M; 0: no limit
+    /// Frames a second, of all threads together, like 10k or 1.5M; 0: no limit
     #[arg(short = 'R', value_name = "RATE", default_value = "0")]
     rate: String,
     /// Most frames of one batch
     #[arg(short = 'b', value_name = "BURST", default_value_t = 256)]
     burst: u32,
+    /// Destination: addresses and UDP ports that the frames walk through, or a MAC address as for -D
+    #[arg(short = 'd', value_name = "IP[:PORT][-IP[:PORT]]|MAC")]
+    dst: Vec<String>,
+    /// Source, likewise
+    #[arg(short = 's', value_name = "IP[:PORT][-IP[:PORT]]|MAC")]
+    src: Vec<String>,
     /// Destination MAC address [default: broadcast]
-    #[arg(short = 'd', short_alias = 'D', value_name = "MAC")]
+    #[arg(short = 'D', value_name = "MAC")]
     dst_mac: Option<String>,
     /// Source MAC address
-    #[arg(short = 's', short_alias = 'S', value_name = "MAC")]
+    #[arg(short = 'S', value_name = "MAC")]
     src_mac: Option<String>,
+    /// Source address and port by chance, of the ranges if those are given
+    #[arg(short = 'z')]
+    random_src: bool,
+    /// Destination address and port by chance, of the ranges if those are given
+    #[arg(short = 'Z')]
+    random_dst: bool,
+    /// Frames are IPv4, as always
+    #[arg(short = '4')]
+    ipv4: bool,
+    /// Send the frames of a pcap or pcapng file, again and again
+    #[arg(short = 'P', value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// With -P: at the times that were recorded
+    #[arg(long, requires = "replay")]
+    recorded_timing: bool,
+    /// With -P: so many times through the file
+    #[arg(long, value_name = "N", requires = "replay", conflicts_with = "count")]
+    laps: Option<u64>,
+    /// Threads, each with queue pairs of its own (queues= in the address)
+    #[arg(short = 'p', value_name = "THREADS", default_value_t = 1)]
+    threads: u16,
+    /// Processor of the first thread; the others take the next ones
+    #[arg(short = 'a', value_name = "CPU")]
+    cpu: Option<u16>,
+    /// Processors, from 0 on, that the threads go round
+    #[arg(short = 'c', value_name = "CPUS", requires = "cpu")]
+    cpus: Option<u16>,
     /// Seconds to run [default: no limit]
     #[arg(short = 'T', value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -69,18 +119,74 @@ pub(crate) struct PktGenArgs {
     /// Microseconds to poll before sleeping on the interrupt
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 20)]
     spin: u32,
-    /// Seconds to wait for the switch, at the start and if it goes away
+    /// Seconds to wait for the switch and for a link, at the start and if it goes away
     #[arg(short = 'w', long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
     /// Stop when nothing came for so many seconds, once something has come
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<f64>,
+    /// The same with one second
+    #[arg(short = 'W', conflicts_with = "idle_exit")]
+    quit: bool,
+    /// Milliseconds from one line of figures to the next
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
+    report: u32,
     /// Leave the UDP checksum to the device (with csum=on in the address)
     #[arg(long)]
     offload_checksum: bool,
     /// Print the summary as JSON, and the lines of each second to standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    absent: Absent,
+}
+
+/// Options of netmap's pkt-gen that have another place here, or none.
+#[derive(Debug, Args)]
+struct Absent {
+    #[arg(short = '6', hide = true)]
+    ipv6: bool,
+    #[arg(short = 'H', hide = true, value_name = "LENGTH")]
+    header: Option<String>,
+    #[arg(short = 'F', hide = true, value_name = "FRAGMENTS")]
+    fragments: Option<String>,
+    #[arg(short = 'M', hide = true, value_name = "SIZE")]
+    fragment_size: Option<String>,
+    #[arg(short = 'I', hide = true)]
+    indirect: bool,
+    #[arg(short = 'r', hide = true)]
+    unfilled: bool,
+    #[arg(short = 'X', hide = true)]
+    dump: bool,
+    #[arg(short = 'o', hide = true, value_name = "MASK")]
+    bits: Option<String>,
+    #[arg(short = 'C', hide = true, value_name = "RINGS")]
+    rings: Option<String>,
+}
+
+impl Absent {
+    /// The reason why one of them is refused.
+    fn reason(&self) -> Option<&'static str> {
+        let all = [
+            (self.ipv6, "-6: the frames are IPv4 only; send others with -P FILE"),
+            (
+                self.header.is_some(),
+                "-H: the length of the virtio-net header is agreed on with the switch: 12 bytes, or 10 with \
+                 version_1=off,mrg=off in the address",
+            ),
+            (
+                self.fragments.is_some(),
+                "-F: write segments=2 (4, 8) into the address, for so many descriptors of each frame",
+            ),
+            (self.fragment_size.is_some(), "-M: see segments= in the address; they are cut evenly"),
+            (self.indirect, "-I: write indirect=on into the address"),
+            (self.unfilled, "-r: buffers are filled once, before the first frame, in any case"),
+            (self.dump, "-X: capture frames at the switch: `vmlan port add cap=pcap:FILE`"),
+            (self.bits.is_some(), "-o: there are no option bits: see --help for what there is"),
+            (self.rings.is_some(), "-C: write size= and queues= into the address"),
+        ];
+        all.into_iter().find_map(|(given, reason)| given.then_some(reason))
+    }
 }
 
 /// Runs it.
@@ -88,7 +194,10 @@ pub(crate) struct PktGenArgs {
 /// # Errors
 /// Wrong options, or the port cannot be reached.
 pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
-    let mut options = options(args)?;
+    if let Some(reason) = args.absent.reason() {
+        return Err(Failure::Usage(reason.into()));
+    }
+    let mut options = options::options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -104,94 +213,10 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
             let _ = print(&format!("{report}\n"));
         }
     });
-    let summary =
-        summary.map_err(|e| Failure::Failed(format!("{}: {}", args.address, chain(&e))))?;
+    let summary = summary.map_err(|e| match &e {
+        pktgen::Error::Options(e) => Failure::Usage(e.to_string()),
+        pktgen::Error::Cpu { .. } => Failure::Failed(chain(&e)),
+        _ => Failure::Failed(format!("{}: {}", args.address, chain(&e))),
+    })?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }
-}
-
-fn options(args: &PktGenArgs) -> Result<Options, Failure> {
-    let address: Place = args.address.parse().map_err(|e| usage("-i", &e))?;
-    let mut options = Options::new(address, Function::Tx);
-    options.set_function(&args.function).map_err(|e| usage("-f", &e))?;
-    options.size = args.size;
-    options.count = number("-n", &args.count)?;
-    options.rate = number("-R", &args.rate)?;
-    options.burst = args.burst;
-    options.spin = Duration::from_micros(args.spin.into());
-    options.patience = seconds("-w", args.wait)?;
-    options.seconds = args.seconds.map(|s| seconds("-T", s)).transpose()?;
-    options.idle_exit = args.idle_exit.map(|s| seconds("--idle-exit", s)).transpose()?;
-    options.offload_checksum = args.offload_checksum;
-    if let Some(text) = &args.dst_mac {
-        options.dst_mac = text.parse::<Mac>().map_err(|e| usage("-d", &e))?;
-    }
-    if let Some(text) = &args.src_mac {
-        options.src_mac = text.parse::<Mac>().map_err(|e| usage("-s", &e))?;
-    }
-    range::<Ipv4Addr>("--dst-ip", args.dst_ip.as_deref(), &mut options.dst_ip)?;
-    range::<Ipv4Addr>("--src-ip", args.src_ip.as_deref(), &mut options.src_ip)?;
-    range("--dst-port", args.dst_port.as_deref(), &mut options.dst_port)?;
-    range("--src-port", args.src_port.as_deref(), &mut options.src_port)?;
-    Ok(options)
-}
-
-fn usage(flag: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::Usage(format!("{flag}: {error}"))
-}
-
-fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
-    let wrong = |_| usage(flag, &format!("{value} is no time: write seconds like 5 or 0.5"));
-    Duration::try_from_secs_f64(value).map_err(wrong)
-}
-
-/// `250`, `10k`, `1.5M`, `1G`
-fn number(flag: &str, text: &str) -> Result<u64, Failure> {
-    let wrong = || usage(flag, &format!("'{text}' is no number: write one like 1000, 10k or 1.5M"));
-    let (digits, unit) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-        Some((at, 'M')) => (&text[..at], 1e6),
-        Some((at, 'G')) => (&text[..at], 1e9),
-        _ => return text.parse().map_err(|_| wrong()),
-    };
-    let n = digits.parse::<f64>().map_err(|_| wrong())? * unit;
-    if !(0.0..=1e18).contains(&n) {
-        return Err(wrong());
-    }
-    // Checked to fit above; a fraction of a frame is of no use.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    {
-        Ok(n as u64)
-    }
-}
-
-fn range<T: FromStr + Copy>(
-    flag: &str,
-    text: Option<&str>,
-    to: &mut RangeInclusive<T>,
-) -> Result<(), Failure> {
-    let Some(text) = text else { return Ok(()) };
-    let wrong = || usage(flag, &format!("'{text}' is neither one value nor a range FIRST-LAST"));
-    let one = |t: &str| t.parse::<T>().map_err(|_| wrong());
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    *to = one(first)?..=one(last)?;
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{number, range};
-
-    #[test]
-    fn numbers_take_units_and_nonsense_is_refused() {
-        assert_eq!(number("-R", "0"), Ok(0));
-        assert_eq!(number("-R", "10k"), Ok(10_000));
-        assert_eq!(number("-R", "1.5M"), Ok(1_500_000));
-        for bad in ["", "k", "-1", "1x", "1e400M", "nanM", "1.5"] {
-            assert!(number("-R", bad).is_err(), "{bad}");
-        }
-        let mut ports = 1..=1u16;
-        range("--dst-port", Some("5-9"), &mut ports).unwrap();
-        assert_eq!(ports, 5..=9);
-        assert!(range("--dst-port", Some("5-99999"), &mut ports).is_err());
-    }
 }

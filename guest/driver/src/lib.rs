@@ -21,6 +21,7 @@
 //! | [`device`] | [`device::Device`]: any of these NICs | |
 //! | [`rings`] | [`rings::Port`]: any of them as netmap-like rings, for packet programs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
+//! | [`stack`] | UDP and TCP sockets, streams, request-response, livelock | RFC 768, 791, 9293 (smoltcp) |
 //!
 //! Panic contract: nothing a device writes into shared memory or a socket makes this crate panic; what the device gets
 //! wrong is counted ([`ring::SplitRing::bad_used`]) or is an error.
@@ -39,6 +40,7 @@ pub mod pktgen;
 mod place;
 pub mod ring;
 pub mod rings;
+pub mod stack;
 pub mod sys;
 pub mod vfio_user;
 pub mod vhost_user;

@@ -2,6 +2,7 @@
 
 mod connect;
 mod log;
+mod part;
 mod start;
 
 use std::io;
@@ -136,7 +137,7 @@ pub struct Interest {
 /// A virtio-net NIC, seen by VMM and guest at once.
 #[derive(Debug)]
 pub struct VirtioNet {
-    /// The queue pairs. They are independent of each other: `pairs.iter_mut()` can feed a thread each.
+    /// The queue pairs. They are independent of each other: [`Self::split`] gives each thread some of them.
     pub pairs: Vec<Pair>,
     address: Address,
     ram: Arc<Ram>,
@@ -145,6 +146,7 @@ pub struct VirtioNet {
     inflight: Option<Inflight>,
     features: u64,
     reconnects: u64,
+    part: Option<part::Part>,
 }
 
 impl VirtioNet {
@@ -168,6 +170,7 @@ impl VirtioNet {
             inflight: None,
             features,
             reconnects: 0,
+            part: None,
         };
         nic.start()?;
         Ok(nic)
@@ -179,6 +182,9 @@ impl VirtioNet {
     /// # Errors
     /// See [`Error`]; the NIC can try again.
     pub fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
+        if self.part.is_some() {
+            return self.rejoin(patience);
+        }
         self.front = None;
         let end = Instant::now() + patience;
         loop {
@@ -276,7 +282,7 @@ impl VirtioNet {
                 pair.tx.queue.ring.arm(half)
             };
         }
-        match (ready, &self.front) {
+        match (ready, self.link()) {
             (true, _) => Prepared::Now(Wake::Ready),
             (false, None) => Prepared::Now(Wake::Disconnected),
             (false, Some(_)) => Prepared::Sleep(Duration::MAX),
@@ -290,9 +296,9 @@ impl VirtioNet {
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let front = self.front.iter();
-        front.flat_map(|front| {
-            std::iter::once(front.as_fd()).chain(self.pairs.iter().flat_map(Pair::calls))
+        let link = self.link().into_iter();
+        link.flat_map(|link| {
+            std::iter::once(link).chain(self.pairs.iter().flat_map(Pair::calls))
         })
     }
 
@@ -325,8 +331,8 @@ impl VirtioNet {
     /// Has the back end closed its socket?
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        let Some(front) = &self.front else { return false };
-        sys::poll_readable(&[front.as_fd()], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
+        let Some(link) = self.link() else { return false };
+        sys::poll_readable(&[link], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
     }
 
     /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive 1, ...).
@@ -339,6 +345,7 @@ impl VirtioNet {
 
 impl Drop for VirtioNet {
     fn drop(&mut self) {
+        self.park();
         if self.listener.is_some() {
             let _ = std::fs::remove_file(&self.address.path);
         }

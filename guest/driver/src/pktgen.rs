@@ -1,4 +1,4 @@
-//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong`, on a [`VirtioNet`](crate::VirtioNet)
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong|txseq|rxseq`, on a [`VirtioNet`](crate::VirtioNet)
 //! or an [`E1000`](crate::e1000::E1000).
 //!
 //! ```no_run
@@ -11,19 +11,27 @@
 //! The engine prints nothing: all it has to say goes through the callback, which runs in the loop that moves frames and
 //! must not block. It keeps going when the back end dies, waiting [`Options::patience`] for a new one.
 
+mod capture;
 mod engine;
 mod frame;
 mod histogram;
 mod options;
 mod pace;
 mod report;
+mod sequence;
+mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{Capture, CaptureError};
 pub use engine::run;
+pub(crate) use histogram::Histogram;
 pub use histogram::Latency;
 pub use options::{Function, Options, OptionsError};
-pub use report::{Interval, Report, Summary};
+pub(crate) use pace::Pace;
+pub(crate) use report::scaled;
+pub use report::{Interval, Report};
+pub use summary::Summary;
 
 pub use crate::device::{Connected, Registers};
 pub use crate::mac::{Mac, MacError};
@@ -37,4 +45,16 @@ pub enum Error {
     /// The NIC.
     #[error("the NIC failed")]
     Device(#[from] crate::device::Error),
+    /// The processor a thread should run on.
+    #[error("-a: processor {cpu} cannot be used: `nproc` and `taskset -p $$` show which there are")]
+    Cpu {
+        /// Its number.
+        cpu: u16,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Stopped before there was a NIC.
+    #[error("interrupted while it waited for the NIC: nothing was sent or received")]
+    Interrupted,
 }

@@ -1,42 +1,47 @@
 //! The loop: move frames; when there are none, poll a little, then sleep on the interrupt.
 
+mod fill;
 mod functions;
+mod outcome;
+mod ping;
+mod replay;
+mod run;
+mod seat;
+mod threads;
 
 use std::time::{Duration, Instant};
 
+use self::outcome::Counts;
+use self::ping::Pings;
+use self::replay::Replay;
+use self::seat::Seat;
 use super::Error;
 use super::frame;
-use super::histogram::Histogram;
 use super::options::{Function, Options};
 use super::pace::Pace;
-use super::report::{Interval, Report, Summary};
-use crate::device::{self, Device, Registers, ratio};
+use super::report::{Interval, Report};
+use crate::device::{self, Device, Registers};
 use crate::net::QueueStats;
 use crate::nic::{self, Interest, Wake};
-use crate::sys;
+
+pub use self::run::run;
 
 /// Longest sleep, so that the stop flag is looked at.
 const NAP: Duration = Duration::from_millis(100);
 /// How long the last frames may take to leave the transmit rings.
 const DRAIN: Duration = Duration::from_secs(1);
-
-/// Counters of the run beside those of the queues.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    frames: u64,
-    bytes: u64,
-    batches: u64,
-    other: u64,
-    lost: u64,
-    out_of_order: u64,
-    corrupt: u64,
-}
+/// A sleep lasts this much longer than it should, at the worst that is usual: a ping polls the clock instead, or it would be late.
+const OVERSLEPT: Duration = Duration::from_micros(100);
 
 /// What the engine keeps for each queue pair.
 struct Lane<B> {
     batch: B,
-    /// Sums of the prefilled frames, by slot.
+    /// Its number among all lanes of the run.
+    queue: u8,
+    /// Sums of the prefilled frames, by slot: whole bodies, or without the headers where those change with each frame.
     bodies: Vec<u64>,
+    /// Sizes of the prefilled frames, by slot; empty when all are the same.
+    sizes: Vec<u32>,
     /// Next number to send.
     number: u64,
 }
@@ -45,9 +50,15 @@ struct Engine<'a, N: Device> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
     nic: N,
+    seat: Seat,
     lanes: Vec<Lane<N::Batch>>,
+    /// All frames in the slots are alike in size and sent as they are: nothing is touched but descriptors.
+    plain: bool,
+    /// Each frame gets its addresses when it is sent.
+    varies: bool,
+    replay: Option<Replay>,
+    pings: Pings,
     pace: Pace,
-    clock: Instant,
     counts: Counts,
     first_ns: Option<u64>,
     last_ns: u64,
@@ -55,48 +66,9 @@ struct Engine<'a, N: Device> {
     next_report: u64,
     reported: (u64, Counts, QueueStats),
     min_space: Option<u16>,
-    /// The next number expected from each queue of the sender.
-    expected: Box<[u64; 256]>,
     scratch: Box<[u8]>,
-    waiting: Option<(u64, u64)>,
-    histogram: Histogram,
     /// Register accesses before the first frame.
     before: Option<Registers>,
-}
-
-/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
-///
-/// # Errors
-/// See [`Error`]: wrong options, no back end within [`Options::patience`], or one that refuses.
-pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
-    options.check()?;
-    let run = Run { options, cpu: sys::process_cpu(), report };
-    let largest = options.sends().then_some(options.size as usize);
-    device::open(&options.address, largest, options.patience, run)?
-}
-
-/// A run that waits for its device.
-struct Run<'a> {
-    options: &'a Options,
-    cpu: Duration,
-    report: &'a mut dyn FnMut(Report),
-}
-
-impl device::Visitor for Run<'_> {
-    type Output = Result<Summary, Error>;
-
-    fn visit<D: Device>(self, mut nic: D) -> Self::Output {
-        let mut options = self.options.clone();
-        let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
-        options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
-        let mut engine = Engine::new(&options, nic, self.report);
-        engine.prefill();
-        engine.announce();
-        let main = engine.main();
-        engine.drain();
-        main?;
-        Ok(engine.summary(self.cpu))
-    }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -104,15 +76,33 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl<'a, N: Device> Engine<'a, N> {
-    fn new(options: &'a Options, nic: N, report: &'a mut dyn FnMut(Report)) -> Self {
-        report(Report::Connected(nic.connected()));
-        let lane = |n| Lane { batch: nic.batch(n), bodies: Vec::new(), number: 0 };
-        Self {
-            lanes: (0..nic.lanes()).map(lane).collect(),
+    fn new(
+        options: &'a Options,
+        nic: N,
+        seat: Seat,
+        report: &'a mut dyn FnMut(Report),
+    ) -> Result<Self, Error> {
+        let lanes = nic.lanes();
+        fill::check_room(options, &nic)?;
+        let slots: u64 = (0..lanes).map(|n| u64::from(nic.slots(n))).sum();
+        let varies = options.sends() && options.replay.is_none() && options.varies(slots);
+        let now = nanos(seat.clock.elapsed());
+        let lane = |n| Lane {
+            batch: nic.batch(n),
+            queue: u8::try_from(seat.first + n).unwrap_or(u8::MAX),
+            bodies: Vec::new(),
+            sizes: Vec::new(),
+            number: 0,
+        };
+        Ok(Self {
+            lanes: (0..lanes).map(lane).collect(),
             before: nic.registers(),
-            nic,
+            plain: !varies && !options.sequence && options.least_size.is_none(),
+            varies,
+            replay: options.replay.clone().map(|capture| Replay::new(capture, options)),
+            pings: Pings::new(options.rate, now),
             pace: Pace::new(options.rate, options.burst),
-            clock: Instant::now(),
+            nic,
             counts: Counts::default(),
             first_ns: None,
             last_ns: 0,
@@ -120,47 +110,19 @@ impl<'a, N: Device> Engine<'a, N> {
             next_report: nanos(options.report_every),
             reported: Default::default(),
             min_space: None,
-            expected: Box::new([0; 256]),
             scratch: vec![0; 1 << 17].into(),
-            waiting: None,
-            histogram: Histogram::new(),
+            seat,
             options,
             report,
-        }
+        })
     }
 
     fn now(&self) -> u64 {
-        nanos(self.clock.elapsed())
-    }
-
-    /// Builds every slot's frame once; afterwards sending touches descriptors only.
-    fn prefill(&mut self) {
-        if !self.options.sends() {
-            return;
-        }
-        let mut n = 0;
-        for lane in 0..self.lanes.len() {
-            for slot in 0..self.nic.slots(lane) {
-                let sum = self.fill(lane, slot, n);
-                self.lanes[lane].bodies.push(sum);
-                n += 1;
-            }
-        }
-    }
-
-    /// Puts the `n`th frame into a slot; its sum.
-    fn fill(&mut self, lane: usize, slot: u16, n: u32) -> u64 {
-        let offload = self.options.offload_checksum && self.nic.can_checksum();
-        let frame = frame::build(self.options, n, offload);
-        self.nic.write(lane, slot, 0, &frame);
-        if offload {
-            self.nic.offload_checksum(lane, slot, true);
-        }
-        frame::body_sum(&frame)
+        nanos(self.seat.clock.elapsed())
     }
 
     fn announce(&mut self) {
-        if !self.options.announce {
+        if !self.options.announce || !self.seat.is_first() {
             return;
         }
         let frame = frame::announcement(self.options.src_mac);
@@ -176,9 +138,9 @@ impl<'a, N: Device> Engine<'a, N> {
 
     /// Waits until the announcement has left `slot`, then builds the slot's own frame again.
     fn refill(&mut self, slot: u16) {
-        if self.options.sends() {
+        if self.options.sends() && self.replay.is_none() {
             self.drain();
-            self.fill(0, slot, slot.into());
+            self.fill(0, slot);
         }
     }
 
@@ -190,6 +152,7 @@ impl<'a, N: Device> Engine<'a, N> {
             }
             self.tick(now);
             let moved = match self.options.function {
+                Function::Tx if self.replay.is_some() => self.replay_pass(now),
                 Function::Tx => self.tx_pass(now),
                 Function::Rx => self.rx_pass(),
                 Function::Ping => self.ping_pass(now),
@@ -198,6 +161,7 @@ impl<'a, N: Device> Engine<'a, N> {
             if moved > 0 {
                 self.first_ns.get_or_insert(now);
                 self.last_ns = now;
+                self.seat.moved(now);
                 self.idle_since = None;
             } else {
                 self.idle(now)?;
@@ -206,21 +170,39 @@ impl<'a, N: Device> Engine<'a, N> {
     }
 
     fn is_over(&self, now: u64) -> bool {
-        let counted = self.options.count > 0 && self.counts.frames >= self.options.count;
+        let counted = self.options.count > 0 && self.seat.all_moved(self.counts.frames);
         let late = self.options.seconds.is_some_and(|time| now >= nanos(time));
         let silent = self.options.idle_exit.is_some_and(|time| {
-            self.first_ns.is_some() && now.saturating_sub(self.last_ns) >= nanos(time)
+            let silence = self.seat.silence(now, self.first_ns, self.last_ns);
+            silence.is_some_and(|silence| silence >= nanos(time))
         });
-        counted && self.waiting.is_none() || late || silent || self.options.stopped()
+        counted && self.pings.none_under_way()
+            || late
+            || silent
+            || self.options.stopped()
+            || self.seat.aborted()
+    }
+
+    /// How long until it may send again; None when it does not wait for a time.
+    fn pause(&self, now: u64) -> Option<Duration> {
+        let pause = match (&self.replay, self.options.function) {
+            (Some(replay), _) if self.options.recorded_timing => replay.until(now),
+            (_, Function::Ping) => self.pings.until(now)?,
+            (_, Function::Tx) => self.pace.until(now),
+            _ => Duration::ZERO,
+        };
+        (pause > Duration::ZERO).then_some(pause)
     }
 
     /// Nothing moved: poll for [`Options::spin`], then sleep.
     fn idle(&mut self, now: u64) -> Result<(), Error> {
         let since = *self.idle_since.get_or_insert(now);
-        let pause = self.pace.until(now);
-        let paused = self.options.sends() && self.waiting.is_none() && pause > Duration::ZERO;
-        if !paused && now - since < nanos(self.options.spin) || paused && pause < self.options.spin
-        {
+        let pause = self.pause(now);
+        let exact = self.options.function == Function::Ping && self.options.spin > Duration::ZERO;
+        let early = if exact { self.options.spin.max(OVERSLEPT) } else { self.options.spin };
+        let soon = pause.is_some_and(|pause| pause < early);
+        let waits = pause.is_none() || !self.pings.none_under_way();
+        if soon || waits && now - since < nanos(self.options.spin) {
             // A sender that waits for slots must not pull the used index's cache line from the device all the time.
             let pauses = if self.options.function == Function::Tx { 16 } else { 1 };
             (0..pauses).for_each(|_| std::hint::spin_loop());
@@ -231,10 +213,10 @@ impl<'a, N: Device> Engine<'a, N> {
         if let Some(time) = self.options.seconds {
             nap = nap.min(left(nanos(time)));
         }
-        if paused {
-            nap = nap.min(pause);
+        if let Some(pause) = pause {
+            nap = nap.min(if exact { pause.saturating_sub(OVERSLEPT) } else { pause });
         }
-        let interest = self.interest(paused);
+        let interest = self.interest(pause.is_some());
         if self.nic.wait(interest, nap)? == Wake::Disconnected {
             self.reconnect()?;
         }
@@ -287,6 +269,7 @@ impl<'a, N: Device> Engine<'a, N> {
             min_space: std::mem::take(&mut self.min_space).unwrap_or(0),
             doorbells: totals.doorbells - queues.doorbells,
             interrupts: totals.interrupts - queues.interrupts,
+            round_trip_ns: self.pings.take_interval(),
         }));
         self.reported = (now, self.counts, totals);
         self.next_report = now + nanos(self.options.report_every).max(1);
@@ -305,42 +288,6 @@ impl<'a, N: Device> Engine<'a, N> {
                 return;
             }
             std::thread::sleep(Duration::from_micros(50));
-        }
-    }
-
-    fn summary(&self, cpu: Duration) -> Summary {
-        let totals = self.nic.stats();
-        let counts = self.counts;
-        // For what is sent the time runs until the last slot came back; for what is received, until the last frame.
-        let end = if self.options.sends() { self.now() } else { self.last_ns };
-        let micros = end.saturating_sub(self.first_ns.unwrap_or(end)) / 1000;
-        let seconds = ratio(micros, 1_000_000);
-        let per_second = |count| if seconds > 0.0 { ratio(count, 1) / seconds } else { 0.0 };
-        Summary {
-            function: self.options.function,
-            frame_bytes: self.options.size,
-            frames: counts.frames,
-            bytes: counts.bytes,
-            seconds,
-            frames_per_s: per_second(counts.frames),
-            gbit_per_s: per_second(counts.bytes) * 8e-9,
-            cpu_seconds: sys::process_cpu().saturating_sub(cpu).as_secs_f64(),
-            doorbells: totals.doorbells,
-            interrupts: totals.interrupts,
-            mean_batch: ratio(counts.frames, counts.batches),
-            full: totals.full,
-            other_frames: counts.other,
-            malformed: totals.malformed,
-            lost: counts.lost,
-            out_of_order: counts.out_of_order,
-            corrupt: counts.corrupt,
-            reconnects: self.nic.reconnects(),
-            rings_sound: self.nic.is_sound(),
-            registers: self.nic.registers().map(|registers| {
-                let before = self.before.clone().unwrap_or_default();
-                registers.since(&before, counts.frames, totals.interrupts)
-            }),
-            latency: self.histogram.latency(),
         }
     }
 }

@@ -7,11 +7,15 @@
 //! `mark` is one magic byte and the number of the queue. The sum covers everything from byte 12 on except itself and the
 //! UDP checksum (which the way may fill in), so it tells a changed, cut or mixed-up body. MAC addresses are not covered.
 
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+
 use super::options::Options;
 use crate::mac::Mac;
-use std::net::Ipv4Addr;
 
 const MAGIC: u8 = 0x76;
+/// Bytes before the payload.
+pub(super) const HEAD: usize = 42;
 const IP: usize = 14;
 const UDP: usize = 34;
 const UDP_CHECKSUM: usize = 40;
@@ -33,66 +37,83 @@ pub(super) fn internet_sum(bytes: &[u8], sum: u64) -> u16 {
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// The sum over the UDP pseudo header.
-fn pseudo_sum(frame: &[u8]) -> u64 {
-    let udp_len = (frame.len() - UDP) as u64;
+/// The sum over the UDP pseudo header of a frame of `len` bytes.
+fn pseudo_sum(frame: &[u8], len: usize) -> u64 {
+    let udp_len = (len - UDP) as u64;
     u64::from(internet_sum(&frame[IP + 12..UDP], u64::from(PROTOCOL_UDP) + udp_len))
 }
 
-fn nth<T: Copy>(first: T, last: T, n: u32) -> u32
-where
-    u32: From<T>,
-{
-    let (first, last) = (u32::from(first), u32::from(last));
+/// The `n`th of a range; of the whole range by chance where `random` is given.
+fn nth(first: u32, last: u32, n: u64, random: Option<u64>) -> u32 {
     let span = u64::from(last - first) + 1;
-    let step = u32::try_from(u64::from(n) % span).unwrap_or(0);
-    first + step
+    first.wrapping_add(u32::try_from(random.unwrap_or(n) % span).unwrap_or(0))
+}
+
+/// A well mixed number for each `n` (splitmix64): chance that needs no state and repeats from run to run.
+pub(super) fn chance(n: u64, kind: u64) -> u64 {
+    let mut mixed = n.wrapping_add(kind << 56).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 fn short(value: u32) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }
 
-/// The `n`th frame of a run, without number and sum.
-pub(super) fn build(options: &Options, n: u32, offload: bool) -> Vec<u8> {
-    let size = options.size as usize;
-    let mut frame = vec![0; size];
+/// One end of the `n`th frame: an address and a port. By chance any, or any of a range that was given.
+fn end(
+    ips: &RangeInclusive<Ipv4Addr>,
+    ports: &RangeInclusive<u16>,
+    n: u64,
+    kind: Option<u64>,
+) -> (u32, u16) {
+    let (mut ip, mut port) = (
+        (u32::from(*ips.start()), u32::from(*ips.end())),
+        (u32::from(*ports.start()), u32::from(*ports.end())),
+    );
+    let draw = kind.map(|kind| chance(n, kind));
+    if draw.is_some() && ip.0 == ip.1 {
+        ip = (0, u32::MAX);
+    }
+    if draw.is_some() && port.0 == port.1 {
+        port = (0, u16::MAX.into());
+    }
+    (nth(ip.0, ip.1, n, draw.map(|draw| draw >> 32)), short(nth(port.0, port.1, n, draw)))
+}
+
+/// Everything before the payload of the `n`th frame.
+pub(super) fn head(options: &Options, size: u32, n: u64, offload: bool) -> [u8; HEAD] {
+    let mut frame = [0; HEAD];
     frame[..6].copy_from_slice(&options.dst_mac.0);
     frame[6..12].copy_from_slice(&options.src_mac.0);
     frame[12..IP].copy_from_slice(&[8, 0]);
-    let src = Ipv4Addr::from(nth(*options.src_ip.start(), *options.src_ip.end(), n));
-    let dst = Ipv4Addr::from(nth(*options.dst_ip.start(), *options.dst_ip.end(), n));
-    let ip_len = short(options.size - 14).to_be_bytes();
-    frame[IP..IP + 12].copy_from_slice(&[
-        0x45,
-        0,
-        ip_len[0],
-        ip_len[1],
-        0,
-        0,
-        0x40,
-        0,
-        64,
-        PROTOCOL_UDP,
-        0,
-        0,
-    ]);
-    frame[IP + 12..IP + 16].copy_from_slice(&src.octets());
-    frame[IP + 16..UDP].copy_from_slice(&dst.octets());
+    let src = end(&options.src_ip, &options.src_port, n, options.random_src.then_some(1));
+    let dst = end(&options.dst_ip, &options.dst_port, n, options.random_dst.then_some(2));
+    let [len, more] = short(size - 14).to_be_bytes();
+    let fixed = [0x45, 0, len, more, 0, 0, 0x40, 0, 64, PROTOCOL_UDP, 0, 0];
+    frame[IP..IP + 12].copy_from_slice(&fixed);
+    frame[IP + 12..IP + 16].copy_from_slice(&src.0.to_be_bytes());
+    frame[IP + 16..UDP].copy_from_slice(&dst.0.to_be_bytes());
     let ip_sum = !internet_sum(&frame[IP..UDP], 0);
     frame[IP + 10..IP + 12].copy_from_slice(&ip_sum.to_be_bytes());
-    let src_port = nth(*options.src_port.start(), *options.src_port.end(), n);
-    let dst_port = nth(*options.dst_port.start(), *options.dst_port.end(), n);
-    let udp = [short(src_port), short(dst_port), short(options.size - 34), 0];
+    let udp = [src.1, dst.1, short(size - 34), 0];
     for (to, word) in frame[UDP..MARK].chunks_exact_mut(2).zip(udp) {
         to.copy_from_slice(&word.to_be_bytes());
     }
+    if offload {
+        let partial = internet_sum(&[], pseudo_sum(&frame, size as usize));
+        frame[UDP_CHECKSUM..MARK].copy_from_slice(&partial.to_be_bytes());
+    }
+    frame
+}
+
+/// The `n`th frame of a run, of `size` bytes, without number and sum.
+pub(super) fn build(options: &Options, size: u32, n: u64, offload: bool) -> Vec<u8> {
+    let mut frame = vec![0; size as usize];
+    frame[..HEAD].copy_from_slice(&head(options, size, n, offload));
     for (byte, value) in frame[PATTERN..].iter_mut().zip((0..=250_u8).cycle()) {
         *byte = value;
-    }
-    if offload {
-        let partial = internet_sum(&[], pseudo_sum(&frame));
-        frame[UDP_CHECKSUM..MARK].copy_from_slice(&partial.to_be_bytes());
     }
     frame
 }
@@ -120,10 +141,19 @@ fn mix(seed: u64, bytes: &[u8]) -> u64 {
     step(sum, rest)
 }
 
+/// The part of the sum over the headers, which begin the frame.
+pub(super) fn head_sum(head: &[u8]) -> u64 {
+    mix(PATTERN as u64, &head[12..UDP_CHECKSUM])
+}
+
+/// The part of the sum that changes neither with the number nor with the addresses.
+pub(super) fn pattern_sum(frame: &[u8]) -> u64 {
+    mix(frame.len() as u64, &frame[PATTERN..])
+}
+
 /// The part of the sum that does not change with the number.
 pub(super) fn body_sum(frame: &[u8]) -> u64 {
-    let head = mix(frame.len() as u64, &frame[12..UDP_CHECKSUM]);
-    mix(head, &frame[PATTERN..])
+    head_sum(frame) ^ pattern_sum(frame)
 }
 
 /// Mark, number and sum: the 18 bytes at [`STAMP_AT`].
@@ -168,7 +198,7 @@ pub(super) fn verify(frame: &[u8], checksum_pending: bool) -> Verdict {
     let expected = stamp(body_sum(frame), queue, number);
     let udp_good = checksum_pending
         || frame[UDP_CHECKSUM..MARK] == [0, 0]
-        || internet_sum(&frame[UDP..], pseudo_sum(frame)) == 0xffff;
+        || internet_sum(&frame[UDP..], pseudo_sum(frame, frame.len())) == 0xffff;
     if expected[10..] == frame[SUM..PATTERN] && udp_good {
         Verdict::Good { queue, number }
     } else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::capture::Capture;
 use crate::mac::Mac;
 use crate::place::Place;
 
@@ -40,11 +41,13 @@ pub struct Options {
     pub function: Function,
     /// `-l`: bytes of a frame, without FCS.
     pub size: u32,
-    /// `-n`: frames to send or receive; 0 for no limit.
+    /// A second `-l`: sizes are drawn from here to `size`, one for each slot of the ring.
+    pub least_size: Option<u32>,
+    /// `-n`: frames to send or receive, of all threads together; 0 for no limit.
     pub count: u64,
     /// `-T`: how long to run.
     pub seconds: Option<Duration>,
-    /// `-R`: frames a second; 0 for no limit.
+    /// `-R`: frames a second, of all threads together; 0 for no limit. A ping then does not wait for the answer to the one before.
     pub rate: u64,
     /// `-b`: most frames of one batch.
     pub burst: u32,
@@ -60,6 +63,20 @@ pub struct Options {
     pub dst_port: RangeInclusive<u16>,
     /// Source UDP ports.
     pub src_port: RangeInclusive<u16>,
+    /// `-z`: source address and port by chance, of the ranges if those are given.
+    pub random_src: bool,
+    /// `-Z`: destination address and port by chance.
+    pub random_dst: bool,
+    /// `-p`: threads, each with queue pairs of its own. More than one only on a virtio-net NIC.
+    pub threads: u16,
+    /// `-a`: the processor of the first thread; the others follow it.
+    pub cpu: Option<u16>,
+    /// `-c`: the processors from 0 on that the threads go round.
+    pub cpus: Option<u16>,
+    /// `-P`: tx: frames to send, again and again, in place of those that are built.
+    pub replay: Option<Arc<Capture>>,
+    /// Replay at the times that were recorded.
+    pub recorded_timing: bool,
     /// Tx: number the frames and sum them up (then the body is touched for each frame). Always so for ping.
     pub sequence: bool,
     /// Rx: check numbers and sums of such frames.
@@ -86,6 +103,44 @@ pub enum OptionsError {
     /// Frame size.
     #[error("a frame of {0} bytes cannot be built: use {MIN_SIZE} to {MAX_SIZE}")]
     Size(u32),
+    /// A frame that the NIC has no room for.
+    #[error("a frame of {size} bytes does not fit the NIC's buffers of {room}: use a smaller -l")]
+    Room {
+        /// Asked for.
+        size: u32,
+        /// What fits.
+        room: usize,
+    },
+    /// Threads without a lane.
+    #[error(
+        "-p {threads}: each thread needs a queue pair of its own, and the NIC has {lanes}: add queues={threads} to its address, \
+         or use -p {lanes}"
+    )]
+    Lanes {
+        /// Asked for.
+        threads: u16,
+        /// What there is.
+        lanes: usize,
+    },
+    /// Threads on a NIC with one queue pair.
+    #[error(
+        "-p {0}: each thread needs a queue pair of its own, and an e1000 has one: use -p 1, or a virtio port"
+    )]
+    OneLane(u16),
+    /// No thread.
+    #[error("-p 0: nobody would do the work: use 1 or more")]
+    Threads,
+    /// Options that do not go together.
+    #[error("{0} and {1} contradict each other: {2}")]
+    Contradiction(&'static str, &'static str, &'static str),
+    /// The processor.
+    #[error("-a {cpu}: -c allows the processors 0 to {last}: choose one of these")]
+    Cpu {
+        /// Asked for.
+        cpu: u16,
+        /// The last.
+        last: u16,
+    },
     /// Batch size.
     #[error("a burst of 0 frames sends nothing: use 1 or more")]
     Burst,
@@ -108,6 +163,7 @@ impl Options {
             address,
             function,
             size: 60,
+            least_size: None,
             count: 0,
             seconds: None,
             rate: 0,
@@ -118,6 +174,13 @@ impl Options {
             src_ip: one(10, 0, 0, 1),
             dst_port: 1234..=1234,
             src_port: 1234..=1234,
+            random_src: false,
+            random_dst: false,
+            threads: 1,
+            cpu: None,
+            cpus: None,
+            replay: None,
+            recorded_timing: false,
             sequence: false,
             verify: false,
             offload_checksum: false,
@@ -153,27 +216,121 @@ impl Options {
         Ok(())
     }
 
-    /// Checks the ranges.
+    /// Checks what can be checked without a NIC.
     ///
     /// # Errors
     /// See [`OptionsError`].
     pub fn check(&self) -> Result<(), OptionsError> {
-        if !(MIN_SIZE..=MAX_SIZE).contains(&self.size) {
-            return Err(OptionsError::Size(self.size));
+        let sizes = [Some(self.size), self.least_size];
+        let wrong = |size: &u32| !(MIN_SIZE..=MAX_SIZE).contains(size);
+        if let Some(size) = sizes.into_iter().flatten().find(wrong) {
+            return Err(OptionsError::Size(size));
         }
         if self.burst == 0 {
             return Err(OptionsError::Burst);
         }
+        self.check_ranges()?;
+        self.check_threads()?;
+        self.check_replay()
+    }
+
+    fn check_ranges(&self) -> Result<(), OptionsError> {
         let empty = [
             (self.dst_ip.is_empty(), "destination addresses"),
             (self.src_ip.is_empty(), "source addresses"),
             (self.dst_port.is_empty(), "destination ports"),
             (self.src_port.is_empty(), "source ports"),
+            (self.least_size.is_some_and(|least| least > self.size), "sizes"),
         ];
         match empty.iter().find(|(empty, _)| *empty) {
             Some((_, name)) => Err(OptionsError::Range(name)),
             None => Ok(()),
         }
+    }
+
+    fn check_threads(&self) -> Result<(), OptionsError> {
+        if self.threads == 0 {
+            return Err(OptionsError::Threads);
+        }
+        if self.threads > 1 && self.function == Function::Ping {
+            let why = "answers come to any queue pair, and one thread has to look at them all";
+            return Err(OptionsError::Contradiction("-f ping", "-p", why));
+        }
+        if self.rate > 0 && self.rate < self.threads.into() {
+            let why = "each thread sends one frame a second at the least";
+            return Err(OptionsError::Contradiction("-R", "-p", why));
+        }
+        match (self.cpu, &self.address) {
+            (Some(cpu), _) if self.cpus.is_some_and(|cpus| cpu >= cpus) => {
+                let last = self.cpus.unwrap_or(1).saturating_sub(1);
+                Err(OptionsError::Cpu { cpu, last })
+            }
+            (_, Place::Virtio(address)) if self.threads > address.queues => {
+                Err(OptionsError::Lanes { threads: self.threads, lanes: address.queues.into() })
+            }
+            (_, Place::Virtio(_)) => Ok(()),
+            _ if self.threads > 1 => Err(OptionsError::OneLane(self.threads)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_replay(&self) -> Result<(), OptionsError> {
+        let clash = |with: bool, name, why| {
+            if with { Err(OptionsError::Contradiction("-P", name, why)) } else { Ok(()) }
+        };
+        if self.replay.is_none() {
+            return if self.recorded_timing {
+                let why = "only frames of a capture have recorded times";
+                Err(OptionsError::Contradiction("--recorded-timing", "built frames", why))
+            } else {
+                Ok(())
+            };
+        }
+        let function = match self.function {
+            Function::Tx => "",
+            Function::Rx => "-f rx",
+            Function::Ping => "-f ping",
+            Function::Pong => "-f pong",
+        };
+        clash(!function.is_empty(), function, "a capture is sent by -f tx")?;
+        clash(self.sequence, "-f txseq", "recorded frames are not numbered")?;
+        clash(self.threads > 1, "-p", "one thread keeps the recorded order")?;
+        clash(self.offload_checksum, "--offload-checksum", "recorded frames are sent as they are")?;
+        clash(self.least_size.is_some(), "two -l", "recorded frames have their size")?;
+        let paced = self.recorded_timing && self.rate > 0;
+        clash(paced, "-R", "with --recorded-timing the capture says when")
+    }
+
+    /// Bytes of the longest frame it builds or replays; None for what sends none of its own.
+    pub(super) fn largest(&self) -> Option<u32> {
+        match &self.replay {
+            Some(capture) => Some(capture.longest()),
+            None => self.sends().then_some(self.size),
+        }
+    }
+
+    /// The processor of a thread.
+    pub(super) fn cpu_of(&self, thread: u16) -> Option<u16> {
+        let cpu = self.cpu?.saturating_add(thread);
+        Some(self.cpus.map_or(cpu, |cpus| cpu % cpus.max(1)))
+    }
+
+    /// The size of the frame in the `n`th slot of the run.
+    pub(super) fn size_of(&self, n: u64) -> u32 {
+        let Some(least) = self.least_size else { return self.size };
+        let span = u64::from(self.size - least) + 1;
+        least + u32::try_from(super::frame::chance(n, 3) % span).unwrap_or(0)
+    }
+
+    /// Has each frame to be given its addresses when it is sent? Not if those in the slots go round all there are.
+    pub(super) fn varies(&self, slots: u64) -> bool {
+        let ips = |range: &RangeInclusive<Ipv4Addr>| {
+            u64::from(u32::from(*range.end()) - u32::from(*range.start()))
+        };
+        let ports = |range: &RangeInclusive<u16>| u64::from(range.end() - range.start());
+        let spans =
+            [ips(&self.src_ip), ips(&self.dst_ip), ports(&self.src_port), ports(&self.dst_port)];
+        self.random_src || self.random_dst || spans.iter().any(|span| *span >= slots)
     }
 
     /// Does this function send frames of `size`?

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Time is an argument: nanoseconds since the run began.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     rate: u64,
     start: u64,
     spent: u64,
@@ -13,7 +13,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// `rate` in frames a second, 0 for no limit.
-    pub(super) fn new(rate: u64, burst: u32) -> Self {
+    pub(crate) fn new(rate: u64, burst: u32) -> Self {
         let most = (rate / 1000).clamp(1, u64::from(burst).max(1));
         Self { rate, start: 0, spent: 0, most }
     }
@@ -25,7 +25,7 @@ impl Pace {
 
     /// Frames that may be sent now, up to `wanted`. Tokens that cannot be saved up are gone, so a stall is not followed by a
     /// flood.
-    pub(super) fn allow(&mut self, now: u64, wanted: u32) -> u32 {
+    pub(crate) fn allow(&mut self, now: u64, wanted: u32) -> u32 {
         if self.rate == 0 {
             return wanted;
         }
@@ -41,12 +41,12 @@ impl Pace {
         }
     }
 
-    pub(super) fn spend(&mut self, frames: u32) {
+    pub(crate) fn spend(&mut self, frames: u32) {
         self.spent += u64::from(frames);
     }
 
     /// How long until a batch is allowed again.
-    pub(super) fn until(&self, now: u64) -> Duration {
+    pub(crate) fn until(&self, now: u64) -> Duration {
         if self.rate == 0 {
             return Duration::ZERO;
         }

@@ -1,0 +1,110 @@
+//! From the options to a summary: on the calling thread, or on several.
+
+use std::time::{Duration, Instant};
+
+use super::super::Error;
+use super::super::options::Options;
+use super::super::report::Report;
+use super::super::summary::Summary;
+use super::outcome::Outcome;
+use super::seat::Seat;
+use super::threads::several;
+use super::{Engine, NAP};
+use crate::device::{self, Device};
+use crate::nic;
+use crate::place::Place;
+use crate::sys;
+
+/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
+///
+/// # Errors
+/// See [`Error`]: wrong options, no back end within [`Options::patience`], or one that refuses.
+pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
+    options.check()?;
+    let cpu = sys::process_cpu();
+    let outcome = match &options.address {
+        Place::Virtio(address) if options.threads > 1 => several(options, address, report)?,
+        _ => {
+            pin(options, 0)?;
+            reach(options, |patience| {
+                let largest = options.largest().map(|size| size as usize);
+                let run = Run { options, report: &mut *report };
+                device::open(&options.address, largest, patience, run)
+            })??
+        }
+    };
+    Ok(outcome.summary(options, cpu))
+}
+
+/// Tries for [`Options::patience`], and gives up early when the run is stopped: nobody may wait for it any more.
+pub(super) fn reach<T>(
+    options: &Options,
+    mut open: impl FnMut(Duration) -> Result<T, device::Error>,
+) -> Result<T, Error> {
+    if matches!(&options.address, Place::Virtio(address) if address.listen) {
+        return Ok(open(options.patience)?);
+    }
+    let end = Instant::now() + options.patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match open(left.min(NAP)) {
+            Err(error) if !is_absence(&error) || left <= NAP => return Err(error.into()),
+            Err(_) if options.stopped() => return Err(Error::Interrupted),
+            Err(_) => {}
+            Ok(done) => return Ok(done),
+        }
+    }
+}
+
+/// May the NIC be there later?
+fn is_absence(error: &device::Error) -> bool {
+    use crate::e1000::Error as Chip;
+    use nic::Error as Net;
+    let net = |error: &Net| matches!(error, Net::NobodyListens { .. } | Net::TurnedAway { .. });
+    match error {
+        device::Error::Virtio(error) | device::Error::E1000(Chip::Nic(error)) => net(error),
+        device::Error::E1000(error) => matches!(error, Chip::TurnedAway { .. } | Chip::NoLink),
+        #[allow(unreachable_patterns)] // Kinds of NIC that are not a matter of waiting.
+        _ => false,
+    }
+}
+
+pub(super) fn pin(options: &Options, thread: u16) -> Result<(), Error> {
+    let Some(cpu) = options.cpu_of(thread) else { return Ok(()) };
+    sys::pin_to_cpu(cpu).map_err(|source| Error::Cpu { cpu, source })
+}
+
+/// A run that waits for its device.
+struct Run<'a> {
+    options: &'a Options,
+    report: &'a mut dyn FnMut(Report),
+}
+
+impl device::Visitor for Run<'_> {
+    type Output = Result<Outcome, Error>;
+
+    fn visit<D: Device>(self, mut nic: D) -> Self::Output {
+        (self.report)(Report::Connected(nic.connected()));
+        let mut options = self.options.clone();
+        let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
+        options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
+        let seat = Seat::alone(nic.lanes(), options.count);
+        drive(&options, nic, seat, self.report)
+    }
+}
+
+/// One thread's work, on its own part of the NIC.
+pub(super) fn drive<D: Device>(
+    options: &Options,
+    nic: D,
+    seat: Seat,
+    report: &mut dyn FnMut(Report),
+) -> Result<Outcome, Error> {
+    let mut engine = Engine::new(options, nic, seat, report)?;
+    engine.prefill();
+    engine.announce();
+    let main = engine.main();
+    engine.drain();
+    main?;
+    Ok(engine.outcome())
+}

@@ -1,0 +1,50 @@
+use super::super::sequence::{Faults, Sequences};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+
+fn faults(numbers: impl IntoIterator<Item = u64>) -> Faults {
+    let mut sequences = Sequences::default();
+    numbers.into_iter().for_each(|number| assert!(sequences.note(A, 0, number)));
+    Faults { seen: 0, ..sequences.faults() }
+}
+
+fn wrong(lost: u64, duplicated: u64, reordered: u64) -> Faults {
+    Faults { lost, duplicated, reordered, ..Faults::default() }
+}
+
+#[test]
+fn lost_duplicated_and_reordered_are_told_apart() {
+    assert_eq!(faults(0..200_000), wrong(0, 0, 0));
+    assert_eq!(faults([0, 1, 5, 6]), wrong(3, 0, 0));
+    assert_eq!(faults([0, 1, 1, 2, 0]), wrong(0, 2, 0));
+    assert_eq!(faults([0, 3, 2, 1, 4]), wrong(0, 0, 2));
+    assert_eq!(faults([0, 3, 1, 1, 4]), wrong(1, 1, 1));
+    assert_eq!(faults([5]), wrong(5, 0, 0));
+    // Over the edge of the window, in order and late.
+    let late = (0..65_535).chain([65_536, 65_537, 65_535, 65_536]);
+    assert_eq!(faults(late), wrong(0, 1, 1));
+    let gap = [0, 200_000, 199_999, 200_000];
+    assert_eq!(faults(gap), wrong(199_998, 1, 1));
+}
+
+#[test]
+fn a_sender_that_begins_anew_is_another_run() {
+    let again = (0..100_000).chain(0..100_000);
+    assert_eq!(faults(again), Faults { restarts: 1, ..Faults::default() });
+    assert_eq!(faults([u64::MAX, 0]), Faults { lost: u64::MAX, restarts: 1, ..Faults::default() });
+}
+
+#[test]
+fn queues_and_senders_are_kept_apart_and_their_number_is_bounded() {
+    let mut sequences = Sequences::default();
+    for n in 0..50 {
+        assert!(sequences.note(A, 0, n) && sequences.note(A, 1, n) && sequences.note([2; 6], 0, n));
+    }
+    assert_eq!(sequences.faults(), Faults { seen: 150, ..Faults::default() });
+    let known = (0..10_000_u32).filter(|n| {
+        let [a, b, c, d] = n.to_be_bytes();
+        sequences.note([a, b, c, d, 1, 1], 0, 0)
+    });
+    assert_eq!(known.count(), 253);
+    assert!(sequences.note(A, 0, 50));
+}
