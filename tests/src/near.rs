@@ -166,12 +166,13 @@ fn map_of(ram: &Ram) -> Arc<Map> {
 }
 
 impl Intel<NearBus> {
-    /// Adds a port `name` to the switch, and guest `id` to it, with no socket between.
+    /// Adds a port `name` to the switch, and guest `id` to it, with no socket between. The chip offers CSB when `keys` ask for it.
     ///
     /// # Panics
     /// When something cannot be had.
     pub fn near(lan: &mut Lan, name: &str, id: u8, mapped: bool, keys: &str) -> Self {
         let options = address(&PathBuf::from("nowhere"), keys).driver;
+        let csb = options.csb;
         Self::build(options, id, |ram| {
             let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
             let size = E1000::PAGES as u64;
@@ -189,7 +190,7 @@ impl Intel<NearBus> {
                 alarm: Mutex::default(),
                 rung: Condvar::new(),
             });
-            let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb: false };
+            let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb };
             let chip = Arc::new(E1000::new(config, window, wires.clone()));
             drop(chip.set_map(map_of(ram)));
             chip.set_link(true);

@@ -1,6 +1,7 @@
 //! The driver against a model of a chip that does what the manual says and no more.
 
 mod fake;
+mod ways;
 
 use super::descriptor::{command, rx as bits};
 use super::registers::{cause, rctl};

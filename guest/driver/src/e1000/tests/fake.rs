@@ -1,6 +1,7 @@
-//! A model of the chip: registers, both rings, INTx. It shares nothing with the driver but the names of the registers, and does
+//! A model of the chip: registers, both rings, INTx, the shared status block. It shares nothing with the driver but the names of the registers, and does
 //! its work when the test says so.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -29,11 +30,29 @@ pub(super) struct Fake {
     masked: bool,
     /// A frame that arrives just before the next write of IMS is in force.
     pub(super) at_next_ims: Option<Vec<u8>>,
+    /// One that arrives while the driver sleeps.
+    pub(super) at_next_wait: Option<Vec<u8>>,
     pub(super) stuck_in_reset: bool,
     pub(super) deaf: bool,
     io_address: u32,
     pub(super) io_resets: u32,
     pub(super) gone: bool,
+    /// The time, which passes only while somebody waits, or by hand.
+    pub(super) clock: Cell<Duration>,
+    /// How often the driver has slept.
+    waits: u32,
+}
+
+/// Words of the shared status block.
+pub(super) mod word {
+    pub(crate) const GUEST_TDT: usize = 0x00;
+    pub(crate) const GUEST_NEED_TXKICK: usize = 0x04;
+    pub(crate) const GUEST_NEED_RXKICK: usize = 0x08;
+    pub(crate) const GUEST_CSB_ON: usize = 0x0c;
+    pub(crate) const GUEST_RDT: usize = 0x10;
+    pub(crate) const HOST_TDH: usize = 0x40;
+    pub(crate) const HOST_NEED_TXKICK: usize = 0x44;
+    pub(crate) const HOST_RXKICK_AT: usize = 0x5c;
 }
 
 impl Fake {
@@ -54,14 +73,22 @@ impl Fake {
             pending: 0,
             masked: false,
             at_next_ims: None,
+            at_next_wait: None,
             stuck_in_reset: false,
             deaf: false,
             io_address: 0,
             io_resets: 0,
             gone: false,
+            clock: Cell::default(),
+            waits: 0,
         };
         fake.set_config(0, 0x100e_8086);
         fake
+    }
+
+    /// A new chip with the same memory.
+    pub(super) fn another(&self) -> Self {
+        Self::new(&self.ram)
     }
 
     pub(super) fn map(&mut self) {
@@ -110,9 +137,44 @@ impl Fake {
         self.ram.write(self.slot(base, n) + 8, &word.to_le_bytes());
     }
 
+    /// The chip offers the shared status block.
+    pub(super) fn offer_csb(&mut self) {
+        self.set_config(0x2c, 0x1101 << 16);
+    }
+
+    /// Where the block is; None: nowhere.
+    fn block(&self) -> Option<usize> {
+        let high = u64::from(self.get(Register::CSBAH)) << 32;
+        let address = high | u64::from(self.get(Register::CSBAL));
+        (address != 0).then(|| self.place(address))
+    }
+
+    pub(super) fn shared(&self, word: usize) -> u32 {
+        let mut bytes = [0; 4];
+        self.ram.read(self.block().expect("a block") + word, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    pub(super) fn share(&self, word: usize, value: u32) {
+        self.ram.write(self.block().expect("a block") + word, &value.to_le_bytes());
+    }
+
+    fn is_shared(&self) -> bool {
+        self.block().is_some() && self.shared(word::GUEST_CSB_ON) != 0
+    }
+
+    fn tail(&self, register: Register, word: usize) -> u32 {
+        if self.is_shared() { self.shared(word) } else { self.get(register) }
+    }
+
     pub(super) fn waiting(&self) -> usize {
         let size = self.get(Register::TDLEN) / 16;
-        ((self.get(Register::TDT) + size - self.tdh) % size) as usize
+        ((self.tail(Register::TDT, word::GUEST_TDT) + size - self.tdh) % size) as usize
+    }
+
+    /// How often the driver has slept.
+    pub(super) fn waits(&self) -> u32 {
+        self.waits
     }
 
     pub(super) fn transmit(&mut self) -> Vec<Vec<u8>> {
@@ -140,6 +202,13 @@ impl Fake {
                 frames.push(std::mem::take(&mut bytes));
             }
             self.tdh = (self.tdh + 1) % (self.get(Register::TDLEN) / 16);
+            self.set(Register::TDH, self.tdh);
+            if self.is_shared() {
+                self.share(word::HOST_TDH, self.tdh);
+            }
+        }
+        if self.is_shared() && !frames.is_empty() {
+            self.cause(2);
         }
         frames
     }
@@ -161,7 +230,8 @@ impl Fake {
 
     /// Gives the next receive descriptor this second word.
     pub(super) fn write_back(&mut self, word: u64) {
-        assert_ne!(self.rdh, self.get(Register::RDT), "the driver gave no buffer");
+        let tail = self.tail(Register::RDT, word::GUEST_RDT);
+        assert_ne!(self.rdh, tail, "the driver gave no buffer");
         self.write_second(Register::RDBAL, self.rdh, word);
         self.rdh = (self.rdh + 1) % (self.get(Register::RDLEN) / 16);
         self.cause(0x80);
@@ -174,8 +244,12 @@ impl Fake {
 
     /// The level: an interrupt when an enabled cause stands and the line is not masked.
     fn look(&mut self) {
-        let high = self.get(Register::ICR) & self.get(Register::IMS) != 0;
-        if high && !self.masked && !self.deaf {
+        let causes = self.get(Register::ICR) & self.get(Register::IMS);
+        let wanted = !self.is_shared()
+            || causes & !0x93 != 0
+            || causes & 3 != 0 && self.shared(word::GUEST_NEED_TXKICK) == 1
+            || causes & 0x80 != 0 && self.shared(word::GUEST_NEED_RXKICK) == 1;
+        if causes != 0 && wanted && !self.masked && !self.deaf {
             (self.pending, self.masked) = (self.pending + 1, true);
         }
     }
@@ -280,8 +354,20 @@ impl Bus for Fake {
         Watched::default()
     }
 
-    fn wait(&mut self, _timeout: Duration) -> Result<Wake, BusError> {
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
         self.alive()?;
+        if self.pending > 0 {
+            return Ok(Wake::Ready);
+        }
+        self.waits += 1;
+        self.clock.set(self.clock.get() + timeout);
+        if let Some(frame) = self.at_next_wait.take() {
+            self.receive(&frame);
+        }
         Ok(if self.pending > 0 { Wake::Ready } else { Wake::Timeout })
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.get()
     }
 }
