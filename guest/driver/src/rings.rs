@@ -225,8 +225,8 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    /// Gets ready for a sleep on the descriptor: sends what was filled, and syncs what is of interest. False if something of it is
-    /// there now, so that there must be no sleep.
+    /// Gets ready for a sleep on the descriptor: sends what was filled, gives back what was read, and syncs what is of interest.
+    /// False if something of it is there now, so that there must be no sleep.
     ///
     /// # Errors
     /// See [`Error`].
@@ -308,7 +308,10 @@ impl<D: Device> Port<D> {
         if want.tx || self.tx.iter().any(|ring| ring.at.given() > 0) {
             self.txsync()?;
         }
-        if want.rx { self.rxsync() } else { self.rouse() }
+        if want.rx || self.rx.iter().any(|ring| ring.at.given() > 0) {
+            self.rxsync()?;
+        }
+        self.rouse()
     }
 
     /// Syncs after a sleep. Frames that a device left behind come before the news that it is gone.
