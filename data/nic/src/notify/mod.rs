@@ -48,6 +48,24 @@ pub enum Point {
     CsbReceived,
 }
 
+impl Point {
+    /// Every point, once.
+    pub const ALL: [Self; 12] = [
+        Self::VirtqueuePublish,
+        Self::VirtqueueArm,
+        Self::VirtqueueLook,
+        Self::BellRing,
+        Self::BellArm,
+        Self::BellLook,
+        Self::CsbTransmitArm,
+        Self::CsbTransmitLook,
+        Self::CsbSent,
+        Self::CsbRoomArm,
+        Self::CsbRoomLook,
+        Self::CsbReceived,
+    ];
+}
+
 /// The points, by name, so that a test can take one away. In production they cost nothing beside the fence.
 pub trait Guard {
     /// A sequentially consistent fence.

@@ -43,6 +43,22 @@ pub enum Point {
     TailPublish,
 }
 
+impl Point {
+    /// Every point, once.
+    pub const ALL: [Self; 10] = [
+        Self::VirtqueuePublish,
+        Self::VirtqueueArm,
+        Self::VirtqueueLook,
+        Self::CsbSend,
+        Self::CsbCompletionArm,
+        Self::CsbCompletionLook,
+        Self::CsbRefill,
+        Self::CsbReceptionArm,
+        Self::CsbReceptionLook,
+        Self::TailPublish,
+    ];
+}
+
 /// How the functions here reach a fence or a second look: in a driver, by nothing more than that.
 pub trait Guard {
     /// A fence that is as strong as the point says: sequentially consistent, if it says nothing.
