@@ -202,6 +202,9 @@ pub trait Device: Send {
     fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error>;
     /// What to sleep on: 62 descriptors at most, the same until `reconnect`.
     fn watched(&self) -> Vec<BorrowedFd<'_>>;
+    /// Which of [`Self::watched`] tell that the device is gone: bit n stands for the `n`th. A thread that sleeps while another uses
+    /// the device leaves them out, because replies to the other can be read there, too.
+    fn watched_for_end(&self) -> u64;
     /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready` tells that the `n`th of
     /// [`Self::watched`] could be read.
     ///

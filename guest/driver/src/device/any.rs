@@ -212,6 +212,10 @@ impl Device for Any {
         each!(self, nic => Device::watched(nic))
     }
 
+    fn watched_for_end(&self) -> u64 {
+        each!(self, nic => Device::watched_for_end(nic))
+    }
+
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
         each!(self, nic => Device::finish_wait(nic, ready))
     }

@@ -248,6 +248,11 @@ impl<L: Link> Device for Port<L> {
         [watched.interrupt, watched.gone].into_iter().flatten().collect()
     }
 
+    fn watched_for_end(&self) -> u64 {
+        let watched = self.nic.registers().bus().watched();
+        u64::from(watched.gone.is_some()) << u32::from(watched.interrupt.is_some())
+    }
+
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
         let watched = self.nic.registers().bus().watched();
         let interrupt = u64::from(watched.interrupt.is_some());

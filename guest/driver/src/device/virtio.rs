@@ -157,6 +157,10 @@ impl Device for VirtioNet {
         VirtioNet::watched(self)
     }
 
+    fn watched_for_end(&self) -> u64 {
+        1
+    }
+
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
         Ok(VirtioNet::finish_wait(self, ready))
     }

@@ -9,6 +9,7 @@ use super::frame::{self, Template, Udp};
 use super::inbox::FrameQueue;
 use crate::device::Device;
 use crate::mac::Mac;
+use crate::sys::EventFd;
 
 /// Frames that wait for smoltcp: more than fit the windows of our connections.
 const BACKLOG: usize = 1024;
@@ -68,6 +69,16 @@ pub(super) struct Driver<D: Device> {
     pub(super) counters: Counters,
     /// The application waits for transmit slots.
     pub(super) blocked: AtomicBool,
+    /// Where receive work has its own thread: that thread sleeps, and what wakes it.
+    pub(super) second: Option<Sleeper>,
+}
+
+/// A thread that sleeps on the device's interrupts and on a descriptor of its own.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    /// Changes only under the driver's lock.
+    pub(super) asleep: AtomicBool,
+    pub(super) kick: EventFd,
 }
 
 impl<D: Device> Driver<D> {
@@ -76,8 +87,8 @@ impl<D: Device> Driver<D> {
         device: D,
         (mac, ip): (Mac, Ipv4Addr),
         port: Option<u16>,
-        socket_queue: u16,
-        mtu: u16,
+        (socket_queue, mtu): (u16, u16),
+        second: Option<Sleeper>,
     ) -> Self {
         // The CRC, or a VLAN tag, does not make a frame too long.
         let bytes = usize::from(mtu) + frame::ETHERNET + 8;
@@ -92,6 +103,7 @@ impl<D: Device> Driver<D> {
             ip: ip.octets(),
             counters: Counters::default(),
             blocked: AtomicBool::new(false),
+            second,
         }
     }
 
@@ -166,6 +178,7 @@ impl<D: Device> Driver<D> {
     pub(super) fn send(&self, template: &mut Template, number: u64, most: u32, burst: u32) -> u32 {
         let device = &mut self.nic().device;
         let frames = template.count();
+        let interrupts = self.interrupts(device);
         let mut sent = 0;
         while sent < most {
             if usize::from(device.free_slots(0)) < frames && usize::from(device.reap(0)) < frames {
@@ -181,8 +194,22 @@ impl<D: Device> Driver<D> {
             }
         }
         device.flush(0);
+        self.pass_on(device, interrupts);
         self.counters.sent.fetch_add(u64::from(sent) * frames as u64, Relaxed);
         sent
+    }
+
+    /// Interrupts so far, for [`Self::pass_on`].
+    pub(super) fn interrupts(&self, device: &D) -> u64 {
+        if self.second.is_some() { device.stats().interrupts } else { 0 }
+    }
+
+    /// A doorbell may take the interrupt that the sleeping thread waits for: then it is told.
+    pub(super) fn pass_on(&self, device: &D, before: u64) {
+        let Some(second) = self.second.as_ref().filter(|s| s.asleep.load(Relaxed)) else { return };
+        if device.stats().interrupts != before {
+            second.kick.signal();
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use super::driver::{Counted, Driver};
 use super::host::Host;
 use super::options::{Options, Workload};
 use super::report::{Interval, Report, Schedule, Summary};
-use super::second::Second;
+use super::second::{self, Second};
 use super::work::{self, Step, Tally, Work};
 use super::{Error, SINK_PORT};
 use crate::device::{self, Device, Registers, ratio};
+use crate::e1000::{Interrupts, Receive};
 use crate::mac::Mac;
 use crate::net::QueueStats;
 use crate::nic::{self, Interest, Wake};
@@ -32,12 +33,15 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
     device::open(&options.address, Some(largest), options.patience, run)?
 }
 
-/// Does the device interrupt the application for received frames, whatever it is doing?
+/// Does the device interrupt the application for received frames, whatever it is doing? With CSB and virtio it does so only for a driver
+/// that sleeps.
 fn interrupts(place: &Place) -> bool {
-    match place {
-        Place::E1000(address) => address.driver.interrupts == crate::e1000::Interrupts::Always,
-        _ => false,
-    }
+    let driver = match place {
+        Place::Virtio(_) => return false,
+        Place::E1000(address) => &address.driver,
+        Place::Pci(address) => &address.driver,
+    };
+    driver.interrupts == Interrupts::Always && driver.receive == Receive::Interrupt && !driver.csb
 }
 
 /// A run that waits for its device.
@@ -84,10 +88,12 @@ pub(super) fn run_on<D: Device>(
         _ => None,
     };
     let addresses = (mac, options.ip.0);
-    let driver = Driver::new(device, addresses, port, options.socket_queue, mtu);
+    let sleeper = (options.threads == 2).then(second::sleeper).transpose()?;
+    let lengths = (options.socket_queue, mtu);
+    let driver = Driver::new(device, addresses, port, lengths, sleeper);
     std::thread::scope(|scope| {
-        let second =
-            (options.threads == 2).then(|| Second::spawn(scope, &driver, options)).transpose()?;
+        let spawn = |sleeper| Second::spawn(scope, &driver, sleeper, options);
+        let second = driver.second.as_ref().map(spawn);
         let mut engine = Engine::new(options, &driver, second, mac, report);
         let main = engine.main();
         engine.finish();

@@ -219,7 +219,7 @@ fn fragment(flow: &Flow, offset: usize, more: bool, piece: &[u8]) -> Vec<u8> {
     frame.extend([0x45, 0]);
     frame.extend(word(IPV4 + piece.len()));
     frame.extend([0, 0]);
-    frame.extend(word(offset / 8 | if more { usize::from(MORE_FRAGMENTS) } else { 0 }));
+    frame.extend(word((offset / 8) | if more { usize::from(MORE_FRAGMENTS) } else { 0 }));
     frame.extend([64, PROTOCOL_UDP, 0, 0]);
     frame.extend(flow.from.ip().octets());
     frame.extend(flow.to.ip().octets());

@@ -29,6 +29,8 @@ pub(super) struct Out<'d, D: Device> {
     /// The flow of the last UDP datagram.
     flow: &'d mut Option<Flow>,
     sent: u64,
+    /// Interrupts before the burst.
+    interrupts: u64,
 }
 
 impl<'d, D: Device> Phy<'d, D> {
@@ -39,7 +41,7 @@ impl<'d, D: Device> Phy<'d, D> {
         flow: &'d mut Option<Flow>,
         mtu: u16,
     ) -> Self {
-        let out = Out { driver, nic: None, scratch, flow, sent: 0 };
+        let out = Out { driver, nic: None, scratch, flow, sent: 0, interrupts: 0 };
         Self { backlog: &driver.backlog, out, mtu }
     }
 }
@@ -48,6 +50,7 @@ impl<D: Device> Drop for Phy<'_, D> {
     fn drop(&mut self) {
         if let Some(nic) = &mut self.out.nic {
             nic.device.flush(0);
+            self.out.driver.pass_on(&nic.device, self.out.interrupts);
             self.out.driver.counters.sent.fetch_add(self.out.sent, Relaxed);
         }
     }
@@ -57,7 +60,12 @@ impl<D: Device> Out<'_, D> {
     /// Takes the lock, and looks for a slot.
     fn has_room(&mut self) -> bool {
         let driver = self.driver;
-        let device = &mut self.nic.get_or_insert_with(|| driver.nic()).device;
+        if self.nic.is_none() {
+            let nic = driver.nic();
+            self.interrupts = driver.interrupts(&nic.device);
+            self.nic = Some(nic);
+        }
+        let Some(Nic { device, .. }) = self.nic.as_deref_mut() else { return false };
         device.free_slots(0) > 0 || device.reap(0) > 0
     }
 

@@ -1,6 +1,6 @@
 //! The driver's receive work on a thread of its own: a guest's second processor.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use super::Error;
-use super::driver::Driver;
+use super::driver::{Driver, Sleeper};
 use super::engine::{NAP, reconnect};
 use super::options::Options;
 use super::report::Report;
@@ -16,12 +16,10 @@ use crate::device::Device;
 use crate::nic::{self, Interest, Prepared, Wake};
 use crate::sys::{self, EventFd};
 
-/// What the two threads have in common beside the driver.
+/// What the thread tells, and is told.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Wakes the driver's thread: the application waits for slots, or the run is over.
-    kick: EventFd,
     app: Thread,
     news: Mutex<Vec<Result<Report, Error>>>,
 }
@@ -30,36 +28,48 @@ struct Shared {
 pub(super) struct Second<'s, 'd, D: Device> {
     shared: Arc<Shared>,
     driver: &'d Driver<D>,
+    sleeper: &'d Sleeper,
     thread: Option<ScopedJoinHandle<'s, ()>>,
+}
+
+/// What a second thread will sleep on.
+///
+/// # Errors
+/// No eventfd to be had.
+pub(super) fn sleeper() -> Result<Sleeper, Error> {
+    let kick = EventFd::new().map_err(|source| system("make an eventfd", source))?;
+    Ok(Sleeper { asleep: AtomicBool::new(false), kick })
+}
+
+fn system(what: &'static str, source: std::io::Error) -> Error {
+    crate::device::Error::from(nic::Error::System { what, source }).into()
 }
 
 impl<'s, 'd: 's, D: Device> Second<'s, 'd, D> {
     /// Starts it. The calling thread is the application's.
-    ///
-    /// # Errors
-    /// No eventfd to be had.
-    pub(super) fn spawn<'e: 'd>(
+    pub(super) fn spawn(
         scope: &'s Scope<'s, 'd>,
         driver: &'d Driver<D>,
-        options: &'e Options,
-    ) -> Result<Self, Error> {
-        let kick = EventFd::new().map_err(|source| system("make an eventfd", source))?;
-        let (stop, news, app) = (AtomicBool::new(false), Mutex::default(), std::thread::current());
-        let shared = Arc::new(Shared { stop, kick, app, news });
+        sleeper: &'d Sleeper,
+        options: &'d Options,
+    ) -> Self {
+        let (stop, app) = (AtomicBool::new(false), std::thread::current());
+        let shared = Arc::new(Shared { stop, app, news: Mutex::default() });
         let theirs = Arc::clone(&shared);
         let run = move || {
-            let mut work = Receive { driver, options, shared: &theirs, watched: Vec::new() };
+            let watched = Vec::new();
+            let mut work = Receive { driver, sleeper, options, shared: &theirs, watched };
             if let Err(error) = work.run() {
                 theirs.tell(Err(error));
             }
         };
-        Ok(Self { shared, driver, thread: Some(scope.spawn(run)) })
+        Self { shared, driver, sleeper, thread: Some(scope.spawn(run)) }
     }
 
     /// The application has nothing to do for so long, or until something comes. `blocked`: it waits for transmit slots.
     pub(super) fn sleep(&self, blocked: bool, nap: Duration) {
         if blocked && !self.driver.blocked.swap(true, Relaxed) {
-            self.shared.kick.signal();
+            self.sleeper.kick.signal();
         }
         if !self.driver.has_frames() {
             std::thread::park_timeout(nap);
@@ -79,7 +89,7 @@ impl<'s, 'd: 's, D: Device> Second<'s, 'd, D> {
 impl<D: Device> Drop for Second<'_, '_, D> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
-        self.shared.kick.signal();
+        self.sleeper.kick.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -95,16 +105,13 @@ impl Shared {
     }
 }
 
-fn system(what: &'static str, source: std::io::Error) -> Error {
-    crate::device::Error::from(nic::Error::System { what, source }).into()
-}
-
 struct Receive<'a, D: Device> {
     driver: &'a Driver<D>,
+    sleeper: &'a Sleeper,
     options: &'a Options,
     shared: &'a Shared,
-    /// Copies of what the device says is to be watched, so that no lock is held while this sleeps.
-    watched: Vec<OwnedFd>,
+    /// Copies of the interrupts among what the device watches, and their places there: no lock is held while this sleeps.
+    watched: Vec<(usize, OwnedFd)>,
 }
 
 impl<D: Device> Receive<'_, D> {
@@ -130,35 +137,57 @@ impl<D: Device> Receive<'_, D> {
 
     fn sleep(&mut self) -> Result<Wake, Error> {
         let blocked = self.driver.blocked.load(Relaxed);
-        let prepared = {
-            let device = &mut self.driver.nic().device;
-            if self.watched.is_empty() {
-                let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-                let watched = device.watched().into_iter().map(copy).collect::<Result<_, _>>();
-                self.watched = watched.map_err(|source| system("copy a descriptor", source))?;
-            }
-            device.prepare_wait(Interest { rx: true, tx: blocked })?
+        let prepared = self.prepare(blocked)?;
+        let (ready, kicked) = match prepared {
+            Prepared::Now(_) => (0, false),
+            Prepared::Sleep(limit) => self.poll(NAP.min(limit))?,
         };
-        let count = self.watched.len();
-        let bits = match prepared {
-            Prepared::Now(_) => 0,
-            Prepared::Sleep(limit) => {
-                let mut fds: Vec<_> = self.watched.iter().map(AsFd::as_fd).collect();
-                fds.push(self.shared.kick.as_fd());
-                sys::poll_readable(&fds, Some(NAP.min(limit)))
-                    .map_err(|source| system("wait for an interrupt", source))?
-            }
-        };
-        if bits >> count & 1 == 1 {
-            let _ = self.shared.kick.take();
+        if kicked {
+            let _ = self.sleeper.kick.take();
         }
-        let wake = self.driver.nic().device.finish_wait(bits & !(u64::MAX << count))?;
-        let wake = if let Prepared::Now(now) = prepared { now } else { wake };
+        let device = &mut self.driver.nic().device;
+        self.sleeper.asleep.store(false, Relaxed);
+        let wake = device.finish_wait(ready)?;
+        let wake = match prepared {
+            Prepared::Now(wake) => wake,
+            // Nobody watched for the end.
+            Prepared::Sleep(_) if wake == Wake::Timeout && !kicked && !device.is_connected() => {
+                Wake::Disconnected
+            }
+            Prepared::Sleep(_) => wake,
+        };
         if blocked && wake == Wake::Ready {
             self.driver.blocked.store(false, Relaxed);
             self.shared.app.unpark();
         }
         Ok(wake)
+    }
+
+    fn prepare(&mut self, blocked: bool) -> Result<Prepared, Error> {
+        let device = &mut self.driver.nic().device;
+        if self.watched.is_empty() {
+            let end = device.watched_for_end();
+            for (at, fd) in device.watched().into_iter().enumerate() {
+                if end >> at & 1 == 0 {
+                    let copy = fd.try_clone_to_owned();
+                    self.watched.push((at, copy.map_err(|e| system("copy a descriptor", e))?));
+                }
+            }
+        }
+        let prepared = device.prepare_wait(Interest { rx: true, tx: blocked })?;
+        self.sleeper.asleep.store(true, Relaxed);
+        Ok(prepared)
+    }
+
+    /// Sleeps; the bits of what could be read, and whether somebody kicked.
+    fn poll(&self, nap: Duration) -> Result<(u64, bool), Error> {
+        let mut fds: Vec<_> = self.watched.iter().map(|(_, fd)| fd.as_fd()).collect();
+        fds.push(self.sleeper.kick.as_fd());
+        let bits = sys::poll_readable(&fds, Some(nap))
+            .map_err(|source| system("wait for an interrupt", source))?;
+        let readable = self.watched.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1);
+        let ready = readable.fold(0, |ready, (_, (at, _))| ready | 1 << at);
+        Ok((ready, bits >> self.watched.len() & 1 == 1))
     }
 
     fn reconnect(&mut self) -> Result<(), Error> {
