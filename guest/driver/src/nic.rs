@@ -48,6 +48,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The socket is somebody else's.
+    #[error(
+        "{path}: this socket is not for this user: give the switch's port mode= or group=, or run as its owner"
+    )]
+    Forbidden {
+        /// The UNIX socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// The back end hung up, or said nothing, while features were agreed on: a port serves one front end at a time.
     #[error(
         "{path}: the back end hangs up or says nothing: has the port another front end (see `vmlan port list`)?"

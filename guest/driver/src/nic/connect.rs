@@ -42,6 +42,12 @@ fn accept(path: &Path, listener: &UnixListener, patience: Duration) -> Result<Un
     }
 }
 
+/// Could the same call succeed later?
+fn may_come(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, Interrupted, NotFound, WouldBlock};
+    [NotFound, ConnectionRefused, WouldBlock, Interrupted].contains(&error.kind())
+}
+
 /// Connects to the socket at `path`, trying until `end`.
 pub(crate) fn dial(path: &Path, end: Instant) -> Result<UnixStream, Error> {
     loop {
@@ -56,7 +62,11 @@ pub(crate) fn dial(path: &Path, end: Instant) -> Result<UnixStream, Error> {
             {
                 return Err(Error::NobodyListens { path: path.into(), source });
             }
-            Err(error) if Instant::now() >= end => {
+            // Waiting changes nothing about that.
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::Forbidden { path: path.into(), source });
+            }
+            Err(error) if Instant::now() >= end || !may_come(&error) => {
                 return Err(socket_error(path, "connect to the back end", error));
             }
             Err(_) => std::thread::sleep(RETRY),

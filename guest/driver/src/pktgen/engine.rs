@@ -54,7 +54,9 @@ struct Engine<'a, N: Device> {
     lanes: Vec<Lane<N::Batch>>,
     /// All frames in the slots are alike in size and sent as they are: nothing is touched but descriptors.
     plain: bool,
-    /// Each frame gets its addresses when it is sent.
+    /// Each frame gets a number and a sum when it is sent.
+    numbers: bool,
+    /// Each frame gets its addresses then.
     varies: bool,
     replay: Option<Replay>,
     pings: Pings,
@@ -86,6 +88,7 @@ impl<'a, N: Device> Engine<'a, N> {
         fill::check_room(options, &nic)?;
         let slots: u64 = (0..lanes).map(|n| u64::from(nic.slots(n))).sum();
         let varies = options.sends() && options.replay.is_none() && options.varies(slots);
+        let numbers = options.sequence || options.function == Function::Ping;
         let now = nanos(seat.clock.elapsed());
         let lane = |n| Lane {
             batch: nic.batch(n),
@@ -97,7 +100,8 @@ impl<'a, N: Device> Engine<'a, N> {
         Ok(Self {
             lanes: (0..lanes).map(lane).collect(),
             before: nic.registers(),
-            plain: !varies && !options.sequence && options.least_size.is_none(),
+            numbers,
+            plain: !varies && !numbers && options.least_size.is_none(),
             varies,
             replay: options.replay.clone().map(|capture| Replay::new(capture, options)),
             pings: Pings::new(options.rate, now),

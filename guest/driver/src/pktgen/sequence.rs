@@ -7,6 +7,9 @@ const WINDOW: u64 = 1 << 16;
 /// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our memory.
 const STREAMS: usize = 256;
 
+/// Lanes of ours, see [`crate::address::MAX_PAIRS`].
+const LANES: usize = 16;
+
 /// What was wrong so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
@@ -14,7 +17,7 @@ pub(super) struct Faults {
     pub(super) lost: u64,
     /// Numbers that came again.
     pub(super) duplicated: u64,
-    /// Numbers that came after a later one.
+    /// Numbers that came after a later one, on the same lane.
     pub(super) reordered: u64,
     /// Times a stream began anew, far behind: another run of its sender.
     pub(super) restarts: u64,
@@ -30,6 +33,9 @@ struct Stream {
     next: u64,
     /// One bit for each of the last [`WINDOW`] numbers: it came.
     seen: Box<[u64]>,
+    /// The next number expected on each lane of ours. Order is kept within a lane only: which frame of two lanes is looked
+    /// at first says nothing.
+    lanes: [u64; LANES],
 }
 
 /// All streams; threads that receive share one of these, as a sender's queue may be spread over several of ours.
@@ -42,7 +48,8 @@ pub(super) struct Sequences {
 
 impl Stream {
     fn new(key: u64) -> Self {
-        Self { key, next: 0, seen: vec![0; (WINDOW / 64) as usize].into() }
+        let seen = vec![0; (WINDOW / 64) as usize].into();
+        Self { key, next: 0, seen, lanes: [0; LANES] }
     }
 
     fn bit(number: u64) -> (usize, u64) {
@@ -65,7 +72,7 @@ impl Stream {
         }
     }
 
-    fn note(&mut self, number: u64, faults: &mut Faults) {
+    fn note(&mut self, number: u64, lane: usize, faults: &mut Faults) {
         if number >= self.next {
             faults.lost = faults.lost.saturating_add(number - self.next);
             let next = number.saturating_add(1);
@@ -81,17 +88,19 @@ impl Stream {
             if self.seen[word] & bit != 0 {
                 faults.duplicated += 1;
             } else {
-                faults.reordered += 1;
+                faults.reordered += u64::from(number < self.lanes[lane % LANES]);
                 faults.lost = faults.lost.saturating_sub(1);
             }
         }
         self.mark(number);
+        let newest = &mut self.lanes[lane % LANES];
+        *newest = (*newest).max(number.saturating_add(1));
     }
 }
 
 impl Sequences {
-    /// A number of `sender`'s queue. False when there are too many senders to follow this one.
-    pub(super) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64) -> bool {
+    /// A number of `sender`'s queue, on a lane of ours. False when there are too many senders to follow this one.
+    pub(super) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
         let [a, b, c, d, e, f] = sender;
         let key = u64::from_be_bytes([0, queue, a, b, c, d, e, f]);
         if self.streams.get(self.latest).is_none_or(|stream| stream.key != key) {
@@ -105,7 +114,7 @@ impl Sequences {
             }
         }
         self.faults.seen += 1;
-        self.streams[self.latest].note(number, &mut self.faults);
+        self.streams[self.latest].note(number, lane, &mut self.faults);
         true
     }
 

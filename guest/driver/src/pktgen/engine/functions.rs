@@ -81,7 +81,7 @@ impl<N: Device> Engine<'_, N> {
             self.nic.write(n, slot, 0, &head);
             body ^= frame::head_sum(&head);
         }
-        if self.options.sequence {
+        if self.numbers {
             let stamp = frame::stamp(body, lane.queue, lane.number);
             self.nic.write(n, slot, STAMP_AT, &stamp);
         }
@@ -143,7 +143,9 @@ impl<N: Device> Engine<'_, N> {
                 Verdict::Corrupt => self.counts.corrupt += 1,
                 Verdict::Good { queue, number } => {
                     let sender = self.scratch[6..].first_chunk().copied().unwrap_or_default();
-                    self.counts.other += u64::from(!sequences.note(sender, queue, number));
+                    let lane = self.lanes[n].queue.into();
+                    let noted = sequences.note(sender, queue, number, lane);
+                    self.counts.other += u64::from(!noted);
                 }
             }
         }

@@ -4,7 +4,7 @@ const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 
 fn faults(numbers: impl IntoIterator<Item = u64>) -> Faults {
     let mut sequences = Sequences::default();
-    numbers.into_iter().for_each(|number| assert!(sequences.note(A, 0, number)));
+    numbers.into_iter().for_each(|number| assert!(sequences.note(A, 0, number, 0)));
     Faults { seen: 0, ..sequences.faults() }
 }
 
@@ -38,13 +38,27 @@ fn a_sender_that_begins_anew_is_another_run() {
 fn queues_and_senders_are_kept_apart_and_their_number_is_bounded() {
     let mut sequences = Sequences::default();
     for n in 0..50 {
-        assert!(sequences.note(A, 0, n) && sequences.note(A, 1, n) && sequences.note([2; 6], 0, n));
+        assert!(
+            [(A, 0), (A, 1), ([2; 6], 0)]
+                .iter()
+                .all(|(mac, queue)| sequences.note(*mac, *queue, n, 0))
+        );
     }
     assert_eq!(sequences.faults(), Faults { seen: 150, ..Faults::default() });
     let known = (0..10_000_u32).filter(|n| {
         let [a, b, c, d] = n.to_be_bytes();
-        sequences.note([a, b, c, d, 1, 1], 0, 0)
+        sequences.note([a, b, c, d, 1, 1], 0, 0, 0)
     });
     assert_eq!(known.count(), 253);
-    assert!(sequences.note(A, 0, 50));
+    assert!(sequences.note(A, 0, 50, 0));
+}
+
+#[test]
+fn order_is_judged_within_a_lane_of_ours() {
+    let mut sequences = Sequences::default();
+    // Each lane in order, but one is looked at later; then 3 comes after 7 on the same.
+    for (number, lane) in [(1, 1), (4, 1), (5, 1), (0, 0), (2, 0), (7, 0), (3, 0), (6, 1)] {
+        sequences.note(A, 0, number, lane);
+    }
+    assert_eq!(Faults { seen: 0, ..sequences.faults() }, wrong(0, 0, 1));
 }
