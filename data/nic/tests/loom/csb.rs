@@ -7,7 +7,7 @@ use loom::thread;
 use crate::wire::{Sleeper, Wire, judge, live};
 use crate::{Without, device, driver, explore, mutations::fails};
 use device::bell;
-use driver::registers::{self, Tail};
+use driver::registers;
 
 /// Frames that change hands.
 const ALL: u32 = 2;
@@ -75,11 +75,20 @@ impl Block {
         }
     }
 
+    /// The guest writes the register. It is trapped: the chip's side runs before the guest goes on.
+    fn write(&self, tail: u32) {
+        registers::publish(self, || {
+            self.register.store(tail, Ordering::Release);
+            device::csb::accept_kick(self);
+            self.wire.raise_if(bell::ring(self));
+        });
+    }
+
     /// Describes a frame and sends it.
     fn send(&self, index: u32) {
         self.fill(index);
         if driver::csb::send(self, index + 1) {
-            registers::publish(self, index + 1);
+            self.write(index + 1);
         }
     }
 }
@@ -169,15 +178,6 @@ impl driver::csb::Words for Block {
     }
 }
 
-/// A trapped register: the chip's side of a write runs before the guest goes on.
-impl Tail for Block {
-    fn write(&self, tail: u32) {
-        self.register.store(tail, Ordering::Release);
-        device::csb::accept_kick(self);
-        self.wire.raise_if(bell::ring(self));
-    }
-}
-
 /// The worker, which sends what the guest describes.
 struct Transmit<'b> {
     block: &'b Block,
@@ -224,7 +224,7 @@ pub fn kicks(without: Without) {
 pub fn turned_on(without: Without) {
     transmits(0, without, |block| {
         block.fill(0);
-        registers::publish(block, 1);
+        block.write(1);
         driver::csb::start(block, 1, 0);
         block.send(1);
     });
@@ -235,9 +235,9 @@ pub fn turned_off(without: Without) {
     transmits(1, without, |block| {
         block.send(0);
         driver::csb::stop(block);
-        registers::publish(block, 1);
+        block.write(1);
         block.fill(1);
-        registers::publish(block, 2);
+        block.write(2);
     });
 }
 
@@ -321,7 +321,7 @@ fn refills(tails: &'static [u32], enough: bool, without: Without) {
             for tail in tails {
                 theirs.fill(*tail - 1);
                 if driver::csb::refill(&*theirs, SIZE, old, *tail) {
-                    registers::publish(&*theirs, *tail);
+                    theirs.write(*tail);
                 }
                 old = *tail;
             }

@@ -7,7 +7,7 @@ use loom::thread;
 use crate::wire::{Sleeper, Wire, judge, live};
 use crate::{Without, device, driver, explore};
 use device::bell;
-use driver::registers::{self, Tail};
+use driver::registers;
 
 const MOST: u32 = 2;
 /// How often the timer may fire before the guest is done.
@@ -39,7 +39,17 @@ impl Chip {
 
     fn send(&self, index: u32) {
         self.contents[index as usize].store(1, Ordering::Relaxed);
-        registers::publish(self, index + 1);
+        registers::publish(self, || self.write(index + 1));
+    }
+
+    /// Mapped: one store. Trapped: the chip's side of the write.
+    fn write(&self, tail: u32) {
+        if self.mapped {
+            self.tail.store(tail, Ordering::Relaxed);
+        } else {
+            self.tail.store(tail, Ordering::Release);
+            self.wire.raise_if(bell::ring(self));
+        }
     }
 }
 
@@ -67,18 +77,6 @@ impl bell::Words for Chip {
     }
     fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
-    }
-}
-
-impl Tail for Chip {
-    /// Mapped: one store. Trapped: the chip's side of the write.
-    fn write(&self, tail: u32) {
-        if self.mapped {
-            self.tail.store(tail, Ordering::Relaxed);
-        } else {
-            self.tail.store(tail, Ordering::Release);
-            self.wire.raise_if(bell::ring(self));
-        }
     }
 }
 

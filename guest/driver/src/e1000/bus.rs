@@ -3,13 +3,14 @@
 use std::error::Error;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::registers::Register;
 use crate::nic::Wake;
+use crate::notify::{Intact, registers::publish};
 use crate::sys;
 use crate::vfio_user::ProtocolError;
 
@@ -199,13 +200,15 @@ impl<B: Bus> Registers<B> {
     #[inline]
     pub fn write_at(&mut self, register: Register, n: u32, value: u32) -> bool {
         let offset = register.offset() + 4 * n;
-        if let Some(word) = self.bus.mapped(offset) {
-            self.counts[register as usize].mapped += 1;
-            word.store(value.to_le(), Release);
-            return false;
-        }
-        self.trap(register, offset, value);
-        true
+        publish(&Intact, || {
+            if let Some(word) = self.bus.mapped(offset) {
+                self.counts[register as usize].mapped += 1;
+                word.store(value.to_le(), Relaxed);
+                return false;
+            }
+            self.trap(register, offset, value);
+            true
+        })
     }
 
     fn trap(&mut self, register: Register, offset: u32, value: u32) {

@@ -6,15 +6,9 @@
 
 use super::{Guard, Point};
 
-/// The way to a tail's register.
-pub trait Tail: Guard {
-    /// Writes it; no load or store after it need wait.
-    fn write(&self, tail: u32);
-}
-
-/// The descriptors before `tail` are described: tells the device.
+/// Stores to a register, by `write`, what makes the device look at memory: what was stored there before is seen by then.
 #[inline]
-pub fn publish(register: &impl Tail, tail: u32) {
-    register.fence(Point::TailPublish);
-    register.write(tail);
+pub fn publish<T>(guard: &impl Guard, write: impl FnOnce() -> T) -> T {
+    guard.fence(Point::TailPublish);
+    write()
 }
