@@ -1,5 +1,6 @@
 //! The loop: the driver's turn, the stack's, the application's; when nothing moves, poll a little, then sleep.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::driver::{Counted, Driver};
@@ -113,6 +114,8 @@ struct Engine<'a, 'd, 's, D: Device> {
     tally: Tally,
     schedule: Schedule,
     idle_since: Option<u64>,
+    /// Datagrams that had arrived at the last look.
+    arrived: u64,
     next_report: u64,
     reported: (u64, Tally, Counted, QueueStats),
     /// Counters at the end of the warm-up.
@@ -146,6 +149,7 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
             base: Default::default(),
             next_report: nanos(options.report_every),
             idle_since: None,
+            arrived: 0,
             options,
             report,
             driver,
@@ -163,12 +167,11 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
             if self.is_over(now) {
                 return Ok(());
             }
-            self.tick(now)?;
-            let taken = self.drive();
+            self.measure(now)?;
+            let taken = self.drive()?;
             let seen = self.host.ingress();
             let step = self.work.pass(&mut self.host, &mut self.tally, now)?;
             let said = self.host.egress();
-            self.warm(now);
             if taken + seen > 0 || said || step == Step::Moved {
                 self.idle_since = None;
             } else {
@@ -179,23 +182,23 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
 
     /// The driver's turn, if it has no thread of its own. A driver that is interrupted comes before the application for as long as
     /// frames come: that is the livelock.
-    fn drive(&mut self) -> usize {
+    fn drive(&mut self) -> Result<usize, Error> {
         if self.second.is_some() {
-            return 0;
+            return Ok(0);
         }
         let budget = usize::from(self.options.budget);
         let mut total = self.driver.receive(budget);
-        if self.schedule == Schedule::InterruptsFirst && total > 0 {
-            loop {
-                let now = self.host.now();
-                let more = self.driver.receive(budget);
-                total += more;
-                if more == 0 || self.is_over(now) || now >= self.next_report {
-                    break;
-                }
+        let mut last = total;
+        while self.schedule == Schedule::InterruptsFirst && last > 0 {
+            let now = self.host.now();
+            if self.is_over(now) {
+                break;
             }
+            self.measure(now)?;
+            last = self.driver.receive(budget);
+            total += last;
         }
-        total
+        Ok(total)
     }
 
     fn is_over(&self, now: u64) -> bool {
@@ -204,12 +207,18 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
         self.tally.is_complete() || late || silent || self.options.stopped()
     }
 
-    /// Ends the warm-up.
-    fn warm(&mut self, now: u64) {
+    /// Reports, and notes when the measured stretch begins and ends: what arrives counts though the application may never see it.
+    fn measure(&mut self, now: u64) -> Result<(), Error> {
+        let arrived = self.driver.counters.arrived.load(Relaxed);
+        if arrived != self.arrived {
+            self.arrived = arrived;
+            self.tally.start(now);
+        }
         if self.tally.warm(now) {
             self.work.warm();
             self.base = (self.driver.counters.now(), self.driver.nic().device.stats());
         }
+        self.tick(now)
     }
 
     /// Nothing moved: poll for [`Options::spin`], then sleep.
@@ -280,7 +289,9 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
     fn finish(&mut self) {
         let end = Instant::now() + DRAIN;
         while Instant::now() < end {
-            self.drive();
+            if self.second.is_none() {
+                self.driver.receive(self.options.budget.into());
+            }
             self.host.ingress();
             let closed = self.work.close(&mut self.host);
             self.host.egress();
