@@ -31,13 +31,15 @@ pub struct Layout {
     pub msi: bool,
 }
 
-/// Why a NIC stands still.
+/// Why a NIC stands still, or does not do all that it could.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// In words.
     pub text: String,
     /// The guest address that it is about.
     pub address: Option<u64>,
+    /// It stands still.
+    pub stops: bool,
     /// The client's memory is gone: it cannot be served any longer.
     pub fatal: bool,
 }
@@ -138,7 +140,8 @@ impl Nic for E1000 {
             _ => None,
         };
         let fatal = matches!(trouble, e1000::Trouble::Truncated);
-        Some(Trouble { text: trouble.to_string(), address, fatal })
+        let stops = !matches!(trouble, e1000::Trouble::BadBlock { .. });
+        Some(Trouble { text: trouble.to_string(), address, stops, fatal })
     }
 
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {

@@ -21,6 +21,8 @@ pub struct VfioUserPort {
     connected: AtomicBool,
     /// A worker saw that the NIC stands still, and woke the port's thread.
     troubled: AtomicBool,
+    /// The same, for what the NIC does not do, though it moves frames.
+    warned: AtomicBool,
 }
 
 impl VfioUserPort {
@@ -39,6 +41,7 @@ impl VfioUserPort {
             poll_idle,
             connected: AtomicBool::new(false),
             troubled: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -57,7 +60,7 @@ impl VfioUserPort {
     /// Says whether a client is there.
     pub fn set_connected(&self, on: bool) {
         self.connected.store(on, Ordering::Release);
-        self.troubled.store(false, Ordering::Release);
+        self.forget_trouble();
     }
 
     /// A client is there.
@@ -69,6 +72,7 @@ impl VfioUserPort {
     /// Lets workers report trouble again.
     pub fn forget_trouble(&self) {
         self.troubled.store(false, Ordering::Release);
+        self.warned.store(false, Ordering::Release);
     }
 
     /// A client is there, and does not tamper with its interrupt.
@@ -76,9 +80,11 @@ impl VfioUserPort {
         self.is_connected() && !self.wires.is_stuck()
     }
 
-    #[cold]
+    /// Wakes the port's thread if there is trouble that it was not woken for.
     fn report(&self) {
-        if !self.troubled.swap(true, Ordering::AcqRel) {
+        let Some(trouble) = self.nic.trouble() else { return };
+        let told = if trouble.stops { &self.troubled } else { &self.warned };
+        if !told.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
@@ -90,7 +96,7 @@ impl Port for VfioUserPort {
             return 0;
         }
         let done = self.nic.pull(batch, limit, sink);
-        if done == 0 && !self.troubled.load(Ordering::Relaxed) && self.nic.trouble().is_some() {
+        if done == 0 && !self.troubled.load(Ordering::Relaxed) {
             self.report();
         }
         done
@@ -102,8 +108,7 @@ impl Port for VfioUserPort {
             return list.len();
         }
         let done = self.nic.push(batch, list);
-        let short = done < list.len() && !self.troubled.load(Ordering::Relaxed);
-        if short && self.nic.trouble().is_some() {
+        if done < list.len() && !self.troubled.load(Ordering::Relaxed) {
             self.report();
         }
         done

@@ -64,7 +64,12 @@ impl Shared {
     fn trouble(&self) -> Option<Trouble> {
         if self.port.wires().is_stuck() {
             let text = "an interrupt's eventfd hung, failed or is slow: its VMM tampers with it";
-            return Some(Trouble { text: text.to_owned(), address: None, fatal: true });
+            return Some(Trouble {
+                text: text.to_owned(),
+                address: None,
+                stops: true,
+                fatal: true,
+            });
         }
         let mut trouble = self.port.nic().trouble()?;
         let hidden = |at: u64| self.facts().unshared.iter().any(|run| run.contains(at));
@@ -79,9 +84,11 @@ impl Shared {
             return "waiting for a VMM".to_owned();
         }
         match self.trouble() {
-            Some(trouble) => format!("stopped: {}", trouble.text),
-            None if self.port.is_up() => "up".to_owned(),
-            None => "connected".to_owned(),
+            Some(trouble) if trouble.stops => format!("stopped: {}", trouble.text),
+            trouble => {
+                let state = if self.port.is_up() { "up" } else { "connected" };
+                trouble.map_or_else(|| state.to_owned(), |t| format!("{state}, but {}", t.text))
+            }
         }
     }
 }
@@ -161,6 +168,11 @@ impl VfioUser {
             Mode::Msi => "MSI",
         };
         let link = if self.shared.link.load(Ordering::Acquire) { "up" } else { "down" };
+        let csb = match port.nic().device().csb {
+            None => "not offered",
+            Some(csb) if csb.on => "on",
+            Some(_) => "off",
+        };
         let facts = self.shared.facts().clone();
         let regions = if facts.regions == 1 { "region" } else { "regions" };
         let mut memory = format!("{} MiB in {} {regions}", facts.bytes.0 >> 20, facts.regions);
@@ -174,6 +186,7 @@ impl VfioUser {
             ("model", port.nic().layout().model.to_owned()),
             ("mac", config.mac.to_string()),
             ("doorbell", doorbell),
+            ("csb", csb.to_owned()),
             ("link", link.to_owned()),
             ("interrupts", interrupts.to_owned()),
             ("interrupt-writes", port.wires().raised().to_string()),

@@ -57,6 +57,7 @@ fn text_and_address_go_both_ways() {
         "tap:vmlan0,queues=2",
         "vfio-user:/run/vm2.sock",
         "vfio-user:/r,doorbell=mapped,irq_rate_max=8000,link=down,model=e1000,poll_idle=250us",
+        "vfio-user:/r,csb,model=e1000",
         "stream:/run/passt.sock,connect",
         "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
     ] {

@@ -63,7 +63,9 @@ impl CsbStats {
         let Self { on, suppressed, guest_asked, host_asked } = self;
         let on = if on { "on" } else { "off" };
         let [kept, guest, host] = [suppressed, guest_asked, host_asked].map(show);
-        format!("csb {on}: {kept} causes kept in, {guest} interrupts asked for, {host} kicks asked for")
+        format!(
+            "csb {on}: {kept} causes kept in, {guest} interrupts asked for, {host} kicks asked for"
+        )
     }
 }
 

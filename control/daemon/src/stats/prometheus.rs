@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
+use super::device::CsbStats;
 use super::{DeviceStats, PortStats, Stats};
 
 /// Name, type, help and value of a metric that is one number for each port; no number, no line.
@@ -30,7 +31,26 @@ const ROWS: &[Row] = &[
     ("nic_interrupts_delivered_total", "counter", "Interrupts delivered to the guest", |p| {
         nic(p, |d| d.delivered)
     }),
+    ("nic_csb_on", "gauge", "1 if the guest uses the NIC's shared status block", |p| {
+        csb(p, |c| u64::from(c.on))
+    }),
+    (
+        "nic_csb_interrupts_suppressed_total",
+        "counter",
+        "Causes that did not interrupt, for the guest was looking",
+        |p| csb(p, |c| c.suppressed),
+    ),
+    ("nic_csb_guest_asked_total", "counter", "Interrupts that the guest asked for", |p| {
+        csb(p, |c| c.guest_asked)
+    }),
+    ("nic_csb_host_asked_total", "counter", "Kicks that the switch asked for", |p| {
+        csb(p, |c| c.host_asked)
+    }),
 ];
+
+fn csb(p: &PortStats, value: fn(&CsbStats) -> u64) -> Option<u64> {
+    p.device.as_ref()?.csb.as_ref().map(value)
+}
 
 fn nic(p: &PortStats, value: fn(&DeviceStats) -> u64) -> Option<u64> {
     p.device.as_ref().map(value)

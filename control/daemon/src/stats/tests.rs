@@ -34,7 +34,7 @@ fn nic() -> PortStats {
         held: 15,
         delivered: 5,
         statistics: vec![("GPTC", 1000), ("GOTCL", 64_000)],
-        csb: None,
+        csb: Some(vmlan_frame::Csb { on: true, suppressed: 300, guest_asked: 3, host_asked: 4 }),
     };
     let port = PortStats::of("vm2", "vfio-user", true, &counters);
     let device = DeviceStats::new(device, port.frames(), port.doorbells);
@@ -67,6 +67,8 @@ fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
         (&20.into(), &15.into(), &5.into())
     );
     assert_eq!(device["statistics"]["GPTC"], 1000);
+    let csb = serde_json::json!({"on": true, "suppressed": 300, "guest_asked": 3, "host_asked": 4});
+    assert_eq!(device["csb"], csb);
     assert_eq!(device["accesses_per_1000_frames"], 500.0);
     assert_eq!(device["frames_per_doorbell"], 10.0);
     assert_eq!(device["frames_per_interrupt"], 200.0);
@@ -86,7 +88,8 @@ fn people_see_which_registers_cost_most() {
     let line = nics.lines().nth(1).unwrap();
     let words: Vec<_> = line.split_whitespace().take(9).collect();
     assert_eq!(words, ["vm2", "201", "299", "20", "15", "5", "500.0", "10.0", "200.0"]);
-    assert!(line.ends_with("  ICR 200 r, IMS 150 w, TDT 100 w, IMC 40 w"), "{line}");
+    let csb = "; csb on: 300 causes kept in, 3 interrupts asked for, 4 kicks asked for";
+    assert!(line.ends_with(&format!("  ICR 200 r, IMS 150 w, TDT 100 w, IMC 40 w{csb}")), "{line}");
     assert!(!table(&sample()).contains("NIC"));
     // Of the last second alone.
     let mut after = stats.clone();
@@ -94,12 +97,14 @@ fn people_see_which_registers_cost_most() {
     device.registers.get_mut("TDT").unwrap().writes += 4000;
     device.raised += 30;
     device.delivered += 20;
+    device.csb.as_mut().unwrap().suppressed += 600;
     after.ports[1].r#in.frames += 8000;
     let text = rates(&stats, &after, Duration::from_secs(2));
     let line = text.lines().last().unwrap();
     let words: Vec<_> = line.split_whitespace().take(9).collect();
     assert_eq!(words, ["vm2", "0", "2000", "15", "0", "10", "500.0", "-", "400.0"]);
-    assert!(line.ends_with("  TDT 2000 w"), "{line}");
+    let csb = "; csb on: 300 causes kept in, 0 interrupts asked for, 0 kicks asked for";
+    assert!(line.ends_with(&format!("  TDT 2000 w{csb}")), "{line}");
     // The port was taken away and added again: its counters fell.
     let text = rates(&after, &stats, Duration::from_secs(1));
     assert!(text.lines().last().unwrap().contains("TDT 100 w"), "{text}");
@@ -114,6 +119,8 @@ fn prometheus_tells_what_is_counted_by_register() {
         "vmlan_port_nic_interrupts_raised_total{port=\"vm2\",kind=\"vfio-user\"} 20",
         "vmlan_port_nic_interrupts_held_total{port=\"vm2\",kind=\"vfio-user\"} 15",
         "vmlan_port_nic_interrupts_delivered_total{port=\"vm2\",kind=\"vfio-user\"} 5",
+        "vmlan_port_nic_csb_on{port=\"vm2\",kind=\"vfio-user\"} 1",
+        "vmlan_port_nic_csb_interrupts_suppressed_total{port=\"vm2\",kind=\"vfio-user\"} 300",
         "vmlan_port_nic_statistics_total{port=\"vm2\",kind=\"vfio-user\",register=\"GPTC\"} 1000",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}: {text}");

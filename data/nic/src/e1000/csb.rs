@@ -439,6 +439,8 @@ impl E1000 {
         let block = self.find_block(tx);
         tx.ring.csb.replace(block.clone());
         rx.ring.csb.replace(block);
+        tx.ring.publish_again(&self.regs);
+        rx.ring.publish_again(&self.regs);
     }
 
     /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.

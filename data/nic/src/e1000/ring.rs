@@ -74,13 +74,25 @@ pub struct Ring {
     trouble: Option<Trouble>,
     /// Where the guest publishes its tail, if not in the register.
     pub csb: Side,
+    /// The head as the block has it. Unlike `head` it outlives a ring that is nowhere for a while.
+    told: Option<u32>,
 }
 
 impl Ring {
     pub fn new(names: &'static Names) -> Self {
         let map = Arc::default();
         let csb = Side::new(names.direction, names.tail);
-        Self { names, map, window: None, base: 0, len: 0, head: None, trouble: None, csb }
+        Self {
+            names,
+            map,
+            window: None,
+            base: 0,
+            len: 0,
+            head: None,
+            trouble: None,
+            csb,
+            told: None,
+        }
     }
 
     /// Replaces the map; nothing of the old one is kept.
@@ -91,7 +103,7 @@ impl Ring {
 
     /// Forgets the head and what stood in the way.
     pub fn forget(&mut self, regs: &Registers) {
-        (self.head, self.trouble) = (None, None);
+        (self.head, self.trouble, self.told) = (None, None, None);
         self.csb.restart();
         self.publish_again(regs);
     }
@@ -124,13 +136,16 @@ impl Ring {
         let size = len >> 4;
         let tail = match self.csb.is_placed() {
             false => regs.get(self.names.tail) & INDEX,
-            true => self.csb.tail(regs, size, moved),
+            true => {
+                let moved = !same || self.told.is_some_and(|told| told != head);
+                self.csb.tail(regs, size, moved)
+            }
         };
         let result = self.check(same, base, len, head.max(tail));
         self.trouble = result.err();
         result?;
         self.head = Some(head);
-        if moved {
+        if self.told.replace(head) != Some(head) {
             self.csb.publish(head);
         }
         Ok(Look { size, head, tail, moved })
@@ -192,7 +207,7 @@ impl Ring {
     /// Publishes the head, after all write-backs.
     #[inline]
     pub fn publish(&mut self, regs: &Registers, head: u32) {
-        self.head = Some(head);
+        (self.head, self.told) = (Some(head), Some(head));
         regs.set(self.names.head, head);
         self.csb.publish(head);
     }

@@ -6,7 +6,7 @@ use super::super::super::irq::cause;
 use super::*;
 
 /// Both sides work in turns of uneven length, until `frames` more have moved both ways.
-fn traffic(guest: &Guest, driver: &mut Driver<'_>, wire: &mut Wire, frames: u32) {
+pub fn traffic(guest: &Guest, driver: &mut Driver<'_>, wire: &mut Wire, frames: u32) {
     let (come, gone) = (wire.come + frames, wire.gone + frames);
     let mut still = 0;
     for round in 1u32.. {
