@@ -200,15 +200,13 @@ impl<B: Bus> Registers<B> {
     #[inline]
     pub fn write_at(&mut self, register: Register, n: u32, value: u32) -> bool {
         let offset = register.offset() + 4 * n;
-        publish(&Intact, || {
-            if let Some(word) = self.bus.mapped(offset) {
-                self.counts[register as usize].mapped += 1;
-                word.store(value.to_le(), Relaxed);
-                return false;
-            }
-            self.trap(register, offset, value);
-            true
-        })
+        if let Some(word) = self.bus.mapped(offset) {
+            self.counts[register as usize].mapped += 1;
+            publish(&Intact, || word.store(value.to_le(), Relaxed));
+            return false;
+        }
+        publish(&Intact, || self.trap(register, offset, value));
+        true
     }
 
     fn trap(&mut self, register: Register, offset: u32, value: u32) {
