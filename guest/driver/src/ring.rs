@@ -313,7 +313,7 @@ impl SplitRing {
 
     /// The next used slot, now held by the caller, and the bytes the device wrote into it (or [`WHOLE`]).
     /// Entries that name a slot the device does not own are counted and skipped.
-    #[inline]
+    #[inline(always)] // Many call it by now, and a call for each frame is felt.
     pub fn next_used(&mut self) -> Option<(u16, u32)> {
         while self.has_used() {
             if self.outstanding() == 0 {
