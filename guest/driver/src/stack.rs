@@ -66,8 +66,20 @@ pub enum Error {
         /// Bytes of a packet.
         mtu: u16,
     },
+    /// The fragments of a datagram do not fit the transmit ring.
+    #[error(
+        "a datagram takes {frames} frames, and the NIC has {slots} slots: use a smaller -l, or a larger size= in the address"
+    )]
+    Slots {
+        /// Transmit slots.
+        slots: u16,
+        /// Frames of a datagram.
+        frames: usize,
+    },
     /// Nobody answers.
-    #[error("no answer from {0}: is a server there (`vmlan stack -f responder`), and in the same LAN?")]
+    #[error(
+        "no answer from {0}: is a server there (`vmlan stack -f responder`), and in the same LAN?"
+    )]
     NoAnswer(SocketAddrV4),
     /// The peer said no, or hung up.
     #[error("{0} closed the connection: is a server there (`vmlan stack -f responder`)?")]

@@ -1,1 +1,3 @@
-
+mod frames;
+mod runs;
+mod wire;

@@ -253,6 +253,10 @@ impl Device for Fake {
         vec![self.gone.as_fd(), self.interrupt.as_fd()]
     }
 
+    fn watched_for_end(&self) -> u64 {
+        0
+    }
+
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, Error> {
         self.armed = false;
         if ready & 2 != 0 {

@@ -58,7 +58,7 @@ impl UdpStream {
     }
 
     /// An empty datagram, for which smoltcp finds the way. Sinks do not count it.
-    fn hello<D: Device>(&mut self, host: &mut Host<'_, D>, now: u64) {
+    fn hello<D: Device>(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<(), Error> {
         if now >= self.refresh {
             self.refresh = now + REFRESH_NS;
             host.flow = None;
@@ -66,14 +66,20 @@ impl UdpStream {
             let _ = host.udp_socket(self.socket).send_slice(&[], endpoint(self.to));
         }
         if let Some(flow) = host.flow.take() {
-            self.template = Some(Template::new(&flow, self.size, self.mtu));
+            let template = Template::new(&flow, self.size, self.mtu);
+            let (slots, frames) = (host.driver.nic().device.slots(0), template.count());
+            if frames > slots.into() {
+                return Err(Error::Slots { slots, frames });
+            }
+            self.template = Some(template);
         }
+        Ok(())
     }
 }
 
 impl<D: Device> Work<D> for UdpStream {
     fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
-        self.hello(host, now);
+        self.hello(host, now)?;
         let Some(template) = &mut self.template else {
             return if now < self.patience {
                 Ok(Step::Idle)

@@ -1,0 +1,239 @@
+//! Whole runs, two hosts on one wire.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::super::engine::run_on;
+use super::super::report::Report;
+use super::super::{Error, Options, OptionsError, Schedule, Summary, Workload};
+use super::wire::{Fate, pair};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+fn client(workload: Workload) -> Options {
+    let address = "vhost-user:/nowhere".parse().unwrap();
+    let mut options = Options::new(address, workload, (Ipv4Addr::new(10, 0, 0, 1), 24));
+    options.to = Some(SocketAddrV4::new(SERVER, 0));
+    options.seconds = Some(Duration::from_secs(20));
+    options
+}
+
+fn server(workload: Workload) -> Options {
+    let mut options = client(workload);
+    (options.ip, options.to) = ((SERVER, 24), None);
+    options
+}
+
+fn clean() -> Fate {
+    Box::new(|_| true)
+}
+
+/// Runs both; the server ends 50 ms after the client, so that it has all.
+fn both(fate: Fate, mut served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
+    let (a, b) = pair(fate);
+    let stop = Arc::new(AtomicBool::new(false));
+    served.stop = Some(Arc::clone(&stop));
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || run_on(b, &served, Duration::ZERO, &mut |_| {}));
+        let client = run_on(a, asked, Duration::ZERO, &mut |_| {});
+        std::thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Relaxed);
+        (server.join().unwrap().unwrap(), client)
+    })
+}
+
+#[test]
+fn datagrams_arrive_and_gaps_are_counted() {
+    for threads in [1, 2] {
+        let mut sink = server(Workload::UdpSink);
+        (sink.threads, sink.socket_queue) = (threads, 1000);
+        let mut stream = client(Workload::UdpStream);
+        (stream.count, stream.rate, stream.burst, stream.threads) = (400, 20_000, 10, threads);
+        // The 100th datagram of 8 bytes is lost, and the 200th changed.
+        let fate = Box::new(|frame: &mut Vec<u8>| {
+            let number = u64::from_be_bytes(*frame[42..].first_chunk().unwrap());
+            let ours = frame[36..38] == 7009_u16.to_be_bytes() && frame[38..40] == [0, 16];
+            if ours && number == 200 {
+                frame[43] ^= 1;
+            }
+            !(ours && number == 100)
+        });
+        let (got, sent) = both(fate, sink, &stream);
+        assert_eq!(sent.unwrap().messages, 400);
+        assert_eq!((got.messages, got.lost, got.corrupt), (398, 2, 1), "{threads} thread(s)");
+        assert_eq!((got.bytes, got.dropped), (398 * 8, 0));
+    }
+}
+
+#[test]
+fn long_datagrams_are_fragmented_and_put_together() {
+    for size in [1473, 8000, 65_507] {
+        let mut sink = server(Workload::UdpSink);
+        sink.socket_queue = 1000;
+        let mut stream = client(Workload::UdpStream);
+        (stream.size, stream.count, stream.rate) = (size, 40, 400);
+        let (got, sent) = both(clean(), sink, &stream);
+        assert_eq!(sent.unwrap().messages, 40);
+        let expected = (40, 40 * u64::from(size), 0, 0);
+        assert_eq!((got.messages, got.bytes, got.lost, got.corrupt), expected);
+    }
+}
+
+#[test]
+fn tcp_delivers_every_byte_over_a_wire_that_loses_some() {
+    for (threads, size) in [(1, 1460), (2, 65_536), (1, 1)] {
+        let mut sink = server(Workload::TcpSink);
+        (sink.verify, sink.threads) = (true, threads);
+        let mut stream = client(Workload::TcpStream);
+        (stream.size, stream.threads) = (size, threads);
+        stream.count = 2_000_000 / u64::from(size).max(100);
+        let mut n = 0;
+        let fate = Box::new(move |_: &mut Vec<u8>| {
+            n += 1;
+            n % 211 != 0
+        });
+        let (got, sent) = both(fate, sink, &stream);
+        let sent = sent.unwrap();
+        assert!(sent.messages >= stream.count, "{} of {}", sent.messages, stream.count);
+        assert_eq!((got.bytes, got.corrupt, got.connections), (sent.bytes, 0, 1));
+    }
+}
+
+#[test]
+fn requests_are_answered_one_by_one() {
+    for workload in [Workload::UdpRr, Workload::TcpRr] {
+        for (threads, size, count) in [(1, 1, 500), (2, 1, 500), (1, 1400, 50)] {
+            let mut responder = server(Workload::Responder);
+            responder.threads = threads;
+            let mut rr = client(workload);
+            (rr.count, rr.size, rr.threads) = (count, size, threads);
+            let (got, asked) = both(clean(), responder, &rr);
+            let asked = asked.unwrap();
+            // The first one is not measured.
+            assert_eq!((asked.messages, asked.lost, got.messages), (count, 0, count + 1));
+            let latency = asked.latency.unwrap();
+            assert_eq!(latency.samples, count);
+            assert!(latency.min_ns > 0 && latency.p50_ns <= latency.p999_ns);
+            assert_eq!(asked.bytes, count * u64::from(size));
+        }
+    }
+}
+
+#[test]
+fn requests_keep_their_rate_and_lost_ones_are_counted() {
+    let mut rr = client(Workload::UdpRr);
+    (rr.rate, rr.count) = (1000, 200);
+    let mut n = 0;
+    let fate = Box::new(move |frame: &mut Vec<u8>| {
+        let request = frame[36..38] == 7007_u16.to_be_bytes();
+        n += u32::from(request);
+        !(request && n == 30)
+    });
+    let (_, asked) = both(fate, server(Workload::Responder), &rr);
+    let asked = asked.unwrap();
+    assert_eq!((asked.messages, asked.lost), (200, 1));
+    // 200 requests at 1,000 a second, and a second of waiting for the lost one; the machine may be slow, but not fast.
+    assert!(asked.seconds >= 1.1, "{} s", asked.seconds);
+}
+
+#[test]
+fn a_socket_queue_is_bounded_and_the_application_goes_on() {
+    for threads in [1, 2] {
+        let mut sink = server(Workload::LivelockSink);
+        (sink.threads, sink.app_ns, sink.socket_queue) = (threads, 1_000_000, 16);
+        let mut stream = client(Workload::UdpStream);
+        (stream.count, stream.burst) = (4000, 100);
+        stream.rate = 10_000;
+        let (got, sent) = both(clean(), sink, &stream);
+        assert_eq!(sent.unwrap().messages, 4000);
+        // An application that takes a millisecond for each gets some hundred of them in 0.4 s, and not one more.
+        let most = (got.seconds * 1000.0) + 2.0;
+        let messages = f64::from(u32::try_from(got.messages).unwrap());
+        assert!(got.messages >= 20 && messages <= most, "{} in {} s", got.messages, got.seconds);
+        assert!(got.arrived <= 4001, "the greeting and the datagrams");
+        let waiting = got.arrived - got.dropped - got.messages;
+        assert!(waiting <= 17, "{waiting} are neither dropped nor taken");
+        let schedule = if threads == 1 { Schedule::InTurns } else { Schedule::Parallel };
+        assert_eq!(got.schedule, schedule);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_named() {
+    for workload in [Workload::UdpStream, Workload::TcpStream, Workload::UdpRr, Workload::TcpRr] {
+        let mut options = client(workload);
+        options.patience = Duration::from_millis(200);
+        let (a, _b) = pair(clean());
+        let error = run_on(a, &options, Duration::ZERO, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("no answer from 10.0.0.2:70"), "{error}");
+    }
+    // There is a host, and nobody listens.
+    let (_, asked) = both(clean(), server(Workload::UdpSink), &client(Workload::TcpStream));
+    let error = asked.unwrap_err().to_string();
+    assert!(error.contains("10.0.0.2:7009 closed the connection"), "{error}");
+}
+
+#[test]
+fn reports_come_at_their_time() {
+    let mut stream = client(Workload::UdpStream);
+    stream.seconds = Some(Duration::from_millis(300));
+    stream.report_every = Duration::from_millis(50);
+    let (a, b) = pair(clean());
+    let mut sink = server(Workload::UdpSink);
+    sink.idle_exit = Some(Duration::from_millis(100));
+    std::thread::scope(|scope| {
+        let sink = scope.spawn(move || run_on(b, &sink, Duration::ZERO, &mut |_| {}));
+        let (mut lines, mut messages) = (Vec::new(), 0);
+        let summary = run_on(a, &stream, Duration::ZERO, &mut |report| {
+            if let Report::Interval(interval) = report {
+                messages += interval.messages;
+            }
+            lines.push(report.to_string());
+        });
+        assert!(lines[0].starts_with("connected, ") && lines[0].ends_with(" is 10.0.0.1"));
+        assert!((2..=6).contains(&lines.len()), "{lines:?}");
+        assert!(messages > 0 && messages <= summary.unwrap().messages);
+        // Silence ends the sink.
+        sink.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn wrong_options_name_the_mend() {
+    let with = |change: fn(&mut Options)| {
+        let mut options = client(Workload::UdpStream);
+        change(&mut options);
+        options.check().unwrap_err().to_string()
+    };
+    for (text, word) in [
+        (with(|o| o.to = None), "--to IP"),
+        (with(|o| o.to = Some(SocketAddrV4::new(Ipv4Addr::new(10, 1, 0, 2), 0))), "--gateway"),
+        (with(|o| o.to = Some(SocketAddrV4::new(Ipv4Addr::BROADCAST, 0))), "host"),
+        (with(|o| o.ip.1 = 0), "10.0.0.1/24"),
+        (with(|o| o.size = 65_508), "65507"),
+        (with(|o| (o.workload, o.size) = (Workload::TcpRr, 1401)), "1400"),
+        (with(|o| o.mtu = 100), "576"),
+        (with(|o| o.threads = 3), "1 (driver"),
+        (with(|o| o.burst = 0), "a burst of 0"),
+        (with(|o| o.budget = 0), "a budget of 0"),
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+    let error = "udp".parse::<Workload>().unwrap_err();
+    assert_eq!(error, OptionsError::Workload("udp".into()));
+    for (name, workload) in Workload::ALL {
+        assert_eq!((name.parse(), workload.name()), (Ok(workload), name));
+    }
+    let mut long = client(Workload::UdpStream);
+    (long.size, long.mtu) = (65_507, 576);
+    let (_, sent) = both(clean(), server(Workload::UdpSink), &long);
+    let error = sent.unwrap_err();
+    assert!(matches!(error, Error::Slots { slots: 64, frames: 119 }), "{error}");
+    let mut options = client(Workload::UdpStream);
+    options.mtu = 2040;
+    let (a, _b) = pair(clean());
+    let error = run_on(a, &options, Duration::ZERO, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, Error::Room { room: 2048, mtu: 2040 }), "{error}");
+}
