@@ -41,8 +41,8 @@ use super::ring::distance;
 use super::rx::Rx;
 use super::tx::Tx;
 use super::{BlockFault, E1000, Trouble};
+use crate::notify::Guard;
 use crate::notify::csb::{self, Words};
-use crate::notify::{Guard, Point};
 
 /// Bytes that the two sides use of the 4096 that the guest allocates.
 const LEN: usize = 0x68;
@@ -67,12 +67,7 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct Block(Window);
 
-impl Guard for Block {
-    #[inline]
-    fn full_fence(&self, _: Point) {
-        full_fence();
-    }
-}
+impl Guard for Block {}
 
 impl Words for Block {
     #[inline]
@@ -332,7 +327,6 @@ impl Side {
         if self.asked && self.awake && self.direction == Direction::Transmit {
             self.asked = false;
             csb::disarm_transmit(block);
-            full_fence();
         }
         self.follow(block, regs, size)
     }
@@ -360,12 +354,11 @@ impl Side {
         self.off = true;
         let believed = self.tail == Tail::Block;
         self.believe_register(Some(block));
-        // From here on the guest writes the register for all that it publishes, or has published it before.
-        full_fence();
-        let (word, last) = (self.word(block), self.last);
-        if !believed || word >= size || last >= size {
+        let last = self.last;
+        let word = csb::leave(block, || self.word(block)).filter(|word| *word < size);
+        let Some(word) = word.filter(|_| believed && last < size) else {
             return self.register(regs);
-        }
+        };
         for _ in 0..TRIES {
             let register = regs.get(self.register);
             let (later, ahead) =

@@ -258,6 +258,12 @@ impl Irq {
         s.icr & s.ims != 0
     }
 
+    /// The shared status block keeps it in.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub fn is_shut(&self) -> bool {
+        self.state().shut
+    }
+
     /// The level of INTA#.
     pub fn level(&self) -> bool {
         self.state().level

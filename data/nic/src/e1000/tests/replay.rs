@@ -56,11 +56,19 @@ fn seeds() -> Vec<Vec<u8>> {
         (0, EOP | RS),
     ];
     let nowhere = [(1 << 40, 60 | EOP | RS), (0xffff, 60 | EOP), (u64::MAX, 60 | EOP | RS), (0, 0)];
+    // Block on, indexes: 31 frames and buffers; both sides sleep, wishes, off, elsewhere, on again, reset, timer.
+    let csb = [
+        0xd9, 0xda, 0xdc, 31, 0xdd, 31, 0x0f, 0x28, 0xd7, 0xde, 5, 0x28, 0xdc, 9, 0xdd, 9, 0x0f,
+        0x2f, 0xd6, 0xdd, 20, 0x28, 0xdb, 0, 0x0f, 0xda, 0xdc, 3, 0xd4, 0x0f, 0xd5, 0x0f, 0xde, 0,
+        0x28, 0xd3, 0x0f, 0x77, 0, 4, 0, 0, 0xda, 0x0f, 0xd2, 0x0f, 0xdf,
+    ];
     let descriptors: [&[Tx]; 5] = [&legacy, &scattered, &tso, &impossible, &nowhere];
     let buffers: [&[u64]; 3] = [&[0x4000, 0x7c00], &[0, 0x4000], &[0, 0x1000, 0xfff0, u64::MAX]];
     let configs = [0x00, 0x06, 0x38];
     let all = descriptors.iter().zip(buffers.iter().cycle());
-    all.flat_map(|(tx, rx)| configs.map(|config| input(config, &steps, tx, rx))).collect()
+    let plain = all.flat_map(|(tx, rx)| configs.map(|config| input(config, &steps, tx, rx)));
+    let blocks = [0x00, 0x06].map(|config| input(config, &csb, &legacy, buffers[0]));
+    plain.chain(blocks).collect()
 }
 
 #[test]
@@ -69,6 +77,8 @@ fn seeds_move_frames() {
     assert!(moved(0).0 > 30 && moved(0).1 >= 8, "{:?}", moved(0));
     let tso = moved(6);
     assert!(tso.0 > 4, "{tso:?}");
+    let csb = moved(15);
+    assert!(csb.0 > 30 && csb.1 > 30, "{csb:?}");
     let looped = moved(1);
     assert!(looped.1 > 30, "{looped:?}");
 }
