@@ -308,9 +308,7 @@ impl VirtioNet {
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let link = self.link().into_iter();
-        link.flat_map(|link| {
-            std::iter::once(link).chain(self.pairs.iter().flat_map(Pair::calls))
-        })
+        link.flat_map(|link| std::iter::once(link).chain(self.pairs.iter().flat_map(Pair::calls)))
     }
 
     fn disarm(&mut self) {
