@@ -33,7 +33,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmlan_ram::{Map, Window, full_fence};
+use vmlan_ram::{Map, Window};
 
 use super::irq::cause;
 use super::regs::{self, Registers};
