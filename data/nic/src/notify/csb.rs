@@ -61,6 +61,16 @@ pub fn disarm_transmit(words: &impl Words) {
     words.set_host_need_txkick(0);
 }
 
+/// `guest_csb_on` is found to be 0, and `host_need_txkick` was set: from now on the registers count, and the guest's processors
+/// write them, once each has noticed the one or the other. What one of them had published before it noticed is found by `look`,
+/// the last one at the block. (None: not in production.)
+#[inline]
+#[must_use]
+pub fn leave<T>(words: &impl Words, look: impl FnOnce() -> T) -> Option<T> {
+    words.full_fence(Point::CsbLeave);
+    words.looks_again(Point::CsbLeaveLook).then(look)
+}
+
 /// TDT or TCTL was written, by whatever thread: one kick is enough for one sleep. Ring the worker's [`super::bell`] *after*
 /// this: either that finds the worker's wish and wakes it, or the worker has not yet armed, and states this one again.
 ///

@@ -46,11 +46,15 @@ pub enum Point {
     CsbRoomLook,
     /// Fence: DD is published, then `guest_need_rxkick` is read.
     CsbReceived,
+    /// Fence: the guest has turned the block off, and kicks are wanted; then its indexes are looked at once more.
+    CsbLeave,
+    /// That look.
+    CsbLeaveLook,
 }
 
 impl Point {
     /// Every point, once.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::VirtqueuePublish,
         Self::VirtqueueArm,
         Self::VirtqueueLook,
@@ -63,6 +67,8 @@ impl Point {
         Self::CsbRoomArm,
         Self::CsbRoomLook,
         Self::CsbReceived,
+        Self::CsbLeave,
+        Self::CsbLeaveLook,
     ];
 }
 
