@@ -15,6 +15,9 @@ use crate::nic;
 use crate::place::Place;
 use crate::sys;
 
+/// Pause between two attempts to reach the NIC.
+const SETTLE: Duration = Duration::from_millis(20);
+
 /// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
 ///
 /// # Errors
@@ -48,9 +51,12 @@ pub(super) fn reach<T>(
     loop {
         let left = end.saturating_duration_since(Instant::now());
         match open(left.min(NAP)) {
-            Err(error) if !is_absence(&error) || left <= NAP => return Err(error.into()),
+            Err(error) if !is_absence(&error) || left <= NAP || Instant::now() >= end => {
+                return Err(error.into());
+            }
             Err(_) if options.stopped() => return Err(Error::Interrupted),
-            Err(_) => {}
+            // The server is to see the end of this attempt before the next one begins.
+            Err(_) => std::thread::sleep(SETTLE),
             Ok(done) => return Ok(done),
         }
     }
