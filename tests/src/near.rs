@@ -165,6 +165,49 @@ fn map_of(ram: &Ram) -> Arc<Map> {
     Arc::new(Map::new(ram.regions().iter().map(region).collect(), None).expect("a map"))
 }
 
+impl NearBus {
+    /// Adds a port `name` to the switch, with a chip that reaches `ram`, and no socket between.
+    ///
+    /// # Panics
+    /// When something cannot be had.
+    pub fn plug(
+        lan: &mut Lan,
+        name: &str,
+        id: u8,
+        mapped: bool,
+        csb: bool,
+        ram: &Arc<Ram>,
+    ) -> Self {
+        let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
+        let size = E1000::PAGES as u64;
+        pages.set_len(size).expect("two pages");
+        let mapping = Arc::new(Mapping::new(pages.as_fd(), 0, size).expect("a mapping"));
+        let region = Region::new(0, size, 0, 0, mapping).expect("a region");
+        let map = Arc::new(Map::new(vec![region], None).expect("a map"));
+        let window = map.window(0, E1000::PAGES, 4).expect("a window");
+        let wires = Arc::new(Wires {
+            start: Instant::now(),
+            interrupt: EventFd::new().expect("an eventfd"),
+            bell: EventFd::new().expect("an eventfd"),
+            msi: AtomicBool::new(false),
+            masked: AtomicBool::new(false),
+            alarm: Mutex::default(),
+            rung: Condvar::new(),
+        });
+        let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb };
+        let chip = Arc::new(E1000::new(config, window, wires.clone()));
+        drop(chip.set_map(map_of(ram)));
+        chip.set_link(true);
+        let (ticking, weak) = (wires.clone(), Arc::downgrade(&chip));
+        std::thread::spawn(move || ticking.tick(&weak));
+        let bell = Arc::new(wires.bell.as_fd().try_clone_to_owned().expect("a descriptor"));
+        let poll = mapped.then_some(POLL);
+        lan.add_port(name, Arc::new(NearPort { chip: chip.clone(), bell, poll }));
+        let words = mapped.then(|| SharedWords::map(&pages, 0, size).expect("a mapping"));
+        NearBus { chip, wires, words, irq: Irq::Intx, changed: lan.changed() }
+    }
+}
+
 impl Intel<NearBus> {
     /// Adds a port `name` to the switch, and guest `id` to it, with no socket between. The chip offers CSB when `keys` ask for it.
     ///
@@ -173,35 +216,7 @@ impl Intel<NearBus> {
     pub fn near(lan: &mut Lan, name: &str, id: u8, mapped: bool, keys: &str) -> Self {
         let options = address(&PathBuf::from("nowhere"), keys).driver;
         let csb = options.csb;
-        Self::build(options, id, |ram| {
-            let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
-            let size = E1000::PAGES as u64;
-            pages.set_len(size).expect("two pages");
-            let mapping = Arc::new(Mapping::new(pages.as_fd(), 0, size).expect("a mapping"));
-            let region = Region::new(0, size, 0, 0, mapping).expect("a region");
-            let map = Arc::new(Map::new(vec![region], None).expect("a map"));
-            let window = map.window(0, E1000::PAGES, 4).expect("a window");
-            let wires = Arc::new(Wires {
-                start: Instant::now(),
-                interrupt: EventFd::new().expect("an eventfd"),
-                bell: EventFd::new().expect("an eventfd"),
-                msi: AtomicBool::new(false),
-                masked: AtomicBool::new(false),
-                alarm: Mutex::default(),
-                rung: Condvar::new(),
-            });
-            let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb };
-            let chip = Arc::new(E1000::new(config, window, wires.clone()));
-            drop(chip.set_map(map_of(ram)));
-            chip.set_link(true);
-            let (ticking, weak) = (wires.clone(), Arc::downgrade(&chip));
-            std::thread::spawn(move || ticking.tick(&weak));
-            let bell = Arc::new(wires.bell.as_fd().try_clone_to_owned().expect("a descriptor"));
-            let poll = mapped.then_some(POLL);
-            lan.add_port(name, Arc::new(NearPort { chip: chip.clone(), bell, poll }));
-            let words = mapped.then(|| SharedWords::map(&pages, 0, size).expect("a mapping"));
-            NearBus { chip, wires, words, irq: Irq::Intx, changed: lan.changed() }
-        })
+        Self::build(options, id, |ram| NearBus::plug(lan, name, id, mapped, csb, ram))
     }
 }
 

@@ -119,7 +119,8 @@ pub struct Ready {
     pub tx: bool,
 }
 
-/// A NIC, its rings and its descriptor.
+/// A NIC, its rings and its descriptor. When it is dropped, frames that the device has not taken yet are lost:
+/// [`Tx::is_pending`] tells whether there are any.
 #[derive(Debug)]
 pub struct Port<D: Device = Any> {
     device: D,
