@@ -45,7 +45,7 @@ pub enum Error {
     /// No place for one more.
     #[error("one DMA region more than a client may have")]
     TooMany,
-    /// "Must match exactly a previous mapping."
+    /// Neither "must match exactly a previous mapping" nor a range that covers some and cuts none.
     #[error("no region of {size:#x} bytes at {address:#x} is mapped")]
     Unknown {
         /// Guest address.
@@ -90,6 +90,12 @@ impl Run {
         let disjoint =
             |a: Self, b: Self| a.address.checked_add(a.size).is_some_and(|e| e <= b.address);
         !disjoint(self, other) && !disjoint(other, self)
+    }
+
+    fn lies_in(self, other: Self) -> bool {
+        self.address >= other.address
+            && self.address - other.address <= other.size
+            && self.size <= other.size - (self.address - other.address)
     }
 
     /// True if `address` lies in it.
@@ -159,14 +165,21 @@ impl Dma {
             UNMAP_ALL => return Err(unknown),
             _ => return Err(Error::Flags(flags & !UNMAP_ALL | flags & GET_DIRTY_BITMAP)),
         }
-        if let Some(at) = self.unshared.iter().position(|r| *r == run) {
-            self.unshared.swap_remove(at);
-            return Ok(false);
+        // "Must match exactly a previous mapping", but QEMU with an IOMMU unmaps whole ranges, as the kernel's VFIO lets it.
+        let mut hit =
+            self.shared.iter().chain(&self.unshared).filter(|r| r.overlaps(run)).peekable();
+        if hit.peek().is_none() || hit.any(|r| !r.lies_in(run)) {
+            return Err(unknown);
         }
-        let at = self.shared.iter().position(|r| *r == run).ok_or(unknown)?;
-        let Run { address, size } = self.shared.swap_remove(at);
-        self.memory.remove(RegionDesc { gpa: address, size, uva: address, offset: 0 })?;
-        Ok(true)
+        self.unshared.retain(|r| !r.lies_in(run));
+        let (gone, kept) = self.shared.iter().partition(|r| r.lies_in(run));
+        self.shared = kept;
+        let gone: Vec<Run> = gone;
+        for Run { address, size } in &gone {
+            let (gpa, size) = (*address, *size);
+            self.memory.remove(RegionDesc { gpa, size, uva: gpa, offset: 0 })?;
+        }
+        Ok(!gone.is_empty())
     }
 
     /// Forgets all regions. True if the [`Dma::snapshot`] has changed.

@@ -121,7 +121,10 @@ impl PciBus {
         let (low, high) = address.driver.ram_bytes();
         match (self.way, &self.vfio) {
             (Way::Vfio, Some(vfio)) => {
-                let ram = Ram::new(low, high).map_err(Error::system("make RAM"))?;
+                // Huge pages take few entries of the IOMMU, which matters where each is a message to an emulated device's server.
+                let huge = memory::huge_pages(low, high);
+                let ram = huge.map_or_else(|| Ram::new(low, high), Ok);
+                let ram = ram.map_err(Error::system("make RAM"))?;
                 vfio.map(&ram)?;
                 Ok(ram)
             }

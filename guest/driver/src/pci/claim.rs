@@ -1,9 +1,11 @@
 //! Taking a device from its kernel driver, and giving it back.
 //!
-//! What was there before is kept in a file below `/run` meanwhile, so that a run after one that was killed still knows it.
+//! What was there before is kept in a file below `/run` (or `/tmp`, where there is no such place) meanwhile, so that a run after one
+//! that was killed still knows it.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use super::interface::Interface;
 use super::sysfs::Sysfs;
@@ -12,6 +14,11 @@ use super::{Error, Way, sys};
 /// A driver that does not exist: no module that is loaded meanwhile gets the device.
 const NOBODY: &str = "vmlan";
 const OVERRIDE: &str = "driver_override";
+
+/// Is it one of the drivers that take only what they are told to?
+fn is_chosen(driver: &str) -> bool {
+    [Way::Vfio, Way::Uio].iter().any(|way| way.driver() == Some(driver))
+}
 
 /// A device that is ours until this is dropped.
 #[derive(Debug)]
@@ -56,14 +63,15 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Has the device a driver of the kernel that makes a network interface of it, or another's choice?
+    /// Has the device a driver that takes it by itself?
     fn has_own_driver(&self) -> bool {
-        let ours = [Way::Vfio, Way::Uio].map(Way::driver);
-        self.driver.is_some() && !ours.contains(&self.driver.as_deref())
+        self.driver.as_deref().is_some_and(|driver| !is_chosen(driver))
     }
 
     fn memory(&self) -> PathBuf {
-        PathBuf::from(format!("/run/vmlan-{}", self.sysfs.bdf))
+        let run = Path::new("/run");
+        let dir = if run.is_dir() { run } else { Path::new("/tmp") };
+        dir.join(format!("vmlan-{}", self.sysfs.bdf))
     }
 
     /// What a run that was killed has left.
@@ -80,8 +88,11 @@ impl Claim {
             text.push_str(&interface.to_line());
             text.push('\n');
         }
-        // Only the run after a killed one would miss it.
-        let _ = fs::write(self.memory(), text);
+        // Only the run after a killed one would miss it. Made anew, so that nobody's link in its place is followed.
+        let path = self.memory();
+        let _ = fs::remove_file(&path);
+        let made = File::options().write(true).create_new(true).open(path);
+        let _ = made.and_then(|mut file| file.write_all(text.as_bytes()));
     }
 
     /// The device.
@@ -115,7 +126,8 @@ impl Claim {
 
     fn give_back(&self) -> std::io::Result<()> {
         self.sysfs.unbind()?;
-        self.sysfs.set(OVERRIDE, "\n")?;
+        let chosen = self.driver.as_deref().filter(|driver| is_chosen(driver));
+        self.sysfs.set(OVERRIDE, chosen.unwrap_or("\n"))?;
         if self.driver.is_some() {
             self.sysfs.probe()?;
         }

@@ -23,8 +23,27 @@ const MOST: usize = 1024;
 /// # Errors
 /// [`Error::NoMemory`], [`Error::Permission`].
 pub(super) fn contiguous(low: usize, high: usize) -> Result<Arc<Ram>, Error> {
+    let (free, run) = match rows_of_huge_pages(low, high)? {
+        Ok(ram) => return Ok(ram),
+        Err(there) => there,
+    };
+    if let Some(ram) = small(low, high)? {
+        return Ok(ram);
+    }
     let (_, wanted) = Ram::sizes(low, high);
-    let need = wanted.div_ceil(HUGE);
+    Err(Error::NoMemory { wanted, pages: 2 * wanted.div_ceil(HUGE), free, run })
+}
+
+/// The same of huge pages or not at all.
+pub(super) fn huge_pages(low: usize, high: usize) -> Option<Arc<Ram>> {
+    rows_of_huge_pages(low, high).ok()?.ok()
+}
+
+/// How many huge pages there are, and how many of them in a row.
+type There = (usize, usize);
+
+fn rows_of_huge_pages(low: usize, high: usize) -> Result<Result<Arc<Ram>, There>, Error> {
+    let need = Ram::sizes(low, high).1.div_ceil(HUGE);
     let text = fs::read_to_string(FREE).unwrap_or_default();
     let free: usize = text.trim().parse().unwrap_or(0);
     let mut run = usize::from(free > 0);
@@ -34,14 +53,11 @@ pub(super) fn contiguous(low: usize, high: usize) -> Result<Arc<Ram>, Error> {
             continue;
         }
         match huge(low, high, need, count)? {
-            Ok(ram) => return Ok(ram),
+            Ok(ram) => return Ok(Ok(ram)),
             Err(longest) => run = longest,
         }
     }
-    if let Some(ram) = small(low, high)? {
-        return Ok(ram);
-    }
-    Err(Error::NoMemory { wanted, pages: 2 * need, free, run })
+    Ok(Err((free, run)))
 }
 
 /// Of `count` huge pages, `need` that lie in a row; else how many do.
@@ -63,8 +79,11 @@ fn huge(
         sys::punch(&file, at * HUGE, HUGE).map_err(Error::system("free huge pages"))?;
     }
     let first = phys[order[0]];
+    // Whole pages, for an IOMMU's sake.
+    let (low, _) = Ram::sizes(low, high);
+    let parts = (0, low, need * HUGE - low);
     // The file holds the pages; huge pages are not moved.
-    Ok(Ok(Ram::pinned(mapping, (0, low, high), first, vec![file.into()])))
+    Ok(Ok(Ram::pinned(mapping, parts, first, vec![file.into()])))
 }
 
 /// The numbers of `need` pages (of [`HUGE`] bytes, at these addresses) that follow each other, in that order, if there are; and the

@@ -84,9 +84,12 @@ impl Vfio {
     /// # Errors
     /// What VFIO says.
     pub fn map(&self, ram: &Ram) -> Result<(), Error> {
-        let middle = ram.buffers();
-        for part in [(0, middle), (middle, ram.size() - middle)] {
-            sys::vfio_map(&self.container, ram, part, ram.guest_phys(part.0))
+        let (middle, size) = (ram.buffers(), ram.size());
+        let in_one = ram.guest_phys(middle) == ram.guest_phys(0) + middle as u64;
+        let whole: &[_] = &[(0, size)];
+        let parts = if in_one { whole } else { &[(0, middle), (middle, size - middle)] };
+        for part in parts {
+            sys::vfio_map(&self.container, ram, *part, ram.guest_phys(part.0))
                 .map_err(Error::system("let the IOMMU map the RAM"))?;
         }
         Ok(())
