@@ -1,0 +1,283 @@
+//! `vmlan pkt-gen -i pci:...` in a Linux guest under QEMU with an IOMMU: the switch's e1000 with its CSB, driven past the guest's
+//! kernel by each way that Debian's kernel has (VFIO, UIO, sysfs), beside that kernel's own packet generator. Frames a second are
+//! printed and never judged.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use vmlan_tests::{
+    Boot, Extras, Fault, Guest, Image, NetNs, Result, Station, Switch, check, nic, out_of,
+    vmlan_binary,
+};
+
+const HOST: &str = "10.77.0.101";
+/// Seconds of each measured run.
+const SECONDS: u64 = 2;
+
+/// A guest with the NIC, a port for what drives it from outside, and the host.
+struct Lan {
+    guest: Guest,
+    host: NetNs,
+    switch: Switch,
+    /// The port whose guest is `vmlan pkt-gen` on the host's side.
+    other: String,
+    /// The device's address in the guest.
+    bdf: String,
+    dir: tempfile::TempDir,
+}
+
+impl Lan {
+    fn start() -> Result<Self> {
+        let temporary = tempfile::Builder::new().prefix("vmlan-pci.").tempdir();
+        let temporary = temporary.expect("a temporary directory");
+        let dir = temporary.path();
+        let modules = &["vfio_iommu_type1", "vfio_pci", "uio_pci_generic"];
+        let image = Image::build_with(dir, Extras { programs: &[vmlan_binary()], modules })?;
+        let mut host = NetNs::new(dir, "host", 101)?;
+        let (socket, other) =
+            (dir.join("e1"), format!("vhost-user:{}", dir.join("other").display()));
+        let mac = Boot::mac(1);
+        let ports = [
+            format!("e1=vfio-user:{},model=e1000,csb=on,mac={mac}", socket.display()),
+            format!("other={other}"),
+            "host=tap:vmlan0".into(),
+        ];
+        let switch = Switch::start(dir, Some(&host), &ports)?;
+        host.adopt("vmlan0")?;
+        let boot = Boot::new("e1", 1).vfio_user(&socket).iommu();
+        let [mut guest] = Guest::boot(&image, dir, [boot])?;
+        let bdf = guest.sh("basename $(readlink /sys/class/net/eth0/device)")?.trim().into();
+        Ok(Self { guest, host, switch, other, bdf, dir: temporary })
+    }
+
+    fn address(&self, keys: &str) -> String {
+        format!("pci:{}{keys}", self.bdf)
+    }
+
+    /// Runs `vmlan pkt-gen` in the guest and returns its summary.
+    fn generate(&mut self, keys: &str, options: &str) -> Result<Value> {
+        let address = self.address(keys);
+        // What people read goes to standard error with --json.
+        let command =
+            format!("vmlan pkt-gen --json -i {address} {options} 2> /tmp/err || cat /tmp/err");
+        let said = self.guest.sh(&command)?;
+        json(&said)
+    }
+
+    /// What the command says when it fails.
+    fn refusal(&mut self, address: &str) -> Result<String> {
+        let said = self
+            .guest
+            .run(&format!("vmlan pkt-gen -i {address} -f tx -T 1"), Duration::from_secs(20))?;
+        assert_eq!(said.code, 1, "{address}: {}", said.text);
+        assert_eq!(said.text.trim().lines().count(), 1, "{address}: one line: {}", said.text);
+        Ok(said.text)
+    }
+
+    fn load(&mut self, module: &str) -> Result<()> {
+        let each =
+            format!("while read -r m; do insmod /lib/m/$m || exit 1; done < /lib/m/{module}.order");
+        self.guest.sh(&each).map(drop)
+    }
+
+    /// The kernel has its interface back as it was, and it works.
+    fn is_given_back(&mut self) -> Result<()> {
+        let (driver, interface) = (
+            format!("basename $(readlink /sys/bus/pci/devices/{}/driver)", self.bdf),
+            "/bin/ip -o -4 addr show dev eth0 up",
+        );
+        assert_eq!(self.guest.sh(&driver)?.trim(), "e1000");
+        assert!(self.guest.sh(interface)?.contains("10.77.0.1/24"), "the address is gone");
+        let chosen =
+            self.guest.sh(&format!("cat /sys/bus/pci/devices/{}/driver_override", self.bdf))?;
+        assert_eq!(chosen.trim(), "(null)");
+        check::reaches(&mut self.guest, HOST)
+    }
+
+    fn last_words(&self) -> String {
+        let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name));
+        let tail = |text: String| text.lines().rev().take(12).collect::<Vec<_>>().join("\n");
+        ["e1.serial", "switch.log"].map(|name| tail(read(name).unwrap_or_default())).join("\n---\n")
+    }
+}
+
+fn json(text: &str) -> Result<Value> {
+    let garbled = |_| Fault::Garbled { what: "vmlan pkt-gen --json".into(), heard: text.into() };
+    serde_json::from_str(text).map_err(garbled)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Frames from and to the guest, writes of TDT, and drops on the way to it, by the switch's count.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    from: u64,
+    to: u64,
+    tdt: u64,
+}
+
+fn counted(switch: &Switch) -> Result<Counted> {
+    let port = switch.port("e1")?;
+    Ok(Counted {
+        from: number(&port["in"]["frames"]),
+        to: number(&port["out"]["frames"]),
+        tdt: port["device"]["registers"]["TDT"]["writes"].as_u64().unwrap_or(0),
+    })
+}
+
+/// Frames a second of the guest's kernel and its driver.
+fn kernel(lan: &mut Lan) -> Result<f64> {
+    let mac = nic::mac(&mut lan.host, "vmlan0")?;
+    nic::generate(&mut lan.guest, &mac, HOST, 60, Duration::ZERO)?;
+    let (before, since) = (counted(&lan.switch)?, Instant::now());
+    sleep(Duration::from_secs(SECONDS));
+    let (after, time) = (counted(&lan.switch)?, since.elapsed());
+    nic::stop_generator(&mut lan.guest)?;
+    let frames = after.from - before.from;
+    assert!(frames > 0, "the kernel's generator sends nothing");
+    #[allow(clippy::cast_precision_loss)] // A figure for people.
+    Ok(frames as f64 / time.as_secs_f64())
+}
+
+/// Sends for a while; every frame is counted by the switch too. Frames a second, and the rest of the summary.
+fn send(lan: &mut Lan, keys: &str, csb: bool) -> Result<f64> {
+    let before = counted(&lan.switch)?;
+    let summary = lan.generate(keys, &format!("-f tx -T {SECONDS}"))?;
+    let after = counted(&lan.switch)?;
+    let (frames, switched) = (number(&summary["frames"]), after.from - before.from);
+    let tdt = after.tdt - before.tdt;
+    println!(
+        "  {keys}: {frames} frames, {tdt} writes of TDT, {} interrupts",
+        summary["interrupts"]
+    );
+    assert!(frames > 0, "{summary}");
+    // The kernel greets its neighbours when it has its interface back.
+    assert!((frames..frames + 30).contains(&switched), "{frames} sent, {switched} switched");
+    assert_eq!(summary["rings_sound"], true, "{summary}");
+    if csb {
+        assert!(tdt < frames / 10, "{tdt} writes of TDT for {frames} frames with CSB");
+    } else {
+        assert!(tdt >= frames, "{tdt} writes of TDT for {frames} frames without CSB");
+    }
+    lan.is_given_back()?;
+    Ok(summary["frames_per_s"].as_f64().unwrap_or_default())
+}
+
+/// Receives what the other port sends: all of it arrives that the switch could deliver, in order and unharmed.
+fn receive(lan: &mut Lan, keys: &str) -> Result<f64> {
+    const FRAMES: u64 = 10_000;
+    let (mac, address) = (Boot::mac(1), lan.address(keys));
+    let command =
+        format!("vmlan pkt-gen --json -i {address} -f rxseq -n {FRAMES} --idle-exit 3 -T 20");
+    lan.guest
+        .background(&format!("sh -c '{command} > /tmp/rx 2> /tmp/rx.err; echo > /tmp/rx.end'"))?;
+    lan.guest.sh(
+        "for i in $(seq 100); do grep -q driven /tmp/rx.err && exit 0; sleep 0.1; done; exit 1",
+    )?;
+    let before = counted(&lan.switch)?;
+    let count = FRAMES.to_string();
+    let vmlan = vmlan_binary().to_string_lossy();
+    let words = [
+        "pkt-gen", "--json", "-i", &lan.other, "-f", "txseq", "-D", &mac, "-n", &count, "-R", "5k",
+    ];
+    let sent = number(&json(&out_of(&vmlan, &words)?)?["frames"]);
+    lan.guest.sh("for i in $(seq 200); do [ -e /tmp/rx.end ] && exit 0; sleep 0.1; done; cat /tmp/rx*; exit 1")?;
+    let summary = json(&lan.guest.sh("cat /tmp/rx; rm /tmp/rx.end")?)?;
+    let delivered = counted(&lan.switch)?.to - before.to;
+    let frames = number(&summary["frames"]);
+    println!("  {keys}: {frames} of {sent} frames received, {delivered} delivered by the switch");
+    assert_eq!(sent, FRAMES);
+    // Others may have spoken, and the ring may have been full; but what was put into it came out of it.
+    assert!(frames > 0 && (frames..frames + 30).contains(&delivered), "{summary}");
+    for fault in ["corrupt", "duplicated", "reordered", "malformed"] {
+        assert_eq!(summary[fault], 0, "{fault}: {summary}");
+    }
+    lan.is_given_back()?;
+    Ok(summary["frames_per_s"].as_f64().unwrap_or_default())
+}
+
+/// What is wrong is said in one line with the mend, and nothing is touched.
+fn refusals(lan: &mut Lan) -> Result<()> {
+    let cases = [
+        ("pci:0000:00:1d.7".into(), "no PCI device"),
+        ("pci:0000:00:00.0".into(), "no 82540EM"),
+        (lan.address(",via=vfio"), "modprobe vfio-pci"),
+        (lan.address(",via=uio"), "modprobe uio_pci_generic"),
+        (lan.address(",via=sysfs"), "receive=poll"),
+        (lan.address(",via=sysfs,receive=poll"), "/proc/sys/vm/nr_hugepages"),
+    ];
+    for (address, words) in cases {
+        let said = lan.refusal(&address)?;
+        assert!(said.contains(words), "{address}: {said}");
+    }
+    lan.is_given_back()
+}
+
+/// A second process does not get the device; Ctrl-C ends the first one with its summary, and the kernel has the device back.
+fn interrupted(lan: &mut Lan, keys: &str) -> Result<()> {
+    let address = lan.address(keys);
+    lan.guest
+        .sh(&format!("vmlan pkt-gen -i {address} -f tx > /tmp/tx 2>&1 & echo $! > /tmp/pid"))?;
+    lan.guest.sh("for i in $(seq 100); do grep -q driven /tmp/tx && exit 0; sleep 0.1; done; cat /tmp/tx; exit 1")?;
+    let said = lan.refusal(&address)?;
+    assert!(said.contains("in use"), "{said}");
+    let rest = "kill -INT $(cat /tmp/pid); for i in $(seq 100); do [ -d /proc/$(cat /tmp/pid) ] || break; sleep 0.1; done";
+    lan.guest.sh(rest)?;
+    let said = lan.guest.sh("cat /tmp/tx")?;
+    assert!(said.contains("Sent "), "no summary after Ctrl-C: {said}");
+    lan.is_given_back()
+}
+
+/// A process that was killed leaves the device to the next one, which gives it back to the kernel all the same.
+fn killed(lan: &mut Lan, keys: &str) -> Result<()> {
+    let address = lan.address(keys);
+    lan.guest
+        .sh(&format!("vmlan pkt-gen -i {address} -f tx > /tmp/tx 2>&1 & echo $! > /tmp/pid"))?;
+    lan.guest.sh("for i in $(seq 100); do grep -q driven /tmp/tx && exit 0; sleep 0.1; done; cat /tmp/tx; exit 1")?;
+    lan.guest.sh("kill -KILL $(cat /tmp/pid); ! ls /sys/class/net/eth0 2> /dev/null")?;
+    lan.generate(keys, "-f tx -n 1000")?;
+    lan.is_given_back()
+}
+
+fn chapters(lan: &mut Lan) -> Result<()> {
+    check::reaches(&mut lan.guest, HOST)?;
+    refusals(lan)?;
+    let kernel = kernel(lan)?;
+    for module in ["vfio_iommu_type1", "vfio_pci", "uio_pci_generic"] {
+        lan.load(module)?;
+    }
+    lan.guest.sh("echo 4 > /proc/sys/vm/nr_hugepages")?;
+    let mut table = vec![("kernel's pktgen, kernel's driver", kernel)];
+    table.push(("pkt-gen tx, plain, UIO", send(lan, ",via=uio", false)?));
+    table.push(("pkt-gen tx, CSB, UIO", send(lan, ",via=uio,csb=on", true)?));
+    table.push((
+        "pkt-gen tx, CSB, sysfs, polling",
+        send(lan, ",via=sysfs,csb=on,receive=poll", true)?,
+    ));
+    table.push(("pkt-gen tx, CSB, VFIO", send(lan, ",csb=on", true)?));
+    table.push(("pkt-gen rx, CSB, VFIO (5,000 frames/s offered)", receive(lan, ",csb=on")?));
+    interrupted(lan, ",csb=on")?;
+    killed(lan, ",via=uio,csb=on")?;
+    for (what, frames) in table {
+        println!("  {what:<48} {frames:>9.0} frames/s");
+    }
+    lan.switch.alive()
+}
+
+#[test]
+fn past_the_kernel() -> Result<()> {
+    let since = Instant::now();
+    let mut lan = Lan::start()?;
+    println!("  booted in {:.1?}", since.elapsed());
+    let end = chapters(&mut lan);
+    println!("  {} in {:.1?}", if end.is_ok() { "passed" } else { "FAILED" }, since.elapsed());
+    if end.is_err() {
+        println!("{}", lan.last_words());
+    }
+    end
+}
