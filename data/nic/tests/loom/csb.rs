@@ -1,5 +1,7 @@
 //! The shared status block: its four pairs, and how it is turned on and off.
 
+use std::cell::Cell;
+
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
@@ -78,7 +80,8 @@ impl Block {
     /// The guest writes the register. It is trapped: the chip's side runs before the guest goes on.
     fn write(&self, tail: u32) {
         registers::publish(self, || {
-            self.register.store(tail, Ordering::Release);
+            // A swap, for loom knows no order of stores and exchanges.
+            self.register.swap(tail, Ordering::Release);
             device::csb::accept_kick(self);
             self.wire.raise_if(bell::ring(self));
         });
@@ -238,6 +241,72 @@ pub fn turned_off(without: Without) {
         block.write(1);
         block.fill(1);
         block.write(2);
+    });
+}
+
+/// A worker that follows the block until it is turned off, and the register from then on.
+struct Leaver<'b> {
+    worker: Transmit<'b>,
+    off: Cell<bool>,
+}
+
+impl Leaver<'_> {
+    /// The register follows the block's word, so that the one can be left for the other.
+    fn tail(&self) -> u32 {
+        let block = self.worker.block;
+        let read = || device::csb::Words::guest_tdt(block);
+        let mut word = None;
+        if !self.off.get() && device::csb::Words::guest_csb_on(block) != 0 {
+            word = Some(read());
+        } else if !self.off.replace(true) {
+            device::csb::Words::set_host_need_txkick(block, 1);
+            word = device::csb::leave(block, read);
+        }
+        let word = word.unwrap_or(0);
+        block.register.fetch_max(word, Ordering::AcqRel).max(word)
+    }
+}
+
+impl Sleeper for Leaver<'_> {
+    fn take(&mut self) -> Option<u32> {
+        self.worker.seen = self.tail();
+        self.worker.block.check(self.worker.seen)
+    }
+    fn arm(&mut self) -> bool {
+        let block = self.worker.block;
+        let look = || self.tail() != self.worker.seen;
+        bell::arm(block, || device::csb::arm_transmit(block, look))
+    }
+    fn disarm(&mut self) {
+        bell::Words::set_wanted(self.worker.block, false);
+        if !self.off.get() {
+            device::csb::disarm_transmit(self.worker.block);
+        }
+    }
+    fn sleep(&mut self) -> bool {
+        self.worker.sleep()
+    }
+}
+
+/// One processor turns the block off while another sends by it.
+pub fn turned_off_by_another(without: Without) {
+    explore(Some(3), move || {
+        let block = Block::new(1, without);
+        block.wire.join_in();
+        let (theirs, others) = (block.clone(), block.clone());
+        let sender = thread::spawn(move || {
+            theirs.send(0);
+            theirs.wire.end();
+        });
+        let switch = thread::spawn(move || {
+            driver::csb::stop(&*others);
+            others.wire.end();
+        });
+        let worker = Transmit { block: &block, seen: 0 };
+        let end = live(1, &mut Leaver { worker, off: Cell::new(false) });
+        sender.join().unwrap();
+        switch.join().unwrap();
+        judge(end);
     });
 }
 
@@ -410,6 +479,7 @@ fn none_is_lost_when_the_block_is_turned_on() {
 #[test]
 fn none_is_lost_when_the_block_is_turned_off() {
     turned_off(Without::Nothing);
+    turned_off_by_another(Without::Nothing);
 }
 
 #[test]

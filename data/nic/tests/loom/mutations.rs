@@ -27,6 +27,8 @@ const BELLS: &[Pairing] = &[
 const MAPPED: &[Pairing] = &[("mapped tail", registers::mapped)];
 const KICKS: &[Pairing] =
     &[("CSB transmit kicks", csb::kicks), ("CSB turned on in mid-traffic", csb::turned_on)];
+const LEAVES: &[Pairing] =
+    &[("CSB turned off by one processor, used by another", csb::turned_off_by_another)];
 const COMPLETIONS: &[Pairing] = &[("CSB completions", csb::completions)];
 const ROOM: &[Pairing] = &[
     ("CSB room, the wanted index met", csb::room),
@@ -53,6 +55,8 @@ fn of_device(point: device::Point) -> Role {
         P::CsbRoomArm => ("fence: `host_rxkick_at` stored, `guest_rdt` loaded", ROOM),
         P::CsbRoomLook => ("second look at `guest_rdt`", ROOM),
         P::CsbReceived => ("fence: DD stored, `guest_need_rxkick` loaded", RECEPTIONS),
+        P::CsbLeave => ("fence: `host_need_txkick` stored, `guest_tdt` loaded for the last time", LEAVES),
+        P::CsbLeaveLook => ("last look at `guest_tdt`", LEAVES),
     }
 }
 

@@ -15,6 +15,11 @@ impl Wire {
         Self(AtomicU32::new(RAISER * raisers))
     }
 
+    /// One thread more.
+    pub fn join_in(&self) {
+        self.0.fetch_add(RAISER, Ordering::AcqRel);
+    }
+
     pub fn raise_if(&self, wanted: bool) {
         if wanted {
             self.0.fetch_or(RAISED, Ordering::AcqRel);
