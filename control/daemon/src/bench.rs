@@ -11,14 +11,18 @@ use clap::builder::PossibleValuesParser;
 
 use crate::cli::print;
 use crate::exit::Failure;
-use crate::lab::{Machine, Setup, Stop, Technique, technique};
+use crate::lab::{Cores, Machine, Setup, Stop, Technique, technique};
 
 mod latency;
+mod livelock;
+mod paper;
 mod plot;
 mod raw;
 mod report;
 mod results;
 mod rounds;
+mod slides;
+mod sockets;
 
 use report::{Circumstances, Report};
 use rounds::{Run, Samples};
@@ -37,6 +41,13 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "paper",
+        about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the host and to a guest",
+        seconds: 1,
+        rounds: 2,
+        run: paper::run,
+    },
+    Bench {
         name: "raw",
         about: "frames straight from the driver, guest to guest, 60 to 1514 bytes, each technique",
         seconds: 1,
@@ -49,6 +60,20 @@ const BENCHES: &[Bench] = &[
         seconds: 2,
         rounds: 3,
         run: latency::run,
+    },
+    Bench {
+        name: "slides",
+        about: "the slides' tables: datagrams of 20 B to 64 KB, transmitted and received",
+        seconds: 1,
+        rounds: 2,
+        run: slides::run,
+    },
+    Bench {
+        name: "livelock",
+        about: "the paper's figure 3: what an application receives under far more load than it can take",
+        seconds: 1,
+        rounds: 2,
+        run: livelock::run,
     },
 ];
 
@@ -124,9 +149,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let began = Instant::now();
     let seconds = args.seconds.unwrap_or(bench.seconds);
     let rounds = args.rounds.unwrap_or(bench.rounds);
+    let cores = if args.pin { Cores::Apart } else { Cores::Free };
     let mut run = Run {
         args,
-        setup: Setup { stop: Stop::on_signals()?, pinned: args.pin },
+        setup: Setup { stop: Stop::on_signals()?, cores },
         time: Duration::from_secs(seconds.into()),
         rounds,
         failures: Vec::new(),
@@ -135,7 +161,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let circumstances = Circumstances {
         bench: bench.name,
         machine: Machine::read(),
-        pinned: args.pin,
+        cores: run.setup.cores,
         seconds,
         rounds,
         took: began.elapsed(),

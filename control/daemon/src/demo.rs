@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::cli::print;
 use crate::exit::Failure;
 use crate::lab::pair::{Seen, Task};
-use crate::lab::{FREE, Lab, Machine, Setup, Stop, Technique, progress, technique};
+use crate::lab::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::stats::{columns, count, si};
 
 /// Arguments of `vmlan demo`.
@@ -31,7 +31,7 @@ struct Figures {
     commit: &'static str,
     machine: Machine,
     guest: &'static str,
-    cores: &'static str,
+    cores: String,
     rows: Vec<Row>,
 }
 
@@ -106,12 +106,13 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }
     let time = Duration::from_secs(args.seconds.into());
-    let setup = Setup { stop: Stop::on_signals()?, pinned: false };
+    let setup = Setup { stop: Stop::on_signals()?, cores: Cores::Free };
     let machine = Machine::read();
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) or vhost-user (virtio).\n\
          60-byte frames from one to the other unless the row says otherwise; a register access is a trip to the switch's \
-         process and back.\n{machine}; {FREE}\n\n"
+         process and back.\n{machine}; {}\n\n",
+        Cores::Free
     ))?;
     let (mut rows, mut failed) = (Vec::new(), None);
     for plan in PLANS {
@@ -138,7 +139,7 @@ fn measure(setup: &Setup, plan: Plan, time: Duration) -> Result<Row, Failure> {
     progress(&format!("{name}: starting the guests"));
     let mut lab = Lab::pair(setup, technique::one(plan.technique)?, "")?;
     let task = Task { bytes: plan.bytes, ping: plan.ping, sender: &[] };
-    let seen = lab.measure(task, time, &mut |rate, left| {
+    let seen = lab.pkt_gen(task, time, &mut |rate, left| {
         progress(&format!("{name}: {} frames/s, {:.0} s to go", si(rate), left.as_secs_f64()));
     })?;
     Ok(Row::new(plan, &seen))
@@ -163,7 +164,7 @@ impl Row {
             drops: window.drops,
             seconds: window.seconds,
             times_plain: None,
-            round_trip_us: plan.ping.then(|| round_trip(&seen.sender)).flatten(),
+            round_trip_us: seen.said.first().filter(|_| plan.ping).and_then(round_trip),
         }
     }
 }
@@ -184,7 +185,13 @@ fn compare(rows: &mut [Row]) {
 }
 
 fn write(path: &Path, machine: Machine, rows: Vec<Row>) -> Result<(), Failure> {
-    let figures = Figures { commit: crate::COMMIT, machine, guest: "native", cores: FREE, rows };
+    let figures = Figures {
+        commit: crate::COMMIT,
+        machine,
+        guest: "native",
+        cores: Cores::Free.to_string(),
+        rows,
+    };
     let text =
         serde_json::to_string_pretty(&figures).map_err(|e| Failure::Failed(e.to_string()))?;
     crate::bench::write(path, &(text + "\n"))

@@ -16,6 +16,7 @@ use crate::api::Client;
 use crate::exit::Failure;
 use crate::stats::{PortStats, Stats};
 
+pub(crate) mod host;
 mod machine;
 pub(crate) mod pair;
 mod pin;
@@ -24,7 +25,7 @@ pub(crate) mod technique;
 mod window;
 
 pub(crate) use machine::Machine;
-pub(crate) use pin::{FREE, PINNED, Pin};
+pub(crate) use pin::Cores;
 use process::Directory;
 pub(crate) use process::Process;
 pub(crate) use technique::Technique;
@@ -67,50 +68,55 @@ impl Stop {
 pub(crate) struct Setup {
     /// Ends everything.
     pub(crate) stop: Stop,
-    /// Switch on one core, guests on another.
-    pub(crate) pinned: bool,
+    pub(crate) cores: Cores,
 }
 
-/// A running switch with the ports `a` and `b`, on which guests use one technique.
+/// A port for a guest.
+#[derive(Clone, Copy)]
+pub(crate) struct Plug<'a> {
+    pub(crate) name: &'a str,
+    /// How its NIC is driven.
+    pub(crate) technique: &'static Technique,
+    /// Keys of the guest's address beside the technique's.
+    pub(crate) keys: &'a str,
+}
+
+/// A running switch with ports for guests.
 pub(crate) struct Lab {
     // Dropped in this order: the switch ends before its directory goes.
     switch: Process,
     dir: Directory,
     setup: Setup,
-    technique: &'static Technique,
-    /// Further keys of the guests' addresses.
-    keys: String,
+    /// Names of ports, and the addresses as guests see them.
+    plugs: Vec<(String, String)>,
 }
 
 impl Lab {
-    /// With the ports `a` and `b`, and `keys` beside the technique's for the guests.
+    /// With the ports `a` and `b`, which use one technique, and `keys` beside the technique's for the guests.
     pub(crate) fn pair(
         setup: &Setup,
         technique: &'static Technique,
         keys: &str,
     ) -> Result<Self, Failure> {
-        let mut lab = Self::start(setup, technique, &["a", "b"], &[])?;
-        lab.keys = keys.into();
-        Ok(lab)
+        let plug = |name| Plug { name, technique, keys };
+        Self::start(setup, &[plug("a"), plug("b")], &[])
     }
 
-    /// With ports of these names for guests, and `more` words on the switch's command line.
-    pub(crate) fn start(
-        setup: &Setup,
-        technique: &'static Technique,
-        guests: &[&str],
-        more: &[&str],
-    ) -> Result<Self, Failure> {
+    /// With these ports for guests, and `more` words on the switch's command line.
+    pub(crate) fn start(setup: &Setup, plugs: &[Plug<'_>], more: &[&str]) -> Result<Self, Failure> {
         let dir = Directory::new()?;
-        let port = |name: &&str| format!("{name}={}", technique.at_switch(&text(&dir, name)));
-        let ports: Vec<String> = guests.iter().map(port).collect();
+        let port =
+            |p: &Plug<'_>| format!("{}={}", p.name, p.technique.at_switch(&text(&dir, p.name)));
+        let ports: Vec<String> = plugs.iter().map(port).collect();
         let api = text(&dir, "api");
         let mut words = vec!["switch", "--workers", "1", "--api", &api];
         words.extend(ports.iter().map(String::as_str));
         words.extend(more);
-        let pin = if setup.pinned { Pin::Last } else { Pin::Free };
-        let switch = Process::start(&dir, "switch", &words, pin)?;
-        let mut lab = Self { switch, dir, setup: setup.clone(), technique, keys: String::new() };
+        let switch = Process::start(&dir, "switch", &words, setup.cores.of(None))?;
+        let seen =
+            |p: &Plug<'_>| (p.name.to_owned(), p.technique.at_guest(&text(&dir, p.name), p.keys));
+        let plugs = plugs.iter().map(seen).collect();
+        let mut lab = Self { switch, dir, setup: setup.clone(), plugs };
         let ready = lab.dir.socket("api");
         lab.wait(|_| Ok(ready.exists()), "the switch to be ready")?;
         Ok(lab)
@@ -118,11 +124,11 @@ impl Lab {
 
     /// Starts `vmlan WORDS...` as a guest on a port; `-i ADDRESS` follows the first word.
     pub(crate) fn guest(&self, port: &str, words: &[&str]) -> Result<Process, Failure> {
-        let address = self.technique.at_guest(&text(&self.dir, port), &self.keys);
+        let address = self.plugs.iter().find(|(name, _)| name == port);
+        let (_, address) = address.ok_or_else(|| Failure::Failed(format!("no port {port}")))?;
         let (command, rest) = words.split_first().unwrap_or((&"pkt-gen", &[]));
-        let words = [&[*command, "-i", &address], rest].concat();
-        let pin = if self.setup.pinned { Pin::First } else { Pin::Free };
-        Process::start(&self.dir, port, &words, pin)
+        let words = [&[*command, "-i", address], rest].concat();
+        Process::start(&self.dir, port, &words, self.setup.cores.of(Some(port)))
     }
 
     /// As [`Lab::guest`], and waits until the switch sees it.
@@ -173,30 +179,6 @@ impl Lab {
         sleep(time);
         self.setup.stop.check()?;
         self.switch.alive()
-    }
-
-    /// Lets `time` pass as long as everybody lives; now and then `news` gets the frames delivered a second and the time left.
-    pub(crate) fn watch(
-        &mut self,
-        time: Duration,
-        guests: &mut [&mut Process],
-        news: &mut dyn FnMut(f64, Duration),
-    ) -> Result<(), Failure> {
-        const STEP: Duration = Duration::from_millis(250);
-        let end = Instant::now() + time;
-        let delivered = |lab: &Self| -> Result<u64, Failure> {
-            Ok(lab.stats()?.iter().map(|p| p.out.frames).sum())
-        };
-        let (mut frames, mut asked) = (delivered(self)?, Instant::now());
-        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
-            self.pause(left.min(STEP))?;
-            guests.iter_mut().try_for_each(|guest| guest.alive())?;
-            let now = delivered(self)?;
-            let seconds = asked.elapsed().as_secs_f64().max(1e-6);
-            news(crate::stats::to_f64(now.saturating_sub(frames)) / seconds, left);
-            (frames, asked) = (now, Instant::now());
-        }
-        Ok(())
     }
 }
 

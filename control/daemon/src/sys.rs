@@ -47,3 +47,18 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Puts the calling thread, and what it starts, into a network of its own; without root also into a user namespace of its own, in
+/// which it is root. That takes a process with one thread.
+///
+/// # Errors
+/// Those of `unshare`.
+pub fn own_network() -> io::Result<()> {
+    let root = effective_uid() == 0;
+    let flags = if root { libc::CLONE_NEWNET } else { libc::CLONE_NEWNET | libc::CLONE_NEWUSER };
+    // SAFETY: unshare takes plain numbers and touches no memory; neither flag parts threads from what they share in user space.
+    if unsafe { libc::unshare(flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

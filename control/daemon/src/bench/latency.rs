@@ -46,7 +46,7 @@ struct Trip {
 impl Trip {
     /// From the summary that `pkt-gen -f ping --json` prints.
     fn of(seen: &Seen) -> Option<Self> {
-        let latency = seen.sender.get("latency")?;
+        let latency = seen.said.first()?.get("latency")?;
         let us = |field| Some(latency.get(field)?.as_f64()? / 1000.0);
         Some(Self {
             p50: us("p50_ns")?,
@@ -55,7 +55,7 @@ impl Trip {
             max: us("max_ns")?,
             // There and back are two deliveries.
             trips_per_s: seen.window.frames_per_s / 2.0,
-            lost: seen.sender.get("lost")?.as_f64()?,
+            lost: seen.said.first()?.get("lost")?.as_f64()?,
         })
     }
 }
@@ -64,7 +64,7 @@ impl Trip {
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let whats = whats(&run.args.techniques(&TECHNIQUES)?);
     let name = |w: &What| format!("{}, {}", w.name, w.pace.1);
-    let show = |t: &Trip| {
+    let show = |_: &What, t: &Trip| {
         format!(
             "{:.0}/s, p50 {:.1} us, p99 {:.1}, p99.9 {:.1}",
             t.trips_per_s, t.p50, t.p99, t.p99_9
@@ -73,7 +73,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let samples = run.rounds(&whats, name, show, |cell| {
         let mut lab = Lab::pair(cell.setup, cell.what.technique, cell.what.keys)?;
         let task = Task { bytes: 60, ping: true, sender: &["-R", cell.what.pace.0] };
-        let seen = lab.measure(task, cell.time, cell.news)?;
+        let seen = lab.pkt_gen(task, cell.time, cell.news)?;
         Trip::of(&seen).ok_or_else(|| Failure::Failed("the sender measured no round trip".into()))
     })?;
     let all: Vec<_> = whats.iter().zip(samples).collect();
@@ -229,7 +229,7 @@ mod tests {
         let latency =
             json!({ "p50_ns": 12_500, "p99_ns": 20_000, "p999_ns": 90_000, "max_ns": 100_000 });
         let window = crate::lab::Window { frames_per_s: 2000.0, ..Default::default() };
-        let seen = Seen { window, sender: json!({ "latency": latency, "lost": 0 }) };
+        let seen = Seen { window, said: vec![json!({ "latency": latency, "lost": 0 })] };
         let trip = Trip::of(&seen).unwrap();
         assert!((trip.p99_9 - 90.0).abs() < 1e-9 && (trip.trips_per_s - 1000.0).abs() < 1e-9);
     }

@@ -42,7 +42,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         .flat_map(|&bytes| techniques.iter().map(move |technique| What { technique, bytes }))
         .collect();
     let name = |w: &What| format!("{}, {} B", w.technique.name, w.bytes);
-    let show = |w: &Window| {
+    let show = |_: &What, w: &Window| {
         format!(
             "{} frames/s, {:.2} Gbit/s, {:.0} accesses and {:.1} interrupts for 1,000 frames",
             si(w.frames_per_s),
@@ -54,7 +54,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let samples = run.rounds(&whats, name, show, |cell| {
         let mut lab = Lab::pair(cell.setup, cell.what.technique, "")?;
         let task = Task { bytes: cell.what.bytes, ping: false, sender: &[] };
-        Ok(lab.measure(task, cell.time, cell.news)?.window)
+        Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
     })?;
     let all: Vec<_> = whats.iter().zip(samples).collect();
     report(&all, &sizes)

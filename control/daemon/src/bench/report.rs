@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::plot::Figure;
 use super::rounds::Samples;
 use crate::exit::Failure;
-use crate::lab::{FREE, Machine, PINNED};
+use crate::lab::{Cores, Machine};
 use crate::stats::columns;
 
 /// What has been found.
@@ -35,21 +35,17 @@ pub(super) struct Table {
 pub(super) struct Circumstances {
     pub(super) bench: &'static str,
     pub(super) machine: Machine,
-    pub(super) pinned: bool,
+    pub(super) cores: Cores,
     pub(super) seconds: u16,
     pub(super) rounds: u16,
     pub(super) took: Duration,
 }
 
 impl Circumstances {
-    fn cores(&self) -> &'static str {
-        if self.pinned { PINNED } else { FREE }
-    }
-
     fn sentence(&self) -> String {
         format!(
             "native guests, {}; medians of {} round(s) of {} s; took {:.0} s",
-            self.cores(),
+            self.cores,
             self.rounds,
             self.seconds,
             self.took.as_secs_f64()
@@ -124,7 +120,7 @@ impl Report {
             "guest": "native",
             "machine": about.machine,
             "commit": about.machine.commit,
-            "cores": about.cores(),
+            "cores": about.cores.to_string(),
             "seconds": about.seconds,
             "rounds": about.rounds,
             "took_seconds": about.took.as_secs_f64(),

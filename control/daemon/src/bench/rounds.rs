@@ -56,7 +56,7 @@ impl Run<'_> {
         &mut self,
         cells: &[C],
         name: impl Fn(&C) -> String,
-        show: impl Fn(&F) -> String,
+        show: impl Fn(&C, &F) -> String,
         mut measure: impl FnMut(Cell<'_, C>) -> Result<F, Failure>,
     ) -> Result<Vec<Samples<F>>, Failure> {
         let mut samples: Vec<_> = cells.iter().map(|_| Samples(Vec::new())).collect();
@@ -75,7 +75,7 @@ impl Run<'_> {
             // Ctrl-C ends the guests as well; what they say of it is no news.
             self.setup.stop.check()?;
             match &found {
-                Ok(figures) => eprintln!("{label}: {}", show(figures)),
+                Ok(figures) => eprintln!("{label}: {}", show(what, figures)),
                 Err(e) => {
                     eprintln!("{label}: no figure: {e}");
                     self.failures.push(format!("{}: {e}", name(what)));

@@ -14,7 +14,7 @@ fn seen(frames_per_s: f64) -> Seen {
         ..Window::default()
     };
     let sender = serde_json::json!({ "latency": { "p50_ns": 12_500, "p99_ns": 90_000 } });
-    Seen { window, sender }
+    Seen { window, said: vec![sender] }
 }
 
 fn rows() -> Vec<Row> {
@@ -33,7 +33,7 @@ fn the_figures_have_the_fields_of_the_contract() {
         commit: crate::COMMIT,
         machine: Machine::read(),
         guest: "native",
-        cores: FREE,
+        cores: Cores::Free.to_string(),
         rows: rows(),
     };
     let json = serde_json::to_value(figures).unwrap();

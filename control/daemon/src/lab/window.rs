@@ -47,9 +47,9 @@ pub(crate) struct Window {
 
 impl Reading {
     /// Of the switch and these guests.
-    pub(crate) fn take(lab: &Lab, guests: &[&Process]) -> Result<Self, Failure> {
+    pub(crate) fn take(lab: &Lab, guests: &[Process]) -> Result<Self, Failure> {
         let gone = || Failure::Failed("a process of the measurement is gone".into());
-        let pids = [lab.switch()].into_iter().chain(guests.iter().map(|g| g.pid()));
+        let pids = [lab.switch()].into_iter().chain(guests.iter().map(Process::pid));
         let cpu: Option<Vec<_>> = pids.map(cpu_time).collect();
         Ok(Self { cpu: cpu.ok_or_else(gone)?, ports: lab.stats()?, at: Instant::now() })
     }
