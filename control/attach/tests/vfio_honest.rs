@@ -5,12 +5,15 @@ mod common;
 mod vfio;
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{fds_of, memfd, sealed, until};
 use vfio::*;
 use vfio_user::Client;
-use vmlan_frame::{Batch, Sink};
+use vmlan_attach::vfio_user::{Config, Doorbell, attach};
+use vmlan_frame::{Batch, Mac, Sink};
 
 struct Nobody;
 impl Sink for Nobody {
@@ -60,6 +63,45 @@ fn the_client_of_cloud_hypervisor_maps_the_ring_registers() {
     assert!(file.file().metadata().unwrap().len() >= 0x4000);
     file.file().set_len(0).expect_err("sealed");
     file.file().set_len(1 << 20).expect_err("sealed");
+}
+
+#[test]
+fn a_status_block_is_offered_where_a_kick_is_heard() {
+    let f = Fixture::with(|config| config.csb = true);
+    let mut client = Client::new(&f.path()).unwrap();
+    let mut id = [0; 4];
+    client.region_read(7, 0x2c, &mut id).unwrap();
+    assert_eq!(id, [0x86, 0x80, 0x01, 0x11]);
+    let memory = sealed(1 << 20);
+    client.dma_map(0, 0, 1 << 20, memory.as_raw_fd()).unwrap();
+    for (low, csb, state) in [
+        (0x1004u32, "off", "connected, but the guest's CSB at 0x1004 is not aligned to 64 bytes"),
+        (0x10_0000, "off", "connected, but the guest's CSB at 0x100000 is not in its memory"),
+        (0x1000, "on", "connected"),
+        (0, "off", "connected"),
+        (0x1000, "on", "connected"),
+    ] {
+        memory.write_all_at(&[1], 0x100c).unwrap();
+        client.region_write(0, 0x2830, &low.to_le_bytes()).unwrap();
+        // A read is answered after what was written before.
+        client.region_read(0, 0x2830, &mut id).unwrap();
+        assert_eq!(u32::from_le_bytes(id), low);
+        assert_eq!(f.detail("csb"), csb);
+        assert!(f.detail("state").starts_with(state), "{}", f.detail("state"));
+    }
+    // Its memory goes, and comes again.
+    client.dma_unmap(0, 1 << 20).unwrap();
+    assert!(f.detail("csb") == "off" && f.detail("state").contains("is not in its memory"));
+    until("nobody has the memory", || fds_of(&memory) == 1);
+    client.dma_map(0, 0, 1 << 20, memory.as_raw_fd()).unwrap();
+    assert_eq!((f.detail("csb"), f.detail("state")), ("on".into(), "connected".into()));
+    assert_eq!(f.faults(), 2);
+    client.reset().unwrap();
+    assert_eq!(f.detail("csb"), "off");
+    let config =
+        Config { csb: true, doorbell: Doorbell::Mapped, ..Config::new(f.path(), Mac::default()) };
+    let refused = attach(config, Arc::new(|| {})).err().unwrap();
+    assert!(refused.to_string().contains("a kick must be heard"), "{refused}");
 }
 
 #[test]
