@@ -239,10 +239,12 @@ fn wait_for(station: &mut Station<Any>, n: u64, from: u8) {
     }
 }
 
+type Chip = (NearBus, Arc<Ram>);
+
 /// A chip in this process, as an address that leads to it once.
 #[derive(Clone)]
 struct Near {
-    bus: Arc<Mutex<Option<(NearBus, Arc<Ram>)>>>,
+    bus: Arc<Mutex<Option<Chip>>>,
     options: Options,
 }
 
@@ -261,7 +263,7 @@ impl Link for Near {
         &self.options
     }
 
-    fn connect(&self, _: Duration) -> Result<(NearBus, Arc<Ram>), Error> {
+    fn connect(&self, _: Duration) -> Result<Chip, Error> {
         Ok(self.bus.lock().unwrap().take().expect("once"))
     }
 

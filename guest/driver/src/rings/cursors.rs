@@ -83,6 +83,16 @@ impl Cursors {
         self.head = to;
     }
 
+    /// Moves `head` by one, and `cur` where it would be left behind. There is a slot between `head` and `tail`.
+    #[inline]
+    pub(super) fn step(&mut self) {
+        let next = if self.head + 1 == self.slots { 0 } else { self.head + 1 };
+        if self.cur == self.head {
+            self.cur = next;
+        }
+        self.head = next;
+    }
+
     /// Moves `cur`.
     ///
     /// # Panics

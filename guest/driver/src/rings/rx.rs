@@ -92,7 +92,7 @@ impl<D: Device> Rx<'_, D> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ring.at.owned() == 0
+        self.ring.at.head == self.ring.at.tail
     }
 
     /// The slot after `at`.
@@ -137,9 +137,8 @@ impl<D: Device> Rx<'_, D> {
         if self.is_empty() {
             return None;
         }
-        let head = self.ring.at.head;
-        let place = usize::from(self.ring.at.place(head));
-        self.ring.at.set_head(self.ring.at.ahead(head, 1));
+        let place = usize::from(self.ring.at.given());
+        self.ring.at.step();
         let RxRing { batch, scratch, .. } = &mut *self.ring;
         let len = self.device.read(self.lane, batch, place, scratch);
         Some(&mut scratch[..len])

@@ -38,6 +38,12 @@ fn cursors_count_as_a_row_of_places_does() {
                 at.set_head((start + head) % slots);
                 assert_eq!((at.given(), at.owned()), (head, owned - head));
                 assert_eq!(at.space(), owned - head.max(cur), "head takes cur along");
+                if head < owned {
+                    let (mut step, mut set) = (at, at);
+                    step.step();
+                    set.set_head((start + head + 1) % slots);
+                    assert_eq!(step, set);
+                }
                 for n in head..owned {
                     assert_eq!(at.place((start + n) % slots), n);
                 }

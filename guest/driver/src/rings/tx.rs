@@ -113,7 +113,7 @@ impl<D: Device> Tx<'_, D> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ring.at.owned() == 0
+        self.ring.at.head == self.ring.at.tail
     }
 
     /// Does the device have frames, or get some with the next sync?
@@ -172,9 +172,11 @@ impl<D: Device> Tx<'_, D> {
         if self.is_empty() {
             return Err(Refused::Full);
         }
-        let head = self.ring.at.head;
-        self.slot(head).put(frame)?;
-        self.ring.at.set_head(self.ring.at.ahead(head, 1));
+        let (head, given) = (self.ring.at.head, self.ring.at.given());
+        let slot = self.device.slot_ahead(self.lane, given);
+        let len = &mut self.ring.lens[usize::from(head)];
+        TxSlot { device: self.device, lane: self.lane, slot, len }.put(frame)?;
+        self.ring.at.step();
         Ok(())
     }
 }
