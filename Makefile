@@ -2,12 +2,15 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-peers bench-e1000 soak
+.PHONY: help demo test bench bench-switch bench-peers bench-e1000 soak
+
+# What `make bench` runs: BENCHES="raw latency" for some of it.
+BENCHES ?= raw latency livelock slides paper
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## a switch and two guests as separate processes, and what passes between them
+demo: ## a switch and two guests as separate processes; the same frames over a NIC driven in each way, slow to fast
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	target/release/vmlan demo
@@ -15,7 +18,17 @@ demo: ## a switch and two guests as separate processes, and what passes between 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh
 
-bench: ## micro-benchmarks of the switch with in-process ports
+bench: ## the paper's tables and more with native guests (18 minutes), into docs/results.md and docs/plots/
+	@scripts/setup.sh build
+	$(CARGO) build --release -p vmlan
+	@mkdir -p target/bench
+	@failed=; for name in $(BENCHES); do \
+	  echo "vmlan bench $$name, from $$(date -u +%H:%M:%S)"; \
+	  target/release/vmlan bench $$name --json target/bench/$$name.json --svg docs/plots/$$name.svg --results docs/results.md; \
+	  code=$$?; [ $$code -eq 0 ] || failed="$$failed $$name"; [ $$code -le 1 ] || exit $$code; \
+	done; [ -z "$$failed" ] || { echo "not everything was measured:$$failed" >&2; exit 1; }
+
+bench-switch: ## micro-benchmarks of the switch with in-process ports
 	@scripts/setup.sh build
 	$(CARGO) bench -p vmlan-bench
 
@@ -24,10 +37,9 @@ bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest
 	$(CARGO) build --release -p vmlan -p vmlan-bench
 	target/release/peers
 
-bench-e1000: ## e1000 guest to guest in each way of ringing, then a Linux guest beside QEMU's own e1000
+bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-bench
-	target/release/e1000
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
 soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic

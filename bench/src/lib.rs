@@ -1,6 +1,7 @@
 //! Benchmarks: the switch alone, and vmlan beside its peers.
 //!
-//! [`peers`] is the program behind `make bench-peers`, [`e1000`] that behind `make bench-e1000`; the micro-benchmarks of the switch are in `benches/`.
+//! [`peers`] is the program behind `make bench-peers`, [`e1000`] that behind `make bench-e1000`; the micro-benchmarks of the switch (`make bench-switch`) are in
+//! `benches/`. What native guests show is measured by the program itself: `vmlan bench`.
 #![forbid(unsafe_code)]
 
 pub mod e1000;

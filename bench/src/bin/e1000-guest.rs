@@ -1,4 +1,4 @@
-//! `make bench-e1000`, second part: a Linux guest with an unmodified e1000 driver, beside QEMU's own model.
+//! `make bench-e1000`: a Linux guest with an unmodified e1000 driver, beside QEMU's own model.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

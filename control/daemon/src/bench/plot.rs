@@ -20,6 +20,7 @@ const COLOURS: [RGBColor; ALL.len() + 2] = [
     RGBColor(240, 160, 110),
     RGBColor(120, 150, 200),
     RGBColor(150, 110, 60),
+    RGBColor(200, 190, 60),
     RGBColor(140, 140, 140),
 ];
 

@@ -89,6 +89,13 @@ pub(crate) const ALL: &[Technique] = &[
         switch: "",
         guest: "size=4096",
     },
+    Technique {
+        name: "posted",
+        note: "plain, but register writes are sent and not waited for (QEMU 11)",
+        kind: "vfio-user",
+        switch: "model=e1000",
+        guest: "writes=posted",
+    },
 ];
 
 impl Technique {

@@ -1,0 +1,89 @@
+//! `vmlan bench`: a short run writes what it promises, and Ctrl-C leaves nothing behind.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vmlan_tests::vmlan_binary;
+
+fn bench(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(vmlan_binary());
+    command.arg("bench").args(words).env("TMPDIR", dir);
+    command
+}
+
+#[test]
+fn a_short_run_compares_two_techniques_and_writes_them_down() {
+    let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (json, svg, results) = (file("raw.json"), file("plots/raw.svg"), file("results.md"));
+    std::fs::write(&results, "By hand.\n\n<!-- vmlan bench raw -->\nold\n<!-- end -->\nMore.\n")
+        .unwrap();
+    let words = "raw --sizes 60 --only plain,csb --rounds 1 --seconds 1";
+    let words: Vec<_> =
+        words.split(' ').chain(["--json", &json, "--svg", &svg, "--results", &results]).collect();
+    let out = bench(tmp.path(), &words).output().unwrap();
+    let (said, heard) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{heard}");
+    assert!(heard.contains("[2/2] csb, 60 B: "), "{heard}");
+    assert!(said.contains("native guests") && said.contains("The paper"), "{said}");
+
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    for field in ["commit", "machine", "guest", "cores", "seconds", "rounds"] {
+        assert!(!json[field].is_null(), "{field}: {json}");
+    }
+    let rate = |at: usize| json["cells"][at]["figures"]["frames_per_s"].as_f64().unwrap();
+    assert_eq!(json["cells"][1]["technique"], "csb");
+    assert!(rate(1) > 2.0 * rate(0), "{json}");
+    assert!(std::fs::read_to_string(svg).unwrap().contains("csb"));
+    let results = std::fs::read_to_string(results).unwrap();
+    assert!(results.starts_with("By hand.") && results.ends_with("More.\n"), "{results}");
+    assert!(results.contains("| csb |") && !results.contains("old"), "{results}");
+    assert!(results.contains("(plots/raw.svg)"), "{results}");
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn an_interrupted_run_says_so_and_takes_its_processes_along() {
+    let tmp = tempfile::tempdir().unwrap();
+    let child = bench(tmp.path(), &["raw", "--sizes", "60", "--only", "virtio", "--seconds", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sockets = || {
+        let dirs = std::fs::read_dir(tmp.path()).unwrap().flatten();
+        dirs.filter_map(|d| std::fs::read_dir(d.path()).ok()).flatten().count()
+    };
+    let patience = Instant::now() + Duration::from_secs(20);
+    // The switch's and both guests' sockets, logs and outputs.
+    while sockets() < 9 && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let out = child.wait_with_output().unwrap();
+    let heard = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{heard}");
+    assert_eq!(heard.trim(), "vmlan: interrupted");
+    assert_eq!(sockets(), 0);
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn wrong_usage_is_one_line() {
+    let tmp = tempfile::tempdir().unwrap();
+    for (words, word) in [
+        (&["raws"][..], "raw"),
+        (&["raw", "--only", "magic"], "csb-4096"),
+        (&["raw", "--sizes", "20"], "60 to 1514"),
+        (&["raw", "--seconds", "0"], "--seconds"),
+    ] {
+        let out = bench(tmp.path(), words).output().unwrap();
+        let heard = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{words:?}: {heard}");
+        assert!(heard.lines().count() == 1 && heard.contains(word), "{words:?}: {heard}");
+    }
+}
