@@ -123,7 +123,7 @@ impl Hostile {
             self.put(word, index);
             self.put(wish, any % 4);
             // On and off, tens of thousands of times a second.
-            self.put(ON, u32::from(any % 3 > 0));
+            self.put(ON, u32::from(!any.is_multiple_of(3)));
             if n % 16 == 0 {
                 let tail = self.random.pick(&TAILS);
                 self.write(tail, any % RING);

@@ -117,3 +117,39 @@ fn write_seeds() {
         std::fs::write(format!("{CORPUS}/seed-{i:02}"), &seed[..end]).unwrap();
     }
 }
+
+/// What the fuzzer would take long to find: sequences that are mostly about the block. `CSB_INPUTS=1000000` for a long run.
+#[test]
+fn any_steps_around_a_block() {
+    let inputs = std::env::var("CSB_INPUTS").map_or(1500, |n| n.parse().unwrap());
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |n: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        u8::try_from((state >> 33) % n).unwrap()
+    };
+    let mut frames = (0, 0);
+    for i in 0..inputs {
+        let mut steps = vec![0xd9, 0xda];
+        for _ in 0..120 {
+            let step = match random(8) {
+                0..=2 => 0xd9 + random(7),
+                3 => random(0x40),
+                4 => 0xd0 + random(9),
+                5 => 0x60 + random(16),
+                6 => [0x0f, 0x2f, 0xd6, 0xd7][usize::from(random(4))],
+                _ => random(256),
+            };
+            steps.push(step);
+            // Operands: often indexes that exist.
+            if matches!(step, 0xdb..=0xde) {
+                steps.push(random(if i % 3 == 0 { 256 } else { 32 }));
+            }
+        }
+        let tx = [(0x2000, 60 | 0x0b << 24), (0x2000 + u64::from(random(255)), 1514 | 0x8b << 24)];
+        let (come, gone) = e1000(&input(random(16) & 0xfe, &steps, &tx, &[0x4000, 0x7c00]));
+        frames = (frames.0 + come, frames.1 + gone);
+    }
+    assert!(frames.0 > inputs && frames.1 > inputs, "{frames:?}");
+}
