@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-switch bench-peers bench-e1000 soak
+.PHONY: help demo static test bench bench-switch bench-peers bench-e1000 soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= raw latency livelock slides paper
@@ -14,6 +14,16 @@ demo: ## a switch and two guests as separate processes; the same frames over a N
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	target/release/vmlan demo
+
+# A target of its own, so that build scripts and proc macros, which are loaded, are not made static too.
+STATIC_TARGET ?= x86_64-unknown-linux-gnu
+static: ## vmlan as one file without libraries, to copy into a guest
+	@scripts/setup.sh build
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release -p vmlan --target $(STATIC_TARGET)
+	@mkdir -p target/static
+	@strip -o target/static/vmlan target/$(STATIC_TARGET)/release/vmlan
+	@if ldd target/static/vmlan 2>&1 | grep -q '=>'; then echo "target/static/vmlan is not static" >&2; exit 1; fi
+	@ls -lh target/static/vmlan
 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh

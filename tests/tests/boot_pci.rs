@@ -3,6 +3,7 @@
 //! printed and never judged.
 
 use std::{
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -48,7 +49,11 @@ impl Lan {
         let switch = Switch::start(dir, Some(&host), &ports)?;
         host.adopt("vmlan0")?;
         let boot = Boot::new("e1", 1).vfio_user(&socket).iommu();
-        let [mut guest] = Guest::boot(&image, dir, [boot])?;
+        let booted = Guest::boot(&image, dir, [boot]);
+        if booted.is_err() {
+            println!("{}", last_words(dir));
+        }
+        let [mut guest] = booted?;
         let bdf = guest.sh("basename $(readlink /sys/class/net/eth0/device)")?.trim().into();
         Ok(Self { guest, host, switch, other, bdf, dir: temporary })
     }
@@ -96,12 +101,16 @@ impl Lan {
         assert_eq!(chosen.trim(), "(null)");
         check::reaches(&mut self.guest, HOST)
     }
+}
 
-    fn last_words(&self) -> String {
-        let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name));
-        let tail = |text: String| text.lines().rev().take(12).collect::<Vec<_>>().join("\n");
-        ["e1.serial", "switch.log"].map(|name| tail(read(name).unwrap_or_default())).join("\n---\n")
-    }
+fn last_words(dir: &Path) -> String {
+    let read = |name: &str| std::fs::read(dir.join(name)).unwrap_or_default();
+    let tail = |bytes: Vec<u8>| {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    };
+    ["e1.serial", "switch.log"].map(|name| tail(read(name))).join("\n---\n")
 }
 
 fn json(text: &str) -> Result<Value> {
@@ -244,6 +253,27 @@ fn killed(lan: &mut Lan, keys: &str) -> Result<()> {
     lan.is_given_back()
 }
 
+/// A device that its owner has bound to VFIO stays there; while another program has its group open, it is in use.
+fn bound_by_hand(lan: &mut Lan) -> Result<()> {
+    let (bdf, address) = (lan.bdf.clone(), lan.address(",csb=on"));
+    let bind = format!(
+        "cd /sys/bus/pci/devices/{bdf} && echo vfio-pci > driver_override && echo {bdf} > driver/unbind &&
+         echo {bdf} > /sys/bus/pci/drivers_probe && basename $(readlink iommu_group)"
+    );
+    let group = lan.guest.sh(&bind)?.trim().to_owned();
+    let hold = format!("exec 3<> /dev/vfio/{group}; vmlan pkt-gen -i {address} -f tx -T 1");
+    let said = lan.guest.run(&hold, Duration::from_secs(20))?;
+    assert!(said.code == 1 && said.text.contains("in use"), "{}", said.text);
+    lan.generate(",csb=on", "-f tx -n 1000")?;
+    let back = format!(
+        "cd /sys/bus/pci/devices/{bdf} && basename $(readlink driver) && echo {bdf} > driver/unbind &&
+         echo > driver_override && echo {bdf} > /sys/bus/pci/drivers_probe &&
+         ip addr add 10.77.0.1/24 dev eth0 && ip link set eth0 up"
+    );
+    assert_eq!(lan.guest.sh(&back)?.trim(), "vfio-pci", "the device was moved");
+    lan.is_given_back()
+}
+
 fn chapters(lan: &mut Lan) -> Result<()> {
     check::reaches(&mut lan.guest, HOST)?;
     refusals(lan)?;
@@ -263,6 +293,7 @@ fn chapters(lan: &mut Lan) -> Result<()> {
     table.push(("pkt-gen rx, CSB, VFIO (5,000 frames/s offered)", receive(lan, ",csb=on")?));
     interrupted(lan, ",csb=on")?;
     killed(lan, ",via=uio,csb=on")?;
+    bound_by_hand(lan)?;
     for (what, frames) in table {
         println!("  {what:<48} {frames:>9.0} frames/s");
     }
@@ -277,7 +308,7 @@ fn past_the_kernel() -> Result<()> {
     let end = chapters(&mut lan);
     println!("  {} in {:.1?}", if end.is_ok() { "passed" } else { "FAILED" }, since.elapsed());
     if end.is_err() {
-        println!("{}", lan.last_words());
+        println!("{}", last_words(lan.dir.path()));
     }
     end
 }
