@@ -8,7 +8,9 @@ use vmlan_frame::{Counters, Port, Snapshot};
 mod device;
 mod prometheus;
 mod table;
-pub use device::{Accesses, DeviceStats, Ratios};
+#[cfg(test)]
+pub use device::Accesses;
+pub use device::DeviceStats;
 pub use prometheus::prometheus;
 pub(crate) use table::{columns, count, si, to_f64};
 pub use table::{rates, table};
