@@ -363,8 +363,10 @@ impl Side {
             let register = regs.get(self.register);
             let (later, ahead) =
                 (distance(last, register % size, size), distance(last, word, size));
-            // One far ahead is a kick that was long on its way.
-            if register == word || later > ahead && later <= size / 2 {
+            // One far ahead is a kick that was long on its way. But there are drivers that refill most of a ring by the register
+            // alone, as soon as the block is off, and that never write it again if they get no frames.
+            let near = later <= size / 2 || ahead == 0 && self.direction == Direction::Receive;
+            if register == word || later > ahead && near {
                 return register;
             }
             if regs.replace(self.register, register, word) {

@@ -174,3 +174,27 @@ fn what_was_published_before_it_was_turned_off_is_sent() {
         }
     }
 }
+
+/// Turned off while the chip waits for buffers; then the whole ring is refilled by one write of RDT.
+#[test]
+fn buffers_given_back_after_it_was_turned_off_are_seen() {
+    for kind in Kind::ALL {
+        let guest = Guest::with(true);
+        let mut driver = Driver::new(&guest, kind);
+        let mut wire = Wire::default();
+        driver.turn_well(true);
+        for round in 0..9 {
+            wire.push(driver.chip, 40 + round);
+            driver.receive(99);
+        }
+        while wire.push(driver.chip, 64) > 0 {}
+        assert!(!driver.chip.want_room());
+        driver.turn(false);
+        let rang = guest.host.rang.load(Ordering::Relaxed);
+        assert_eq!(driver.receive(99), 63, "{kind:?}");
+        assert!(guest.host.rang.load(Ordering::Relaxed) > rang, "{kind:?}");
+        assert_eq!(wire.push(driver.chip, 64), 63, "{kind:?}");
+        driver.receive(99);
+        assert_eq!(driver.received, wire.gone);
+    }
+}
