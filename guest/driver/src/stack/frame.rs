@@ -133,7 +133,11 @@ pub(super) fn complete_checksum(frame: &mut [u8]) {
     let header = ETHERNET + usize::from(frame.get(14).copied().unwrap_or(0) & 15) * 4;
     let protocol = frame.get(23).copied().unwrap_or(0);
     let at = header + if protocol == 6 { 16 } else { 6 };
-    if at + 2 > end || frame[12..14] != [8, 0] || !matches!(protocol, 6 | PROTOCOL_UDP) {
+    if at + 2 > end
+        || end < ETHERNET + IPV4
+        || frame[12..14] != [8, 0]
+        || !matches!(protocol, 6 | PROTOCOL_UDP)
+    {
         return;
     }
     frame[at..at + 2].fill(0);

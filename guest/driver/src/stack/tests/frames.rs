@@ -101,6 +101,12 @@ fn checksums_left_to_a_device_are_completed() {
         let mut short = good[..len].to_vec();
         complete_checksum(&mut short);
     }
+    // Header lengths that lie.
+    for (first, len) in (0..=255).flat_map(|first| (14..80).map(move |len| (first, len))) {
+        let mut odd = good[..len].to_vec();
+        odd[14..].iter_mut().take(1).for_each(|byte| *byte = first);
+        complete_checksum(&mut odd);
+    }
     let mut arp = vec![0; 60];
     arp[12..14].copy_from_slice(&[8, 6]);
     let before = arp.clone();

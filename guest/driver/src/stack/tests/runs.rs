@@ -89,15 +89,84 @@ fn tcp_delivers_every_byte_over_a_wire_that_loses_some() {
         let mut stream = client(Workload::TcpStream);
         (stream.size, stream.threads) = (size, threads);
         stream.count = 2_000_000 / u64::from(size).max(100);
-        let mut n = 0;
+        let mut state = 1_u64;
         let fate = Box::new(move |_: &mut Vec<u8>| {
-            n += 1;
-            n % 211 != 0
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            !(state >> 33).is_multiple_of(200)
         });
         let (got, sent) = both(fate, sink, &stream);
         let sent = sent.unwrap();
         assert!(sent.messages >= stream.count, "{} of {}", sent.messages, stream.count);
         assert_eq!((got.bytes, got.corrupt, got.connections), (sent.bytes, 0, 1));
+    }
+}
+
+#[test]
+fn tcp_goes_on_among_flipped_bits_and_nonsense() {
+    for threads in [1, 2] {
+        let mut sink = server(Workload::TcpSink);
+        (sink.verify, sink.threads) = (true, threads);
+        let mut stream = client(Workload::TcpStream);
+        (stream.count, stream.threads) = (700, threads);
+        let (mut n, mut state) = (0_u32, 0x9e37_79b9_7f4a_7c15_u64);
+        // By chance, and not by turns: a window that is sent again must not meet the same fate for ever.
+        let fate = Box::new(move |frame: &mut Vec<u8>| {
+            let mut random = |below: usize| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                usize::try_from(state >> 33).unwrap() % below
+            };
+            n += 1;
+            let dice = if n > 10 { random(150) } else { 100 };
+            if dice == 0 {
+                // Headers that may be anything, to the right host.
+                frame.resize(14 + random(1500), 0);
+                (14..frame.len().min(60))
+                    .for_each(|at| frame[at] = u8::try_from(random(256)).unwrap());
+                frame[12..14].copy_from_slice(&[8, u8::from(n % 4 == 0) * 6]);
+            } else if dice == 1 {
+                let at = random(frame.len());
+                frame[at] ^= 1 << random(8);
+            }
+            true
+        });
+        let (got, sent) = both(fate, sink, &stream);
+        assert_eq!((got.bytes, got.corrupt), (sent.unwrap().bytes, 0));
+    }
+}
+
+#[test]
+fn another_switch_is_gone_on_with() {
+    for threads in [1, 2] {
+        let mut rr = client(Workload::UdpRr);
+        (rr.count, rr.threads) = (300, threads);
+        let (mut a, b) = pair(clean());
+        let gone = a.gone();
+        let mut n = 0;
+        a.set_fate(Box::new(move |_| {
+            n += 1;
+            // With this request, the switch dies.
+            if n == 100 {
+                gone.store(true, Ordering::Relaxed);
+            }
+            n != 100
+        }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut responder = server(Workload::Responder);
+        responder.stop = Some(Arc::clone(&stop));
+        let mut lines = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(move || run_on(b, &responder, Duration::ZERO, &mut |_| {}).unwrap());
+            let summary = run_on(a, &rr, Duration::ZERO, &mut |report| {
+                lines.push(report.to_string());
+            });
+            stop.store(true, Ordering::Relaxed);
+            let summary = summary.unwrap();
+            assert_eq!((summary.messages, summary.lost, summary.reconnects), (300, 1, 1));
+        });
+        let said = |text: &str| lines.iter().any(|line| line.contains(text));
+        assert!(said("the switch is gone") && said("connected again"), "{lines:?}");
     }
 }
 

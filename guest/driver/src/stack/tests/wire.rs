@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +35,8 @@ pub(super) struct Wire {
     out: Vec<Vec<u8>>,
     fate: Fate,
     stats: QueueStats,
+    gone: Arc<AtomicBool>,
+    reconnects: u64,
 }
 
 /// A wire, whose first end's frames meet `fate`.
@@ -47,11 +51,22 @@ pub(super) fn pair(fate: Fate) -> (Wire, Wire) {
         out: Vec::new(),
         fate,
         stats: QueueStats::default(),
+        gone: Arc::default(),
+        reconnects: 0,
     };
     (end(&there, &back, fate), end(&back, &there, Box::new(|_| true)))
 }
 
 impl Wire {
+    /// Set it, and the switch is gone until somebody connects again.
+    pub(super) fn gone(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.gone)
+    }
+
+    pub(super) fn set_fate(&mut self, fate: Fate) {
+        self.fate = fate;
+    }
+
     fn is_empty(&self) -> bool {
         self.from.frames.lock().unwrap().is_empty()
     }
@@ -161,6 +176,9 @@ impl Device for Wire {
         if let Prepared::Now(wake) = self.prepare_wait(interest)? {
             return Ok(wake);
         }
+        if !self.is_connected() {
+            return Ok(Wake::Disconnected);
+        }
         let ready = sys::poll_readable(&self.watched(), Some(timeout)).unwrap();
         self.finish_wait(ready)
     }
@@ -178,14 +196,16 @@ impl Device for Wire {
         self.stats.interrupts += self.from.bell.take();
         Ok(if ready > 0 { Wake::Ready } else { Wake::Timeout })
     }
+    fn is_connected(&self) -> bool {
+        !self.gone.load(Relaxed)
+    }
     fn reconnect(&mut self, _patience: Duration) -> Result<(), Error> {
+        self.gone.store(false, Relaxed);
+        self.reconnects += 1;
         Ok(())
     }
-    fn is_connected(&self) -> bool {
-        true
-    }
     fn reconnects(&self) -> u64 {
-        0
+        self.reconnects
     }
     fn stats(&self) -> QueueStats {
         self.stats
