@@ -35,7 +35,8 @@ Seen from the other side of vhost-user: this plays the VMM and the guest's drive
 segments=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on.
 
 On an e1000's port (vfio-user:PATH) its keys are writes=waited|posted, doorbell=auto|trapped|mapped, interrupts=always|idle, size=,
-batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more.
+batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more. Inside a VM (pci:0000:00:03.0, as root) the same, and
+via=auto|vfio|uio|sysfs; the kernel has its interface back at the end.
 
 A ping at a rate does not wait for answers. Its round trips are given twice: from when it was sent, and from when it was due, which
 counts the time for which we or the NIC were too busy to send it.";
@@ -44,7 +45,7 @@ counts the time for which we or the NIC were too busy to send it.";
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PktGenArgs {
-    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]
+    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM pci:0000:00:03.0[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
     /// What to do: tx, rx, ping or pong; txseq numbers the frames, rxseq checks them

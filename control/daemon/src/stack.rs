@@ -25,7 +25,7 @@ use crate::pktgen::{number, seconds, usage};
     behind a tap: port. Keys of the address are those of `vmlan pkt-gen`."
 )]
 pub(crate) struct StackArgs {
-    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]
+    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM pci:0000:00:03.0[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
     /// Our address and the network's bits, like 10.0.0.1/24

@@ -80,7 +80,8 @@ impl Claim {
         let path = self.memory();
         // Root's own: what is in it is done.
         let about = fs::symlink_metadata(&path).ok()?;
-        let text = (about.is_file() && about.uid() == 0).then(|| fs::read_to_string(path).ok())??;
+        let text =
+            (about.is_file() && about.uid() == 0).then(|| fs::read_to_string(path).ok())??;
         let mut lines = text.lines();
         let driver = lines.next()?.to_owned();
         Some((driver, lines.filter_map(Interface::parse).collect()))
