@@ -135,7 +135,7 @@ pub enum AddressError {
     Key(String),
     /// A key that an e1000's address has not.
     #[error(
-        "'{0}' is no key of a vfio-user address (see writes, doorbell, size, itr, tidv, batch...)"
+        "'{0}' is no key of a vfio-user address (see csb, combine, completion, receive, writes, doorbell, size, itr, batch...)"
     )]
     VfioKey(String),
     /// Keys of an e1000's address that contradict each other.
