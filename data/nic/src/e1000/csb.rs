@@ -20,6 +20,9 @@
 //! When the block is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
 //! neither when its interface goes up). If it differs from the register, the register counts until the word in the block
 //! changes. The guest is not told that we are awake before then, so that it goes on to write TDT.
+//! Where the register leaves too few buffers, the descriptors say whether the word is of now: [`super::ring::Ring::reconsider`].
+//!
+//! While a side is stopped, or may not use the guest's memory, nothing is stored in the block: see [`Tx::arm`].
 //!
 //! When the block is turned off, the guest may have published frames that no register knows of, or written the register
 //! since. The later of both counts: see [`Side::leave`]. Drivers with posted register writes should read a register before they
@@ -221,12 +224,13 @@ impl Side {
         }
     }
 
-    /// The same block, in a new map. If it was away, what the guest did meanwhile is found when it is back.
-    fn replace(&mut self, block: Option<Arc<Block>>) {
+    /// The same block, in a new map. If it was away, what the guest did meanwhile is found when it is back. `on`: this side is, so
+    /// that the block is its driver's still.
+    pub fn replace(&mut self, block: Option<Arc<Block>>, on: bool) {
         self.block = block;
         if self.direction == Direction::Transmit {
             self.asked = true;
-            if let Some(block) = &self.block {
+            if let Some(block) = self.block.as_ref().filter(|_| on) {
                 block.set_host_need_txkick(1);
             }
         }
@@ -248,6 +252,17 @@ impl Side {
                 block.set_host_need_txkick(1);
             }
         }
+    }
+
+    /// The word in the block, if it is not believed because the register says otherwise.
+    pub fn doubted(&self) -> Option<u32> {
+        let Tail::Stale(word) = self.tail else { return None };
+        self.block.as_ref().filter(|block| block.is_on()).map(|_| word)
+    }
+
+    /// There is proof that the word is of now.
+    pub fn believe_word(&mut self) {
+        self.tail = Tail::Block;
     }
 
     /// The worker is awake, and looks by itself.
@@ -432,10 +447,9 @@ impl E1000 {
     /// The map has been replaced: the block is now elsewhere, gone, or back.
     pub(super) fn replace_block(&self, tx: &mut Tx, rx: &mut Rx) {
         let block = self.find_block(tx);
-        tx.ring.csb.replace(block.clone());
-        rx.ring.csb.replace(block);
-        tx.ring.publish_again(&self.regs);
-        rx.ring.publish_again(&self.regs);
+        let (transmit, receive) = self.uses_memory(&self.gate());
+        tx.ring.replace_block(block.clone(), transmit, &self.regs);
+        rx.ring.replace_block(block, receive, &self.regs);
     }
 
     /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.

@@ -15,14 +15,23 @@ impl E1000 {
     /// Why the chip stands still, until the guest resets it or moves its rings. Cheap; `None` while frames move.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
-        let transmit = self.tx.try_lock().ok().and_then(|tx| tx.trouble());
-        transmit.or_else(|| self.rx.try_lock().ok().and_then(|rx| rx.trouble()))
+        let tx = self.tx.try_lock().ok().map(|tx| (tx.trouble(), tx.block.trouble));
+        let (transmit, block) = tx.unwrap_or_default();
+        let receive = || self.rx.try_lock().ok().and_then(|rx| rx.trouble());
+        // What only warns comes last, lest it hide what stops.
+        transmit.or_else(receive).or(block)
     }
 
     /// The transmit side may move frames: the wire is there, and the driver has enabled it.
     fn sends(&self, gate: &Gate) -> bool {
         let wire = gate.link || gate.loopback != Loopback::None;
-        gate.dma && wire && self.regs.get(regs::TCTL) & tctl::EN != 0
+        wire && self.uses_memory(gate).0
+    }
+
+    /// The driver lets the transmit side, and the receive side, use its memory: bus master, and enabled.
+    pub(super) fn uses_memory(&self, gate: &Gate) -> (bool, bool) {
+        let (transmit, receive) = (self.regs.get(regs::TCTL), self.regs.get(regs::RCTL));
+        (gate.dma && transmit & tctl::EN != 0, gate.dma && receive & rctl::EN != 0)
     }
 
     /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's (see `Port::pull`). In loopback they
@@ -76,7 +85,7 @@ impl E1000 {
     fn receive(&self, batch: &Batch<'_>, list: &[u16], wire: fn(&Gate) -> bool) -> Received {
         let mut rx = lock(&self.rx);
         let gate = self.gate();
-        if gate.dma && wire(&gate) && self.regs.get(regs::RCTL) & rctl::EN != 0 {
+        if wire(&gate) && self.uses_memory(&gate).1 {
             return rx.receive(self, batch, list);
         }
         self.counters.output.drop(Reason::LinkDown, list.len() as u64);
@@ -92,7 +101,9 @@ impl E1000 {
     /// Frames that could be received now, roughly.
     #[must_use]
     pub fn room(&self) -> usize {
-        lock(&self.rx).room(self)
+        let mut rx = lock(&self.rx);
+        // One that is off drops what comes.
+        if self.uses_memory(&self.gate()).1 { rx.room(self) } else { BATCH }
     }
 
     /// Asks to be told of the next write to TDT (see `Port::arm`). True if frames wait already.

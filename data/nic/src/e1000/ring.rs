@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::{Map, Window};
 
 use super::Trouble;
-use super::csb::{Direction, Side};
-use super::desc::SIZE;
+use super::csb::{Block, Direction, Side};
+use super::desc::{SIZE, rx};
 use super::regs::{self, Registers};
 
 /// The registers of a ring.
@@ -76,6 +76,8 @@ pub struct Ring {
     pub csb: Side,
     /// The head as the block has it. Unlike `head` it outlives a ring that is nowhere for a while.
     told: Option<u32>,
+    /// Descriptors were written back since the ring was last stopped.
+    wrote: bool,
 }
 
 impl Ring {
@@ -92,6 +94,7 @@ impl Ring {
             trouble: None,
             csb,
             told: None,
+            wrote: false,
         }
     }
 
@@ -103,7 +106,7 @@ impl Ring {
 
     /// Forgets the head and what stood in the way.
     pub fn forget(&mut self, regs: &Registers) {
-        (self.head, self.trouble, self.told) = (None, None, None);
+        (self.head, self.trouble, self.told, self.wrote) = (None, None, None, false);
         self.csb.restart();
         self.publish_again(regs);
     }
@@ -111,6 +114,16 @@ impl Ring {
     /// Tells the head to a block that is new.
     pub fn publish_again(&self, regs: &Registers) {
         self.csb.publish(regs.get(self.names.head) & INDEX);
+    }
+
+    /// The block is in a new map: tells it the head, now or when this side is `on`.
+    pub fn replace_block(&mut self, block: Option<Arc<Block>>, on: bool, regs: &Registers) {
+        self.csb.replace(block, on);
+        if on {
+            self.publish_again(regs);
+        } else {
+            self.told = None;
+        }
     }
 
     /// Why the last look failed.
@@ -204,10 +217,27 @@ impl Ring {
         }
     }
 
+    /// The ring has too little. If the block was turned on when nobody waited for room, the guest may have given back all that was
+    /// taken by its word alone, before it was first looked at: nothing would move the word again. The proof is in the last
+    /// descriptor that the word claims: we had set DD there, and the guest clears it when it gives the buffer back, in order.
+    #[cold]
+    pub fn reconsider(&mut self, look: Look) {
+        let Look { size, head, tail, .. } = look;
+        let Some(word) = self.csb.doubted().filter(|word| *word < size && self.wrote) else {
+            return;
+        };
+        // The descriptor at the register's tail was never ours.
+        let more = distance(head, word, size) > distance(head, tail, size) + 1;
+        let last = if word == 0 { size - 1 } else { word - 1 };
+        if more && self.read(last).1 & rx::DD == 0 {
+            self.csb.believe_word();
+        }
+    }
+
     /// Publishes the head, after all write-backs.
     #[inline]
     pub fn publish(&mut self, regs: &Registers, head: u32) {
-        (self.head, self.told) = (Some(head), Some(head));
+        (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
         regs.set(self.names.head, head);
         self.csb.publish(head);
     }

@@ -102,7 +102,7 @@ impl Rx {
             return frames;
         }
         // Whoever finds this too little waits for the tail to move.
-        self.starved = Some(look.tail);
+        self.starve(look);
         let all = posted > 0 && posted >= look.size / 4 * 3;
         if all { MANY } else { frames }
     }
@@ -121,6 +121,11 @@ impl Rx {
             self.ring.csb.content();
         }
         more
+    }
+
+    fn starve(&mut self, look: Look) {
+        self.starved = Some(look.tail);
+        self.ring.reconsider(look);
     }
 
     /// True if there is room, or, after a push that found too little, more of it.
@@ -166,7 +171,7 @@ impl Rx {
         self.starved = None;
         if dealt < list.len() && budget > 0 {
             chip.stats.rx.special.add(1);
-            self.starved = Some(look.tail);
+            self.starve(look);
         }
         Received { dealt, causes: self.publish(chip, look, at), reopened }
     }

@@ -145,7 +145,7 @@ impl Tx {
     }
 
     pub fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble().or(self.block.trouble)
+        self.ring.trouble()
     }
 
     /// Reads the registers; `None` if there is no ring to serve.
@@ -161,11 +161,16 @@ impl Tx {
     }
 
     /// The worker is about to sleep: asks to be kicked. True if it should not: `on`, and there is something to do.
+    ///
+    /// While it is off nothing is stored: the driver may have given the block's memory to others (FreeBSD 10.4 tells nobody).
+    /// What turns it on again rings.
     pub fn arm(&mut self, chip: &E1000, on: bool) -> bool {
-        let look = |tx: &mut Self| on && tx.waiting(&chip.regs);
+        if !on {
+            return false;
+        }
         match self.ring.csb.ask(&chip.wishes) {
-            None => look(self),
-            Some(block) => csb::arm_transmit(&*block, || look(self)),
+            None => self.waiting(&chip.regs),
+            Some(block) => csb::arm_transmit(&*block, || self.waiting(&chip.regs)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The shared status block: scripted drivers of all generations that were in use, and a wire with numbered frames both ways.
 
+mod attack;
 mod generations;
 mod hostile;
 mod points;
