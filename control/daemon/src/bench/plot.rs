@@ -21,6 +21,7 @@ const COLOURS: [RGBColor; ALL.len() + 2] = [
     RGBColor(120, 150, 200),
     RGBColor(150, 110, 60),
     RGBColor(200, 190, 60),
+    RGBColor(70, 200, 200),
     RGBColor(140, 140, 140),
 ];
 

@@ -12,13 +12,14 @@ use crate::stats::{count, si};
 
 const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1514];
 
-const TECHNIQUES: [&str; 9] = [
+const TECHNIQUES: [&str; 10] = [
     "plain",
     "moderated",
     "combined",
     "csb",
     "mapped",
     "virtio",
+    "csb-1024",
     "csb-4096",
     "mapped-4096",
     "virtio-4096",

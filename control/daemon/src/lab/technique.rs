@@ -69,6 +69,13 @@ pub(crate) const ALL: &[Technique] = &[
         guest: "",
     },
     Technique {
+        name: "csb-1024",
+        note: "csb with rings of 1,024 descriptors, as many as virtio has here",
+        kind: "vfio-user",
+        switch: "model=e1000,csb=on",
+        guest: "writes=waited,csb=on,size=1024",
+    },
+    Technique {
         name: "csb-4096",
         note: "csb with rings of 4,096 descriptors instead of 256",
         kind: "vfio-user",
