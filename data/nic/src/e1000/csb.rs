@@ -34,7 +34,7 @@
 //! waiting), `guest_txkick_at` and `host_isr`: not read, not written. Nothing is written from 0x68 on, which some drivers use.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vmlan_ram::{Map, Window};
 
@@ -68,50 +68,54 @@ const TRIES: usize = 8;
 
 /// The block. Every word that the guest writes is read once for each decision, and not believed.
 #[derive(Debug)]
-pub struct Block(Window);
+pub struct Block {
+    words: Window,
+    /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
+    on: Arc<AtomicBool>,
+}
 
 impl Guard for Block {}
 
 impl Words for Block {
     #[inline]
     fn guest_tdt(&self) -> u32 {
-        self.0.u32(GUEST_TDT, Ordering::Acquire)
+        self.words.u32(GUEST_TDT, Ordering::Acquire)
     }
     #[inline]
     fn guest_rdt(&self) -> u32 {
-        self.0.u32(GUEST_RDT, Ordering::Acquire)
+        self.words.u32(GUEST_RDT, Ordering::Acquire)
     }
     #[inline]
     fn guest_need_txkick(&self) -> u32 {
-        self.0.u32(GUEST_NEED_TXKICK, Ordering::Relaxed)
+        self.words.u32(GUEST_NEED_TXKICK, Ordering::Relaxed)
     }
     #[inline]
     fn guest_need_rxkick(&self) -> u32 {
-        self.0.u32(GUEST_NEED_RXKICK, Ordering::Relaxed)
+        self.words.u32(GUEST_NEED_RXKICK, Ordering::Relaxed)
     }
     #[inline]
     fn guest_csb_on(&self) -> u32 {
-        self.0.u32(GUEST_CSB_ON, Ordering::Acquire)
+        self.words.u32(GUEST_CSB_ON, Ordering::Acquire)
     }
     #[inline]
     fn set_host_tdh(&self, index: u32) {
-        self.0.set_u32(HOST_TDH, index, Ordering::Release);
+        self.words.set_u32(HOST_TDH, index, Ordering::Release);
     }
     #[inline]
     fn set_host_rdh(&self, index: u32) {
-        self.0.set_u32(HOST_RDH, index, Ordering::Release);
+        self.words.set_u32(HOST_RDH, index, Ordering::Release);
     }
     #[inline]
     fn set_host_need_txkick(&self, wish: u32) {
-        self.0.set_u32(HOST_NEED_TXKICK, wish, Ordering::Relaxed);
+        self.words.set_u32(HOST_NEED_TXKICK, wish, Ordering::Relaxed);
     }
     #[inline]
     fn set_host_need_rxkick(&self, wish: u32) {
-        self.0.set_u32(HOST_NEED_RXKICK, wish, Ordering::Relaxed);
+        self.words.set_u32(HOST_NEED_RXKICK, wish, Ordering::Relaxed);
     }
     #[inline]
     fn set_host_rxkick_at(&self, index: u32) {
-        self.0.set_u32(HOST_RXKICK_AT, index, Ordering::Relaxed);
+        self.words.set_u32(HOST_RXKICK_AT, index, Ordering::Relaxed);
     }
 }
 
@@ -128,16 +132,21 @@ pub enum Verdict {
 
 impl Block {
     /// The block at `address`, all of it in one region of memory.
-    fn find(map: &Arc<Map>, address: u64) -> Result<Arc<Self>, BlockFault> {
+    fn find(map: &Arc<Map>, address: u64, on: &Arc<AtomicBool>) -> Result<Arc<Self>, BlockFault> {
         if !address.is_multiple_of(ALIGN) {
             return Err(BlockFault::Unaligned);
         }
-        map.window(address, LEN, 4).map(|window| Arc::new(Self(window))).ok_or(BlockFault::Outside)
+        let words = map.window(address, LEN, 4).ok_or(BlockFault::Outside)?;
+        Ok(Arc::new(Self { words, on: Arc::clone(on) }))
     }
 
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.guest_csb_on() != 0
+        let on = self.guest_csb_on() != 0;
+        if self.on.load(Ordering::Relaxed) != on {
+            self.on.store(on, Ordering::Relaxed);
+        }
+        on
     }
 
     /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has published what it is about,
@@ -455,7 +464,11 @@ impl E1000 {
     /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.
     fn find_block(&self, tx: &mut Tx) -> Option<Arc<Block>> {
         let address = tx.block.address;
-        let block = if address == 0 { None } else { Some(Block::find(tx.ring.map(), address)) };
+        let block = if address == 0 {
+            None
+        } else {
+            Some(Block::find(tx.ring.map(), address, self.irq.block_on()))
+        };
         let fault = block.as_ref().and_then(|found| found.as_ref().err().copied());
         tx.block.trouble = fault.map(|fault| Trouble::BadBlock { address, fault });
         let block = block.and_then(Result::ok);

@@ -22,7 +22,10 @@
 //! A timer that fires early finds the cause still held and is set again; one that fires late, or for nothing, is harmless.
 //! With no window open nothing sets the timer: an idle chip wakes nobody.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vmlan_frame::Counter;
 
 use super::Host;
 use super::csb::{Block, Verdict};
@@ -85,20 +88,29 @@ struct State {
     timer: Option<u64>,
     /// A rise is being held back.
     holding: bool,
-    raised: u64,
-    held: u64,
-    delivered: u64,
     /// Where the guest says what it wants to be interrupted for.
     block: Option<Arc<Block>>,
     /// The block keeps in what is pending.
     shut: bool,
-    suppressed: u64,
-    wished: u64,
+}
+
+/// Written with the lock, read without: it is held while the block is read, and the guest's memory may be slow (its VMM may be
+/// punching holes into it). Who asks for counts must not wait for that.
+#[derive(Debug, Default)]
+struct Counts {
+    raised: Counter,
+    held: Counter,
+    delivered: Counter,
+    suppressed: Counter,
+    wished: Counter,
 }
 
 /// ICR, IMS and the level of INTA#.
 pub struct Irq {
     state: Mutex<State>,
+    counts: Counts,
+    /// The block was on when it was last looked at.
+    block_on: Arc<AtomicBool>,
     /// The host's floor between two interrupts, in ns.
     floor: u64,
 }
@@ -123,7 +135,8 @@ impl Irq {
     /// No causes, all masked. At most `rate_max` interrupts per second (0: no floor).
     pub fn new(rate_max: u32) -> Self {
         let floor = if rate_max == 0 { 0 } else { 1_000_000_000 / u64::from(rate_max) };
-        Self { state: Mutex::default(), floor }
+        let (state, counts, block_on) = Default::default();
+        Self { state, counts, block_on, floor }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,7 +149,7 @@ impl Irq {
         let mut s = self.state();
         s.icr |= causes & cause::ALL;
         let edge = self.settle(&mut s, delays, host);
-        s.suppressed += u64::from(s.shut);
+        self.counts.suppressed.add(s.shut.into());
         edge
     }
 
@@ -153,7 +166,7 @@ impl Irq {
         s.icr |= causes & cause::ALL;
         s.prompt |= !delayed && causes & cause::TXDW != 0;
         let edge = self.settle(&mut s, delays, host);
-        s.suppressed += u64::from(s.shut);
+        self.counts.suppressed.add(s.shut.into());
         edge
     }
 
@@ -219,8 +232,8 @@ impl Irq {
             let end = end_of(s.all_since, self.floor, now);
             if end > now {
                 if !std::mem::replace(&mut s.repeat, true) {
-                    s.raised += 1;
-                    s.held += 1;
+                    self.counts.raised.add(1);
+                    self.counts.held.add(1);
                 }
                 s.wake_at(end, host);
                 return false;
@@ -228,8 +241,8 @@ impl Irq {
             s.all_since = Some(now);
         }
         // One that was held has been counted as raised.
-        s.raised += u64::from(!std::mem::take(&mut s.repeat));
-        s.delivered += 1;
+        self.counts.raised.add(u64::from(!std::mem::take(&mut s.repeat)));
+        self.counts.delivered.add(1);
         true
     }
 
@@ -264,6 +277,12 @@ impl Irq {
         self.state().shut
     }
 
+    /// As while somebody waits for the guest's memory.
+    #[cfg(test)]
+    pub fn block(&self) -> impl Sized {
+        self.state()
+    }
+
     /// The level of INTA#.
     pub fn level(&self) -> bool {
         self.state().level
@@ -273,16 +292,16 @@ impl Irq {
     pub fn reset(&self) -> Edge {
         let mut s = self.state();
         let edge = Self::fall(&mut s);
-        let State { raised, held, delivered, suppressed, wished, .. } = *s;
         let block = s.block.take();
-        let counts = State { raised, held, delivered, suppressed, wished, ..State::default() };
-        *s = State { block, ..counts };
+        *s = State { block, ..State::default() };
         edge
     }
 
     /// Replaces the shared status block. Nothing of the old one is kept.
     pub fn set_block(&self, block: Option<Arc<Block>>) {
+        let on = block.as_ref().is_some_and(|block| block.is_on());
         let old = std::mem::replace(&mut self.state().block, block);
+        self.block_on.store(on, Ordering::Relaxed);
         drop(old);
     }
 
@@ -293,16 +312,21 @@ impl Irq {
         if s.shut { self.settle(&mut s, delays, host) } else { Edge::None }
     }
 
+    /// For a block to say in whether it is on.
+    pub fn block_on(&self) -> &Arc<AtomicBool> {
+        &self.block_on
+    }
+
     /// The block is on; interrupts that it kept in, and those that were let out because it asked for them.
     pub fn block_state(&self) -> (bool, u64, u64) {
-        let s = self.state();
-        (s.block.as_ref().is_some_and(|block| block.is_on()), s.suppressed, s.wished)
+        let Counts { suppressed, wished, .. } = &self.counts;
+        (self.block_on.load(Ordering::Relaxed), suppressed.get(), wished.get())
     }
 
     /// Raised, held back, delivered.
     pub fn counts(&self) -> (u64, u64, u64) {
-        let s = self.state();
-        (s.raised, s.held, s.delivered)
+        let Counts { raised, held, delivered, .. } = &self.counts;
+        (raised.get(), held.get(), delivered.get())
     }
 
     fn fall(s: &mut State) -> Edge {
@@ -327,30 +351,30 @@ impl Irq {
             return Edge::None;
         }
         if !s.holding {
-            s.raised += 1;
+            self.counts.raised.add(1);
         }
         let delays = Delays { all: delays.all.max(self.floor), ..delays };
         // Without moderation the clock is never asked.
         if delays != Delays::default() {
             let now = host.now();
             if let Some(at) = s.held_until(pending, now, delays, self.floor) {
-                return Self::hold(s, at, host);
+                return self.hold(s, at, host);
             }
             s.open(pending, now);
         }
-        s.wished += u64::from(verdict == Verdict::Wished);
+        self.counts.wished.add(u64::from(verdict == Verdict::Wished));
         s.holding = false;
         s.prompt = false;
         s.level = true;
-        s.delivered += 1;
+        self.counts.delivered.add(1);
         Edge::Rise
     }
 
     /// Holds a rise back until `at`.
-    fn hold(s: &mut State, at: u64, host: &dyn Host) -> Edge {
+    fn hold(&self, s: &mut State, at: u64, host: &dyn Host) -> Edge {
         if !s.holding {
             s.holding = true;
-            s.held += 1;
+            self.counts.held.add(1);
         }
         s.wake_at(at, host);
         Edge::None

@@ -1,5 +1,9 @@
 //! What attackers found, one test each.
 
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::super::super::chip::lock;
 use super::super::super::{BlockFault, Trouble};
 use super::*;
 
@@ -115,4 +119,30 @@ fn a_consumed_ring_given_back_after_it_was_turned_on_is_found() {
         driver.receive(99);
         assert_eq!(driver.received, wire.gone, "{kind:?}");
     }
+}
+
+/// A VMM that punches holes into its memory holds up whoever touches that meanwhile, with the locks that they have. Not those who
+/// ask for counts.
+#[test]
+fn counts_wait_for_nobody() {
+    let guest = Guest::with(true);
+    let mut driver = Driver::new(&guest, Kind::New);
+    let mut wire = Wire::default();
+    driver.turn_well(true);
+    driver.put(GUEST_NEED_RXKICK, 0);
+    driver.reg(ICR);
+    assert!(driver.send() && wire.pull(driver.chip) == 1 && wire.push(driver.chip, 1) == 1);
+    let (told, tell) = channel();
+    let chip = &guest.chip;
+    std::thread::scope(|scope| {
+        let locks = (lock(&chip.tx), lock(&chip.rx), chip.irq.block());
+        scope.spawn(move || {
+            let _ = chip.trouble();
+            told.send(chip.device().csb)
+        });
+        let answer = tell.recv_timeout(Duration::from_secs(5));
+        drop(locks);
+        let csb = answer.expect("it waits").expect("there is one");
+        assert!(csb.on && csb.suppressed > 0, "{csb:?}");
+    });
 }
