@@ -19,7 +19,7 @@ const TECHNIQUES: [&str; 10] = [
     "csb",
     "mapped",
     "virtio",
-    "csb-1024",
+    "csb-256",
     "csb-4096",
     "mapped-4096",
     "virtio-4096",
