@@ -274,7 +274,7 @@ impl Link for Near {
     fn connected(&self, mac: Mac, bus: &NearBus) -> Connected {
         use vmlan_driver::e1000::Bus;
         let mapped = bus.mapped(Register::TDT.offset()).is_some();
-        Connected::E1000 { mac, mapped, posted: false }
+        Connected::E1000 { mac, mapped, posted: false, csb: self.options.csb }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::e1000::KEYS as E1000_KEYS;
+
 /// Bits of virtio (virtio 1.2, 5.1.3 and 6) that the driver can negotiate.
 pub mod feature {
     /// VIRTIO_NET_F_CSUM: the device completes checksums.
@@ -54,6 +56,10 @@ pub mod feature {
 /// Queue pairs a NIC can have here: [`crate::VirtioNet::wait`] watches them all with one call.
 pub const MAX_PAIRS: u16 = 16;
 
+/// All keys of an address.
+pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, in_order, mrg, version_1, any_layout, \
+                        csum, guest_csum, tso, guest_tso, uso, guest_uso, mtu_feature, reply_ack, mem_slots, inflight, status";
+
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[
     ("version_1", feature::VERSION_1),
@@ -94,7 +100,7 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 /// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` | `on`, `off` | virtio features to ask for |
 /// | `reply_ack` `mem_slots` `inflight` `status` | `on`, `off` | protocol features to ask for |
 ///
-/// What is asked for and not offered is done without.
+/// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is done without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The UNIX socket.
@@ -126,17 +132,15 @@ pub enum AddressError {
     )]
     Kind(String),
     /// No path.
-    #[error("the address has no path: write vhost-user:/path/to/socket")]
+    #[error(
+        "the address has no path: write vhost-user:/path/to/socket or vfio-user:/path/to/socket"
+    )]
     NoPath,
     /// A key that does not exist.
-    #[error(
-        "'{0}' is no key of a vhost-user address (see queues, size, server, event_idx, mrg, csum...)"
-    )]
+    #[error("'{0}' is no key of a vhost-user address: valid: {KEYS}")]
     Key(String),
     /// A key that an e1000's address has not.
-    #[error(
-        "'{0}' is no key of a vfio-user address (see csb, combine, completion, receive, writes, doorbell, size, itr, batch...)"
-    )]
+    #[error("'{0}' is no key of a vfio-user address: valid: {E1000_KEYS}")]
     VfioKey(String),
     /// Keys of an e1000's address that contradict each other.
     #[error(transparent)]
@@ -147,7 +151,9 @@ pub enum AddressError {
     )]
     Bdf(String),
     /// A key that a PCI address has not.
-    #[error("'{0}' is no key of a pci address (see via, csb, receive, size, itr, batch...)")]
+    #[error(
+        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, unmask and mmap_timeout: {E1000_KEYS}"
+    )]
     PciKey(String),
     /// A value that the key does not take.
     #[error("{key}={value}: {wanted} is wanted")]
@@ -244,9 +250,9 @@ impl FromStr for Address {
         for part in parts {
             match (part, part.split_once('=')) {
                 (_, Some((key, value))) => address.set(key, value)?,
-                ("listen" | "server", None) => address.listen = true,
+                ("listen", None) => address.listen = true,
                 ("connect", None) => address.listen = false,
-                (word, None) => return Err(AddressError::Key(word.into())),
+                (word, None) => address.set(word, "on")?,
             }
         }
         if address.segments > address.ring_size {
@@ -272,6 +278,19 @@ mod tests {
             (feature::DEFAULT | feature::CSUM) & !(feature::EVENT_IDX | feature::MRG_RXBUF);
         assert_eq!(address.features, wanted);
         assert_eq!(address.protocol & crate::vhost_user::protocol::INFLIGHT_SHMFD, 0);
+        let words: Address = "vhost-user:/a,server,csum".parse().unwrap();
+        assert!(words.listen && words.features & feature::CSUM != 0);
+    }
+
+    #[test]
+    fn the_list_of_keys_is_whole() {
+        for key in KEYS.split(", ") {
+            let refused = format!("vhost-user:/a,{key}=?").parse::<Address>().unwrap_err();
+            assert!(matches!(refused, AddressError::Value { .. }), "{key}: {refused}");
+        }
+        for (key, _) in TOGGLES.iter().chain(PROTOCOL_TOGGLES) {
+            assert!(KEYS.split(", ").any(|known| known == *key), "{key}");
+        }
     }
 
     #[test]
@@ -280,7 +299,8 @@ mod tests {
             ("tap:x", "vhost-user:"),
             ("vhost-user:", "no path"),
             ("vhost-user:/a,colour=red", "colour"),
-            ("vhost-user:/a,fast", "fast"),
+            ("vhost-user:/a,fast", "valid: server, queues"),
+            ("vhost-user:/a,queues", "1 to 16"),
             ("vhost-user:/a,queues=17", "1 to 16"),
             ("vhost-user:/a,size=100", "power of two"),
             ("vhost-user:/a,size=65536", "32768"),

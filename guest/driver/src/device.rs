@@ -49,6 +49,8 @@ pub enum Connected {
         mac: Mac,
         /// How it is reached.
         way: crate::pci::Way,
+        /// The shared status block is in use.
+        csb: bool,
     },
     /// An e1000, which has a link.
     E1000 {
@@ -58,6 +60,8 @@ pub enum Connected {
         mapped: bool,
         /// Register writes do not wait for their reply.
         posted: bool,
+        /// The shared status block is in use.
+        csb: bool,
     },
 }
 
@@ -67,11 +71,15 @@ impl fmt::Display for Connected {
             Self::Virtio { features, queues } => {
                 write!(out, "features {features:#x}, {queues} queue pair(s)")
             }
-            Self::Pci { mac, way } => write!(out, "e1000 {mac}, driven through {way}"),
-            Self::E1000 { mac, mapped, posted } => {
+            Self::Pci { mac, way, csb } => {
+                let csb = if *csb { ", CSB" } else { "" };
+                write!(out, "e1000 {mac}, driven through {way}{csb}")
+            }
+            Self::E1000 { mac, mapped, posted, csb } => {
                 let doorbell = if *mapped { "mapped" } else { "trapped" };
                 let writes = if *posted { "posted" } else { "waited" };
-                write!(out, "e1000 {mac}, doorbell {doorbell}, writes {writes}")
+                let csb = if *csb { ", CSB" } else { "" };
+                write!(out, "e1000 {mac}, doorbell {doorbell}, writes {writes}{csb}")
             }
         }
     }

@@ -30,7 +30,7 @@ use crate::mem::{Pool, Ram};
 use crate::net::QueueStats;
 pub use crate::nic::{Interest, Prepared, Wake};
 use crate::notify;
-pub use address::{Address, Doorbell, Unmask};
+pub use address::{Address, Doorbell, KEYS, Unmask};
 pub use bus::{Access, Bus, BusError, Irq, Registers, Watched};
 use combine::Combine;
 use csb::Block;
@@ -72,7 +72,9 @@ pub enum Error {
     #[error(transparent)]
     Nic(#[from] crate::nic::Error),
     /// The server hangs up while the device is set up.
-    #[error("{path}: the server hangs up: has the port another VM (see `vmlan port list`)?")]
+    #[error(
+        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see `vmlan port list`)?"
+    )]
     TurnedAway {
         /// The UNIX socket.
         path: std::path::PathBuf,

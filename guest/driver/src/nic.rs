@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// The back end hung up, or said nothing, while features were agreed on: a port serves one front end at a time.
     #[error(
-        "{path}: the back end hangs up or says nothing: has the port another front end (see `vmlan port list`)?"
+        "{path}: the back end hangs up or says nothing: has the port another front end, or is it no vhost-user port (see `vmlan port list`)?"
     )]
     TurnedAway {
         /// The UNIX socket.

@@ -57,7 +57,8 @@ impl Link for Address {
     }
 
     fn connected(&self, mac: Mac, bus: &VfioBus) -> Connected {
-        Connected::E1000 { mac, mapped: bus.is_mapped(), posted: self.posted }
+        let (mapped, posted, csb) = (bus.is_mapped(), self.posted, self.driver.csb);
+        Connected::E1000 { mac, mapped, posted, csb }
     }
 }
 
@@ -79,7 +80,7 @@ impl Link for pci::Address {
     }
 
     fn connected(&self, mac: Mac, bus: &PciBus) -> Connected {
-        Connected::Pci { mac, way: bus.way() }
+        Connected::Pci { mac, way: bus.way(), csb: self.driver.csb }
     }
 }
 

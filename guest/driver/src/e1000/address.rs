@@ -29,6 +29,11 @@ pub enum Unmask {
     Access,
 }
 
+/// All keys of an address.
+pub const KEYS: &str = "model, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, completion, receive, combine, \
+                        combine_frames, combine_us, csb, size, buffer, segment, mtu, budget, refill, itr, tidv, tadv, rdtr, radv, \
+                        batch, flush, promisc, secrc, csum, tso";
+
 /// How to reach a server and how to drive the chip behind it.
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
@@ -287,6 +292,16 @@ mod tests {
             room: Options::default().room,
         };
         assert_eq!(address.driver, expected);
+    }
+
+    #[test]
+    fn the_list_of_keys_is_whole() {
+        for key in KEYS.split(", ") {
+            let refused = format!("vfio-user:/a,{key}=?").parse::<Address>().unwrap_err();
+            assert!(matches!(refused, AddressError::Value { .. }), "{key}: {refused}");
+        }
+        let refused = "vfio-user:/a,cbs".parse::<Address>().unwrap_err().to_string();
+        assert!(refused.contains(KEYS), "{refused}");
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     /// Frame size.
-    #[error("a frame of {0} bytes cannot be built: use {MIN_SIZE} to {MAX_SIZE}")]
+    #[error("-l: a frame of {0} bytes cannot be built: use {MIN_SIZE} to {MAX_SIZE}")]
     Size(u32),
     /// A frame that the NIC has no room for.
     #[error("a frame of {size} bytes does not fit the NIC's buffers of {room}: use a smaller -l")]
@@ -142,7 +142,7 @@ pub enum OptionsError {
         last: u16,
     },
     /// Batch size.
-    #[error("a burst of 0 frames sends nothing: use 1 or more")]
+    #[error("-b 0: a burst of no frames sends nothing: use 1 or more")]
     Burst,
     /// Name of a function.
     #[error(

@@ -165,7 +165,7 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
         loop {
             let now = self.host.now();
             if self.is_over(now) {
-                return Ok(());
+                return self.found();
             }
             self.measure(now)?;
             let taken = self.drive()?;
@@ -178,6 +178,15 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
                 self.idle(now, step)?;
             }
         }
+    }
+
+    /// The time is up before [`Options::patience`]: was there a peer at all?
+    fn found(&self) -> Result<(), Error> {
+        let alone = self.options.workload.calls() && !self.tally.has_begun();
+        if alone && !self.options.stopped() {
+            return Err(Error::NoAnswer(self.options.peer()));
+        }
+        Ok(())
     }
 
     /// The driver's turn, if it has no thread of its own. A driver that is interrupted comes before the application for as long as

@@ -135,6 +135,11 @@ impl Tally {
         self.left() == 0
     }
 
+    /// Has something gone or come?
+    pub(super) fn has_begun(&self) -> bool {
+        self.first_ns.is_some()
+    }
+
     /// Has something come, but nothing for so long?
     pub(super) fn silent(&self, now: u64, nanos: u64) -> bool {
         self.first_ns.is_some() && now.saturating_sub(self.last_ns) >= nanos

@@ -237,6 +237,11 @@ fn a_peer_that_is_not_there_is_named() {
         let (a, _b) = pair(clean());
         let error = run_on(a, &options, Duration::ZERO, &mut |_| {}).unwrap_err();
         assert!(error.to_string().contains("no answer from 10.0.0.2:70"), "{error}");
+        // Also when the time to run is up before the patience is.
+        (options.patience, options.seconds) = (options.seconds.unwrap(), Some(options.patience));
+        let (a, _b) = pair(clean());
+        let error = run_on(a, &options, Duration::ZERO, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("no answer from 10.0.0.2:70"), "{error}");
     }
     // There is a host, and nobody listens.
     let (_, asked) = both(clean(), server(Workload::UdpSink), &client(Workload::TcpStream));
