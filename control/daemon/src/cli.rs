@@ -229,12 +229,28 @@ fn switch_help() -> String {
     for kind in Kind::ALL {
         text += &format!("  {kind}: {}\n", kind.place());
         for key in kind.keys() {
-            text += &format!("      {:12} {}\n", key.name, key.help);
+            text += &format!("      {:12} {}\n", key.name, folded(key.help, 19));
         }
     }
     text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";
     for line in config::EXAMPLE.lines() {
         text += &format!("  {line}\n");
+    }
+    text
+}
+
+/// Help of a key in lines of 80 columns and less beside a margin: clap's own folding forgets the margin.
+fn folded(help: &str, margin: usize) -> String {
+    let (mut text, mut column) = (String::new(), margin);
+    for word in help.split(' ') {
+        if column + word.len() > 80 {
+            text += &format!("\n{:margin$}", "");
+            column = margin;
+        } else if column > margin {
+            text.push(' ');
+        }
+        text += word;
+        column += word.len() + 1;
     }
     text
 }

@@ -18,8 +18,8 @@ use crate::cli::{print, print_json};
 use crate::exit::{Failure, chain};
 
 const HELP: &str = "\
-Two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`; A and B stand for
-`vmlan pkt-gen -i vhost-user:/tmp/a.sock` and `... b.sock`:
+Examples, in two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`;
+A and B stand for `vmlan pkt-gen -i vhost-user:/tmp/a.sock` and `... b.sock`:
   rx      B -f rx -S 52:54:00:00:00:0b -W
   tx      A -f tx -D 52:54:00:00:00:0b -l 60 -T 5
   rxseq   B -f rxseq -S 52:54:00:00:00:0b -W         checks the numbers and sums of txseq
@@ -31,15 +31,41 @@ Two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.soc
   ranges  A -f tx -d 10.1.0.1:2000-10.1.0.9:2999 -z  destinations in turn, sources by chance
   threads vmlan pkt-gen -i vhost-user:/tmp/a.sock,queues=2 -f tx -p 2 -a 0
 
-Seen from the other side of vhost-user: this plays the VMM and the guest's driver. Further keys of the address: queues=, size=,
-segments=, server=on, and virtio features such as event_idx=off, mrg=off, csum=on.
+A ping at a rate does not wait for answers. Its round trips are given twice: from when it was
+sent, and from when it was due, which counts the time for which we or the NIC were too busy to
+send it.
 
-On an e1000's port (vfio-user:PATH) its keys are writes=waited|posted, doorbell=auto|trapped|mapped, interrupts=always|idle, size=,
-batch=on, itr=, tidv=, tadv=, rdtr=, radv= (the registers' units) and more. Inside a VM (pci:0000:00:03.0, as root) the same, and
-via=auto|vfio|uio|sysfs; the kernel has its interface back at the end.
-
-A ping at a rate does not wait for answers. Its round trips are given twice: from when it was sent, and from when it was due, which
-counts the time for which we or the NIC were too busy to send it.";
+ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone is KEY=on.
+  vhost-user: the port's UNIX socket; this plays the VMM and the guest's virtio-net driver
+      queues       queue pairs, 1 to 16
+      size         descriptors of a ring, a power of two to 32768 (default 1024)
+      buffer       bytes of a buffer (default 2048)
+      segments     descriptors of each frame: 1, 2, 4 or 8
+      mtu          MTU told to the switch
+      server       listen on the socket, for a port with `connect`
+      on or off, virtio's features: event_idx indirect in_order mrg version_1 any_layout csum
+          guest_csum tso guest_tso uso guest_uso mtu_feature; the protocol's: reply_ack
+          mem_slots inflight status
+  vfio-user: the port's UNIX socket; this plays the VMM and the guest's e1000 driver
+      csb          shared indexes; the switch's port needs csb=on too (default off)
+      doorbell     auto (default: mapped if the switch's port is and neither csb nor combine is
+                   on), trapped or mapped
+      writes       register writes are waited for (default: QEMU 10) or posted (QEMU 11)
+      batch        one doorbell for a burst, not for each frame (default off)
+      combine      send combining (default off), with combine_frames (64) and combine_us (200)
+      completion   interrupt (default) or lazy
+      receive      interrupt (default), poll or adaptive
+      interrupts   always (default), as a kernel's driver, or idle: only with nothing to do
+      itr, tidv, tadv, rdtr, radv   moderation, in the registers' units
+      size         descriptors of a ring, a multiple of 8 to 4096 (default 256)
+      buffer, segment, mtu, budget, refill   bytes and numbers of frames
+      promisc      take frames for everybody (default off)
+      irq          intx (default) or msi; unmask, mmap_timeout, reset: what the VMM does
+      on or off: flush secrc csum tso; model is e1000
+  pci: the address of a VM's NIC, like 0000:00:03.0; root inside that VM drives it past the
+  kernel, which has its interface back at the end
+      via          auto (default), vfio, uio or sysfs
+      and those of vfio-user, but for doorbell, writes, unmask and mmap_timeout";
 
 /// Arguments of `vmlan pkt-gen`.
 #[derive(Debug, Args)]

@@ -17,12 +17,13 @@ use crate::pktgen::{number, seconds, usage};
 /// Arguments of `vmlan stack`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example (two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vfio-user:/tmp/b.sock,model=e1000`):\n  \
+    after_help = "Example (two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vfio-user:/tmp/b.sock`):\n  \
     vmlan stack -i vhost-user:/tmp/a.sock --ip 10.0.0.2/24 -f responder\n  \
     vmlan stack -i vfio-user:/tmp/b.sock --ip 10.0.0.1/24 -f udp-stream --to 10.0.0.2 -l 8 -T 5\n  \
     vmlan stack -i vfio-user:/tmp/b.sock --ip 10.0.0.1/24 -f tcp-rr --to 10.0.0.2 -T 5 --json\n\n\
-    UDP and TCP port 7007 answers requests, 7009 is a sink; the peer may be any host of the LAN, like a Linux \
-    behind a tap: port. Keys of the address are those of `vmlan pkt-gen`."
+    udp-sink, tcp-sink and responder serve, udp-stream, tcp-stream, udp-rr and tcp-rr talk to them.\n\
+    UDP and TCP port 7007 answers requests, 7009 is a sink; the peer may be any host of the LAN,\n\
+    like a Linux behind a tap: port. Keys of the address: see `vmlan pkt-gen --help`."
 )]
 pub(crate) struct StackArgs {
     /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM pci:0000:00:03.0[,KEY=VALUE...]
@@ -31,7 +32,8 @@ pub(crate) struct StackArgs {
     /// Our address and the network's bits, like 10.0.0.1/24
     #[arg(long, value_name = "IP/BITS")]
     ip: String,
-    /// udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, responder or livelock-sink
+    /// udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, responder, or livelock-sink: a udp-sink that
+    /// counts what arrives and what the application gets under more load than it can take
     #[arg(short = 'f', value_name = "WORKLOAD")]
     workload: String,
     /// Whom to talk to [default port: 7007 for requests, 7009 for streams]
@@ -61,7 +63,7 @@ pub(crate) struct StackArgs {
     /// Datagrams given to the driver at once
     #[arg(short = 'b', value_name = "BURST", default_value_t = 1)]
     burst: u32,
-    /// Seconds to run [default: no limit]
+    /// Seconds to run, once the port is reached [default: no limit]
     #[arg(short = 'T', value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Seconds after the first message that are not measured

@@ -112,3 +112,14 @@ fn a_file_that_is_no_capture_is_one_clear_line() {
     std::fs::write(file.path(), [0xd4, 0xc3, 0xb2, 0xa1]).unwrap();
     refused(&format!("-f tx -P {}", file.path().display()), "cut off");
 }
+
+#[test]
+fn help_names_every_key_of_an_address() {
+    let known = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: Vec<_> = super::HELP.split(|c| !known(c)).collect();
+    for key in [vmlan_driver::address::KEYS, vmlan_driver::e1000::KEYS].join(", ").split(", ") {
+        assert!(words.contains(&key), "{key}");
+    }
+    // clap would fold longer lines without their margin.
+    assert!(super::HELP.lines().all(|line| line.len() <= 98));
+}
