@@ -207,6 +207,10 @@ pub enum AddressError {
     NoValue { key: &'static str, wanted: String },
     #[error("{key}={given}: {wanted} is wanted")]
     Value { key: &'static str, given: String, wanted: String },
+    #[error(
+        "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
+    )]
+    CsbMapped,
 }
 
 /// Where frames enter and leave: a kind of port, its place, and values for its keys.
@@ -282,6 +286,15 @@ impl Address {
             wanted: wanted(),
         })?;
         Ok((key.name, value))
+    }
+
+    /// The address, if its keys go together.
+    ///
+    /// # Errors
+    /// [`AddressError::CsbMapped`].
+    pub fn checked(self) -> Result<Self, AddressError> {
+        let mapped = self.word("doorbell") == Some("mapped");
+        if mapped && self.is_on("csb") { Err(AddressError::CsbMapped) } else { Ok(self) }
     }
 
     /// The same at another place.
@@ -426,7 +439,7 @@ impl FromStr for Address {
                 None => address.set(part, None)?,
             }
         }
-        Ok(address)
+        address.checked()
     }
 }
 

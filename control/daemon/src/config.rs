@@ -209,7 +209,7 @@ fn port(name: &str, mut table: Table) -> Result<NamedAddress, PortTableError> {
         };
         address.set(&key, Some(&text))?;
     }
-    Ok(NamedAddress { name, address })
+    Ok(NamedAddress { name, address: address.checked()? })
 }
 
 fn take_text(table: &mut Table, key: &'static str) -> Result<Option<String>, PortTableError> {

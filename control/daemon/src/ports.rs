@@ -155,10 +155,11 @@ impl Ports {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         let old = self.entries[index].address.clone();
         let mut new = old.clone();
+        let wrong = |e| Refusal::new(Cause::Invalid, format!("port {name}: {e}"));
         for (key, value) in keys {
-            new.replace(key, value)
-                .map_err(|e| Refusal::new(Cause::Invalid, format!("port {name}: {e}")))?;
+            new.replace(key, value).map_err(wrong)?;
         }
+        let new = new.checked().map_err(wrong)?;
         // Not for other keys: a port that is watched may have gone meanwhile, and come again.
         if new.ports() != old.ports() {
             self.check_watched(&NamedAddress { name: name.clone(), address: new.clone() })?;

@@ -48,6 +48,10 @@ fn wrong_addresses_are_wrong_usage() {
         ("vm1=vfio-user:@/a,poll_idle=2s", "port vm1: poll_idle=2s: a time from 50us to 1s"),
         ("vm1=vfio-user:@/a,doorbel=mapped", "did you mean 'doorbell'?"),
         ("vm1=vhost-user:@/a,link=up", "port vm1: 'link' is no key of vhost-user"),
+        (
+            "vm1=vfio-user:@/a,doorbell=mapped,csb",
+            "port vm1: csb=on does not go with doorbell=mapped",
+        ),
         ("t=tap:waytoolonginterfacename", "port t: 'waytoolonginterfacename'"),
     ] {
         refused(&[good, port], 2, &[said], &[]);

@@ -110,6 +110,7 @@ fn a_wrong_address_names_the_value_and_the_mend() {
         ("vfio-user:/a,irq_rate_max=1000001", "a number from 0 to 1000000"),
         ("vfio-user:/a,irq_rate_max=-1", "a number from 0 to 1000000"),
         ("vfio-user:/a,mac=03:00:00:00:00:01", "MAC address of one card"),
+        ("vfio-user:/a,csb,doorbell=mapped", "csb=on does not go with doorbell=mapped"),
         ("vfio-user:/a,queues=2", "is no key of vfio-user"),
         ("vfio-user:/a,connect", "is no key of vfio-user"),
         ("vhost-user:/a,link=down", "is no key of vhost-user"),
