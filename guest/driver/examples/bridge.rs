@@ -13,6 +13,7 @@ use vmlan_driver::sys::poll_readable;
 
 const USAGE: &str = "usage: bridge ADDRESS ADDRESS
 Passes every frame from each port to the other, until Ctrl-C.
+The ports are of two switches, or in a VM the NICs of two LANs: frames would go round and round on one.
 An e1000 has to take frames for everybody: bridge vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock";
 
 fn main() -> ExitCode {

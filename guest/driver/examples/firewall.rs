@@ -13,6 +13,7 @@ use vmlan_driver::sys::poll_readable;
 
 const USAGE: &str = "usage: firewall ADDRESS ADDRESS PORT...
 Passes frames from each port to the other, but for those to one of the TCP or UDP ports, until Ctrl-C.
+The ports are of two switches, or in a VM the NICs of two LANs: frames would go round and round on one.
 An e1000 has to take frames for everybody: firewall vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock 23 445";
 
 fn main() -> ExitCode {
@@ -20,8 +21,11 @@ fn main() -> ExitCode {
 }
 
 fn firewall(args: &[String], stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
+    let port = |arg: &String| {
+        arg.parse().map_err(|_| format!("'{arg}' is no TCP or UDP port: write its number"))
+    };
+    let closed = args[2..].iter().map(port).collect::<Result<Vec<u16>, _>>()?;
     let (mut a, mut b) = (Port::open(&args[0])?, Port::open(&args[1])?);
-    let closed: Vec<u16> = args[2..].iter().map(|arg| arg.parse()).collect::<Result<_, _>>()?;
     println!("closed: {closed:?}");
     let (mut passed, mut dropped) = (0, 0);
     let mut pass = |from: &mut Port, to: &mut Port| {
