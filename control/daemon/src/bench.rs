@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::cli::print;
+use crate::cli::{folded, print};
 use crate::exit::Failure;
 use crate::lab::{Cores, Machine, Setup, Stop, Technique, technique};
 
@@ -93,10 +93,10 @@ pub(crate) struct BenchArgs {
     /// Put the tables into this Markdown file, between `<!-- vmlan bench NAME -->` and `<!-- end -->` (at its end without those)
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Seconds of each measurement [default: the bench's own]
+    /// Seconds of each measurement [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=600))]
     seconds: Option<u16>,
-    /// Rounds; each measures everything, every other one in reverse order [default: the bench's own]
+    /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
     /// Only these techniques
@@ -113,11 +113,13 @@ pub(crate) struct BenchArgs {
 fn help() -> String {
     let mut text = String::from("NAME:\n");
     for bench in BENCHES {
-        text += &format!("  {:12} {}\n", bench.name, bench.about);
+        let usual = format!("({} s, {} rounds)", bench.seconds, bench.rounds);
+        text +=
+            &format!("  {:12} {}\n", bench.name, folded(&format!("{} {usual}", bench.about), 15));
     }
     text += "\nTechniques:\n";
     for t in technique::ALL {
-        text += &format!("  {:12} {}\n", t.name, t.note);
+        text += &format!("  {:12} {}\n", t.name, folded(t.note, 15));
     }
     text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only plain,csb --rounds 5 --json raw.json\n";
     text
@@ -146,6 +148,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
         return Err(Failure::Usage(format!("'{}' is no bench", args.name)));
     };
+    if !args.sizes.is_empty() && !["raw", "slides"].contains(&bench.name) {
+        let why =
+            format!("--sizes: {} has sizes of its own: use it with raw or slides", bench.name);
+        return Err(Failure::Usage(why));
+    }
     let began = Instant::now();
     let seconds = args.seconds.unwrap_or(bench.seconds);
     let rounds = args.rounds.unwrap_or(bench.rounds);

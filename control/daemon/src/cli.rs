@@ -239,8 +239,8 @@ fn switch_help() -> String {
     text
 }
 
-/// Help of a key in lines of 80 columns and less beside a margin: clap's own folding forgets the margin.
-fn folded(help: &str, margin: usize) -> String {
+/// Help of a word in lines of 80 columns and less beside a margin: clap's own folding forgets the margin.
+pub(crate) fn folded(help: &str, margin: usize) -> String {
     let (mut text, mut column) = (String::new(), margin);
     for word in help.split(' ') {
         if column + word.len() > 80 {
