@@ -111,7 +111,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) or vhost-user (virtio).\n\
          60-byte frames from one to the other unless the row says otherwise; a register access is a trip to the switch's \
-         process and back.\n{machine}; {}\n\n",
+         process and back.\n{machine}; {}; guests with nothing to do sleep at once\n\n",
         Cores::Free
     ))?;
     let (mut rows, mut failed) = (Vec::new(), None);

@@ -76,7 +76,7 @@ fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Fai
 }
 
 fn words() -> String {
-    "`vmlan pkt-gen` tx to rx. accesses, interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both guests, for each \
+    "`vmlan pkt-gen` tx to rx; a guest with nothing to do sleeps at once (`--spin 0`). accesses, interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both guests, for each \
      1,000 frames delivered. CPU in cores: of the switch, the sender, the receiver. drops: frames lost in the rounds together. times plain: \
      round by round."
         .into()

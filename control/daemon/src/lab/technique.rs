@@ -42,10 +42,10 @@ pub(crate) const ALL: &[Technique] = &[
     },
     Technique {
         name: "csb",
-        note: "indices in a block of shared memory, kicks and interrupts only for a side that sleeps (the paper's CSB); 1,024 descriptors, as virtio here (the paper's driver: 2,048)",
+        note: "indices in a block of shared memory, kicks and interrupts only for a side that sleeps (the paper's CSB); MSI; 1,024 descriptors, as virtio here (the paper's driver: 2,048)",
         kind: "vfio-user",
         switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on,size=1024",
+        guest: "writes=waited,csb=on,irq=msi,size=1024",
     },
     Technique {
         name: "mapped",
@@ -73,14 +73,14 @@ pub(crate) const ALL: &[Technique] = &[
         note: "csb with rings of 256 descriptors, as many as plain has",
         kind: "vfio-user",
         switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on",
+        guest: "writes=waited,csb=on,irq=msi",
     },
     Technique {
         name: "csb-4096",
         note: "csb with rings of 4,096 descriptors",
         kind: "vfio-user",
         switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on,size=4096",
+        guest: "writes=waited,csb=on,irq=msi,size=4096",
     },
     Technique {
         name: "mapped-4096",
