@@ -28,9 +28,15 @@
 //! since. The later of both counts: see [`Side::leave`]. Drivers with posted register writes should read a register before they
 //! turn the block off, lest an old kick arrive after that.
 //!
+//! # Interrupts that need no register access
+//!
+//! `guest_use_msix` is 1 when the block is placed, and the guest has MSI on: causes about frames are taken out of ICR as their message is
+//! sent, so that the handler need not read it. The authors did this with a vector of MSI-X of its own, which this chip has not; here it
+//! is the one message of MSI. A driver that asks for it must not enable other causes, or look at ICR now and then.
+//!
 //! # What there is not
 //!
-//! MSI-X (`guest_use_msix`), the ring of virtio-net headers, `host_txcycles_lim` (the worker has its own ways of
+//! MSI-X, the ring of virtio-net headers, `host_txcycles_lim` (the worker has its own ways of
 //! waiting), `guest_txkick_at` and `host_isr`: not read, not written. Nothing is written from 0x68 on, which some drivers use.
 
 use std::sync::Arc;
@@ -57,6 +63,7 @@ const GUEST_NEED_TXKICK: usize = 0x04;
 const GUEST_NEED_RXKICK: usize = 0x08;
 const GUEST_CSB_ON: usize = 0x0c;
 const GUEST_RDT: usize = 0x10;
+const GUEST_USE_MSIX: usize = 0x18;
 const HOST_TDH: usize = 0x40;
 const HOST_NEED_TXKICK: usize = 0x44;
 const HOST_RDH: usize = 0x50;
@@ -70,6 +77,8 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct Block {
     words: Window,
+    /// `guest_use_msix`, as it was when the block was placed: exactly 1, for there are drivers that leave garbage there.
+    by_message: bool,
     /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
     on: Arc<AtomicBool>,
 }
@@ -137,7 +146,8 @@ impl Block {
             return Err(BlockFault::Unaligned);
         }
         let words = map.window(address, LEN, 4).ok_or(BlockFault::Outside)?;
-        Ok(Arc::new(Self { words, on: Arc::clone(on) }))
+        let by_message = words.u32(GUEST_USE_MSIX, Ordering::Relaxed) == 1;
+        Ok(Arc::new(Self { words, by_message, on: Arc::clone(on) }))
     }
 
     #[inline]
@@ -147,6 +157,11 @@ impl Block {
             self.on.store(on, Ordering::Relaxed);
         }
         on
+    }
+
+    /// The driver does not look at ICR after a message about frames. As of the last [`Self::judge`].
+    pub fn messages_say_all(&self) -> bool {
+        self.by_message && self.on.load(Ordering::Relaxed)
     }
 
     /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has published what it is about,

@@ -50,6 +50,8 @@ pub mod cause {
     /// no driver that we know enables them. Table 13-63 calls 5 and 8 reserved, but the real chip latches them when ICS says so:
     /// the driver's interrupt test sets each of the lowest ten.
     pub const ALL: u32 = 0x0001_ffff;
+    /// Those about frames.
+    pub const DATA: u32 = TXDW | TXQE | RXDMT0 | RXO | RXT0;
     /// Moderated by TIDV and TADV.
     pub const TRANSMIT: u32 = TXDW | TXQE;
     /// Moderated by RDTR and RADV.
@@ -111,6 +113,8 @@ pub struct Irq {
     counts: Counts,
     /// The block was on when it was last looked at.
     block_on: Arc<AtomicBool>,
+    /// MSI is on.
+    messages: AtomicBool,
     /// The host's floor between two interrupts, in ns.
     floor: u64,
 }
@@ -135,8 +139,8 @@ impl Irq {
     /// No causes, all masked. At most `rate_max` interrupts per second (0: no floor).
     pub fn new(rate_max: u32) -> Self {
         let floor = if rate_max == 0 { 0 } else { 1_000_000_000 / u64::from(rate_max) };
-        let (state, counts, block_on) = Default::default();
-        Self { state, counts, block_on, floor }
+        let (state, counts, block_on, messages) = Default::default();
+        Self { state, counts, block_on, messages, floor }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -312,6 +316,11 @@ impl Irq {
         if s.shut { self.settle(&mut s, delays, host) } else { Edge::None }
     }
 
+    /// Interrupts are messages from now on, or the pin again.
+    pub fn set_messages(&self, on: bool) {
+        self.messages.store(on, Ordering::Relaxed);
+    }
+
     /// For a block to say in whether it is on.
     pub fn block_on(&self) -> &Arc<AtomicBool> {
         &self.block_on
@@ -365,9 +374,20 @@ impl Irq {
         self.counts.wished.add(u64::from(verdict == Verdict::Wished));
         s.holding = false;
         s.prompt = false;
-        s.level = true;
+        self.deliver(s);
         self.counts.delivered.add(1);
         Edge::Rise
+    }
+
+    /// The pin stays up until the guest looks at ICR. A message says it all to a driver that asked for that in its block: its
+    /// causes are taken out of ICR, so that it need not look there, and the next one is another message (csb.md section 5).
+    fn deliver(&self, s: &mut State) {
+        let said = self.messages.load(Ordering::Relaxed)
+            && s.block.as_ref().is_some_and(|block| block.messages_say_all());
+        if said {
+            s.icr &= !cause::DATA;
+        }
+        s.level = !said;
     }
 
     /// Holds a rise back until `at`.

@@ -89,6 +89,7 @@ impl E1000 {
         let gate = Gate { dma: control.pci.may_dma(), link, loopback };
         self.gate.store(gate.pack(), Ordering::Release);
         self.unmasked.store(control.pci.may_interrupt(), Ordering::Release);
+        self.irq.set_messages(control.pci.sends_messages());
         self.asleep.store(control.pci.asleep(), Ordering::Release);
         let changed = before.link != link || link && flapped;
         After {

@@ -126,9 +126,14 @@ impl Pci {
         self.command() & BUS_MASTER != 0 && !self.asleep()
     }
 
+    /// Interrupts are messages (MSI), not the pin.
+    pub fn sends_messages(&self) -> bool {
+        self.byte(MSI_CONTROL) & 1 != 0
+    }
+
     /// The interrupt pin, or MSI in its place, is let out. With MSI the disable bit of the pin means nothing.
     pub fn may_interrupt(&self) -> bool {
-        let msi = self.byte(MSI_CONTROL) & 1 != 0;
+        let msi = self.sends_messages();
         !self.asleep() && (msi || self.command() & INTX_DISABLE == 0)
     }
 }

@@ -31,6 +31,7 @@ mod word {
     pub(super) const GUEST_CSB_ON: usize = 3;
     pub(super) const GUEST_RDT: usize = 4;
     pub(super) const GUEST_TXKICK_AT: usize = 5;
+    pub(super) const GUEST_USE_MSIX: usize = 6;
     pub(super) const HOST_TDH: usize = 16;
     pub(super) const HOST_NEED_TXKICK: usize = 17;
     pub(super) const HOST_TXCYCLES_LIM: usize = 18;
@@ -89,12 +90,14 @@ impl Block {
         self.gpa
     }
 
-    /// As a chip finds it that does not know it yet: no word is left to chance, for some change what the chip does.
-    pub(super) fn reset(&mut self) {
+    /// As a chip finds it that does not know it yet: no word is left to chance, for some change what the chip does. `by_message`: it
+    /// interrupts by MSI, and need not leave in ICR what a message has said.
+    pub(super) fn reset(&mut self, by_message: bool) {
         self.on = false;
         self.words.iter().for_each(|word| word.store(0, Relaxed));
         let set = |at: usize, value: u32| self.words[at].store(value.to_le(), Relaxed);
         set(word::GUEST_TXKICK_AT, NONE);
+        set(word::GUEST_USE_MSIX, by_message.into());
         set(word::HOST_TDH, NONE);
         set(word::HOST_NEED_TXKICK, 1);
         set(word::HOST_TXCYCLES_LIM, 1);

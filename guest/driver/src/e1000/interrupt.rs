@@ -60,6 +60,14 @@ impl<B: Bus> E1000<B> {
 
     /// The handler; true when the cause was one of ours.
     fn handle(&mut self) -> bool {
+        // A message about frames has taken its cause out of ICR, and no other is enabled.
+        if self.is_csb_on() && self.options.irq == Irq::Msi {
+            return true;
+        }
+        self.look_at_icr()
+    }
+
+    fn look_at_icr(&mut self) -> bool {
         let causes = self.registers.read(Register::ICR);
         let ours = causes & self.enabled != 0;
         if !ours {
@@ -103,6 +111,12 @@ impl<B: Bus> E1000<B> {
         let sent = if self.options.completion == Completion::Lazy { 0 } else { cause::TXDW };
         let received = if self.options.receive == Receive::Poll { 0 } else { cause::RX };
         cause::LSC | sent | received
+    }
+
+    /// All that is enabled while CSB is on, whose flags say when they interrupt. Messages say which frames there are, but not
+    /// that the link has changed: that would stay in ICR.
+    pub(super) fn causes_of_csb(&self) -> u32 {
+        if self.options.irq == Irq::Msi { cause::CSB & !cause::LSC } else { cause::CSB }
     }
 
     fn causes(&self, interest: Interest) -> u32 {
@@ -191,7 +205,7 @@ impl<B: Bus> E1000<B> {
             wake = wait(self, LATE).unwrap_or(Wake::Disconnected);
             if wake == Wake::Timeout && self.has(interest) {
                 self.interrupts.missed += 1;
-                self.handle();
+                self.look_at_icr();
                 return Wake::Ready;
             }
         }
@@ -315,7 +329,7 @@ impl<B: Bus> E1000<B> {
         let (tdt, rdt) = (self.tx.tail, self.rx.tail);
         if on {
             block.start(tdt, rdt);
-            self.enable(cause::CSB);
+            self.enable(self.causes_of_csb());
             return;
         }
         block.stop();

@@ -229,8 +229,9 @@ impl<B: Bus> E1000<B> {
 
     /// Tells the chip, which has been reset, where the status block is; it is not on yet.
     fn offer_block(&mut self) -> Result<(), Error> {
+        let by_message = self.options.irq == Irq::Msi;
         let Some(block) = &mut self.block else { return Ok(()) };
-        block.reset();
+        block.reset(by_message);
         let base = block.base();
         self.write_block(base);
         self.check()

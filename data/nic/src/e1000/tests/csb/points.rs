@@ -276,6 +276,46 @@ fn csb_08_the_gate_and_what_it_keeps_in() {
 }
 
 #[test]
+fn csb_08_a_message_about_frames_leaves_nothing_in_icr() {
+    const USE_MSIX: usize = 0x18;
+    // Asked for by 1 and nothing else, sampled when the block is placed, and only with MSI.
+    for (word, msi, takes) in [(1, 1, true), (1, 0, false), (0, 1, false), (0x0a5a_5a5b, 1, false)]
+    {
+        let (bench, block) = bench();
+        let put = |at: usize, value| block.set_u32(at, value, Ordering::Release);
+        put(USE_MSIX, word);
+        bench.write(0x2830, BLOCK);
+        put(USE_MSIX, 1 - word.min(1));
+        bench.chip.write_config(0xf2, &[msi]);
+        put(CSB_ON, 1);
+        put(GUEST_NEED_RXKICK, 1);
+        bench.write(0xd0, cause::RXT0 | cause::RXO | cause::LSC);
+        for n in 1..=3 {
+            bench.write(ICS, cause::RXT0);
+            let raises = if takes { n } else { 1 };
+            assert_eq!(
+                (bench.host.raises(), bench.chip.is_asserted()),
+                (raises, !takes),
+                "{word} {msi}"
+            );
+        }
+        assert_eq!(bench.read(0xc0), if takes { 0 } else { cause::RXT0 });
+        // What is not about frames stays until it is read, and says so each time.
+        bench.write(ICS, cause::LSC);
+        assert_eq!(bench.read(0xc0), cause::LSC);
+        // No wish, no message; off, the pin's ways.
+        put(GUEST_NEED_RXKICK, 0);
+        let before = bench.host.raises();
+        bench.write(ICS, cause::RXT0);
+        assert_eq!(bench.host.raises(), before);
+        put(CSB_ON, 0);
+        bench.write(0xd0, 0);
+        assert!(bench.chip.is_asserted());
+        assert_eq!(bench.read(0xc0), cause::RXT0);
+    }
+}
+
+#[test]
 fn csb_08_turning_it_off_lets_out_what_was_kept_in() {
     let guest = Guest::with(true);
     for looks in [true, false] {
