@@ -290,10 +290,12 @@ fn chapters(lan: &mut Lan) -> Result<()> {
         send(lan, ",via=sysfs,csb=on,receive=poll", true)?,
     ));
     table.push(("pkt-gen tx, CSB, VFIO", send(lan, ",csb=on", true)?));
+    let by_message = ",csb=on,irq=msi";
+    table.push(("pkt-gen tx, CSB by MSI, VFIO", send(lan, by_message, true)?));
     let slowly = receive(lan, ",csb=on", 10_000, "5k")?;
     table.push(("pkt-gen rx, CSB, VFIO (5,000 frames/s offered)", slowly));
-    let fast = receive(lan, ",csb=on", 300_000, "0")?;
-    table.push(("pkt-gen rx, CSB, VFIO (as fast as they come)", fast));
+    let fast = receive(lan, by_message, 300_000, "0")?;
+    table.push(("pkt-gen rx, CSB by MSI, VFIO (as they come)", fast));
     interrupted(lan, ",csb=on")?;
     killed(lan, ",via=uio,csb=on")?;
     bound_by_hand(lan)?;
