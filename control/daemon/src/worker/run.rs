@@ -71,7 +71,7 @@ impl Run {
             table: Arc::default(),
             own: Vec::new(),
             start: Instant::now(),
-            blocked: Vec::new(),
+            blocked: Vec::with_capacity(vmlan_switch::MAX_PORTS),
             held_ns: None,
             poll: Poll::default(),
         })
