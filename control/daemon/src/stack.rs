@@ -105,6 +105,7 @@ pub(crate) struct StackArgs {
 pub(crate) fn run(args: &StackArgs) -> Result<(), Failure> {
     let mut options = options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
+    crate::process::exact_timers();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())
