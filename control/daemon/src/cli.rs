@@ -317,6 +317,15 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// A line of news of a run: beside the summary, or, where that is JSON, to standard error. A reader that went away must not end the run.
+pub(crate) fn print_news(json: bool, line: &dyn std::fmt::Display) {
+    if json {
+        eprintln!("{line}");
+    } else {
+        let _ = print(&format!("{line}\n"));
+    }
+}
+
 /// Prints `value` as JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| Failure::Failed(e.to_string()))?;

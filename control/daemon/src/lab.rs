@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-
 use crate::api::Client;
 use crate::exit::Failure;
 use crate::stats::{PortStats, Stats};
@@ -46,12 +44,7 @@ pub(crate) struct Stop(Arc<AtomicBool>);
 impl Stop {
     /// Catches the signals.
     pub(crate) fn on_signals() -> Result<Self, Failure> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, flag.clone())
-                .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
-        }
-        Ok(Self(flag))
+        crate::process::on_signals().map(Self)
     }
 
     /// An error if the user has had enough.

@@ -5,17 +5,15 @@ mod options;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use vmlan_driver::pktgen;
 
 pub(crate) use self::options::{number, seconds, usage};
 
-use crate::cli::{print, print_json};
+use crate::cli::{print, print_json, print_news};
 use crate::exit::{Failure, chain};
+use crate::process;
 
 const HELP: &str = "\
 Examples, in two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`;
@@ -226,21 +224,9 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
     }
     let mut options = options::options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
-    crate::process::exact_timers();
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())
-            .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
-    }
-    options.stop = Some(stop);
-    let summary = pktgen::run(&options, &mut |report| {
-        // A reader that went away must not end the run.
-        if args.json {
-            eprintln!("{report}");
-        } else {
-            let _ = print(&format!("{report}\n"));
-        }
-    });
+    process::exact_timers();
+    options.stop = Some(process::on_signals()?);
+    let summary = pktgen::run(&options, &mut |report| print_news(args.json, &report));
     let summary = summary.map_err(|e| match &e {
         pktgen::Error::Options(e) => Failure::Usage(e.to_string()),
         pktgen::Error::Cpu { .. } => Failure::Failed(chain(&e)),

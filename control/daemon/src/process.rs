@@ -1,8 +1,13 @@
-//! CPU time of other processes, and the timers of ours.
+//! CPU time of other processes; signals and timers of ours.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::exit::Failure;
 use crate::sys;
 
 /// User and system time that all threads of a process have used; `None` if it is gone.
@@ -15,6 +20,16 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
     let per_second = u64::from(sys::ticks_per_second());
     Some(Duration::from_millis(ticks * 1000 / per_second))
+}
+
+/// A flag that SIGINT and SIGTERM raise.
+pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, flag.clone())
+            .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
+    }
+    Ok(flag)
 }
 
 /// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up to 50 us later: what plays a guest

@@ -1,18 +1,16 @@
 //! `vmlan stack`: a guest on a port with a small UDP and TCP stack, and what netperf's users run on one.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use vmlan_driver::pktgen::Mac;
 use vmlan_driver::stack::{self, Options};
 
-use crate::cli::{print, print_json};
+use crate::cli::{print, print_json, print_news};
 use crate::exit::{Failure, chain};
 use crate::pktgen::{number, seconds, usage};
+use crate::process;
 
 /// Arguments of `vmlan stack`.
 #[derive(Debug, Args)]
@@ -105,21 +103,9 @@ pub(crate) struct StackArgs {
 pub(crate) fn run(args: &StackArgs) -> Result<(), Failure> {
     let mut options = options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
-    crate::process::exact_timers();
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())
-            .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
-    }
-    options.stop = Some(stop);
-    let summary = stack::run(&options, &mut |report| {
-        // A reader that went away must not end the run.
-        if args.json {
-            eprintln!("{report}");
-        } else {
-            let _ = print(&format!("{report}\n"));
-        }
-    });
+    process::exact_timers();
+    options.stop = Some(process::on_signals()?);
+    let summary = stack::run(&options, &mut |report| print_news(args.json, &report));
     let summary =
         summary.map_err(|e| Failure::Failed(format!("{}: {}", args.address, chain(&e))))?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }
