@@ -121,7 +121,9 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
         let port = PortId::new(m % ports).unwrap();
         switch.fdb().add_static(Mac::new(mac(m)), port).unwrap();
     }
-    let entry = |r: &Arc<Ring>| Some(Entry { name: "b".into(), port: r.clone(), mirror: None });
+    let entry = |r: &Arc<Ring>| {
+        Some(Entry { name: "b".into(), port: r.clone(), mirror: None, policy: Arc::default() })
+    };
     let table = Table::new(rings.iter().map(entry).collect());
     let mut forwarder = Forwarder::new(switch);
     forwarder.grow(&table);

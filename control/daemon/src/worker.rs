@@ -28,9 +28,10 @@ mod watchdog;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vmlan_frame::{Mirror, Port};
+use vmlan_switch::policy::Policy;
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 use run::Run;
@@ -48,6 +49,8 @@ struct Shared {
     slots: Vec<Arc<Slot>>,
     spin: Duration,
     watchdog: Watchdog,
+    /// When time began for all of them.
+    start: Instant,
 }
 
 /// Ports and who owns them. Changed under one lock, published as assignments.
@@ -73,7 +76,7 @@ impl Workers {
     pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
         let slots = (0..n.max(1)).map(Slot::new).collect::<io::Result<Vec<_>>>()?;
         let watchdog = Watchdog::new()?;
-        let shared = Arc::new(Shared { switch, slots, spin, watchdog });
+        let shared = Arc::new(Shared { switch, slots, spin, watchdog, start: Instant::now() });
         let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };
         let mut threads = Vec::new();
         for slot in &workers.shared.slots {
@@ -98,7 +101,8 @@ impl Workers {
             plan.entries.push(None);
             plan.owners.push(None);
         }
-        plan.entries[index] = Some(Entry { name: name.into(), port, mirror: None });
+        plan.entries[index] =
+            Some(Entry { name: name.into(), port, mirror: None, policy: Arc::default() });
         self.publish(&mut plan);
         Ok(id)
     }
@@ -111,6 +115,23 @@ impl Workers {
             self.publish(&mut plan);
             self.shared.switch.forget(id);
         }
+    }
+
+    /// Puts policies into force. When this returns no worker uses the old ones any more.
+    pub fn set_policies(&self, policies: impl IntoIterator<Item = (PortId, Arc<Policy>)>) {
+        let mut plan = lock(&self.plan);
+        for (id, policy) in policies {
+            if let Some(Some(entry)) = plan.entries.get_mut(id.index()) {
+                entry.policy = policy;
+            }
+        }
+        self.publish(&mut plan);
+    }
+
+    /// The workers' clock: nanoseconds since they were started.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Shows `mirror` the frames of the given ports, under the given interface numbers.

@@ -105,6 +105,8 @@ pub struct Counters {
     pub rx_doorbells: Counter,
     /// Times the guest or its VMM broke the protocol and the port was reset or refused.
     pub faults: Counter,
+    /// Nanoseconds that workers spent on breaths of this port, delivery to others included.
+    pub work_ns: Counter,
 }
 
 impl Counters {

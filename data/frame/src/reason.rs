@@ -45,6 +45,28 @@ reasons! {
     DeviceError = "device-error",
     /// The source address is pinned to another port.
     NotAllowed = "not-allowed",
+    /// A source MAC address that the port may not use (`macs`).
+    SpoofedMac = "spoofed-mac",
+    /// A source IP address that the port may not claim (`ips`).
+    SpoofedIp = "spoofed-ip",
+    /// An ARP or RARP packet about addresses that are not the port's (`macs`, `ips`).
+    SpoofedArp = "spoofed-arp",
+    /// A neighbour discovery message about addresses that are not the port's (`macs`, `ips`).
+    SpoofedNd = "spoofed-nd",
+    /// Under a check, and not understood to its end: fragments, odd headers, unknown protocols.
+    NotParsed = "not-parsed",
+    /// An answer of a DHCP server from a port that is none (`dhcp_guard`).
+    DhcpGuard = "dhcp-guard",
+    /// A router advertisement or redirect from a port that is no router (`ra_guard`).
+    RaGuard = "ra-guard",
+    /// A VLAN tag, or none, where the port's VLAN settings do not allow it.
+    Vlan = "vlan",
+    /// The port may not reach the one that the frame is for (`reach`).
+    Isolated = "isolated",
+    /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and so on).
+    Storm = "storm",
+    /// Over the limit of frames to the port (`to_rate`, `to_frames`, `to_limit`).
+    OverLimit = "over-limit",
 }
 
 impl Reason {

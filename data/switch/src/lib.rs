@@ -3,6 +3,7 @@
 //! - [`Fdb`]: which MAC address lives behind which port; lock-free;
 //! - [`Table`]: the ports, a snapshot that is replaced whole;
 //! - [`Forwarder`]: one worker's breath: pull, look up, push;
+//! - [`policy`]: who may send what, where to, how much, and when;
 //! - [`Switch`]: what all workers share.
 //!
 //! # Contract
@@ -16,6 +17,7 @@
 mod fdb;
 mod finish;
 mod forward;
+pub mod policy;
 mod table;
 #[cfg(test)]
 mod tests;

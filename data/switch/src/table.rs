@@ -6,6 +6,7 @@ use std::sync::Arc;
 use vmlan_frame::{Mirror, Port};
 
 use crate::MAX_PORTS;
+use crate::policy::Policy;
 
 /// Number of a port in its switch, below [`MAX_PORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +52,8 @@ pub struct Entry {
     pub port: Arc<dyn Port>,
     /// Who watches it, and under which interface number.
     pub mirror: Option<(Arc<dyn Mirror>, u32)>,
+    /// What it may do.
+    pub policy: Arc<Policy>,
 }
 
 /// All ports, by number.

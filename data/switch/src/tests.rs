@@ -92,7 +92,9 @@ fn world(n: usize, options: Options) -> World {
         })
     };
     let ports: Vec<_> = (0..n).map(fake).collect();
-    let entry = |p: &Arc<Fake>| Some(Entry { name: "p".into(), port: p.clone(), mirror: None });
+    let entry = |p: &Arc<Fake>| {
+        Some(Entry { name: "p".into(), port: p.clone(), mirror: None, policy: Arc::default() })
+    };
     let table = Table::new(ports.iter().map(entry).collect());
     let switch = Switch::new(options);
     let mut forwarder = Forwarder::new(switch.clone());
@@ -305,7 +307,7 @@ fn a_watcher_sees_each_frame_once() {
     };
     let ports = w.ports.iter().enumerate();
     let entry = |(i, p): (usize, &Arc<Fake>)| {
-        Some(Entry { name: "p".into(), port: p.clone(), mirror: watch(i) })
+        Some(Entry { name: "p".into(), port: p.clone(), mirror: watch(i), policy: Arc::default() })
     };
     w.table = Table::new(ports.map(entry).collect());
     w.send(0, Mac::BROADCAST, mac(1), 1);

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use vmlan_switch::{Forwarder, PortId, Table};
@@ -50,7 +50,6 @@ pub(super) struct Run {
     own: Vec<Own>,
     forwarder: Forwarder,
     idle: Idle,
-    start: Instant,
     blocked: Vec<PortId>,
     /// The shortest time that held frames may still wait.
     held_ns: Option<u64>,
@@ -70,7 +69,6 @@ impl Run {
             epoll,
             table: Arc::default(),
             own: Vec::new(),
-            start: Instant::now(),
             blocked: Vec::with_capacity(vmlan_switch::MAX_PORTS),
             held_ns: None,
             poll: Poll::default(),
@@ -102,7 +100,7 @@ impl Run {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(self.shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// A breath for each own port; returns how many frames were finished.

@@ -1,0 +1,101 @@
+//! Policy: who may send what, where to, and how much.
+//!
+//! One [`Policy`] for each port, immutable, replaced whole with the table. What changes while frames move (tokens, counters, the
+//! MAC address that was learned first) lies in parts of it that are shared between a policy and the one that replaces it.
+//!
+//! | part | question | when |
+//! | --- | --- | --- |
+//! | [`Limits`] `from` | has the port tokens left? | before anything of a frame is looked at; else it stays in its sender's ring |
+//! | [`Vlan`] | which broadcast domain is it in? | first pass |
+//! | [`Claims`] | is the sender who it says it is? | first pass |
+//! | [`Table::reaches`](crate::Table::reaches) | may it go there? | first pass |
+//! | [`Storm`] | too many to all? | first pass |
+//! | [`Limits`] `to` | has the receiver tokens left? | before its lock, its descriptors, the copy, the interrupt |
+//! | [`Shares`], [`UplinkQueue`] | whose turn is it? | before a breath; when an uplink is full |
+
+mod bucket;
+mod claims;
+mod domain;
+mod limit;
+pub(crate) mod retag;
+mod share;
+mod uplink;
+
+use std::sync::Arc;
+
+pub use bucket::{Bucket, Rate};
+pub use claims::{Claims, FirstMac, Macs, Prefix};
+pub use domain::{Domain, VidSet, Vlan};
+pub use limit::{LimitCounters, Limiter, Limits};
+pub use share::Shares;
+pub use uplink::UplinkQueue;
+
+use crate::PortId;
+
+/// Groups a switch can have.
+pub const MAX_GROUPS: usize = 64;
+
+/// A set of groups, by number below [`MAX_GROUPS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Groups(pub u64);
+
+/// Whom a port may send to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Groups it belongs to.
+    pub member: Groups,
+    /// Groups whose members it may send to; `None`: everybody.
+    pub groups: Option<Groups>,
+    /// The only uplink it uses; `None`: all.
+    pub uplink: Option<PortId>,
+}
+
+/// Limits of what goes to many: frames a second from the port.
+#[derive(Clone, Debug, Default)]
+pub struct Storm {
+    /// To ff:ff:ff:ff:ff:ff.
+    pub broadcast: Option<Arc<Bucket>>,
+    /// To other group addresses.
+    pub multicast: Option<Arc<Bucket>>,
+    /// To addresses that are not in the forwarding table.
+    pub unknown: Option<Arc<Bucket>>,
+}
+
+/// What is allowed to a port.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Who it may claim to be.
+    pub claims: Claims,
+    /// Its broadcast domains.
+    pub vlan: Vlan,
+    /// Whom it may send to.
+    pub reach: Reach,
+    /// How much it may send to all.
+    pub storm: Storm,
+    /// How much it may send.
+    pub from: Limits,
+    /// How much may be sent to it.
+    pub to: Limits,
+    /// Its share of a worker's time, and of an uplink's bytes, in relation to other ports'.
+    pub weight: u16,
+    /// Set if the port is an uplink of some port: its bandwidth is shared by weight when it is full.
+    pub uplink: Option<Arc<UplinkQueue>>,
+    /// It receives mirrored frames and nothing else, and may send nothing.
+    pub monitor: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            claims: Claims::default(),
+            vlan: Vlan::default(),
+            reach: Reach::default(),
+            storm: Storm::default(),
+            from: Limits::default(),
+            to: Limits::default(),
+            weight: 1,
+            uplink: None,
+            monitor: false,
+        }
+    }
+}
