@@ -297,6 +297,20 @@ impl<'m> Batch<'m> {
         heads.iter().take_while(|h| h.first_chunk() == Some(first)).count()
     }
 
+    /// The snapshot of frame `i`; empty if there is no such frame.
+    #[must_use]
+    #[inline]
+    pub fn head(&self, i: usize) -> &[u8] {
+        let len = self.frames.get(i).map_or(0, |f| usize::from(f.head_len));
+        self.heads.get(i).and_then(|h| h.get(..len)).unwrap_or_default()
+    }
+
+    /// What is still to be done to frame `i`.
+    #[must_use]
+    pub fn offload(&self, i: usize) -> Offload {
+        self.frames.get(i).map_or(Offload::NONE, |f| f.offload)
+    }
+
     /// Total length of frame `i` in bytes.
     #[must_use]
     #[inline]

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use vmlan_frame::{Counter, Mac};
 
+use crate::policy::Domain;
 use crate::{MAX_PORTS, PortId};
 
 const WAYS: usize = 4;
@@ -53,6 +54,8 @@ pub struct Fdb {
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
+    /// The broadcast domain in which it does.
+    pub domain: Domain,
     /// The port it lives behind.
     pub port: PortId,
     /// Ticks since it was last seen (ageing time / 30 each); `None` for a static entry.
@@ -137,9 +140,10 @@ impl Fdb {
 
     /// The keyed hash of an address: it names the two sets where the address may lie.
     #[inline]
-    pub(crate) fn hash(&self, mac: Mac) -> u64 {
+    pub(crate) fn hash(&self, mac: Mac, domain: Domain) -> u64 {
         let [a, b] = self.keys;
-        let (low, high) = wide_mul(mac.bits() ^ a, b);
+        let key = mac.bits() | u64::from(domain.bits()) << 48;
+        let (low, high) = wide_mul(key ^ a, b);
         low ^ high
     }
 
@@ -172,13 +176,14 @@ impl Fdb {
 
     /// The port behind which `mac` lives.
     #[must_use]
-    pub fn lookup(&self, mac: Mac) -> Option<PortId> {
-        self.lookup_hashed(mac, self.hash(mac))
+    pub fn lookup(&self, mac: Mac, domain: Domain) -> Option<PortId> {
+        self.lookup_hashed(mac, domain, self.hash(mac, domain))
     }
 
     /// The same, with the hash computed before.
     #[inline]
-    pub(crate) fn lookup_hashed(&self, mac: Mac, hash: u64) -> Option<PortId> {
+    pub(crate) fn lookup_hashed(&self, mac: Mac, domain: Domain, hash: u64) -> Option<PortId> {
+        let _ = domain;
         let (first, second) = self.sets_of(hash);
         let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
         found.map(|(_, e)| port_of(e))
@@ -186,8 +191,8 @@ impl Fdb {
 
     /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
     #[inline]
-    pub(crate) fn learn(&self, mac: Mac, port: PortId) -> Learned {
-        let (first, second) = self.sets_of(self.hash(mac));
+    pub(crate) fn learn(&self, mac: Mac, domain: Domain, port: PortId) -> Learned {
+        let (first, second) = self.sets_of(self.hash(mac, domain));
         let now = self.now.load(Ordering::Relaxed);
         let wanted = entry(mac, port, now);
         match Self::find(first, mac).or_else(|| Self::find(second, mac)) {
@@ -302,13 +307,13 @@ impl Fdb {
     ///
     /// # Errors
     /// [`FdbError`].
-    pub fn add_static(&self, mac: Mac, port: PortId) -> Result<(), FdbError> {
+    pub fn add_static(&self, mac: Mac, domain: Domain, port: PortId) -> Result<(), FdbError> {
         if mac.is_group() || mac == Mac::default() {
             return Err(FdbError::NotUnicast(mac));
         }
         let wanted = entry(mac, port, 0) | STATIC;
-        self.remove(mac);
-        let (first, second) = self.sets_of(self.hash(mac));
+        self.remove(mac, domain);
+        let (first, second) = self.sets_of(self.hash(mac, domain));
         let (roomier, other) = by_room(first, second);
         let slots = || roomier.iter().chain(other).map(|s| (s, s.load(Ordering::Relaxed)));
         // Only where no slot is free does a learned address give way: it will be learned again.
@@ -335,8 +340,8 @@ impl Fdb {
     }
 
     /// Forgets an address, pinned or learned; false if it was not known.
-    pub fn remove(&self, mac: Mac) -> bool {
-        let (first, second) = self.sets_of(self.hash(mac));
+    pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
+        let (first, second) = self.sets_of(self.hash(mac, domain));
         let mut found = false;
         while let Some((slot, e)) = Self::find(first, mac).or_else(|| Self::find(second, mac)) {
             found |= self.clear(slot, e);
@@ -357,6 +362,7 @@ impl Fdb {
         let now = self.now.load(Ordering::Relaxed);
         let line = |e: u64| FdbEntry {
             mac: Mac::from_bits(mac_of(e)),
+            domain: Domain::OPEN,
             port: port_of(e),
             age: (e & STATIC == 0).then(|| Self::age(now, e)),
         };

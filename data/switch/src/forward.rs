@@ -8,11 +8,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink, Verdict};
+use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
 
 use crate::fdb::Learned;
 use crate::finish::Finished;
-use crate::{MAX_PORTS, PortId, Switch, Table};
+use crate::policy::retag::Retagged;
+use crate::policy::{Domain, Policy};
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,11 +23,15 @@ pub struct Breath {
     pub frames: usize,
     /// Frames wait for a full receiver: look again within this many nanoseconds.
     pub held_ns: Option<u64>,
+    /// Frames wait for tokens, or for their turn at an uplink: look again after this many nanoseconds.
+    pub wait_ns: Option<u64>,
+    /// They are tokens of the port itself: until then nothing of it can pass, and its doorbell need not be heard.
+    pub paused: bool,
 }
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     To(PortId),
     Flood,
     Drop(Reason),
@@ -39,17 +45,25 @@ pub struct Forwarder {
 }
 
 /// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
-struct State {
+pub(crate) struct State {
     /// Numbers of the frames for each port.
     lists: Vec<Vec<u16>>,
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
-    ways: Vec<Way>,
+    pub(crate) ways: Vec<Way>,
+    /// Broadcast domain of each frame; empty if all ports are open.
+    domains: Vec<Domain>,
     /// Hashes of the destinations, from when their sets were prefetched.
     hashes: Vec<u64>,
-    finished: Finished,
+    out: Out,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
+}
+
+/// Storage of frames that are changed on their way out.
+struct Out {
+    finished: Finished,
+    retagged: Retagged,
 }
 
 impl Forwarder {
@@ -60,8 +74,9 @@ impl Forwarder {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
             ways: Vec::with_capacity(BATCH),
+            domains: Vec::with_capacity(BATCH),
             hashes: Vec::with_capacity(BATCH),
-            finished: Finished::new(),
+            out: Out { finished: Finished::new(), retagged: Retagged::new() },
             blocked: Vec::with_capacity(MAX_PORTS),
         };
         Self { switch, batch: Batch::new(), state }
@@ -75,19 +90,25 @@ impl Forwarder {
         }
     }
 
-    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of any monotone clock.
+    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of the clock that the ports' limits were made with.
     pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
+        let from = &entry.policy.from;
+        let wait = if from.is_none() { 0 } else { from.wait(now) };
+        if wait > 0 {
+            return Breath { wait_ns: Some(wait), paused: true, ..Breath::default() };
+        }
         let mut pass = Pass {
             switch: &self.switch,
             state: &mut self.state,
             table,
             source,
+            entry,
             now,
-            held_ns: None,
+            done: Breath::default(),
         };
         let frames = entry.port.pull(&mut self.batch, BATCH, &mut pass);
-        Breath { frames, held_ns: pass.held_ns }
+        Breath { frames, ..pass.done }
     }
 
     /// The full receivers that frames have been held for since the last call.
@@ -97,24 +118,27 @@ impl Forwarder {
 }
 
 /// One batch on its way.
-struct Pass<'a> {
-    switch: &'a Switch,
-    state: &'a mut State,
-    table: &'a Table,
-    source: PortId,
-    now: u64,
-    held_ns: Option<u64>,
+pub(crate) struct Pass<'a> {
+    pub(crate) switch: &'a Switch,
+    pub(crate) state: &'a mut State,
+    pub(crate) table: &'a Table,
+    pub(crate) source: PortId,
+    pub(crate) entry: &'a Entry,
+    pub(crate) now: u64,
+    pub(crate) done: Breath,
 }
 
 impl Sink for Pass<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
-        self.classify(batch);
+        let admitted = self.admit(batch);
+        self.classify(batch, admitted);
         let touched = std::mem::take(&mut self.state.touched);
         for to in &touched {
             self.push(batch, *to);
         }
         self.state.touched = touched;
         self.state.touched.clear();
+        self.settle(batch, admitted);
         if self.table.mirrored() {
             self.mirror(batch);
         }
@@ -123,22 +147,79 @@ impl Sink for Pass<'_> {
 
 impl Pass<'_> {
     /// First pass: headers only. Frames of one stream follow each other: one look-up serves the run.
-    fn classify(&mut self, batch: &mut Batch<'_>) {
-        self.prefetch(batch);
+    fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.ways.clear();
+        self.state.domains.clear();
+        if self.entry.policy.looks_at_each() || !self.table.all_open() {
+            return self.classify_each(batch, admitted);
+        }
+        self.prefetch(batch);
         let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
         let mut i = 0;
-        while i < batch.len() {
-            let run = batch.run(i).max(1);
+        while i < admitted {
+            let run = batch.run(i).clamp(1, admitted - i);
             let (dst, src) = batch.macs(i);
             if src != last_src {
-                (last_src, source_ok) = (src, self.check_source(src));
+                (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
             }
-            let way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, i));
+            let way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, Domain::OPEN, i));
             self.state.ways.extend(std::iter::repeat_n(way, run));
             self.append(batch, i..i + run, way);
             i += run;
         }
+    }
+
+    /// As [`Pass::classify`], where the policy has something to say about what is behind the MAC addresses: each frame is looked at,
+    /// and only look-ups are spared when the next frame has the same addresses and domain.
+    fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
+        self.state.hashes.clear();
+        let policy = &*self.entry.policy;
+        let mut last = None;
+        let mut way = Way::Drop(Reason::BadSource);
+        for i in 0..admitted {
+            let (domain, checked) = Self::check_frame(policy, batch, i);
+            let key = (batch.macs(i), domain);
+            if last != Some(key) && checked.is_ok() {
+                last = Some(key);
+                let ((dst, src), domain) = key;
+                let source_ok = self.check_source(src, domain);
+                way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, domain, i));
+            }
+            let (dst, _) = key.0;
+            let this = checked.and_then(|()| self.check_storm(policy, dst, way));
+            let this = this.map_or_else(Way::Drop, |()| way);
+            self.state.domains.push(domain);
+            self.state.ways.push(this);
+            self.append(batch, i..i + 1, this);
+        }
+    }
+
+    /// What the policy says of a frame by itself: its domain, and whether it may pass.
+    #[inline]
+    fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
+        let head = batch.head(i);
+        match policy.vlan.enter(head) {
+            Ok(domain) => (domain, policy.claims.check(head, batch.frame_len(i))),
+            Err(reason) => (Domain::OPEN, Err(reason)),
+        }
+    }
+
+    /// Frames to many are limited, whatever becomes of them.
+    #[inline]
+    fn check_storm(&self, policy: &Policy, dst: Mac, way: Way) -> Result<(), Reason> {
+        let storm = &policy.storm;
+        let bucket = match way {
+            Way::Flood if dst == Mac::BROADCAST => &storm.broadcast,
+            Way::Flood if dst.is_group() => &storm.multicast,
+            Way::Flood => &storm.unknown,
+            _ => return Ok(()),
+        };
+        let Some(bucket) = bucket else { return Ok(()) };
+        if bucket.tokens(self.now) <= 0 {
+            return Err(Reason::Storm);
+        }
+        bucket.spend(1);
+        Ok(())
     }
 
     /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth it if
@@ -154,36 +235,38 @@ impl Pass<'_> {
         let mut last_src = Mac::default();
         for i in 0..n {
             let (dst, src) = batch.macs(i);
-            let hash = fdb.hash(dst);
+            let hash = fdb.hash(dst, Domain::OPEN);
             fdb.prefetch(hash);
             self.state.hashes.push(hash);
             if src != last_src {
-                fdb.prefetch(fdb.hash(src));
+                fdb.prefetch(fdb.hash(src, Domain::OPEN));
                 last_src = src;
             }
         }
     }
 
-    fn check_source(&self, src: Mac) -> Result<(), Reason> {
+    fn check_source(&self, src: Mac, domain: Domain) -> Result<(), Reason> {
         if src.is_group() || src == Mac::default() {
             return Err(Reason::BadSource);
         }
-        match self.switch.fdb.learn(src, self.source) {
+        if self.entry.policy.monitor {
+            return Err(Reason::Isolated);
+        }
+        match self.switch.fdb.learn(src, domain, self.source) {
             Learned::Pass => Ok(()),
             Learned::Refused => Err(Reason::NotAllowed),
         }
     }
 
-    fn find_way(&self, dst: Mac, i: usize) -> Way {
+    fn find_way(&self, dst: Mac, domain: Domain, i: usize) -> Way {
         if dst.is_group() {
             return Way::Flood;
         }
         let fdb = &self.switch.fdb;
-        let hash = self.state.hashes.get(i).copied().unwrap_or_else(|| fdb.hash(dst));
-        match fdb.lookup_hashed(dst, hash) {
-            Some(port) if port == self.source => Way::Drop(Reason::SamePort),
-            Some(port) if self.table.get(port).is_some() => Way::To(port),
-            _ => Way::Flood,
+        let hash = self.state.hashes.get(i).copied().unwrap_or_else(|| fdb.hash(dst, domain));
+        match fdb.lookup_hashed(dst, domain, hash) {
+            Some(port) => self.table.way_to((self.source, &self.entry.policy), domain, port),
+            None => Way::Flood,
         }
     }
 
@@ -208,16 +291,23 @@ impl Pass<'_> {
     }
 
     fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
-        let mut copies = 0;
+        let domain = self.state.domains.last().copied().unwrap_or_default();
+        let (mut copies, mut refused) = (0, 0);
         for port in self.table.members() {
-            let up = |p| self.table.get(p).is_some_and(|e| e.port.is_up());
-            if *port != self.source && up(*port) {
-                self.append_to(*port, run.clone());
-                copies += 1;
+            let Some(entry) = self.table.get(*port).filter(|e| e.port.is_up()) else { continue };
+            if *port == self.source || !entry.policy.vlan.carries(domain) {
+                continue;
             }
+            if !self.table.reaches((self.source, &self.entry.policy), (*port, &entry.policy)) {
+                refused += 1;
+                continue;
+            }
+            self.append_to(*port, run.clone());
+            copies += 1;
         }
         if copies == 0 {
-            self.drop_at_source(batch, run, Reason::NoReceiver);
+            let reason = if refused > 0 { Reason::Isolated } else { Reason::NoReceiver };
+            self.drop_at_source(batch, run, reason);
         }
     }
 
@@ -232,11 +322,14 @@ impl Pass<'_> {
     fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(list) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::take(list);
-        let pushed = self.push_list(batch, to, &list);
+        let allowed = self.allowed(batch, to, &list);
+        let now = list.get(..allowed).unwrap_or_default();
+        let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
         if pushed > 0 {
             self.switch.waits.took(to, pushed, self.now);
         }
-        if let Some(rest) = list.get(pushed..).filter(|r| !r.is_empty()) {
+        self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
+        if let Some(rest) = now.get(pushed..).filter(|r| !r.is_empty()) {
             self.full(batch, to, rest);
         }
         list.clear();
@@ -245,13 +338,22 @@ impl Pass<'_> {
         }
     }
 
+    /// Hands frames to a port in the form it takes them: its tags, its offloads.
     fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
-        let takes = entry.port.offloads();
-        if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
-            return entry.port.push(batch, list);
+        let Out { finished, retagged } = &mut self.state.out;
+        let mut push = |batch: &Batch<'_>, list: &[u16]| {
+            let takes = entry.port.offloads();
+            if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
+                return entry.port.push(batch, list);
+            }
+            finished.push(batch, list, &*entry.port, takes)
+        };
+        if self.table.all_open() {
+            return push(batch, list);
         }
-        self.state.finished.push(batch, list, &*entry.port, takes)
+        let (from, domains) = (&self.entry.policy.vlan, &self.state.domains);
+        retagged.push(batch, list, from, domains, &entry.policy.vlan, push)
     }
 
     /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped. Floods
@@ -272,38 +374,10 @@ impl Pass<'_> {
             entry.port.counters().output.drop(Reason::ReceiverFull, dropped);
         }
         if held {
-            self.held_ns = Some(left.unwrap_or(0).min(self.held_ns.unwrap_or(u64::MAX)));
+            let held = &mut self.done.held_ns;
+            *held = Some(left.unwrap_or(0).min(held.unwrap_or(u64::MAX)));
             if !self.state.blocked.contains(&to) {
                 self.state.blocked.push(to);
-            }
-        }
-    }
-
-    /// Shows the batch to whoever watches its source or its destinations. Held frames are shown when
-    /// they are finished with, and who watches both ends is shown a frame where it came in only: a
-    /// capture in which every frame is there twice looks like a network full of retransmissions.
-    fn mirror(&self, batch: &Batch<'_>) {
-        let watcher = |port: PortId| self.table.get(port).and_then(|e| e.mirror.as_ref());
-        let source = watcher(self.source);
-        for i in (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held) {
-            let Some(frame) = batch.frame(i) else { continue };
-            let dropped = batch.dropped(i);
-            if let Some((mirror, interface)) = source {
-                mirror.capture(*interface, false, &frame, dropped);
-            }
-            let delivered = |port: PortId| {
-                let Some((mirror, interface)) = watcher(port) else { return };
-                if source.is_none_or(|(m, _)| !Arc::ptr_eq(m, mirror)) {
-                    mirror.capture(*interface, true, &frame, None);
-                }
-            };
-            match self.state.ways.get(i) {
-                Some(Way::To(port)) if dropped.is_none() => delivered(*port),
-                Some(Way::Flood) => {
-                    let others = self.table.members().iter().filter(|p| **p != self.source);
-                    others.for_each(|p| delivered(*p));
-                }
-                _ => {}
             }
         }
     }

@@ -17,11 +17,13 @@
 mod fdb;
 mod finish;
 mod forward;
+mod meter;
 pub mod policy;
 mod table;
 #[cfg(test)]
 mod tests;
 mod wait;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

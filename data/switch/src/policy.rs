@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub use bucket::{Bucket, Rate};
 pub use claims::{Claims, FirstMac, Macs, Prefix};
 pub use domain::{Domain, VidSet, Vlan};
-pub use limit::{LimitCounters, Limiter, Limits};
+pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use share::Shares;
 pub use uplink::UplinkQueue;
 
@@ -48,6 +48,25 @@ pub struct Reach {
     pub groups: Option<Groups>,
     /// The only uplink it uses; `None`: all.
     pub uplink: Option<PortId>,
+}
+
+impl Reach {
+    /// True if it says nothing: the port may send to all.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.groups.is_none() && self.uplink.is_none()
+    }
+
+    /// True if the port `from`, whose reach this is, may send to `to`: of several uplinks to its own only, and an uplink only to ports
+    /// that use it; to a monitor nobody.
+    #[must_use]
+    pub fn covers(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
+        let own = self.uplink == Some(to.0);
+        let group = own || self.groups.is_none_or(|g| g.0 & to.1.reach.member.0 != 0);
+        let out = to.1.uplink.is_none() || own || self.uplink.is_none();
+        let back = from.1.uplink.is_none() || to.1.reach.uplink.is_none_or(|u| u == from.0);
+        group && out && back && !to.1.monitor
+    }
 }
 
 /// Limits of what goes to many: frames a second from the port.
@@ -82,6 +101,23 @@ pub struct Policy {
     pub uplink: Option<Arc<UplinkQueue>>,
     /// It receives mirrored frames and nothing else, and may send nothing.
     pub monitor: bool,
+}
+
+impl Storm {
+    /// True if nothing is limited.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.broadcast.is_none() && self.multicast.is_none() && self.unknown.is_none()
+    }
+}
+
+impl Policy {
+    /// True if each frame of the port must be looked at, not only the first of a stream.
+    #[must_use]
+    #[inline]
+    pub fn looks_at_each(&self) -> bool {
+        !self.claims.is_any() || !self.storm.is_none()
+    }
 }
 
 impl Default for Policy {

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use vmlan_frame::{Mirror, Port};
+use vmlan_frame::{Mirror, Port, Reason};
 
 use crate::MAX_PORTS;
-use crate::policy::Policy;
+use crate::forward::Way;
+use crate::policy::{Domain, Policy, Vlan};
 
 /// Number of a port in its switch, below [`MAX_PORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,6 +63,8 @@ pub struct Table {
     entries: Vec<Option<Entry>>,
     members: Vec<PortId>,
     mirrored: bool,
+    all_open: bool,
+    all_reach: bool,
 }
 
 impl Table {
@@ -71,7 +74,10 @@ impl Table {
         let used = entries.iter().enumerate().filter(|(_, e)| e.is_some());
         let members = used.filter_map(|(i, _)| PortId::new(i)).collect();
         let mirrored = entries.iter().flatten().any(|e| e.mirror.is_some());
-        Self { entries, members, mirrored }
+        let policies = || entries.iter().flatten().map(|e| &*e.policy);
+        let all_open = policies().all(|p| p.vlan == Vlan::Open);
+        let all_reach = policies().all(|p| p.reach.is_all() && !p.monitor);
+        Self { entries, members, mirrored, all_open, all_reach }
     }
 
     /// A port by number.
@@ -85,6 +91,40 @@ impl Table {
     #[must_use]
     pub fn members(&self) -> &[PortId] {
         &self.members
+    }
+
+    /// True if no port has VLAN settings.
+    #[inline]
+    pub(crate) fn all_open(&self) -> bool {
+        self.all_open
+    }
+
+    /// True if the port `from` may send to the port `to`.
+    #[inline]
+    pub(crate) fn reaches(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
+        self.all_reach || from.1.reach.covers(from, to)
+    }
+
+    /// Where a frame of `domain` from `source` goes whose destination lives behind `port`.
+    #[inline]
+    pub(crate) fn way_to(&self, source: (PortId, &Policy), domain: Domain, port: PortId) -> Way {
+        if port == source.0 {
+            return Way::Drop(Reason::SamePort);
+        }
+        // What was learned may be older than the ports' settings.
+        let Some(entry) = self.get(port).filter(|e| e.policy.vlan.carries(domain)) else {
+            return Way::Flood;
+        };
+        if self.reaches(source, (port, &entry.policy)) {
+            return Way::To(port);
+        }
+        // Behind an uplink that is not the port's: it leaves by its own.
+        let other = source.1.reach.uplink.filter(|_| entry.policy.uplink.is_some());
+        let carries = |e: &Entry| e.policy.vlan.carries(domain);
+        match other.filter(|u| *u != source.0 && self.get(*u).is_some_and(carries)) {
+            Some(uplink) => Way::To(uplink),
+            None => Way::Drop(Reason::Isolated),
+        }
     }
 
     /// True if anybody watches any port.

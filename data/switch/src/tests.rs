@@ -10,6 +10,7 @@ use vmlan_frame::{
 use vmlan_ram::Slice;
 
 use super::*;
+use crate::policy::Domain;
 
 /// A port that sends what was queued and keeps what it is given, up to `room` frames.
 struct Fake {
@@ -199,30 +200,32 @@ fn nobody_up_is_a_reason_too() {
 #[test]
 fn static_entries_do_not_move_or_age_and_bind_their_address() {
     let mut w = world(3, Options::default());
-    w.switch.fdb().add_static(mac(7), id(2)).unwrap();
+    w.switch.fdb().add_static(mac(7), Domain::OPEN, id(2)).unwrap();
     w.send(0, mac(8), mac(7), 1);
     w.breathe(0, 0);
     assert_eq!(w.dropped(0, Reason::NotAllowed), 1);
     (0..100).for_each(|_| _ = w.switch.fdb().tick());
-    assert_eq!(w.switch.fdb().lookup(mac(7)), Some(id(2)));
-    assert!(w.switch.fdb().add_static(Mac::BROADCAST, id(0)).is_err());
-    assert!(w.switch.fdb().remove(mac(7)) && !w.switch.fdb().remove(mac(7)));
+    assert_eq!(w.switch.fdb().lookup(mac(7), Domain::OPEN), Some(id(2)));
+    assert!(w.switch.fdb().add_static(Mac::BROADCAST, Domain::OPEN, id(0)).is_err());
+    assert!(
+        w.switch.fdb().remove(mac(7), Domain::OPEN) && !w.switch.fdb().remove(mac(7), Domain::OPEN)
+    );
 }
 
 #[test]
 fn addresses_age_move_and_are_capped() {
     let fdb = Fdb::new(64, 3);
-    fdb.learn(mac(1), id(0));
+    fdb.learn(mac(1), Domain::OPEN, id(0));
     assert_eq!((0..29).map(|_| fdb.tick()).last(), Some(1));
-    fdb.learn(mac(1), id(1));
-    assert_eq!(fdb.lookup(mac(1)), Some(id(1)), "a real move");
+    fdb.learn(mac(1), Domain::OPEN, id(1));
+    assert_eq!(fdb.lookup(mac(1), Domain::OPEN), Some(id(1)), "a real move");
     assert_eq!((0..30).map(|_| fdb.tick()).last(), Some(0));
-    assert_eq!(fdb.lookup(mac(1)), None);
-    (1..=10).for_each(|n| _ = fdb.learn(mac(n), id(0)));
+    assert_eq!(fdb.lookup(mac(1), Domain::OPEN), None);
+    (1..=10).for_each(|n| _ = fdb.learn(mac(n), Domain::OPEN, id(0)));
     assert_eq!(fdb.list().len(), 3);
     assert_eq!(fdb.unlearned(), 7);
     fdb.flush_port(id(0));
-    (1..=3).for_each(|n| _ = fdb.learn(mac(n), id(0)));
+    (1..=3).for_each(|n| _ = fdb.learn(mac(n), Domain::OPEN, id(0)));
     assert_eq!(fdb.list().len(), 3, "the cap was given back");
 }
 
@@ -230,20 +233,21 @@ fn addresses_age_move_and_are_capped() {
 fn four_slots_for_each_address_are_enough() {
     let fdb = Fdb::new(4 * 100_000, u32::MAX);
     let address = |n: u32| Mac::from_bits(0x0200_0000_0000 | u64::from(n));
-    (1..=100_000).for_each(|n| _ = fdb.learn(address(n), id(n as usize % 64)));
+    (1..=100_000).for_each(|n| _ = fdb.learn(address(n), Domain::OPEN, id(n as usize % 64)));
     assert_eq!((fdb.list().len(), fdb.unlearned()), (100_000, 0));
-    (1..=100_000).for_each(|n| assert_eq!(fdb.lookup(address(n)), Some(id(n as usize % 64))));
+    (1..=100_000)
+        .for_each(|n| assert_eq!(fdb.lookup(address(n), Domain::OPEN), Some(id(n as usize % 64))));
 }
 
 #[test]
 fn a_full_table_evicts_nobody() {
     let fdb = Fdb::new(16, u32::MAX);
     let macs: Vec<_> = (1..=200).map(mac).collect();
-    macs.iter().for_each(|m| _ = fdb.learn(*m, id(1)));
+    macs.iter().for_each(|m| _ = fdb.learn(*m, Domain::OPEN, id(1)));
     let first: Vec<_> = fdb.list();
-    macs.iter().rev().for_each(|m| _ = fdb.learn(*m, id(2)));
+    macs.iter().rev().for_each(|m| _ = fdb.learn(*m, Domain::OPEN, id(2)));
     for e in first {
-        assert!(fdb.lookup(e.mac).is_some(), "{} was evicted", e.mac);
+        assert!(fdb.lookup(e.mac, Domain::OPEN).is_some(), "{} was evicted", e.mac);
     }
 }
 
@@ -255,12 +259,12 @@ fn a_pinned_address_cannot_be_learned_beside_its_pin() {
     std::thread::scope(|s| {
         s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                fdb.learn(mac(1), id(1));
+                fdb.learn(mac(1), Domain::OPEN, id(1));
             }
         });
         let mut stolen = 0;
         for _ in 0..50_000 {
-            fdb.add_static(mac(1), id(0)).unwrap();
+            fdb.add_static(mac(1), Domain::OPEN, id(0)).unwrap();
             // The learner sees to its own entry, if it was under way.
             let end = std::time::Instant::now() + Duration::from_millis(500);
             stolen += 1;
@@ -274,7 +278,7 @@ fn a_pinned_address_cannot_be_learned_beside_its_pin() {
             if stolen > 0 {
                 break;
             }
-            fdb.remove(mac(1));
+            fdb.remove(mac(1), Domain::OPEN);
         }
         done.store(true, Ordering::Relaxed);
         assert_eq!(stolen, 0);
@@ -350,17 +354,17 @@ proptest! {
         for o in ops {
             match o {
                 Op::Learn(m, p) => {
-                    fdb.learn(mac(m), id(p.into()));
+                    fdb.learn(mac(m), Domain::OPEN, id(p.into()));
                     let e = model.entry(m).or_insert((p, Some(0)));
                     if e.1.is_some() {
                         *e = (p, Some(0));
                     }
                 }
                 Op::Static(m, p) => {
-                    fdb.add_static(mac(m), id(p.into())).unwrap();
+                    fdb.add_static(mac(m), Domain::OPEN, id(p.into())).unwrap();
                     model.insert(m, (p, None));
                 }
-                Op::Remove(m) => prop_assert_eq!(fdb.remove(mac(m)), model.remove(&m).is_some()),
+                Op::Remove(m) => prop_assert_eq!(fdb.remove(mac(m), Domain::OPEN), model.remove(&m).is_some()),
                 Op::Flush(p) => {
                     fdb.flush_port(id(p.into()));
                     model.retain(|_, e| e.0 != p);
@@ -373,7 +377,7 @@ proptest! {
             }
             for m in 0..41 {
                 let want = model.get(&m).map(|e| id(e.0.into()));
-                prop_assert_eq!(fdb.lookup(mac(m)), want);
+                prop_assert_eq!(fdb.lookup(mac(m), Domain::OPEN), want);
             }
         }
     }

@@ -1,0 +1,166 @@
+//! Limits on the way: what may leave a port now, what may go to another, and what became of it.
+//!
+//! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back costs nothing. Whoever shares a
+//! limit with another worker may exceed it by one batch, which is owed then.
+
+use vmlan_frame::{Batch, Gso, Offload, Offloads, Reason, Verdict};
+
+use crate::PortId;
+use crate::forward::{Pass, Way};
+use crate::policy::Budget;
+
+/// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It comes when others have had
+/// theirs, and rings nobody.
+const TURN_NS: u64 = 100_000;
+
+/// Frames and bits on a wire: those of a frame that is still to be segmented are those of its segments.
+#[inline]
+fn on_wire(len: usize, offload: Offload) -> (u64, u64) {
+    let len = len as u64;
+    if offload.gso == Gso::None {
+        return (1, len * 8);
+    }
+    let headers = u64::from(offload.hdr_len);
+    let payload = len.saturating_sub(headers);
+    let segments = payload.div_ceil(u64::from(offload.gso_size).max(1)).max(1);
+    (segments, (len + (segments - 1) * headers) * 8)
+}
+
+/// The same of frame `i`.
+#[inline]
+fn cost(batch: &Batch<'_>, i: usize) -> (u64, u64) {
+    let offload = if batch.needs() == Offloads::NONE { Offload::NONE } else { batch.offload(i) };
+    on_wire(batch.frame_len(i), offload)
+}
+
+/// How many of `frames` the budget covers: one passes as long as something is left, and what it costs is taken away.
+fn covered(
+    batch: &Batch<'_>,
+    frames: impl Iterator<Item = usize>,
+    Budget { mut bits, frames: mut count }: Budget,
+) -> usize {
+    let mut fits = |i: &usize| {
+        let fits = bits > 0 && count > 0;
+        let (n, b) = cost(batch, *i);
+        count = count.saturating_sub_unsigned(n);
+        bits = bits.saturating_sub_unsigned(b);
+        fits
+    };
+    frames.take_while(|i| fits(i)).count()
+}
+
+fn sum(costs: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
+    costs.fold((0, 0), |(n, b), (frames, bits)| (n + frames, b + bits))
+}
+
+impl Pass<'_> {
+    /// How many of the batch's frames the source may send now. The others stay in its ring.
+    pub(crate) fn admit(&mut self, batch: &mut Batch<'_>) -> usize {
+        let from = &self.entry.policy.from;
+        if from.is_none() {
+            return batch.len();
+        }
+        let admitted = covered(batch, 0..batch.len(), from.budget(self.now));
+        if admitted < batch.len() {
+            (admitted..batch.len()).for_each(|i| batch.hold(i));
+            from.held((batch.len() - admitted) as u64);
+            self.done.paused = true;
+        }
+        admitted
+    }
+
+    /// What became of the frames that were admitted: those that a full receiver sent back come again.
+    pub(crate) fn settle(&mut self, batch: &Batch<'_>, admitted: usize) {
+        let from = &self.entry.policy.from;
+        if from.is_none() {
+            return;
+        }
+        let gone = (0..admitted).filter(|i| batch.verdict(*i) == Verdict::Done);
+        let (frames, bits) = sum(gone.map(|i| cost(batch, i)));
+        from.passed(frames, bits);
+        if self.done.paused {
+            // At least a nanosecond: the worker is to come again.
+            self.wait(from.wait(self.now).max(1));
+        }
+    }
+
+    fn wait(&mut self, ns: u64) {
+        let wait = &mut self.done.wait_ns;
+        *wait = Some(ns.min(wait.unwrap_or(u64::MAX)));
+    }
+
+    /// How many of the frames of `list` may go to `to` now. What is over its limit is dropped here, before anything is spent on it;
+    /// what is not its turn at an uplink stays with its sender.
+    pub(crate) fn allowed(&mut self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) -> usize {
+        let Some(entry) = self.table.get(to) else { return list.len() };
+        let (limits, uplink) = (&entry.policy.to, entry.policy.uplink.as_deref());
+        let mut allowed = list.len();
+        let indices = || list.iter().map(|i| usize::from(*i));
+        if !limits.is_none() {
+            allowed = covered(batch, indices(), limits.budget(self.now));
+        }
+        let Some(queue) = uplink else {
+            self.over_limit(batch, to, list.get(allowed..).unwrap_or_default());
+            return allowed;
+        };
+        if allowed < list.len() {
+            self.wait(limits.wait(self.now).max(1));
+        }
+        let bytes = queue.grant(self.source, self.entry.policy.weight, self.now);
+        if bytes != u64::MAX {
+            let bits = i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX);
+            let turn = covered(batch, indices(), Budget { bits, frames: i64::MAX });
+            if turn < allowed {
+                allowed = turn;
+                self.wait(TURN_NS);
+            }
+        }
+        self.wait_at_uplink(batch, to, list.get(allowed..).unwrap_or_default());
+        allowed
+    }
+
+    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for it alone, for as long as a full
+    /// receiver is waited for.
+    fn wait_at_uplink(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
+        if rest.is_empty() {
+            return;
+        }
+        let mut held = 0;
+        let waits = self.switch.waits.full(to, self.now).is_some();
+        for i in rest.iter().map(|i| usize::from(*i)) {
+            if waits && self.state.ways.get(i) == Some(&Way::To(to)) {
+                batch.hold(i);
+                held += 1;
+            } else {
+                batch.set_dropped(i, Reason::OverLimit);
+            }
+        }
+        if let Some(entry) = self.table.get(to) {
+            entry.policy.to.held(held);
+            let dropped = rest.len() as u64 - held;
+            entry.policy.to.dropped(dropped);
+            entry.port.counters().output.drop(Reason::OverLimit, dropped);
+        }
+    }
+
+    fn over_limit(&self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
+        let Some(entry) = self.table.get(to).filter(|_| !rest.is_empty()) else { return };
+        rest.iter().for_each(|i| batch.set_dropped(usize::from(*i), Reason::OverLimit));
+        entry.policy.to.dropped(rest.len() as u64);
+        entry.port.counters().output.drop(Reason::OverLimit, rest.len() as u64);
+    }
+
+    /// The frames of `list` went to `to`; `more` of this source for it found no room or no tokens.
+    pub(crate) fn pushed(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16], more: bool) {
+        let Some(entry) = self.table.get(to) else { return };
+        let policy = &entry.policy;
+        if policy.to.is_none() && policy.uplink.is_none() {
+            return;
+        }
+        let (frames, bits) = sum(list.iter().map(|i| cost(batch, usize::from(*i))));
+        policy.to.passed(frames, bits);
+        if let Some(queue) = &policy.uplink {
+            queue.sent(self.source, self.entry.policy.weight, bits / 8, more, self.now);
+        }
+    }
+}
