@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
+use vmlan_switch::policy::Domain;
 use vmlan_switch::{PortId, Switch};
 
 use crate::address::{Address, Kind, NamedAddress, PortName};
 use crate::control::{Cause, FdbLine, PortInfo, Refusal};
 use crate::settings::watched;
-use crate::stats::{PortStats, Stats};
 use crate::worker::Workers;
 
 mod open;
 mod socket;
+mod tell;
 use open::{Changed, Opened, is_link_up};
 
 struct Entry {
@@ -246,16 +247,6 @@ impl Ports {
         Ok(self.entries[index].info())
     }
 
-    /// Reads all counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let read = |e: &Entry| {
-            let kind = e.address.kind().name();
-            PortStats::read(e.name.as_str(), kind, e.is_up(), &*e.opened.port())
-        };
-        Stats { ports: self.entries.iter().map(read).collect() }
-    }
-
     /// The forwarding table, sorted by address.
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbLine> {
@@ -287,7 +278,7 @@ impl Ports {
         let id = self.entries[index].id.ok_or_else(no_target)?;
         self.switch
             .fdb()
-            .add_static(mac, id)
+            .add_static(mac, Domain::OPEN, id)
             .map_err(|e| Refusal::new(Cause::Invalid, e.to_string()))?;
         Ok(FdbLine { mac: mac.to_string(), port: name.to_string(), r#static: true, age: None })
     }
@@ -299,7 +290,7 @@ impl Ports {
     pub fn remove_mac(&self, mac: Mac) -> Result<(), Refusal> {
         let unknown =
             || Refusal::new(Cause::NotFound, format!("{mac} is not known: see `vmlan fdb list`"));
-        self.switch.fdb().remove(mac).then_some(()).ok_or_else(unknown)
+        self.switch.fdb().remove(mac, Domain::OPEN).then_some(()).ok_or_else(unknown)
     }
 
     /// How long an address is remembered.
