@@ -29,6 +29,7 @@ mod mac;
 mod offload;
 mod port;
 mod reason;
+mod sample;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use mac::{Mac, ParseMacError};
 pub use offload::{Gso, Offload, Offloads};
 pub use port::{Mirror, Port, Sink};
 pub use reason::Reason;
+pub use sample::{Fate, Sample, Sampler, Sampling};
 pub use segment::Finisher;
 
 /// Bytes of a frame that are snapshot: every decision is taken on them, and they are what is

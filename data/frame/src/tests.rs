@@ -6,4 +6,5 @@ mod packet;
 mod parse;
 mod replay;
 mod rows;
+mod sample;
 mod sums;
