@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use vmlan_frame::{Counters, Port, Snapshot};
+use vmlan_switch::policy::Policy;
 
 mod device;
+mod limit;
 mod prometheus;
 mod table;
 #[cfg(test)]
 pub use device::Accesses;
 pub use device::DeviceStats;
+pub use limit::{LimitStats, PortLimits, SharedLimit};
 pub use prometheus::prometheus;
 pub(crate) use table::{columns, count, si, to_f64};
 pub use table::{rates, table};
@@ -20,6 +23,19 @@ pub use table::{rates, table};
 pub struct Stats {
     /// In the order the ports were added.
     pub ports: Vec<PortStats>,
+    /// Limits that ports share, by name.
+    #[serde(default)]
+    pub limits: Vec<SharedLimit>,
+    /// The forwarding table.
+    #[serde(default)]
+    pub fdb: FdbStats,
+}
+
+/// Counters of the forwarding table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbStats {
+    /// Times that a source address was not learned: the table, or its port's share of it, was full.
+    pub unlearned: u64,
 }
 
 /// Counters of one port, all since it was added. The first six fields are a contract.
@@ -43,6 +59,12 @@ pub struct PortStats {
     pub up: bool,
     /// Times the guest or its VMM broke the protocol.
     pub faults: u64,
+    /// Nanoseconds that workers spent on frames from this port, delivery included.
+    #[serde(default)]
+    pub work_ns: u64,
+    /// The port's own limits, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PortLimits>,
     /// Of an emulated NIC only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceStats>,
@@ -88,8 +110,16 @@ impl PortStats {
             interrupts: output.notifications + counters.tx_interrupts.get(),
             up,
             faults: counters.faults.get(),
+            work_ns: counters.work_ns.get(),
+            limits: None,
             device: None,
         }
+    }
+
+    /// With the counters of its own limits.
+    #[must_use]
+    pub fn limited(self, policy: &Policy) -> Self {
+        Self { limits: PortLimits::read(policy), ..self }
     }
 
     /// Frames of both directions.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use vmlan_frame::Device;
 
-use super::table::{columns, count, si, to_f64};
+use super::table::{columns_and, count, si, to_f64};
 use super::{PortStats, Stats};
 
 /// Registers named in the table for people.
@@ -229,10 +229,5 @@ fn lined_up(unit: &str, rows: Vec<Row>) -> String {
         cells.push(row);
         tops.push(top);
     }
-    let lines = columns(&cells, 1);
-    lines
-        .lines()
-        .zip(tops)
-        .map(|(line, top)| format!("{}\n", format!("{line}  {top}").trim_end()))
-        .collect()
+    columns_and(&cells, 1, &tops)
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use super::device::CsbStats;
-use super::{DeviceStats, PortStats, Stats};
+use super::{DeviceStats, PortLimits, PortStats, Stats};
 
 /// Name, type, help and value of a metric that is one number for each port; no number, no line.
 type Row = (&'static str, &'static str, &'static str, fn(&PortStats) -> Option<u64>);
@@ -74,8 +74,47 @@ pub fn prometheus(stats: &Stats) -> String {
             page.line("drops_total", p, &format!(",reason=\"{reason}\""), n);
         }
     }
+    page.head("work_seconds_total", "counter", "Time that workers spent on the port's frames");
+    for p in &stats.ports {
+        page.line("work_seconds_total", p, "", seconds(p.work_ns));
+    }
+    limits(&mut page, stats);
+    let help = "Source addresses not learned for want of room";
+    page.named("vmlan_fdb_unlearned_total", "counter", help);
+    let _ = writeln!(page.0, "vmlan_fdb_unlearned_total {}", stats.fdb.unlearned);
     nics(&mut page, stats);
     page.0
+}
+
+/// Exact: floating point would lose nanoseconds after three months.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// Outcome `offered` is `passed` and `dropped` together; `held` counts times, not frames.
+fn limits(page: &mut Page, stats: &Stats) {
+    let own = |p: &PortStats| p.limits.into_iter().flat_map(PortLimits::directions);
+    if stats.ports.iter().any(|p| p.limits.is_some()) {
+        page.head("limit_frames_total", "counter", "Frames that came to a limit of the port");
+    }
+    for p in &stats.ports {
+        for (direction, counts) in own(p) {
+            for (outcome, n) in counts.outcomes() {
+                let labels = format!(",direction=\"{direction}\",outcome=\"{outcome}\"");
+                page.line("limit_frames_total", p, &labels, n);
+            }
+        }
+    }
+    if !stats.limits.is_empty() {
+        let help = "Frames that came to a shared limit";
+        page.named("vmlan_limit_frames_total", "counter", help);
+    }
+    for limit in &stats.limits {
+        for (outcome, n) in limit.counts.outcomes() {
+            let labels = format!("limit=\"{}\",outcome=\"{outcome}\"", limit.name);
+            let _ = writeln!(page.0, "vmlan_limit_frames_total{{{labels}}} {n}");
+        }
+    }
 }
 
 /// What is counted by register.
@@ -108,11 +147,14 @@ struct Page(String);
 
 impl Page {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ =
-            writeln!(self.0, "# HELP vmlan_port_{name} {help}\n# TYPE vmlan_port_{name} {kind}");
+        self.named(&format!("vmlan_port_{name}"), kind, help);
     }
 
-    /// Names of ports, kinds, reasons and registers hold no character that needs escaping (see `PortName`).
+    fn named(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// Names of ports, limits, kinds, reasons and registers hold no character that needs escaping (see `PortName`).
     fn line(&mut self, name: &str, p: &PortStats, labels: &str, n: impl Display) {
         let (port, kind) = (&p.name, &p.kind);
         let _ =

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::device::{self, grown};
-use super::{PortStats, Stats};
+use super::{PortStats, Stats, limit};
+
+/// Reasons of drops that are named for each port: those that count most. All of them are in the JSON.
+const REASONS: usize = 3;
 
 /// Totals since each port was added.
 #[must_use]
@@ -13,7 +16,7 @@ pub fn table(stats: &Stats) -> String {
             .map(str::to_owned)
             .to_vec(),
     ];
-    rows[0].extend(["INTERRUPTS", "DROPS"].map(str::to_owned));
+    rows[0].extend(["INTERRUPTS", "WORK", "DROPS"].map(str::to_owned));
     rows.extend(stats.ports.iter().map(|p| {
         vec![
             p.name.clone(),
@@ -25,15 +28,29 @@ pub fn table(stats: &Stats) -> String {
             count(p.out.bytes),
             count(p.doorbells),
             count(p.interrupts),
-            drops(p),
+            format!("{:.1} s", to_f64(p.work_ns) / 1e9),
+            count(p.dropped()),
         ]
     }));
-    below(columns(&rows, 3), &device::totals(stats))
+    let mut behind = vec!["MOSTLY".to_owned()];
+    behind.extend(stats.ports.iter().map(|p| mostly(p, &PortStats::default(), &count)));
+    let ports = columns_and(&rows, 3, &behind);
+    below(below(ports, &limit::totals(stats)) + &unlearned(stats), &device::totals(stats))
 }
 
-/// The table of emulated NICs under that of all ports.
-fn below(ports: String, nics: &str) -> String {
-    if nics.is_empty() { ports } else { ports + "\n" + nics }
+/// A further table under those that are there.
+fn below(tables: String, more: &str) -> String {
+    if more.is_empty() { tables } else { tables + "\n" + more }
+}
+
+fn unlearned(stats: &Stats) -> String {
+    match stats.fdb.unlearned {
+        0 => String::new(),
+        n => format!(
+            "{} times an address was not learned, for want of room in the table or its port's share of it\n",
+            count(n)
+        ),
+    }
 }
 
 /// Rates between two readings `apart`. A port that was added in between (or anew) starts at 0.
@@ -48,9 +65,11 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
         "OUT bit/s",
         "DOORBELLS/s",
         "INTERRUPTS/s",
+        "WORK",
         "DROPS/s",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut behind = vec!["MOSTLY".to_owned()];
     let none = PortStats::default();
     let seconds = apart.as_secs_f64().max(1e-6);
     for p in &after.ports {
@@ -67,18 +86,31 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
             rate(|p| p.out.bytes, 8.0),
             rate(|p| p.doorbells, 1.0),
             rate(|p| p.interrupts, 1.0),
+            // Of a core's time.
+            format!("{:.1} %", to_f64(grown(p.work_ns, old.work_ns)) / seconds / 1e7),
             rate(PortStats::dropped, 1.0),
         ]);
+        behind.push(mostly(p, old, &|n| si(to_f64(n) / seconds)));
     }
-    below(columns(&rows, 2), &device::rates(before, after, seconds))
+    let ports = columns_and(&rows, 2, &behind);
+    let tables = below(ports, &limit::rates(before, after, seconds));
+    below(tables, &device::rates(before, after, seconds))
 }
 
-fn drops(p: &PortStats) -> String {
-    if p.drops.is_empty() {
-        return "0".into();
+/// `receiver-full 1,000, storm 20`: why most of the frames since `old` were dropped.
+fn mostly(p: &PortStats, old: &PortStats, show: &dyn Fn(u64) -> String) -> String {
+    let since = |(reason, n): (&String, &u64)| {
+        let n = grown(*n, old.drops.get(reason).copied().unwrap_or(0));
+        (n > 0).then(|| (reason.clone(), n))
+    };
+    let mut reasons: Vec<_> = p.drops.iter().filter_map(since).collect();
+    reasons.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let others = reasons.split_off(reasons.len().min(REASONS));
+    if !others.is_empty() {
+        reasons.push(("others".into(), others.iter().map(|(_, n)| n).sum()));
     }
     let words: Vec<_> =
-        p.drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n))).collect();
+        reasons.iter().map(|(reason, n)| format!("{reason} {}", show(*n))).collect();
     words.join(", ")
 }
 
@@ -140,4 +172,16 @@ pub(crate) fn columns(rows: &[Vec<String>], left: usize) -> String {
         text.push('\n');
     }
     text
+}
+
+/// As [`columns`], with a text of any length behind each row.
+pub(super) fn columns_and(rows: &[Vec<String>], left: usize, behind: &[String]) -> String {
+    let lines = columns(rows, left);
+    if behind.iter().skip(1).all(String::is_empty) {
+        return lines;
+    }
+    // The last column is to the right: every line is as long as the longest.
+    let line =
+        |(line, more): (&str, &String)| format!("{}\n", format!("{line}  {more}").trim_end());
+    lines.lines().zip(behind).map(line).collect()
 }

@@ -1,6 +1,8 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_frame::{Access, Counters, Device, Reason};
+use vmlan_switch::policy::{Limiter, Limits};
 
 use super::*;
 
@@ -12,7 +14,42 @@ fn sample() -> Stats {
     counters.input.notifications.add(4);
     counters.rx_doorbells.add(1);
     counters.tx_interrupts.add(2);
-    Stats { ports: vec![PortStats::of("vm1", "vhost-user", true, &counters)] }
+    Stats { ports: vec![PortStats::of("vm1", "vhost-user", true, &counters)], ..Stats::default() }
+}
+
+/// A limiter that has seen so many frames.
+fn limiter(passed: u64, held: u64, dropped: u64) -> Arc<Limiter> {
+    let limiter = Limiter::default();
+    let c = &limiter.counters;
+    c.offered.add(passed + dropped);
+    c.passed.add(passed);
+    c.held.add(held);
+    c.dropped.add(dropped);
+    Arc::new(limiter)
+}
+
+/// Two ports with limits, one of them of its own, and one without.
+fn limited() -> Stats {
+    let counters = Counters::default();
+    counters.work_ns.add(1_500_000_000);
+    let port = |name| PortStats::of(name, "vhost-user", true, &counters);
+    let own = |own| Limits { own, shared: None };
+    let policy = Policy {
+        from: own(Some(limiter(1000, 20, 0))),
+        to: own(Some(limiter(2000, 0, 300))),
+        ..Policy::default()
+    };
+    let counts = LimitStats::read(&limiter(5_000_000, 7, 9));
+    let ports = ["vm1", "vm2"].map(str::to_owned).to_vec();
+    Stats {
+        ports: vec![
+            port("vm1").limited(&policy),
+            port("vm2").limited(&Policy::default()),
+            sample().ports.remove(0),
+        ],
+        limits: vec![SharedLimit { name: "tenant-a".into(), ports, counts }],
+        fdb: FdbStats { unlearned: 1234 },
+    }
 }
 
 /// An e1000 that sent 1,000 frames by 100 doorbells.
@@ -57,7 +94,7 @@ fn the_json_is_the_contract() {
 
 #[test]
 fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
-    let stats = Stats { ports: vec![sample().ports.remove(0), nic()] };
+    let stats = Stats { ports: vec![sample().ports.remove(0), nic()], ..Stats::default() };
     let json = serde_json::to_value(&stats).unwrap();
     assert!(json["ports"][0].get("device").is_none(), "{json}");
     let device = &json["ports"][1]["device"];
@@ -80,7 +117,7 @@ fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
 
 #[test]
 fn people_see_which_registers_cost_most() {
-    let stats = Stats { ports: vec![sample().ports.remove(0), nic()] };
+    let stats = Stats { ports: vec![sample().ports.remove(0), nic()], ..Stats::default() };
     let text = table(&stats);
     let (ports, nics) = text.split_once("\n\n").expect("a second table");
     assert!(ports.contains("vm1") && ports.contains("vm2"));
@@ -113,7 +150,8 @@ fn people_see_which_registers_cost_most() {
 #[test]
 fn prometheus_tells_what_is_counted_by_register() {
     assert!(!prometheus(&sample()).contains("_nic_"), "no NIC, no metrics of NICs");
-    let text = prometheus(&Stats { ports: vec![nic(), sample().ports.remove(0)] });
+    let text =
+        prometheus(&Stats { ports: vec![nic(), sample().ports.remove(0)], ..Stats::default() });
     for line in [
         "vmlan_port_nic_register_accesses_total{port=\"vm2\",kind=\"vfio-user\",register=\"ICR\",access=\"read\"} 200",
         "vmlan_port_nic_interrupts_raised_total{port=\"vm2\",kind=\"vfio-user\"} 20",
@@ -126,7 +164,7 @@ fn prometheus_tells_what_is_counted_by_register() {
         assert!(text.lines().any(|l| l == line), "{line}: {text}");
     }
     for line in text.lines().filter(|l| !l.starts_with('#')) {
-        let name = line.split('{').next().unwrap();
+        let name = line.split(['{', ' ']).next().unwrap();
         assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
     }
 }
@@ -141,6 +179,105 @@ fn prometheus_text_has_a_type_for_each_metric_and_a_line_for_each_port() {
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         assert_eq!(line.split(' ').count(), 2, "{line}");
     }
+}
+
+#[test]
+fn limits_are_told_in_json_where_there_are_any() {
+    let json = serde_json::to_value(limited()).unwrap();
+    let (one, two) = (&json["ports"][0], &json["ports"][1]);
+    let from = serde_json::json!({"offered": 1000, "passed": 1000, "held": 20, "dropped": 0});
+    let to = serde_json::json!({"offered": 2300, "passed": 2000, "held": 0, "dropped": 300});
+    assert_eq!(one["limits"], serde_json::json!({"from": from, "to": to}));
+    assert_eq!(one["work_ns"], 1_500_000_000);
+    assert!(two.get("limits").is_none(), "{two}");
+    let shared = serde_json::json!([{
+        "name": "tenant-a", "ports": ["vm1", "vm2"],
+        "offered": 5_000_009, "passed": 5_000_000, "held": 7, "dropped": 9,
+    }]);
+    assert_eq!(json["limits"], shared);
+    assert_eq!(json["fdb"]["unlearned"], 1234);
+    let read: Stats = serde_json::from_value(json).unwrap();
+    assert_eq!((read.limits, read.ports[0].limits), (limited().limits, limited().ports[0].limits));
+    // What a switch from before there were limits says is still read.
+    let old: Stats = serde_json::from_str(r#"{"ports": []}"#).unwrap();
+    assert!(old.limits.is_empty());
+}
+
+#[test]
+fn people_see_limits_under_the_ports() {
+    let text = table(&limited());
+    let (_, limits) = text.split_once("\n\n").expect("a second table");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<_> = limits.lines().map(words).collect();
+    assert_eq!(lines[0], ["LIMITS", "OFFERED", "PASSED", "HELD", "DROPPED", "PORTS"]);
+    assert_eq!(lines[1], ["from", "vm1", "1,000", "1,000", "20", "0"]);
+    assert_eq!(lines[2], ["to", "vm1", "2,300", "2,000", "0", "300"]);
+    assert_eq!(lines[3][..3], ["tenant-a", "5,000,009", "5,000,000"]);
+    assert!(limits.lines().nth(3).unwrap().ends_with("  vm1, vm2"), "{limits}");
+    assert!(text.contains("1.5 s") && text.contains("1,234 times an address"), "{text}");
+    assert!(!table(&sample()).contains("LIMITS") && !table(&sample()).contains("not learned"));
+    let (before, mut after) = (limited(), limited());
+    let to = after.ports[0].limits.as_mut().unwrap().to.as_mut().unwrap();
+    (to.offered, to.dropped) = (to.offered + 4000, to.dropped + 3000);
+    after.ports[0].work_ns += 500_000_000;
+    let text = rates(&before, &after, Duration::from_secs(2));
+    let line = text.lines().find(|l| l.starts_with("to vm1")).unwrap();
+    assert_eq!(words(line), ["to", "vm1", "2000", "0", "0", "1500"]);
+    assert!(text.contains(" 25.0 %"), "{text}");
+    // A limit that is new counts from 0.
+    let text = rates(&Stats::default(), &after, Duration::from_secs(1));
+    let line = text.lines().find(|l| l.starts_with("tenant-a")).unwrap();
+    assert_eq!(words(line)[1..3], ["5.00", "M"], "{text}");
+}
+
+#[test]
+fn people_see_why_most_frames_were_dropped() {
+    let counters = Counters::default();
+    for (reason, n) in [
+        (Reason::Runt, 1),
+        (Reason::SpoofedIp, 20),
+        (Reason::OverLimit, 3_000),
+        (Reason::Storm, 400),
+        (Reason::Vlan, 2),
+    ] {
+        counters.output.drop(reason, n);
+    }
+    let port = || PortStats::of("vm1", "tap", true, &counters);
+    let stats = Stats { ports: vec![port()], ..Stats::default() };
+    let text = table(&stats);
+    let line = text.lines().nth(1).unwrap();
+    assert!(
+        line.ends_with("  3,423  over-limit 3,000, storm 400, spoofed-ip 20, others 3"),
+        "{line}"
+    );
+    counters.output.drop(Reason::SpoofedIp, 50);
+    let after = Stats { ports: vec![port()], ..Stats::default() };
+    let text = rates(&stats, &after, Duration::from_secs(2));
+    assert!(text.lines().nth(1).unwrap().ends_with("  25  spoofed-ip 25"), "{text}");
+}
+
+#[test]
+fn prometheus_tells_what_limits_did() {
+    let text = prometheus(&limited());
+    for line in [
+        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\",outcome=\"held\"} 20",
+        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"to\",outcome=\"dropped\"} 300",
+        "vmlan_limit_frames_total{limit=\"tenant-a\",outcome=\"passed\"} 5000000",
+        "vmlan_port_work_seconds_total{port=\"vm1\",kind=\"vhost-user\"} 1.500000000",
+        "vmlan_fdb_unlearned_total 1234",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}: {text}");
+    }
+    let mut types = std::collections::BTreeSet::new();
+    for line in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(types.insert(name), "{name} twice");
+        assert!(text.contains(&format!("# HELP {name} ")), "{name}");
+    }
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        assert!(types.contains(line.split(['{', ' ']).next().unwrap()), "{line}");
+    }
+    assert!(!prometheus(&sample()).contains("limit_frames"));
 }
 
 #[test]
