@@ -89,11 +89,21 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Adds a port; its owner is the worker with the fewest.
+    /// Adds a port without a policy; its owner is the worker with the fewest.
     ///
     /// # Errors
     /// [`Full`].
     pub fn add(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
+        let id = self.reserve(name, port)?;
+        self.publish(&mut lock(&self.plan));
+        Ok(id)
+    }
+
+    /// Adds a port that takes part from the next [`Workers::set_policies`] on: not for a moment without its policy.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn reserve(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
         let mut plan = lock(&self.plan);
         let index = plan.entries.iter().position(Option::is_none).unwrap_or(plan.entries.len());
         let id = PortId::new(index).ok_or(Full)?;
@@ -103,7 +113,6 @@ impl Workers {
         }
         plan.entries[index] =
             Some(Entry { name: name.into(), port, mirror: None, policy: Arc::default() });
-        self.publish(&mut plan);
         Ok(id)
     }
 
@@ -128,10 +137,16 @@ impl Workers {
         self.publish(&mut plan);
     }
 
+    /// The ports as the workers have them.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        Table::new(lock(&self.plan).entries.clone())
+    }
+
     /// The workers' clock: nanoseconds since they were started.
     #[must_use]
     pub fn now(&self) -> u64 {
-        u64::try_from(self.shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        run::clock(&self.shared)
     }
 
     /// Shows `mirror` the frames of the given ports, under the given interface numbers.
