@@ -47,22 +47,22 @@ pub struct Forwarder {
 /// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
 pub(crate) struct State {
     /// Numbers of the frames for each port.
-    lists: Vec<Vec<u16>>,
+    pub(crate) lists: Vec<Vec<u16>>,
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
     pub(crate) ways: Vec<Way>,
     /// Broadcast domain of each frame; empty if all ports are open.
-    domains: Vec<Domain>,
+    pub(crate) domains: Vec<Domain>,
     /// Hashes of the destinations, from when their sets were prefetched.
     hashes: Vec<u64>,
-    out: Out,
+    pub(crate) out: Out,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
 }
 
 /// Storage of frames that are changed on their way out.
-struct Out {
-    finished: Finished,
+pub(crate) struct Out {
+    pub(crate) finished: Finished,
     retagged: Retagged,
 }
 
@@ -139,8 +139,8 @@ impl Sink for Pass<'_> {
         self.state.touched = touched;
         self.state.touched.clear();
         self.settle(batch, admitted);
-        if self.table.mirrored() {
-            self.mirror(batch);
+        if self.table.watched() {
+            self.watched(batch);
         }
     }
 }
@@ -294,21 +294,25 @@ impl Pass<'_> {
         let domain = self.state.domains.last().copied().unwrap_or_default();
         let (mut copies, mut refused) = (0, 0);
         for port in self.table.members() {
-            let Some(entry) = self.table.get(*port).filter(|e| e.port.is_up()) else { continue };
-            if *port == self.source || !entry.policy.vlan.carries(domain) {
-                continue;
+            match self.floods_to(*port, domain) {
+                Some(true) => self.append_to(*port, run.clone()),
+                Some(false) => refused += 1,
+                None => continue,
             }
-            if !self.table.reaches((self.source, &self.entry.policy), (*port, &entry.policy)) {
-                refused += 1;
-                continue;
-            }
-            self.append_to(*port, run.clone());
             copies += 1;
         }
-        if copies == 0 {
+        if copies == refused {
             let reason = if refused > 0 { Reason::Isolated } else { Reason::NoReceiver };
             self.drop_at_source(batch, run, reason);
         }
+    }
+
+    /// If a frame to all in `domain` is for `port`: whether it may go there.
+    pub(crate) fn floods_to(&self, port: PortId, domain: Domain) -> Option<bool> {
+        let there = |e: &&Entry| e.port.is_up() && e.policy.vlan.carries(domain);
+        let entry = self.table.get(port).filter(|_| port != self.source).filter(there)?;
+        let source = (self.source, &*self.entry.policy);
+        (!entry.policy.monitor).then(|| self.table.reaches(source, (port, &entry.policy)))
     }
 
     fn drop_at_source(&self, batch: &mut Batch<'_>, run: Range<usize>, reason: Reason) {

@@ -62,7 +62,9 @@ pub struct Entry {
 pub struct Table {
     entries: Vec<Option<Entry>>,
     members: Vec<PortId>,
+    monitors: Vec<PortId>,
     mirrored: bool,
+    watched: bool,
     all_open: bool,
     all_reach: bool,
 }
@@ -72,12 +74,19 @@ impl Table {
     #[must_use]
     pub fn new(entries: Vec<Option<Entry>>) -> Self {
         let used = entries.iter().enumerate().filter(|(_, e)| e.is_some());
-        let members = used.filter_map(|(i, _)| PortId::new(i)).collect();
+        let members: Vec<_> = used.filter_map(|(i, _)| PortId::new(i)).collect();
         let mirrored = entries.iter().flatten().any(|e| e.mirror.is_some());
         let policies = || entries.iter().flatten().map(|e| &*e.policy);
         let all_open = policies().all(|p| p.vlan == Vlan::Open);
         let all_reach = policies().all(|p| p.reach.is_all() && !p.monitor);
-        Self { entries, members, mirrored, all_open, all_reach }
+        let watches = |e: &Entry| e.policy.watch.is_some();
+        let monitors = members.iter().copied();
+        let monitors: Vec<_> = monitors
+            .filter(|p| entries.get(p.index()).is_some_and(|e| e.as_ref().is_some_and(watches)))
+            .collect();
+        let sampled = policies().any(|p| p.sampling.is_some());
+        let watched = mirrored || sampled || !monitors.is_empty();
+        Self { entries, members, monitors, mirrored, watched, all_open, all_reach }
     }
 
     /// A port by number.
@@ -112,7 +121,8 @@ impl Table {
             return Way::Drop(Reason::SamePort);
         }
         // What was learned may be older than the ports' settings.
-        let Some(entry) = self.get(port).filter(|e| e.policy.vlan.carries(domain)) else {
+        let there = |e: &&Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;
+        let Some(entry) = self.get(port).filter(there) else {
             return Way::Flood;
         };
         if self.reaches(source, (port, &entry.policy)) {
@@ -127,7 +137,18 @@ impl Table {
         }
     }
 
-    /// True if anybody watches any port.
+    /// Ports that are shown frames of others.
+    pub(crate) fn monitors(&self) -> &[PortId] {
+        &self.monitors
+    }
+
+    /// True if anybody watches any port: a capture, a monitor, a sampler.
+    #[inline]
+    pub(crate) fn watched(&self) -> bool {
+        self.watched
+    }
+
+    /// True if some port is captured.
     #[must_use]
     #[inline]
     pub fn mirrored(&self) -> bool {

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
+use vmlan_switch::policy::Shares;
 use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
 use super::poll::{self, Poll};
 use super::signal;
-use super::slot::Slot;
+use super::slot::{Assignment, Slot};
 
 /// The event data of the worker's own alarm; ports use their numbers.
 const ALARM: u64 = u64::MAX;
@@ -25,11 +26,28 @@ struct Own {
     id: PortId,
     version: Option<u64>,
     watched: Vec<Arc<OwnedFd>>,
+    /// Nothing of it can pass before, for want of tokens: it is neither looked at nor armed.
+    paused_until: u64,
+}
+
+impl Own {
+    fn new(id: PortId) -> Self {
+        Self { id, version: None, watched: Vec::new(), paused_until: 0 }
+    }
 }
 
 /// How much later than asked a timer may end a worker's sleep, in nanoseconds. The kernel's own 50 us are as long as
 /// the shortest sleep of a worker with mapped doorbells.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1_000);
+
+/// Nanoseconds of the clock that all workers, and all limits, go by.
+pub(super) fn clock(shared: &Shared) -> u64 {
+    u64::try_from(shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
 
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +71,9 @@ pub(super) struct Run {
     blocked: Vec<PortId>,
     /// The shortest time that held frames may still wait.
     held_ns: Option<u64>,
+    /// When, at the earliest, something may pass that waits for tokens or for its turn.
+    due: Option<u64>,
+    shares: Shares,
     poll: Poll,
 }
 
@@ -71,6 +92,8 @@ impl Run {
             own: Vec::new(),
             blocked: Vec::with_capacity(vmlan_switch::MAX_PORTS),
             held_ns: None,
+            due: None,
+            shares: Shares::default(),
             poll: Poll::default(),
         })
     }
@@ -84,7 +107,7 @@ impl Run {
             if self.slot.has_mail() {
                 self.read_mail();
             }
-            let now = self.now();
+            let now = clock(&self.shared);
             if self.round(now) > 0 {
                 self.idle.busy(now);
             } else if self.idle.keep_spinning(now) {
@@ -99,20 +122,37 @@ impl Run {
         self.slot.took(u64::MAX);
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// A breath for each own port; returns how many frames were finished.
-    fn round(&mut self, now: u64) -> usize {
+    /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if somebody was put off.
+    fn round(&mut self, mut now: u64) -> usize {
         let mut frames = 0;
-        self.held_ns = None;
-        for own in &self.own {
+        (self.held_ns, self.due) = (None, None);
+        self.shares.begin();
+        for own in &mut self.own {
+            if own.paused_until > now {
+                self.due = earlier(self.due, own.paused_until);
+                continue;
+            }
+            let Some(entry) = self.table.get(own.id) else { continue };
+            if !self.shares.may_run(own.id, entry.policy.weight) {
+                frames = frames.max(1);
+                continue;
+            }
             let breath = self.forwarder.breath(&self.table, own.id, now);
             frames += breath.frames;
-            if let Some(ns) = breath.held_ns {
-                self.held_ns = Some(self.held_ns.unwrap_or(u64::MAX).min(ns));
+            self.held_ns = breath.held_ns.map_or(self.held_ns, |ns| earlier(self.held_ns, ns));
+            if let Some(ns) = breath.wait_ns {
+                let due = now.saturating_add(ns);
+                own.paused_until = if breath.paused { due } else { 0 };
+                self.due = earlier(self.due, due);
             }
+            if breath.frames == 0 && breath.held_ns.is_none() {
+                self.shares.spent(own.id, 0, false);
+                continue;
+            }
+            let before = std::mem::replace(&mut now, clock(&self.shared));
+            let spent = now.saturating_sub(before);
+            entry.port.counters().work_ns.add(spent);
+            self.shares.spent(own.id, spent, true);
         }
         frames
     }
@@ -139,9 +179,12 @@ impl Run {
     fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>) -> Woken {
         let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
         loop {
-            let timeout = room.into_iter().chain(self.poll.timeout()).min();
+            let left = |due: u64| Duration::from_nanos(due.saturating_sub(clock(&self.shared)));
+            let due = self.due.map(left);
+            let timeout = room.into_iter().chain(due).chain(self.poll.timeout()).min();
             let woken = self.wait(events, timeout);
-            if woken != Woken::Late || self.held_ns.is_some() || self.arm_polled() {
+            let waits = self.held_ns.is_some() || due.is_some();
+            if woken != Woken::Late || waits || self.arm_polled() {
                 return woken;
             }
             self.poll.missed();
@@ -160,7 +203,8 @@ impl Run {
     fn arm(&mut self) -> bool {
         self.poll.begin();
         let mut any = false;
-        for own in &self.own {
+        let now = clock(&self.shared);
+        for own in self.own.iter().filter(|o| o.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
             any |= entry.port.arm();
             self.poll.add(own.id, &*entry.port);
@@ -229,16 +273,27 @@ impl Run {
 
     fn read_mail(&mut self) {
         if let Some(new) = self.slot.take() {
-            self.unwatch_all();
-            self.table = new.table;
-            self.forwarder.grow(&self.table);
-            let own = |id| Own { id, version: None, watched: Vec::new() };
-            self.own = new.own.into_iter().map(own).collect();
-            self.slot.took(new.generation);
+            self.change_ports(new);
         }
         let mut all = std::mem::take(&mut self.own);
         all.iter_mut().for_each(|own| self.watch(own));
         self.own = all;
+    }
+
+    /// Takes the new table. Ports that are in the old one too stay watched: policies change often, ports do not.
+    fn change_ports(&mut self, new: Assignment) {
+        let mut old = std::mem::take(&mut self.own);
+        for id in new.own {
+            let port = |table: &Table| table.get(id).map(|e| Arc::as_ptr(&e.port).cast::<()>());
+            let same = port(&self.table) == port(&new.table);
+            let kept = old.iter().position(|o| o.id == id).filter(|_| same);
+            let own = kept.map_or_else(|| Own::new(id), |i| old.swap_remove(i));
+            self.own.push(Own { paused_until: 0, ..own });
+        }
+        old.iter_mut().for_each(|own| self.unwatch(own));
+        self.table = new.table;
+        self.forwarder.grow(&self.table);
+        self.slot.took(new.generation);
     }
 
     /// Watches the doorbells that the port has now.
