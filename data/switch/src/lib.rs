@@ -32,6 +32,7 @@ pub use fdb::{Fdb, FdbEntry, FdbError};
 pub use forward::{Breath, Forwarder};
 pub use table::{Entry, PortId, Table};
 use wait::Waits;
+pub use watch::{PortSet, Watch};
 
 /// Ports a switch can have: 10 bits of a forwarding entry.
 pub const MAX_PORTS: usize = 1024;

@@ -34,7 +34,7 @@ fn cost(batch: &Batch<'_>, i: usize) -> (u64, u64) {
 }
 
 /// How many of `frames` the budget covers: one passes as long as something is left, and what it costs is taken away.
-fn covered(
+pub(crate) fn covered(
     batch: &Batch<'_>,
     frames: impl Iterator<Item = usize>,
     Budget { mut bits, frames: mut count }: Budget,

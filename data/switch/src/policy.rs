@@ -30,7 +30,9 @@ pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use share::Shares;
 pub use uplink::UplinkQueue;
 
-use crate::PortId;
+use vmlan_frame::Sampling;
+
+use crate::{PortId, Watch};
 
 /// Groups a switch can have.
 pub const MAX_GROUPS: usize = 64;
@@ -101,6 +103,10 @@ pub struct Policy {
     pub uplink: Option<Arc<UplinkQueue>>,
     /// It receives mirrored frames and nothing else, and may send nothing.
     pub monitor: bool,
+    /// Which frames it receives as a monitor.
+    pub watch: Option<Arc<Watch>>,
+    /// Takes samples of what it sends. Goes on with the next policy.
+    pub sampling: Option<Arc<Sampling>>,
 }
 
 impl Storm {
@@ -132,6 +138,8 @@ impl Default for Policy {
             weight: 1,
             uplink: None,
             monitor: false,
+            watch: None,
+            sampling: None,
         }
     }
 }

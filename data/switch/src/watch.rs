@@ -1,17 +1,97 @@
-//! Those who watch frames pass.
+//! Those who watch frames pass: capture files, monitor ports, samplers.
+//!
+//! All of them are served after a batch has been delivered, and cost one branch for each batch where there are none. None of
+//! them holds a frame up: what finds no room is lost to the watcher, and counted.
 
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, Verdict};
+use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
-use crate::PortId;
 use crate::forward::{Pass, Way};
+use crate::meter::covered;
+use crate::policy::Domain;
+use crate::{MAX_PORTS, PortId};
+
+/// A set of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSet([u64; MAX_PORTS / 64]);
+
+impl PortSet {
+    /// Every port, also those to come.
+    pub const ALL: Self = Self([u64::MAX; MAX_PORTS / 64]);
+
+    /// These.
+    #[must_use]
+    pub fn new(ports: impl IntoIterator<Item = PortId>) -> Self {
+        let mut set = Self::default();
+        for port in ports {
+            if let Some(word) = set.0.get_mut(port.index() / 64) {
+                *word |= 1 << (port.index() % 64);
+            }
+        }
+        set
+    }
+
+    /// True if `port` is one of them.
+    #[must_use]
+    #[inline]
+    pub fn has(&self, port: PortId) -> bool {
+        self.0.get(port.index() / 64).is_some_and(|w| w >> (port.index() % 64) & 1 == 1)
+    }
+}
+
+/// What a monitor port is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Frames that come from these ports or go to them.
+    pub ports: PortSet,
+    /// All frames of this domain.
+    pub domain: Option<Domain>,
+}
 
 impl Pass<'_> {
-    /// Shows the batch to whoever watches its source or its destinations. Held frames are shown when
+    /// Shows the batch, which is delivered, to all who watch.
+    #[cold]
+    pub(crate) fn watched(&mut self, batch: &Batch<'_>) {
+        let table = self.table;
+        if table.mirrored() {
+            self.mirror(batch);
+        }
+        for monitor in table.monitors() {
+            self.show(batch, *monitor);
+        }
+        if let Some(sampling) = &self.entry.policy.sampling {
+            self.sample(batch, sampling);
+        }
+    }
+
+    fn domain(&self, i: usize) -> Domain {
+        self.state.domains.get(i).copied().unwrap_or_default()
+    }
+
+    /// True if a frame of `domain` that goes to all goes to `port` as well.
+    /// True if a frame to all in `domain` has gone to `port`.
+    fn flooded(&self, port: PortId, domain: Domain) -> bool {
+        self.floods_to(port, domain) == Some(true)
+    }
+
+    /// Where frame `i` went, if it is finished with. What goes to many is not lost because one of them had no room for it.
+    fn fate(&self, batch: &Batch<'_>, i: usize) -> Option<Fate> {
+        if batch.verdict(i) == Verdict::Held {
+            return None;
+        }
+        let way = *self.state.ways.get(i)?;
+        Some(match (way, batch.dropped(i)) {
+            (Way::Flood, None | Some(Reason::ReceiverFull | Reason::OverLimit)) => Fate::Many,
+            (Way::To(port), None) => Fate::Port(port.index()),
+            (Way::Drop(reason), _) | (_, Some(reason)) => Fate::Dropped(reason),
+        })
+    }
+
+    /// Shows the batch to captures of its source or its destinations. Held frames are shown when
     /// they are finished with, and who watches both ends is shown a frame where it came in only: a
     /// capture in which every frame is there twice looks like a network full of retransmissions.
-    pub(crate) fn mirror(&self, batch: &Batch<'_>) {
+    fn mirror(&self, batch: &Batch<'_>) {
         let watcher = |port: PortId| self.table.get(port).and_then(|e| e.mirror.as_ref());
         let source = watcher(self.source);
         for i in (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held) {
@@ -29,11 +109,86 @@ impl Pass<'_> {
             match self.state.ways.get(i) {
                 Some(Way::To(port)) if dropped.is_none() => delivered(*port),
                 Some(Way::Flood) => {
-                    let others = self.table.members().iter().filter(|p| **p != self.source);
-                    others.for_each(|p| delivered(*p));
+                    let all = self.table.members().iter();
+                    all.filter(|p| self.flooded(**p, self.domain(i))).for_each(|p| delivered(*p));
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Copies what the monitor port `to` is to see, in the form in which it came, tags and all. Only what was let through: a
+    /// monitor shows what the network carries; who looks for refused frames takes a capture file.
+    fn show(&mut self, batch: &Batch<'_>, to: PortId) {
+        let Some(entry) = self.table.get(to).filter(|e| e.port.is_up()) else { return };
+        let (Some(watch), Some(list)) = (&entry.policy.watch, self.state.lists.get_mut(to.index()))
+        else {
+            return;
+        };
+        let mut list = std::mem::take(list);
+        let wanted = (0..batch.len()).filter(|i| self.is_wanted(watch, batch, *i));
+        list.extend(wanted.filter_map(|i| u16::try_from(i).ok()));
+        if !list.is_empty() {
+            self.copy(batch, to, &list);
+        }
+        list.clear();
+        if let Some(place) = self.state.lists.get_mut(to.index()) {
+            *place = list;
+        }
+    }
+
+    fn is_wanted(&self, watch: &Watch, batch: &Batch<'_>, i: usize) -> bool {
+        let Some(fate) = self.fate(batch, i) else { return false };
+        let domain = self.domain(i);
+        let watched = watch.ports.has(self.source) || watch.domain == Some(domain);
+        match fate {
+            Fate::Port(port) => watched || PortId::new(port).is_some_and(|p| watch.ports.has(p)),
+            Fate::Many => {
+                let to = |p: &PortId| watch.ports.has(*p) && self.flooded(*p, domain);
+                watched || self.table.members().iter().any(to)
+            }
+            // Nobody was there to take it; it was not refused.
+            Fate::Dropped(reason) => watched && reason == Reason::NoReceiver,
+        }
+    }
+
+    fn copy(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) {
+        let Some(entry) = self.table.get(to) else { return };
+        let (limits, counters) = (&entry.policy.to, &entry.port.counters().output);
+        let mut allowed = list;
+        if !limits.is_none() {
+            let indices = list.iter().map(|i| usize::from(*i));
+            let n = covered(batch, indices, limits.budget(self.now));
+            allowed = list.get(..n).unwrap_or_default();
+            limits.dropped((list.len() - n) as u64);
+            counters.drop(Reason::OverLimit, (list.len() - n) as u64);
+        }
+        let takes = entry.port.offloads();
+        let done = if allowed.is_empty() {
+            0
+        } else if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
+            entry.port.push(batch, allowed)
+        } else {
+            self.state.out.finished.push(batch, allowed, &*entry.port, takes)
+        };
+        counters.drop(Reason::ReceiverFull, (allowed.len() - done.min(allowed.len())) as u64);
+        self.pushed(batch, to, allowed.get(..done).unwrap_or_default(), false);
+    }
+
+    /// Hands those frames of the batch over that chance has chosen. One that is held is counted when it is finished with.
+    fn sample(&self, batch: &Batch<'_>, sampling: &Sampling) {
+        let done = || (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held);
+        let frames = if batch.any_held() { done().count() } else { batch.len() };
+        sampling.pass(frames, |place, number| {
+            let i = if batch.any_held() { done().nth(place) } else { Some(place) };
+            let Some((i, fate)) = i.and_then(|i| Some((i, self.fate(batch, i)?))) else { return };
+            sampling.sampler().sample(&Sample {
+                head: batch.head(i),
+                len: batch.frame_len(i),
+                number,
+                vid: self.domain(i).bits() & 0xfff,
+                fate,
+            });
+        });
     }
 }
