@@ -82,6 +82,21 @@ pub(crate) enum Learned {
     Refused,
 }
 
+/// What would become of a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WouldLearn {
+    /// It is known to live where it comes from; ticks since it was last seen, `None` if it is pinned there.
+    Known(Option<u8>),
+    /// It would be learned.
+    New,
+    /// It would be learned, and lived behind this port until now.
+    Moves(PortId),
+    /// It is pinned to this port: refused.
+    Pinned(PortId),
+    /// It would not be learned for want of room; it would go on living behind this port, if it does.
+    Full(Option<PortId>),
+}
+
 fn mac_of(entry: u64) -> u64 {
     entry >> MAC_SHIFT
 }
@@ -187,6 +202,32 @@ impl Fdb {
         let (first, second) = self.sets_of(hash);
         let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
         found.map(|(_, e)| port_of(e))
+    }
+
+    /// The line of an address.
+    #[must_use]
+    pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
+        let (first, second) = self.sets_of(self.hash(mac, domain));
+        let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
+        found.map(|(_, e)| self.line(e))
+    }
+
+    /// What [`Fdb::learn`] would do, which it does not: where the address would live then, or that it would be refused.
+    pub(crate) fn would_learn(&self, mac: Mac, domain: Domain, port: PortId) -> WouldLearn {
+        match self.get(mac, domain) {
+            Some(e) if e.port == port => WouldLearn::Known(e.age),
+            Some(FdbEntry { age: None, port, .. }) => WouldLearn::Pinned(port),
+            Some(e) if self.may_grow(port) => WouldLearn::Moves(e.port),
+            None if self.may_grow(port) && mac != Mac::default() && self.has_room(mac, domain) => {
+                WouldLearn::New
+            }
+            other => WouldLearn::Full(other.map(|e| e.port)),
+        }
+    }
+
+    fn has_room(&self, mac: Mac, domain: Domain) -> bool {
+        let (first, second) = self.sets_of(self.hash(mac, domain));
+        first.iter().chain(second).any(|slot| slot.load(Ordering::Relaxed) == 0)
     }
 
     /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
@@ -359,14 +400,17 @@ impl Fdb {
     /// All entries, in no order.
     #[must_use]
     pub fn list(&self) -> Vec<FdbEntry> {
+        self.slots().map(|(_, e)| self.line(e)).collect()
+    }
+
+    fn line(&self, e: u64) -> FdbEntry {
         let now = self.now.load(Ordering::Relaxed);
-        let line = |e: u64| FdbEntry {
+        FdbEntry {
             mac: Mac::from_bits(mac_of(e)),
             domain: Domain::OPEN,
             port: port_of(e),
             age: (e & STATIC == 0).then(|| Self::age(now, e)),
-        };
-        self.slots().map(|(_, e)| line(e)).collect()
+        }
     }
 
     /// Source addresses that were not learned because the table or the port's share of it was full.
