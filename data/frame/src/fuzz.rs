@@ -35,6 +35,7 @@ pub fn frame(data: &[u8]) {
     let headers = Headers::parse(&bytes[..bytes.len().min(HEAD)], bytes.len());
     assert!(headers.header_len <= HEAD && headers.l4 <= HEAD && headers.l3 <= HEAD);
     let _ = flow_hash(&bytes[..bytes.len().min(HEAD)], bytes.len());
+    contents(&headers, &bytes[..bytes.len().min(HEAD)], bytes.len());
     let pieces: Vec<Slice<'_>> =
         bytes.chunks(usize::from(claim[2]) + 1).map(Slice::from_bytes).collect();
     SPARE.with_borrow_mut(|[spare, out]| {
@@ -47,6 +48,17 @@ pub fn frame(data: &[u8]) {
         }
         batch.give_back(spare);
     });
+}
+
+/// What policies ask for lies inside the packet, and only one kind of it is there.
+fn contents(headers: &Headers, head: &[u8], len: usize) {
+    let (arp, neighbour) = (headers.arp(head, len), headers.neighbour(head));
+    assert!(arp.is_none() || (neighbour.is_none() && headers.network == Network::Other));
+    if let Some(message) = neighbour {
+        assert!(headers.understood(len) && headers.ports(head).is_none());
+        assert!(message.link_layers().count() * 8 <= HEAD - headers.l4);
+    }
+    assert!(!headers.later || (headers.fragment && headers.l4 == 0));
 }
 
 thread_local! {

@@ -5,7 +5,17 @@
 //!
 //! It never panics, looks only at the snapshot, and says what it did *not* understand: an offset is
 //! set only if what it points at was reached by headers that are whole and inside the snapshot.
-//! Whoever enforces something must treat a frame that is not [`Headers::parsed`] as hostile.
+//! Whoever enforces something must treat a frame that is not [`Headers::parsed`] as hostile, but for the
+//! two kinds of packet that [`Headers::understood`] names.
+
+mod arp;
+mod neighbour;
+mod options;
+#[cfg(test)]
+mod tests;
+
+pub use arp::Arp;
+pub use neighbour::Neighbour;
 
 use crate::HEAD;
 
@@ -13,6 +23,8 @@ use crate::HEAD;
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of ARP.
 pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// EtherType of RARP (RFC 903).
+pub const ETHERTYPE_RARP: u16 = 0x8035;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// EtherType of a customer VLAN tag (IEEE 802.1Q).
@@ -75,6 +87,14 @@ pub struct Headers {
     pub fragment: bool,
     /// There is an IPv6 routing header: the destination is not the final one.
     pub routing: bool,
+    /// A fragment other than the first: it has no upper layer's header, and its length covers those it has.
+    pub later: bool,
+    /// Extension headers follow the fragment header: they are part of what is fragmented, so that another
+    /// fragment may overwrite what comes after them (RFC 5722, RFC 7112).
+    pub split: bool,
+    /// Options that send the packet another way (IPv4 source routes, routing header type 0) or give it
+    /// another source (Mobile IPv6's home address), or options that cannot be read.
+    pub detour: bool,
     /// The upper layer's protocol number; meaningful if [`Headers::l4`] is set or this is a fragment.
     pub protocol: u8,
     /// Where the upper layer's header starts. Not set in fragments other than the first.
@@ -134,6 +154,25 @@ impl Headers {
         }
     }
 
+    /// As much was understood as a frame of `len` bytes has: [`Headers::parsed`]; or the TCP or UDP header of
+    /// a packet that left its length to the device; or the headers of a [`Headers::later`] fragment.
+    #[must_use]
+    #[inline]
+    pub fn understood(&self, len: usize) -> bool {
+        let rest = self.header_len != 0 && self.header_len <= len && !self.fragment;
+        self.parsed
+            || (self.length_left_out() && rest && !self.routing)
+            || (self.later && self.l3 + self.ip_len <= len)
+    }
+
+    /// Source and destination port of TCP or UDP.
+    #[must_use]
+    #[inline]
+    pub fn ports(&self, head: &[u8]) -> Option<(u16, u16)> {
+        let at = (self.header_len != 0).then_some(self.l4)?;
+        Some((be16(head, at)?, be16(head, at + 2)?))
+    }
+
     fn ethernet(&mut self, head: &[u8]) -> Option<()> {
         let mut at = 12;
         self.ethertype = be16(head, at)?;
@@ -162,7 +201,11 @@ impl Headers {
         self.ip_len = usize::from(be16(ip, 2)?);
         self.protocol = *ip.get(9)?;
         self.fragment = fragment & 0x3fff != 0;
+        if size > 20 {
+            self.detour = options::source_route(ip.get(20..)?);
+        }
         if fragment & 0x1fff != 0 {
+            self.later = self.ip_len >= size;
             return None;
         }
         self.l4 = at + size;
@@ -197,13 +240,22 @@ impl Headers {
         let units = if kind == FRAGMENT { 0 } else { usize::from(*head.get(at + 1)?) };
         let size = 8 + 8 * units;
         let extension = head.get(at..at + size)?;
-        self.routing |= kind == ROUTING;
-        if kind == FRAGMENT {
-            self.fragment = true;
-            self.protocol = next;
-            if be16(extension, 2)? & 0xfff8 != 0 {
-                return None;
+        self.split |= self.fragment;
+        match kind {
+            ROUTING => {
+                self.routing = true;
+                self.detour |= extension.get(2) == Some(&0);
             }
+            DESTINATION => self.detour |= options::home_address(extension.get(2..)?),
+            FRAGMENT => {
+                self.fragment = true;
+                self.protocol = next;
+                if be16(extension, 2)? & 0xfff8 != 0 {
+                    self.later = at + size <= self.l3 + self.ip_len;
+                    return None;
+                }
+            }
+            _ => {}
         }
         Some((next, at + size))
     }
