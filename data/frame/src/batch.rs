@@ -189,11 +189,29 @@ impl<'m> Batch<'m> {
         body: impl IntoIterator<Item = Slice<'m>>,
         offload: Offload,
     ) -> Result<(), Reason> {
+        self.add_joined([head], body, offload)
+    }
+
+    /// As [`Batch::add_parts`], with a head that is put together of several runs of bytes.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn add_joined<const N: usize>(
+        &mut self,
+        heads: [&[u8]; N],
+        body: impl IntoIterator<Item = Slice<'m>>,
+        offload: Offload,
+    ) -> Result<(), Reason> {
         let (index, first) = (self.frames.len(), self.pieces.len());
-        let dst = self.heads.get_mut(index).and_then(|h| h.get_mut(..head.len()));
-        let Some(dst) = dst else { return Err(Reason::TooLong) };
-        dst.copy_from_slice(head);
-        let mut len = head.len();
+        let Some(head) = self.heads.get_mut(index) else { return Err(Reason::TooLong) };
+        let mut head_len = 0;
+        for run in heads {
+            let dst = head.get_mut(head_len..head_len + run.len());
+            dst.ok_or(Reason::TooLong)?.copy_from_slice(run);
+            head_len += run.len();
+        }
+        let mut len = head_len;
         for piece in body {
             if self.pieces.len() >= PIECES {
                 self.pieces.truncate(first);
@@ -202,7 +220,7 @@ impl<'m> Batch<'m> {
             len += piece.len();
             self.pieces.push(piece);
         }
-        self.push_frame(first, len, head.len(), offload)
+        self.push_frame(first, len, head_len, offload)
     }
 
     #[inline]

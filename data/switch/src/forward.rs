@@ -356,8 +356,9 @@ impl Pass<'_> {
         if self.table.all_open() {
             return push(batch, list);
         }
-        let (from, domains) = (&self.entry.policy.vlan, &self.state.domains);
-        retagged.push(batch, list, from, domains, &entry.policy.vlan, push)
+        let from = (&self.entry.policy.vlan, self.state.domains.as_slice());
+        let to = (&entry.policy.vlan, entry.port.counters());
+        retagged.push(batch, list, from, to, push)
     }
 
     /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped. Floods

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 pub use bucket::{Bucket, Rate};
 pub use claims::{Claims, FirstMac, Macs, Prefix};
-pub use domain::{Domain, VidSet, Vlan};
+pub use domain::{Domain, Form, VidSet, Vlan};
 pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use share::Shares;
 pub use uplink::UplinkQueue;
