@@ -1,8 +1,9 @@
-//! Ports that are not VMs.
+//! Ports that are not VMs, and the export of samples.
 //!
 //! - [`tap`]: a TAP device of the host, with checksum and segmentation offload;
 //! - [`stream`]: a UNIX socket with QEMU's `-netdev stream` framing (passt, gvproxy, QEMU);
-//! - [`pcap`]: a capture file, written while frames pass.
+//! - [`pcap`]: a capture file, written while frames pass;
+//! - [`sflow`]: samples of frames and counters, sent to a collector.
 //!
 //! # Contract
 //!
@@ -17,6 +18,7 @@
 mod control;
 mod inbox;
 pub mod pcap;
+pub mod sflow;
 pub mod stream;
 #[allow(unsafe_code)]
 mod sys;
