@@ -1,25 +1,68 @@
 //! Token buckets in integers.
+//!
+//! What time has brought is computed from the clock's whole value, and compared with the sum of all that was ever spent: nothing is
+//! added up that was rounded before. Both sums are kept modulo 2^64, and only their difference is looked at, so that neither wraps
+//! into anything: not after years at 400 Gbit/s either.
+//!
+//! # Clocks
+//!
+//! | the clock | the bucket |
+//! | --- | --- |
+//! | stands still, or goes back by less than [`SKEW`] (another worker took its time earlier) | gains nothing until it goes on |
+//! | goes back further | goes on from there with the tokens it had |
+//! | leaps forward | is full, never fuller |
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+const SECOND: u64 = 1_000_000_000;
+
+/// Clocks of several workers may differ by this much; past it, the clock itself has gone back.
+const SKEW: u64 = SECOND;
+
+/// After this long without a look a bucket is full, whatever it owed. So differences are far from 2^63.
+const LEAP: u64 = 3600 * SECOND;
+
+/// The highest rate, in tokens a second, and the longest burst; more is taken as that much.
+const MAX_RATE: u64 = 1_000_000_000_000;
+const MAX_BURST: u64 = 10 * SECOND;
+
+/// The most that is spent in one go: far beyond a batch of the largest frames.
+const MAX_SPEND: u64 = 1 << 40;
+
+/// The longest sleep; a debt may last longer.
+const MAX_WAIT: u64 = SECOND;
+
+/// The longest that a helping is waited for, in nanoseconds: often enough for full rings, seldom enough to be no polling.
+const HELPING: u64 = 500_000;
+
 /// A rate and how much of it may come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens a second: bits, or frames.
+    /// Tokens a second: bits, or frames. At least 1; up to 10^12.
     pub per_second: u64,
-    /// Time's worth of tokens that an idle bucket gathers.
+    /// Time's worth of tokens that an idle bucket gathers; one token at least. Up to 10 s.
     pub burst: Duration,
 }
 
 /// A token bucket. Anybody may spend from it at any time, without a lock.
 ///
-/// It holds the sum of all tokens ever spent, and compares it with what time has brought since its epoch: one division, no rounding
-/// that could add up. What is spent may exceed what is there by one helping; the debt is paid before anything passes again.
+/// In any stretch of time `t` there pass at most `rate * t` tokens, plus the burst, plus one helping for each of those who spend:
+/// a helping passes whole as long as there is one token left. What was overspent is paid before anything passes again.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Bucket {
     rate: Rate,
-    epoch: u64,
+    /// The rate: whole tokens a nanosecond, and the 10^9ths left over.
+    whole: u32,
+    part: u32,
+    depth: u64,
+    /// The latest time it was looked at.
+    latest: AtomicU64,
+    /// All tokens ever spent or forfeited, modulo 2^64.
     spent: AtomicU64,
 }
 
@@ -27,14 +70,38 @@ impl Bucket {
     /// A full bucket at `now` (nanoseconds of the workers' clock).
     #[must_use]
     pub fn new(rate: Rate, now: u64) -> Self {
-        Self { rate, epoch: now, spent: AtomicU64::new(0) }
+        let per_second = rate.per_second.clamp(1, MAX_RATE);
+        let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let burst = u64::try_from(rate.burst.as_nanos()).unwrap_or(u64::MAX);
+        let mut bucket = Self {
+            rate,
+            whole: narrow(per_second / SECOND),
+            part: narrow(per_second % SECOND),
+            depth: 0,
+            latest: AtomicU64::new(now),
+            spent: AtomicU64::new(0),
+        };
+        bucket.depth = bucket.brought(burst.min(MAX_BURST)).0.max(1);
+        bucket.spent = AtomicU64::new(bucket.brought(now).0.wrapping_sub(bucket.depth));
+        bucket
     }
 
-    /// A bucket of another rate that goes on where this one is: what was gathered, or is owed, in time.
+    /// A bucket of another rate that goes on where this one is.
+    ///
+    /// Tokens gathered or owed stay the same number, or last the same time, whichever is less: a debt of the slow rate does not
+    /// hold up the fast one, what the fast one gathered or owes is nothing to the slow one, and changing the rate to and fro
+    /// brings nobody anything.
     #[must_use]
     pub fn with_rate(&self, rate: Rate, now: u64) -> Self {
-        let _ = (self.epoch, now);
-        Self::new(rate, now)
+        let now = self.see(now);
+        let new = Self::new(rate, now);
+        let (old, tokens) = (self.per_second(), self.tokens(now));
+        let n = u128::from(tokens.unsigned_abs());
+        let scaled = n * u128::from(new.per_second().min(old)) / u128::from(old);
+        let scaled = i64::try_from(scaled).unwrap_or(i64::MAX);
+        let kept = if tokens < 0 { -scaled } else { scaled.min(new.depth.cast_signed()) };
+        new.spent.store(new.brought(now).0.wrapping_sub(kept.cast_unsigned()), Ordering::Relaxed);
+        new
     }
 
     /// Its rate.
@@ -45,25 +112,102 @@ impl Bucket {
 
     /// Tokens there are at `now`; negative if some are owed.
     #[must_use]
+    #[inline]
     pub fn tokens(&self, now: u64) -> i64 {
-        let _ = now;
-        i64::MAX
+        self.look(now).0
+    }
+
+    /// Tokens there were when it was looked at last, less those spent since.
+    #[must_use]
+    pub(crate) fn tokens_then(&self) -> i64 {
+        let brought = self.brought(self.latest.load(Ordering::Relaxed)).0;
+        brought.wrapping_sub(self.spent.load(Ordering::Relaxed)).cast_signed()
     }
 
     /// Takes `n` tokens, whether or not they are there.
+    #[inline]
     pub fn spend(&self, n: u64) {
-        self.spent.fetch_add(n, Ordering::Relaxed);
+        self.spent.fetch_add(n.min(MAX_SPEND), Ordering::Relaxed);
     }
 
-    /// Gives back tokens that were taken for frames that did not pass after all.
+    /// Gives back tokens that were taken for frames that did not pass after all. What does not fit into the bucket is lost.
     pub fn refund(&self, n: u64) {
-        let _ = n;
+        self.spent.fetch_sub(n.min(MAX_SPEND), Ordering::Relaxed);
     }
 
-    /// Nanoseconds until a helping worth sleeping for is there; 0: there is something now.
+    /// Nanoseconds until a helping worth sleeping for is there, at most a second; 0: there is something now.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
-        let _ = now;
-        0
+        let (tokens, rest) = self.look(now);
+        if tokens > 0 {
+            return 0;
+        }
+        let per_second = self.per_second();
+        let helping = (self.depth / 4).min(self.brought(HELPING).0).max(1);
+        let missing = u128::from(tokens.unsigned_abs()) + u128::from(helping);
+        let missing = missing * u128::from(SECOND) - u128::from(rest);
+        u64::try_from(missing.div_ceil(u128::from(per_second)))
+            .map_or(MAX_WAIT, |n| n.min(MAX_WAIT))
+    }
+
+    fn per_second(&self) -> u64 {
+        u64::from(self.whole) * SECOND + u64::from(self.part)
+    }
+
+    /// Tokens that `now` nanoseconds bring, exactly: modulo 2^64, and the 10^9ths of one that is on its way.
+    #[inline]
+    fn brought(&self, now: u64) -> (u64, u64) {
+        let (s, ns) = (now / SECOND, now % SECOND);
+        let parts = ns * u64::from(self.part);
+        let whole = s.wrapping_mul(self.per_second());
+        let whole = whole.wrapping_add(ns * u64::from(self.whole));
+        (whole.wrapping_add(parts / SECOND), parts % SECOND)
+    }
+
+    /// Tokens there are, and the 10^9ths of the next one. What exceeds the depth is forfeited.
+    #[inline]
+    fn look(&self, now: u64) -> (i64, u64) {
+        let now = self.see(now);
+        let (brought, rest) = self.brought(now);
+        let spent = self.spent.load(Ordering::Relaxed);
+        let tokens = brought.wrapping_sub(spent).cast_signed();
+        let depth = self.depth.cast_signed();
+        if tokens <= depth {
+            return (tokens, rest);
+        }
+        // Once is enough: if it fails somebody spends, and the surplus goes with the next look.
+        let full = brought.wrapping_sub(self.depth);
+        let _ = self.spent.compare_exchange(spent, full, Ordering::Relaxed, Ordering::Relaxed);
+        (depth, rest)
+    }
+
+    /// The time to reckon with: the latest that anybody has seen.
+    #[inline]
+    fn see(&self, now: u64) -> u64 {
+        let latest = self.latest.load(Ordering::Relaxed);
+        if now.wrapping_sub(latest) < LEAP && now >= latest {
+            // Two workers may overwrite each other here: by their skew, which the next look mends.
+            self.latest.store(now, Ordering::Relaxed);
+            return now;
+        }
+        if latest > now && latest - now <= SKEW { latest } else { self.leap(latest, now) }
+    }
+
+    /// The clock has gone back, or nobody has looked for an hour.
+    #[cold]
+    fn leap(&self, latest: u64, now: u64) -> u64 {
+        let brought = self.brought(now).0;
+        if now > latest {
+            // First the tokens, then the time: who comes between does the same again.
+            self.spent.store(brought.wrapping_sub(self.depth), Ordering::Relaxed);
+            self.latest.store(now, Ordering::Relaxed);
+            return now;
+        }
+        let claim = self.latest.compare_exchange(latest, now, Ordering::Relaxed, Ordering::Relaxed);
+        if claim.is_ok() {
+            let lost = self.brought(latest).0.wrapping_sub(brought);
+            self.spent.fetch_sub(lost, Ordering::Relaxed);
+        }
+        now
     }
 }

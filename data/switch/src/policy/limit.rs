@@ -1,5 +1,8 @@
 //! Limits: bits and frames, of one port or shared by several, counted.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use vmlan_frame::Counter;
@@ -56,37 +59,90 @@ impl Limits {
         self.own.is_none() && self.shared.is_none()
     }
 
-    /// What may pass at `now`.
+    /// What may pass at `now`: the least of all.
+    ///
+    /// Frames pass as long as both numbers are above 0, each taking its bits and one frame: the last one may take more than is left.
     #[must_use]
+    #[inline]
     pub fn budget(&self, now: u64) -> Budget {
-        let _ = now;
-        Budget { bits: i64::MAX, frames: i64::MAX }
+        let tokens = |b: &Option<Bucket>| b.as_ref().map_or(i64::MAX, |b| b.tokens(now));
+        let all = Budget { bits: i64::MAX, frames: i64::MAX };
+        self.each().fold(all, |least, limiter| Budget {
+            bits: least.bits.min(tokens(&limiter.bits)),
+            frames: least.frames.min(tokens(&limiter.frames)),
+        })
     }
 
-    /// `frames` of `bits` have passed.
+    /// `frames` of `bits` have passed: both limiters are charged.
+    #[inline]
     pub fn passed(&self, frames: u64, bits: u64) {
-        let _ = (frames, bits);
+        if frames == 0 {
+            return;
+        }
+        for limiter in self.each() {
+            if let Some(bucket) = &limiter.bits {
+                bucket.spend(bits);
+            }
+            if let Some(bucket) = &limiter.frames {
+                bucket.spend(frames);
+            }
+            limiter.counters.offered.add_shared(frames);
+            limiter.counters.passed.add_shared(frames);
+        }
     }
 
-    /// They passed this limit but not another, and will come again.
+    /// They passed this limit but not another, and will come again: they count as if they had not passed.
     pub fn returned(&self, frames: u64, bits: u64) {
-        let _ = (frames, bits);
+        if frames == 0 {
+            return;
+        }
+        for limiter in self.each() {
+            if let Some(bucket) = &limiter.bits {
+                bucket.refund(bits);
+            }
+            if let Some(bucket) = &limiter.frames {
+                bucket.refund(frames);
+            }
+            limiter.counters.offered.add_shared(frames.wrapping_neg());
+            limiter.counters.passed.add_shared(frames.wrapping_neg());
+        }
     }
 
-    /// Frames were left with their sender.
+    /// Frames were left with their sender, by those limiters that have no tokens left.
     pub fn held(&self, frames: u64) {
-        let _ = frames;
+        self.each_over(|counters| counters.held.add_shared(frames));
     }
 
-    /// Frames were dropped.
+    /// Frames were dropped, by those limiters that have no tokens left: call it after [`Limits::passed`].
     pub fn dropped(&self, frames: u64) {
-        let _ = frames;
+        self.each_over(|counters| {
+            counters.offered.add_shared(frames);
+            counters.dropped.add_shared(frames);
+        });
     }
 
-    /// Nanoseconds until something may pass; 0: now.
+    /// Nanoseconds until something worth waking for may pass; 0: now.
     #[must_use]
+    #[inline]
     pub fn wait(&self, now: u64) -> u64 {
-        let _ = now;
-        0
+        let buckets = self.each().flat_map(|l| l.bits.iter().chain(&l.frames));
+        buckets.map(|b| b.wait(now)).max().unwrap_or(0)
+    }
+
+    #[inline]
+    fn each(&self) -> impl Iterator<Item = &Limiter> {
+        self.own.iter().chain(&self.shared).map(|l| &**l)
+    }
+
+    /// Those that are over; all, if somebody has just given tokens back to the one that was.
+    fn each_over(&self, count: impl Fn(&LimitCounters)) {
+        let any = self.each().any(Limiter::is_over);
+        self.each().filter(|l| !any || l.is_over()).for_each(|l| count(&l.counters));
+    }
+}
+
+impl Limiter {
+    fn is_over(&self) -> bool {
+        self.bits.iter().chain(&self.frames).any(|b| b.tokens_then() <= 0)
     }
 }
