@@ -51,7 +51,7 @@ fn rate_at(rate: i128, now: u64) -> i128 {
 
 /// From 64 kbit/s to 400 Gbit/s and from one frame a second to 10^9, evenly over the magnitudes.
 fn rates() -> impl Strategy<Value = u64> {
-    (0..39, any::<u64>()).prop_map(|(e, n)| ((1 << e) | (n & ((1 << e) - 1))).min(400_000_000_000))
+    (0u32..39, any::<u64>()).prop_map(|(e, n)| ((1u64 << e) | (n & ((1 << e) - 1))).min(400_000_000_000))
 }
 
 proptest! {
