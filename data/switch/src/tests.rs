@@ -3,7 +3,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use proptest::prelude::*;
 use vmlan_frame::{
     Batch, Counters, FrameView, Mac, Mirror, Offload, Offloads, Port, Reason, Sink, Verdict,
 };
@@ -12,12 +11,16 @@ use vmlan_ram::Slice;
 use super::*;
 use crate::policy::Domain;
 
+mod watch;
+
 /// A port that sends what was queued and keeps what it is given, up to `room` frames.
 struct Fake {
     tx: Mutex<Vec<Vec<u8>>>,
     rx: Mutex<Vec<Vec<u8>>>,
     room: AtomicUsize,
     up: AtomicBool,
+    /// What is still to be done to the frames it sends.
+    offload: Mutex<Offload>,
     counters: Counters,
 }
 
@@ -27,8 +30,9 @@ impl Port for Fake {
         let mut verdicts = Vec::new();
         {
             let mut batch = Batch::take(spare);
+            let offload = *self.offload.lock().unwrap();
             for f in tx.iter().take(limit) {
-                batch.add(&[Slice::from_bytes(f)], Offload::NONE).unwrap();
+                batch.add(&[Slice::from_bytes(f)], offload).unwrap();
             }
             sink.deliver(&mut batch);
             (0..batch.len()).for_each(|i| verdicts.push(batch.verdict(i)));
@@ -89,6 +93,7 @@ fn world(n: usize, options: Options) -> World {
             rx: Mutex::default(),
             room: AtomicUsize::new(usize::MAX),
             up: AtomicBool::new(true),
+            offload: Mutex::default(),
             counters: Counters::default(),
         })
     };
@@ -212,79 +217,6 @@ fn static_entries_do_not_move_or_age_and_bind_their_address() {
     );
 }
 
-#[test]
-fn addresses_age_move_and_are_capped() {
-    let fdb = Fdb::new(64, 3);
-    fdb.learn(mac(1), Domain::OPEN, id(0));
-    assert_eq!((0..29).map(|_| fdb.tick()).last(), Some(1));
-    fdb.learn(mac(1), Domain::OPEN, id(1));
-    assert_eq!(fdb.lookup(mac(1), Domain::OPEN), Some(id(1)), "a real move");
-    assert_eq!((0..30).map(|_| fdb.tick()).last(), Some(0));
-    assert_eq!(fdb.lookup(mac(1), Domain::OPEN), None);
-    (1..=10).for_each(|n| _ = fdb.learn(mac(n), Domain::OPEN, id(0)));
-    assert_eq!(fdb.list().len(), 3);
-    assert_eq!(fdb.unlearned(), 7);
-    fdb.flush_port(id(0));
-    (1..=3).for_each(|n| _ = fdb.learn(mac(n), Domain::OPEN, id(0)));
-    assert_eq!(fdb.list().len(), 3, "the cap was given back");
-}
-
-#[test]
-fn four_slots_for_each_address_are_enough() {
-    let fdb = Fdb::new(4 * 100_000, u32::MAX);
-    let address = |n: u32| Mac::from_bits(0x0200_0000_0000 | u64::from(n));
-    (1..=100_000).for_each(|n| _ = fdb.learn(address(n), Domain::OPEN, id(n as usize % 64)));
-    assert_eq!((fdb.list().len(), fdb.unlearned()), (100_000, 0));
-    (1..=100_000)
-        .for_each(|n| assert_eq!(fdb.lookup(address(n), Domain::OPEN), Some(id(n as usize % 64))));
-}
-
-#[test]
-fn a_full_table_evicts_nobody() {
-    let fdb = Fdb::new(16, u32::MAX);
-    let macs: Vec<_> = (1..=200).map(mac).collect();
-    macs.iter().for_each(|m| _ = fdb.learn(*m, Domain::OPEN, id(1)));
-    let first: Vec<_> = fdb.list();
-    macs.iter().rev().for_each(|m| _ = fdb.learn(*m, Domain::OPEN, id(2)));
-    for e in first {
-        assert!(fdb.lookup(e.mac, Domain::OPEN).is_some(), "{} was evicted", e.mac);
-    }
-}
-
-/// A guest that sends from an address all the time while it is being pinned to another port.
-#[test]
-fn a_pinned_address_cannot_be_learned_beside_its_pin() {
-    let fdb = Fdb::new(4, u32::MAX);
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                fdb.learn(mac(1), Domain::OPEN, id(1));
-            }
-        });
-        let mut stolen = 0;
-        for _ in 0..50_000 {
-            fdb.add_static(mac(1), Domain::OPEN, id(0)).unwrap();
-            // The learner sees to its own entry, if it was under way.
-            let end = std::time::Instant::now() + Duration::from_millis(500);
-            stolen += 1;
-            while std::time::Instant::now() < end {
-                if fdb.list().len() == 1 {
-                    stolen -= 1;
-                    break;
-                }
-                std::thread::yield_now();
-            }
-            if stolen > 0 {
-                break;
-            }
-            fdb.remove(mac(1), Domain::OPEN);
-        }
-        done.store(true, Ordering::Relaxed);
-        assert_eq!(stolen, 0);
-    });
-}
-
 /// Interface, outgoing, tag, dropped.
 type Note = (u32, bool, u8, Option<Reason>);
 
@@ -323,62 +255,4 @@ fn a_watcher_sees_each_frame_once() {
     let seen = [(10, false, 1, None), (10, false, 2, same), (10, true, 3, None)];
     assert_eq!(*one.0.lock().unwrap(), seen);
     assert_eq!(*other.0.lock().unwrap(), [(12, true, 1, None)]);
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Learn(u8, u8),
-    Static(u8, u8),
-    Remove(u8),
-    Flush(u8),
-    Tick,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let (m, p) = (1u8..40, 0u8..4);
-    prop_oneof![
-        8 => (m.clone(), p.clone()).prop_map(|(m, p)| Op::Learn(m, p)),
-        1 => (m.clone(), p.clone()).prop_map(|(m, p)| Op::Static(m, p)),
-        1 => m.prop_map(Op::Remove),
-        1 => p.prop_map(Op::Flush),
-        2 => Just(Op::Tick),
-    ]
-}
-
-proptest! {
-    /// The table against a plain map, with room for everything.
-    #[test]
-    fn agrees_with_a_simple_model(ops in prop::collection::vec(op(), 0..300)) {
-        let fdb = Fdb::new(4096, u32::MAX);
-        let mut model = std::collections::HashMap::<u8, (u8, Option<u32>)>::new();
-        for o in ops {
-            match o {
-                Op::Learn(m, p) => {
-                    fdb.learn(mac(m), Domain::OPEN, id(p.into()));
-                    let e = model.entry(m).or_insert((p, Some(0)));
-                    if e.1.is_some() {
-                        *e = (p, Some(0));
-                    }
-                }
-                Op::Static(m, p) => {
-                    fdb.add_static(mac(m), Domain::OPEN, id(p.into())).unwrap();
-                    model.insert(m, (p, None));
-                }
-                Op::Remove(m) => prop_assert_eq!(fdb.remove(mac(m), Domain::OPEN), model.remove(&m).is_some()),
-                Op::Flush(p) => {
-                    fdb.flush_port(id(p.into()));
-                    model.retain(|_, e| e.0 != p);
-                }
-                Op::Tick => {
-                    fdb.tick();
-                    model.values_mut().for_each(|e| e.1 = e.1.map(|a| a + 1));
-                    model.retain(|_, e| e.1.is_none_or(|a| a < 30));
-                }
-            }
-            for m in 0..41 {
-                let want = model.get(&m).map(|e| id(e.0.into()));
-                prop_assert_eq!(fdb.lookup(mac(m), Domain::OPEN), want);
-            }
-        }
-    }
 }
