@@ -1,12 +1,20 @@
-//! The forwarding table: which MAC address lives behind which port.
+//! The forwarding table: which MAC address lives behind which port, in each broadcast domain by itself.
 //!
 //! ```text
 //!  entry (AtomicU64):   63 .. 16   15 .. 6   5 .. 1      0
 //!                        MAC        port      last seen   static
 //!  set: 4 entries, 32 bytes. An address may lie in either of two sets, chosen by a keyed hash.
+//!  domain (AtomicU16): one for each entry, in an array of their own. Nobody reads it while no port has VLAN settings.
 //! ```
 //!
-//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half written.
+//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half written. Its domain stands
+//! elsewhere: whoever fills a slot claims it first by a word that is no entry, then writes the domain, then
+//! the entry. So an entry that is found has its own domain beside it, except to somebody who is late: between his two looks the
+//! slot may be given to another entry, and between his look and his compare-exchange to one that differs in nothing but
+//! the domain. Then one frame goes where the address lives in another domain, or one learned entry is moved or forgotten that was
+//! not meant. The first does not happen, as the switch asks each port whether it carries the domain; the second costs a flood.
+//! Pinned entries are written, moved and forgotten by the control thread alone, and are never late.
+//!
 //! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks would
 //! have to pass unnoticed before an old entry could look young again.
 //!
@@ -15,7 +23,7 @@
 //! seed he cannot aim at a set.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use vmlan_frame::{Counter, Mac};
 
@@ -29,6 +37,9 @@ const TICKS: u8 = 32;
 const PORT_SHIFT: u32 = 6;
 const MAC_SHIFT: u32 = 16;
 
+/// A slot that somebody is about to fill: no address, no port.
+const CLAIMED: u64 = STATIC;
+
 /// Ticks after which an entry is forgotten: [`Fdb::tick`] is called each ageing time / `AGE`.
 pub(crate) const AGE: u8 = 30;
 
@@ -36,10 +47,21 @@ pub(crate) const AGE: u8 = 30;
 #[repr(align(32))]
 struct Set([AtomicU64; WAYS]);
 
+/// A place for an entry.
+#[derive(Clone, Copy)]
+struct Slot<'s> {
+    word: &'s AtomicU64,
+    domain: &'s AtomicU16,
+}
+
 /// The forwarding table.
 #[derive(Debug)]
 pub struct Fdb {
     sets: Box<[Set]>,
+    /// The domains of the sets' entries.
+    domains: Box<[[AtomicU16; WAYS]]>,
+    /// There is, or was, an entry outside [`Domain::OPEN`].
+    domains_used: AtomicBool,
     mask: u64,
     keys: [u64; 2],
     now: AtomicU8,
@@ -121,19 +143,17 @@ fn wide_mul(a: u64, b: u64) -> (u64, u64) {
     (wide as u64, (wide >> 64) as u64)
 }
 
-/// The two sets of an address in the order in which to look for a free slot: the first, as that is where look-ups
-/// begin, unless it is nearly full and the second has more room. So the last slots stay for those
-/// addresses that have no other.
-fn by_room<'s>(
-    first: &'s [AtomicU64],
-    second: &'s [AtomicU64],
-) -> (&'s [AtomicU64], &'s [AtomicU64]) {
-    let used = |set: &[AtomicU64]| set.iter().filter(|s| s.load(Ordering::Relaxed) != 0).count();
-    if used(first) + 1 >= WAYS && used(second) < used(first) {
-        (second, first)
-    } else {
-        (first, second)
-    }
+/// The domain beside an entry that was just read.
+#[inline]
+fn domain_of(domain: &AtomicU16) -> Domain {
+    // Pairs with the release of the entry: its domain was written before it.
+    fence(Ordering::Acquire);
+    Domain::from_bits(domain.load(Ordering::Relaxed))
+}
+
+/// True for what is neither free nor being filled.
+fn is_entry(word: u64) -> bool {
+    word > CLAIMED
 }
 
 impl Fdb {
@@ -144,6 +164,8 @@ impl Fdb {
         let random = RandomState::new();
         Self {
             sets: (0..sets).map(|_| Set::default()).collect(),
+            domains: (0..sets).map(|_| Default::default()).collect(),
+            domains_used: AtomicBool::new(false),
             mask: sets as u64 - 1,
             keys: [random.hash_one(1), random.hash_one(2) | 1],
             now: AtomicU8::new(0),
@@ -162,30 +184,54 @@ impl Fdb {
         low ^ high
     }
 
+    /// The numbers of the two sets.
     #[inline]
-    fn sets_of(&self, hash: u64) -> (&[AtomicU64], &[AtomicU64]) {
-        (self.set(hash), self.set(hash.rotate_left(32)))
+    fn sets_of(&self, hash: u64) -> [usize; 2] {
+        [hash, hash.rotate_left(32)].map(|h| usize::try_from(h & self.mask).unwrap_or(0))
     }
 
     #[inline]
-    fn set(&self, hash: u64) -> &[AtomicU64] {
-        let index = usize::try_from(hash & self.mask).unwrap_or(0);
-        self.sets.get(index).map_or(&[], |s| &s.0[..])
+    fn words(&self, set: usize) -> &[AtomicU64] {
+        self.sets.get(set).map_or(&[], |s| &s.0[..])
     }
 
-    #[inline]
-    fn find(set: &[AtomicU64], mac: Mac) -> Option<(&AtomicU64, u64)> {
-        set.iter().find_map(|slot| {
-            let e = slot.load(Ordering::Relaxed);
-            (mac_of(e) == mac.bits() && e != 0).then_some((slot, e))
+    /// The slots of some sets, one set after the other.
+    fn slots_of(&self, sets: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Slot<'_>> {
+        sets.into_iter().flat_map(|set| {
+            let domains = self.domains.get(set).map_or(&[][..], |d| &d[..]);
+            self.words(set).iter().zip(domains).map(|(word, domain)| Slot { word, domain })
         })
+    }
+
+    #[inline]
+    fn find(&self, sets: [usize; 2], mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
+        let find = |set| {
+            self.words(set).iter().enumerate().find_map(|(way, word)| {
+                let e = word.load(Ordering::Relaxed);
+                let found = mac_of(e) == mac.bits() && is_entry(e) && self.is_in(domain, set, way);
+                found.then_some((word, e))
+            })
+        };
+        let [first, second] = sets;
+        find(first).or_else(|| find(second))
+    }
+
+    /// True if the entry that was just read there is one of `domain`.
+    #[inline]
+    fn is_in(&self, domain: Domain, set: usize, way: usize) -> bool {
+        if domain == Domain::OPEN && !self.domains_used.load(Ordering::Relaxed) {
+            return true;
+        }
+        let beside = self.domains.get(set).and_then(|d| d.get(way));
+        beside.is_some_and(|d| domain_of(d) == domain)
     }
 
     /// Fetches the set of an address that will be looked up soon.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(slot) = self.set(hash).first() {
-            vmlan_ram::prefetch(slot);
+        let [first, _] = self.sets_of(hash);
+        if let Some(word) = self.words(first).first() {
+            vmlan_ram::prefetch(word);
         }
     }
 
@@ -198,18 +244,14 @@ impl Fdb {
     /// The same, with the hash computed before.
     #[inline]
     pub(crate) fn lookup_hashed(&self, mac: Mac, domain: Domain, hash: u64) -> Option<PortId> {
-        let _ = domain;
-        let (first, second) = self.sets_of(hash);
-        let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
-        found.map(|(_, e)| port_of(e))
+        self.find(self.sets_of(hash), mac, domain).map(|(_, e)| port_of(e))
     }
 
     /// The line of an address.
     #[must_use]
     pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
-        let (first, second) = self.sets_of(self.hash(mac, domain));
-        let found = Self::find(first, mac).or_else(|| Self::find(second, mac));
-        found.map(|(_, e)| self.line(e))
+        let found = self.find(self.sets_of(self.hash(mac, domain)), mac, domain);
+        found.map(|(_, e)| self.line(e, domain))
     }
 
     /// What [`Fdb::learn`] would do, which it does not: where the address would live then, or that it would be refused.
@@ -226,21 +268,21 @@ impl Fdb {
     }
 
     fn has_room(&self, mac: Mac, domain: Domain) -> bool {
-        let (first, second) = self.sets_of(self.hash(mac, domain));
-        first.iter().chain(second).any(|slot| slot.load(Ordering::Relaxed) == 0)
+        let sets = self.sets_of(self.hash(mac, domain));
+        self.slots_of(sets).any(|slot| slot.word.load(Ordering::Relaxed) == 0)
     }
 
     /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
     #[inline]
     pub(crate) fn learn(&self, mac: Mac, domain: Domain, port: PortId) -> Learned {
-        let (first, second) = self.sets_of(self.hash(mac, domain));
+        let sets = self.sets_of(self.hash(mac, domain));
         let now = self.now.load(Ordering::Relaxed);
         let wanted = entry(mac, port, now);
-        match Self::find(first, mac).or_else(|| Self::find(second, mac)) {
+        match self.find(sets, mac, domain) {
             Some((_, e)) if e == wanted => Learned::Pass,
-            Some((slot, e)) => self.refresh(slot, e, wanted),
+            Some((word, e)) => self.refresh(word, e, wanted),
             None => {
-                self.insert(first, second, wanted, port);
+                self.insert(sets, wanted, domain);
                 Learned::Pass
             }
         }
@@ -249,7 +291,7 @@ impl Fdb {
     /// The address is known, but was last seen earlier or elsewhere. Losing a race against another
     /// worker is fine: the next frame tries again.
     #[cold]
-    fn refresh(&self, slot: &AtomicU64, old: u64, wanted: u64) -> Learned {
+    fn refresh(&self, word: &AtomicU64, old: u64, wanted: u64) -> Learned {
         let (from, to) = (port_of(old), port_of(wanted));
         if old & STATIC != 0 {
             return if from == to { Learned::Pass } else { Learned::Refused };
@@ -257,7 +299,7 @@ impl Fdb {
         if from != to && !self.may_grow(to) {
             return Learned::Pass;
         }
-        let won = slot.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let won = word.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if won && from != to {
             self.count(from).fetch_sub(1, Ordering::Relaxed);
             self.count(to).fetch_add(1, Ordering::Relaxed);
@@ -265,47 +307,64 @@ impl Fdb {
         Learned::Pass
     }
 
+    /// The two sets of an address in the order in which to look for a free slot: the first, as that is where look-ups
+    /// begin, unless it is nearly full and the second has more room. So the last slots stay for those
+    /// addresses that have no other.
+    fn by_room(&self, [first, second]: [usize; 2]) -> [usize; 2] {
+        let taken = |w: &&AtomicU64| w.load(Ordering::Relaxed) != 0;
+        let used = |set| self.words(set).iter().filter(taken).count();
+        let turned = used(first) + 1 >= WAYS && used(second) < used(first);
+        if turned { [second, first] } else { [first, second] }
+    }
+
     #[cold]
-    fn insert(&self, first: &[AtomicU64], second: &[AtomicU64], wanted: u64, port: PortId) {
+    fn insert(&self, sets: [usize; 2], wanted: u64, domain: Domain) {
+        let port = port_of(wanted);
         if !self.may_grow(port) || mac_of(wanted) == 0 {
             self.unlearned.add_shared(1);
             return;
         }
-        let (roomier, other) = by_room(first, second);
-        for slot in roomier.iter().chain(other) {
-            if slot.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-                continue;
+        for slot in self.slots_of(self.by_room(sets)) {
+            if self.fill(slot, 0, wanted, domain) {
+                self.count(port).fetch_add(1, Ordering::Relaxed);
+                self.remove_twin(sets, slot.word, wanted, domain);
+                return;
             }
-            self.count(port).fetch_add(1, Ordering::Relaxed);
-            self.remove_twin(first, second, slot, wanted);
-            return;
         }
         self.unlearned.add_shared(1);
     }
 
+    /// Writes an entry over `old` and its domain beside it; false if somebody else was there first.
+    fn fill(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
+        if domain != Domain::OPEN && !self.domains_used.load(Ordering::Relaxed) {
+            self.domains_used.store(true, Ordering::Relaxed);
+        }
+        let mine = slot.word.compare_exchange(old, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
+        if mine.is_ok() {
+            slot.domain.store(domain.bits(), Ordering::Relaxed);
+            slot.word.store(wanted, Ordering::Release);
+        }
+        mine.is_ok()
+    }
+
     /// Two workers may have learned one address at the same time: the later slot goes. Or it was pinned meanwhile:
     /// then what was learned goes, wherever it is. Of two who write and then look, one sees the other.
-    fn remove_twin(
-        &self,
-        first: &[AtomicU64],
-        second: &[AtomicU64],
-        mine: &AtomicU64,
-        wanted: u64,
-    ) {
+    fn remove_twin(&self, sets: [usize; 2], mine: &AtomicU64, wanted: u64, domain: Domain) {
         fence(Ordering::SeqCst);
         let mut earlier = true;
-        let twin = |s: &AtomicU64| {
-            earlier &= !std::ptr::eq(s, mine);
-            let e = s.load(Ordering::Relaxed);
-            mac_of(e) == mac_of(wanted) && (earlier || e & STATIC != 0)
+        let twin = |s: Slot<'_>| {
+            earlier &= !std::ptr::eq(s.word, mine);
+            let e = s.word.load(Ordering::Relaxed);
+            let same = mac_of(e) == mac_of(wanted) && domain_of(s.domain) == domain;
+            same && (earlier || e & STATIC != 0)
         };
-        if first.iter().chain(second).any(twin) {
+        if self.slots_of(sets).any(twin) {
             self.clear(mine, wanted);
         }
     }
 
-    fn clear(&self, slot: &AtomicU64, old: u64) -> bool {
-        let won = slot.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    fn clear(&self, word: &AtomicU64, old: u64) -> bool {
+        let won = word.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if won && old & STATIC == 0 {
             self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
         }
@@ -321,9 +380,9 @@ impl Fdb {
         &self.counts[port.index()]
     }
 
-    fn slots(&self) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        let all = self.sets.iter().flat_map(|s| s.0.iter());
-        all.map(|s| (s, s.load(Ordering::Relaxed))).filter(|(_, e)| *e != 0)
+    fn entries(&self) -> impl Iterator<Item = (Slot<'_>, u64)> {
+        let all = self.slots_of(0..self.sets.len());
+        all.map(|s| (s, s.word.load(Ordering::Relaxed))).filter(|(_, e)| is_entry(*e))
     }
 
     /// Time passes: call each ageing time / 30. Removes what has not been seen for 30 calls; returns
@@ -332,8 +391,8 @@ impl Fdb {
         let now = (self.now.load(Ordering::Relaxed) + 1) % TICKS;
         self.now.store(now, Ordering::Relaxed);
         let mut left = 0;
-        for (slot, e) in self.slots().filter(|(_, e)| e & STATIC == 0) {
-            if Self::age(now, e) < AGE || !self.clear(slot, e) {
+        for (slot, e) in self.entries().filter(|(_, e)| e & STATIC == 0) {
+            if Self::age(now, e) < AGE || !self.clear(slot.word, e) {
                 left += 1;
             }
         }
@@ -354,26 +413,27 @@ impl Fdb {
         }
         let wanted = entry(mac, port, 0) | STATIC;
         self.remove(mac, domain);
-        let (first, second) = self.sets_of(self.hash(mac, domain));
-        let (roomier, other) = by_room(first, second);
-        let slots = || roomier.iter().chain(other).map(|s| (s, s.load(Ordering::Relaxed)));
+        let sets = self.by_room(self.sets_of(self.hash(mac, domain)));
+        let slots = || self.slots_of(sets).map(|s| (s, s.word.load(Ordering::Relaxed)));
         // Only where no slot is free does a learned address give way: it will be learned again.
         let free = slots().filter(|(_, e)| *e == 0);
         let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);
-        if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted)) {
+        if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted, domain)) {
             fence(Ordering::SeqCst);
             // It may have been learned again since it was removed, in a slot that is found first.
-            let twin = |(_, e): &(&AtomicU64, u64)| mac_of(*e) == mac.bits() && e & STATIC == 0;
+            let twin = |(s, e): &(Slot<'_>, u64)| {
+                mac_of(*e) == mac.bits() && e & STATIC == 0 && domain_of(s.domain) == domain
+            };
             while let Some((slot, e)) = slots().find(twin) {
-                self.clear(slot, e);
+                self.clear(slot.word, e);
             }
             return Ok(());
         }
         Err(FdbError::Full(mac))
     }
 
-    fn replace(&self, slot: &AtomicU64, old: u64, wanted: u64) -> bool {
-        let won = slot.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    fn replace(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
+        let won = self.fill(slot, old, wanted, domain);
         if won && old != 0 {
             self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
         }
@@ -382,32 +442,32 @@ impl Fdb {
 
     /// Forgets an address, pinned or learned; false if it was not known.
     pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
-        let (first, second) = self.sets_of(self.hash(mac, domain));
+        let sets = self.sets_of(self.hash(mac, domain));
         let mut found = false;
-        while let Some((slot, e)) = Self::find(first, mac).or_else(|| Self::find(second, mac)) {
-            found |= self.clear(slot, e);
+        while let Some((word, e)) = self.find(sets, mac, domain) {
+            found |= self.clear(word, e);
         }
         found
     }
 
     /// Forgets everything behind a port, pinned entries too.
     pub fn flush_port(&self, port: PortId) {
-        for (slot, e) in self.slots().filter(|(_, e)| port_of(*e) == port) {
-            self.clear(slot, e);
+        for (slot, e) in self.entries().filter(|(_, e)| port_of(*e) == port) {
+            self.clear(slot.word, e);
         }
     }
 
     /// All entries, in no order.
     #[must_use]
     pub fn list(&self) -> Vec<FdbEntry> {
-        self.slots().map(|(_, e)| self.line(e)).collect()
+        self.entries().map(|(slot, e)| self.line(e, domain_of(slot.domain))).collect()
     }
 
-    fn line(&self, e: u64) -> FdbEntry {
+    fn line(&self, e: u64, domain: Domain) -> FdbEntry {
         let now = self.now.load(Ordering::Relaxed);
         FdbEntry {
             mac: Mac::from_bits(mac_of(e)),
-            domain: Domain::OPEN,
+            domain,
             port: port_of(e),
             age: (e & STATIC == 0).then(|| Self::age(now, e)),
         }
@@ -419,3 +479,6 @@ impl Fdb {
         self.unlearned.get()
     }
 }
+
+#[cfg(test)]
+mod tests;
