@@ -14,7 +14,7 @@ use crate::fdb::Learned;
 use crate::finish::Finished;
 use crate::policy::retag::Retagged;
 use crate::policy::{Domain, Policy};
-use crate::{Entry, MAX_PORTS, PortId, Switch, Table};
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter};
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,7 +107,8 @@ impl Forwarder {
             now,
             done: Breath::default(),
         };
-        let frames = entry.port.pull(&mut self.batch, BATCH, &mut pass);
+        let limit = if from.is_none() { BATCH } else { meter::worth_pulling(from.budget(now)) };
+        let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
         Breath { frames, ..pass.done }
     }
 
@@ -207,14 +208,10 @@ impl Pass<'_> {
     /// Frames to many are limited, whatever becomes of them.
     #[inline]
     fn check_storm(&self, policy: &Policy, dst: Mac, way: Way) -> Result<(), Reason> {
-        let storm = &policy.storm;
-        let bucket = match way {
-            Way::Flood if dst == Mac::BROADCAST => &storm.broadcast,
-            Way::Flood if dst.is_group() => &storm.multicast,
-            Way::Flood => &storm.unknown,
-            _ => return Ok(()),
-        };
-        let Some(bucket) = bucket else { return Ok(()) };
+        if way != Way::Flood {
+            return Ok(());
+        }
+        let Some(bucket) = policy.storm.bucket(dst) else { return Ok(()) };
         if bucket.tokens(self.now) <= 0 {
             return Err(Reason::Storm);
         }
@@ -309,10 +306,7 @@ impl Pass<'_> {
 
     /// If a frame to all in `domain` is for `port`: whether it may go there.
     pub(crate) fn floods_to(&self, port: PortId, domain: Domain) -> Option<bool> {
-        let there = |e: &&Entry| e.port.is_up() && e.policy.vlan.carries(domain);
-        let entry = self.table.get(port).filter(|_| port != self.source).filter(there)?;
-        let source = (self.source, &*self.entry.policy);
-        (!entry.policy.monitor).then(|| self.table.reaches(source, (port, &entry.policy)))
+        self.table.floods_to((self.source, &self.entry.policy), domain, port)
     }
 
     fn drop_at_source(&self, batch: &mut Batch<'_>, run: Range<usize>, reason: Reason) {
@@ -333,6 +327,7 @@ impl Pass<'_> {
             self.switch.waits.took(to, pushed, self.now);
         }
         self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
+        self.not_allowed(batch, to, list.get(allowed..).unwrap_or_default());
         if let Some(rest) = now.get(pushed..).filter(|r| !r.is_empty()) {
             self.full(batch, to, rest);
         }

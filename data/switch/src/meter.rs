@@ -3,7 +3,7 @@
 //! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back costs nothing. Whoever shares a
 //! limit with another worker may exceed it by one batch, which is owed then.
 
-use vmlan_frame::{Batch, Gso, Offload, Offloads, Reason, Verdict};
+use vmlan_frame::{BATCH, Batch, Gso, Offload, Offloads, Reason, Verdict};
 
 use crate::PortId;
 use crate::forward::{Pass, Way};
@@ -12,6 +12,9 @@ use crate::policy::Budget;
 /// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It comes when others have had
 /// theirs, and rings nobody.
 const TURN_NS: u64 = 100_000;
+
+/// Bits of the shortest frame that drivers send.
+const SHORT: i64 = 60 * 8;
 
 /// Frames and bits on a wire: those of a frame that is still to be segmented are those of its segments.
 #[inline]
@@ -49,6 +52,12 @@ pub(crate) fn covered(
     frames.take_while(|i| fits(i)).count()
 }
 
+/// Frames to ask a port for: as many of the shortest as the budget covers, and one to see whether there are more.
+pub(crate) fn worth_pulling(budget: Budget) -> usize {
+    let frames = budget.frames.min(budget.bits / SHORT + 1);
+    usize::try_from(frames).unwrap_or(0).saturating_add(1).min(BATCH)
+}
+
 fn sum(costs: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
     costs.fold((0, 0), |(n, b), (frames, bits)| (n + frames, b + bits))
 }
@@ -63,7 +72,6 @@ impl Pass<'_> {
         let admitted = covered(batch, 0..batch.len(), from.budget(self.now));
         if admitted < batch.len() {
             (admitted..batch.len()).for_each(|i| batch.hold(i));
-            from.held((batch.len() - admitted) as u64);
             self.done.paused = true;
         }
         admitted
@@ -79,6 +87,7 @@ impl Pass<'_> {
         let (frames, bits) = sum(gone.map(|i| cost(batch, i)));
         from.passed(frames, bits);
         if self.done.paused {
+            from.held((batch.len() - admitted) as u64);
             // At least a nanosecond: the worker is to come again.
             self.wait(from.wait(self.now).max(1));
         }
@@ -89,20 +98,16 @@ impl Pass<'_> {
         *wait = Some(ns.min(wait.unwrap_or(u64::MAX)));
     }
 
-    /// How many of the frames of `list` may go to `to` now. What is over its limit is dropped here, before anything is spent on it;
-    /// what is not its turn at an uplink stays with its sender.
-    pub(crate) fn allowed(&mut self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) -> usize {
+    /// How many of the frames of `list` may go to `to` now: as far as its tokens reach, and at an uplink only in turn.
+    pub(crate) fn allowed(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
-        let (limits, uplink) = (&entry.policy.to, entry.policy.uplink.as_deref());
+        let limits = &entry.policy.to;
         let mut allowed = list.len();
         let indices = || list.iter().map(|i| usize::from(*i));
         if !limits.is_none() {
             allowed = covered(batch, indices(), limits.budget(self.now));
         }
-        let Some(queue) = uplink else {
-            self.over_limit(batch, to, list.get(allowed..).unwrap_or_default());
-            return allowed;
-        };
+        let Some(queue) = entry.policy.uplink.as_deref() else { return allowed };
         if allowed < list.len() {
             self.wait(limits.wait(self.now).max(1));
         }
@@ -115,16 +120,23 @@ impl Pass<'_> {
                 self.wait(TURN_NS);
             }
         }
-        self.wait_at_uplink(batch, to, list.get(allowed..).unwrap_or_default());
         allowed
+    }
+
+    /// The frames of `list` are not allowed to go to `to` now: nothing has been spent on them. An uplink is waited for, others are not.
+    pub(crate) fn not_allowed(&mut self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) {
+        let Some(entry) = self.table.get(to).filter(|_| !list.is_empty()) else { return };
+        if entry.policy.uplink.is_some() {
+            return self.wait_at_uplink(batch, to, list);
+        }
+        list.iter().for_each(|i| batch.set_dropped(usize::from(*i), Reason::OverLimit));
+        entry.policy.to.dropped(list.len() as u64);
+        entry.port.counters().output.drop(Reason::OverLimit, list.len() as u64);
     }
 
     /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for it alone, for as long as a full
     /// receiver is waited for.
     fn wait_at_uplink(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
-        if rest.is_empty() {
-            return;
-        }
         let mut held = 0;
         let waits = self.switch.waits.full(to, self.now).is_some();
         for i in rest.iter().map(|i| usize::from(*i)) {
@@ -141,13 +153,6 @@ impl Pass<'_> {
             entry.policy.to.dropped(dropped);
             entry.port.counters().output.drop(Reason::OverLimit, dropped);
         }
-    }
-
-    fn over_limit(&self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
-        let Some(entry) = self.table.get(to).filter(|_| !rest.is_empty()) else { return };
-        rest.iter().for_each(|i| batch.set_dropped(usize::from(*i), Reason::OverLimit));
-        entry.policy.to.dropped(rest.len() as u64);
-        entry.port.counters().output.drop(Reason::OverLimit, rest.len() as u64);
     }
 
     /// The frames of `list` went to `to`; `more` of this source for it found no room or no tokens.

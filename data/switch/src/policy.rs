@@ -30,7 +30,7 @@ pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use share::Shares;
 pub use uplink::UplinkQueue;
 
-use vmlan_frame::Sampling;
+use vmlan_frame::{Mac, Sampling};
 
 use crate::{PortId, Watch};
 
@@ -114,6 +114,18 @@ impl Storm {
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.broadcast.is_none() && self.multicast.is_none() && self.unknown.is_none()
+    }
+
+    /// The limit of frames to `dst` that go to all, if there is one.
+    #[must_use]
+    #[inline]
+    pub fn bucket(&self, dst: Mac) -> Option<&Bucket> {
+        let bucket = match dst {
+            Mac::BROADCAST => &self.broadcast,
+            dst if dst.is_group() => &self.multicast,
+            _ => &self.unknown,
+        };
+        bucket.as_deref()
     }
 }
 

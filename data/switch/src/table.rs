@@ -114,6 +114,18 @@ impl Table {
         self.all_reach || from.1.reach.covers(from, to)
     }
 
+    /// If a frame to all in `domain` from `source` is for `port`: whether it may go there.
+    pub(crate) fn floods_to(
+        &self,
+        source: (PortId, &Policy),
+        domain: Domain,
+        port: PortId,
+    ) -> Option<bool> {
+        let there = |e: &&Entry| e.port.is_up() && e.policy.vlan.carries(domain);
+        let entry = self.get(port).filter(|_| port != source.0).filter(there)?;
+        (!entry.policy.monitor).then(|| self.reaches(source, (port, &entry.policy)))
+    }
+
     /// Where a frame of `domain` from `source` goes whose destination lives behind `port`.
     #[inline]
     pub(crate) fn way_to(&self, source: (PortId, &Policy), domain: Domain, port: PortId) -> Way {
