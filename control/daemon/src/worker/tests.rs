@@ -10,6 +10,8 @@ use vmlan_switch::Options;
 
 use super::*;
 
+mod policy;
+
 struct Fake {
     tx: Mutex<Vec<Vec<u8>>>,
     rx: AtomicUsize,
