@@ -15,7 +15,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -64,6 +64,8 @@ pub struct Bucket {
     latest: AtomicU64,
     /// All tokens ever spent or forfeited, modulo 2^64.
     spent: AtomicU64,
+    /// Nothing passes until half the burst has gathered.
+    shut: AtomicBool,
 }
 
 impl Bucket {
@@ -80,6 +82,7 @@ impl Bucket {
             depth: 0,
             latest: AtomicU64::new(now),
             spent: AtomicU64::new(0),
+            shut: AtomicBool::new(false),
         };
         bucket.depth = bucket.brought(burst.min(MAX_BURST)).0.max(1);
         bucket.spent = AtomicU64::new(bucket.brought(now).0.wrapping_sub(bucket.depth));
@@ -117,11 +120,41 @@ impl Bucket {
         self.look(now).0
     }
 
-    /// Tokens there were when it was looked at last, less those spent since.
+    /// Tokens that may be spent at `now`: all there are, but none while it is shut.
     #[must_use]
-    pub(crate) fn tokens_then(&self) -> i64 {
-        let brought = self.brought(self.latest.load(Ordering::Relaxed)).0;
-        brought.wrapping_sub(self.spent.load(Ordering::Relaxed)).cast_signed()
+    #[inline]
+    pub fn available(&self, now: u64) -> i64 {
+        let tokens = self.tokens(now);
+        if self.shut.load(Ordering::Relaxed) && tokens < self.half() {
+            tokens.min(0)
+        } else {
+            tokens
+        }
+    }
+
+    /// As [`Bucket::available`], and shuts it when the last token is gone: the next ones come half a burst at a time.
+    ///
+    /// Whoever takes each token as soon as it is there is interrupted as often as there are tokens. This is for receivers.
+    #[must_use]
+    #[inline]
+    pub fn in_helpings(&self, now: u64) -> i64 {
+        let tokens = self.tokens(now);
+        let shut = tokens <= 0 || (self.shut.load(Ordering::Relaxed) && tokens < self.half());
+        if self.shut.load(Ordering::Relaxed) != shut {
+            self.shut.store(shut, Ordering::Relaxed);
+        }
+        if shut { tokens.min(0) } else { tokens }
+    }
+
+    fn half(&self) -> i64 {
+        (self.depth / 2).max(1).cast_signed()
+    }
+
+    /// True if nothing may be spent of what there was when it was looked at last.
+    pub(crate) fn is_used_up(&self) -> bool {
+        let (brought, _) = self.brought(self.latest.load(Ordering::Relaxed));
+        let tokens = brought.wrapping_sub(self.spent.load(Ordering::Relaxed)).cast_signed();
+        tokens <= 0 || (self.shut.load(Ordering::Relaxed) && tokens < self.half())
     }
 
     /// Takes `n` tokens, whether or not they are there.
@@ -139,15 +172,17 @@ impl Bucket {
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         let (tokens, rest) = self.look(now);
-        if tokens > 0 {
+        let helping = if self.shut.load(Ordering::Relaxed) {
+            self.half().cast_unsigned()
+        } else if tokens > 0 {
             return 0;
-        }
-        let per_second = self.per_second();
-        let helping = (self.depth / 4).min(self.brought(HELPING).0).max(1);
-        let missing = u128::from(tokens.unsigned_abs()) + u128::from(helping);
-        let missing = missing * u128::from(SECOND) - u128::from(rest);
-        u64::try_from(missing.div_ceil(u128::from(per_second)))
-            .map_or(MAX_WAIT, |n| n.min(MAX_WAIT))
+        } else {
+            (self.depth / 4).min(self.brought(HELPING).0).max(1)
+        };
+        let missing = i128::from(helping) - i128::from(tokens);
+        let missing = u128::try_from(missing).unwrap_or(0) * u128::from(SECOND);
+        let wait = missing.saturating_sub(u128::from(rest)).div_ceil(u128::from(self.per_second()));
+        u64::try_from(wait).map_or(MAX_WAIT, |n| n.min(MAX_WAIT))
     }
 
     fn per_second(&self) -> u64 {

@@ -65,11 +65,24 @@ impl Limits {
     #[must_use]
     #[inline]
     pub fn budget(&self, now: u64) -> Budget {
-        let tokens = |b: &Option<Bucket>| b.as_ref().map_or(i64::MAX, |b| b.tokens(now));
+        self.least(|bucket| bucket.available(now))
+    }
+
+    /// As [`Limits::budget`], for receivers: once it is used up, nothing passes until half the burst has gathered. One that is given
+    /// each frame as soon as there are tokens for it is interrupted for each frame.
+    #[must_use]
+    #[inline]
+    pub fn in_helpings(&self, now: u64) -> Budget {
+        self.least(|bucket| bucket.in_helpings(now))
+    }
+
+    #[inline]
+    fn least(&self, tokens: impl Fn(&Bucket) -> i64) -> Budget {
+        let of = |bucket: &Option<Bucket>| bucket.as_ref().map_or(i64::MAX, &tokens);
         let all = Budget { bits: i64::MAX, frames: i64::MAX };
         self.each().fold(all, |least, limiter| Budget {
-            bits: least.bits.min(tokens(&limiter.bits)),
-            frames: least.frames.min(tokens(&limiter.frames)),
+            bits: least.bits.min(of(&limiter.bits)),
+            frames: least.frames.min(of(&limiter.frames)),
         })
     }
 
@@ -88,23 +101,6 @@ impl Limits {
             }
             limiter.counters.offered.add_shared(frames);
             limiter.counters.passed.add_shared(frames);
-        }
-    }
-
-    /// They passed this limit but not another, and will come again: they count as if they had not passed.
-    pub fn returned(&self, frames: u64, bits: u64) {
-        if frames == 0 {
-            return;
-        }
-        for limiter in self.each() {
-            if let Some(bucket) = &limiter.bits {
-                bucket.refund(bits);
-            }
-            if let Some(bucket) = &limiter.frames {
-                bucket.refund(frames);
-            }
-            limiter.counters.offered.add_shared(frames.wrapping_neg());
-            limiter.counters.passed.add_shared(frames.wrapping_neg());
         }
     }
 
@@ -143,6 +139,6 @@ impl Limits {
 
 impl Limiter {
     fn is_over(&self) -> bool {
-        self.bits.iter().chain(&self.frames).any(|b| b.tokens_then() <= 0)
+        self.bits.iter().chain(&self.frames).any(Bucket::is_used_up)
     }
 }

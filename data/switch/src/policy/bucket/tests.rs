@@ -51,7 +51,8 @@ fn rate_at(rate: i128, now: u64) -> i128 {
 
 /// From 64 kbit/s to 400 Gbit/s and from one frame a second to 10^9, evenly over the magnitudes.
 fn rates() -> impl Strategy<Value = u64> {
-    (0u32..39, any::<u64>()).prop_map(|(e, n)| ((1u64 << e) | (n & ((1 << e) - 1))).min(400_000_000_000))
+    (0u32..39, any::<u64>())
+        .prop_map(|(e, n)| ((1u64 << e) | (n & ((1 << e) - 1))).min(400_000_000_000))
 }
 
 proptest! {
@@ -93,6 +94,7 @@ proptest! {
         burst_us in 0u64..2_000_000,
         start in any::<u64>(),
         steps in prop::collection::vec((clock_steps(), 0u64..1_000_000, any::<bool>()), 1..100),
+        helpings in any::<bool>(),
     ) {
         let bucket = Bucket::new(rate(per_second, burst_us), start);
         let mut model = Model::new(&bucket, start);
@@ -102,7 +104,10 @@ proptest! {
             let tokens = bucket.tokens(now);
             prop_assert_eq!(tokens, model.look(now));
             prop_assert!(tokens <= bucket.depth.cast_signed());
-            prop_assert_eq!(bucket.wait(now) == 0, tokens > 0);
+            let available = if helpings { bucket.in_helpings(now) } else { bucket.available(now) };
+            prop_assert_eq!(bucket.wait(now) == 0, available > 0);
+            prop_assert!(available == tokens || available == 0 && tokens < bucket.half());
+            prop_assert_eq!(bucket.is_used_up(), available <= 0);
             if back {
                 bucket.refund(n);
                 model.tokens += i128::from(n) * UNIT;

@@ -23,7 +23,6 @@ fn unlimited() {
     assert_eq!(limits.budget(5), Budget { bits: i64::MAX, frames: i64::MAX });
     assert_eq!(limits.wait(5), 0);
     limits.passed(1, 2);
-    limits.returned(1, 2);
     limits.held(1);
     limits.dropped(1);
 }
@@ -66,14 +65,45 @@ fn counted_where_it_was_refused() {
 }
 
 #[test]
-fn returned_as_if_nothing_had_passed() {
-    let own = limiter(Some(1_000_000), Some(1000));
+fn receivers_get_helpings() {
+    let own = limiter(None, Some(24_000));
     let limits = Limits { own: Some(own.clone()), shared: None };
-    limits.passed(4, 8000);
-    limits.returned(3, 6000);
-    assert_eq!(limits.budget(0), Budget { bits: 3000, frames: 4 });
-    assert_eq!(counts(&own), [1, 1, 0, 0]);
-    // Never more than a bucket holds.
-    limits.returned(9, 6_000_000);
-    assert_eq!(limits.budget(0), Budget { bits: 5000, frames: 5 });
+    assert_eq!(limits.in_helpings(0).frames, 120);
+    limits.passed(119, 0);
+    assert_eq!(limits.in_helpings(0).frames, 1);
+    limits.passed(1, 0);
+    assert_eq!(limits.in_helpings(0).frames, 0);
+    // Shut for everybody, and all agree on when it opens.
+    for now in [MS / 100, MS, 2 * MS] {
+        assert_eq!(limits.in_helpings(now).frames, 0);
+        assert_eq!(limits.budget(now).frames, 0);
+        assert_eq!(limits.wait(now), 2_500_000 - now);
+        limits.dropped(1);
+    }
+    assert_eq!(counts(&own), [123, 120, 0, 3]);
+    assert_eq!(limits.budget(2_500_000).frames, 60);
+    assert_eq!(limits.in_helpings(2_500_000).frames, 60);
+    limits.passed(50, 0);
+    assert_eq!(limits.in_helpings(2_500_000).frames, 10);
+    assert_eq!(limits.wait(2_500_000), 0);
+}
+
+/// Flooded at any pace: a receiver gets what its rate says, in few helpings.
+#[test]
+fn helpings_are_exact() {
+    for (rate, pace) in
+        [(100, 1_000_000), (24_000, 1000), (24_000, 2_000_000), (10_000_000, 20_000)]
+    {
+        let limits = Limits { own: Some(limiter(None, Some(rate))), shared: None };
+        let (mut passed, mut helpings, mut shut) = (0, 0, true);
+        for now in (0..1_000_000_000).step_by(pace) {
+            let n = limits.in_helpings(now).frames.clamp(0, 256).unsigned_abs();
+            limits.passed(n, 0);
+            passed += n;
+            helpings += u64::from(shut && n > 0);
+            shut = n == 0;
+        }
+        assert!((rate..=rate + rate / 100).contains(&passed), "{passed} of {rate}");
+        assert!(helpings <= 402, "{helpings}");
+    }
 }
