@@ -17,6 +17,8 @@
 mod fdb;
 mod finish;
 mod forward;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod meter;
 pub mod policy;
 mod table;
