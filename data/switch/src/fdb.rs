@@ -481,4 +481,5 @@ impl Fdb {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation)] // small numbers
 mod tests;

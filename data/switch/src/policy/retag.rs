@@ -144,6 +144,9 @@ impl<'b> Out<'b, '_> {
     }
 }
 
+/// A function that says what a frame must become, by its number and its head.
+type Changes<'c> = &'c dyn Fn(u16, &[u8]) -> Result<Option<Change>, Reason>;
+
 /// A function that delivers, as [`vmlan_frame::Port::push`].
 type Push<'p> = &'p mut dyn FnMut(&Batch<'_>, &[u16]) -> usize;
 
@@ -209,7 +212,7 @@ impl Retagged {
         &mut self,
         batch: &'b Batch<'_>,
         list: &[u16],
-        change: &dyn Fn(u16, &[u8]) -> Result<Option<Change>, Reason>,
+        change: Changes<'_>,
         push: Push<'_>,
     ) -> (usize, Stop<'b>) {
         let mut out = Out { frames: Batch::take(&mut self.frames), all: &self.all, push, sent: 0 };
@@ -272,4 +275,5 @@ impl Retagged {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation)] // small numbers
 mod tests;

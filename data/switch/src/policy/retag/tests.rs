@@ -194,7 +194,9 @@ fn trunk() -> Vlan {
 }
 
 /// From, the tags there, to, the tags there.
-fn ways() -> Vec<(Vlan, Vec<[u8; 4]>, Vlan, Vec<[u8; 4]>)> {
+type Way = (Vlan, Vec<[u8; 4]>, Vlan, Vec<[u8; 4]>);
+
+fn ways() -> Vec<Way> {
     let (customer, provider) = (Vlan::Qinq(100), Vlan::QinqTrunk(VidSet::all()));
     let (access, priority) = (Vlan::Access(10), [0x81, 0, 0xe0, 0]);
     let ten = [0x81, 0, 0, 10];
@@ -250,7 +252,7 @@ fn offloads_move_with_the_tag() {
 /// An unfinished checksum so far back that the tag would push its field out of the snapshot.
 #[test]
 fn a_checksum_at_the_end_of_the_snapshot_is_done_first() {
-    let mut frame: Vec<u8> = (0..250).map(|i| i as u8).collect();
+    let mut frame: Vec<u8> = (0..250).collect();
     frame[12..14].copy_from_slice(&[0x12, 0x34]);
     frame[126..128].copy_from_slice(&[0, 0]);
     let offload = Offload { needs_csum: true, csum_start: 100, csum_offset: 26, ..Offload::NONE };
@@ -294,7 +296,7 @@ fn what_becomes_too_long_is_dropped_and_the_rest_goes_on() {
 /// More pieces than one batch holds, since each frame gets one more: sent in parts.
 #[test]
 fn a_batch_full_of_pieces_is_sent_in_parts() {
-    let frame = vec![3; 128 + 15];
+    let frame = [3; 128 + 15];
     let mut batch = Batch::new();
     while batch.has_room(16) {
         let mut pieces = vec![Slice::from_bytes(&frame[..128])];
