@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use vmlan_frame::{HEAD, Port, Sample, Sampler, Sampling};
 
-use crate::Details;
 use crate::control::lock;
 use encode::{Agent, Datagram};
 
@@ -53,6 +52,19 @@ pub struct Config {
     pub polling: Option<Duration>,
     /// Bytes of a sampled frame that are sent, at most [`HEAD`].
     pub header: usize,
+}
+
+/// What an export has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames that were sampled.
+    pub samples: u64,
+    /// Samples that found the queue full or taken.
+    pub lost: u64,
+    /// Datagrams sent.
+    pub datagrams: u64,
+    /// Datagrams that could not be sent, or were refused.
+    pub failed: u64,
 }
 
 /// Why nothing can be exported.
@@ -168,7 +180,7 @@ impl Sflow {
     #[must_use]
     pub fn add(&self, number: usize, name: &str, port: Arc<dyn Port>, seed: u64) -> Arc<Sampling> {
         let interface = encode::interface(number);
-        self.remove(number);
+        lock(&self.shared.polled).retain(|p| p.interface != interface);
         let polled = Polled { interface, name: name.to_owned(), port, sequence: 0 };
         lock(&self.shared.polled).push(polled);
         let source = Source {
@@ -181,31 +193,28 @@ impl Sflow {
         Arc::new(Sampling::new(self.shared.config.sampling, seed, Arc::new(source)))
     }
 
-    /// Sends no more counters of the port `number`.
-    pub fn remove(&self, number: usize) {
-        let interface = encode::interface(number);
-        lock(&self.shared.polled).retain(|p| p.interface != interface);
+    /// Sends counters of the ports `numbers` only.
+    pub fn keep(&self, numbers: &[usize]) {
+        let keep: Vec<_> = numbers.iter().map(|n| encode::interface(*n)).collect();
+        lock(&self.shared.polled).retain(|p| keep.contains(&p.interface));
     }
 
-    /// What was asked for.
+    /// What it has done.
     #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.shared.config
+    pub fn counts(&self) -> Counts {
+        let (shared, read) = (&self.shared, |n: &AtomicU64| n.load(Ordering::Relaxed));
+        Counts {
+            samples: read(&shared.queue.sampled),
+            lost: read(&shared.queue.lost),
+            datagrams: read(&shared.sent),
+            failed: read(&shared.failed),
+        }
     }
 
-    /// Its state: samples taken and lost, datagrams sent and failed, what is wrong with the collector.
+    /// What is wrong with the collector.
     #[must_use]
-    pub fn details(&self) -> Details {
-        let shared = &self.shared;
-        let read = |n: &AtomicU64| n.load(Ordering::Relaxed).to_string();
-        let trouble = lock(&shared.trouble).map(|(kind, _)| io::Error::from(kind).to_string());
-        vec![
-            ("state", trouble.unwrap_or_else(|| "exporting".to_owned())),
-            ("samples", read(&shared.queue.sampled)),
-            ("lost", read(&shared.queue.lost)),
-            ("datagrams", read(&shared.sent)),
-            ("failed", read(&shared.failed)),
-        ]
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.shared.trouble).map(|(kind, _)| io::Error::from(kind).to_string())
     }
 
     /// Sends what waits and ends the thread.
