@@ -104,10 +104,14 @@ impl Pass<'_> {
         let limits = &entry.policy.to;
         let mut allowed = list.len();
         let indices = || list.iter().map(|i| usize::from(*i));
+        let uplink = entry.policy.uplink.as_deref();
         if !limits.is_none() {
-            allowed = covered(batch, indices(), limits.budget(self.now));
+            // A guest is interrupted for helpings, not for single frames; at an uplink nobody is.
+            let helping = uplink.is_none();
+            let budget = if helping { limits.in_helpings(self.now) } else { limits.budget(self.now) };
+            allowed = covered(batch, indices(), budget);
         }
-        let Some(queue) = entry.policy.uplink.as_deref() else { return allowed };
+        let Some(queue) = uplink else { return allowed };
         if allowed < list.len() {
             self.wait(limits.wait(self.now).max(1));
         }

@@ -49,6 +49,9 @@ fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
+/// Frames in a breath that show that its port has more: it is waited for in the sharing of time.
+const MANY: usize = vmlan_frame::BATCH / 8;
+
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Woken {
@@ -152,7 +155,7 @@ impl Run {
             let before = std::mem::replace(&mut now, clock(&self.shared));
             let spent = now.saturating_sub(before);
             entry.port.counters().work_ns.add(spent);
-            self.shares.spent(own.id, spent, true);
+            self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
         frames
     }
