@@ -8,7 +8,6 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
-use crate::meter::covered;
 use crate::policy::Domain;
 use crate::{MAX_PORTS, PortId};
 
@@ -153,16 +152,10 @@ impl Pass<'_> {
     }
 
     fn copy(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) {
-        let Some(entry) = self.table.get(to) else { return };
-        let (limits, counters) = (&entry.policy.to, &entry.port.counters().output);
-        let mut allowed = list;
-        if !limits.is_none() {
-            let indices = list.iter().map(|i| usize::from(*i));
-            let n = covered(batch, indices, limits.budget(self.now));
-            allowed = list.get(..n).unwrap_or_default();
-            limits.dropped((list.len() - n) as u64);
-            counters.drop(Reason::OverLimit, (list.len() - n) as u64);
-        }
+        let table = self.table;
+        let Some(entry) = table.get(to) else { return };
+        let counters = &entry.port.counters().output;
+        let (allowed, rest) = list.split_at(self.allowed(batch, to, list).min(list.len()));
         let takes = entry.port.offloads();
         let done = if allowed.is_empty() {
             0
@@ -171,8 +164,16 @@ impl Pass<'_> {
         } else {
             self.state.out.finished.push(batch, allowed, &*entry.port, takes)
         };
-        counters.drop(Reason::ReceiverFull, (allowed.len() - done.min(allowed.len())) as u64);
-        self.pushed(batch, to, allowed.get(..done).unwrap_or_default(), false);
+        let (copied, lost) = allowed.split_at(done.min(allowed.len()));
+        if !lost.is_empty() {
+            counters.drop(Reason::ReceiverFull, lost.len() as u64);
+        }
+        self.pushed(batch, to, copied, false);
+        if !rest.is_empty() {
+            // After what passed was counted: then it is known which limit had no tokens left.
+            entry.policy.to.dropped(rest.len() as u64);
+            counters.drop(Reason::OverLimit, rest.len() as u64);
+        }
     }
 
     /// Hands those frames of the batch over that chance has chosen. One that is held is counted when it is finished with.
