@@ -46,18 +46,21 @@ impl Prefix {
 pub struct FirstMac(pub AtomicU64);
 
 impl FirstMac {
-    /// True if `mac` is the address seen first, which it may become here.
+    /// True if `mac` is the address seen first, which it may become here if `learn`.
     #[inline]
-    fn is(&self, mac: Mac) -> bool {
+    fn is(&self, mac: Mac, learn: bool) -> bool {
         // The address is all there is to know: nothing else is published by it.
         let seen = self.0.load(Ordering::Relaxed);
-        seen == mac.bits() || (seen == 0 && self.claim(mac))
+        if seen == 0 { self.claim(mac, learn) } else { seen == mac.bits() }
     }
 
     #[cold]
-    fn claim(&self, mac: Mac) -> bool {
+    fn claim(&self, mac: Mac, learn: bool) -> bool {
         if mac.is_group() || mac == Mac::default() {
             return false;
+        }
+        if !learn {
+            return true;
         }
         let now = self.0.compare_exchange(0, mac.bits(), Ordering::Relaxed, Ordering::Relaxed);
         // Two queues of a port may claim at once.
@@ -79,10 +82,10 @@ pub enum Macs {
 
 impl Macs {
     #[inline]
-    fn allow(&self, mac: Mac) -> bool {
+    fn allow(&self, mac: Mac, learn: bool) -> bool {
         match self {
             Self::Any => true,
-            Self::First(first) => first.is(mac),
+            Self::First(first) => first.is(mac, learn),
             Self::Listed(macs) => macs.contains(&mac),
         }
     }
@@ -112,18 +115,30 @@ impl Claims {
         matches!(self.macs, Macs::Any) && self.ips.is_none() && !self.dhcp_guard && !self.ra_guard
     }
 
-    /// Checks the snapshot `head` of a frame of `len` bytes. What each setting lets pass and what not is listed in
-    /// `judge.rs`.
+    /// Checks the snapshot `head` of a frame of `len` bytes.
     ///
     /// # Errors
     /// Why it must not pass.
     #[inline]
     pub fn check(&self, head: &[u8], len: usize) -> Result<(), Reason> {
+        self.look(head, len, true)
+    }
+
+    /// What [`Claims::check`] would say; changes nothing.
+    ///
+    /// # Errors
+    /// Why it would not pass.
+    pub fn peek(&self, head: &[u8], len: usize) -> Result<(), Reason> {
+        self.look(head, len, false)
+    }
+
+    #[inline]
+    fn look(&self, head: &[u8], len: usize, learn: bool) -> Result<(), Reason> {
         let Some(source) = head.get(6..12).and_then(|b| b.first_chunk()) else {
             return Err(Reason::Runt);
         };
         let mac = Mac::new(*source);
-        if !self.macs.allow(mac) {
+        if !self.macs.allow(mac, learn) {
             return Err(Reason::SpoofedMac);
         }
         if head.first_chunk().is_some_and(|short| self.is_plain(short, len)) {

@@ -2,7 +2,11 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod agree;
+mod discovery;
 mod frames;
+mod guards;
+mod names;
+mod packets;
 
 use vmlan_frame::{HEAD, Reason};
 
