@@ -6,6 +6,8 @@ use super::*;
 use crate::policy::VidSet;
 use crate::policy::domain::tests::{Tag, frame, read, vlan};
 
+mod switch;
+
 /// What came out: the frames' bytes with their offloads, and the number of list entries dealt with.
 type Delivered = (Vec<(Vec<u8>, Offload)>, usize);
 
