@@ -1,21 +1,178 @@
 //! Shares of an uplink's bandwidth: by bytes and weight, among those who wait for it.
+//!
+//! Start-time fair queueing without a queue: frames stay in their senders' rings. What a source sent, divided by its weight, is its
+//! virtual time. A source may send until it is a quantum ahead of the last of the others that wait; who is ahead waits in turn. Time
+//! that nobody waited is nobody's: a source that comes starts where the last of those who wait is.
+//!
+//! Workers share it without a lock. A source is asked for by one worker at a time (whoever holds its transmit side); what others see of it may be a
+//! moment old.
 
-use crate::PortId;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use crate::{MAX_PORTS, PortId};
+
+/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a worker's longest round, and than the sleep
+/// of one who waits for room.
+const PATIENCE: u64 = 2_000_000;
+
+/// How far, in bytes of the heavier of two sources, one may be ahead of the other.
+const QUANTUM: u64 = 1 << 16;
+
+/// How far, in bytes, a source may be behind the others when it comes back soon after it waited.
+const CREDIT: u64 = 4 * QUANTUM;
+
+/// Virtual time is kept in 1024ths of bytes, modulo 2^64: only differences are looked at.
+const SCALE: u64 = 1024;
+
+/// Nobody is ahead of others by so much: it has slept until the numbers began anew.
+const STALE: i64 = 1 << 50;
+
+#[derive(Debug, Default)]
+struct Source {
+    /// Its virtual time.
+    time: AtomicU64,
+    /// When it last found no room; 0: never.
+    tried: AtomicU64,
+    weight: AtomicU16,
+}
+
+impl Source {
+    fn is_recent(&self, now: u64) -> bool {
+        let tried = self.tried.load(Ordering::Relaxed);
+        tried != 0 && tried.abs_diff(now) <= PATIENCE
+    }
+}
 
 /// The queue before an uplink: frames stay in their senders' rings, and this says whose turn it is.
-#[derive(Debug, Default)]
-pub struct UplinkQueue {}
+///
+/// ```text
+/// while grant() leaves bytes: send a frame (the last one may be longer); sent(all that went, is there more that did not?)
+/// ```
+#[derive(Debug)]
+pub struct UplinkQueue {
+    sources: Box<[Source]>,
+    /// One bit for each source that waits, or did when it was heard of last.
+    waiting: [AtomicU64; MAX_PORTS / 64],
+    /// Virtual time of the last of those who wait.
+    least: AtomicU64,
+}
+
+impl Default for UplinkQueue {
+    fn default() -> Self {
+        let sources = (0..MAX_PORTS).map(|_| Source::default()).collect();
+        Self { sources, waiting: Default::default(), least: AtomicU64::new(0) }
+    }
+}
+
+/// How far `a` is ahead of `b`.
+#[inline]
+fn ahead(a: u64, b: u64) -> i64 {
+    a.wrapping_sub(b).cast_signed()
+}
 
 impl UplinkQueue {
-    /// Bytes that `source` may send now; `u64::MAX` if nobody waits.
+    /// Bytes that `source` may send now; `u64::MAX` if nobody else waits. Changes nothing.
+    ///
+    /// Frames are sent as long as there are any bytes left: the last one may be longer, which counts against the next ones.
     #[must_use]
     pub fn grant(&self, source: PortId, weight: u16, now: u64) -> u64 {
-        let _ = (source, weight, now);
-        u64::MAX
+        let Some((time, other)) = self.last_of_others(source, now) else { return u64::MAX };
+        let Some(own) = self.sources.get(source.index()) else { return u64::MAX };
+        let weight = u64::from(weight.max(1));
+        let quantum = QUANTUM * SCALE / weight.max(u64::from(other));
+        let lead = ahead(self.time_of(own, source, now), time);
+        let left = quantum.cast_signed().saturating_sub(lead);
+        let bytes = u64::try_from(left).unwrap_or(0).saturating_mul(weight);
+        bytes.div_ceil(SCALE)
     }
 
-    /// `source` has sent `bytes`. `waits`: it has more, which found no room.
+    /// `source` has sent `bytes`. `waits`: it has more, which found no room, or was not its turn.
     pub fn sent(&self, source: PortId, weight: u16, bytes: u64, waits: bool, now: u64) {
-        let _ = (source, weight, bytes, waits, now);
+        let Some(own) = self.sources.get(source.index()) else { return };
+        let weight = weight.max(1);
+        let cost = bytes.saturating_mul(SCALE) / u64::from(weight);
+        let time = self.time_of(own, source, now).wrapping_add(cost);
+        own.time.store(time, Ordering::Relaxed);
+        own.weight.store(weight, Ordering::Relaxed);
+        if waits {
+            own.tried.store(now.max(1), Ordering::Relaxed);
+        }
+        self.set_waiting(source, waits);
+        let others = self.last_of_others(source, now).map(|(time, _)| time);
+        let least = match others {
+            Some(other) if !waits || ahead(time, other) > 0 => other,
+            _ => time,
+        };
+        if ahead(least, self.least.load(Ordering::Relaxed)) > 0 {
+            self.least.store(least, Ordering::Relaxed);
+        }
     }
+
+    /// Where a source stands. While it waits it keeps its place. Else it is no further back than the last of those who wait; but for
+    /// [`CREDIT`], if it has just had a whole batch through and will be back.
+    fn time_of(&self, own: &Source, source: PortId, now: u64) -> u64 {
+        let time = own.time.load(Ordering::Relaxed);
+        let least = self.least.load(Ordering::Relaxed);
+        let lead = ahead(time, least);
+        if (0..STALE).contains(&lead) {
+            return time;
+        }
+        if !own.is_recent(now) || lead > 0 {
+            return least;
+        }
+        if self.is_waiting(source) {
+            return time;
+        }
+        let weight = u64::from(own.weight.load(Ordering::Relaxed).max(1));
+        let credit = (CREDIT * SCALE / weight).cast_signed();
+        least.wrapping_sub(lead.max(-credit).unsigned_abs())
+    }
+
+    fn is_waiting(&self, source: PortId) -> bool {
+        let (word, bit) = place(source);
+        self.waiting.get(word).is_some_and(|w| w.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    fn set_waiting(&self, source: PortId, waits: bool) {
+        let (word, bit) = place(source);
+        let Some(word) = self.waiting.get(word) else { return };
+        let before = word.load(Ordering::Relaxed) & bit != 0;
+        if waits && !before {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else if before && !waits {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Virtual time and weight of the last of those who wait, other than `source`.
+    fn last_of_others(&self, source: PortId, now: u64) -> Option<(u64, u16)> {
+        let mut last: Option<(u64, u16)> = None;
+        for (i, word) in self.waiting.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                let index = i * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(other) = self.sources.get(index).filter(|_| index != source.index())
+                else {
+                    continue;
+                };
+                if !other.is_recent(now) {
+                    continue;
+                }
+                let time = other.time.load(Ordering::Relaxed);
+                if last.is_none_or(|(least, _)| ahead(time, least) < 0) {
+                    last = Some((time, other.weight.load(Ordering::Relaxed)));
+                }
+            }
+        }
+        last
+    }
+}
+
+#[inline]
+fn place(source: PortId) -> (usize, u64) {
+    (source.index() / 64, 1 << (source.index() % 64))
 }
