@@ -1,12 +1,11 @@
 //! Addresses of ports: `KIND:PLACE[,KEY=VALUE...]`, and the names ports have.
 //!
 //! Strict on purpose: an unknown kind or key, a value out of range, a key given twice is an error that
-//! names the value and the words that would do. The tables in [`Kind::keys`] are the only place where the
+//! names the value and the words that would do. The tables in `keys.rs` are the only place where the
 //! words are listed: the parser, the configuration file, `--help` and the error messages all read them.
 //!
 //! A comma inside PLACE or a value is written twice (`pcap:/tmp/a,,b.pcapng`), as QEMU has it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,8 +14,19 @@ use vmlan_frame::Mac;
 
 use crate::words::hint;
 
+mod amount;
+mod keys;
+mod list;
+mod policy;
+mod tables;
 mod value;
+mod values;
+pub use keys::{Key, LIMIT, POLICY, SFLOW};
+pub use list::{Bad, IpRange, MacRule, VidList};
+pub use policy::{Direction, VlanRule};
+pub use tables::{LimitTable, Pair, SflowTable};
 pub use value::{Takes, Value, parse_mode};
+use values::Values;
 
 /// Longest path of a UNIX socket: `sun_path` (unix(7)) without its final zero.
 pub const SOCKET_PATH: usize = 107;
@@ -38,29 +48,6 @@ pub enum Kind {
     /// A capture file that other ports are mirrored into.
     Pcap,
 }
-
-/// A key of an address.
-#[derive(Debug)]
-pub struct Key {
-    /// Its word.
-    pub name: &'static str,
-    /// What its value may be.
-    pub takes: Takes,
-    /// One line for `--help`.
-    pub help: &'static str,
-}
-
-const fn key(name: &'static str, takes: Takes, help: &'static str) -> Key {
-    Key { name, takes, help }
-}
-
-const CONNECT: Key =
-    key("connect", Takes::OnOff, "connect to the socket (and keep trying); else listen");
-const MODE: Key = key("mode", Takes::Mode, "permission bits of the socket file, e.g. 0660");
-const GROUP: Key = key("group", Takes::Text, "group that owns the socket file");
-
-/// How long a worker may sleep without a look at doorbells that wake nobody.
-const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
 
 impl Kind {
     /// All of them.
@@ -89,82 +76,8 @@ impl Kind {
         }
     }
 
-    /// The keys it has.
-    #[must_use]
-    pub const fn keys(self) -> &'static [Key] {
-        const VHOST_USER: &[Key] = &[
-            CONNECT,
-            MODE,
-            GROUP,
-            key("queues", Takes::Number(1, 64), "queue pairs offered"),
-            key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
-            key("mtu", Takes::Number(68, 9216), "MTU told to the guest"),
-        ];
-        const VFIO_USER: &[Key] = &[
-            key("model", Takes::Word(&["e1000"]), "the NIC that the guest sees (default e1000)"),
-            key(
-                "doorbell",
-                Takes::Word(&["trapped", "mapped"]),
-                "trapped: ringing leaves the guest (default); mapped: it is a store to shared memory",
-            ),
-            key(
-                "csb",
-                Takes::OnOff,
-                "offer shared indexes to drivers that know them: no doorbell, no interrupt while both sides look (default off)",
-            ),
-            key(
-                "poll_idle",
-                POLL_IDLE,
-                "sleep at most this long between looks at mapped doorbells (default 1ms)",
-            ),
-            key(
-                "irq_rate_max",
-                Takes::Number(0, 1_000_000),
-                "interrupts a second at most, whatever the guest asks for (default 0: no limit)",
-            ),
-            key("mac", Takes::Mac, "MAC address in its EEPROM (default: made of the port's name)"),
-            key("link", Takes::Word(&["up", "down"]), "up (default) or down: the NIC's cable"),
-            MODE,
-            GROUP,
-        ];
-        const TAP: &[Key] = &[
-            key("queues", Takes::Number(1, 256), "queues of the device"),
-            key(
-                "offload",
-                Takes::OnOff,
-                "take unfinished checksums and segments from the host (default on)",
-            ),
-        ];
-        const STREAM: &[Key] =
-            &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)")];
-        const PCAP: &[Key] = &[
-            key("ports", Takes::Ports, "ports to capture, joined by '+' (default: all)"),
-            key("snaplen", Takes::Number(14, 262_144), "bytes kept of each frame (default: all)"),
-        ];
-        match self {
-            Self::VhostUser => VHOST_USER,
-            Self::VfioUser => VFIO_USER,
-            Self::Tap => TAP,
-            Self::Stream => STREAM,
-            Self::Pcap => PCAP,
-        }
-    }
-
-    /// Keys that are changed without closing the port: they concern its socket file, its link, or only vm-args.
-    #[must_use]
-    pub const fn live_keys(self) -> &'static [&'static str] {
-        match self {
-            Self::VfioUser => &["mode", "link"],
-            Self::VhostUser | Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac"],
-        }
-    }
-
     fn names() -> [&'static str; 5] {
         Self::ALL.map(Self::name)
-    }
-
-    fn key(self, name: &str) -> Option<&'static Key> {
-        self.keys().iter().find(|k| k.name == name)
     }
 }
 
@@ -199,18 +112,45 @@ pub enum AddressError {
     Kind { given: String, hint: String },
     #[error("'{given}' is no place for {kind}: {wanted} is wanted")]
     Place { given: String, kind: Kind, wanted: String },
-    #[error("'{given}' is no key of {kind}: {hint}")]
-    Key { given: String, kind: Kind, hint: String },
+    #[error("'{given}' is no key of {of}: {hint}")]
+    Key { given: String, of: &'static str, hint: String },
     #[error("key '{0}' is given twice: leave one out")]
     Twice(String),
     #[error("{key} has no value: write {key}=VALUE, {wanted}")]
     NoValue { key: &'static str, wanted: String },
     #[error("{key}={given}: {wanted} is wanted")]
     Value { key: &'static str, given: String, wanted: String },
+    #[error("{key}={given}: {what} is given twice: leave one out")]
+    Double { key: &'static str, given: String, what: String },
+    #[error("{0} does not go with {1}: leave one out")]
+    Contradiction(String, String),
+    #[error("{given} wants {wanted} beside it: add it, or leave {key} out")]
+    Alone { key: &'static str, given: String, wanted: &'static str },
+    #[error("a limit wants rate=RATE, frames=N, or both: add one")]
+    EmptyLimit,
+    #[error("[sflow] wants collector = \"IP:PORT\": add it")]
+    NoCollector,
     #[error(
         "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
     )]
     CsbMapped,
+}
+
+impl AddressError {
+    /// The key that is wrong, if it is one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key { given: key, .. } | Self::Twice(key) => Some(key),
+            Self::NoValue { key, .. }
+            | Self::Value { key, .. }
+            | Self::Double { key, .. }
+            | Self::Alone { key, .. } => Some(key),
+            Self::Contradiction(_, said) => said.split('=').next(),
+            Self::CsbMapped => Some("csb"),
+            _ => None,
+        }
+    }
 }
 
 /// Where frames enter and leave: a kind of port, its place, and values for its keys.
@@ -218,7 +158,7 @@ pub enum AddressError {
 pub struct Address {
     kind: Kind,
     place: String,
-    values: BTreeMap<&'static str, Value>,
+    values: Values,
 }
 
 impl Address {
@@ -239,7 +179,7 @@ impl Address {
             Kind::Tap if !is_interface_name(place) => return Err(fail(kind.place())),
             _ => {}
         }
-        Ok(Self { kind, place: place.into(), values: BTreeMap::new() })
+        Ok(Self { kind, place: place.into(), values: Values::default() })
     }
 
     /// Sets `key`, checked. A key that was set already is an error.
@@ -247,54 +187,27 @@ impl Address {
     /// # Errors
     /// An [`AddressError`] that names the key, the value and what would do.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), AddressError> {
-        let (key, value) = self.check(name, value)?;
-        match self.values.insert(key, value) {
-            None => Ok(()),
-            Some(_) => Err(AddressError::Twice(name.into())),
-        }
+        self.values.set(self.kind.name(), self.kind.all_keys(), name, value)
     }
 
-    /// As [`Address::set`], but a value that is there is replaced.
+    /// As [`Address::set`], but a value that is there is replaced, and an empty one takes the key away.
     ///
     /// # Errors
     /// As [`Address::set`].
     pub fn replace(&mut self, name: &str, value: &str) -> Result<(), AddressError> {
-        let (key, value) = self.check(name, Some(value))?;
-        self.values.insert(key, value);
-        Ok(())
-    }
-
-    fn check(
-        &self,
-        name: &str,
-        value: Option<&str>,
-    ) -> Result<(&'static str, Value), AddressError> {
-        let kind = self.kind;
-        let key = kind.key(name).ok_or_else(|| {
-            let words: Vec<_> = kind.keys().iter().map(|k| k.name).collect();
-            AddressError::Key { given: name.into(), kind, hint: hint(name, &words) }
-        })?;
-        let wanted = || key.takes.to_string();
-        let text = match (value, &key.takes) {
-            (Some(text), _) => text,
-            (None, Takes::OnOff) => "on",
-            (None, _) => return Err(AddressError::NoValue { key: key.name, wanted: wanted() }),
-        };
-        let value = key.takes.parse(text).ok_or_else(|| AddressError::Value {
-            key: key.name,
-            given: text.into(),
-            wanted: wanted(),
-        })?;
-        Ok((key.name, value))
+        self.values.replace(self.kind.name(), self.kind.all_keys(), name, value)
     }
 
     /// The address, if its keys go together.
     ///
     /// # Errors
-    /// [`AddressError::CsbMapped`].
+    /// [`AddressError::CsbMapped`], [`AddressError::Contradiction`], [`AddressError::Alone`].
     pub fn checked(self) -> Result<Self, AddressError> {
-        let mapped = self.word("doorbell") == Some("mapped");
-        if mapped && self.is_on("csb") { Err(AddressError::CsbMapped) } else { Ok(self) }
+        if self.word("doorbell") == Some("mapped") && self.is_on("csb") {
+            return Err(AddressError::CsbMapped);
+        }
+        self.values.check_together()?;
+        Ok(self)
     }
 
     /// The same at another place.
@@ -315,6 +228,12 @@ impl Address {
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
     }
 
     /// The value of an on/off key; off if not given.
@@ -358,6 +277,7 @@ impl Address {
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.values.get(key)? {
             Value::Text(text) => Some(text),
+            Value::Name(name) => name.as_ref().map(PortName::as_str),
             _ => None,
         }
     }
@@ -384,22 +304,31 @@ impl Address {
     #[must_use]
     pub fn ports(&self) -> Option<&[PortName]> {
         match self.values.get("ports")? {
-            Value::Ports(ports) => Some(ports),
+            Value::Names(ports) => Some(ports),
             _ => None,
         }
     }
 
-    /// True if nothing but the keys in `keys` differs from `other`.
+    /// The keys whose values differ from those of `other`, which has the same kind and place; `None`: it has not.
     #[must_use]
-    pub fn differs_only_in(&self, other: &Self, keys: &[&str]) -> bool {
-        let rest = |a: &Self| -> BTreeMap<_, _> {
-            a.values
-                .iter()
-                .filter(|(k, _)| !keys.contains(*k))
-                .map(|(k, v)| (*k, v.clone()))
-                .collect()
-        };
-        self.kind == other.kind && self.place == other.place && rest(self) == rest(other)
+    pub fn differences(&self, other: &Self) -> Option<Vec<&'static str>> {
+        let same = self.kind == other.kind && self.place == other.place;
+        same.then(|| self.values.differences(&other.values))
+    }
+
+    /// True if `other` says the same of what the port may do.
+    #[must_use]
+    pub fn same_policy(&self, other: &Self) -> bool {
+        let policy =
+            |a: &Self| POLICY.iter().all(|k| a.values.get(k.name) == other.values.get(k.name));
+        self.kind == other.kind && policy(self)
+    }
+
+    /// True if `other` can become this without being closed.
+    #[must_use]
+    pub fn differs_only_live(&self, other: &Self) -> bool {
+        let keys = self.differences(other);
+        keys.is_some_and(|keys| keys.iter().all(|key| self.kind.is_live(key)))
     }
 }
 
@@ -446,7 +375,7 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.kind, self.place.replace(',', ",,"))?;
-        for (name, value) in &self.values {
+        for (name, value) in self.values.iter() {
             match value {
                 Value::OnOff(true) => write!(f, ",{name}")?,
                 _ => write!(f, ",{name}={}", value.to_string().replace(',', ",,"))?,

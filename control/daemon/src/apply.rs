@@ -3,14 +3,16 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::control::{Action, Refusal, Reply};
-use crate::ports::Ports;
+use crate::config::Config;
+use crate::control::{Action, Applied, Cause, Refusal, Reply};
+use crate::ports::{Failed, Ports};
+use crate::settings::{Plan, Running, Wrong};
 
 /// Calls of [`vmlan_switch::Fdb::tick`] in an ageing time.
 const TICKS: u32 = 30;
 
 /// Applies actions until one of them is [`Action::Stop`].
-pub fn run(ports: &mut Ports, actions: &Receiver<Action>) {
+pub(crate) fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
     let mut clock = Clock::new(ports.ageing());
     loop {
         match clock.wait(actions) {
@@ -19,14 +21,14 @@ pub fn run(ports: &mut Ports, actions: &Receiver<Action>) {
                 ports.looked();
                 clock.start();
             }
-            Next::Action(action) => apply(ports, action),
+            Next::Action(action) => apply(ports, running, action),
             Next::Tick => {}
         }
         clock.tick(ports);
     }
 }
 
-fn apply(ports: &mut Ports, action: Action) {
+fn apply(ports: &mut Ports, running: &Running, action: Action) {
     match action {
         Action::ListPorts(reply) => answer(reply, Ok(ports.list())),
         Action::GetPort(name, reply) => answer(reply, ports.get(&name)),
@@ -36,9 +38,38 @@ fn apply(ports: &mut Ports, action: Action) {
         Action::ListFdb(reply) => answer(reply, Ok(ports.fdb())),
         Action::AddMac(mac, port, reply) => answer(reply, ports.add_mac(mac, &port)),
         Action::RemoveMac(mac, reply) => answer(reply, ports.remove_mac(mac)),
+        Action::GetSflow(reply) => answer(reply, Ok(ports.sflow_info())),
+        Action::SetSflow(table, reply) => answer(reply, ports.export(table)),
         Action::Stats(reply) => answer(reply, Ok(ports.stats())),
+        Action::ListLimits(reply) => answer(reply, Ok(ports.limits())),
+        Action::GetLimit(name, reply) => answer(reply, ports.get_limit(&name)),
+        Action::SetLimit(name, table, reply) => answer(reply, ports.set_limit(&name, table)),
+        Action::RemoveLimit(name, reply) => answer(reply, ports.remove_limit(&name)),
+        Action::Apply(config, dry_run, reply) => {
+            answer(reply, apply_file(ports, running, *config, dry_run));
+        }
         Action::PortChanged | Action::Stop => {}
     }
+}
+
+/// Makes the switch what a configuration file says, or leaves all as it is.
+fn apply_file(
+    ports: &mut Ports,
+    running: &Running,
+    mut config: Config,
+    dry_run: bool,
+) -> Result<Applied, Refusal> {
+    if let Some(text) = running.differs(&config) {
+        return Err(Refusal::new(Cause::Invalid, text));
+    }
+    let plan = Plan::new(&mut config, Vec::new());
+    let wrong = |wrong: Wrong| Refusal::new(Cause::Invalid, config.place(&wrong));
+    plan.check().map_err(wrong)?;
+    ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
+        let place = port.and_then(|port| config.place_of_port(&port));
+        let place = place.map_or_else(String::new, |place| format!("{place}: "));
+        Refusal::new(refusal.cause, format!("{place}{refusal}"))
+    })
 }
 
 fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {

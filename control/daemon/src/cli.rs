@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
-use crate::address::{Kind, NamedAddress};
+use crate::address::{Kind, NamedAddress, POLICY};
 use crate::api::{Client, default_path};
 use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
@@ -15,6 +15,7 @@ use crate::{bench, demo, pktgen, serve, stack};
 
 mod ask;
 mod attach;
+mod sflow;
 mod watch;
 
 /// A LAN for virtual machines.
@@ -49,6 +50,12 @@ enum Command {
         after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1\n  vmlan fdb list"
     )]
     Fdb(FdbArgs),
+    /// Export samples of a running switch's frames, and its counters, to an sFlow collector
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000\n  vmlan sflow show"
+    )]
+    Sflow(sflow::SflowArgs),
     /// Show the counters of a running switch
     #[command(
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
@@ -232,6 +239,10 @@ fn switch_help() -> String {
             text += &format!("      {:12} {}\n", key.name, folded(key.help, 19));
         }
     }
+    text += "  All kinds but pcap, changed without closing the port (`vmlan port set`):\n";
+    for key in POLICY {
+        text += &format!("      {:16} {}\n", key.name, folded(key.help, 23));
+    }
     text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";
     for line in config::EXAMPLE.lines() {
         text += &format!("  {line}\n");
@@ -267,6 +278,7 @@ pub fn main() -> ExitCode {
         Command::Switch(args) => args.settings().and_then(serve::run),
         Command::Port(args) => ask::port(args),
         Command::Fdb(args) => ask::fdb(args),
+        Command::Sflow(args) => sflow::run(args),
         Command::Stats(args) => watch::run(&args),
         Command::VmArgs(args) => attach::run(&args),
         Command::PktGen(args) => pktgen::run(&args),

@@ -22,16 +22,44 @@
 //! kind = "pcap"
 //! place = "/tmp/vm1.pcapng"
 //! ports = ["vm1", "vm2"]          # or "vm1+vm2"
+//!
+//! [port.vm3]
+//! kind = "vhost-user"
+//! place = "/run/vm3.sock"
+//! macs = ["52:54:00:00:00:03"]    # what the port may do: the same words, lists as arrays
+//! trunk = [1, "10-20"]
+//! to_rate = "2.5Gbit"
+//! from_limit = "tenant1"
+//!
+//! [limit.tenant1]                 # shared by all ports that name it
+//! rate = "1Gbit"
+//! frames = "100k"
+//!
+//! [group.web]                     # exists even without a member
+//!
+//! [sflow]
+//! collector = "10.0.0.9:6343"
+//! sampling = 1000
 //! ```
+//!
+//! Whatever is wrong is told with file and line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use toml::{Spanned, Table};
+use toml::Spanned;
 
-use crate::address::{Address, AddressError, Kind, NamedAddress, PortName};
+use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable};
+use crate::settings::Wrong;
+
+mod lines;
+mod table;
+#[cfg(test)]
+mod tests;
+use lines::{Lines, line_of, line_of_key};
+use table::{Fields, name, pairs, port};
 
 /// What a configuration file says. What it leaves out is `None`.
 #[derive(Debug, Default)]
@@ -40,6 +68,13 @@ pub struct Config {
     pub switch: SwitchTable,
     /// `[port.NAME]`, sorted by name.
     pub ports: Vec<NamedAddress>,
+    /// `[limit.NAME]`
+    pub limits: BTreeMap<PortName, LimitTable>,
+    /// `[group.NAME]`
+    pub groups: BTreeSet<PortName>,
+    /// `[sflow]`
+    pub sflow: Option<SflowTable>,
+    lines: Lines,
 }
 
 /// A short file, for `--help`.
@@ -88,7 +123,12 @@ struct File {
     #[serde(default)]
     switch: SwitchTable,
     #[serde(default)]
-    port: BTreeMap<String, Spanned<Table>>,
+    port: BTreeMap<String, Spanned<Fields>>,
+    #[serde(default)]
+    limit: BTreeMap<String, Spanned<Fields>>,
+    #[serde(default)]
+    group: BTreeMap<String, Spanned<Fields>>,
+    sflow: Option<Spanned<Fields>>,
 }
 
 /// What is wrong with a configuration file.
@@ -99,14 +139,14 @@ pub enum ConfigError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path}:{line}: {message}", path = path.display())]
     Syntax { path: PathBuf, line: usize, message: String },
-    #[error("{path}:{line}: port {name}: {source}", path = path.display())]
-    Port { path: PathBuf, line: usize, name: String, source: PortTableError },
+    #[error("{path}:{line}: {table}: {source}", path = path.display())]
+    Table { path: PathBuf, line: usize, table: String, source: Box<TableError> },
 }
 
-/// What is wrong with a table `[port.NAME]`.
+/// What is wrong with a table.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum PortTableError {
+pub enum TableError {
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error("say either address = \"KIND:PLACE...\" or kind, place and keys, not both")]
@@ -117,10 +157,14 @@ pub enum PortTableError {
     Missing(&'static str),
     #[error("{0} wants text in quotes")]
     NotText(&'static str),
-    #[error("ports: write [\"vm1\", \"vm2\"] or \"vm1+vm2\"")]
-    NotNames,
+    #[error("{0}: write a list like [\"{1}\", \"{2}\"] or text like \"{1}+{2}\"")]
+    NotList(String, &'static str, &'static str),
     #[error("{0}: write true, false, a number or text in quotes")]
     NotValue(String),
+    #[error("'{0}' is no name: 1 to 32 letters, digits, '.', '_', '-', and not all, any or none")]
+    Name(String),
+    #[error("'{0}' is no key of a group: leave it out, and write member = \"{1}\" at its ports")]
+    Group(String, String),
 }
 
 impl Config {
@@ -144,23 +188,89 @@ impl Config {
             line: line_of(text, e.span().map_or(0, |s| s.start)),
             message: mend(e.message(), text, e.span().map_or(0, |s| s.start)),
         })?;
-        let mut ports = Vec::new();
+        check_ranges(&file.switch, text, path)?;
+        let mut config = Self { lines: Lines::new(text, path), ..Self::default() };
         for (name, table) in file.port {
-            let at = table.span().start;
-            let named = port(&name, table.into_inner()).map_err(|source| ConfigError::Port {
-                path: path.into(),
-                line: line_of(text, at),
-                name,
-                source,
-            })?;
-            ports.push(named);
+            let named =
+                config.read_table(text, &format!("port {name}"), table, |f| port(&name, f))?;
+            config.ports.push(named);
         }
-        Ok(Self { switch: file.switch, ports })
+        for (given, table) in file.limit {
+            let limit = config.read_table(text, &format!("limit {given}"), table, |fields| {
+                Ok((name(&given)?, LimitTable::new(&pairs(fields)?)?))
+            })?;
+            config.limits.extend([limit]);
+        }
+        for (given, table) in file.group {
+            let read = |fields: Fields| match fields.into_keys().next() {
+                Some(key) => Err((Some(key.clone()), TableError::Group(key, given.clone()))),
+                None => Ok(name(&given)?),
+            };
+            let group = config.read_table(text, &format!("group {given}"), table, read)?;
+            config.groups.insert(group);
+        }
+        if let Some(table) = file.sflow {
+            let read = |fields| Ok(SflowTable::new(&pairs(fields)?)?);
+            config.sflow = Some(config.read_table(text, "[sflow]", table, read)?);
+        }
+        config.switch = file.switch;
+        Ok(config)
+    }
+
+    /// Reads one table, and remembers where it and its keys stand.
+    fn read_table<T>(
+        &mut self,
+        text: &str,
+        table: &str,
+        fields: Spanned<Fields>,
+        read: impl FnOnce(Fields) -> Result<T, table::Wrong>,
+    ) -> Result<T, ConfigError> {
+        self.lines.add(text, table, &fields);
+        read(fields.into_inner()).map_err(|(key, source)| ConfigError::Table {
+            path: self.lines.path().into(),
+            line: self.lines.find(table, key.as_deref()).unwrap_or(1),
+            table: table.into(),
+            source: Box::new(source),
+        })
+    }
+
+    /// What is wrong, with its place, if it stands in this file.
+    pub(crate) fn place(&self, wrong: &Wrong) -> String {
+        match self.lines.find(&format!("port {}", wrong.port), wrong.key) {
+            Some(line) => format!("{}:{line}: {wrong}", self.lines.path().display()),
+            None => wrong.to_string(),
+        }
+    }
+
+    /// `FILE:LINE` of a port.
+    pub(crate) fn place_of_port(&self, port: &PortName) -> Option<String> {
+        let line = self.lines.find(&format!("port {port}"), None)?;
+        Some(format!("{}:{line}", self.lines.path().display()))
+    }
+
+    /// `FILE:LINE` of a key of `[switch]`.
+    pub(crate) fn place_in_switch(&self, key: &str) -> String {
+        let line = self.lines.find("switch", Some(key)).unwrap_or(1);
+        format!("{}:{line}", self.lines.path().display())
     }
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
+/// Numbers of `[switch]` that are out of range.
+fn check_ranges(switch: &SwitchTable, text: &str, path: &Path) -> Result<(), ConfigError> {
+    let given = [
+        switch.workers.map(u32::from),
+        switch.spin,
+        switch.ageing,
+        switch.full_wait,
+        switch.fdb_entries,
+    ];
+    for ((key, least, most), n) in RANGES.into_iter().zip(given) {
+        let Some(n) = n.filter(|n| !(least..=most).contains(n)) else { continue };
+        let message = format!("{key}={n}: a number from {least} to {most} is wanted");
+        let line = line_of_key(text, key).unwrap_or(1);
+        return Err(ConfigError::Syntax { path: path.into(), line, message });
+    }
+    Ok(())
 }
 
 /// toml's message in one line and in words of this file: it speaks of Rust's types.
@@ -175,138 +285,12 @@ fn mend(message: &str, text: &str, offset: usize) -> String {
             .into()
     } else if message.contains("expected a string") || message.contains("expected path string") {
         format!("write {key} = text in quotes")
-    } else if message.contains("expected `switch` or `port`") {
-        r#"write [port.NAME] and below: address = "KIND:PLACE""#.into()
+    } else if message.contains("expected one of `switch`, `port`") {
+        r#"write [switch], [limit.NAME], [group.NAME], [sflow], or [port.NAME] and below: address = "KIND:PLACE""#
+            .into()
     } else {
         return message.replace('\n', ", ");
     };
     let what = message.split(", expected").next().unwrap_or_default().replace('\n', ", ");
     format!("{what}: {wanted}")
-}
-
-fn port(name: &str, mut table: Table) -> Result<NamedAddress, PortTableError> {
-    let name: PortName = name.parse()?;
-    if let Some(address) = take_text(&mut table, "address")? {
-        if !table.is_empty() {
-            return Err(PortTableError::Both);
-        }
-        return Ok(NamedAddress { name, address: address.parse()? });
-    }
-    let kind: Kind =
-        take_text(&mut table, "kind")?.ok_or(PortTableError::Missing("kind"))?.parse()?;
-    let place = take_text(&mut table, "place")?.ok_or(PortTableError::Missing("place"))?;
-    let mut address = Address::new(kind, &place)?;
-    for (key, value) in table {
-        let text = match value {
-            toml::Value::Boolean(on) => if on { "on" } else { "off" }.to_owned(),
-            toml::Value::Integer(n) => n.to_string(),
-            toml::Value::String(text) => text,
-            toml::Value::Array(names) if key == "ports" => {
-                let names: Option<Vec<_>> = names.iter().map(toml::Value::as_str).collect();
-                names.ok_or(PortTableError::NotNames)?.join("+")
-            }
-            _ => return Err(PortTableError::NotValue(key)),
-        };
-        address.set(&key, Some(&text))?;
-    }
-    Ok(NamedAddress { name, address: address.checked()? })
-}
-
-fn take_text(table: &mut Table, key: &'static str) -> Result<Option<String>, PortTableError> {
-    match table.remove(key) {
-        None => Ok(None),
-        Some(toml::Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(PortTableError::NotText(key)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(text, Path::new("vmlan.toml")).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn the_file_says_the_same_with_the_same_words() {
-        let config = parse(
-            "[switch]\nworkers = 2\napi = '/run/x.sock'\nfull-wait = 50\n\
-             [port.b]\nkind = 'vhost-user'\nplace = '/run/b.sock'\nqueues = 2\nconnect = true\nmode = '0660'\n\
-             [port.a]\naddress = 'vhost-user:/run/a.sock,queues=2'\n",
-        )
-        .unwrap();
-        assert_eq!(config.switch.workers, Some(2));
-        assert_eq!(config.switch.full_wait, Some(50));
-        let ports: Vec<_> =
-            config.ports.iter().map(|p| format!("{}={}", p.name, p.address)).collect();
-        assert_eq!(
-            ports,
-            [
-                "a=vhost-user:/run/a.sock,queues=2",
-                "b=vhost-user:/run/b.sock,connect,mode=0660,queues=2"
-            ]
-        );
-        assert!(parse("").unwrap().ports.is_empty());
-        let nic = parse(
-            "[port.n]\nkind = 'vfio-user'\nplace = '/n'\nmodel = 'e1000'\ndoorbell = 'mapped'\n\
-             poll_idle = '500us'\nirq_rate_max = 8000\nlink = 'down'\nmac = '02:00:00:00:00:01'\n",
-        );
-        assert_eq!(
-            nic.unwrap().ports[0].address.to_string(),
-            "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
-        );
-        assert_eq!(parse(EXAMPLE).unwrap().ports.len(), 2);
-        let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
-        assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
-    }
-
-    #[test]
-    fn a_mistake_is_named_with_its_line() {
-        for (text, said) in [
-            ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
-            (
-                "[switch]\nworkers = 'two'\n",
-                "vmlan.toml:2: invalid type: string \"two\": write workers = a number from 1 to 64",
-            ),
-            (
-                "[switch]\nworkers = -1\n",
-                "vmlan.toml:2: invalid value: integer `-1`: write workers = a number",
-            ),
-            (
-                "[switch]\napi = 1\n",
-                "vmlan.toml:2: invalid type: integer `1`: write api = text in quotes",
-            ),
-            ("[switch]\napi-mode = 1\n", "write api-mode = text in quotes"),
-            ("port = 'vm1'\n", "[port.NAME] on lines of their own"),
-            (
-                "[port]\nvm1 = 'tap:x'\n",
-                "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
-            ),
-            ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [port.NAME]"),
-            ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
-            ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [port.NAME]"),
-            ("[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n", "port c: ports: write ["),
-            (
-                "\n[port.a]\naddress = 'tpa:x'\n",
-                "port a: 'tpa' is no kind of port: did you mean 'tap'?",
-            ),
-            ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
-            ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
-            ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
-            ("[port.a]\naddress = 7\n", "text in quotes"),
-            ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
-            (
-                "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
-                "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
-            ),
-            ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
-            ("[port.a]\n[port.a]\n", "duplicate key"),
-            ("[switch\n", "vmlan.toml:1: "),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
-            assert!(!error.contains('\n'), "{error}");
-        }
-    }
 }

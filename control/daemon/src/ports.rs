@@ -11,26 +11,42 @@ use vmlan_frame::Mac;
 use vmlan_switch::policy::Domain;
 use vmlan_switch::{PortId, Switch};
 
-use crate::address::{Address, Kind, NamedAddress, PortName};
+use crate::address::{Address, Kind, NamedAddress, PortName, SflowTable};
 use crate::control::{Cause, FdbLine, PortInfo, Refusal};
-use crate::settings::watched;
+use crate::settings::World;
 use crate::worker::Workers;
 
+mod apply;
+mod limits;
+mod news;
 mod open;
+mod policy;
+mod sflow;
 mod socket;
 mod tell;
+pub(crate) use apply::Failed;
+use news::News;
 use open::{Changed, Opened, is_link_up};
+use policy::{Kept, Rules};
+use sflow::Export;
 
 struct Entry {
     name: PortName,
     address: Address,
     opened: Opened,
     id: Option<PortId>,
+    kept: Kept,
+    /// It is about to be closed: nobody refers to it any more.
+    leaving: bool,
 }
 
 /// All ports. Closed in the reverse order of their coming when dropped.
 pub struct Ports {
     entries: Vec<Entry>,
+    rules: Rules,
+    /// What is sampled.
+    sflow: Option<SflowTable>,
+    export: Export,
     workers: Workers,
     switch: Arc<Switch>,
     changed: Changed,
@@ -56,7 +72,16 @@ impl Ports {
                 changed();
             }
         });
-        Self { entries: Vec::new(), workers, switch, changed, news }
+        Self {
+            entries: Vec::new(),
+            rules: Rules::default(),
+            sflow: None,
+            export: Export::default(),
+            workers,
+            switch,
+            changed,
+            news,
+        }
     }
 
     /// The news of ports has arrived; further news will be told again.
@@ -69,28 +94,28 @@ impl Ports {
     /// # Errors
     /// A refusal that names the port. Nothing of it is left then.
     pub fn add(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
-        self.check_watched(&named)?;
-        self.add_planned(named)
-    }
-
-    /// Opens a port of those a switch is started with: what a capture file watches may come after it.
-    ///
-    /// # Errors
-    /// As [`Ports::add`].
-    pub fn add_planned(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
-        let entry = self.open(named)?;
-        let info = entry.info();
+        self.check(&named.name, &named.address, None)?;
+        let entry = self.open(named, Kept::default())?;
         self.entries.push(entry);
+        if let Err(refusal) = self.enforce() {
+            self.entries.pop().into_iter().for_each(|entry| drop(self.close(entry)));
+            return Err(refusal);
+        }
         self.mirror();
-        Ok(info)
+        Ok(self.entries.last().map(Entry::info).unwrap_or_default())
     }
 
-    fn check_watched(&self, named: &NamedAddress) -> Result<(), Refusal> {
-        watched(named, self.entries.iter().map(|e| (&e.name, e.address.kind())))
-            .map_err(|text| Refusal::new(Cause::Invalid, format!("port {}: {text}", named.name)))
+    /// Checks that what the port refers to is there, and that nobody else has what it lists.
+    fn check(&self, name: &PortName, new: &Address, old: Option<&Address>) -> Result<(), Refusal> {
+        let others = self.entries.iter().filter(|e| e.name != *name);
+        let ports = others.map(|e| (&e.name, &e.address)).chain([(name, new)]);
+        let limits = self.rules.tables();
+        let world = World::new(ports, &limits, &self.rules.named)?;
+        Ok(world.check(name, new, old)?)
     }
 
-    fn open(&self, named: NamedAddress) -> Result<Entry, Refusal> {
+    /// Opens a port that takes part once [`Ports::enforce`] has given it its policy.
+    fn open(&self, named: NamedAddress, mut kept: Kept) -> Result<Entry, Refusal> {
         let NamedAddress { name, address } = named;
         let refuse = |cause, text: &str| Err(Refusal::new(cause, format!("port {name}: {text}")));
         if self.find(&name).is_some() {
@@ -109,33 +134,53 @@ impl Ports {
             );
             return refuse(Cause::Exists, &text);
         }
-        let opened = match Opened::new(&name, &address, &self.changed) {
+        let news = News::new(self.changed.clone(), kept.first.clone());
+        let opened = match Opened::new(&name, &address, &news.changed()) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &text),
         };
-        let id = match opened.moves_frames().then(|| self.workers.add(name.as_str(), opened.port()))
-        {
+        news.is_of(&opened.port());
+        kept.closed();
+        let port = opened.moves_frames().then(|| opened.port());
+        let id = match port.map(|port| self.workers.reserve(name.as_str(), port)) {
             None => None,
             Some(Ok(id)) => Some(id),
             Some(Err(full)) => return refuse(Cause::Failed, &format!("{full}: delete one first")),
         };
         log::info!("port {name}: {address}");
-        Ok(Entry { name, address, opened, id })
+        Ok(Entry { name, address, opened, id, kept, leaving: false })
+    }
+
+    /// Puts into force what addresses, limits and groups say.
+    fn enforce(&mut self) -> Result<(), Refusal> {
+        self.export.follow(&mut self.entries);
+        let done =
+            policy::enforce(&mut self.rules, &mut self.entries, &self.workers, self.switch.fdb());
+        done.map_err(|text| Refusal::new(Cause::Failed, text))
     }
 
     /// Closes a port.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is none of that name, or it is somebody's uplink.
     pub fn remove(&mut self, name: &PortName) -> Result<(), Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        if let Some(user) = self.entries.iter().find(|e| e.address.uplink() == Some(name)) {
+            let user = &user.name;
+            let text = format!(
+                "port {name}: it is the uplink of {user}: `vmlan port set {user} uplink=` first"
+            );
+            return Err(Refusal::new(Cause::Exists, text));
+        }
         let entry = self.entries.remove(index);
         self.close(entry);
         self.mirror();
-        Ok(())
+        // Nothing is asked for that was not there.
+        self.enforce()
     }
 
-    fn close(&self, mut entry: Entry) {
+    /// Closes a port; what outlives it is returned.
+    fn close(&self, mut entry: Entry) -> Kept {
         if let Some(id) = entry.id {
             self.workers.remove(id);
         }
@@ -144,10 +189,12 @@ impl Ports {
         }
         entry.opened.close();
         log::info!("port {}: closed", entry.name);
+        entry.kept.closed();
+        entry.kept
     }
 
-    /// Changes keys of a port's address. Those in [`crate::address::Kind::live_keys`] at once; for others the port is closed and
-    /// opened again, which a VM sees as its link going down and up.
+    /// Changes keys of a port's address; an empty value takes a key away. Live ones ([`crate::address::Kind::is_live`]) at once;
+    /// for others the port is closed and opened again, which a VM sees as its link going down and up.
     ///
     /// # Errors
     /// If there is no such port, a key or value is wrong, or the port cannot be opened as asked; then it is
@@ -161,53 +208,64 @@ impl Ports {
             new.replace(key, value).map_err(wrong)?;
         }
         let new = new.checked().map_err(wrong)?;
-        // Not for other keys: a port that is watched may have gone meanwhile, and come again.
-        if new.ports() != old.ports() {
-            self.check_watched(&NamedAddress { name: name.clone(), address: new.clone() })?;
-        }
-        if new.differs_only_in(&old, new.kind().live_keys()) {
-            self.set_live(index, new)?;
-        } else if new != old {
+        self.check(name, &new, Some(&old))?;
+        if !new.differs_only_live(&old) {
             self.reopen(index, old, new)?;
+        } else if new != old {
+            self.set_live(index, new)?;
         }
-        self.mirror();
         Ok(self.entries[index].info())
     }
 
     fn set_live(&mut self, index: usize, new: Address) -> Result<(), Refusal> {
-        let entry = &mut self.entries[index];
-        let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", entry.name));
-        if new.number("mode") != entry.address.number("mode") {
-            socket::set_mode(&new).map_err(fail)?;
+        let old = std::mem::replace(&mut self.entries[index].address, new);
+        let done = match self.enforce() {
+            Ok(()) => self.entries[index].follow(&old),
+            Err(refusal) => Err(refusal),
+        };
+        if done.is_err() {
+            self.entries[index].address = old;
+            // As it was a moment ago, so there is room for it.
+            let _ = self.enforce();
         }
-        entry.opened.set_link(is_link_up(&new));
-        log::info!("port {}: now {new}", entry.name);
-        entry.address = new;
-        Ok(())
+        done
     }
 
     fn reopen(&mut self, index: usize, old: Address, new: Address) -> Result<(), Refusal> {
         let entry = self.entries.remove(index);
         let name = entry.name.clone();
-        if old.kind() == Kind::VfioUser && entry.opened.port().is_up() {
-            log::warn!(
-                "port {name}: is opened anew under a running VM: its NIC is dead until the VM is started again"
-            );
-        }
-        self.close(entry);
-        let opened = self.open(NamedAddress { name: name.clone(), address: new });
-        let (entry, refusal) = match opened {
-            Ok(entry) => (entry, None),
-            Err(refusal) => {
-                let again = self.open(NamedAddress { name, address: old });
-                let lost =
-                    |e| Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"));
-                (again.map_err(lost)?, Some(refusal))
+        let kept = self.close_for_good(entry);
+        let opened = self.open(NamedAddress { name: name.clone(), address: new }, kept.clone());
+        let refusal = match opened {
+            Err(refusal) => refusal,
+            Ok(entry) => {
+                self.entries.insert(index, entry);
+                let Err(refusal) = self.enforce() else {
+                    self.mirror();
+                    return Ok(());
+                };
+                let entry = self.entries.remove(index);
+                self.close(entry);
+                refusal
             }
         };
+        let lost = |e| Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"));
+        let entry = self.open(NamedAddress { name, address: old }, kept).map_err(lost)?;
         self.entries.insert(index, entry);
+        self.enforce()?;
         self.mirror();
-        refusal.map_or(Ok(()), Err)
+        Err(refusal)
+    }
+
+    /// As [`Ports::close`], of a port that will be opened otherwise.
+    fn close_for_good(&self, entry: Entry) -> Kept {
+        if entry.address.kind() == Kind::VfioUser && entry.opened.port().is_up() {
+            log::warn!(
+                "port {}: is opened anew under a running VM: its NIC is dead until the VM is started again",
+                entry.name
+            );
+        }
+        self.close(entry)
     }
 
     /// Tells the workers which ports each capture file watches. A port has one watcher: of two files that
@@ -322,6 +380,21 @@ impl Drop for Ports {
 }
 
 impl Entry {
+    /// Does what the live keys of its address say that were otherwise in `old`.
+    fn follow(&self, old: &Address) -> Result<(), Refusal> {
+        let new = &self.address;
+        let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", self.name));
+        if new.number("mode") != old.number("mode") {
+            socket::set_mode(new).map_err(fail)?;
+        }
+        self.opened.set_link(is_link_up(new));
+        if new.number("irq_rate_max") != old.number("irq_rate_max") {
+            self.opened.set_irq_rate_max(new.number("irq_rate_max").unwrap_or(0));
+        }
+        log::debug!("port {}: now {new}", self.name);
+        Ok(())
+    }
+
     /// A capture file is up for as long as it is written.
     fn is_up(&self) -> bool {
         !self.opened.moves_frames() || self.opened.port().is_up()

@@ -14,7 +14,7 @@ use crate::apply;
 use crate::control::{Action, PortInfo};
 use crate::exit::Failure;
 use crate::ports::Ports;
-use crate::settings::Settings;
+use crate::settings::{Plan, Running, Settings};
 use crate::worker::Workers;
 use crate::{log_format, notify, sys};
 
@@ -31,9 +31,10 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let (sender, actions) = channel();
     // Before anything exists that would be left behind by a signal.
     let signals = stop_on_signal(sender.clone())?;
-    let done = start(settings, &sender).map(|(mut ports, server)| {
+    let Settings { running, plan } = settings;
+    let done = start(&running, &plan, &sender).map(|(mut ports, server)| {
         notify::ready(ports.list().len());
-        apply::run(&mut ports, &actions);
+        apply::run(&mut ports, &running, &actions);
         notify::stopping();
         log::info!("stopping");
         // First nobody may ask for anything any more, then the ports go.
@@ -44,29 +45,31 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     done
 }
 
-fn start(settings: Settings, sender: &Sender<Action>) -> Result<(Ports, Server), Failure> {
+fn start(
+    running: &Running,
+    plan: &Plan,
+    sender: &Sender<Action>,
+) -> Result<(Ports, Server), Failure> {
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
     vmlan_ram::fault::install().map_err(|e| failed("handle SIGBUS", e))?;
     match sys::raise_open_files() {
         Ok(limit) => log::debug!("up to {limit} open files"),
         Err(e) => log::warn!("the limit of open files stays low: {e}"),
     }
-    let claim = Claim::new(&settings.api, settings.api_mode)?;
-    let switch = Switch::new(settings.options);
-    let workers = Workers::start(settings.workers, settings.spin, switch.clone())
+    let claim = Claim::new(&running.api, running.api_mode)?;
+    let switch = Switch::new(running.options.clone());
+    let workers = Workers::start(running.workers, running.spin, switch.clone())
         .map_err(|e| failed("start the workers", e))?;
     let changed = sender.clone();
     let mut ports = Ports::new(workers, switch, move || {
         // The control thread is gone only when everything is being closed.
         let _ = changed.send(Action::PortChanged);
     });
-    let mut lines = Vec::new();
-    for named in settings.ports {
-        lines.push(line(&ports.add_planned(named)?));
-    }
+    ports.apply(plan, false).map_err(|failed| failed.first())?;
+    let lines: Vec<_> = ports.list().iter().map(line).collect();
     let socket = claim.publish()?;
     let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;
-    say(&settings.api.display().to_string(), &lines);
+    say(&running.api.display().to_string(), &lines);
     Ok((ports, server))
 }
 

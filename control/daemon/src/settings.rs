@@ -1,32 +1,42 @@
 //! What a switch is started with: the configuration file, overridden and added to by the command line.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address::{Address, Kind, NamedAddress, PortName, parse_mode};
+use crate::address::{NamedAddress, PortName, SflowTable, parse_mode};
 use crate::api::default_path;
 use crate::config::{Config, RANGES, SwitchTable};
 use crate::exit::Failure;
 
-/// What a switch is started with.
-#[derive(Debug)]
-pub(crate) struct Settings {
+mod check;
+pub(crate) use check::{Limits, World, Wrong, listed};
+
+/// What cannot be changed while a switch runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
     pub(crate) workers: usize,
     pub(crate) spin: Duration,
     pub(crate) api: PathBuf,
     pub(crate) api_mode: u32,
     pub(crate) options: vmlan_switch::Options,
-    pub(crate) ports: Vec<NamedAddress>,
+}
+
+/// What a switch is started with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) running: Running,
+    pub(crate) plan: Plan,
 }
 
 impl Settings {
     /// `table` holds what the command line says and goes before what `config` says.
     pub(crate) fn new(
-        config: Config,
+        mut config: Config,
         table: SwitchTable,
         ports: Vec<NamedAddress>,
     ) -> Result<Self, Failure> {
-        let file = config.switch;
+        let file = config.switch.clone();
         let api = match table.api.or(file.api) {
             Some(path) => path,
             None => default_path()?,
@@ -58,63 +68,77 @@ impl Settings {
             let n = number("fdb-entries", Some(n), n)?;
             options.fdb_entries = n as usize;
         }
-        let ports: Vec<_> = config.ports.into_iter().chain(ports).collect();
-        check_names(&ports)?;
-        for port in &ports {
-            watched(port, ports.iter().map(|p| (&p.name, p.address.kind())))
-                .map_err(|text| Failure::Usage(format!("port {}: {text}", port.name)))?;
-        }
-        Ok(Self {
-            workers: workers as usize,
-            spin: Duration::from_micros(spin.into()),
-            api,
-            api_mode,
-            options,
-            ports,
-        })
+        let plan = Plan::new(&mut config, ports);
+        plan.check().map_err(|wrong| Failure::Usage(config.place(&wrong)))?;
+        let (workers, spin) = (workers as usize, Duration::from_micros(spin.into()));
+        Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
     }
 }
 
-/// No name and no place may come twice: found out before anything is opened.
-fn check_names(ports: &[NamedAddress]) -> Result<(), Failure> {
-    for (i, port) in ports.iter().enumerate() {
-        let place = |a: &Address| (a.kind(), a.place().to_owned());
-        for other in &ports[..i] {
-            if other.name == port.name {
-                let text = format!("port {}: the name is given twice: choose another", port.name);
-                return Err(Failure::Usage(text));
-            }
-            if place(&other.address) == place(&port.address) {
-                let text = format!(
-                    "port {}: '{}' is the place of port {} already: give it its own",
-                    port.name,
-                    port.address.place(),
-                    other.name
-                );
-                return Err(Failure::Usage(text));
-            }
-        }
+impl Running {
+    /// What the configuration file says of the switch must be what runs: none of it can be changed while frames move.
+    pub(crate) fn differs(&self, config: &Config) -> Option<String> {
+        let file = &config.switch;
+        let text = |n: u128| n.to_string();
+        let micros = |d: Duration| text(d.as_micros());
+        let given = [
+            ("workers", file.workers.map(u128::from), text(self.workers as u128)),
+            ("spin", file.spin.map(u128::from), micros(self.spin)),
+            ("ageing", file.ageing.map(u128::from), text(self.options.ageing.as_secs().into())),
+            ("full-wait", file.full_wait.map(u128::from), micros(self.options.full_wait)),
+            (
+                "fdb-entries",
+                file.fdb_entries.map(u128::from),
+                text(self.options.fdb_entries as u128),
+            ),
+        ];
+        let numbers = given.map(|(key, n, runs)| (key, n.map(text), runs));
+        let api = file.api.as_ref().map(|path| path.display().to_string());
+        let mode = file.api_mode.as_deref().map(|m| parse_mode(m).map_or_else(|| m.into(), octal));
+        let texts = [
+            ("api", api, self.api.display().to_string()),
+            ("api-mode", mode, octal(self.api_mode)),
+        ];
+        let mut all = numbers.into_iter().chain(texts);
+        let (key, wanted, runs) = all.find_map(|(key, wanted, runs)| {
+            Some((key, wanted.filter(|wanted| *wanted != runs)?, runs))
+        })?;
+        Some(format!(
+            "{}: [switch] {key}={wanted}: the switch runs with {runs}, and a change needs a restart: write {key} = {runs}, or start the switch anew",
+            config.place_in_switch(key)
+        ))
     }
-    Ok(())
 }
 
-/// What a capture file is told to watch must be there: a name mistyped would make an empty file.
-///
-/// # Errors
-/// The name that is not among `ports`, and those that are.
-pub(crate) fn watched<'p>(
-    file: &NamedAddress,
-    ports: impl Iterator<Item = (&'p PortName, Kind)>,
-) -> Result<(), String> {
-    let there: Vec<_> =
-        ports.filter(|(_, kind)| *kind != Kind::Pcap).map(|(name, _)| name.as_str()).collect();
-    let mut wanted = file.address.ports().unwrap_or_default().iter();
-    let Some(missing) = wanted.find(|name| !there.contains(&name.as_str())) else { return Ok(()) };
-    let mend = match there.as_slice() {
-        [] => "add it first, or leave ports= out to watch all that come".to_owned(),
-        names => format!("the ports are {}", names.join(", ")),
-    };
-    Err(format!("ports={missing}: there is no such port: {mend}"))
+fn octal(mode: u32) -> String {
+    format!("{mode:04o}")
+}
+
+/// The ports that a switch is to have, and what they may do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) ports: Vec<NamedAddress>,
+    pub(crate) limits: Limits,
+    pub(crate) groups: BTreeSet<PortName>,
+    pub(crate) sflow: Option<SflowTable>,
+}
+
+impl Plan {
+    /// What `config` says, taken out of it, and `more`.
+    pub(crate) fn new(config: &mut Config, more: Vec<NamedAddress>) -> Self {
+        Self {
+            ports: std::mem::take(&mut config.ports).into_iter().chain(more).collect(),
+            limits: std::mem::take(&mut config.limits),
+            groups: std::mem::take(&mut config.groups),
+            sflow: config.sflow.take(),
+        }
+    }
+
+    /// Checks all that can be known before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        let ports = self.ports.iter().map(|port| (&port.name, &port.address));
+        check::check_all(ports, &self.limits, &self.groups)
+    }
 }
 
 #[cfg(test)]
@@ -133,8 +157,11 @@ mod tests {
         let file = "[switch]\nworkers = 2\nspin = 5\napi = '/f'\n[port.a]\naddress = 'tap:a'\n";
         let table = SwitchTable { workers: Some(3), ..SwitchTable::default() };
         let s = settings(file, table, &["b=tap:b"]).unwrap();
-        assert_eq!((s.workers, s.spin, s.api_mode), (3, Duration::from_micros(5), 0o600));
-        assert_eq!(s.ports.len(), 2);
+        assert_eq!(
+            (s.running.workers, s.running.spin, s.running.api_mode),
+            (3, Duration::from_micros(5), 0o600)
+        );
+        assert_eq!(s.plan.ports.len(), 2);
     }
 
     #[test]

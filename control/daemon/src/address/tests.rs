@@ -142,7 +142,14 @@ fn what_a_change_touches_is_known() {
     let a = ok("vhost-user:/run/a,mode=0600");
     let mut b = a.clone();
     b.replace("mode", "0660").unwrap();
-    assert!(a.differs_only_in(&b, &["mode", "group"]));
+    b.replace("to_rate", "1Mbit").unwrap();
+    assert_eq!(a.differences(&b), Some(vec!["mode", "to_rate"]));
+    assert!(a.differs_only_live(&b));
     b.replace("queues", "2").unwrap();
-    assert!(!a.differs_only_in(&b, &["mode", "group"]));
+    assert!(!a.differs_only_live(&b));
+    for key in ["queues", "mode", "to_rate", "mtu"] {
+        b.replace(key, "").unwrap();
+    }
+    assert_eq!(b, ok("vhost-user:/run/a"));
+    assert_eq!(a.differences(&ok("vhost-user:/run/b")), None);
 }

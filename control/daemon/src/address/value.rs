@@ -1,11 +1,14 @@
 //! Values of keys, and what each key takes.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
 
 use super::PortName;
+use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
+use super::list::{Bad, IpRange, MacRule, VidList, card, items, joined, name};
 
 /// What a key's value may be.
 #[derive(Debug)]
@@ -16,16 +19,40 @@ pub enum Takes {
     Number(u32, u32),
     /// A time between two bounds, both included, in whole `us`, `ms` or `s`.
     Time(Duration, Duration),
+    /// Bits a second.
+    Rate,
+    /// Frames a second.
+    Count,
     /// One of these words.
     Word(&'static [&'static str]),
     /// The address of one network card.
     Mac,
+    /// `any`, `first`, or addresses of network cards.
+    Macs,
+    /// An IP address.
+    Ip,
+    /// `any`, `none`, or ranges of IP addresses.
+    Ips,
+    /// An IP address and a port.
+    Socket,
+    /// VLANs, or `all`.
+    Vids,
     /// Permission bits in octal.
     Mode,
     /// Any text.
     Text,
     /// Names of ports joined by '+'.
     Ports,
+    /// Names of ports, or `all`.
+    Watch,
+    /// The name of a port, or `any`.
+    Uplink,
+    /// Names of groups.
+    Groups,
+    /// Names of groups, or `all`, or `none`.
+    Reach,
+    /// The name of a limit.
+    Limit,
 }
 
 /// A value that was checked.
@@ -37,22 +64,63 @@ pub enum Value {
     Number(u32),
     /// Of [`Takes::Time`].
     Time(Duration),
+    /// Of [`Takes::Rate`].
+    Rate(u64),
+    /// Of [`Takes::Count`].
+    Count(u64),
     /// Of [`Takes::Word`].
     Word(&'static str),
     /// Of [`Takes::Mac`].
     Mac(Mac),
+    /// Of [`Takes::Macs`].
+    Macs(MacRule),
+    /// Of [`Takes::Ip`].
+    Ip(IpAddr),
+    /// Of [`Takes::Ips`]; `None`: any.
+    Ips(Option<Vec<IpRange>>),
+    /// Of [`Takes::Socket`].
+    Socket(SocketAddr),
+    /// Of [`Takes::Vids`]; `None`: all.
+    Vids(Option<VidList>),
     /// Of [`Takes::Mode`].
     Mode(u32),
     /// Of [`Takes::Text`].
     Text(String),
-    /// Of [`Takes::Ports`].
-    Ports(Vec<PortName>),
+    /// Of [`Takes::Ports`] and [`Takes::Groups`].
+    Names(Vec<PortName>),
+    /// Of [`Takes::Watch`] and [`Takes::Reach`]; `None`: all.
+    Some(Option<Vec<PortName>>),
+    /// Of [`Takes::Uplink`] and [`Takes::Limit`]; `None`: any.
+    Name(Option<PortName>),
 }
 
 impl Takes {
-    /// The value `text` stands for, if it is one.
-    #[must_use]
-    pub fn parse(&self, text: &str) -> Option<Value> {
+    /// The value `text` stands for.
+    ///
+    /// # Errors
+    /// [`Bad`] if it stands for none.
+    pub fn parse(&self, text: &str) -> Result<Value, Bad> {
+        match self {
+            Self::Macs => text.parse().map(Value::Macs),
+            Self::Ips => Ok(Value::Ips(match text {
+                "any" => None,
+                "none" => Some(Vec::new()),
+                _ => Some(items(text, |t| t.parse::<IpRange>().ok())?),
+            })),
+            Self::Vids if text == "all" => Ok(Value::Vids(None)),
+            Self::Vids => text.parse().map(|list| Value::Vids(Some(list))),
+            Self::Groups => items(text, name).map(Value::Names),
+            Self::Watch | Self::Reach => Ok(Value::Some(match (text, self) {
+                ("all", _) => None,
+                ("none", Self::Reach) => Some(Vec::new()),
+                _ => Some(items(text, name)?),
+            })),
+            _ => self.parse_one(text).ok_or(Bad::Form),
+        }
+    }
+
+    /// Values that are no lists.
+    fn parse_one(&self, text: &str) -> Option<Value> {
         match self {
             Self::OnOff => match text {
                 "on" => Some(Value::OnOff(true)),
@@ -60,51 +128,59 @@ impl Takes {
                 _ => None,
             },
             Self::Number(least, most) => {
-                let n = parse_digits(text)?;
+                let n = digits(text).and_then(|n| u32::try_from(n).ok())?;
                 (*least..=*most).contains(&n).then_some(Value::Number(n))
             }
             Self::Time(least, most) => {
                 let time = parse_time(text)?;
                 (*least..=*most).contains(&time).then_some(Value::Time(time))
             }
+            Self::Rate => parse_rate(text).map(Value::Rate),
+            Self::Count => parse_count(text).map(Value::Count),
             Self::Word(words) => words.iter().find(|w| **w == text).map(|w| Value::Word(w)),
-            Self::Mac => {
-                let mac: Mac = text.parse().ok()?;
-                (!mac.is_group() && mac.bits() != 0).then_some(Value::Mac(mac))
+            Self::Mac => card(text).map(Value::Mac),
+            Self::Ip => text.parse().ok().map(Value::Ip),
+            Self::Socket => {
+                let socket: SocketAddr = text.parse().ok()?;
+                (socket.port() != 0).then_some(Value::Socket(socket))
             }
             Self::Mode => parse_mode(text).map(Value::Mode),
             Self::Text => (!text.is_empty()).then(|| Value::Text(text.into())),
             Self::Ports => {
                 let names: Result<Vec<PortName>, _> = text.split('+').map(str::parse).collect();
-                names.ok().map(Value::Ports)
+                names.ok().map(Value::Names)
             }
+            Self::Uplink if text == "any" => Some(Value::Name(None)),
+            Self::Uplink | Self::Limit => name(text).map(|name| Value::Name(Some(name))),
+            Self::Macs | Self::Ips | Self::Vids | Self::Groups | Self::Watch | Self::Reach => None,
         }
     }
-}
 
-/// `u32::from_str` takes a leading '+'; a contract should have one way to write a number.
-fn parse_digits(text: &str) -> Option<u32> {
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
-}
+    /// Two items of a list, for messages.
+    #[must_use]
+    pub const fn example(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Macs => ("52:54:00:00:00:01", "52:54:00:00:00:02"),
+            Self::Ips => ("10.0.0.1", "fd00::/64"),
+            Self::Vids => ("1", "10-20"),
+            Self::Groups | Self::Reach => ("web", "db"),
+            _ => ("vm1", "vm2"),
+        }
+    }
 
-/// Units of time: word, microseconds. A unit that ends another comes after it.
-const UNITS: [(&str, u32); 3] = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
-
-/// `50us`, `1ms`, `1s`.
-fn parse_time(text: &str) -> Option<Duration> {
-    let (digits, unit) = UNITS.iter().find_map(|(u, us)| Some((text.strip_suffix(u)?, us)))?;
-    Some(Duration::from_micros(u64::from(parse_digits(digits)?) * u64::from(*unit)))
-}
-
-/// In the largest unit that divides it.
-struct Time(Duration);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = self.0.as_micros();
-        let fits = UNITS.iter().rev().find(|(_, unit)| us.is_multiple_of(u128::from(*unit)));
-        let (word, unit) = fits.unwrap_or(&UNITS[0]);
-        write!(f, "{}{word}", us / u128::from(*unit))
+    /// True if a value may be a list.
+    #[must_use]
+    pub const fn is_list(&self) -> bool {
+        matches!(
+            self,
+            Self::Ports
+                | Self::Macs
+                | Self::Ips
+                | Self::Vids
+                | Self::Groups
+                | Self::Watch
+                | Self::Reach
+        )
     }
 }
 
@@ -124,11 +200,31 @@ impl fmt::Display for Takes {
             Self::Time(least, most) => {
                 write!(f, "a time from {} to {}, like 1ms,", Time(*least), Time(*most))
             }
+            Self::Rate => {
+                write!(f, "a rate from {} to {}, like 2.5Gbit,", Rate(RATE.0), Rate(RATE.1))
+            }
+            Self::Count => {
+                write!(f, "a number from {} to {}, like 10k,", Count(COUNT.0), Count(COUNT.1))
+            }
             Self::Word(words) => f.write_str(&words.join(" or ")),
             Self::Mac => f.write_str("the MAC address of one card, like 52:54:00:12:34:56,"),
+            Self::Macs => f.write_str(
+                "any, first, or MAC addresses of cards joined by '+', like 52:54:00:12:34:56,",
+            ),
+            Self::Ip => f.write_str("an IP address"),
+            Self::Ips => f.write_str(
+                "any, none, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no bits behind the prefix),",
+            ),
+            Self::Socket => f.write_str("IP:PORT, like 10.0.0.1:6343 or [fd00::1]:6343,"),
+            Self::Vids => f.write_str("all, or VLANs from 1 to 4094, like 1+10-20,"),
             Self::Mode => f.write_str("an octal mode like 0660"),
             Self::Text => f.write_str("some text"),
             Self::Ports => f.write_str("names of ports joined by '+', like vm1+vm2,"),
+            Self::Watch => f.write_str("all, or names of ports joined by '+', like vm1+vm2,"),
+            Self::Uplink => f.write_str("any, or the name of a port"),
+            Self::Groups => f.write_str("names of groups joined by '+', like web+db,"),
+            Self::Reach => f.write_str("all, none, or names of groups joined by '+', like web+db,"),
+            Self::Limit => f.write_str("the name of a limit"),
         }
     }
 }
@@ -139,16 +235,23 @@ impl fmt::Display for Value {
             Self::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
             Self::Number(n) => write!(f, "{n}"),
             Self::Time(time) => Time(*time).fmt(f),
+            Self::Rate(bits) => Rate(*bits).fmt(f),
+            Self::Count(n) => Count(*n).fmt(f),
             Self::Word(word) => f.write_str(word),
             Self::Mac(mac) => write!(f, "{mac}"),
+            Self::Macs(macs) => macs.fmt(f),
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Socket(socket) => socket.fmt(f),
             Self::Mode(mode) => write!(f, "{mode:04o}"),
             Self::Text(text) => f.write_str(text),
-            Self::Ports(names) => {
-                for (i, name) in names.iter().enumerate() {
-                    write!(f, "{}{name}", if i > 0 { "+" } else { "" })?;
-                }
-                Ok(())
-            }
+            Self::Vids(Some(vids)) => vids.fmt(f),
+            Self::Ips(None) | Self::Name(None) => f.write_str("any"),
+            Self::Vids(None) | Self::Some(None) => f.write_str("all"),
+            Self::Ips(Some(list)) if list.is_empty() => f.write_str("none"),
+            Self::Some(Some(list)) if list.is_empty() => f.write_str("none"),
+            Self::Ips(Some(list)) => joined(f, list),
+            Self::Names(list) | Self::Some(Some(list)) => joined(f, list),
+            Self::Name(Some(name)) => name.fmt(f),
         }
     }
 }

@@ -13,7 +13,7 @@ use vmlan_frame::Mac;
 
 use super::routes::{self, NoRoute, Route};
 use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList};
-use crate::address::{NamedAddress, PortName};
+use crate::address::{NamedAddress, PortName, SflowTable};
 use crate::control::{Action, Cause, Refusal, Reply};
 use crate::stats::prometheus;
 use crate::vm_args::{QemuVersion, Vmm, Wanted, vm_args};
@@ -82,6 +82,9 @@ async fn dispatch(
             ask(control, |r| Action::RemoveMac(mac, r)).await?;
             Ok(no_content())
         }
+        Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
+        Route::SetSflow => export(Some(body), control).await,
+        Route::RemoveSflow => export(None, control).await,
         Route::Stats => json(StatusCode::OK, &ask(control, Action::Stats).await?),
         Route::VmArgs(name) => how_to_attach(&name, query, control).await,
         Route::OpenApi => Ok(respond(StatusCode::OK, "application/json", OPENAPI.to_owned())),
@@ -90,6 +93,16 @@ async fn dispatch(
             Ok(respond(StatusCode::OK, "text/plain; version=0.0.4", text))
         }
     }
+}
+
+/// Exports samples as the body says; without one: no longer.
+async fn export(body: Option<&[u8]>, control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let wrong = |e| invalid(format!("sflow: {e}"));
+    let pairs = body.map(keys).transpose()?;
+    let table = pairs.map(|p| SflowTable::new(&p)).transpose().map_err(wrong)?;
+    let off = table.is_none();
+    let info = ask(control, |r| Action::SetSflow(table, r)).await?;
+    if off { Ok(no_content()) } else { json(StatusCode::OK, &info) }
 }
 
 async fn how_to_attach(

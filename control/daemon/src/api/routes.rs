@@ -13,6 +13,9 @@ pub(super) enum Route {
     ListFdb,
     AddMac,
     RemoveMac(String),
+    GetSflow,
+    SetSflow,
+    RemoveSflow,
     Stats,
     VmArgs(String),
     OpenApi,
@@ -34,7 +37,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 12] {
+fn table() -> [(&'static str, &'static str, Make); 15] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -45,6 +48,9 @@ fn table() -> [(&'static str, &'static str, Make); 12] {
         ("GET", "/v1/fdb", Plain(Route::ListFdb)),
         ("POST", "/v1/fdb", Plain(Route::AddMac)),
         ("DELETE", "/v1/fdb/{mac}", Named(Route::RemoveMac)),
+        ("GET", "/v1/sflow", Plain(Route::GetSflow)),
+        ("PUT", "/v1/sflow", Plain(Route::SetSflow)),
+        ("DELETE", "/v1/sflow", Plain(Route::RemoveSflow)),
         ("GET", "/v1/stats", Plain(Route::Stats)),
         ("GET", "/v1/vm-args/{name}", Named(Route::VmArgs)),
         ("GET", "/v1/openapi.json", Plain(Route::OpenApi)),

@@ -53,7 +53,7 @@ fn absolute(named: &NamedAddress) -> crate::address::Address {
     place.and_then(|p| address.at(&p).ok()).unwrap_or(address)
 }
 
-fn pairs(keys: &[String]) -> Result<Map<String, Value>, Failure> {
+pub(super) fn pairs(keys: &[String]) -> Result<Map<String, Value>, Failure> {
     let mut map = Map::new();
     for text in keys {
         let wrong = |why| Failure::Usage(format!("'{text}' {why}"));

@@ -114,6 +114,15 @@ impl Opened {
         }
     }
 
+    /// Interrupts a second at most, 0: no limit; of no meaning to ports that interrupt nobody.
+    pub(super) fn set_irq_rate_max(&self, n: u32) {
+        match self {
+            Self::Vm(p) => p.set_irq_rate_max(n),
+            Self::Nic(p) => p.set_irq_rate_max(n),
+            _ => {}
+        }
+    }
+
     /// Stops its threads and removes the socket file it made.
     pub(super) fn close(&mut self) {
         match self {
@@ -141,6 +150,7 @@ fn vhost_user(name: &PortName, address: &Address) -> vhost_user::Config {
         queues: address.short("queues").unwrap_or(1),
         mac: address.mac(),
         mtu: address.short("mtu"),
+        irq_rate_max: address.number("irq_rate_max").unwrap_or(0),
     }
 }
 

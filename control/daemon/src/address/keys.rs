@@ -1,0 +1,197 @@
+//! The words: which keys each kind of port has, and the tables of the configuration file.
+
+use std::time::Duration;
+
+use super::{Kind, Takes};
+
+/// A key of an address, or of a table of the configuration file.
+#[derive(Debug)]
+pub struct Key {
+    /// Its word.
+    pub name: &'static str,
+    /// What its value may be.
+    pub takes: Takes,
+    /// One line for `--help`.
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, takes: Takes, help: &'static str) -> Key {
+    Key { name, takes, help }
+}
+
+const CONNECT: Key =
+    key("connect", Takes::OnOff, "connect to the socket (and keep trying); else listen");
+const MODE: Key = key("mode", Takes::Mode, "permission bits of the socket file, e.g. 0660");
+const GROUP: Key = key("group", Takes::Text, "group that owns the socket file");
+const IRQ_RATE_MAX: Key = key(
+    "irq_rate_max",
+    Takes::Number(0, 1_000_000),
+    "interrupts a second at most, whatever the guest asks for (default 0: no limit)",
+);
+
+/// How long a worker may sleep without a look at doorbells that wake nobody.
+const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
+
+const VHOST_USER: &[Key] = &[
+    CONNECT,
+    MODE,
+    GROUP,
+    key("queues", Takes::Number(1, 64), "queue pairs offered"),
+    IRQ_RATE_MAX,
+    key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
+    key("mtu", Takes::Number(68, 9216), "MTU told to the guest"),
+];
+
+const VFIO_USER: &[Key] = &[
+    key("model", Takes::Word(&["e1000"]), "the NIC that the guest sees (default e1000)"),
+    key(
+        "doorbell",
+        Takes::Word(&["trapped", "mapped"]),
+        "trapped: ringing leaves the guest (default); mapped: it is a store to shared memory",
+    ),
+    key(
+        "csb",
+        Takes::OnOff,
+        "offer shared indexes to drivers that know them: no doorbell, no interrupt while both sides look (default off)",
+    ),
+    key(
+        "poll_idle",
+        POLL_IDLE,
+        "sleep at most this long between looks at mapped doorbells (default 1ms)",
+    ),
+    IRQ_RATE_MAX,
+    key("mac", Takes::Mac, "MAC address in its EEPROM (default: made of the port's name)"),
+    key("link", Takes::Word(&["up", "down"]), "up (default) or down: the NIC's cable"),
+    MODE,
+    GROUP,
+];
+
+const TAP: &[Key] = &[
+    key("queues", Takes::Number(1, 256), "queues of the device"),
+    key(
+        "offload",
+        Takes::OnOff,
+        "take unfinished checksums and segments from the host (default on)",
+    ),
+];
+
+const STREAM: &[Key] =
+    &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)")];
+
+const PCAP: &[Key] = &[
+    key("ports", Takes::Ports, "ports to capture, joined by '+' (default: all)"),
+    key("snaplen", Takes::Number(14, 262_144), "bytes kept of each frame (default: all)"),
+];
+
+/// How long an idle bucket gathers tokens.
+const BURST: Takes = Takes::Time(Duration::from_micros(100), Duration::from_secs(1));
+const VID: Takes = Takes::Number(1, 4094);
+
+/// What a port may do: keys of all kinds but `pcap`, all changed without closing the port.
+pub const POLICY: &[Key] = &[
+    key(
+        "macs",
+        Takes::Macs,
+        "source MACs it may use: any (default), first (the first one seen, until its peer disconnects), or a list joined by '+', which is also pinned to it",
+    ),
+    key(
+        "ips",
+        Takes::Ips,
+        "IP addresses it may claim: any (default), none, or ADDR[/LEN] joined by '+'; ARP and neighbour discovery must agree",
+    ),
+    key("dhcp_guard", Takes::OnOff, "it may not answer as a DHCP server (default off)"),
+    key("ra_guard", Takes::OnOff, "it may not advertise itself as a router (default off)"),
+    key("member", Takes::Groups, "groups it belongs to, joined by '+'"),
+    key(
+        "reach",
+        Takes::Reach,
+        "whom it may send to: all (default), none, or members of groups joined by '+'",
+    ),
+    key(
+        "uplink",
+        Takes::Uplink,
+        "the only uplink its traffic leaves by: a port, or any (default); that port's bandwidth is shared by weight",
+    ),
+    key("vlan", VID, "the VLAN it is in; its frames carry no tag"),
+    key("trunk", Takes::Vids, "VLANs whose frames carry tags here: all, or like 1+10-20"),
+    key("native", VID, "of a trunk: the VLAN whose frames carry no tag"),
+    key("qinq", VID, "the service VLAN (802.1ad) all its frames are in, whatever they carry"),
+    key("qinq_trunk", Takes::Vids, "service VLANs whose frames carry outer tags here"),
+    key("broadcast_frames", Takes::Count, "frames a second to everybody it may send"),
+    key("multicast_frames", Takes::Count, "frames a second to groups it may send"),
+    key("unknown_frames", Takes::Count, "frames a second to unknown addresses it may send"),
+    key("from_rate", Takes::Rate, "bits a second it may send, like 100Mbit"),
+    key("from_frames", Takes::Count, "frames a second it may send"),
+    key("from_burst", BURST, "time's worth of both that it may send at once (default 5ms)"),
+    key("from_limit", Takes::Limit, "a limit shared with others, for what it sends"),
+    key("to_rate", Takes::Rate, "bits a second that may be sent to it"),
+    key("to_frames", Takes::Count, "frames a second that may be sent to it"),
+    key("to_burst", BURST, "time's worth of both that may be sent at once (default 5ms)"),
+    key("to_limit", Takes::Limit, "a limit shared with others, for what is sent to it"),
+    key(
+        "weight",
+        Takes::Number(1, 1000),
+        "its share of switch and uplink in relation to others' (default 1)",
+    ),
+    key(
+        "watch",
+        Takes::Watch,
+        "it receives copies of these ports' frames (all, or names joined by '+') and takes no part in switching",
+    ),
+    key("watch_vlan", VID, "it receives copies of this VLAN's frames, likewise"),
+];
+
+/// `[limit.NAME]`: a limit that ports share.
+pub const LIMIT: &[Key] = &[
+    key("rate", Takes::Rate, "bits a second, 64kbit to 400Gbit"),
+    key("frames", Takes::Count, "frames a second"),
+    key("burst", BURST, "time's worth of both that may come at once (default 5ms)"),
+];
+
+/// `[sflow]`: samples of frames and counters for a collector.
+pub const SFLOW: &[Key] = &[
+    key("collector", Takes::Socket, "IP:PORT that samples are sent to"),
+    key("sampling", Takes::Number(1, 1 << 24), "one frame in N is sampled (default 1000)"),
+    key("polling", Takes::Number(0, 86_400), "seconds between counters, 0 for none (default 20)"),
+    key("agent", Takes::Ip, "this switch's address in the samples"),
+    key("header", Takes::Number(14, 128), "bytes kept of each sampled frame (default 128)"),
+];
+
+impl Kind {
+    /// The keys that only some kinds have.
+    #[must_use]
+    pub const fn keys(self) -> &'static [Key] {
+        match self {
+            Self::VhostUser => VHOST_USER,
+            Self::VfioUser => VFIO_USER,
+            Self::Tap => TAP,
+            Self::Stream => STREAM,
+            Self::Pcap => PCAP,
+        }
+    }
+
+    /// The keys that say what a port may do.
+    #[must_use]
+    pub const fn policy_keys(self) -> &'static [Key] {
+        match self {
+            Self::Pcap => &[],
+            _ => POLICY,
+        }
+    }
+
+    /// All its keys.
+    pub fn all_keys(self) -> impl Iterator<Item = &'static Key> + Clone {
+        self.keys().iter().chain(self.policy_keys())
+    }
+
+    /// True if a change of this key does not close the port.
+    #[must_use]
+    pub fn is_live(self, key: &str) -> bool {
+        let own: &[&str] = match self {
+            Self::VfioUser => &["mode", "link", "irq_rate_max"],
+            Self::VhostUser => &["mode", "mac", "irq_rate_max"],
+            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac"],
+        };
+        own.contains(&key) || self.policy_keys().iter().any(|k| k.name == key)
+    }
+}

@@ -1,0 +1,98 @@
+//! From tables of the configuration file to words and values, the same as on the command line.
+
+use std::collections::BTreeMap;
+
+use toml::{Spanned, Value};
+
+use super::TableError;
+use crate::address::{Address, AddressError, Kind, NamedAddress, Pair, PortName, Takes};
+
+/// A table.
+pub(super) type Fields = BTreeMap<String, Spanned<Value>>;
+
+/// What is wrong, and with which key, if it is one.
+pub(super) type Wrong = (Option<String>, TableError);
+
+impl From<TableError> for Wrong {
+    fn from(e: TableError) -> Self {
+        (None, e)
+    }
+}
+
+impl From<AddressError> for Wrong {
+    fn from(e: AddressError) -> Self {
+        let key = e.key().map(str::to_owned);
+        (key, e.into())
+    }
+}
+
+/// The name of a group or a limit.
+pub(super) fn name(text: &str) -> Result<PortName, TableError> {
+    let plain = !matches!(text, "all" | "any" | "none");
+    let name = text.parse().ok().filter(|_| plain);
+    name.ok_or_else(|| TableError::Name(text.into()))
+}
+
+/// `[port.NAME]`
+pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong> {
+    let name: PortName = name.parse()?;
+    if let Some(address) = take_text(&mut fields, "address")? {
+        if !fields.is_empty() {
+            return Err(TableError::Both.into());
+        }
+        return Ok(NamedAddress { name, address: address.parse()? });
+    }
+    let missing = TableError::Missing;
+    let kind: Kind = take_text(&mut fields, "kind")?.ok_or(missing("kind"))?.parse()?;
+    let place = take_text(&mut fields, "place")?.ok_or(missing("place"))?;
+    let mut address = Address::new(kind, &place)?;
+    for (key, value) in fields {
+        let list = kind.all_keys().find(|k| k.name == key).filter(|k| k.takes.is_list());
+        let text = text(&key, value.into_inner(), list.map(|k| &k.takes))?;
+        let wrong = |e| (Some(key.clone()), TableError::Address(e));
+        address.set(&key, Some(&text)).map_err(wrong)?;
+    }
+    Ok(NamedAddress { name, address: address.checked()? })
+}
+
+/// Words and values of a table without lists.
+pub(super) fn pairs(fields: Fields) -> Result<Vec<Pair>, Wrong> {
+    let pair = |(key, value): (String, Spanned<Value>)| {
+        let text = text(&key, value.into_inner(), None)?;
+        Ok((key, text))
+    };
+    fields.into_iter().map(pair).collect()
+}
+
+/// A value as it stands in an address.
+fn text(key: &str, value: Value, list: Option<&Takes>) -> Result<String, Wrong> {
+    let plain = |value: Value| match value {
+        Value::Boolean(on) => Some(if on { "on" } else { "off" }.to_owned()),
+        Value::Integer(n) => Some(n.to_string()),
+        Value::String(text) => Some(text),
+        _ => None,
+    };
+    let wrong = |e: TableError| (Some(key.to_owned()), e);
+    match (value, list) {
+        (Value::Array(items), Some(takes)) => {
+            let numbers = matches!(takes, Takes::Vids);
+            let item = |v: Value| {
+                let good = v.is_str() || numbers && v.is_integer();
+                good.then(|| plain(v))?.filter(|text| !text.contains('+'))
+            };
+            let items: Option<Vec<_>> = items.into_iter().map(item).collect();
+            let (one, two) = takes.example();
+            let not_list = || wrong(TableError::NotList(key.into(), one, two));
+            items.map(|items| items.join("+")).ok_or_else(not_list)
+        }
+        (value, _) => plain(value).ok_or_else(|| wrong(TableError::NotValue(key.into()))),
+    }
+}
+
+fn take_text(fields: &mut Fields, key: &'static str) -> Result<Option<String>, Wrong> {
+    match fields.remove(key).map(Spanned::into_inner) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err((Some(key.into()), TableError::NotText(key))),
+    }
+}

@@ -1,0 +1,86 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("vmlan.toml")).map_err(|e| e.to_string())
+}
+
+#[test]
+fn the_file_says_the_same_with_the_same_words() {
+    let config = parse(
+        "[switch]\nworkers = 2\napi = '/run/x.sock'\nfull-wait = 50\n\
+         [port.b]\nkind = 'vhost-user'\nplace = '/run/b.sock'\nqueues = 2\nconnect = true\nmode = '0660'\n\
+         [port.a]\naddress = 'vhost-user:/run/a.sock,queues=2'\n",
+    )
+    .unwrap();
+    assert_eq!(config.switch.workers, Some(2));
+    assert_eq!(config.switch.full_wait, Some(50));
+    let ports: Vec<_> = config.ports.iter().map(|p| format!("{}={}", p.name, p.address)).collect();
+    assert_eq!(
+        ports,
+        [
+            "a=vhost-user:/run/a.sock,queues=2",
+            "b=vhost-user:/run/b.sock,connect,mode=0660,queues=2"
+        ]
+    );
+    assert!(parse("").unwrap().ports.is_empty());
+    let nic = parse(
+        "[port.n]\nkind = 'vfio-user'\nplace = '/n'\nmodel = 'e1000'\ndoorbell = 'mapped'\n\
+         poll_idle = '500us'\nirq_rate_max = 8000\nlink = 'down'\nmac = '02:00:00:00:00:01'\n",
+    );
+    assert_eq!(
+        nic.unwrap().ports[0].address.to_string(),
+        "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
+    );
+    assert_eq!(parse(EXAMPLE).unwrap().ports.len(), 2);
+    let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
+    assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
+}
+
+#[test]
+fn a_mistake_is_named_with_its_line() {
+    for (text, said) in [
+        ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
+        (
+            "[switch]\nworkers = 'two'\n",
+            "vmlan.toml:2: invalid type: string \"two\": write workers = a number from 1 to 64",
+        ),
+        (
+            "[switch]\nworkers = -1\n",
+            "vmlan.toml:2: invalid value: integer `-1`: write workers = a number",
+        ),
+        (
+            "[switch]\napi = 1\n",
+            "vmlan.toml:2: invalid type: integer `1`: write api = text in quotes",
+        ),
+        ("[switch]\napi-mode = 1\n", "write api-mode = text in quotes"),
+        ("port = 'vm1'\n", "[port.NAME] on lines of their own"),
+        (
+            "[port]\nvm1 = 'tap:x'\n",
+            "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
+        ),
+        ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [switch], [limit.NAME], "),
+        ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
+        ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [switch]"),
+        ("[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n", "vmlan.toml:4: port c: ports: write a list like [\"vm1\""),
+        (
+            "\n[port.a]\naddress = 'tpa:x'\n",
+            "port a: 'tpa' is no kind of port: did you mean 'tap'?",
+        ),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
+        ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
+        ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
+        ("[port.a]\naddress = 7\n", "text in quotes"),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
+        (
+            "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
+            "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
+        ),
+        ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
+        ("[port.a]\n[port.a]\n", "duplicate key"),
+        ("[switch\n", "vmlan.toml:1: "),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(said), "{text}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
