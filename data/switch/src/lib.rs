@@ -14,6 +14,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod explain;
 mod fdb;
 mod finish;
 mod forward;
@@ -30,6 +31,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use explain::{Check, End, Explanation, Fate, Receiver, Step, Verdict};
 pub use fdb::{Fdb, FdbEntry, FdbError};
 pub use forward::{Breath, Forwarder};
 pub use table::{Entry, PortId, Table};

@@ -11,6 +11,7 @@ use vmlan_ram::Slice;
 use super::*;
 use crate::policy::Domain;
 
+mod explain;
 mod watch;
 
 /// A port that sends what was queued and keeps what it is given, up to `room` frames.
@@ -43,6 +44,10 @@ impl Port for Fake {
         verdicts.iter().filter(|v| **v == Verdict::Done).count()
     }
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        if !self.is_up() {
+            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
         let n = list.len().min(self.room.load(Ordering::Relaxed));
         self.room.fetch_sub(n, Ordering::Relaxed);
         for i in &list[..n] {
