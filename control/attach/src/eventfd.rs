@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use vmlan_nic::Interrupt;
 
+use crate::limit::IrqLimit;
 use crate::sys;
 
 /// Why a descriptor is no doorbell.
@@ -183,6 +184,8 @@ pub struct Call {
     raised: AtomicU64,
     stuck: AtomicBool,
     account: Arc<Account>,
+    /// The port's limit, and this one's number there.
+    limit: Option<(Arc<IrqLimit>, u8)>,
 }
 
 impl Call {
@@ -190,6 +193,12 @@ impl Call {
     #[must_use]
     pub fn new(account: Arc<Account>) -> Self {
         Self { account, ..Self::default() }
+    }
+
+    /// One that the port's limit holds for, as number `who`.
+    #[must_use]
+    pub fn limited(account: Arc<Account>, limit: Arc<IrqLimit>, who: u8) -> Self {
+        Self { account, limit: Some((limit, who)), ..Self::default() }
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -219,6 +228,13 @@ impl Call {
         }
     }
 
+    /// Delivers what the limit held back. Call without locks.
+    pub fn deliver(&self) {
+        if let Some(fd) = self.target() {
+            self.write(&fd);
+        }
+    }
+
     /// Interrupts raised so far.
     #[must_use]
     pub fn raised(&self) -> u64 {
@@ -239,26 +255,35 @@ impl Call {
 
     /// The descriptor to write to now; `None` if there is none, or the interrupt was noted.
     fn target(&self) -> Option<Arc<File>> {
+        if self.is_stuck() {
+            return None;
+        }
         let mut line = self.line();
         line.pending |= line.held;
         if line.held { None } else { line.fd.clone() }
     }
-}
 
-impl Interrupt for Call {
-    fn raise(&self) {
-        if self.is_stuck() {
-            return;
-        }
-        // The lock is not held during the write: exchanging the descriptor must not wait for it.
-        let Some(fd) = self.target() else { return };
+    /// The lock is not held: exchanging the descriptor must not wait for it.
+    fn write(&self, fd: &File) {
         self.raised.fetch_add(1, Ordering::Relaxed);
-        let (done, tolerable) = self.account.timed(|| write(&fd));
+        let (done, tolerable) = self.account.timed(|| write(fd));
         // WouldBlock: the counter is full, so an interrupt is pending already.
         let failed = done.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock);
         if failed || !tolerable {
             self.break_off();
         }
+    }
+}
+
+impl Interrupt for Call {
+    fn raise(&self) -> bool {
+        // One that reaches nobody, or not yet, uses up nothing of the limit.
+        let Some(fd) = self.target() else { return true };
+        let admitted = self.limit.as_ref().is_none_or(|(limit, who)| limit.admits(*who));
+        if admitted {
+            self.write(&fd);
+        }
+        admitted
     }
 }
 

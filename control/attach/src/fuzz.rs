@@ -66,7 +66,7 @@ pub fn vhost_user(data: &[u8]) {
         sys::eventfd().expect("an eventfd"),
         File::open("/dev/null").expect("/dev/null").into(),
     ];
-    let port = Arc::new(VhostUserPort::new(waker));
+    let port = Arc::new(VhostUserPort::new(waker).expect("a timer"));
     let mut world = World { port, session: None, ram, fds, batch: Batch::new() };
     let mut input = Input(data);
     while let [step] = *input.take(1) {

@@ -16,12 +16,14 @@ mod complain;
 mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod limit;
 mod memory;
 mod socket;
 mod stream;
 #[allow(unsafe_code)]
 mod sys;
 mod thread;
+mod timer;
 pub mod vfio_user;
 pub mod vhost_user;
 mod waker;

@@ -21,6 +21,6 @@ pub mod virtio;
 
 /// A wire to the guest's interrupt controller.
 pub trait Interrupt: Send + Sync {
-    /// Raises the interrupt. Must not block.
-    fn raise(&self);
+    /// Raises the interrupt. Must not block. False: a limit holds it back, and it will be raised, and counted, later.
+    fn raise(&self) -> bool;
 }

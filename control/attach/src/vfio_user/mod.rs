@@ -20,6 +20,7 @@
 mod dma;
 mod irqs;
 mod nic;
+mod pace;
 mod port;
 mod serve;
 mod session;

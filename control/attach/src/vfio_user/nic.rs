@@ -59,6 +59,7 @@ pub trait Nic: Send + Sync {
     /// Waits for both sides; the old map is no longer used.
     fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
     fn set_link(&self, up: bool);
+    fn set_irq_rate_max(&self, rate_max: u32);
     fn timer(&self);
     fn reassert(&self);
     fn trouble(&self) -> Option<Trouble>;
@@ -120,6 +121,10 @@ impl Nic for E1000 {
 
     fn set_link(&self, up: bool) {
         E1000::set_link(self, up);
+    }
+
+    fn set_irq_rate_max(&self, rate_max: u32) {
+        E1000::set_irq_rate_max(self, rate_max);
     }
 
     fn timer(&self) {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use vmlan_frame::Port;
 use vmlan_nic::e1000::{self, E1000};
 
 use super::nic::{Nic, Trouble};
+use super::pace::Pace;
 use super::port::VfioUserPort;
 use super::session::{Facts, Session};
 use super::wire::{Frames, Replies};
@@ -21,10 +22,6 @@ use crate::stream::{Error as StreamError, Stream};
 use crate::sys::{self, SharedPages, Wait};
 use crate::thread::{ACCEPT_PAUSE, PENALTY, PortThread};
 use crate::waker::Waker;
-
-/// How long to look for the next message before sleeping, where that has paid lately: about what sleeping and waking up
-/// costs.
-const PATIENCE: Duration = Duration::from_micros(8);
 
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 16;
@@ -53,6 +50,8 @@ struct Shared {
     facts: Mutex<Facts>,
     /// The cable, as it is wanted.
     link: AtomicBool,
+    /// The limit of interrupts, as it is wanted.
+    irq_rate_max: AtomicU32,
 }
 
 impl Shared {
@@ -118,6 +117,7 @@ impl VfioUser {
             port: Arc::new(port),
             facts: Mutex::default(),
             link: AtomicBool::new(config.link),
+            irq_rate_max: AtomicU32::new(config.irq_rate_max),
         });
         let listener = Arc::new(Listener::new(config.place())?);
         let server = Server {
@@ -126,6 +126,7 @@ impl VfioUser {
             served: None,
             pages: mapped.then_some(pages),
             link: config.link,
+            irq_rate_max: config.irq_rate_max,
             up: false,
             told: Instant::now(),
             untold: false,
@@ -151,6 +152,13 @@ impl VfioUser {
     /// Plugs the cable in, or pulls it out. It takes effect soon after.
     pub fn set_link(&self, up: bool) {
         self.shared.link.store(up, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. It takes effect soon after:
+    /// what was held back is delivered by the port's thread.
+    pub fn set_irq_rate_max(&self, rate_max: u32) {
+        self.shared.irq_rate_max.store(rate_max, Ordering::Release);
         self.waker.wake();
     }
 
@@ -238,41 +246,6 @@ pub(crate) fn new_port() -> Result<(Arc<VfioUserPort>, std::fs::File), Error> {
     Ok((Arc::new(VfioUserPort::new(nic, wires, waker, None)), file))
 }
 
-/// Whether to look for the next message before sleeping. Looking is tried, and goes on for as long as it finds something;
-/// after each time that it did not, it is left for longer. Where the client waits for this very CPU it never finds
-/// anything, and would only keep the client from its answer.
-#[derive(Debug, Default)]
-struct Pace {
-    /// Turns until the next try.
-    skip: u32,
-    /// Turns to leave after the next failure.
-    back_off: u32,
-}
-
-impl Pace {
-    const MOST: u32 = 1023;
-
-    /// How long to look in this turn.
-    fn patience(&mut self) -> Duration {
-        match self.skip.checked_sub(1) {
-            None => PATIENCE,
-            Some(left) => {
-                self.skip = left;
-                Duration::ZERO
-            }
-        }
-    }
-
-    fn hit(&mut self) {
-        self.back_off /= 2;
-    }
-
-    fn miss(&mut self) {
-        self.back_off = (self.back_off * 2 + 1).min(Self::MOST);
-        self.skip = self.back_off;
-    }
-}
-
 /// What was logged, and when, so that it is not logged too often.
 #[derive(Default)]
 struct Said {
@@ -299,6 +272,8 @@ struct Server {
     pages: Option<SharedPages>,
     /// The cable, as the NIC knows it.
     link: bool,
+    /// The limit of interrupts, as the NIC knows it.
+    irq_rate_max: u32,
     /// The port was up when workers were last told.
     up: bool,
     /// When that was.
@@ -382,7 +357,7 @@ impl Server {
         message.into_iter().chain(pause).chain(tell).min()
     }
 
-    /// A worker found trouble, the cable is to be moved, or it is time to go (false).
+    /// A worker found trouble, the owner wants something, or it is time to go (false).
     fn woken(&mut self) -> bool {
         if self.waker.is_stopped() {
             return false;
@@ -391,6 +366,11 @@ impl Server {
         if link != self.link {
             self.link = link;
             self.port().nic().set_link(link);
+        }
+        let rate_max = self.shared.irq_rate_max.load(Ordering::Acquire);
+        if rate_max != self.irq_rate_max {
+            self.irq_rate_max = rate_max;
+            self.port().nic().set_irq_rate_max(rate_max);
         }
         let trouble = self.shared.trouble();
         if let (Some(trouble), true) = (&trouble, trouble != self.trouble) {

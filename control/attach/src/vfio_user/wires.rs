@@ -1,18 +1,18 @@
 //! What leads from the chip to the world: interrupts, a timer, the worker's doorbell.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vmlan_nic::Interrupt;
 use vmlan_nic::e1000::Host;
+use vmlan_nic::notify::moderate::Clock;
 use vmlan_ram::full_fence;
 
 use super::nic::Nic;
 use crate::eventfd::{Account, Call};
 use crate::sys;
+use crate::timer::Timer;
 use crate::waker::Waker;
 
 /// The interrupts of one client.
@@ -62,7 +62,7 @@ pub struct Wires {
     /// This client's are broken.
     stuck: AtomicBool,
     account: Arc<Account>,
-    timer: File,
+    timer: Timer,
     bell: Arc<OwnedFd>,
     waker: Arc<Waker>,
 }
@@ -79,7 +79,7 @@ impl Wires {
             before: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
             account,
-            timer: sys::timer()?.into(),
+            timer: Timer::new()?,
             bell: Arc::new(sys::eventfd()?),
             waker,
         })
@@ -206,12 +206,12 @@ impl Wires {
     /// The timer, to poll.
     #[must_use]
     pub fn timer_fd(&self) -> BorrowedFd<'_> {
-        self.timer.as_fd()
+        self.timer.fd()
     }
 
     /// Takes the timer's expiry.
     pub fn take_timer(&self) {
-        let _ = (&self.timer).read(&mut [0; 8]);
+        self.timer.take();
     }
 
     /// The eventfd that wakes the port's worker. Ours alone.
@@ -223,11 +223,11 @@ impl Wires {
 
 impl Host for Wires {
     fn now(&self) -> u64 {
-        sys::monotonic()
+        self.timer.now()
     }
 
     fn set_timer(&self, at: u64) {
-        sys::set_timer(self.timer.as_fd(), at);
+        self.timer.set_timer(at);
     }
 
     fn raise(&self) {

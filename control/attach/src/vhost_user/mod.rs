@@ -63,6 +63,8 @@ pub struct Config {
     pub mac: Option<Mac>,
     /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
     pub mtu: Option<u16>,
+    /// Interrupts per second, at most, of all rings together, whatever the guest asks for; 0: as the guest asks.
+    pub irq_rate_max: u32,
 }
 
 impl Config {

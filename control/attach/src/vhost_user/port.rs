@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Counters, Device, Mac, Offload, Offloads, Port, Reason, Sink};
 use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
 use vmlan_ram::{Map, Slice};
 
 use crate::eventfd::{self, Account, Call};
+use crate::limit::IrqLimit;
 use crate::waker::Waker;
 
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
@@ -175,14 +176,17 @@ pub struct VhostUserPort {
     has_rarp: AtomicBool,
     counters: Counters,
     account: Arc<Account>,
+    limit: Arc<IrqLimit>,
     waker: Arc<Waker>,
 }
 
 impl VhostUserPort {
     /// A port with nobody connected. `waker` is told when a worker finds trouble.
-    #[must_use]
-    pub fn new(waker: Arc<Waker>) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
+        Ok(Self {
             tx: Mutex::default(),
             rx: Mutex::default(),
             wanted: AtomicU32::new(0),
@@ -196,8 +200,9 @@ impl VhostUserPort {
             has_rarp: AtomicBool::new(false),
             counters: Counters::default(),
             account: Arc::default(),
+            limit: Arc::new(IrqLimit::new()?),
             waker,
-        }
+        })
     }
 
     /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard is dropped.
@@ -212,6 +217,12 @@ impl VhostUserPort {
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    /// How many interrupts it may raise.
+    #[must_use]
+    pub fn limit(&self) -> &Arc<IrqLimit> {
+        &self.limit
     }
 
     /// Replaces the doorbells.
@@ -374,6 +385,20 @@ impl Port for VhostUserPort {
 
     fn doorbells_version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Of a NIC whose interrupts are limited, or were.
+    fn device(&self) -> Option<Device> {
+        let (held, late) = self.limit.counts();
+        let delivered =
+            self.counters.output.notifications.get() + self.counters.tx_interrupts.get();
+        let raised = (delivered + held).saturating_sub(late);
+        (self.limit.is_on() || held > 0).then(|| Device {
+            raised,
+            held,
+            delivered,
+            ..Device::default()
+        })
     }
 
     fn counters(&self) -> &Counters {

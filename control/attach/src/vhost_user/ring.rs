@@ -13,13 +13,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use vmlan_frame::Port;
+use vmlan_nic::notify::moderate::Set;
 use vmlan_nic::virtio::{Fault, Inflight, Net, Rings, Side as Kind};
 use vmlan_ram::Map;
 
 use super::inflight::{self, InflightRegion};
 use super::port::{Bell, Both, VhostUserPort};
 use super::wire::RingAddr;
-use crate::eventfd::{self, Account, Call};
+use crate::eventfd::{self, Call};
 
 /// Why a ring was not set up as asked.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +128,11 @@ fn is_transmit(index: usize) -> bool {
     index % 2 == 1
 }
 
+/// What the port's limit knows ring `index` by: there are no more rings than that.
+fn number(index: usize) -> u8 {
+    u8::try_from(index).unwrap_or(u8::MAX)
+}
+
 #[derive(Debug)]
 struct Ring {
     size: u16,
@@ -138,14 +145,15 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(account: &Arc<Account>) -> Self {
+    fn new(index: usize, port: &VhostUserPort) -> Self {
+        let (account, limit) = (Arc::clone(port.account()), Arc::clone(port.limit()));
         Self {
             size: 0,
             addr: None,
             base: 0,
             kick: None,
-            call: Arc::new(Call::new(Arc::clone(account))),
-            err: Call::new(Arc::clone(account)),
+            err: Call::new(Arc::clone(&account)),
+            call: Arc::new(Call::limited(account, limit, number(index))),
             enabled: false,
         }
     }
@@ -160,10 +168,10 @@ pub struct RingTable {
 }
 
 impl RingTable {
-    /// `count` rings, all stopped, whose interrupts go to `account`.
+    /// `count` rings of `port`, all stopped.
     #[must_use]
-    pub fn new(count: usize, account: &Arc<Account>) -> Self {
-        let rings = (0..count).map(|_| Ring::new(account)).collect();
+    pub fn new(count: usize, port: &VhostUserPort) -> Self {
+        let rings = (0..count).map(|i| Ring::new(i, port)).collect();
         Self { rings, always_enabled: false }
     }
 
@@ -288,7 +296,8 @@ impl RingTable {
         self.refresh(port, &mut port.both());
     }
 
-    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more.
+    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more, and no interrupt of it is held
+    /// back: whoever serves the ring next knows nothing of that.
     pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u16, Error> {
         let (i, ring) = self.ring(index)?;
         let mut both = cx.port.both();
@@ -299,6 +308,8 @@ impl RingTable {
         ring.kick = None;
         let base = ring.base;
         self.refresh(cx.port, &mut both);
+        drop(both);
+        self.flush(cx.port, i);
         Ok(base)
     }
 
@@ -314,6 +325,36 @@ impl RingTable {
             ring.enabled = false;
         }
         self.refresh(port, &mut both);
+        drop(both);
+        self.flush_all(port);
+    }
+
+    /// Delivers at once whatever the limit holds back. Call without locks, here and below.
+    pub fn flush_all(&self, port: &VhostUserPort) {
+        (0..self.rings.len()).for_each(|i| self.flush(port, i));
+    }
+
+    fn flush(&self, port: &VhostUserPort, i: usize) {
+        if port.limit().take(number(i)) {
+            self.deliver_one(port, i);
+        }
+    }
+
+    /// Delivers interrupts that have been held back.
+    pub fn deliver(&self, port: &VhostUserPort, due: Set) {
+        if !due.is_empty() {
+            let all = 0..self.rings.len();
+            all.filter(|i| due.contains(number(*i))).for_each(|i| self.deliver_one(port, i));
+        }
+    }
+
+    fn deliver_one(&self, port: &VhostUserPort, i: usize) {
+        let Some(ring) = self.rings.get(i) else { return };
+        let counters = port.counters();
+        let count =
+            if is_transmit(i) { &counters.tx_interrupts } else { &counters.output.notifications };
+        count.add_shared(1);
+        ring.call.deliver();
     }
 
     /// True if a ring is started.

@@ -37,7 +37,9 @@ pub struct VhostUser {
 impl VhostUser {
     pub(super) fn start(config: Config, changed: Changed) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
-        let port = Arc::new(VhostUserPort::new(Arc::clone(&waker)));
+        let port = VhostUserPort::new(Arc::clone(&waker)).map_err(Error::Thread)?;
+        port.limit().set(config.irq_rate_max);
+        let port = Arc::new(port);
         let details = Arc::new(Mutex::new(Details::new()));
         let listener = match config.connect {
             true => None,
@@ -69,6 +71,11 @@ impl VhostUser {
     #[must_use]
     pub fn vhost_port(&self) -> Arc<VhostUserPort> {
         Arc::clone(&self.port)
+    }
+
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. At once.
+    pub fn set_irq_rate_max(&self, rate_max: u32) {
+        self.port.limit().set(rate_max);
     }
 
     /// For `port list`: what the port is and how its connection stands.
@@ -145,11 +152,15 @@ impl Server {
             _ => None,
         };
         let served = self.served.as_ref().map(|(stream, _)| (stream.fd(), Wait::Read));
-        let wait = [Some((self.waker.fd(), Wait::Read)), listen, served];
+        let limit = Some((self.port.limit().fd(), Wait::Read));
+        let wait = [Some((self.waker.fd(), Wait::Read)), limit, listen, served];
         match sys::poll(wait, self.timeout(now)) {
-            Ok([woken, knocked, said]) => {
+            Ok([woken, due, knocked, said]) => {
                 if woken && !self.woken() {
                     return false;
+                }
+                if due {
+                    self.deliver_due();
                 }
                 self.open(knocked);
                 self.listen_to(said);
@@ -177,6 +188,14 @@ impl Server {
             _ => None,
         };
         message.into_iter().chain(pause).min()
+    }
+
+    /// Interrupts that were held back may be due.
+    fn deliver_due(&self) {
+        match &self.served {
+            Some((_, session)) => session.deliver_due(),
+            None => drop(self.port.limit().due()),
+        }
     }
 
     /// A worker found trouble, or it is time to go (false).

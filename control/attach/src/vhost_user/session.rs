@@ -143,7 +143,7 @@ impl Session {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
         Self {
-            rings: RingTable::new(usize::from(queues) * 4, port.account()),
+            rings: RingTable::new(usize::from(queues) * 4, &port),
             port,
             queues,
             features: 0,
@@ -397,6 +397,11 @@ impl Session {
         self.rings.raise_err();
     }
 
+    /// The limit's timer has fired: delivers the interrupts that are due.
+    pub fn deliver_due(&self) {
+        self.rings.deliver(&self.port, self.port.limit().due());
+    }
+
     /// For `port list`.
     #[must_use]
     pub fn details(&self) -> Vec<(&'static str, String)> {
@@ -421,6 +426,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.port.set_bells(Vec::new());
         self.port.both().reset();
+        self.rings.flush_all(&self.port);
     }
 }
 

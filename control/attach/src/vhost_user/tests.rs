@@ -134,7 +134,7 @@ fn the_map_before_is_unmapped_without_the_locks() {
     let file = sys::sealed_memfd(c"t", 4096).unwrap();
     let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4096).unwrap());
     let region = Region::new(0, 4096, 0, 0, Arc::clone(&mapping)).unwrap();
-    let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap()));
+    let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap())).unwrap();
     let map = Arc::new(Map::new(vec![region], None).unwrap());
     let _ = port.both().set_map(&map);
     drop(map);

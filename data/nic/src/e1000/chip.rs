@@ -143,6 +143,12 @@ impl E1000 {
         old
     }
 
+    /// From now on at most `rate_max` interrupts per second, whatever the guest asks for; 0: as the guest asks.
+    pub fn set_irq_rate_max(&self, rate_max: u32) {
+        self.irq.set_rate_max(rate_max);
+        self.timer();
+    }
+
     /// The VMM has unmasked INTA#: [`Host::raise`] again if it is still asserted, within the host's floor.
     pub fn reassert(&self) {
         if self.unmasked.load(Ordering::Acquire) && self.irq.repeat(&*self.host) {

@@ -16,10 +16,9 @@
 //! # No interrupt is lost
 //!
 //! Whenever a cause is pending, enabled and not delivered, the timer is set, for a time at or before the end of the
-//! window that holds it. Windows are kept as the time they opened, and their length is read anew from the registers each
-//! time: a window that the guest has shortened ends sooner at the next look (any write to a moderation register through
+//! window that holds it ([`crate::notify::moderate`]). The length of a window is read anew from the registers each
+//! time: one that the guest has shortened ends sooner at the next look (any write to a moderation register through
 //! the chip is one; a store to a mapped page is seen when the timer fires, at most 67 ms later, or at the next cause).
-//! A timer that fires early finds the cause still held and is set again; one that fires late, or for nothing, is harmless.
 //! With no window open nothing sets the timer: an idle chip wakes nobody.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +28,7 @@ use vmlan_frame::Counter;
 
 use super::Host;
 use super::csb::{Block, Verdict};
+use crate::notify::moderate::{Alarm, Floor, Window};
 
 /// Causes, as in ICR, ICS, IMS and IMC (SDM 13.4.17).
 pub mod cause {
@@ -80,14 +80,13 @@ struct State {
     /// A completion without IDE is pending: TIDV and TADV do not hold it.
     prompt: bool,
     /// When the last interrupt was delivered, and the last that reported a completion, a reception.
-    all_since: Option<u64>,
-    transmit_since: Option<u64>,
-    receive_since: Option<u64>,
-    link_since: Option<u64>,
+    all: Window,
+    transmit: Window,
+    receive: Window,
+    link: Window,
     /// A repeat is due when the timer fires.
     repeat: bool,
-    /// The timer is set for this time.
-    timer: Option<u64>,
+    alarm: Alarm,
     /// A rise is being held back.
     holding: bool,
     /// Where the guest says what it wants to be interrupted for.
@@ -115,8 +114,7 @@ pub struct Irq {
     block_on: Arc<AtomicBool>,
     /// MSI is on.
     messages: AtomicBool,
-    /// The host's floor between two interrupts, in ns.
-    floor: u64,
+    floor: Floor,
 }
 
 /// What the caller must tell the host, once it holds no lock.
@@ -138,9 +136,13 @@ pub enum Edge {
 impl Irq {
     /// No causes, all masked. At most `rate_max` interrupts per second (0: no floor).
     pub fn new(rate_max: u32) -> Self {
-        let floor = if rate_max == 0 { 0 } else { 1_000_000_000 / u64::from(rate_max) };
         let (state, counts, block_on, messages) = Default::default();
-        Self { state, counts, block_on, messages, floor }
+        Self { state, counts, block_on, messages, floor: Floor::new(rate_max) }
+    }
+
+    /// From now on at most `rate_max` interrupts per second. Call [`Irq::timer`] then: what is held may be due.
+    pub fn set_rate_max(&self, rate_max: u32) {
+        self.floor.set(rate_max);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -215,7 +217,7 @@ impl Irq {
     /// sets the timer once more, for a host may have forgotten the time that it was given.
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        s.timer = None;
+        s.alarm.clear();
         if s.repeat && s.level {
             let again = self.repeat_now(&mut s, host);
             return if again { Edge::Rise } else { Edge::None };
@@ -231,9 +233,10 @@ impl Irq {
     }
 
     fn repeat_now(&self, s: &mut State, host: &dyn Host) -> bool {
-        if self.floor > 0 {
+        let floor = self.floor.ns();
+        if floor > 0 {
             let now = host.now();
-            let end = end_of(s.all_since, self.floor, now);
+            let end = s.all.end(floor, now);
             if end > now {
                 if !std::mem::replace(&mut s.repeat, true) {
                     self.counts.raised.add(1);
@@ -242,7 +245,7 @@ impl Irq {
                 s.wake_at(end, host);
                 return false;
             }
-            s.all_since = Some(now);
+            s.all.open(now);
         }
         // One that was held has been counted as raised.
         self.counts.raised.add(u64::from(!std::mem::take(&mut s.repeat)));
@@ -260,10 +263,10 @@ impl Irq {
     pub fn flush(&self, causes: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         if causes & cause::TRANSMIT != 0 {
-            s.transmit_since = None;
+            s.transmit.close();
         }
         if causes & cause::RECEIVE != 0 {
-            s.receive_since = None;
+            s.receive.close();
         }
         self.settle(&mut s, delays, host)
     }
@@ -362,11 +365,12 @@ impl Irq {
         if !s.holding {
             self.counts.raised.add(1);
         }
-        let delays = Delays { all: delays.all.max(self.floor), ..delays };
+        let floor = self.floor.ns();
+        let delays = Delays { all: delays.all.max(floor), ..delays };
         // Without moderation the clock is never asked.
         if delays != Delays::default() {
             let now = host.now();
-            if let Some(at) = s.held_until(pending, now, delays, self.floor) {
+            if let Some(at) = s.held_until(pending, now, delays, floor) {
                 return self.hold(s, at, host);
             }
             s.open(pending, now);
@@ -404,14 +408,13 @@ impl Irq {
 impl State {
     /// When the first of the `pending` causes may be delivered; `None`: now.
     fn held_until(&self, pending: u32, now: u64, delays: Delays, floor: u64) -> Option<u64> {
-        let end = |since, delay| end_of(since, delay, now);
-        let all = end(self.all_since, delays.all);
-        let transmit = if self.prompt { 0 } else { end(self.transmit_since, delays.transmit) };
-        let receive = end(self.receive_since, delays.receive);
+        let all = self.all.end(delays.all, now);
+        let transmit = if self.prompt { 0 } else { self.transmit.end(delays.transmit, now) };
+        let receive = self.receive.end(delays.receive, now);
         let kinds = [
             (cause::TRANSMIT, all.max(transmit)),
             (cause::RECEIVE, all.max(receive)),
-            (cause::LINK, end(self.link_since, floor)),
+            (cause::LINK, self.link.end(floor, now)),
             (!(cause::TRANSMIT | cause::RECEIVE | cause::LINK), all),
         ];
         let ends = kinds.iter().filter(|(causes, _)| pending & causes != 0).map(|(_, end)| *end);
@@ -420,30 +423,21 @@ impl State {
 
     /// A delivery now opens windows for the next.
     fn open(&mut self, pending: u32, now: u64) {
-        self.all_since = Some(now);
+        self.all.open(now);
         if pending & cause::TRANSMIT != 0 {
-            self.transmit_since = Some(now);
+            self.transmit.open(now);
         }
         if pending & cause::RECEIVE != 0 {
-            self.receive_since = Some(now);
+            self.receive.open(now);
         }
         if pending & cause::LINK != 0 {
-            self.link_since = Some(now);
+            self.link.open(now);
         }
     }
 
     fn wake_at(&mut self, at: u64, host: &dyn Host) {
-        if self.timer.is_none_or(|set| at < set) {
-            self.timer = Some(at);
+        if self.alarm.wants(at) {
             host.set_timer(at);
         }
-    }
-}
-
-/// The end of a window. One that opened in the future (a clock set back) would never end: it is closed.
-fn end_of(since: Option<u64>, delay: u64, now: u64) -> u64 {
-    match since {
-        Some(since) if since <= now => since.saturating_add(delay),
-        _ => 0,
     }
 }

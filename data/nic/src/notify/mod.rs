@@ -12,11 +12,14 @@
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
 //! | [`csb`] | `guest_tdt`, `guest_rdt`, DD and `host_tdh` | `host_need_txkick`, `host_rxkick_at`, `guest_need_*kick` |
 //!
+//! [`moderate`] decides when a wish for an interrupt is met: the host has a word in that, too.
+//!
 //! The words are behind traits, so that loom can try every interleaving (`tests/loom`), and can do so with each fence and
 //! each second look, a [`Point`], taken away: [`Guard`].
 
 pub mod bell;
 pub mod csb;
+pub mod moderate;
 pub mod virtqueue;
 
 /// A place of the protocol that a lost wake-up would come through: a full fence, or a second look.

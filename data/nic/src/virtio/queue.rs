@@ -253,7 +253,7 @@ impl Queue {
     }
 
     /// Publishes what was staged and raises the interrupt if the driver wants one; returns whether
-    /// it did.
+    /// that told the driver at once.
     #[inline]
     pub(super) fn publish(&mut self, map: &Map) -> bool {
         self.write_used(map);
@@ -268,10 +268,7 @@ impl Queue {
         }
         let first = std::mem::take(&mut self.fresh);
         match &self.interrupt {
-            Some(interrupt) if wanted || first => {
-                interrupt.raise();
-                true
-            }
+            Some(interrupt) if wanted || first => interrupt.raise(),
             _ => false,
         }
     }

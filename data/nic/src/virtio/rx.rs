@@ -92,7 +92,8 @@ impl Net<RxState> {
                 && std::mem::take(&mut slot.state.touched)
                 && queue.publish(&self.map)
             {
-                counters.output.notifications.add(1);
+                // Shared: those that were held back are counted by another thread.
+                counters.output.notifications.add_shared(1);
             }
         }
     }

@@ -460,7 +460,7 @@ impl<'q> Visit<'q> {
         state.held.shift(n);
         self.counters.input.count(frames, bytes);
         if self.queue.publish(self.map) {
-            self.counters.tx_interrupts.add(1);
+            self.counters.tx_interrupts.add_shared(1);
         }
         frames
     }

@@ -26,8 +26,9 @@ pub const BUFFERS: u64 = 0x8_0000;
 #[derive(Default)]
 pub struct Bell(pub AtomicUsize);
 impl Interrupt for Bell {
-    fn raise(&self) {
+    fn raise(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }
 
