@@ -58,6 +58,8 @@ pub enum Peer {
     OvsDpdk,
     /// The switch of this project.
     Vmlan,
+    /// The same with policies on its ports.
+    Policies,
     /// DPDK's vhost alone: testpmd in io mode, no look-up; what the copying costs.
     Vhost,
     /// The Linux bridge between two TAP devices.
@@ -68,13 +70,15 @@ pub enum Peer {
 
 impl Peer {
     /// In the order of the table.
-    pub const ALL: [Self; 5] = [Self::OvsDpdk, Self::Vmlan, Self::Vhost, Self::Bridge, Self::Vde];
+    pub const ALL: [Self; 6] =
+        [Self::OvsDpdk, Self::Vmlan, Self::Policies, Self::Vhost, Self::Bridge, Self::Vde];
 
     /// The name in options, tables and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::OvsDpdk => "ovs-dpdk",
             Self::Vmlan => "vmlan",
+            Self::Policies => "policies",
             Self::Vhost => "vhost",
             Self::Bridge => "bridge",
             Self::Vde => "vde",
@@ -91,6 +95,9 @@ impl Peer {
         match self {
             Self::OvsDpdk => "one PMD thread, NORMAL action; CPU: ovs-vswitchd, all threads",
             Self::Vmlan => "one worker; CPU: the vmlan process, all threads",
+            Self::Policies => {
+                "vmlan with macs, ips, an access VLAN, limits of bits and frames both ways (far above the rate)"
+            }
             Self::Vhost => "testpmd io between two net_vhost ports, no look-up; CPU: that process",
             Self::Bridge => {
                 "testpmd net_tap; the kernel bridges in the writer's system call, so CPU is all \

@@ -68,7 +68,7 @@ fn versions(args: &Args) -> Vec<String> {
                 .and_then(|path| ask(&path.to_string_lossy())),
             Peer::Vde => ask("vde_switch"),
             // One is DPDK, the other the kernel.
-            Peer::Vhost | Peer::Bridge => continue,
+            Peer::Policies | Peer::Vhost | Peer::Bridge => continue,
         };
         versions.push(version.unwrap_or_else(|| format!("{peer} {}", unknown())));
     }

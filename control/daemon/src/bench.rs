@@ -13,6 +13,7 @@ use crate::cli::{folded, print};
 use crate::exit::Failure;
 use crate::lab::{Cores, Machine, Setup, Stop, Technique, technique};
 
+mod fairness;
 mod latency;
 mod livelock;
 mod paper;
@@ -75,6 +76,13 @@ const BENCHES: &[Bench] = &[
         rounds: 2,
         run: livelock::run,
     },
+    Bench {
+        name: "fairness",
+        about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an uplink",
+        seconds: 1,
+        rounds: 1,
+        run: fairness::run,
+    },
 ];
 
 /// Arguments of `vmlan bench`.
@@ -105,6 +113,9 @@ pub(crate) struct BenchArgs {
     /// Bytes of the frames (raw) or of their payload (slides)
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<u32>,
+    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    part: Vec<String>,
     /// Keep the switch on the last core and the guests on the first, instead of where the kernel likes
     #[arg(long)]
     pin: bool,
@@ -152,6 +163,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let why =
             format!("--sizes: {} has sizes of its own: use it with raw or slides", bench.name);
         return Err(Failure::Usage(why));
+    }
+    if !args.part.is_empty() && bench.name != "fairness" {
+        return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
     }
     let began = Instant::now();
     let seconds = args.seconds.unwrap_or(bench.seconds);

@@ -4,6 +4,7 @@
 //! "Native" guests (DESIGN section 9) are processes that play VMM and driver over the real socket, with memory of their own: the
 //! same road a VM's frames take, without a VM.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +15,22 @@ use crate::api::Client;
 use crate::exit::Failure;
 use crate::stats::{PortStats, Stats};
 
+pub(crate) mod flood;
 pub(crate) mod host;
 mod machine;
 pub(crate) mod pair;
 mod pin;
 mod process;
+pub(crate) mod span;
 pub(crate) mod technique;
 mod window;
 
+pub(crate) use flood::{Flood, Idle, Station};
 pub(crate) use machine::Machine;
 pub(crate) use pin::Cores;
 use process::Directory;
 pub(crate) use process::Process;
+pub(crate) use span::{Look, Span};
 pub(crate) use technique::Technique;
 pub(crate) use window::{Reading, Window};
 
@@ -139,6 +144,32 @@ impl Lab {
             "a guest to connect",
         )?;
         Ok(guest)
+    }
+
+    /// A thread that plays the guests of these stations, once the switch sees them.
+    pub(crate) fn flood(&mut self, stations: &[Station], idle: Idle) -> Result<Flood, Failure> {
+        let with_address = |s| -> Result<_, Failure> { Ok((self.address(s)?.to_owned(), s)) };
+        let placed: Vec<_> = stations.iter().map(with_address).collect::<Result<_, _>>()?;
+        let flood = Flood::start(&placed, idle, self.setup.cores.of(Some("flood")))?;
+        let up = |p: &PortStats| p.up || !stations.iter().any(|s| s.port == p.name);
+        let all_up = |lab: &Self| Ok(lab.stats()?.iter().all(up));
+        self.wait(all_up, "the stations to connect")?;
+        Ok(flood)
+    }
+
+    fn address(&self, station: &Station) -> Result<&str, Failure> {
+        let found = self.plugs.iter().find(|(name, _)| *name == station.port);
+        let none = || Failure::Failed(format!("no port {}", station.port));
+        found.map(|(_, address)| address.as_str()).ok_or_else(none)
+    }
+
+    /// `vmlan port set PORT KEY=VALUE...`
+    pub(crate) fn set(&self, port: &str, keys: &[(&str, &str)]) -> Result<(), Failure> {
+        let keys: BTreeMap<_, _> = keys.iter().copied().collect();
+        let path = format!("/v1/ports/{port}");
+        let client = Client::new(&self.dir.socket("api"));
+        let _: serde_json::Value = client.send(&hyper::Method::PATCH, &path, &keys)?;
+        Ok(())
     }
 
     /// Counters of all ports.

@@ -22,6 +22,18 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
+/// The same to the nanosecond, of the threads that still run; `None` if the process is gone.
+#[must_use]
+pub(crate) fn run_time(pid: u32) -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        // Documentation/scheduler/sched-stats.rst: time on the CPU, time in the queue, number of slices.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        sum += Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?);
+    }
+    Some(sum)
+}
+
 /// A flag that SIGINT and SIGTERM raise.
 pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -41,17 +53,19 @@ pub(crate) fn exact_timers() {
 
 #[cfg(test)]
 mod tests {
-    use super::cpu_time;
+    use super::{cpu_time, run_time};
     use std::time::Duration;
 
     #[test]
     fn our_own_time_grows_with_our_work() {
         let pid = std::process::id();
-        let before = cpu_time(pid).unwrap();
+        let (before, exact) = (cpu_time(pid).unwrap(), run_time(pid).unwrap());
         let mut sum = 0u64;
         while cpu_time(pid).unwrap() < before + Duration::from_millis(30) {
             sum = (0..100_000).fold(sum, |s, n: u64| std::hint::black_box(s ^ n));
         }
-        assert!(cpu_time(u32::MAX).is_none());
+        let exact = run_time(pid).unwrap().saturating_sub(exact);
+        assert!(exact > Duration::from_millis(10), "{exact:?}");
+        assert!(cpu_time(u32::MAX).is_none() && run_time(u32::MAX).is_none());
     }
 }

@@ -20,7 +20,8 @@ pub fn json(report: &Report<'_>) -> String {
         "one_way": args.one_way,
         "nice": args.nice,
         "rows": rows.collect::<Vec<_>>(),
-        "ratios": report.ratios().iter().map(ratio).collect::<Vec<_>>(),
+        "ratios": report.ratios().iter().map(|r| ratio(r, "vmlan_to_ovs_dpdk")).collect::<Vec<_>>(),
+        "policies": report.policies().iter().map(|r| ratio(r, "policies_to_vmlan")).collect::<Vec<_>>(),
     });
     format!("{all:#}\n")
 }
@@ -44,7 +45,7 @@ fn row(report: &Report<'_>, peer: Peer, bytes: u32) -> Value {
 
 fn guest(peer: Peer) -> &'static str {
     match peer {
-        Peer::OvsDpdk | Peer::Vmlan | Peer::Vhost => "native (DPDK virtio-user)",
+        Peer::OvsDpdk | Peer::Vmlan | Peer::Policies | Peer::Vhost => "native (DPDK virtio-user)",
         Peer::Bridge => "native (DPDK net_tap)",
         Peer::Vde => "native (loop on datagram sockets)",
     }
@@ -57,8 +58,8 @@ fn round(cell: &Cell) -> Value {
     }
 }
 
-fn ratio(ratio: &Ratio) -> Value {
+fn ratio(ratio: &Ratio, what: &str) -> Value {
     let rounds: Vec<_> = ratio.rounds.iter().map(|round| round.ratio).collect();
     let noisy = ratio.rounds.iter().any(|round| round.noisy);
-    value!({ "frame_bytes": ratio.bytes, "vmlan_to_ovs_dpdk": rounds, "median": ratio.median, "noisy": noisy })
+    value!({ "frame_bytes": ratio.bytes, what: rounds, "median": ratio.median, "noisy": noisy })
 }

@@ -38,19 +38,19 @@ pub struct Report<'a> {
     pub skipped: Vec<(Peer, String)>,
 }
 
-/// vmlan against OVS-DPDK at one size in one round.
+/// One switch against another at one size in one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoundRatio {
     /// From 1.
     pub round: u32,
-    /// Of frames per CPU second.
+    /// Of frames per CPU second, or of frames.
     pub ratio: f64,
     /// Others used the CPUs beside either of them. A polling switch goes on burning its core while its guest waits for
     /// one, and a sleeping switch does not, so such a ratio flatters the latter.
     pub noisy: bool,
 }
 
-/// vmlan against OVS-DPDK at one size.
+/// One switch against another at one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
     /// Frame size without FCS.
@@ -78,15 +78,31 @@ impl Report<'_> {
         self.args.sizes.iter().filter_map(|&bytes| self.ratio(Peer::Vmlan, bytes)).collect()
     }
 
+    /// vmlan with policies divided by vmlan without, frames delivered, for every size that has both.
+    pub fn policies(&self) -> Vec<Ratio> {
+        let pair = [Peer::Policies, Peer::Vmlan];
+        let one = |&bytes| self.compare(pair, bytes, |f| f.frames_per_s);
+        self.args.sizes.iter().filter_map(one).collect()
+    }
+
     /// `peer` divided by OVS-DPDK, frames per CPU second, round by round.
     pub fn ratio(&self, peer: Peer, bytes: u32) -> Option<Ratio> {
+        self.compare([peer, Peer::OvsDpdk], bytes, |f| f.frames_per_cpu_s)
+    }
+
+    fn compare(
+        &self,
+        [peer, base]: [Peer; 2],
+        bytes: u32,
+        value: fn(&Figures) -> f64,
+    ) -> Option<Ratio> {
         let of = |peer, round| {
             let cell = self.row(peer, bytes).find(|cell| cell.round == round)?;
             cell.figures.as_ref().ok()
         };
         let rounds = (1..=self.args.rounds).filter_map(|round| {
-            let (ours, theirs) = (of(peer, round)?, of(Peer::OvsDpdk, round)?);
-            let ratio = ours.frames_per_cpu_s / theirs.frames_per_cpu_s;
+            let (ours, theirs) = (of(peer, round)?, of(base, round)?);
+            let ratio = value(ours) / value(theirs);
             Some(RoundRatio { round, ratio, noisy: ours.noisy() || theirs.noisy() })
         });
         let rounds: Vec<_> = rounds.collect();

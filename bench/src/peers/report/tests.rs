@@ -96,8 +96,20 @@ fn goals_are_judged_by_the_median() {
         let cells = vec![cell(OvsDpdk, 1, 1e6), cell(Vmlan, 1, vmlan)];
         table(&report(&args, cells))
     };
-    assert!(judged(2e6).contains("(goal 2.0: met)"));
-    assert!(judged(1.9e6).contains("(goal 2.0: missed)"));
+    assert!(judged(2e6).contains("(goal 2: met)"));
+    assert!(judged(1.9e6).contains("(goal 2: missed)"));
+}
+
+#[test]
+fn policies_are_compared_with_none_in_frames() {
+    use Peer::{Policies, Vmlan};
+    let args = args();
+    let cells = vec![cell(Vmlan, 1, 10e6), cell(Policies, 1, 9e6), cell(Policies, 2, 1e6)];
+    let report = report(&args, cells);
+    assert_eq!(report.policies()[0].rounds.len(), 1);
+    assert!(table(&report).contains("60 B  0.90  median 0.90  (goal 0.85: met)"));
+    let json: serde_json::Value = serde_json::from_str(&json(&report)).unwrap();
+    assert_eq!(json["policies"][0]["median"], 0.9);
 }
 
 #[test]

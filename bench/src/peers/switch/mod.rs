@@ -71,7 +71,8 @@ impl Bench<'_> {
     pub fn rig(&self, peer: Peer, frame_bytes: u32) -> Result<Rig, Error> {
         match peer {
             Peer::OvsDpdk => ovs::rig(self, frame_bytes),
-            Peer::Vmlan => vmlan::rig(self, frame_bytes),
+            Peer::Vmlan => vmlan::rig(self, frame_bytes, false),
+            Peer::Policies => vmlan::rig(self, frame_bytes, true),
             Peer::Vhost => vhost::rig(self, frame_bytes),
             Peer::Bridge => bridge::rig(self, frame_bytes),
             Peer::Vde => vde::rig(self, frame_bytes),
@@ -120,7 +121,7 @@ pub fn check(peer: Peer, args: &Args) -> Result<(), Error> {
             all(&["dpdk-testpmd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-appctl"])?;
             ovs::program().map(|_| ())
         }
-        Peer::Vmlan => {
+        Peer::Vmlan | Peer::Policies => {
             all(&["dpdk-testpmd"])?;
             vmlan::program(args.vmlan.as_deref()).map(|_| ())
         }

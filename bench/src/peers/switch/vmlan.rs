@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::super::guest::MAC;
 use super::super::proc::Cpu;
 use super::super::process::{Launch, Process, output};
 use super::super::stop::Stop;
@@ -19,10 +20,18 @@ struct Vmlan {
     api: String,
 }
 
-/// vmlan with two vhost-user ports; it listens, the guest connects.
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig, Error> {
+/// Every check that a port can have and that these frames pass: testpmd sends from 198.18.0.1 on both ports.
+fn policies(mac: &str) -> String {
+    format!(
+        ",macs={mac},ips=198.18.0.1,vlan=10,from_rate=400Gbit,to_rate=400Gbit,from_frames=1G,to_frames=1G"
+    )
+}
+
+/// vmlan with two vhost-user ports, with policies or without; it listens, the guest connects.
+pub fn rig(bench: &Bench<'_>, frame_bytes: u32, policed: bool) -> Result<Rig, Error> {
     let dir = bench.scratch.fresh("vmlan")?;
-    let switch = Vmlan::start(bench, &dir)?;
+    let keys = MAC.map(|mac| if policed { policies(mac) } else { String::new() });
+    let switch = Vmlan::start(bench, &dir, &keys)?;
     let guest = bench.virtio_guest(&dir, false, frame_bytes)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
 }
@@ -42,15 +51,19 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 impl Vmlan {
-    fn start(bench: &Bench<'_>, dir: &Path) -> Result<Self, Error> {
+    fn start(bench: &Bench<'_>, dir: &Path, keys: &[String; 2]) -> Result<Self, Error> {
         let program = program(bench.args.vmlan.as_deref())?;
         let sockets = [dir.join("vu0"), dir.join("vu1")];
         let api = dir.join("api").to_string_lossy().into_owned();
-        let ports = ["a", "b"].iter().zip(&sockets);
+        let ports = ["a", "b"].iter().zip(&sockets).zip(keys);
+        let ports = ports.map(|((name, path), keys)| {
+            let path = path.display();
+            format!("{name}=vhost-user:{path}{keys}")
+        });
         let process = Launch::new("vmlan", &program, Some(SWITCH_CORE), None)
             .args(["switch", "--workers", "1", "--api", &api])
             .args(&bench.args.vmlan_arg)
-            .args(ports.map(|(name, path)| format!("{name}=vhost-user:{}", path.display())))
+            .args(ports)
             .spawn(bench.scratch)?;
         let program = program.to_string_lossy().into_owned();
         let mut vmlan = Self { process, program, api };

@@ -122,20 +122,27 @@ impl Figure {
 
     fn legend(&self, area: &Area<'_>) -> Done {
         let mut y = 30;
-        for (n, name) in self.names().into_iter().enumerate() {
-            let swatch = Rectangle::new([(8, y), (22, y + 10)], colour(name, n).filled());
+        let names = self.names();
+        for (n, name) in names.iter().enumerate() {
+            let swatch = Rectangle::new([(8, y), (22, y + 10)], colour(&names, n).filled());
             area.draw(&swatch).map_err(word)?;
-            area.draw(&Text::new(name.to_owned(), (28, y - 2), (FONT, 13))).map_err(word)?;
+            area.draw(&Text::new((*name).to_owned(), (28, y - 2), (FONT, 13))).map_err(word)?;
             y += 20;
         }
         Ok(())
     }
 }
 
-/// A technique has the same colour in all pictures; others come after those.
-fn colour(name: &str, n: usize) -> RGBColor {
-    let known = ALL.iter().position(|t| t.name == name);
-    COLOURS[known.unwrap_or(COLOURS.len() - 1 - n % 2)]
+/// A technique has the same colour in all pictures; others come after those. Where there is none, all colours are for the others.
+fn colour(names: &[&str], n: usize) -> RGBColor {
+    let technique = |name: &str| ALL.iter().position(|t| t.name == name);
+    match technique(names[n]) {
+        Some(known) => COLOURS[known],
+        None if names.iter().any(|name| technique(name).is_some()) => {
+            COLOURS[COLOURS.len() - 1 - n % 2]
+        }
+        None => COLOURS[n % COLOURS.len()],
+    }
 }
 
 impl Panel {
@@ -162,7 +169,7 @@ impl Panel {
                 .collect();
             match (&self.x, at) {
                 (X::Groups(_), Some(at)) => bars(&mut chart, &spots, (at, names), y.low)?,
-                (X::Lines { .. }, Some(at)) => lines(&mut chart, &spots, colour(name, at), true)?,
+                (X::Lines { .. }, Some(at)) => lines(&mut chart, &spots, colour(names, at), true)?,
                 (_, None) => lines(&mut chart, &spots, RGBColor(170, 170, 170), false)?,
             }
         }
@@ -233,7 +240,7 @@ fn bars(
     let width = GROUP / all64;
     let bar = |(x, y): &(f64, f64)| {
         let left = x - GROUP / 2.0 + width * at64;
-        Rectangle::new([(left, low), (left + width * 0.9, *y)], colour(names[at], at).filled())
+        Rectangle::new([(left, low), (left + width * 0.9, *y)], colour(names, at).filled())
     };
     chart.draw_series(spots.iter().map(bar)).map_err(word)?;
     Ok(())

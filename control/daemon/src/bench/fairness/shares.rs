@@ -1,0 +1,264 @@
+//! Shares of the worker's time: equal ports, mixed frame sizes, weights.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::super::plot::{Panel, X};
+use super::super::report::{Table, cells};
+use super::super::rounds::{Cell, Samples};
+use super::{Part, Run, scene};
+use crate::exit::Failure;
+use crate::lab::flood::ALL;
+use crate::lab::{Flood, Idle, Lab, Span, Technique};
+use crate::stats::{PortStats, si, to_f64};
+
+/// Numbers of equal ports.
+const PORTS: [usize; 4] = [2, 4, 16, 64];
+const WEIGHTS: [u16; 3] = [1, 2, 4];
+const SMALL: u32 = 60;
+const LARGE: u32 = 1514;
+
+const GOAL_FRAMES: f64 = 0.999;
+const GOAL_TIME: f64 = 0.99;
+const GOAL_WEIGHTS: f64 = 0.02;
+
+const NOTE: &str = "Shares: every port floods all there is to the next one, the last one to the first; the same thread takes what arrives from the rings at once. So each frame is a \
+     whole delivery and no receiver is ever full. The worker is the bottleneck: its CPU is given, and \"dry\" is how often a port's ring was looked at by its guest and found \
+     empty, in which moments the port was no rival. Jain's index of frames accepted (equal sizes) or of switch time (`work_ns`, delivery included; every other port with \
+     1514 bytes, the others with 60); weights: how far the port furthest from its part is off.";
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// So many equal ports: of one frame size, then of two.
+    Equal(usize),
+    /// Three ports with [`WEIGHTS`], likewise.
+    Weighted,
+}
+
+impl What {
+    fn ports(self) -> usize {
+        match self {
+            Self::Equal(ports) => ports,
+            Self::Weighted => WEIGHTS.len(),
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Equal(ports) => format!("{ports} equal"),
+            Self::Weighted => "weights 1:2:4".into(),
+        }
+    }
+
+    /// Descriptors of each ring: two turns' worth at least, and few enough that all of them stay in the caches.
+    fn ring(self) -> &'static str {
+        if self.ports() > 4 { "size=512" } else { "size=1024" }
+    }
+}
+
+/// One window.
+#[derive(Clone, Debug, Serialize)]
+struct Seen {
+    mixed: bool,
+    /// Frames accepted of each port, a second.
+    frames: Vec<f64>,
+    /// Switch time for each port, in cores.
+    time: Vec<f64>,
+    cpu_switch: f64,
+    dry: f64,
+    drops: u64,
+}
+
+type All = [(What, Samples<Vec<Seen>>)];
+
+pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, Failure> {
+    let whats: Vec<_> = PORTS.map(What::Equal).into_iter().chain([What::Weighted]).collect();
+    let show = |what: &What, seen: &Vec<Seen>| {
+        let words = |s: &Seen| {
+            let rate = si(s.frames.iter().sum());
+            format!("{rate} frames/s, {}", Judged::of(*what, s).found)
+        };
+        seen.iter().map(words).collect::<Vec<_>>().join("; mixed: ")
+    };
+    let samples = run.rounds(&whats, |w| w.words(), show, measure)?;
+    let all: Vec<_> = whats.into_iter().zip(samples).collect();
+    let keys = |w: What| json!({ "ports": w.ports(), "weighted": w == What::Weighted });
+    Ok(Part {
+        notes: vec![NOTE.into()],
+        tables: vec![table(&all)],
+        panels: vec![panel(&all)],
+        cells: cells(all.iter().map(|(w, s)| (keys(*w), s.clone())))?,
+    })
+}
+
+fn measure(cell: Cell<'_, What>) -> Result<Vec<Seen>, Failure> {
+    let what = *cell.what;
+    let names = scene::names("p", what.ports());
+    let mut lab = scene::lab(cell.setup, &names, what.ring(), &[])?;
+    if what == What::Weighted {
+        for (port, weight) in names.iter().zip(WEIGHTS) {
+            lab.set(port, &[("weight", &weight.to_string())])?;
+        }
+    }
+    let flood = lab.flood(&scene::stations(&names, |n| (n + 1) % names.len()), Idle::Spin)?;
+    let mut all = Vec::new();
+    for mixed in [false, true] {
+        for at in 0..names.len() {
+            flood.order(at, if mixed && at % 2 == 1 { LARGE } else { SMALL }, ALL);
+        }
+        all.push(window(&mut lab, &flood, &names, (mixed, cell.time))?);
+        (cell.news)(all.iter().flat_map(|s| &s.frames).sum(), cell.time);
+    }
+    Ok(all)
+}
+
+fn window(
+    lab: &mut Lab,
+    flood: &Flood,
+    names: &[String],
+    (mixed, time): (bool, std::time::Duration),
+) -> Result<Seen, Failure> {
+    // What was sent in other sizes leaves the rings first.
+    lab.pause(time / 4)?;
+    let done = || (0..names.len()).map(|at| flood.done(at)).collect::<Vec<_>>();
+    let before = done();
+    let span: Span = scene::window(lab, &[], time)?;
+    let dry = done().into_iter().zip(before).map(|(after, before)| {
+        to_f64(after.dry - before.dry) / to_f64((after.looks - before.looks).max(1))
+    });
+    let each = |value: fn(&PortStats) -> u64| names.iter().map(|n| span.rate(n, value)).collect();
+    let frames: Vec<f64> = each(|p| p.r#in.frames);
+    if frames.contains(&0.0) {
+        return Err(Failure::Failed("a port got nothing through".into()));
+    }
+    Ok(Seen {
+        mixed,
+        frames,
+        time: each(|p| p.work_ns).iter().map(|ns: &f64| ns * 1e-9).collect(),
+        cpu_switch: span.switch(),
+        dry: dry.fold(0.0, f64::max),
+        drops: span.all(PortStats::dropped),
+    })
+}
+
+/// A window and its goal.
+struct Judged {
+    what: String,
+    found: String,
+    goal: String,
+    met: bool,
+}
+
+impl Judged {
+    fn of(what: What, seen: &Seen) -> Self {
+        let (values, of) =
+            if seen.mixed { (&seen.time, "switch time") } else { (&seen.frames, "frames") };
+        if what == What::Weighted {
+            let off = scene::furthest(values, &WEIGHTS);
+            return Self {
+                what: format!("{of}: furthest off"),
+                found: scene::percent(Some(off)),
+                goal: "2 %".into(),
+                met: off <= GOAL_WEIGHTS,
+            };
+        }
+        let (index, goal) = (scene::jain(values), if seen.mixed { GOAL_TIME } else { GOAL_FRAMES });
+        Self {
+            what: format!("{of}: Jain's index"),
+            found: format!("{index:.5}"),
+            goal: goal.to_string(),
+            met: index >= goal,
+        }
+    }
+}
+
+/// A row for each window, the worst of all rounds.
+fn table(all: &All) -> Table {
+    let heads =
+        ["ports", "bytes", "frames/s", "what", "found", "goal", "", "worker's CPU", "dry", "drops"];
+    let mut table = Table::new("Shares of the worker", &heads);
+    for (what, samples) in all {
+        for mixed in [false, true] {
+            let windows = || samples.0.iter().flatten().flatten().filter(|s| s.mixed == mixed);
+            let worst = windows().min_by_key(|s| Judged::of(*what, s).met);
+            let Some(seen) = worst else { continue };
+            let judged = Judged::of(*what, seen);
+            let cpu: f64 = windows().map(|s| s.cpu_switch).fold(f64::INFINITY, f64::min);
+            table.rows.push(vec![
+                what.words(),
+                if mixed { "60 and 1514" } else { "60" }.into(),
+                si(seen.frames.iter().sum()),
+                judged.what,
+                judged.found,
+                judged.goal,
+                scene::verdict(Some(judged.met)),
+                format!("{cpu:.2}"),
+                scene::percent(Some(windows().map(|s| s.dry).fold(0.0, f64::max))),
+                windows().map(|s| s.drops).sum::<u64>().to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+/// Each weighted port's part of the whole.
+fn panel(all: &All) -> Panel {
+    let groups = WEIGHTS.map(|w| format!("weight {w}"));
+    let of: f64 = WEIGHTS.iter().map(|w| f64::from(*w)).sum();
+    let last = all.iter().find(|(w, _)| *w == What::Weighted);
+    let windows = last.and_then(|(_, s)| s.0.iter().flatten().last());
+    let part = |values: &[f64]| {
+        let sum: f64 = values.iter().sum();
+        let parts = values.iter().enumerate();
+        parts.map(|(n, v)| (to_f64(n as u64), v / sum)).collect::<Vec<_>>()
+    };
+    let goal: Vec<f64> = WEIGHTS.iter().map(|w| f64::from(*w) / of).collect();
+    let mut series = vec![("its part".to_owned(), part(&goal))];
+    for seen in windows.into_iter().flatten() {
+        let (name, values) = if seen.mixed {
+            ("time, 60 and 1514 B", &seen.time)
+        } else {
+            ("frames, 60 B", &seen.frames)
+        };
+        series.push((name.into(), part(values)));
+    }
+    Panel {
+        title: "shares of the worker by weight".into(),
+        x: X::Groups(groups.into()),
+        y: "part of the whole".into(),
+        log: false,
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_about_frames_of_one_size_and_time_of_two() {
+        let seen = |mixed, frames: &[f64], time: &[f64]| Seen {
+            mixed,
+            frames: frames.to_vec(),
+            time: time.to_vec(),
+            cpu_switch: 0.98,
+            dry: 0.001,
+            drops: 1,
+        };
+        let equal =
+            vec![seen(false, &[5e6, 5e6], &[0.1, 0.9]), seen(true, &[9e6, 1e6], &[0.5, 0.49])];
+        let weighted = vec![
+            seen(false, &[1e6, 2e6, 4e6], &[0.1, 0.2, 0.4]),
+            seen(true, &[1e6, 2e6, 4e6], &[0.1, 0.2, 0.3]),
+        ];
+        let all = [(What::Equal(2), equal), (What::Weighted, weighted)];
+        let all = all.map(|(w, s)| (w, Samples(vec![Some(s)])));
+        let rows: Vec<_> = table(&all).rows.iter().map(|r| r[3..].join(" ")).collect();
+        assert_eq!(rows[0], "frames: Jain's index 1.00000 0.999 met 0.98 0.10 % 1");
+        assert_eq!(rows[1], "switch time: Jain's index 0.99990 0.99 met 0.98 0.10 % 1");
+        assert_eq!(rows[2], "frames: furthest off 0.00 % 2 % met 0.98 0.10 % 1");
+        assert_eq!(rows[3], "switch time: furthest off 16.67 % 2 % missed 0.98 0.10 % 1");
+        assert_eq!(panel(&all).series.len(), 3);
+    }
+}
