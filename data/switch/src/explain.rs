@@ -27,6 +27,8 @@ pub struct Explanation {
     pub steps: Vec<Step>,
     /// What came of it.
     pub end: End,
+    /// The MAC or IP address that was refused because it is not its sender's.
+    pub claim: Option<String>,
 }
 
 /// How far a frame would come.
@@ -75,7 +77,8 @@ impl Switch {
         let entry = table.get(source)?;
         let mut batch = Batch::new();
         let added = batch.add(&[Slice::from_bytes(frame)], Offload::NONE);
-        let mut case = Case { switch: self, table, source, entry, batch, now, steps: Vec::new() };
+        let mut case =
+            Case { switch: self, table, source, entry, batch, now, steps: Vec::new(), claim: None };
         let end = match added {
             Ok(()) => case.decide().unwrap_or_else(|end| end),
             Err(reason) => {
@@ -83,7 +86,7 @@ impl Switch {
                 case.refuse(Check::Length, reason, detail)
             }
         };
-        Some(Explanation { steps: case.steps, end })
+        Some(Explanation { steps: case.steps, end, claim: case.claim })
     }
 }
 
@@ -96,6 +99,7 @@ struct Case<'a> {
     batch: Batch<'a>,
     now: u64,
     steps: Vec<Step>,
+    claim: Option<String>,
 }
 
 impl Case<'_> {
@@ -194,7 +198,8 @@ impl Case<'_> {
                 Ok(())
             }
             Err(reason) => {
-                let detail = words::claim_refused(reason, claims, head, len);
+                let (detail, claim) = words::claim_refused(reason, claims, head, len);
+                self.claim = claim;
                 Err(self.refuse(Check::Claims, reason, detail))
             }
         }

@@ -180,54 +180,65 @@ fn source(head: &[u8]) -> Mac {
     bytes.map_or_else(Mac::default, |b| Mac::new(*b))
 }
 
-/// What is wrong with what a frame claims.
-pub(super) fn claim_refused(reason: Reason, claims: &Claims, head: &[u8], len: usize) -> String {
+/// What is wrong with what a frame claims, and the address that is not its sender's, if there is one.
+pub(super) fn claim_refused(
+    reason: Reason,
+    claims: &Claims,
+    head: &[u8],
+    len: usize,
+) -> (String, Option<String>) {
     let h = Headers::parse(head, len);
     let mac = source(head);
     match reason {
         Reason::SpoofedMac => match &claims.macs {
             Macs::First(first) => {
                 let first = Mac::from_bits(first.0.load(std::sync::atomic::Ordering::Relaxed));
-                format!("{mac} is not the address that was seen first, {first}")
+                (format!("{mac} is not the address that was seen first, {first}"), None)
             }
-            _ => format!("{mac} is not one of the port's"),
+            _ => not_own("source", mac.to_string()),
         },
-        Reason::SpoofedIp => {
-            let from = h.addresses(head).map_or_else(String::new, |(from, _)| ip(from));
-            format!("{from} is not one of the port's")
-        }
+        Reason::SpoofedIp => match h.addresses(head) {
+            Some((from, _)) => not_own("source", ip(from)),
+            None => ("no source address".to_owned(), None),
+        },
         Reason::SpoofedArp => match h.arp(head, len) {
             Some(arp) if arp.sender.0 != mac => {
-                format!("ARP of {mac} about another sender, {}", arp.sender.0)
+                (format!("ARP of {mac} about another sender, {}", arp.sender.0), None)
             }
             Some(arp) => {
                 // A probe is about its target.
                 let probe = arp.sender.1 == [0; 4];
-                let about = Ipv4Addr::from(if probe { arp.target.1 } else { arp.sender.1 });
-                format!("ARP claims {about}, which is not one of the port's")
+                let about = if probe { arp.target.1 } else { arp.sender.1 };
+                not_own("ARP about", ip(&about))
             }
-            None => "ARP about others".to_owned(),
+            None => ("ARP about others".to_owned(), None),
         },
         Reason::SpoofedNd => neighbour(&h, head, mac),
-        Reason::DhcpGuard => "it is an answer of a DHCP server".to_owned(),
-        Reason::RaGuard => "it is a router's advertisement or redirect".to_owned(),
-        _ => not_parsed(&h),
+        Reason::DhcpGuard => ("it is an answer of a DHCP server".to_owned(), None),
+        Reason::RaGuard => ("it is a router's advertisement or redirect".to_owned(), None),
+        _ => (not_parsed(&h), None),
     }
 }
 
-fn neighbour(h: &Headers, head: &[u8], mac: Mac) -> String {
-    let Some(message) = h.neighbour(head) else { return "neighbour discovery about others".into() };
+fn not_own(what: &str, address: String) -> (String, Option<String>) {
+    (format!("{what} {address}, which is not one of the port's"), Some(address))
+}
+
+fn neighbour(h: &Headers, head: &[u8], mac: Mac) -> (String, Option<String>) {
+    let others = || "neighbour discovery about others".to_owned();
+    let Some(message) = h.neighbour(head) else { return (others(), None) };
     if message.hop_limit != 255 {
-        return format!("neighbour discovery with hop limit {}, not 255", message.hop_limit);
+        let text = format!("neighbour discovery with hop limit {}, not 255", message.hop_limit);
+        return (text, None);
     }
     if let Some(other) = message.link_layers().find(|m| *m != mac) {
-        return format!("neighbour discovery of {mac} about another address, {other}");
+        let text = format!("neighbour discovery of {mac} about another address, {other}");
+        return (text, None);
     }
-    let target = message.target.map_or_else(String::new, |t| ip(&t));
-    match message.kind {
-        Neighbour::NA => format!("advertises {target}, which is not one of the port's"),
-        Neighbour::NS => format!("asks for {target} as its own, which is not one of the port's"),
-        _ => "neighbour discovery about others".to_owned(),
+    match (message.kind, message.target) {
+        (Neighbour::NA, Some(target)) => not_own("it advertises", ip(&target)),
+        (Neighbour::NS, Some(target)) => not_own("it asks for its own use of", ip(&target)),
+        _ => (others(), None),
     }
 }
 

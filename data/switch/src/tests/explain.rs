@@ -227,7 +227,15 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     });
     let storm = prop_oneof![2 => Just(Storm::default()), 1 => storm];
     let claims = prop_oneof![3 => Just(Claims::default()), 1 => claims()];
-    let is_uplink = prop::option::weighted(0.2, Just(()));
+    // At some of them ports wait, of which one is far ahead of the others.
+    let wait = |waiting: bool| {
+        let queue = UplinkQueue::default();
+        for i in (0..3).filter(|_| waiting) {
+            queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, true, 1);
+        }
+        Arc::new(queue)
+    };
+    let is_uplink = prop::option::weighted(0.1, any::<bool>().prop_map(wait));
     let kind = (is_uplink, prop::bool::weighted(0.1), 1u16..5);
     (vlan, claims, reach, storm, limits(), limits(), kind).prop_map(
         |(vlan, claims, reach, storm, from, to, (uplink, monitor, weight))| Policy {
@@ -238,7 +246,7 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
             from,
             to,
             weight,
-            uplink: uplink.map(|()| Arc::default()),
+            uplink,
             monitor,
             ..Policy::default()
         },
@@ -351,9 +359,10 @@ fn a_refusal_tells_the_step_and_the_address() {
     let want = [
         "from-limit pass there is none",
         "vlan pass untagged, no VLAN: it is in the domain of ports without VLANs",
-        "claims refuse ARP claims 10.0.0.9, which is not one of the port's",
+        "claims refuse ARP about 10.0.0.9, which is not one of the port's",
     ];
     assert_eq!(lines(&w, &told), want);
+    assert_eq!(told.claim.as_deref(), Some("10.0.0.9"));
 }
 
 #[test]
