@@ -106,6 +106,10 @@ pub enum AddressError {
         "'{0}' is no name for a port: 1 to 32 letters, digits, '.', '_', '-', the first a letter or digit"
     )]
     Name(String),
+    #[error(
+        "'{0}' is no name for a limit or group: 1 to 32 letters, digits, '.', '_', '-', the first a letter or digit, and not all, any or none"
+    )]
+    RuleName(String),
     #[error("'{0}' is no address: write KIND:PLACE, e.g. vhost-user:/run/vm1.sock")]
     NoKind(String),
     #[error("'{given}' is no kind of port: {hint}")]
@@ -415,6 +419,14 @@ impl fmt::Display for PortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The name of a limit or a group.
+///
+/// # Errors
+/// [`AddressError::RuleName`]
+pub fn rule_name(text: &str) -> Result<PortName, AddressError> {
+    list::name(text).ok_or_else(|| AddressError::RuleName(text.into()))
 }
 
 /// `NAME=ADDRESS`.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `socket` | the socket file: who may replace it, its permissions, its removal |
 //! | `routes` | methods and paths |
+//! | `rules` | shared limits, whole configurations |
 //! | `server` | the API thread: parses, asks the control thread, answers |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
 //!
@@ -14,6 +15,7 @@
 mod answer;
 pub mod client;
 mod routes;
+mod rules;
 mod server;
 mod socket;
 #[cfg(test)]
@@ -25,7 +27,7 @@ pub use socket::{Claim, SocketError, default_path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{FdbLine, PortInfo};
+use crate::control::{FdbLine, LimitInfo, PortInfo};
 
 /// The OpenAPI description of this API.
 pub const OPENAPI: &str = include_str!("api/openapi.json");
@@ -42,6 +44,26 @@ pub struct PortList {
 pub struct FdbList {
     /// Sorted by address.
     pub entries: Vec<FdbLine>,
+}
+
+/// `GET /v1/limits`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitList {
+    /// Sorted by name.
+    pub limits: Vec<LimitInfo>,
+}
+
+/// `POST /v1/apply`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewConfig {
+    /// The whole configuration file.
+    pub text: String,
+    /// What messages call it.
+    pub path: String,
+    /// Only tell what would change.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// `POST /v1/ports`
@@ -62,6 +84,9 @@ pub struct NewMac {
     pub mac: String,
     /// The port it lives behind.
     pub port: String,
+    /// The VLAN in which it does; need not be named if the port has one.
+    #[serde(default)]
+    pub vlan: Option<u16>,
 }
 
 /// Every answer that is no success.

@@ -15,6 +15,7 @@ use crate::{bench, demo, pktgen, serve, stack};
 
 mod ask;
 mod attach;
+mod rules;
 mod sflow;
 mod watch;
 
@@ -50,6 +51,21 @@ enum Command {
         after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1\n  vmlan fdb list"
     )]
     Fdb(FdbArgs),
+    /// Make a running switch what a configuration file says, by difference
+    ///
+    /// Ports that are the same are not touched. Ports that are not in the file are removed, also those that were added by the
+    /// command line or by `vmlan port add`; so are limits. A file with any error changes nothing, and so does one that asks
+    /// for something that cannot be had. Keys of [switch] must be those that it runs with: they want a restart.
+    #[command(
+        after_help = "Example:\n  vmlan apply /etc/vmlan.toml --dry-run\n  vmlan apply /etc/vmlan.toml"
+    )]
+    Apply(rules::ApplyArgs),
+    /// List, make, change or take away limits that ports of a running switch share
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  vmlan limit set tenant1 rate=1Gbit frames=100k\n  vmlan port set vm1 from_limit=tenant1"
+    )]
+    Limit(rules::LimitArgs),
     /// Export samples of a running switch's frames, and its counters, to an sFlow collector
     #[command(
         arg_required_else_help = true,
@@ -183,10 +199,11 @@ enum PortCommand {
         /// Its name
         name: String,
     },
-    /// Change keys of a port's address: at once `mode`, `link` (vfio-user) and `mac` (others); for
-    /// other keys the port is closed and opened again, and a VM on a vfio-user port must be started anew
+    /// Change keys of a port's address, or take them away (`KEY=`): at once what the port may do (see `vmlan switch --help`),
+    /// `mode`, `irq_rate_max`, `link` (vfio-user) and `mac` (others); for other keys the port is closed and opened again,
+    /// and a VM on a vfio-user port must be started anew
     #[command(
-        after_help = "Example:\n  vmlan port set vm3 queues=4 mtu=9000\n  vmlan port set vm2 link=down"
+        after_help = "Example:\n  vmlan port set vm3 macs=first to_rate=100Mbit\n  vmlan port set vm3 to_rate=\n  vmlan port set vm2 link=down"
     )]
     Set {
         /// Its name
@@ -214,18 +231,26 @@ enum FdbCommand {
     #[command(after_help = "Example:\n  vmlan fdb list --json")]
     List,
     /// Pin an address to a port: it does not age or move, and no other port may send from it
-    #[command(after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1")]
+    #[command(
+        after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1\n  vmlan fdb add 52:54:00:12:34:56 uplink --vlan 10"
+    )]
     Add {
         /// The address
         mac: String,
         /// The port it lives behind
         port: String,
+        /// In this one of the port's VLANs (or service VLANs), if it has several
+        #[arg(long, value_name = "VID")]
+        vlan: Option<u16>,
     },
     /// Forget an address
     #[command(after_help = "Example:\n  vmlan fdb del 52:54:00:12:34:56")]
     Del {
         /// The address
         mac: String,
+        /// In this VLAN (or service VLAN) only
+        #[arg(long, value_name = "VID")]
+        vlan: Option<u16>,
     },
 }
 
@@ -278,6 +303,8 @@ pub fn main() -> ExitCode {
         Command::Switch(args) => args.settings().and_then(serve::run),
         Command::Port(args) => ask::port(args),
         Command::Fdb(args) => ask::fdb(args),
+        Command::Apply(args) => rules::apply(&args),
+        Command::Limit(args) => rules::limit(args),
         Command::Sflow(args) => sflow::run(args),
         Command::Stats(args) => watch::run(&args),
         Command::VmArgs(args) => attach::run(&args),

@@ -51,7 +51,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable};
+use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable, rule_name};
 use crate::settings::Wrong;
 
 mod lines;
@@ -59,7 +59,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 use lines::{Lines, line_of, line_of_key};
-use table::{Fields, name, pairs, port};
+use table::{Fields, pairs, port};
 
 /// What a configuration file says. What it leaves out is `None`.
 #[derive(Debug, Default)]
@@ -161,8 +161,6 @@ pub enum TableError {
     NotList(String, &'static str, &'static str),
     #[error("{0}: write true, false, a number or text in quotes")]
     NotValue(String),
-    #[error("'{0}' is no name: 1 to 32 letters, digits, '.', '_', '-', and not all, any or none")]
-    Name(String),
     #[error("'{0}' is no key of a group: leave it out, and write member = \"{1}\" at its ports")]
     Group(String, String),
 }
@@ -197,14 +195,14 @@ impl Config {
         }
         for (given, table) in file.limit {
             let limit = config.read_table(text, &format!("limit {given}"), table, |fields| {
-                Ok((name(&given)?, LimitTable::new(&pairs(fields)?)?))
+                Ok((rule_name(&given)?, LimitTable::new(&pairs(fields)?)?))
             })?;
             config.limits.extend([limit]);
         }
         for (given, table) in file.group {
             let read = |fields: Fields| match fields.into_keys().next() {
                 Some(key) => Err((Some(key.clone()), TableError::Group(key, given.clone()))),
-                None => Ok(name(&given)?),
+                None => Ok(rule_name(&given)?),
             };
             let group = config.read_table(text, &format!("group {given}"), table, read)?;
             config.groups.insert(group);

@@ -1,6 +1,7 @@
 //! What is answered to a request: parse, ask the control thread, put the answer into JSON.
 
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -12,14 +13,15 @@ use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
 use super::routes::{self, NoRoute, Route};
+use super::rules;
 use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList};
 use crate::address::{NamedAddress, PortName, SflowTable};
 use crate::control::{Action, Cause, Refusal, Reply};
 use crate::stats::prometheus;
 use crate::vm_args::{QemuVersion, Vmm, Wanted, vm_args};
 
-/// Longest body of a request.
-const MAX_BODY: usize = 64 * 1024;
+/// Time for a body to arrive.
+const BODY: Duration = Duration::from_secs(10);
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
@@ -30,7 +32,7 @@ pub(super) async fn answer(request: Request<Incoming>, control: Sender<Action>) 
         Err(none) => return no_route(&none, request.uri().path()),
     };
     let query = request.uri().query().unwrap_or_default().to_owned();
-    let done = match read(request).await {
+    let done = match read(request, route.max_body()).await {
         Ok(body) => dispatch(route, &query, &body, &control).await,
         Err(refusal) => Err(refusal),
     };
@@ -75,13 +77,19 @@ async fn dispatch(
         Route::AddMac => {
             let new: NewMac = parse(body)?;
             let (mac, port) = (mac(&new.mac)?, word(&new.port)?);
-            json(StatusCode::CREATED, &ask(control, |r| Action::AddMac(mac, port, r)).await?)
+            let made = ask(control, |r| Action::AddMac(mac, port, new.vlan, r)).await?;
+            json(StatusCode::CREATED, &made)
         }
         Route::RemoveMac(text) => {
-            let mac = mac(&text)?;
-            ask(control, |r| Action::RemoveMac(mac, r)).await?;
+            let (mac, vlan) = (mac(&text)?, vlan(query)?);
+            ask(control, |r| Action::RemoveMac(mac, vlan, r)).await?;
             Ok(no_content())
         }
+        Route::ListLimits
+        | Route::GetLimit(_)
+        | Route::SetLimit(_)
+        | Route::RemoveLimit(_)
+        | Route::Apply => rules::answer(route, body, control).await,
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,
@@ -118,6 +126,13 @@ async fn how_to_attach(
     json(StatusCode::OK, &args)
 }
 
+/// `vlan=10`, or nothing.
+fn vlan(query: &str) -> Result<Option<u16>, Refusal> {
+    let wrong = || invalid(format!("'{query}': write vlan=VID, or nothing"));
+    let vid = |q: &str| q.strip_prefix("vlan=").and_then(|v| v.parse().ok()).ok_or_else(wrong);
+    if query.is_empty() { Ok(None) } else { vid(query).map(Some) }
+}
+
 /// `vmm=qemu&memory=1G&qemu=9.2`, all optional.
 fn wanted(query: &str) -> Result<Wanted, Refusal> {
     let mut wanted = Wanted { vmm: Vmm::Qemu, memory: "1G".into(), qemu: QemuVersion::RECENT };
@@ -139,7 +154,7 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
 }
 
 /// Sends an action to the control thread and waits for its answer.
-async fn ask<T>(
+pub(super) async fn ask<T>(
     control: &Sender<Action>,
     make: impl FnOnce(Reply<T>) -> Action,
 ) -> Result<T, Refusal> {
@@ -149,19 +164,24 @@ async fn ask<T>(
     answer.await.unwrap_or_else(|_| Err(stopping()))
 }
 
-async fn read(request: Request<Incoming>) -> Result<Bytes, Refusal> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    body.map(http_body_util::Collected::to_bytes)
-        .map_err(|e| invalid(format!("the body cannot be read (at most {MAX_BODY} bytes): {e}")))
+async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Refusal> {
+    let unread = |e: &dyn std::fmt::Display| {
+        invalid(format!("the body cannot be read (at most {most} bytes): {e}"))
+    };
+    let body = Limited::new(request.into_body(), most).collect();
+    match tokio::time::timeout(BODY, body).await {
+        Ok(body) => body.map(http_body_util::Collected::to_bytes).map_err(|e| unread(&e)),
+        Err(_) => Err(unread(&"it did not arrive in time")),
+    }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body)
         .map_err(|e| invalid(format!("the body is not as it should be: {e}")))
 }
 
-/// The keys of `PATCH /v1/ports/{name}`: an object of texts, numbers and booleans.
-fn keys(body: &[u8]) -> Result<Vec<(String, String)>, Refusal> {
+/// The keys of `PATCH /v1/ports/{name}`: an object of texts, numbers, booleans and nulls.
+pub(super) fn keys(body: &[u8]) -> Result<Vec<(String, String)>, Refusal> {
     let object: serde_json::Map<String, serde_json::Value> = parse(body)?;
     if object.is_empty() {
         return Err(invalid("there is nothing to set: give at least one key"));
@@ -169,6 +189,8 @@ fn keys(body: &[u8]) -> Result<Vec<(String, String)>, Refusal> {
     let text = |(key, value)| match value {
         serde_json::Value::String(text) => Ok((key, text)),
         serde_json::Value::Number(n) => Ok((key, n.to_string())),
+        // Takes the key away.
+        serde_json::Value::Null => Ok((key, String::new())),
         serde_json::Value::Bool(on) => Ok((key, if on { "on" } else { "off" }.to_owned())),
         _ => Err(invalid(format!("{key}: give a text, a number, true or false"))),
     };
@@ -183,7 +205,7 @@ fn mac(text: &str) -> Result<Mac, Refusal> {
     text.parse().map_err(invalid)
 }
 
-fn invalid(message: impl ToString) -> Refusal {
+pub(super) fn invalid(message: impl ToString) -> Refusal {
     Refusal::new(Cause::Invalid, message.to_string())
 }
 
@@ -219,13 +241,13 @@ pub(super) fn error(status: StatusCode, message: &str) -> Answer {
     respond(status, "application/json", body.unwrap_or_default())
 }
 
-fn json<T: Serialize>(status: StatusCode, value: &T) -> Result<Answer, Refusal> {
+pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Result<Answer, Refusal> {
     let text = serde_json::to_string(value)
         .map_err(|e| Refusal::new(Cause::Failed, format!("the answer cannot be written: {e}")))?;
     Ok(respond(status, "application/json", text))
 }
 
-fn no_content() -> Answer {
+pub(super) fn no_content() -> Answer {
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer

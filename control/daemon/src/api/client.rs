@@ -61,7 +61,7 @@ impl Client {
         self.call(&Method::DELETE, path, String::new()).map(drop)
     }
 
-    /// `POST path` or `PATCH path` with a body.
+    /// `POST path`, `PUT path` or `PATCH path` with a body.
     ///
     /// # Errors
     /// [`ClientError`]

@@ -13,6 +13,11 @@ pub(super) enum Route {
     ListFdb,
     AddMac,
     RemoveMac(String),
+    ListLimits,
+    GetLimit(String),
+    SetLimit(String),
+    RemoveLimit(String),
+    Apply,
     GetSflow,
     SetSflow,
     RemoveSflow,
@@ -20,6 +25,16 @@ pub(super) enum Route {
     VmArgs(String),
     OpenApi,
     Metrics,
+}
+
+impl Route {
+    /// Longest body of such a request: 1,000 ports fit a file to apply, with every key there is.
+    pub(super) const fn max_body(&self) -> usize {
+        match self {
+            Self::Apply => 4 << 20,
+            _ => 64 << 10,
+        }
+    }
 }
 
 /// Why there is no route.
@@ -37,7 +52,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 15] {
+fn table() -> [(&'static str, &'static str, Make); 20] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -48,6 +63,11 @@ fn table() -> [(&'static str, &'static str, Make); 15] {
         ("GET", "/v1/fdb", Plain(Route::ListFdb)),
         ("POST", "/v1/fdb", Plain(Route::AddMac)),
         ("DELETE", "/v1/fdb/{mac}", Named(Route::RemoveMac)),
+        ("GET", "/v1/limits", Plain(Route::ListLimits)),
+        ("GET", "/v1/limits/{name}", Named(Route::GetLimit)),
+        ("PUT", "/v1/limits/{name}", Named(Route::SetLimit)),
+        ("DELETE", "/v1/limits/{name}", Named(Route::RemoveLimit)),
+        ("POST", "/v1/apply", Plain(Route::Apply)),
         ("GET", "/v1/sflow", Plain(Route::GetSflow)),
         ("PUT", "/v1/sflow", Plain(Route::SetSflow)),
         ("DELETE", "/v1/sflow", Plain(Route::RemoveSflow)),

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,7 +26,7 @@ const CONNECTIONS: usize = 64;
 /// Time for a request's head to arrive; also how long an idle connection is kept.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// Time for a whole connection, whatever it does.
+/// A connection that has asked for nothing new for this long is ended, whatever it does.
 const LIFE: Duration = Duration::from_secs(60);
 
 /// The running API. Stops, and takes its socket away, when dropped.
@@ -94,7 +96,9 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
 }
 
 async fn connection(stream: UnixStream, control: Sender<Action>) {
-    let service = service_fn(move |request| {
+    let asked = AtomicBool::new(true);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
         let control = control.clone();
         async move { Ok::<_, Infallible>(answer(request, control).await) }
     });
@@ -103,7 +107,12 @@ async fn connection(stream: UnixStream, control: Sender<Action>) {
         .header_read_timeout(HEAD)
         .max_buf_size(64 * 1024)
         .serve_connection(TokioIo::new(stream), service);
-    if let Ok(Err(e)) = tokio::time::timeout(LIFE, served).await {
-        log::debug!("api: a connection ended: {e}");
+    let mut served = pin!(served);
+    while asked.swap(false, Ordering::Relaxed) {
+        match tokio::time::timeout(LIFE, &mut served).await {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => return log::debug!("api: a connection ended: {e}"),
+            Err(_) => {}
+        }
     }
 }

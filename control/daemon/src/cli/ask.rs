@@ -103,14 +103,15 @@ pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {
             let list: FdbList = client.get("/v1/fdb")?;
             if args.json { print_json(&list) } else { print(&fdb_table(&list.entries)) }
         }
-        FdbCommand::Add { mac, port } => {
+        FdbCommand::Add { mac, port, vlan } => {
             let (mac, port) = (parse_mac(&mac)?, port_name(&port)?);
-            let new = NewMac { mac: mac.to_string(), port: port.to_string() };
+            let new = NewMac { mac: mac.to_string(), port: port.to_string(), vlan };
             let made: FdbLine = client.send(&Method::POST, "/v1/fdb", &new)?;
             if args.json { print_json(&made) } else { print(&fdb_table(&[made])) }
         }
-        FdbCommand::Del { mac } => {
-            client.delete(&format!("/v1/fdb/{}", parse_mac(&mac)?))?;
+        FdbCommand::Del { mac, vlan } => {
+            let query = vlan.map(|v| format!("?vlan={v}")).unwrap_or_default();
+            client.delete(&format!("/v1/fdb/{}{query}", parse_mac(&mac)?))?;
             if args.json { print("{}\n") } else { Ok(()) }
         }
     }
@@ -121,10 +122,12 @@ fn parse_mac(text: &str) -> Result<Mac, Failure> {
 }
 
 fn fdb_table(entries: &[FdbLine]) -> String {
-    let mut rows = vec![["MAC", "PORT", "AGE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["MAC", "VLAN", "PORT", "AGE"].map(str::to_owned).to_vec()];
     for e in entries {
         let age = e.age.map_or_else(|| "pinned".to_owned(), |s| format!("{s} s"));
-        rows.push(vec![e.mac.clone(), e.port.clone(), age]);
+        let vlan = e.vlan.map(|v| v.to_string()).or(e.qinq.map(|v| format!("qinq {v}")));
+        let vlan = vlan.unwrap_or_else(|| "-".into());
+        rows.push(vec![e.mac.clone(), vlan, e.port.clone(), age]);
     }
-    columns(&rows, 3)
+    columns(&rows, 4)
 }

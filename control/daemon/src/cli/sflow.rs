@@ -30,8 +30,10 @@ enum SflowCommand {
     #[command(after_help = "Example:\n  vmlan sflow show --json")]
     Show,
     /// Export samples and counters, or change how
-    #[command(after_help = "Keys: collector=IP:PORT, sampling=N (one frame of N), polling=SECONDS (of counters; 0: none), \
-        agent=IP, header=BYTES\n\nExample:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000 polling=20")]
+    #[command(
+        after_help = "Keys: collector=IP:PORT, sampling=N (one frame of N), polling=SECONDS (of counters; 0: none), \
+        agent=IP, header=BYTES\n\nExample:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000 polling=20"
+    )]
     Set {
         /// Keys and values; those that are left out stay as they are
         #[arg(value_name = "KEY=VALUE", required = true)]
@@ -79,7 +81,8 @@ fn running(info: &SflowInfo) -> Map<String, Value> {
 fn table(info: &SflowInfo) -> String {
     let Some(collector) = &info.collector else { return format!("sflow is {}\n", info.state) };
     let number = |n: Option<u32>| n.map_or_else(String::new, |n| n.to_string());
-    let head = ["COLLECTOR", "SAMPLING", "POLLING", "SAMPLES", "LOST", "DATAGRAMS", "FAILED", "STATE"];
+    let head =
+        ["COLLECTOR", "SAMPLING", "POLLING", "SAMPLES", "LOST", "DATAGRAMS", "FAILED", "STATE"];
     let row = [
         collector.clone(),
         number(info.sampling),

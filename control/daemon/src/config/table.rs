@@ -26,13 +26,6 @@ impl From<AddressError> for Wrong {
     }
 }
 
-/// The name of a group or a limit.
-pub(super) fn name(text: &str) -> Result<PortName, TableError> {
-    let plain = !matches!(text, "all" | "any" | "none");
-    let name = text.parse().ok().filter(|_| plain);
-    name.ok_or_else(|| TableError::Name(text.into()))
-}
-
 /// `[port.NAME]`
 pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong> {
     let name: PortName = name.parse()?;

@@ -61,7 +61,10 @@ fn a_mistake_is_named_with_its_line() {
         ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [switch], [limit.NAME], "),
         ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
         ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [switch]"),
-        ("[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n", "vmlan.toml:4: port c: ports: write a list like [\"vm1\""),
+        (
+            "[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n",
+            "vmlan.toml:4: port c: ports: write a list like [\"vm1\"",
+        ),
         (
             "\n[port.a]\naddress = 'tpa:x'\n",
             "port a: 'tpa' is no kind of port: did you mean 'tap'?",
