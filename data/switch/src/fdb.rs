@@ -4,7 +4,8 @@
 //!  entry (AtomicU64):   63 .. 16   15 .. 6   5 .. 1      0
 //!                        MAC        port      last seen   static
 //!  set: 4 entries, 32 bytes. An address may lie in either of two sets, chosen by a keyed hash.
-//!  domain (AtomicU16): one for each entry, in an array of their own. Nobody reads it while no port has VLAN settings.
+//!  domain (AtomicU16): one for each entry, in an array of their own. Nobody reads it for entries of the open domain:
+//!                      those of others have the MAC's group bit set, which no address here has by itself.
 //! ```
 //!
 //! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half written. Its domain stands
@@ -12,8 +13,8 @@
 //! the entry. So an entry that is found has its own domain beside it, except to somebody who is late: between his two looks the
 //! slot may be given to another entry, and between his look and his compare-exchange to one that differs in nothing but
 //! the domain. Then one frame goes where the address lives in another domain, or one learned entry is moved or forgotten that was
-//! not meant. The first does not happen, as the switch asks each port whether it carries the domain; the second costs a flood.
-//! Pinned entries are written, moved and forgotten by the control thread alone, and are never late.
+//! not meant. The first is harmless, as the switch asks each port whether it carries the domain; the second costs a flood.
+//! Pinned entries are written, moved and forgotten by the control thread alone, which is never late.
 //!
 //! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks would
 //! have to pass unnoticed before an old entry could look young again.
@@ -23,7 +24,7 @@
 //! seed he cannot aim at a set.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use vmlan_frame::{Counter, Mac};
 
@@ -36,6 +37,9 @@ const TICK_SHIFT: u32 = 1;
 const TICKS: u8 = 32;
 const PORT_SHIFT: u32 = 6;
 const MAC_SHIFT: u32 = 16;
+
+/// In an entry's MAC address: it lives in another domain than [`Domain::OPEN`].
+const GROUP: u64 = 1 << 40;
 
 /// A slot that somebody is about to fill: no address, no port.
 const CLAIMED: u64 = STATIC;
@@ -60,8 +64,6 @@ pub struct Fdb {
     sets: Box<[Set]>,
     /// The domains of the sets' entries.
     domains: Box<[[AtomicU16; WAYS]]>,
-    /// There is, or was, an entry outside [`Domain::OPEN`].
-    domains_used: AtomicBool,
     mask: u64,
     keys: [u64; 2],
     now: AtomicU8,
@@ -119,7 +121,14 @@ pub(crate) enum WouldLearn {
     Full(Option<PortId>),
 }
 
-fn mac_of(entry: u64) -> u64 {
+/// An address as entries have it.
+#[inline]
+fn key(mac: Mac, domain: Domain) -> u64 {
+    mac.bits() | if domain == Domain::OPEN { 0 } else { GROUP }
+}
+
+#[inline]
+fn key_of(entry: u64) -> u64 {
     entry >> MAC_SHIFT
 }
 
@@ -131,8 +140,8 @@ fn tick_of(entry: u64) -> u8 {
     u8::try_from((entry >> TICK_SHIFT) & u64::from(TICKS - 1)).unwrap_or(0)
 }
 
-fn entry(mac: Mac, port: PortId, tick: u8) -> u64 {
-    mac.bits() << MAC_SHIFT | port.bits() << PORT_SHIFT | u64::from(tick) << TICK_SHIFT
+fn entry(mac: Mac, domain: Domain, port: PortId, tick: u8) -> u64 {
+    key(mac, domain) << MAC_SHIFT | port.bits() << PORT_SHIFT | u64::from(tick) << TICK_SHIFT
 }
 
 /// The two halves of a 128-bit product.
@@ -165,7 +174,6 @@ impl Fdb {
         Self {
             sets: (0..sets).map(|_| Set::default()).collect(),
             domains: (0..sets).map(|_| Default::default()).collect(),
-            domains_used: AtomicBool::new(false),
             mask: sets as u64 - 1,
             keys: [random.hash_one(1), random.hash_one(2) | 1],
             now: AtomicU8::new(0),
@@ -205,10 +213,11 @@ impl Fdb {
 
     #[inline]
     fn find(&self, sets: [usize; 2], mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
+        let key = key(mac, domain);
         let find = |set| {
-            self.words(set).iter().enumerate().find_map(|(way, word)| {
+            self.words(set).iter().find_map(|word| {
                 let e = word.load(Ordering::Relaxed);
-                let found = mac_of(e) == mac.bits() && is_entry(e) && self.is_in(domain, set, way);
+                let found = key_of(e) == key && is_entry(e) && self.is_in(domain, set, word);
                 found.then_some((word, e))
             })
         };
@@ -216,14 +225,14 @@ impl Fdb {
         find(first).or_else(|| find(second))
     }
 
-    /// True if the entry that was just read there is one of `domain`.
+    /// True if the entry that was just read from `word`, and has the right key, is one of `domain`.
     #[inline]
-    fn is_in(&self, domain: Domain, set: usize, way: usize) -> bool {
-        if domain == Domain::OPEN && !self.domains_used.load(Ordering::Relaxed) {
+    fn is_in(&self, domain: Domain, set: usize, word: &AtomicU64) -> bool {
+        if domain == Domain::OPEN {
             return true;
         }
-        let beside = self.domains.get(set).and_then(|d| d.get(way));
-        beside.is_some_and(|d| domain_of(d) == domain)
+        let mut slots = self.slots_of([set]);
+        slots.any(|slot| std::ptr::eq(slot.word, word) && domain_of(slot.domain) == domain)
     }
 
     /// Fetches the set of an address that will be looked up soon.
@@ -238,10 +247,10 @@ impl Fdb {
     /// The port behind which `mac` lives.
     #[must_use]
     pub fn lookup(&self, mac: Mac, domain: Domain) -> Option<PortId> {
-        self.lookup_hashed(mac, domain, self.hash(mac, domain))
+        self.get(mac, domain).map(|e| e.port)
     }
 
-    /// The same, with the hash computed before.
+    /// The same, with the hash computed before, for a unicast address.
     #[inline]
     pub(crate) fn lookup_hashed(&self, mac: Mac, domain: Domain, hash: u64) -> Option<PortId> {
         self.find(self.sets_of(hash), mac, domain).map(|(_, e)| port_of(e))
@@ -250,7 +259,8 @@ impl Fdb {
     /// The line of an address.
     #[must_use]
     pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
-        let found = self.find(self.sets_of(self.hash(mac, domain)), mac, domain);
+        let known = (!mac.is_group()).then(|| self.sets_of(self.hash(mac, domain)));
+        let found = known.and_then(|sets| self.find(sets, mac, domain));
         found.map(|(_, e)| self.line(e, domain))
     }
 
@@ -277,7 +287,7 @@ impl Fdb {
     pub(crate) fn learn(&self, mac: Mac, domain: Domain, port: PortId) -> Learned {
         let sets = self.sets_of(self.hash(mac, domain));
         let now = self.now.load(Ordering::Relaxed);
-        let wanted = entry(mac, port, now);
+        let wanted = entry(mac, domain, port, now);
         match self.find(sets, mac, domain) {
             Some((_, e)) if e == wanted => Learned::Pass,
             Some((word, e)) => self.refresh(word, e, wanted),
@@ -320,7 +330,7 @@ impl Fdb {
     #[cold]
     fn insert(&self, sets: [usize; 2], wanted: u64, domain: Domain) {
         let port = port_of(wanted);
-        if !self.may_grow(port) || mac_of(wanted) == 0 {
+        if !self.may_grow(port) || key_of(wanted) & !GROUP == 0 {
             self.unlearned.add_shared(1);
             return;
         }
@@ -336,9 +346,6 @@ impl Fdb {
 
     /// Writes an entry over `old` and its domain beside it; false if somebody else was there first.
     fn fill(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
-        if domain != Domain::OPEN && !self.domains_used.load(Ordering::Relaxed) {
-            self.domains_used.store(true, Ordering::Relaxed);
-        }
         let mine = slot.word.compare_exchange(old, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
         if mine.is_ok() {
             slot.domain.store(domain.bits(), Ordering::Relaxed);
@@ -355,7 +362,7 @@ impl Fdb {
         let twin = |s: Slot<'_>| {
             earlier &= !std::ptr::eq(s.word, mine);
             let e = s.word.load(Ordering::Relaxed);
-            let same = mac_of(e) == mac_of(wanted) && domain_of(s.domain) == domain;
+            let same = key_of(e) == key_of(wanted) && domain_of(s.domain) == domain;
             same && (earlier || e & STATIC != 0)
         };
         if self.slots_of(sets).any(twin) {
@@ -411,7 +418,7 @@ impl Fdb {
         if mac.is_group() || mac == Mac::default() {
             return Err(FdbError::NotUnicast(mac));
         }
-        let wanted = entry(mac, port, 0) | STATIC;
+        let wanted = entry(mac, domain, port, 0) | STATIC;
         self.remove(mac, domain);
         let sets = self.by_room(self.sets_of(self.hash(mac, domain)));
         let slots = || self.slots_of(sets).map(|s| (s, s.word.load(Ordering::Relaxed)));
@@ -422,7 +429,7 @@ impl Fdb {
             fence(Ordering::SeqCst);
             // It may have been learned again since it was removed, in a slot that is found first.
             let twin = |(s, e): &(Slot<'_>, u64)| {
-                mac_of(*e) == mac.bits() && e & STATIC == 0 && domain_of(s.domain) == domain
+                key_of(*e) == key_of(wanted) && e & STATIC == 0 && domain_of(s.domain) == domain
             };
             while let Some((slot, e)) = slots().find(twin) {
                 self.clear(slot.word, e);
@@ -444,7 +451,7 @@ impl Fdb {
     pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
         let sets = self.sets_of(self.hash(mac, domain));
         let mut found = false;
-        while let Some((word, e)) = self.find(sets, mac, domain) {
+        while let Some((word, e)) = self.find(sets, mac, domain).filter(|_| !mac.is_group()) {
             found |= self.clear(word, e);
         }
         found
@@ -466,7 +473,7 @@ impl Fdb {
     fn line(&self, e: u64, domain: Domain) -> FdbEntry {
         let now = self.now.load(Ordering::Relaxed);
         FdbEntry {
-            mac: Mac::from_bits(mac_of(e)),
+            mac: Mac::from_bits(key_of(e) & !GROUP),
             domain,
             port: port_of(e),
             age: (e & STATIC == 0).then(|| Self::age(now, e)),
