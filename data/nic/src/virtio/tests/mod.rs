@@ -2,5 +2,6 @@
 mod flow;
 mod guest;
 mod hostile;
+mod moderation;
 mod property;
 mod replay;
