@@ -11,7 +11,7 @@ use vmlan_ram::Slice;
 
 use crate::fdb::WouldLearn;
 use crate::forward::Way;
-use crate::meter::covered;
+use crate::meter::{budget_to, covered};
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
 use crate::{Entry, PortId, Switch, Table};
@@ -385,7 +385,7 @@ impl Case<'_> {
         }
         let mut detail = words::tags(&seen);
         if !policy.to.is_none() {
-            detail += &format!(", {}", left(policy.to.budget(self.now)));
+            detail += &format!(", {}", left(budget_to(policy, self.now)));
         }
         if self.switch.waits.is_full(port) {
             detail += ", but it is full at present";
@@ -396,7 +396,7 @@ impl Case<'_> {
     /// `Pass::allowed`: nothing if the receiver has tokens left, and it is the source's turn.
     fn over(&self, to: &Policy) -> Option<(Check, String)> {
         let limits = &to.to;
-        if !limits.is_none() && covered(&self.batch, 0..1, limits.budget(self.now)) == 0 {
+        if !limits.is_none() && covered(&self.batch, 0..1, budget_to(to, self.now)) == 0 {
             let more = Time(limits.wait(self.now).max(1));
             return Some((Check::ToLimit, format!("no tokens: for {more}, nothing gets there")));
         }

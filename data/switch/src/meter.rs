@@ -7,7 +7,7 @@ use vmlan_frame::{BATCH, Batch, Gso, Offload, Offloads, Reason, Verdict};
 
 use crate::PortId;
 use crate::forward::{Pass, Way};
-use crate::policy::Budget;
+use crate::policy::{Budget, Policy};
 
 /// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It comes when others have had
 /// theirs, and rings nobody.
@@ -58,6 +58,14 @@ pub(crate) fn worth_pulling(budget: Budget) -> usize {
     usize::try_from(frames).unwrap_or(0).saturating_add(1).min(BATCH)
 }
 
+/// What may go to a port. A guest is interrupted for helpings, not for single frames; at an uplink nobody is.
+pub(crate) fn budget_to(policy: &Policy, now: u64) -> Budget {
+    match &policy.uplink {
+        Some(_) => policy.to.budget(now),
+        None => policy.to.in_helpings(now),
+    }
+}
+
 fn sum(costs: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
     costs.fold((0, 0), |(n, b), (frames, bits)| (n + frames, b + bits))
 }
@@ -106,9 +114,7 @@ impl Pass<'_> {
         let indices = || list.iter().map(|i| usize::from(*i));
         let uplink = entry.policy.uplink.as_deref();
         if !limits.is_none() {
-            // A guest is interrupted for helpings, not for single frames; at an uplink nobody is.
-            let helping = uplink.is_none();
-            let budget = if helping { limits.in_helpings(self.now) } else { limits.budget(self.now) };
+            let budget = budget_to(&entry.policy, self.now);
             allowed = covered(batch, indices(), budget);
         }
         let Some(queue) = uplink else { return allowed };
