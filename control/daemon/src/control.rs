@@ -32,9 +32,9 @@ pub enum Action {
     /// Lists the forwarding table.
     ListFdb(Reply<Vec<FdbLine>>),
     /// Pins an address to a port.
-    AddMac(Mac, PortName, Reply<FdbLine>),
+    AddMac(Mac, PortName, Option<u16>, Reply<FdbLine>),
     /// Forgets an address.
-    RemoveMac(Mac, Reply<()>),
+    RemoveMac(Mac, Option<u16>, Reply<()>),
     /// Lists the limits that ports share.
     ListLimits(Reply<Vec<LimitInfo>>),
     /// Describes one of them.
@@ -155,6 +155,10 @@ impl Applied {
 pub struct FdbLine {
     /// The address.
     pub mac: String,
+    /// The VLAN in which it does; `null` if none.
+    pub vlan: Option<u16>,
+    /// The service VLAN in which it does; `null` if none.
+    pub qinq: Option<u16>,
     /// The port it lives behind.
     pub port: String,
     /// Pinned: neither ages nor moves.

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use vmlan_frame::Mac;
-use vmlan_switch::policy::Domain;
 use vmlan_switch::{PortId, Switch};
 
 use crate::address::{Address, Kind, NamedAddress, PortName, SflowTable};
-use crate::control::{Cause, FdbLine, PortInfo, Refusal};
+use crate::control::{Cause, PortInfo, Refusal};
 use crate::settings::World;
 use crate::worker::Workers;
 
 mod apply;
+mod fdb;
 mod limits;
 mod news;
 mod open;
@@ -303,52 +302,6 @@ impl Ports {
     pub fn get(&self, name: &PortName) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         Ok(self.entries[index].info())
-    }
-
-    /// The forwarding table, sorted by address.
-    #[must_use]
-    pub fn fdb(&self) -> Vec<FdbLine> {
-        let tick = self.ageing() / 30;
-        let line = |e: vmlan_switch::FdbEntry| {
-            let port = self.entries.iter().find(|p| p.id == Some(e.port))?;
-            Some(FdbLine {
-                mac: e.mac.to_string(),
-                port: port.name.to_string(),
-                r#static: e.age.is_none(),
-                age: e.age.map(|ticks| (tick * u32::from(ticks)).as_secs()),
-            })
-        };
-        let mut lines: Vec<_> = self.switch.fdb().list().into_iter().filter_map(line).collect();
-        lines.sort_unstable_by(|a, b| a.mac.cmp(&b.mac));
-        lines
-    }
-
-    /// Pins an address to a port.
-    ///
-    /// # Errors
-    /// If there is no such port, it takes no frames, or the table has no room.
-    pub fn add_mac(&self, mac: Mac, name: &PortName) -> Result<FdbLine, Refusal> {
-        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
-        let no_target = || {
-            let text = format!("port {name}: a capture file takes no frames: name another port");
-            Refusal::new(Cause::Invalid, text)
-        };
-        let id = self.entries[index].id.ok_or_else(no_target)?;
-        self.switch
-            .fdb()
-            .add_static(mac, Domain::OPEN, id)
-            .map_err(|e| Refusal::new(Cause::Invalid, e.to_string()))?;
-        Ok(FdbLine { mac: mac.to_string(), port: name.to_string(), r#static: true, age: None })
-    }
-
-    /// Forgets an address, pinned or learned.
-    ///
-    /// # Errors
-    /// If it is not known.
-    pub fn remove_mac(&self, mac: Mac) -> Result<(), Refusal> {
-        let unknown =
-            || Refusal::new(Cause::NotFound, format!("{mac} is not known: see `vmlan fdb list`"));
-        self.switch.fdb().remove(mac, Domain::OPEN).then_some(()).ok_or_else(unknown)
     }
 
     /// How long an address is remembered.
