@@ -19,6 +19,8 @@ mod domain;
 mod limit;
 pub(crate) mod retag;
 mod share;
+#[cfg(test)]
+mod tests;
 mod uplink;
 
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -64,8 +64,8 @@ pub struct Bucket {
     latest: AtomicU64,
     /// All tokens ever spent or forfeited, modulo 2^64.
     spent: AtomicU64,
-    /// Nothing passes until half the burst has gathered.
-    shut: AtomicBool,
+    /// Until when nothing passes that comes in helpings.
+    opens: AtomicU64,
 }
 
 impl Bucket {
@@ -82,7 +82,7 @@ impl Bucket {
             depth: 0,
             latest: AtomicU64::new(now),
             spent: AtomicU64::new(0),
-            shut: AtomicBool::new(false),
+            opens: AtomicU64::new(0),
         };
         bucket.depth = bucket.brought(burst.min(MAX_BURST)).0.max(1);
         bucket.spent = AtomicU64::new(bucket.brought(now).0.wrapping_sub(bucket.depth));
@@ -120,41 +120,43 @@ impl Bucket {
         self.look(now).0
     }
 
-    /// Tokens that may be spent at `now`: all there are, but none while it is shut.
-    #[must_use]
-    #[inline]
-    pub fn available(&self, now: u64) -> i64 {
-        let tokens = self.tokens(now);
-        if self.shut.load(Ordering::Relaxed) && tokens < self.half() {
-            tokens.min(0)
-        } else {
-            tokens
-        }
-    }
-
-    /// As [`Bucket::available`], and shuts it when the last token is gone: the next ones come half a burst at a time.
+    /// As [`Bucket::tokens`], but none for half the burst after somebody was refused.
     ///
-    /// Whoever takes each token as soon as it is there is interrupted as often as there are tokens. This is for receivers.
+    /// Whoever is given each token as soon as it is there is interrupted as often as there are tokens. This is for receivers. It is
+    /// as exact: what comes while it is shut fits into the other half.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> i64 {
         let tokens = self.tokens(now);
-        let shut = tokens <= 0 || (self.shut.load(Ordering::Relaxed) && tokens < self.half());
-        if self.shut.load(Ordering::Relaxed) != shut {
-            self.shut.store(shut, Ordering::Relaxed);
-        }
-        if shut { tokens.min(0) } else { tokens }
+        if self.is_shut(now) { tokens.min(0) } else { tokens }
     }
 
-    fn half(&self) -> i64 {
-        (self.depth / 2).max(1).cast_signed()
-    }
-
-    /// True if nothing may be spent of what there was when it was looked at last.
+    /// True if nothing might be spent of it when it was looked at last.
     pub(crate) fn is_used_up(&self) -> bool {
-        let (brought, _) = self.brought(self.latest.load(Ordering::Relaxed));
+        let latest = self.latest.load(Ordering::Relaxed);
+        let (brought, _) = self.brought(latest);
         let tokens = brought.wrapping_sub(self.spent.load(Ordering::Relaxed)).cast_signed();
-        tokens <= 0 || (self.shut.load(Ordering::Relaxed) && tokens < self.half())
+        tokens <= 0 || self.is_shut(latest)
+    }
+
+    /// As [`Bucket::is_used_up`], and shuts it for those who take helpings: one of them was refused.
+    pub(crate) fn refuses(&self) -> bool {
+        let (over, latest) = (self.is_used_up(), self.latest.load(Ordering::Relaxed));
+        if over && !self.is_shut(latest) {
+            self.opens.store(latest.saturating_add(self.half()), Ordering::Relaxed);
+        }
+        over
+    }
+
+    fn is_shut(&self, now: u64) -> bool {
+        let left = self.opens.load(Ordering::Relaxed).saturating_sub(now);
+        // Longer than it can be: the clock has gone back.
+        left > 0 && left <= self.half()
+    }
+
+    /// Half the burst, in nanoseconds.
+    fn half(&self) -> u64 {
+        u64::try_from(self.rate.burst.as_nanos()).map_or(MAX_BURST, |n| n.min(MAX_BURST)) / 2
     }
 
     /// Takes `n` tokens, whether or not they are there.
@@ -172,16 +174,13 @@ impl Bucket {
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         let (tokens, rest) = self.look(now);
-        let helping = if self.shut.load(Ordering::Relaxed) {
-            self.half().cast_unsigned()
-        } else if tokens > 0 {
+        if tokens > 0 {
             return 0;
-        } else {
-            (self.depth / 4).min(self.brought(HELPING).0).max(1)
-        };
-        let missing = i128::from(helping) - i128::from(tokens);
-        let missing = u128::try_from(missing).unwrap_or(0) * u128::from(SECOND);
-        let wait = missing.saturating_sub(u128::from(rest)).div_ceil(u128::from(self.per_second()));
+        }
+        let helping = (self.depth / 4).min(self.brought(HELPING).0).max(1);
+        let missing = u128::from(tokens.unsigned_abs()) + u128::from(helping);
+        let missing = missing * u128::from(SECOND) - u128::from(rest);
+        let wait = missing.div_ceil(u128::from(self.per_second()));
         u64::try_from(wait).map_or(MAX_WAIT, |n| n.min(MAX_WAIT))
     }
 

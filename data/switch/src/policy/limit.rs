@@ -65,11 +65,11 @@ impl Limits {
     #[must_use]
     #[inline]
     pub fn budget(&self, now: u64) -> Budget {
-        self.least(|bucket| bucket.available(now))
+        self.least(|bucket| bucket.tokens(now))
     }
 
-    /// As [`Limits::budget`], for receivers: once it is used up, nothing passes until half the burst has gathered. One that is given
-    /// each frame as soon as there are tokens for it is interrupted for each frame.
+    /// As [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half the burst. One that is given each
+    /// frame as soon as there are tokens for it is interrupted for each frame.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> Budget {
@@ -106,12 +106,15 @@ impl Limits {
 
     /// Frames were left with their sender, by those limiters that have no tokens left.
     pub fn held(&self, frames: u64) {
-        self.each_over(|counters| counters.held.add_shared(frames));
+        self.each_over(Bucket::is_used_up, |counters| counters.held.add_shared(frames));
     }
 
-    /// Frames were dropped, by those limiters that have no tokens left: call it after [`Limits::passed`].
+    /// Frames were dropped, by those limiters that have no tokens left. Call it after [`Limits::passed`].
     pub fn dropped(&self, frames: u64) {
-        self.each_over(|counters| {
+        if frames == 0 {
+            return;
+        }
+        self.each_over(Bucket::refuses, |counters| {
             counters.offered.add_shared(frames);
             counters.dropped.add_shared(frames);
         });
@@ -130,15 +133,17 @@ impl Limits {
         self.own.iter().chain(&self.shared).map(|l| &**l)
     }
 
-    /// Those that are over; all, if somebody has just given tokens back to the one that was.
-    fn each_over(&self, count: impl Fn(&LimitCounters)) {
-        let any = self.each().any(Limiter::is_over);
-        self.each().filter(|l| !any || l.is_over()).for_each(|l| count(&l.counters));
-    }
-}
-
-impl Limiter {
-    fn is_over(&self) -> bool {
-        self.bits.iter().chain(&self.frames).any(Bucket::is_used_up)
+    /// Those that are over; all, if another worker has just seen new tokens come.
+    fn each_over(&self, over: fn(&Bucket) -> bool, count: impl Fn(&LimitCounters)) {
+        let is_over = |l: &Limiter| {
+            let [bits, frames] = [&l.bits, &l.frames].map(|b| b.as_ref().is_some_and(over));
+            bits || frames
+        };
+        let overs = [&self.own, &self.shared].map(|l| l.as_ref().filter(|l| is_over(l)));
+        if overs.iter().flatten().count() > 0 {
+            overs.iter().flatten().for_each(|l| count(&l.counters));
+        } else {
+            self.each().for_each(|l| count(&l.counters));
+        }
     }
 }

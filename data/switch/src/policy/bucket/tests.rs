@@ -94,7 +94,7 @@ proptest! {
         burst_us in 0u64..2_000_000,
         start in any::<u64>(),
         steps in prop::collection::vec((clock_steps(), 0u64..1_000_000, any::<bool>()), 1..100),
-        helpings in any::<bool>(),
+        refused in any::<bool>(),
     ) {
         let bucket = Bucket::new(rate(per_second, burst_us), start);
         let mut model = Model::new(&bucket, start);
@@ -104,10 +104,15 @@ proptest! {
             let tokens = bucket.tokens(now);
             prop_assert_eq!(tokens, model.look(now));
             prop_assert!(tokens <= bucket.depth.cast_signed());
-            let available = if helpings { bucket.in_helpings(now) } else { bucket.available(now) };
-            prop_assert_eq!(bucket.wait(now) == 0, available > 0);
-            prop_assert!(available == tokens || available == 0 && tokens < bucket.half());
-            prop_assert_eq!(bucket.is_used_up(), available <= 0);
+            prop_assert_eq!(bucket.wait(now) == 0, tokens > 0);
+            let helping = bucket.in_helpings(now);
+            prop_assert!(helping == tokens || helping == 0 && bucket.is_shut(now));
+            if refused {
+                prop_assert!(bucket.refuses() || tokens > 0);
+                // Whatever the clock did, it is open again after half the burst.
+                let later = model.latest.max(now).checked_add(bucket.half());
+                prop_assert!(later.is_none_or(|later| !bucket.is_shut(later)));
+            }
             if back {
                 bucket.refund(n);
                 model.tokens += i128::from(n) * UNIT;

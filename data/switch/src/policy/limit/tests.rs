@@ -73,32 +73,36 @@ fn receivers_get_helpings() {
     assert_eq!(limits.in_helpings(0).frames, 1);
     limits.passed(1, 0);
     assert_eq!(limits.in_helpings(0).frames, 0);
-    // Shut for everybody, and all agree on when it opens.
-    for now in [MS / 100, MS, 2 * MS] {
+    limits.dropped(1);
+    for now in [MS / 10, MS, 2 * MS] {
         assert_eq!(limits.in_helpings(now).frames, 0);
-        assert_eq!(limits.budget(now).frames, 0);
-        assert_eq!(limits.wait(now), 2_500_000 - now);
         limits.dropped(1);
     }
-    assert_eq!(counts(&own), [123, 120, 0, 3]);
-    assert_eq!(limits.budget(2_500_000).frames, 60);
+    // Not for those who do not take helpings.
+    assert_eq!(limits.budget(2 * MS).frames, 48);
+    assert_eq!(limits.wait(2 * MS), 0);
+    assert_eq!(counts(&own), [124, 120, 0, 4]);
     assert_eq!(limits.in_helpings(2_500_000).frames, 60);
     limits.passed(50, 0);
     assert_eq!(limits.in_helpings(2_500_000).frames, 10);
-    assert_eq!(limits.wait(2_500_000), 0);
 }
 
 /// Flooded at any pace: a receiver gets what its rate says, in few helpings.
 #[test]
 fn helpings_are_exact() {
-    for (rate, pace) in
-        [(100, 1_000_000), (24_000, 1000), (24_000, 2_000_000), (10_000_000, 20_000)]
-    {
+    for (rate, pace) in [
+        (100, 1_000_000),
+        (24_000, 1000),
+        (24_000, 100_000),
+        (24_000, 3_000_000),
+        (10_000_000, 20_000),
+    ] {
         let limits = Limits { own: Some(limiter(None, Some(rate))), shared: None };
         let (mut passed, mut helpings, mut shut) = (0, 0, true);
         for now in (0..1_000_000_000).step_by(pace) {
             let n = limits.in_helpings(now).frames.clamp(0, 256).unsigned_abs();
             limits.passed(n, 0);
+            limits.dropped(256 - n);
             passed += n;
             helpings += u64::from(shut && n > 0);
             shut = n == 0;
