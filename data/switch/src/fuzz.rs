@@ -17,7 +17,7 @@ use etherparse::icmpv6::NdpOptionReadError::UnexpectedSize;
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice, NdpOptionsIterator};
 use etherparse::{
     ArpOperation, ArpPacketSlice, Icmpv6Slice, IpNumber, Ipv6ExtensionSlice, LaxIpPayloadSlice,
-    LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket, UdpHeaderSlice,
+    LaxNetSlice, LaxSlicedPacket, UdpHeaderSlice,
 };
 use vmlan_frame::{HEAD, Mac};
 
@@ -72,10 +72,26 @@ pub fn claims(data: &[u8]) -> bool {
     let mac = Mac::new([6, 7, 8, 9, 10, 11].map(|i: usize| frame[i]));
     let fully = claims.judge(mac, head, frame.len());
     assert!(verdict == fully || verdict.is_err() && bits & 3 != 0, "the short cut is only that");
-    if verdict.is_ok() {
+    let allowed = [None, None, Some(&[MAC][..]), Some(&[MAC, MAC2])][usize::from(bits & 3)];
+    assert!(verdict.is_err() || allowed.is_none_or(|a| a.iter().any(|a| a == &frame[6..12])));
+    if verdict.is_ok() && asks(*bits, frame) {
         Witness::new(*bits, frame).questioned();
     }
     verdict.is_ok()
+}
+
+/// True if the settings ask for anything in this frame but its source address. What they do not ask for may be broken,
+/// which etherparse does not bear: it reads beyond the end of extension headers if told to be lax.
+fn asks(bits: u8, frame: &[u8]) -> bool {
+    let tags =
+        frame[12..].chunks_exact(4).take_while(|t| matches!(t[..2], [0x81, 0] | [0x88, 0xa8]));
+    let at = 12 + 4 * tags.count();
+    match frame.get(at..at + 2) {
+        Some([0x08, 0]) => bits & 12 != 0,
+        // Nor do we look into MACsec.
+        Some([0x88, 0xe5]) => bits & 4 != 0,
+        _ => bits & 31 != 0,
+    }
 }
 
 /// A frame that passed, and what its port may say.
@@ -118,16 +134,7 @@ impl<'a> Witness<'a> {
     }
 
     fn questioned(&self) {
-        match self.bits & 3 {
-            2 => assert_eq!(self.mac(), MAC),
-            3 => assert!(self.mac() == MAC || self.mac() == MAC2),
-            _ => {}
-        }
         assert!(!self.has(4) || self.packet.link_exts.len() < 2, "two tags");
-        // Etherparse looks into MACsec that is not encrypted; hosts do after they have checked who sealed it.
-        if self.packet.link_exts.iter().any(|e| matches!(e, LaxLinkExtSlice::Macsec(_))) {
-            return assert!(!self.has(4), "MACsec");
-        }
         match &self.packet.net {
             Some(LaxNetSlice::Arp(arp)) => self.arp(arp),
             Some(LaxNetSlice::Ipv4(ip)) => {
@@ -144,7 +151,7 @@ impl<'a> Witness<'a> {
     }
 
     fn other(&self) {
-        let payload = self.packet.ether_payload().unwrap_or_else(|| panic!("no payload"));
+        let payload = self.packet.ether_payload().unwrap_or_else(|| panic!("sealed"));
         if payload.ether_type.0 == 0x8035 && self.bits & 7 != 0 {
             let arp = ArpPacketSlice::from_slice(payload.payload).unwrap_or_else(|e| panic!("{e}"));
             assert!(arp.sender_hw_addr() == self.mac() && arp.target_hw_addr() == self.mac());

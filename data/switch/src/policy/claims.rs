@@ -104,8 +104,8 @@ pub struct Claims {
     pub ra_guard: bool,
 }
 
-/// Bytes of the snapshot that the short cut looks at: Ethernet, IPv4 without options, TCP up to its data offset.
-const SHORT: usize = 48;
+/// Bytes of TCP and UDP that the short cut looks at: ports, lengths, TCP's data offset.
+const L4: usize = 13;
 
 impl Claims {
     /// True if everything is allowed.
@@ -141,44 +141,70 @@ impl Claims {
         if !self.macs.allow(mac, learn) {
             return Err(Reason::SpoofedMac);
         }
-        if head.first_chunk().is_some_and(|short| self.is_plain(short, len)) {
-            return Ok(());
-        }
-        self.judge(mac, head, len)
+        if self.is_plain(head, len) { Ok(()) } else { self.judge(mac, head, len) }
     }
 
-    /// True for untagged IPv4 packets without options, whole, of TCP, UDP or ICMP, that are allowed. False
-    /// tells nothing.
+    /// True for TCP and UDP over IPv4 without options and IPv6 without extension headers, whole, with one tag or
+    /// none, that are allowed. False tells nothing.
     #[inline]
-    fn is_plain(&self, head: &[u8; SHORT], len: usize) -> bool {
-        let be16 = |a, b| usize::from(u16::from_be_bytes([a, b]));
-        if head[12] != 8 || head[13] != 0 {
-            return false;
+    fn is_plain(&self, head: &[u8], len: usize) -> bool {
+        let at = if head.get(12..14) == Some(&[0x81, 0]) { 16 } else { 12 };
+        let left = len.saturating_sub(at + 2);
+        match head.get(at..) {
+            Some([0x08, 0, ip @ ..]) => self.is_plain_v4(ip, left),
+            Some([0x86, 0xdd, ip @ ..]) => self.is_plain_v6(ip, left),
+            _ => false,
         }
+    }
+
+    #[inline]
+    fn is_plain_v4(&self, ip: &[u8], left: usize) -> bool {
         if self.ips.is_none() && !self.dhcp_guard {
             return true;
         }
-        let end = 14 + be16(head[16], head[17]);
-        if head[14] != 0x45 || head[20] & 0x3f != 0 || head[21] != 0 || end > len {
-            return false;
-        }
-        let whole = match head[23] {
-            6 => {
-                let size = usize::from(head[46] >> 4) * 4;
-                size >= 20 && 34 + size <= end
-            }
-            17 => {
-                let size = be16(head[38], head[39]);
-                let dhcp = self.dhcp_guard
-                    && (be16(head[34], head[35]) == 67 || be16(head[36], head[37]) == 68);
-                size >= 8 && 34 + size <= end && !dhcp
-            }
-            1 => end >= 34,
-            _ => false,
-        };
-        let source = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
-        whole && self.ips.as_ref().is_none_or(|ips| is_host(source) && has_v4(ips, source))
+        let Some((ip, rest)) = ip.split_first_chunk::<20>() else { return false };
+        let end = be16(ip[2], ip[3]);
+        let source = u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]);
+        ip[0] == 0x45
+            && ip[6] & 0x3f | ip[7] == 0
+            && end <= left
+            && self.is_plain_l4(ip[9], rest, end.wrapping_sub(20), judge::DHCP)
+            && self.ips.as_ref().is_none_or(|ips| is_host(source) && has_v4(ips, source))
     }
+
+    #[inline]
+    fn is_plain_v6(&self, ip: &[u8], left: usize) -> bool {
+        let Some((ip, rest)) = ip.split_first_chunk::<40>() else { return false };
+        let end = be16(ip[4], ip[5]);
+        let source = ip[8..24].first_chunk().map_or(0, |source| u128::from_be_bytes(*source));
+        ip[0] >> 4 == 6
+            && 40 + end <= left
+            && self.is_plain_l4(ip[6], rest, end, judge::DHCPV6)
+            && self.ips.as_ref().is_none_or(|ips| is_host_v6(source) && has_v6(ips, source))
+    }
+
+    /// TCP or UDP of `left` bytes, of which there are more than 2^16 if that is nonsense.
+    #[inline]
+    fn is_plain_l4(&self, protocol: u8, l4: &[u8], left: usize, dhcp: (u16, u16)) -> bool {
+        let Some(l4) = l4.first_chunk::<L4>() else { return false };
+        let size = match protocol {
+            6 => usize::from(l4[12] >> 4) * 4,
+            17 => be16(l4[4], l4[5]),
+            _ => return false,
+        };
+        let least = if protocol == 6 { 20 } else { 8 };
+        let (client, server) = dhcp;
+        let (from, to) = (be16(l4[0], l4[1]), be16(l4[2], l4[3]));
+        let guarded = self.dhcp_guard
+            && protocol == 17
+            && (from == usize::from(server) || to == usize::from(client));
+        (least..=left).contains(&size) && left <= 0xffff && !guarded
+    }
+}
+
+#[inline]
+fn be16(a: u8, b: u8) -> usize {
+    usize::from(u16::from_be_bytes([a, b]))
 }
 
 /// Neither 0.0.0.0 nor a group or broadcast address: what a packet can be from.
@@ -190,4 +216,15 @@ fn is_host(ip: u32) -> bool {
 #[inline]
 fn has_v4(ips: &[Prefix], ip: u32) -> bool {
     ips.iter().any(|prefix| prefix.has_v4(ip))
+}
+
+/// Neither :: nor a group address.
+#[inline]
+fn is_host_v6(ip: u128) -> bool {
+    ip != 0 && ip >> 120 != 0xff
+}
+
+#[inline]
+fn has_v6(ips: &[Prefix], ip: u128) -> bool {
+    ips.iter().any(|prefix| prefix.has_v6(ip))
 }

@@ -12,7 +12,7 @@ use vmlan_frame::headers::{
 };
 use vmlan_frame::{Headers, Mac, Network, Reason};
 
-use super::{Claims, Macs, Prefix, has_v4, is_host};
+use super::{Claims, Macs, Prefix, has_v4, has_v6, is_host, is_host_v6};
 
 /// EtherTypes of VLAN tags that others use and we do not look behind.
 const OTHER_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
@@ -25,8 +25,8 @@ const HIDING: [u8; 6] = [51, 135, 139, 140, 253, 254];
 const LISTENER: [u8; 3] = [131, 132, 143];
 
 /// Ports of DHCP (RFC 2131) and DHCPv6 (RFC 8415): client's and server's.
-const DHCP: (u16, u16) = (68, 67);
-const DHCPV6: (u16, u16) = (546, 547);
+pub(super) const DHCP: (u16, u16) = (68, 67);
+pub(super) const DHCPV6: (u16, u16) = (546, 547);
 
 /// One frame before the judge.
 struct Case<'a> {
@@ -209,9 +209,8 @@ impl Case<'_> {
     /// Those made otherwise (RFC 7217) must be listed.
     fn own_v6(&self, ip: u128) -> bool {
         let Some(ips) = &self.claims.ips else { return true };
-        let host = ip != 0 && ip >> 120 != 0xff;
-        let listed = ips.iter().any(|p| p.has_v6(ip));
-        host && (listed || (ip == link_local(self.mac) && self.has_v6()))
+        let local = || ip == link_local(self.mac) && self.has_v6();
+        is_host_v6(ip) && (has_v6(ips, ip) || local())
     }
 }
 

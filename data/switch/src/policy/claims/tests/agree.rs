@@ -1,6 +1,8 @@
 //! The short cut agrees with the full way, and all that passes with etherparse.
 use core::net::Ipv6Addr;
 
+use vmlan_frame::HEAD;
+
 use super::frames::*;
 use crate::fuzz::{self, LINK_LOCAL, MAC2, settings};
 
@@ -100,10 +102,16 @@ fn honest_frames_pass_and_are_seen_by_the_short_cut() {
             );
         }
     }
-    // The one that nearly all frames are goes no other way.
-    for mut frame in honest().into_iter().take(3) {
+    // Those that nearly all frames are go no other way.
+    let plain = [
+        V4::default().frame(),
+        V4 { protocol: TCP, payload: tcp(1460), ..V4::default() }.frame(),
+        V6::default().frame(),
+        V6 { protocol: TCP, payload: tcp(1440), ..V6::default() }.frame(),
+    ];
+    for mut frame in plain.iter().flat_map(|f| [f.clone(), tagged(f, &[0x8100])]) {
         frame.resize(frame.len().max(60), 0);
-        let head = frame.first_chunk().unwrap();
+        let head = &frame[..frame.len().min(HEAD)];
         assert!((0..32).all(|bits| settings(bits).is_plain(head, frame.len())), "{frame:02x?}");
     }
 }
@@ -118,5 +126,26 @@ fn any_bytes() {
             kind.copy_from_slice(&chance.one(&known)[..]);
         }
         fuzz::claims(&bytes);
+    }
+}
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/claims");
+
+#[test]
+fn kept_inputs() {
+    let files: Vec<_> = std::fs::read_dir(CORPUS).unwrap().collect();
+    assert!(files.len() >= 30, "the seeds are gone from {CORPUS}");
+    for file in files {
+        fuzz::claims(&std::fs::read(file.unwrap().path()).unwrap());
+    }
+}
+
+/// Writes the seeds: `cargo test -p vmlan-switch write_seeds -- --ignored`.
+#[test]
+#[ignore = "writes into fuzz/corpus"]
+fn write_seeds() {
+    for (i, frame) in honest().iter().enumerate() {
+        let bits = [4, 6, 2, 12, 20, 1, 31][i % 7];
+        std::fs::write(format!("{CORPUS}/seed-{i:02}"), [&[bits], &frame[..]].concat()).unwrap();
     }
 }
