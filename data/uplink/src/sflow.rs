@@ -299,13 +299,16 @@ struct Export<'s> {
     /// When counters are due.
     poll: Option<Instant>,
     sequence: u32,
+    datagram: Datagram,
+    sample: Vec<u8>,
 }
 
 impl<'s> Export<'s> {
     fn new(shared: &'s Shared, sender: Sender) -> Self {
         let start = Instant::now();
         let poll = shared.config.polling.map(|period| start + period);
-        Self { shared, sender, start, poll, sequence: 0 }
+        let datagram = Datagram::new();
+        Self { shared, sender, start, poll, sequence: 0, datagram, sample: Vec::new() }
     }
 
     fn run(mut self) {
@@ -355,66 +358,65 @@ impl<'s> Export<'s> {
     }
 
     fn export(&mut self, records: &[Record], counters: bool) {
-        let mut datagram = Datagram::new(self.agent());
-        let mut sample = Vec::new();
         for record in records {
-            encode::flow_sample(&mut sample, record);
-            self.append(&mut datagram, &mut sample);
+            encode::flow_sample(&mut self.sample, record);
+            self.append();
         }
         if counters {
             for polled in lock(&self.shared.polled).iter_mut() {
                 polled.sequence = polled.sequence.wrapping_add(1);
-                encode::counters_sample(&mut sample, polled);
-                self.append(&mut datagram, &mut sample);
+                encode::counters_sample(&mut self.sample, polled);
+                self.append();
             }
         }
-        self.send(&mut datagram);
+        self.send();
     }
 
-    /// Empties `sample` into the datagram, or, if that is full, into the next.
-    fn append(&mut self, datagram: &mut Datagram, sample: &mut Vec<u8>) {
-        if !datagram.add(sample) {
-            self.send(datagram);
-            datagram.add(sample);
+    /// Empties the sample into the datagram, or, if that is full, into the next.
+    fn append(&mut self) {
+        if !self.datagram.add(&self.sample) {
+            self.send();
+            self.datagram.add(&self.sample);
         }
-        sample.clear();
+        self.sample.clear();
     }
 
-    fn agent(&self) -> IpAddr {
-        let own = || self.sender.address().unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        self.shared.config.agent.unwrap_or_else(own)
-    }
-
-    fn send(&mut self, datagram: &mut Datagram) {
-        if datagram.is_empty() {
+    fn send(&mut self) {
+        if self.datagram.is_empty() {
             return;
         }
         self.sequence = self.sequence.wrapping_add(1);
-        let uptime = encode::low(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0));
-        let agent = Agent { sequence: self.sequence, uptime };
-        let bytes = datagram.finish(agent);
+        let own = || self.sender.address().unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let agent = Agent {
+            address: self.shared.config.agent.unwrap_or_else(own),
+            sequence: self.sequence,
+            uptime: encode::low(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0)),
+        };
+        let bytes = self.datagram.finish(agent);
         let mut done = self.sender.send(bytes);
         if done.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
             // The one before was refused; this one has not been sent.
-            self.note(done.err());
+            self.shared.note(done.err());
             done = self.sender.send(bytes);
         }
-        self.note(done.err());
-        datagram.clear(self.agent());
+        self.shared.note(done.err());
+        self.datagram.clear();
     }
+}
 
+impl Shared {
     /// Counts, and tells trouble with the collector once, and once more when it is over.
     fn note(&self, error: Option<io::Error>) {
-        let (collector, now) = (self.shared.config.collector, Instant::now());
-        let mut trouble = lock(&self.shared.trouble);
+        let (collector, now) = (self.config.collector, Instant::now());
+        let mut trouble = lock(&self.trouble);
         let Some(error) = error else {
-            self.shared.sent.fetch_add(1, Ordering::Relaxed);
+            self.sent.fetch_add(1, Ordering::Relaxed);
             if trouble.take_if(|(_, last)| now - *last > QUIET).is_some() {
                 log::info!("sflow to {collector}: again");
             }
             return;
         };
-        self.shared.failed.fetch_add(1, Ordering::Relaxed);
+        self.failed.fetch_add(1, Ordering::Relaxed);
         if trouble.is_none_or(|(kind, _)| kind != error.kind()) {
             log::warn!("sflow to {collector}: {error}; what is sent meanwhile is lost");
         }

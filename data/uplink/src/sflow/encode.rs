@@ -38,43 +38,33 @@ const MANY: u32 = 2 << 30;
 /// Who sends a datagram, and when.
 #[derive(Clone, Copy)]
 pub(super) struct Agent {
+    pub(super) address: IpAddr,
     pub(super) sequence: u32,
     /// Milliseconds since the export began.
     pub(super) uptime: u32,
 }
 
-/// A datagram that is being filled.
+/// Longest header: version, address and its type, sub-agent, sequence number, uptime, number of samples.
+const HEADER: usize = 4 + 4 + 16 + 4 * 4;
+
+/// A datagram that is being filled. All its room is allocated once.
 pub(super) struct Datagram {
+    /// Room for the longest header, then samples: the header is written before them when it is known.
     bytes: Vec<u8>,
-    /// Where the sub-agent stands, and behind it sequence number, uptime, number of samples.
-    numbers: usize,
     samples: u32,
 }
 
 impl Datagram {
-    /// An empty one, from `agent`.
-    pub(super) fn new(agent: IpAddr) -> Self {
-        let mut new = Self { bytes: Vec::with_capacity(DATAGRAM), numbers: 0, samples: 0 };
-        new.clear(agent);
-        new
+    /// An empty one.
+    pub(super) fn new() -> Self {
+        let mut bytes = Vec::with_capacity(DATAGRAM);
+        bytes.resize(HEADER, 0);
+        Self { bytes, samples: 0 }
     }
 
-    pub(super) fn clear(&mut self, agent: IpAddr) {
-        self.bytes.clear();
+    pub(super) fn clear(&mut self) {
+        self.bytes.truncate(HEADER);
         self.samples = 0;
-        words(&mut self.bytes, &[VERSION]);
-        match agent {
-            IpAddr::V4(a) => {
-                words(&mut self.bytes, &[1]);
-                self.bytes.extend_from_slice(&a.octets());
-            }
-            IpAddr::V6(a) => {
-                words(&mut self.bytes, &[2]);
-                self.bytes.extend_from_slice(&a.octets());
-            }
-        }
-        self.numbers = self.bytes.len();
-        words(&mut self.bytes, &[0; 4]);
     }
 
     /// Adds a sample; false if it does not fit.
@@ -93,11 +83,29 @@ impl Datagram {
 
     /// The whole datagram.
     pub(super) fn finish(&mut self, agent: Agent) -> &[u8] {
+        let (v4, v6);
+        let (kind, address): (u32, &[u8]) = match agent.address {
+            IpAddr::V4(a) => {
+                v4 = a.octets();
+                (1, &v4)
+            }
+            IpAddr::V6(a) => {
+                v6 = a.octets();
+                (2, &v6)
+            }
+        };
+        let start = 16 - address.len();
+        put(&mut self.bytes, start, VERSION);
+        put(&mut self.bytes, start + 4, kind);
+        if let Some(place) = self.bytes.get_mut(start + 8..24) {
+            place.copy_from_slice(address);
+        }
+        // One sub-agent: 0.
         let numbers = [0, agent.sequence, agent.uptime, self.samples];
         for (i, number) in numbers.into_iter().enumerate() {
-            put(&mut self.bytes, self.numbers + 4 * i, number);
+            put(&mut self.bytes, 24 + 4 * i, number);
         }
-        &self.bytes
+        self.bytes.get(start..).unwrap_or_default()
     }
 }
 
