@@ -107,6 +107,9 @@ pub struct Claims {
 /// Bytes of TCP and UDP that the short cut looks at: ports, lengths, TCP's data offset.
 const L4: usize = 13;
 
+/// Bytes of a snapshot with Ethernet, a tag, IPv4, and that.
+const SHORT: usize = 14 + 4 + 20 + L4;
+
 impl Claims {
     /// True if everything is allowed.
     #[must_use]
@@ -148,27 +151,29 @@ impl Claims {
     /// none, that are allowed. False tells nothing.
     #[inline]
     fn is_plain(&self, head: &[u8], len: usize) -> bool {
-        let at = if head.get(12..14) == Some(&[0x81, 0]) { 16 } else { 12 };
-        let left = len.saturating_sub(at + 2);
-        match head.get(at..) {
-            Some([0x08, 0, ip @ ..]) => self.is_plain_v4(ip, left),
-            Some([0x86, 0xdd, ip @ ..]) => self.is_plain_v6(ip, left),
-            _ => false,
+        let Some(short) = head.first_chunk::<SHORT>() else { return false };
+        let tagged = short[12] == 0x81 && short[13] == 0;
+        let (kind, at) = if tagged { (&short[16..18], 18) } else { (&short[12..14], 14) };
+        let left = len.saturating_sub(at);
+        if kind == [0x08, 0] {
+            let ip = if tagged { &short[18..] } else { &short[14..47] };
+            ip.first_chunk().is_some_and(|ip| self.is_plain_v4(ip, left))
+        } else {
+            kind == [0x86, 0xdd] && head.get(at..).is_some_and(|ip| self.is_plain_v6(ip, left))
         }
     }
 
     #[inline]
-    fn is_plain_v4(&self, ip: &[u8], left: usize) -> bool {
+    fn is_plain_v4(&self, ip: &[u8; 20 + L4], left: usize) -> bool {
         if self.ips.is_none() && !self.dhcp_guard {
             return true;
         }
-        let Some((ip, rest)) = ip.split_first_chunk::<20>() else { return false };
         let end = be16(ip[2], ip[3]);
         let source = u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]);
         ip[0] == 0x45
             && ip[6] & 0x3f | ip[7] == 0
             && end <= left
-            && self.is_plain_l4(ip[9], rest, end.wrapping_sub(20), judge::DHCP)
+            && self.is_plain_l4(ip[9], &ip[20..], end.wrapping_sub(20), judge::DHCP)
             && self.ips.as_ref().is_none_or(|ips| is_host(source) && has_v4(ips, source))
     }
 
