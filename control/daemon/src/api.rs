@@ -89,6 +89,16 @@ pub struct NewMac {
     pub vlan: Option<u16>,
 }
 
+/// `POST /v1/explain`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhatIf {
+    /// The port that would send it.
+    pub port: String,
+    /// The frame, in hex.
+    pub frame: String,
+}
+
 /// Every answer that is no success.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ErrorBody {

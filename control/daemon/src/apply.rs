@@ -41,6 +41,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
         Action::GetSflow(reply) => answer(reply, Ok(ports.sflow_info())),
         Action::SetSflow(table, reply) => answer(reply, ports.export(table)),
         Action::Stats(reply) => answer(reply, Ok(ports.stats())),
+        Action::Explain(name, frame, reply) => answer(reply, ports.explain(&name, &frame)),
         Action::ListLimits(reply) => answer(reply, Ok(ports.limits())),
         Action::GetLimit(name, reply) => answer(reply, ports.get_limit(&name)),
         Action::SetLimit(name, table, reply) => answer(reply, ports.set_limit(&name, table)),

@@ -15,6 +15,7 @@ use crate::{bench, demo, pktgen, serve, stack};
 
 mod ask;
 mod attach;
+mod explain;
 mod rules;
 mod sflow;
 mod watch;
@@ -77,6 +78,12 @@ enum Command {
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
     )]
     Stats(watch::StatsArgs),
+    /// Tell what would become of a frame, and why, without sending it
+    #[command(after_help = concat!(
+        "Example:\n  vmlan explain --port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff --arp --ip-src 10.0.0.1 --ip-dst 10.0.0.2\n",
+        "  vmlan explain --port vm1 ffffffffffff525400000001080600010800060400015254000000010a0000010000000000000a000002"
+    ))]
+    Explain(Box<explain::ExplainArgs>),
     /// Print the exact options to give the VMM for a port
     #[command(after_help = concat!(
         "Example:\n  vmlan vm-args vm1\n  qemu-system-x86_64 -accel kvm $(vmlan vm-args vm1) disk.img\n",
@@ -307,6 +314,7 @@ pub fn main() -> ExitCode {
         Command::Limit(args) => rules::limit(args),
         Command::Sflow(args) => sflow::run(args),
         Command::Stats(args) => watch::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::VmArgs(args) => attach::run(&args),
         Command::PktGen(args) => pktgen::run(&args),
         Command::Stack(args) => stack::run(&args),

@@ -11,6 +11,7 @@ use vmlan_frame::Mac;
 
 use crate::address::{LimitTable, NamedAddress, PortName, SflowTable};
 use crate::config::Config;
+use crate::explain::Explained;
 use crate::stats::Stats;
 
 /// Where the answer goes. If nobody waits for it any more it is dropped.
@@ -51,6 +52,8 @@ pub enum Action {
     SetSflow(Option<SflowTable>, Reply<SflowInfo>),
     /// Reads all counters.
     Stats(Reply<Stats>),
+    /// Tells what would become of a frame from a port.
+    Explain(PortName, Vec<u8>, Reply<Explained>),
     /// A port connected or lost its peer: ageing may have to start.
     PortChanged,
     /// Ends the switch.

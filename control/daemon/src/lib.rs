@@ -17,6 +17,7 @@ pub mod config;
 pub mod control;
 mod demo;
 pub mod exit;
+pub mod explain;
 mod lab;
 mod log_format;
 mod notify;

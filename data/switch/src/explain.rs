@@ -64,6 +64,17 @@ pub enum Fate {
     Dropped(Reason),
 }
 
+impl Receiver {
+    /// The tags that it sees, in words; nothing if the frame is not delivered.
+    #[must_use]
+    pub fn form(&self) -> Option<String> {
+        match &self.fate {
+            Fate::Delivered(bytes) => Some(words::tags(bytes)),
+            _ => None,
+        }
+    }
+}
+
 impl Switch {
     /// Tells what would become of `frame`, if `source` sent it at `now`. `None` if there is no such port in `table`.
     #[must_use]

@@ -14,9 +14,10 @@ use vmlan_frame::Mac;
 
 use super::routes::{self, NoRoute, Route};
 use super::rules;
-use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList};
+use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList, WhatIf};
 use crate::address::{NamedAddress, PortName, SflowTable};
 use crate::control::{Action, Cause, Refusal, Reply};
+use crate::explain::frame::parse_hex;
 use crate::stats::prometheus;
 use crate::vm_args::{QemuVersion, Vmm, Wanted, vm_args};
 
@@ -94,6 +95,7 @@ async fn dispatch(
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,
         Route::Stats => json(StatusCode::OK, &ask(control, Action::Stats).await?),
+        Route::Explain => what_if(body, control).await,
         Route::VmArgs(name) => how_to_attach(&name, query, control).await,
         Route::OpenApi => Ok(respond(StatusCode::OK, "application/json", OPENAPI.to_owned())),
         Route::Metrics => {
@@ -111,6 +113,12 @@ async fn export(body: Option<&[u8]>, control: &Sender<Action>) -> Result<Answer,
     let off = table.is_none();
     let info = ask(control, |r| Action::SetSflow(table, r)).await?;
     if off { Ok(no_content()) } else { json(StatusCode::OK, &info) }
+}
+
+async fn what_if(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let what: WhatIf = parse(body)?;
+    let (port, frame) = (word(&what.port)?, parse_hex(&what.frame).map_err(invalid)?);
+    json(StatusCode::OK, &ask(control, |r| Action::Explain(port, frame, r)).await?)
 }
 
 async fn how_to_attach(

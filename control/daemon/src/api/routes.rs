@@ -22,6 +22,7 @@ pub(super) enum Route {
     SetSflow,
     RemoveSflow,
     Stats,
+    Explain,
     VmArgs(String),
     OpenApi,
     Metrics,
@@ -52,7 +53,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 20] {
+fn table() -> [(&'static str, &'static str, Make); 21] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -72,6 +73,7 @@ fn table() -> [(&'static str, &'static str, Make); 20] {
         ("PUT", "/v1/sflow", Plain(Route::SetSflow)),
         ("DELETE", "/v1/sflow", Plain(Route::RemoveSflow)),
         ("GET", "/v1/stats", Plain(Route::Stats)),
+        ("POST", "/v1/explain", Plain(Route::Explain)),
         ("GET", "/v1/vm-args/{name}", Named(Route::VmArgs)),
         ("GET", "/v1/openapi.json", Plain(Route::OpenApi)),
         ("GET", "/metrics", Plain(Route::Metrics)),

@@ -1,51 +1,50 @@
-//! What the ports have to tell: counters.
+//! What the ports have to tell: counters, and what would become of a frame.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use vmlan_switch::policy::{Limiter, Limits};
-
-use super::{Entry, Ports};
+use super::Ports;
+use crate::address::PortName;
+use crate::control::{Cause, Refusal};
+use crate::explain::{Explained, Known};
 use crate::stats::{FdbStats, LimitStats, PortStats, SharedLimit, Stats};
 
 impl Ports {
     /// Reads all counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let table = self.workers.table();
-        let policy = |e: &Entry| Some(&*table.get(e.id?)?.policy);
-        let read = |e: &Entry| {
+        let read = |e: &super::Entry| {
             let kind = e.address.kind().name();
             let port = PortStats::read(e.name.as_str(), kind, e.is_up(), &*e.opened.port());
-            policy(e).map_or_else(|| port.clone(), |p| port.clone().limited(p))
+            match e.kept.policy() {
+                Some(policy) => port.limited(policy),
+                None => port,
+            }
         };
-        let mut shared = BTreeMap::new();
-        for e in &self.entries {
-            let Some(policy) = policy(e) else { continue };
-            add_shared(&mut shared, e, "from_limit", &policy.from);
-            add_shared(&mut shared, e, "to_limit", &policy.to);
-        }
+        let limiters = self.rules.limits().values();
+        let shared = self.limits().into_iter().zip(limiters).map(|(info, shared)| SharedLimit {
+            name: info.name,
+            ports: info.ports,
+            counts: LimitStats::read(&shared.limiter),
+        });
         let fdb = FdbStats { unlearned: self.switch.fdb().unlearned() };
         let ports = self.entries.iter().map(read).collect();
-        Stats { ports, limits: shared.into_values().collect(), fdb }
+        Stats { ports, limits: shared.collect(), fdb }
     }
-}
 
-fn add_shared(
-    shared: &mut BTreeMap<String, SharedLimit>,
-    entry: &Entry,
-    key: &str,
-    limits: &Limits,
-) {
-    let (Some(name), Some(limiter)) = (entry.address.text(key), &limits.shared) else { return };
-    let new = |limiter: &Arc<Limiter>| SharedLimit {
-        name: name.to_owned(),
-        ports: Vec::new(),
-        counts: LimitStats::read(limiter),
-    };
-    let line = shared.entry(name.to_owned()).or_insert_with(|| new(limiter));
-    let port = entry.name.to_string();
-    if !line.ports.contains(&port) {
-        line.ports.push(port);
+    /// Tells what would become of `frame` if `name` sent it now.
+    ///
+    /// # Errors
+    /// If there is no such port, or it is one that sends nothing.
+    pub fn explain(&self, name: &PortName, frame: &[u8]) -> Result<Explained, Refusal> {
+        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        let no_source = || {
+            let text = format!("port {name}: a capture file sends nothing: name another port");
+            Refusal::new(Cause::Invalid, text)
+        };
+        let id = self.entries[index].id.ok_or_else(no_source)?;
+        let (table, now) = (self.workers.table(), self.workers.now());
+        let told = self.switch.explain(&table, id, frame, now).ok_or_else(no_source)?;
+        let ports = self.entries.iter();
+        let ports = ports.filter_map(|e| Some((e.id?, e.name.as_str(), &e.address)));
+        let known = Known { ports: ports.collect() };
+        Ok(Explained::new(&told, frame.len(), id, &known))
     }
 }
