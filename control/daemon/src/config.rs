@@ -81,11 +81,14 @@ pub struct Config {
 pub(crate) const EXAMPLE: &str = r#"[switch]
 workers = 2
 [port.vm1]
-address = "vhost-user:/tmp/vm1.sock"
+kind = "vhost-user"
+place = "/tmp/vm1.sock"
+macs = ["52:54:00:00:00:01"]
+from_limit = "tenant1"
 [port.capture]
-kind = "pcap"
-place = "/tmp/vm1.pcapng"
-ports = ["vm1"]
+address = "pcap:/tmp/vm1.pcapng,ports=vm1"
+[limit.tenant1]
+rate = "1Gbit"
 "#;
 
 /// Numbers of `[switch]`, each with the least and the most it can be.

@@ -23,6 +23,8 @@ mod policy;
 mod sflow;
 mod socket;
 mod tell;
+#[cfg(test)]
+mod tests;
 pub(crate) use apply::Failed;
 use news::News;
 use open::{Changed, Opened, is_link_up};

@@ -10,6 +10,8 @@ use crate::config::{Config, RANGES, SwitchTable};
 use crate::exit::Failure;
 
 mod check;
+#[cfg(test)]
+mod tests;
 pub(crate) use check::{Limits, World, Wrong, listed};
 
 /// What cannot be changed while a switch runs.
@@ -138,46 +140,5 @@ impl Plan {
     pub(crate) fn check(&self) -> Result<(), Wrong> {
         let ports = self.ports.iter().map(|port| (&port.name, &port.address));
         check::check_all(ports, &self.limits, &self.groups)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    fn settings(file: &str, table: SwitchTable, ports: &[&str]) -> Result<Settings, String> {
-        let config = Config::parse(file, Path::new("f")).unwrap();
-        let ports = ports.iter().map(|p| p.parse().unwrap()).collect();
-        Settings::new(config, table, ports).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn the_command_line_goes_before_the_file() {
-        let file = "[switch]\nworkers = 2\nspin = 5\napi = '/f'\n[port.a]\naddress = 'tap:a'\n";
-        let table = SwitchTable { workers: Some(3), ..SwitchTable::default() };
-        let s = settings(file, table, &["b=tap:b"]).unwrap();
-        assert_eq!(
-            (s.running.workers, s.running.spin, s.running.api_mode),
-            (3, Duration::from_micros(5), 0o600)
-        );
-        assert_eq!(s.plan.ports.len(), 2);
-    }
-
-    #[test]
-    fn doubles_and_wild_numbers_are_refused() {
-        let api = || SwitchTable { api: Some("/a".into()), ..SwitchTable::default() };
-        let ports = |p: &[&str]| settings("[port.a]\naddress = 'tap:a'\n", api(), p).unwrap_err();
-        assert!(ports(&["a=tap:b"]).contains("port a: the name is given twice"));
-        assert!(ports(&["b=tap:a"]).contains("'a' is the place of port a already"));
-        for (table, said) in [
-            (SwitchTable { workers: Some(0), ..api() }, "workers=0: a number from 1 to 64"),
-            (SwitchTable { ageing: Some(0), ..api() }, "ageing=0"),
-            (SwitchTable { spin: Some(u32::MAX), ..api() }, "spin=4294967295"),
-            (SwitchTable { api_mode: Some("9".into()), ..api() }, "api-mode=9: an octal mode"),
-        ] {
-            let error = settings("", table, &[]).unwrap_err();
-            assert!(error.contains(said), "{error}");
-        }
     }
 }

@@ -116,7 +116,7 @@ fn wrong_changes_are_refused_and_change_nothing() {
     refused(
         "c=pcap:@/c,ports=vm1+nope",
         2,
-        "port c: ports=nope: there is no such port: the ports are vm1, s",
+        "port c: ports=nope: there is no such port: the ports are s, vm1",
     );
     switch.fails(&["port", "del", "vm9"], 1, &["port vm9: there is none"]);
     switch.fails(&["port", "set", "vm9", "mode=0600"], 1, &["port vm9: there is none"]);

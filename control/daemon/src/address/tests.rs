@@ -4,7 +4,7 @@ use proptest::prelude::*;
 proptest! {
     /// Whatever is typed is refused in one line, or means the same when it is written down and read again.
     #[test]
-    fn no_text_is_too_strange(text in r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max)=?[0-9a-z+:,]{0,18}){0,3}") {
+    fn no_text_is_too_strange(text in r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|native|reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}") {
         match text.parse::<Address>() {
             Ok(address) => prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address)),
             Err(e) => prop_assert!(!e.to_string().is_empty()),
@@ -17,6 +17,51 @@ proptest! {
         if let Err(e) = crate::config::Config::parse(&text, std::path::Path::new("f")) {
             prop_assert!(!e.to_string().is_empty());
         }
+    }
+}
+
+proptest! {
+    /// Every good value means the same when it is written down and read again.
+    #[test]
+    fn amounts_go_both_ways(
+        rate in 64_000u64..=400_000_000_000, frames in 1u64..=1_000_000_000, us in 100u64..=1_000_000,
+    ) {
+        let given = format!("tap:t,from_burst={us}us,from_frames={frames},from_rate={}kbit", Thousandths(rate));
+        let address = ok(&given);
+        let limit = address.limit(Direction::From);
+        prop_assert_eq!((limit.rate, limit.frames), (Some(rate), Some(frames)));
+        prop_assert_eq!(limit.burst, Duration::from_micros(us));
+        prop_assert_eq!(ok(&address.to_string()), address);
+    }
+
+    #[test]
+    fn lists_go_both_ways(
+        vids in prop::collection::btree_set(1u16..=4094, 1..40),
+        macs in prop::collection::btree_set(1u64..1 << 40, 1..9),
+        ips in prop::collection::btree_set((any::<u32>(), 1u8..=32), 1..9),
+    ) {
+        let joined = |words: Vec<String>| words.join("+");
+        let v = joined(vids.iter().rev().map(u16::to_string).collect());
+        let m = joined(macs.iter().map(|m| Mac::from_bits(*m).to_string()).collect());
+        let net = |(ip, bits): &(u32, u8)| {
+            let ip = std::net::Ipv4Addr::from_bits(ip & (u32::MAX << (32 - bits)));
+            format!("{ip}/{bits}")
+        };
+        let nets: std::collections::BTreeSet<_> = ips.iter().map(net).collect();
+        let i = joined(nets.into_iter().collect());
+        let address = ok(&format!("tap:t,ips={i},macs={m},trunk={v}"));
+        let VlanRule::Trunk(Some(list), None) = address.vlan() else { panic!("{address}") };
+        prop_assert_eq!(list.iter().collect::<Vec<_>>(), vids.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(ok(&address.to_string()), address);
+    }
+}
+
+/// A number of thousandths, with a decimal point.
+struct Thousandths(u64);
+
+impl std::fmt::Display for Thousandths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
     }
 }
 
@@ -60,6 +105,11 @@ fn text_and_address_go_both_ways() {
         "vfio-user:/r,csb,model=e1000",
         "stream:/run/passt.sock,connect",
         "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
+        "tap:t,dhcp_guard,from_burst=10ms,from_frames=10k,from_limit=gold,from_rate=2.5Gbit,ips=10.0.0.0/8+10.0.0.1+fd00::/64",
+        "tap:t,macs=52:54:00:00:00:01+52:54:00:00:00:02,member=db+web,native=5,reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
+        "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
+        "tap:t,qinq_trunk=all,to_rate=64kbit,uplink=any",
+        "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {
         assert_eq!(ok(text).to_string(), text);
     }
@@ -114,6 +164,63 @@ fn a_wrong_address_names_the_value_and_the_mend() {
         ("vfio-user:/a,queues=2", "is no key of vfio-user"),
         ("vfio-user:/a,connect", "is no key of vfio-user"),
         ("vhost-user:/a,link=down", "is no key of vhost-user"),
+        ("pcap:/a,macs=first", "'macs' is no key of pcap"),
+        ("tap:t,to_rat=1Mbit", "did you mean 'to_rate'?"),
+        (
+            "tap:t,to_rate=0kbit",
+            "to_rate=0kbit: a rate from 64kbit to 400Gbit, like 2.5Gbit, is wanted",
+        ),
+        ("tap:t,to_rate=0", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=63.999kbit", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=400.000000001Gbit", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=1000000", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=1.Mbit", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=1.0000001Mbit", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=1e3Mbit", "64kbit to 400Gbit"),
+        ("tap:t,to_rate=999999999999999999999Gbit", "64kbit to 400Gbit"),
+        ("tap:t,from_frames=0", "from_frames=0: a number from 1 to 1G, like 10k, is wanted"),
+        ("tap:t,from_frames=1.1G", "1 to 1G"),
+        ("tap:t,from_frames=0.5", "1 to 1G"),
+        ("tap:t,from_rate=1Mbit,from_burst=99us", "a time from 100us to 1s"),
+        ("tap:t,from_burst=5ms", "from_burst=5ms wants from_rate or from_frames beside it"),
+        ("tap:t,to_burst=5ms,from_rate=1Mbit", "to_burst=5ms wants to_rate or to_frames beside it"),
+        ("tap:t,weight=0", "weight=0: a number from 1 to 1000"),
+        ("tap:t,weight=1001", "1 to 1000"),
+        ("tap:t,vlan=0", "vlan=0: a number from 1 to 4094"),
+        ("tap:t,vlan=4095", "1 to 4094"),
+        ("tap:t,trunk=0", "trunk=0: all, or VLANs from 1 to 4094, like 1+10-20, is wanted"),
+        ("tap:t,trunk=1-4095", "1 to 4094"),
+        ("tap:t,trunk=20-10", "1 to 4094"),
+        ("tap:t,trunk=1++2", "1 to 4094"),
+        ("tap:t,trunk=5+1-3+5", "trunk=5+1-3+5: VID 5 is given twice: leave one out"),
+        ("tap:t,trunk=1-10+7", "VID 7 is given twice"),
+        ("tap:t,vlan=5,vlan=6", "key 'vlan' is given twice"),
+        ("tap:t,vlan=5,trunk=1", "vlan=5 does not go with trunk=1: leave one out"),
+        ("tap:t,qinq=5,qinq_trunk=all", "qinq=5 does not go with qinq_trunk=all"),
+        ("tap:t,trunk=1,qinq=5", "trunk=1 does not go with qinq=5"),
+        ("tap:t,native=1", "native=1 wants trunk=VLANS beside it: add it, or leave native out"),
+        ("tap:t,native=1,vlan=5", "native=1 wants trunk=VLANS"),
+        ("tap:t,macs=", "macs=: any, first, or MAC addresses of cards"),
+        ("tap:t,macs=any+first", "any, first, or MAC addresses"),
+        ("tap:t,macs=01:00:5e:00:00:01", "MAC addresses of cards"),
+        (
+            "tap:t,macs=52:54:00:00:00:01+52:54:00:00:00:02+52:54:00:00:00:01",
+            "52:54:00:00:00:01 is given twice",
+        ),
+        ("tap:t,ips=10.0.0.1+10.0.0.1", "10.0.0.1 is given twice"),
+        ("tap:t,ips=10.0.0.1/33", "addresses and prefixes"),
+        ("tap:t,ips=10.0.0.1/24", "no bits behind the prefix"),
+        ("tap:t,ips=fd00::1/+10.0.0.1", "addresses and prefixes"),
+        ("tap:t,ips=any+10.0.0.1", "addresses and prefixes"),
+        ("tap:t,member=a b", "names of groups joined by '+'"),
+        ("tap:t,member=all", "names of groups joined by '+'"),
+        ("tap:t,member=a+a", "a is given twice"),
+        ("tap:t,reach=none+a", "all, none, or names of groups"),
+        ("tap:t,uplink=", "any, or the name of a port"),
+        ("tap:t,from_limit=any", "the name of a limit"),
+        ("tap:t,dhcp_guard=yes", "on or off"),
+        ("tap:t,watch=all,vlan=5", "watch=all does not go with vlan=5: leave one out"),
+        ("tap:t,watch_vlan=5,macs=first", "watch_vlan=5 does not go with macs=first"),
     ] {
         let error = text.parse::<Address>().unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

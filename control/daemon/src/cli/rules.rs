@@ -113,7 +113,7 @@ pub(super) fn limit(args: LimitArgs) -> Result<(), Failure> {
                 all.extend(old.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.into()))));
             }
             all.extend(pairs(&keys)?);
-            all.retain(|_, value| *value != Value::from(""));
+            all.retain(|_, value: &mut Value| value != "");
             let made: LimitInfo = client.send(&Method::PUT, &path, &all)?;
             if args.json { print_json(&made) } else { print(&table(&[made])) }
         }

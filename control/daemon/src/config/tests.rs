@@ -31,7 +31,8 @@ fn the_file_says_the_same_with_the_same_words() {
         nic.unwrap().ports[0].address.to_string(),
         "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
     );
-    assert_eq!(parse(EXAMPLE).unwrap().ports.len(), 2);
+    let example = parse(EXAMPLE).unwrap();
+    assert_eq!((example.ports.len(), example.limits.len()), (2, 1));
     let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
     assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
 }
@@ -81,6 +82,45 @@ fn a_mistake_is_named_with_its_line() {
         ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
         ("[port.a]\n[port.a]\n", "duplicate key"),
         ("[switch\n", "vmlan.toml:1: "),
+        (
+            "[switch]\nspin = 1\nworkers = 65\n",
+            "vmlan.toml:3: workers=65: a number from 1 to 64 is wanted",
+        ),
+        (
+            "[port.a]\nkind = 'tap'\nplace = 'x'\nweight = 2\nto_rate = '0Mbit'\n",
+            "vmlan.toml:5: port a: to_rate=0Mbit: a rate from 64kbit to 400Gbit",
+        ),
+        (
+            "[port.a]\naddress = 'tap:x'\n\n[port.b]\naddress = 'tap:y,vlan=0'\n",
+            "vmlan.toml:5: port b: vlan=0: a number from 1 to 4094",
+        ),
+        (
+            "[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1, 2,\n 1]\n",
+            "vmlan.toml:4: port a: trunk=1+2+1: VID 1 is given twice",
+        ),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1.5]\n", "trunk: write a list like ["),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\nmember = ['a+b']\n", "member: write a list like ["),
+        (
+            "[port.a]\nkind = 'tap'\nplace = 'x'\nvlan = 1\nqinq = 2\n",
+            "vmlan.toml:5: port a: vlan=1 does not go with qinq=2",
+        ),
+        ("[limit.gold]\n", "vmlan.toml:1: limit gold: a limit wants rate=RATE, frames=N, or both"),
+        (
+            "[limit.gold]\nrate = '1Mbit'\nframe = 1\n",
+            "vmlan.toml:3: limit gold: 'frame' is no key of a limit: did you mean 'frames'?",
+        ),
+        ("[limit.gold]\nrate = 64\n", "vmlan.toml:2: limit gold: rate=64: a rate from 64kbit"),
+        ("[limit.gold]\nburst = '1ms'\n", "limit gold: a limit wants"),
+        ("[limit.all]\nrate = '1Mbit'\n", "'all' is no name for a limit or group"),
+        ("[limit]\nrate = '1Mbit'\n", "write [switch] and [port.NAME] on lines of their own"),
+        (
+            "[group.web]\nmember = 'a'\n",
+            "vmlan.toml:2: group web: 'member' is no key of a group: leave it out, and write member = \"web\"",
+        ),
+        ("[sflow]\n", "vmlan.toml:1: [sflow]: [sflow] wants collector"),
+        ("[sflow]\ncollector = '10.0.0.1'\n", "vmlan.toml:2: [sflow]: collector=10.0.0.1: IP:PORT"),
+        ("[sflow]\ncollector = '10.0.0.1:0'\n", "IP:PORT, like 10.0.0.1:6343"),
+        ("[sflow]\ncollector = '10.0.0.1:1'\nsampling = 0\n", "sampling=0: a number from 1"),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(said), "{text}: {error}");

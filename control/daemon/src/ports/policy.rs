@@ -20,8 +20,7 @@ use crate::worker::Workers;
 
 mod limit;
 mod pins;
-#[cfg(test)]
-mod tests;
+
 use limit::{limiter, storm_limit};
 
 /// What decides a port's policy: while none of it changes, neither does the policy.

@@ -154,11 +154,7 @@ impl<'a> World<'a> {
         let ports = self.ports.keys().copied().filter(|n| there(n));
         let add = format!("add it first, or leave {key}= out to watch all that come");
         let mend = names("ports", &add, ports);
-        let why = match self.ports.contains_key(missing) {
-            true => "that port has no frames of its own",
-            false => "there is no such port",
-        };
-        Some(format!("{key}={missing}: {why}: {mend}"))
+        Some(format!("{key}={missing}: there is no such port: {mend}"))
     }
 }
 

@@ -1,0 +1,136 @@
+use super::*;
+use std::path::Path;
+
+fn settings(file: &str, table: SwitchTable, ports: &[&str]) -> Result<Settings, String> {
+    let config = Config::parse(file, Path::new("f")).map_err(|e| e.to_string())?;
+    let ports = ports.iter().map(|p| p.parse().unwrap()).collect();
+    Settings::new(config, table, ports).map_err(|e| e.to_string())
+}
+
+fn api() -> SwitchTable {
+    SwitchTable { api: Some("/a".into()), ..SwitchTable::default() }
+}
+
+#[test]
+fn the_command_line_goes_before_the_file() {
+    let file = "[switch]\nworkers = 2\nspin = 5\napi = '/f'\n[port.a]\naddress = 'tap:a'\n";
+    let table = SwitchTable { workers: Some(3), ..SwitchTable::default() };
+    let s = settings(file, table, &["b=tap:b"]).unwrap();
+    assert_eq!(
+        (s.running.workers, s.running.spin, s.running.api_mode),
+        (3, Duration::from_micros(5), 0o600)
+    );
+    assert_eq!(s.plan.ports.len(), 2);
+}
+
+#[test]
+fn doubles_and_wild_numbers_are_refused() {
+    let ports = |p: &[&str]| settings("[port.a]\naddress = 'tap:a'\n", api(), p).unwrap_err();
+    assert!(ports(&["a=tap:b"]).contains("port a: the name is given twice"));
+    assert!(ports(&["b=tap:a"]).contains("'a' is the place of port a already"));
+    for (table, said) in [
+        (SwitchTable { workers: Some(0), ..api() }, "workers=0: a number from 1 to 64"),
+        (SwitchTable { ageing: Some(0), ..api() }, "ageing=0"),
+        (SwitchTable { spin: Some(u32::MAX), ..api() }, "spin=4294967295"),
+        (SwitchTable { api_mode: Some("9".into()), ..api() }, "api-mode=9: an octal mode"),
+    ] {
+        let error = settings("", table, &[]).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+/// Two ports, `keys` of each in the file.
+fn two(a: &str, b: &str, rest: &str) -> Result<Settings, String> {
+    let file = format!(
+        "[port.a]\nkind = 'tap'\nplace = 'a'\n{a}\n[port.b]\nkind = 'tap'\nplace = 'b'\n{b}\n{rest}"
+    );
+    settings(&file, api(), &[])
+}
+
+#[test]
+fn what_contradicts_the_rest_is_named_with_its_line() {
+    for (a, b, rest, said) in [
+        (
+            "macs = '52:54:00:00:00:01'",
+            "weight = 2\nmacs = ['52:54:00:00:00:02', '52:54:00:00:00:01']",
+            "",
+            "f:9: port b: macs=52:54:00:00:00:01: port a lists it too: leave it out of one of them",
+        ),
+        (
+            "reach = 'web'",
+            "member = 'wep'",
+            "",
+            "f:4: port a: reach=web: there is no such group: the groups are wep",
+        ),
+        ("reach = 'x'", "", "", "add a port with member= of it, or [group.NAME] to the file"),
+        (
+            "uplink = 'a'",
+            "",
+            "",
+            "f:4: port a: uplink=a: a port cannot be its own uplink: name another, or any",
+        ),
+        (
+            "uplink = 'up0'",
+            "",
+            "",
+            "f:4: port a: uplink=up0: there is no such port: the ports are b",
+        ),
+        ("uplink = 'b'", "watch = 'all'", "", "uplink=b: that port takes no part in switching"),
+        (
+            "to_limit = 'gold'",
+            "",
+            "[limit.silver]\nrate = '1Mbit'\n",
+            "f:4: port a: to_limit=gold: there is no such limit: the limits are silver",
+        ),
+        ("from_limit = 'gold'", "", "", "from_limit=gold: there is no such limit: add it by"),
+        ("watch = 'c'", "", "", "f:4: port a: watch=c: there is no such port: the ports are b"),
+        ("watch = 'a'", "", "", "watch=a: there is no such port: the ports are b"),
+        ("watch = 'b'", "watch = 'all'", "", "watch=b: there is no such port: add it first"),
+    ] {
+        let error = two(a, b, rest).unwrap_err();
+        assert!(error.contains(said), "{a} {b}: {error}");
+        assert!(!error.contains('\n'));
+    }
+    let groups: String = (0..65).map(|i| format!("[group.g{i}]\n")).collect();
+    assert!(two("member = 'a'", "", &groups).unwrap_err().contains("more than 64 groups"));
+}
+
+#[test]
+fn what_goes_together_is_taken() {
+    let settings = two(
+        "member = 'web'\nreach = ['web', 'db']\nuplink = 'b'\nfrom_limit = 'gold'\ntrunk = [1, '5-7']\nnative = 1",
+        "macs = ['52:54:00:00:00:01']\nto_limit = 'gold'",
+        "[group.db]\n[limit.gold]\nrate = '1.5Gbit'\nframes = 100000\n[sflow]\ncollector = '10.0.0.1:6343'\n",
+    )
+    .unwrap();
+    let text: Vec<_> = settings.plan.ports.iter().map(|p| p.address.to_string()).collect();
+    assert_eq!(
+        text,
+        [
+            "tap:a,from_limit=gold,member=web,native=1,reach=db+web,trunk=1+5-7,uplink=b",
+            "tap:b,macs=52:54:00:00:00:01,to_limit=gold"
+        ]
+    );
+    let limits: Vec<_> = settings.plan.limits.values().map(ToString::to_string).collect();
+    assert_eq!(limits, ["rate=1.5Gbit frames=100k burst=5ms"]);
+    assert_eq!(settings.plan.sflow.map(|s| s.sampling), Some(1000));
+}
+
+#[test]
+fn what_needs_a_restart_is_told() {
+    let running = settings("", SwitchTable { spin: Some(7), ..api() }, &[]).unwrap().running;
+    let differs = |file: &str| running.differs(&Config::parse(file, Path::new("f")).unwrap());
+    let same = "[switch]\nworkers = 1\nspin = 7\nageing = 300\napi = '/a'\napi-mode = '600'\n";
+    assert_eq!(differs(same), None);
+    assert_eq!(differs(""), None);
+    for (file, said) in [
+        ("[switch]\nspin = 7\nworkers = 2\n", "f:3: [switch] workers=2: the switch runs with 1"),
+        ("[switch]\napi = '/b'\n", "f:2: [switch] api=/b: the switch runs with /a"),
+        ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = 0600"),
+        ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),
+        ("[switch]\nfull-wait = 1\n", "full-wait=1"),
+    ] {
+        let text = differs(file).unwrap();
+        assert!(text.contains(said), "{text}");
+    }
+}
