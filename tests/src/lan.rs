@@ -10,6 +10,7 @@ use vmlan::worker::Workers;
 use vmlan_attach::vfio_user::{self, Doorbell, VfioUser};
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
 use vmlan_frame::{Counters, Device, Mac, Port};
+use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
 
 /// How long a sender may wait for a full receiver, where no frame may be lost.
@@ -109,6 +110,18 @@ impl Lan {
         let mut entry = self.ports.remove(name).expect("a port of that name");
         self.workers.remove(entry.id);
         entry.door.close();
+    }
+
+    /// Tells what a port made by [`Lan::add`] and its like may do.
+    pub fn set_policy(&self, name: &str, policy: Policy) {
+        self.workers.set_policies([(self.ports[name].id, Arc::new(policy))]);
+    }
+
+    /// The number of such a port, and itself.
+    #[must_use]
+    pub fn port(&self, name: &str) -> (PortId, Arc<dyn Port>) {
+        let entry = &self.ports[name];
+        (entry.id, entry.port.clone())
     }
 
     /// To be called when a port's doorbells change.

@@ -2,9 +2,13 @@
 //! traffic it must not be called again: not by the workers, not by the ports, and not by the drivers.
 
 use std::io::{Read, Write};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use vmlan_driver::net::NetHeader;
+use vmlan_switch::policy::Policy;
+use vmlan_switch::{PortSet, Watch};
 use vmlan_tests::counting::{Counting, assert_no_allocation};
 use vmlan_tests::gso::{self, KINDS};
 use vmlan_tests::lan::{Lan, PATIENT};
@@ -53,6 +57,7 @@ fn no_frame_costs_an_allocation() {
     }
     segmentation(&mut lan);
     floods(&mut lan);
+    watched(&mut lan);
     stream(&mut lan);
 }
 
@@ -88,6 +93,34 @@ fn floods(lan: &mut Lan) {
     assert_no_allocation("frames are flooded", |n| rounds(&mut a, &mut b, &frames, n, 200));
     lan.remove("c");
     lan.remove("d");
+}
+
+/// A monitor, which is full most of the time, and samples, which are sent.
+fn watched(lan: &mut Lan) {
+    let (at_a, at_b, at_m) = (lan.add("c", 1), lan.add("d", 1), lan.add("m", 1));
+    let mut a = Native::connect(&at_a, 1, "");
+    let mut b = Native::connect(&at_b, 2, "");
+    let _monitor = Native::connect(&at_m, 3, "");
+    introduce(&mut b, &mut a);
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sflow = vmlan_uplink::sflow::start(vmlan_uplink::sflow::Config {
+        collector: collector.local_addr().unwrap(),
+        agent: None,
+        sampling: 7,
+        polling: None,
+        header: 128,
+    })
+    .unwrap();
+    let (number, port) = lan.port("c");
+    let sampling = Some(sflow.add(number.index(), "c", port, 1));
+    lan.set_policy("c", Policy { sampling, ..Policy::default() });
+    let watch = Some(Arc::new(Watch { ports: PortSet::ALL, domain: None }));
+    lan.set_policy("m", Policy { monitor: true, watch, ..Policy::default() });
+    let frames = plain(300, 700);
+    assert_no_allocation("frames are watched", |n| rounds(&mut a, &mut b, &frames, n, 700));
+    assert!(sflow.counts().samples > 1000, "{:?}", sflow.counts());
+    assert!(lan.drops("m") > 1000, "the monitor was full");
+    ["c", "d", "m"].into_iter().for_each(|name| lan.remove(name));
 }
 
 /// A guest and a peer with QEMU's stream framing, both ways.

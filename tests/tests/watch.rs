@@ -158,7 +158,7 @@ fn sleeps(switch: &Switch) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", switch.pid())).expect("a process");
     let read = |task: &Path, name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
     let mut tasks = tasks.flatten().map(|t| t.path());
-    let task = tasks.find(|t| read(t, "comm").trim() == "sflow").expect("a thread `sflow`");
+    let task = tasks.find(|t| read(t, "comm").trim() == "sflow").expect("a thread called sflow");
     let status = read(&task, "status");
     let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches"));
     line.expect("a count").to_owned()
@@ -173,6 +173,8 @@ fn a_collector_gets_samples_and_counters_that_agree_with_the_switch() -> Result<
     let collector = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = format!("collector={}", collector.local_addr().expect("bound"));
     switch.ask(&["sflow", "set", &address, "sampling=10", "polling=0", "agent=10.0.0.1"])?;
+    // It gives itself its name, and falls asleep.
+    std::thread::sleep(Duration::from_millis(250));
     let before = sleeps(&switch);
     std::thread::sleep(Duration::from_millis(250));
     assert_eq!(sleeps(&switch), before, "nothing to send: it does not even wake up");

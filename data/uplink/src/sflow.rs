@@ -307,8 +307,8 @@ impl<'s> Export<'s> {
     fn new(shared: &'s Shared, sender: Sender) -> Self {
         let start = Instant::now();
         let poll = shared.config.polling.map(|period| start + period);
-        let datagram = Datagram::new();
-        Self { shared, sender, start, poll, sequence: 0, datagram, sample: Vec::new() }
+        let (datagram, sample) = (Datagram::new(), Vec::with_capacity(encode::DATAGRAM));
+        Self { shared, sender, start, poll, sequence: 0, datagram, sample }
     }
 
     fn run(mut self) {
