@@ -4,7 +4,7 @@
 //! checksum can never be stored over bytes that somebody decided on (addresses, an ARP or neighbour
 //! discovery message): it would change the frame after the decision.
 
-use crate::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_RARP};
 use crate::headers::{ICMPV6, TCP, UDP, is_tag};
 use crate::{Gso, HEAD, Headers, MAX_FRAME, Network, Offload, Reason};
 
@@ -105,7 +105,8 @@ impl Offload {
 /// Packets on whose contents decisions are taken, or whose contents were hidden from us by broken
 /// headers or too many tags: nothing is stored into them.
 fn must_be_understood(ethertype: u16) -> bool {
-    is_tag(ethertype) || matches!(ethertype, ETHERTYPE_ARP | ETHERTYPE_IPV4 | ETHERTYPE_IPV6)
+    is_tag(ethertype)
+        || matches!(ethertype, ETHERTYPE_ARP | ETHERTYPE_RARP | ETHERTYPE_IPV4 | ETHERTYPE_IPV6)
 }
 
 /// The checksum is the upper layer's own, or lies behind its header (a tunnel's inner checksum).

@@ -191,6 +191,8 @@ fn row_80_a_checksum_over_addresses() {
     arp[12..14].copy_from_slice(&[8, 6]);
     let offload = Offload { csum_start: 14, csum_offset: 14, ..packet.offload(0) };
     assert_eq!(refused(&arp, offload), BAD);
+    arp[12..14].copy_from_slice(&[0x80, 0x35]);
+    assert_eq!(refused(&arp, offload), BAD);
     // An unknown protocol may be summed, behind its EtherType.
     arp[12..14].copy_from_slice(&[0x88, 0xb5]);
     assert_eq!(refused(&arp, offload), None);
