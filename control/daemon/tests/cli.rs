@@ -138,6 +138,7 @@ fn without_a_switch_the_others_say_so() {
         &["port", "del", "a"],
         &["fdb", "list"],
         &["stats"],
+        &["explain", "--port", "a", "00"],
         &["vm-args", "a"],
     ] {
         let args = [args, &["--api", "/nonexistent/api.sock"]].concat();

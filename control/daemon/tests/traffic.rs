@@ -166,6 +166,11 @@ fn describes_itself(switch: &Switch) {
     fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"z"}"#, 404);
     fits("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:98", "", 204);
     fits("GET", "/v1/stats", "/v1/stats", "", 200);
+    let explain = |body, status| fits("POST", "/v1/explain", "/v1/explain", body, status);
+    explain(r#"{"port":"a","frame":"ffffffffffff52540000000a88b500"}"#, 200);
+    explain(r#"{"port":"a","frame":"ffffffffffff01540000000a88b500"}"#, 200);
+    explain(r#"{"port":"z","frame":"00"}"#, 404);
+    explain(r#"{"port":"cap","frame":"00"}"#, 400);
     fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/a?vmm=libvirt", "", 200);
     fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/cap", "", 400);
     let (code, metrics) = get("/metrics");
