@@ -192,12 +192,11 @@ impl Config {
         check_ranges(&file.switch, text, path)?;
         let mut config = Self { lines: Lines::new(text, path), ..Self::default() };
         for (name, table) in file.port {
-            let named =
-                config.read_table(text, &format!("port {name}"), table, |f| port(&name, f))?;
+            let named = config.read_table(&format!("port {name}"), table, |f| port(&name, f))?;
             config.ports.push(named);
         }
         for (given, table) in file.limit {
-            let limit = config.read_table(text, &format!("limit {given}"), table, |fields| {
+            let limit = config.read_table(&format!("limit {given}"), table, |fields| {
                 Ok((rule_name(&given)?, LimitTable::new(&pairs(fields)?)?))
             })?;
             config.limits.extend([limit]);
@@ -207,12 +206,12 @@ impl Config {
                 Some(key) => Err((Some(key.clone()), TableError::Group(key, given.clone()))),
                 None => Ok(rule_name(&given)?),
             };
-            let group = config.read_table(text, &format!("group {given}"), table, read)?;
+            let group = config.read_table(&format!("group {given}"), table, read)?;
             config.groups.insert(group);
         }
         if let Some(table) = file.sflow {
             let read = |fields| Ok(SflowTable::new(&pairs(fields)?)?);
-            config.sflow = Some(config.read_table(text, "[sflow]", table, read)?);
+            config.sflow = Some(config.read_table("[sflow]", table, read)?);
         }
         config.switch = file.switch;
         Ok(config)
@@ -221,12 +220,11 @@ impl Config {
     /// Reads one table, and remembers where it and its keys stand.
     fn read_table<T>(
         &mut self,
-        text: &str,
         table: &str,
         fields: Spanned<Fields>,
         read: impl FnOnce(Fields) -> Result<T, table::Wrong>,
     ) -> Result<T, ConfigError> {
-        self.lines.add(text, table, &fields);
+        self.lines.add(table, &fields);
         read(fields.into_inner()).map_err(|(key, source)| ConfigError::Table {
             path: self.lines.path().into(),
             line: self.lines.find(table, key.as_deref()).unwrap_or(1),

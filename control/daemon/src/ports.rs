@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
 use crate::address::{Address, Kind, NamedAddress, PortName, SflowTable};
 use crate::control::{Cause, PortInfo, Refusal};
-use crate::settings::World;
+use crate::settings::{World, listed};
 use crate::worker::Workers;
 
 mod apply;
@@ -285,6 +286,12 @@ impl Ports {
                 .collect();
             self.workers.set_mirror(&mirror, &ports);
         }
+    }
+
+    /// The port that has `mac` in its `macs`: it is pinned there.
+    fn listed_by(&self, mac: Mac) -> Option<&PortName> {
+        let lists = |e: &&Entry| listed(&e.address).contains(&mac);
+        self.entries.iter().find(lists).map(|e| &e.name)
     }
 
     fn find(&self, name: &PortName) -> Option<usize> {

@@ -122,11 +122,11 @@ pub const POLICY: &[Key] = &[
     key("unknown_frames", Takes::Count, "frames a second to unknown addresses it may send"),
     key("from_rate", Takes::Rate, "bits a second it may send, like 100Mbit"),
     key("from_frames", Takes::Count, "frames a second it may send"),
-    key("from_burst", BURST, "time's worth of both that it may send at once (default 5ms)"),
+    key("from_burst", BURST, "time's worth of both that it may send at once (default 10ms)"),
     key("from_limit", Takes::Limit, "a limit shared with others, for what it sends"),
     key("to_rate", Takes::Rate, "bits a second that may be sent to it"),
     key("to_frames", Takes::Count, "frames a second that may be sent to it"),
-    key("to_burst", BURST, "time's worth of both that may be sent at once (default 5ms)"),
+    key("to_burst", BURST, "time's worth of both that may be sent at once (default 10ms)"),
     key("to_limit", Takes::Limit, "a limit shared with others, for what is sent to it"),
     key(
         "weight",
@@ -145,7 +145,7 @@ pub const POLICY: &[Key] = &[
 pub const LIMIT: &[Key] = &[
     key("rate", Takes::Rate, "bits a second, 64kbit to 400Gbit"),
     key("frames", Takes::Count, "frames a second"),
-    key("burst", BURST, "time's worth of both that may come at once (default 5ms)"),
+    key("burst", BURST, "time's worth of both that may come at once (default 10ms)"),
 ];
 
 /// `[sflow]`: samples of frames and counters for a collector.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Address, IpRange, MacRule, PortName, Value, VidList};
 
 /// Burst if none is given.
-pub(crate) const BURST: Duration = Duration::from_millis(5);
+pub(crate) const BURST: Duration = Duration::from_millis(10);
 
 /// Of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

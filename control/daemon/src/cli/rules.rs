@@ -48,7 +48,7 @@ enum LimitCommand {
     /// Make a limit, or change it under the ports that have it
     #[command(
         after_help = "Keys: rate=RATE (bits a second, 64kbit to 400Gbit), frames=N (a second), \
-        burst=TIME (of both, 100us to 1s, default 5ms)\n\nExample:\n  vmlan limit set tenant1 rate=1Gbit burst=10ms"
+        burst=TIME (of both, 100us to 1s, default 10ms)\n\nExample:\n  vmlan limit set tenant1 rate=1Gbit burst=20ms"
     )]
     Set {
         /// Its name

@@ -12,6 +12,8 @@ use super::table::Fields;
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     path: PathBuf,
+    /// Where each line ends.
+    ends: Vec<usize>,
     /// By table and key; no key: the table's head.
     found: HashMap<String, HashMap<Option<String>, usize>>,
 }
@@ -21,19 +23,21 @@ impl Lines {
         let words = RANGES.iter().map(|(key, ..)| *key).chain(["api", "api-mode"]);
         let lines = words.filter_map(|key| Some((Some(key.into()), line_of_key(text, key)?)));
         let found = HashMap::from([("switch".to_owned(), lines.collect())]);
-        Self { path: path.into(), found }
+        let ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Self { path: path.into(), ends, found }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn add(&mut self, text: &str, table: &str, fields: &Spanned<Fields>) {
-        let line = |at: usize| line_of(text, at);
+    pub(super) fn add(&mut self, table: &str, fields: &Spanned<Fields>) {
+        let line = |at: usize| 1 + self.ends.partition_point(|end| *end < at);
         let keys = fields.get_ref().iter();
         let keys = keys.map(|(key, value)| (Some(key.clone()), line(value.span().start)));
         let head = [(None, line(fields.span().start))];
-        self.found.insert(table.into(), keys.chain(head).collect());
+        let lines = keys.chain(head).collect();
+        self.found.insert(table.into(), lines);
     }
 
     /// The line of a key of `table`, or of the table's head if the key is part of an address.

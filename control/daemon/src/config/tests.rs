@@ -37,91 +37,88 @@ fn the_file_says_the_same_with_the_same_words() {
     assert_eq!(parse(list).unwrap().ports[0].address.to_string(), "pcap:/c,ports=vm1+vm2");
 }
 
+/// What is written, and what is said of it.
+const MISTAKES: &[(&str, &str)] = &[
+    ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
+    (
+        "[switch]\nworkers = 'two'\n",
+        "vmlan.toml:2: invalid type: string \"two\": write workers = a number from 1 to 64",
+    ),
+    (
+        "[switch]\nworkers = -1\n",
+        "vmlan.toml:2: invalid value: integer `-1`: write workers = a number",
+    ),
+    ("[switch]\napi = 1\n", "vmlan.toml:2: invalid type: integer `1`: write api = text in quotes"),
+    ("[switch]\napi-mode = 1\n", "write api-mode = text in quotes"),
+    ("port = 'vm1'\n", "[port.NAME] on lines of their own"),
+    (
+        "[port]\nvm1 = 'tap:x'\n",
+        "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
+    ),
+    ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [switch], [limit.NAME], "),
+    ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
+    ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [switch]"),
+    (
+        "[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n",
+        "vmlan.toml:4: port c: ports: write a list like [\"vm1\"",
+    ),
+    ("\n[port.a]\naddress = 'tpa:x'\n", "port a: 'tpa' is no kind of port: did you mean 'tap'?"),
+    ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
+    ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
+    ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
+    ("[port.a]\naddress = 7\n", "text in quotes"),
+    ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
+    (
+        "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
+        "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
+    ),
+    ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
+    ("[port.a]\n[port.a]\n", "duplicate key"),
+    ("[switch\n", "vmlan.toml:1: "),
+    (
+        "[switch]\nspin = 1\nworkers = 65\n",
+        "vmlan.toml:3: workers=65: a number from 1 to 64 is wanted",
+    ),
+    (
+        "[port.a]\nkind = 'tap'\nplace = 'x'\nweight = 2\nto_rate = '0Mbit'\n",
+        "vmlan.toml:5: port a: to_rate=0Mbit: a rate from 64kbit to 400Gbit",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x'\n\n[port.b]\naddress = 'tap:y,vlan=0'\n",
+        "vmlan.toml:5: port b: vlan=0: a number from 1 to 4094",
+    ),
+    (
+        "[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1, 2,\n 1]\n",
+        "vmlan.toml:4: port a: trunk=1+2+1: VID 1 is given twice",
+    ),
+    ("[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1.5]\n", "trunk: write a list like ["),
+    ("[port.a]\nkind = 'tap'\nplace = 'x'\nmember = ['a+b']\n", "member: write a list like ["),
+    (
+        "[port.a]\nkind = 'tap'\nplace = 'x'\nvlan = 1\nqinq = 2\n",
+        "vmlan.toml:5: port a: vlan=1 does not go with qinq=2",
+    ),
+    ("[limit.gold]\n", "vmlan.toml:1: limit gold: a limit wants rate=RATE, frames=N, or both"),
+    (
+        "[limit.gold]\nrate = '1Mbit'\nframe = 1\n",
+        "vmlan.toml:3: limit gold: 'frame' is no key of a limit: did you mean 'frames'?",
+    ),
+    ("[limit.gold]\nrate = 64\n", "vmlan.toml:2: limit gold: rate=64: a rate from 64kbit"),
+    ("[limit.gold]\nburst = '1ms'\n", "limit gold: a limit wants"),
+    ("[limit.all]\nrate = '1Mbit'\n", "'all' is no name for a limit or group"),
+    ("[limit]\nrate = '1Mbit'\n", "write [switch] and [port.NAME] on lines of their own"),
+    (
+        "[group.web]\nmember = 'a'\n",
+        "vmlan.toml:2: group web: 'member' is no key of a group: leave it out, and write member = \"web\"",
+    ),
+    ("[sflow]\n", "vmlan.toml:1: [sflow]: [sflow] wants collector"),
+    ("[sflow]\ncollector = '10.0.0.1'\n", "vmlan.toml:2: [sflow]: collector=10.0.0.1: IP:PORT"),
+    ("[sflow]\ncollector = '10.0.0.1:0'\n", "IP:PORT, like 10.0.0.1:6343"),
+    ("[sflow]\ncollector = '10.0.0.1:1'\nsampling = 0\n", "sampling=0: a number from 1"),
+];
+
 #[test]
 fn a_mistake_is_named_with_its_line() {
-    for (text, said) in [
-        ("[switch]\nworker = 2\n", "vmlan.toml:2: unknown field `worker`"),
-        (
-            "[switch]\nworkers = 'two'\n",
-            "vmlan.toml:2: invalid type: string \"two\": write workers = a number from 1 to 64",
-        ),
-        (
-            "[switch]\nworkers = -1\n",
-            "vmlan.toml:2: invalid value: integer `-1`: write workers = a number",
-        ),
-        (
-            "[switch]\napi = 1\n",
-            "vmlan.toml:2: invalid type: integer `1`: write api = text in quotes",
-        ),
-        ("[switch]\napi-mode = 1\n", "write api-mode = text in quotes"),
-        ("port = 'vm1'\n", "[port.NAME] on lines of their own"),
-        (
-            "[port]\nvm1 = 'tap:x'\n",
-            "vmlan.toml:2: invalid type: string \"tap:x\": write [switch] and [port.NAME]",
-        ),
-        ("vm1 = 'tap:x'\n", "vmlan.toml:1: unknown field `vm1`: write [switch], [limit.NAME], "),
-        ("switch = 2\n", "vmlan.toml:1: invalid type: integer `2`: write [switch]"),
-        ("[ports.a]\naddress = 'tap:x'\n", "unknown field `ports`: write [switch]"),
-        (
-            "[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n",
-            "vmlan.toml:4: port c: ports: write a list like [\"vm1\"",
-        ),
-        (
-            "\n[port.a]\naddress = 'tpa:x'\n",
-            "port a: 'tpa' is no kind of port: did you mean 'tap'?",
-        ),
-        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
-        ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
-        ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
-        ("[port.a]\naddress = 7\n", "text in quotes"),
-        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
-        (
-            "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
-            "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
-        ),
-        ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
-        ("[port.a]\n[port.a]\n", "duplicate key"),
-        ("[switch\n", "vmlan.toml:1: "),
-        (
-            "[switch]\nspin = 1\nworkers = 65\n",
-            "vmlan.toml:3: workers=65: a number from 1 to 64 is wanted",
-        ),
-        (
-            "[port.a]\nkind = 'tap'\nplace = 'x'\nweight = 2\nto_rate = '0Mbit'\n",
-            "vmlan.toml:5: port a: to_rate=0Mbit: a rate from 64kbit to 400Gbit",
-        ),
-        (
-            "[port.a]\naddress = 'tap:x'\n\n[port.b]\naddress = 'tap:y,vlan=0'\n",
-            "vmlan.toml:5: port b: vlan=0: a number from 1 to 4094",
-        ),
-        (
-            "[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1, 2,\n 1]\n",
-            "vmlan.toml:4: port a: trunk=1+2+1: VID 1 is given twice",
-        ),
-        ("[port.a]\nkind = 'tap'\nplace = 'x'\ntrunk = [1.5]\n", "trunk: write a list like ["),
-        ("[port.a]\nkind = 'tap'\nplace = 'x'\nmember = ['a+b']\n", "member: write a list like ["),
-        (
-            "[port.a]\nkind = 'tap'\nplace = 'x'\nvlan = 1\nqinq = 2\n",
-            "vmlan.toml:5: port a: vlan=1 does not go with qinq=2",
-        ),
-        ("[limit.gold]\n", "vmlan.toml:1: limit gold: a limit wants rate=RATE, frames=N, or both"),
-        (
-            "[limit.gold]\nrate = '1Mbit'\nframe = 1\n",
-            "vmlan.toml:3: limit gold: 'frame' is no key of a limit: did you mean 'frames'?",
-        ),
-        ("[limit.gold]\nrate = 64\n", "vmlan.toml:2: limit gold: rate=64: a rate from 64kbit"),
-        ("[limit.gold]\nburst = '1ms'\n", "limit gold: a limit wants"),
-        ("[limit.all]\nrate = '1Mbit'\n", "'all' is no name for a limit or group"),
-        ("[limit]\nrate = '1Mbit'\n", "write [switch] and [port.NAME] on lines of their own"),
-        (
-            "[group.web]\nmember = 'a'\n",
-            "vmlan.toml:2: group web: 'member' is no key of a group: leave it out, and write member = \"web\"",
-        ),
-        ("[sflow]\n", "vmlan.toml:1: [sflow]: [sflow] wants collector"),
-        ("[sflow]\ncollector = '10.0.0.1'\n", "vmlan.toml:2: [sflow]: collector=10.0.0.1: IP:PORT"),
-        ("[sflow]\ncollector = '10.0.0.1:0'\n", "IP:PORT, like 10.0.0.1:6343"),
-        ("[sflow]\ncollector = '10.0.0.1:1'\nsampling = 0\n", "sampling=0: a number from 1"),
-    ] {
+    for (text, said) in MISTAKES.iter().copied() {
         let error = parse(text).unwrap_err();
         assert!(error.contains(said), "{text}: {error}");
         assert!(!error.contains('\n'), "{error}");

@@ -58,12 +58,23 @@ impl Ports {
         lines
     }
 
+    /// What a port lists in `macs` stays pinned to it.
+    fn check_listed(&self, mac: Mac, to: Option<&PortName>) -> Result<(), Refusal> {
+        let Some(owner) = self.listed_by(mac).filter(|owner| Some(*owner) != to) else {
+            return Ok(());
+        };
+        let text =
+            format!("{mac}: port {owner} lists it in macs, which pins it there: change that first");
+        Err(Refusal::new(Cause::Exists, text))
+    }
+
     /// Pins an address to a port, in one of its VLANs if it has any (it need not be named if there is one).
     ///
     /// # Errors
     /// If there is no such port, it takes no frames or is not in the VLAN, or the table has no room.
     pub fn add_mac(&self, mac: Mac, name: &PortName, vid: Option<u16>) -> Result<FdbLine, Refusal> {
         check(vid)?;
+        self.check_listed(mac, Some(name))?;
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         let invalid = |text: &str| Refusal::new(Cause::Invalid, format!("port {name}: {text}"));
         let table = self.workers.table();
@@ -85,6 +96,7 @@ impl Ports {
     /// If it is not known.
     pub fn remove_mac(&self, mac: Mac, vid: Option<u16>) -> Result<(), Refusal> {
         check(vid)?;
+        self.check_listed(mac, None)?;
         let fdb = self.switch.fdb();
         let domains = (0..1 << 13).map(Domain::from_bits);
         let meant = |d: &Domain| vid.is_none_or(|v| v == d.bits() & 0xfff);

@@ -231,6 +231,11 @@ fn listed_addresses_are_pinned_in_each_domain_and_move_with_the_list() {
     let error = rig.set("b", &[("macs", "52:54:00:00:00:02")]).unwrap_err();
     assert!(error.contains("port b: macs=52:54:00:00:00:02: port a lists it too"), "{error}");
     assert_eq!(rig.pins(), pins);
+    let (mac, b): (vmlan_frame::Mac, _) =
+        ("52:54:00:00:00:02".parse().unwrap(), "b".parse().unwrap());
+    assert!(rig.ports.add_mac(mac, &b, None).unwrap_err().message.contains("port a lists it"));
+    assert!(rig.ports.remove_mac(mac, None).unwrap_err().message.contains("port a lists it"));
+    assert_eq!(rig.pins(), pins);
     rig.apply("a stream:@/a,macs=52:54:00:00:00:01\nb stream:@/b,macs=52:54:00:00:00:02").unwrap();
     assert_eq!(rig.pins(), ["52:54:00:00:00:01 a", "52:54:00:00:00:02 b"]);
     rig.set("b", &[("trunk", "1+3-4"), ("native", "9")]).unwrap();

@@ -112,7 +112,7 @@ fn what_goes_together_is_taken() {
         ]
     );
     let limits: Vec<_> = settings.plan.limits.values().map(ToString::to_string).collect();
-    assert_eq!(limits, ["rate=1.5Gbit frames=100k burst=5ms"]);
+    assert_eq!(limits, ["rate=1.5Gbit frames=100k burst=10ms"]);
     assert_eq!(settings.plan.sflow.map(|s| s.sampling), Some(1000));
 }
 
