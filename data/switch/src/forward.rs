@@ -118,6 +118,28 @@ impl Forwarder {
     }
 }
 
+/// What the policy says of a frame by itself: its domain, and whether it may pass.
+#[inline]
+fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
+    let head = batch.head(i);
+    match policy.vlan.enter(head) {
+        Ok(domain) => (domain, policy.claims.check(head, batch.frame_len(i))),
+        Err(reason) => (Domain::OPEN, Err(reason)),
+    }
+}
+
+/// The same of the first frame of `run`, and how many from it on are judged alike.
+#[inline]
+fn check_run(
+    policy: &Policy,
+    batch: &Batch<'_>,
+    run: Range<usize>,
+) -> (Domain, Result<(), Reason>, usize) {
+    let first = check_frame(policy, batch, run.start);
+    let alike = run.clone().skip(1).take_while(|i| check_frame(policy, batch, *i) == first);
+    (first.0, first.1, 1 + alike.count())
+}
+
 /// One batch on its way.
 pub(crate) struct Pass<'a> {
     pub(crate) switch: &'a Switch,
@@ -171,52 +193,50 @@ impl Pass<'_> {
     }
 
     /// As [`Pass::classify`], where the policy has something to say about what is behind the MAC addresses: each frame is looked at,
-    /// and only look-ups are spared when the next frame has the same addresses and domain.
+    /// and what is alike and passes is looked up together.
     fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.hashes.clear();
         let policy = &*self.entry.policy;
         let mut last = None;
         let mut way = Way::Drop(Reason::BadSource);
-        for i in 0..admitted {
-            let (domain, checked) = Self::check_frame(policy, batch, i);
+        let mut i = 0;
+        while i < admitted {
+            let run = batch.run(i).clamp(1, admitted - i);
+            let (domain, checked, alike) = check_run(policy, batch, i..i + run);
             let key = (batch.macs(i), domain);
             if last != Some(key) && checked.is_ok() {
                 last = Some(key);
-                let ((dst, src), domain) = key;
+                let (dst, src) = key.0;
                 let source_ok = self.check_source(src, domain);
                 way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, domain, i));
             }
-            let (dst, _) = key.0;
-            let this = checked.and_then(|()| self.check_storm(policy, dst, way));
-            let this = this.map_or_else(Way::Drop, |()| way);
-            self.state.domains.push(domain);
-            self.state.ways.push(this);
-            self.append(batch, i..i + 1, this);
+            let pass = checked.map_or(0, |()| self.check_storm(policy, key.0.0, way, alike));
+            let refused = checked.map_or_else(Way::Drop, |()| Way::Drop(Reason::Storm));
+            self.go(batch, i..i + pass, domain, way);
+            self.go(batch, i + pass..i + alike, domain, refused);
+            i += alike;
         }
     }
 
-    /// What the policy says of a frame by itself: its domain, and whether it may pass.
+    /// Notes where frames go, and puts them on the lists.
     #[inline]
-    fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
-        let head = batch.head(i);
-        match policy.vlan.enter(head) {
-            Ok(domain) => (domain, policy.claims.check(head, batch.frame_len(i))),
-            Err(reason) => (Domain::OPEN, Err(reason)),
+    fn go(&mut self, batch: &mut Batch<'_>, run: Range<usize>, domain: Domain, way: Way) {
+        if run.is_empty() {
+            return;
         }
+        self.state.domains.extend(std::iter::repeat_n(domain, run.len()));
+        self.state.ways.extend(std::iter::repeat_n(way, run.len()));
+        self.append(batch, run, way);
     }
 
-    /// Frames to many are limited, whatever becomes of them.
+    /// How many of `n` frames to many the limit lets pass, whatever becomes of them.
     #[inline]
-    fn check_storm(&self, policy: &Policy, dst: Mac, way: Way) -> Result<(), Reason> {
-        if way != Way::Flood {
-            return Ok(());
-        }
-        let Some(bucket) = policy.storm.bucket(dst) else { return Ok(()) };
-        if bucket.tokens(self.now) <= 0 {
-            return Err(Reason::Storm);
-        }
-        bucket.spend(1);
-        Ok(())
+    fn check_storm(&self, policy: &Policy, dst: Mac, way: Way, n: usize) -> usize {
+        let bucket = if way == Way::Flood { policy.storm.bucket(dst) } else { None };
+        let Some(bucket) = bucket else { return n };
+        let pass = usize::try_from(bucket.tokens(self.now)).map_or(0, |t| t.min(n));
+        bucket.spend(pass as u64);
+        pass
     }
 
     /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth it if

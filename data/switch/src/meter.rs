@@ -36,6 +36,21 @@ fn cost(batch: &Batch<'_>, i: usize) -> (u64, u64) {
     on_wire(batch.frame_len(i), offload)
 }
 
+/// The cost of all frames of the batch together, where that can be told without looking at each.
+#[inline]
+fn total(batch: &Batch<'_>) -> Option<(u64, u64)> {
+    (batch.needs() == Offloads::NONE).then(|| (batch.len() as u64, batch.bytes() * 8))
+}
+
+impl Budget {
+    /// True if it certainly covers the whole batch.
+    #[inline]
+    fn covers(&self, batch: &Batch<'_>) -> bool {
+        let fits = |n: u64, tokens: i64| u64::try_from(tokens).is_ok_and(|t| n <= t);
+        total(batch).is_some_and(|(n, bits)| fits(n, self.frames) && fits(bits, self.bits))
+    }
+}
+
 /// How many of `frames` the budget covers: one passes as long as something is left, and what it costs is taken away.
 pub(crate) fn covered(
     batch: &Batch<'_>,
@@ -77,7 +92,11 @@ impl Pass<'_> {
         if from.is_none() {
             return batch.len();
         }
-        let admitted = covered(batch, 0..batch.len(), from.budget(self.now));
+        let budget = from.budget(self.now);
+        if budget.covers(batch) {
+            return batch.len();
+        }
+        let admitted = covered(batch, 0..batch.len(), budget);
         if admitted < batch.len() {
             (admitted..batch.len()).for_each(|i| batch.hold(i));
             self.done.paused = true;
@@ -91,8 +110,10 @@ impl Pass<'_> {
         if from.is_none() {
             return;
         }
-        let gone = (0..admitted).filter(|i| batch.verdict(*i) == Verdict::Done);
-        let (frames, bits) = sum(gone.map(|i| cost(batch, i)));
+        let (frames, bits) = total(batch).filter(|_| !batch.any_held()).unwrap_or_else(|| {
+            let gone = (0..admitted).filter(|i| batch.verdict(*i) == Verdict::Done);
+            sum(gone.map(|i| cost(batch, i)))
+        });
         from.passed(frames, bits);
         if self.done.paused {
             from.held((batch.len() - admitted) as u64);
@@ -115,7 +136,9 @@ impl Pass<'_> {
         let uplink = entry.policy.uplink.as_deref();
         if !limits.is_none() {
             let budget = budget_to(&entry.policy, self.now);
-            allowed = covered(batch, indices(), budget);
+            if !budget.covers(batch) {
+                allowed = covered(batch, indices(), budget);
+            }
         }
         let Some(queue) = uplink else { return allowed };
         if allowed < list.len() {
@@ -172,7 +195,9 @@ impl Pass<'_> {
         if policy.to.is_none() && policy.uplink.is_none() {
             return;
         }
-        let (frames, bits) = sum(list.iter().map(|i| cost(batch, usize::from(*i))));
+        let all = total(batch).filter(|_| list.len() == batch.len());
+        let (frames, bits) =
+            all.unwrap_or_else(|| sum(list.iter().map(|i| cost(batch, usize::from(*i)))));
         policy.to.passed(frames, bits);
         if let Some(queue) = &policy.uplink {
             queue.sent(self.source, self.entry.policy.weight, bits / 8, more, self.now);
