@@ -5,7 +5,7 @@ export CARGO
 .PHONY: help demo static test bench bench-switch bench-peers bench-e1000 soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
-BENCHES ?= raw latency livelock slides paper
+BENCHES ?= raw latency livelock slides paper fairness
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ static: ## vmlan as one file without libraries, to copy into a guest
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh
 
-bench: ## the paper's tables and more with native guests (18 minutes), into docs/results.md and docs/plots/
+bench: ## the paper's tables and more with native guests (21 minutes), into docs/results.md and docs/plots/
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	@mkdir -p target/bench

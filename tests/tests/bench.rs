@@ -46,6 +46,29 @@ fn a_short_run_compares_two_techniques_and_writes_them_down() {
 }
 
 #[test]
+fn fairness_is_judged_against_its_goals() {
+    let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (json, svg) = (file("fairness.json"), file("fairness.svg"));
+    let words = ["fairness", "--part", "uplink", "--json", &json, "--svg", &svg];
+    let out = bench(tmp.path(), &words).output().unwrap();
+    let (said, heard) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{heard}");
+    assert!(said.contains("Shares of an uplink") && said.contains("goal 2 %"), "{said}");
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    for cell in 0..2 {
+        let cell = &json["cells"][cell];
+        assert_eq!((&cell["part"], &cell["round"]), (&"uplink".into(), &1.into()));
+        let bits = |at: usize| cell["figures"]["bits"][at].as_f64().unwrap();
+        // Roughly: how exactly is what the bench is for, on a machine that has time for it.
+        assert!(bits(0) < bits(1) && bits(1) < bits(2), "{json}");
+    }
+    assert!(std::fs::read_to_string(svg).unwrap().contains("weight 4"));
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
 fn an_interrupted_run_says_so_and_takes_its_processes_along() {
     let tmp = tempfile::tempdir().unwrap();
     let child = bench(tmp.path(), &["raw", "--sizes", "60", "--only", "virtio", "--seconds", "60"])
@@ -80,6 +103,8 @@ fn wrong_usage_is_one_line() {
         (&["raw", "--only", "magic"], "csb-4096"),
         (&["raw", "--sizes", "20"], "60 to 1514"),
         (&["raw", "--seconds", "0"], "--seconds"),
+        (&["raw", "--part", "limits"], "--part"),
+        (&["fairness", "--part", "magic"], "neighbour"),
     ] {
         let out = bench(tmp.path(), words).output().unwrap();
         let heard = String::from_utf8_lossy(&out.stderr);

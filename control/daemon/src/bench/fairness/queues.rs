@@ -18,14 +18,19 @@ const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1514];
 const QUEUES: [usize; 3] = [1, 2, 4];
 /// The paper: about 24,000 frames a second, for each receiver.
 const LIMIT: &str = "24k";
+/// The paper's sources: a link of 1 Gbit/s for each receiver.
+const LINK: u32 = 1_000_000_000;
+/// Bytes of a link's time that a frame takes beside its own: FCS, preamble, gap.
+const AROUND: u32 = 24;
 
 const PAPER: [&str; 2] = [
     "Figures 6 to 10 are flooded receivers (\"queues\"): as many virtio-net ports flood one receiver each (`pkt-gen -f rx`), and a full receiver loses \
-     frames at once (`--full-wait 0`). Sizes are without FCS: 60 stands for the paper's 64, 1514 for 1518. `24k`: each receiver's port has to_frames=24k. \
-     least to most: of the receivers, in the last round. CPU in cores.",
+     frames at once (`--full-wait 0`). Sizes are without FCS: 60 stands for the paper's 64, 1514 for 1518. Figures 6 and 7: sources send all there is; least to most: of the receivers, in the last \
+     round. Figures 8 to 10: each source sends what a link of 1 Gbit/s carries, as the paper's did (1,488,095 frames/s of 60 bytes), for a receiver that is given far more than it can take polls, and hears of few interrupts. \
+     `24k`: each receiver's port has to_frames=24k. CPU in cores.",
     "The paper (NetFPGA on PCI, Xen): the total is the same for one, two and four queues, about 90,000 frames/s at 64 bytes, each of four having 23,500 \
      (figures 6 and 7); without a limit nearly one interrupt for each 64-byte frame, with one of 24,000 frames/s proportionally fewer (figure 8); \
-     cycles and instructions of one queue without limit are those of four, with the limit more than 4 times fewer but for the smallest frames \
+     CPU cycles and instructions of one queue without limit are those of four, with the limit more than 4 times fewer but for the smallest frames \
      (figures 9 and 10).",
 ];
 
@@ -34,11 +39,35 @@ struct What {
     queues: usize,
 }
 
+/// What the sources send, and what the receivers may get of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Load {
+    /// All there is.
+    All,
+    /// A link's worth.
+    Link,
+    /// That, with the limit.
+    Limited,
+}
+
+const LOADS: [Load; 3] = [Load::All, Load::Link, Load::Limited];
+
+impl Load {
+    fn rate(self, bytes: u32) -> u64 {
+        if self == Self::All { ALL } else { (LINK / (8 * (bytes + AROUND))).into() }
+    }
+
+    fn limit(self) -> &'static str {
+        if self == Self::Limited { LIMIT } else { "" }
+    }
+}
+
 /// One window: a second's worth of each.
 #[derive(Clone, Debug, Serialize)]
 struct Seen {
     bytes: u32,
-    limited: bool,
+    load: Load,
     /// Frames that the switch took from the flooding ports.
     offered: f64,
     /// Frames that each receiver's port got.
@@ -71,11 +100,10 @@ pub(super) fn run(run: &mut Run<'_>, techniques: &[&'static Technique]) -> Resul
         .collect();
     let name = |w: &What| format!("{}, {} flooded", w.technique.name, w.queues);
     let show = |_: &What, seen: &Vec<Seen>| {
-        let at = |limited| seen.iter().find(|s| s.limited == limited);
-        let words =
-            |s: &Seen| format!("{} frames/s, {} interrupts/s", si(s.total()), si(s.interrupts));
-        let [open, limited] = [false, true].map(|l| at(l).map_or_else(String::new, words));
-        format!("60 B: {open}; limited: {limited}")
+        let words = |s: &Seen| {
+            format!("{:?} {} frames/s, {} interrupts/s", s.load, si(s.total()), si(s.interrupts))
+        };
+        seen.iter().take(LOADS.len()).map(words).collect::<Vec<_>>().join("; ")
     };
     let samples = run.rounds(&whats, name, show, measure)?;
     let all: Vec<_> = whats.iter().zip(samples).collect();
@@ -100,12 +128,11 @@ fn measure(cell: Cell<'_, What>) -> Result<Vec<Seen>, Failure> {
     let mut scene = Scene::set(&cell)?;
     let mut all = Vec::new();
     for bytes in SIZES {
-        for limited in [false, true] {
-            let limit = if limited { LIMIT } else { "" };
+        for load in LOADS {
             for port in &scene.receivers {
-                scene.lab.set(port, &[("to_frames", limit)])?;
+                scene.lab.set(port, &[("to_frames", load.limit())])?;
             }
-            let seen = scene.window(cell.time / 2, bytes, limited)?;
+            let seen = scene.window(cell.time / 2, bytes, load)?;
             (cell.news)(seen.total(), cell.time);
             all.push(seen);
         }
@@ -136,9 +163,9 @@ impl Scene {
         &mut self,
         time: std::time::Duration,
         bytes: u32,
-        limited: bool,
+        load: Load,
     ) -> Result<Seen, Failure> {
-        self.flood.order_all(bytes, ALL);
+        self.flood.order_all(bytes, load.rate(bytes));
         self.guests.iter_mut().try_for_each(Process::alive)?;
         let pids: Vec<_> = self.guests.iter().map(Process::pid).collect();
         let span = scene::window(&mut self.lab, &pids, time)?;
@@ -146,7 +173,7 @@ impl Scene {
         // What the receivers themselves send is nothing after their announcement.
         Ok(Seen {
             bytes,
-            limited,
+            load,
             offered: to_f64(span.all(|p: &PortStats| p.r#in.frames)) / span.seconds(),
             each: self.receivers.iter().map(received).collect(),
             interrupts: self.receivers.iter().map(|r| span.rate(r, interrupts)).sum(),
@@ -160,14 +187,14 @@ impl Scene {
 fn at(
     all: &All<'_>,
     technique: &str,
-    (queues, bytes, limited): (usize, u32, bool),
+    (queues, bytes, load): (usize, u32, Load),
     value: impl Fn(&Seen) -> f64,
 ) -> Option<f64> {
     let is = |w: &What| w.technique.name == technique && w.queues == queues;
     let (_, samples) = all.iter().find(|(w, _)| is(w))?;
     let find = |seen: &Vec<Seen>| {
         let mut found = seen.iter();
-        found.find(|s| s.bytes == bytes && s.limited == limited).map(&value)
+        found.find(|s| s.bytes == bytes && s.load == load).map(&value)
     };
     let found = samples.0.iter().flatten().filter_map(find).map(Some).collect();
     Samples(found).median(|x| *x)
@@ -204,36 +231,36 @@ fn tables(all: &All<'_>, technique: &Technique) -> Vec<Table> {
     let mut cpu =
         Table::new(format!("Figures 9 and 10, {name}: CPU of switch and guests, in cores"), &heads);
     for bytes in SIZES {
-        let get = |queues, limited, value: fn(&Seen) -> f64| {
-            at(all, name, (queues, bytes, limited), value)
-        };
-        let times = |value| Some(get(1, false, value)? / get(1, true, value)?.max(1e-9));
+        let get =
+            |queues, load, value: fn(&Seen) -> f64| at(all, name, (queues, bytes, load), value);
+        let times =
+            |value| Some(get(1, Load::Link, value)? / get(1, Load::Limited, value)?.max(1e-9));
         rates.rows.push(vec![
             bytes.to_string(),
-            short(get(1, false, Seen::total)),
-            short(get(2, false, Seen::total)),
-            short(get(4, false, Seen::total)),
+            short(get(1, Load::All, Seen::total)),
+            short(get(2, Load::All, Seen::total)),
+            short(get(4, Load::All, Seen::total)),
             spread(all, name, bytes),
-            short(get(1, true, Seen::total)),
-            short(get(4, true, Seen::of_each)),
+            short(get(1, Load::Limited, Seen::total)),
+            short(get(4, Load::Limited, Seen::of_each)),
         ]);
         irqs.rows.push(vec![
             bytes.to_string(),
-            short(get(1, false, |s| s.interrupts)),
-            short(get(4, false, |s| s.interrupts)),
-            short(get(1, true, |s| s.interrupts)),
+            short(get(1, Load::Link, |s| s.interrupts)),
+            short(get(4, Load::Link, |s| s.interrupts)),
+            short(get(1, Load::Limited, |s| s.interrupts)),
             number(times(|s| s.interrupts)),
-            short(get(4, true, |s| s.interrupts)),
+            short(get(4, Load::Limited, |s| s.interrupts)),
         ]);
         let parts = [|s: &Seen| s.cpu_switch, |s: &Seen| s.cpu_guests];
         cpu.rows.push(vec![
             bytes.to_string(),
-            number(get(1, false, Seen::cpu)),
-            number(get(4, false, Seen::cpu)),
-            number(get(1, true, Seen::cpu)),
-            parts.map(|p| number(get(1, true, p))).join(", "),
+            number(get(1, Load::Link, Seen::cpu)),
+            number(get(4, Load::Link, Seen::cpu)),
+            number(get(1, Load::Limited, Seen::cpu)),
+            parts.map(|p| number(get(1, Load::Limited, p))).join(", "),
             number(times(Seen::cpu)),
-            number(get(4, true, Seen::cpu)),
+            number(get(4, Load::Limited, Seen::cpu)),
         ]);
     }
     vec![rates, irqs, cpu]
@@ -243,7 +270,7 @@ fn tables(all: &All<'_>, technique: &Technique) -> Vec<Table> {
 fn spread(all: &All<'_>, technique: &str, bytes: u32) -> String {
     let is = |w: &What| w.technique.name == technique && w.queues == 4;
     let last = all.iter().find(|(w, _)| is(w)).and_then(|(_, s)| s.0.iter().flatten().last());
-    let seen = last.and_then(|seen| seen.iter().find(|s| s.bytes == bytes && !s.limited));
+    let seen = last.and_then(|seen| seen.iter().find(|s| s.bytes == bytes && s.load == Load::All));
     seen.map_or_else(
         || "-".into(),
         |seen| {
@@ -257,14 +284,15 @@ fn spread(all: &All<'_>, technique: &str, bytes: u32) -> String {
 type Value = fn(&Seen) -> f64;
 
 fn panels(all: &All<'_>) -> Vec<Panel> {
-    let kinds: [(&str, &str, Value, &[bool]); 4] = [
-        ("figure 6: received in all", "frames/s", Seen::total, &[false]),
-        ("figure 7: received by each", "frames/s", Seen::of_each, &[false]),
-        ("figure 8: interrupts", "interrupts/s", |s| s.interrupts, &[false, true]),
-        ("figures 9, 10: CPU of switch and guests", "cores", Seen::cpu, &[false, true]),
+    const LINKS: [Load; 2] = [Load::Link, Load::Limited];
+    let kinds: [(&str, &str, Value, &[Load]); 4] = [
+        ("figure 6: received in all", "frames/s", Seen::total, &[Load::All]),
+        ("figure 7: received by each", "frames/s", Seen::of_each, &[Load::All]),
+        ("figure 8: interrupts", "interrupts/s", |s| s.interrupts, &LINKS),
+        ("figures 9, 10: CPU of switch and guests", "cores", Seen::cpu, &LINKS),
     ];
     kinds
-        .map(|(title, y, value, limits)| Panel {
+        .map(|(title, y, value, loads)| Panel {
             title: title.into(),
             x: X::Lines {
                 label: "bytes of a frame".into(),
@@ -275,18 +303,18 @@ fn panels(all: &All<'_>) -> Vec<Panel> {
             log: true,
             series: all
                 .iter()
-                .flat_map(|(w, _)| limits.iter().map(move |&l| (*w, l)))
-                .filter(|(w, _)| w.queues != 2 || limits.len() == 1)
-                .map(|(w, limited)| line(all, w, limited, value))
+                .flat_map(|(w, _)| loads.iter().map(move |&l| (*w, l)))
+                .filter(|(w, _)| w.queues != 2 || loads.len() == 1)
+                .map(|(w, load)| line(all, w, load, value))
                 .collect(),
         })
         .into()
 }
 
-fn line(all: &All<'_>, what: &What, limited: bool, value: Value) -> (String, Vec<(f64, f64)>) {
+fn line(all: &All<'_>, what: &What, load: Load, value: Value) -> (String, Vec<(f64, f64)>) {
     let (name, queues) = (what.technique.name, what.queues);
-    let point = |bytes: u32| Some((bytes.into(), at(all, name, (queues, bytes, limited), value)?));
-    let limit = if limited { ", 24k" } else { "" };
+    let point = |bytes: u32| Some((bytes.into(), at(all, name, (queues, bytes, load), value)?));
+    let limit = if load == Load::Limited { ", 24k" } else { "" };
     (format!("{name}, {queues}{limit}"), SIZES.iter().filter_map(|&b| point(b)).collect())
 }
 
@@ -296,11 +324,12 @@ mod tests {
 
     #[test]
     fn tables_tell_how_much_a_limit_saves() {
-        let seen = |what: &What, bytes, limited: bool| {
+        let seen = |what: &What, bytes, load: Load| {
+            let limited = load == Load::Limited;
             let rate = if limited { 24_000.0 } else { 1e6 / to_f64(what.queues as u64) };
             Seen {
                 bytes,
-                limited,
+                load,
                 offered: 1e7,
                 each: vec![rate; what.queues],
                 interrupts: rate / 10.0,
@@ -311,7 +340,7 @@ mod tests {
         let technique = technique::one("virtio").unwrap();
         let whats = QUEUES.map(|queues| What { technique, queues });
         let of = |w: &What| {
-            let both = |bytes| [false, true].map(|limited| seen(w, bytes, limited));
+            let both = |bytes| LOADS.map(|load| seen(w, bytes, load));
             Samples(vec![Some(SIZES.into_iter().flat_map(both).collect::<Vec<_>>())])
         };
         let all: Vec<_> = whats.iter().map(|w| (w, of(w))).collect();
@@ -323,6 +352,7 @@ mod tests {
         );
         assert_eq!(row(1), "60 | 100.00 k | 25.00 k | 2400 | 41.7 | 2400");
         assert_eq!(row(2), "60 | 1.80 | 1.80 | 0.60 | 0.50, 0.10 | 3.00 | 0.60");
+        assert_eq!(Load::Link.rate(60), 1_488_095);
         let panels = panels(&all);
         let names = |n: usize| panels[n].series.iter().map(|s| s.0.clone()).collect::<Vec<_>>();
         assert_eq!(names(0), ["virtio, 1", "virtio, 2", "virtio, 4"]);

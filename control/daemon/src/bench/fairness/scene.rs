@@ -9,7 +9,7 @@ use crate::lab::{Lab, Look, Plug, Setup, Span, Station, technique};
 use crate::stats::to_f64;
 
 /// Time for rings to fill and buckets to empty.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE: Duration = Duration::from_millis(100);
 
 /// Address of the `n`th station.
 pub(super) fn mac(n: usize) -> Mac {
