@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use vmlan_frame::Mac;
 
 use super::{FdbArgs, FdbCommand, PortArgs, PortCommand, named_failure, print, print_json};
-use crate::address::{NamedAddress, PortName};
+use crate::address::{Address, NamedAddress, PortName};
 use crate::api::{FdbList, NewMac, NewPort, PortList};
 use crate::control::{FdbLine, PortInfo};
 use crate::exit::Failure;
@@ -76,6 +76,7 @@ fn show(json: bool, port: &PortInfo) -> Result<(), Failure> {
 
 fn ports_table(ports: &[PortInfo]) -> String {
     let mut rows = vec![["NAME", "LINK", "ADDRESS", "STATE"].map(str::to_owned).to_vec()];
+    let mut policies = vec![String::new()];
     for p in ports {
         let link = if p.up { "up" } else { "down" };
         // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
@@ -91,9 +92,32 @@ fn ports_table(ports: &[PortInfo]) -> String {
             .filter(|(k, _)| !known(k))
             .map(|(k, v)| if k == "state" { text(v) } else { format!("{k} {}", text(v)) })
             .collect();
-        rows.push(vec![p.name.clone(), link.into(), p.address.clone(), details.join(", ")]);
+        let (address, policy) = without_policy(&p.address);
+        rows.push(vec![p.name.clone(), link.into(), address, details.join(", ")]);
+        policies.push(policy);
     }
-    columns(&rows, 4)
+    let margin = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0) + 2;
+    let below = |policy: &String| format!("{:margin$}{}\n", "", super::folded(policy, margin));
+    let table = columns(&rows, 4);
+    let lines = table.lines().zip(&policies).map(|(line, policy)| match policy.as_str() {
+        "" => format!("{line}\n"),
+        _ => format!("{line}\n{}", below(policy)),
+    });
+    lines.collect()
+}
+
+/// An address, and what it says of what its port may do: that has a line of its own, as it may be long.
+fn without_policy(text: &str) -> (String, String) {
+    let Ok(mut address) = text.parse::<Address>() else { return (text.to_owned(), String::new()) };
+    let mut policy = Vec::new();
+    for key in address.kind().policy_keys() {
+        if let Some(value) = address.value(key.name) {
+            policy.push(format!("{}={value}", key.name));
+            // Taking away a key that is there cannot fail.
+            let _ = address.replace(key.name, "");
+        }
+    }
+    (address.to_string(), policy.join(" "))
 }
 
 pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {
@@ -130,4 +154,28 @@ fn fdb_table(entries: &[FdbLine]) -> String {
         rows.push(vec![e.mac.clone(), vlan, e.port.clone(), age]);
     }
     columns(&rows, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_may_do_stands_on_lines_of_its_own() {
+        let port = |name: &str, address: &str| PortInfo {
+            name: name.into(),
+            address: address.into(),
+            details: Map::from_iter([("state".to_owned(), "listening".into())]),
+            ..PortInfo::default()
+        };
+        let long = "vhost-user:/tmp/1,queues=2,macs=first,ips=10.0.0.1+10.0.0.2,vlan=10,broadcast_frames=100,from_rate=10Mbit,to_rate=1Gbit,weight=3";
+        let text = ports_table(&[port("vm1", long), port("vm2", "tap:t1"), port("vm3", "odd")]);
+        let want = "NAME  LINK  ADDRESS                     STATE\n\
+                    vm1   down  vhost-user:/tmp/1,queues=2  listening\n      \
+                    macs=first ips=10.0.0.1+10.0.0.2 vlan=10 broadcast_frames=100\n      \
+                    from_rate=10Mbit to_rate=1Gbit weight=3\n\
+                    vm2   down  tap:t1                      listening\n\
+                    vm3   down  odd                         listening\n";
+        assert_eq!(text, want, "{text}");
+    }
 }
