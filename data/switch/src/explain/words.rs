@@ -1,7 +1,8 @@
 //! Explanations in words.
 
+use core::net::{Ipv4Addr, Ipv6Addr};
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::Ordering;
 
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN, Neighbour};
 use vmlan_frame::{Headers, Mac, Reason};
@@ -192,7 +193,7 @@ pub(super) fn claim_refused(
     match reason {
         Reason::SpoofedMac => match &claims.macs {
             Macs::First(first) => {
-                let first = Mac::from_bits(first.0.load(std::sync::atomic::Ordering::Relaxed));
+                let first = Mac::from_bits(first.0.load(Ordering::Relaxed));
                 (format!("{mac} is not the address that was seen first, {first}"), None)
             }
             _ => not_own("source", mac.to_string()),
