@@ -212,27 +212,29 @@ impl Fdb {
     }
 
     #[inline]
-    fn find(&self, sets: [usize; 2], mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
-        let key = key(mac, domain);
+    fn find(&self, hash: u64, mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
+        if domain != Domain::OPEN {
+            return self.find_beside(hash, mac, domain);
+        }
         let find = |set| {
             self.words(set).iter().find_map(|word| {
                 let e = word.load(Ordering::Relaxed);
-                let found = key_of(e) == key && is_entry(e) && self.is_in(domain, set, word);
-                found.then_some((word, e))
+                (key_of(e) == mac.bits() && is_entry(e)).then_some((word, e))
             })
         };
-        let [first, second] = sets;
+        let [first, second] = self.sets_of(hash);
         find(first).or_else(|| find(second))
     }
 
-    /// True if the entry that was just read from `word`, and has the right key, is one of `domain`.
-    #[inline]
-    fn is_in(&self, domain: Domain, set: usize, word: &AtomicU64) -> bool {
-        if domain == Domain::OPEN {
-            return true;
-        }
-        let mut slots = self.slots_of([set]);
-        slots.any(|slot| std::ptr::eq(slot.word, word) && domain_of(slot.domain) == domain)
+    /// As [`Fdb::find`], where the domain has to be compared.
+    #[inline(never)] // or looking up in the open domain gets slower
+    fn find_beside(&self, hash: u64, mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
+        let key = key(mac, domain);
+        self.slots_of(self.sets_of(hash)).find_map(|slot| {
+            let e = slot.word.load(Ordering::Relaxed);
+            let found = key_of(e) == key && is_entry(e) && domain_of(slot.domain) == domain;
+            found.then_some((slot.word, e))
+        })
     }
 
     /// Fetches the set of an address that will be looked up soon.
@@ -253,14 +255,14 @@ impl Fdb {
     /// The same, with the hash computed before, for a unicast address.
     #[inline]
     pub(crate) fn lookup_hashed(&self, mac: Mac, domain: Domain, hash: u64) -> Option<PortId> {
-        self.find(self.sets_of(hash), mac, domain).map(|(_, e)| port_of(e))
+        self.find(hash, mac, domain).map(|(_, e)| port_of(e))
     }
 
     /// The line of an address.
     #[must_use]
     pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
-        let known = (!mac.is_group()).then(|| self.sets_of(self.hash(mac, domain)));
-        let found = known.and_then(|sets| self.find(sets, mac, domain));
+        let hash = (!mac.is_group()).then(|| self.hash(mac, domain));
+        let found = hash.and_then(|hash| self.find(hash, mac, domain));
         found.map(|(_, e)| self.line(e, domain))
     }
 
@@ -285,14 +287,14 @@ impl Fdb {
     /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
     #[inline]
     pub(crate) fn learn(&self, mac: Mac, domain: Domain, port: PortId) -> Learned {
-        let sets = self.sets_of(self.hash(mac, domain));
+        let hash = self.hash(mac, domain);
         let now = self.now.load(Ordering::Relaxed);
         let wanted = entry(mac, domain, port, now);
-        match self.find(sets, mac, domain) {
+        match self.find(hash, mac, domain) {
             Some((_, e)) if e == wanted => Learned::Pass,
             Some((word, e)) => self.refresh(word, e, wanted),
             None => {
-                self.insert(sets, wanted, domain);
+                self.insert(self.sets_of(hash), wanted, domain);
                 Learned::Pass
             }
         }
@@ -449,9 +451,12 @@ impl Fdb {
 
     /// Forgets an address, pinned or learned; false if it was not known.
     pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
-        let sets = self.sets_of(self.hash(mac, domain));
+        let hash = self.hash(mac, domain);
         let mut found = false;
-        while let Some((word, e)) = self.find(sets, mac, domain).filter(|_| !mac.is_group()) {
+        if mac.is_group() {
+            return found;
+        }
+        while let Some((word, e)) = self.find(hash, mac, domain) {
             found |= self.clear(word, e);
         }
         found
