@@ -13,7 +13,7 @@ use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
 use crate::fdb::Learned;
 use crate::finish::Finished;
 use crate::policy::retag::Retagged;
-use crate::policy::{Domain, Policy};
+use crate::policy::{Budget, Domain, Policy};
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter};
 
 /// What a breath did.
@@ -94,9 +94,10 @@ impl Forwarder {
     pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
         let from = &entry.policy.from;
-        let wait = if from.is_none() { 0 } else { from.wait(now) };
-        if wait > 0 {
-            return Breath { wait_ns: Some(wait), paused: true, ..Breath::default() };
+        let budget = (!from.is_none()).then(|| from.budget(now));
+        if budget.is_some_and(|b| b.is_spent()) {
+            let wait_ns = Some(from.wait(now).max(1));
+            return Breath { wait_ns, paused: true, ..Breath::default() };
         }
         let mut pass = Pass {
             switch: &self.switch,
@@ -105,9 +106,10 @@ impl Forwarder {
             source,
             entry,
             now,
+            budget,
             done: Breath::default(),
         };
-        let limit = if from.is_none() { BATCH } else { meter::worth_pulling(from.budget(now)) };
+        let limit = budget.map_or(BATCH, meter::worth_pulling);
         let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
         Breath { frames, ..pass.done }
     }
@@ -148,6 +150,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) source: PortId,
     pub(crate) entry: &'a Entry,
     pub(crate) now: u64,
+    /// What the source may still send, if that is limited.
+    pub(crate) budget: Option<Budget>,
     pub(crate) done: Breath,
 }
 

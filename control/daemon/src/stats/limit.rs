@@ -48,12 +48,8 @@ impl LimitStats {
     #[must_use]
     pub fn read(limiter: &Limiter) -> Self {
         let c = &limiter.counters;
-        Self {
-            offered: c.offered.get(),
-            passed: c.passed.get(),
-            held: c.held.get(),
-            dropped: c.dropped.get(),
-        }
+        let (passed, held, dropped) = (c.passed.get(), c.held.get(), c.dropped.get());
+        Self { offered: c.offered(), passed, held, dropped }
     }
 
     /// By the words used for them.

@@ -12,14 +12,20 @@ use super::Bucket;
 /// What a limiter has seen, in frames.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
-    /// Frames that passed or were dropped.
-    pub offered: Counter,
     /// Frames that passed.
     pub passed: Counter,
     /// Times that a frame was left in its sender's ring.
     pub held: Counter,
     /// Frames dropped.
     pub dropped: Counter,
+}
+
+impl LimitCounters {
+    /// Frames that passed or were dropped.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.passed.get() + self.dropped.get()
+    }
 }
 
 /// One limit: in bits, in frames, or both.
@@ -99,7 +105,6 @@ impl Limits {
             if let Some(bucket) = &limiter.frames {
                 bucket.spend(frames);
             }
-            limiter.counters.offered.add_shared(frames);
             limiter.counters.passed.add_shared(frames);
         }
     }
@@ -114,10 +119,7 @@ impl Limits {
         if frames == 0 {
             return;
         }
-        self.each_over(Bucket::refuses, |counters| {
-            counters.offered.add_shared(frames);
-            counters.dropped.add_shared(frames);
-        });
+        self.each_over(Bucket::refuses, |counters| counters.dropped.add_shared(frames));
     }
 
     /// Nanoseconds until something worth waking for may pass; 0: now.

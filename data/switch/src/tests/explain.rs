@@ -231,7 +231,7 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     let wait = |waiting: bool| {
         let queue = UplinkQueue::default();
         for i in (0..3).filter(|_| waiting) {
-            queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, true, 1);
+            queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, Left::Frames, 1);
         }
         Arc::new(queue)
     };
@@ -267,7 +267,7 @@ fn state(w: &World, now: u64) -> impl PartialEq + std::fmt::Debug + use<> {
         each.map(|l| {
             let c = &l.counters;
             let tokens = |b: &Option<Bucket>| b.as_ref().map(|b| b.tokens(now));
-            let counted = [&c.offered, &c.passed, &c.held, &c.dropped].map(Counter::get);
+            let counted = [&c.passed, &c.held, &c.dropped].map(Counter::get);
             (counted, tokens(&l.bits), tokens(&l.frames))
         })
         .collect::<Vec<_>>()

@@ -13,7 +13,7 @@ fn limiter(bits: Option<u64>, frames: Option<u64>) -> Arc<Limiter> {
 
 fn counts(limiter: &Limiter) -> [u64; 4] {
     let c = &limiter.counters;
-    [c.offered.get(), c.passed.get(), c.held.get(), c.dropped.get()]
+    [c.offered(), c.passed.get(), c.held.get(), c.dropped.get()]
 }
 
 #[test]
