@@ -49,7 +49,7 @@ impl LimitStats {
     pub fn read(limiter: &Limiter) -> Self {
         let c = &limiter.counters;
         let (passed, held, dropped) = (c.passed.get(), c.held.get(), c.dropped.get());
-        Self { offered: c.offered(), passed, held, dropped }
+        Self { offered: passed + dropped, passed, held, dropped }
     }
 
     /// By the words used for them.
