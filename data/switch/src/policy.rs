@@ -12,6 +12,18 @@
 //! | [`Storm`] | too many to all? | first pass |
 //! | [`Limits`] `to` | has the receiver tokens left? | before its lock, its descriptors, the copy, the interrupt |
 //! | [`Shares`], [`UplinkQueue`] | whose turn is it? | before a breath; when an uplink is full |
+//!
+//! # How exact
+//!
+//! | what | is | shown by |
+//! | --- | --- | --- |
+//! | a limit, in any time `t` | at most `rate * t`, the burst, and one helping of each who spends; no less, if it is looked at once in a burst | `bucket::tests::exact`, from 1 to 4 * 10^11 tokens a second |
+//! | over a second, through whole breaths | to 1 %, or one frame where a frame is more | `tests::limits`, from 64 kbit/s to 400 Gbit/s |
+//! | another rate | in force with the next breath; nothing is lost | `tests::limits::changed_while_running` |
+//! | any clock (still, back, to its end) | never more than the burst, never less than what is owed | `bucket::tests::any_clock`, against a model |
+//! | wake-ups of a receiver over its limit | two in a burst | `limit::tests::helpings_are_exact` |
+//! | a worker's time, by weight | to 2 % in a second; two of the cheapest breaths at any moment | `share::tests` |
+//! | an uplink's bytes, by weight | to 2 % in half a second; 64 KiB of the heavier one at any moment | `uplink::tests`, `tests::shares` |
 
 mod bucket;
 mod claims;

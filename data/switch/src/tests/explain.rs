@@ -231,7 +231,7 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     let wait = |waiting: bool| {
         let queue = UplinkQueue::default();
         for i in (0..3).filter(|_| waiting) {
-            queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, Left::Frames, 1);
+            queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, true, 1);
         }
         Arc::new(queue)
     };
