@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
-use crate::address::{Kind, NamedAddress, POLICY};
+use crate::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
 use crate::api::{Client, default_path};
 use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
@@ -279,6 +279,12 @@ fn switch_help() -> String {
     for line in config::EXAMPLE.lines() {
         text += &format!("  {line}\n");
     }
+    let words = |keys: &[Key]| keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ");
+    text += &format!(
+        "Tables there are: [switch], [port.NAME], [limit.NAME] ({}),\n  [group.NAME] (empty), [sflow] ({})\n",
+        words(LIMIT),
+        words(SFLOW)
+    );
     text
 }
 

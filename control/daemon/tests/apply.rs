@@ -100,6 +100,28 @@ fn a_file_changes_what_differs_while_frames_pass() {
     assert_eq!(apply(&switch, &nothing)["limits_removed"], json!(["gold"]));
 }
 
+#[test]
+fn the_first_address_counts_until_its_peer_is_gone() {
+    let switch =
+        Switch::start(&["a=vhost-user:@/a.sock,macs=first", "b=vhost-user:@/b.sock,macs=first"]);
+    let a = switch.here("vhost-user:@/a.sock");
+    let send = |mac: &str| {
+        let words = ["pkt-gen", "-i", &a, "-f", "tx", "-n", "100", "-s", mac, "-d", MAC[1]];
+        assert!(common::vmlan(&words).status.success());
+    };
+    let spoofed = || port(&switch, "a")["drops"]["spoofed-mac"].as_u64().unwrap_or(0);
+    // Each time another VM: it is not held to what the last one used.
+    for mac in [MAC[0], "52:54:00:00:00:0c", "52:54:00:00:00:0d"] {
+        until("the last to go", || port(&switch, "a")["up"] == false);
+        send(mac);
+    }
+    assert_eq!((spoofed(), frames(&switch, "a")), (0, 300));
+    switch.ask(&["port", "set", "a", "macs=52:54:00:00:00:0e"]);
+    until("the last to go", || port(&switch, "a")["up"] == false);
+    send(MAC[0]);
+    assert_eq!(spoofed(), 100);
+}
+
 /// One request on a connection that stays open; the body of the answer.
 fn request(stream: &mut UnixStream, head: &str, body: &str) -> Value {
     let text = format!(

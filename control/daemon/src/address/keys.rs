@@ -120,7 +120,7 @@ pub const POLICY: &[Key] = &[
     key("broadcast_frames", Takes::Count, "frames a second to everybody it may send"),
     key("multicast_frames", Takes::Count, "frames a second to groups it may send"),
     key("unknown_frames", Takes::Count, "frames a second to unknown addresses it may send"),
-    key("from_rate", Takes::Rate, "bits a second it may send, like 100Mbit"),
+    key("from_rate", Takes::Rate, "bits a second it may send, 64kbit to 400Gbit, like 2.5Gbit"),
     key("from_frames", Takes::Count, "frames a second it may send"),
     key("from_burst", BURST, "time's worth of both that it may send at once (default 10ms)"),
     key("from_limit", Takes::Limit, "a limit shared with others, for what it sends"),

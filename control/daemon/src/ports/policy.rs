@@ -39,6 +39,8 @@ struct Inputs {
 #[derive(Clone, Default)]
 pub(super) struct Kept {
     made: Option<(Inputs, Arc<Policy>)>,
+    /// The workers have it.
+    in_force: bool,
     pins: Vec<(Mac, Domain)>,
     pub(super) first: Arc<FirstMac>,
     queue: Option<Arc<UplinkQueue>>,
@@ -49,6 +51,7 @@ pub(super) struct Kept {
 impl Kept {
     /// The port was closed, and all that the switch knew of it is forgotten.
     pub(super) fn closed(&mut self) {
+        self.in_force = false;
         self.pins.clear();
         self.sampling = None;
         self.first.0.store(0, Ordering::Relaxed);
@@ -153,7 +156,7 @@ pub(super) fn enforce(
         let Some(id) = entry.id.filter(|_| !entry.leaving) else { continue };
         let inputs = Inputs::new(entry, id, rules, &ids, &uplinks);
         let kept = &mut entry.kept;
-        if kept.made.as_ref().is_some_and(|(old, _)| old.same(&inputs)) {
+        if kept.in_force && kept.made.as_ref().is_some_and(|(old, _)| old.same(&inputs)) {
             continue;
         }
         if inputs.watch.is_some() {
@@ -163,6 +166,7 @@ pub(super) fn enforce(
         kept.queue = inputs.is_uplink.then(|| kept.queue.take().unwrap_or_default());
         let policy = Arc::new(inputs.policy(kept, now));
         kept.made = Some((inputs, policy.clone()));
+        kept.in_force = true;
         changed.push((id, policy));
     }
     if !changed.is_empty() {

@@ -149,6 +149,7 @@ fn what_fails_leaves_everything_as_it_was() {
         assert!(!error.contains("not all is as it was"), "{error}");
         assert_eq!((rig.addresses(), rig.pins(), rig.ports.limits()), before, "{text}");
         assert!(Arc::ptr_eq(&a, &rig.port("a")) && rig.policy("a").weight == pa.weight);
+        assert!(rig.policy("b").to.own.is_some(), "what was opened again has its policy");
     }
     assert_eq!(std::fs::read_dir(rig.dir.path()).unwrap().count(), 4);
 }
@@ -210,9 +211,17 @@ fn a_change_touches_what_it_concerns_and_goes_on_with_the_rest() {
     rig.set("a", &[("weight", "5"), ("from_rate", "")]).unwrap();
     assert!(rig.policy("a").from.own.is_none());
     assert!(Arc::ptr_eq(&new[1], &rig.policy("b")));
+    // A port that is opened anew has its policy again, and its limiter counts on.
+    rig.set("a", &[("from_rate", "3Mbit")]).unwrap();
+    let limiter = own(&rig.policy("a"));
+    rig.set("a", &[("connect", "on")]).unwrap();
+    let policy = rig.policy("a");
+    assert!(Arc::ptr_eq(&limiter, &own(&policy)) && matches!(policy.claims.macs, Macs::First(_)));
+    assert_eq!(policy.reach.uplink, rig.entry("up").id);
     // The uplink comes again under another number, and everybody knows it.
     rig.set("up", &[("connect", "on")]).unwrap();
     assert_eq!(rig.policy("a").reach.uplink, rig.entry("up").id);
+    assert!(rig.policy("up").uplink.is_some());
     let refusal = rig.ports.remove(&"up".parse().unwrap()).unwrap_err();
     assert!(refusal.message.contains("it is the uplink of a"), "{refusal}");
     rig.set("a", &[("uplink", "")]).unwrap();
