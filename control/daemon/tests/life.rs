@@ -218,6 +218,39 @@ fn addresses_are_pinned_and_forgotten() {
 }
 
 #[test]
+fn an_address_is_pinned_in_a_vlan() {
+    const MAC: &str = "52:54:00:00:00:01";
+    let switch = Switch::start(&[
+        "vm=vhost-user:@/vm.sock,vlan=10",
+        "up=vhost-user:@/up.sock,trunk=10+20",
+        "isp=stream:@/isp.sock,qinq=10",
+        "open=stream:@/open.sock",
+    ]);
+    switch.ask(&["fdb", "add", MAC, "vm"]);
+    switch.fails(&["fdb", "add", MAC, "up"], 2, &["port up: it is in several VLANs (trunk=10+20)"]);
+    switch.fails(&["fdb", "add", MAC, "up", "--vlan", "30"], 2, &["it is not in VLAN 30"]);
+    switch.fails(&["fdb", "add", MAC, "open", "--vlan", "10"], 2, &["it has no VLAN settings"]);
+    let made = switch.json(&["fdb", "add", MAC, "up", "--vlan", "20"]);
+    assert_eq!((made["vlan"].as_u64(), made["qinq"].as_u64()), (Some(20), None));
+    let made = switch.json(&["fdb", "add", MAC, "isp"]);
+    assert_eq!((made["vlan"].as_u64(), made["qinq"].as_u64()), (None, Some(10)));
+    let table = switch.ask(&["fdb", "list"]);
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<_> = table.lines().map(words).collect();
+    assert_eq!(lines[0], ["MAC", "VLAN", "PORT", "AGE"]);
+    assert_eq!(lines[1], [MAC, "10", "vm", "pinned"], "{table}");
+    assert_eq!(lines[2], [MAC, "20", "up", "pinned"]);
+    assert_eq!(lines[3], [MAC, "qinq", "10", "isp", "pinned"]);
+    let count = || switch.json(&["fdb", "list"])["entries"].as_array().unwrap().len();
+    switch.fails(&["fdb", "del", MAC, "--vlan", "30"], 1, &["is not known in VLAN 30"]);
+    switch.fails(&["fdb", "del", MAC, "--vlan", "0"], 2, &["VLAN 0: say one from 1 to 4094"]);
+    switch.ask(&["fdb", "del", MAC, "--vlan", "20"]);
+    assert_eq!(count(), 2);
+    switch.ask(&["fdb", "del", MAC]);
+    assert_eq!(count(), 0, "in every VLAN");
+}
+
+#[test]
 fn the_service_manager_hears_of_start_and_end() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("notify");

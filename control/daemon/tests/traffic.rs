@@ -164,6 +164,9 @@ fn describes_itself(switch: &Switch) {
     fits("GET", "/v1/fdb", "/v1/fdb", "", 200);
     fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"a"}"#, 201);
     fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"z"}"#, 404);
+    fits("POST", "/v1/fdb", "/v1/fdb", r#"{"mac":"52:54:00:00:00:98","port":"a","vlan":1}"#, 400);
+    fits("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:98?vlan=9", "", 404);
+    fits("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:98?vlan=x", "", 400);
     fits("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:98", "", 204);
     fits("GET", "/v1/stats", "/v1/stats", "", 200);
     let explain = |body, status| fits("POST", "/v1/explain", "/v1/explain", body, status);
