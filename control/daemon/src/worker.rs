@@ -95,11 +95,12 @@ impl Workers {
     /// [`Full`].
     pub fn add(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
         let id = self.reserve(name, port)?;
-        self.publish(&mut lock(&self.plan));
+        self.set_policies([(id, Arc::default())]);
         Ok(id)
     }
 
-    /// Adds a port that takes part from the next [`Workers::set_policies`] on: not for a moment without its policy.
+    /// Adds a port that takes part from its [`Workers::set_policies`] on: not for a moment without its policy, even if the table is
+    /// published before.
     ///
     /// # Errors
     /// [`Full`].
@@ -111,8 +112,8 @@ impl Workers {
             plan.entries.push(None);
             plan.owners.push(None);
         }
-        plan.entries[index] =
-            Some(Entry { name: name.into(), port, mirror: None, policy: Arc::default() });
+        let silent = Arc::new(Policy { monitor: true, ..Policy::default() });
+        plan.entries[index] = Some(Entry { name: name.into(), port, mirror: None, policy: silent });
         Ok(id)
     }
 
