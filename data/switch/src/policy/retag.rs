@@ -57,6 +57,17 @@ fn same_form(from: &Vlan, to: &Vlan) -> bool {
     matches!((from, to), (Open, Open) | (Qinq(_), Qinq(_)) | (QinqTrunk(_), QinqTrunk(_)))
 }
 
+/// True if a frame that carries no tag looks alike at both: access ports, which let no tag in but such as say only a priority.
+fn bare_form(from: &Vlan, to: &Vlan) -> bool {
+    matches!((from, to), (Vlan::Access(_), Vlan::Access(_)))
+}
+
+/// True if the frame carries an 802.1Q tag.
+#[inline]
+fn tagged(head: &[u8]) -> bool {
+    be16(head, TAG_AT) == Some(ETHERTYPE_VLAN)
+}
+
 /// The new head: up to [`HEAD`] bytes of it, and those of the old one that no longer fit.
 fn split<'b>(head: &'b [u8], change: &Change) -> ([&'b [u8]; 2], &'b [u8]) {
     let (macs, rest) = head.split_at_checked(TAG_AT).unwrap_or((head, &[]));
@@ -185,7 +196,9 @@ impl Retagged {
             change(from, head, domain, to)
         };
         let stays = |i: &u16| change(*i, batch.head(usize::from(*i))) == Ok(None);
-        if same_form(from, to) || list.iter().all(stays) {
+        let bare = |i: &u16| !tagged(batch.head(usize::from(*i)));
+        let same = same_form(from, to) || bare_form(from, to) && list.iter().all(bare);
+        if same || list.iter().all(stays) {
             return push(batch, list);
         }
         let mut done = 0;
