@@ -266,7 +266,8 @@ fn work(all: &All) -> Table {
         let more = |phase| {
             Some(get(phase, |s| s.cpu_switch)? - get(Phase::OfferedRefused, |s| s.cpu_switch)?)
         };
-        let whole = |phase| Some(get(phase, |s| s.cpu_victim)? + more(phase)?);
+        // Less than for refusing is chance.
+        let whole = |phase| Some(get(phase, |s| s.cpu_victim)? + more(phase)?.max(0.0));
         for (phase, limit) in phases {
             let none = || ("-".to_owned(), "-".to_owned());
             let ((fewer, first), (less, second)) = match phase {

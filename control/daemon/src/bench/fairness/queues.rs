@@ -27,7 +27,8 @@ const PAPER: [&str; 2] = [
     "Figures 6 to 10 are flooded receivers (\"queues\"): as many virtio-net ports flood one receiver each (`pkt-gen -f rx`), and a full receiver loses \
      frames at once (`--full-wait 0`). Sizes are without FCS: 60 stands for the paper's 64, 1514 for 1518. Figures 6 and 7: sources send all there is; least to most: of the receivers, in the last \
      round. Figures 8 to 10: each source sends what a link of 1 Gbit/s carries, as the paper's did (1,488,095 frames/s of 60 bytes), for a receiver that is given far more than it can take polls, and hears of few interrupts. \
-     `24k`: each receiver's port has to_frames=24k. CPU in cores.",
+     `24k`: each receiver's port has to_frames=24k. CPU in cores: also for taking what the sources send, which was the NetFPGA's work in the paper; what the receiver alone costs is in the table of the \
+     flooded neighbour.",
     "The paper (NetFPGA on PCI, Xen): the total is the same for one, two and four queues, about 90,000 frames/s at 64 bytes, each of four having 23,500 \
      (figures 6 and 7); without a limit nearly one interrupt for each 64-byte frame, with one of 24,000 frames/s proportionally fewer (figure 8); \
      CPU cycles and instructions of one queue without limit are those of four, with the limit more than 4 times fewer but for the smallest frames \
