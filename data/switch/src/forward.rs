@@ -12,6 +12,7 @@ use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
 
 use crate::fdb::Learned;
 use crate::finish::Finished;
+use crate::policy::alike::Alike;
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter};
@@ -138,8 +139,14 @@ fn check_run(
     run: Range<usize>,
 ) -> (Domain, Result<(), Reason>, usize) {
     let first = check_frame(policy, batch, run.start);
-    let alike = run.clone().skip(1).take_while(|i| check_frame(policy, batch, *i) == first);
-    (first.0, first.1, 1 + alike.count())
+    let fields = Alike::of(batch.head(run.start));
+    let len = batch.frame_len(run.start);
+    let same = |i: &usize| {
+        let known = batch.frame_len(*i) == len && fields.is_some_and(|f| f.is(batch.head(*i)));
+        known || check_frame(policy, batch, *i) == first
+    };
+    let alike = run.clone().skip(1).take_while(same).count();
+    (first.0, first.1, 1 + alike)
 }
 
 /// One batch on its way.

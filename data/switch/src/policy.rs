@@ -25,6 +25,7 @@
 //! | a worker's time, by weight | to 2 % in a second; two of the cheapest breaths at any moment | `share::tests` |
 //! | an uplink's bytes, by weight | to 2 % in half a second; 64 KiB of the heavier one at any moment | `uplink::tests`, `tests::shares` |
 
+pub(crate) mod alike;
 mod bucket;
 mod claims;
 mod domain;

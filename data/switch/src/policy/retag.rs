@@ -57,9 +57,9 @@ fn same_form(from: &Vlan, to: &Vlan) -> bool {
     matches!((from, to), (Open, Open) | (Qinq(_), Qinq(_)) | (QinqTrunk(_), QinqTrunk(_)))
 }
 
-/// True if a frame that carries no tag looks alike at both: access ports, which let no tag in but such as say only a priority.
+/// True if a frame that carries no tag looks alike at both: access ports of one VLAN, which let no tag in but such as say only a priority.
 fn bare_form(from: &Vlan, to: &Vlan) -> bool {
-    matches!((from, to), (Vlan::Access(_), Vlan::Access(_)))
+    matches!((from, to), (Vlan::Access(a), Vlan::Access(b)) if a == b)
 }
 
 /// True if the frame carries an 802.1Q tag.
