@@ -43,6 +43,11 @@ fn total(batch: &Batch<'_>) -> Option<(u64, u64)> {
 }
 
 impl Budget {
+    /// True if nothing may pass.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bits <= 0 || self.frames <= 0
+    }
+
     /// True if it certainly covers the whole batch.
     #[inline]
     fn covers(&self, batch: &Batch<'_>) -> bool {
@@ -88,14 +93,7 @@ fn sum(costs: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
 impl Pass<'_> {
     /// How many of the batch's frames the source may send now. The others stay in its ring.
     pub(crate) fn admit(&mut self, batch: &mut Batch<'_>) -> usize {
-        let from = &self.entry.policy.from;
-        if from.is_none() {
-            return batch.len();
-        }
-        let budget = from.budget(self.now);
-        if budget.covers(batch) {
-            return batch.len();
-        }
+        let Some(budget) = self.budget.filter(|b| !b.covers(batch)) else { return batch.len() };
         let admitted = covered(batch, 0..batch.len(), budget);
         if admitted < batch.len() {
             (admitted..batch.len()).for_each(|i| batch.hold(i));
