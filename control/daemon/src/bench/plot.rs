@@ -158,6 +158,8 @@ impl Panel {
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(word)?;
         self.mesh(&mut chart, &x, &y)?;
+        let own: Vec<_> =
+            self.series.iter().map(|s| &s.0).filter(|name| !name.is_empty()).collect();
         for (name, points) in &self.series {
             let at = names.iter().position(|n| n == name);
             let spots: Vec<_> = points
@@ -168,7 +170,10 @@ impl Panel {
                 })
                 .collect();
             match (&self.x, at) {
-                (X::Groups(_), Some(at)) => bars(&mut chart, &spots, (at, names), y.low)?,
+                (X::Groups(_), Some(at)) => {
+                    let place = own.iter().position(|n| *n == name).unwrap_or(0);
+                    bars(&mut chart, &spots, (place, own.len()), (colour(names, at), y.low))?;
+                }
                 (X::Lines { .. }, Some(at)) => lines(&mut chart, &spots, colour(names, at), true)?,
                 (_, None) => lines(&mut chart, &spots, RGBColor(170, 170, 170), false)?,
             }
@@ -228,19 +233,19 @@ fn lines(chart: &mut Chart<'_, '_>, spots: &[(f64, f64)], colour: RGBColor, dots
     Ok(())
 }
 
-/// The bars of one series: that at `at` of `names` in each group.
+/// The bars of one series: that at `at` of `all` in each group.
 fn bars(
     chart: &mut Chart<'_, '_>,
     spots: &[(f64, f64)],
-    (at, names): (usize, &[&str]),
-    low: f64,
+    (at, all): (usize, usize),
+    (colour, low): (RGBColor, f64),
 ) -> Done {
     const GROUP: f64 = 0.84;
-    let [at64, all64] = [at, names.len().max(1)].map(|n| to_f64(n as u64));
+    let [at64, all64] = [at, all.max(1)].map(|n| to_f64(n as u64));
     let width = GROUP / all64;
     let bar = |(x, y): &(f64, f64)| {
         let left = x - GROUP / 2.0 + width * at64;
-        Rectangle::new([(left, low), (left + width * 0.9, *y)], colour(names, at).filled())
+        Rectangle::new([(left, low), (left + width * 0.9, *y)], colour.filled())
     };
     chart.draw_series(spots.iter().map(bar)).map_err(word)?;
     Ok(())
