@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS [TARGET...]]: runs each fuzz target for SECONDS (default 15), starting from its kept inputs. See fuzz/run.sh.
+# fuzz.sh [SECONDS [TARGET...]]: runs each fuzz target for SECONDS (default 15), starting from its kept inputs, as many at a time
+# as there are processors, two at most. See fuzz/run.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-15}
@@ -8,13 +9,30 @@ targets=("$@")
 if [ ${#targets[@]} = 0 ]; then
   for file in fuzz_targets/*.rs; do targets+=("$(basename "$file" .rs)"); done
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-for target in "${targets[@]}"; do
-  if ! ./run.sh "$target" "$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 >"$log" 2>&1; then
-    tail -n 40 "$log"
-    printf 'fuzz: %s failed; if an input made it fail, it is in fuzz/artifacts/%s\n' "$target" "$target" >&2
-    exit 1
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# The end of the log of a target that failed is all that is said.
+fuzz() {
+  if ! ./run.sh "$1" "$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 >"$logs/$1" 2>&1; then
+    tail -n 40 "$logs/$1"
+    printf 'fuzz: %s failed; if an input made it fail, it is in fuzz/artifacts/%s\n' "$1" "$1" >&2
+    return 1
   fi
-  printf '  fuzz: %s for %d s\n' "$target" "$seconds"
+  printf '  fuzz: %s for %d s\n' "$1" "$seconds"
+}
+
+jobs=$(nproc)
+[ "$jobs" -le 2 ] || jobs=2
+running=()
+code=0
+for target in "${targets[@]}"; do
+  if [ ${#running[@]} -ge "$jobs" ]; then
+    wait "${running[0]}" || code=1
+    running=("${running[@]:1}")
+  fi
+  fuzz "$target" &
+  running+=($!)
 done
+for one in "${running[@]}"; do wait "$one" || code=1; done
+exit $code

@@ -106,8 +106,12 @@ pub struct Flow {
 pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> Result<Flow> {
     let command = format!("iperf3 -J -t {seconds} -c {to} {options}");
     let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
-    // A server that still puts the last run away refuses the next, on a busy machine also by a reset.
-    if said.code != 0 && ["is busy", "control message"].iter().any(|why| said.text.contains(why)) {
+    // A server that still puts the last run away refuses the next, on a busy machine also by a reset, and more than once.
+    let refused = ["is busy", "control message"];
+    for _ in 0..4 {
+        if said.code == 0 || !refused.iter().any(|why| said.text.contains(why)) {
+            break;
+        }
         std::thread::sleep(Duration::from_secs(1));
         said = from.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
     }

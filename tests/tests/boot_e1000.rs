@@ -85,7 +85,13 @@ fn every_pair(lan: &mut Trio) -> Result<()> {
 
 /// Register, EEPROM, interrupt, loopback and link test of the driver.
 fn self_test(lan: &mut Trio, excused: &[&str]) -> Result<()> {
-    let verdicts = nic::self_test(&mut lan.e1000)?;
+    let mut verdicts = nic::self_test(&mut lan.e1000)?;
+    // 14: the driver's clock moved by two jiffies while it looked at what had come back. So it does when the host takes the CPU away.
+    for _ in 0..2 {
+        if verdicts["loopback"] == 14 {
+            verdicts = nic::self_test(&mut lan.e1000)?;
+        }
+    }
     println!("  ethtool -t offline: {verdicts:?}");
     let failed: Vec<_> = verdicts
         .iter()
