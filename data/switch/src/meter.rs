@@ -198,7 +198,9 @@ impl Pass<'_> {
             all.unwrap_or_else(|| sum(list.iter().map(|i| cost(batch, usize::from(*i)))));
         policy.to.passed(frames, bits);
         if let Some(queue) = &policy.uplink {
-            queue.sent(self.source, self.entry.policy.weight, bits / 8, more, self.now);
+            // Who sent half a batch probably has more: to others it waits, or they would take its turn until its next breath.
+            let waits = more || list.len() >= BATCH / 2;
+            queue.sent(self.source, self.entry.policy.weight, bits / 8, waits, self.now);
         }
     }
 }
