@@ -57,6 +57,8 @@ pub(crate) struct State {
     /// Hashes of the destinations, from when their sets were prefetched.
     hashes: Vec<u64>,
     pub(crate) out: Out,
+    /// The uplink that each source waited for when it had its last breath.
+    at_uplink: Vec<Option<PortId>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
 }
@@ -78,6 +80,7 @@ impl Forwarder {
             domains: Vec::with_capacity(BATCH),
             hashes: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
+            at_uplink: vec![None; MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
         };
         Self { switch, batch: Batch::new(), state }
@@ -94,12 +97,8 @@ impl Forwarder {
     /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of the clock that the ports' limits were made with.
     pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
-        let from = &entry.policy.from;
-        let budget = (!from.is_none()).then(|| from.budget(now));
-        if budget.is_some_and(|b| b.is_spent()) {
-            let wait_ns = Some(from.wait(now).max(1));
-            return Breath { wait_ns, paused: true, ..Breath::default() };
-        }
+        let budget = meter::budget_from(&entry.policy, source, now);
+        let waited = self.state.at_uplink.get_mut(source.index()).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
             state: &mut self.state,
@@ -108,11 +107,27 @@ impl Forwarder {
             entry,
             now,
             budget,
+            sent: (0, 0),
+            finished: 0,
+            more: false,
+            uplink: None,
             done: Breath::default(),
         };
+        if budget.is_some_and(|b| b.is_spent()) {
+            let wait_ns = Some(meter::wait_from(&entry.policy, now));
+            pass.leave_uplink(waited);
+            return Breath { wait_ns, paused: true, ..Breath::default() };
+        }
         let limit = budget.map_or(BATCH, meter::worth_pulling);
         let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
-        Breath { frames, ..pass.done }
+        pass.charge_unseen(frames);
+        pass.tell_turns();
+        pass.leave_uplink(waited);
+        let (done, uplink) = (pass.done, pass.uplink);
+        if let Some(at) = self.state.at_uplink.get_mut(source.index()) {
+            *at = uplink;
+        }
+        Breath { frames, ..done }
     }
 
     /// The full receivers that frames have been held for since the last call.
@@ -159,6 +174,13 @@ pub(crate) struct Pass<'a> {
     pub(crate) now: u64,
     /// What the source may still send, if that is limited.
     pub(crate) budget: Option<Budget>,
+    /// Frames and bits of it that have passed, and whether it had more.
+    pub(crate) sent: (u64, u64),
+    pub(crate) more: bool,
+    /// Frames that the switch has seen and that are finished with.
+    pub(crate) finished: usize,
+    /// The uplink that it waits for.
+    pub(crate) uplink: Option<PortId>,
     pub(crate) done: Breath,
 }
 
@@ -221,7 +243,7 @@ impl Pass<'_> {
                 let source_ok = self.check_source(src, domain);
                 way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, domain, i));
             }
-            let pass = checked.map_or(0, |()| self.check_storm(policy, key.0.0, way, alike));
+            let pass = checked.map_or(0, |()| self.check_storm(batch, i..i + alike, key.0.0, way));
             let refused = checked.map_or_else(Way::Drop, |()| Way::Drop(Reason::Storm));
             self.go(batch, i..i + pass, domain, way);
             self.go(batch, i + pass..i + alike, domain, refused);
@@ -240,13 +262,14 @@ impl Pass<'_> {
         self.append(batch, run, way);
     }
 
-    /// How many of `n` frames to many the limit lets pass, whatever becomes of them.
+    /// How many frames of the run the limit of frames to many lets pass, whatever becomes of them.
     #[inline]
-    fn check_storm(&self, policy: &Policy, dst: Mac, way: Way, n: usize) -> usize {
-        let bucket = if way == Way::Flood { policy.storm.bucket(dst) } else { None };
-        let Some(bucket) = bucket else { return n };
-        let pass = usize::try_from(bucket.tokens(self.now)).map_or(0, |t| t.min(n));
-        bucket.spend(pass as u64);
+    fn check_storm(&self, batch: &Batch<'_>, run: Range<usize>, dst: Mac, way: Way) -> usize {
+        let storm = &self.entry.policy.storm;
+        let bucket = if way == Way::Flood { storm.bucket(dst) } else { None };
+        let Some(bucket) = bucket else { return run.len() };
+        let (pass, frames) = meter::frames_within(batch, run, bucket.tokens(self.now));
+        bucket.spend(frames);
         pass
     }
 
@@ -277,7 +300,7 @@ impl Pass<'_> {
         if src.is_group() || src == Mac::default() {
             return Err(Reason::BadSource);
         }
-        if self.entry.policy.monitor {
+        if self.entry.policy.monitor || self.entry.policy.reach.is_nobody() {
             return Err(Reason::Isolated);
         }
         match self.switch.fdb.learn(src, domain, self.source) {

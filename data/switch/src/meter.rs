@@ -3,15 +3,23 @@
 //! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back costs nothing. Whoever shares a
 //! limit with another worker may exceed it by one batch, which is owed then.
 
+use std::ops::Range;
+
 use vmlan_frame::{BATCH, Batch, Gso, Offload, Offloads, Reason, Verdict};
 
 use crate::PortId;
 use crate::forward::{Pass, Way};
-use crate::policy::{Budget, Policy};
+use crate::policy::{Budget, Limiter, Policy, Turns};
 
 /// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It comes when others have had
 /// theirs, and rings nobody.
 const TURN_NS: u64 = 100_000;
+
+/// How soon those who share a limit look whether it is their turn, likewise.
+const SHARED_TURN_NS: u64 = 20_000;
+
+/// What a frame counts for among those who share a limit that knows frames only.
+const FRAME: u64 = 1514;
 
 /// Bits of the shortest frame that drivers send.
 const SHORT: i64 = 60 * 8;
@@ -72,6 +80,41 @@ pub(crate) fn covered(
     frames.take_while(|i| fits(i)).count()
 }
 
+/// What `source` may send now: what its limits have tokens for, and of one that it shares no more than its turn.
+pub(crate) fn budget_from(policy: &Policy, source: PortId, now: u64) -> Option<Budget> {
+    if policy.from.is_none() {
+        return None;
+    }
+    let mut budget = policy.from.budget(now);
+    let Some((limiter, turns)) = shared(policy) else { return Some(budget) };
+    let bytes = turns.grant(source, policy.weight, now);
+    if bytes != u64::MAX {
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        match limiter.bits {
+            Some(_) => budget.bits = budget.bits.min(signed(bytes.saturating_mul(8))),
+            None => budget.frames = budget.frames.min(signed(bytes.div_ceil(FRAME))),
+        }
+    }
+    if budget.is_spent() {
+        turns.wants(source, policy.weight, now);
+    }
+    Some(budget)
+}
+
+/// The limit that a source shares with others, and whose turn it is there.
+fn shared(policy: &Policy) -> Option<(&Limiter, &Turns)> {
+    let limiter = policy.from.shared.as_deref()?;
+    Some((limiter, limiter.turns.as_deref()?))
+}
+
+/// How long a source waits that may send nothing: for tokens, or for its turn.
+pub(crate) fn wait_from(policy: &Policy, now: u64) -> u64 {
+    match policy.from.wait(now) {
+        0 if shared(policy).is_some() => SHARED_TURN_NS,
+        ns => ns.max(1),
+    }
+}
+
 /// Frames to ask a port for: as many of the shortest as the budget covers, and one to see whether there are more.
 pub(crate) fn worth_pulling(budget: Budget) -> usize {
     let frames = budget.frames.min(budget.bits / SHORT + 1);
@@ -84,6 +127,12 @@ pub(crate) fn budget_to(policy: &Policy, now: u64) -> Budget {
         Some(_) => policy.to.budget(now),
         None => policy.to.in_helpings(now),
     }
+}
+
+/// How many of `run` fit into `tokens` frames, and how many frames they are on a wire.
+pub(crate) fn frames_within(batch: &Batch<'_>, run: Range<usize>, tokens: i64) -> (usize, u64) {
+    let pass = covered(batch, run.clone(), Budget { bits: i64::MAX, frames: tokens });
+    (pass, sum(run.take(pass).map(|i| cost(batch, i))).0)
 }
 
 fn sum(costs: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
@@ -113,10 +162,53 @@ impl Pass<'_> {
             sum(gone.map(|i| cost(batch, i)))
         });
         from.passed(frames, bits);
-        if self.done.paused {
+        if let Some(Budget { bits: left, frames: count }) = &mut self.budget {
+            *left = left.saturating_sub_unsigned(bits);
+            *count = count.saturating_sub_unsigned(frames);
+        }
+        self.sent.0 += frames;
+        self.sent.1 += bits;
+        let done = |i: &usize| batch.verdict(*i) == Verdict::Done;
+        let all =
+            if batch.any_held() { (0..batch.len()).filter(done).count() } else { batch.len() };
+        self.finished += all;
+        self.more |= batch.len() >= BATCH / 2;
+        if admitted < batch.len() {
             from.held((batch.len() - admitted) as u64);
-            // At least a nanosecond: the worker is to come again.
-            self.wait(from.wait(self.now).max(1));
+            self.more = true;
+            self.wait(wait_from(&self.entry.policy, self.now));
+        }
+    }
+
+    /// Of the `finished` frames of the breath, those that the port dropped by itself cost their sender tokens too, or it could keep its worker busy with
+    /// them.
+    pub(crate) fn charge_unseen(&mut self, finished: usize) {
+        let unseen = finished.saturating_sub(self.finished) as u64;
+        if unseen > 0 && !self.entry.policy.from.is_none() {
+            let bits = unseen * SHORT.unsigned_abs();
+            self.entry.policy.from.passed(unseen, bits);
+            self.sent = (self.sent.0 + unseen, self.sent.1 + bits);
+        }
+    }
+
+    /// The breath is over: tells those who share its limit what it took, and whether it waits for more.
+    pub(crate) fn tell_turns(&self) {
+        let policy = &self.entry.policy;
+        let (frames, bits) = self.sent;
+        if let Some((limiter, turns)) = shared(policy)
+            && (frames > 0 || turns.is_waiting(self.source))
+        {
+            let bytes = if limiter.bits.is_some() { bits / 8 } else { frames * FRAME };
+            turns.sent(self.source, policy.weight, bytes, self.more, self.now);
+        }
+    }
+
+    /// Tells the uplink that the source waited for if it no longer does: whoever is not looked at, or has nothing left there, holds nobody up.
+    pub(crate) fn leave_uplink(&self, waited: Option<PortId>) {
+        let Some(uplink) = waited.filter(|_| self.uplink != waited) else { return };
+        let queue = self.table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
+        if let Some(queue) = queue {
+            queue.sent(self.source, self.entry.policy.weight, 0, false, self.now);
         }
     }
 
@@ -199,7 +291,8 @@ impl Pass<'_> {
         policy.to.passed(frames, bits);
         if let Some(queue) = &policy.uplink {
             // Who sent half a batch probably has more: to others it waits, or they would take its turn until its next breath.
-            let waits = more || list.len() >= BATCH / 2;
+            let waits = more || list.len() >= BATCH / 2 || self.uplink == Some(to);
+            self.uplink = if waits { Some(to) } else { self.uplink };
             queue.sent(self.source, self.entry.policy.weight, bits / 8, waits, self.now);
         }
     }

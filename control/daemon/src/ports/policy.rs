@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use vmlan_frame::{Mac, Sampling};
 use vmlan_switch::policy::{
     Claims, Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Policy, Prefix, Reach,
-    Storm, UplinkQueue, VidSet, Vlan,
+    Storm, Turns, VidSet, Vlan,
 };
 use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
@@ -21,7 +21,7 @@ use crate::worker::Workers;
 mod limit;
 mod pins;
 
-use limit::{limiter, storm_limit};
+use limit::{limiter, shared_limiter, storm_limit};
 
 /// What decides a port's policy: while none of it changes, neither does the policy.
 #[derive(Clone)]
@@ -35,6 +35,9 @@ struct Inputs {
     sampling: Option<Arc<Sampling>>,
 }
 
+/// Longest sleep of a port that waits for an uplink, in nanoseconds: for a frame's tokens at some Mbit/s.
+const UPLINK_SLEEP: u64 = 20_000_000;
+
 /// A port's policy, and what outlives it.
 #[derive(Clone, Default)]
 pub(super) struct Kept {
@@ -43,7 +46,7 @@ pub(super) struct Kept {
     in_force: bool,
     pins: Vec<(Mac, Domain)>,
     pub(super) first: Arc<FirstMac>,
-    queue: Option<Arc<UplinkQueue>>,
+    queue: Option<Arc<Turns>>,
     /// Takes samples of what it sends.
     pub(super) sampling: Option<Arc<Sampling>>,
 }
@@ -96,7 +99,7 @@ impl Rules {
         let old = std::mem::take(&mut self.limits);
         let new = tables.iter().filter_map(|(name, table)| {
             let running = old.get(name).map(|shared| &shared.limiter);
-            let limiter = limiter(*table, running, now)?;
+            let limiter = shared_limiter(*table, running, now)?;
             Some((name.clone(), Shared { table: *table, limiter }))
         });
         self.limits = new.collect();
@@ -163,7 +166,9 @@ pub(super) fn enforce(
             // Nothing lives behind a port that only watches.
             fdb.flush_port(id);
         }
-        kept.queue = inputs.is_uplink.then(|| kept.queue.take().unwrap_or_default());
+        kept.queue = inputs
+            .is_uplink
+            .then(|| kept.queue.take().unwrap_or_else(|| Arc::new(Turns::patient(UPLINK_SLEEP))));
         let policy = Arc::new(inputs.policy(kept, now));
         kept.made = Some((inputs, policy.clone()));
         kept.in_force = true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vmlan_frame::Counter;
 
-use super::Bucket;
+use super::{Bucket, Turns};
 
 /// What a limiter has seen, in frames.
 #[derive(Debug, Default)]
@@ -37,6 +37,8 @@ pub struct Limiter {
     pub frames: Option<Bucket>,
     /// Kept when the rates change.
     pub counters: Arc<LimitCounters>,
+    /// Whose turn it is, if ports share it: else who comes first would have it all.
+    pub turns: Option<Arc<Turns>>,
 }
 
 /// The limits of one direction of a port: its own, and one that it shares with others.

@@ -2,6 +2,7 @@
 
 mod limits;
 mod shares;
+mod turns;
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_switch::policy::{Bucket, Limiter, Rate};
+use vmlan_switch::policy::{Bucket, Limiter, Rate, Turns};
 
 use crate::address::LimitTable;
 
 /// What goes to all comes in bursts: somebody boots, and asks for ten addresses.
 const STORM_BURST: Duration = Duration::from_millis(100);
+
+/// Longest sleep of a port that waits for tokens of a shared limit, in nanoseconds (64 kbit/s owe 1.2 s for a jumbo frame).
+const SLEEP: u64 = 2_000_000_000;
 
 fn rate(per_second: u64, burst: Duration) -> Rate {
     Rate { per_second, burst }
@@ -41,7 +44,21 @@ pub(super) fn limiter(
         bits: bucket(bits, old.bits.as_ref(), now),
         frames: bucket(frames, old.frames.as_ref(), now),
         counters: old.counters.clone(),
+        turns: old.turns.clone(),
     }))
+}
+
+/// The same for one that several ports share: they take turns.
+pub(super) fn shared_limiter(
+    table: LimitTable,
+    old: Option<&Arc<Limiter>>,
+    now: u64,
+) -> Option<Arc<Limiter>> {
+    let mut made = limiter(table, old, now)?;
+    if let Some(made) = Arc::get_mut(&mut made) {
+        made.turns.get_or_insert_with(|| Arc::new(Turns::patient(SLEEP)));
+    }
+    Some(made)
 }
 
 /// A limit of what goes to many, likewise.

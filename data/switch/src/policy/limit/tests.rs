@@ -8,7 +8,7 @@ const MS: u64 = 1_000_000;
 fn limiter(bits: Option<u64>, frames: Option<u64>) -> Arc<Limiter> {
     let bucket = |n| Bucket::new(Rate { per_second: n, burst: Duration::from_millis(5) }, 0);
     let counters = Arc::default();
-    Arc::new(Limiter { bits: bits.map(bucket), frames: frames.map(bucket), counters })
+    Arc::new(Limiter { bits: bits.map(bucket), frames: frames.map(bucket), counters, turns: None })
 }
 
 fn counts(limiter: &Limiter) -> [u64; 4] {

@@ -37,11 +37,11 @@ fn limiter(of: Of, now: u64, old: Option<&Limiter>) -> Arc<Limiter> {
     Arc::new(match of {
         Of::Bits(n) => {
             let bits = Some(bucket(n, old.and_then(|l| l.bits.as_ref())));
-            Limiter { bits, frames: None, counters }
+            Limiter { bits, frames: None, counters, turns: None }
         }
         Of::Frames(n) => {
             let frames = Some(bucket(n, old.and_then(|l| l.frames.as_ref())));
-            Limiter { bits: None, frames, counters }
+            Limiter { bits: None, frames, counters, turns: None }
         }
     })
 }

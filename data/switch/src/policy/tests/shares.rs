@@ -7,7 +7,7 @@ use super::*;
 fn of_an_uplink() {
     let weights = [1, 2, 4];
     let lengths = [60, 1514, 600];
-    let queue = Arc::new(UplinkQueue::default());
+    let queue = Arc::new(Turns::default());
     let sender = |weight| Policy { weight, ..Policy::default() };
     let mut policies: Vec<_> = weights.into_iter().map(sender).collect();
     policies.push(Policy { uplink: Some(queue), ..Policy::default() });

@@ -1,4 +1,4 @@
-//! Shares of an uplink's bandwidth: by bytes and weight, among those who wait for it.
+//! Whose turn it is at something that several wait for, by bytes and weight: an uplink, or a limit that ports share.
 //!
 //! Start-time fair queueing without a queue: frames stay in their senders' rings. What a source sent, divided by its weight, is its
 //! virtual time. A source may send until it is a quantum ahead of the last of the others that wait; who is ahead waits in turn. Time
@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::{MAX_PORTS, PortId};
 
-/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a worker's longest round, and than the sleep
-/// of one who waits for room.
+/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a worker's longest round.
 const PATIENCE: u64 = 2_000_000;
 
 /// How far, in bytes of the heavier of two sources, one may be ahead of the other.
@@ -40,30 +39,32 @@ struct Source {
 }
 
 impl Source {
-    fn is_recent(&self, now: u64) -> bool {
+    fn is_recent(&self, now: u64, patience: u64) -> bool {
         let tried = self.tried.load(Ordering::Relaxed);
-        tried != 0 && tried.abs_diff(now) <= PATIENCE
+        tried != 0 && tried.abs_diff(now) <= patience
     }
 }
 
-/// The queue before an uplink: frames stay in their senders' rings, and this says whose turn it is.
+/// A queue without frames in it: they stay in their senders' rings, and this says whose turn it is.
 ///
 /// ```text
 /// while grant() leaves bytes: send a frame (the last one may be longer); sent(all that went, is there more that did not?)
 /// ```
 #[derive(Debug)]
-pub struct UplinkQueue {
+pub struct Turns {
     sources: Box<[Source]>,
     /// One bit for each source that waits, or did when it was heard of last.
     waiting: [AtomicU64; MAX_PORTS / 64],
     /// Virtual time of the last of those who wait.
     least: AtomicU64,
+    patience: u64,
 }
 
-impl Default for UplinkQueue {
+impl Default for Turns {
     fn default() -> Self {
         let sources = (0..MAX_PORTS).map(|_| Source::default()).collect();
-        Self { sources, waiting: Default::default(), least: AtomicU64::new(0) }
+        let waiting = Default::default();
+        Self { sources, waiting, least: AtomicU64::new(0), patience: PATIENCE }
     }
 }
 
@@ -73,7 +74,18 @@ fn ahead(a: u64, b: u64) -> i64 {
     a.wrapping_sub(b).cast_signed()
 }
 
-impl UplinkQueue {
+impl Turns {
+    /// Where those who wait sleep for up to `patience` nanoseconds, and are believed for so long: whoever finds that they no longer wait says so.
+    #[must_use]
+    pub fn patient(patience: u64) -> Self {
+        Self { patience, ..Self::default() }
+    }
+
+    /// `source` could not even try: it counts as one who waits until it can, and then says whether it does.
+    pub fn wants(&self, source: PortId, weight: u16, now: u64) {
+        self.sent(source, weight, 0, true, now);
+    }
+
     /// Bytes that `source` may send now; `u64::MAX` if nobody else waits. Changes nothing.
     ///
     /// Frames are sent as long as there are any bytes left: the last one may be longer, which counts against the next ones.
@@ -120,7 +132,7 @@ impl UplinkQueue {
         if (0..STALE).contains(&lead) {
             return time;
         }
-        if !own.is_recent(now) || lead > 0 {
+        if !own.is_recent(now, self.patience) || lead > 0 {
             return least;
         }
         if self.is_waiting(source) {
@@ -131,7 +143,9 @@ impl UplinkQueue {
         least.wrapping_sub(lead.max(-credit).unsigned_abs())
     }
 
-    fn is_waiting(&self, source: PortId) -> bool {
+    /// True if it had more when it was heard of last.
+    #[must_use]
+    pub fn is_waiting(&self, source: PortId) -> bool {
         let (word, bit) = place(source);
         self.waiting.get(word).is_some_and(|w| w.load(Ordering::Relaxed) & bit != 0)
     }
@@ -159,7 +173,7 @@ impl UplinkQueue {
                 else {
                     continue;
                 };
-                if !other.is_recent(now) {
+                if !other.is_recent(now, self.patience) {
                     continue;
                 }
                 let time = other.time.load(Ordering::Relaxed);

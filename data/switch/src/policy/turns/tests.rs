@@ -35,13 +35,7 @@ fn sender(port: usize, weight: u16, lengths: &'static [u64]) -> Sender {
 }
 
 /// An uplink that takes `per_us` bytes a microsecond, and makes room when it likes: bytes that each sent from `from` on, and those it could have.
-fn run(
-    queue: &UplinkQueue,
-    senders: &[Sender],
-    per_us: u64,
-    from: u64,
-    until: u64,
-) -> (Vec<u64>, u64) {
+fn run(queue: &Turns, senders: &[Sender], per_us: u64, from: u64, until: u64) -> (Vec<u64>, u64) {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let mut sent = vec![0; senders.len()];
     let (mut room, mut hidden, mut brought) = (0i64, 0, 0);
@@ -92,7 +86,7 @@ fn assert_shares(senders: &[Sender], sent: &[u64], percent: u64) {
 
 #[test]
 fn nobody_waits() {
-    let queue = UplinkQueue::default();
+    let queue = Turns::default();
     assert_eq!(queue.grant(id(3), 1, 0), u64::MAX);
     for now in 0..1000 {
         queue.sent(id(3), 1, 1 << 20, false, now);
@@ -121,7 +115,7 @@ fn weights() {
     for kind in kinds {
         for weights in [[1, 1, 1], [1, 2, 4], [4, 2, 1]] {
             let senders: Vec<_> = (0..3).map(|i| sender(i * 400, weights[i], kind[i])).collect();
-            let (sent, brought) = run(&UplinkQueue::default(), &senders, 125, 0, 500 * MS);
+            let (sent, brought) = run(&Turns::default(), &senders, 125, 0, 500 * MS);
             assert_shares(&senders, &sent, 2);
             // And nothing of the uplink is wasted.
             assert!(sent.iter().sum::<u64>() > brought - brought / 50, "{sent:?} of {brought}");
@@ -132,7 +126,7 @@ fn weights() {
 #[test]
 fn extreme_weights() {
     let senders = [sender(0, 1, &[1514]), sender(1, 1000, &[1514]), sender(2, 30, &[60])];
-    let (sent, brought) = run(&UplinkQueue::default(), &senders, 1250, 0, 1000 * MS);
+    let (sent, brought) = run(&Turns::default(), &senders, 1250, 0, 1000 * MS);
     assert_shares(&senders, &sent, 3);
     // At this rate the heavy one uses up its quantum before the others look again.
     assert!(sent.iter().sum::<u64>() > brought * 9 / 10, "{sent:?} of {brought}");
@@ -141,7 +135,7 @@ fn extreme_weights() {
 #[test]
 fn many() {
     let senders: Vec<_> = (0..64).map(|i| sender(i, 1, &[60, 1514])).collect();
-    let (sent, brought) = run(&UplinkQueue::default(), &senders, 1250, 0, 250 * MS);
+    let (sent, brought) = run(&Turns::default(), &senders, 1250, 0, 250 * MS);
     assert_shares(&senders, &sent, 2);
     assert!(sent.iter().sum::<u64>() > brought - brought / 50, "{brought}");
 }
@@ -154,7 +148,7 @@ fn a_busy_worker() {
         Sender { every: 300 * US, ..sender(1, 1, &[1514]) },
         sender(2, 2, &[60]),
     ];
-    let (sent, _) = run(&UplinkQueue::default(), &senders, 125, 0, 500 * MS);
+    let (sent, _) = run(&Turns::default(), &senders, 125, 0, 500 * MS);
     assert_shares(&senders, &sent, 2);
 }
 
@@ -166,7 +160,7 @@ fn silent() {
         Sender { awake: |now| now < 100 * MS, ..sender(1, 100, &[1514]) },
         sender(2, 2, &[1514]),
     ];
-    let (sent, brought) = run(&UplinkQueue::default(), &senders, 125, 100 * MS, 400 * MS);
+    let (sent, brought) = run(&Turns::default(), &senders, 125, 100 * MS, 400 * MS);
     assert_eq!(sent[1], 0);
     assert!(sent[0] + sent[2] > brought - 125 * 3000 - brought / 50, "{sent:?} of {brought}");
     assert!(sent[2] > sent[0] * 19 / 10);
@@ -176,7 +170,7 @@ fn silent() {
 #[test]
 fn newcomers() {
     for before in [50 * MS, 0] {
-        let queue = UplinkQueue::default();
+        let queue = Turns::default();
         let first = [sender(0, 1, &[1514]), sender(7, 1, &[1514])];
         run(&queue, &first[usize::from(before == 0)..], 125, 0, 500 * MS);
         let senders = [sender(0, 1, &[1514]), sender(7, 1, &[1514]), sender(9, 1, &[60])];
@@ -188,7 +182,7 @@ fn newcomers() {
 /// The numbers wrap after days at high rates: nobody notices, nor does who slept meanwhile.
 #[test]
 fn wraps() {
-    let queue = UplinkQueue::default();
+    let queue = Turns::default();
     for sleeper in [0, 1 << 62, 1 << 63, u64::MAX - 5] {
         queue.least.store(u64::MAX - (1 << 20), Ordering::Relaxed);
         queue.sources[5].time.store(sleeper, Ordering::Relaxed);
@@ -204,7 +198,7 @@ fn wraps() {
 /// Several workers at once, each with its own sources.
 #[test]
 fn two_threads() {
-    let queue = UplinkQueue::default();
+    let queue = Turns::default();
     let room = AtomicU64::new(0);
     let clock = AtomicU64::new(0);
     let run = |ports: [usize; 2]| {
@@ -245,7 +239,7 @@ proptest! {
     fn somebody_may_send(
         steps in prop::collection::vec((0usize..6, 1u16..1001, 0u64..100_000, any::<bool>(), 0u64..3_000_000, any::<bool>()), 1..300),
     ) {
-        let queue = UplinkQueue::default();
+        let queue = Turns::default();
         let mut now = 10 * MS;
         for (i, weight, bytes, waits, step, back) in steps {
             now = if back { now.saturating_sub(step) } else { now + step / 100 };
