@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use vmlan_frame::Mac;
 
+use crate::control::KeyChange;
 use crate::words::hint;
 
 mod amount;
@@ -202,6 +203,25 @@ impl Address {
         self.values.replace(self.kind.name(), self.kind.all_keys(), name, value)
     }
 
+    /// The address in `text`, to which further keys may be added before it is [`Address::checked`].
+    ///
+    /// # Errors
+    /// As [`Address::new`] and [`Address::set`].
+    pub fn unchecked(text: &str) -> Result<Self, AddressError> {
+        let no_kind = || AddressError::NoKind(text.into());
+        let (kind, rest) = text.split_once(':').ok_or_else(no_kind)?;
+        let parts = split(rest);
+        let (place, keys) = parts.split_first().ok_or_else(no_kind)?;
+        let mut address = Self::new(kind.parse()?, place)?;
+        for part in keys {
+            match part.split_once('=') {
+                Some((name, value)) => address.set(name, Some(value))?,
+                None => address.set(part, None)?,
+            }
+        }
+        Ok(address)
+    }
+
     /// The address, if its keys go together.
     ///
     /// # Errors
@@ -320,6 +340,19 @@ impl Address {
         same.then(|| self.values.differences(&other.values))
     }
 
+    /// What changes from `old` to this: key, value before, value now.
+    #[must_use]
+    pub fn changes(&self, old: &Self) -> Vec<KeyChange> {
+        let change = |key: &str, old, new| KeyChange { key: key.to_owned(), old, new };
+        let of = |address: &Self, key| address.value(key).map(Value::to_string);
+        let whereabouts =
+            [("kind", old.kind.name(), self.kind.name()), ("place", &*old.place, &*self.place)];
+        let moved = whereabouts.into_iter().filter(|(_, old, new)| old != new);
+        let moved = moved.map(|(key, old, new)| change(key, Some(old.into()), Some(new.into())));
+        let keys = self.values.differences(&old.values).into_iter();
+        moved.chain(keys.map(|key| change(key, of(old, key), of(self, key)))).collect()
+    }
+
     /// True if `other` says the same of what the port may do.
     #[must_use]
     pub fn same_policy(&self, other: &Self) -> bool {
@@ -362,17 +395,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(s: &str) -> Result<Self, AddressError> {
-        let (kind, rest) = s.split_once(':').ok_or_else(|| AddressError::NoKind(s.into()))?;
-        let parts = split(rest);
-        let (place, keys) = parts.split_first().ok_or_else(|| AddressError::NoKind(s.into()))?;
-        let mut address = Self::new(kind.parse()?, place)?;
-        for part in keys {
-            match part.split_once('=') {
-                Some((name, value)) => address.set(name, Some(value))?,
-                None => address.set(part, None)?,
-            }
-        }
-        address.checked()
+        Self::unchecked(s)?.checked()
     }
 }
 

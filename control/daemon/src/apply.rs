@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crate::address::NamedAddress;
 use crate::config::Config;
 use crate::control::{Action, Applied, Cause, Refusal, Reply};
 use crate::ports::{Failed, Ports};
@@ -65,7 +66,8 @@ fn apply_file(
     }
     let plan = Plan::new(&mut config, Vec::new());
     let wrong = |wrong: Wrong| Refusal::new(Cause::Invalid, config.place(&wrong));
-    plan.check().map_err(wrong)?;
+    let order = |p: &&NamedAddress| (!ports.has(p), config.line_of_port(&p.name));
+    plan.check(order).map_err(wrong)?;
     ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
         let place = port.and_then(|port| config.place_of_port(&port));
         let place = place.map_or_else(String::new, |place| format!("{place}: "));

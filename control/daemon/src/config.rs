@@ -12,6 +12,7 @@
 //!
 //! [port.vm1]
 //! address = "vhost-user:/run/vm1.sock,queues=2"
+//! from_rate = "1Gbit"             # keys may stand beside the address as well
 //!
 //! [port.vm2]                      # the same, in parts
 //! kind = "vhost-user"
@@ -152,8 +153,14 @@ pub enum ConfigError {
 pub enum TableError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("say either address = \"KIND:PLACE...\" or kind, place and keys, not both")]
-    Both,
+    #[error(
+        "'{0}' stands in the address already: leave it out, or write kind, place and keys and no address"
+    )]
+    Both(&'static str),
+    #[error(
+        "group is the one group of the host that owns the socket file: did you mean 'member' (groups that the port belongs to)?"
+    )]
+    GroupList,
     #[error(
         "'{0}' is missing: say address = \"KIND:PLACE...\", or kind = \"...\" and place = \"...\""
     )]
@@ -241,6 +248,11 @@ impl Config {
         }
     }
 
+    /// The line of a port; one that does not stand here comes after all.
+    pub(crate) fn line_of_port(&self, port: &PortName) -> usize {
+        self.lines.find(&format!("port {port}"), None).unwrap_or(usize::MAX)
+    }
+
     /// `FILE:LINE` of a port.
     pub(crate) fn place_of_port(&self, port: &PortName) -> Option<String> {
         let line = self.lines.find(&format!("port {port}"), None)?;
@@ -272,10 +284,27 @@ fn check_ranges(switch: &SwitchTable, text: &str, path: &Path) -> Result<(), Con
     Ok(())
 }
 
+/// What is written a second time, the mend, and where the first one stands.
+fn double(line: &str, key: &str, text: &str) -> String {
+    let head = line.split(']').next().filter(|head| head.starts_with('['));
+    let Some(head) = head else { return format!("{key} is given twice: leave one out") };
+    let is_head = |l: &str| l.trim().strip_prefix(head).is_some_and(|rest| rest.starts_with(']'));
+    let first = text.lines().position(is_head).map_or(1, |n| n + 1);
+    let mend = match head.split(['[', '.']).nth(1).unwrap_or_default() {
+        "group" => "leave one out",
+        what @ ("port" | "limit") => &format!("give this {what} another name, or leave one out"),
+        _ => "put the keys of both into one",
+    };
+    format!("{head}] is given twice, first in line {first}: {mend}")
+}
+
 /// toml's message in one line and in words of this file: it speaks of Rust's types.
 fn mend(message: &str, text: &str, offset: usize) -> String {
     let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or_default();
     let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    if message.contains("duplicate key") {
+        return double(line.trim(), key, text);
+    }
     let wanted = if let Some((_, least, most)) = RANGES.into_iter().find(|(name, ..)| *name == key)
     {
         format!("write {key} = a number from {least} to {most}")

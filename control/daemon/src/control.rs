@@ -3,6 +3,7 @@
 //! The API thread only parses. Everything that opens, closes or changes something happens on the control
 //! thread, one action after the other, so that no two requests can meet half-way.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,9 @@ pub struct Applied {
     pub added: Vec<String>,
     /// Ports changed.
     pub changed: Vec<String>,
+    /// What of them, by port.
+    #[serde(default)]
+    pub changes: BTreeMap<String, Vec<KeyChange>>,
     /// Of these, ports closed and opened again.
     pub reopened: Vec<String>,
     /// Ports closed: they are not in the file.
@@ -141,6 +145,30 @@ pub struct Applied {
     pub limits_removed: Vec<String>,
     /// Sampling was started, changed or ended.
     pub sflow: bool,
+}
+
+/// A key of a port that changes; `kind` and `place` are keys here, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyChange {
+    /// The key.
+    pub key: String,
+    /// Its value before; `null`: it was not given.
+    pub old: Option<String>,
+    /// Its value after; `null`: it is not given any more.
+    pub new: Option<String>,
+}
+
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
+        write!(f, "{} {} -> {}", self.key, or(&self.old), or(&self.new))
+    }
+}
+
+/// `KEY OLD -> NEW, ...`
+#[must_use]
+pub fn say_changes(changes: &[KeyChange]) -> String {
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Applied {

@@ -11,7 +11,7 @@ use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
 use crate::address::{Address, Kind, NamedAddress, PortName, SflowTable};
-use crate::control::{Cause, PortInfo, Refusal};
+use crate::control::{Cause, PortInfo, Refusal, say_changes};
 use crate::settings::{World, listed};
 use crate::worker::Workers;
 
@@ -96,7 +96,9 @@ impl Ports {
     /// # Errors
     /// A refusal that names the port. Nothing of it is left then.
     pub fn add(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
-        self.check(&named.name, &named.address, None)?;
+        if self.find(&named.name).is_none() {
+            self.check(&named.name, Some(&named.address), None)?;
+        }
         let entry = self.open(named, Kept::default())?;
         self.entries.push(entry);
         if let Err(refusal) = self.enforce() {
@@ -107,13 +109,25 @@ impl Ports {
         Ok(self.entries.last().map(Entry::info).unwrap_or_default())
     }
 
-    /// Checks that what the port refers to is there, and that nobody else has what it lists.
-    fn check(&self, name: &PortName, new: &Address, old: Option<&Address>) -> Result<(), Refusal> {
+    /// Checks all ports as they will be with `name` at `new`, or without it.
+    fn check(
+        &self,
+        name: &PortName,
+        new: Option<&Address>,
+        old: Option<&Address>,
+    ) -> Result<(), Refusal> {
         let others = self.entries.iter().filter(|e| e.name != *name);
-        let ports = others.map(|e| (&e.name, &e.address)).chain([(name, new)]);
+        let others = others.map(|e| (&e.name, &e.address));
         let limits = self.rules.tables();
+        let ports = others.clone().chain(new.map(|new| (name, new)));
         let world = World::new(ports, &limits, &self.rules.named)?;
-        Ok(world.check(name, new, old)?)
+        if let Some(new) = new {
+            world.check(name, new, old)?;
+        }
+        for (user, address) in others {
+            world.check(user, address, Some(address)).map_err(|wrong| wrong.by(name, address))?;
+        }
+        Ok(())
     }
 
     /// Opens a port that takes part once [`Ports::enforce`] has given it its policy.
@@ -164,16 +178,10 @@ impl Ports {
     /// Closes a port.
     ///
     /// # Errors
-    /// If there is none of that name, or it is somebody's uplink.
+    /// If there is none of that name, or another port refers to it.
     pub fn remove(&mut self, name: &PortName) -> Result<(), Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
-        if let Some(user) = self.entries.iter().find(|e| e.address.uplink() == Some(name)) {
-            let user = &user.name;
-            let text = format!(
-                "port {name}: it is the uplink of {user}: `vmlan port set {user} uplink=` first"
-            );
-            return Err(Refusal::new(Cause::Exists, text));
-        }
+        self.check(name, None, None)?;
         let entry = self.entries.remove(index);
         self.close(entry);
         self.mirror();
@@ -210,13 +218,23 @@ impl Ports {
             new.replace(key, value).map_err(wrong)?;
         }
         let new = new.checked().map_err(wrong)?;
-        self.check(name, &new, Some(&old))?;
+        self.check(name, Some(&new), Some(&old))?;
         if !new.differs_only_live(&old) {
-            self.reopen(index, old, new)?;
+            self.reopen(index, old.clone(), new)?;
         } else if new != old {
             self.set_live(index, new)?;
         }
+        self.log_changes(name, &old);
         Ok(self.entries[index].info())
+    }
+
+    /// One line for a port that was at `old`, if it is not any more.
+    fn log_changes(&self, name: &PortName, old: &Address) {
+        let now = self.entries.iter().find(|e| e.name == *name);
+        let changes = now.map(|e| e.address.changes(old)).filter(|changes| !changes.is_empty());
+        if let Some(changes) = changes {
+            log::info!("port {name}: {}", say_changes(&changes));
+        }
     }
 
     fn set_live(&mut self, index: usize, new: Address) -> Result<(), Refusal> {
@@ -294,6 +312,12 @@ impl Ports {
         self.entries.iter().find(lists).map(|e| &e.name)
     }
 
+    /// True if this port runs and is where it is to be.
+    pub(crate) fn has(&self, port: &NamedAddress) -> bool {
+        let is = |e: &Entry| e.name == port.name && e.address.place() == port.address.place();
+        self.entries.iter().any(is)
+    }
+
     fn find(&self, name: &PortName) -> Option<usize> {
         self.entries.iter().position(|e| e.name == *name)
     }
@@ -353,7 +377,6 @@ impl Entry {
         if new.number("irq_rate_max") != old.number("irq_rate_max") {
             self.opened.set_irq_rate_max(new.number("irq_rate_max").unwrap_or(0));
         }
-        log::debug!("port {}: now {new}", self.name);
         Ok(())
     }
 

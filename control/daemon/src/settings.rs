@@ -71,7 +71,8 @@ impl Settings {
             options.fdb_entries = n as usize;
         }
         let plan = Plan::new(&mut config, ports);
-        plan.check().map_err(|wrong| Failure::Usage(config.place(&wrong)))?;
+        let order = |p: &&NamedAddress| config.line_of_port(&p.name);
+        plan.check(order).map_err(|wrong| Failure::Usage(config.place(&wrong)))?;
         let (workers, spin) = (workers as usize, Duration::from_micros(spin.into()));
         Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
     }
@@ -137,8 +138,15 @@ impl Plan {
     }
 
     /// Checks all that can be known before anything is opened.
-    pub(crate) fn check(&self) -> Result<(), Wrong> {
-        let ports = self.ports.iter().map(|port| (&port.name, &port.address));
+    ///
+    /// Of two ports with one place the one that comes later by `order` is to blame.
+    pub(crate) fn check<K: Ord>(
+        &self,
+        order: impl FnMut(&&NamedAddress) -> K,
+    ) -> Result<(), Wrong> {
+        let mut ports: Vec<_> = self.ports.iter().collect();
+        ports.sort_by_key(order);
+        let ports = ports.into_iter().map(|port| (&port.name, &port.address));
         check::check_all(ports, &self.limits, &self.groups)
     }
 }

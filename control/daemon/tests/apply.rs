@@ -59,10 +59,18 @@ fn a_file_changes_what_differs_while_frames_pass() {
     );
     let path = file(&switch, &text);
     let told = switch.ask(&["apply", &path, "--dry-run"]);
-    assert!(told.contains("port n  would be added\nport b  would be changed\n"), "{told}");
+    let said = format!(
+        "port n  would be added\nport b  would be changed: from_limit unset -> gold, macs unset -> {}\nport s  would be removed\n",
+        MAC[1]
+    );
+    assert!(told.contains(&said), "{told}");
     let done = apply(&switch, &text);
+    let changes = json!({"b": [
+        {"key": "from_limit", "old": null, "new": "gold"},
+        {"key": "macs", "old": null, "new": MAC[1]},
+    ]});
     let lists = json!({
-        "dry_run": false, "added": ["n"], "changed": ["b"], "reopened": [], "removed": ["s"],
+        "dry_run": false, "added": ["n"], "changed": ["b"], "changes": changes, "reopened": [], "removed": ["s"],
         "unchanged": ["a"], "limits_set": ["gold"], "limits_removed": [], "sflow": false,
     });
     assert_eq!(done, lists);
@@ -74,7 +82,7 @@ fn a_file_changes_what_differs_while_frames_pass() {
 
     // A file with any error changes nothing.
     for (text, said) in [
-        (format!("{A}macs = 'first'\n"), "new.toml:2: port a: say either address"),
+        (format!("{A}kind = 'tap'\n"), "new.toml:3: port a: 'kind' stands in the address already"),
         (format!("{B}macs = 'frist'\n"), "new.toml:4: port b: macs=frist: any, first, or MAC"),
         (format!("{A}{B}reach = 'x'\n"), "new.toml:6: port b: reach=x: there is no such group"),
         (

@@ -10,7 +10,7 @@ use super::ask::pairs;
 use super::{ApiArgs, print, print_json};
 use crate::address::rule_name;
 use crate::api::{LimitList, NewConfig};
-use crate::control::{Applied, LimitInfo};
+use crate::control::{Applied, LimitInfo, say_changes};
 use crate::exit::Failure;
 use crate::stats::columns;
 
@@ -77,10 +77,13 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
 
 fn said(applied: &Applied) -> String {
     let would = if applied.dry_run { "would be " } else { "" };
+    let is_reopened = |name: &&String| applied.reopened.contains(*name);
+    let (reopened, changed): (Vec<_>, Vec<_>) =
+        applied.changed.iter().cloned().partition(|name| is_reopened(&name));
     let lines = [
         ("port", "added", &applied.added),
-        ("port", "changed", &applied.changed),
-        ("port", "closed and opened again", &applied.reopened),
+        ("port", "changed", &changed),
+        ("port", "closed and opened again", &reopened),
         ("port", "removed", &applied.removed),
         ("limit", "set", &applied.limits_set),
         ("limit", "removed", &applied.limits_removed),
@@ -88,7 +91,9 @@ fn said(applied: &Applied) -> String {
     let mut text = String::new();
     for (what, done, names) in lines {
         for name in names {
-            text += &format!("{what} {name}  {would}{done}\n");
+            let changes = applied.changes.get(name).filter(|_| what == "port");
+            let changes = changes.map_or_else(String::new, |c| format!(": {}", say_changes(c)));
+            text += &format!("{what} {name}  {would}{done}{changes}\n");
         }
     }
     if applied.sflow {

@@ -29,23 +29,32 @@ impl From<AddressError> for Wrong {
 /// `[port.NAME]`
 pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong> {
     let name: PortName = name.parse()?;
-    if let Some(address) = take_text(&mut fields, "address")? {
-        if !fields.is_empty() {
-            return Err(TableError::Both.into());
-        }
-        return Ok(NamedAddress { name, address: address.parse()? });
-    }
-    let missing = TableError::Missing;
-    let kind: Kind = take_text(&mut fields, "kind")?.ok_or(missing("kind"))?.parse()?;
-    let place = take_text(&mut fields, "place")?.ok_or(missing("place"))?;
-    let mut address = Address::new(kind, &place)?;
+    let mut address = whereabouts(&mut fields)?;
+    let kind = address.kind();
     for (key, value) in fields {
+        if key == "group" && value.get_ref().is_array() {
+            return Err((Some(key), TableError::GroupList));
+        }
         let list = kind.all_keys().find(|k| k.name == key).filter(|k| k.takes.is_list());
         let text = text(&key, value.into_inner(), list.map(|k| &k.takes))?;
         let wrong = |e| (Some(key.clone()), TableError::Address(e));
         address.set(&key, Some(&text)).map_err(wrong)?;
     }
     Ok(NamedAddress { name, address: address.checked()? })
+}
+
+/// `address`, or `kind` and `place`.
+fn whereabouts(fields: &mut Fields) -> Result<Address, Wrong> {
+    if let Some(address) = take_text(fields, "address")? {
+        if let Some(key) = ["kind", "place"].into_iter().find(|key| fields.contains_key(*key)) {
+            return Err((Some(key.into()), TableError::Both(key)));
+        }
+        return Ok(Address::unchecked(&address)?);
+    }
+    let missing = TableError::Missing;
+    let kind: Kind = take_text(fields, "kind")?.ok_or(missing("kind"))?.parse()?;
+    let place = take_text(fields, "place")?.ok_or(missing("place"))?;
+    Ok(Address::new(kind, &place)?)
 }
 
 /// Words and values of a table without lists.

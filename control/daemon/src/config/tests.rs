@@ -65,7 +65,26 @@ const MISTAKES: &[(&str, &str)] = &[
     ("\n[port.a]\naddress = 'tpa:x'\n", "port a: 'tpa' is no kind of port: did you mean 'tap'?"),
     ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
     ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
-    ("[port.a]\naddress = 'tap:x'\nqueues = 2\n", "not both"),
+    (
+        "[port.a]\naddress = 'tap:x'\nqueues = 2\nkind = 'tap'\n",
+        "vmlan.toml:4: port a: 'kind' stands in the address already",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x,weight=2'\nmacs = 'first'\nweight = 3\n",
+        "vmlan.toml:4: port a: key 'weight' is given twice: leave one out",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x,vlan=2'\nqinq = 3\n",
+        "vmlan.toml:3: port a: vlan=2 does not go with qinq=3",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x'\ngroup = ['a']\n",
+        "vmlan.toml:3: port a: group is the one group",
+    ),
+    (
+        "[port.a]\nkind = 'stream'\nplace = 'x'\ngroup = ['a']\n",
+        "did you mean 'member' (groups that",
+    ),
     ("[port.a]\naddress = 7\n", "text in quotes"),
     ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueues = [1]\n", "queues: write"),
     (
@@ -73,7 +92,22 @@ const MISTAKES: &[(&str, &str)] = &[
         "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
     ),
     ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
-    ("[port.a]\n[port.a]\n", "duplicate key"),
+    (
+        "[port.a]\n\n[port.a] # again\n",
+        "vmlan.toml:3: [port.a] is given twice, first in line 1: give this port another name, or leave one out",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x,vlan=7'\nweight = 1\nweight = 2\n",
+        "vmlan.toml:4: weight is given twice: leave one out",
+    ),
+    (
+        "[port.a]\naddress = 'tap:x'\nvlan = 7\n[group.g]\n[group.g]\n",
+        "vmlan.toml:5: [group.g] is given twice, first in line 4: leave one out",
+    ),
+    (
+        "[switch]\nspin = 1\n[switch]\n",
+        "vmlan.toml:3: [switch] is given twice, first in line 1: put the keys of both into one",
+    ),
     ("[switch\n", "vmlan.toml:1: "),
     (
         "[switch]\nspin = 1\nworkers = 65\n",
@@ -123,4 +157,21 @@ fn a_mistake_is_named_with_its_line() {
         assert!(error.contains(said), "{text}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn keys_may_stand_beside_the_address() {
+    let text = "[port.a]\naddress = 'tap:x,native=1'\ntrunk = [2, '5-6']\nmacs = 'first'\n";
+    let config = parse(text).unwrap();
+    assert_eq!(config.ports[0].address.to_string(), "tap:x,macs=first,native=1,trunk=2+5-6");
+}
+
+#[test]
+fn the_example_of_the_manual_is_taken() {
+    let manual = include_str!("../../../../docs/policy.md");
+    let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut config = parse(example).unwrap();
+    let plan = crate::settings::Plan::new(&mut config, Vec::new());
+    assert_eq!((plan.ports.len(), plan.limits.len()), (2, 1));
+    assert!(plan.check(|_| 0).is_ok());
 }

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::limits::log_limit;
 use super::{Entry, Kept, Ports, Rules};
 use crate::address::{Address, Kind, NamedAddress, PortName, SflowTable};
-use crate::control::{Applied, Refusal};
+use crate::control::{Applied, Refusal, say_changes};
 use crate::settings::Plan;
 
 /// A port that could not be made as asked for, and why.
@@ -107,8 +108,23 @@ impl Ports {
             addresses: Vec::new(),
         };
         match self.carry_out(plan, &steps, &mut undo) {
-            Ok(()) => Ok(applied),
+            Ok(()) => {
+                self.log(&applied, &undo.rules);
+                Ok(applied)
+            }
             Err(failed) => Err(self.go_back(undo, failed)),
+        }
+    }
+
+    /// One line for each port and limit that changed; ports that came and went have theirs.
+    fn log(&self, applied: &Applied, old: &Rules) {
+        for (name, changes) in &applied.changes {
+            log::info!("port {name}: {}", say_changes(changes));
+        }
+        let (old, new) = (old.tables(), self.rules.tables());
+        let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+        for name in names {
+            log_limit(name, old.get(name).copied(), new.get(name).copied());
         }
     }
 
@@ -122,9 +138,15 @@ impl Ports {
         let mut changed: Vec<String> = named(&steps.live);
         changed.extend(steps.reopened.iter().map(|n| n.name.to_string()));
         changed.sort_unstable();
+        let both = steps.live.iter().chain(&steps.reopened);
+        let changes = both.filter_map(|n| {
+            let old = &self.entries[self.find(&n.name)?].address;
+            Some((n.name.to_string(), n.address.changes(old)))
+        });
         Applied {
             dry_run,
             added: named(&steps.added),
+            changes: changes.collect(),
             changed,
             reopened: named(&steps.reopened),
             removed: names(&steps.removed),

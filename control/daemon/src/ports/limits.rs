@@ -45,10 +45,10 @@ impl Ports {
     /// None, as long as the table of addresses holds what it held.
     pub fn set_limit(&mut self, name: &PortName, table: LimitTable) -> Result<LimitInfo, Refusal> {
         let mut tables = self.rules.tables();
-        tables.insert(name.clone(), table);
+        let old = tables.insert(name.clone(), table);
         self.rules.set_limits(&tables, self.workers.now());
         self.enforce()?;
-        log::debug!("limit {name}: {table}");
+        log_limit(name, old, Some(table));
         self.get_limit(name)
     }
 
@@ -66,9 +66,18 @@ impl Ports {
             return Err(Refusal::new(Cause::Exists, text));
         }
         let mut tables = self.rules.tables();
-        tables.remove(name);
+        let old = tables.remove(name);
         self.rules.set_limits(&tables, self.workers.now());
+        log_limit(name, old, None);
         Ok(())
+    }
+}
+
+/// One line, if anything changed.
+pub(super) fn log_limit(name: &PortName, old: Option<LimitTable>, new: Option<LimitTable>) {
+    if old != new {
+        let say = |table: Option<LimitTable>| table.map_or("unset".to_owned(), |t| t.to_string());
+        log::info!("limit {name}: {} -> {}", say(old), say(new));
     }
 }
 

@@ -41,7 +41,7 @@ impl Rig {
         }
         let mut config = Config::parse(&file, Path::new("f")).map_err(|e| e.to_string())?;
         let plan = Plan::new(&mut config, Vec::new());
-        plan.check().map_err(|wrong| config.place(&wrong))?;
+        plan.check(|p| !self.ports.has(p)).map_err(|wrong| config.place(&wrong))?;
         self.ports.apply(&plan, dry_run).map_err(|failed| failed.refusal.message)
     }
 
@@ -223,7 +223,7 @@ fn a_change_touches_what_it_concerns_and_goes_on_with_the_rest() {
     assert_eq!(rig.policy("a").reach.uplink, rig.entry("up").id);
     assert!(rig.policy("up").uplink.is_some());
     let refusal = rig.ports.remove(&"up".parse().unwrap()).unwrap_err();
-    assert!(refusal.message.contains("it is the uplink of a"), "{refusal}");
+    assert!(refusal.message.contains("port up: port a has uplink=up and needs it"), "{refusal}");
     rig.set("a", &[("uplink", "")]).unwrap();
     assert!(rig.policy("up").uplink.is_none());
     let refusal = rig.ports.remove_limit(&"gold".parse().unwrap()).unwrap_err();
@@ -275,4 +275,68 @@ fn nothing_is_put_into_force_where_nothing_changes() {
     rig.ports.remove(&"c".parse().unwrap()).unwrap();
     let new = ["a", "b"].map(|name| rig.policy(name));
     assert!(old.iter().zip(&new).all(|(old, new)| Arc::ptr_eq(old, new)));
+}
+
+#[test]
+fn what_others_refer_to_stays_until_they_let_go() {
+    let mut rig = rig();
+    rig.apply(
+        "a stream:@/a,member=web+x\nb stream:@/b,reach=web,uplink=u\nu stream:@/u\nw stream:@/w,watch=a",
+    )
+    .unwrap();
+    let before = rig.addresses();
+    let member = "port a: port b has reach=web and needs it: give another port member= of that group, or change this (`vmlan port set b reach=...`), first";
+    for keys in [[("member", "")], [("member", "x")]] {
+        assert_eq!(rig.set("a", &keys).unwrap_err(), member);
+    }
+    let gone = |rig: &mut Rig, name: &str| rig.ports.remove(&name.parse().unwrap());
+    let error = gone(&mut rig, "a").unwrap_err();
+    assert!(matches!(error.cause, Cause::Exists) && error.message.contains("needs it"), "{error}");
+    let error = rig.set("u", &[("watch", "all")]).unwrap_err();
+    assert!(
+        error.contains("port u: port b has uplink=u and needs it: `vmlan port set b"),
+        "{error}"
+    );
+    assert_eq!(rig.addresses(), before);
+    rig.set("b", &[("member", "web")]).unwrap();
+    rig.set("a", &[("member", "")]).unwrap();
+    let error = gone(&mut rig, "a").unwrap_err().message;
+    assert!(
+        error.contains("port a: port w has watch=a and needs it: take it out there"),
+        "{error}"
+    );
+    let error = rig.set("a", &[("watch", "all")]).unwrap_err();
+    assert!(error.contains("port w has watch=a"), "{error}");
+    rig.set("w", &[("watch", "b")]).unwrap();
+    gone(&mut rig, "a").unwrap();
+    // The member of its own group goes with its reach.
+    gone(&mut rig, "b").unwrap_err();
+    rig.set("w", &[("watch", "")]).unwrap();
+    gone(&mut rig, "b").unwrap();
+}
+
+#[test]
+fn what_changes_is_told_with_old_and_new() {
+    let mut rig = rig();
+    rig.apply("a stream:@/a,weight=2\nb stream:@/b\nc stream:@/c").unwrap();
+    let text = "a stream:@/a,macs=first\nb vhost-user:@/b\nc stream:@/c";
+    for dry_run in [true, false] {
+        let told = rig.run(text, dry_run).unwrap();
+        let said: Vec<_> = told.changes.iter().map(|(n, c)| (&**n, say_changes(c))).collect();
+        let a = "macs unset -> first, weight 2 -> unset".to_owned();
+        assert_eq!(said, [("a", a), ("b", "kind stream -> vhost-user".to_owned())]);
+        assert_eq!((names(&told.changed), names(&told.reopened)), (vec!["a", "b"], vec!["b"]));
+    }
+    assert!(rig.apply(text).unwrap().changes.is_empty());
+}
+
+#[test]
+fn of_two_ports_at_one_place_the_new_one_is_to_blame() {
+    let mut rig = rig();
+    rig.apply("z stream:@/z").unwrap();
+    let error = rig.apply("a stream:@/z\nz stream:@/z").unwrap_err();
+    assert!(
+        error.contains("port a: ") && error.contains("is the place of port z already"),
+        "{error}"
+    );
 }

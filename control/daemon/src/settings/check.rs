@@ -32,6 +32,24 @@ impl From<Wrong> for Refusal {
     }
 }
 
+impl Wrong {
+    /// Refuses a change of port `changed`, which took away what the port at `address` refers to.
+    pub(crate) fn by(self, changed: &PortName, address: &Address) -> Refusal {
+        let Some(key) = self.key else { return self.into() };
+        let user = &self.port;
+        let value = address.value(key).map(ToString::to_string).unwrap_or_default();
+        let mend = match key {
+            "reach" => format!(
+                "give another port member= of that group, or change this (`vmlan port set {user} reach=...`), first"
+            ),
+            "uplink" => format!("`vmlan port set {user} uplink=` first"),
+            _ => format!("take it out there first (`vmlan port set {user} {key}=...`)"),
+        };
+        let text = format!("port {changed}: port {user} has {key}={value} and needs it: {mend}");
+        Refusal::new(Cause::Exists, text)
+    }
+}
+
 /// Shared limits by name.
 pub(crate) type Limits = BTreeMap<PortName, LimitTable>;
 
@@ -91,8 +109,8 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Checks that all that `name` refers to is there, but not what `old` referred to as well: that may have gone meanwhile, and come
-    /// again.
+    /// Checks that all that `name` refers to is there, but not the ports that a capture file which was like `old` watched as
+    /// well: they may have gone meanwhile, and come again.
     pub(crate) fn check(
         &self,
         name: &PortName,
@@ -100,11 +118,10 @@ impl<'a> World<'a> {
         old: Option<&Address>,
     ) -> Result<(), Wrong> {
         let bad = |key, text| Err(wrong(name, Some(key), Cause::Invalid, text));
-        let is_new = |key: &str| old.is_none_or(|old| old.value(key) != address.value(key));
         if let Some(text) = self.no_uplink(name, address) {
             return bad("uplink", text);
         }
-        let mut reach = address.reach().filter(|_| is_new("reach")).unwrap_or_default().iter();
+        let mut reach = address.reach().unwrap_or_default().iter();
         if let Some(missing) = reach.find(|group| !self.groups.contains(group)) {
             let add = "add a port with member= of it, or [group.NAME] to the file";
             let mend = names("groups", add, self.groups.iter().copied());
@@ -118,8 +135,8 @@ impl<'a> World<'a> {
                 return bad(key, format!("{key}={limit}: there is no such limit: {mend}"));
             }
         }
-        for (key, list) in [("ports", address.ports()), ("watch", address.watch().flatten())] {
-            let list = list.filter(|_| is_new(key));
+        let ports = address.ports().filter(|ports| old.and_then(Address::ports) != Some(ports));
+        for (key, list) in [("ports", ports), ("watch", address.watch().flatten())] {
             if let Some(text) = self.not_watched(name, key, list.unwrap_or_default()) {
                 return bad(key, text);
             }
