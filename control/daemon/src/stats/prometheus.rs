@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use super::device::CsbStats;
-use super::{DeviceStats, PortLimits, PortStats, Stats};
+use super::{DeviceStats, LimitStats, PortLimits, PortStats, Stats};
 
 /// Name, type, help and value of a metric that is one number for each port; no number, no line.
 type Row = (&'static str, &'static str, &'static str, fn(&PortStats) -> Option<u64>);
@@ -91,29 +91,55 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// Outcome `offered` is `passed` and `dropped` together; `held` counts times, not frames.
+/// What limits did with frames: outcomes add up to the frames that came. How often frames had to wait is another metric, for it counts
+/// times: one frame may be held many times, and passes in the end.
 fn limits(page: &mut Page, stats: &Stats) {
+    let outcomes = |c: LimitStats| [("passed", c.passed), ("dropped", c.dropped)];
     let own = |p: &PortStats| p.limits.into_iter().flat_map(PortLimits::directions);
     if stats.ports.iter().any(|p| p.limits.is_some()) {
         page.head("limit_frames_total", "counter", "Frames that came to a limit of the port");
-    }
-    for p in &stats.ports {
-        for (direction, counts) in own(p) {
-            for (outcome, n) in counts.outcomes() {
-                let labels = format!(",direction=\"{direction}\",outcome=\"{outcome}\"");
-                page.line("limit_frames_total", p, &labels, n);
+        for p in &stats.ports {
+            for (direction, counts) in own(p) {
+                for (outcome, n) in outcomes(counts) {
+                    let labels = format!(",direction=\"{direction}\",outcome=\"{outcome}\"");
+                    page.line("limit_frames_total", p, &labels, n);
+                }
+            }
+        }
+        page.head("limit_held_total", "counter", HELD);
+        for p in &stats.ports {
+            for (direction, counts) in own(p) {
+                let labels = format!(",direction=\"{direction}\"");
+                page.line("limit_held_total", p, &labels, counts.held);
             }
         }
     }
-    if !stats.limits.is_empty() {
-        let help = "Frames that came to a shared limit";
-        page.named("vmlan_limit_frames_total", "counter", help);
+    shared(page, stats, outcomes);
+}
+
+const HELD: &str =
+    "Times that a frame was left in its sender's ring for want of tokens, again at each look";
+
+fn shared(
+    page: &mut Page,
+    stats: &Stats,
+    outcomes: impl Fn(LimitStats) -> [(&'static str, u64); 2],
+) {
+    if stats.limits.is_empty() {
+        return;
     }
+    let help = "Frames that came to a shared limit";
+    page.named("vmlan_limit_frames_total", "counter", help);
     for limit in &stats.limits {
-        for (outcome, n) in limit.counts.outcomes() {
+        for (outcome, n) in outcomes(limit.counts) {
             let labels = format!("limit=\"{}\",outcome=\"{outcome}\"", limit.name);
             let _ = writeln!(page.0, "vmlan_limit_frames_total{{{labels}}} {n}");
         }
+    }
+    page.named("vmlan_limit_held_total", "counter", HELD);
+    for limit in &stats.limits {
+        let held = limit.counts.held;
+        let _ = writeln!(page.0, "vmlan_limit_held_total{{limit=\"{}\"}} {held}", limit.name);
     }
 }
 

@@ -259,7 +259,9 @@ fn people_see_why_most_frames_were_dropped() {
 fn prometheus_tells_what_limits_did() {
     let text = prometheus(&limited());
     for line in [
-        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\",outcome=\"held\"} 20",
+        "vmlan_port_limit_held_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\"} 20",
+        "vmlan_limit_held_total{limit=\"tenant-a\"} 7",
+        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\",outcome=\"passed\"} 1000",
         "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"to\",outcome=\"dropped\"} 300",
         "vmlan_limit_frames_total{limit=\"tenant-a\",outcome=\"passed\"} 5000000",
         "vmlan_port_work_seconds_total{port=\"vm1\",kind=\"vhost-user\"} 1.500000000",
@@ -276,7 +278,10 @@ fn prometheus_tells_what_limits_did() {
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         assert!(types.contains(line.split(['{', ' ']).next().unwrap()), "{line}");
     }
-    assert!(!prometheus(&sample()).contains("limit_frames"));
+    assert!(!prometheus(&sample()).contains("limit_"));
+    let outcome =
+        |l: &&str| l.contains("outcome=") && !l.contains("passed") && !l.contains("dropped");
+    assert_eq!(text.lines().find(outcome), None);
 }
 
 #[test]
