@@ -257,13 +257,12 @@ impl Pass<'_> {
         entry.port.counters().output.drop(Reason::OverLimit, list.len() as u64);
     }
 
-    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for it alone, for as long as a full
-    /// receiver is waited for.
+    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for it alone. Tokens and turns come for certain, so
+    /// that no account is kept of this waiting.
     fn wait_at_uplink(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
         let mut held = 0;
-        let waits = self.switch.waits.full(to, self.now).is_some();
         for i in rest.iter().map(|i| usize::from(*i)) {
-            if waits && self.state.ways.get(i) == Some(&Way::To(to)) {
+            if self.state.ways.get(i) == Some(&Way::To(to)) {
                 batch.hold(i);
                 held += 1;
             } else {

@@ -11,7 +11,7 @@
 //! | [`Table::reaches`](crate::Table::reaches) | may it go there? | first pass |
 //! | [`Storm`] | too many to all? | first pass |
 //! | [`Limits`] `to` | has the receiver tokens left? | before its lock, its descriptors, the copy, the interrupt |
-//! | [`Shares`], [`UplinkQueue`] | whose turn is it? | before a breath; when an uplink is full |
+//! | [`Shares`], [`Turns`] | whose turn is it? | before a breath; when an uplink is full |
 //!
 //! # How exact
 //!
@@ -23,7 +23,7 @@
 //! | any clock (still, back, to its end) | never more than the burst, never less than what is owed | `bucket::tests::any_clock`, against a model |
 //! | wake-ups of a receiver over its limit | two in a burst | `limit::tests::helpings_are_exact` |
 //! | a worker's time, by weight | to 2 % in a second; two of the cheapest breaths at any moment | `share::tests` |
-//! | an uplink's bytes, by weight | to 2 % in half a second; 64 KiB of the heavier one at any moment | `uplink::tests`, `tests::shares` |
+//! | an uplink's bytes, by weight | to 2 % in half a second; 64 KiB of the heavier one at any moment | `turns::tests`, `tests::shares` |
 
 pub(crate) mod alike;
 mod bucket;
@@ -34,7 +34,7 @@ pub(crate) mod retag;
 mod share;
 #[cfg(test)]
 mod tests;
-mod uplink;
+mod turns;
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub use claims::{Claims, FirstMac, Macs, Prefix};
 pub use domain::{Domain, Form, VidSet, Vlan};
 pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use share::Shares;
-pub use uplink::UplinkQueue;
+pub use turns::Turns;
 
 use vmlan_frame::{Mac, Sampling};
 
@@ -72,6 +72,13 @@ impl Reach {
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.groups.is_none() && self.uplink.is_none()
+    }
+
+    /// True if the port may send to nobody: nothing is learned from it.
+    #[must_use]
+    #[inline]
+    pub fn is_nobody(&self) -> bool {
+        self.groups == Some(Groups(0)) && self.uplink.is_none()
     }
 
     /// True if the port `from`, whose reach this is, may send to `to`: of several uplinks to its own only, and an uplink only to ports
@@ -115,7 +122,7 @@ pub struct Policy {
     /// Its share of a worker's time, and of an uplink's bytes, in relation to other ports'.
     pub weight: u16,
     /// Set if the port is an uplink of some port: its bandwidth is shared by weight when it is full.
-    pub uplink: Option<Arc<UplinkQueue>>,
+    pub uplink: Option<Arc<Turns>>,
     /// It receives mirrored frames and nothing else, and may send nothing.
     pub monitor: bool,
     /// Which frames it receives as a monitor.

@@ -21,7 +21,7 @@ use crate::worker::Workers;
 mod limit;
 mod pins;
 
-use limit::{limiter, shared_limiter, storm_limit};
+use limit::{SLEEP, limiter, shared_limiter, storm_limit};
 
 /// What decides a port's policy: while none of it changes, neither does the policy.
 #[derive(Clone)]
@@ -34,9 +34,6 @@ struct Inputs {
     watch: Option<Watch>,
     sampling: Option<Arc<Sampling>>,
 }
-
-/// Longest sleep of a port that waits for an uplink, in nanoseconds: for a frame's tokens at some Mbit/s.
-const UPLINK_SLEEP: u64 = 20_000_000;
 
 /// A port's policy, and what outlives it.
 #[derive(Clone, Default)]
@@ -168,7 +165,7 @@ pub(super) fn enforce(
         }
         kept.queue = inputs
             .is_uplink
-            .then(|| kept.queue.take().unwrap_or_else(|| Arc::new(Turns::patient(UPLINK_SLEEP))));
+            .then(|| kept.queue.take().unwrap_or_else(|| Arc::new(Turns::patient(SLEEP))));
         let policy = Arc::new(inputs.policy(kept, now));
         kept.made = Some((inputs, policy.clone()));
         kept.in_force = true;

@@ -10,8 +10,8 @@ use crate::address::LimitTable;
 /// What goes to all comes in bursts: somebody boots, and asks for ten addresses.
 const STORM_BURST: Duration = Duration::from_millis(100);
 
-/// Longest sleep of a port that waits for tokens of a shared limit, in nanoseconds (64 kbit/s owe 1.2 s for a jumbo frame).
-const SLEEP: u64 = 2_000_000_000;
+/// Longest sleep of a port that waits for tokens of an uplink or of a shared limit, in nanoseconds: 64 kbit/s owe 1.2 s for a jumbo frame.
+pub(super) const SLEEP: u64 = 2_000_000_000;
 
 fn rate(per_second: u64, burst: Duration) -> Rate {
     Rate { per_second, burst }
