@@ -22,8 +22,12 @@ pub struct Explained {
     pub steps: Vec<StepLine>,
     /// `delivered`, `flooded`, `held` or `refused`.
     pub outcome: String,
-    /// Who gets it.
+    /// What comes after it was held for want of tokens.
+    pub then: Option<String>,
+    /// Who gets it, at last.
     pub to: Vec<ToLine>,
+    /// Monitors that are shown a copy.
+    pub copies: Vec<String>,
     /// Why it is refused: the same word as in `stats`.
     pub reason: Option<String>,
     /// The port whose counters show that, and whose key decides it.
@@ -65,20 +69,32 @@ impl Explained {
             check: s.check.name().to_owned(),
             port: s.port.map(name),
             verdict: s.verdict.name().to_owned(),
-            detail: s.detail.clone(),
+            detail: match s.port.and_then(|to| known.kept_out(source, to, s)) {
+                Some(key) => format!("{} ({key})", s.detail),
+                None => s.detail.clone(),
+            },
         };
         let mut new = Self {
             port: name(source),
             bytes,
             steps: told.steps.iter().map(step).collect(),
+            copies: told
+                .copies
+                .iter()
+                .filter(|c| c.form().is_some())
+                .map(|c| name(c.port))
+                .collect(),
             ..Self::default()
         };
         let ends = Ends { source, known, told };
         match &told.end {
             End::Refused(reason) => new.refused(source, *reason, &ends),
-            End::Held => new.held(source, &ends),
             End::To(receiver) => new.received("delivered", std::slice::from_ref(receiver), &ends),
             End::Flooded(receivers) => new.received("flooded", receivers, &ends),
+        }
+        if told.held && new.outcome != "refused" {
+            new.then = Some(std::mem::take(&mut new.outcome));
+            new.held(source, &ends);
         }
         new
     }
@@ -127,12 +143,18 @@ impl Explained {
         let mut text = crate::stats::columns(&rows, 4) + "\n" + &self.outcome;
         match &self.reason {
             Some(reason) => text += &format!(": {reason}, counted at {}", self.by()),
-            None if self.to.is_empty() => text += &format!(" at {}", self.by()),
-            None => {
-                let to: Vec<_> =
-                    self.to.iter().map(|t| format!("{} ({})", t.port, t.form)).collect();
-                text += &format!(" to {}", to.join(", "));
-            }
+            None if self.outcome == "held" => text += &format!(" at {}", self.by()),
+            None => {}
+        }
+        if let Some(then) = &self.then {
+            text += &format!(", then {then}");
+        }
+        if !self.to.is_empty() {
+            let to: Vec<_> = self.to.iter().map(|t| format!("{} ({})", t.port, t.form)).collect();
+            text += &format!(" to {}", to.join(", "));
+        }
+        if !self.copies.is_empty() {
+            text += &format!("; copied to {}", self.copies.join(", "));
         }
         for (word, said) in [("by", &self.key), ("mend", &self.mend)] {
             if let Some(said) = said {

@@ -86,6 +86,14 @@ fn a_refusal_is_foretold_with_its_key() {
     assert_eq!(rig.port("a")["drops"]["spoofed-ip"], FRAMES);
     let text = rig.switch.ask(&["explain", "--port", "a", "ffffffffffff 52540000000a 88b5 00"]);
     assert!(text.contains("not understood to its end"), "{text}");
+    let text = rig.switch.ask(&["explain", "--port", "a", "--src", MAC_A, "--dst", MAC_B]);
+    assert!(text.contains("`vmlan port set a ips=`") && text.contains("--ip-src"), "{text}");
+    rig.set(&["port", "set", "a", "ips=", "from_frames=1", "from_burst=1s"]);
+    rig.send("10.0.0.1");
+    let told = rig.explain("10.0.0.1");
+    assert_eq!([&told["outcome"], &told["then"]], ["held", "delivered"], "{told}");
+    rig.set(&["port", "set", "a", "reach=none"]);
+    assert_eq!(rig.explain("10.0.0.1")["reason"], "isolated", "though it has no tokens");
     rig.switch.fails(&["explain", "--port", "z", "00"], 1, &["port z: there is none"]);
     fails(&["explain", "--port", "a", "xy"], 2, &["'x' is no hex digit"]);
     fails(&["explain", "--port", "a", "--src", MAC_A], 2, &["--dst"]);

@@ -16,6 +16,7 @@ use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
 use crate::{Entry, PortId, Switch, Table};
 
+mod copies;
 mod words;
 use words::{Bits, Time};
 pub use words::{Check, Step, Verdict};
@@ -25,10 +26,16 @@ pub use words::{Check, Step, Verdict};
 pub struct Explanation {
     /// What was looked at, in order.
     pub steps: Vec<Step>,
+    /// It would stay in its sender's ring at first, for want of tokens. What stands here becomes of it when there are some.
+    pub held: bool,
     /// What came of it.
     pub end: End,
-    /// The MAC or IP address that was refused because it is not its sender's.
+    /// The MAC or IP address that was refused because it is not its sender's, where it could be.
     pub claim: Option<String>,
+    /// The keys of those claims that refuse it, each by itself.
+    pub keys: Vec<&'static str>,
+    /// Monitors that would be shown a copy.
+    pub copies: Vec<Receiver>,
 }
 
 /// How far a frame would come.
@@ -36,8 +43,6 @@ pub struct Explanation {
 pub enum End {
     /// Nowhere: dropped and counted, at the port it came from.
     Refused(Reason),
-    /// It would stay in its sender's ring until there are tokens.
-    Held,
     /// To the port that its destination lives behind.
     To(Receiver),
     /// To all that may have it.
@@ -88,16 +93,25 @@ impl Switch {
         let entry = table.get(source)?;
         let mut batch = Batch::new();
         let added = batch.add(&[Slice::from_bytes(frame)], Offload::NONE);
-        let mut case =
-            Case { switch: self, table, source, entry, batch, now, steps: Vec::new(), claim: None };
-        let end = match added {
+        let told = Explanation {
+            steps: Vec::new(),
+            held: false,
+            end: End::Refused(Reason::Runt),
+            claim: None,
+            keys: Vec::new(),
+            copies: Vec::new(),
+        };
+        let domain = Domain::OPEN;
+        let mut case = Case { switch: self, table, source, entry, batch, now, domain, told };
+        case.told.end = match added {
             Ok(()) => case.decide().unwrap_or_else(|end| end),
             Err(reason) => {
                 let detail = format!("{} bytes: no Ethernet frame has that length", frame.len());
                 case.refuse(Check::Length, reason, detail)
             }
         };
-        Some(Explanation { steps: case.steps, end, claim: case.claim })
+        case.copies();
+        Some(case.told)
     }
 }
 
@@ -109,13 +123,13 @@ struct Case<'a> {
     entry: &'a Entry,
     batch: Batch<'a>,
     now: u64,
-    steps: Vec<Step>,
-    claim: Option<String>,
+    domain: Domain,
+    told: Explanation,
 }
 
 impl Case<'_> {
     fn step(&mut self, check: Check, verdict: Verdict, detail: impl Into<String>) {
-        self.steps.push(Step { check, port: None, verdict, detail: detail.into() });
+        self.told.steps.push(Step { check, port: None, verdict, detail: detail.into() });
     }
 
     fn pass(&mut self, check: Check, detail: impl Into<String>) {
@@ -143,10 +157,11 @@ impl Case<'_> {
 
     /// `Err` where it ends before anybody could receive it.
     fn decide(&mut self) -> Result<End, End> {
-        self.limit()?;
+        self.limit();
         let domain = self.domain()?;
+        self.domain = domain;
         self.claims()?;
-        self.source()?;
+        self.source(domain)?;
         let lives = self.learning(domain)?;
         let way = self.destination(domain, lives)?;
         match way {
@@ -159,22 +174,21 @@ impl Case<'_> {
         }
     }
 
-    /// `Forwarder::breath` and `Pass::admit`.
-    fn limit(&mut self) -> Result<(), End> {
+    /// `Forwarder::breath` and `Pass::admit`. Whoever asks why a guest has no network wants the refusal that comes after the
+    /// waiting, too: so the frame is looked at further.
+    fn limit(&mut self) {
         let from = &self.entry.policy.from;
         if from.is_none() {
-            self.pass(Check::FromLimit, "there is none");
-            return Ok(());
+            return self.pass(Check::FromLimit, "there is none");
         }
-        let wait = from.wait(self.now);
         let budget = from.budget(self.now);
-        if wait == 0 && covered(&self.batch, 0..1, budget) == 1 {
-            self.pass(Check::FromLimit, left(budget));
-            return Ok(());
+        if covered(&self.batch, 0..1, budget) == 1 {
+            return self.pass(Check::FromLimit, left(budget));
         }
-        let detail = format!("no tokens: it stays in its sender's ring for {}", Time(wait.max(1)));
+        let wait = Time(from.wait(self.now).max(1));
+        self.told.held = true;
+        let detail = format!("no tokens: it stays in its sender's ring for {wait}");
         self.step(Check::FromLimit, Verdict::Hold, detail);
-        Err(End::Held)
     }
 
     fn domain(&mut self) -> Result<Domain, End> {
@@ -210,15 +224,16 @@ impl Case<'_> {
             }
             Err(reason) => {
                 let (detail, claim) = words::claim_refused(reason, claims, head, len);
-                self.claim = claim;
+                self.told.claim = claim;
+                self.told.keys = words::deciding(claims, head, len);
                 Err(self.refuse(Check::Claims, reason, detail))
             }
         }
     }
 
     /// `Pass::check_source`, but for what it learns.
-    fn source(&mut self) -> Result<(), End> {
-        let (_, src) = self.batch.macs(0);
+    fn source(&mut self, domain: Domain) -> Result<(), End> {
+        let (dst, src) = self.batch.macs(0);
         if src.is_group() || src == Mac::default() {
             let detail = format!("{src} is no address that a frame can come from");
             return Err(self.refuse(Check::Source, Reason::BadSource, detail));
@@ -228,6 +243,14 @@ impl Case<'_> {
             return Err(self.refuse(Check::Source, Reason::Isolated, detail));
         }
         self.pass(Check::Source, src.to_string());
+        if self.policy().reach.is_nobody() {
+            let to = if dst.is_group() { None } else { self.switch.fdb.lookup(dst, domain) };
+            let port = to.filter(|to| *to != self.source);
+            let detail = "this port may send to nobody, and nothing is learned from it".into();
+            let verdict = Verdict::Refuse;
+            self.told.steps.push(Step { check: Check::Reach, port, verdict, detail });
+            return Err(End::Refused(Reason::Isolated));
+        }
         Ok(())
     }
 
@@ -280,7 +303,8 @@ impl Case<'_> {
             Way::Drop(reason) => {
                 self.pass(Check::Destination, behind);
                 let detail = format!("this port may not send to {}", self.name(port));
-                Err(self.refuse(Check::Reach, reason, detail))
+                self.at(Check::Reach, port, Verdict::Refuse, detail);
+                Err(End::Refused(reason))
             }
             Way::Flood => {
                 let detail = format!("{behind}, which no longer takes such frames: to all");
@@ -355,7 +379,7 @@ impl Case<'_> {
     }
 
     fn at(&mut self, check: Check, port: PortId, verdict: Verdict, detail: impl Into<String>) {
-        self.steps.push(Step { check, port: Some(port), verdict, detail: detail.into() });
+        self.told.steps.push(Step { check, port: Some(port), verdict, detail: detail.into() });
     }
 
     /// `Pass::push`.

@@ -1,9 +1,11 @@
 //! Which key refuses a frame, and what would help.
 
 use vmlan_frame::Reason;
-use vmlan_switch::{Check, Explanation, PortId};
+use vmlan_switch::{Check, Explanation, PortId, Verdict};
 
 use crate::address::Address;
+
+mod reach;
 
 /// The ports of the switch: number, name, address.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub struct Known<'a> {
     /// In the order they were added.
     pub ports: Vec<(PortId, &'a str, &'a Address)>,
 }
+
+const VLAN: &[&str] = &["vlan", "trunk", "native", "qinq", "qinq_trunk"];
 
 /// The key that decides, with its value, and the mend.
 type Mend = (Option<String>, String);
@@ -49,15 +53,14 @@ impl Known<'_> {
             Reason::SpoofedMac | Reason::SpoofedIp | Reason::SpoofedArp | Reason::SpoofedNd => {
                 self.spoofed(reason, by, told)
             }
-            Reason::NotParsed => (
-                self.keys(by, &["macs", "ips", "dhcp_guard", "ra_guard"]),
-                "under these keys only what is understood to its end passes: take them away if it must".into(),
-            ),
+            Reason::NotParsed => self.not_parsed(by, told),
             Reason::DhcpGuard => self.guard(by, "dhcp_guard"),
             Reason::RaGuard => self.guard(by, "ra_guard"),
             Reason::Vlan => (
-                self.keys(by, &["vlan", "trunk", "native", "qinq", "qinq_trunk"]),
-                format!("send it with a tag that the key names (untagged for vlan and native), or `vmlan port set {name}` another key"),
+                self.keys(by, VLAN),
+                format!(
+                    "send it with a tag that the key names (untagged for vlan and native), or `vmlan port set {name}` another key"
+                ),
             ),
             Reason::Isolated => self.isolated(source, told),
             Reason::Storm => (
@@ -66,10 +69,15 @@ impl Known<'_> {
             ),
             Reason::OverLimit => (
                 self.limit(by, false),
-                format!("it gets more in a moment; to raise it: `vmlan port set {name} KEY=VALUE`, or `vmlan limit set` for to_limit"),
+                format!(
+                    "it gets more in a moment; to raise it: `vmlan port set {name} KEY=VALUE`, or `vmlan limit set` for to_limit"
+                ),
             ),
-            Reason::LinkDown => (None, format!("attach a VM to it (`vmlan vm-args {name}`), or start its driver")),
+            Reason::LinkDown => {
+                (None, format!("attach a VM to it (`vmlan vm-args {name}`), or start its driver"))
+            }
             Reason::NotAllowed => self.pinned(told),
+            Reason::NoReceiver => self.nobody(source, told),
             other => (None, plain(other).into()),
         }
     }
@@ -79,6 +87,10 @@ impl Known<'_> {
         let about_mac = reason == Reason::SpoofedMac;
         let key = if about_mac { self.keys(by, &["macs"]) } else { self.keys(by, &["ips"]) };
         match (key, &told.claim) {
+            (key, None) if about_mac || reason == Reason::SpoofedIp => {
+                let mend = "no frame can come from that address, whatever the key says: the guest must use its own";
+                (key, mend.into())
+            }
             (Some(key), _) if key == "macs=first" => {
                 let mend = "the first address is forgotten when the VM disconnects; to allow more than one, list them";
                 (Some(key), mend.into())
@@ -89,7 +101,7 @@ impl Known<'_> {
                 (Some(key), format!("if it may have it: `vmlan port set {name} {more}`"))
             }
             (_, _) => (
-                self.keys(by, &["macs", "ips"]),
+                self.keys(by, &told.keys),
                 "what it tells in there must be about its own address".into(),
             ),
         }
@@ -100,30 +112,51 @@ impl Known<'_> {
         (self.keys(by, &[key]), mend)
     }
 
-    /// Somebody's `reach`, `uplink` or being a monitor.
-    fn isolated(&self, source: PortId, told: &Explanation) -> Mend {
-        let name = self.name(source);
-        if !super::passed(told, Check::Source) {
-            let mend = format!("frames come from `{name}` only without it");
-            return (self.keys(source, &["watch", "watch_vlan"]), mend);
+    fn not_parsed(&self, by: PortId, told: &Explanation) -> Mend {
+        let name = self.name(by);
+        let away: Vec<_> = told.keys.iter().map(|key| format!("{key}=")).collect();
+        let mut mend = format!(
+            "under that only what is understood to its end passes; if this must: `vmlan port set {name} {}`",
+            away.join(" ")
+        );
+        if told.steps.iter().any(|s| s.detail.ends_with("EtherType 0x88b5")) {
+            mend += ". Without --ip-src and --ip-dst, `vmlan explain` asks about a frame of this EtherType, which is nobody's: give them";
         }
-        if let Some(key) = self.keys(source, &["reach", "uplink"]) {
+        (self.keys(by, &told.keys), mend)
+    }
+
+    /// There is nobody who takes such frames.
+    fn nobody(&self, source: PortId, told: &Explanation) -> Mend {
+        let refused = |check| {
+            let steps = told.steps.iter().filter(move |s| s.check == check);
+            steps.filter(|s| s.verdict == Verdict::Refuse).find_map(|s| s.port)
+        };
+        if let Some(down) = refused(Check::Link) {
+            let name = self.name(down);
             let mend = format!(
-                "let it reach a group that the receiver is in: `vmlan port set {name} reach=GROUP`, and `member=GROUP` there"
+                "{name} would take it, but is down: attach a VM to it (`vmlan vm-args {name}`), or start its driver"
             );
-            return (Some(key), mend);
+            return (None, mend);
         }
-        let of = |id: PortId| Some((id, self.keys(id, &["uplink", "watch", "watch_vlan"])?));
-        match self.ports.iter().find_map(|p| of(p.0)) {
-            Some((id, key)) => (
-                Some(format!("{}: {key}", self.name(id))),
-                format!(
-                    "it uses another uplink, or takes no part: `vmlan port set {}`",
-                    self.name(id)
-                ),
-            ),
-            None => (None, "there is nobody that it may send to".into()),
-        }
+        let Some(other) = refused(Check::Vlan) else {
+            return (None, plain(Reason::NoReceiver).into());
+        };
+        let (name, other_name) = (self.name(source), self.name(other));
+        let own = told.steps.iter().find(|s| s.check == Check::Vlan && s.port.is_none());
+        let domain = own.and_then(|s| s.detail.rsplit("it is in ").next()).unwrap_or_default();
+        let theirs = self.keys(other, VLAN);
+        let key = self
+            .keys(source, VLAN)
+            .or_else(|| theirs.as_ref().map(|key| format!("{other_name}: {key}")));
+        let mend = match (domain.strip_prefix("vlan "), domain.strip_prefix("service vlan ")) {
+            (Some(vid), _) => match self.keys(other, &["trunk"]) {
+                Some(trunk) => format!("`vmlan port set {other_name} {trunk}+{vid}`"),
+                None => format!("`vmlan port set {other_name} vlan={vid}`"),
+            },
+            (_, Some(vid)) => format!("`vmlan port set {other_name} qinq={vid}`"),
+            _ => format!("`vmlan port set {name} {}`", theirs.unwrap_or_default()),
+        };
+        (key, format!("all others that are up are in other VLANs than {domain}: {mend}"))
     }
 
     fn pinned(&self, told: &Explanation) -> Mend {

@@ -92,10 +92,15 @@ fn explained(addresses: &[&str], told: &Explanation) -> Explained {
     Explained::new(told, 60, id(0), &Known { ports: ports.collect() })
 }
 
+fn told(steps: Vec<Step>, end: End) -> Explanation {
+    Explanation { steps, held: false, end, claim: None, keys: Vec::new(), copies: Vec::new() }
+}
+
 fn refusal(reason: Reason, claim: Option<&str>) -> Explanation {
     let detail = "52:54:00:00:00:01 is pinned to vm1".to_owned();
     let step = Step { check: Check::Learning, port: None, verdict: Verdict::Refuse, detail };
-    Explanation { steps: vec![step], end: End::Refused(reason), claim: claim.map(str::to_owned) }
+    let end = End::Refused(reason);
+    Explanation { claim: claim.map(str::to_owned), ..told(vec![step], end) }
 }
 
 /// The port's address, another's, why it is refused, the address it claims; key and mend.
@@ -119,7 +124,22 @@ const REFUSED: &[Refused] = &[
         Some("ips=none"),
         "ips=10.0.0.9`",
     ),
-    ("tap:t0,macs=first", PLAIN, Reason::SpoofedMac, None, Some("macs=first"), "disconnects"),
+    (
+        "tap:t0,macs=first",
+        PLAIN,
+        Reason::SpoofedMac,
+        Some("02:00:00:00:00:02"),
+        Some("macs=first"),
+        "disconnects",
+    ),
+    (
+        "tap:t0,macs=02:00:00:00:00:01",
+        PLAIN,
+        Reason::SpoofedMac,
+        None,
+        Some("macs=02:00:00:00:00:01"),
+        "no frame can come from that address",
+    ),
     (
         "tap:t0,macs=02:00:00:00:00:01",
         PLAIN,
@@ -138,8 +158,6 @@ const REFUSED: &[Refused] = &[
     ),
     ("tap:t0,ra_guard=on", PLAIN, Reason::RaGuard, None, Some("ra_guard=on"), "ra_guard=off`"),
     ("tap:t0,trunk=10,native=20", PLAIN, Reason::Vlan, None, Some("trunk=10,native=20"), "tag"),
-    ("tap:t0,reach=none", PLAIN, Reason::Isolated, None, Some("reach=none"), "reach=GROUP`"),
-    (PLAIN, "tap:t0,uplink=vm2", Reason::Isolated, None, Some("vm1: uplink=vm2"), "uplink"),
     (
         "tap:t0,broadcast_frames=10",
         PLAIN,
@@ -182,7 +200,7 @@ fn deliveries_name_the_ports_and_what_they_see() {
     let untagged = Fate::Delivered(vec![0; 60]);
     let tagged = Fate::Delivered([&[0; 12][..], &[0x81, 0, 0, 10], &[0; 44]].concat());
     let dropped = Fate::Dropped(Reason::OverLimit);
-    let told = |end| Explanation { steps: Vec::new(), end, claim: None };
+    let told = |end| told(Vec::new(), end);
     let at = |i, fate: &Fate| Receiver { port: id(i), fate: fate.clone() };
     let ports = ["tap:t0", "tap:t1,to_rate=1Mbit", "tap:t2"];
     let flood = told(End::Flooded(vec![at(1, &dropped), at(2, &tagged)]));
@@ -195,8 +213,97 @@ fn deliveries_name_the_ports_and_what_they_see() {
     let said = explained(&ports, &told(End::To(at(1, &dropped))));
     assert_eq!((said.outcome.as_str(), said.reason.as_deref()), ("refused", Some("over-limit")));
     assert_eq!((said.by.as_deref(), said.key.as_deref()), (Some("vm1"), Some("to_rate=1Mbit")));
-    let ports = ["tap:t0,from_frames=10", "tap:t1"];
-    let said = explained(&ports, &told(End::Held));
+    let ports = ["tap:t0,from_frames=10", "tap:t1,uplink=vm2", "tap:t2"];
+    let held = |end| Explanation { held: true, ..told(end) };
+    let said = explained(&ports, &held(End::To(at(1, &untagged))));
     assert_eq!((said.outcome.as_str(), said.key.as_deref()), ("held", Some("from_frames=10")));
-    assert!(said.table().contains("held at vm0\n  by    from_frames=10\n"), "{}", said.table());
+    assert_eq!(said.then.as_deref(), Some("delivered"));
+    let text = "\nheld at vm0, then delivered to vm1 (untagged)\n  by    from_frames=10\n";
+    assert!(said.table().contains(text), "{}", said.table());
+    let said = explained(&ports, &held(End::Refused(Reason::BadSource)));
+    assert_eq!((said.outcome.as_str(), said.then), ("refused", None), "it will never pass");
+    let copies = vec![at(1, &dropped), at(2, &untagged)];
+    let said = explained(&ports, &Explanation { copies, ..told(End::To(at(1, &untagged))) });
+    assert_eq!(said.copies, ["vm2"]);
+    assert!(said.table().ends_with("to vm1 (untagged); copied to vm2\n"), "{}", said.table());
+}
+
+fn out(check: Check, port: usize) -> Step {
+    Step { check, port: Some(id(port)), verdict: Verdict::Refuse, detail: "no".into() }
+}
+
+/// The addresses of three ports; key and mend where vm0 may not send to vm1.
+const ISOLATED: &[([&str; 3], &str, &str)] = &[
+    (["tap:t0,reach=none", "tap:t1,member=a+b", PLAIN], "reach=none", "reach=a`"),
+    (
+        ["tap:t0,reach=x+y", "tap:t1,member=a+b", "tap:t2,member=x"],
+        "reach=x+y",
+        "vm1 is in a+b: `vmlan port set vm0 reach=x+y+a`",
+    ),
+    (
+        ["tap:t0,reach=x", PLAIN, "tap:t2,member=x"],
+        "reach=x",
+        "vm1 is in no group: `vmlan port set vm1 member=x`",
+    ),
+    (["tap:t0,reach=none", PLAIN, PLAIN], "reach=none", "member=GROUP`, then"),
+    (["tap:t0,uplink=vm2", "tap:t1", "tap:t2,uplink=vm1"], "uplink=vm2", "uplink=vm1`"),
+    (["tap:t0", "tap:t1,uplink=vm2", "tap:t2,uplink=vm0"], "vm1: uplink=vm2", "uplink=vm0`"),
+];
+
+#[test]
+fn isolation_names_whose_key_it_is_and_what_to_add() {
+    for (ports, key, mend) in ISOLATED {
+        let steps = vec![out(Check::Reach, 1)];
+        let said = explained(ports, &told(steps, End::Refused(Reason::Isolated)));
+        assert_eq!(said.key.as_deref(), Some(*key), "{ports:?}");
+        assert!(said.mend.as_ref().unwrap().contains(mend), "{:?}", said.mend);
+        let owner = if key.contains(": ") { "" } else { "vm0: " };
+        assert_eq!(said.steps[0].detail, format!("no ({owner}{key})"), "the line, too");
+    }
+    let refused = told(Vec::new(), End::Refused(Reason::Isolated));
+    let said = explained(&["tap:t0,reach=none", "tap:t1"], &refused);
+    assert_eq!(said.key.as_deref(), Some("reach=none"));
+    assert!(said.mend.as_ref().unwrap().contains("vm0 reach=`"), "{:?}", said.mend);
+    let said = explained(
+        &["tap:t0", "tap:t1,watch=all", "tap:t2"],
+        &told(vec![out(Check::Reach, 1)], End::Refused(Reason::NoReceiver)),
+    );
+    assert_eq!(said.steps[0].detail, "no (vm1: watch=all)");
+}
+
+#[test]
+fn nobody_in_the_vlan_is_told_with_the_key() {
+    let mend = |ports: &[&str], domain: &str, steps: Vec<Step>| {
+        let detail = format!("untagged, vlan=10: it is in {domain}");
+        let own = Step { check: Check::Vlan, port: None, verdict: Verdict::Pass, detail };
+        let steps = [vec![own], steps].concat();
+        let said = explained(ports, &told(steps, End::Refused(Reason::NoReceiver)));
+        (said.key.unwrap_or_default(), said.mend.unwrap())
+    };
+    let others = || vec![out(Check::Vlan, 1), out(Check::Vlan, 2)];
+    let (key, text) = mend(&["tap:t0,vlan=10", "tap:t1,vlan=20", PLAIN], "vlan 10", others());
+    assert_eq!(key, "vlan=10");
+    assert!(text.contains("other VLANs than vlan 10: `vmlan port set vm1 vlan=10`"), "{text}");
+    let (_, text) = mend(&["tap:t0,vlan=10", "tap:t1,trunk=20", PLAIN], "vlan 10", others());
+    assert!(text.ends_with("`vmlan port set vm1 trunk=20+10`"), "{text}");
+    let open = "the domain of ports without VLANs";
+    let (key, text) = mend(&["tap:t0", "tap:t1,vlan=20"], open, vec![out(Check::Vlan, 1)]);
+    assert_eq!(key, "vm1: vlan=20");
+    assert!(text.ends_with("`vmlan port set vm0 vlan=20`"), "{text}");
+    let steps = vec![out(Check::Vlan, 1), out(Check::Link, 2)];
+    let (_, text) = mend(&["tap:t0,vlan=10", "tap:t1", "tap:t2,vlan=10"], "vlan 10", steps);
+    assert!(text.starts_with("vm2 would take it, but is down"), "{text}");
+}
+
+#[test]
+fn what_is_not_understood_names_the_keys_that_mind() {
+    let detail = "not understood to its end, and so not allowed: EtherType 0x88b5".to_owned();
+    let step = Step { check: Check::Claims, port: None, verdict: Verdict::Refuse, detail };
+    let refused = told(vec![step], End::Refused(Reason::NotParsed));
+    let ports = ["tap:t0,macs=02:00:00:00:00:01,ips=10.0.0.1", "tap:t1"];
+    let said = explained(&ports, &Explanation { keys: vec!["ips"], ..refused });
+    assert_eq!(said.key.as_deref(), Some("ips=10.0.0.1"));
+    let mend = said.mend.unwrap();
+    assert!(mend.contains("`vmlan port set vm0 ips=`"), "{mend}");
+    assert!(mend.contains("--ip-src"), "what explain itself made: {mend}");
 }

@@ -1,6 +1,6 @@
 //! Explanations in words.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
 use std::sync::atomic::Ordering;
 
@@ -191,15 +191,19 @@ pub(super) fn claim_refused(
     let h = Headers::parse(head, len);
     let mac = source(head);
     match reason {
+        Reason::SpoofedMac if mac.is_group() || mac == Mac::default() => {
+            (format!("{mac} is no address that a frame can come from"), None)
+        }
         Reason::SpoofedMac => match &claims.macs {
             Macs::First(first) => {
                 let first = Mac::from_bits(first.0.load(Ordering::Relaxed));
-                (format!("{mac} is not the address that was seen first, {first}"), None)
+                let text = format!("{mac} is not the address that was seen first, {first}");
+                (text, Some(mac.to_string()))
             }
-            _ => not_own("source", mac.to_string()),
+            _ => (format!("source {mac}, which is not one of the port's"), Some(mac.to_string())),
         },
         Reason::SpoofedIp => match h.addresses(head) {
-            Some((from, _)) => not_own("source", ip(from)),
+            Some((from, _)) => not_own("source", from),
             None => ("no source address".to_owned(), None),
         },
         Reason::SpoofedArp => match h.arp(head, len) {
@@ -210,7 +214,7 @@ pub(super) fn claim_refused(
                 // A probe is about its target.
                 let probe = arp.sender.1 == [0; 4];
                 let about = if probe { arp.target.1 } else { arp.sender.1 };
-                not_own("ARP about", ip(&about))
+                not_own("ARP about", &about)
             }
             None => ("ARP about others".to_owned(), None),
         },
@@ -221,8 +225,35 @@ pub(super) fn claim_refused(
     }
 }
 
-fn not_own(what: &str, address: String) -> (String, Option<String>) {
-    (format!("{what} {address}, which is not one of the port's"), Some(address))
+/// An IP address that is not the port's; and it, if it could be.
+fn not_own(what: &str, address: &[u8]) -> (String, Option<String>) {
+    let text = ip(address);
+    let somebodys = text.parse().is_ok_and(|ip| match ip {
+        IpAddr::V4(ip) => !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(),
+        IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+    });
+    match somebodys {
+        true => (format!("{what} {text}, which is not one of the port's"), Some(text)),
+        false => (format!("{what} {text}, which nobody can have"), None),
+    }
+}
+
+/// The keys of those settings that refuse the frame by themselves; all there are, if none does.
+pub(super) fn deciding(claims: &Claims, head: &[u8], len: usize) -> Vec<&'static str> {
+    let Claims { macs, ips, dhcp_guard, ra_guard } = claims.clone();
+    let none = Claims::default;
+    let alone = [
+        ("macs", Claims { macs, ..none() }),
+        ("ips", Claims { ips, ..none() }),
+        ("dhcp_guard", Claims { dhcp_guard, ..none() }),
+        ("ra_guard", Claims { ra_guard, ..none() }),
+    ];
+    let refuse = alone.iter().filter(|(_, c)| c.peek(head, len).is_err());
+    let keys: Vec<_> = refuse.map(|(key, _)| *key).collect();
+    if !keys.is_empty() {
+        return keys;
+    }
+    alone.iter().filter(|(_, c)| !c.is_any()).map(|(key, _)| *key).collect()
 }
 
 fn neighbour(h: &Headers, head: &[u8], mac: Mac) -> (String, Option<String>) {
@@ -237,8 +268,8 @@ fn neighbour(h: &Headers, head: &[u8], mac: Mac) -> (String, Option<String>) {
         return (text, None);
     }
     match (message.kind, message.target) {
-        (Neighbour::NA, Some(target)) => not_own("it advertises", ip(&target)),
-        (Neighbour::NS, Some(target)) => not_own("it asks for its own use of", ip(&target)),
+        (Neighbour::NA, Some(target)) => not_own("it advertises", &target),
+        (Neighbour::NS, Some(target)) => not_own("it asks for its own use of", &target),
         _ => (others(), None),
     }
 }

@@ -9,7 +9,7 @@ use vmlan_frame::Counter;
 
 use super::*;
 use crate::policy::*;
-use crate::{Check, End, Explanation, Fate};
+use crate::{Check, End, Explanation, Fate, PortSet, Watch};
 
 /// Drops by port (source's `false`, receiver's `true`) and reason, and what was delivered to whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +54,22 @@ impl World {
         self.switch.explain(&self.table, id(from), frame, now).unwrap()
     }
 
+    /// Takes a port's from-limits away, until they are given back.
+    fn limit(&mut self, port: usize, from: Limits) -> Limits {
+        let entry = |(i, p): (usize, &Arc<Fake>)| {
+            let entry = self.table.get(id(i)).unwrap();
+            let mut policy = Policy::clone(&entry.policy);
+            if i == port {
+                policy.from = from.clone();
+            }
+            let name = entry.name.clone();
+            Some(Entry { name, port: p.clone(), mirror: None, policy: Arc::new(policy) })
+        };
+        let old = self.table.get(id(port)).unwrap().policy.from.clone();
+        self.table = Table::new(self.ports.iter().enumerate().map(entry).collect());
+        old
+    }
+
     fn set_all(&mut self, policies: Vec<Policy>) {
         let entries = self.ports.iter().zip(policies).enumerate().map(|(i, (p, policy))| {
             let name = format!("vm{i}").into();
@@ -71,14 +87,10 @@ fn as_came(from: usize, told: &Explanation) -> Came {
             came.dropped.insert((from, false, reason.name()), 1);
             &[][..]
         }
-        End::Held => {
-            came.held = true;
-            &[]
-        }
         End::To(receiver) => std::slice::from_ref(receiver),
         End::Flooded(receivers) => receivers,
     };
-    for r in receivers {
+    for r in receivers.iter().chain(&told.copies) {
         match &r.fate {
             Fate::Delivered(bytes) => drop(came.delivered.insert(r.port.index(), bytes.clone())),
             Fate::Held => came.held = true,
@@ -229,14 +241,18 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     let claims = prop_oneof![3 => Just(Claims::default()), 1 => claims()];
     // At some of them ports wait, of which one is far ahead of the others.
     let wait = |waiting: bool| {
-        let queue = UplinkQueue::default();
+        let queue = Turns::default();
         for i in (0..3).filter(|_| waiting) {
             queue.sent(id(i), 1, if i == 0 { 1 << 20 } else { 1 }, true, 1);
         }
         Arc::new(queue)
     };
     let is_uplink = prop::option::weighted(0.1, any::<bool>().prop_map(wait));
-    let kind = (is_uplink, prop::bool::weighted(0.1), 1u16..5);
+    let domain = prop::option::of((0u16..4).prop_map(Domain::from_bits));
+    let watch = (prop::collection::vec((0usize..6).prop_map(id), 0..3), domain)
+        .prop_map(|(ports, domain)| Arc::new(Watch { ports: PortSet::new(ports), domain }));
+    let monitor = prop::option::weighted(0.1, prop::option::of(watch));
+    let kind = (is_uplink, monitor, 1u16..5);
     (vlan, claims, reach, storm, limits(), limits(), kind).prop_map(
         |(vlan, claims, reach, storm, from, to, (uplink, monitor, weight))| Policy {
             claims,
@@ -247,7 +263,8 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
             to,
             weight,
             uplink,
-            monitor,
+            monitor: monitor.is_some(),
+            watch: monitor.flatten(),
             ..Policy::default()
         },
     )
@@ -326,7 +343,15 @@ proptest! {
                 prop_assert!(matches!(told.end, End::Refused(Reason::Runt | Reason::TooLong)));
                 continue;
             }
-            let came = w.try_out(from, &frame, now);
+            let mut came = w.try_out(from, &frame, now);
+            if told.held {
+                // It was not looked at. What is told of later is what becomes of it with tokens.
+                let held = Came { held: true, ..Came::default() };
+                prop_assert_eq!(held, came, "{:02x?}\n{:#?}", frame, told.steps);
+                let limits = w.limit(from, Limits::default());
+                came = w.try_out(from, &frame, now);
+                w.limit(from, limits);
+            }
             prop_assert_eq!(as_came(from, &told), came, "{:02x?}\n{:#?}", frame, told.steps);
         }
     }
@@ -407,4 +432,65 @@ fn a_flood_tells_who_gets_it_in_which_form_and_who_does_not() {
     assert_eq!(receivers[1].fate, Fate::Dropped(Reason::OverLimit));
     assert_eq!(receivers.len(), 2);
     assert_eq!(w.switch.explain(&w.table, id(9), &frame, 1), None, "no such port");
+}
+
+fn limited() -> Limits {
+    let rate = Rate { per_second: 1, burst: Duration::from_secs(1) };
+    let limiter = Limiter { frames: Some(Bucket::new(rate, 0)), ..Limiter::default() };
+    let limits = Limits { own: Some(Arc::new(limiter)), shared: None };
+    limits.passed(3, 0);
+    limits
+}
+
+#[test]
+fn under_load_the_verdict_is_told_too() {
+    let mut w = world(2, Options::default());
+    let macs = Macs::Listed([mac(1)].into());
+    let claims = Claims { macs, ..Claims::default() };
+    w.set_all(vec![Policy { claims, from: limited(), ..Policy::default() }, Policy::default()]);
+    let told = w.foretell(0, &arp(mac(1), [10, 0, 0, 1], [10, 0, 0, 2]), 1);
+    assert_eq!(told.steps[0].verdict, crate::Verdict::Hold);
+    assert!(told.held && matches!(&told.end, End::Flooded(to) if to.len() == 1), "{told:?}");
+    let told = w.foretell(0, &arp(mac(2), [10, 0, 0, 1], [10, 0, 0, 2]), 1);
+    assert_eq!((told.held, &told.end), (true, &End::Refused(Reason::SpoofedMac)));
+    assert_eq!((told.claim.as_deref(), &told.keys[..]), (Some("02:00:00:00:00:02"), &["macs"][..]));
+}
+
+#[test]
+fn the_claims_that_decide_are_named_and_nobody_is_a_group() {
+    let mut w = world(2, Options::default());
+    let claims = Claims {
+        macs: Macs::Listed([mac(1)].into()),
+        ips: Some([Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 }].into()),
+        dhcp_guard: true,
+        ra_guard: true,
+    };
+    w.set_all(vec![Policy { claims, ..Policy::default() }, Policy::default()]);
+    let keys = |w: &World, behind: &[u8]| {
+        let frame = [&[0xff; 6], &mac(1).octets()[..], behind, &[0; 40]].concat();
+        let told = w.foretell(0, &frame, 1);
+        assert_eq!(told.end, End::Refused(Reason::NotParsed));
+        told.keys
+    };
+    assert_eq!(keys(&w, &[0x88, 0xb5]), ["ips"], "an EtherType that nobody minds");
+    assert_eq!(keys(&w, &[8, 6]), ["macs", "ips"], "ARP of no kind");
+    let all = ["macs", "ips", "dhcp_guard", "ra_guard"];
+    assert_eq!(keys(&w, &[0x91, 0, 0, 1]), all, "an old service tag");
+    for nobody in [Mac::BROADCAST, Mac::default()] {
+        let told = w.foretell(0, &arp(nobody, [10, 0, 0, 1], [10, 0, 0, 2]), 1);
+        assert_eq!(told.end, End::Refused(Reason::SpoofedMac));
+        assert_eq!(told.claim, None, "not to be listed");
+    }
+}
+
+#[test]
+fn who_reaches_nobody_is_told_so() {
+    let mut w = world(2, Options::default());
+    w.try_out(1, &[&[0xff; 6], &mac(2).octets()[..], &[0; 50]].concat(), 1);
+    let reach = Reach { groups: Some(Groups(0)), ..Reach::default() };
+    w.set_all(vec![Policy { reach, ..Policy::default() }, Policy::default()]);
+    let told = w.foretell(0, &[&mac(2).octets()[..], &mac(1).octets(), &[0; 50]].concat(), 1);
+    assert_eq!(told.end, End::Refused(Reason::Isolated));
+    let last = told.steps.last().unwrap();
+    assert_eq!((last.check, last.port), (Check::Reach, Some(id(1))), "whose groups help");
 }

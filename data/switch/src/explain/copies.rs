@@ -1,0 +1,56 @@
+//! Who would be shown a copy of a frame.
+
+use vmlan_frame::Reason;
+
+use super::{Case, Check, End, Fate, Receiver, Verdict};
+use crate::{Entry, PortId, Watch};
+
+impl Case<'_> {
+    /// `Pass::show`, for all monitors.
+    pub(super) fn copies(&mut self) {
+        let table = self.table;
+        for port in table.monitors() {
+            if let Some(entry) = table.get(*port).filter(|e| e.port.is_up() && self.is_shown(e)) {
+                let copy = self.copy(*port, entry);
+                self.told.copies.push(copy);
+            }
+        }
+    }
+
+    fn is_shown(&self, monitor: &Entry) -> bool {
+        monitor.policy.watch.as_deref().is_some_and(|watch| self.is_wanted(watch))
+    }
+
+    /// `Pass::is_wanted`. What a receiver loses after it was handed over has been on the wire.
+    fn is_wanted(&self, watch: &Watch) -> bool {
+        let watched = watch.ports.has(self.source) || watch.domain == Some(self.domain);
+        match &self.told.end {
+            End::Refused(reason) => watched && *reason == Reason::NoReceiver,
+            End::To(Receiver { fate: Fate::Held | Fate::Dropped(Reason::OverLimit), .. }) => false,
+            End::To(to) => watched || watch.ports.has(to.port),
+            End::Flooded(all) => watched || all.iter().any(|to| watch.ports.has(to.port)),
+        }
+    }
+
+    /// `Pass::copy`.
+    fn copy(&mut self, port: PortId, entry: &Entry) -> Receiver {
+        let fate = match self.over(&entry.policy) {
+            Some((check, detail)) => {
+                self.at(check, port, Verdict::Drop, detail);
+                Fate::Dropped(Reason::OverLimit)
+            }
+            None => {
+                self.at(Check::Delivery, port, Verdict::Pass, "a copy, as it came");
+                Fate::Delivered(self.whole())
+            }
+        };
+        Receiver { port, fate }
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        let Some(frame) = self.batch.frame(0) else { return Vec::new() };
+        let mut bytes = vec![0; frame.len];
+        frame.copy_to(&mut bytes);
+        bytes
+    }
+}
