@@ -119,7 +119,10 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
     let switch = Switch::new(options);
     for m in 0..macs {
         let port = PortId::new(m % ports).unwrap();
-        switch.fdb().add_static(Mac::new(mac(m)), vmlan_switch::policy::Domain::OPEN, port).unwrap();
+        switch
+            .fdb()
+            .add_static(Mac::new(mac(m)), vmlan_switch::policy::Domain::OPEN, port)
+            .unwrap();
     }
     let entry = |r: &Arc<Ring>| {
         Some(Entry { name: "b".into(), port: r.clone(), mirror: None, policy: Arc::default() })
