@@ -187,3 +187,53 @@ fn many_changes_lose_nothing_elsewhere() {
     let before = frames(&switch, "a");
     until("more frames", || frames(&switch, "a") > before + 1000);
 }
+
+#[test]
+fn what_changes_stands_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = |text: &str| text.replace('@', dir.path().to_str().unwrap());
+    let log = std::fs::File::create(here("@/log")).unwrap();
+    let mut switch = std::process::Command::new(env!("CARGO_BIN_EXE_vmlan"))
+        .args(["switch", "--api", &here("@/api"), &here("a=stream:@/a"), &here("b=stream:@/b")])
+        .env_remove("VMLAN_LOG")
+        .stdout(std::process::Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let text = here(
+        "[port.a]\naddress = 'stream:@/a'\nweight = 3\n[port.b]\naddress = 'stream:@/b2'\n[limit.l]\nframes = 7\n",
+    );
+    std::fs::write(here("@/f"), text).unwrap();
+    let api = here("@/api");
+    until("the API", || common::vmlan(&["port", "list", "--api", &api]).status.success());
+    for words in [
+        &["port", "set", "a", "macs=first", "weight=2"][..],
+        &["port", "set", "a", "weight=2"],
+        &["limit", "set", "gold", "rate=1Mbit"],
+        &["limit", "set", "gold", "rate=2Mbit"],
+        &["limit", "set", "gold", "rate=2Mbit"],
+        &["limit", "del", "gold"],
+        &["apply", &here("@/f"), "--dry-run"],
+        &["apply", &here("@/f")],
+    ] {
+        let out = common::vmlan(&[words, &["--api", &api]].concat());
+        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    switch.kill().unwrap();
+    switch.wait().unwrap();
+    let log = std::fs::read_to_string(here("@/log")).unwrap();
+    let lines: Vec<_> = log.lines().filter(|l| l.contains(" -> ")).collect();
+    let wanted = [
+        "port a: macs unset -> first, weight unset -> 2",
+        "limit gold: unset -> rate=1Mbit burst=10ms",
+        "limit gold: rate=1Mbit burst=10ms -> rate=2Mbit burst=10ms",
+        "limit gold: rate=2Mbit burst=10ms -> unset",
+        "port a: macs first -> unset, weight 2 -> 3",
+        &here("port b: place @/b -> @/b2"),
+        "limit l: unset -> frames=7 burst=10ms",
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{log}");
+    for (line, wanted) in lines.into_iter().zip(wanted) {
+        assert!(line.ends_with(wanted), "{line}: {wanted}");
+    }
+}

@@ -120,6 +120,12 @@ fn what_goes_together_is_taken() {
 }
 
 #[test]
+fn one_address_may_be_that_of_two_ports() {
+    // CARP and VRRP move an address between VMs.
+    assert!(two("ips = '10.0.0.1'", "ips = ['10.0.0.1', '10.0.0.2']", "").is_ok());
+}
+
+#[test]
 fn what_needs_a_restart_is_told() {
     let running = settings("", SwitchTable { spin: Some(7), ..api() }, &[]).unwrap().running;
     let differs = |file: &str| running.differs(&Config::parse(file, Path::new("f")).unwrap());
