@@ -402,8 +402,7 @@ impl Case<'_> {
         let dropped = |check, reason, detail| (check, Verdict::Drop, detail, Fate::Dropped(reason));
         let policy = &*entry.policy;
         if let Some((check, detail)) = self.over(policy) {
-            let waits = policy.uplink.is_some() && way == Way::To(port);
-            if waits && self.switch.waits.would_wait(port, self.now) {
+            if policy.uplink.is_some() && way == Way::To(port) {
                 return (check, Verdict::Hold, detail, Fate::Held);
             }
             return dropped(check, Reason::OverLimit, detail);

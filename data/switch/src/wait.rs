@@ -70,14 +70,6 @@ impl Waits {
         self.account(port).since.load(Ordering::Relaxed) != 0
     }
 
-    /// What [`Waits::full`] would say, which changes nothing: true if frames may wait.
-    pub(crate) fn would_wait(&self, port: PortId, now: u64) -> bool {
-        let a = self.account(port);
-        let (credit, since) = (a.credit.load(Ordering::Relaxed), a.since.load(Ordering::Relaxed));
-        let waited = if since == 0 { 0 } else { now.saturating_sub(since) };
-        credit > waited
-    }
-
     /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop them.
     pub(crate) fn full(&self, port: PortId, now: u64) -> Option<u64> {
         let a = self.account(port);
