@@ -325,11 +325,15 @@ fn status_mtu_and_reset_are_kept_and_forgotten() {
     assert!(f.is_up());
     assert_eq!(raw.ask(39, &words(&[0]), &[]), Some(0));
     assert!(!f.is_up(), "status 0 is a reset");
+    assert!(f.door.port().is_connected(), "by the same peer");
     guest.start_ring(&mut raw, 0);
     assert!(f.is_up());
     assert_eq!(raw.ask(34, &[], &[]), Some(0));
     assert!(!f.is_up(), "RESET_DEVICE");
     assert_eq!(f.door.port().offloads(), Offloads::NONE);
+    assert!(f.door.port().is_connected());
+    drop(raw);
+    until("the peer is gone", || !f.door.port().is_connected());
 }
 
 #[test]

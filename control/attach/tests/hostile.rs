@@ -506,6 +506,7 @@ fn row_113_a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afr
     until("the front end is told", || err.take() > 0);
     assert!(f.faults() > 0);
     assert!(!f.door.port().arm(), "nothing to stay awake for");
+    assert!(f.door.port().is_connected(), "a guest that stops its port is the same peer");
     guest.ram.write(guest.ring_at(1) + 4096 + 2, &0u16.to_le_bytes());
     assert_eq!(raw.base(1), Some(0));
     guest.start_ring(&mut raw, 1);

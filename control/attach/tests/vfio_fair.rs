@@ -91,3 +91,22 @@ fn a_nic_that_flaps_wakes_the_workers_now_and_then_only() {
     // And the last state was told, not the one before.
     assert!(f.door.port().is_up());
 }
+
+#[test]
+fn a_guest_that_stops_its_nic_is_the_same_peer_until_its_vmm_goes() {
+    let f = Fixture::new();
+    let port = f.door.port();
+    assert!(!port.is_connected());
+    let mut client = f.ready();
+    client.enable();
+    client.set(CTRL, SLU);
+    for _ in 0..3 {
+        client.set(RCTL, EN);
+        until("up", || port.is_up());
+        client.set(RCTL, 0);
+        until("down", || !port.is_up());
+        assert!(port.is_connected());
+    }
+    drop(client);
+    until("the peer is gone", || !port.is_connected());
+}

@@ -44,6 +44,12 @@ pub trait Port: Send + Sync {
     /// Connected, and its driver is ready.
     fn is_up(&self) -> bool;
 
+    /// The same peer is there as before, whatever state its driver is in: a guest can take its port down
+    /// and up as often as it likes, but only its VMM can connect anew.
+    fn is_connected(&self) -> bool {
+        self.is_up()
+    }
+
     /// Asks the other side to ring: the worker is about to sleep. Returns true if frames are
     /// waiting already, in which case it must not sleep. Frames that were held do not count: it is
     /// their receiver that is waited for.

@@ -63,12 +63,6 @@ impl VfioUserPort {
         self.forget_trouble();
     }
 
-    /// A client is there.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Acquire)
-    }
-
     /// Lets workers report trouble again.
     pub fn forget_trouble(&self) {
         self.troubled.store(false, Ordering::Release);
@@ -124,6 +118,10 @@ impl Port for VfioUserPort {
 
     fn is_up(&self) -> bool {
         self.is_served() && self.nic.is_up()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
     }
 
     fn arm(&self) -> bool {

@@ -166,6 +166,7 @@ pub struct VhostUserPort {
     /// Control threads that want both locks: a busy worker lets them in.
     wanted: AtomicU32,
     up: AtomicBool,
+    connected: AtomicBool,
     /// Started transmit rings are all disabled: what they send is thrown away ("Ring states").
     discard: AtomicBool,
     quarantined: AtomicBool,
@@ -191,6 +192,7 @@ impl VhostUserPort {
             rx: Mutex::default(),
             wanted: AtomicU32::new(0),
             up: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
             discard: AtomicBool::new(false),
             quarantined: AtomicBool::new(false),
             offloads: AtomicU8::new(0),
@@ -211,6 +213,11 @@ impl VhostUserPort {
         let tx = lock(&self.tx);
         let rx = lock(&self.rx);
         Both { tx, rx, port: self }
+    }
+
+    /// Says whether a front end is there.
+    pub fn set_connected(&self, on: bool) {
+        self.connected.store(on, Ordering::Release);
     }
 
     /// What its interrupts have cost, of all front ends.
@@ -346,6 +353,10 @@ impl Port for VhostUserPort {
 
     fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
     }
 
     fn arm(&self) -> bool {

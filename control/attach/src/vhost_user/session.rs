@@ -142,6 +142,7 @@ impl Session {
     pub fn new(port: Arc<VhostUserPort>, queues: u16) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
+        port.set_connected(true);
         Self {
             rings: RingTable::new(usize::from(queues) * 4, &port),
             port,
@@ -426,6 +427,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.port.set_bells(Vec::new());
         self.port.both().reset();
+        // No frame of this front end is under way any more.
+        self.port.set_connected(false);
         self.rings.flush_all(&self.port);
     }
 }
