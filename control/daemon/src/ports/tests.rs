@@ -250,13 +250,57 @@ fn listed_addresses_are_pinned_in_each_domain_and_move_with_the_list() {
     rig.set("b", &[("trunk", "1+3-4"), ("native", "9")]).unwrap();
     assert_eq!(rig.pins().len(), 1 + 4, "{:?}", rig.pins());
     rig.set("b", &[("trunk", "all"), ("native", "")]).unwrap();
-    assert_eq!(rig.pins(), ["52:54:00:00:00:01 a"], "not pinned in all VLANs there are");
+    assert_eq!(rig.pins(), ["52:54:00:00:00:01 a"], "nobody else names a VLAN");
     rig.set("b", &[("trunk", "")]).unwrap();
     rig.set("b", &[("connect", "on")]).unwrap();
     assert_eq!(rig.pins(), ["52:54:00:00:00:01 a", "52:54:00:00:00:02 b"], "pinned again");
     rig.set("a", &[("macs", "first")]).unwrap();
     rig.ports.remove(&"b".parse().unwrap()).unwrap();
     assert_eq!(rig.pins(), [""; 0]);
+}
+
+#[test]
+fn a_trunk_of_all_vlans_is_pinned_in_those_that_others_name() {
+    let mut rig = rig();
+    let mac = "52:54:00:00:00:0a";
+    let places = |rig: &Rig| -> Vec<_> {
+        let lines = rig.ports.fdb().into_iter().filter(|line| line.r#static);
+        lines.map(|l| (l.port, l.vlan.or(l.qinq.map(|v| 10_000 + v)).unwrap_or(0))).collect()
+    };
+    let r = |vids: &[u16]| vids.iter().map(|v| ("r".to_owned(), *v)).collect::<Vec<_>>();
+    rig.apply(&format!("r stream:@/r,macs={mac},trunk=all,native=5\ng stream:@/g,vlan=10"))
+        .unwrap();
+    assert_eq!(places(&rig), r(&[5, 10]));
+    // It follows what others do.
+    rig.set("g", &[("vlan", "20")]).unwrap();
+    assert_eq!(places(&rig), r(&[5, 20]));
+    rig.set("g", &[("vlan", ""), ("trunk", "30-31"), ("native", "7")]).unwrap();
+    assert_eq!(places(&rig), r(&[5, 7, 30, 31]));
+    let q = format!("q=stream:{}/q,qinq=9", rig.dir.path().display());
+    rig.ports.add(q.parse().unwrap()).unwrap();
+    assert_eq!(places(&rig), r(&[5, 7, 30, 31]));
+    rig.set("r", &[("trunk", ""), ("native", ""), ("qinq_trunk", "all")]).unwrap();
+    assert_eq!(places(&rig), r(&[10_009]));
+    rig.set("r", &[("qinq_trunk", ""), ("trunk", "all")]).unwrap();
+    rig.ports.remove(&"g".parse().unwrap()).unwrap();
+    assert_eq!(places(&rig), r(&[]), "nobody names a VLAN");
+}
+
+#[test]
+fn too_many_pins_are_refused() {
+    let mut rig = rig();
+    let two = "52:54:00:00:00:0a+52:54:00:00:00:0b";
+    rig.apply(&format!("r stream:@/r,macs={two},trunk=all\ng stream:@/g,vlan=10")).unwrap();
+    let (before, addresses) = (rig.pins(), rig.addresses());
+    assert_eq!(before.len(), 2);
+    for (name, vids) in [("g", "1-2049"), ("r", "1-2049")] {
+        let error = rig.set(name, &[("vlan", ""), ("trunk", vids)]).unwrap_err();
+        assert!(error.starts_with("port r: macs: 2 addresses in 2049 VLANs"), "{error}");
+        assert!(error.contains("list fewer addresses, or fewer VLANs"), "{error}");
+        assert_eq!((rig.pins(), rig.addresses()), (before.clone(), addresses.clone()));
+    }
+    rig.set("g", &[("vlan", ""), ("trunk", "1-2048")]).unwrap();
+    assert_eq!(rig.pins().len(), 4096);
 }
 
 #[test]

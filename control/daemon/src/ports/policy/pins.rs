@@ -1,6 +1,8 @@
 //! MAC addresses that ports list are pinned to them: nobody else may send from them, and frames to them are not flooded.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use vmlan_frame::Mac;
 use vmlan_switch::policy::Domain;
@@ -13,31 +15,63 @@ use crate::settings::listed;
 /// An address in a domain.
 type Pin = (Mac, Domain);
 
-/// More are not pinned: the port is a trunk for much of the LAN, and the table is for others too.
+/// Most that a port may have: the table is for others too.
 const MAX_PINS: usize = 4096;
 
-/// What is to be pinned to a port: its addresses in each of its domains; nothing for a trunk of all VLANs.
-fn wanted(address: &Address) -> Vec<Pin> {
+/// The VLANs that ports name. A trunk of all VLANs shares these with somebody; in others there is nobody who
+/// could take its addresses but trunks of all VLANs.
+#[derive(Default)]
+struct Named {
+    customer: BTreeSet<u16>,
+    service: BTreeSet<u16>,
+}
+
+impl Named {
+    fn by<'a>(addresses: impl Iterator<Item = &'a Address>) -> Self {
+        let mut named = Self::default();
+        for address in addresses {
+            match address.vlan() {
+                VlanRule::Open => {}
+                VlanRule::Access(vid) => named.customer.extend([vid]),
+                VlanRule::Qinq(vid) => named.service.extend([vid]),
+                VlanRule::Trunk(list, native) => {
+                    named.customer.extend(list.into_iter().flat_map(|l| l.iter()).chain(native));
+                }
+                VlanRule::QinqTrunk(list) => {
+                    named.service.extend(list.into_iter().flat_map(|l| l.iter()));
+                }
+            }
+        }
+        named
+    }
+}
+
+/// What is to be pinned to a port: its addresses in each of its domains. `named`: by anybody.
+fn wanted(address: &Address, named: impl FnOnce() -> Rc<Named>) -> Result<Vec<Pin>, String> {
     let macs = listed(address);
     if macs.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
+    let customer = |vids: BTreeSet<u16>| vids.into_iter().map(Domain::customer).collect();
     let domains: Vec<_> = match address.vlan() {
         VlanRule::Open => vec![Domain::OPEN],
         VlanRule::Access(vid) => vec![Domain::customer(vid)],
         VlanRule::Qinq(vid) => vec![Domain::service(vid)],
-        VlanRule::Trunk(list, native) => {
-            let vids = list.into_iter().flat_map(|l| l.iter()).chain(native);
-            vids.collect::<BTreeSet<_>>().into_iter().map(Domain::customer).collect()
+        VlanRule::Trunk(Some(list), native) => customer(list.iter().chain(native).collect()),
+        // Its native VLAN is among those that are named.
+        VlanRule::Trunk(None, _) => {
+            named().customer.iter().copied().map(Domain::customer).collect()
         }
-        VlanRule::QinqTrunk(list) => {
-            list.into_iter().flat_map(|l| l.iter()).map(Domain::service).collect()
-        }
+        VlanRule::QinqTrunk(Some(list)) => list.iter().map(Domain::service).collect(),
+        VlanRule::QinqTrunk(None) => named().service.iter().copied().map(Domain::service).collect(),
     };
-    if macs.len() * domains.len() > MAX_PINS {
-        return Vec::new();
+    let (m, d) = (macs.len(), domains.len());
+    if m * d > MAX_PINS {
+        return Err(format!(
+            "{m} addresses in {d} VLANs are more than the {MAX_PINS} that a port may have: list fewer addresses, or fewer VLANs (here, or if this is a trunk of all, at the others)"
+        ));
     }
-    domains.iter().flat_map(|d| macs.iter().map(|m| (*m, *d))).collect()
+    Ok(domains.iter().flat_map(|d| macs.iter().map(|m| (*m, *d))).collect())
 }
 
 /// A port that has to be pinned anew: what goes, what comes.
@@ -50,28 +84,36 @@ struct Change {
 }
 
 impl Change {
-    fn new(index: usize, entry: &Entry) -> Option<Self> {
-        let id = entry.id?;
+    /// `None`: it has what it wants.
+    fn new(
+        index: usize,
+        entry: &Entry,
+        named: impl FnOnce() -> Rc<Named>,
+    ) -> Result<Option<Self>, String> {
+        let Some(id) = entry.id else { return Ok(None) };
         let old = &entry.kept.pins;
-        let new = if entry.leaving { Vec::new() } else { wanted(&entry.address) };
+        let new = match entry.leaving {
+            true => Vec::new(),
+            false => wanted(&entry.address, named)
+                .map_err(|text| format!("port {}: macs: {text}", entry.name))?,
+        };
         if new == *old {
-            return None;
+            return Ok(None);
         }
         let set = |pins: &[Pin]| pins.iter().copied().collect::<BTreeSet<_>>();
         let (before, after) = (set(old), set(&new));
         let gone = before.difference(&after).copied().collect();
         let come = after.difference(&before).copied().collect();
-        Some(Self { index, id, new, gone, come })
+        Ok(Some(Self { index, id, new, gone, come }))
     }
 }
 
 /// Pins what the addresses of `entries` ask for, and nothing else of what was pinned here.
 ///
 /// # Errors
-/// If the table has no room; then everything is as it was.
+/// If a port asks for too many, or the table has no room; then everything is as it was.
 pub(super) fn repin(entries: &mut [Entry], fdb: &Fdb) -> Result<(), String> {
-    let changes: Vec<_> =
-        entries.iter().enumerate().filter_map(|(i, e)| Change::new(i, e)).collect();
+    let changes = changes(entries)?;
     // First all that goes: an address may move from one port to another.
     changes.iter().for_each(|change| unpin(&change.gone, fdb));
     for change in &changes {
@@ -86,6 +128,17 @@ pub(super) fn repin(entries: &mut [Entry], fdb: &Fdb) -> Result<(), String> {
         entries[index].kept.pins = new;
     }
     Ok(())
+}
+
+fn changes(entries: &[Entry]) -> Result<Vec<Change>, String> {
+    let cell = OnceCell::new();
+    // Only made if somebody needs it.
+    let named = || {
+        let staying = entries.iter().filter(|e| !e.leaving).map(|e| &e.address);
+        Rc::clone(cell.get_or_init(|| Rc::new(Named::by(staying))))
+    };
+    let all = entries.iter().enumerate();
+    all.filter_map(|(i, e)| Change::new(i, e, named).transpose()).collect()
 }
 
 fn pin(pins: &[Pin], id: PortId, fdb: &Fdb) -> Result<(), String> {
