@@ -365,9 +365,10 @@ fn with_worker<R>(port: &dyn Port, work: impl FnOnce() -> R) -> R {
                 }
             }
         });
-        let result = work();
+        // Also when the work panics: the scope waits for the thread.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
-        result
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
