@@ -155,7 +155,7 @@ impl Run {
             let before = std::mem::replace(&mut now, clock(&self.shared));
             let spent = now.saturating_sub(before);
             entry.port.counters().work_ns.add(spent);
-            self.shares.spent(own.id, spent, breath.frames >= MANY);
+            self.shares.spent_on(own.id, spent, breath.frames, breath.frames >= MANY);
         }
         frames
     }

@@ -34,6 +34,10 @@ struct Share {
     asked: u64,
     /// It had more to do after its last breath.
     more: bool,
+    /// What a frame of it costs, smoothed; and the mean of those ports whose frames cost about as much. In 64ths of nanoseconds; 0: not known yet.
+    cost: u64,
+    alike: u64,
+    breaths: u32,
 }
 
 /// Who may have how much of a worker's time. One worker's own.
@@ -101,6 +105,42 @@ impl Shares {
             self.has_more(share);
         }
         may
+    }
+
+    /// As [`Shares::spent`], for a breath that finished `frames`. Between ports whose frames cost the same but for an eighth, it is frames that are
+    /// shared: where a port's rings lie in the cache is not its doing.
+    #[inline]
+    pub fn spent_on(&mut self, port: PortId, ns: u64, frames: usize, more: bool) {
+        let frames = if more { frames as u64 } else { 0 };
+        let ns = if frames > 0 { self.as_alike(port, ns, frames) } else { ns };
+        self.spent(port, ns, more);
+    }
+
+    /// `ns`, times what frames of ports like this one cost, divided by what its own cost.
+    fn as_alike(&mut self, port: PortId, ns: u64, frames: u64) -> u64 {
+        let Some(share) = self.ports.get_mut(port.index()) else { return ns };
+        let cost = (ns.saturating_mul(SCALE) / frames).max(1);
+        share.cost = match share.cost {
+            0 => cost,
+            // The worker may have been kept from its processor.
+            old => old - old / 64 + cost.min(2 * old) / 64,
+        };
+        share.breaths = share.breaths.wrapping_add(1);
+        if share.breaths % 256 == 0 {
+            let own = share.cost;
+            let round = self.round;
+            let is_alike = |p: &&Share| {
+                p.more && p.asked.saturating_add(2) >= round && p.cost.abs_diff(own) <= own / 8
+            };
+            let sum = |(n, sum): (u64, u64), p: &Share| (n + 1, sum.saturating_add(p.cost));
+            let (n, sum) = self.ports.iter().filter(is_alike).fold((0, 0), sum);
+            if let Some(share) = self.ports.get_mut(port.index()) {
+                share.alike = sum.checked_div(n).unwrap_or(0);
+            }
+        }
+        let Some(Share { cost, alike, .. }) = self.ports.get(port.index()) else { return ns };
+        let known = *alike > 0 && cost.abs_diff(*alike) <= *alike / 8;
+        if known { ns.saturating_mul(*alike) / *cost } else { ns }
     }
 
     /// A breath of the port took `ns`. `more`: it did so much that there is probably more to do. Say no when it waits for somebody else, or others would

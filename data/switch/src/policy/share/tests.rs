@@ -282,3 +282,34 @@ proptest! {
         }
     }
 }
+
+/// Frames and time of each port in rounds of batches that take `costs` nanoseconds a frame, and up to a fifth more or less.
+fn batches(costs: &[u64], rounds: usize) -> Vec<(u64, u64)> {
+    let mut shares = Shares::default();
+    let mut got = vec![(0, 0); costs.len()];
+    let mut seed = 1u64;
+    for _ in 0..rounds {
+        shares.begin();
+        for (i, cost) in costs.iter().enumerate() {
+            let port = PortId::new(i).unwrap();
+            if !shares.may_run(port, 1) {
+                continue;
+            }
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let ns = 256 * cost * (80 + (seed >> 33) % 41) / 100;
+            shares.spent_on(port, ns, 256, true);
+            got[i] = (got[i].0 + 256, got[i].1 + ns);
+        }
+    }
+    got
+}
+
+#[test]
+fn frames_that_cost_about_the_same_are_shared_by_number_and_others_by_time() {
+    let equal = batches(&[100, 104, 97, 93, 106, 100, 95, 103], 100_000);
+    let (least, most) = (equal.iter().map(|g| g.0).min(), equal.iter().map(|g| g.0).max());
+    assert!(most.unwrap() - least.unwrap() <= most.unwrap() / 50, "{equal:?}");
+    let mixed = batches(&[40, 160, 41, 155], 100_000);
+    let (least, most) = (mixed.iter().map(|g| g.1).min(), mixed.iter().map(|g| g.1).max());
+    assert!(most.unwrap() - least.unwrap() <= most.unwrap() / 20, "{mixed:?}");
+}
