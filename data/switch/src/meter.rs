@@ -89,16 +89,19 @@ pub(crate) fn budget_from(policy: &Policy, source: PortId, now: u64) -> Option<B
     let Some((limiter, turns)) = shared(policy) else { return Some(budget) };
     let bytes = turns.grant(source, policy.weight, now);
     if bytes != u64::MAX {
-        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         match limiter.bits {
-            Some(_) => budget.bits = budget.bits.min(signed(bytes.saturating_mul(8))),
-            None => budget.frames = budget.frames.min(signed(bytes.div_ceil(FRAME))),
+            Some(_) => budget.bits = budget.bits.min(in_bits(bytes)),
+            None => budget.frames = budget.frames.min(bytes.div_ceil(FRAME).cast_signed()),
         }
     }
     if budget.is_spent() {
         turns.wants(source, policy.weight, now);
     }
     Some(budget)
+}
+
+fn in_bits(bytes: u64) -> i64 {
+    i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX)
 }
 
 /// The limit that a source shares with others, and whose turn it is there.
@@ -157,10 +160,11 @@ impl Pass<'_> {
         if from.is_none() {
             return;
         }
-        let (frames, bits) = total(batch).filter(|_| !batch.any_held()).unwrap_or_else(|| {
-            let gone = (0..admitted).filter(|i| batch.verdict(*i) == Verdict::Done);
-            sum(gone.map(|i| cost(batch, i)))
-        });
+        // Those that were not admitted are held.
+        let gone = || (0..admitted).filter(|i| batch.verdict(*i) == Verdict::Done);
+        let (frames, bits) = total(batch)
+            .filter(|_| !batch.any_held())
+            .unwrap_or_else(|| sum(gone().map(|i| cost(batch, i))));
         from.passed(frames, bits);
         if let Some(Budget { bits: left, frames: count }) = &mut self.budget {
             *left = left.saturating_sub_unsigned(bits);
@@ -168,10 +172,7 @@ impl Pass<'_> {
         }
         self.sent.0 += frames;
         self.sent.1 += bits;
-        let done = |i: &usize| batch.verdict(*i) == Verdict::Done;
-        let all =
-            if batch.any_held() { (0..batch.len()).filter(done).count() } else { batch.len() };
-        self.finished += all;
+        self.finished += if batch.any_held() { gone().count() } else { batch.len() };
         self.more |= batch.len() >= BATCH / 2;
         if admitted < batch.len() {
             from.held((batch.len() - admitted) as u64);
@@ -236,8 +237,8 @@ impl Pass<'_> {
         }
         let bytes = queue.grant(self.source, self.entry.policy.weight, self.now);
         if bytes != u64::MAX {
-            let bits = i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX);
-            let turn = covered(batch, indices(), Budget { bits, frames: i64::MAX });
+            let turn = Budget { bits: in_bits(bytes), frames: i64::MAX };
+            let turn = covered(batch, indices(), turn);
             if turn < allowed {
                 allowed = turn;
                 self.wait(TURN_NS);

@@ -149,7 +149,7 @@ impl Run {
                 self.due = earlier(self.due, due);
             }
             if breath.frames == 0 && breath.held_ns.is_none() {
-                self.shares.spent(own.id, 0, false);
+                self.shares.spent_on(own.id, 0, 0, false);
                 continue;
             }
             let before = std::mem::replace(&mut now, clock(&self.shared));

@@ -165,11 +165,6 @@ impl Bucket {
         self.spent.fetch_add(n.min(MAX_SPEND), Ordering::Relaxed);
     }
 
-    /// Gives back tokens that were taken for frames that did not pass after all. What does not fit into the bucket is lost.
-    pub fn refund(&self, n: u64) {
-        self.spent.fetch_sub(n.min(MAX_SPEND), Ordering::Relaxed);
-    }
-
     /// Nanoseconds until a helping worth sleeping for is there, at most a second; 0: there is something now.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {

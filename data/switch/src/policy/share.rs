@@ -43,7 +43,7 @@ struct Share {
 /// Who may have how much of a worker's time. One worker's own.
 ///
 /// ```text
-/// begin(); for each port: if may_run(port) { breath; spent(port, ns, more) }
+/// begin(); for each port: if may_run(port) { breath; spent_on(port, ns, frames, more) }
 /// ```
 ///
 /// A port that is not asked (it waits for tokens, it has gone) holds nobody up. After a round in which a port was refused its turn there is
@@ -107,7 +107,7 @@ impl Shares {
         may
     }
 
-    /// As [`Shares::spent`], for a breath that finished `frames`. Between ports whose frames cost the same but for an eighth, it is frames that are
+    /// A breath of the port took `ns` and finished `frames`; `more` as in `spent`. Between ports whose frames cost the same but for an eighth, it is frames that are
     /// shared: where a port's rings lie in the cache is not its doing.
     #[inline]
     pub fn spent_on(&mut self, port: PortId, ns: u64, frames: usize, more: bool) {
@@ -146,7 +146,7 @@ impl Shares {
     /// A breath of the port took `ns`. `more`: it did so much that there is probably more to do. Say no when it waits for somebody else, or others would
     /// wait with it.
     #[inline]
-    pub fn spent(&mut self, port: PortId, ns: u64, more: bool) {
+    pub(crate) fn spent(&mut self, port: PortId, ns: u64, more: bool) {
         let Some(share) = self.ports.get_mut(port.index()) else { return };
         share.last = share.charge(ns) * SCALE / share.weight.max(1);
         share.used = share.used.saturating_add(share.last);
