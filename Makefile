@@ -52,7 +52,8 @@ bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 	$(CARGO) build --release -p vmlan -p vmlan-bench
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
-soak: ## the long runs: 100 times kill -9 of the switch and of a VM under traffic
+soak: ## the long runs: property tests with new dice, 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test
+	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1

@@ -133,8 +133,8 @@ impl Table {
             return Way::Drop(Reason::SamePort);
         }
         // What was learned may be older than the ports' settings.
-        let there = |e: &&Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;
-        let Some(entry) = self.get(port).filter(there) else {
+        let there = |e: &Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;
+        let Some(entry) = self.get(port).filter(|e| there(e)) else {
             return Way::Flood;
         };
         if self.reaches(source, (port, &entry.policy)) {
@@ -142,8 +142,7 @@ impl Table {
         }
         // Behind an uplink that is not the port's: it leaves by its own.
         let other = source.1.reach.uplink.filter(|_| entry.policy.uplink.is_some());
-        let carries = |e: &Entry| e.policy.vlan.carries(domain);
-        match other.filter(|u| *u != source.0 && self.get(*u).is_some_and(carries)) {
+        match other.filter(|u| *u != source.0 && self.get(*u).is_some_and(there)) {
             Some(uplink) => Way::To(uplink),
             None => Way::Drop(Reason::Isolated),
         }
