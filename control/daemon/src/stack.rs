@@ -52,6 +52,9 @@ pub(crate) struct StackArgs {
     /// Bytes of a datagram's payload, a write or a request [default: 8 (UDP), 1460 (TCP), 1 (requests)]
     #[arg(short = 'l', value_name = "SIZE", default_value_t = 0, hide_default_value = true)]
     size: u32,
+    /// TCP: bytes of the send buffer of a stream, and of the receive buffer of a sink [default: 262144]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
+    window: u32,
     /// Messages to send or receive; 0: no limit
     #[arg(short = 'n', value_name = "COUNT", default_value = "0")]
     count: String,
@@ -123,6 +126,7 @@ fn options(args: &StackArgs) -> Result<Options, Failure> {
     }
     options.mtu = args.mtu;
     options.size = args.size;
+    options.window = args.window;
     options.count = number("-n", &args.count)?;
     options.rate = number("-R", &args.rate)?;
     options.burst = args.burst;

@@ -19,6 +19,11 @@ pub const SINK_PORT: u16 = 7009;
 const MAX_DATAGRAM: u32 = 65_507;
 /// Longest write to a TCP socket.
 const MAX_WRITE: u32 = 1 << 20;
+/// Bytes that a TCP connection may have under way: what Linux allows a sender by default is more, and what a guest's ring holds is
+/// less.
+const WINDOW: u32 = 256 << 10;
+/// Most of these that can be asked for; a sink has a buffer of this size for each connection.
+const MAX_WINDOW: u32 = 16 << 20;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -122,6 +127,8 @@ pub struct Options {
     pub mtu: u16,
     /// Bytes of a datagram's payload, of a write, or of a request; 0: 8, 1460 or 1, as the workload has it.
     pub size: u32,
+    /// Bytes of a TCP stream's send buffer and of a TCP sink's receive buffers: no more are ever under way. 0: 256 KiB.
+    pub window: u32,
     /// Messages to send or receive; 0: no limit.
     pub count: u64,
     /// How long to run.
@@ -187,6 +194,9 @@ pub enum OptionsError {
     /// Size of a packet.
     #[error("an MTU of {0} bytes: use 576 to 9000")]
     Mtu(u16),
+    /// A TCP window.
+    #[error("a TCP window of {0} bytes: use 1024 to {max}", max = MAX_WINDOW)]
+    Window(u32),
     /// Number of threads.
     #[error("{0} threads: use 1 (driver and application share it) or 2")]
     Threads(u8),
@@ -210,6 +220,7 @@ impl Options {
             mac: None,
             mtu: 1500,
             size: 0,
+            window: 0,
             count: 0,
             seconds: None,
             warmup: Duration::ZERO,
@@ -249,6 +260,9 @@ impl Options {
         if !(576..=9000).contains(&self.mtu) {
             return Err(OptionsError::Mtu(self.mtu));
         }
+        if self.window != 0 && !(1024..=MAX_WINDOW).contains(&self.window) {
+            return Err(OptionsError::Window(self.window));
+        }
         if !(1..=2).contains(&self.threads) {
             return Err(OptionsError::Threads(self.threads));
         }
@@ -274,6 +288,11 @@ impl Options {
     #[must_use]
     pub fn size(&self) -> u32 {
         if self.size == 0 { self.workload.size() } else { self.size }
+    }
+
+    /// Bytes of a TCP connection's buffer.
+    pub(super) fn window(&self) -> usize {
+        if self.window == 0 { WINDOW as usize } else { self.window as usize }
     }
 
     /// The peer, with its port.

@@ -68,7 +68,7 @@ pub(super) fn new<D: Device>(
         Workload::UdpSink | Workload::LivelockSink => {
             Box::new(sink::UdpSink::new(options, schedule))
         }
-        Workload::TcpSink => Box::new(sink::TcpSink::new(host, port, options.verify)),
+        Workload::TcpSink => Box::new(sink::TcpSink::new(options, host, port)),
         Workload::UdpRr => Box::new(rr::Rr::new(options, rr::Udp::new(options, host))),
         Workload::TcpRr => Box::new(rr::Rr::new(options, rr::Tcp::new(options, host))),
         Workload::Responder => Box::new(serve::Responder::new(options, host, schedule)),

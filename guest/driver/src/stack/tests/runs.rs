@@ -2,13 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::super::engine::run_on;
 use super::super::report::Report;
 use super::super::{Error, Options, OptionsError, Schedule, Summary, Workload};
-use super::wire::{Fate, pair};
+use super::wire::{Fate, Wire, pair};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
@@ -31,8 +31,15 @@ fn clean() -> Fate {
 }
 
 /// Runs both; the server ends 50 ms after the client, so that it has all.
-fn both(fate: Fate, mut served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
-    let (a, b) = pair(fate);
+fn both(fate: Fate, served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
+    both_on(pair(fate), served, asked)
+}
+
+fn both_on(
+    (a, b): (Wire, Wire),
+    mut served: Options,
+    asked: &Options,
+) -> (Summary, Result<Summary, Error>) {
     let stop = Arc::new(AtomicBool::new(false));
     served.stop = Some(Arc::clone(&stop));
     std::thread::scope(|scope| {
@@ -98,6 +105,48 @@ fn tcp_delivers_every_byte_over_a_wire_that_loses_some() {
         let sent = sent.unwrap();
         assert!(sent.messages >= stream.count, "{} of {}", sent.messages, stream.count);
         assert_eq!((got.bytes, got.corrupt, got.connections), (sent.bytes, 0, 1));
+    }
+}
+
+/// The most bytes that a stream to a sink has under way.
+fn most_under_way(sink_window: u32, stream_window: u32) -> u32 {
+    let mut sink = server(Workload::TcpSink);
+    (sink.verify, sink.window) = (true, sink_window);
+    let mut stream = client(Workload::TcpStream);
+    (stream.count, stream.size, stream.window) = (8, 65_536, stream_window);
+    let [acked, most] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let word = |frame: &[u8], at: usize| u32::from_be_bytes(*frame[at..].first_chunk().unwrap());
+    let is_tcp = |frame: &[u8]| frame[12..14] == [8, 0] && frame[23] == 6;
+    let (mut ends, told) = (pair(clean()), Arc::clone(&acked));
+    ends.1.set_fate(Box::new(move |frame| {
+        if is_tcp(frame) {
+            told.store(word(frame, 42), Ordering::Relaxed);
+        }
+        true
+    }));
+    let seen = Arc::clone(&most);
+    ends.0.set_fate(Box::new(move |frame| {
+        let acked = acked.load(Ordering::Relaxed);
+        if is_tcp(frame) && acked != 0 {
+            let bytes = u32::from(u16::from_be_bytes([frame[16], frame[17]]));
+            let end = word(frame, 38).wrapping_add(bytes - 20 - u32::from(frame[46] >> 4) * 4);
+            // The client may not have seen yet what is acknowledged, and say something twice.
+            let under_way = end.wrapping_sub(acked).cast_signed().max(0).cast_unsigned();
+            seen.fetch_max(under_way, Ordering::Relaxed);
+        }
+        true
+    }));
+    let (got, sent) = both_on(ends, sink, &stream);
+    assert_eq!((got.bytes, got.corrupt), (sent.unwrap().bytes, 0));
+    most.load(Ordering::Relaxed)
+}
+
+#[test]
+fn no_more_than_the_window_is_under_way() {
+    assert!(most_under_way(0, 0) > 4096);
+    for (sink, stream) in [(4096, 0), (0, 4096), (4096, 4096)] {
+        let most = most_under_way(sink, stream);
+        assert!((1..=4096).contains(&most), "{sink} {stream}: {most}");
     }
 }
 
@@ -290,6 +339,7 @@ fn wrong_options_name_the_mend() {
         (with(|o| o.size = 65_508), "65507"),
         (with(|o| (o.workload, o.size) = (Workload::TcpRr, 1401)), "1400"),
         (with(|o| o.mtu = 100), "576"),
+        (with(|o| o.window = 1000), "1024"),
         (with(|o| o.threads = 3), "1 (driver"),
         (with(|o| o.burst = 0), "a burst of 0"),
         (with(|o| o.budget = 0), "a budget of 0"),

@@ -38,7 +38,7 @@ impl Responder {
         Self {
             tcp: (0..CONNECTIONS).map(|_| answerer()).collect(),
             datagrams: UdpSink::new(options, schedule),
-            streams: TcpSink::new(host, SINK_PORT, options.verify),
+            streams: TcpSink::new(options, host, SINK_PORT),
             udp: host.udp(ECHO_PORT),
             scratch: vec![0; BUFFER].into(),
         }

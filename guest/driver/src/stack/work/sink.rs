@@ -11,7 +11,6 @@ use super::super::host::Host;
 use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::report::Schedule;
-use super::stream::WINDOW;
 use super::{Step, Tally, Work};
 use crate::device::Device;
 
@@ -182,13 +181,14 @@ struct Reader {
 }
 
 impl TcpSink {
-    pub(super) fn new<D: Device>(host: &mut Host<'_, D>, port: u16, verify: bool) -> Self {
-        let mut open = || Reader { handle: host.tcp(WINDOW, 4096), place: 0, was_up: false };
+    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>, port: u16) -> Self {
+        let window = options.window();
+        let mut open = || Reader { handle: host.tcp(window, 4096), place: 0, was_up: false };
         Self {
             sockets: (0..CONNECTIONS).map(|_| open()).collect(),
             port,
-            pattern: verify.then(|| Pattern::new(WINDOW)),
-            scratch: vec![0; WINDOW].into(),
+            pattern: options.verify.then(|| Pattern::new(window)),
+            scratch: vec![0; window].into(),
         }
     }
 

@@ -19,8 +19,6 @@ use crate::pktgen::Pace;
 const CHUNK: u32 = 64;
 /// How often smoltcp sends an empty datagram of its own, so that it asks for the peer's address again before anybody forgets ours.
 const REFRESH_NS: u64 = 30_000_000_000;
-/// Bytes that a connection may have under way: what Linux allows a sender by default is more, and what a guest's ring holds is less.
-pub(super) const WINDOW: usize = 256 << 10;
 
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -120,7 +118,9 @@ pub(super) struct TcpStream {
 impl TcpStream {
     pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
         let size = options.size() as usize;
-        let socket = host.tcp(4096, WINDOW.max(size));
+        // Unless asked otherwise, a whole write fits.
+        let least = if options.window == 0 { size } else { 0 };
+        let socket = host.tcp(4096, options.window().max(least));
         let call = Call::new(host, socket, options);
         Self { socket, call, size, pattern: Pattern::new(size), place: 0 }
     }
