@@ -12,7 +12,8 @@ use vmlan_driver::mem::{Ram, SharedWords};
 use vmlan_driver::nic::Wake;
 use vmlan_driver::sys::{self, EventFd};
 use vmlan_frame::{Batch, Counters, Device, Mac, Offloads, Port, Sink};
-use vmlan_nic::e1000::{Config, E1000, Host};
+use vmlan_nic::chip::{Chip, Config, Host, Space};
+use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region};
 
 use crate::e1000::{Intel, address};
@@ -222,24 +223,24 @@ impl Intel<NearBus> {
 
 impl Bus for NearBus {
     fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError> {
-        self.chip.read_config(offset.into(), bytes);
+        self.chip.read(Space::Config, offset.into(), bytes);
         Ok(())
     }
 
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError> {
-        self.chip.write_config(offset.into(), bytes);
+        self.chip.write(Space::Config, offset.into(), bytes);
         Ok(())
     }
 
     fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
-        self.chip.read_bar0(offset.into(), &mut bytes);
+        self.chip.read(Space::Bar(0), offset.into(), &mut bytes);
         Ok(u32::from_le_bytes(bytes))
     }
 
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
         let up = self.chip.is_up();
-        self.chip.write_bar0(offset.into(), &value.to_le_bytes());
+        self.chip.write(Space::Bar(0), offset.into(), &value.to_le_bytes());
         if self.chip.is_up() != up {
             (self.changed)();
         }
@@ -247,7 +248,7 @@ impl Bus for NearBus {
     }
 
     fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.chip.write_bar1(offset.into(), &value.to_le_bytes());
+        self.chip.write(Space::Bar(1), offset.into(), &value.to_le_bytes());
         Ok(())
     }
 

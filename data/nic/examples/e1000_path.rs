@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
-use vmlan_nic::e1000::{Config, E1000, Host};
+use vmlan_nic::chip::{Chip, Config, Host, Space};
+use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region, Window};
 
 const SIZE: u32 = 256;
@@ -176,9 +177,9 @@ fn chip(map: &Arc<Map>, registers: [(u64, u32); 6]) -> (E1000, Arc<Map>) {
     let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
     let chip = E1000::new(config, window, Arc::new(Quiet(Instant::now())));
     drop(chip.set_map(map.clone()));
-    chip.write_config(4, &[7, 0]);
+    chip.write(Space::Config, 4, &[7, 0]);
     chip.set_link(true);
-    let set = |at: u64, value: u32| chip.write_bar0(at, &value.to_le_bytes());
+    let set = |at: u64, value: u32| chip.write(Space::Bar(0), at, &value.to_le_bytes());
     set(0, 1 << 6);
     registers.iter().for_each(|(at, value)| set(*at, *value));
     // IMS: what Linux enables.
@@ -207,8 +208,8 @@ fn round(
             frames += n;
             pulls += 1;
             // Interrupt handlers read ICR.
-            tx.read_bar0(0xc0, &mut [0; 4]);
-            rx.read_bar0(0xc0, &mut [0; 4]);
+            tx.read(Space::Bar(0), 0xc0, &mut [0; 4]);
+            rx.read(Space::Bar(0), 0xc0, &mut [0; 4]);
         }
     }
     let per = |ns: u64| ns as f64 / frames as f64;

@@ -1,7 +1,8 @@
 //! NIC models as pure state machines.
 //!
 //! - [`virtio`]: the device side of split virtqueues, and virtio-net's data path on it.
-//! - [`e1000`]: Intel's 82540EM, registers to rings.
+//! - [`chip`]: what chips with registers and descriptor rings share; `ring`: their rings.
+//! - [`e1000`]: Intel's 82540EM.
 //!
 //! # Contract
 //!
@@ -13,10 +14,12 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+pub mod chip;
 pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod notify;
+pub(crate) mod ring;
 pub mod virtio;
 
 /// A wire to the guest's interrupt controller.

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use vmlan_frame::Port;
-use vmlan_nic::e1000::{self, E1000};
+use vmlan_nic::chip::{self, Chip};
+use vmlan_nic::e1000::E1000;
 
-use super::nic::{Nic, Trouble};
+use super::nic::Trouble;
 use super::pace::Pace;
 use super::port::VfioUserPort;
 use super::session::{Facts, Session};
@@ -70,7 +71,7 @@ impl Shared {
                 fatal: true,
             });
         }
-        let mut trouble = self.port.nic().trouble()?;
+        let mut trouble = Trouble::from(self.port.nic().trouble()?);
         let hidden = |at: u64| self.facts().unshared.iter().any(|run| run.contains(at));
         if trouble.address.is_some_and(hidden) {
             UNSHARED.clone_into(&mut trouble.text);
@@ -219,15 +220,15 @@ impl Drop for VfioUser {
 }
 
 /// The NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
-fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Nic>, SharedPages), Error> {
+fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Chip>, SharedPages), Error> {
     match config.model {
         Model::E1000 => {
-            let range = super::nic::E1000_LAYOUT.pages.clone();
+            let range = E1000::LAYOUT.pages.clone();
             let (pages, _) = SharedPages::new(range.end).map_err(Error::Pages)?;
             let window = pages.window(range.start, range.len());
             let window = window.ok_or_else(|| Error::Pages(io::ErrorKind::OutOfMemory.into()))?;
             let Config { mac, irq_rate_max, csb, .. } = *config;
-            let chip = e1000::Config { mac, irq_rate_max, csb };
+            let chip = chip::Config { mac, irq_rate_max, csb };
             let host = Arc::clone(wires);
             Ok((Arc::new(E1000::new(chip, window, host)), pages))
         }

@@ -8,12 +8,12 @@ use vmlan_frame::Port;
 
 use super::dma::{self, Dma, Run};
 use super::irqs::{self, Irqs};
-use super::nic::{Layout, Nic, Space};
 use super::port::VfioUserPort;
 use super::version::{self, Client};
 use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
 use crate::bytes::Body;
 use crate::stream;
+use vmlan_nic::chip::{Chip, Layout, Space};
 
 /// One whole message.
 pub type Message<'s> = stream::Message<'s, Header>;
@@ -151,7 +151,7 @@ impl Session {
         }
     }
 
-    fn nic(&self) -> &dyn Nic {
+    fn nic(&self) -> &dyn Chip {
         &**self.port.nic()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vmlan_frame::Port;
-use vmlan_nic::e1000::Host;
+use vmlan_nic::chip::Host;
 
 use super::dma::Dma;
 use super::version::Client;

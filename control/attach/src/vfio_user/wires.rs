@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vmlan_nic::Interrupt;
-use vmlan_nic::e1000::Host;
+use vmlan_nic::chip::Host;
 use vmlan_nic::notify::moderate::Clock;
 use vmlan_ram::full_fence;
 
-use super::nic::Nic;
 use crate::eventfd::{Account, Call};
 use crate::sys;
 use crate::timer::Timer;
 use crate::waker::Waker;
+use vmlan_nic::chip::Chip;
 
 /// The interrupts of one client.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Wires {
     }
 
     /// Connects INTx to an eventfd. It starts unmasked.
-    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Nic) {
+    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Chip) {
         let lines = self.lines();
         lines.intx.set(Some(fd));
         lines.has_intx.store(true, Ordering::SeqCst);
@@ -107,7 +107,7 @@ impl Wires {
     }
 
     /// Connects MSI to an eventfd.
-    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Nic) {
+    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Chip) {
         let lines = self.lines();
         lines.msi.set(Some(fd));
         lines.has_msi.store(true, Ordering::SeqCst);
@@ -134,13 +134,13 @@ impl Wires {
     }
 
     /// Unmasks INTx, and delivers it again if its cause still stands.
-    pub fn unmask(&self, nic: &dyn Nic) {
+    pub fn unmask(&self, nic: &dyn Chip) {
         self.lines().masked.store(false, Ordering::SeqCst);
         self.again(nic);
     }
 
     /// The chip may have asserted its pin between our look and its own at the mask: one of both sees the other.
-    fn again(&self, nic: &dyn Nic) {
+    fn again(&self, nic: &dyn Chip) {
         full_fence();
         nic.reassert();
     }

@@ -5,8 +5,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{After, Control, E1000};
+use super::cause;
+use super::chip::{Control, E1000};
 use super::regs::*;
+use crate::chip::{After, access};
 
 /// Bits of CTRL that clear themselves. PHY_RST stays until software clears it.
 const CTRL_SELF_CLEARING: u32 = bit::CTRL_RST;
@@ -15,53 +17,24 @@ const CTRL_EXT_EE_RST: u32 = 1 << 13;
 /// Kilobytes of packet buffer (SDM 13.4.16).
 const PACKET_BUFFER: u32 = 64;
 
-/// Reads the words that `offset..offset + data.len()` touches, each once, in order.
-pub fn read_words(offset: u64, data: &mut [u8], mut read: impl FnMut(u32) -> u32) {
-    let Ok(mut at) = u32::try_from(offset) else { return data.fill(u8::MAX) };
-    let mut rest = data;
-    while !rest.is_empty() {
-        let word = read(at & !3).to_le_bytes();
-        let part = word.get((at & 3) as usize..).unwrap_or_default();
-        let n = part.len().min(rest.len());
-        let (now, later) = rest.split_at_mut(n);
-        now.copy_from_slice(part.get(..n).unwrap_or_default());
-        rest = later;
-        let Some(next) = (at & !3).checked_add(4) else { return rest.fill(u8::MAX) };
-        at = next;
-    }
-}
-
-/// Writes the whole words in `offset..offset + data.len()`, in order.
-pub fn write_words(offset: u64, data: &[u8], mut write: impl FnMut(u32, u32)) {
-    let Ok(offset) = u32::try_from(offset) else { return };
-    let skip = (offset.wrapping_neg() & 3) as usize;
-    let Some(first) = offset.checked_next_multiple_of(4) else { return };
-    let words = data.get(skip..).unwrap_or_default().chunks_exact(4);
-    for (at, word) in (first..).step_by(4).zip(words) {
-        if let Ok(word) = word.try_into() {
-            write(at, u32::from_le_bytes(word));
-        }
-    }
-}
-
 impl E1000 {
     /// Reads BAR0 (128 KiB of registers).
-    pub fn read_bar0(&self, offset: u64, data: &mut [u8]) {
-        read_words(offset, data, |at| self.read_register(at));
+    pub(super) fn read_bar0(&self, offset: u64, data: &mut [u8]) {
+        access::read_words(offset, data, |at| self.read_register(at));
     }
 
     /// Writes BAR0.
-    pub fn write_bar0(&self, offset: u64, data: &[u8]) {
-        write_words(offset, data, |at, value| self.write_register(at, value));
+    pub(super) fn write_bar0(&self, offset: u64, data: &[u8]) {
+        access::write_words(offset, data, |at, value| self.write_register(at, value));
     }
 
     /// Reads PCI configuration space (256 bytes).
-    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
-        self.control().pci.read(offset, data, self.irq.level());
+    pub(super) fn read_config(&self, offset: u64, data: &mut [u8]) {
+        self.control().pci.read(offset, data, self.core.irq.level());
     }
 
     /// Writes PCI configuration space.
-    pub fn write_config(&self, offset: u64, data: &[u8]) {
+    pub(super) fn write_config(&self, offset: u64, data: &[u8]) {
         let mut after = After::default();
         {
             let mut control = self.control();
@@ -77,11 +50,11 @@ impl E1000 {
             // A level that was kept in comes out now.
             after.repeat = control.pci.may_interrupt() && !interrupted;
             if dma && !control.pci.may_dma() {
-                self.stop_tx();
-                self.stop_rx();
+                self.core.stop_tx(self);
+                self.core.stop_rx(self);
             }
         }
-        self.run(after);
+        self.core.run(self, after);
     }
 
     /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing answers.
@@ -92,15 +65,15 @@ impl E1000 {
             CTRL_DUP => self.ctrl(),
             EECD => self.control().eeprom.read(),
             ICR => {
-                let (value, edge) = self.irq.read_icr();
-                self.tell(edge);
+                let (value, edge) = self.core.irq.take();
+                self.core.tell(edge);
                 value
             }
-            IMS => self.irq.ims(),
+            IMS => self.core.irq.mask(),
             // Write-only.
             ICS | IMC => 0,
             STATUS | EERD | MDIC | PBA => self.regs.get(offset),
-            STATS..STATS_END => self.stats.read(offset, &self.counters).unwrap_or(0),
+            STATS..STATS_END => self.statistic(offset),
             // A store to a mapped page may have set any bit.
             PAGES_START..PAGES_END => self.regs.get(offset) & row.mask,
             _ => self.regs.get(offset),
@@ -135,14 +108,14 @@ impl E1000 {
     fn write_ring(&self, offset: u32, value: u32) {
         self.regs.set(offset, value);
         match offset {
-            TDT => self.counters.input.notifications.add_shared(1),
-            RDT => self.counters.rx_doorbells.add_shared(1),
+            TDT => self.core.counters.input.notifications.add_shared(1),
+            RDT => self.core.counters.rx_doorbells.add_shared(1),
             _ => {}
         }
         if offset < TDBAL {
-            self.ring_rx();
+            self.core.ring_rx();
         } else {
-            self.ring_tx();
+            self.core.ring_tx();
         }
     }
 
@@ -187,7 +160,7 @@ impl E1000 {
         self.regs.set(MDIC, done.mdic);
         let mut after = self.update_link(control, done.flapped);
         if done.interrupt {
-            after.causes |= super::irq::cause::MDAC;
+            after.causes |= cause::MDAC;
         }
         after
     }
@@ -197,7 +170,7 @@ impl E1000 {
         self.set_filter(RCTL, value);
         let mut after = self.update_link(control, false);
         if before & !value & bit::RCTL_EN != 0 {
-            self.stop_rx();
+            self.core.stop_rx(self);
         }
         after.ring_rx |= value & bit::RCTL_EN != 0;
         after
@@ -207,22 +180,38 @@ impl E1000 {
         let before = self.regs.get(TCTL);
         self.regs.set(TCTL, value);
         if before & !value & bit::TCTL_EN != 0 {
-            self.stop_tx();
+            self.core.stop_tx(self);
         }
         if value & bit::TCTL_EN != 0 {
-            self.ring_tx();
+            self.core.ring_tx();
         }
     }
 
     fn write_interrupt(&self, offset: u32, value: u32) {
-        let (delays, host) = (self.delays(), &*self.host);
-        let edge = match offset {
-            ICR => self.irq.write_icr(value, delays, host),
-            ICS => self.irq.post(value, delays, host),
-            IMS => self.irq.set_mask(value, delays, host),
-            _ => self.irq.clear_mask(value, delays, host),
-        };
-        self.tell(edge);
+        let (delays, irq, host) = (self.windows(), &self.core.irq, &*self.core.host);
+        self.core.tell(match offset {
+            ICR => irq.ack(value, delays, host),
+            ICS => irq.post(value, delays, host),
+            IMS => irq.set_mask(value, delays, host),
+            _ => irq.clear_mask(value, delays, host),
+        });
+    }
+
+    fn statistic(&self, offset: u32) -> u32 {
+        let core = &self.core;
+        self.stats.read(offset, &core.stats, &core.counters).unwrap_or(0)
+    }
+
+    /// A write of CSBAL places the block, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
+    fn write_block(&self, register: u32, value: u32) {
+        self.regs.set(register, value);
+        let high = self.regs.get(CSBAH);
+        let address = u64::from(self.regs.get(CSBAL)) | u64::from(high) << 32;
+        match (register, high) {
+            (_, u32::MAX) => self.core.place_block(self, 0),
+            (CSBAL, _) => self.core.place_block(self, address),
+            _ => {}
+        }
     }
 
     fn write_delay(&self, offset: u32, value: u32, masked: u32) {
@@ -230,7 +219,7 @@ impl E1000 {
         if matches!(offset, RDTR | TIDV) && value & bit::FPD != 0 {
             self.flush(offset);
         } else {
-            self.remoderate();
+            self.core.remoderate(self);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7 data), and the bits of
 //! the registers that the data path looks at.
 
-/// Bytes of a descriptor.
-pub const SIZE: usize = 16;
+use crate::ring::SIZE;
 
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all kinds.
 pub mod tx {

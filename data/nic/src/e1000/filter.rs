@@ -1,8 +1,13 @@
 //! Which frames are received, and how (SDM 3.2.1, 9.2, 13.4.22, 13.5): a copy of the registers, taken anew when one of them
 //! was written.
 
+use std::sync::atomic::Ordering;
+
+use super::E1000;
 use super::desc::{CTRL_VME, rctl, rxcsum};
 use super::regs::{self, Registers};
+use crate::chip::sums::FCS;
+use crate::ring::{self, Shape};
 
 /// Address pairs RAL/RAH.
 const ADDRESSES: u32 = 16;
@@ -27,20 +32,7 @@ pub struct Filter {
     multicast: [u32; TABLE],
     vlans: [u32; TABLE],
     vet: [u8; 2],
-    /// Tags are stripped (CTRL.VME).
-    pub strip: bool,
-    /// RXCSUM.IPOFL.
-    pub ip_sums: bool,
-    /// RXCSUM.TUOFL.
-    pub sums: bool,
-    /// Bytes of each buffer.
-    pub buffer: usize,
-    /// Bytes that are received without a closer look: what fits one buffer and is not too long; none if tags are stripped.
-    pub quick: usize,
-    /// Bytes of the longest frame, with its FCS.
-    pub longest: usize,
-    /// Bytes of FCS that the guest is given.
-    pub fcs: usize,
+    shape: Shape,
     /// Free descriptors at which RXDMT0 is raised: the ring's size is shifted right by this.
     pub threshold: u32,
 }
@@ -55,13 +47,14 @@ impl Default for Filter {
             multicast: [0; TABLE],
             vlans: [0; TABLE],
             vet: [0; 2],
-            strip: false,
-            ip_sums: false,
-            sums: false,
-            buffer: 2048,
-            quick: 0,
-            longest: LONGEST,
-            fcs: super::stats::FCS,
+            shape: Shape {
+                buffer: 2048,
+                quick: 0,
+                longest: LONGEST,
+                fcs: FCS,
+                strip: false,
+                sums: (false, false),
+            },
             threshold: 1,
         }
     }
@@ -75,15 +68,6 @@ fn address(bytes: [u8; 6]) -> u64 {
 }
 
 impl Filter {
-    /// Copies the registers if they were written since: `version` is bumped after each write.
-    #[inline]
-    pub fn update(&mut self, version: u32, regs: &Registers) {
-        if self.version != Some(version) {
-            self.copy(regs);
-            self.version = Some(version);
-        }
-    }
-
     #[cold]
     fn copy(&mut self, regs: &Registers) {
         self.rctl = regs.get(regs::RCTL);
@@ -106,47 +90,28 @@ impl Filter {
         }
         let [a, b, ..] = regs.get(regs::VET).to_le_bytes();
         self.vet = [b, a];
-        self.strip = regs.get(regs::CTRL) & CTRL_VME != 0;
+        let strip = regs.get(regs::CTRL) & CTRL_VME != 0;
         let sums = regs.get(regs::RXCSUM);
-        (self.ip_sums, self.sums) = (sums & rxcsum::IPOFL != 0, sums & rxcsum::TUOFL != 0);
-        self.shape();
+        self.set_shape(strip, (sums & rxcsum::IPOFL != 0, sums & rxcsum::TUOFL != 0));
     }
 
     /// BSIZE, BSEX, LPE, SECRC and RDMTS.
-    fn shape(&mut self) {
+    fn set_shape(&mut self, strip: bool, sums: (bool, bool)) {
         let has = |bit| self.rctl & bit != 0;
         let size = self.rctl >> rctl::BSIZE_SHIFT & 3;
-        self.buffer = match (has(rctl::BSEX), size) {
+        let buffer = match (has(rctl::BSEX), size) {
             // BSEX with 00 is reserved.
             (_, 0) => 2048,
             (false, size) => 2048 >> size,
             (true, size) => 32_768 >> size,
         };
-        self.longest = if has(rctl::LPE) { LONGEST_LPE } else { LONGEST };
-        self.fcs = if has(rctl::SECRC) { 0 } else { super::stats::FCS };
+        let longest = if has(rctl::LPE) { LONGEST_LPE } else { LONGEST };
+        let fcs = if has(rctl::SECRC) { 0 } else { FCS };
         // Without its FCS a frame may be 4 bytes shorter than its length is counted.
-        let most = self.buffer.min(self.longest + self.fcs - super::stats::FCS);
-        self.quick = if self.strip { 0 } else { most };
+        let most = buffer.min(longest + fcs - FCS);
+        let quick = if strip { 0 } else { most };
+        self.shape = Shape { buffer, quick, longest, fcs, strip, sums };
         self.threshold = 1 + (self.rctl >> rctl::RDMTS_SHIFT & 3).min(2);
-    }
-
-    /// True if `head` begins a frame with a VLAN tag (VET).
-    #[inline]
-    pub fn is_tagged(&self, head: &[u8]) -> bool {
-        head.get(12..14) == Some(self.vet.as_slice())
-    }
-
-    /// Frames are refused for more than their destination.
-    #[inline]
-    pub fn by_vlan(&self) -> bool {
-        self.rctl & (rctl::VFE | rctl::CFIEN) != 0
-    }
-
-    /// True if the frame that begins with `head` is for this station.
-    #[inline]
-    pub fn accepts(&self, head: &[u8]) -> bool {
-        let Some(bytes) = head.first_chunk::<6>() else { return false };
-        self.accepts_address(*bytes) && (!self.by_vlan() || self.accepts_vlan(head))
     }
 
     #[inline]
@@ -180,7 +145,7 @@ impl Filter {
 
     /// Tagged frames are looked up by VLAN; others pass.
     fn accepts_vlan(&self, head: &[u8]) -> bool {
-        if !self.is_tagged(head) {
+        if !ring::Filter::is_tagged(self, head) {
             return true;
         }
         let Some([a, b]) = head.get(14..16).and_then(|t| t.first_chunk()) else { return false };
@@ -188,6 +153,40 @@ impl Filter {
         let canonical = tag >> 12 & 1 == u16::from(self.rctl & rctl::CFI != 0);
         (self.rctl & rctl::CFIEN == 0 || canonical)
             && (self.rctl & rctl::VFE == 0 || bit(&self.vlans, tag & 0xfff))
+    }
+}
+
+impl ring::Filter<E1000> for Filter {
+    /// Copies the registers if they were written since: the version is bumped after each write.
+    #[inline]
+    fn update(&mut self, chip: &E1000) {
+        let version = chip.filter_version.load(Ordering::Acquire);
+        if self.version != Some(version) {
+            self.copy(&chip.regs);
+            self.version = Some(version);
+        }
+    }
+
+    #[inline]
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    #[inline]
+    fn accepts(&self, head: &[u8]) -> bool {
+        let Some(bytes) = head.first_chunk::<6>() else { return false };
+        self.accepts_address(*bytes) && (!self.by_more() || self.accepts_vlan(head))
+    }
+
+    #[inline]
+    fn by_more(&self) -> bool {
+        self.rctl & (rctl::VFE | rctl::CFIEN) != 0
+    }
+
+    /// By VET.
+    #[inline]
+    fn is_tagged(&self, head: &[u8]) -> bool {
+        head.get(12..14) == Some(self.vet.as_slice())
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use super::access;
 use super::chip::E1000;
+use crate::chip::access;
 
 const IOADDR: u32 = 0;
 const IODATA: u32 = 4;
 
 impl E1000 {
     /// Reads BAR1 (64 bytes: IOADDR, IODATA; SDM 13.3.1). The rest is reserved and reads as 0.
-    pub fn read_bar1(&self, offset: u64, data: &mut [u8]) {
+    pub(super) fn read_bar1(&self, offset: u64, data: &mut [u8]) {
         access::read_words(offset, data, |at| match at {
             IOADDR => self.ioaddr.load(Ordering::Relaxed),
             IODATA => self.read_register(self.ioaddr.load(Ordering::Relaxed)),
@@ -19,7 +19,7 @@ impl E1000 {
     }
 
     /// Writes BAR1.
-    pub fn write_bar1(&self, offset: u64, data: &[u8]) {
+    pub(super) fn write_bar1(&self, offset: u64, data: &[u8]) {
         access::write_words(offset, data, |at, value| match at {
             IOADDR => self.ioaddr.store(value, Ordering::Relaxed),
             IODATA => self.write_register(self.ioaddr.load(Ordering::Relaxed), value),

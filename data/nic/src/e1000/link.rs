@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{After, Control, E1000};
-use super::irq::cause;
+use super::cause;
+use super::chip::{Control, E1000};
 use super::regs::{CTRL, RCTL, STATUS, bit};
+use crate::chip::After;
 
 /// Where frames that the guest sends go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Loopback {
 
 /// What lets frames pass, as one word that the data path loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
+pub struct Wire {
     /// Bus master, and in D0.
     pub dma: bool,
     /// Cable, PHY and MAC agree: STATUS.LU.
@@ -29,7 +30,7 @@ pub struct Gate {
     pub loopback: Loopback,
 }
 
-impl Gate {
+impl Wire {
     fn pack(self) -> u32 {
         let loopback = match self.loopback {
             Loopback::None => 0,
@@ -57,18 +58,18 @@ impl Gate {
 impl E1000 {
     /// What lets frames pass now.
     #[inline]
-    pub(super) fn gate(&self) -> Gate {
-        Gate::unpack(self.gate.load(Ordering::Acquire))
+    pub(super) fn wire(&self) -> Wire {
+        Wire::unpack(self.gate.load(Ordering::Acquire))
     }
 
     /// Plugs the cable in, or pulls it out.
-    pub fn set_link(&self, up: bool) {
+    pub(super) fn set_cable(&self, up: bool) {
         let after = {
             let mut control = self.control();
             control.phy.set_cable(up);
             self.update_link(&mut control, false)
         };
-        self.run(after);
+        self.core.run(self, after);
     }
 
     /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI. `flapped`: the link went down
@@ -85,11 +86,10 @@ impl E1000 {
             0 => Loopback::None,
             _ => Loopback::Mac,
         };
-        let before = self.gate();
-        let gate = Gate { dma: control.pci.may_dma(), link, loopback };
+        let before = self.wire();
+        let gate = Wire { dma: control.pci.may_dma(), link, loopback };
         self.gate.store(gate.pack(), Ordering::Release);
-        self.unmasked.store(control.pci.may_interrupt(), Ordering::Release);
-        self.irq.set_messages(control.pci.sends_messages());
+        self.core.let_interrupts(control.pci.may_interrupt(), control.pci.sends_messages());
         self.asleep.store(control.pci.asleep(), Ordering::Release);
         let changed = before.link != link || link && flapped;
         After {

@@ -1,8 +1,9 @@
 //! From the moderation registers to nanoseconds (SDM 13.4.18, 13.4.30, 13.4.31, 13.4.41, 13.4.44).
 
+use super::cause;
 use super::chip::E1000;
-use super::irq::{Delays, cause};
 use super::regs::{ITR, RADV, RDTR, TADV, TIDV};
+use crate::chip::Delays;
 
 /// Unit of ITR.
 const ITR_NS: u64 = 256;
@@ -21,7 +22,7 @@ impl E1000 {
     /// Windows of moderation, from the registers as they are now. Some of them lie in the shared pages: each is read
     /// once, and has 16 bits, so that no window is longer than 67 ms.
     #[inline]
-    pub(super) fn delays(&self) -> Delays {
+    pub(super) fn windows(&self) -> Delays {
         let get = |register| u64::from(self.regs.get(register) & 0xffff);
         let rdtr = get(RDTR);
         Delays {
@@ -31,43 +32,10 @@ impl E1000 {
         }
     }
 
-    /// Posts causes and tells the host. Call without locks.
-    pub(super) fn post(&self, causes: u32) {
-        let edge = self.irq.post(causes, self.delays(), &*self.host);
-        self.tell(edge);
-    }
-
-    /// Posts completed transmissions: TXDW, TXQE. `delayed`: all descriptors that are reported had IDE set, so that TIDV
-    /// and TADV apply. Call without locks.
-    pub(super) fn post_transmit(&self, causes: u32, delayed: bool) {
-        let edge = self.irq.post_transmit(causes, delayed, self.delays(), &*self.host);
-        self.tell(edge);
-    }
-
     /// Bit 31 of RDTR or TIDV was written as 1.
     pub(super) fn flush(&self, register: u32) {
         let causes = if register == RDTR { cause::RECEIVE } else { cause::TRANSMIT };
-        let edge = self.irq.flush(causes, self.delays(), &*self.host);
-        self.tell(edge);
-    }
-
-    /// A moderation register has changed.
-    pub(super) fn remoderate(&self) {
-        let edge = self.irq.remoderate(self.delays(), &*self.host);
-        self.tell(edge);
-    }
-
-    /// The worker is going to sleep, see [`super::irq::Irq::regate`]. Call without locks.
-    pub(super) fn regate(&self) {
-        if self.has_csb {
-            let edge = self.irq.regate(self.delays(), &*self.host);
-            self.tell(edge);
-        }
-    }
-
-    /// The time that `Host::set_timer` asked for has come.
-    pub fn timer(&self) {
-        let edge = self.irq.timer(self.delays(), &*self.host);
-        self.tell(edge);
+        let core = &self.core;
+        core.tell(core.irq.flush(causes, self.windows(), &*core.host));
     }
 }

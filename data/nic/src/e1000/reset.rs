@@ -11,26 +11,26 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{After, Control, E1000, lock};
-use super::csb::Placed;
+use super::chip::{Control, E1000};
 use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
+use crate::chip::{After, Receives};
 
 impl E1000 {
     /// PCI reset: everything as after power-on.
-    pub fn reset(&self) {
+    pub(super) fn power_on(&self) {
         let after = {
             let mut control = self.control();
             control.pci.reset();
             self.reset_function(&mut control)
         };
-        self.run(after);
+        self.core.run(self, after);
     }
 
     /// A new machine takes the place of the old: a reset, and the EEPROM as it left the factory. What the old guest wrote
     /// there is not for the next one's eyes, and a wrong checksum would keep its driver away.
-    pub fn renew(&self) {
+    pub(super) fn replace(&self) {
         self.control().eeprom = super::eeprom::Eeprom::new(self.mac);
-        self.reset();
+        self.power_on();
     }
 
     /// All but configuration space.
@@ -46,25 +46,20 @@ impl E1000 {
         // A pass that starts from here on finds both sides off.
         self.regs.set(TCTL, 0);
         self.regs.set(RCTL, 0);
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        let edge = {
-            let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
+        let edge = self.core.stopped(|tx, rx| {
             let status = self.regs.get(STATUS);
             self.regs.reset(power_on);
             self.regs.set(STATUS, status);
-            if !power_on {
+            if power_on {
+                self.core.drop_block(self, tx, rx);
+            } else {
                 self.regs.set(PBA, pba);
             }
-            if power_on {
-                tx.block = Placed::default();
-                self.replace_block(&mut tx, &mut rx);
-            }
-            tx.reset(&self.regs);
-            rx.stop(&self.regs);
-            self.stats.clear(&self.counters);
-            self.irq.reset()
-        };
-        self.wanted.fetch_sub(1, Ordering::Release);
+            tx.reset(self);
+            rx.stop(self);
+            self.stats.clear(&self.core.stats, &self.core.counters);
+            self.core.irq.reset()
+        });
         self.load_eeprom(control);
         self.filter_version.fetch_add(1, Ordering::Release);
         // The link goes down without a word: LSC would be latched in a chip that has just forgotten all causes.
@@ -84,20 +79,6 @@ impl E1000 {
     /// CTRL.PHY_RST was set.
     pub(super) fn reset_phy(&self, control: &mut Control) {
         control.phy.reset();
-    }
-
-    /// Stops the transmit side: when this returns, none of its DMA runs.
-    pub(super) fn stop_tx(&self) {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        lock(&self.tx).stop(&self.regs);
-        self.wanted.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Stops the receive side.
-    pub(super) fn stop_rx(&self) {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        lock(&self.rx).stop(&self.regs);
-        self.wanted.fetch_sub(1, Ordering::Release);
     }
 
     /// CTRL as it stands, without bits that clear themselves.

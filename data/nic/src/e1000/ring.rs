@@ -1,14 +1,14 @@
 //! A descriptor ring where its registers say it is. The registers are hostile memory: each pass reads each once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use vmlan_ram::{Map, Window};
+use vmlan_ram::Map;
 
-use super::Trouble;
-use super::csb::{Block, Direction, Side};
-use super::desc::{SIZE, rx};
+use super::desc::rx;
 use super::regs::{self, Registers};
+use crate::chip::Trouble;
+use crate::chip::block::{Block, Direction, Register, Side};
+use crate::ring::{Descriptors, Look, distance};
 
 /// The registers of a ring.
 #[derive(Debug)]
@@ -49,26 +49,29 @@ const LEN: u32 = 0xf_ff80;
 /// Bits of the heads and tails that exist.
 const INDEX: u32 = 0xffff;
 
-/// What a look at the registers found.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Descriptors in the ring; 0: there is none.
-    pub size: u32,
-    /// Below `size`.
-    pub head: u32,
-    /// Below `size`.
-    pub tail: u32,
-    /// Somebody moved the ring or its head since this side last wrote it: what is known of it is void.
-    pub moved: bool,
+/// The register that is a ring's tail.
+struct Tail<'r>(&'r Registers, u32);
+
+impl Register for Tail<'_> {
+    #[inline]
+    fn get(&self) -> u32 {
+        self.raw() & INDEX
+    }
+    #[inline]
+    fn raw(&self) -> u32 {
+        self.0.get(self.1)
+    }
+    #[inline]
+    fn replace(&self, old: u32, new: u32) -> bool {
+        self.0.replace(self.1, old, new)
+    }
 }
 
 /// One side's ring.
 pub struct Ring {
     names: &'static Names,
-    map: Arc<Map>,
-    window: Option<Window>,
-    base: u64,
-    len: u32,
+    /// Where it is.
+    pub memory: Descriptors,
     /// The head as last published; `None`: take over what the register says.
     head: Option<u32>,
     trouble: Option<Trouble>,
@@ -82,17 +85,12 @@ pub struct Ring {
 
 impl Ring {
     pub fn new(names: &'static Names) -> Self {
-        let map = Arc::default();
-        let csb = Side::new(names.direction, names.tail);
         Self {
             names,
-            map,
-            window: None,
-            base: 0,
-            len: 0,
+            memory: Descriptors::default(),
             head: None,
             trouble: None,
-            csb,
+            csb: Side::new(names.direction),
             told: None,
             wrote: false,
         }
@@ -100,8 +98,7 @@ impl Ring {
 
     /// Replaces the map; nothing of the old one is kept.
     pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.window = None;
-        std::mem::replace(&mut self.map, map)
+        self.memory.set_map(map)
     }
 
     /// Forgets the head and what stood in the way.
@@ -128,11 +125,12 @@ impl Ring {
 
     /// Why the last look failed.
     pub fn trouble(&self) -> Option<Trouble> {
-        self.trouble.or(self.map.poisoned().then_some(Trouble::Truncated))
+        self.trouble.or(self.map().poisoned().then_some(Trouble::Truncated))
     }
 
+    #[inline]
     pub fn map(&self) -> &Arc<Map> {
-        &self.map
+        self.memory.map()
     }
 
     /// Reads the registers, and checks that descriptors can be where they say.
@@ -144,14 +142,15 @@ impl Ring {
         let base = regs.base(self.names.low, self.names.high);
         let len = regs.get(self.names.len) & LEN;
         let head = regs.get(self.names.head) & INDEX;
-        let same = base == self.base && len == self.len;
+        let same = self.memory.is_at(base, len);
         let moved = !same || self.head != Some(head);
         let size = len >> 4;
+        let register = Tail(regs, self.names.tail);
         let tail = match self.csb.is_placed() {
-            false => regs.get(self.names.tail) & INDEX,
+            false => register.get(),
             true => {
                 let moved = !same || self.told.is_some_and(|told| told != head);
-                self.csb.tail(regs, size, moved)
+                self.csb.tail(&register, size, moved)
             }
         };
         let result = self.check(same, base, len, head.max(tail));
@@ -166,55 +165,18 @@ impl Ring {
 
     #[inline]
     fn check(&mut self, same: bool, base: u64, len: u32, index: u32) -> Result<(), Trouble> {
-        if !same || self.window.is_none() {
-            (self.base, self.len, self.head) = (base, len, None);
-            self.window = self.map.window(base, len as usize, SIZE);
+        if !same {
+            self.head = None;
         }
+        let found = self.memory.find(base, len);
         let (ring, size) = (self.names.ring, len >> 4);
         if size == 0 {
             return Ok(());
         }
-        if self.window.is_none() {
+        if !found {
             return Err(Trouble::BadRing { ring, base, len });
         }
         if index >= size { Err(Trouble::BadIndex { ring, size, index }) } else { Ok(()) }
-    }
-
-    /// The descriptor at `index`, as two quadwords, each read once.
-    #[inline]
-    pub fn read(&self, index: u32) -> (u64, u64) {
-        self.window.as_ref().map_or((0, 0), |w| w.descriptor(at(index)))
-    }
-
-    /// The first quadword of the descriptor at `index`: a receive buffer's address.
-    #[inline]
-    pub fn address(&self, index: u32) -> u64 {
-        self.window.as_ref().map_or(0, |w| w.u64(at(index), Ordering::Relaxed))
-    }
-
-    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
-    #[inline]
-    pub fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
-        let out = out.as_flattened_mut();
-        if let Some(window) = &self.window {
-            window.slice(at(index), out.len()).read(out);
-        }
-    }
-
-    /// Writes the second quadword of the descriptor at `index`, after all that was written before.
-    #[inline]
-    pub fn write_back(&self, index: u32, word: u64) {
-        if let Some(window) = &self.window {
-            window.set_u64(at(index) + 8, word, Ordering::Release);
-        }
-    }
-
-    /// Writes its last doubleword.
-    #[inline]
-    pub fn write_status(&self, index: u32, upper: u32) {
-        if let Some(window) = &self.window {
-            window.set_u32(at(index) + 12, upper, Ordering::Release);
-        }
     }
 
     /// The ring has too little. If the block was turned on when nobody waited for room, the guest may have given back all that was
@@ -229,7 +191,7 @@ impl Ring {
         // The descriptor at the register's tail was never ours.
         let more = distance(head, word, size) > distance(head, tail, size) + 1;
         let last = if word == 0 { size - 1 } else { word - 1 };
-        if more && self.read(last).1 & rx::DD == 0 {
+        if more && self.memory.read(last).1 & rx::DD == 0 {
             self.csb.believe_word();
         }
     }
@@ -241,23 +203,4 @@ impl Ring {
         regs.set(self.names.head, head);
         self.csb.publish(head);
     }
-}
-
-/// The byte at which the descriptor `index` begins.
-#[inline]
-fn at(index: u32) -> usize {
-    index as usize * SIZE
-}
-
-/// `index + n` in a ring of `size`; both are at most `size`.
-#[inline]
-pub fn add(index: u32, n: u32, size: u32) -> u32 {
-    let sum = index + n;
-    if sum >= size { sum - size } else { sum }
-}
-
-/// Steps from `from` to `to` in a ring of `size`.
-#[inline]
-pub fn distance(from: u32, to: u32, size: u32) -> u32 {
-    if to >= from { to - from } else { to + size - from }
 }

@@ -1,14 +1,13 @@
 //! Statistics registers (SDM 13.7). Totals only ever grow; what the guest reads is their distance from its last read.
 //!
-//! Bytes count from the destination address through the FCS, and frames shorter than 64 bytes count as the 64 they
-//! are on the wire.
-//!
 //! MPC, packets missed for want of receive buffers, is what the switch dropped after its time of waiting for this
 //! receiver was over; RNBC counts how often a push ran out of buffers, whether or not the frames were waited for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmlan_frame::{Counter, Counters, Mac, Reason};
+use vmlan_frame::{Counters, Reason};
+
+use crate::chip::sums;
 
 /// First register.
 const START: u32 = 0x4000;
@@ -16,145 +15,9 @@ const START: u32 = 0x4000;
 const END: u32 = 0x4100;
 const WORDS: usize = ((END - START) / 4) as usize;
 
-/// Bytes of the frame check sequence.
-pub const FCS: usize = 4;
-/// Shortest frame on the wire, without FCS.
-pub const SHORTEST: usize = 60;
-
-/// What one side counts.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct Side {
-    /// Good frames.
-    frames: Counter,
-    bytes: Counter,
-    broadcast: Counter,
-    multicast: Counter,
-    /// By length: 64, to 127, 255, 511, 1023, and longer.
-    sizes: [Counter; 6],
-    /// All frames that came by (TPR, TOR): with those not meant for this station.
-    all_frames: Counter,
-    all_bytes: Counter,
-    /// RNBC; TSCTC.
-    pub special: Counter,
-    /// ROC; TSCTFC.
-    pub failed: Counter,
-}
-
-/// The sums of one batch. Frames alike that follow each other are counted together.
-#[derive(Debug, Default)]
-pub struct Sums {
-    frames: u64,
-    bytes: u64,
-    /// Of the frames alone, without padding and FCS.
-    payload: u64,
-    broadcast: u64,
-    multicast: u64,
-    sizes: [u64; 6],
-    other_frames: u64,
-    other_bytes: u64,
-    /// Frames like the last one that are not added yet.
-    same: u64,
-    destination: Mac,
-    len: usize,
-}
-
-/// Bytes on the wire of a frame of `len`.
-#[inline]
-fn wire(len: usize) -> usize {
-    len.max(SHORTEST) + FCS
-}
-
-impl Sums {
-    /// Counts a frame of `len` bytes.
-    #[inline]
-    pub fn add(&mut self, destination: Mac, len: usize) {
-        if len != self.len || destination != self.destination {
-            self.settle();
-            (self.len, self.destination) = (len, destination);
-        }
-        self.same += 1;
-    }
-
-    /// Counts `n` such frames.
-    pub fn add_many(&mut self, destination: Mac, len: usize, n: u64) {
-        self.settle();
-        (self.same, self.len, self.destination) = (n, len, destination);
-    }
-
-    /// Counts a frame that is not meant for this station.
-    pub fn pass_by(&mut self, len: usize) {
-        self.other_frames += 1;
-        self.other_bytes += wire(len) as u64;
-    }
-
-    /// Frames counted so far, and their bytes without padding and FCS.
-    pub fn frames(&mut self) -> (usize, u64) {
-        self.settle();
-        (usize::try_from(self.frames).unwrap_or(usize::MAX), self.payload)
-    }
-
-    fn settle(&mut self) {
-        let n = std::mem::take(&mut self.same);
-        let bytes = wire(self.len);
-        self.frames += n;
-        self.bytes += bytes as u64 * n;
-        self.payload += self.len as u64 * n;
-        if let Some(count) = self.sizes.get_mut(class(bytes)) {
-            *count += n;
-        }
-        match self.destination {
-            mac if !mac.is_group() => {}
-            Mac::BROADCAST => self.broadcast += n,
-            _ => self.multicast += n,
-        }
-    }
-}
-
-/// Which of the counters by length counts a frame of `n` bytes.
-#[inline]
-fn class(n: usize) -> usize {
-    match n {
-        ..65 => 0,
-        65..128 => 1,
-        128..256 => 2,
-        256..512 => 3,
-        512..1024 => 4,
-        _ => 5,
-    }
-}
-
-impl Side {
-    /// Adds the sums of a batch. One thread at a time: whoever holds the side's lock.
-    pub fn count(&self, mut sums: Sums) {
-        sums.settle();
-        if sums.frames > 0 {
-            self.frames.add(sums.frames);
-            self.bytes.add(sums.bytes);
-            for (counter, n) in self.sizes.iter().zip(sums.sizes) {
-                if n > 0 {
-                    counter.add(n);
-                }
-            }
-        }
-        if sums.broadcast | sums.multicast > 0 {
-            self.broadcast.add(sums.broadcast);
-            self.multicast.add(sums.multicast);
-        }
-        if sums.frames | sums.other_frames > 0 {
-            self.all_frames.add(sums.frames + sums.other_frames);
-            self.all_bytes.add(sums.bytes + sums.other_bytes);
-        }
-    }
-}
-
-/// The statistics registers of a chip.
+/// The statistics registers.
 #[derive(Debug)]
 pub struct Stats {
-    /// Written under the transmit side's lock.
-    pub tx: Side,
-    /// Written under the receive side's lock.
-    pub rx: Side,
     /// For each register (the low one of a pair), the total at the last read. Written by the VMM's thread.
     read: [AtomicU64; WORDS],
     /// For the low register of a pair, the total at which it was read: the high one, read next, belongs to it.
@@ -164,7 +27,7 @@ pub struct Stats {
 impl Default for Stats {
     fn default() -> Self {
         let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self { tx: Side::default(), rx: Side::default(), read: zeros(), latched: zeros() }
+        Self { read: zeros(), latched: zeros() }
     }
 }
 
@@ -179,7 +42,7 @@ enum Width {
     High,
 }
 
-type Total = fn(&Stats, &Counters) -> u64;
+type Total = fn(&sums::Stats, &Counters) -> u64;
 const NONE: Total = |_, _| 0;
 
 /// The registers by address (table 13-2). Those of errors that this wire does not make are always 0.
@@ -246,12 +109,12 @@ static TABLE: &[(u32, &str, Width, Total)] = &[
 
 impl Stats {
     /// Reads the register at `offset` as the guest does, which clears it. `None`: there is no such register.
-    pub fn read(&self, offset: u32, counters: &Counters) -> Option<u32> {
+    pub fn read(&self, offset: u32, sums: &sums::Stats, counters: &Counters) -> Option<u32> {
         let (_, _, width, total) = TABLE.iter().find(|(at, ..)| *at == offset)?;
         let high = u32::from(*width == Width::High) * 4;
         let place = usize::try_from((offset - high).checked_sub(START)? / 4).ok()?;
         let (read, latched) = (self.read.get(place)?, self.latched.get(place)?);
-        let (now, before) = (total(self, counters), read.load(Ordering::Relaxed));
+        let (now, before) = (total(sums, counters), read.load(Ordering::Relaxed));
         Some(match width {
             Width::Word => {
                 read.store(now, Ordering::Relaxed);
@@ -274,22 +137,22 @@ impl Stats {
     }
 
     /// All registers become 0.
-    pub fn clear(&self, counters: &Counters) {
+    pub fn clear(&self, sums: &sums::Stats, counters: &Counters) {
         for (offset, _, _, total) in TABLE.iter().filter(|r| r.2 != Width::High) {
             let place = ((offset - START) / 4) as usize;
             if let (Some(read), Some(latched)) = (self.read.get(place), self.latched.get(place)) {
-                read.store(total(self, counters), Ordering::Relaxed);
+                read.store(total(sums, counters), Ordering::Relaxed);
                 latched.store(0, Ordering::Relaxed);
             }
         }
     }
 
     /// Names and totals since the chip was made, those that can be other than 0. Pairs are one number.
-    pub fn totals(&self, counters: &Counters) -> Vec<(&'static str, u64)> {
+    pub fn totals(sums: &sums::Stats, counters: &Counters) -> Vec<(&'static str, u64)> {
         let shown = TABLE.iter().filter(|(_, _, width, total)| {
             *width != Width::High && !std::ptr::fn_addr_eq(*total, NONE)
         });
-        shown.map(|(_, name, _, total)| (*name, total(self, counters))).collect()
+        shown.map(|(_, name, _, total)| (*name, total(sums, counters))).collect()
     }
 }
 
@@ -301,31 +164,35 @@ fn low(value: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmlan_frame::Mac;
 
     #[test]
     fn reading_clears_and_pairs_belong_together() {
-        let (stats, counters) = (Stats::default(), Counters::default());
+        let (stats, counted, counters) = <(Stats, sums::Stats, Counters)>::default();
         let sums = || {
-            let mut sums = Sums::default();
+            let mut sums = sums::Sums::default();
             sums.add_many(Mac::default(), 1514, 3_000_000);
             sums.add(Mac::BROADCAST, 42);
             sums
         };
-        stats.rx.count(sums());
+        counted.rx.count(sums());
         let want = 1518 * 3_000_000 + 64u64;
-        assert_eq!(stats.read(0x4074, &counters), Some(3_000_001));
-        assert_eq!(stats.read(0x4074, &counters), Some(0));
-        assert_eq!(stats.read(0x4078, &counters), Some(1));
-        let low = stats.read(0x4088, &counters).unwrap();
-        stats.rx.count(sums());
-        let high = stats.read(0x408c, &counters).unwrap();
+        assert_eq!(stats.read(0x4074, &counted, &counters), Some(3_000_001));
+        assert_eq!(stats.read(0x4074, &counted, &counters), Some(0));
+        assert_eq!(stats.read(0x4078, &counted, &counters), Some(1));
+        let low = stats.read(0x4088, &counted, &counters).unwrap();
+        counted.rx.count(sums());
+        let high = stats.read(0x408c, &counted, &counters).unwrap();
         assert_eq!(u64::from(high) << 32 | u64::from(low), want);
-        let low = stats.read(0x4088, &counters).unwrap();
-        assert_eq!(u64::from(stats.read(0x408c, &counters).unwrap()) << 32 | u64::from(low), want);
-        stats.clear(&counters);
-        assert_eq!(stats.read(0x405c, &counters), Some(0));
-        assert_eq!(stats.read(0x4024, &counters), None);
-        let totals = stats.totals(&counters);
+        let low = stats.read(0x4088, &counted, &counters).unwrap();
+        assert_eq!(
+            u64::from(stats.read(0x408c, &counted, &counters).unwrap()) << 32 | u64::from(low),
+            want
+        );
+        stats.clear(&counted, &counters);
+        assert_eq!(stats.read(0x405c, &counted, &counters), Some(0));
+        assert_eq!(stats.read(0x4024, &counted, &counters), None);
+        let totals = Stats::totals(&counted, &counters);
         assert!(totals.contains(&("GORC", 2 * want)) && totals.contains(&("BPRC", 2)));
     }
 }

@@ -1,220 +1,250 @@
-//! The transmit side: descriptors between TDH and TDT become frames that are lent, and are written back when those are
-//! finished with (SDM 3.3, 3.4).
-//!
-//! ```text
-//!        TDH = head              next                    TDT
-//!         │ in flight: lent or held │ not looked at yet   │
-//!    ─────┴──────────────┬──────────┴─────────────────────┴──────► ring
-//!      a flight: [ data ][ data EOP ]   write-back strictly in order, up to the first flight that is held
-//! ```
-//!
-//! Context descriptors and those without data belong to no flight: they are passed with the flight before them.
-//! Frames that the sink holds are found again by their first descriptor when they are lent again; descriptors that make another
-//! frame then are the guest's fault, and the frame is dropped.
-//!
-//! What one pull does is bounded, whatever the ring holds: [`BUDGET`] descriptors, [`WORK`] bytes, 256 frames.
+//! Transmit descriptors (SDM 3.3, 3.4): legacy, context and data.
 
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Sink};
-use vmlan_ram::{Map, Slice};
-
-use crate::notify::csb;
+use vmlan_frame::{Offload, Reason};
+use vmlan_ram::Map;
 
 use super::E1000;
-use super::Trouble;
-use super::csb::Placed;
-use super::desc::{CTRL_VME, Context, tctl};
-use super::regs::{self, Registers};
-use super::ring::{Look, Ring, TRANSMIT, distance};
-use super::tx_collect::Pass;
-use super::tx_done::{complete, count, settle};
-use super::tx_frame::Setup;
-use super::tx_scan::{Found, MAX_PIECES};
+use super::cause;
+use super::desc::{
+    CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, split, tctl, tx, upper,
+};
+use super::regs;
+use super::ring::{Ring, TRANSMIT};
+use crate::chip::Trouble;
+use crate::chip::block::{Block, Side};
+use crate::chip::sums::SHORTEST;
+use crate::ring::{
+    Found, Look, Plan, Range, SIZE, Segment, Setup, Sums, Told, Transmit, Want, add, distance,
+    unfinished,
+};
 
-/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked at.
-pub const CHUNK: usize = 32;
+/// Descriptors that are read together.
+const CHUNK: u32 = 32;
 
-/// Descriptors one pull visits, whatever the guest posts; the last frame may exceed it.
-const BUDGET: usize = 4096;
-
-/// Work one pull lends, in bytes to copy; the last frame may exceed it.
-const WORK: usize = 1 << 20;
-
-/// A frame that was lent and whose descriptors are not written back.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flight {
-    pub at: u32,
-    pub count: u32,
-    /// To be lent again.
-    pub held: bool,
-    pub context: Context,
-}
-
-/// What a pull did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Frames finished, those dropped here included.
-    pub finished: usize,
-    /// Interrupt causes to post, without locks.
-    pub causes: u32,
-    /// Every descriptor that reports its status had IDE set.
-    pub delayed: bool,
-    /// The guest has turned its status block off: causes that were kept in are to come out.
-    pub reopened: bool,
-}
-
-/// The transmit side of a chip.
-pub struct Tx {
-    pub(super) ring: Ring,
-    /// The shared status block, as CSBAL was last written; for both sides.
-    pub(super) block: Placed,
-    state: State,
-}
-
-/// What it remembers between pulls.
-pub struct State {
-    /// First descriptor that was not looked at.
-    pub next: u32,
-    /// The contexts for checksums and for segmentation (3.3.6).
-    pub checksum: Context,
-    pub segmentation: Context,
-    /// Descriptors up to the next EOP belong to a frame that was dropped.
-    pub skipping: bool,
-    /// The tail at which a frame was found unfinished.
-    pub stalled: Option<u32>,
-    /// In ring order, at most 256.
-    pub flights: Vec<Flight>,
-    /// For each frame of the batch, its flight.
-    pub lent: Vec<u16>,
-    pub found: Vec<Found>,
-    pub pieces: Vec<Slice<'static>>,
-}
+/// The transmit ring.
+pub struct Tx(Ring);
 
 impl Default for Tx {
     fn default() -> Self {
-        let state = State {
-            next: 0,
-            checksum: Context::default(),
-            segmentation: Context::default(),
-            skipping: false,
-            stalled: None,
-            flights: Vec::with_capacity(BATCH),
-            lent: Vec::with_capacity(BATCH),
-            found: Vec::with_capacity(CHUNK),
-            pieces: Vec::with_capacity(CHUNK + MAX_PIECES),
-        };
-        Self { ring: Ring::new(&TRANSMIT), block: Placed::default(), state }
+        Self(Ring::new(&TRANSMIT))
     }
 }
 
-impl State {
-    fn restart(&mut self, head: u32) {
-        self.next = head;
-        self.skipping = false;
-        self.stalled = None;
-        self.flights.clear();
-    }
+/// The contexts for checksums and for segmentation (3.3.6).
+#[derive(Debug, Default)]
+pub struct Contexts {
+    checksum: Context,
+    segmentation: Context,
+}
 
-    /// True if more descriptors may be taken in: what is held must not let those behind it pile up, for they are all
-    /// written back in one pass.
+impl Transmit for Tx {
+    type Model = E1000;
+    type Memory = Contexts;
+    type Context = Context;
+    const PLAIN: u64 = tx::EOP | tx::IFCS;
+    const MASK: u64 = Self::PLAIN | tx::DEXT | tx::IC | tx::VLE;
+
     #[inline]
-    pub fn has_room(&self, look: &Look) -> bool {
-        let taken = distance(look.head, self.next, look.size) as usize;
-        self.flights.is_empty() || self.flights.len() < BATCH && taken < BUDGET
-    }
-}
-
-impl Tx {
-    /// Replaces the map. No frame is lent.
-    pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.ring.set_map(map)
+    fn map(&self) -> &Arc<Map> {
+        self.0.map()
     }
 
-    /// Forgets everything about the ring but its registers: TDH stands at the first descriptor that is not written back.
-    pub fn stop(&mut self, regs: &Registers) {
-        self.ring.forget(regs);
-        self.state.restart(0);
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        self.0.set_map(map)
     }
 
-    /// As after power-on. The registers are the caller's.
-    pub fn reset(&mut self, regs: &Registers) {
-        self.stop(regs);
-        self.state.checksum = Context::default();
-        self.state.segmentation = Context::default();
+    #[inline]
+    fn side(&mut self) -> &mut Side {
+        &mut self.0.csb
     }
 
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    #[inline]
+    fn look(&mut self, chip: &E1000, _next: u32) -> Result<Look, Trouble> {
+        self.0.look(&chip.regs)
     }
 
-    /// Reads the registers; `None` if there is no ring to serve.
-    fn look(&mut self, regs: &Registers) -> Option<Look> {
-        let look = self.ring.look(regs).ok().filter(|look| look.size > 0)?;
-        let state = &mut self.state;
-        let ahead = |to| distance(look.head, to, look.size);
-        // A tail that went back behind what is in flight takes it out of the chip's hands.
-        if look.moved || state.next >= look.size || ahead(look.tail) < ahead(state.next) {
-            state.restart(look.head);
-        }
-        Some(look)
+    fn trouble(&self) -> Option<Trouble> {
+        self.0.trouble()
     }
 
-    /// The worker is about to sleep: asks to be kicked. True if it should not: `on`, and there is something to do.
-    ///
-    /// While it is off nothing is stored: the driver may have given the block's memory to others (FreeBSD 10.4 tells nobody).
-    /// What turns it on again rings.
-    pub fn arm(&mut self, chip: &E1000, on: bool) -> bool {
-        if !on {
-            return false;
-        }
-        match self.ring.csb.ask(&chip.wishes) {
-            None => self.waiting(&chip.regs),
-            Some(block) => csb::arm_transmit(&*block, || self.waiting(&chip.regs)),
-        }
+    fn forget(&mut self, chip: &E1000) {
+        self.0.forget(&chip.regs);
     }
 
-    /// True if descriptors wait that were never looked at. Frames that are held do not count.
-    fn waiting(&mut self, regs: &Registers) -> bool {
-        let Some(look) = self.look(regs) else { return false };
-        let state = &self.state;
-        look.tail != state.next && state.stalled != Some(look.tail) && state.has_room(&look)
+    fn publish_again(&self, chip: &E1000) {
+        self.0.publish_again(&chip.regs);
     }
 
-    /// Lends up to `limit` frames to `sink`, those that were held first, and writes back the descriptors of what is
-    /// finished. Storage for the frames is `spare`'s.
-    pub fn transmit(
-        &mut self,
-        chip: &E1000,
-        spare: &mut Batch<'static>,
-        limit: usize,
-        sink: &mut dyn Sink,
-    ) -> Sent {
-        self.ring.csb.wake();
-        let look = self.look(&chip.regs);
-        let reopened = self.ring.csb.take_off();
-        let Some(look) = look.filter(|look| look.tail != look.head) else {
-            return Sent { reopened, ..Sent::default() };
-        };
-        let Self { ring, state, .. } = self;
+    fn replace_block(&mut self, chip: &E1000, block: Option<Arc<Block>>, on: bool) {
+        self.0.replace_block(block, on, &chip.regs);
+    }
+
+    #[inline]
+    fn read(&self, index: u32) -> (u64, u64) {
+        self.0.memory.read(index)
+    }
+
+    #[inline]
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
+        self.0.memory.copy(index, out);
+    }
+
+    #[inline]
+    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
+        split(desc)
+    }
+
+    #[inline]
+    fn setup(&self, chip: &E1000) -> Setup {
         let vlan = chip.regs.get(regs::CTRL) & CTRL_VME != 0;
         let [v0, v1, ..] = chip.regs.get(regs::VET).to_le_bytes();
-        let setup = Setup {
+        Setup {
             vlan: vlan.then_some(u16::from_le_bytes([v0, v1])),
             pad: chip.regs.get(regs::TCTL) & tctl::PSP != 0,
-        };
-        let mut batch = Batch::take(spare);
-        let mut pass =
-            Pass { ring: &*ring, look, setup, chip, budget: BUDGET, work: WORK, dropped: 0 };
-        pass.collect(state, &mut batch, limit.min(BATCH));
-        let mut finished = pass.dropped;
-        if !batch.is_empty() {
-            sink.deliver(&mut batch);
-            finished += count(chip, &batch);
         }
-        let to = settle(state, &batch);
-        batch.give_back(spare);
-        let (causes, delayed) = complete(&mut self.ring, &chip.regs, look, to);
-        Sent { finished, causes, delayed, reopened }
     }
+
+    #[inline]
+    fn len(word: u64) -> u32 {
+        data_len(word)
+    }
+
+    /// Bit 24 of a context descriptor is not EOP.
+    #[inline]
+    fn is_last(word: u64) -> bool {
+        word & tx::EOP != 0 && kind(word) != Kind::Context
+    }
+
+    /// A context; or one that names no data: it is written back and nothing else (3.3.3).
+    #[inline]
+    fn between(memory: &mut Contexts, addr: u64, word: u64) -> bool {
+        if kind(word) == Kind::Context {
+            let segments = word & tx::TSE != 0;
+            let place = if segments { &mut memory.segmentation } else { &mut memory.checksum };
+            *place = Context::from_words(addr, word);
+            return true;
+        }
+        word & tx::EOP != 0 && (addr == 0 || data_len(word) == 0)
+    }
+
+    #[inline]
+    fn fits(first: u64, word: u64, _n: u32) -> bool {
+        let what = kind(first);
+        kind(word) == what && matches!(what, Kind::Legacy | Kind::Data)
+    }
+
+    /// A null address means no data.
+    #[inline]
+    fn has_data(addr: u64, _word: u64) -> bool {
+        addr != 0
+    }
+
+    #[inline]
+    fn context(memory: &Contexts, first: u64) -> Context {
+        if segments(first) { memory.segmentation } else { memory.checksum }
+    }
+
+    #[inline]
+    fn segments(want: &Want<Self>) -> Option<u16> {
+        segments(want.first).then_some(want.context.mss)
+    }
+
+    #[inline]
+    fn as_it_is(found: &Found<Self>, setup: Setup) -> Option<Offload> {
+        let Want { first, last, context: c } = &found.want;
+        let short = setup.pad && (found.len as usize) < SHORTEST;
+        let tagged = setup.vlan.is_some() && last & tx::VLE != 0;
+        // TSE of a data descriptor is the legacy descriptor's IC.
+        if short || tagged || last & tx::IFCS == 0 || (first | last) & tx::TSE != 0 {
+            return None;
+        }
+        match (first & tx::DEXT, first & (tx::IXSM | tx::TXSM)) {
+            (0, _) | (_, 0) => Some(Offload::NONE),
+            (_, tx::TXSM) if c.tucse == 0 => unfinished(c.tucss.into(), c.tucso.into()),
+            _ => None,
+        }
+    }
+
+    fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason> {
+        let Want { first, last, context: c } = &found.want;
+        let segment = if !segments(*first) {
+            None
+        } else if first & tx::TXSM == 0 {
+            return Err(Reason::BadOffload);
+        } else {
+            Some(segment(c))
+        };
+        Ok(Plan {
+            fcs: last & tx::IFCS == 0,
+            tag: setup.vlan.filter(|_| last & tx::VLE != 0).map(|vet| (vet, special(*last))),
+            pad: setup.pad,
+            sums: sums(*first, *last, c),
+            segment,
+        })
+    }
+
+    /// 3.3.3.1: STA.
+    #[inline]
+    fn complete(&mut self, chip: &E1000, look: Look, to: u32) -> (u32, bool) {
+        let ring = &mut self.0;
+        let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
+        let (mut reported, mut delayed) = (false, true);
+        let mut words = [[0; SIZE]; CHUNK as usize];
+        while left > 0 {
+            let n = left.min(CHUNK).min(look.size - at);
+            let chunk = words.get_mut(..n as usize).unwrap_or_default();
+            ring.memory.copy(at, chunk);
+            for (index, desc) in (at..).zip(chunk) {
+                let (_, word) = split(desc);
+                if word & (tx::RS | tx::RPS) != 0 {
+                    ring.memory.set_u32(index, 12, upper(word) & !tx::STA | tx::DD);
+                    reported = true;
+                    delayed &= word & tx::IDE != 0;
+                }
+            }
+            at = add(at, n, look.size);
+            left -= n;
+        }
+        ring.publish(&chip.regs, to);
+        let written = if reported { cause::TXDW } else { 0 };
+        let empty = if to == look.tail { cause::TXQE } else { 0 };
+        (written | empty, reported && delayed)
+    }
+}
+
+/// Segmentation is asked for.
+#[inline]
+fn segments(first: u64) -> bool {
+    first & (tx::DEXT | tx::TSE) == tx::DEXT | tx::TSE
+}
+
+/// The checksums that descriptors ask for: the first's POPTS, or the last's legacy IC, CSS and CSO.
+fn sums(first: u64, last: u64, c: &Context) -> Sums {
+    if kind(first) == Kind::Legacy {
+        let (start, at) = legacy_sum(last);
+        let upper = (last & tx::IC != 0).then_some(Range { start, at, last: 0 });
+        return Sums::Told { ip: None, upper };
+    }
+    let ip = Range { start: c.ipcss, at: c.ipcso, last: c.ipcse };
+    let upper = Range { start: c.tucss, at: c.tucso, last: c.tucse };
+    Sums::Told {
+        ip: (first & tx::IXSM != 0).then_some(ip),
+        upper: (first & tx::TXSM != 0).then_some(upper),
+    }
+}
+
+/// 3.4. UDP with TSE becomes USO: as the chip's, each of its segments has the UDP header with a length of its own.
+fn segment(c: &Context) -> Segment {
+    let told = Told {
+        headers: c.hdrlen,
+        payload: c.paylen,
+        l3: c.ipcss,
+        l4: c.tucss,
+        at: c.tucso,
+        ipv4: c.ipv4,
+        tcp: c.tcp,
+    };
+    Segment { mss: c.mss, told: Some(told) }
 }

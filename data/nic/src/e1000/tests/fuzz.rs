@@ -25,8 +25,9 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::{Batch, Mac, Offload, Sink};
 use vmlan_ram::{Map, Mapping, Region, Slice};
 
+use crate::chip::{Chip, Config, Host};
+use crate::e1000::E1000;
 use crate::e1000::regs::*;
-use crate::e1000::{Config, E1000, Host};
 
 /// Where the receive ring is.
 pub const RX_RING: u32 = 0x1000;
@@ -381,12 +382,12 @@ impl Run<'_> {
     }
 
     fn check(&self) {
-        let asserted = self.chip.irq.level();
-        let pending = self.chip.irq.pending();
+        let asserted = self.chip.core.irq.level();
+        let pending = self.chip.core.irq.pending();
         assert!(pending || !asserted, "asserted for nothing");
         let timer = self.host.timer.lock().expect("a timer");
         let soon = self.host.now() + 100_000_000;
-        let waits = self.chip.irq.is_shut() || timer.is_some_and(|at| at <= soon);
+        let waits = self.chip.core.irq.is_shut() || timer.is_some_and(|at| at <= soon);
         assert!(asserted || !pending || waits, "an interrupt is lost");
     }
 }

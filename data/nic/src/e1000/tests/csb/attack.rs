@@ -3,9 +3,9 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::super::super::chip::lock;
-use super::super::super::{BlockFault, Trouble};
 use super::*;
+use crate::chip::lock;
+use crate::chip::{BlockFault, Trouble};
 
 /// FreeBSD frees its block without a word. From when the driver has stopped the chip, or may no longer be written for, nothing is
 /// stored in memory that may be somebody else's.
@@ -135,7 +135,7 @@ fn counts_wait_for_nobody() {
     let (told, tell) = channel();
     let chip = &guest.chip;
     std::thread::scope(|scope| {
-        let locks = (lock(&chip.tx), lock(&chip.rx), chip.irq.block());
+        let locks = (lock(&chip.core.tx), lock(&chip.core.rx), chip.core.irq.block());
         scope.spawn(move || {
             let _ = chip.trouble();
             told.send(chip.device().csb)

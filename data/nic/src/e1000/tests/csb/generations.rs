@@ -2,7 +2,7 @@
 //! interface taken down and up. One thread: nothing runs between a driver's store and its next load, as on a machine that is kind
 //! to drivers without fences. What the kind machine does not show is healed by the worker: see the last tests.
 
-use super::super::super::irq::cause;
+use super::super::super::cause;
 use super::*;
 
 /// Both sides work in turns of uneven length, until `frames` more have moved both ways.

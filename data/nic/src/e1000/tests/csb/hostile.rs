@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use vmlan_ram::{Mapping, Region};
 
-use super::super::super::{BlockFault, Trouble};
 use super::generations::traffic;
 use super::*;
+use crate::chip::{BlockFault, Trouble};
 
 /// A driver that finds the chip in any state starts it, and moves frames.
 fn recovers(guest: &Guest) {

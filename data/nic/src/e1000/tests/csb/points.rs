@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::super::super::irq::cause;
-use super::super::super::{BlockFault, Config, Trouble};
+use super::super::super::cause;
 use super::super::registers::{Bench, FakeHost, pages};
 use super::*;
+use crate::chip::{BlockFault, Trouble};
 
 const IMS: u64 = 0xd0;
 const ICS: u32 = 0xc8;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmlan_frame::{Batch, Mac, Offload, Sink};
 use vmlan_ram::{Map, Mapping, Region, Window};
 
-use crate::e1000::{Config, E1000, Host};
+pub use crate::chip::{Chip, Config, Host};
+use crate::e1000::E1000;
 
 pub const CTRL: u64 = 0x0;
 pub const VET: u64 = 0x38;

@@ -6,7 +6,7 @@ use vmlan_frame::{Offload, Reason};
 
 use super::guest::*;
 use super::tx::{Context, unfinished};
-use crate::e1000::Trouble;
+use crate::chip::Trouble;
 
 /// Descriptors one pull may visit: its budget, and one frame.
 const VISITS: u32 = 4096 + 128;

@@ -2,8 +2,8 @@
 
 use vmlan_frame::Reason;
 
+use super::super::super::cause;
 use super::super::super::eeprom::eecd;
-use super::super::super::irq::cause;
 use super::super::super::link::Loopback;
 use super::*;
 
@@ -13,7 +13,7 @@ type Line = (&'static str, &'static str, &'static str, fn(&Bench) -> bool);
 /// A change makes the host's doorbell ring, if the worker of that side listens.
 fn rings(bench: &Bench, register: u32, value: u32) -> bool {
     let transmit = [TCTL, TDT, TDBAL, TDBAH, TDLEN, TDH].contains(&register);
-    let bell = if transmit { &bench.chip.tx_bell } else { &bench.chip.rx_bell };
+    let bell = if transmit { &bench.chip.core.tx_bell } else { &bench.chip.core.rx_bell };
     let before = bench.host.rings();
     bench.write(register, value);
     assert!(!bell.arm(|| false));
@@ -113,7 +113,7 @@ const MANUAL: &[Line] = &[
     }),
     ("13.4.22", "RCTL", "LBM closes the loop", |b| {
         b.write(RCTL, 1 << 6);
-        b.chip.gate().loopback == Loopback::Mac
+        b.chip.wire().loopback == Loopback::Mac
     }),
     ("13.4.22", "RCTL", "EN wakes who waits for room", |b| rings(b, RCTL, bit::RCTL_EN)),
     ("13.4.22", "RCTL", "the receive side looks again", |b| moves_filter(b, RCTL)),
@@ -152,9 +152,9 @@ fn moves_filter(bench: &Bench, register: u32) -> bool {
 fn flushes(bench: &Bench, register: u32, causes: u32) -> bool {
     bench.write(IMS, causes);
     bench.write(register, 0xffff);
-    bench.chip.post_transmit(causes, true);
+    bench.post_transmit(causes, true);
     bench.read(ICR);
-    bench.chip.post_transmit(causes, true);
+    bench.post_transmit(causes, true);
     let held = !bench.chip.is_asserted();
     bench.write(register, bit::FPD | 0x1234);
     held && bench.chip.is_asserted() && bench.read(register) == 0x1234

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::super::irq::cause;
+use super::super::super::cause;
 use super::*;
 
 const RXT0: u32 = cause::RXT0;
@@ -20,7 +20,7 @@ fn bench() -> Bench {
 fn traffic(bench: &Bench, causes: u32, n: u32, gap: u64) -> u32 {
     let before = bench.host.raises();
     for _ in 0..n {
-        bench.chip.post_transmit(causes, true);
+        bench.post_transmit(causes, true);
         if bench.chip.is_asserted() {
             bench.read(ICR);
         }
@@ -110,13 +110,13 @@ fn the_interrupt_test_of_the_linux_driver_passes() {
 fn the_first_interrupt_is_delivered_at_once_and_the_next_after_itr() {
     let bench = bench();
     bench.write(ITR, 1000); // 256 us
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert_eq!(bench.host.raises(), 1);
     bench.read(ICR);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert!(!bench.chip.is_asserted(), "held back");
     assert_eq!(bench.read(ICR), RXT0, "but latched");
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert_eq!(bench.timer(), Some(256_000));
     bench.sleep(255_999);
     assert!(!bench.chip.is_asserted());
@@ -130,9 +130,9 @@ fn the_first_interrupt_is_delivered_at_once_and_the_next_after_itr() {
 fn link_changes_are_never_held() {
     let bench = bench();
     bench.write(ITR, 0xffff);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     bench.read(ICR);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert!(!bench.chip.is_asserted());
     bench.chip.set_link(false);
     assert!(bench.chip.is_asserted());
@@ -170,15 +170,15 @@ fn transmit_windows_need_ide() {
     bench.write(TADV, 400);
     let n = traffic(&bench, TXDW, 1024, 1000);
     assert!((9..=12).contains(&n), "{n}");
-    bench.chip.post_transmit(TXDW, true);
+    bench.post_transmit(TXDW, true);
     bench.read(ICR);
-    bench.chip.post_transmit(TXDW, true);
+    bench.post_transmit(TXDW, true);
     assert!(!bench.chip.is_asserted());
-    bench.chip.post_transmit(TXDW, false);
+    bench.post_transmit(TXDW, false);
     assert!(bench.chip.is_asserted(), "one descriptor without IDE");
     // Windows of one direction do not hold the other.
     bench.read(ICR);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert!(bench.chip.is_asserted());
 }
 
@@ -187,10 +187,10 @@ fn a_shortened_window_lets_go_at_once() {
     for register in [ITR, TIDV] {
         let bench = bench();
         bench.write(register, 0xffff);
-        bench.chip.post_transmit(TXDW, true);
+        bench.post_transmit(TXDW, true);
         bench.read(ICR);
         bench.sleep(1_000_000);
-        bench.chip.post_transmit(TXDW, true);
+        bench.post_transmit(TXDW, true);
         assert!(!bench.chip.is_asserted());
         bench.write(register, 10);
         assert!(bench.chip.is_asserted(), "{register:#x}");
@@ -201,13 +201,13 @@ fn a_shortened_window_lets_go_at_once() {
 fn a_store_to_the_mapped_page_is_seen_at_the_next_look() {
     let bench = bench();
     bench.write(TIDV, 0xffff);
-    bench.chip.post_transmit(TXDW, true);
+    bench.post_transmit(TXDW, true);
     bench.read(ICR);
-    bench.chip.post_transmit(TXDW, true);
+    bench.post_transmit(TXDW, true);
     bench.chip.regs.set(TIDV, 0x5a5a_0000);
     bench.sleep(1000);
     assert!(!bench.chip.is_asserted(), "nobody has looked");
-    bench.chip.post(cause::RXO);
+    bench.post(cause::RXO);
     assert!(bench.chip.is_asserted());
 }
 
@@ -215,9 +215,9 @@ fn a_store_to_the_mapped_page_is_seen_at_the_next_look() {
 fn a_lengthened_window_sets_the_timer_again() {
     let bench = bench();
     bench.write(ITR, 100);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     bench.read(ICR);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert_eq!(bench.timer(), Some(25_600));
     bench.write(ITR, 200);
     bench.sleep(25_600);
@@ -232,9 +232,9 @@ fn fpd_ends_a_window() {
     for (register, causes) in [(RDTR, RXT0), (TIDV, TXDW)] {
         let bench = bench();
         bench.write(register, 0xffff);
-        bench.chip.post_transmit(causes, true);
+        bench.post_transmit(causes, true);
         bench.read(ICR);
-        bench.chip.post_transmit(causes, true);
+        bench.post_transmit(causes, true);
         assert!(!bench.chip.is_asserted());
         bench.write(register, 0x8000_ffff);
         assert!(bench.chip.is_asserted());
@@ -246,9 +246,9 @@ fn fpd_ends_a_window() {
 fn an_early_timer_is_set_again_and_a_late_one_is_harmless() {
     let bench = bench();
     bench.write(ITR, 100);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     bench.read(ICR);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     for _ in 0..3 {
         *bench.host.timer.lock().unwrap() = None;
         bench.chip.timer();
@@ -283,7 +283,7 @@ fn a_storm_of_causes_is_no_storm_of_timers() {
 fn a_mask_storm_raises_no_more_than_the_floor_allows() {
     let bench = Bench::with_rate(1000);
     bench.start();
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     let before = bench.host.raises();
     for _ in 0..10_000 {
         bench.write(IMC, u32::MAX);
@@ -300,12 +300,12 @@ fn a_mask_storm_raises_no_more_than_the_floor_allows() {
 fn reset_forgets_causes_mask_and_windows() {
     let bench = bench();
     bench.write(ITR, 0xffff);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     bench.write(CTRL, bit::CTRL_RST);
     assert!(!bench.chip.is_asserted());
     assert_eq!((bench.read(ICR), bench.read(IMS), bench.read(ITR)), (0, 0, 0));
     bench.write(IMS, RXT0);
-    bench.chip.post(RXT0);
+    bench.post(RXT0);
     assert!(bench.chip.is_asserted());
 }
 
@@ -339,14 +339,14 @@ proptest! {
             match step {
                 Step::Write(register, value) => bench.write(register, value),
                 Step::Read => { bench.read(ICR); }
-                Step::Post(causes, delayed) => bench.chip.post_transmit(causes, delayed),
+                Step::Post(causes, delayed) => bench.post_transmit(causes, delayed),
                 Step::Sleep(ns) => bench.sleep(ns),
                 Step::Early => {
                     *bench.host.timer.lock().unwrap() = None;
                     bench.chip.timer();
                 }
             }
-            let pending = bench.chip.irq.pending();
+            let pending = bench.chip.core.irq.pending();
             prop_assert!(!bench.chip.is_asserted() || pending, "asserted for nothing");
             if pending && !bench.chip.is_asserted() {
                 let now = bench.host.now();

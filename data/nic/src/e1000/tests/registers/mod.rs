@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::Mac;
 use vmlan_ram::{Map, Mapping, Region, Window};
 
+use super::super::E1000;
 use super::super::regs::*;
-use super::super::{Config, E1000, Host};
+pub(super) use crate::chip::{Chip, Config, Host};
 
 /// The configured address.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
@@ -113,6 +114,16 @@ impl Bench {
         let mut data = [0; 4];
         self.chip.read_config(offset, &mut data[..len]);
         u32::from_le_bytes(data)
+    }
+
+    /// The data path posts these.
+    pub fn post(&self, causes: u32) {
+        self.chip.core.post(&self.chip, causes);
+    }
+
+    /// See [`Self::post`].
+    pub fn post_transmit(&self, causes: u32, delayed: bool) {
+        self.chip.core.post_transmit(&self.chip, causes, delayed);
     }
 
     /// As a driver does first of all: bus master, link.

@@ -1,6 +1,6 @@
 //! Configuration space and the I/O window.
 
-use super::super::super::irq::cause;
+use super::super::super::cause;
 use super::*;
 
 #[test]
@@ -64,11 +64,11 @@ fn capabilities() {
 #[test]
 fn bus_master_opens_the_gate() {
     let bench = Bench::new();
-    assert!(!bench.chip.gate().dma);
+    assert!(!bench.chip.wire().dma);
     bench.start();
-    assert!(bench.chip.gate().dma);
+    assert!(bench.chip.wire().dma);
     bench.chip.write_config(4, &[3]);
-    assert!(!bench.chip.gate().dma);
+    assert!(!bench.chip.wire().dma);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn d3_stops_everything_and_d0_starts_afresh() {
     bench.chip.write_config(0xe0, &[1]);
     assert_eq!(bench.config(0xe0, 1), 0, "there is no D1");
     bench.chip.write_config(0xe0, &[3]);
-    assert!(!bench.chip.gate().dma);
+    assert!(!bench.chip.wire().dma);
     assert_eq!(bench.read(STATUS), u32::MAX);
     bench.write(TIPG, 7);
     bench.chip.write_config(0xe0, &[2]);
@@ -156,11 +156,11 @@ fn doorbells_ring_only_when_somebody_listens() {
     bench.start();
     bench.write(TDT, 1);
     assert_eq!(bench.host.rings(), 0);
-    assert!(!bench.chip.tx_bell.arm(|| false));
+    assert!(!bench.chip.core.tx_bell.arm(|| false));
     bench.write(TDT, 2);
     bench.write(TDT, 3);
     assert_eq!(bench.host.rings(), 1, "once");
-    assert!(!bench.chip.rx_bell.arm(|| false));
+    assert!(!bench.chip.core.rx_bell.arm(|| false));
     bench.write(TDT, 4);
     assert_eq!(bench.host.rings(), 1);
     bench.write(RDT, 4);
@@ -174,8 +174,8 @@ fn doorbells_ring_only_when_somebody_listens() {
 fn openings_of_the_gate_ring() {
     let bench = Bench::new();
     let opens = |what: &str, change: &dyn Fn()| {
-        assert!(!bench.chip.tx_bell.arm(|| false));
-        assert!(!bench.chip.rx_bell.arm(|| false));
+        assert!(!bench.chip.core.tx_bell.arm(|| false));
+        assert!(!bench.chip.core.rx_bell.arm(|| false));
         let before = bench.host.rings();
         change();
         assert!(bench.host.rings() > before, "{what}");

@@ -1,6 +1,6 @@
 //! The PHY and the link.
 
-use super::super::super::irq::cause;
+use super::super::super::cause;
 use super::super::super::link::Loopback;
 use super::*;
 
@@ -64,7 +64,7 @@ fn the_link_needs_slu_the_cable_and_power() {
     assert_eq!(bench.read(STATUS) & LU, 0, "no SLU yet");
     bench.start();
     assert_eq!(bench.read(STATUS), 0x283, "up, 1000 Mbit/s, full duplex");
-    assert!(bench.chip.gate().link);
+    assert!(bench.chip.wire().link);
     bench.chip.set_link(false);
     assert_eq!(bench.read(STATUS) & LU, 0);
     assert_eq!(bench.read(ICR), cause::LSC);
@@ -123,7 +123,7 @@ fn speed_follows_what_is_advertised_or_forced() {
 #[test]
 fn the_loopback_of_the_linux_driver() {
     let bench = bench();
-    assert_eq!(bench.chip.gate().loopback, Loopback::None);
+    assert_eq!(bench.chip.wire().loopback, Loopback::None);
     for (register, value) in [(16, 0x0808), (BMCR, 0x9140), (BMCR, 0x8140), (BMCR, 0x4140)] {
         bench.set_phy(register, value);
     }
@@ -131,12 +131,12 @@ fn the_loopback_of_the_linux_driver() {
     for (register, value) in [(29, 0x1f), (30, 0x8ffc), (29, 0x1a), (30, 0x8ff0)] {
         bench.set_phy(register, value);
     }
-    assert_eq!(bench.chip.gate().loopback, Loopback::Phy);
+    assert_eq!(bench.chip.wire().loopback, Loopback::Phy);
     bench.chip.set_link(false);
-    assert!(bench.chip.gate().link, "needs no cable");
+    assert!(bench.chip.wire().link, "needs no cable");
     bench.set_phy(BMCR, 0x0140);
-    assert_eq!(bench.chip.gate().loopback, Loopback::None);
-    assert!(!bench.chip.gate().link);
+    assert_eq!(bench.chip.wire().loopback, Loopback::None);
+    assert!(!bench.chip.wire().link);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn mac_loopback_is_in_rctl() {
     let bench = bench();
     for (lbm, expected) in [(1, Loopback::Mac), (3, Loopback::Mac), (0, Loopback::None)] {
         bench.write(RCTL, lbm << 6);
-        assert_eq!(bench.chip.gate().loopback, expected);
+        assert_eq!(bench.chip.wire().loopback, expected);
     }
 }
 

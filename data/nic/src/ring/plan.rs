@@ -1,24 +1,17 @@
-//! Transmit, second half: a frame's pieces become a snapshot of its first bytes with everything in place that the chip
-//! would put there, and the borrowed rest (SDM 3.4 segmentation, 3.5 checksums, 9.1 VLANs).
+//! Transmit, second half: what is to be done to a frame, and its way into the batch.
 //!
-//! What the chip does to headers is done in the snapshot, before anybody decides by it. What costs a walk through the payload is
-//! left to the receiver or to egress where that means the same ([`Offload`]): one checksum to the frame's
-//! end, and segmentation. UDP with TSE becomes USO: as the chip's, each of its segments has the UDP header with a
-//! length of its own.
-//!
-//! Segmentation is only done to what it is meant for: IPv4 or IPv6 with TCP or UDP, whose headers are where the context says,
-//! and whose length it tells. Anything else is dropped and counted. Where the IP header's checksum was not asked for (IXSM) it is
-//! computed nevertheless.
+//! A chip says what its descriptors ask for ([`Plan`]); here it is checked against the frame's own headers, and done or left to the
+//! receiver. Header bytes are copied out first: what is checked is what is sent. Nothing is written to the guest's memory.
 
-use vmlan_frame::headers::TCP;
+use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{
     Batch, Checksum, Gso, HEAD, Headers, MAX_FRAME, MAX_GSO, MIN_FRAME, Network, Offload, Reason,
 };
 use vmlan_ram::Slice;
 
-use super::desc::{Context, Kind, kind, legacy_sum, special, tx};
-use super::stats::{FCS, SHORTEST};
-use super::tx_scan::{Found, Want};
+use super::scan::Found;
+use super::transmit::{Setup, Transmit};
+use crate::chip::sums::{FCS, SHORTEST};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
@@ -27,21 +20,88 @@ const TAG_AT: usize = 12;
 /// The header that a guest of CWR's meaning must see once only (RFC 3168).
 const CWR: u8 = 0x80;
 
-/// What the registers say about all frames.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Setup {
-    /// CTRL.VME: the tag's EtherType, from VET.
-    pub vlan: Option<u16>,
-    /// TCTL.PSP.
+/// A checksum: over bytes `start` to `end` (0: the frame's end), stored at `at`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub start: u8,
+    /// Where it goes.
+    pub at: u8,
+    /// Its last byte; 0: the frame's.
+    pub last: u16,
+}
+
+/// Checksums that are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sums {
+    /// None.
+    #[default]
+    None,
+    /// Where they are is told (e1000). Places are those before a tag is inserted.
+    Told {
+        /// The IP header's.
+        ip: Option<Range>,
+        /// The upper layer's.
+        upper: Option<Range>,
+    },
+    /// The chip finds them itself (Realtek). What the frame has not got is not summed.
+    Found {
+        /// The IPv4 header's.
+        ip: bool,
+        /// The upper layer's, if it is this protocol.
+        upper: Option<u8>,
+    },
+}
+
+/// What is told about the headers of a packet to be segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Bytes of headers and of payload.
+    pub headers: u8,
+    /// Bytes of the payload.
+    pub payload: u32,
+    /// Where the network header begins.
+    pub l3: u8,
+    /// Where the transport header begins.
+    pub l4: u8,
+    /// Where its checksum goes.
+    pub at: u8,
+    /// IPv4; else IPv6.
+    pub ipv4: bool,
+    /// TCP; else UDP.
+    pub tcp: bool,
+}
+
+/// Segmentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Payload bytes of each segment.
+    pub mss: u16,
+    /// What the headers must be; `None`: the chip finds them itself, and takes TCP on IPv4 only.
+    pub told: Option<Told>,
+}
+
+/// What is to be done to a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// It brings its own FCS: cut it off.
+    pub fcs: bool,
+    /// Insert a VLAN tag: EtherType, tag control information.
+    pub tag: Option<(u16, u16)>,
+    /// Pad it if it is short.
     pub pad: bool,
+    /// Checksums.
+    pub sums: Sums,
+    /// Segment it; then checksums are part of that.
+    pub segment: Option<Segment>,
 }
 
 /// Adds the frame to the batch.
 ///
 /// # Errors
 /// Why it is dropped.
-pub fn add<'q>(
-    found: &Found,
+pub fn add<'q, T: Transmit>(
+    found: &Found<T>,
     pieces: &mut [Slice<'q>],
     setup: Setup,
     batch: &mut Batch<'q>,
@@ -50,44 +110,25 @@ pub fn add<'q>(
         return Err(reason);
     }
     // What this refuses is looked at the thorough way, which knows why.
-    match as_it_is(found, setup) {
+    match T::as_it_is(found, setup) {
         Some(offload) if batch.add(pieces, offload).is_ok() => Ok(()),
-        _ => add_changed(found, pieces, setup, batch),
-    }
-}
-
-/// The offload of a frame to whose bytes nothing is to be done here.
-#[inline]
-fn as_it_is(found: &Found, setup: Setup) -> Option<Offload> {
-    let Want { first, last, context: c } = &found.want;
-    let short = setup.pad && (found.len as usize) < SHORTEST;
-    let tagged = setup.vlan.is_some() && last & tx::VLE != 0;
-    // TSE of a data descriptor is the legacy descriptor's IC.
-    if short || tagged || last & tx::IFCS == 0 || (first | last) & tx::TSE != 0 {
-        return None;
-    }
-    match (first & tx::DEXT, first & (tx::IXSM | tx::TXSM)) {
-        (0, _) | (_, 0) => Some(Offload::NONE),
-        (_, tx::TXSM) if c.tucse == 0 => unfinished(c.tucss.into(), c.tucso.into()),
-        _ => None,
+        _ => add_changed(found.len as usize, &T::plan(found, setup)?, pieces, batch),
     }
 }
 
 /// Adds a frame that something is to be done to.
 #[inline(never)]
 fn add_changed<'q>(
-    found: &Found,
+    mut len: usize,
+    plan: &Plan,
     pieces: &mut [Slice<'q>],
-    setup: Setup,
     batch: &mut Batch<'q>,
 ) -> Result<(), Reason> {
-    let mut len = found.len as usize;
-    if found.want.last & tx::IFCS == 0 {
+    if plan.fcs {
         len = len.saturating_sub(FCS);
         trim(pieces, len);
     }
-    let tag = setup.vlan.filter(|_| found.want.last & tx::VLE != 0);
-    let most = if found.want.segments() { MAX_GSO } else { MAX_FRAME };
+    let most = if plan.segment.is_some() { MAX_GSO } else { MAX_FRAME };
     if len < MIN_FRAME {
         return Err(Reason::Runt);
     }
@@ -95,12 +136,12 @@ fn add_changed<'q>(
         return Err(Reason::TooLong);
     }
     let mut frame = Frame::new(pieces, len);
-    if let Some(vet) = tag {
-        frame.insert_tag(vet, special(found.want.last));
+    if let Some((ethertype, tci)) = plan.tag {
+        frame.insert_tag(ethertype, tci);
     }
-    let offload = frame.finish(&found.want)?;
+    let offload = frame.finish(plan)?;
     // Segments are padded by whoever cuts them: padding here would be payload of the last.
-    if setup.pad && offload.gso == Gso::None {
+    if plan.pad && offload.gso == Gso::None {
         frame.pad();
     }
     let Frame { head, used, body, rest, .. } = frame;
@@ -173,27 +214,48 @@ impl<'p, 'q> Frame<'p, 'q> {
     }
 
     /// Does what the descriptors ask for, or says how it is to be done.
-    fn finish(&mut self, want: &Want) -> Result<Offload, Reason> {
-        if want.segments() {
-            return self.segment(want);
+    fn finish(&mut self, plan: &Plan) -> Result<Offload, Reason> {
+        if let Some(segment) = &plan.segment {
+            return self.segment(segment);
         }
-        if kind(want.first) == Kind::Legacy {
-            if want.last & tx::IC == 0 {
-                return Ok(Offload::NONE);
+        match plan.sums {
+            Sums::None => Ok(Offload::NONE),
+            Sums::Told { ip, upper } => {
+                if let Some(ip) = ip {
+                    let (start, at, end) = self.range(ip)?;
+                    self.sum_head(start, at, end)?;
+                }
+                let Some(upper) = upper else { return Ok(Offload::NONE) };
+                let (start, at, end) = self.range(upper)?;
+                self.sum(start, at, end)
             }
-            let (start, at) = legacy_sum(want.last);
-            return self.sum(self.place(start)?, self.place(at)?, self.len);
+            Sums::Found { ip, upper } => self.sum_found(ip, upper),
         }
-        let c = &want.context;
-        if want.first & tx::IXSM != 0 {
-            let (start, at) = (self.place(c.ipcss)?, self.place(c.ipcso)?);
-            let end = self.end(c.ipcse);
-            self.sum_head(start, at, end)?;
+    }
+
+    /// The checksums of a frame whose headers say where they are.
+    fn sum_found(&mut self, ip: bool, upper: Option<u8>) -> Result<Offload, Reason> {
+        let h = Headers::parse(self.bytes(), self.len);
+        let ipv4 = h.network == Network::Ipv4 && h.l4 > h.l3;
+        if ip && ipv4 {
+            self.set16(h.l3 + 10, 0);
+            self.sum_head(h.l3, h.l3 + 10, h.l4)?;
         }
-        if want.first & tx::TXSM == 0 {
+        let field = match h.protocol {
+            TCP => 16,
+            UDP => 6,
+            _ => return Ok(Offload::NONE),
+        };
+        if upper != Some(h.protocol) || h.header_len == 0 || h.fragment {
             return Ok(Offload::NONE);
         }
-        self.sum(self.place(c.tucss)?, self.place(c.tucso)?, self.end(c.tucse))
+        let Some(pseudo) = Checksum::pseudo_header(self.bytes(), &h, self.upper_len(&h)) else {
+            return Ok(Offload::NONE);
+        };
+        // What follows the packet, as padding does, is not summed.
+        let end = h.l4 + self.upper_len(&h);
+        self.set16(h.l4 + field, pseudo.folded());
+        self.sum(h.l4, h.l4 + field, end)
     }
 
     /// Where a place that the guest knows without the tag lies now.
@@ -209,6 +271,11 @@ impl<'p, 'q> Frame<'p, 'q> {
     /// One past the last byte of a checksum's range; 0 means all.
     fn end(&self, last: u16) -> usize {
         if last == 0 { self.len } else { usize::from(last) + 1 + self.tag }
+    }
+
+    /// A range as it lies now.
+    fn range(&self, range: Range) -> Result<(usize, usize, usize), Reason> {
+        Ok((self.place(range.start)?, self.place(range.at)?, self.end(range.last)))
     }
 
     /// The IP header's checksum: range and place must lie in the head, as headers do.
@@ -248,14 +315,9 @@ impl<'p, 'q> Frame<'p, 'q> {
         Ok(Offload::NONE)
     }
 
-    /// Segmentation (3.4): headers become those of the whole, as a receiver that takes it in one piece expects.
-    fn segment(&mut self, want: &Want) -> Result<Offload, Reason> {
-        let c = want.context;
-        let told = u64::from(c.paylen) + u64::from(c.hdrlen);
-        if c.mss == 0 || want.first & tx::TXSM == 0 || told + self.tag as u64 != self.len as u64 {
-            return Err(Reason::BadOffload);
-        }
-        let h = self.agreed(&c)?;
+    /// Segmentation: headers become those of the whole, as a receiver that takes it in one piece expects.
+    fn segment(&mut self, segment: &Segment) -> Result<Offload, Reason> {
+        let (h, at) = self.agreed(segment)?;
         let small = |n| u16::try_from(n).map_err(|_| Reason::TooLong);
         let packet = self.len - h.l3;
         if h.network == Network::Ipv4 {
@@ -270,14 +332,13 @@ impl<'p, 'q> Frame<'p, 'q> {
             self.set16(h.l4 + 4, small(upper)?);
         }
         let sum = Checksum::pseudo_header(self.bytes(), &h, upper).ok_or(Reason::BadHeader)?;
-        let at = self.place(c.tucso)?;
         let offload = unfinished(h.l4, at).ok_or(Reason::BadOffload)?;
         // Also checked below; but nothing is written where no checksum is.
         offload.check(self.bytes(), self.len)?;
         self.set16(at, sum.folded());
-        let mut offload = Offload { gso_size: c.mss, ..offload };
+        let mut offload = Offload { gso_size: segment.mss, ..offload };
         // What fits one segment is no segmentation.
-        if self.len - h.header_len > usize::from(c.mss) {
+        if self.len - h.header_len > usize::from(segment.mss) {
             offload.gso = kind_of(&h);
             let flags = self.head.get(h.l4 + 13).copied().unwrap_or_default();
             offload.ecn = h.protocol == TCP && flags & CWR != 0;
@@ -287,20 +348,39 @@ impl<'p, 'q> Frame<'p, 'q> {
         offload.check(self.bytes(), self.len)
     }
 
-    /// The headers, if they are where the context says.
-    fn agreed(&self, c: &Context) -> Result<Headers, Reason> {
+    /// The headers, if they are where they were told to be, and the place of the upper checksum.
+    fn agreed(&self, segment: &Segment) -> Result<(Headers, usize), Reason> {
         let h = Headers::parse(self.bytes(), self.len);
-        let as_told = h.header_len == usize::from(c.hdrlen) + self.tag
-            && h.l3 == self.place(c.ipcss)?
-            && h.l4 == self.place(c.tucss)?
-            && (h.network == Network::Ipv4) == c.ipv4
-            && (h.protocol == TCP) == c.tcp;
-        if h.header_len > 0 && !h.fragment && as_told { Ok(h) } else { Err(Reason::BadHeader) }
+        if segment.mss == 0 {
+            return Err(Reason::BadOffload);
+        }
+        let Some(told) = segment.told else {
+            let whole = h.header_len > 0 && !h.fragment;
+            let good = whole && h.network == Network::Ipv4 && h.protocol == TCP;
+            return if good { Ok((h, h.l4 + 16)) } else { Err(Reason::BadHeader) };
+        };
+        let total = u64::from(told.payload) + u64::from(told.headers) + self.tag as u64;
+        if total != self.len as u64 {
+            return Err(Reason::BadOffload);
+        }
+        let as_told = h.header_len == usize::from(told.headers) + self.tag
+            && h.l3 == self.place(told.l3)?
+            && h.l4 == self.place(told.l4)?
+            && (h.network == Network::Ipv4) == told.ipv4
+            && (h.protocol == TCP) == told.tcp;
+        let good = h.header_len > 0 && !h.fragment && as_told;
+        if good { Ok((h, self.place(told.at)?)) } else { Err(Reason::BadHeader) }
+    }
+
+    /// Bytes of the transport header and what is behind it, as the network header has them.
+    fn upper_len(&self, h: &Headers) -> usize {
+        let end = h.l3 + h.ip_len;
+        end.clamp(h.l4, self.len) - h.l4
     }
 }
 
 /// The claim that the checksum from `start` to the end is to be stored at `at`.
-fn unfinished(start: usize, at: usize) -> Option<Offload> {
+pub fn unfinished(start: usize, at: usize) -> Option<Offload> {
     Some(Offload {
         needs_csum: true,
         csum_start: u16::try_from(start).ok()?,

@@ -10,7 +10,8 @@
 //!  0x10  guest_rdt            0x5c  host_rxkick_at      all: 32 bits, little-endian
 //! ```
 //!
-//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the block
+//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. (Realtek's rings have no tail: their descriptors say who
+//!   owns them, and that is believed, block or not; of the block the wishes count.) The registers follow them, so that turning the block
 //!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
 //! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Block::judge`].
@@ -20,9 +21,9 @@
 //! When the block is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
 //! neither when its interface goes up). If it differs from the register, the register counts until the word in the block
 //! changes. The guest is not told that we are awake before then, so that it goes on to write TDT.
-//! Where the register leaves too few buffers, the descriptors say whether the word is of now: [`super::ring::Ring::reconsider`].
+//! Where the register leaves too few buffers, the descriptors say whether the word is of now: `e1000::ring::Ring::reconsider`.
 //!
-//! While a side is stopped, or may not use the guest's memory, nothing is stored in the block: see [`Tx::arm`].
+//! While a side is stopped, or may not use the guest's memory, nothing is stored in the block: see `Transmitter::arm`.
 //!
 //! When the block is turned off, the guest may have published frames that no register knows of, or written the register
 //! since. The later of both counts: see [`Side::leave`]. Drivers with posted register writes should read a register before they
@@ -44,14 +45,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vmlan_ram::{Map, Window};
 
-use super::irq::cause;
-use super::regs::{self, Registers};
-use super::ring::distance;
-use super::rx::Rx;
-use super::tx::Tx;
-use super::{BlockFault, E1000, Trouble};
+use super::irq::Kinds;
+use super::{BlockFault, Trouble};
 use crate::notify::Guard;
 use crate::notify::csb::{self, Words};
+use crate::ring::distance;
 
 /// Bytes that the two sides use of the 4096 that the guest allocates.
 const LEN: usize = 0x68;
@@ -141,7 +139,11 @@ pub enum Verdict {
 
 impl Block {
     /// The block at `address`, all of it in one region of memory.
-    fn find(map: &Arc<Map>, address: u64, on: &Arc<AtomicBool>) -> Result<Arc<Self>, BlockFault> {
+    pub(super) fn find(
+        map: &Arc<Map>,
+        address: u64,
+        on: &Arc<AtomicBool>,
+    ) -> Result<Arc<Self>, BlockFault> {
         if !address.is_multiple_of(ALIGN) {
             return Err(BlockFault::Unaligned);
         }
@@ -167,13 +169,12 @@ impl Block {
     /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has published what it is about,
     /// with a full fence after it. Overruns, and all that is not about frames, always pass; a low ring alone never does.
     #[inline]
-    pub fn judge(&self, pending: u32) -> Verdict {
-        const FRAMES: u32 = cause::RXT0 | cause::RXDMT0 | cause::TRANSMIT;
-        if !self.is_on() || pending & !FRAMES != 0 {
+    pub fn judge(&self, pending: u32, of: &Kinds) -> Verdict {
+        if !self.is_on() || pending & !(of.receive | of.low | of.transmit) != 0 {
             return Verdict::Pass;
         }
-        let sent = pending & cause::TRANSMIT != 0 && csb::wants_sent(self);
-        if sent || pending & cause::RXT0 != 0 && csb::wants_received(self) {
+        let sent = pending & of.transmit != 0 && csb::wants_sent(self);
+        if sent || pending & of.receive != 0 && csb::wants_received(self) {
             Verdict::Wished
         } else {
             Verdict::Shut
@@ -196,6 +197,16 @@ pub enum Direction {
     Receive,
 }
 
+/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is none: [`Side::notice`].
+pub trait Register {
+    /// Its value.
+    fn get(&self) -> u32;
+    /// Its value, bits that do not exist included: they may be memory.
+    fn raw(&self) -> u32;
+    /// Replaces its value if it is still `old`; false: somebody has written it since.
+    fn replace(&self, old: u32, new: u32) -> bool;
+}
+
 /// Where the tail is to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
@@ -211,8 +222,6 @@ enum Tail {
 #[derive(Debug)]
 pub struct Side {
     direction: Direction,
-    /// TDT or RDT.
-    register: u32,
     block: Option<Arc<Block>>,
     tail: Tail,
     /// The tail as last read in the block.
@@ -226,10 +235,10 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(direction: Direction, register: u32) -> Self {
+    pub fn new(direction: Direction) -> Self {
         let tail = Tail::Register;
         let (block, last, asked, awake, off) = (None, 0, false, false, false);
-        Self { direction, register, block, tail, last, asked, awake, off }
+        Self { direction, block, tail, last, asked, awake, off }
     }
 
     /// There is a block.
@@ -239,7 +248,7 @@ impl Side {
     }
 
     /// A new block, or none. The host's words in it are those of a chip that sleeps and waits for nothing.
-    fn place(&mut self, block: Option<Arc<Block>>) {
+    pub fn place(&mut self, block: Option<Arc<Block>>) {
         self.block = block;
         self.restart();
         if self.direction == Direction::Receive {
@@ -330,52 +339,67 @@ impl Side {
         }
     }
 
-    #[inline]
-    fn register(&self, regs: &Registers) -> u32 {
-        regs.get(self.register) & 0xffff
-    }
-
     /// The tail of a ring of `size`, not checked. `moved`: what is known of the ring is void.
     #[inline]
-    pub fn tail(&mut self, regs: &Registers, size: u32, moved: bool) -> u32 {
-        let Some(block) = self.block.take() else { return self.register(regs) };
+    pub fn tail(&mut self, register: &impl Register, size: u32, moved: bool) -> u32 {
+        let Some(block) = self.block.take() else { return register.get() };
         if moved && self.tail != Tail::Register {
             self.believe_register(Some(&block));
         }
         let tail = if block.is_on() {
-            self.tail_while_on(&block, regs, size)
+            self.tail_while_on(&block, register, size)
         } else {
-            self.leave(&block, regs, size)
+            self.leave(&block, register, size)
         };
         self.block = Some(block);
         tail
     }
 
+    /// For rings whose descriptors say who owns them: there is no tail to choose, only the block to notice.
     #[inline]
-    fn tail_while_on(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
-        let word = self.word(block);
-        match self.tail {
-            Tail::Block => {}
-            Tail::Stale(old) if word == old => return self.register(regs),
-            Tail::Register if word != self.register(regs) => {
-                self.tail = Tail::Stale(word);
-                return self.register(regs);
-            }
-            Tail::Stale(_) | Tail::Register => self.tail = Tail::Block,
+    pub fn notice(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        if block.is_on() {
+            self.tail = Tail::Block;
+            self.disarm(&block);
+        } else if self.tail != Tail::Register {
+            self.off = true;
+            self.believe_register(Some(&block));
         }
+        self.block = Some(block);
+    }
+
+    /// The worker is awake, and looks at the tail by itself: kicks are not needed.
+    #[inline]
+    fn disarm(&mut self, block: &Block) {
         if self.asked && self.awake && self.direction == Direction::Transmit {
             self.asked = false;
             csb::disarm_transmit(block);
         }
-        self.follow(block, regs, size)
+    }
+
+    #[inline]
+    fn tail_while_on(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
+        let word = self.word(block);
+        match self.tail {
+            Tail::Block => {}
+            Tail::Stale(old) if word == old => return register.get(),
+            Tail::Register if word != register.get() => {
+                self.tail = Tail::Stale(word);
+                return register.get();
+            }
+            Tail::Stale(_) | Tail::Register => self.tail = Tail::Block,
+        }
+        self.disarm(block);
+        self.follow(block, register, size)
     }
 
     /// The tail in the block, and the register brought in line with it.
-    fn follow(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
+    fn follow(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
         let mut word = self.word(block);
         for _ in 0..TRIES {
-            let register = regs.get(self.register);
-            if word >= size || register == word || regs.replace(self.register, register, word) {
+            let known = register.raw();
+            if word >= size || known == word || register.replace(known, word) {
                 break;
             }
             // A kick has arrived: the word may have moved on before it.
@@ -386,9 +410,9 @@ impl Side {
     }
 
     /// The tail while the block is off; when it has just been turned off, the later of the register and the block's word.
-    fn leave(&mut self, block: &Block, regs: &Registers, size: u32) -> u32 {
+    fn leave(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
         if self.tail == Tail::Register {
-            return self.register(regs);
+            return register.get();
         }
         self.off = true;
         let believed = self.tail == Tail::Block;
@@ -396,23 +420,22 @@ impl Side {
         let last = self.last;
         let word = csb::leave(block, || self.word(block)).filter(|word| *word < size);
         let Some(word) = word.filter(|_| believed && last < size) else {
-            return self.register(regs);
+            return register.get();
         };
         for _ in 0..TRIES {
-            let register = regs.get(self.register);
-            let (later, ahead) =
-                (distance(last, register % size, size), distance(last, word, size));
+            let known = register.raw();
+            let (later, ahead) = (distance(last, known % size, size), distance(last, word, size));
             // One far ahead is a kick that was long on its way. But there are drivers that refill most of a ring by the register
             // alone, as soon as the block is off, and that never write it again if they get no frames.
             let near = later <= size / 2 || ahead == 0 && self.direction == Direction::Receive;
-            if register == word || later > ahead && near {
-                return register;
+            if known == word || later > ahead && near {
+                return known;
             }
-            if regs.replace(self.register, register, word) {
+            if register.replace(known, word) {
                 return word;
             }
         }
-        self.register(regs)
+        register.get()
     }
 
     /// Publishes the head, after all write-backs. The fence is for whoever posts a cause now.
@@ -423,71 +446,5 @@ impl Side {
             Direction::Transmit => csb::publish_sent(&**block, head),
             Direction::Receive => csb::publish_received(&**block, head),
         };
-    }
-}
-
-impl E1000 {
-    /// A write of CSBAL places the block, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
-    pub(super) fn write_block(&self, register: u32, value: u32) {
-        self.regs.set(register, value);
-        let high = self.regs.get(regs::CSBAH);
-        let address = u64::from(self.regs.get(regs::CSBAL)) | u64::from(high) << 32;
-        match (register, high) {
-            (_, u32::MAX) => self.place_block(0),
-            (regs::CSBAL, _) => self.place_block(address),
-            _ => {}
-        }
-    }
-
-    fn place_block(&self, address: u64) {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        {
-            let (mut tx, mut rx) = (super::chip::lock(&self.tx), super::chip::lock(&self.rx));
-            tx.block = Placed { address, trouble: None };
-            let block = self.find_block(&mut tx);
-            tx.ring.csb.place(block.clone());
-            rx.ring.csb.place(block);
-            tx.ring.publish_again(&self.regs);
-            rx.ring.publish_again(&self.regs);
-            if tx.block.trouble.is_some() {
-                self.counters.faults.add_shared(1);
-            }
-        }
-        self.wanted.fetch_sub(1, Ordering::Release);
-        // What the old block kept in may come out.
-        self.remoderate();
-        // Workers that sleep state their wishes in the new one.
-        self.ring_tx();
-        self.ring_rx();
-    }
-
-    /// What it was good for.
-    pub(super) fn block_state(&self) -> vmlan_frame::Csb {
-        let (on, suppressed, guest_asked) = self.irq.block_state();
-        let host_asked = self.wishes.load(Ordering::Relaxed);
-        vmlan_frame::Csb { on, suppressed, guest_asked, host_asked }
-    }
-
-    /// The map has been replaced: the block is now elsewhere, gone, or back.
-    pub(super) fn replace_block(&self, tx: &mut Tx, rx: &mut Rx) {
-        let block = self.find_block(tx);
-        let (transmit, receive) = self.uses_memory(&self.gate());
-        tx.ring.replace_block(block.clone(), transmit, &self.regs);
-        rx.ring.replace_block(block, receive, &self.regs);
-    }
-
-    /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.
-    fn find_block(&self, tx: &mut Tx) -> Option<Arc<Block>> {
-        let address = tx.block.address;
-        let block = if address == 0 {
-            None
-        } else {
-            Some(Block::find(tx.ring.map(), address, self.irq.block_on()))
-        };
-        let fault = block.as_ref().and_then(|found| found.as_ref().err().copied());
-        tx.block.trouble = fault.map(|fault| Trouble::BadBlock { address, fault });
-        let block = block.and_then(Result::ok);
-        self.irq.set_block(block.clone());
-        block
     }
 }

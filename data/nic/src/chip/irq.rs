@@ -1,24 +1,23 @@
-//! The interrupt block: ICR, IMS, and moderation (SDM 13.4.17 to 13.4.21, 13.4.30, 13.4.31, 13.4.41, 13.4.44).
+//! The interrupt block: a cause register, a mask, and moderation; the same for all chips.
 //!
-//! A cause is always latched in ICR at once. Moderation decides when INTA# may rise. It is a hold-off: the first interrupt
+//! A cause is always latched at once. Moderation decides when INTA# may rise. It is a hold-off: the first interrupt
 //! after silence is delivered at once, and opens windows in which later ones of its kind are held back:
 //!
-//! - all kinds but link changes: ITR (256 ns) and the host's own floor, whichever is longer;
+//! - all kinds but link changes: the chip's window for all ([`Delays::all`]) and the host's own floor, whichever is longer;
 //! - link changes: nothing but the host's floor after another link change, which a guest can make as many of as it likes;
 //! - repeats of a level that still stands when the VMM unmasks it: the host's floor;
-//! - transmit completions whose descriptors all had IDE set: TIDV or TADV (1.024 us), the shorter that is set;
-//! - receptions (RXT0): RADV or RDTR (1.024 us), the shorter that is set, if RDTR is not 0. Overruns and low rings are
-//!   not receptions: the real chip reports them at once, and so do we, within ITR.
+//! - transmit completions none of which asked to be prompt: [`Delays::transmit`];
+//! - receptions: [`Delays::receive`]. Overruns and low rings are not receptions: the real chips report them at once, and so do we,
+//!   within the window for all.
 //!
-//! The real chip delays the first interrupt instead (TIDV, TADV, RDTR, RADV). Its drivers cannot tell, except that
-//! a lone frame is seen sooner.
+//! Real chips delay the first interrupt instead. Their drivers cannot tell, except that a lone frame is seen sooner.
 //!
 //! # No interrupt is lost
 //!
 //! Whenever a cause is pending, enabled and not delivered, the timer is set, for a time at or before the end of the
 //! window that holds it ([`crate::notify::moderate`]). The length of a window is read anew from the registers each
 //! time: one that the guest has shortened ends sooner at the next look (any write to a moderation register through
-//! the chip is one; a store to a mapped page is seen when the timer fires, at most 67 ms later, or at the next cause).
+//! the chip is one; a store to a mapped page is seen when the timer fires, or at the next cause).
 //! With no window open nothing sets the timer: an idle chip wakes nobody.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,57 +26,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counter;
 
 use super::Host;
-use super::csb::{Block, Verdict};
+use super::block::{Block, Verdict};
 use crate::notify::moderate::{Alarm, Floor, Window};
 
-/// Causes, as in ICR, ICS, IMS and IMC (SDM 13.4.17).
-pub mod cause {
-    /// Transmit Descriptor Written Back.
-    pub const TXDW: u32 = 1;
-    /// Transmit Queue Empty.
-    pub const TXQE: u32 = 1 << 1;
-    /// Link Status Change.
-    pub const LSC: u32 = 1 << 2;
-    /// Receive Descriptor Minimum Threshold reached.
-    pub const RXDMT0: u32 = 1 << 4;
-    /// Receiver Overrun.
-    pub const RXO: u32 = 1 << 6;
-    /// Receiver Timer Interrupt: a frame has arrived.
-    pub const RXT0: u32 = 1 << 7;
-    /// MDIO Access Complete.
-    pub const MDAC: u32 = 1 << 9;
-    /// Bits that can be latched. The chip itself never posts RXSEQ, RXCFG, GPI, TXD_LOW (TXDCTL.LWTHRESH) and SRPD (RSRPD):
-    /// no driver that we know enables them. Table 13-63 calls 5 and 8 reserved, but the real chip latches them when ICS says so:
-    /// the driver's interrupt test sets each of the lowest ten.
-    pub const ALL: u32 = 0x0001_ffff;
-    /// Those about frames.
-    pub const DATA: u32 = TXDW | TXQE | RXDMT0 | RXO | RXT0;
-    /// Moderated by TIDV and TADV.
-    pub const TRANSMIT: u32 = TXDW | TXQE;
-    /// Moderated by RDTR and RADV.
-    pub const RECEIVE: u32 = RXT0;
-    /// Never held back.
-    pub const LINK: u32 = LSC;
+/// What a chip's causes are about.
+#[derive(Debug)]
+pub struct Kinds {
+    /// Those that can be latched.
+    pub all: u32,
+    /// Frames were sent.
+    pub transmit: u32,
+    /// Those of them after which a completion that did not ask for delay counts as prompt.
+    pub written: u32,
+    /// Frames have arrived.
+    pub receive: u32,
+    /// Receive descriptors run low: a shared status block says so better.
+    pub low: u32,
+    /// The link has changed. Never held back, but for the host's floor.
+    pub link: u32,
+    /// Those about frames, overruns included: what a message says all about.
+    pub data: u32,
 }
 
 /// Lengths of the windows, in ns, from the registers as they are now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// From ITR.
+    /// For all kinds (e1000: ITR).
     pub all: u64,
-    /// From TIDV and TADV; counts only for completions that asked for it by IDE.
+    /// For completions that asked for delay (TIDV, TADV).
     pub transmit: u64,
-    /// From RDTR and RADV.
+    /// For receptions (RDTR, RADV).
     pub receive: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    icr: u32,
-    ims: u32,
+    causes: u32,
+    mask: u32,
     /// INTA# is asserted (before the interrupt-disable bit of the PCI command register).
     level: bool,
-    /// A completion without IDE is pending: TIDV and TADV do not hold it.
+    /// A prompt completion is pending: [`Delays::transmit`] does not hold it.
     prompt: bool,
     /// When the last interrupt was delivered, and the last that reported a completion, a reception.
     all: Window,
@@ -106,8 +94,9 @@ struct Counts {
     wished: Counter,
 }
 
-/// ICR, IMS and the level of INTA#.
+/// A cause register, its mask, and the level of INTA#.
 pub struct Irq {
+    kinds: &'static Kinds,
     state: Mutex<State>,
     counts: Counts,
     /// The block was on when it was last looked at.
@@ -120,7 +109,7 @@ pub struct Irq {
 /// What the caller must tell the host, once it holds no lock.
 ///
 /// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that followed it. That is one
-/// interrupt too many and never one too few; repeats of a level interrupt go through `E1000::reassert`.
+/// interrupt too many and never one too few; repeats of a level interrupt go through `Chip::reassert`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum Edge {
@@ -135,9 +124,9 @@ pub enum Edge {
 
 impl Irq {
     /// No causes, all masked. At most `rate_max` interrupts per second (0: no floor).
-    pub fn new(rate_max: u32) -> Self {
+    pub fn new(kinds: &'static Kinds, rate_max: u32) -> Self {
         let (state, counts, block_on, messages) = Default::default();
-        Self { state, counts, block_on, messages, floor: Floor::new(rate_max) }
+        Self { kinds, state, counts, block_on, messages, floor: Floor::new(rate_max) }
     }
 
     /// From now on at most `rate_max` interrupts per second. Call [`Irq::timer`] then: what is held may be due.
@@ -153,13 +142,13 @@ impl Irq {
     #[inline]
     pub fn post(&self, causes: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        s.icr |= causes & cause::ALL;
+        s.causes |= causes & self.kinds.all;
         let edge = self.settle(&mut s, delays, host);
         self.counts.suppressed.add(s.shut.into());
         edge
     }
 
-    /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported had IDE set.
+    /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported asked for delay (IDE).
     #[inline]
     pub fn post_transmit(
         &self,
@@ -169,47 +158,59 @@ impl Irq {
         host: &dyn Host,
     ) -> Edge {
         let mut s = self.state();
-        s.icr |= causes & cause::ALL;
-        s.prompt |= !delayed && causes & cause::TXDW != 0;
+        s.causes |= causes & self.kinds.all;
+        s.prompt |= !delayed && causes & self.kinds.written != 0;
         let edge = self.settle(&mut s, delays, host);
         self.counts.suppressed.add(s.shut.into());
         edge
     }
 
-    /// Reads ICR as the guest does: clears it, INTA# falls.
-    pub fn read_icr(&self) -> (u32, Edge) {
+    /// Reads the causes and clears them all; INTA# falls. (As ICR is read, SDM 13.4.17.)
+    pub fn take(&self) -> (u32, Edge) {
         let mut s = self.state();
-        let value = std::mem::take(&mut s.icr);
+        let value = std::mem::take(&mut s.causes);
         s.holding = false;
         s.prompt = false;
         s.shut = false;
         (value, Self::fall(&mut s))
     }
 
-    /// Writes ICR: bits written as 1 are cleared (SDM 13.4.17).
-    pub fn write_icr(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
+    /// Bits written as 1 are cleared (ICR of Intel's, ISR of Realtek's).
+    pub fn ack(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        s.icr &= !bits;
-        s.prompt &= bits & cause::TXDW == 0;
+        s.causes &= !bits;
+        s.prompt &= bits & self.kinds.written == 0;
         self.settle(&mut s, delays, host)
     }
 
-    /// IMS as read.
-    pub fn ims(&self) -> u32 {
-        self.state().ims
+    /// The causes, without effect.
+    pub fn causes(&self) -> u32 {
+        self.state().causes
     }
 
-    /// Enables causes (a write to IMS).
+    /// The mask.
+    pub fn mask(&self) -> u32 {
+        self.state().mask
+    }
+
+    /// Enables these causes and no others.
+    pub fn replace_mask(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        s.mask = bits & self.kinds.all;
+        self.settle(&mut s, delays, host)
+    }
+
+    /// Enables causes, too.
     pub fn set_mask(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        s.ims |= bits & cause::ALL;
+        s.mask |= bits & self.kinds.all;
         self.settle(&mut s, delays, host)
     }
 
-    /// Disables causes (a write to IMC).
+    /// Disables causes.
     pub fn clear_mask(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        s.ims &= !bits;
+        s.mask &= !bits;
         self.settle(&mut s, delays, host)
     }
 
@@ -259,13 +260,13 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// RDTR.FPD or TIDV.FPD: the delay timers of these causes expire at once (SDM 13.4.30, 13.4.41).
+    /// The delay timers of these causes expire at once (RDTR.FPD, TIDV.FPD; SDM 13.4.30, 13.4.41).
     pub fn flush(&self, causes: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        if causes & cause::TRANSMIT != 0 {
+        if causes & self.kinds.transmit != 0 {
             s.transmit.close();
         }
-        if causes & cause::RECEIVE != 0 {
+        if causes & self.kinds.receive != 0 {
             s.receive.close();
         }
         self.settle(&mut s, delays, host)
@@ -275,7 +276,7 @@ impl Irq {
     #[cfg(any(test, feature = "fuzz"))]
     pub fn pending(&self) -> bool {
         let s = self.state();
-        s.icr & s.ims != 0
+        s.causes & s.mask != 0
     }
 
     /// The shared status block keeps it in.
@@ -346,9 +347,9 @@ impl Irq {
         if std::mem::take(&mut s.level) { Edge::Fall } else { Edge::None }
     }
 
-    /// Brings the level in line with ICR, IMS and the windows.
+    /// Brings the level in line with causes, mask and windows.
     fn settle(&self, s: &mut State, delays: Delays, host: &dyn Host) -> Edge {
-        let pending = s.icr & s.ims;
+        let pending = s.causes & s.mask;
         if pending == 0 {
             s.holding = false;
             s.shut = false;
@@ -357,7 +358,8 @@ impl Irq {
         if s.level {
             return Edge::None;
         }
-        let verdict = s.block.as_ref().map_or(Verdict::Pass, |block| block.judge(pending));
+        let verdict =
+            s.block.as_ref().map_or(Verdict::Pass, |block| block.judge(pending, self.kinds));
         s.shut = verdict == Verdict::Shut;
         if s.shut {
             return Edge::None;
@@ -370,10 +372,10 @@ impl Irq {
         // Without moderation the clock is never asked.
         if delays != Delays::default() {
             let now = host.now();
-            if let Some(at) = s.held_until(pending, now, delays, floor) {
+            if let Some(at) = s.held_until(self.kinds, pending, now, delays, floor) {
                 return self.hold(s, at, host);
             }
-            s.open(pending, now);
+            s.open(self.kinds, pending, now);
         }
         self.counts.wished.add(u64::from(verdict == Verdict::Wished));
         s.holding = false;
@@ -383,13 +385,13 @@ impl Irq {
         Edge::Rise
     }
 
-    /// The pin stays up until the guest looks at ICR. A message says it all to a driver that asked for that in its block: its
-    /// causes are taken out of ICR, so that it need not look there, and the next one is another message (csb.md section 5).
+    /// The pin stays up until the guest clears the causes. A message says it all to a driver that asked for that in its block: its
+    /// causes are taken out of the register, so that it need not look there, and the next one is another message (csb.md section 5).
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
             && s.block.as_ref().is_some_and(|block| block.messages_say_all());
         if said {
-            s.icr &= !cause::DATA;
+            s.causes &= !self.kinds.data;
         }
         s.level = !said;
     }
@@ -407,30 +409,37 @@ impl Irq {
 
 impl State {
     /// When the first of the `pending` causes may be delivered; `None`: now.
-    fn held_until(&self, pending: u32, now: u64, delays: Delays, floor: u64) -> Option<u64> {
+    fn held_until(
+        &self,
+        of: &Kinds,
+        pending: u32,
+        now: u64,
+        delays: Delays,
+        floor: u64,
+    ) -> Option<u64> {
         let all = self.all.end(delays.all, now);
         let transmit = if self.prompt { 0 } else { self.transmit.end(delays.transmit, now) };
         let receive = self.receive.end(delays.receive, now);
         let kinds = [
-            (cause::TRANSMIT, all.max(transmit)),
-            (cause::RECEIVE, all.max(receive)),
-            (cause::LINK, self.link.end(floor, now)),
-            (!(cause::TRANSMIT | cause::RECEIVE | cause::LINK), all),
+            (of.transmit, all.max(transmit)),
+            (of.receive, all.max(receive)),
+            (of.link, self.link.end(floor, now)),
+            (!(of.transmit | of.receive | of.link), all),
         ];
         let ends = kinds.iter().filter(|(causes, _)| pending & causes != 0).map(|(_, end)| *end);
         ends.min().filter(|end| *end > now)
     }
 
     /// A delivery now opens windows for the next.
-    fn open(&mut self, pending: u32, now: u64) {
+    fn open(&mut self, of: &Kinds, pending: u32, now: u64) {
         self.all.open(now);
-        if pending & cause::TRANSMIT != 0 {
+        if pending & of.transmit != 0 {
             self.transmit.open(now);
         }
-        if pending & cause::RECEIVE != 0 {
+        if pending & of.receive != 0 {
             self.receive.open(now);
         }
-        if pending & cause::LINK != 0 {
+        if pending & of.link != 0 {
             self.link.open(now);
         }
     }

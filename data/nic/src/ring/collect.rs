@@ -3,23 +3,22 @@
 use vmlan_frame::{BATCH, Batch, Reason};
 use vmlan_ram::{Slice, recycle};
 
-use super::E1000;
-use super::desc::{Context, Kind, SIZE, data_len, kind, split, tx};
-use super::ring::{Look, Ring, add, distance};
-use super::stats::SHORTEST;
-use super::tx::{CHUNK, Flight, State};
-use super::tx_frame::{self, Setup};
-use super::tx_scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
+use super::plan;
+use super::scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
+use super::transmit::{CHUNK, Flight, Setup, State, Transmit};
+use super::{Look, SIZE, add, distance};
+use crate::chip::Model;
+use crate::chip::sums::SHORTEST;
 
 /// What a segment costs whoever has to cut it off, in bytes to copy.
 const SEGMENT: usize = 512;
 
 /// One pull.
-pub struct Pass<'q> {
-    pub ring: &'q Ring,
+pub struct Pass<'q, T: Transmit> {
+    pub ring: &'q T,
     pub look: Look,
     pub setup: Setup,
-    pub chip: &'q E1000,
+    pub chip: &'q T::Model,
     /// Descriptors that may still be read.
     pub budget: usize,
     /// Work that may still be lent.
@@ -27,10 +26,10 @@ pub struct Pass<'q> {
     pub dropped: usize,
 }
 
-impl<'q> Pass<'q> {
+impl<'q, T: Transmit> Pass<'q, T> {
     /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors and asks for the frames'
     /// first bytes, so that their cache misses overlap; the second looks at them.
-    pub fn collect(&mut self, state: &mut State, batch: &mut Batch<'q>, limit: usize) {
+    pub fn collect(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) {
         state.lent.clear();
         state.stalled = None;
         let mut pieces: Vec<Slice<'q>> = recycle(std::mem::take(&mut state.pieces));
@@ -55,7 +54,7 @@ impl<'q> Pass<'q> {
     }
 
     #[inline]
-    fn may_go_on(&self, state: &State, batch: &Batch<'q>, limit: usize) -> bool {
+    fn may_go_on(&self, state: &State<T>, batch: &Batch<'q>, limit: usize) -> bool {
         state.lent.len() < limit
             && state.has_room(&self.look)
             && self.work > 0
@@ -66,14 +65,14 @@ impl<'q> Pass<'q> {
 
     /// Descriptors not looked at.
     #[inline]
-    fn posted(&self, state: &State) -> u32 {
+    fn posted(&self, state: &State<T>) -> u32 {
         distance(state.next, self.look.tail, self.look.size)
     }
 
     /// Lends again what was held. False if not all of it: what follows must wait.
     fn lend_held(
         &mut self,
-        state: &mut State,
+        state: &mut State<T>,
         batch: &mut Batch<'q>,
         limit: usize,
         pieces: &mut Vec<Slice<'q>>,
@@ -104,10 +103,10 @@ impl<'q> Pass<'q> {
         true
     }
 
-    /// Both passes for the usual case: legacy descriptors, each with a whole frame about which nothing is to be said.
+    /// Both passes for the usual case: descriptors each with a whole frame about which nothing is to be said.
     /// Returns how many there were before another kind, up to a chunk.
     #[inline]
-    fn singles(&mut self, state: &mut State, batch: &mut Batch<'q>, limit: usize) -> usize {
+    fn singles(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) -> usize {
         if state.skipping {
             return 0;
         }
@@ -135,12 +134,10 @@ impl<'q> Pass<'q> {
     #[inline]
     fn find_singles(
         &mut self,
-        state: &State,
+        state: &State<T>,
         room: usize,
         pieces: &mut [Slice<'q>; CHUNK],
     ) -> usize {
-        const PLAIN: u64 = tx::EOP | tx::IFCS;
-        const MASK: u64 = PLAIN | tx::DEXT | tx::IC | tx::VLE;
         let shortest = if self.setup.pad { SHORTEST } else { vmlan_frame::MIN_FRAME };
         let posted = self.posted(state).min(self.look.size - state.next) as usize;
         let mut words = [[0; SIZE]; CHUNK];
@@ -148,9 +145,9 @@ impl<'q> Pass<'q> {
         self.ring.copy(state.next, words);
         let (mut found, mut bytes) = (0, 0);
         for (place, desc) in pieces.iter_mut().zip(words) {
-            let (addr, word) = split(desc);
-            let len = data_len(word) as usize;
-            if word & MASK != PLAIN || len < shortest || addr == 0 {
+            let (addr, word) = T::split(desc);
+            let len = T::len(word) as usize;
+            if word & T::MASK != T::PLAIN || len < shortest || !T::has_data(addr, word) {
                 break;
             }
             // What is not in one region is left to the thorough way.
@@ -169,24 +166,17 @@ impl<'q> Pass<'q> {
 
     /// First pass: reads up to a chunk of frames. False at the end of what can be read now.
     #[inline(never)]
-    fn find(&mut self, state: &mut State, limit: usize, pieces: &mut Vec<Slice<'q>>) -> bool {
+    fn find(&mut self, state: &mut State<T>, limit: usize, pieces: &mut Vec<Slice<'q>>) -> bool {
         let room = (limit - state.lent.len()).min(BATCH - state.flights.len()).min(CHUNK);
         while state.found.len() < room && pieces.len() < CHUNK && self.work > 0 {
             if state.next == self.look.tail || self.budget == 0 {
                 return false;
             }
             let (addr, word) = self.ring.read(state.next);
-            let context = kind(word) == Kind::Context;
             if state.skipping {
                 self.pass_over(state, 1);
-                // Bit 24 of a context descriptor is not EOP.
-                state.skipping = context || word & tx::EOP == 0;
-            } else if context {
-                self.pass_over(state, 1);
-                let segments = word & tx::TSE != 0;
-                let place = if segments { &mut state.segmentation } else { &mut state.checksum };
-                *place = Context::from_words(addr, word);
-            } else if is_null(addr, word) {
+                state.skipping = !T::is_last(word);
+            } else if T::between(&mut state.memory, addr, word) {
                 self.pass_over(state, 1);
             } else if !self.find_one(state, (addr, word), pieces) {
                 return false;
@@ -196,13 +186,13 @@ impl<'q> Pass<'q> {
     }
 
     /// What the frame costs beside its descriptors, whether or not it is dropped.
-    fn charge(&mut self, found: &Found) {
+    fn charge(&mut self, found: &Found<T>) {
         self.budget = self.budget.saturating_sub(found.crossed.into());
-        let size = if found.want.segments() { found.want.context.mss } else { 0 };
+        let size = T::segments(&found.want).unwrap_or(0);
         self.work = self.work.saturating_sub(work(found.len as usize, size));
     }
 
-    fn pass_over(&mut self, state: &mut State, n: u32) {
+    fn pass_over(&mut self, state: &mut State<T>, n: u32) {
         state.next = add(state.next, n, self.look.size);
         self.budget = self.budget.saturating_sub(n as usize);
     }
@@ -211,12 +201,11 @@ impl<'q> Pass<'q> {
     #[inline]
     fn find_one(
         &mut self,
-        state: &mut State,
+        state: &mut State<T>,
         first: (u64, u64),
         pieces: &mut Vec<Slice<'q>>,
     ) -> bool {
-        let segments = Want { first: first.1, ..Want::default() }.segments();
-        let context = if segments { state.segmentation } else { state.checksum };
+        let context = T::context(&state.memory, first.1);
         let flight = u16::try_from(state.flights.len()).unwrap_or(0);
         let mut found =
             Found { flight, want: Want { context, ..Want::default() }, ..Found::default() };
@@ -246,18 +235,18 @@ impl<'q> Pass<'q> {
 
     /// Second pass: looks at the frames, adds them to the batch.
     #[inline(never)]
-    fn add(&mut self, state: &mut State, batch: &mut Batch<'q>, pieces: &mut [Slice<'q>]) {
+    fn add(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, pieces: &mut [Slice<'q>]) {
         for found in &state.found {
             let range = usize::from(found.first)..usize::from(found.first + found.count);
             let bytes = pieces.get_mut(range).unwrap_or_default();
             if let Some(flight) = state.flights.get_mut(usize::from(found.flight)) {
                 flight.held = false;
             }
-            match tx_frame::add(found, bytes, self.setup, batch) {
+            match plan::add(found, bytes, self.setup, batch) {
                 Ok(()) => state.lent.push(found.flight),
                 Err(reason) => {
-                    if found.want.segments() {
-                        self.chip.stats.tx.failed.add(1);
+                    if T::segments(&found.want).is_some() {
+                        self.chip.core().stats.tx.failed.add(1);
                     }
                     self.drop(reason);
                 }
@@ -268,7 +257,7 @@ impl<'q> Pass<'q> {
     #[cold]
     fn drop(&mut self, reason: Reason) {
         self.dropped += 1;
-        self.chip.counters.input.drop(reason, 1);
+        self.chip.core().counters.input.drop(reason, 1);
     }
 }
 
@@ -276,10 +265,4 @@ impl<'q> Pass<'q> {
 #[inline]
 fn work(len: usize, gso_size: u16) -> usize {
     if gso_size == 0 { len } else { len + len / usize::from(gso_size) * SEGMENT }
-}
-
-/// A descriptor between frames that names no data: it is written back and nothing else (3.3.3).
-#[inline]
-fn is_null(addr: u64, word: u64) -> bool {
-    word & tx::EOP != 0 && (addr == 0 || data_len(word) == 0)
 }

@@ -1,48 +1,61 @@
-//! Transmit, first half: which descriptors make a frame, and where its bytes lie (SDM 3.3.1 to 3.3.3, 3.3.7).
+//! Transmit, first half: which descriptors make a frame, and where its bytes lie.
 
 use vmlan_frame::{MAX_GSO, Reason};
 use vmlan_ram::Slice;
 
-use super::desc::{Context, Kind, data_len, kind, tx};
-use super::ring::{Ring, add};
-use super::stats::FCS;
+use super::add;
+use super::transmit::Transmit;
+use crate::chip::sums::FCS;
 
 /// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames of more are skipped
 /// to their end and dropped.
 pub const MAX_PIECES: usize = 128;
 
 /// What the chip is asked to do to a frame.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Want {
-    /// The second quadword of its first descriptor: POPTS and TSE count there.
+#[derive(Debug)]
+pub struct Want<T: Transmit> {
+    /// The word of its first descriptor.
     pub first: u64,
-    /// That of its last: IFCS, VLE, the special field, and the legacy IC, CSS and CSO count there.
+    /// That of its last.
     pub last: u64,
     /// The context that was in force.
-    pub context: Context,
+    pub context: T::Context,
 }
 
-impl Want {
-    /// Segmentation is asked for.
-    #[inline]
-    pub fn segments(&self) -> bool {
-        self.first & (tx::DEXT | tx::TSE) == tx::DEXT | tx::TSE
+impl<T: Transmit> Clone for Want<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Transmit> Copy for Want<T> {}
+
+impl<T: Transmit> Default for Want<T> {
+    fn default() -> Self {
+        Self { first: 0, last: 0, context: T::Context::default() }
     }
 }
 
 /// A frame found in the ring, its bytes at `first..first + count` of the pieces.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Found {
+#[derive(Debug)]
+pub struct Found<T: Transmit> {
     /// Its number among the flights.
     pub flight: u16,
     pub first: u16,
     pub count: u16,
     /// Bytes of all its descriptors.
     pub len: u32,
-    pub want: Want,
+    pub want: Want<T>,
     pub bad: Option<Reason>,
     /// Regions of memory that were looked up because a buffer crosses them.
     pub crossed: u16,
+}
+
+impl<T: Transmit> Default for Found<T> {
+    fn default() -> Self {
+        let (flight, first, count, len, crossed) = (0, 0, 0, 0, 0);
+        Self { flight, first, count, len, want: Want::default(), bad: None, crossed }
+    }
 }
 
 /// How reading a frame's descriptors ended.
@@ -71,35 +84,30 @@ pub struct Span {
 
 /// Reads the descriptors of one frame; adds its pieces and asks for their first cache lines. What is wrong with it is left in
 /// `found.bad`: its end is looked for all the same.
-pub fn scan<'q>(
-    ring: &'q Ring,
+pub fn scan<'q, T: Transmit>(
+    ring: &'q T,
     span: Span,
     pieces: &mut Vec<Slice<'q>>,
-    found: &mut Found,
+    found: &mut Found<T>,
 ) -> Scan {
     let before = pieces.len();
     let mut at = span.at;
     let (mut addr, mut word) = span.first;
+    let first = word;
     // Pieces are bounded by their capacity, far below 2^16.
     let small = |n| u16::try_from(n).unwrap_or(0);
     found.first = small(before);
     found.want.first = word;
-    let what = kind(word);
-    if what == Kind::Unknown {
-        found.bad = Some(Reason::BadDescriptor);
-    }
     let mut n = 1;
     loop {
-        let this = kind(word);
-        if this != what || this == Kind::Context {
+        if !T::fits(first, word, n - 1) {
             found.bad = Some(Reason::BadDescriptor);
         }
-        // Bit 24 of a context descriptor is not EOP.
-        if this != Kind::Context {
-            gather(ring, (addr, data_len(word)), before, pieces, found);
-            if word & tx::EOP != 0 {
-                break;
-            }
+        if T::has_data(addr, word) {
+            gather(ring, (addr, T::len(word)), before, pieces, found);
+        }
+        if T::is_last(word) {
+            break;
         }
         if n == span.posted || n as usize == MAX_PIECES {
             pieces.truncate(before);
@@ -117,16 +125,16 @@ pub fn scan<'q>(
     Scan::Frame(n)
 }
 
-/// Adds the pieces of one buffer: several, if it crosses regions of memory. A null address means no data.
+/// Adds the pieces of one buffer: several, if it crosses regions of memory.
 #[inline]
-fn gather<'q>(
-    ring: &'q Ring,
+fn gather<'q, T: Transmit>(
+    ring: &'q T,
     (addr, len): (u64, u32),
     before: usize,
     pieces: &mut Vec<Slice<'q>>,
-    found: &mut Found,
+    found: &mut Found<T>,
 ) {
-    if addr == 0 || found.bad.is_some() {
+    if found.bad.is_some() {
         return;
     }
     if let Some(piece) = ring.map().slice(addr, len as usize)

@@ -1,13 +1,13 @@
-//! Receiving what does not fit one buffer as it is: long frames (SDM 3.2.2), tags to be stripped (9.2), null buffers (3.2.3).
+//! Receiving what does not fit one buffer as it is: long frames, tags to be stripped, buffers that take no data.
 
 use vmlan_frame::headers::{TCP, UDP};
-use vmlan_frame::{Checksum, FrameView, Headers, Network, Reason};
+use vmlan_frame::{Checksum, FrameView, Headers, Mac, Network, Reason};
 use vmlan_ram::{Slice, SliceMut};
 
-use super::desc::{rx, rx::SPECIAL_SHIFT};
-use super::ring::add;
-use super::rx::{Pass, ZEROS};
-use super::stats::{FCS, SHORTEST};
+use super::add;
+use super::receive::{Filter, Pass, Receive, Verdict, Written, ZEROS};
+use crate::chip::Model;
+use crate::chip::sums::{FCS, SHORTEST};
 
 /// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256 bytes, needs 37.
 const MAX_PARTS: usize = 64;
@@ -27,7 +27,7 @@ pub enum Outcome {
 struct Parts<'m> {
     runs: [Option<SliceMut<'m>>; MAX_PARTS],
     used: usize,
-    /// Descriptors taken, and bytes in each but the last.
+    /// Descriptors taken.
     descriptors: u32,
 }
 
@@ -78,21 +78,22 @@ fn run_len(source: &Source<'_, '_>, from: usize) -> usize {
     (source.frame.len - source.tag).saturating_sub(from)
 }
 
-impl<'q> Pass<'q> {
-    /// Delivers a frame the thorough way. Nothing is used unless all of it fits, but null buffers before it.
+impl<'q, R: Receive> Pass<'q, R> {
+    /// Delivers a frame the thorough way. Nothing is used unless all of it fits, but buffers that take no data before it.
     #[cold]
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
-        if frame.len + FCS > self.filter.longest {
-            self.count_long();
+        if frame.len + FCS > self.shape.longest {
+            self.chip.core().stats.rx.failed.add(1);
             return Outcome::Dropped(Reason::TooLong);
         }
-        let (tag, special) = self.strip(frame.head);
-        let total = frame.len.max(SHORTEST) - tag + self.filter.fcs;
-        if total.div_ceil(self.filter.buffer) >= self.size as usize {
+        let tci = self.strip(frame.head);
+        let tag = if tci.is_some() { TAG } else { 0 };
+        let total = frame.len.max(SHORTEST) - tag + self.shape.fcs;
+        if total.div_ceil(self.shape.buffer.max(1)) >= self.size as usize {
             return Outcome::Dropped(Reason::TooLong);
         }
-        self.skip_null();
+        self.skip_empty();
         let mut parts = Parts { runs: [const { None }; MAX_PARTS], used: 0, descriptors: 0 };
         match self.gather(total, &mut parts) {
             None => return Outcome::NoRoom,
@@ -101,26 +102,26 @@ impl<'q> Pass<'q> {
         }
         let source = Source { frame: *frame, tag, total };
         self.fill(&source, &mut parts);
-        let status = if frame.offload.csum_valid { self.sums_status(frame) } else { rx::IXSM };
-        self.write_back(&parts, source.total, status | special);
+        let to = frame.head.first_chunk().map_or(Mac::default(), |to| Mac::new(*to));
+        let last = Written { sums: self.verdict(frame), tag: tci, to, ..Written::default() };
+        self.write_back(&parts, source.total, last);
         Outcome::Delivered
     }
 
-    /// Bytes of the tag to strip, and what the descriptor says about it.
-    fn strip(&self, head: &[u8]) -> (usize, u64) {
-        let tci = head.get(TAG_AT + 2..TAG_AT + TAG).and_then(|t| t.first_chunk());
-        match tci {
-            Some(tci) if self.filter.strip && self.filter.is_tagged(head) => {
-                (TAG, rx::VP | u64::from(u16::from_be_bytes(*tci)) << SPECIAL_SHIFT)
-            }
-            _ => (0, 0),
-        }
+    /// The tag to strip.
+    fn strip(&self, head: &[u8]) -> Option<u16> {
+        let tci = head.get(TAG_AT + 2..TAG_AT + TAG).and_then(|t| t.first_chunk())?;
+        let strip = self.shape.strip && self.filter.is_tagged(head);
+        strip.then(|| u16::from_be_bytes(*tci))
     }
 
-    /// Writes back null buffers at the head of the ring, which take no data (`reliability.md` rows 5 and 7).
-    fn skip_null(&mut self) {
-        while self.at != self.tail && self.budget > 0 && self.ring.address(self.at) == 0 {
-            self.ring.write_back(self.at, rx::DD);
+    /// Writes back buffers at the head of the ring that take no data (`reliability.md` rows 5 and 7).
+    fn skip_empty(&mut self) {
+        while self.at != self.tail
+            && self.budget > 0
+            && self.ring.buffer(self.at, &self.shape).1 == 0
+        {
+            self.ring.write_back(self.at, &Written::default());
             self.at = add(self.at, 1, self.size);
             self.budget -= 1;
         }
@@ -135,8 +136,10 @@ impl<'q> Pass<'q> {
                 return None;
             }
             self.budget -= 1;
-            let addr = self.ring.address(at);
-            let n = left.min(self.filter.buffer);
+            let (addr, room) = self.ring.buffer(at, &self.shape);
+            // One that takes no data, amid a frame, takes a share and loses it; so the frame is lost.
+            good &= room > 0;
+            let n = left.min(if room > 0 { room } else { self.shape.buffer.max(1) });
             good = good && self.gather_one(addr, n, parts).is_some();
             parts.descriptors += 1;
             left -= n;
@@ -146,8 +149,7 @@ impl<'q> Pass<'q> {
     }
 
     fn gather_one(&mut self, addr: u64, len: usize, parts: &mut Parts<'q>) -> Option<()> {
-        // A null buffer amid a frame takes its share and loses it; so the frame is lost.
-        let mut gpa = Some(addr).filter(|addr| *addr != 0);
+        let mut gpa = Some(addr);
         let mut done = 0;
         while done < len {
             self.budget = self.budget.saturating_sub(1);
@@ -168,14 +170,18 @@ impl<'q> Pass<'q> {
         }
     }
 
-    /// Hands the descriptors of a frame to the guest.
-    fn write_back(&mut self, parts: &Parts<'q>, total: usize, last: u64) {
+    /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them says.
+    fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written) {
         let mut left = total;
-        for _ in 0..parts.descriptors {
-            let n = left.min(self.filter.buffer);
-            left -= n;
-            let end = if left == 0 { rx::EOP | last } else { rx::IXSM };
-            self.ring.write_back(self.at, rx::DD | end | n as u64);
+        for i in 0..parts.descriptors {
+            // Its length was read before, and may be another now: what it says is what was written, or less.
+            let last = i + 1 == parts.descriptors;
+            let room = self.ring.buffer(self.at, &self.shape).1;
+            let len = if last { left } else { left.min(room) };
+            left -= len;
+            let what = if last { end } else { Written::default() };
+            let what = Written { len, first: i == 0, last, total: total - left, ..what };
+            self.ring.write_back(self.at, &what);
             self.at = add(self.at, 1, self.size);
         }
     }
@@ -183,28 +189,25 @@ impl<'q> Pass<'q> {
     /// Hands back descriptors that cannot be used, so that the ring goes on.
     fn give_up(&mut self, parts: &Parts<'q>) -> Outcome {
         for _ in 0..parts.descriptors {
-            self.ring.write_back(self.at, rx::DD | rx::EOP | rx::IXSM | rx::RXE);
+            let lost = Written { first: true, last: true, failed: true, ..Written::default() };
+            self.ring.write_back(self.at, &lost);
             self.at = add(self.at, 1, self.size);
         }
         Outcome::Dropped(Reason::BadDescriptor)
     }
 
-    /// What the chip says about checksums of a frame whose upper layer's is known to be right (3.2.9).
+    /// What the chip says about checksums of a frame whose upper layer's is known to be right.
     #[inline(never)]
-    pub fn sums_status(&self, frame: &FrameView<'_, '_>) -> u64 {
+    pub fn sums(&self, frame: &FrameView<'_, '_>) -> Verdict {
         let h = Headers::parse(frame.head, frame.len);
-        let upper = self.filter.sums && h.header_len > 0 && !h.fragment;
-        let mut status = match h.protocol {
-            TCP | UDP if upper => rx::TCPCS,
-            _ => 0,
-        };
-        if self.filter.ip_sums && h.network == Network::Ipv4 {
+        let (ip, upper) = self.shape.sums;
+        let upper = upper && h.header_len > 0 && !h.fragment && matches!(h.protocol, TCP | UDP);
+        let ip = (ip && h.network == Network::Ipv4).then(|| {
             let mut sum = Checksum::new();
             sum.add(frame.head.get(h.l3..h.l4.max(h.l3)).unwrap_or_default());
             // Over a header with a right checksum the sum is all ones.
-            let wrong = h.l4 == 0 || sum.folded() != 0xffff;
-            status |= rx::IPCS | if wrong { rx::IPE } else { 0 };
-        }
-        if status == 0 { rx::IXSM } else { status }
+            h.l4 != 0 && sum.folded() == 0xffff
+        });
+        Verdict { ip, upper: upper.then_some(h.protocol) }
     }
 }

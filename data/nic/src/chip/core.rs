@@ -1,0 +1,260 @@
+//! What every chip has beside its registers, and how it is locked.
+//!
+//! Order of locks: the chip's own (its control lock), transmit side, receive side, interrupt block. The data path (`port.rs`) takes
+//! the last three, the VMM's side all of them. What the host is to be told is told after all of them are released: see [`After`].
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vmlan_frame::Counters;
+use vmlan_ram::Map;
+
+use super::block::{Block, Placed};
+use super::irq::{Edge, Irq, Kinds};
+use super::port::{Receives, Sends};
+use super::sums::Stats;
+use super::{Config, Host, Model, Trouble};
+use crate::notify::bell::Bell;
+
+/// A chip without its registers.
+pub struct Core<M: Model> {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) irq: Irq,
+    pub(crate) counters: Counters,
+    pub(crate) stats: Stats,
+    pub(crate) tx: Mutex<M::Tx>,
+    pub(crate) rx: Mutex<M::Rx>,
+    /// The shared status block, as CSBAL was last written. Only with both sides' locks.
+    block: Mutex<Placed>,
+    /// Threads that want the lock of a side: a busy worker lets them in.
+    pub(super) wanted: AtomicU32,
+    /// The worker sleeps until there is something to send.
+    pub(crate) tx_bell: Bell,
+    /// The worker sleeps until there is room.
+    pub(crate) rx_bell: Bell,
+    /// Interrupts are let out: a copy of what configuration space says, for those without the lock.
+    pub(super) unmasked: AtomicBool,
+    /// There are CSBAL and CSBAH.
+    pub(super) has_csb: bool,
+    /// Kicks asked for in the shared status block.
+    pub(crate) wishes: AtomicU64,
+}
+
+/// What is to be done once no lock is held.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct After {
+    pub(crate) edge: Edge,
+    pub(crate) causes: u32,
+    pub(crate) ring_tx: bool,
+    pub(crate) ring_rx: bool,
+    /// If INTA# is asserted, say so again.
+    pub(crate) repeat: bool,
+}
+
+impl After {
+    pub(crate) fn merge(&mut self, other: Self) {
+        if other.edge != Edge::None {
+            self.edge = other.edge;
+        }
+        self.causes |= other.causes;
+        self.ring_tx |= other.ring_tx;
+        self.ring_rx |= other.ring_rx;
+        self.repeat |= other.repeat;
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M: Model> Core<M> {
+    /// As after power-on: nothing on, nothing pending. `tx` and `rx`: its sides.
+    pub(crate) fn new(
+        config: Config,
+        kinds: &'static Kinds,
+        host: Arc<dyn Host>,
+        (tx, rx): (M::Tx, M::Rx),
+    ) -> Self {
+        Self {
+            host,
+            irq: Irq::new(kinds, config.irq_rate_max),
+            counters: Counters::default(),
+            stats: Stats::default(),
+            tx: Mutex::new(tx),
+            rx: Mutex::new(rx),
+            block: Mutex::default(),
+            wanted: AtomicU32::new(0),
+            tx_bell: Bell::default(),
+            rx_bell: Bell::default(),
+            unmasked: AtomicBool::new(true),
+            has_csb: config.csb,
+            wishes: AtomicU64::new(0),
+        }
+    }
+
+    /// Configuration space lets interrupts out, or not; as messages, or as the pin.
+    pub(crate) fn let_interrupts(&self, out: bool, as_messages: bool) {
+        self.unmasked.store(out, Ordering::Release);
+        self.irq.set_messages(as_messages);
+    }
+
+    /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA does.
+    pub(crate) fn stopped<T>(&self, change: impl FnOnce(&mut M::Tx, &mut M::Rx) -> T) -> T {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        let done = {
+            let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
+            change(&mut tx, &mut rx)
+        };
+        self.wanted.fetch_sub(1, Ordering::Release);
+        done
+    }
+
+    /// Stops the transmit side: when this returns, none of its DMA runs.
+    pub(crate) fn stop_tx(&self, chip: &M) {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.tx).stop(chip);
+        self.wanted.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Stops the receive side.
+    pub(crate) fn stop_rx(&self, chip: &M) {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.rx).stop(chip);
+        self.wanted.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The transmit side has something to look at: wakes its worker, if that sleeps.
+    pub(crate) fn ring_tx(&self) {
+        if self.tx_bell.ring() {
+            self.host.doorbell();
+        }
+    }
+
+    /// The receive side may have room: wakes whoever waits for it.
+    pub(crate) fn ring_rx(&self) {
+        if self.rx_bell.ring() {
+            self.host.doorbell();
+        }
+    }
+
+    /// Tells the host of an edge of INTA#, unless configuration space keeps it in. Call without locks.
+    pub(crate) fn tell(&self, edge: Edge) {
+        match edge {
+            Edge::None => {}
+            Edge::Rise if self.unmasked.load(Ordering::Acquire) => self.raise(),
+            Edge::Rise => {}
+            Edge::Fall => self.host.lower(),
+        }
+    }
+
+    pub(super) fn raise(&self) {
+        self.counters.output.notifications.add_shared(1);
+        self.host.raise();
+    }
+
+    /// Posts causes and tells the host. Call without locks.
+    pub(crate) fn post(&self, chip: &M, causes: u32) {
+        self.tell(self.irq.post(causes, chip.delays(), &*self.host));
+    }
+
+    /// As [`Core::post`], for completed transmissions. `delayed`: every descriptor that is reported asked for delay.
+    pub(crate) fn post_transmit(&self, chip: &M, causes: u32, delayed: bool) {
+        self.tell(self.irq.post_transmit(causes, delayed, chip.delays(), &*self.host));
+    }
+
+    /// A moderation register has changed, or what kept interrupts in is gone.
+    pub(crate) fn remoderate(&self, chip: &M) {
+        self.tell(self.irq.remoderate(chip.delays(), &*self.host));
+    }
+
+    /// Tells the host, and rings. Call without locks.
+    pub(crate) fn run(&self, chip: &M, after: After) {
+        self.tell(after.edge);
+        if after.causes != 0 {
+            self.post(chip, after.causes);
+        }
+        if after.repeat {
+            self.repeat();
+        }
+        if after.ring_tx {
+            self.ring_tx();
+        }
+        if after.ring_rx {
+            self.ring_rx();
+        }
+    }
+
+    /// INTA#, if it is still asserted, within the host's floor.
+    pub(super) fn repeat(&self) {
+        if self.unmasked.load(Ordering::Acquire) && self.irq.repeat(&*self.host) {
+            self.raise();
+        }
+    }
+
+    /// Replaces the memory map, once no frame is lent or being written. Returns the old ones.
+    pub(super) fn set_map(&self, chip: &M, map: Arc<Map>) -> (Arc<Map>, Arc<Map>) {
+        self.stopped(|tx, rx| {
+            let old = tx.set_map(Arc::clone(&map));
+            let same = rx.set_map(map);
+            self.replace_block(chip, tx, rx);
+            (old, same)
+        })
+    }
+
+    /// CSBAL was written: the block is at `address` from now on; 0: there is none.
+    pub(crate) fn place_block(&self, chip: &M, address: u64) {
+        self.stopped(|tx, rx| {
+            *lock(&self.block) = Placed { address, trouble: None };
+            let block = self.find_block(tx);
+            tx.place_block(chip, block.clone());
+            rx.place_block(chip, block);
+            if self.block_trouble().is_some() {
+                self.counters.faults.add_shared(1);
+            }
+        });
+        // What the old block kept in may come out.
+        self.remoderate(chip);
+        // Workers that sleep state their wishes in the new one.
+        self.ring_tx();
+        self.ring_rx();
+    }
+
+    /// As after power-on: there is no block. With both sides' locks.
+    pub(crate) fn drop_block(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+        *lock(&self.block) = Placed::default();
+        self.replace_block(chip, tx, rx);
+    }
+
+    /// The map has been replaced: the block is now elsewhere, gone, or back.
+    fn replace_block(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+        let block = self.find_block(tx);
+        let gate = chip.gate();
+        tx.replace_block(chip, block.clone(), gate.dma && gate.transmit);
+        rx.replace_block(chip, block, gate.dma && gate.receive);
+    }
+
+    /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.
+    fn find_block(&self, tx: &M::Tx) -> Option<Arc<Block>> {
+        let mut placed = lock(&self.block);
+        let address = placed.address;
+        let block = (address != 0).then(|| Block::find(tx.map(), address, self.irq.block_on()));
+        let fault = block.as_ref().and_then(|found| found.as_ref().err().copied());
+        placed.trouble = fault.map(|fault| Trouble::BadBlock { address, fault });
+        let block = block.and_then(Result::ok);
+        self.irq.set_block(block.clone());
+        block
+    }
+
+    /// What is wrong with the block's place.
+    pub(super) fn block_trouble(&self) -> Option<Trouble> {
+        lock(&self.block).trouble
+    }
+
+    /// What the block was good for.
+    pub(super) fn block_state(&self) -> vmlan_frame::Csb {
+        let (on, suppressed, guest_asked) = self.irq.block_state();
+        let host_asked = self.wishes.load(Ordering::Relaxed);
+        vmlan_frame::Csb { on, suppressed, guest_asked, host_asked }
+    }
+}

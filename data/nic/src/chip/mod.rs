@@ -1,0 +1,151 @@
+//! What all chips with registers and rings share: how they are told things, their locks, their interrupts, their port.
+//!
+//! ```text
+//!  VMM (attach thread)                         switch (workers)
+//!    Chip::read, Chip::write                     Chip::pull ──► ring::transmit: ring ─► frames ─► Batch
+//!        │                                       Chip::push ──► ring::receive: filter ─► buffers, write-back
+//!        ▼                                              │
+//!    the chip's registers (atomics) ◄───────────────────┤ read once for each pass, checked
+//!        ▼                                              ▼
+//!    Core: interrupt block, moderation, shared status block ──► Host::raise
+//! ```
+//!
+//! A model implements [`Model`]: its registers, and what its descriptors look like ([`crate::ring`]). Everything else, [`Chip`], comes
+//! from here, once for all of them.
+
+pub mod access;
+pub(crate) mod block;
+mod core;
+pub(crate) mod irq;
+mod model;
+pub(crate) mod pci;
+mod port;
+pub(crate) mod sums;
+
+pub use self::core::Core;
+pub(crate) use self::core::{After, lock};
+pub use self::irq::{Delays, Edge, Kinds};
+pub use self::model::{Chip, Model};
+pub use self::port::{Gate, Received, Receives, Sends, Sent};
+
+use std::ops::Range;
+
+use vmlan_frame::Mac;
+
+/// How a chip is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// The address in the EEPROM.
+    pub mac: Mac,
+    /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
+    pub irq_rate_max: u32,
+    /// There is a shared status block (`block.rs`), for drivers that look for it. Not for chips whose registers the guest has
+    /// mapped: a kick must be heard.
+    pub csb: bool,
+}
+
+/// What the chip needs of whoever embeds it.
+///
+/// `raise`, `lower` and `doorbell` are called without any of the chip's locks; `now` and `set_timer` may be called
+/// with the interrupt block's.
+pub trait Host: Send + Sync {
+    /// Monotonic time in nanoseconds.
+    fn now(&self) -> u64;
+    /// Asks for a call of [`Chip::timer`] at `at` or soon after; replaces an earlier wish.
+    fn set_timer(&self, at: u64);
+    /// INTA# became asserted; with MSI: send the message. Only on rising edges.
+    fn raise(&self);
+    /// INTA# became deasserted.
+    fn lower(&self) {}
+    /// A register that the worker waits for has moved: a doorbell after [`Chip::arm`], room after [`Chip::want_room`].
+    fn doorbell(&self);
+}
+
+/// A space that the VMM reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// A BAR by number.
+    Bar(u8),
+    /// PCI configuration space.
+    Config,
+}
+
+/// What a model looks like on its bus.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Its name in configuration.
+    pub model: &'static str,
+    /// Bytes of each BAR; 0: there is none.
+    pub bars: [u64; 6],
+    /// Bytes of configuration space.
+    pub config: u64,
+    /// The part of BAR 0 that can be shared memory: whole pages; empty: none can.
+    pub pages: Range<usize>,
+    /// It can send messages (MSI).
+    pub msi: bool,
+}
+
+/// What can be wrong with the place of a shared status block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockFault {
+    /// Its two halves would not be cache lines.
+    #[error("is not aligned to 64 bytes")]
+    Unaligned,
+    /// All of it must lie in one region of memory.
+    #[error("is not in its memory")]
+    Outside,
+}
+
+/// Why the chip stands still although somebody is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The guest's transmit or receive ring is not where descriptors can be: the real chip would hang.
+    #[error("the guest's {ring} ring at {base:#x}, {len} bytes, is not in its memory")]
+    BadRing {
+        /// "transmit" or "receive".
+        ring: &'static str,
+        /// As the registers say.
+        base: u64,
+        /// Its length.
+        len: u32,
+    },
+    /// The head or the tail points outside the ring.
+    #[error("the guest's {ring} ring has {size} descriptors, but its head or tail is {index}")]
+    BadIndex {
+        /// "transmit" or "receive".
+        ring: &'static str,
+        /// Descriptors in the ring.
+        size: u32,
+        /// The register's value.
+        index: u32,
+    },
+    /// The shared status block is not where one can be: the chip does without.
+    #[error("the guest's CSB at {address:#x} {fault}: the NIC works as one without")]
+    BadBlock {
+        /// CSBAL/CSBAH.
+        address: u64,
+        /// What is wrong with it.
+        fault: BlockFault,
+    },
+    /// A file behind the guest's memory was truncated.
+    #[error("the guest's memory file was truncated")]
+    Truncated,
+}
+
+impl Trouble {
+    /// The guest address that it is about, if that is out of reach.
+    #[must_use]
+    pub fn address(&self) -> Option<u64> {
+        match self {
+            Self::BadRing { base, .. } => Some(*base),
+            Self::BadBlock { address, fault: BlockFault::Outside } => Some(*address),
+            _ => None,
+        }
+    }
+
+    /// The chip stands still; else it goes on without something.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        !matches!(self, Self::BadBlock { .. })
+    }
+}

@@ -1,0 +1,211 @@
+//! A model, and what it is to those who embed it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vmlan_frame::{Access, Batch, Counters, Device, Offloads, Sink};
+use vmlan_ram::Map;
+
+use super::irq::Delays;
+use super::port::{self, Gate, Receives, Sends};
+use super::{Core, Layout, Space, Trouble};
+
+/// What is a chip's own: its registers and its descriptors. Everything else, [`Chip`], follows from it.
+pub trait Model: Sized + Send + Sync {
+    /// Its transmit side.
+    type Tx: Sends<Self>;
+    /// Its receive side.
+    type Rx: Receives<Self>;
+
+    /// What it looks like on its bus.
+    fn layout(&self) -> &'static Layout;
+    /// What it shares with the others.
+    fn core(&self) -> &Core<Self>;
+    /// What lets frames pass now.
+    fn gate(&self) -> Gate;
+    /// Windows of moderation, from the registers as they are now, each read once.
+    fn delays(&self) -> Delays;
+    /// The receiver is on: the driver is ready.
+    fn receives(&self) -> bool {
+        self.gate().receive
+    }
+    /// Statistics by their datasheet names, since the chip was made.
+    fn statistics(&self) -> Vec<(&'static str, u64)>;
+    /// Registers that were touched.
+    fn accesses(&self) -> Vec<Access>;
+    /// The chip's own timer may be due ([`Chip::timer`] has been called).
+    fn tick(&self) {}
+
+    /// As [`Chip::read`].
+    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]);
+    /// As [`Chip::write`].
+    fn write_space(&self, space: Space, offset: u64, data: &[u8]);
+    /// As [`Chip::reset`].
+    fn reset_all(&self);
+    /// As [`Chip::renew`].
+    fn renew_all(&self);
+    /// As [`Chip::set_link`].
+    fn plug(&self, up: bool);
+}
+
+/// An emulated NIC, with locks of its own. The first methods are called by the VMM's side, the others by workers, as
+/// [`vmlan_frame::Port`] says.
+pub trait Chip: Send + Sync {
+    /// What it looks like on its bus.
+    fn layout(&self) -> &'static Layout;
+    /// Reads registers. What lies outside its space reads as the chip has it (zeros or ones).
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]);
+    /// Writes registers.
+    fn write(&self, space: Space, offset: u64, data: &[u8]);
+    /// PCI reset: everything as after power-on.
+    fn reset(&self);
+    /// A new machine takes the place of the old: a reset, and non-volatile memory as it left the factory. What the old guest wrote
+    /// there is not for the next one's eyes, and a wrong checksum would keep its driver away.
+    fn renew(&self);
+    /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody else's now: drop it
+    /// without locks, for unmapping takes time.
+    #[must_use]
+    fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
+    /// Plugs the cable in, or pulls it out.
+    fn set_link(&self, up: bool);
+    /// From now on at most `rate_max` interrupts per second, whatever the guest asks for; 0: as the guest asks.
+    fn set_irq_rate_max(&self, rate_max: u32);
+    /// The time that `Host::set_timer` asked for has come.
+    fn timer(&self);
+    /// The VMM has unmasked INTA#: `Host::raise` again if it is still asserted, within the host's floor.
+    fn reassert(&self);
+    /// The level of INTA#, as the VMM sees it: for those that unmask a level interrupt.
+    fn is_asserted(&self) -> bool;
+    /// Why the chip stands still, until the guest resets it or moves its rings. Cheap; `None` while frames move.
+    fn trouble(&self) -> Option<Trouble>;
+
+    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's (see `Port::pull`). In loopback they
+    /// go to the chip's own receive side instead.
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
+    /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt with (see `Port::push`).
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
+    /// What a receiver of this kind takes: nothing unfinished.
+    fn offloads(&self) -> Offloads;
+    /// Frames that could be received now, roughly.
+    fn room(&self) -> usize;
+    /// Link up, receiver on: its driver is ready.
+    fn is_up(&self) -> bool;
+    /// Asks to be told of the next doorbell (see `Port::arm`). True if frames wait already.
+    #[must_use]
+    fn arm(&self) -> bool;
+    /// The worker looks by itself.
+    fn disarm(&self);
+    /// Asks to be told when there may be room (see `Port::want_room`). True if there is already.
+    #[must_use]
+    fn want_room(&self) -> bool;
+    /// Its counters.
+    fn counters(&self) -> &Counters;
+    /// What it counts beside frames.
+    fn device(&self) -> Device;
+}
+
+impl<M: Model> Chip for M {
+    fn layout(&self) -> &'static Layout {
+        Model::layout(self)
+    }
+
+    #[inline]
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
+        self.read_space(space, offset, data);
+    }
+
+    #[inline]
+    fn write(&self, space: Space, offset: u64, data: &[u8]) {
+        self.write_space(space, offset, data);
+    }
+
+    fn reset(&self) {
+        self.reset_all();
+    }
+
+    fn renew(&self) {
+        self.renew_all();
+    }
+
+    fn set_map(&self, map: Arc<Map>) -> Arc<Map> {
+        let core = self.core();
+        let (old, same) = core.set_map(self, map);
+        drop(same);
+        // Rings that lay nowhere may be somewhere now.
+        core.ring_tx();
+        core.ring_rx();
+        old
+    }
+
+    fn set_link(&self, up: bool) {
+        self.plug(up);
+    }
+
+    fn set_irq_rate_max(&self, rate_max: u32) {
+        self.core().irq.set_rate_max(rate_max);
+        self.timer();
+    }
+
+    fn timer(&self) {
+        self.tick();
+        let core = self.core();
+        core.tell(core.irq.timer(self.delays(), &*core.host));
+    }
+
+    fn reassert(&self) {
+        self.core().repeat();
+    }
+
+    fn is_asserted(&self) -> bool {
+        let core = self.core();
+        core.irq.level() && core.unmasked.load(Ordering::Acquire)
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        port::trouble(self)
+    }
+
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        port::pull(self, batch, limit, sink)
+    }
+
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        port::push(self, batch, list)
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+
+    fn room(&self) -> usize {
+        port::room(self)
+    }
+
+    fn is_up(&self) -> bool {
+        port::is_up(self)
+    }
+
+    fn arm(&self) -> bool {
+        port::arm(self)
+    }
+
+    fn disarm(&self) {
+        self.core().tx_bell.disarm();
+    }
+
+    fn want_room(&self) -> bool {
+        port::want_room(self)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.core().counters
+    }
+
+    fn device(&self) -> Device {
+        let core = self.core();
+        let (raised, held, delivered) = core.irq.counts();
+        let csb = core.has_csb.then(|| core.block_state());
+        let (registers, statistics) = (self.accesses(), self.statistics());
+        Device { registers, raised, held, delivered, statistics, csb }
+    }
+}

@@ -1,0 +1,119 @@
+//! PCI configuration space: 256 bytes from a table, of which software can write some bits.
+
+/// Command register.
+pub const COMMAND: usize = 0x04;
+const STATUS: usize = 0x06;
+/// Bus master: without it, no DMA.
+const BUS_MASTER: u16 = 1 << 2;
+/// INTA# is not driven.
+const INTX_DISABLE: u16 = 1 << 10;
+/// INTA# is asserted (in the status register, whether or not it is disabled).
+const INTERRUPT_STATUS: u8 = 1 << 3;
+
+/// A chip's configuration space.
+#[derive(Debug)]
+pub struct Table {
+    /// Offset, value after reset, mask of bits that can be written. Everything else is 0 and stays so.
+    pub bytes: &'static [(usize, &'static [u8], &'static [u8])],
+    /// Offset of the power management capability's PMCSR.
+    pub pmcsr: usize,
+    /// Offset of the MSI capability, if there is one.
+    pub msi: Option<usize>,
+}
+
+/// Subsystem device, and the one that says to drivers that there is a shared status block.
+const SUBSYSTEM: usize = 0x2e;
+const SUBSYSTEM_CSB: [u8; 2] = [0x01, 0x11];
+
+/// Configuration space.
+#[derive(Debug)]
+pub struct Pci {
+    table: &'static Table,
+    csb: bool,
+    bytes: [u8; 256],
+    masks: [u8; 256],
+}
+
+impl Pci {
+    /// As after power-on. `csb`: there is a shared status block.
+    pub fn new(table: &'static Table, csb: bool) -> Self {
+        let mut pci = Self { table, csb, bytes: [0; 256], masks: [0; 256] };
+        for (at, _, masks) in table.bytes {
+            for (slot, mask) in pci.masks.iter_mut().skip(*at).zip(*masks) {
+                *slot = *mask;
+            }
+        }
+        pci.reset();
+        pci
+    }
+
+    /// As after RST#.
+    pub fn reset(&mut self) {
+        self.bytes = [0; 256];
+        for (at, values, _) in self.table.bytes {
+            for (slot, value) in self.bytes.iter_mut().skip(*at).zip(*values) {
+                *slot = *value;
+            }
+        }
+        if self.csb {
+            for (slot, value) in self.bytes.iter_mut().skip(SUBSYSTEM).zip(SUBSYSTEM_CSB) {
+                *slot = value;
+            }
+        }
+    }
+
+    /// Reads; outside there is 0. `asserted`: the level of INTA#.
+    pub fn read(&self, offset: u64, data: &mut [u8], asserted: bool) {
+        data.fill(0);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let status = if asserted { INTERRUPT_STATUS } else { 0 };
+        for (byte, (at, value)) in data.iter_mut().zip(self.bytes.iter().enumerate().skip(start)) {
+            *byte = *value | if at == STATUS { status } else { 0 };
+        }
+    }
+
+    /// Writes what can be written.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let state = self.byte(self.table.pmcsr) & 3;
+        let slots = self.bytes.iter_mut().zip(&self.masks).skip(start);
+        for ((byte, mask), value) in slots.zip(data) {
+            *byte = *byte & !mask | value & mask;
+        }
+        // D1 and D2 do not exist: a write of theirs leaves the state alone (PCI PM 3.2.4).
+        if matches!(self.byte(self.table.pmcsr) & 3, 1 | 2)
+            && let Some(byte) = self.bytes.get_mut(self.table.pmcsr)
+        {
+            *byte = *byte & !3 | state;
+        }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.bytes.get(at).copied().unwrap_or(0)
+    }
+
+    fn command(&self) -> u16 {
+        u16::from_le_bytes([self.byte(COMMAND), self.byte(COMMAND + 1)])
+    }
+
+    /// In D3hot: no DMA, no interrupts, no access to the BARs.
+    pub fn asleep(&self) -> bool {
+        self.byte(self.table.pmcsr) & 3 == 3
+    }
+
+    /// DMA is allowed.
+    pub fn may_dma(&self) -> bool {
+        self.command() & BUS_MASTER != 0 && !self.asleep()
+    }
+
+    /// Interrupts are messages (MSI), not the pin.
+    pub fn sends_messages(&self) -> bool {
+        self.table.msi.is_some_and(|msi| self.byte(msi + 2) & 1 != 0)
+    }
+
+    /// The interrupt pin, or MSI in its place, is let out. With MSI the disable bit of the pin means nothing.
+    pub fn may_interrupt(&self) -> bool {
+        let msi = self.sends_messages();
+        !self.asleep() && (msi || self.command() & INTX_DISABLE == 0)
+    }
+}

@@ -1,0 +1,256 @@
+//! The chip as the switch sees it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+
+use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
+use vmlan_ram::Map;
+
+use super::block::Block;
+use super::core::lock;
+use super::{Model, Trouble};
+
+/// What lets frames pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// PCI lets it use memory: bus master, and in D0.
+    pub dma: bool,
+    /// There is a link.
+    pub link: bool,
+    /// Frames that the guest sends come back to it.
+    pub loopback: bool,
+    /// The driver has turned the transmitter on.
+    pub transmit: bool,
+    /// The driver has turned the receiver on.
+    pub receive: bool,
+}
+
+impl Gate {
+    /// The transmit side may move frames: the wire is there, and the driver has enabled it.
+    fn sends(self) -> bool {
+        (self.link || self.loopback) && self.dma && self.transmit
+    }
+}
+
+/// What a pull did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames finished, those dropped here included.
+    pub finished: usize,
+    /// Interrupt causes to post, without locks.
+    pub causes: u32,
+    /// Every descriptor that reports its status asked for delay.
+    pub delayed: bool,
+    /// The guest has turned its status block off: causes that were kept in are to come out.
+    pub reopened: bool,
+}
+
+/// What a push did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Entries of the list that were dealt with.
+    pub dealt: usize,
+    /// Interrupt causes to post, without locks.
+    pub causes: u32,
+    /// The guest has turned its status block off: causes that were kept in are to come out.
+    pub reopened: bool,
+}
+
+/// A transmit side, behind its lock.
+pub trait Sends<M>: Send {
+    /// The guest's memory.
+    fn map(&self) -> &Arc<Map>;
+    /// Replaces the map; nothing of the old one is kept. No frame is lent.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
+    /// A new shared status block, or none.
+    fn place_block(&mut self, chip: &M, block: Option<Arc<Block>>);
+    /// The same block, in a new map. `on`: the driver lets this side use its memory.
+    fn replace_block(&mut self, chip: &M, block: Option<Arc<Block>>, on: bool);
+    /// Forgets everything about its rings but the registers.
+    fn stop(&mut self, chip: &M);
+    /// Why it stands still.
+    fn trouble(&self) -> Option<Trouble>;
+    /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and there is something to do.
+    fn arm(&mut self, chip: &M, on: bool) -> bool;
+    /// Lends up to `limit` frames to `sink`, those that were held first, and writes back what is finished. Storage for the frames
+    /// is `spare`'s.
+    fn transmit(
+        &mut self,
+        chip: &M,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> Sent;
+}
+
+/// A receive side, behind its lock.
+pub trait Receives<M>: Send {
+    /// Replaces the map; nothing of the old one is kept. No frame is being written.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
+    /// A new shared status block, or none.
+    fn place_block(&mut self, chip: &M, block: Option<Arc<Block>>);
+    /// The same block, in a new map. `on`: the driver lets this side use its memory.
+    fn replace_block(&mut self, chip: &M, block: Option<Arc<Block>>, on: bool);
+    /// Forgets everything about its ring but the registers.
+    fn stop(&mut self, chip: &M);
+    /// Why it stands still.
+    fn trouble(&self) -> Option<Trouble>;
+    /// Frames that could be received now, roughly.
+    fn room(&mut self, chip: &M) -> usize;
+    /// Somebody waits for room: asks the guest to say so when there is. True if there is already.
+    fn want_room(&mut self, chip: &M) -> bool;
+    /// Delivers the frames of `batch` that `list` names, in that order.
+    fn receive(&mut self, chip: &M, batch: &Batch<'_>, list: &[u16]) -> Received;
+}
+
+pub(super) fn trouble<M: Model>(chip: &M) -> Option<Trouble> {
+    let core = chip.core();
+    let transmit = || core.tx.try_lock().ok().and_then(|tx| tx.trouble());
+    let receive = || core.rx.try_lock().ok().and_then(|rx| rx.trouble());
+    // What only warns comes last, lest it hide what stops.
+    transmit().or_else(receive).or_else(|| core.block_trouble())
+}
+
+pub(super) fn pull<M: Model>(
+    chip: &M,
+    batch: &mut Batch<'static>,
+    limit: usize,
+    sink: &mut dyn Sink,
+) -> usize {
+    let core = chip.core();
+    if core.wanted.load(Ordering::Acquire) > 0 {
+        return 0;
+    }
+    let mut tx = match core.tx.try_lock() {
+        Ok(tx) => tx,
+        Err(TryLockError::Poisoned(tx)) => tx.into_inner(),
+        Err(TryLockError::WouldBlock) => return 0,
+    };
+    let gate = chip.gate();
+    if !gate.sends() {
+        return 0;
+    }
+    let mut own = OwnReceiver { chip, causes: 0 };
+    let sink: &mut dyn Sink = if gate.loopback { &mut own } else { sink };
+    let sent = tx.transmit(chip, batch, limit, sink);
+    drop(tx);
+    if sent.reopened {
+        core.remoderate(chip);
+    }
+    if sent.causes != 0 {
+        core.post_transmit(chip, sent.causes, sent.delayed);
+    }
+    if own.causes != 0 {
+        core.post(chip, own.causes);
+    }
+    sent.finished
+}
+
+pub(super) fn push<M: Model>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize {
+    let Received { dealt, causes, reopened } =
+        receive(chip, batch, list, |gate| gate.link && !gate.loopback);
+    if reopened {
+        chip.core().remoderate(chip);
+    }
+    if causes != 0 {
+        chip.core().post(chip, causes);
+    }
+    dealt
+}
+
+/// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever turned it off and then
+/// had the lock knows that no DMA runs any more.
+fn receive<M: Model>(
+    chip: &M,
+    batch: &Batch<'_>,
+    list: &[u16],
+    wire: fn(&Gate) -> bool,
+) -> Received {
+    let core = chip.core();
+    let mut rx = lock(&core.rx);
+    let gate = chip.gate();
+    if wire(&gate) && gate.dma && gate.receive {
+        return rx.receive(chip, batch, list);
+    }
+    core.counters.output.drop(Reason::LinkDown, list.len() as u64);
+    Received { dealt: list.len(), ..Received::default() }
+}
+
+pub(super) fn is_up<M: Model>(chip: &M) -> bool {
+    let gate = chip.gate();
+    gate.dma && gate.link && gate.receive
+}
+
+pub(super) fn room<M: Model>(chip: &M) -> usize {
+    let mut rx = lock(&chip.core().rx);
+    let gate = chip.gate();
+    // One that is off drops what comes.
+    if gate.dma && gate.receive { rx.room(chip) } else { BATCH }
+}
+
+pub(super) fn arm<M: Model>(chip: &M) -> bool {
+    let core = chip.core();
+    let more = core.tx_bell.arm(|| {
+        let mut tx = lock(&core.tx);
+        tx.arm(chip, chip.gate().sends())
+    });
+    // The worker is going to sleep, see `Irq::regate`.
+    if core.has_csb {
+        core.tell(core.irq.regate(chip.delays(), &*core.host));
+    }
+    more
+}
+
+pub(super) fn want_room<M: Model>(chip: &M) -> bool {
+    let core = chip.core();
+    core.rx_bell.arm(|| !is_up(chip) || lock(&core.rx).want_room(chip))
+}
+
+/// Loopback: frames go to the chip's own receive side, once the transmit side has found them all. Nothing recurses, for receiving
+/// transmits nothing. What finds no room is lost, as on a wire.
+struct OwnReceiver<'c, M> {
+    chip: &'c M,
+    causes: u32,
+}
+
+impl<M: Model> OwnReceiver<'_, M> {
+    fn receive(&mut self, batch: &Batch<'_>, list: &[u16]) {
+        let received = receive(self.chip, batch, list, |gate| gate.loopback);
+        self.causes |= received.causes;
+        let lost = list.len() - received.dealt.min(list.len());
+        if lost > 0 {
+            self.chip.core().counters.output.drop(Reason::ReceiverFull, lost as u64);
+        }
+    }
+
+    /// Frames with work left in them. This is a diagnostic: it may allocate.
+    fn finish(&mut self, batch: &Batch<'_>) {
+        let mut out = Batch::new();
+        let list: Vec<u16> = (0..).take(BATCH).collect();
+        for frame in (0..batch.len()).filter_map(|i| batch.frame(i)) {
+            let Ok(mut finisher) = Finisher::new(frame, Offloads::NONE) else { continue };
+            loop {
+                out.clear();
+                let more = finisher.fill(&mut out);
+                self.receive(&out, list.get(..out.len()).unwrap_or_default());
+                if !matches!(more, Ok(true)) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl<M: Model> Sink for OwnReceiver<'_, M> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        if batch.needs() == Offloads::NONE {
+            let mut list = [0u16; BATCH];
+            for (entry, i) in list.iter_mut().zip(0u16..) {
+                *entry = i;
+            }
+            self.receive(batch, list.get(..batch.len()).unwrap_or_default());
+        } else {
+            self.finish(batch);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a chip counts of the frames that pass, for whatever registers show it. Totals only ever grow.
+//!
+//! Bytes count from the destination address through the FCS, and frames shorter than 64 bytes count as the 64 they
+//! are on the wire.
+
+use vmlan_frame::{Counter, Mac};
+
+/// Bytes of the frame check sequence.
+pub const FCS: usize = 4;
+/// Shortest frame on the wire, without FCS.
+pub const SHORTEST: usize = 60;
+
+/// What one side counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Side {
+    /// Good frames.
+    pub frames: Counter,
+    pub bytes: Counter,
+    pub broadcast: Counter,
+    pub multicast: Counter,
+    /// By length: 64, to 127, 255, 511, 1023, and longer.
+    pub sizes: [Counter; 6],
+    /// All frames that came by: with those not meant for this station.
+    pub all_frames: Counter,
+    pub all_bytes: Counter,
+    /// Receiving: pushes that ran out of buffers. Transmitting: segmentations.
+    pub special: Counter,
+    /// Receiving: frames that were too long. Transmitting: segmentations that were refused.
+    pub failed: Counter,
+}
+
+/// The sums of one batch. Frames alike that follow each other are counted together.
+#[derive(Debug, Default)]
+pub struct Sums {
+    frames: u64,
+    bytes: u64,
+    /// Of the frames alone, without padding and FCS.
+    payload: u64,
+    broadcast: u64,
+    multicast: u64,
+    sizes: [u64; 6],
+    other_frames: u64,
+    other_bytes: u64,
+    /// Frames like the last one that are not added yet.
+    same: u64,
+    destination: Mac,
+    len: usize,
+}
+
+/// Bytes on the wire of a frame of `len`.
+#[inline]
+fn wire(len: usize) -> usize {
+    len.max(SHORTEST) + FCS
+}
+
+impl Sums {
+    /// Counts a frame of `len` bytes.
+    #[inline]
+    pub fn add(&mut self, destination: Mac, len: usize) {
+        if len != self.len || destination != self.destination {
+            self.settle();
+            (self.len, self.destination) = (len, destination);
+        }
+        self.same += 1;
+    }
+
+    /// Counts `n` such frames.
+    pub fn add_many(&mut self, destination: Mac, len: usize, n: u64) {
+        self.settle();
+        (self.same, self.len, self.destination) = (n, len, destination);
+    }
+
+    /// Counts a frame that is not meant for this station.
+    pub fn pass_by(&mut self, len: usize) {
+        self.other_frames += 1;
+        self.other_bytes += wire(len) as u64;
+    }
+
+    /// Frames counted so far, and their bytes without padding and FCS.
+    pub fn frames(&mut self) -> (usize, u64) {
+        self.settle();
+        (usize::try_from(self.frames).unwrap_or(usize::MAX), self.payload)
+    }
+
+    fn settle(&mut self) {
+        let n = std::mem::take(&mut self.same);
+        let bytes = wire(self.len);
+        self.frames += n;
+        self.bytes += bytes as u64 * n;
+        self.payload += self.len as u64 * n;
+        if let Some(count) = self.sizes.get_mut(class(bytes)) {
+            *count += n;
+        }
+        match self.destination {
+            mac if !mac.is_group() => {}
+            Mac::BROADCAST => self.broadcast += n,
+            _ => self.multicast += n,
+        }
+    }
+}
+
+/// Which of the counters by length counts a frame of `n` bytes.
+#[inline]
+fn class(n: usize) -> usize {
+    match n {
+        ..65 => 0,
+        65..128 => 1,
+        128..256 => 2,
+        256..512 => 3,
+        512..1024 => 4,
+        _ => 5,
+    }
+}
+
+impl Side {
+    /// Adds the sums of a batch. One thread at a time: whoever holds the side's lock.
+    pub fn count(&self, mut sums: Sums) {
+        sums.settle();
+        if sums.frames > 0 {
+            self.frames.add(sums.frames);
+            self.bytes.add(sums.bytes);
+            for (counter, n) in self.sizes.iter().zip(sums.sizes) {
+                if n > 0 {
+                    counter.add(n);
+                }
+            }
+        }
+        if sums.broadcast | sums.multicast > 0 {
+            self.broadcast.add(sums.broadcast);
+            self.multicast.add(sums.multicast);
+        }
+        if sums.frames | sums.other_frames > 0 {
+            self.all_frames.add(sums.frames + sums.other_frames);
+            self.all_bytes.add(sums.bytes + sums.other_bytes);
+        }
+    }
+}
+
+/// Both sides.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Written under the transmit side's lock.
+    pub tx: Side,
+    /// Written under the receive side's lock.
+    pub rx: Side,
+}

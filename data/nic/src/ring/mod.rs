@@ -1,0 +1,62 @@
+//! Descriptor rings, once for all chips that have them.
+//!
+//! ```text
+//!   transmit: scan descriptors ─► collect frames ─► plan offloads ─► Batch ─► sink ─► done: write back, in order
+//!   receive:  filter ─► find buffers ─► copy ─► write back
+//! ```
+//!
+//! What a descriptor looks like and where a ring is, is a chip's own: it implements [`Transmit`] and [`Receive`] for its rings and gets
+//! [`Transmitter`] and [`Receiver`], which keep account of what is lent, held, dropped and written back, and bound what one pass does
+//! whatever the guest has posted.
+
+mod collect;
+mod done;
+mod memory;
+mod place;
+mod plan;
+mod receive;
+mod scan;
+mod transmit;
+
+pub use memory::Descriptors;
+pub use plan::{Plan, Range, Segment, Sums, Told, unfinished};
+pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
+pub use scan::{Found, Want};
+pub use transmit::{Setup, Transmit, Transmitter};
+
+/// Bytes of a descriptor.
+pub const SIZE: usize = 16;
+
+/// What a look at a ring found.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Descriptors in the ring; 0: there is none.
+    pub size: u32,
+    /// The first that is not written back. Below `size`.
+    pub head: u32,
+    /// The first that is not ours. Below `size`; equal to `head`: none is.
+    pub tail: u32,
+    /// Somebody moved the ring or its head since this side last wrote it: what is known of it is void.
+    pub moved: bool,
+}
+
+impl Look {
+    /// Descriptors from head to tail.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        if self.size == 0 { 0 } else { distance(self.head, self.tail, self.size) }
+    }
+}
+
+/// `index + n` in a ring of `size`; both are at most `size`.
+#[inline]
+pub fn add(index: u32, n: u32, size: u32) -> u32 {
+    let sum = index + n;
+    if sum >= size { sum - size } else { sum }
+}
+
+/// Steps from `from` to `to` in a ring of `size`.
+#[inline]
+pub fn distance(from: u32, to: u32, size: u32) -> u32 {
+    if to >= from { to - from } else { to + size - from }
+}

@@ -1,0 +1,392 @@
+//! The receive side: frames meant for this station are copied to the guest's buffers, between head and tail.
+//!
+//! A frame is written only if descriptors for all of it are posted: one that finds no room is left with its sender, which is what
+//! the real chip's packet buffer is for. A frame whose buffers are not in the guest's memory is dropped, and its descriptors are
+//! written back with an error, so that the ring goes on.
+//!
+//! - No frame on this wire is damaged.
+//! - An FCS that is appended is zeros: no driver looks at it, and computing it would cost more than everything else here.
+//! - Frames below 60 bytes are padded with zeros, as their sender's hardware would have done.
+//! - Checksums are reported for frames that somebody on this host vouches for; all others the guest is told to look at itself.
+
+use std::sync::Arc;
+
+use vmlan_frame::{Batch, FrameView, Mac};
+use vmlan_ram::{Map, SliceMut};
+
+use super::place::Outcome;
+use super::{Look, add};
+use crate::chip::block::{Block, Side};
+use crate::chip::sums::{SHORTEST, Sums};
+use crate::chip::{Model, Received, Receives, Trouble};
+use crate::notify::csb;
+
+/// Frames for which buffers are found, and asked for, before the first is copied.
+const CHUNK: usize = 32;
+
+/// Longest frame that is usual where long ones are, with tag and FCS.
+const JUMBO: usize = 9022;
+
+/// Frames that nobody asks room for more than.
+const MANY: usize = 128;
+
+/// Descriptors one push visits, at most, whatever the guest posts.
+const BUDGET: usize = 4096;
+
+/// Zeros to pad with, and FCS.
+pub static ZEROS: [u8; 64] = [0; 64];
+/// Zeros that the FCS is part of.
+const LAST: [u8; 8] = [0; 8];
+
+/// What the receive registers say about all frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of a buffer, of those that are usual: 0 is never.
+    pub buffer: usize,
+    /// Frames of up to so many bytes, FCS included, are taken as they are by a single buffer that holds them; 0: each is looked at.
+    pub quick: usize,
+    /// Bytes of the longest frame, with its FCS.
+    pub longest: usize,
+    /// Bytes of FCS that the guest is given.
+    pub fcs: usize,
+    /// Tags are taken out of frames.
+    pub strip: bool,
+    /// Checksums of IP headers, and of upper layers, are reported.
+    pub sums: (bool, bool),
+}
+
+/// A digest of the registers that the receive side looks at.
+pub trait Filter<M>: Send {
+    /// Brings it up to date.
+    fn update(&mut self, chip: &M);
+    /// What they say about all frames.
+    fn shape(&self) -> &Shape;
+    /// True if the frame that begins with `head` is for this station.
+    fn accepts(&self, head: &[u8]) -> bool;
+    /// That hangs on more than its destination.
+    fn by_more(&self) -> bool;
+    /// `head` begins a frame with a VLAN tag.
+    fn is_tagged(&self, head: &[u8]) -> bool;
+}
+
+/// What is known of a frame's checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// The IPv4 header's was looked at, and is right.
+    pub ip: Option<bool>,
+    /// The upper layer's is right, which is this protocol's.
+    pub upper: Option<u8>,
+}
+
+/// What a descriptor is written back with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes in its buffer.
+    pub len: usize,
+    /// It is the frame's first, its last.
+    pub first: bool,
+    /// See `first`.
+    pub last: bool,
+    /// Bytes of the frame up to here.
+    pub total: usize,
+    /// What is known of its checksums, with the last.
+    pub sums: Verdict,
+    /// The tag that was taken out, with the last.
+    pub tag: Option<u16>,
+    /// The frame's destination, with the last: whether it is a group, or all.
+    pub to: Mac,
+    /// The frame was lost here.
+    pub failed: bool,
+}
+
+/// A receive ring: where it is, and what its descriptors mean.
+pub trait Receive: Send + Sized {
+    /// The chip.
+    type Model: Model;
+    /// Its receive filter.
+    type Filter: Filter<Self::Model>;
+
+    /// The guest's memory.
+    fn map(&self) -> &Arc<Map>;
+    /// Replaces the map; nothing of the old one is kept.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
+    /// This side's part of the shared status block.
+    fn side(&mut self) -> &mut Side;
+    /// Reads the registers, and checks that descriptors can be where they say. `want`: descriptors that are asked for, at least, if so
+    /// many are posted.
+    ///
+    /// # Errors
+    /// The rule that they break; the same is said again by [`Self::trouble`].
+    fn look(&mut self, chip: &Self::Model, want: u32) -> Result<Look, Trouble>;
+    /// Why the last look failed.
+    fn trouble(&self) -> Option<Trouble>;
+    /// Forgets the head and what stood in the way.
+    fn forget(&mut self, chip: &Self::Model);
+    /// Tells the head to a block that is new.
+    fn publish_again(&self, chip: &Self::Model);
+    /// The block is in a new map: tells it the head, now or when this side is `on`.
+    fn replace_block(&mut self, chip: &Self::Model, block: Option<Arc<Block>>, on: bool);
+    /// The ring has too little.
+    fn reconsider(&mut self, _look: Look) {}
+
+    /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is written back without.
+    fn buffer(&self, index: u32, shape: &Shape) -> (u64, usize);
+    /// Writes the descriptor back, after all that was written before.
+    fn write_back(&self, index: u32, what: &Written);
+    /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be said about that, and about frames
+    /// that were lost since.
+    fn publish(&mut self, chip: &Self::Model, filter: &Self::Filter, look: Look, head: u32) -> u32;
+}
+
+/// The receive side of a chip.
+pub struct Receiver<R: Receive> {
+    pub(crate) ring: R,
+    pub(crate) filter: Box<R::Filter>,
+    /// The tail at which a push found no room.
+    starved: Option<u32>,
+}
+
+impl<R: Receive> Receiver<R> {
+    /// A side whose ring is `ring`.
+    pub fn new(ring: R, filter: R::Filter) -> Self {
+        Self { ring, filter: Box::new(filter), starved: None }
+    }
+
+    fn starve(&mut self, look: Look) {
+        self.starved = Some(look.tail);
+        self.ring.reconsider(look);
+    }
+
+    /// True if there is room, or, after a push that found too little, more of it.
+    fn has_room(&mut self, chip: &R::Model) -> bool {
+        let want = self.ring_starved_at();
+        let Ok(look) = self.ring.look(chip, want) else { return false };
+        look.posted() > 0 && self.starved != Some(look.tail)
+    }
+
+    /// Descriptors to look for: one more than were too few.
+    fn ring_starved_at(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn publish(&mut self, chip: &R::Model, look: Look, at: u32) -> u32 {
+        self.ring.publish(chip, &self.filter, look, at)
+    }
+}
+
+impl<R: Receive> Receives<R::Model> for Receiver<R> {
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        self.ring.set_map(map)
+    }
+
+    fn place_block(&mut self, chip: &R::Model, block: Option<Arc<Block>>) {
+        self.ring.side().place(block);
+        self.ring.publish_again(chip);
+    }
+
+    fn replace_block(&mut self, chip: &R::Model, block: Option<Arc<Block>>, on: bool) {
+        self.ring.replace_block(chip, block, on);
+    }
+
+    fn stop(&mut self, chip: &R::Model) {
+        self.ring.forget(chip);
+        self.starved = None;
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.ring.trouble()
+    }
+
+    /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
+    /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
+    fn room(&mut self, chip: &R::Model) -> usize {
+        self.filter.update(chip);
+        let Ok(look) = self.ring.look(chip, u32::MAX) else { return 0 };
+        let posted = look.posted();
+        let shape = self.filter.shape();
+        let each = shape.longest.min(JUMBO).div_ceil(shape.buffer.max(1));
+        let frames = posted as usize / each.max(1);
+        if frames >= MANY {
+            return frames;
+        }
+        // Whoever finds this too little waits for the tail to move.
+        self.starve(look);
+        let all = posted > 0 && posted >= look.size / 4 * 3;
+        if all { MANY } else { frames }
+    }
+
+    fn want_room(&mut self, chip: &R::Model) -> bool {
+        if self.has_room(chip) {
+            return true;
+        }
+        let Ok(Look { size, head, tail, .. }) = self.ring.look(chip, u32::MAX) else {
+            return false;
+        };
+        let Some(block) = self.ring.side().ask(&chip.core().wishes) else { return false };
+        let posted = csb::Ring { size, head, tail };
+        let more = csb::arm_room(&*block, posted, || self.has_room(chip));
+        if more {
+            self.ring.side().content();
+        }
+        more
+    }
+
+    fn receive(&mut self, chip: &R::Model, batch: &Batch<'_>, list: &[u16]) -> Received {
+        self.filter.update(chip);
+        let look = self.ring.look(chip, u32::try_from(list.len()).unwrap_or(u32::MAX));
+        let reopened = self.ring.side().take_off();
+        let Some(look) = look.ok().filter(|look| look.size > 0) else {
+            return Received { reopened, ..Received::default() };
+        };
+        if look.posted() > 0 {
+            self.ring.side().content();
+        }
+        let mut pass = Pass {
+            ring: &self.ring,
+            filter: &*self.filter,
+            shape: *self.filter.shape(),
+            chip,
+            at: look.head,
+            tail: look.tail,
+            size: look.size,
+            budget: BUDGET,
+            last: (Mac::default(), false),
+            sums: Sums::default(),
+        };
+        let mut dealt = 0;
+        for chunk in list.chunks(CHUNK) {
+            let n = pass.chunk(batch, chunk);
+            dealt += n;
+            if n < chunk.len() {
+                break;
+            }
+        }
+        let Pass { at, budget, mut sums, .. } = pass;
+        let (frames, bytes) = sums.frames();
+        let core = chip.core();
+        core.counters.output.count(frames, bytes);
+        core.stats.rx.count(sums);
+        self.starved = None;
+        if dealt < list.len() && budget > 0 {
+            core.stats.rx.special.add(1);
+            self.starve(look);
+        }
+        Received { dealt, causes: self.publish(chip, look, at), reopened }
+    }
+}
+
+/// A buffer found for a frame, and the descriptor that names it.
+type Target<'m> = Option<(SliceMut<'m>, u32)>;
+
+/// One push.
+pub struct Pass<'q, R: Receive> {
+    pub ring: &'q R,
+    pub filter: &'q R::Filter,
+    pub shape: Shape,
+    pub chip: &'q R::Model,
+    /// The next descriptor.
+    pub at: u32,
+    pub tail: u32,
+    pub size: u32,
+    /// Descriptors that may still be read.
+    pub budget: usize,
+    /// The last destination that was looked up, and whether it is this station's.
+    last: (Mac, bool),
+    sums: Sums,
+}
+
+impl<'q, R: Receive> Pass<'q, R> {
+    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their cache lines, so that the
+    /// misses overlap; the second copies. Returns how many were dealt with.
+    #[inline]
+    fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        let mut targets = [const { None }; CHUNK];
+        let mut dealt = 0;
+        for (i, place) in list.iter().zip(&mut targets) {
+            let i = usize::from(*i);
+            let (len, destination) = (batch.frame_len(i), batch.macs(i).0);
+            if (destination, true) != self.last && !self.admit(batch, i) {
+                self.sums.pass_by(len);
+                dealt += 1;
+                continue;
+            }
+            *place = self.quick(len);
+            if place.is_none() {
+                match batch.frame(i).map_or(Outcome::Delivered, |frame| self.place(&frame)) {
+                    Outcome::Delivered => {}
+                    Outcome::NoRoom => break,
+                    Outcome::Dropped(reason) => {
+                        self.chip.core().counters.output.drop(reason, 1);
+                        dealt += 1;
+                        continue;
+                    }
+                }
+            }
+            dealt += 1;
+            self.sums.add(destination, len);
+        }
+        self.copy(batch, list, &mut targets);
+        dealt
+    }
+
+    /// True if the frame is for this station. Remembered for the next, unless it hangs on more than the address.
+    #[inline(never)]
+    fn admit(&mut self, batch: &Batch<'_>, i: usize) -> bool {
+        let accepted = batch.frame(i).is_some_and(|frame| self.filter.accepts(frame.head));
+        self.last = (batch.macs(i).0, accepted && !self.filter.by_more());
+        accepted
+    }
+
+    /// The usual case: the frame is taken as it is, and the next buffer is one piece and holds it.
+    #[inline]
+    fn quick(&mut self, len: usize) -> Target<'q> {
+        let need = len.max(SHORTEST) + self.shape.fcs;
+        if self.at == self.tail || need > self.shape.quick {
+            return None;
+        }
+        let (addr, room) = self.ring.buffer(self.at, &self.shape);
+        if room < need {
+            return None;
+        }
+        let buffer = self.ring.map().slice_mut(addr, need)?;
+        buffer.prefetch();
+        let target = (buffer, self.at);
+        self.at = add(self.at, 1, self.size);
+        Some(target)
+    }
+
+    /// Second pass: copies frames to the buffers found.
+    #[inline]
+    fn copy(&self, batch: &Batch<'_>, list: &[u16], targets: &mut [Target<'q>]) {
+        for (i, target) in list.iter().zip(targets) {
+            let Some((buffer, index)) = target else { continue };
+            let Some(frame) = batch.frame(usize::from(*i)) else { continue };
+            // The FCS, in a store of known size that the frame's last bytes then overwrite in part.
+            if buffer.len() >= LAST.len() {
+                buffer.write(buffer.len() - LAST.len(), &LAST);
+            }
+            let done = frame.write_to(buffer, 0);
+            if done < SHORTEST {
+                buffer.write(done, &ZEROS);
+            }
+            let len = buffer.len();
+            let (sums, to) = (self.verdict(&frame), batch.macs(usize::from(*i)).0);
+            let whole = Written {
+                len,
+                total: len,
+                first: true,
+                last: true,
+                sums,
+                to,
+                ..Written::default()
+            };
+            self.ring.write_back(*index, &whole);
+        }
+    }
+
+    /// What is said about the frame's checksums.
+    #[inline]
+    pub fn verdict(&self, frame: &FrameView<'_, '_>) -> Verdict {
+        if frame.offload.csum_valid { self.sums(frame) } else { Verdict::default() }
+    }
+}

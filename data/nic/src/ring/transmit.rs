@@ -1,0 +1,287 @@
+//! The transmit side: descriptors between head and tail become frames that are lent, and are written back when those are
+//! finished with.
+//!
+//! ```text
+//!           head               next                    tail
+//!         │ in flight: lent or held │ not looked at yet   │
+//!    ─────┴──────────────┬──────────┴─────────────────────┴──────► ring
+//!      a flight: [ data ][ data, last ]   write-back strictly in order, up to the first flight that is held
+//! ```
+//!
+//! Descriptors between frames (contexts, those without data) belong to no flight: they are passed with the flight before them.
+//! Frames that the sink holds are found again by their first descriptor when they are lent again; descriptors that make another
+//! frame then are the guest's fault, and the frame is dropped.
+//!
+//! What one pull does is bounded, whatever the ring holds: [`BUDGET`] descriptors, [`WORK`] bytes, 256 frames.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use vmlan_frame::{BATCH, Batch, Offload, Reason, Sink};
+use vmlan_ram::{Map, Slice};
+
+use super::collect::Pass;
+use super::done::{count, settle};
+use super::plan::Plan;
+use super::scan::{Found, MAX_PIECES, Want};
+use super::{Look, SIZE, distance};
+use crate::chip::block::{Block, Side};
+use crate::chip::{Model, Sends, Sent, Trouble};
+use crate::notify::csb;
+
+/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked at.
+pub const CHUNK: usize = 32;
+
+/// Descriptors one pull visits, whatever the guest posts; the last frame may exceed it.
+const BUDGET: usize = 4096;
+
+/// Work one pull lends, in bytes to copy; the last frame may exceed it.
+const WORK: usize = 1 << 20;
+
+/// What the registers say about all frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// Tags are inserted where descriptors ask for it: their EtherType.
+    pub vlan: Option<u16>,
+    /// Short frames are padded.
+    pub pad: bool,
+}
+
+/// A transmit ring: where it is, and what its descriptors mean. A descriptor is two quadwords: an address, and a word with everything
+/// else, whichever comes first in memory.
+pub trait Transmit: Send + Sized {
+    /// The chip.
+    type Model: Model;
+    /// What descriptors between frames say about those that follow.
+    type Memory: Default + Send;
+    /// What of it holds for one frame.
+    type Context: Copy + Default + Debug + Send;
+    /// Bits of the word that must be as in [`Self::PLAIN`] for the usual case: a whole frame about which nothing is to be said.
+    const MASK: u64;
+    /// See [`Self::MASK`].
+    const PLAIN: u64;
+
+    /// The guest's memory.
+    fn map(&self) -> &Arc<Map>;
+    /// Replaces the map; nothing of the old one is kept.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
+    /// This side's part of the shared status block.
+    fn side(&mut self) -> &mut Side;
+    /// Reads the registers, and checks that descriptors can be where they say. `next`: the first that was not looked at.
+    ///
+    /// # Errors
+    /// The rule that they break; the same is said again by [`Self::trouble`].
+    fn look(&mut self, chip: &Self::Model, next: u32) -> Result<Look, Trouble>;
+    /// Why the last look failed.
+    fn trouble(&self) -> Option<Trouble>;
+    /// Forgets the head and what stood in the way.
+    fn forget(&mut self, chip: &Self::Model);
+    /// Tells the head to a block that is new.
+    fn publish_again(&self, chip: &Self::Model);
+    /// The block is in a new map: tells it the head, now or when this side is `on`.
+    fn replace_block(&mut self, chip: &Self::Model, block: Option<Arc<Block>>, on: bool);
+
+    /// The descriptor at `index`, read once: address, word.
+    fn read(&self, index: u32) -> (u64, u64);
+    /// Copies out descriptors from `index` on.
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]);
+    /// Address and word of one copied out.
+    fn split(desc: &[u8; SIZE]) -> (u64, u64);
+
+    /// What the registers say about all frames.
+    fn setup(&self, chip: &Self::Model) -> Setup;
+    /// Bytes that it names.
+    fn len(word: u64) -> u32;
+    /// It is the last of its frame.
+    fn is_last(word: u64) -> bool;
+    /// A descriptor where a frame should begin: true if it belongs to none. What it says is kept in `memory`.
+    fn between(memory: &mut Self::Memory, addr: u64, word: u64) -> bool;
+    /// The descriptor may stand in the frame that begins with `first`; `n`: how many of its before it.
+    fn fits(first: u64, word: u64, n: u32) -> bool;
+    /// It names data; else it is skipped.
+    fn has_data(addr: u64, word: u64) -> bool;
+    /// What holds for the frame that begins with `first`.
+    fn context(memory: &Self::Memory, first: u64) -> Self::Context;
+    /// Payload bytes of a segment, if segmentation is asked for.
+    fn segments(want: &Want<Self>) -> Option<u16>;
+    /// The offload of a frame to whose bytes nothing is to be done here; `None`: look at the plan.
+    fn as_it_is(found: &Found<Self>, setup: Setup) -> Option<Offload>;
+    /// What is to be done to a frame.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason>;
+
+    /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes, and whether every descriptor that
+    /// reports its status asked for delay.
+    fn complete(&mut self, chip: &Self::Model, look: Look, to: u32) -> (u32, bool);
+}
+
+/// A frame that was lent and whose descriptors are not written back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flight<C> {
+    pub at: u32,
+    pub count: u32,
+    /// To be lent again.
+    pub held: bool,
+    pub context: C,
+}
+
+/// The transmit side of a chip.
+pub struct Transmitter<T: Transmit> {
+    pub(crate) ring: T,
+    state: State<T>,
+}
+
+/// What it remembers between pulls.
+pub struct State<T: Transmit> {
+    /// First descriptor that was not looked at.
+    pub next: u32,
+    pub memory: T::Memory,
+    /// Descriptors up to the next that is last belong to a frame that was dropped.
+    pub skipping: bool,
+    /// The tail at which a frame was found unfinished.
+    pub stalled: Option<u32>,
+    /// In ring order, at most 256.
+    pub flights: Vec<Flight<T::Context>>,
+    /// For each frame of the batch, its flight.
+    pub lent: Vec<u16>,
+    pub found: Vec<Found<T>>,
+    pub pieces: Vec<Slice<'static>>,
+}
+
+impl<T: Transmit> State<T> {
+    fn new() -> Self {
+        Self {
+            next: 0,
+            memory: T::Memory::default(),
+            skipping: false,
+            stalled: None,
+            flights: Vec::with_capacity(BATCH),
+            lent: Vec::with_capacity(BATCH),
+            found: Vec::with_capacity(CHUNK),
+            pieces: Vec::with_capacity(CHUNK + MAX_PIECES),
+        }
+    }
+
+    fn restart(&mut self, head: u32) {
+        self.next = head;
+        self.skipping = false;
+        self.stalled = None;
+        self.flights.clear();
+    }
+
+    /// True if more descriptors may be taken in: what is held must not let those behind it pile up, for they are all
+    /// written back in one pass.
+    #[inline]
+    pub fn has_room(&self, look: &Look) -> bool {
+        let taken = distance(look.head, self.next, look.size) as usize;
+        self.flights.is_empty() || self.flights.len() < BATCH && taken < BUDGET
+    }
+}
+
+impl<T: Transmit> Transmitter<T> {
+    /// A side whose ring is `ring`.
+    pub fn new(ring: T) -> Self {
+        Self { ring, state: State::new() }
+    }
+
+    /// As after power-on: what descriptors have said is forgotten, too.
+    pub fn reset(&mut self, chip: &T::Model) {
+        self.stop(chip);
+        self.state.memory = T::Memory::default();
+    }
+
+    /// Reads the registers; `None` if there is no ring to serve.
+    fn look(&mut self, chip: &T::Model) -> Option<Look> {
+        let look = self.ring.look(chip, self.state.next).ok().filter(|look| look.size > 0)?;
+        let state = &mut self.state;
+        let ahead = |to| distance(look.head, to, look.size);
+        // A tail that went back behind what is in flight takes it out of the chip's hands.
+        if look.moved || state.next >= look.size || ahead(look.tail) < ahead(state.next) {
+            state.restart(look.head);
+        }
+        Some(look)
+    }
+
+    /// True if descriptors wait that were never looked at. Frames that are held do not count.
+    fn waiting(&mut self, chip: &T::Model) -> bool {
+        let Some(look) = self.look(chip) else { return false };
+        let state = &self.state;
+        look.tail != state.next && state.stalled != Some(look.tail) && state.has_room(&look)
+    }
+}
+
+impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
+    fn map(&self) -> &Arc<Map> {
+        self.ring.map()
+    }
+
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        self.ring.set_map(map)
+    }
+
+    fn place_block(&mut self, chip: &T::Model, block: Option<Arc<Block>>) {
+        self.ring.side().place(block);
+        self.ring.publish_again(chip);
+    }
+
+    fn replace_block(&mut self, chip: &T::Model, block: Option<Arc<Block>>, on: bool) {
+        self.ring.replace_block(chip, block, on);
+    }
+
+    /// The head stands at the first descriptor that is not written back.
+    fn stop(&mut self, chip: &T::Model) {
+        self.ring.forget(chip);
+        self.state.restart(0);
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.ring.trouble()
+    }
+
+    /// While it is off nothing is stored: the driver may have given the block's memory to others (FreeBSD 10.4 tells nobody).
+    /// What turns it on again rings.
+    fn arm(&mut self, chip: &T::Model, on: bool) -> bool {
+        if !on {
+            return false;
+        }
+        match self.ring.side().ask(&chip.core().wishes) {
+            None => self.waiting(chip),
+            Some(block) => csb::arm_transmit(&*block, || self.waiting(chip)),
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        chip: &T::Model,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> Sent {
+        self.ring.side().wake();
+        let look = self.look(chip);
+        let reopened = self.ring.side().take_off();
+        let Some(look) = look.filter(|look| look.tail != look.head) else {
+            return Sent { reopened, ..Sent::default() };
+        };
+        let Self { ring, state } = self;
+        let setup = ring.setup(chip);
+        let mut batch = Batch::take(spare);
+        let mut pass =
+            Pass { ring: &*ring, look, setup, chip, budget: BUDGET, work: WORK, dropped: 0 };
+        pass.collect(state, &mut batch, limit.min(BATCH));
+        let mut finished = pass.dropped;
+        if !batch.is_empty() {
+            sink.deliver(&mut batch);
+            finished += count(chip, &batch);
+        }
+        let to = settle(state, &batch);
+        batch.give_back(spare);
+        let (causes, delayed) = match distance(look.head, to, look.size) {
+            0 => (0, false),
+            _ => self.ring.complete(chip, look, to),
+        };
+        Sent { finished, causes, delayed, reopened }
+    }
+}
