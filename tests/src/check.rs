@@ -50,6 +50,16 @@ pub fn ping_sizes(from: &mut dyn Station, to: &str) -> Result<()> {
     Err(failed(from, &format!("no echo from {to} for lengths"), said.text))
 }
 
+/// `from` reaches `to`, exchanges echoes of all lengths with it and fetches its files.
+///
+/// # Errors
+/// As [`reaches`], [`ping_sizes`] and [`fetch`].
+pub fn meet(from: &mut dyn Station, to: &str) -> Result<()> {
+    reaches(from, to)?;
+    ping_sizes(from, to)?;
+    fetch(from, to)
+}
+
 /// Makes random files with their sums and serves them by HTTP, and starts an iperf3 server.
 ///
 /// # Errors
@@ -99,12 +109,13 @@ pub struct Flow {
     pub lost_percent: f64,
 }
 
-/// iperf3 from `from` to the server on `to` for `seconds`; `options` as iperf3 has them.
+/// iperf3 from `from` to the server on `to`, for `seconds` unless `options` (as iperf3 has them) say how many bytes (`-n`).
 ///
 /// # Errors
 /// [`Fault::Failed`] with iperf3's own error.
 pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> Result<Flow> {
-    let command = format!("iperf3 -J -t {seconds} -c {to} {options}");
+    let time = if options.contains("-n ") { String::new() } else { format!("-t {seconds}") };
+    let command = format!("iperf3 -J {time} -c {to} {options}");
     let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
     // A server that still puts the last run away refuses the next, on a busy machine also by a reset, and more than once.
     let refused = ["is busy", "control message"];
@@ -159,18 +170,29 @@ pub fn no_checksum_errors(station: &mut dyn Station) -> Result<()> {
     if found == 0 { Ok(()) } else { Err(failed(station, "received wrong checksums", table)) }
 }
 
-/// Turns every offload of a guest's NIC on or off and makes sure the two that matter obeyed.
+/// The offloads that matter, as `ethtool -k` calls them.
+pub const ALL: &[&str] = &["tx-checksumming", "tcp-segmentation-offload"];
+
+/// Turns every offload of a guest's NIC on or off and makes sure those that matter obeyed.
 ///
 /// # Errors
 /// [`Fault::Failed`] with what `ethtool -k` says.
 pub fn offloads(guest: &mut dyn Station, on: bool) -> Result<()> {
+    some_offloads(guest, on, ALL)
+}
+
+/// Turns every offload of a guest's NIC on or off and makes sure that `these` obeyed.
+///
+/// # Errors
+/// [`Fault::Failed`] with what `ethtool -k` says.
+pub fn some_offloads(guest: &mut dyn Station, on: bool, these: &[&str]) -> Result<()> {
     let want = if on { "on" } else { "off" };
     // Some are fixed on some NICs, so each is set for itself and the outcome is looked at.
     let set = "for o in tx sg tso gso gro rx; do ethtool -K eth0 $o";
     let state = guest.sh(&format!("{set} {want} > /dev/null 2>&1; done; ethtool -k eth0"))?;
     let obeyed =
         |name: &str| state.lines().any(|line| line.trim().starts_with(&format!("{name}: {want}")));
-    if obeyed("tx-checksumming") && obeyed("tcp-segmentation-offload") {
+    if these.iter().all(|name| obeyed(name)) {
         return Ok(());
     }
     Err(failed(guest, &format!("offloads would not go {want}"), state))

@@ -36,17 +36,23 @@ impl Guest {
     /// # Errors
     /// [`Fault::Missing`] without QEMU, [`Fault::Ended`] with QEMU's own words if it gives up, [`Fault::Deadline`].
     pub fn boot<const N: usize>(image: &Image, dir: &Path, boots: [Boot; N]) -> Result<[Guest; N]> {
+        // As many as there were.
+        Guest::boot_all(image, dir, boots.into())?
+            .try_into()
+            .map_err(|_| Fault::Garbled { what: "boot".into(), heard: "a lost guest".into() })
+    }
+
+    /// The same for any number of them.
+    ///
+    /// # Errors
+    /// As [`Guest::boot`].
+    pub fn boot_all(image: &Image, dir: &Path, boots: Vec<Boot>) -> Result<Vec<Guest>> {
         let mut begun = Vec::new();
         for boot in boots {
             begun.push(Begun::start(image, dir, boot)?);
         }
         let end = Instant::now() + BOOT;
-        let guests =
-            begun.into_iter().map(|begun| begun.finish(end)).collect::<Result<Vec<_>>>()?;
-        // `begun` held exactly N.
-        guests
-            .try_into()
-            .map_err(|_| Fault::Garbled { what: "boot".into(), heard: "a lost guest".into() })
+        begun.into_iter().map(|begun| begun.finish(end)).collect()
     }
 
     /// SIGKILL for the VM, as from an out-of-memory killer.

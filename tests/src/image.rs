@@ -12,8 +12,17 @@ use std::{
 };
 
 /// The NIC drivers a guest may need, and what they find their device by; dependencies are added from the modules' own words.
-const MODULES: &[&str] =
-    &["virtio_pci", "virtio_net", "e1000", "8139cp", "realtek", "r8169", "8021q", "pktgen"];
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "e1000",
+    "8139too",
+    "8139cp",
+    "realtek",
+    "r8169",
+    "8021q",
+    "pktgen",
+];
 
 /// Dynamically linked tools, looked up in the host's PATH.
 const TOOLS: &[&str] = &["iperf3", "ethtool", "ip"];

@@ -1,7 +1,8 @@
 //! What a guest's own tools say about its NIC, and what the LAN looks like to it.
 
 use crate::{
-    Guest, Station,
+    Guest, NetNs, Station,
+    card::Count,
     fault::{Fault, Result},
 };
 use std::{
@@ -40,22 +41,20 @@ pub fn statistics(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(pair).collect())
 }
 
-/// By how much one of the statistics grew while `during` ran.
+/// By how much a count grew while `during` ran.
 ///
 /// # Errors
-/// Those of `during`; [`Fault::Garbled`] if there is no statistic of that name.
-pub fn grown(guest: &mut Guest, name: &str, mut during: impl FnMut() -> Result<()>) -> Result<u64> {
-    let read = |guest: &mut Guest| {
-        let all = statistics(guest)?;
-        let found = all.get(name).copied();
-        found
-            .ok_or_else(|| Fault::Garbled { what: format!("no {name}"), heard: format!("{all:?}") })
-    };
-    let before = read(guest)?;
+/// Those of `during`; [`Fault::Garbled`] if there is no such count.
+pub fn grown(
+    guest: &mut Guest,
+    count: Count,
+    mut during: impl FnMut() -> Result<()>,
+) -> Result<u64> {
+    let before = count.read(guest)?;
     during()?;
     // The worker may still be on its way.
     std::thread::sleep(Duration::from_millis(200));
-    Ok(read(guest)?.saturating_sub(before))
+    Ok(count.read(guest)?.saturating_sub(before))
 }
 
 /// `count` echo requests, 20 ms apart, to whoever listens there; how many were answered.
@@ -69,6 +68,15 @@ pub fn pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
     // "10 packets transmitted, 9 packets received, 10% packet loss"
     let received = line.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
     received.ok_or(Fault::Garbled { what: command, heard: said.text })
+}
+
+/// `count` datagrams from the host, 5 ms apart, to whoever it concerns: no answer is waited for.
+///
+/// # Errors
+/// As [`Station::sh`].
+pub fn calls(from: &mut NetNs, to: &str, count: u32) -> Result<()> {
+    let send = format!("echo > /dev/udp/{to}/9; sleep 0.005");
+    from.sh(&format!("bash -c 'for n in $(seq {count}); do {send}; done'")).map(drop)
 }
 
 /// Waits until the guest's carrier is `up`; returns how long that took.
@@ -152,12 +160,12 @@ pub fn stop_generator(from: &mut Guest) -> Result<()> {
     from.sh("echo stop > /proc/net/pktgen/pgctrl").map(drop)
 }
 
-/// Unloads the e1000 driver and loads it with other `options`, and gives the interface its address again.
+/// Unloads a NIC's `driver` and loads it again, and gives the interface its address.
 ///
 /// # Errors
 /// As [`Station::sh`].
-pub fn reload(guest: &mut Guest, options: &str) -> Result<()> {
-    let load = format!("rmmod e1000 && insmod /lib/m/e1000 {options} && ip link set eth0 up");
+pub fn reload(guest: &mut Guest, driver: &str) -> Result<()> {
+    let load = format!("rmmod {driver} && insmod /lib/m/{driver} && ip link set eth0 up");
     let ip = guest.ip().to_owned();
     guest.sh(&format!("{load} && ip addr add {ip}/24 dev eth0")).map(drop)
 }

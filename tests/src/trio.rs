@@ -1,6 +1,6 @@
 //! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with virtio-net, and the host.
 
-use crate::{Boot, Guest, Image, NetNs, Result, Switch};
+use crate::{Boot, Guest, Image, NetNs, Result, Switch, card, scene::Scene};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -78,6 +78,20 @@ impl Trio {
         let other = Boot::new("vm2", 2).newer().vhost_user(&dir.join("vm2"));
         let [e1000, virtio] = Guest::boot(&image, dir, [kind.boot(dir), other])?;
         Ok(Trio { e1000, virtio, switch, host, image, kind, dir: temporary })
+    }
+
+    /// Everybody, for the chapters.
+    #[must_use]
+    pub fn scene(&mut self) -> Scene<'_> {
+        let qemu = self.kind == E1000::Qemu;
+        Scene {
+            card: if qemu { &card::QEMU_E1000 } else { &card::E1000 },
+            guest: &mut self.e1000,
+            virtio: &mut self.virtio,
+            host: &mut self.host,
+            e1000: None,
+            switch: &self.switch,
+        }
     }
 
     /// Where sockets, serial logs and the switch's log lie.

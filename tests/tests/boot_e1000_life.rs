@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vmlan_tests::{
-    Boot, Guest, Result, Station, check, nic,
+    Boot, Guest, Result, Station, card, check, nic,
     trio::{E1000, Trio},
 };
 
@@ -51,7 +51,7 @@ fn reload(lan: &mut Trio, times: u32) -> Result<()> {
         .background("sh -c 'while :; do ping -q -i 0.005 -c 100 10.77.0.2; usleep 10000; done'")?;
     let since = Instant::now();
     for time in 1..=times {
-        nic::reload(guest, "")?;
+        nic::reload(guest, "e1000")?;
         // Mostly it goes again at once, at whatever the chip is about then.
         if time % 5 == 0 || time == times {
             check::reaches(guest, VIRTIO)?;
@@ -60,7 +60,7 @@ fn reload(lan: &mut Trio, times: u32) -> Result<()> {
     }
     let each = since.elapsed() / times;
     println!("  driver reloaded {times} times under traffic, {each:.1?} each");
-    let rate = nic::grown(guest, "rx_packets", || {
+    let rate = nic::grown(guest, card::E1000.heard, || {
         sleep(Duration::from_secs(1));
         Ok(())
     })?;

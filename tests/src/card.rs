@@ -1,0 +1,221 @@
+//! Emulated NICs as their stock Linux drivers have them: what the chapters of a boot test need to know of each.
+
+use crate::{
+    Guest, Station, check,
+    fault::{Fault, Result},
+    nic,
+};
+use std::collections::BTreeSet;
+
+/// Where a guest's count of something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// In the chip's statistics: `ethtool -S`.
+    Chip(&'static str),
+    /// The driver keeps it: `/sys/class/net/eth0/statistics`.
+    Driver(&'static str),
+}
+
+impl Count {
+    /// What it says now.
+    ///
+    /// # Errors
+    /// As [`Station::sh`]; [`Fault::Garbled`] if there is none of that name.
+    pub fn read(self, guest: &mut Guest) -> Result<u64> {
+        match self {
+            Count::Chip(name) => {
+                let all = nic::statistics(guest)?;
+                let found = all.get(name).copied();
+                let heard = || format!("{all:?}");
+                found.ok_or_else(|| Fault::Garbled { what: format!("no {name}"), heard: heard() })
+            }
+            Count::Driver(name) => {
+                let heard = guest.sh(&format!("cat /sys/class/net/eth0/statistics/{name}"))?;
+                heard.trim().parse().map_err(|_| Fault::Garbled { what: name.into(), heard })
+            }
+        }
+    }
+}
+
+/// Which groups' frames a NIC lets through, apart from those that were joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// None, as far as these tests go: some addresses are compared, the rest has 4,096 bits.
+    Wide,
+    /// Those that share one of 64 bits with a joined one: the upper six of the address's CRC.
+    Bits64,
+}
+
+/// A NIC, as its driver has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    /// What reports call it.
+    pub name: &'static str,
+    /// Keys of its port.
+    pub keys: &'static str,
+    /// The driver's module.
+    pub driver: &'static str,
+    /// Frames received, frames sent, bytes received, bytes sent: as many of these as it counts well.
+    pub sums: &'static [Count],
+    /// Bytes that it counts and the switch never sees, with each frame.
+    pub trailer: u64,
+    /// Frames received.
+    pub heard: Count,
+    /// Frames to groups received.
+    pub groups: Count,
+    /// How it chooses among groups.
+    pub filter: Filter,
+    /// What can be switched, as `ethtool -k` calls it.
+    pub offloads: &'static [&'static str],
+    /// It sets and takes VLAN tags.
+    pub tags: bool,
+    /// It lets no VLANs in that the guest is not in.
+    pub sorts_tags: bool,
+    /// It cuts large segments.
+    pub cuts: bool,
+    /// The largest MTU that the driver takes and we try.
+    pub mtu: u32,
+    /// Mbit/s.
+    pub speed: u32,
+}
+
+const E1000_SUMS: &[Count] = &[
+    Count::Chip("rx_packets"),
+    Count::Chip("tx_packets"),
+    Count::Chip("rx_bytes"),
+    Count::Chip("tx_bytes"),
+];
+
+/// 82540EM.
+pub const E1000: Card = Card {
+    name: "e1000",
+    keys: "model=e1000",
+    driver: "e1000",
+    sums: E1000_SUMS,
+    trailer: 4,
+    heard: Count::Chip("rx_packets"),
+    groups: Count::Chip("rx_multicast"),
+    filter: Filter::Wide,
+    offloads: check::ALL,
+    tags: true,
+    sorts_tags: true,
+    cuts: true,
+    mtu: 9000,
+    speed: 1000,
+};
+
+/// QEMU 11.1's own reads 0 for all statistics but the packets, and cuts its frames itself.
+pub const QEMU_E1000: Card = Card {
+    sums: E1000_SUMS.split_at(2).0,
+    groups: Count::Chip("rx_packets"),
+    cuts: false,
+    ..E1000
+};
+
+/// RTL8169S and its driver r8169.
+pub const R8169: Card = Card {
+    name: "r8169",
+    keys: "model=r8169",
+    driver: "r8169",
+    sums: &[Count::Chip("rx_packets"), Count::Chip("tx_packets")],
+    trailer: 0,
+    heard: Count::Chip("rx_packets"),
+    groups: Count::Chip("multicast"),
+    filter: Filter::Bits64,
+    offloads: check::ALL,
+    tags: true,
+    sorts_tags: false,
+    cuts: true,
+    mtu: 7000,
+    speed: 1000,
+};
+
+/// RTL8139C+ and its driver 8139cp.
+pub const RTL8139_PLUS: Card = Card {
+    name: "rtl8139, C+",
+    keys: "model=rtl8139",
+    driver: "8139cp",
+    sums: &[Count::Chip("rx_ok"), Count::Chip("tx_ok")],
+    groups: Count::Chip("rx_ok_mcast"),
+    heard: Count::Chip("rx_ok"),
+    mtu: 4096,
+    speed: 100,
+    ..R8169
+};
+
+/// A plain RTL8139 and its driver 8139too, which does all by itself.
+pub const RTL8139: Card = Card {
+    name: "rtl8139, plain",
+    keys: "model=rtl8139,plus=off",
+    driver: "8139too",
+    sums: &[Count::Driver("rx_packets"), Count::Driver("tx_packets")],
+    groups: Count::Driver("multicast"),
+    heard: Count::Driver("rx_packets"),
+    offloads: &[],
+    tags: false,
+    cuts: false,
+    mtu: 1770,
+    speed: 100,
+    ..R8169
+};
+
+/// QEMU's own rtl8139 is one with C+, and has no statistics worth the name.
+pub const QEMU_RTL8139: Card = Card {
+    sums: RTL8139.sums,
+    groups: RTL8139.heard,
+    heard: RTL8139.heard,
+    cuts: false,
+    ..RTL8139_PLUS
+};
+
+/// Groups 239.2.2.N to try a filter with.
+#[derive(Debug)]
+pub struct Groups {
+    /// To join.
+    pub joined: Vec<u8>,
+    /// Nobody joins it, and it does not get through.
+    pub stray: u8,
+}
+
+impl Groups {
+    /// Chosen so that the groups that the guest is in already let none of them through, and those to join not the stray.
+    ///
+    /// # Errors
+    /// As [`Station::sh`].
+    ///
+    /// # Panics
+    /// When nothing is left to choose from.
+    pub fn choose(guest: &mut Guest, filter: Filter) -> Result<Groups> {
+        if filter == Filter::Wide {
+            return Ok(Groups { joined: (1..=40).collect(), stray: 99 });
+        }
+        let own = guest.sh("/bin/ip maddr show dev eth0")?;
+        let own: BTreeSet<u32> =
+            own.lines().filter_map(|line| bit(line.trim().strip_prefix("link")?.trim())).collect();
+        let of = |n: u8| bit(&mac(n)).expect("an address");
+        let free = (1..=250).filter(|n| !own.contains(&of(*n)));
+        let joined: Vec<u8> = free.clone().take(12).collect();
+        let taken: BTreeSet<u32> = joined.iter().map(|n| of(*n)).collect();
+        let stray = free.clone().find(|n| !taken.contains(&of(*n))).expect("a free bit");
+        Ok(Groups { joined, stray })
+    }
+}
+
+/// Where frames to 239.2.2.`n` go.
+#[must_use]
+pub fn mac(n: u8) -> String {
+    format!("01:00:5e:02:02:{n:02x}")
+}
+
+/// The bit of 64 that an address has: the upper six of its CRC, bits as they are sent.
+fn bit(mac: &str) -> Option<u32> {
+    let mut crc = u32::MAX;
+    for byte in mac.split(':') {
+        let byte = u32::from_str_radix(byte.split_whitespace().next()?, 16).ok()?;
+        for at in 0..8 {
+            let carry = (crc >> 31) ^ (byte >> at & 1);
+            crc = crc << 1 ^ if carry == 1 { 0x04c1_1db7 } else { 0 };
+        }
+    }
+    Some(crc >> 26)
+}

@@ -1,0 +1,401 @@
+//! What any emulated NIC has to show in a Linux guest, chapter by chapter: a guest with it, one with virtio-net, and a third station,
+//! on one switch. Throughputs are printed and never judged.
+
+use crate::{
+    Guest, NetNs, Result, Station, Switch,
+    card::{self, Card, Filter, Groups},
+    check, nic,
+};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Who takes part. Ports are called as their guests.
+pub struct Scene<'a> {
+    /// The NIC.
+    pub card: &'static Card,
+    /// The guest with it.
+    pub guest: &'a mut Guest,
+    /// The guest with virtio-net.
+    pub virtio: &'a mut Guest,
+    /// The host, with the interface `vmlan0`.
+    pub host: &'a mut NetNs,
+    /// A guest with an e1000; if there is none the host takes its part.
+    pub e1000: Option<&'a mut Guest>,
+    /// The switch.
+    pub switch: &'a Switch,
+}
+
+/// Runs one chapter and says how long it took.
+///
+/// # Errors
+/// The chapter's.
+pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
+    let since = Instant::now();
+    let end = what();
+    let verdict = if end.is_ok() { "passed" } else { "FAILED" };
+    println!("  {name}: {verdict} in {:.1?}", since.elapsed());
+    end
+}
+
+/// What a TCP flow carries: half a second's worth.
+const SOME: &str = "-n 16M";
+
+/// TCP and UDP, half a second each or less; all of it has to arrive.
+///
+/// # Errors
+/// As [`check::iperf`].
+///
+/// # Panics
+/// When nothing arrives.
+pub fn flow(what: &str, from: &mut dyn Station, to: &str) -> Result<()> {
+    let tcp = check::iperf(from, to, 9, SOME)?;
+    let udp = check::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
+    println!(
+        "  {what}: TCP {:.0} Mbit/s, UDP {:.1} Mbit/s with {:.1} % lost",
+        tcp.bits_per_second / 1e6,
+        udp.bits_per_second / 1e6,
+        udp.lost_percent
+    );
+    assert!(tcp.bits_per_second > 0.0 && udp.bits_per_second > 0.0, "{what}: nothing arrived");
+    Ok(())
+}
+
+/// What the driver should never have to say.
+const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x timeout|rtl_.*_cond|rx resets|BUG|Oops";
+
+#[allow(clippy::missing_errors_doc, clippy::missing_panics_doc)] // Failed checks, all of them.
+impl Scene<'_> {
+    /// The guest, and the third station with its interface.
+    fn pair(&mut self) -> (&mut Guest, &mut dyn Station, &'static str) {
+        match &mut self.e1000 {
+            Some(e1000) => (self.guest, &mut **e1000, "eth0"),
+            None => (self.guest, self.host, "vmlan0"),
+        }
+    }
+
+    fn no_checksum_errors(&mut self) -> Result<()> {
+        check::no_checksum_errors(self.guest)?;
+        check::no_checksum_errors(self.virtio)?;
+        check::no_checksum_errors(self.pair().1)
+    }
+
+    fn offloads(&mut self, on: bool) -> Result<()> {
+        check::some_offloads(self.guest, on, self.card.offloads)
+    }
+
+    /// Every station serves once; the guest exchanges echoes of all sizes and checksummed files with both others.
+    pub fn every_pair(&mut self) -> Result<()> {
+        let third: &mut dyn Station = match &mut self.e1000 {
+            Some(e1000) => &mut **e1000,
+            None => self.host,
+        };
+        let stations: [&mut dyn Station; 3] = [self.guest, self.virtio, third];
+        for station in stations {
+            let served = "busybox netstat -ltn | grep -q ':80 '";
+            if station.run(served, Duration::from_secs(9))?.code != 0 {
+                check::serve(station)?;
+            }
+        }
+        let own = self.guest.ip().to_owned();
+        check::meet(self.guest, self.virtio.ip())?;
+        let (guest, third, _) = self.pair();
+        check::meet(guest, third.ip())?;
+        check::fetch(third, &own)?;
+        check::fetch(self.virtio, &own)?;
+        self.no_checksum_errors()
+    }
+
+    /// What the driver read from the chip's statistics is what the switch counted, frame by frame and, where the chip counts them,
+    /// byte by byte.
+    pub fn statistics(&mut self) -> Result<()> {
+        self.offloads(false)?;
+        // No frame but the ones meant: none asks for addresses, and none is shorter than 60 bytes, to which the chip pads.
+        let (guest, third, interface) = self.pair();
+        nic::neighbour(guest, "eth0", third, interface)?;
+        nic::neighbour(third, interface, guest, "eth0")?;
+        let mut seen = (Vec::new(), Vec::new());
+        // Others may still speak by themselves (IPv6 is young): a second and a third try see less of that.
+        for _ in 0..4 {
+            seen = self.counted()?;
+            if seen.0 == seen.1 {
+                break;
+            }
+        }
+        println!(
+            "  received, sent, bytes of each: the driver {:?}, vmlan stats {:?}",
+            seen.0, seen.1
+        );
+        assert_eq!(seen.0, seen.1, "frames or bytes");
+        Ok(())
+    }
+
+    /// By how much the guest's sums and the switch's grow by the same traffic.
+    fn counted(&mut self) -> Result<(Vec<u64>, Vec<u64>)> {
+        let before = (self.own()?, self.ours()?);
+        let (guest, third, _) = self.pair();
+        for size in [100, 1000, 1472, 2000] {
+            guest.sh(&format!("busybox ping -c 20 -i 0.01 -s {size} {}", third.ip()))?;
+        }
+        sleep(Duration::from_millis(200));
+        let after = (self.own()?, self.ours()?);
+        let growth = |after: Vec<u64>, before: Vec<u64>| {
+            after.iter().zip(before).map(|(after, before)| after.wrapping_sub(before)).collect()
+        };
+        Ok((growth(after.0, before.0), growth(after.1, before.1)))
+    }
+
+    fn own(&mut self) -> Result<Vec<u64>> {
+        let sums = self.card.sums.iter().map(|sum| sum.read(self.guest));
+        let mut sums = sums.collect::<Result<Vec<_>>>()?;
+        for at in 2..sums.len() {
+            sums[at] = sums[at].wrapping_sub(self.card.trailer * sums[at - 2]);
+        }
+        Ok(sums)
+    }
+
+    fn ours(&self) -> Result<Vec<u64>> {
+        let port = self.switch.port(self.guest.name())?;
+        let all = [("out", "frames"), ("in", "frames"), ("out", "bytes"), ("in", "bytes")];
+        let sums = all.map(|(way, what)| port[way][what].as_u64().expect("a counter"));
+        Ok(sums[..self.card.sums.len()].to_vec())
+    }
+
+    /// TCP and UDP both ways against both others; printed, not judged, but all of it has to arrive.
+    pub fn traffic(&mut self, offloads: bool) -> Result<()> {
+        self.offloads(offloads)?;
+        self.all_flows("")?;
+        let own = self.guest.ip().to_owned();
+        check::fetch(self.guest, self.virtio.ip())?;
+        check::fetch(self.virtio, &own)?;
+        self.no_checksum_errors()
+    }
+
+    fn all_flows(&mut self, what: &str) -> Result<()> {
+        let (own, name) = (self.guest.ip().to_owned(), self.card.name);
+        let virtio = self.virtio.ip().to_owned();
+        flow(&format!("{what}{name} -> virtio"), self.guest, &virtio)?;
+        flow(&format!("{what}virtio -> {name}"), self.virtio, &own)?;
+        let (guest, third, _) = self.pair();
+        let (ip, who) = (third.ip().to_owned(), third.name().to_owned());
+        flow(&format!("{what}{name} -> {who}"), guest, &ip)?;
+        flow(&format!("{what}{who} -> {name}"), third, &own)
+    }
+
+    /// A TSO frame crosses the switch whole, and a large one of the virtio guest is cut for the NIC.
+    pub fn unsegmented(&mut self) -> Result<()> {
+        self.offloads(true)?;
+        let (own, virtio, name) =
+            (self.guest.ip().to_owned(), self.virtio.ip().to_owned(), self.card.name);
+        let (from, to) =
+            self.means(|scene| check::iperf(scene.guest, &virtio, 9, SOME).map(drop))?;
+        println!("  TCP {name} -> virtio: {from} bytes a frame from the NIC, {to} to the guest");
+        assert!(to > 1514, "segmented on the way to a guest that takes large frames");
+        let (to, from) = self.means(|scene| check::iperf(scene.virtio, &own, 9, SOME).map(drop))?;
+        println!("  TCP virtio -> {name}: {from} bytes a frame from the guest, {to} to the NIC");
+        assert!(from > 1514, "the virtio guest cut its frames itself");
+        Ok(())
+    }
+
+    /// Bytes a frame at the NIC's port and at the virtio guest's, of the larger of both directions, while `during` runs.
+    fn means(&mut self, during: impl FnOnce(&mut Self) -> Result<()>) -> Result<(u64, u64)> {
+        let read = |scene: &Self| -> Result<[[u64; 4]; 2]> {
+            let read = |name: &str| -> Result<[u64; 4]> {
+                let port = scene.switch.port(name)?;
+                let all = [("in", "bytes"), ("in", "frames"), ("out", "bytes"), ("out", "frames")];
+                Ok(all.map(|(way, what)| port[way][what].as_u64().unwrap_or(0)))
+            };
+            Ok([read(scene.guest.name())?, read(scene.virtio.name())?])
+        };
+        let before = read(self)?;
+        during(self)?;
+        let after = read(self)?;
+        let [nic, virtio] = [0, 1].map(|port| {
+            let grown: [u64; 4] = std::array::from_fn(|at| after[port][at] - before[port][at]);
+            let way = if grown[0] > grown[2] { 0 } else { 2 };
+            grown[way] / grown[way + 1].max(1)
+        });
+        Ok((nic, virtio))
+    }
+
+    /// `vmlan port set` pulls the cable and plugs it in again.
+    pub fn link(&mut self, times: u32) -> Result<()> {
+        let (name, own) = (self.guest.name().to_owned(), self.guest.ip().to_owned());
+        for _ in 0..times {
+            self.switch.ask(&["port", "set", &name, "link=down"])?;
+            let down = nic::carrier(self.guest, false)?;
+            assert_eq!(nic::pings(self.host, &own, 3)?, 0, "frames pass without a link");
+            self.switch.ask(&["port", "set", &name, "link=up"])?;
+            let up = nic::carrier(self.guest, true)?;
+            println!("  link down seen after {down:.1?}, up after {up:.1?}");
+            check::reaches(self.host, &own)?;
+        }
+        Ok(())
+    }
+
+    /// By how much the NIC's count of frames to groups grows while `count` echo requests are sent to one.
+    fn heard_of(&mut self, group: &str, count: u32) -> Result<u64> {
+        let Self { card, guest, host, .. } = self;
+        nic::grown(guest, card.groups, || nic::calls(host, group, count))
+    }
+
+    /// Groups the guest joined arrive, others do not, as far as the chip can tell them apart.
+    pub fn multicast(&mut self) -> Result<()> {
+        self.host.sh("ip route replace 239.0.0.0/8 dev vmlan0")?;
+        self.guest.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts")?;
+        let Groups { joined, stray } = Groups::choose(self.guest, self.card.filter)?;
+        let (one, stray) = (format!("239.2.2.{}", joined[0]), format!("239.2.2.{stray}"));
+        // Nobody answers, and the chip lets none through.
+        let heard = self.heard_of(&one, 20)?;
+        assert!(heard < 10, "{heard} frames of a group that nobody joined");
+        self.guest.sh(&format!("/bin/ip addr add {one}/32 dev eth0 autojoin"))?;
+        let Self { card, guest, host, .. } = self;
+        let heard = nic::grown(guest, card.groups, || {
+            assert_eq!(nic::pings(*host, &one, 20)?, 20, "echoes of a joined group");
+            Ok(())
+        })?;
+        assert!(heard >= 20, "{heard} of 20 frames of a joined group counted");
+        self.guest.sh(&format!("ip addr del {one}/32 dev eth0"))?;
+        let groups = |verb: &str, all: &[u8]| {
+            // In a batch `ip maddr` obeys the first line alone.
+            let all = all.iter().map(|n| card::mac(*n)).collect::<Vec<_>>().join(" ");
+            format!("for n in {all}; do /bin/ip maddr {verb} $n dev eth0 || exit 1; done")
+        };
+        self.guest.sh(&groups("add", &joined))?;
+        for at in [0, joined.len() / 2, joined.len() - 1] {
+            let n = joined[at];
+            let heard = self.heard_of(&format!("239.2.2.{n}"), 5)?;
+            let of = joined.len();
+            assert!(
+                (5..12).contains(&heard),
+                "{heard} of 5 frames to group {n}, one of {of} joined"
+            );
+        }
+        let heard = self.heard_of(&stray, 20)?;
+        assert!(heard < 10, "{heard} frames of a group outside the hash table");
+        if self.card.filter == Filter::Bits64 {
+            self.too_many_groups(&stray, &groups)?;
+        }
+        self.guest.sh(&groups("del", &joined))?;
+        let heard = self.heard_of(&one, 20)?;
+        assert!(heard < 10, "{heard} frames of a group that was left");
+        self.guest.sh("/bin/ip link set eth0 allmulticast on")?;
+        let heard = self.heard_of(&one, 20)?;
+        assert!(heard >= 20, "{heard} of 20 frames though all multicast is wanted");
+        self.guest.sh("/bin/ip link set eth0 allmulticast off").map(drop)
+    }
+
+    /// The drivers of small tables take all groups from 33 on.
+    fn too_many_groups(
+        &mut self,
+        stray: &str,
+        groups: &dyn Fn(&str, &[u8]) -> String,
+    ) -> Result<()> {
+        let stray_number: u8 = stray.rsplit('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let more: Vec<u8> = (200..).filter(|n| *n != stray_number).take(21).collect();
+        self.guest.sh(&groups("add", &more))?;
+        let heard = self.heard_of(stray, 20)?;
+        assert!(heard >= 20, "{heard} of 20 frames, with more groups than the driver sorts out");
+        self.guest.sh(&groups("del", &more)).map(drop)
+    }
+
+    /// Frames for somebody else arrive only in promiscuous mode.
+    pub fn promiscuous(&mut self) -> Result<()> {
+        let Scene { card, guest, host, .. } = self;
+        // Nobody has this address, so the switch floods.
+        host.sh(
+            "/bin/ip neigh replace 10.77.0.77 lladdr 02:00:00:00:00:77 dev vmlan0 nud permanent",
+        )?;
+        for (promiscuous, least, most) in [(false, 0, 10), (true, 20, 40), (false, 0, 10)] {
+            let mode = if promiscuous { "on" } else { "off" };
+            guest.sh(&format!("ip link set eth0 promisc {mode}"))?;
+            let heard = nic::grown(guest, card.heard, || nic::calls(host, "10.77.0.77", 20))?;
+            assert!(
+                (least..=most).contains(&heard),
+                "{heard} of 20 strangers' frames, promiscuous {mode}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Tagged frames of full length, with the tag set and stripped by the chip (if it can) and by the kernel; other VLANs stay out.
+    /// Between the guests, whose kernel is ours: the host's need not have VLANs.
+    pub fn vlan(&mut self) -> Result<()> {
+        let Scene { card, guest, virtio, .. } = self;
+        nic::vlan(*guest, "eth0", 5)?;
+        nic::vlan(*virtio, "eth0", 5)?;
+        nic::vlan(*virtio, "eth0", 6)?;
+        let there_ip = format!("10.78.5.{}", last(virtio.ip()));
+        let back_ip = format!("10.78.5.{}", last(guest.ip()));
+        let ways: &[&str] = if card.tags { &["on", "off", "on"] } else { &["off"] };
+        for by_chip in ways {
+            if card.tags {
+                guest.sh(&format!("ethtool -K eth0 rxvlan {by_chip} txvlan {by_chip}"))?;
+            }
+            nic::carrier(guest, true)?;
+            check::reaches(*guest, &there_ip)?;
+            for size in [0, 56, 1468, 1472, 4000] {
+                guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {there_ip}"))?;
+            }
+            let there = check::iperf(*guest, &there_ip, 9, SOME)?;
+            let back = check::iperf(*virtio, &back_ip, 9, SOME)?;
+            let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
+            println!(
+                "  VLAN 5, tags by the chip {by_chip}: TCP {there:.0} and back {back:.0} Mbit/s"
+            );
+        }
+        let nobody = format!("10.78.6.{}", last(guest.ip()));
+        let stray = nic::grown(guest, card.heard, || {
+            assert_eq!(nic::pings(*virtio, &nobody, 3)?, 0, "a VLAN that the guest is not in");
+            Ok(())
+        })?;
+        assert!(stray < 2 || !card.sorts_tags, "{stray} frames of a VLAN that it is not in");
+        check::no_checksum_errors(*guest)?;
+        guest.sh("ip link del lan5")?;
+        virtio.sh("ip link del lan5; ip link del lan6").map(drop)
+    }
+
+    /// Frames as long as the driver takes them.
+    pub fn jumbo(&mut self, flows: bool) -> Result<()> {
+        self.set_mtu(self.card.mtu)?;
+        nic::carrier(self.guest, true)?;
+        let own = self.guest.ip().to_owned();
+        let most = self.card.mtu - 28;
+        let others = [self.virtio.ip().to_owned(), self.pair().1.ip().to_owned()];
+        for other in others {
+            check::reaches(self.guest, &other)?;
+            let sizes = [56, 2020, 4055, most - 1, most, 20_000];
+            for size in sizes.iter().filter(|size| **size <= most || **size == 20_000) {
+                self.guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {other}"))?;
+            }
+            check::fetch(self.guest, &other)?;
+        }
+        if flows {
+            self.all_flows("jumbo, ")?;
+        }
+        check::fetch(self.virtio, &own)?;
+        check::no_checksum_errors(self.guest)?;
+        check::no_checksum_errors(self.virtio)?;
+        self.set_mtu(1500)?;
+        nic::carrier(self.guest, true).map(drop)
+    }
+
+    fn set_mtu(&mut self, mtu: u32) -> Result<()> {
+        nic::mtu(self.virtio, "eth0", mtu)?;
+        let (guest, third, interface) = self.pair();
+        nic::mtu(third, interface, mtu)?;
+        nic::mtu(guest, "eth0", mtu)
+    }
+
+    /// The driver has not complained since its log was last looked at.
+    pub fn no_complaints(&mut self) -> Result<()> {
+        let troubles = self.guest.sh(&format!("dmesg | grep -E '{TROUBLES}' || true"))?;
+        assert!(troubles.is_empty(), "the driver complained: {troubles}");
+        Ok(())
+    }
+}
+
+fn last(ip: &str) -> &str {
+    ip.rsplit('.').next().unwrap_or_default()
+}
