@@ -5,7 +5,7 @@ export CARGO
 .PHONY: help demo static test bench bench-switch bench-peers bench-e1000 soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
-BENCHES ?= raw latency livelock slides paper fairness
+BENCHES ?= raw latency livelock slides paper fairness kvm-analysis
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -69,6 +69,28 @@ fn fairness_is_judged_against_its_goals() {
 }
 
 #[test]
+fn register_accesses_are_counted_for_each_frame() {
+    let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (json, svg) = (file("kvm.json"), file("kvm.svg"));
+    let words = "kvm-analysis --part accesses --only virtio-net --rounds 1 --seconds 1";
+    let words: Vec<_> = words.split(' ').chain(["--json", &json, "--svg", &svg]).collect();
+    let out = bench(tmp.path(), &words).output().unwrap();
+    let (said, heard) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{heard}");
+    assert!(said.contains("Register accesses for a frame"), "{said}");
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let sparse = &json["cells"][0];
+    assert_eq!((&sparse["direction"], &sparse["load"]), (&"transmit".into(), &"sparse".into()));
+    // A frame that goes alone is a kick, unless the machine had no time for us and two went together.
+    let kicks = sparse["figures"]["registers"]["doorbell"]["writes"].as_f64().unwrap();
+    assert!(kicks > 0.2 && kicks < 1.1, "{json}");
+    assert!(std::fs::read_to_string(svg).unwrap().contains("virtio-net"));
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
 fn an_interrupted_run_says_so_and_takes_its_processes_along() {
     let tmp = tempfile::tempdir().unwrap();
     let child = bench(tmp.path(), &["raw", "--sizes", "60", "--only", "virtio", "--seconds", "60"])
@@ -105,6 +127,8 @@ fn wrong_usage_is_one_line() {
         (&["raw", "--seconds", "0"], "--seconds"),
         (&["raw", "--part", "limits"], "--part"),
         (&["fairness", "--part", "magic"], "neighbour"),
+        (&["kvm-analysis", "--part", "magic"], "windows"),
+        (&["kvm-analysis", "--only", "ne2000"], "r8169"),
     ] {
         let out = bench(tmp.path(), words).output().unwrap();
         let heard = String::from_utf8_lossy(&out.stderr);

@@ -14,9 +14,11 @@ use crate::exit::Failure;
 use crate::lab::{Cores, Machine, Setup, Stop, Technique, technique};
 
 mod fairness;
+mod kvm_analysis;
 mod latency;
 mod livelock;
 mod paper;
+mod part;
 mod plot;
 mod raw;
 mod report;
@@ -83,6 +85,13 @@ const BENCHES: &[Bench] = &[
         rounds: 1,
         run: fairness::run,
     },
+    Bench {
+        name: "kvm-analysis",
+        about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses for a frame, TCP by window, frames/s",
+        seconds: 1,
+        rounds: 2,
+        run: kvm_analysis::run,
+    },
 ];
 
 /// Arguments of `vmlan bench`.
@@ -107,13 +116,13 @@ pub(crate) struct BenchArgs {
     /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// Only these techniques
+    /// Only these techniques; kvm-analysis: only these NICs
     #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
     only: Vec<String>,
-    /// Bytes of the frames (raw) or of their payload (slides)
+    /// Bytes of the frames (raw, kvm-analysis) or of their payload (slides)
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<u32>,
-    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink
+    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink; or of kvm-analysis: accesses, windows, chips
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<String>,
     /// Keep the switch on the last core and the guests on the first, instead of where the kernel likes
@@ -159,12 +168,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
         return Err(Failure::Usage(format!("'{}' is no bench", args.name)));
     };
-    if !args.sizes.is_empty() && !["raw", "slides"].contains(&bench.name) {
+    if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis"].contains(&bench.name) {
+        let name = bench.name;
         let why =
-            format!("--sizes: {} has sizes of its own: use it with raw or slides", bench.name);
+            format!("--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis");
         return Err(Failure::Usage(why));
     }
-    if !args.part.is_empty() && bench.name != "fairness" {
+    if !args.part.is_empty() && !["fairness", "kvm-analysis"].contains(&bench.name) {
         return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
     }
     let began = Instant::now();

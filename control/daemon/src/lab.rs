@@ -15,6 +15,7 @@ use crate::api::Client;
 use crate::exit::Failure;
 use crate::stats::{PortStats, Stats};
 
+pub(crate) mod chip;
 pub(crate) mod flood;
 pub(crate) mod host;
 mod machine;
@@ -25,6 +26,7 @@ pub(crate) mod span;
 pub(crate) mod technique;
 mod window;
 
+pub(crate) use chip::Chip;
 pub(crate) use flood::{Flood, Idle, Station};
 pub(crate) use machine::Machine;
 pub(crate) use pin::Cores;

@@ -10,9 +10,7 @@ mod device;
 mod limit;
 mod prometheus;
 mod table;
-#[cfg(test)]
-pub use device::Accesses;
-pub use device::DeviceStats;
+pub use device::{Accesses, DeviceStats};
 pub use limit::{LimitStats, PortLimits, SharedLimit};
 pub use prometheus::prometheus;
 pub(crate) use table::{columns, count, si, to_f64};

@@ -9,24 +9,15 @@ mod uplink;
 
 use serde_json::Value;
 
-use super::plot::{Figure, Panel};
-use super::report::{Report, Table};
+use super::part::{self, Part};
+use super::plot::Figure;
+use super::report::Report;
 use super::{Run, raw};
 use crate::exit::Failure;
 use crate::lab::{Cores, Technique};
 
 /// NICs of guests that are flooded: one that is interrupted for everything, and one that is asked.
 const TECHNIQUES: [&str; 2] = ["plain", "virtio"];
-
-/// What a part has found.
-#[derive(Default)]
-struct Part {
-    notes: Vec<String>,
-    tables: Vec<Table>,
-    panels: Vec<Panel>,
-    /// An array.
-    cells: Value,
-}
 
 type Measure = fn(&mut Run<'_>, &[&'static Technique]) -> Result<Part, Failure>;
 
@@ -48,7 +39,7 @@ const NOTES: [&str; 2] = [
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
-    let parts = wanted(&run.args.part)?;
+    let parts = part::wanted(&PARTS, &run.args.part)?;
     // The switch is what is shared: it must not share its core.
     run.setup.cores = Cores::Apart;
     let mut report = Report {
@@ -60,30 +51,8 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     };
     for (name, measure) in parts {
         eprintln!("{name}:");
-        let part = measure(run, &techniques)?;
-        report.notes.extend(part.notes);
-        report.tables.extend(part.tables);
-        report.figure.panels.extend(part.panels);
-        let found = part.cells.as_array().cloned().unwrap_or_default();
-        if let Value::Array(cells) = &mut report.cells {
-            cells.extend(found.into_iter().map(|cell| named(cell, name)));
-        }
+        measure(run, &techniques)?.join(&mut report, name);
     }
     report.notes.extend(raw::techniques(techniques.into_iter()));
     Ok(report)
-}
-
-fn named(mut cell: Value, part: &str) -> Value {
-    cell["part"] = part.into();
-    cell
-}
-
-/// All parts, or those that were asked for.
-fn wanted(asked: &[String]) -> Result<Vec<(&'static str, Measure)>, Failure> {
-    if let Some(odd) = asked.iter().find(|a| !PARTS.iter().any(|(name, _)| name == a)) {
-        let all = PARTS.map(|(name, _)| name).join(", ");
-        return Err(Failure::Usage(format!("--part {odd}: there are {all}")));
-    }
-    let is_wanted = |name: &str| asked.is_empty() || asked.iter().any(|a| a == name);
-    Ok(PARTS.into_iter().filter(|(name, _)| is_wanted(name)).collect())
 }

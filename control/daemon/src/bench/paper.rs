@@ -75,6 +75,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
             technique,
             workload,
             threads,
+            window: 0,
             time: cell.time,
             news: cell.news,
         };

@@ -43,22 +43,29 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         .flat_map(|&bytes| techniques.iter().map(move |technique| What { technique, bytes }))
         .collect();
     let name = |w: &What| format!("{}, {} B", w.technique.name, w.bytes);
-    let show = |_: &What, w: &Window| {
-        format!(
-            "{} frames/s, {:.2} Gbit/s, {:.0} accesses and {:.1} interrupts for 1,000 frames",
-            si(w.frames_per_s),
-            w.gbit_per_s,
-            w.accesses_per_kframe,
-            w.interrupts_per_kframe
-        )
-    };
-    let samples = run.rounds(&whats, name, show, |cell| {
-        let mut lab = Lab::pair(cell.setup, cell.what.technique, "")?;
-        let task = Task { bytes: cell.what.bytes, ping: false, sender: &[] };
-        Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
-    })?;
+    let samples = run.rounds(
+        &whats,
+        name,
+        |_, window| show(window),
+        |cell| {
+            let mut lab = Lab::pair(cell.setup, cell.what.technique, "")?;
+            let task = Task { bytes: cell.what.bytes, ping: false, sender: &[] };
+            Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
+        },
+    )?;
     let all: Vec<_> = whats.iter().zip(samples).collect();
     report(&all, &sizes)
+}
+
+/// For the line of a measurement that is done.
+pub(super) fn show(w: &Window) -> String {
+    format!(
+        "{} frames/s, {:.2} Gbit/s, {:.0} accesses and {:.1} interrupts for 1,000 frames",
+        si(w.frames_per_s),
+        w.gbit_per_s,
+        w.accesses_per_kframe,
+        w.interrupts_per_kframe
+    )
 }
 
 fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Failure> {
@@ -75,7 +82,7 @@ fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Fai
     })
 }
 
-fn words() -> String {
+pub(super) fn words() -> String {
     "`vmlan pkt-gen` tx to rx; a guest with nothing to do sleeps at once (`--spin 0`). accesses, interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both guests, for each \
      1,000 frames delivered. CPU in cores: of the switch, the sender, the receiver. drops: frames lost in the rounds together. times plain: \
      round by round."
@@ -96,41 +103,51 @@ pub(super) fn techniques(
 }
 
 fn table(all: &[(&What, Samples<Window>)], bytes: u32) -> Table {
-    let heads = [
-        "NIC",
-        "frames/s",
-        "Gbit/s",
-        "accesses",
-        "interrupts",
-        "CPU switch",
-        "sender",
-        "receiver",
-        "drops",
-        "times plain",
-    ];
-    let mut table = Table::new(format!("{bytes} bytes"), &heads);
+    let mut table = Table::new(format!("{bytes} bytes"), &HEADS);
     let here = || all.iter().filter(|(w, _)| w.bytes == bytes);
     let plain = here().find(|(w, _)| w.technique.name == "plain");
     for (what, samples) in here() {
-        let m = |value: fn(&Window) -> f64| number(samples.median(value));
-        let guest =
-            |n: usize| number(samples.median(|w| w.cpu_guests.get(n).copied().unwrap_or(0.0)));
-        let drops = samples.0.iter().flatten().map(|w| w.drops).sum();
-        let times = plain.map(|(_, plain)| samples.ratios(plain, |w| w.frames_per_s));
-        table.rows.push(vec![
-            what.technique.name.into(),
-            samples.median(|w| w.frames_per_s).map_or_else(|| "-".into(), si),
-            m(|w| w.gbit_per_s),
-            m(|w| w.accesses_per_kframe),
-            m(|w| w.interrupts_per_kframe),
-            m(|w| w.cpu_switch),
-            guest(0),
-            guest(1),
-            count(drops),
-            ratios(&times.unwrap_or_default()),
-        ]);
+        table.rows.push(row(what.technique.name, samples, plain.map(|(_, plain)| plain)));
     }
     table
+}
+
+/// Heads of the columns that [`row`] fills.
+pub(super) const HEADS: [&str; 10] = [
+    "NIC",
+    "frames/s",
+    "Gbit/s",
+    "accesses",
+    "interrupts",
+    "CPU switch",
+    "sender",
+    "receiver",
+    "drops",
+    "times plain",
+];
+
+/// What was seen of a NIC.
+pub(super) fn row(
+    name: &str,
+    samples: &Samples<Window>,
+    plain: Option<&Samples<Window>>,
+) -> Vec<String> {
+    let m = |value: fn(&Window) -> f64| number(samples.median(value));
+    let guest = |n: usize| number(samples.median(|w| w.cpu_guests.get(n).copied().unwrap_or(0.0)));
+    let drops = samples.0.iter().flatten().map(|w| w.drops).sum();
+    let times = plain.map(|plain| samples.ratios(plain, |w| w.frames_per_s));
+    vec![
+        name.into(),
+        samples.median(|w| w.frames_per_s).map_or_else(|| "-".into(), si),
+        m(|w| w.gbit_per_s),
+        m(|w| w.accesses_per_kframe),
+        m(|w| w.interrupts_per_kframe),
+        m(|w| w.cpu_switch),
+        guest(0),
+        guest(1),
+        count(drops),
+        ratios(&times.unwrap_or_default()),
+    ]
 }
 
 fn figure(all: &[(&What, Samples<Window>)]) -> Figure {

@@ -58,7 +58,15 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let samples = run.rounds(&whats, name, shown, |cell| {
         let What { sends, technique, .. } = *cell.what;
         let (setup, workload) = (cell.setup, cell.what.workload());
-        let job = Job { setup, technique, workload, threads: 1, time: cell.time, news: cell.news };
+        let job = Job {
+            setup,
+            technique,
+            workload,
+            threads: 1,
+            window: 0,
+            time: cell.time,
+            news: cell.news,
+        };
         match (skipped.is_none(), sends) {
             (false, _) => job.guest_to_guest(),
             (true, true) => job.guest_to_host(),

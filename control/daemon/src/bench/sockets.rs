@@ -101,6 +101,8 @@ pub(super) struct Job<'a> {
     pub(super) workload: Workload,
     /// Of each guest.
     pub(super) threads: u8,
+    /// Bytes that a TCP connection between guests may have under way; 0: the usual number.
+    pub(super) window: u32,
     pub(super) time: Duration,
     pub(super) news: News<'a>,
 }
@@ -108,13 +110,14 @@ pub(super) struct Job<'a> {
 impl Job<'_> {
     /// From the guest on `a` to that on `b`.
     pub(super) fn guest_to_guest(self) -> Result<Seen, Failure> {
-        let (threads, bytes) = (self.threads.to_string(), self.workload.bytes.to_string());
+        let [threads, bytes, window] =
+            [self.threads.into(), self.workload.bytes, self.window].map(|n| n.to_string());
         let mut lab = Lab::pair(self.setup, self.technique, "")?;
         let to = host::ADDRESS.to_string();
         let [here, there] = [GUEST, host::ADDRESS].map(|ip| format!("{ip}/24"));
-        let b = words(&there, self.workload.server(), &["--threads", &threads]);
-        let b = lab.ready_guest("b", &b)?;
-        let client = ["--threads", &threads, "-l", &bytes, "--to", &to];
+        let both = ["--threads", &threads, "--window", &window];
+        let b = lab.ready_guest("b", &words(&there, self.workload.server(), &both))?;
+        let client = [&both[..], &["-l", &bytes, "--to", &to]].concat();
         let a = lab.ready_guest("a", &words(&here, self.workload.client(), &client))?;
         let seen = lab.measure(vec![a, b], self.time, self.news, &mut || ())?;
         let [a, b] = [&seen.said[0], &seen.said[1]];

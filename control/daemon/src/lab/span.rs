@@ -1,11 +1,15 @@
 //! What passes between two moments, port by port, and the CPU time of each process to the nanosecond.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Lab;
 use crate::exit::Failure;
 use crate::process::run_time;
-use crate::stats::{PortStats, to_f64};
+use crate::stats::{Accesses, PortStats, to_f64};
+
+/// Stands among registers for virtio-net's kicks.
+pub(crate) const DOORBELL: &str = "doorbell";
 
 /// All counters at one moment.
 pub(crate) struct Look {
@@ -45,6 +49,33 @@ impl Span {
         Self { before, after }
     }
 
+    /// Lets `time` pass.
+    pub(crate) fn of(lab: &mut Lab, pids: &[u32], time: Duration) -> Result<Self, Failure> {
+        const STEP: Duration = Duration::from_millis(250);
+        let before = Look::take(lab, pids)?;
+        while let Some(left) = time.checked_sub(before.at.elapsed()).filter(|left| !left.is_zero())
+        {
+            lab.pause(left.min(STEP))?;
+        }
+        Ok(Self::between(before, Look::take(lab, pids)?))
+    }
+
+    /// Accesses to each register of a port's NIC that was touched. Virtio-net has none: its doorbells stand for them.
+    pub(crate) fn registers(&self, port: &str) -> BTreeMap<String, Accesses> {
+        let all = |look: &Look| {
+            let found = look.ports.iter().find(|p| p.name == port);
+            found.map(registers).unwrap_or_default()
+        };
+        let (old, mut new) = (all(&self.before), all(&self.after));
+        for (name, n) in &mut new {
+            let old = old.get(name).copied().unwrap_or_default();
+            n.reads = n.reads.saturating_sub(old.reads);
+            n.writes = n.writes.saturating_sub(old.writes);
+        }
+        new.retain(|_, n| n.reads + n.writes > 0);
+        new
+    }
+
     pub(crate) fn seconds(&self) -> f64 {
         (self.after.at - self.before.at).as_secs_f64().max(1e-9)
     }
@@ -79,6 +110,12 @@ impl Span {
         let both = self.after.cpu.get(n).zip(self.before.cpu.get(n));
         both.map_or(0.0, |(a, b)| a.saturating_sub(*b).as_secs_f64()) / self.seconds()
     }
+}
+
+fn registers(port: &PortStats) -> BTreeMap<String, Accesses> {
+    let kicks = || Accesses { reads: 0, writes: port.doorbells };
+    let none = || [(DOORBELL.to_owned(), kicks())].into();
+    port.device.as_ref().map_or_else(none, |d| d.registers.clone())
 }
 
 /// Interrupts that a port's guest got.

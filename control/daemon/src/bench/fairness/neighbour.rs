@@ -186,7 +186,7 @@ impl Scene {
         let words: Vec<_> = words.split(' ').chain(["-s", MAC_A, "-d", MAC_B]).collect();
         let ping = self.lab.ready_guest("a", &words)?;
         // Twice the time: a percentile needs samples.
-        let span = scene::span(&mut self.lab, &pids, time * 2)?;
+        let span = Span::of(&mut self.lab, &pids, time * 2)?;
         let said: Value = serde_json::from_str(&ping.finish()?)
             .map_err(|e| Failure::Failed(format!("a guest's summary makes no sense: {e}")))?;
         let us = |field: &str| Some(said.get("latency")?.get(field)?.as_f64()? / 1000.0);

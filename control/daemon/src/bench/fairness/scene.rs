@@ -5,7 +5,7 @@ use std::time::Duration;
 use vmlan_driver::Mac;
 
 use crate::exit::Failure;
-use crate::lab::{Lab, Look, Plug, Setup, Span, Station, technique};
+use crate::lab::{Lab, Plug, Setup, Span, Station, technique};
 use crate::stats::to_f64;
 
 /// Time for rings to fill and buckets to empty.
@@ -45,17 +45,7 @@ pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
 /// Lets things settle, then measures for `time`.
 pub(super) fn window(lab: &mut Lab, pids: &[u32], time: Duration) -> Result<Span, Failure> {
     lab.pause(SETTLE)?;
-    span(lab, pids, time)
-}
-
-/// Measures for `time`.
-pub(super) fn span(lab: &mut Lab, pids: &[u32], time: Duration) -> Result<Span, Failure> {
-    const STEP: Duration = Duration::from_millis(250);
-    let before = Look::take(lab, pids)?;
-    while let Some(left) = time.checked_sub(before.at.elapsed()).filter(|left| !left.is_zero()) {
-        lab.pause(left.min(STEP))?;
-    }
-    Ok(Span::between(before, Look::take(lab, pids)?))
+    Span::of(lab, pids, time)
 }
 
 /// Jain's index: 1 if all have the same, 1/n if one has all.
