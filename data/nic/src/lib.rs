@@ -19,6 +19,8 @@ pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod notify;
+#[allow(dead_code)]
+pub(crate) mod realtek;
 pub(crate) mod ring;
 pub mod virtio;
 

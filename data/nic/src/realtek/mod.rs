@@ -1,0 +1,14 @@
+//! What the RTL8139C+ and the RTL8169 have in common: registers of many widths, the EEPROM, the timer, the receive filter, the
+//! descriptors whose rings say themselves who owns what, and the statistics.
+
+pub mod clock;
+pub mod cplus;
+pub mod desc;
+pub mod eeprom;
+pub mod filter;
+pub mod isr;
+pub mod microwire;
+pub mod queues;
+pub mod regs;
+pub mod ring;
+pub mod tally;

@@ -1,0 +1,92 @@
+//! The two transmit rings, of high and of normal priority: the first is served before the second.
+
+use std::sync::Arc;
+
+use vmlan_frame::{Batch, Sink};
+use vmlan_ram::Map;
+
+use super::cplus::{Cplus, Sending, Which};
+use crate::chip::block::Block;
+use crate::chip::{Sends, Sent, Trouble};
+use crate::ring::Transmitter;
+
+/// A transmit side of two rings. A shared status block knows of the normal one only.
+pub struct Queues<C: Cplus> {
+    high: Transmitter<Sending<C>>,
+    normal: Transmitter<Sending<C>>,
+}
+
+impl<C: Cplus> Default for Queues<C> {
+    fn default() -> Self {
+        let ring = |which| Transmitter::new(Sending::new(which));
+        Self { high: ring(Which::High), normal: ring(Which::Normal) }
+    }
+}
+
+impl<C: Cplus> Sends<C> for Queues<C> {
+    fn map(&self) -> &Arc<Map> {
+        self.normal.map()
+    }
+
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        drop(self.high.set_map(Arc::clone(&map)));
+        self.normal.set_map(map)
+    }
+
+    fn place_block(&mut self, chip: &C, block: Option<Arc<Block>>) {
+        self.normal.place_block(chip, block);
+    }
+
+    fn replace_block(&mut self, chip: &C, block: Option<Arc<Block>>, on: bool) {
+        self.normal.replace_block(chip, block, on);
+    }
+
+    fn stop(&mut self, chip: &C) {
+        self.high.stop(chip);
+        self.normal.stop(chip);
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.high.trouble().or_else(|| self.normal.trouble())
+    }
+
+    fn arm(&mut self, chip: &C, on: bool) -> bool {
+        let high = self.high.arm(chip, on);
+        self.normal.arm(chip, on) || high
+    }
+
+    fn transmit(
+        &mut self,
+        chip: &C,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> Sent {
+        if chip.place(Which::High).base == 0 {
+            return self.normal.transmit(chip, spare, limit, sink);
+        }
+        let mut counted = Counted { sink, lent: 0 };
+        let first = self.high.transmit(chip, spare, limit, &mut counted);
+        let left = limit.saturating_sub(counted.lent);
+        let second = self.normal.transmit(chip, spare, left, counted.sink);
+        Sent {
+            finished: first.finished + second.finished,
+            causes: first.causes | second.causes,
+            delayed: true,
+            reopened: second.reopened,
+        }
+    }
+}
+
+/// A sink that counts what it was lent.
+struct Counted<'s> {
+    sink: &'s mut dyn Sink,
+    lent: usize,
+}
+
+impl Sink for Counted<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.lent += batch.len();
+        self.sink.deliver(batch);
+    }
+}

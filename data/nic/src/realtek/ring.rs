@@ -1,0 +1,305 @@
+//! A ring whose descriptors say themselves who owns them: there is no register for its head, its tail or its length. The chip takes
+//! descriptors in turn while OWN is set, and begins anew behind the one with EOR, or behind the most that a ring can have.
+//!
+//! ```text
+//!     head: first not written back      tail: first that is not known to be ours
+//!       │  ours: OWN seen                │  read one by one, at each look, as far as OWN is set
+//!    ───┴────────────────────────────────┴──────────────────────────── EOR ┐
+//!    ◄─────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! - Each look goes on where the last one ended, and reads at most [`AHEAD`] descriptors. An OWN that was seen is believed: only the
+//!   driver that gave a descriptor away could take it back, and it has to stop the chip before.
+//! - The size is known once EOR was seen. Until then it is the largest, which is the same to whoever counts, for nothing has wrapped. Linux
+//!   sets EOR in a transmit ring only as it fills the last descriptor, and clears it with the rest when that was sent.
+//! - One descriptor always stays out of reach, so that head equal to tail means that there is none. A ring of a single descriptor
+//!   (boot loaders have such) counts as two that are the same.
+//! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head has come round: what is known to be
+//!   ours never wraps at two places. One that is gone makes the ring as long as it can be.
+//! - A ring that runs out of its region of memory stops there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vmlan_ram::Map;
+
+use super::desc::{EOR, OWN, SIZE};
+use crate::chip::Trouble;
+use crate::chip::block::{Block, Direction, Side};
+use crate::ring::{Descriptors, Look, distance};
+
+/// Descriptors that one look reads, at most.
+const AHEAD: u32 = 256;
+
+/// Bits of a ring's address that do not exist.
+const ALIGN: u64 = 0xff;
+
+/// What a chip's registers say about a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its address; 0: there is none.
+    pub base: u64,
+    /// Counts the times that the chip was told to begin at its first descriptor.
+    pub rewinds: u32,
+}
+
+/// A ring.
+pub struct Ring {
+    name: &'static str,
+    /// Descriptors, at most.
+    most: u32,
+    descriptors: Descriptors,
+    place: Place,
+    /// Descriptors that lie in memory, of those that may be the ring's; `None`: look for them.
+    within: Option<u32>,
+    /// Descriptors, as far as is known.
+    size: u32,
+    /// There is one descriptor, and `size` is 2.
+    single: bool,
+    head: u32,
+    tail: u32,
+    /// The descriptor at the tail is the guest's.
+    ended: bool,
+    /// What others know of the ring is void.
+    moved: bool,
+    trouble: Option<Trouble>,
+    /// Its side of the shared status block.
+    pub side: Side,
+}
+
+impl Ring {
+    /// A ring that is nowhere, of `most` descriptors at most (2 or more). `name`: of [`Trouble`].
+    pub fn new(name: &'static str, direction: Direction, most: u32) -> Self {
+        Self {
+            name,
+            most,
+            descriptors: Descriptors::default(),
+            place: Place::default(),
+            within: None,
+            size: most,
+            single: false,
+            head: 0,
+            tail: 0,
+            ended: false,
+            moved: true,
+            trouble: None,
+            side: Side::new(direction),
+        }
+    }
+
+    /// The guest's memory.
+    #[inline]
+    pub fn map(&self) -> &Arc<Map> {
+        self.descriptors.map()
+    }
+
+    /// Replaces the map; nothing of the old one is kept but where the head is.
+    pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        self.within = None;
+        self.doubt();
+        self.descriptors.set_map(map)
+    }
+
+    /// Forgets which descriptors are ours, and what stood in the way.
+    pub fn forget(&mut self) {
+        self.doubt();
+        self.trouble = None;
+        self.side.restart();
+        self.publish_again();
+    }
+
+    fn doubt(&mut self) {
+        (self.tail, self.moved, self.ended) = (self.head, true, false);
+    }
+
+    /// Begins at the first descriptor.
+    fn rewind(&mut self) {
+        (self.head, self.size, self.single) = (0, self.most, false);
+        self.doubt();
+    }
+
+    /// Tells the head to a block that is new.
+    pub fn publish_again(&self) {
+        self.side.publish(self.index(self.head));
+    }
+
+    /// The block is in a new map: tells it the head, if this side is `on`.
+    pub fn replace_block(&mut self, block: Option<Arc<Block>>, on: bool) {
+        self.side.replace(block, on);
+        if on {
+            self.publish_again();
+        }
+    }
+
+    /// Why the last look failed.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.or(self.map().poisoned().then_some(Trouble::Truncated))
+    }
+
+    /// Where `index` is in memory.
+    #[inline]
+    fn index(&self, index: u32) -> u32 {
+        if self.single { 0 } else { index }
+    }
+
+    /// Finds out how far descriptors are ours.
+    ///
+    /// # Errors
+    /// They are not in the guest's memory; the same is said again by [`Ring::trouble`].
+    #[inline]
+    pub fn look(&mut self, place: Place) -> Result<Look, Trouble> {
+        self.side.notice();
+        if place != self.place {
+            self.go(place);
+        }
+        if place.base == 0 {
+            self.trouble = None;
+            return Ok(Look { size: 0, head: 0, tail: 0, moved: true });
+        }
+        let within = match self.within {
+            Some(within) => within,
+            None => self.find(),
+        };
+        self.trouble = None;
+        self.advance(within);
+        if let Some(trouble) = self.trouble.filter(|_| self.head == self.tail) {
+            return Err(trouble);
+        }
+        let moved = std::mem::take(&mut self.moved);
+        Ok(Look { size: self.size, head: self.head, tail: self.tail, moved })
+    }
+
+    #[cold]
+    fn go(&mut self, place: Place) {
+        self.place = place;
+        self.within = None;
+        self.rewind();
+        self.side.restart();
+        self.publish_again();
+    }
+
+    /// How many descriptors the region of memory holds.
+    #[cold]
+    fn find(&mut self) -> u32 {
+        let base = self.place.base & !ALIGN;
+        let most = self.most as usize * SIZE;
+        let run = self.map().first_run(base, most).map_or(0, |run| run.len() / SIZE);
+        let len = u32::try_from(run * SIZE).unwrap_or(0);
+        let found = len > 0 && self.descriptors.find(base, len);
+        let within = if found { u32::try_from(run).unwrap_or(0) } else { 0 };
+        self.within = Some(within);
+        within
+    }
+
+    /// Moves the tail over descriptors that are ours.
+    #[inline]
+    fn advance(&mut self, within: u32) {
+        self.ended = false;
+        for _ in 0..AHEAD {
+            if !self.has_room() {
+                break;
+            }
+            let index = self.index(self.tail);
+            if index >= within {
+                let (ring, base) = (self.name, self.place.base & !ALIGN);
+                let len = (index + 1).saturating_mul(16);
+                self.trouble = Some(Trouble::BadRing { ring, base, len });
+                break;
+            }
+            let word = self.descriptors.word(index, Ordering::Acquire);
+            self.ended = word & OWN == 0;
+            if self.ended || !self.pass(index, word & EOR != 0 || index + 1 == self.most) {
+                break;
+            }
+        }
+    }
+
+    /// One more may be ours.
+    #[inline]
+    fn has_room(&self) -> bool {
+        distance(self.head, self.tail, self.size) + 1 < self.size
+    }
+
+    /// Moves the tail over the descriptor at `index`, the `last` of the ring or not. False: not yet.
+    #[inline]
+    fn pass(&mut self, index: u32, last: bool) -> bool {
+        let known = self.single || self.tail + 1 == self.size;
+        if last != known && !(self.resize(index, last) && self.has_room()) {
+            return false;
+        }
+        self.tail = if self.tail + 1 == self.size { 0 } else { self.tail + 1 };
+        true
+    }
+
+    /// The ring does not end where it did. False: it cannot be told yet.
+    #[cold]
+    fn resize(&mut self, index: u32, last: bool) -> bool {
+        if self.single {
+            // There is none under way, or the tail would not be looked at.
+            self.rewind();
+            self.ended = false;
+        }
+        if self.head > self.tail {
+            return false;
+        }
+        self.single = last && index == 0;
+        self.size = match last {
+            true => (index + 1).max(2),
+            false => self.most,
+        };
+        true
+    }
+
+    /// There is nothing of ours behind the last look's tail.
+    #[inline]
+    pub fn is_empty_at(&self, index: u32) -> bool {
+        self.ended && index == self.tail
+    }
+
+    /// The descriptor at `index`: its first quadword (opts1, opts2), its address. Each is read once.
+    #[inline]
+    pub fn read(&self, index: u32) -> (u64, u64) {
+        self.descriptors.read(self.index(index))
+    }
+
+    /// Its first doubleword, opts1.
+    #[inline]
+    pub fn opts1(&self, index: u32) -> u32 {
+        self.descriptors.word(self.index(index), Ordering::Relaxed)
+    }
+
+    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
+    #[inline]
+    pub fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
+        self.descriptors.copy(self.index(index), out);
+    }
+
+    /// EOR, if it is set: it stays where it is.
+    #[inline]
+    pub fn eor(&self, index: u32) -> u32 {
+        self.opts1(index) & EOR
+    }
+
+    /// Gives the descriptor at `index` back to the guest, after all that was written before. `word`: opts1 without OWN, and opts2.
+    #[inline]
+    pub fn give(&self, index: u32, word: u64) {
+        self.descriptors.set_u64(self.index(index), 0, word);
+    }
+
+    /// As [`Ring::give`]; opts2 stays as it is.
+    #[inline]
+    pub fn give_opts1(&self, index: u32, opts1: u32) {
+        self.descriptors.set_u32(self.index(index), 0, opts1);
+    }
+
+    /// Publishes the head, after all write-backs.
+    #[inline]
+    pub fn publish(&mut self, head: u32) {
+        self.head = head;
+        self.side.publish(self.index(head));
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/ring.rs"]
+mod tests;
