@@ -173,16 +173,12 @@ pub mod rx {
 
 /// TCTL (13.4.33).
 pub mod tctl {
-    /// Transmit Enable.
-    pub const EN: u32 = 1 << 1;
     /// Pad Short Packets.
     pub const PSP: u32 = 1 << 3;
 }
 
 /// RCTL (13.4.22).
 pub mod rctl {
-    /// Receiver Enable.
-    pub const EN: u32 = 1 << 1;
     /// Unicast Promiscuous.
     pub const UPE: u32 = 1 << 3;
     /// Multicast Promiscuous.

@@ -159,18 +159,8 @@ impl<R: Receive> Receiver<R> {
 
     /// True if there is room, or, after a push that found too little, more of it.
     fn has_room(&mut self, chip: &R::Model) -> bool {
-        let want = self.ring_starved_at();
-        let Ok(look) = self.ring.look(chip, want) else { return false };
+        let Ok(look) = self.ring.look(chip, u32::MAX) else { return false };
         look.posted() > 0 && self.starved != Some(look.tail)
-    }
-
-    /// Descriptors to look for: one more than were too few.
-    fn ring_starved_at(&self) -> u32 {
-        u32::MAX
-    }
-
-    fn publish(&mut self, chip: &R::Model, look: Look, at: u32) -> u32 {
-        self.ring.publish(chip, &self.filter, look, at)
     }
 }
 
@@ -271,7 +261,7 @@ impl<R: Receive> Receives<R::Model> for Receiver<R> {
             core.stats.rx.special.add(1);
             self.starve(look);
         }
-        Received { dealt, causes: self.publish(chip, look, at), reopened }
+        Received { dealt, causes: self.ring.publish(chip, &self.filter, look, at), reopened }
     }
 }
 
