@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::Doorbell;
+use vmlan_driver::chip::Model;
 use vmlan_driver::device::{Any, Connected, Device, E1000Port, Error, Link};
 use vmlan_driver::e1000::{Options, registers::Register};
 use vmlan_driver::mem::Ram;
@@ -79,7 +80,7 @@ impl<D: Device> Station<D> {
     fn new(mut device: D, id: u8) -> Self {
         device.settle_mac(Some(Mac(mac(id, 0))));
         let mut expected = Expected::default();
-        expected.padded = matches!(device.connected(), Connected::E1000 { .. });
+        expected.padded = matches!(device.connected(), Connected::Chip { .. });
         Self { port: Port::new(device).unwrap(), id, expected, sent: 0, round: 0 }
     }
 
@@ -274,7 +275,7 @@ impl Link for Near {
     fn connected(&self, mac: Mac, bus: &NearBus) -> Connected {
         use vmlan_driver::e1000::Bus;
         let mapped = bus.mapped(Register::TDT.offset()).is_some();
-        Connected::E1000 { mac, mapped, posted: false, csb: self.options.csb }
+        Connected::Chip { model: Model::E1000, mac, mapped, posted: false, csb: self.options.csb }
     }
 }
 

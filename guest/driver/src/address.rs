@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::e1000::KEYS as E1000_KEYS;
+use crate::chip::KEYS as CHIP_KEYS;
 
 /// Bits of virtio (virtio 1.2, 5.1.3 and 6) that the driver can negotiate.
 pub mod feature {
@@ -139,12 +139,12 @@ pub enum AddressError {
     /// A key that does not exist.
     #[error("'{0}' is no key of a vhost-user address: valid: {KEYS}")]
     Key(String),
-    /// A key that an e1000's address has not.
-    #[error("'{0}' is no key of a vfio-user address: valid: {E1000_KEYS}")]
+    /// A key that a chip's address has not.
+    #[error("'{0}' is no key of a vfio-user address: valid: {CHIP_KEYS}")]
     VfioKey(String),
-    /// Keys of an e1000's address that contradict each other.
+    /// Keys of a chip's address that contradict each other.
     #[error(transparent)]
-    Conflict(#[from] crate::e1000::Conflict),
+    Conflict(#[from] crate::chip::Conflict),
     /// No place on a PCI bus.
     #[error(
         "'{0}' is no PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
@@ -152,7 +152,7 @@ pub enum AddressError {
     Bdf(String),
     /// A key that a PCI address has not.
     #[error(
-        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, unmask and mmap_timeout: {E1000_KEYS}"
+        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, unmask and mmap_timeout: {CHIP_KEYS}"
     )]
     PciKey(String),
     /// A value that the key does not take.

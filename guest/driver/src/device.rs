@@ -2,7 +2,7 @@
 //! that no call on the data path goes through a table.
 
 mod any;
-mod e1000;
+mod chip;
 mod registers;
 mod virtio;
 
@@ -11,9 +11,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use self::any::{Any, AnyBatch};
-pub use self::e1000::{Link, Port as E1000Port};
+pub use self::chip::{E1000Port, Link, Port as ChipPort};
 pub use self::registers::Registers;
 use crate::VirtioNet;
+use crate::chip::Model;
 use crate::mac::Mac;
 use crate::net::QueueStats;
 use crate::nic::{Interest, Prepared, Wake};
@@ -25,10 +26,10 @@ pub enum Error {
     /// virtio-net.
     #[error(transparent)]
     Virtio(#[from] crate::nic::Error),
-    /// An e1000.
+    /// A chip with registers.
     #[error(transparent)]
-    E1000(#[from] crate::e1000::Error),
-    /// An e1000 inside a VM.
+    Chip(#[from] crate::chip::Error),
+    /// One inside a VM.
     #[error(transparent)]
     Pci(#[from] crate::pci::Error),
 }
@@ -43,8 +44,10 @@ pub enum Connected {
         /// Queue pairs.
         queues: u16,
     },
-    /// An e1000 inside a VM, which has a link.
+    /// A chip inside a VM, which has a link.
     Pci {
+        /// Which one.
+        model: Model,
         /// Its address.
         mac: Mac,
         /// How it is reached.
@@ -52,8 +55,10 @@ pub enum Connected {
         /// The shared status block is in use.
         csb: bool,
     },
-    /// An e1000, which has a link.
-    E1000 {
+    /// A chip, which has a link.
+    Chip {
+        /// Which one.
+        model: Model,
         /// Its address.
         mac: Mac,
         /// Ring registers are in shared memory.
@@ -71,15 +76,15 @@ impl fmt::Display for Connected {
             Self::Virtio { features, queues } => {
                 write!(out, "features {features:#x}, {queues} queue pair(s)")
             }
-            Self::Pci { mac, way, csb } => {
+            Self::Pci { model, mac, way, csb } => {
                 let csb = if *csb { ", CSB" } else { "" };
-                write!(out, "e1000 {mac}, driven through {way}{csb}")
+                write!(out, "{model} {mac}, driven through {way}{csb}")
             }
-            Self::E1000 { mac, mapped, posted, csb } => {
+            Self::Chip { model, mac, mapped, posted, csb } => {
                 let doorbell = if *mapped { "mapped" } else { "trapped" };
                 let writes = if *posted { "posted" } else { "waited" };
                 let csb = if *csb { ", CSB" } else { "" };
-                write!(out, "e1000 {mac}, doorbell {doorbell}, writes {writes}{csb}")
+                write!(out, "{model} {mac}, doorbell {doorbell}, writes {writes}{csb}")
             }
         }
     }
@@ -106,7 +111,7 @@ pub fn open<V: Visitor>(
 ) -> Result<V::Output, Error> {
     Ok(match sized(place, largest) {
         Place::Virtio(address) => visitor.visit(VirtioNet::connect(&address, patience)?),
-        Place::E1000(address) => visitor.visit(E1000Port::connect(&address, patience)?),
+        Place::Chip(address) => visitor.visit(E1000Port::connect(&address, patience)?),
         Place::Pci(address) => visitor.visit(E1000Port::connect(&address, patience)?),
     })
 }
@@ -119,7 +124,7 @@ fn sized(place: &Place, largest: Option<usize>) -> Place {
         Place::Virtio(address) => {
             address.buffer = address.buffer.max(largest + crate::net::NetHeader::LEN);
         }
-        Place::E1000(address) => address.driver.room = address.driver.room.max(largest),
+        Place::Chip(address) => address.driver.room = address.driver.room.max(largest),
         Place::Pci(address) => address.driver.room = address.driver.room.max(largest),
     }
     place

@@ -1,512 +1,113 @@
-//! A driver of the Intel 82540EM after the 8254x software developer's manual (SDM), with the plain behaviour of a kernel's
-//! driver unless [`Options`] say otherwise: one doorbell for each frame, RS on each, one interrupt for each completion unless the
-//! chip moderates them, and a receiver that polls from an interrupt on until the ring is dry.
-//!
-//! What a guest can do against the price of leaving it, from the paper (sections 3 and 4): send combining ([`Options::combine`]),
-//! lazy completion, polling, and the shared status block ([`Options::csb`]), which does without registers and interrupts while
-//! both sides are awake.
-//!
-//! It reaches the chip by a [`Bus`]: over vfio-user ([`crate::vfio_user::bus::VfioBus`]), or in the same process for tests.
-//! Register accesses are counted by name, for each is a trip out of the guest. Once the bus fails, registers read as all ones
-//! and [`E1000::wait`] answers [`Wake::Disconnected`]; [`E1000::restart`] goes on with another chip.
+//! The Intel 82540EM after the 8254x software developer's manual (SDM): what only this chip's driver knows. All else is in
+//! [`crate::chip`].
 
-mod address;
-mod bus;
-mod combine;
-mod csb;
 mod descriptor;
-mod interrupt;
-mod options;
 pub mod registers;
-mod rx;
 mod start;
 #[cfg(test)]
 mod tests;
-mod tx;
 
-use std::sync::Arc;
+use crate::chip::{self, Causes, Chip, Model, Nic, RxRing, TxRing, TxSide};
+pub use crate::chip::{
+    Access, Address, Bus, BusError, Completion, Conflict, Doorbell, Error, Interest,
+    InterruptStats, Interrupts, Irq, KEYS, Offload, Options, Prepared, Receive, Segmentation,
+    Unmask, Wake, Watched,
+};
+pub use descriptor::rx as rx_bits;
+use descriptor::{RxDescriptor, TxDescriptor};
+use registers::{Register, cause};
 
-use crate::mem::{Pool, Ram};
-use crate::net::QueueStats;
-pub use crate::nic::{Interest, Prepared, Wake};
-use crate::notify;
-pub use address::{Address, Doorbell, KEYS, Unmask};
-pub use bus::{Access, Bus, BusError, Irq, Registers, Watched};
-use combine::Combine;
-use csb::Block;
-pub use descriptor::{Offload, Segmentation, rx as rx_bits};
-pub use options::{Completion, Conflict, Interrupts, Options, Receive};
-use registers::Register;
-use rx::RxRing;
-pub use rx::{Batch, Frame};
-use tx::TxRing;
-
-/// What can go wrong with an e1000.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The chip cannot be reached.
-    #[error("the NIC cannot be reached")]
-    Bus(#[from] BusError),
-    /// Another device.
-    #[error("there is PCI device {found:#010x} (device, vendor), and no 82540EM (0x100e8086)")]
-    NotFound {
-        /// The first word of configuration space.
-        found: u32,
-    },
-    /// The BAR of the registers has another size.
-    #[error("BAR0 is {0:#x} bytes long, and the registers take 0x20000")]
-    Bar(u64),
-    /// MSI is wanted and there is none.
-    #[error("the chip has no MSI capability: use irq=intx")]
-    NoMsi,
-    /// The chip does not finish something.
-    #[error("the chip does not finish {0}")]
-    Stuck(&'static str),
-    /// The EEPROM's words do not add up.
-    #[error("the EEPROM's checksum is {0:#06x}, and 0xbaba is right")]
-    Eeprom(u16),
-    /// No link.
-    #[error("the link is down: see `vmlan port set PORT link=up`")]
-    NoLink,
-    /// The socket or the RAM.
-    #[error(transparent)]
-    Nic(#[from] crate::nic::Error),
-    /// The server hangs up while the device is set up.
-    #[error(
-        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see `vmlan port list`)?"
-    )]
-    TurnedAway {
-        /// The UNIX socket.
-        path: std::path::PathBuf,
-        /// How that was noticed.
-        #[source]
-        source: BusError,
-    },
-    /// `doorbell=mapped` and the server has no page to map.
-    #[error(
-        "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use doorbell=trapped here"
-    )]
-    NoDoorbell,
-    /// The options contradict each other.
-    #[error(transparent)]
-    Options(#[from] Conflict),
-    /// `csb=on` and the chip has none.
-    #[error(
-        "the NIC offers no CSB (its subsystem is {found:#06x}, and 0x1101 would offer it): add csb=on to the switch's port, or \
-         leave csb=on out here"
-    )]
-    NoCsb {
-        /// The subsystem's device ID.
-        found: u16,
-    },
-}
-
-/// Counters of the interrupt path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InterruptStats {
-    /// Interrupts the chip sent.
-    pub sent: u64,
-    /// Of these, those whose cause register had nothing we wait for.
-    pub spurious: u64,
-    /// Times a frame lay in the ring for 100 ms, enabled, and no interrupt came.
-    pub missed: u64,
-}
+/// The 82540EM.
+#[derive(Debug)]
+pub struct Intel;
 
 /// An 82540EM and its rings.
-#[derive(Debug)]
-pub struct E1000<B: Bus> {
-    options: Options,
-    registers: Registers<B>,
-    tx: TxRing,
-    rx: RxRing,
-    combine: Combine,
-    block: Option<Block>,
-    /// Causes that may interrupt; 0 while the driver polls.
-    enabled: u32,
-    load: interrupt::Load,
-    mac: [u8; 6],
-    interrupts: InterruptStats,
-}
+pub type E1000<B> = Nic<Intel, B>;
+/// Its registers.
+pub type Registers<B> = chip::Registers<Register, B>;
+/// A received frame.
+pub type Frame = chip::Frame<RxDescriptor>;
+/// Received frames that are not released yet.
+pub type Batch = chip::Batch<RxDescriptor>;
 
-impl<B: Bus> E1000<B> {
-    /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see [`Options::make_ram`]), which the
-    /// device must be able to reach.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    ///
-    /// # Panics
-    /// When `ram` is too small.
-    pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, Error> {
-        options.check()?;
-        let mut low = Pool::new(0, ram.buffers());
-        let mut high = Pool::new(ram.buffers(), ram.size());
-        let mut nic = Self {
-            registers: Registers::new(bus),
-            tx: TxRing::new(ram, &mut low, &mut high, &options),
-            rx: RxRing::new(ram, &mut low, &mut high, &options),
-            combine: Combine::new(&options),
-            block: options.csb.then(|| Block::new(ram, &mut low)),
-            enabled: 0,
-            load: interrupt::Load::default(),
-            mac: [0; 6],
-            interrupts: InterruptStats::default(),
-            options,
-        };
-        nic.start()?;
-        Ok(nic)
+impl Chip for Intel {
+    const MODEL: Model = Model::E1000;
+    const CAUSES: Causes =
+        Causes { sent: cause::TXDW, received: cause::RX, link: cause::LSC, csb: cause::TXQE };
+    const TAILS: bool = true;
+    const MASKS_SENT: bool = true;
+    type Register = Register;
+    type Tx = TxRing<TxDescriptor>;
+    type Rx = RxRing<RxDescriptor>;
+
+    fn reset<B: Bus>(nic: &mut E1000<B>) -> Result<(), Error> {
+        nic.reset()
     }
 
-    /// Goes on with another chip: both rings are empty again, what is in the transmit buffers stays, and so does the address.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn restart(&mut self, bus: B) -> Result<(), Error> {
-        let mac = self.mac;
-        self.registers.replace(bus);
-        self.tx.reset();
-        self.rx.reset();
-        self.combine.reset();
-        self.load = interrupt::Load::default();
-        self.start()?;
-        self.set_mac(mac);
+    fn read_mac<B: Bus>(nic: &mut E1000<B>) -> Result<[u8; 6], Error> {
+        nic.read_eeprom_mac()
+    }
+
+    fn start<B: Bus>(nic: &mut E1000<B>) -> Result<(), Error> {
+        nic.start_link()?;
+        nic.start_transmitter();
+        nic.start_receiver();
+        nic.registers.write(Register::ITR, nic.options.itr.into());
+        nic.registers.read(Register::ICR);
         Ok(())
     }
 
-    /// What the driver was made with.
-    #[must_use]
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// The address in force: the EEPROM's, unless [`Self::set_mac`] gave another.
-    #[must_use]
-    pub fn mac(&self) -> [u8; 6] {
-        self.mac
-    }
-
-    /// Receives frames for another address (SDM 13.5.2).
-    pub fn set_mac(&mut self, mac: [u8; 6]) {
+    /// SDM 13.5.2.
+    fn write_mac<B: Bus>(registers: &mut Registers<B>, mac: [u8; 6]) {
         let [a, b, c, d, e, f] = mac;
-        self.registers.write(Register::RAL, u32::from_le_bytes([a, b, c, d]));
+        registers.write(Register::RAL, u32::from_le_bytes([a, b, c, d]));
         let high = u32::from_le_bytes([e, f, 0, 0]) | registers::RAH_AV;
-        self.registers.write(Register::RAH, high);
-        self.mac = mac;
+        registers.write(Register::RAH, high);
     }
 
-    /// The registers, their counts and the bus.
-    #[must_use]
-    pub fn registers(&self) -> &Registers<B> {
-        &self.registers
+    /// The low half takes effect.
+    fn place_block<B: Bus>(registers: &mut Registers<B>, address: u64) {
+        let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
+        registers.write(Register::CSBAH, u32::from_le_bytes([e, f, g, h]));
+        registers.write(Register::CSBAL, u32::from_le_bytes([a, b, c, d]));
     }
 
-    /// The same, to touch registers beside the driver.
-    pub fn registers_mut(&mut self) -> &mut Registers<B> {
-        &mut self.registers
-    }
-
-    /// Counters of the interrupt path.
-    #[must_use]
-    pub fn interrupt_stats(&self) -> InterruptStats {
-        self.interrupts
-    }
-
-    /// Counters of the transmit side; interrupts are counted on the receive side.
-    #[must_use]
-    pub fn tx_stats(&self) -> QueueStats {
-        self.tx.stats
-    }
-
-    /// Counters of the receive side.
-    #[must_use]
-    pub fn rx_stats(&self) -> QueueStats {
-        QueueStats { interrupts: self.interrupts.sent, ..self.rx.stats }
-    }
-
-    /// Were all descriptors written back in order, and all frames of a form that the manual allows?
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        self.tx.out_of_order() == 0 && self.rx.out_of_order() == 0 && self.rx.stats.malformed == 0
-    }
-
-    /// Does the chip take its indexes from the shared status block?
+    /// SDM 13.4.40.
     #[inline]
-    #[must_use]
-    pub fn is_csb_on(&self) -> bool {
-        self.block.as_ref().is_some_and(Block::is_on)
+    fn ring<B: Bus>(registers: &mut Registers<B>, tx: &mut Self::Tx) -> bool {
+        registers.write(Register::TDT, TxSide::<Register>::tail(tx).into())
     }
 
-    /// Is the device there?
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.registers.failure().is_none() && self.registers.bus().is_connected()
-    }
-}
-
-/// Transmit: [`E1000::next`] → [`E1000::write`] → [`E1000::send`] ... [`E1000::flush`].
-impl<B: Bus> E1000<B> {
-    /// How many slots there are.
-    #[must_use]
-    pub fn slots(&self) -> u16 {
-        self.tx.slots()
-    }
-
-    /// Longest frame that fits a slot, in bytes.
-    #[must_use]
-    pub fn room(&self) -> usize {
-        self.tx.room()
-    }
-
-    /// Slots that can be sent now.
+    /// SDM 13.4.29.
     #[inline]
-    #[must_use]
-    pub fn free_slots(&self) -> u16 {
-        self.tx.free_slots()
+    fn give<B: Bus>(registers: &mut Registers<B>, tail: u16) {
+        registers.write(Register::RDT, tail.into());
     }
 
-    /// Slots under way.
-    #[must_use]
-    pub fn under_way(&self) -> u16 {
-        self.tx.under_way()
+    fn head<B: Bus>(registers: &mut Registers<B>) -> u32 {
+        registers.read(Register::TDH)
     }
 
-    /// Takes sent slots back; returns how many are free now.
-    #[inline]
-    pub fn reap(&mut self) -> u16 {
-        if self.combine.defers() {
-            self.flush_due();
-            self.look_for_interrupt();
-        }
-        let before = self.tx.under_way();
-        self.take_sent();
-        // While it polls, the driver sees by itself what an interrupt would tell.
-        if self.load.polls && self.tx.under_way() < before && self.combine.complete() {
-            self.ring();
-        }
-        self.tx.free_slots()
+    fn causes<B: Bus>(registers: &mut Registers<B>) -> u32 {
+        registers.read(Register::ICR)
     }
 
-    #[inline]
-    fn take_sent(&mut self) {
-        if let Some(block) = self.block.as_ref().filter(|block| block.is_on())
-            && self.tx.retire_to(block.host_tdh())
-        {
-            return;
+    fn mask<B: Bus>(registers: &mut Registers<B>) {
+        registers.write(Register::IMC, u32::MAX);
+    }
+
+    fn enable<B: Bus>(registers: &mut Registers<B>, old: u32, new: u32) {
+        let (less, more) = (old & !new, new & !old);
+        if less != 0 {
+            registers.write(Register::IMC, less);
         }
-        self.tx.reap();
-        if self.tx.wants_head() {
-            self.ask_for_head();
+        if more != 0 {
+            registers.write(Register::IMS, more);
         }
     }
 
-    /// Nothing under way will be reported: what netmap's drivers of this chip do then is to read TDH.
-    #[cold]
-    fn ask_for_head(&mut self) {
-        let head = self.registers.read(Register::TDH);
-        if self.registers.failure().is_none() {
-            self.tx.retire_to(head);
-        }
-    }
-
-    /// The next slot to fill; None when all are under way (counted as `full`). Slots are used in turn.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<u16> {
-        self.tx.next()
-    }
-
-    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than [`Self::free_slots`].
-    #[inline]
-    #[must_use]
-    pub fn slot_ahead(&self, ahead: u16) -> u16 {
-        self.tx.slot_ahead(ahead)
-    }
-
-    /// Writes `bytes` of the frame from byte `at` on into the buffer of a slot.
-    ///
-    /// # Panics
-    /// When they do not fit [`Self::room`].
-    #[inline]
-    pub fn write(&self, slot: u16, at: usize, bytes: &[u8]) {
-        self.tx.write(slot, at, bytes);
-    }
-
-    /// What the device shall do with the frames sent from this slot from now on.
-    pub fn set_offload(&mut self, slot: u16, offload: Offload) {
-        self.tx.set_offload(slot, offload);
-    }
-
-    /// Describes the frame of `len` bytes in the next slot, and rings the doorbell unless bursts have one.
-    ///
-    /// # Panics
-    /// When `len` exceeds [`Self::room`] or `slot` is not [`Self::next`].
-    #[inline]
-    pub fn send(&mut self, slot: u16, len: u32) {
-        self.tx.send(slot, len);
-        if !self.rings_by_burst() {
-            self.offer(1);
-        }
-    }
-
-    #[inline]
-    fn rings_by_burst(&self) -> bool {
-        self.options.batch || self.is_csb_on()
-    }
-
-    /// Sends up to `count` free slots whose buffers were filled before, all with `len` bytes; returns how many.
-    #[inline]
-    pub fn send_filled(&mut self, count: u32, len: u32) -> u32 {
-        let count = count.min(self.tx.free_slots().into());
-        for _ in 0..count {
-            let Some(slot) = self.tx.next() else { break };
-            self.send(slot, len);
-        }
-        count
-    }
-
-    /// The device is told of `frames`, now or by the completion of those before.
-    #[inline]
-    fn offer(&mut self, frames: u32) {
-        let registers = &self.registers;
-        if self.combine.offer(frames, || registers.bus().now()) {
-            self.ring();
-        }
-    }
-
-    /// The doorbell: TDT (SDM 13.4.40), or `guest_tdt`, and TDT only if the chip sleeps.
-    #[inline]
-    fn ring(&mut self) {
-        if let Some(block) = &self.block {
-            let asked = notify::csb::send(block, self.tx.tail.into());
-            if block.is_on() && !asked {
-                self.tx.stats.doorbells_saved += 1;
-                return;
-            }
-        }
-        self.tx.stats.doorbells += 1;
-        if self.registers.write(Register::TDT, self.tx.tail.into()) {
-            self.look_for_interrupt();
-        }
-    }
-
-    /// Ends a burst; returns its frames.
-    #[inline]
-    pub fn flush(&mut self) -> u32 {
-        let count = std::mem::take(&mut self.tx.pending);
-        if count > 0 {
-            self.tx.stats.batches += 1;
-            if self.rings_by_burst() {
-                self.offer(count);
-            }
-            self.flush_due();
-            self.look_for_interrupt();
-        }
-        count
-    }
-
-    /// Frames that were deferred for as long as they may are sent.
-    #[inline]
-    fn flush_due(&mut self) {
-        if self.combine.defers() && self.combine.is_due(self.registers.bus().now()) {
-            self.ring();
-        }
-    }
-
-    /// Counts a moment in which the caller had frames and no slot.
-    pub fn count_full(&mut self) {
-        self.tx.stats.full += 1;
-    }
-}
-
-/// Receive: [`E1000::poll`] → [`E1000::read`] ... → [`E1000::release`].
-impl<B: Bus> E1000<B> {
-    /// A batch with room for every descriptor.
-    #[must_use]
-    pub fn batch(&self) -> Batch {
-        Batch { frames: Vec::with_capacity(self.options.size.into()) }
-    }
-
-    /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how many it holds.
-    /// With [`Interrupts::Always`] nothing is looked at before an interrupt came, and a dry ring ends the polling.
-    pub fn poll(&mut self, batch: &mut Batch, most: usize) -> usize {
-        self.flush_due();
-        let before = batch.frames.len();
-        if !self.may_poll() {
-            return before;
-        }
-        let most = most.min(before + usize::from(self.options.budget));
-        if self.rx.poll(batch, most) == 0 && most > before {
-            self.complete();
-        }
-        batch.frames.len()
-    }
-
-    /// Is there something to poll?
-    #[inline]
-    pub fn ready(&mut self) -> bool {
-        if !self.may_poll() {
-            return false;
-        }
-        let ready = self.rx.ready();
-        if !ready {
-            self.complete();
-        }
-        ready
-    }
-
-    /// Copies bytes of a frame, from byte `at` on, into `bytes`; returns how many there were.
-    #[inline]
-    pub fn read(&self, frame: Frame, at: usize, bytes: &mut [u8]) -> usize {
-        self.rx.read(frame, at, bytes)
-    }
-
-    /// Gives the batch's buffers back to the device, with one write of RDT (SDM 13.4.29) for every so many, and empties it.
-    pub fn release(&mut self, batch: &mut Batch) {
-        self.release_first(batch, batch.frames.len());
-    }
-
-    /// The same for the first `count` frames only; the others move up.
-    ///
-    /// # Panics
-    /// When there are fewer.
-    pub fn release_first(&mut self, batch: &mut Batch, count: usize) {
-        let end = self.rx.start_of(&batch.frames[count..]);
-        batch.frames.drain(..count);
-        let whole = self.options.refill == 0 || self.is_csb_on();
-        let most = if whole { u16::MAX } else { self.options.refill };
-        loop {
-            let old = self.rx.tail;
-            if self.rx.refill(most, end) == 0 {
-                return;
-            }
-            self.return_buffers(old);
-        }
-    }
-
-    /// Tells the device of the buffers from `old` on: by RDT, or by `guest_rdt`, and by RDT only if the chip asked for that.
-    #[inline]
-    fn return_buffers(&mut self, old: u16) {
-        let tail = self.rx.tail.into();
-        if let Some(block) = &self.block {
-            let asked = notify::csb::refill(block, self.options.size.into(), old.into(), tail);
-            if block.is_on() && !asked {
-                self.rx.stats.doorbells_saved += 1;
-                return;
-            }
-        }
-        self.rx.stats.doorbells += 1;
-        self.registers.write(Register::RDT, tail);
-    }
-
-    /// Buffers the device has, as far as we know.
-    #[must_use]
-    pub fn outstanding(&self) -> u16 {
-        self.rx.outstanding()
-    }
-}
-
-/// The chip must not look at a page that is no longer ours.
-impl<B: Bus> Drop for E1000<B> {
-    fn drop(&mut self) {
-        self.release_block();
+    /// A read pushes posted writes before it.
+    fn settle<B: Bus>(registers: &mut Registers<B>) {
+        registers.read(Register::STATUS);
     }
 }

@@ -17,7 +17,8 @@
 //! | [`nic`] | [`nic::VirtioNet`]: connect, negotiate, reconnect, wait, stop | both |
 //! | [`vfio_user`] | messages of a client, and the VMM's part for one device | QEMU `docs/interop/vfio-user.rst` |
 //! | [`pci`] | the same chip inside a VM: VFIO, UIO, sysfs | `linux/vfio.h` |
-//! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM over any [`e1000::Bus`] | Intel 8254x SDM |
+//! | [`chip`] | [`chip::Nic`]: what the drivers of all chips share, over any [`chip::Bus`] | |
+//! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM | Intel 8254x SDM |
 //! | [`device`] | [`device::Device`]: any of these NICs | |
 //! | [`rings`] | [`rings::Port`]: any of them as netmap-like rings, for packet programs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
@@ -28,6 +29,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod chip;
 pub mod device;
 pub mod e1000;
 mod mac;

@@ -15,7 +15,7 @@
 //! the chip's DMA itself; with plain sysfs nobody does, so there the chip may write into memory that is somebody else's by then.
 //!
 //! Every access of a register is a load or store that the hypervisor traps, so nothing here is "mapped" in the sense of
-//! [`crate::e1000::Bus::mapped`]: that is memory shared with the switch.
+//! [`crate::chip::Bus::mapped`]: that is memory shared with the switch.
 
 mod address;
 mod bus;

@@ -3,16 +3,16 @@
 use std::str::FromStr;
 
 use crate::address::AddressError;
-use crate::{address, e1000, pci};
+use crate::{address, chip, pci};
 
 /// An address of either kind, by its first word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// `vhost-user:`: virtio-net.
     Virtio(address::Address),
-    /// `vfio-user:`: an Intel 82540EM.
-    E1000(e1000::Address),
-    /// `pci:`: an Intel 82540EM inside a VM.
+    /// `vfio-user:`: a chip with registers.
+    Chip(chip::Address),
+    /// `pci:`: one inside a VM.
     Pci(pci::Address),
 }
 
@@ -21,7 +21,7 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.starts_with("vfio-user:") {
-            text.parse().map(Self::E1000)
+            text.parse().map(Self::Chip)
         } else if text.starts_with("pci:") {
             text.parse().map(Self::Pci)
         } else {
@@ -36,9 +36,9 @@ impl From<address::Address> for Place {
     }
 }
 
-impl From<e1000::Address> for Place {
-    fn from(address: e1000::Address) -> Self {
-        Self::E1000(address)
+impl From<chip::Address> for Place {
+    fn from(address: chip::Address) -> Self {
+        Self::Chip(address)
     }
 }
 

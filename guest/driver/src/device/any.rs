@@ -40,7 +40,7 @@ impl Any {
     pub fn open(place: &Place, largest: Option<usize>, patience: Duration) -> Result<Self, Error> {
         Ok(match super::sized(place, largest) {
             Place::Virtio(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
-            Place::E1000(address) => Self::E1000(E1000Port::connect(&address, patience)?),
+            Place::Chip(address) => Self::E1000(E1000Port::connect(&address, patience)?),
             Place::Pci(address) => Self::Pci(E1000Port::connect(&address, patience)?),
         })
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ratio;
-use crate::e1000::Access;
+use crate::chip::Access;
 
-/// Accesses of an e1000's registers during a run, after the chip was started.
+/// Accesses of a chip's registers during a run, after the chip was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Registers {
     /// Reads: each a trip to the device and back.

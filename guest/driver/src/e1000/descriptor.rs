@@ -1,5 +1,7 @@
 //! Descriptors: 16 bytes, here two words of 64 bits (SDM 3.2.3 and 3.3.3 to 3.3.7).
 
+use crate::chip::{Offload, Options, Part, RxFormat, TxFormat};
+
 /// Command bits of a transmit descriptor, as bits of the second word.
 pub(super) mod command {
     pub(crate) const EOP: u64 = 1 << 24;
@@ -44,65 +46,130 @@ pub mod rx {
     pub const BAD: u64 = 0b1001_0111 << 40;
 }
 
-/// Segmentation (SDM 3.5): the device cuts the frame into segments with `mss` bytes of payload each.
+/// TxDescriptor descriptors.
+#[derive(Debug)]
+pub struct TxDescriptor {
+    /// Bits of each frame's last descriptor, and of all.
+    last: u64,
+    delay: u64,
+}
+
+impl TxFormat for TxDescriptor {
+    const OWNED: bool = false;
+
+    fn new(options: &Options) -> Self {
+        // A delay is only in force for descriptors that ask for it (SDM 3.4.3.1).
+        let delay = if options.tidv > 0 { command::IDE } else { 0 };
+        Self { last: command::EOP | command::IFCS | delay, delay }
+    }
+
+    fn beside(options: &Options) -> usize {
+        usize::from(options.checksum || options.segmentation)
+    }
+
+    #[inline]
+    fn is_done(status: u64) -> bool {
+        status & TX_DD != 0
+    }
+
+    #[inline]
+    fn has_context(offload: &Offload) -> bool {
+        !offload.is_plain()
+    }
+
+    fn context(&self, offload: &Offload, len: usize) -> [u64; 2] {
+        context(offload, len, self.delay)
+    }
+
+    #[inline]
+    fn whole(&self, address: u64, len: u64, report: bool, offload: &Offload) -> [u64; 2] {
+        let report = if report { command::RS } else { 0 };
+        [address, len | self.last | report | bits(offload)]
+    }
+
+    fn piece(&self, address: u64, len: u64, part: Part, offload: &Offload) -> [u64; 2] {
+        let report = if part.report { command::RS } else { 0 };
+        let last = if part.last { self.last | report } else { 0 };
+        let all = bits(offload) | self.delay | (self.last & command::IFCS);
+        [address, len | all | last]
+    }
+}
+
+/// Bytes of the CRC that the device leaves at a frame's end.
+const CRC: usize = 4;
+
+/// RxDescriptor descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segmentation {
-    /// Bytes of payload in a segment.
-    pub mss: u16,
-    /// Bytes of all headers together.
-    pub header: u8,
+pub struct RxDescriptor;
+
+impl RxFormat for RxDescriptor {
+    const OWNED: bool = false;
+    const WHOLE: bool = false;
+
+    fn crc(options: &Options) -> usize {
+        if options.strip_crc { 0 } else { CRC }
+    }
+
+    #[inline]
+    fn is_done(word: u64) -> bool {
+        word & rx::DD != 0
+    }
+
+    #[inline]
+    fn is_end(word: u64) -> bool {
+        word & rx::EOP != 0
+    }
+
+    #[inline]
+    fn is_bad(word: u64) -> bool {
+        word & rx::BAD != 0
+    }
+
+    #[inline]
+    fn len(word: u64) -> usize {
+        let [low, high, ..] = word.to_le_bytes();
+        usize::from(u16::from_le_bytes([low, high]))
+    }
+
+    fn vlan(word: u64) -> Option<u16> {
+        let [.., low, high] = word.to_le_bytes();
+        (word & rx::VP != 0).then_some(u16::from_le_bytes([low, high]))
+    }
+
+    fn checksum(word: u64) -> Option<bool> {
+        let said = word & rx::IXSM == 0 && word & rx::TCPCS != 0;
+        said.then_some(word & rx::TCPE == 0)
+    }
 }
 
-/// What the device shall do with a frame before it leaves. Offsets are bytes from the start of the frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offload {
-    /// Insert the TCP or UDP checksum: where the sum starts, where it goes. The field holds the pseudo header's sum.
-    pub checksum: Option<(u8, u8)>,
-    /// Insert the IPv4 header checksum: where the header starts, its last byte.
-    pub ip: Option<(u8, u8)>,
-    /// TCP (otherwise UDP).
-    pub tcp: bool,
-    /// Cut into segments; needs `checksum`. IPv4 when `ip` is there, otherwise IPv6.
-    pub segmentation: Option<Segmentation>,
-    /// Insert this 802.1Q tag.
-    pub vlan: Option<u16>,
+/// The context descriptor (SDM 3.3.6) for a frame of `len` bytes; `delay` is IDE or 0.
+fn context(offload: &Offload, len: usize, delay: u64) -> [u64; 2] {
+    // IPv6 has no checksum, but segmentation finds the field of its length by IPCSS (SDM 3.5.3).
+    let ethernet = if offload.segmentation.is_some() { 14 } else { 0 };
+    let (ip_start, ip_end) = offload.ip.unwrap_or((ethernet, 0));
+    let ip_at = if offload.ip.is_some() { ip_start + 10 } else { 0 };
+    let (start, at) = offload.checksum.unwrap_or_default();
+    let low = u64::from(ip_start) | u64::from(ip_at) << 8 | u64::from(ip_end) << 16;
+    let first = low | u64::from(start) << 32 | u64::from(at) << 40;
+    let mut second = command::DEXT | delay;
+    second |= if offload.tcp { TUCMD_TCP } else { 0 };
+    second |= if offload.ip.is_some() { TUCMD_IP } else { 0 };
+    if let Some(tso) = offload.segmentation {
+        let payload = len.saturating_sub(usize::from(tso.header)) as u64 & 0xf_ffff;
+        second |= payload | command::TSE;
+        second |= u64::from(tso.header) << 40 | u64::from(tso.mss) << 48;
+    }
+    [first, second]
 }
 
-impl Offload {
-    /// Nothing to do: a legacy descriptor says it all.
-    pub(super) fn is_plain(&self) -> bool {
-        self.checksum.is_none() && self.ip.is_none() && self.segmentation.is_none()
+/// The bits that every data or legacy descriptor of the frame carries, without length and EOP.
+fn bits(offload: &Offload) -> u64 {
+    let vlan = offload.vlan.map_or(0, |tag| command::VLE | u64::from(tag) << 48);
+    if offload.is_plain() {
+        return vlan;
     }
-
-    /// The context descriptor (SDM 3.3.6) for a frame of `len` bytes; `delay` is IDE or 0.
-    pub(super) fn context(&self, len: usize, delay: u64) -> [u64; 2] {
-        // IPv6 has no checksum, but segmentation finds the field of its length by IPCSS (SDM 3.5.3).
-        let ethernet = if self.segmentation.is_some() { 14 } else { 0 };
-        let (ip_start, ip_end) = self.ip.unwrap_or((ethernet, 0));
-        let ip_at = if self.ip.is_some() { ip_start + 10 } else { 0 };
-        let (start, at) = self.checksum.unwrap_or_default();
-        let low = u64::from(ip_start) | u64::from(ip_at) << 8 | u64::from(ip_end) << 16;
-        let first = low | u64::from(start) << 32 | u64::from(at) << 40;
-        let mut second = command::DEXT | delay;
-        second |= if self.tcp { TUCMD_TCP } else { 0 };
-        second |= if self.ip.is_some() { TUCMD_IP } else { 0 };
-        if let Some(tso) = self.segmentation {
-            let payload = len.saturating_sub(usize::from(tso.header)) as u64 & 0xf_ffff;
-            second |= payload | command::TSE;
-            second |= u64::from(tso.header) << 40 | u64::from(tso.mss) << 48;
-        }
-        [first, second]
-    }
-
-    /// The bits that every data or legacy descriptor of the frame carries, without length and EOP.
-    pub(super) fn bits(&self) -> u64 {
-        let vlan = self.vlan.map_or(0, |tag| command::VLE | u64::from(tag) << 48);
-        if self.is_plain() {
-            return vlan;
-        }
-        let mut bits = DATA | vlan;
-        bits |= if self.checksum.is_some() { POPTS_TXSM } else { 0 };
-        bits |= if self.ip.is_some() { POPTS_IXSM } else { 0 };
-        bits | if self.segmentation.is_some() { command::TSE } else { 0 }
-    }
+    let mut bits = DATA | vlan;
+    bits |= if offload.checksum.is_some() { POPTS_TXSM } else { 0 };
+    bits |= if offload.ip.is_some() { POPTS_IXSM } else { 0 };
+    bits | if offload.segmentation.is_some() { command::TSE } else { 0 }
 }

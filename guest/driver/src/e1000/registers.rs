@@ -4,35 +4,7 @@
 /// PCI vendor and device ID as the first word of configuration space shows them (SDM 4.1).
 pub const PCI_ID: u32 = 0x100e_8086;
 
-/// Declares the registers the driver touches: their offsets and their names.
-macro_rules! registers {
-    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
-        /// A register. Of an array it stands for the first element.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(clippy::upper_case_acronyms)] // The datasheet's names.
-        pub enum Register { $($(#[$doc])* $name,)* }
-
-        impl Register {
-            /// All of them, in the order of their offsets.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// Offset in BAR0, in bytes.
-            #[inline]
-            #[must_use]
-            pub const fn offset(self) -> u32 {
-                match self { $(Self::$name => $offset,)* }
-            }
-
-            /// The datasheet's name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
-            }
-        }
-    };
-}
-
-registers! {
+crate::chip::registers::registers! {
     /// Device control (SDM 13.4.1).
     CTRL = 0x0000,
     /// Device status (SDM 13.4.2).

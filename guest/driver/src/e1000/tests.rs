@@ -91,7 +91,7 @@ fn what_is_no_82540em_is_left_alone() {
     let mut other = Fake::new(&ram);
     other.set_config(0, 0x100f_8086);
     let error = E1000::new(small(), &ram, other).unwrap_err();
-    assert!(matches!(error, Error::NotFound { found: 0x100f_8086 }), "{error}");
+    assert!(matches!(error, Error::NotFound { found: 0x100f_8086, .. }), "{error}");
     let mut broken = Fake::new(&ram);
     broken.eeprom[9] ^= 1;
     assert!(matches!(E1000::new(small(), &ram, broken), Err(Error::Eeprom(0xbabb | 0xbab9))));

@@ -1,4 +1,4 @@
-//! The e1000's shared status block, driver side: the order of stores and loads. Layout and handshake are the driver's.
+//! The shared status block, driver side: the order of stores and loads. Layout and handshake are the driver's.
 //!
 //! The drivers of 2013 had no fences here, and lost wake-ups were mended by the next packet or by a timer. These have none to
 //! lose.

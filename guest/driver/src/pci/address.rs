@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::Via;
 use crate::address::AddressError;
-use crate::e1000::{self, Irq, Options, Receive};
+use crate::chip::{self, Irq, Options, Receive};
 
 /// Domain, bus, device and function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Bdf {
 /// Which device, and how to drive it.
 ///
 /// In words: `pci:BDF[,key=value...]` with `via=auto|vfio|uio|sysfs` (see [`crate::pci`]) and the keys of a `vfio-user:` address
-/// ([`e1000::Address`]), but for those that say how the VMM treats registers: `writes`, `doorbell`, `unmask`, `mmap_timeout`.
+/// ([`chip::Address`]), but for those that say how the VMM treats registers: `writes`, `doorbell`, `unmask`, `mmap_timeout`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Where it is.
@@ -98,7 +98,7 @@ impl FromStr for Address {
                 _ => others.extend([",", part]),
             }
         }
-        let driver = match others.parse::<e1000::Address>() {
+        let driver = match others.parse::<chip::Address>() {
             Ok(address) => address.driver,
             Err(AddressError::VfioKey(key)) => return Err(AddressError::PciKey(key)),
             Err(error) => return Err(error),

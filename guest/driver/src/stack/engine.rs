@@ -10,8 +10,8 @@ use super::report::{Interval, Report, Schedule, Summary};
 use super::second::{self, Second};
 use super::work::{self, Step, Tally, Work};
 use super::{Error, SINK_PORT};
+use crate::chip::{Interrupts, Receive};
 use crate::device::{self, Device, Registers, ratio};
-use crate::e1000::{Interrupts, Receive};
 use crate::mac::Mac;
 use crate::net::QueueStats;
 use crate::nic::{self, Interest, Wake};
@@ -39,7 +39,7 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
 fn interrupts(place: &Place) -> bool {
     let driver = match place {
         Place::Virtio(_) => return false,
-        Place::E1000(address) => &address.driver,
+        Place::Chip(address) => &address.driver,
         Place::Pci(address) => &address.driver,
     };
     driver.interrupts == Interrupts::Always && driver.receive == Receive::Interrupt && !driver.csb

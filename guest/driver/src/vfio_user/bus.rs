@@ -1,4 +1,4 @@
-//! The VMM's part for one e1000 over vfio-user.
+//! The VMM's part for one chip over vfio-user.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
-use crate::e1000::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask, Watched};
+use crate::chip::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask, Watched};
 use crate::mem::{Ram, SharedWords};
 use crate::nic::{self, Wake};
 use crate::sys::{self, EventFd};
@@ -24,7 +24,7 @@ struct Window {
     words: SharedWords,
 }
 
-/// A connection to the server of one e1000, set up as a VMM does.
+/// A connection to the server of one chip, set up as a VMM does.
 #[derive(Debug)]
 pub struct VfioBus {
     client: Client,

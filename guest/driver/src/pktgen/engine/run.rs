@@ -64,12 +64,12 @@ pub(super) fn reach<T>(
 
 /// May the NIC be there later?
 fn is_absence(error: &device::Error) -> bool {
-    use crate::e1000::Error as Chip;
+    use crate::chip::Error as Chip;
     use nic::Error as Net;
     let net = |error: &Net| matches!(error, Net::NobodyListens { .. } | Net::TurnedAway { .. });
     match error {
-        device::Error::Virtio(error) | device::Error::E1000(Chip::Nic(error)) => net(error),
-        device::Error::E1000(error) => matches!(error, Chip::TurnedAway { .. } | Chip::NoLink),
+        device::Error::Virtio(error) | device::Error::Chip(Chip::Nic(error)) => net(error),
+        device::Error::Chip(error) => matches!(error, Chip::TurnedAway { .. } | Chip::NoLink),
         #[allow(unreachable_patterns)] // Kinds of NIC that are not a matter of waiting.
         _ => false,
     }

@@ -3,10 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::Irq;
-use super::csb;
-use super::rx::RxRing;
-use super::tx::TxRing;
+use super::{Irq, Model};
 use crate::mem::Ram;
 
 /// When the chip may interrupt.
@@ -43,6 +40,8 @@ pub enum Receive {
 /// How the chip is driven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Which chip. [`super::Nic::new`] knows better.
+    pub model: Model,
     /// Descriptors of each ring: a multiple of 8, from 8 to 4096.
     pub size: u16,
     /// Bytes of a receive buffer: 256, 512, 1024 ... 16384.
@@ -103,6 +102,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            model: Model::E1000,
             size: 256,
             buffer: 2048,
             room: 2048,
@@ -221,8 +221,9 @@ impl Options {
     /// The bytes it takes, for rings and for buffers.
     #[must_use]
     pub fn ram_bytes(&self) -> (usize, usize) {
-        let rings = 2 * (16 * usize::from(self.size) + 128);
-        let block = if self.csb { csb::RAM } else { 0 };
-        (rings + block, TxRing::buffer_bytes(self) + RxRing::buffer_bytes(self))
+        match self.model {
+            Model::E1000 => super::ram_bytes::<crate::e1000::Intel>(self),
+            _ => unreachable!("TODO"),
+        }
     }
 }

@@ -263,6 +263,7 @@ mod tests {
         assert_eq!((address.unmask, address.mmap_timeout), (Unmask::Message, 7));
         assert_eq!(address.doorbell, Doorbell::Mapped);
         let expected = Options {
+            model: crate::chip::Model::E1000,
             size: 4096,
             buffer: 4096,
             segment: 100,

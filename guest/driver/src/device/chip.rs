@@ -1,11 +1,14 @@
-//! The Intel 82540EM, on any bus.
+//! A chip with registers, on any bus.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connected, Device, Error, Registers};
-use crate::e1000::{Address, Batch, Bus, E1000, Interest, Offload, Options, Prepared, Wake};
+use crate::chip::{
+    self, Access, Address, Bus, Chip, Interest, Nic, Offload, Options, Prepared, RxSide, Wake,
+};
+use crate::e1000::Intel;
 use crate::mac::Mac;
 use crate::mem::Ram;
 use crate::net::QueueStats;
@@ -47,7 +50,7 @@ impl Link for Address {
     fn connect(&self, patience: Duration) -> Result<(VfioBus, Arc<Ram>), Error> {
         let ram = self.driver.make_ram().map_err(|source| {
             let what = "make the guest's RAM";
-            crate::e1000::Error::from(nic::Error::System { what, source })
+            chip::Error::from(nic::Error::System { what, source })
         })?;
         Ok((VfioBus::connect(self, &ram, patience)?, ram))
     }
@@ -57,8 +60,8 @@ impl Link for Address {
     }
 
     fn connected(&self, mac: Mac, bus: &VfioBus) -> Connected {
-        let (mapped, posted, csb) = (bus.is_mapped(), self.posted, self.driver.csb);
-        Connected::E1000 { mac, mapped, posted, csb }
+        let (model, csb) = (self.driver.model, self.driver.csb);
+        Connected::Chip { model, mac, mapped: bus.is_mapped(), posted: self.posted, csb }
     }
 }
 
@@ -80,35 +83,42 @@ impl Link for pci::Address {
     }
 
     fn connected(&self, mac: Mac, bus: &PciBus) -> Connected {
-        Connected::Pci { mac, way: bus.way(), csb: self.driver.csb }
+        let (model, csb) = (self.driver.model, self.driver.csb);
+        Connected::Pci { model, mac, way: bus.way(), csb }
     }
 }
 
 /// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
 #[derive(Debug)]
-pub struct Port<L: Link = Address> {
-    nic: E1000<L::Bus>,
+pub struct Port<C: Chip, L: Link = Address> {
+    nic: Nic<C, L::Bus>,
     address: L,
     ram: Arc<Ram>,
     reconnects: u64,
 }
 
-impl<L: Link> Port<L> {
+/// A port of an Intel 82540EM.
+pub type E1000Port<L = Address> = Port<Intel, L>;
+
+/// Received frames of a chip.
+type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;
+
+impl<C: Chip, L: Link> Port<C, L> {
     /// Reaches the chip at `address` and starts it.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn connect(address: &L, patience: Duration) -> Result<Self, Error> {
         let (bus, ram) = address.connect(patience)?;
-        let mut nic = E1000::new(address.driver().clone(), &ram, bus)?;
+        let mut nic = Nic::new(address.driver().clone(), &ram, bus)?;
         // Setting up is none of the run.
         nic.registers_mut().take_slowest();
         Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
     }
 }
 
-impl<L: Link> Device for Port<L> {
-    type Batch = Batch;
+impl<C: Chip, L: Link> Device for Port<C, L> {
+    type Batch = Batch<C>;
 
     fn lanes(&self) -> usize {
         1
@@ -190,7 +200,7 @@ impl<L: Link> Device for Port<L> {
         self.nic.count_full();
     }
 
-    fn batch(&self, _lane: usize) -> Batch {
+    fn batch(&self, _lane: usize) -> Batch<C> {
         self.nic.batch()
     }
 
@@ -200,35 +210,35 @@ impl<L: Link> Device for Port<L> {
     }
 
     #[inline]
-    fn poll(&mut self, _lane: usize, batch: &mut Batch, most: usize) -> usize {
+    fn poll(&mut self, _lane: usize, batch: &mut Batch<C>, most: usize) -> usize {
         self.nic.poll(batch, most)
     }
 
-    fn bytes(batch: &Batch) -> u64 {
+    fn bytes(batch: &Batch<C>) -> u64 {
         batch.frames().iter().map(|frame| frame.len as u64).sum()
     }
 
     #[inline]
-    fn frame_len(batch: &Batch, at: usize) -> usize {
+    fn frame_len(batch: &Batch<C>, at: usize) -> usize {
         batch.frames()[at].len
     }
 
     #[inline]
-    fn read(&self, _lane: usize, batch: &Batch, at: usize, bytes: &mut [u8]) -> usize {
+    fn read(&self, _lane: usize, batch: &Batch<C>, at: usize, bytes: &mut [u8]) -> usize {
         self.nic.read(batch.frames()[at], 0, bytes)
     }
 
-    fn checksum_pending(&self, _lane: usize, _batch: &Batch, _at: usize) -> bool {
+    fn checksum_pending(&self, _lane: usize, _batch: &Batch<C>, _at: usize) -> bool {
         false
     }
 
     #[inline]
-    fn release(&mut self, _lane: usize, batch: &mut Batch) {
+    fn release(&mut self, _lane: usize, batch: &mut Batch<C>) {
         self.nic.release(batch);
     }
 
     #[inline]
-    fn release_first(&mut self, _lane: usize, batch: &mut Batch, count: usize) {
+    fn release_first(&mut self, _lane: usize, batch: &mut Batch<C>, count: usize) {
         self.nic.release_first(batch, count);
     }
 
@@ -293,9 +303,7 @@ impl<L: Link> Device for Port<L> {
 
     fn registers(&self) -> Option<Registers> {
         let counts = self.nic.registers().counts();
-        let used = |access: &&crate::e1000::Access| {
-            access.reads > 0 || access.writes > 0 || access.mapped > 0
-        };
+        let used = |access: &&Access| access.reads > 0 || access.writes > 0 || access.mapped > 0;
         let slowest = self.nic.registers().slowest();
         Some(Registers::new(counts.iter().filter(used).copied().collect(), slowest))
     }

@@ -14,7 +14,7 @@ pub(super) struct Combine {
     on: bool,
     most: u32,
     time: Duration,
-    /// TDT was written, and no completion interrupt came since.
+    /// The doorbell was rung, and no completion interrupt came since.
     in_flight: bool,
     deferred: u32,
     deadline: Duration,

@@ -1,15 +1,16 @@
-//! Interrupts: cause, mask, poll, and enable again (SDM 3.2.7 and 13.4.17 to 13.4.21).
+//! Interrupts: cause, mask, poll, and enable again.
 //!
 //! ```text
-//!   enabled ── interrupt: read ICR, write IMC ──► polling ── ring dry: write IMS ──► enabled
+//!   enabled ── interrupt: read causes, mask ──► polling ── ring dry: enable ──► enabled
 //! ```
-//! A cause that appears while masked stays in ICR, so that IMS interrupts at once: nothing is lost between the last look
-//! at the ring and the write. While CSB is on nothing is masked: its flags, set only for a sleep, take the mask's place.
+//! A cause that appears while masked stays, so that enabling interrupts at once: nothing is lost between the last look
+//! at the ring and that. While CSB is on nothing is masked: its flags, set only for a sleep, take the mask's place.
 
 use std::time::Duration;
 
-use super::registers::{Register, cause};
-use super::{Bus, Completion, E1000, Error, Interest, Interrupts, Irq, Receive, Wake};
+use super::{
+    Bus, Chip, Completion, Error, Interest, Interrupts, Irq, Nic, Receive, RxSide, TxSide, Wake,
+};
 use crate::nic::Prepared;
 use crate::notify::csb;
 
@@ -19,6 +20,19 @@ const LATE: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_micros(200);
 /// So many ticks in turn without a frame, and an adaptive receiver wants interrupts again.
 const QUIET: u8 = 10;
+
+/// The interrupt causes of a chip that a driver enables.
+#[derive(Clone, Copy, Debug)]
+pub struct Causes {
+    /// Frames were sent.
+    pub sent: u32,
+    /// Frames were received, or could not be.
+    pub received: u32,
+    /// The link has changed.
+    pub link: u32,
+    /// What else is enabled while CSB is on, whose flags say when causes interrupt.
+    pub csb: u32,
+}
 
 /// What the adaptive receiver knows.
 #[derive(Debug, Default)]
@@ -31,8 +45,8 @@ pub(super) struct Load {
     before: u64,
 }
 
-impl<B: Bus> E1000<B> {
-    fn is_plain(&self) -> bool {
+impl<C: Chip, B: Bus> Nic<C, B> {
+    pub(super) fn is_plain(&self) -> bool {
         self.options.interrupts == Interrupts::Always && !self.is_csb_on()
     }
 
@@ -44,17 +58,23 @@ impl<B: Bus> E1000<B> {
     /// Takes an interrupt if one has come. May the rings be looked at?
     #[inline]
     pub(super) fn may_poll(&mut self) -> bool {
-        !self.is_plain() || self.enabled == 0 || self.polls() || self.take_interrupt()
+        !self.is_plain() || self.enabled == 0 || self.polls() || self.is_called()
     }
 
-    /// True when there was one and the driver polls now.
+    /// Has an interrupt come that lets the driver look at its rings? It is masked then.
+    fn is_called(&mut self) -> bool {
+        self.take_interrupt() && self.enabled == 0
+    }
+
+    /// True when there was one of ours; the driver polls now, unless it was only about sent frames and the chip's driver does not mask
+    /// those.
     fn take_interrupt(&mut self) -> bool {
         let count = self.registers.bus_mut().take_interrupts();
         if count == 0 {
             return false;
         }
         self.interrupts.sent += count;
-        self.rx.stats.wakeups += 1;
+        self.rx.stats_mut().wakeups += 1;
         self.handle()
     }
 
@@ -64,25 +84,32 @@ impl<B: Bus> E1000<B> {
         if self.is_csb_on() && self.options.irq == Irq::Msi {
             return true;
         }
-        self.look_at_icr()
+        self.look_at_causes()
     }
 
-    fn look_at_icr(&mut self) -> bool {
-        let causes = self.registers.read(Register::ICR);
+    fn look_at_causes(&mut self) -> bool {
+        let causes = C::causes(&mut self.registers);
         let ours = causes & self.enabled != 0;
         if !ours {
             self.interrupts.spurious += 1;
-        } else if !self.is_csb_on() {
-            self.registers.write(Register::IMC, u32::MAX);
+        } else if !self.is_csb_on() && (C::MASKS_SENT || causes & C::CAUSES.received != 0) {
+            C::mask(&mut self.registers);
             self.settle();
             self.enabled = 0;
-            self.load.before = self.rx.stats.frames;
+            self.load.before = self.rx.stats().frames;
         }
+        C::acknowledge(&mut self.registers, causes);
         if self.options.irq == Irq::Intx {
             self.registers.with(Bus::unmask);
         }
-        if causes & cause::TXDW != 0 && self.combine.complete() {
-            self.ring();
+        if causes & C::CAUSES.received != 0 {
+            self.rx.note_received();
+        }
+        if causes & C::CAUSES.sent != 0 {
+            self.tx.note_sent();
+            if self.combine.complete() {
+                self.ring();
+            }
         }
         ours
     }
@@ -90,45 +117,44 @@ impl<B: Bus> E1000<B> {
     /// A read pushes posted writes before it.
     fn settle(&mut self) {
         if self.options.flush {
-            self.registers.read(Register::STATUS);
+            C::settle(&mut self.registers);
         }
     }
 
     pub(super) fn enable(&mut self, causes: u32) {
-        let (less, more) = (self.enabled & !causes, causes & !self.enabled);
-        if less != 0 {
-            self.registers.write(Register::IMC, less);
-        }
-        if more != 0 {
-            self.registers.write(Register::IMS, more);
-            self.settle();
+        if causes != self.enabled {
+            C::enable(&mut self.registers, self.enabled, causes);
+            if causes & !self.enabled != 0 {
+                self.settle();
+            }
         }
         self.enabled = causes;
     }
 
     /// What may interrupt a driver of the kernel's kind while it is awake.
     pub(super) fn causes_awake(&self) -> u32 {
-        let sent = if self.options.completion == Completion::Lazy { 0 } else { cause::TXDW };
-        let received = if self.options.receive == Receive::Poll { 0 } else { cause::RX };
-        cause::LSC | sent | received
+        let sent = if self.options.completion == Completion::Lazy { 0 } else { C::CAUSES.sent };
+        let received = if self.options.receive == Receive::Poll { 0 } else { C::CAUSES.received };
+        C::CAUSES.link | sent | received
     }
 
     /// All that is enabled while CSB is on, whose flags say when they interrupt. Messages say which frames there are, but not
-    /// that the link has changed: that would stay in ICR.
+    /// that the link has changed: that cause would stay.
     pub(super) fn causes_of_csb(&self) -> u32 {
-        if self.options.irq == Irq::Msi { cause::CSB & !cause::LSC } else { cause::CSB }
+        let link = if self.options.irq == Irq::Msi { 0 } else { C::CAUSES.link };
+        C::CAUSES.sent | C::CAUSES.received | C::CAUSES.csb | link
     }
 
     fn causes(&self, interest: Interest) -> u32 {
-        let received = if self.options.receive == Receive::Poll { 0 } else { cause::RX };
+        let received = if self.options.receive == Receive::Poll { 0 } else { C::CAUSES.received };
         match (self.options.interrupts, interest) {
             (Interrupts::Always, Interest { rx: true, tx: false }) => self.causes_awake(),
             (Interrupts::Always, Interest { rx: true, tx: true })
             | (Interrupts::Idle, Interest { rx: _, tx: true }) => {
-                cause::TXDW | cause::LSC | if interest.rx { received } else { 0 }
+                C::CAUSES.sent | C::CAUSES.link | if interest.rx { received } else { 0 }
             }
-            (Interrupts::Always, _) => cause::TXDW | cause::LSC,
-            (Interrupts::Idle, _) => received | cause::LSC,
+            (Interrupts::Always, _) => C::CAUSES.sent | C::CAUSES.link,
+            (Interrupts::Idle, _) => received | C::CAUSES.link,
         }
     }
 
@@ -145,7 +171,7 @@ impl<B: Bus> E1000<B> {
     }
 
     fn goes_on_polling(&mut self) -> bool {
-        let found = self.rx.stats.frames - self.load.before;
+        let found = self.rx.stats().frames - self.load.before;
         if !self.load.polls && found >= u64::from(self.options.budget / 4).max(2) {
             (self.load.polls, self.load.quiet) = (true, 0);
         }
@@ -156,15 +182,15 @@ impl<B: Bus> E1000<B> {
     pub(super) fn look_for_interrupt(&mut self) {
         if self.is_plain()
             && self.enabled != 0
-            && self.take_interrupt()
-            && (self.polls() || !self.rx.ready())
+            && self.is_called()
+            && (self.polls() || !self.rx.ready(&mut self.registers))
         {
             self.complete();
         }
     }
 
-    fn has(&self, interest: Interest) -> bool {
-        interest.rx && self.rx.ready() || interest.tx && self.has_sent()
+    fn has(&mut self, interest: Interest) -> bool {
+        interest.rx && self.rx.ready(&mut self.registers) || interest.tx && self.has_sent()
     }
 
     fn has_sent(&self) -> bool {
@@ -205,7 +231,7 @@ impl<B: Bus> E1000<B> {
             wake = wait(self, LATE).unwrap_or(Wake::Disconnected);
             if wake == Wake::Timeout && self.has(interest) {
                 self.interrupts.missed += 1;
-                self.look_at_icr();
+                self.look_at_causes();
                 return Wake::Ready;
             }
         }
@@ -283,7 +309,7 @@ impl<B: Bus> E1000<B> {
         }
         // A plain driver that is enabled waits for its interrupt, however long that is held back.
         let looks = !was_enabled || self.polls();
-        if looks && interest.rx && self.rx.ready() {
+        if looks && interest.rx && self.rx.ready(&mut self.registers) {
             self.load.quiet = 0;
             return true;
         }
@@ -308,11 +334,12 @@ impl<B: Bus> E1000<B> {
     }
 
     /// CSB's flags.
-    fn want(&self, interest: Interest) -> bool {
+    fn want(&mut self, interest: Interest) -> bool {
         let Some(block) = &self.block else { return false };
         let sent = || self.tx.has_moved(block.host_tdh()) || self.tx.is_half_done();
         let received = interest.rx && self.options.receive != Receive::Poll;
-        received && csb::want_reception(block, || self.rx.ready())
+        let (rx, registers) = (&mut self.rx, &mut self.registers);
+        received && csb::want_reception(block, || rx.ready(registers))
             || interest.tx && csb::want_completion(block, sent)
     }
 
@@ -326,7 +353,7 @@ impl<B: Bus> E1000<B> {
         if block.is_on() == on {
             return;
         }
-        let (tdt, rdt) = (self.tx.tail, self.rx.tail);
+        let (tdt, rdt) = (self.tx.tail(), self.rx.tail());
         if on {
             block.start(tdt, rdt);
             self.enable(self.causes_of_csb());
@@ -334,21 +361,21 @@ impl<B: Bus> E1000<B> {
         }
         block.stop();
         // What was published without a kick may not have been seen.
-        self.registers.write(Register::TDT, tdt.into());
-        self.registers.write(Register::RDT, rdt.into());
-        // As after an interrupt: the driver polls until the ring is dry, and enables again. What stands in ICR interrupts then.
-        self.registers.write(Register::IMC, u32::MAX);
+        C::ring(&mut self.registers, &mut self.tx);
+        C::give(&mut self.registers, rdt);
+        // As after an interrupt: the driver polls until the ring is dry, and enables again. Causes that stand interrupt then.
+        C::mask(&mut self.registers);
         self.settle();
         self.enabled = 0;
     }
 
     /// Takes the block away from the chip, which forgets its page.
-    pub(super) fn release_block(&mut self) {
+    pub(crate) fn release_block(&mut self) {
         if self.is_csb_on() {
             self.set_csb(false);
         }
         if self.block.is_some() {
-            self.write_block(0);
+            C::place_block(&mut self.registers, 0);
         }
     }
 }

@@ -1,0 +1,75 @@
+//! What can go wrong.
+
+use super::{BusError, Conflict, Model};
+
+/// What can go wrong with a chip.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The chip cannot be reached.
+    #[error("the NIC cannot be reached")]
+    Bus(#[from] BusError),
+    /// Another device.
+    #[error(
+        "there is PCI device {found:#010x} (device, vendor), and no {model} ({wanted:#010x}): give the address the port's model=",
+        wanted = .model.pci_id()
+    )]
+    NotFound {
+        /// The first word of configuration space.
+        found: u32,
+        /// What was looked for.
+        model: Model,
+    },
+    /// The BAR of the registers has another size.
+    #[error("BAR{bar} is {found:#x} bytes long, and the registers take {wanted:#x}")]
+    Bar {
+        /// Which one.
+        bar: u16,
+        /// Its length.
+        found: u64,
+        /// The length it should have.
+        wanted: u64,
+    },
+    /// MSI is wanted and there is none.
+    #[error("the chip has no MSI capability: use irq=intx")]
+    NoMsi,
+    /// The chip does not finish something.
+    #[error("the chip does not finish {0}")]
+    Stuck(&'static str),
+    /// The EEPROM's words do not add up.
+    #[error("the EEPROM's checksum is {0:#06x}, and 0xbaba is right")]
+    Eeprom(u16),
+    /// No link.
+    #[error("the link is down: see `vmlan port set PORT link=up`")]
+    NoLink,
+    /// The socket or the RAM.
+    #[error(transparent)]
+    Nic(#[from] crate::nic::Error),
+    /// The server hangs up while the device is set up.
+    #[error(
+        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see `vmlan port list`)?"
+    )]
+    TurnedAway {
+        /// The UNIX socket.
+        path: std::path::PathBuf,
+        /// How that was noticed.
+        #[source]
+        source: BusError,
+    },
+    /// `doorbell=mapped` and the server has no page to map.
+    #[error(
+        "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use doorbell=trapped here"
+    )]
+    NoDoorbell,
+    /// The options contradict each other.
+    #[error(transparent)]
+    Options(#[from] Conflict),
+    /// `csb=on` and the chip has none.
+    #[error(
+        "the NIC offers no CSB (its subsystem is {found:#06x}, and 0x1101 would offer it): add csb=on to the switch's port, or \
+         leave csb=on out here"
+    )]
+    NoCsb {
+        /// The subsystem's device ID.
+        found: u16,
+    },
+}

@@ -1,0 +1,180 @@
+//! Finding a chip and setting it up, as far as that is the same for all: PCI, and the shared status block.
+
+use std::time::{Duration, Instant};
+
+use super::block::SUBSYSTEM;
+use super::{Bus, Chip, Error, Interrupts, Irq, Nic};
+
+/// How long a chip may take for a reset or a word of its EEPROM.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long autonegotiation may take.
+pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Offsets in configuration space (PCI 2.2, chapter 6), and bits there.
+mod config {
+    pub(super) const ID: u16 = 0x00;
+    pub(super) const COMMAND: u16 = 0x04;
+    /// Vendor and device of the subsystem.
+    pub(super) const SUBSYSTEM: u16 = 0x2c;
+    pub(super) const CAPABILITIES: u16 = 0x34;
+    /// I/O space, memory space, bus master.
+    pub(super) const ENABLE: u16 = 0b111;
+    pub(super) const MSI: u8 = 0x05;
+    /// Where firmware puts the registers and the I/O window of a NIC.
+    pub(super) const REGISTERS_AT: u32 = 0xfebc_0000;
+    pub(super) const IO_AT: u32 = 0xc000;
+
+    /// A base address register.
+    pub(super) const fn bar(n: u16) -> u16 {
+        0x10 + 4 * n
+    }
+}
+
+impl<C: Chip, B: Bus> Nic<C, B> {
+    pub(super) fn set_up(&mut self) -> Result<(), Error> {
+        self.enabled = 0;
+        self.set_up_pci()?;
+        self.find_block()?;
+        C::reset(self)?;
+        self.offer_block()?;
+        self.mac = C::read_mac(self)?;
+        self.set_mac(self.mac);
+        C::start(self)?;
+        if self.block.is_some() {
+            self.set_csb(true);
+        } else if self.options.interrupts == Interrupts::Always {
+            self.enable(self.causes_awake());
+        }
+        self.check()
+    }
+
+    /// Did the device go away meanwhile?
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        self.registers.take_failure().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn config32(&mut self, offset: u16) -> u32 {
+        let mut bytes = [0; 4];
+        self.registers.with(|bus| bus.read_config(offset, &mut bytes));
+        u32::from_le_bytes(bytes)
+    }
+
+    fn set_config32(&mut self, offset: u16, value: u32) {
+        self.registers.with(|bus| bus.write_config(offset, &value.to_le_bytes()));
+    }
+
+    fn set_up_pci(&mut self) -> Result<(), Error> {
+        let found = self.config32(config::ID);
+        self.check()?;
+        if found != C::MODEL.pci_id() {
+            return Err(Error::NotFound { found, model: C::MODEL });
+        }
+        if self.registers.bus().is_set_up() {
+            self.allow_access();
+        } else {
+            self.place()?;
+        }
+        let irq = self.options.irq;
+        self.registers.with(|bus| bus.use_interrupt(irq));
+        self.check()
+    }
+
+    /// Lets the chip answer and reach memory, and leaves the other bits of the command register as they are.
+    fn allow_access(&mut self) {
+        let [low, high, ..] = self.config32(config::COMMAND).to_le_bytes();
+        let command = (u16::from_le_bytes([low, high]) | config::ENABLE).to_le_bytes();
+        self.registers.with(|bus| bus.write_config(config::COMMAND, &command));
+    }
+
+    /// What firmware does.
+    fn place(&mut self) -> Result<(), Error> {
+        let bars = C::MODEL.bars();
+        let (registers, io) = (config::bar(bars.registers), config::bar(bars.io));
+        // The address bits of a BAR that stay zero are its length.
+        self.set_config32(registers, u32::MAX);
+        let length = u64::from(!(self.config32(registers) & !0xf)) + 1;
+        if length != bars.len {
+            return Err(Error::Bar { bar: bars.registers, found: length, wanted: bars.len });
+        }
+        self.set_config32(registers, config::REGISTERS_AT);
+        self.set_config32(io, config::IO_AT);
+        let command = config::ENABLE.to_le_bytes();
+        self.registers.with(|bus| bus.write_config(config::COMMAND, &command));
+        if self.options.irq == Irq::Msi { self.enable_msi() } else { Ok(()) }
+    }
+
+    /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a 64-bit address.
+    fn enable_msi(&mut self) -> Result<(), Error> {
+        /// More than there can be: a longer list runs in a circle.
+        const MOST: usize = 48;
+        let mut at = self.config32(config::CAPABILITIES).to_le_bytes()[0];
+        for _ in 0..MOST {
+            let head = self.config32(u16::from(at & !3));
+            let [id, next, control @ ..] = head.to_le_bytes();
+            if at == 0 {
+                return Err(Error::NoMsi);
+            }
+            if id == config::MSI {
+                let (at, control) = (u16::from(at & !3), u16::from_le_bytes(control));
+                let wide = control & 0x80 != 0;
+                self.set_config32(at + 4, 0xfee0_0000);
+                if wide {
+                    self.set_config32(at + 8, 0);
+                }
+                let data = at + if wide { 12 } else { 8 };
+                let vector = 0x31_u16.to_le_bytes();
+                self.registers.with(|bus| bus.write_config(data, &vector));
+                let on = (control | 1).to_le_bytes();
+                self.registers.with(|bus| bus.write_config(at + 2, &on));
+                return Ok(());
+            }
+            at = next;
+        }
+        Err(Error::NoMsi)
+    }
+
+    /// Reads a register until `done` says so.
+    pub(crate) fn until(
+        &mut self,
+        register: C::Register,
+        patience: Duration,
+        done: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let end = Instant::now() + patience;
+        loop {
+            let value = self.registers.read(register);
+            if self.registers.failure().is_some() || done(value) {
+                return Some(value);
+            }
+            if Instant::now() > end {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Tells the chip, which has been reset, where the status block is; it is not on yet.
+    fn offer_block(&mut self) -> Result<(), Error> {
+        let by_message = self.options.irq == Irq::Msi;
+        let Some(block) = &mut self.block else { return Ok(()) };
+        block.reset(by_message);
+        let base = block.base();
+        C::place_block(&mut self.registers, base);
+        self.check()
+    }
+
+    /// Does the chip offer a status block? One that it may have had from us before, it forgets.
+    fn find_block(&mut self) -> Result<(), Error> {
+        if self.block.is_none() {
+            return Ok(());
+        }
+        let [.., low, high] = self.config32(config::SUBSYSTEM).to_le_bytes();
+        let found = u16::from_le_bytes([low, high]);
+        self.check()?;
+        if found != SUBSYSTEM {
+            return Err(Error::NoCsb { found });
+        }
+        C::place_block(&mut self.registers, 0);
+        self.check()
+    }
+}
