@@ -17,6 +17,7 @@ pub mod access;
 pub(crate) mod block;
 mod core;
 pub(crate) mod irq;
+pub(crate) mod microwire;
 mod model;
 pub(crate) mod pci;
 mod port;

@@ -4,7 +4,7 @@
 
 use vmlan_frame::Mac;
 
-use super::microwire::{Microwire, WORDS};
+use crate::chip::microwire::{Microwire, WORDS};
 
 /// Bits of 9346CR.
 pub mod ee {

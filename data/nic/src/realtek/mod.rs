@@ -7,7 +7,6 @@ pub mod desc;
 pub mod eeprom;
 pub mod filter;
 pub mod isr;
-pub mod microwire;
 pub mod queues;
 pub mod regs;
 pub mod ring;

@@ -1,4 +1,4 @@
-//! A 93C46: 64 words behind a Microwire bus of three wires and an answer. Nothing of it is Realtek's.
+//! A 93C46 EEPROM: 64 words behind a Microwire bus of three wires and an answer.
 
 /// Words of 16 bits.
 pub const WORDS: usize = 64;
