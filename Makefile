@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo static test bench bench-switch bench-peers bench-e1000 soak
+.PHONY: help demo static test bench bench-switch bench-peers bench-e1000 bench-kvm soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= raw latency livelock slides paper fairness kvm-analysis
@@ -51,6 +51,11 @@ bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-bench
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
+
+bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP by window and register accesses on each NIC (10 minutes)
+	@scripts/setup.sh build test
+	$(CARGO) build --release -p vmlan -p vmlan-bench
+	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-windows
 
 soak: ## the long runs: property tests with new dice, 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test

@@ -7,48 +7,40 @@ use vmlan_tests::{Boot, Fault, Guest, Image, NetNs, Station, Switch, usage};
 /// The TAP's name in the host's namespace.
 pub const TAP: &str = "tap0";
 
-/// Whose e1000.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Model {
-    /// QEMU's own, on the TAP itself.
-    Qemu,
-    /// Ours, each register access a message.
-    Trapped,
-    /// The same, at most 8,000 interrupts per second.
-    Moderated,
-    /// Ours, with the ring registers in shared memory.
-    Mapped,
+/// A NIC for the guest.
+#[derive(Debug, Clone, Copy)]
+pub struct Model {
+    /// In tables.
+    pub name: &'static str,
+    /// A word for files.
+    pub file: &'static str,
+    /// Who emulates it.
+    pub from: From,
 }
 
-impl Model {
-    /// In the order of the table.
-    pub const ALL: [Self; 4] = [Self::Qemu, Self::Trapped, Self::Moderated, Self::Mapped];
+/// Where a NIC comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// QEMU's own of this name, on the TAP itself.
+    Qemu(&'static str),
+    /// Ours over vfio-user, with these keys.
+    Ours(&'static str),
+    /// virtio-net over vhost-user.
+    Virtio,
+}
 
-    /// In tables.
-    pub const fn name(self) -> &'static str {
+impl From {
+    /// The port it is on, and the guest's side of that.
+    fn plug(self, dir: &Path, host: &NetNs) -> (Option<String>, Boot) {
+        let socket = dir.join("nic.sock");
+        let (path, mac) = (socket.display(), Boot::mac(2));
+        let boot = Boot::new("vm", 2).newer();
         match self {
-            Self::Qemu => "QEMU e1000 on TAP",
-            Self::Trapped => "vmlan, trapped",
-            Self::Moderated => "vmlan, irq_rate_max=8000",
-            Self::Mapped => "vmlan, mapped",
-        }
-    }
-
-    /// A word for files.
-    pub const fn socket(self) -> &'static str {
-        match self {
-            Self::Qemu => "qemu",
-            Self::Trapped => "trapped",
-            Self::Moderated => "moderated",
-            Self::Mapped => "mapped",
-        }
-    }
-
-    const fn keys(self) -> &'static str {
-        match self {
-            Self::Qemu | Self::Trapped => "",
-            Self::Moderated => ",irq_rate_max=8000",
-            Self::Mapped => ",doorbell=mapped",
+            Self::Qemu(model) => (None, boot.tap(host, TAP, model)),
+            Self::Ours(keys) => {
+                (Some(format!("vm=vfio-user:{path},{keys},mac={mac}")), boot.vfio_user(&socket))
+            }
+            Self::Virtio => (Some(format!("vm=vhost-user:{path}")), boot.vhost_user(&socket)),
         }
     }
 }
@@ -82,19 +74,12 @@ impl Lab {
     /// As [`Guest::boot`].
     pub fn start(image: &Image, dir: &Path, model: Model) -> Result<Self, Fault> {
         let mut host = NetNs::new(dir, "host", 1)?;
-        let socket = dir.join("e1000.sock");
-        let (boot, switch) = if model == Model::Qemu {
-            host.sh(&format!("ip tuntap add {TAP} mode tap"))?;
-            (Boot::new("vm", 2).newer().tap(&host, TAP, "e1000"), None)
-        } else {
-            let nic = format!(
-                "vm=vfio-user:{},model=e1000,mac={}{}",
-                socket.display(),
-                Boot::mac(2),
-                model.keys()
-            );
-            let switch = Switch::start(dir, Some(&host), &[nic, format!("host=tap:{TAP}")])?;
-            (Boot::new("vm", 2).vfio_user(&socket), Some(switch))
+        let (port, boot) = model.from.plug(dir, &host);
+        let switch = match port {
+            Some(port) => {
+                Some(Switch::start(dir, Some(&host), &[port, format!("host=tap:{TAP}")])?)
+            }
+            None => host.sh(&format!("ip tuntap add {TAP} mode tap")).map(|_| None)?,
         };
         host.adopt(TAP)?;
         let [guest] = Guest::boot(image, dir, [boot])?;
@@ -119,13 +104,23 @@ impl Lab {
         };
         if let Some(switch) = &self.switch {
             seen.cpu_switch = seconds(switch.pid());
-            let registers = &switch.port("vm")?["device"]["registers"];
+        }
+        if let Some(port) = self.port()? {
+            let registers = &port["device"]["registers"];
             let both = |r: &serde_json::Value| {
                 r["reads"].as_u64().unwrap_or(0) + r["writes"].as_u64().unwrap_or(0)
             };
             seen.accesses = registers.as_object().into_iter().flatten().map(|(_, r)| both(r)).sum();
         }
         Ok(seen)
+    }
+
+    /// What the switch counts at the guest's port, if the guest is on a switch of ours.
+    ///
+    /// # Errors
+    /// When the switch does not answer.
+    pub fn port(&self) -> Result<Option<serde_json::Value>, Fault> {
+        self.switch.as_ref().map(|switch| switch.port("vm")).transpose()
     }
 }
 

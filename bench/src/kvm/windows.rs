@@ -1,0 +1,35 @@
+//! TCP bandwidth against the window, both ways.
+
+use serde::Serialize;
+use vmlan_tests::{Fault, Station, check};
+
+use crate::e1000::guest::lab::Lab;
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Point {
+    /// The guest sends; otherwise it receives.
+    pub sends: bool,
+    /// What iperf3 was told, for both ends.
+    pub window_kib: u32,
+    /// Of payload that arrived.
+    pub mbit_per_s: f64,
+}
+
+/// Every window, transmitted and received.
+///
+/// # Errors
+/// What the guest did not do.
+pub(super) fn all(lab: &mut Lab, windows: &[u32], seconds: u32) -> Result<Vec<Point>, Fault> {
+    let host = lab.host.ip().to_owned();
+    let mut points = Vec::new();
+    for sends in [true, false] {
+        for &window_kib in windows {
+            let way = if sends { "" } else { " -R" };
+            let options = format!("-w {window_kib}K{way}");
+            let flow = check::iperf(&mut lab.guest, &host, seconds, &options)?;
+            points.push(Point { sends, window_kib, mbit_per_s: flow.bits_per_second / 1e6 });
+        }
+    }
+    Ok(points)
+}
