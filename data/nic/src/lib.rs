@@ -3,6 +3,7 @@
 //! - [`virtio`]: the device side of split virtqueues, and virtio-net's data path on it.
 //! - [`chip`]: what chips with registers and descriptor rings share; `ring`: their rings.
 //! - [`e1000`]: Intel's 82540EM.
+//! - [`rtl8139`]: Realtek's RTL8139C+ and RTL8139C; `realtek`: what it shares with the RTL8169.
 //!
 //! # Contract
 //!
@@ -22,6 +23,7 @@ pub mod notify;
 #[allow(dead_code)]
 pub(crate) mod realtek;
 pub(crate) mod ring;
+pub mod rtl8139;
 pub mod virtio;
 
 /// A wire to the guest's interrupt controller.

@@ -1,0 +1,200 @@
+//! The chip: its parts, and what it is to [`crate::chip`].
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vmlan_frame::{Access, Mac};
+use vmlan_ram::Map;
+
+use super::pci;
+use super::phy::Phy;
+use super::plus::Rings;
+use super::regs::{CR, Kind, Registers, TCR, cr, tcr};
+use super::sides::{Rx, Tx};
+use crate::chip::pci::Pci;
+use crate::chip::{After, Config, Core, Delays, Gate, Host, Kinds, Layout, Model, Space, lock};
+use crate::realtek::clock::Clock;
+use crate::realtek::eeprom::Eeprom;
+use crate::realtek::isr;
+use crate::realtek::tally::{self, Tally};
+
+/// The PCI device id.
+const DEVICE: u16 = 0x8139;
+
+/// What its causes are about: beside the RTL8169's, frames that could not be sent (TER), and what is received with errors.
+static KINDS: Kinds =
+    Kinds { transmit: isr::TOK | isr::TER | isr::TDU, written: isr::TOK | isr::TER, ..isr::KINDS };
+
+static LAYOUT: Layout =
+    Layout { model: "rtl8139", bars: [256, 256, 0, 0, 0, 0], config: 256, pages: 0..0, msi: false };
+
+/// An RTL8139C+, or an RTL8139C.
+pub struct Rtl8139 {
+    /// As the EEPROM left the factory.
+    mac: Mac,
+    pub(super) core: Core<Self>,
+    pub(super) regs: Arc<Registers>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) tally: Tally,
+    pub(super) rings: Rings,
+    /// Frames missed when MPC was last written.
+    pub(super) mpc: AtomicU64,
+    /// What the VMM's side has decided: bits of `wire`.
+    pub(super) wire: AtomicU32,
+    /// Moves after each write to a register that the receive filter keeps a digest of.
+    pub(super) filter_version: AtomicU32,
+    control: Mutex<Control>,
+}
+
+/// Bits of [`Rtl8139::wire`].
+pub mod wire {
+    /// PCI lets it use memory.
+    pub const DMA: u32 = 1;
+    /// There is a link.
+    pub const LINK: u32 = 2;
+    /// In D3: nothing answers.
+    pub const ASLEEP: u32 = 4;
+}
+
+/// What only the VMM's side touches.
+pub(super) struct Control {
+    pub(super) pci: Pci,
+    pub(super) eeprom: Eeprom,
+    pub(super) phy: Phy,
+}
+
+impl Rtl8139 {
+    /// A chip after power-on: an 8139C+, or, if not `plus`, an 8139C, without C+ mode and shared status block.
+    #[must_use]
+    pub fn new(config: Config, plus: bool, host: Arc<dyn Host>) -> Self {
+        let config = Config { csb: config.csb && plus, ..config };
+        let kind = Kind { plus, csb: config.csb };
+        let table = if plus { &pci::PLUS } else { &pci::PLAIN };
+        let clock = Arc::new(Clock::new(host));
+        let regs = Arc::new(Registers::new(kind));
+        let sides = (Tx::new(&regs), Rx::default());
+        let control = Control {
+            pci: Pci::new(table, config.csb),
+            eeprom: Eeprom::new(config.mac, DEVICE),
+            phy: Phy::default(),
+        };
+        let chip = Self {
+            mac: config.mac,
+            core: Core::new(config, &KINDS, clock.clone(), sides),
+            regs,
+            clock,
+            tally: Tally::default(),
+            rings: Rings::default(),
+            mpc: AtomicU64::new(0),
+            wire: AtomicU32::new(0),
+            filter_version: AtomicU32::new(0),
+            control: Mutex::new(control),
+        };
+        chip.reset_all();
+        chip
+    }
+
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
+    }
+
+    /// Runs `change` with the control lock, and what it asks for without.
+    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
+        let after = change(&mut self.control());
+        self.core.run(self, after);
+    }
+
+    /// True if all of these bits of `wire` are set.
+    pub(super) fn is(&self, bits: u32) -> bool {
+        self.wire.load(Ordering::Acquire) & bits == bits
+    }
+
+    /// Frames that were lost for want of room, ever.
+    pub(super) fn missed(&self) -> u64 {
+        tally::missed(&self.core.stats, &self.core.counters)
+    }
+
+    /// The memory, for what is no ring: DTCCR.
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(crate::chip::Sends::map(&*lock(&self.core.tx)))
+    }
+}
+
+impl Model for Rtl8139 {
+    type Tx = Tx;
+    type Rx = Rx;
+
+    fn layout(&self) -> &'static Layout {
+        &LAYOUT
+    }
+
+    fn core(&self) -> &Core<Self> {
+        &self.core
+    }
+
+    #[inline]
+    fn gate(&self) -> Gate {
+        let (wire, on) = (self.wire.load(Ordering::Acquire), self.regs.get(CR));
+        Gate {
+            dma: wire & wire::DMA != 0,
+            link: wire & wire::LINK != 0,
+            loopback: self.regs.get(TCR) & tcr::LBK == tcr::LBK,
+            transmit: on & cr::TE != 0,
+            receive: on & cr::RE != 0,
+        }
+    }
+
+    /// The chip has none.
+    fn delays(&self) -> Delays {
+        Delays::default()
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        tally::totals(&self.core.stats, &self.core.counters)
+    }
+
+    fn accesses(&self) -> Vec<Access> {
+        self.regs.accesses()
+    }
+
+    fn tick(&self) {
+        if self.clock.fired() {
+            self.core.post(self, isr::TIMEOUT);
+        }
+    }
+
+    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Config => self.control().pci.read(offset, data, self.core.irq.level()),
+            Space::Bar(0 | 1) => self.read_registers(offset, data),
+            Space::Bar(_) => data.fill(u8::MAX),
+        }
+    }
+
+    fn write_space(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Config => self.write_config(offset, data),
+            Space::Bar(0 | 1) => self.write_registers(offset, data),
+            Space::Bar(_) => {}
+        }
+    }
+
+    fn reset_all(&self) {
+        self.with_control(|control| {
+            control.pci.reset();
+            self.reset_function(control)
+        });
+    }
+
+    fn renew_all(&self) {
+        self.control().eeprom = Eeprom::new(self.mac, DEVICE);
+        self.reset_all();
+    }
+
+    fn plug(&self, up: bool) {
+        self.with_control(|control| {
+            control.phy.set_cable(up);
+            self.update_link(control, false)
+        });
+    }
+}

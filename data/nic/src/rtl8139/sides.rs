@@ -1,0 +1,148 @@
+//! Both sides, each in the mode that CPCR says: classic, or C+. Only one of the two is ever on, and whoever changes that stops both
+//! (`access.rs`). A shared status block is C+ mode's.
+
+use std::sync::Arc;
+
+use vmlan_frame::{Batch, Sink};
+use vmlan_ram::Map;
+
+use super::chip::Rtl8139;
+use super::classic::Classic;
+use super::regs::Registers;
+use super::tsd::Pairs;
+use crate::chip::block::Block;
+use crate::chip::{Received, Receives, Sends, Sent, Trouble};
+use crate::realtek::cplus::{Digest, Receiving};
+use crate::realtek::queues::Queues;
+use crate::ring::{Receiver, Transmitter};
+
+/// The transmit side.
+pub struct Tx {
+    classic: Transmitter<Pairs>,
+    plus: Queues<Rtl8139>,
+    /// C+ mode.
+    mode: bool,
+}
+
+/// The receive side.
+pub struct Rx {
+    classic: Classic,
+    plus: Receiver<Receiving<Rtl8139>>,
+    /// C+ mode.
+    mode: bool,
+}
+
+impl Tx {
+    pub fn new(regs: &Arc<Registers>) -> Self {
+        let classic = Transmitter::new(Pairs::new(regs));
+        Self { classic, plus: Queues::default(), mode: false }
+    }
+
+    /// Begins at the first descriptor of everything.
+    pub fn restart(&mut self, chip: &Rtl8139) {
+        self.stop(chip);
+        self.classic.ring.rewind();
+        chip.rings.rewind(true, false);
+        self.mode = chip.regs.plus_mode().0;
+    }
+}
+
+impl Default for Rx {
+    fn default() -> Self {
+        let plus = Receiver::new(Receiving::default(), Digest::default());
+        Self { classic: Classic::new(), plus, mode: false }
+    }
+}
+
+impl Rx {
+    /// Begins at the first descriptor.
+    pub fn restart(&mut self, chip: &Rtl8139) {
+        self.stop(chip);
+        chip.rings.rewind(false, true);
+        self.mode = chip.regs.plus_mode().1;
+    }
+}
+
+impl Sends<Rtl8139> for Tx {
+    fn map(&self) -> &Arc<Map> {
+        self.classic.map()
+    }
+
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        drop(self.plus.set_map(Arc::clone(&map)));
+        self.classic.set_map(map)
+    }
+
+    fn place_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>) {
+        self.plus.place_block(chip, block);
+    }
+
+    fn replace_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>, on: bool) {
+        self.plus.replace_block(chip, block, on && self.mode);
+    }
+
+    fn stop(&mut self, chip: &Rtl8139) {
+        self.classic.stop(chip);
+        self.plus.stop(chip);
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        if self.mode { self.plus.trouble() } else { self.classic.trouble() }
+    }
+
+    fn arm(&mut self, chip: &Rtl8139, on: bool) -> bool {
+        if self.mode { self.plus.arm(chip, on) } else { self.classic.arm(chip, on) }
+    }
+
+    fn transmit(
+        &mut self,
+        chip: &Rtl8139,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> Sent {
+        match self.mode {
+            true => self.plus.transmit(chip, spare, limit, sink),
+            false => self.classic.transmit(chip, spare, limit, sink),
+        }
+    }
+}
+
+impl Receives<Rtl8139> for Rx {
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        drop(self.plus.set_map(Arc::clone(&map)));
+        self.classic.set_map(map)
+    }
+
+    fn place_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>) {
+        self.plus.place_block(chip, block);
+    }
+
+    fn replace_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>, on: bool) {
+        self.plus.replace_block(chip, block, on && self.mode);
+    }
+
+    fn stop(&mut self, chip: &Rtl8139) {
+        self.classic.stop();
+        self.plus.stop(chip);
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        if self.mode { self.plus.trouble() } else { self.classic.trouble() }
+    }
+
+    fn room(&mut self, chip: &Rtl8139) -> usize {
+        if self.mode { self.plus.room(chip) } else { self.classic.room(chip) }
+    }
+
+    fn want_room(&mut self, chip: &Rtl8139) -> bool {
+        if self.mode { self.plus.want_room(chip) } else { self.classic.want_room(chip) }
+    }
+
+    fn receive(&mut self, chip: &Rtl8139, batch: &Batch<'_>, list: &[u16]) -> Received {
+        match self.mode {
+            true => self.plus.receive(chip, batch, list),
+            false => self.classic.receive(chip, batch, list),
+        }
+    }
+}

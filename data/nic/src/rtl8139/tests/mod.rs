@@ -1,0 +1,14 @@
+//! Tests of the chip: its registers against the datasheet, its data path against a tiny guest.
+#![allow(clippy::cast_possible_truncation)]
+
+mod buffer;
+mod conformance;
+mod csb;
+mod guest;
+mod interrupts;
+mod plus;
+mod property;
+mod receive;
+mod registers;
+mod rows;
+mod transmit;

@@ -1,0 +1,201 @@
+//! Transmit descriptors of classic mode: four pairs of registers, TSD0-3 and TSAD0-3, that are used in turn. To
+//! [`crate::ring::Transmitter`] they are a ring like any other: of eight, each of the four twice, so that a ring of which all four are
+//! ours is not one of which none is.
+//!
+//! The driver writes TSDn with OWN as 0: the frame at TSADn is ours, of as many bytes as SIZE says. When it is sent, OWN and TOK are
+//! set. Whatever a driver writes, no more than SIZE bytes (13 bits) are read, and a frame of more than 1,792 is not sent.
+
+use std::sync::Arc;
+
+use vmlan_frame::{MIN_FRAME, Offload, Reason};
+use vmlan_ram::Map;
+
+use super::buffer::LONGEST;
+use super::chip::Rtl8139;
+use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
+use crate::chip::Trouble;
+use crate::chip::block::{Block, Direction, Side};
+use crate::realtek::isr;
+use crate::ring::{Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance};
+
+/// Pairs of registers.
+const PAIRS: u32 = 4;
+/// And descriptors, to the walker.
+const RING: u32 = 2 * PAIRS;
+
+/// In a descriptor's word, above TSD: it is longer than the chip sends.
+const LONG: u64 = 1 << 62;
+/// The frame brings its FCS.
+const HAS_FCS: u64 = 1 << 63;
+
+/// The four descriptors.
+pub struct Pairs {
+    regs: Arc<Registers>,
+    map: Arc<Map>,
+    /// Never placed: there is a shared status block in C+ mode only.
+    side: Side,
+    /// The pair that index 0 is.
+    first: u32,
+    /// The first that is not written back.
+    head: u32,
+}
+
+impl Pairs {
+    pub fn new(regs: &Arc<Registers>) -> Self {
+        let (regs, map, side) = (Arc::clone(regs), Arc::default(), Side::new(Direction::Transmit));
+        Self { regs, map, side, first: 0, head: 0 }
+    }
+
+    /// As after a reset: the next is TSD0.
+    pub fn rewind(&mut self) {
+        (self.first, self.head) = (0, 0);
+    }
+
+    /// TSD and TSAD of the descriptor at `index`.
+    #[inline]
+    fn registers(&self, index: u32) -> (u8, u8) {
+        let pair = (index + self.first) % PAIRS;
+        let at = u8::try_from(4 * pair).unwrap_or(0);
+        (TSD0 + at, TSAD0 + at)
+    }
+
+    /// All of the frame can be sent: it is neither too short nor too long, and in memory.
+    fn is_good(&self, address: u64, word: u64) -> bool {
+        let len = Self::len(word) as usize;
+        if !(MIN_FRAME..=LONGEST).contains(&len) {
+            return false;
+        }
+        let mut done = 0;
+        while done < len {
+            match self.map.first_run(address + done as u64, len - done) {
+                Some(run) => done += run.len(),
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Transmit for Pairs {
+    type Model = Rtl8139;
+    type Memory = ();
+    type Context = ();
+    const MASK: u64 = LONG | HAS_FCS;
+    const PLAIN: u64 = 0;
+
+    fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        std::mem::replace(&mut self.map, map)
+    }
+
+    fn side(&mut self) -> &mut Side {
+        &mut self.side
+    }
+
+    fn look(&mut self, _: &Rtl8139, _next: u32) -> Result<Look, Trouble> {
+        let mut tail = self.head;
+        while distance(self.head, tail, RING) < PAIRS
+            && self.regs.get(self.registers(tail).0) & tsd::OWN == 0
+        {
+            tail = add(tail, 1, RING);
+        }
+        Ok(Look { size: RING, head: self.head, tail, moved: false })
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.map.poisoned().then_some(Trouble::Truncated)
+    }
+
+    /// Whoever stops it and starts it again goes on with the pair at which it stood.
+    fn forget(&mut self, _: &Rtl8139) {
+        (self.first, self.head) = ((self.first + self.head) % PAIRS, 0);
+    }
+
+    fn publish_again(&self, _: &Rtl8139) {}
+
+    fn replace_block(&mut self, _: &Rtl8139, _: Option<Arc<Block>>, _on: bool) {}
+
+    #[inline]
+    fn read(&self, index: u32) -> (u64, u64) {
+        let (status, address) = self.registers(index);
+        let status = self.regs.get(status);
+        let long = if (status & tsd::SIZE) as usize > LONGEST { LONG } else { 0 };
+        let fcs = if self.regs.get(TCR) & tcr::CRC != 0 { HAS_FCS } else { 0 };
+        (self.regs.get(address).into(), u64::from(status) | long | fcs)
+    }
+
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
+        for (desc, index) in out.iter_mut().zip(index..) {
+            let (address, word) = self.read(index);
+            *desc = (u128::from(address) | u128::from(word) << 64).to_le_bytes();
+        }
+    }
+
+    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
+        let both = u128::from_le_bytes(*desc);
+        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
+        (half(both), half(both >> 64))
+    }
+
+    /// The chip pads nothing in this mode.
+    fn setup(&self, _: &Rtl8139) -> Setup {
+        Setup::default()
+    }
+
+    fn len(word: u64) -> u32 {
+        u32::try_from(word & u64::from(tsd::SIZE)).unwrap_or(0)
+    }
+
+    fn is_last(_: u64) -> bool {
+        true
+    }
+
+    fn between((): &mut (), _: u64, _: u64) -> bool {
+        false
+    }
+
+    fn fits(_: u64, _: u64, _: u32) -> bool {
+        true
+    }
+
+    fn has_data(_: u64, _: u64) -> bool {
+        true
+    }
+
+    fn context((): &(), _: u64) {}
+
+    fn segments(_: &Want<Self>) -> Option<u16> {
+        None
+    }
+
+    fn as_it_is(found: &Found<Self>, _: Setup) -> Option<Offload> {
+        (found.want.first & Self::MASK == Self::PLAIN).then_some(Offload::NONE)
+    }
+
+    fn plan(found: &Found<Self>, _: Setup) -> Result<Plan, Reason> {
+        if found.want.first & LONG != 0 {
+            return Err(Reason::TooLong);
+        }
+        Ok(Plan { fcs: found.want.first & HAS_FCS != 0, ..Plan::default() })
+    }
+
+    fn complete(&mut self, _: &Rtl8139, look: Look, to: u32) -> (u32, bool) {
+        let mut causes = 0;
+        for n in 0..distance(look.head, to, RING) {
+            let index = add(look.head, n, RING);
+            let (address, word) = self.read(index);
+            let (status, cause) = match self.is_good(address, word) {
+                true => (tsd::TOK, isr::TOK),
+                false => (tsd::TUN, isr::TER),
+            };
+            let at = self.registers(index).0;
+            self.regs.set(at, self.regs.get(at) & tsd::WRITABLE | tsd::OWN | status);
+            causes |= cause;
+        }
+        self.head = to;
+        (causes, false)
+    }
+}
