@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::cli::{folded, print};
 use crate::exit::Failure;
-use crate::lab::{Cores, Machine, Setup, Stop, Technique, technique};
+use crate::lab::{Cores, Machine, Setup, Stop, Technique, chip, technique};
 
 mod fairness;
 mod kvm_analysis;
@@ -140,6 +140,10 @@ fn help() -> String {
     text += "\nTechniques:\n";
     for t in technique::ALL {
         text += &format!("  {:12} {}\n", t.name, folded(t.note, 15));
+    }
+    text += "\nNICs of kvm-analysis:\n";
+    for chip in chip::ALL {
+        text += &format!("  {:12} {}\n", chip.name, folded(chip.note, 15));
     }
     text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only plain,csb --rounds 5 --json raw.json\n";
     text

@@ -38,17 +38,17 @@ pub(crate) const ALL: &[Chip] = &[
         name: "rtl8139",
         note: "classic mode: four transmit descriptors that are registers, received frames copied out of one ring buffer",
         ways: &[
-            way("plain", "model=rtl8139", "model=rtl8139,mode=classic,writes=waited"),
+            way("plain", "model=rtl8139,plus=off", "model=rtl8139,plus=off,writes=waited"),
             way(
                 "moderated",
-                "model=rtl8139,irq_rate_max=4000",
-                "model=rtl8139,mode=classic,writes=waited",
+                "model=rtl8139,plus=off,irq_rate_max=4000",
+                "model=rtl8139,plus=off,writes=waited",
             ),
         ],
     },
     Chip {
         name: "rtl8139-c+",
-        note: "the same chip in C+ mode: rings of 64 descriptors at most",
+        note: "its C+ mode: rings of 64 descriptors, the most there can be",
         ways: &[
             way("plain", "model=rtl8139", "model=rtl8139,writes=waited,size=64"),
             way(

@@ -183,7 +183,7 @@ fn family(register: &str) -> String {
         let rest = register.strip_prefix(kin);
         rest.is_some_and(|rest| rest.parse::<u8>().is_ok())
     });
-    kin.map_or_else(|| register.to_owned(), |kin| format!("{kin}0-3"))
+    kin.unwrap_or(register).to_owned()
 }
 
 /// From a guest's summary.

@@ -28,7 +28,7 @@ const READ: bool = false;
 const WRITE: bool = true;
 
 const TRANSMIT: [Step; 3] = [
-    step("(2) W: fire DMA", ("TSD0-3", WRITE), (1.0, None)),
+    step("(2) W: fire DMA", ("TSD", WRITE), (1.0, None)),
     step("(4) R: interrupt status", ("ISR", READ), (1.0, None)),
     step("(5) W: ACK (to all tx completions)", ("ISR", WRITE), (1.0, None)),
 ];
