@@ -4,6 +4,7 @@
 //! - [`chip`]: what chips with registers and descriptor rings share; `ring`: their rings.
 //! - [`e1000`]: Intel's 82540EM.
 //! - [`rtl8139`]: Realtek's RTL8139C+ and RTL8139C; `realtek`: what it shares with the RTL8169.
+//! - [`r8169`]: Realtek's RTL8169SB; `realtek`: what it shares with the RTL8139C+.
 //!
 //! # Contract
 //!
@@ -20,7 +21,7 @@ pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod notify;
-#[allow(dead_code)]
+pub mod r8169;
 pub(crate) mod realtek;
 pub(crate) mod ring;
 pub mod rtl8139;

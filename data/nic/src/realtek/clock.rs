@@ -67,11 +67,6 @@ impl Clock {
         u32::try_from(self.state().clocks(self.host.now()) % LAP).unwrap_or(0)
     }
 
-    /// TimerInt.
-    pub fn limit(&self) -> u32 {
-        self.state().limit
-    }
-
     /// TCTR is written, whatever to: it counts from 0.
     pub fn restart(&self) {
         let mut s = self.state();

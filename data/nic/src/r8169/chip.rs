@@ -1,0 +1,254 @@
+//! The chip: its parts.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vmlan_frame::{Access, Mac};
+
+use super::DEVICE;
+use super::moderate::Since;
+use super::pci;
+use super::phy::Phy;
+use super::regs::*;
+use crate::chip::pci::Pci;
+use crate::chip::sums::FCS;
+use crate::chip::{After, Config, Core, Delays, Gate, Host, Layout, Model, Space, lock};
+use crate::realtek::clock::Clock;
+use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
+use crate::realtek::desc::{self, Status};
+use crate::realtek::eeprom::Eeprom;
+use crate::realtek::filter::Rules;
+use crate::realtek::isr;
+use crate::realtek::queues::Queues;
+use crate::realtek::regs::Registers;
+use crate::realtek::ring::Place;
+use crate::realtek::tally::{self, Tally};
+use crate::ring::{Receiver, Shape};
+
+/// Bytes of the longest frame, with its FCS: lengths have 14 bits.
+const LONGEST: usize = 0x3fff;
+
+/// An RTL8169SB.
+pub struct R8169 {
+    /// As the EEPROM left the factory.
+    pub(super) mac: Mac,
+    pub(super) core: Core<Self>,
+    pub(super) regs: Registers,
+    pub(super) clock: Arc<Clock>,
+    pub(super) tally: Tally,
+    /// Frames that found no buffer when MPC was cleared.
+    pub(super) missed: AtomicU64,
+    /// Frames since the last interrupt.
+    pub(super) sent: Since,
+    pub(super) received: Since,
+    /// A packed `Wire`.
+    pub(super) wire: AtomicU32,
+    /// D3: a copy of what configuration space says, for those without the lock.
+    pub(super) asleep: AtomicBool,
+    /// Moves after each write to a register that the receive side keeps a digest of.
+    pub(super) filter_version: AtomicU32,
+    /// How often each ring was told to begin anew.
+    rewinds: [AtomicU32; 3],
+    /// Bytes of the buffers that the guest posts.
+    buffer: AtomicU32,
+    control: Mutex<Control>,
+}
+
+/// What only the VMM's side touches.
+pub(super) struct Control {
+    pub(super) pci: Pci,
+    pub(super) eeprom: Eeprom,
+    pub(super) phy: Phy,
+}
+
+/// On its bus: the same 256 bytes twice, as I/O ports and as memory; MSI.
+static LAYOUT: Layout =
+    Layout { model: "r8169", bars: [256, 256, 0, 0, 0, 0], config: 256, pages: 0..0, msi: true };
+
+impl R8169 {
+    /// What it looks like on its bus.
+    pub const LAYOUT: &'static Layout = &LAYOUT;
+
+    /// A chip after power-on.
+    #[must_use]
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        let clock = Arc::new(Clock::new(host));
+        let control = Control {
+            pci: Pci::new(&pci::TABLE, config.csb),
+            eeprom: Eeprom::new(config.mac, DEVICE),
+            phy: Phy::default(),
+        };
+        let sides = (Queues::default(), Receiver::new(Receiving::default(), Digest::default()));
+        let chip = Self {
+            mac: config.mac,
+            core: Core::new(config, &isr::KINDS, clock.clone(), sides),
+            regs: Registers::new(TABLE.iter().chain(if config.csb { CSB } else { CARDBUS })),
+            clock,
+            tally: Tally::default(),
+            missed: AtomicU64::new(0),
+            sent: Since::default(),
+            received: Since::default(),
+            wire: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            filter_version: AtomicU32::new(0),
+            rewinds: Default::default(),
+            buffer: AtomicU32::new(0),
+            control: Mutex::new(control),
+        };
+        chip.power_on();
+        chip
+    }
+
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
+    }
+
+    /// Runs `change` with the control lock, and what it asks for without.
+    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
+        let after = change(&mut self.control());
+        self.core.run(self, after);
+    }
+
+    /// The rewinds of a ring, and where its address is.
+    #[inline]
+    fn ring(&self, which: Which) -> (&AtomicU32, u8) {
+        let [normal, high, receive] = &self.rewinds;
+        match which {
+            Which::Normal => (normal, TNPDS),
+            Which::High => (high, THPDS),
+            Which::Receive => (receive, RDSAR),
+        }
+    }
+
+    /// The chip begins at the ring's first descriptor.
+    pub(super) fn rewind(&self, which: Which) {
+        self.ring(which).0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn rewind_all(&self) {
+        [Which::Normal, Which::High, Which::Receive].into_iter().for_each(|r| self.rewind(r));
+    }
+}
+
+impl Cplus for R8169 {
+    const STATUS: Status = desc::RTL8169;
+    const MOST: u32 = 1024;
+
+    #[inline]
+    fn place(&self, which: Which) -> Place {
+        let (rewinds, low) = self.ring(which);
+        Place { rewinds: rewinds.load(Ordering::Acquire), base: self.regs.address(low) }
+    }
+
+    fn own_fcs(&self) -> bool {
+        self.regs.get(TCR) & tcr::CRC != 0
+    }
+
+    #[inline]
+    fn filter_version(&self) -> u32 {
+        self.filter_version.load(Ordering::Acquire)
+    }
+
+    fn rules(&self) -> Rules {
+        let get = |offset| self.regs.get(offset);
+        Rules::new(get(RCR), (get(IDR0), get(IDR4)), (get(MAR0), get(MAR4)))
+    }
+
+    /// RMS, RxVLAN, RxChkSum. An RMS of 0 sets no limit.
+    fn shape(&self) -> Shape {
+        let command = self.regs.get(CPCR);
+        let longest = match self.regs.get(RMS) as usize {
+            0 => LONGEST,
+            most => most.min(LONGEST),
+        };
+        let strip = command & cpcr::RXVLAN != 0;
+        let sums = command & cpcr::RXCHKSUM != 0;
+        let quick = if strip { 0 } else { longest };
+        Shape { buffer: 0, quick, longest, fcs: FCS, strip, sums: (sums, sums) }
+    }
+
+    #[inline]
+    fn note_buffer(&self, bytes: u32) {
+        if self.buffer.load(Ordering::Relaxed) != bytes {
+            self.buffer.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn noted_buffer(&self) -> u32 {
+        self.buffer.load(Ordering::Relaxed)
+    }
+}
+
+impl Model for R8169 {
+    type Tx = Queues<Self>;
+    type Rx = Receiver<Receiving<Self>>;
+
+    fn layout(&self) -> &'static Layout {
+        &LAYOUT
+    }
+
+    #[inline]
+    fn core(&self) -> &Core<Self> {
+        &self.core
+    }
+
+    #[inline]
+    fn gate(&self) -> Gate {
+        let (wire, command) = (self.wire(), self.regs.get(CR));
+        Gate {
+            dma: wire.dma,
+            link: wire.link,
+            loopback: wire.loopback,
+            transmit: command & cr::TE != 0,
+            receive: command & cr::RE != 0,
+        }
+    }
+
+    #[inline]
+    fn delays(&self) -> Delays {
+        self.windows()
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        tally::totals(&self.core.stats, &self.core.counters)
+    }
+
+    fn accesses(&self) -> Vec<Access> {
+        self.regs.accesses()
+    }
+
+    fn tick(&self) {
+        if self.clock.fired() {
+            self.core.post(self, isr::TIMEOUT);
+        }
+    }
+
+    #[inline]
+    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Bar(_) => self.read_registers(offset, data),
+            Space::Config => self.read_config(offset, data),
+        }
+    }
+
+    #[inline]
+    fn write_space(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Bar(_) => self.write_registers(offset, data),
+            Space::Config => self.write_config(offset, data),
+        }
+    }
+
+    fn reset_all(&self) {
+        self.power_on();
+    }
+
+    fn renew_all(&self) {
+        self.replace();
+    }
+
+    fn plug(&self, up: bool) {
+        self.set_cable(up);
+    }
+}

@@ -1,0 +1,202 @@
+//! Registers (RTL8169 datasheet, chapter 7, from memory and from what drivers do): names, places, which bits can be written, values
+//! after reset. What else a register does is in `access.rs`.
+
+use crate::realtek::regs::{Row, row};
+
+macro_rules! offsets {
+    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
+        $($(#[$doc])* pub const $name: u8 = $offset;)*
+    };
+}
+
+offsets! {
+    /// ID: the station's address, bytes 0 to 3.
+    IDR0 = 0x00,
+    /// Bytes 4 and 5.
+    IDR4 = 0x04,
+    /// Multicast hash table, bytes 0 to 3.
+    MAR0 = 0x08,
+    /// Bytes 4 to 7.
+    MAR4 = 0x0c,
+    /// Dump Tally Counter Command: address, low, and the command.
+    DTCCR = 0x10,
+    /// Its high half.
+    DTCCRH = 0x14,
+    /// Transmit Normal Priority Descriptors' Start.
+    TNPDS = 0x20,
+    /// Its high half.
+    TNPDSH = 0x24,
+    /// Transmit High Priority Descriptors' Start.
+    THPDS = 0x28,
+    /// Its high half.
+    THPDSH = 0x2c,
+    /// Command.
+    CR = 0x37,
+    /// Transmit Priority Polling.
+    TPPOLL = 0x38,
+    /// Interrupt Mask.
+    IMR = 0x3c,
+    /// Interrupt Status.
+    ISR = 0x3e,
+    /// Transmit Configuration.
+    TCR = 0x40,
+    /// Receive Configuration.
+    RCR = 0x44,
+    /// Timer Count.
+    TCTR = 0x48,
+    /// Missed Packet Counter.
+    MPC = 0x4c,
+    /// 93C46 Command.
+    CR9346 = 0x50,
+    /// Configuration 0.
+    CONFIG0 = 0x51,
+    /// Configuration 5.
+    CONFIG5 = 0x56,
+    /// Timer Interrupt.
+    TIMERINT = 0x58,
+    /// PHY Access.
+    PHYAR = 0x60,
+    /// PHY Status.
+    PHYSTATUS = 0x6c,
+    /// First of the wake-up frames' registers.
+    WAKEUP = 0x84,
+    /// One past their last.
+    WAKEUP_END = 0xce,
+    /// Receive packet Maximum Size.
+    RMS = 0xda,
+    /// C+ Command.
+    CPCR = 0xe0,
+    /// Interrupt Mitigate. In no datasheet; Linux's driver knows it.
+    INTMIT = 0xe2,
+    /// Receive Descriptors' Start Address.
+    RDSAR = 0xe4,
+    /// Its high half.
+    RDSARH = 0xe8,
+    /// Shared status block address, low; writing it places the block (`chip/block.rs`).
+    CSBAL = 0xf0,
+    /// Its high half.
+    CSBAH = 0xf4,
+}
+
+/// Bits of CR.
+pub mod cr {
+    /// Transmitter Enable.
+    pub const TE: u32 = 1 << 2;
+    /// Receiver Enable.
+    pub const RE: u32 = 1 << 3;
+    /// Reset; clears itself.
+    pub const RST: u32 = 1 << 4;
+}
+
+/// Bits of TPPoll. All clear themselves.
+pub mod tppoll {
+    /// High Priority Queue polling.
+    pub const HPQ: u32 = 1 << 7;
+    /// Normal Priority Queue polling.
+    pub const NPQ: u32 = 1 << 6;
+    /// Forced Software Interrupt.
+    pub const FSWINT: u32 = 1;
+}
+
+/// Bits of TCR.
+pub mod tcr {
+    /// No FCS is appended: frames bring theirs.
+    pub const CRC: u32 = 1 << 16;
+    /// Loopback: 01 in bits 18:17 (11 is the 8139's).
+    pub const LBK: u32 = 1 << 17;
+    /// The chip's version, in bits that cannot be written: 30:26 and 23. These say RTL8169SB/8110SB. Of those that
+    /// today's drivers know, it is the one about which they know least that is special: the S must have its PLL turned on, and a PHY
+    /// patched at length; the SC has an undocumented register for its bus' clock.
+    pub const HWVERID: u32 = 0x1000_0000;
+    /// Inter-frame gap of 96 ns, as after reset.
+    pub const IFG: u32 = 0x0300_0000;
+}
+
+/// Bits of C+CR.
+pub mod cpcr {
+    /// Receive VLAN de-tagging.
+    pub const RXVLAN: u32 = 1 << 6;
+    /// Receive Checksum offload.
+    pub const RXCHKSUM: u32 = 1 << 5;
+    /// Unit of INTMIT's timers. In no datasheet.
+    pub const UNIT: u32 = 3;
+}
+
+const ALL: u32 = u32::MAX;
+
+/// All registers, by offset. CONFIG1: memory and I/O windows are there; PME can be enabled.
+#[rustfmt::skip]
+pub static TABLE: &[Row] = &[
+    row("IDR0", IDR0, 4, ALL, 0),
+    row("IDR4", IDR4, 2, 0xffff, 0),
+    row("MAR0", MAR0, 4, ALL, 0),
+    row("MAR4", MAR4, 4, ALL, 0),
+    row("DTCCR", DTCCR, 4, 0xffff_ffc0, 0),
+    row("DTCCR", DTCCRH, 4, ALL, 0),
+    row("TNPDS", TNPDS, 4, 0xffff_ff00, 0),
+    row("TNPDS", TNPDSH, 4, ALL, 0),
+    row("THPDS", THPDS, 4, 0xffff_ff00, 0),
+    row("THPDS", THPDSH, 4, ALL, 0),
+    // No flash.
+    row("FLASH", 0x30, 4, 0, 0),
+    row("ERBCR", 0x34, 2, 0, 0),
+    row("ERSR", 0x36, 1, 0, 0),
+    row("CR", CR, 1, 0x0c, 0),
+    row("TPPoll", TPPOLL, 1, 0, 0),
+    row("IMR", IMR, 2, 0xc1ff, 0),
+    row("ISR", ISR, 2, 0, 0),
+    row("TCR", TCR, 4, 0x030f_0700, tcr::HWVERID | tcr::IFG),
+    row("RCR", RCR, 4, 0x0101_e73f, 0),
+    row("TCTR", TCTR, 4, 0, 0),
+    row("MPC", MPC, 4, 0, 0),
+    row("9346CR", CR9346, 1, 0, 0),
+    row("CONFIG0", CONFIG0, 1, 0, 0),
+    row("CONFIG1", 0x52, 1, 0xf1, 0x0d),
+    row("CONFIG2", 0x53, 1, 0x20, 0),
+    row("CONFIG3", 0x54, 1, 0x30, 0),
+    row("CONFIG4", 0x55, 1, 0x14, 0),
+    row("CONFIG5", CONFIG5, 1, 0x73, 0),
+    row("TimerInt", TIMERINT, 4, ALL, 0),
+    row("MULINT", 0x5c, 2, 0x0fff, 0),
+    row("PHYAR", PHYAR, 4, 0, 0),
+    // The ten-bit interface of the 8169's first version, which this one has not.
+    row("TBICSR", 0x64, 4, 0, 0),
+    row("TBI_ANAR", 0x68, 2, 0, 0),
+    row("TBI_LPAR", 0x6a, 2, 0, 0),
+    row("PHYStatus", PHYSTATUS, 1, 0, 0),
+    // Nobody says what it is; drivers write 1.
+    row("82h", 0x82, 1, 0xff, 0),
+    row("Wakeup0", 0x84, 4, ALL, 0), row("Wakeup0", 0x88, 4, ALL, 0),
+    row("Wakeup1", 0x8c, 4, ALL, 0), row("Wakeup1", 0x90, 4, ALL, 0),
+    row("Wakeup2", 0x94, 4, ALL, 0), row("Wakeup2", 0x98, 4, ALL, 0),
+    row("Wakeup2", 0x9c, 4, ALL, 0), row("Wakeup2", 0xa0, 4, ALL, 0),
+    row("Wakeup3", 0xa4, 4, ALL, 0), row("Wakeup3", 0xa8, 4, ALL, 0),
+    row("Wakeup3", 0xac, 4, ALL, 0), row("Wakeup3", 0xb0, 4, ALL, 0),
+    row("Wakeup4", 0xb4, 4, ALL, 0), row("Wakeup4", 0xb8, 4, ALL, 0),
+    row("Wakeup4", 0xbc, 4, ALL, 0), row("Wakeup4", 0xc0, 4, ALL, 0),
+    row("CRC0", 0xc4, 2, 0xffff, 0), row("CRC1", 0xc6, 2, 0xffff, 0),
+    row("CRC2", 0xc8, 2, 0xffff, 0), row("CRC3", 0xca, 2, 0xffff, 0),
+    row("CRC4", 0xcc, 2, 0xffff, 0),
+    row("RMS", RMS, 2, 0xffff, 0),
+    row("C+CR", CPCR, 2, 0x6c7b, 0),
+    row("IntrMitigate", INTMIT, 2, 0xffff, 0),
+    row("RDSAR", RDSAR, 4, 0xffff_ff00, 0),
+    row("RDSAR", RDSARH, 4, ALL, 0),
+    row("MTPS", 0xec, 1, 0x3f, 0),
+];
+
+/// Behind them: of a card in a CardBus slot, which this one is not, the function's registers.
+pub static CARDBUS: &[Row] = &[
+    row("FER", 0xf0, 4, 0, 0),
+    row("FEMR", 0xf4, 4, 0, 0),
+    row("FPSR", 0xf8, 4, 0, 0),
+    row("FFER", 0xfc, 4, 0, 0),
+];
+
+/// In their place, for drivers that find the subsystem.
+pub static CSB: &[Row] = &[row("CSBAL", CSBAL, 4, ALL, 0), row("CSBAH", CSBAH, 4, ALL, 0)];
+
+/// Survives CR.RST: addresses, what the EEPROM has loaded, wake-up, the block (its driver places it once).
+pub fn is_sticky(row: &Row) -> bool {
+    matches!(row.offset, IDR0..=MAR4 | CONFIG0..=CONFIG5 | 0x82 | WAKEUP..WAKEUP_END | CSBAL | CSBAH)
+}
