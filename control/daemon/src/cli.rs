@@ -11,7 +11,7 @@ use crate::api::{Client, default_path};
 use crate::config::{self, Config, SwitchTable};
 use crate::exit::Failure;
 use crate::settings::Settings;
-use crate::{bench, demo, pktgen, serve, stack};
+use crate::{bench, demo, pktgen, probe, serve, stack};
 
 mod ask;
 mod attach;
@@ -37,6 +37,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Measure: the paper's tables rebuilt, frames straight from the driver, latency, livelock
     Bench(bench::BenchArgs),
+    /// Measure what leaving the guest costs on this host, and say which technique it gains most from
+    Probe(probe::ProbeArgs),
     /// Run a switch
     #[command(after_help = switch_help())]
     Switch(SwitchArgs),
@@ -313,6 +315,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Switch(args) => args.settings().and_then(serve::run),
         Command::Port(args) => ask::port(args),
         Command::Fdb(args) => ask::fdb(args),

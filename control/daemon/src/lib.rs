@@ -23,6 +23,7 @@ mod log_format;
 mod notify;
 mod pktgen;
 mod ports;
+mod probe;
 mod process;
 mod serve;
 mod settings;

@@ -62,3 +62,25 @@ pub fn own_network() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Gives a guest the low region of this memory, from its address 0 on.
+///
+/// # Errors
+/// Those of `KVM_SET_USER_MEMORY_REGION`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn give_memory(
+    vm: &kvm_ioctls::VmFd,
+    ram: &std::sync::Arc<vmlan_driver::mem::Ram>,
+) -> io::Result<()> {
+    let [low, _] = ram.regions();
+    let region = kvm_bindings::kvm_userspace_memory_region {
+        memory_size: low.size,
+        userspace_addr: low.user_addr,
+        ..Default::default()
+    };
+    // A guest may outlive whoever made it: its memory stays mapped for as long as this process lives.
+    std::mem::forget(ram.clone());
+    // SAFETY: the region is mapped for good, since one owner of `ram` is never dropped, and nobody holds a Rust reference to bytes
+    // in it: `Ram` is made for memory that another writes at any time.
+    unsafe { vm.set_user_memory_region(region) }.map_err(io::Error::from)
+}

@@ -16,10 +16,10 @@ use crate::sys;
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A directory of our own below the one for temporary files; removed when dropped.
-pub(super) struct Directory(PathBuf);
+pub(crate) struct Directory(PathBuf);
 
 impl Directory {
-    pub(super) fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("vmlan-lab-{}-{number}", std::process::id());
@@ -31,7 +31,7 @@ impl Directory {
         Ok(Self(path))
     }
 
-    pub(super) fn socket(&self, name: &str) -> PathBuf {
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.sock"))
     }
 }
