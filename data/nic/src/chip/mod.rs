@@ -16,6 +16,8 @@
 pub mod access;
 pub(crate) mod block;
 mod core;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub(crate) mod irq;
 pub(crate) mod microwire;
 mod model;

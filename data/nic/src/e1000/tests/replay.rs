@@ -1,36 +1,27 @@
 //! The inputs the fuzzer kept, and seeds for it.
 
 use super::super::fuzz::e1000;
-
-const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/e1000");
-const MEMORY: usize = 0x1_0000;
-/// As the driver in the fuzz body has it.
-const RX_RING: usize = 0x1000;
+use crate::chip::fuzz::{self, RX_RING, replay};
 
 /// A transmit descriptor, legacy or extended.
 type Tx = (u64, u64);
 
 /// An input: these transmit descriptors, and receive buffers of 2 KiB (or where `buffers` says).
 fn input(config: u8, steps: &[u8], tx: &[Tx], buffers: &[u64]) -> Vec<u8> {
-    let mut memory = vec![0u8; MEMORY];
+    let mut memory = [0u8; fuzz::MEMORY as usize];
     for (i, (address, word)) in tx.iter().cycle().take(32).enumerate() {
         memory[16 * i..16 * i + 8].copy_from_slice(&address.to_le_bytes());
         memory[16 * i + 8..16 * i + 16].copy_from_slice(&word.to_le_bytes());
     }
     for (i, address) in buffers.iter().cycle().take(32).enumerate() {
-        let at = RX_RING + 16 * i;
+        let at = RX_RING as usize + 16 * i;
         memory[at..at + 8].copy_from_slice(&address.to_le_bytes());
     }
     // Frames at 0x2000: IPv4 and TCP.
     memory[0x2000..0x2006].fill(0xff);
     memory[0x200c..0x2018].copy_from_slice(&[8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6]);
     memory[0x202e] = 0x50;
-    let count = u16::try_from(steps.len()).unwrap();
-    let mut data = vec![config];
-    data.extend(count.to_le_bytes());
-    data.extend(steps);
-    data.extend(memory);
-    data
+    replay::input(config, steps, &memory)
 }
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -85,71 +76,26 @@ fn seeds_move_frames() {
 
 #[test]
 fn seeds_and_kept_inputs() {
-    for seed in seeds() {
-        e1000(&seed);
-    }
-    let files: Vec<_> = std::fs::read_dir(CORPUS).unwrap().collect();
-    assert!(files.len() >= 15, "the seeds are gone from {CORPUS}");
-    for file in files {
-        e1000(&std::fs::read(file.unwrap().path()).unwrap());
-    }
+    replay::seeds_and_kept_inputs("e1000", e1000, &seeds());
 }
 
 #[test]
 fn every_step_after_every_seed() {
-    for seed in seeds() {
-        for step in 0..=255u8 {
-            let mut data = seed.clone();
-            let at = 3 + usize::from(step) % 24;
-            data[0] = data[0].wrapping_add(step & 0xf6);
-            data[at] = step;
-            e1000(&data);
-        }
-    }
+    replay::every_step_after_every_seed(e1000, &seeds());
 }
 
 #[test]
 #[ignore = "writes into fuzz/corpus"]
 fn write_seeds() {
-    std::fs::create_dir_all(CORPUS).unwrap();
-    for (i, seed) in seeds().iter().enumerate() {
-        let end = seed.iter().rposition(|b| *b != 0).unwrap() + 1;
-        std::fs::write(format!("{CORPUS}/seed-{i:02}"), &seed[..end]).unwrap();
-    }
+    replay::write_seeds("e1000", &seeds());
 }
 
-/// What the fuzzer would take long to find: sequences that are mostly about the block. `CSB_INPUTS=1000000` for a long run.
 #[test]
 fn any_steps_around_a_block() {
-    let inputs = std::env::var("CSB_INPUTS").map_or(1500, |n| n.parse().unwrap());
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = |n: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        u8::try_from((state >> 33) % n).unwrap()
-    };
-    let mut frames = (0, 0);
-    for i in 0..inputs {
-        let mut steps = vec![0xd9, 0xda];
-        for _ in 0..120 {
-            let step = match random(8) {
-                0..=2 => 0xd9 + random(7),
-                3 => random(0x40),
-                4 => 0xd0 + random(9),
-                5 => 0x60 + random(16),
-                6 => [0x0f, 0x2f, 0xd6, 0xd7][usize::from(random(4))],
-                _ => random(256),
-            };
-            steps.push(step);
-            // Operands: often indexes that exist.
-            if matches!(step, 0xdb..=0xde) {
-                steps.push(random(if i % 3 == 0 { 256 } else { 32 }));
-            }
-        }
-        let tx = [(0x2000, 60 | 0x0b << 24), (0x2000 + u64::from(random(255)), 1514 | 0x8b << 24)];
-        let (come, gone) = e1000(&input(random(16) & 0xfe, &steps, &tx, &[0x4000, 0x7c00]));
-        frames = (frames.0 + come, frames.1 + gone);
-    }
-    assert!(frames.0 > inputs && frames.1 > inputs, "{frames:?}");
+    replay::any_steps_around_a_block(e1000, |steps, random| {
+        let config = random.below(16) & 0xfe;
+        let at = 0x2000 + u64::from(random.below(255));
+        let tx = [(0x2000, 60 | 0x0b << 24), (at, 1514 | 0x8b << 24)];
+        input(config, steps, &tx, &[0x4000, 0x7c00])
+    });
 }

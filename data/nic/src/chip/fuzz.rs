@@ -1,0 +1,363 @@
+//! What the fuzz targets of chips share: a guest's memory, and what its driver, its VMM and the switch do. Each chip says in its
+//! `tests/fuzz.rs` what it is, how a driver sets it up, and what else one may do: [`Fuzzed`].
+//!
+//! An input is a byte of configuration, two bytes that count the bytes of steps, the steps, and the guest's memory from
+//! address 0 on (the rest of it is zero). Bit 0 of the configuration: nothing is set up; bit 3: a floor under interrupts; the others
+//! are the chip's.
+//!
+//! A step is a byte, its high half the operation, then operands (0 past the end). Operations 4 to 7, 14 and 15 are the chip's, the
+//! others are here: [`Run::step`]. The chip offers a shared status block; a step places it at [`BLOCK`], others change the guest's
+//! words in it.
+//!
+//! What must hold: nothing panics; a pass is bounded in frames and bytes; nothing outside the guest's memory is written, nor what
+//! the chip says that it leaves alone; a cause that is pending and enabled is delivered, or the timer is set, or the block keeps it
+//! in; and after all of it a driver that starts anew finds a chip that moves frames.
+#![allow(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_truncation)]
+
+#[cfg(test)]
+pub mod replay;
+mod world;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vmlan_frame::{Batch, Mac, Offload, Sink};
+use vmlan_ram::{Slice, Window};
+
+use super::{Chip, Config, Host, Model, Space};
+pub use world::MEMORY;
+use world::{WORLD, World, fill};
+
+/// Where the transmit ring of a set-up driver is.
+pub const TX_RING: u32 = 0;
+/// Where its receive ring is.
+pub const RX_RING: u32 = 0x1000;
+/// Descriptors in each.
+pub const RING: u32 = 32;
+/// Where the shared status block is, if it is where it should be.
+pub const BLOCK: u16 = 0x0a00;
+/// Where the last driver has its frame, of 60 bytes.
+pub const FRAME: u32 = 0x2000;
+/// Where it has its receive buffers, all in the same place.
+pub const BUFFER: u32 = 0x4000;
+/// Bytes that one pass may move, at most.
+const MOST_BYTES: usize = 4 << 20;
+
+/// A chip to fuzz.
+pub trait Fuzzed: Model {
+    /// Where CSBAL is in BAR 0.
+    const CSBAL: u64;
+
+    /// The chip that the byte of configuration asks for. `pages`: for registers that can be mapped.
+    fn make(config: Config, pages: Window, host: Arc<dyn Host>, byte: u8) -> Self;
+    /// What a driver does. `byte`: of configuration; 0 at the end of a run, and then the rings are good.
+    fn set_up(run: &mut Run<'_, Self>, byte: u8);
+    /// Writes rings into memory with which a frame can be sent, from [`FRAME`], and one received, to [`BUFFER`].
+    fn fill_rings(run: &mut Run<'_, Self>);
+    /// Operations 4 to 7, 14 and 15.
+    fn step(run: &mut Run<'_, Self>, operation: u8, n: u8);
+    /// Reset by software.
+    fn restart(run: &mut Run<'_, Self>);
+    /// The part of the guest's memory that may be written while frames are pushed, or pulled; `None`: who knows.
+    fn may_write(&self, _push: bool) -> Option<Range<u64>> {
+        None
+    }
+}
+
+#[derive(Default)]
+struct Clock {
+    now: AtomicU64,
+    timer: Mutex<Option<u64>>,
+}
+
+impl Host for Clock {
+    fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+    fn set_timer(&self, at: u64) {
+        *self.timer.lock().expect("a timer") = Some(at);
+    }
+    fn raise(&self) {}
+    fn doorbell(&self) {}
+}
+
+/// Holds every n-th frame, and reads all the others.
+struct Reader {
+    every: usize,
+    frames: usize,
+    bytes: usize,
+}
+
+impl Sink for Reader {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        for i in 0..batch.len() {
+            let Some(frame) = batch.frame(i) else { panic!("no frame {i}") };
+            let mut copy = vec![0; frame.len];
+            assert_eq!(frame.copy_to(&mut copy), frame.len, "a length that is not there");
+            self.frames += 1;
+            self.bytes += copy.len();
+            if self.every > 0 && i % self.every == 0 {
+                batch.hold(i);
+            }
+        }
+    }
+}
+
+/// Runs one input. Returns the frames that came from the guest and those that went to it.
+///
+/// # Panics
+/// If something that must hold does not.
+pub fn run<C: Fuzzed>(data: &[u8]) -> (u64, u64) {
+    let [byte, low, high, rest @ ..] = data else { return (0, 0) };
+    let count = usize::from(u16::from_le_bytes([*low, *high]));
+    let (steps, memory) = rest.split_at(rest.len().min(count));
+    WORLD.with_borrow_mut(|world| {
+        world.load(memory);
+        let frames = play::<C>(world, *byte, steps);
+        world.check_guards();
+        frames
+    })
+}
+
+fn play<C: Fuzzed>(world: &mut World, byte: u8, steps: &[u8]) -> (u64, u64) {
+    let host = Arc::new(Clock::default());
+    let irq_rate_max = if byte & 8 != 0 { 10_000 } else { 0 };
+    let mac = Mac::new([2, 0, 0, 0, 0, 1]);
+    let config = Config { mac, irq_rate_max, csb: true };
+    let chip = C::make(config, world.pages(), host.clone(), byte);
+    drop(chip.set_map(world.guest.clone()));
+    let mut run = Run { chip, host, world, steps, next: [0; 3] };
+    if byte & 1 == 0 {
+        C::set_up(&mut run, byte);
+    }
+    while !run.steps.is_empty() {
+        run.step();
+        run.check();
+    }
+    let device = run.chip.device();
+    assert!(device.held <= device.raised && device.delivered >= device.raised - device.held);
+    let frames = run.frames();
+    run.start_anew();
+    frames
+}
+
+/// A chip under way.
+pub struct Run<'w, C> {
+    /// The chip.
+    pub chip: C,
+    host: Arc<Clock>,
+    world: &'w mut World,
+    steps: &'w [u8],
+    /// For a driver to remember where in its rings it is.
+    pub next: [u32; 3],
+}
+
+impl<C: Fuzzed> Run<'_, C> {
+    /// The next operand.
+    pub fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.steps.split_first() else { return 0 };
+        self.steps = rest;
+        *first
+    }
+
+    /// The next operand, of two bytes.
+    pub fn half(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// The next operand, of four bytes.
+    pub fn word(&mut self) -> u32 {
+        u32::from(self.half()) | u32::from(self.half()) << 16
+    }
+
+    /// Writes a register of four bytes in BAR 0.
+    pub fn write(&self, offset: u32, value: u32) {
+        self.chip.write(Space::Bar(0), offset.into(), &value.to_le_bytes());
+    }
+
+    /// Writes a register of so many bytes.
+    pub fn write_part(&self, offset: u32, bytes: usize, value: u32) {
+        self.chip.write(Space::Bar(0), offset.into(), &value.to_le_bytes()[..bytes]);
+    }
+
+    /// Writes configuration space.
+    pub fn configure(&self, offset: u64, bytes: &[u8]) {
+        self.chip.write(Space::Config, offset, bytes);
+    }
+
+    /// Four bytes of the guest's memory.
+    pub fn peek(&self, at: u32) -> u32 {
+        let mut word = [0; 4];
+        self.world.guest.slice(at.into(), 4).expect("memory").read(&mut word);
+        u32::from_le_bytes(word)
+    }
+
+    /// Writes four bytes of it.
+    pub fn poke(&self, at: u32, value: u32) {
+        fill(&self.world.guest, at.into(), &value.to_le_bytes());
+    }
+
+    fn frames(&self) -> (u64, u64) {
+        let counters = self.chip.counters();
+        (counters.input.frames.get(), counters.output.frames.get())
+    }
+
+    fn step(&mut self) {
+        let step = self.byte();
+        let n = step & 15;
+        match step >> 4 {
+            0 => self.pull(16 * usize::from(n), 0),
+            1 => self.pull(200, usize::from(n)),
+            2 => self.push(n, 46),
+            3 => self.push(n, 3000),
+            8 => {
+                let (offset, data) = (self.word(), [self.word(), self.word(), self.word(), 0]);
+                let bytes: Vec<u8> = data.iter().flat_map(|w| w.to_le_bytes()).collect();
+                self.access(offset, &bytes[..usize::from(n)]);
+            }
+            9 => {
+                let within = 2 * self.chip.layout().bars[0] - 1;
+                let at = u64::from(self.half()) & within;
+                self.chip.read(Space::Bar(0), at, &mut [0; 16][..usize::from(n)]);
+            }
+            10 => {
+                let (at, value) = (self.byte(), self.byte());
+                self.configure(at.into(), &[n, value]);
+            }
+            11 => self.sleep(u64::from(n) * 50_000),
+            12 => {
+                let (at, value) =
+                    (self.half(), u64::from(self.word()) | u64::from(self.word()) << 32);
+                if let Some(mut slice) = self.world.guest.slice_mut(at.into(), 8) {
+                    slice.write(0, &value.to_le_bytes());
+                }
+            }
+            13 if n >= 9 => self.block(n),
+            13 => self.control(n),
+            operation => C::step(self, operation, n),
+        }
+    }
+
+    fn access(&self, offset: u32, bytes: &[u8]) {
+        let bars = self.chip.layout().bars;
+        let (space, within) = match offset >> 30 {
+            0 => (Space::Bar(0), bars[0] - 1),
+            1 => (Space::Bar(1), bars[1] - 1),
+            2 => (Space::Bar(0), u64::MAX),
+            _ => (Space::Config, 0x1ff),
+        };
+        self.chip.write(space, u64::from(offset) & within, bytes);
+    }
+
+    fn control(&mut self, n: u8) {
+        match n {
+            0 | 1 => self.chip.set_link(n == 1),
+            2 => self.chip.reset(),
+            3 => C::restart(self),
+            4 => drop(self.chip.set_map(Arc::default())),
+            5 => drop(self.chip.set_map(self.world.guest.clone())),
+            6 => {
+                let _ = (self.chip.room(), self.chip.want_room(), Chip::is_up(&self.chip));
+            }
+            7 => {
+                let _ = (self.chip.arm(), self.chip.trouble());
+            }
+            _ => self.chip.disarm(),
+        }
+    }
+
+    /// The guest's words of the block, as a driver changes them; and where the block is.
+    fn block(&mut self, n: u8) {
+        let block = u32::from(BLOCK);
+        match n {
+            9 => self.chip.write(Space::Bar(0), C::CSBAL, &block.to_le_bytes()),
+            // guest_csb_on: on, or any value.
+            10 => self.poke(block + 0x0c, 1),
+            11 => {
+                let value = self.byte();
+                self.poke(block + 0x0c, value.into());
+            }
+            // guest_tdt, guest_rdt: they move on.
+            12 | 13 => {
+                let at = block + if n == 12 { 0x00 } else { 0x10 };
+                let by = u32::from(self.byte());
+                self.poke(at, self.peek(at).wrapping_add(by) & (RING - 1));
+            }
+            // The wishes.
+            14 => {
+                let wishes = u32::from(self.byte());
+                self.poke(block + 0x04, wishes & 3);
+                self.poke(block + 0x08, wishes >> 2 & 3);
+            }
+            _ => self.chip.timer(),
+        }
+    }
+
+    fn sleep(&self, ns: u64) {
+        let now = self.host.now.fetch_add(ns, Ordering::Relaxed) + ns;
+        let due = self.host.timer.lock().expect("a timer").take_if(|at| *at <= now);
+        if due.is_some() {
+            self.chip.timer();
+        }
+    }
+
+    fn pull(&mut self, limit: usize, every: usize) {
+        let mut reader = Reader { every, frames: 0, bytes: 0 };
+        self.chip.disarm();
+        let before = self.world.except(self.chip.may_write(false));
+        self.chip.pull(&mut self.world.batch, limit, &mut reader);
+        self.world.check(before);
+        assert!(reader.frames <= limit && reader.bytes <= MOST_BYTES, "a pass without bound");
+        assert!(self.world.batch.is_empty(), "the batch was not given back");
+    }
+
+    /// Frames to a broadcast address, some of them tagged.
+    fn push(&mut self, n: u8, len: usize) {
+        let bytes = [0x5a; 4000];
+        let mut batch = Batch::new();
+        for i in 0..n {
+            let mut head = [0xff; 18];
+            if i % 4 == 3 {
+                head[12..16].copy_from_slice(&[0x81, 0, 0x20, i]);
+            }
+            let body = [Slice::from_bytes(&bytes[..len + usize::from(i)])];
+            let _ =
+                batch.add_parts(&head, body, Offload { csum_valid: i % 2 == 0, ..Offload::NONE });
+        }
+        let list: Vec<u16> = (0..n.into()).collect();
+        let before = self.world.except(self.chip.may_write(true));
+        assert!(self.chip.push(&batch, &list) <= list.len());
+        self.world.check(before);
+    }
+
+    fn check(&self) {
+        let irq = &self.chip.core().irq;
+        let (asserted, pending) = (irq.level(), irq.pending());
+        assert!(pending || !asserted, "asserted for nothing");
+        let timer = self.host.timer.lock().expect("a timer");
+        let soon = self.host.now() + 100_000_000;
+        let waits = irq.is_shut() || timer.is_some_and(|at| at <= soon);
+        assert!(asserted || !pending || waits, "an interrupt is lost");
+    }
+
+    /// Whatever it was: the next driver, in the next machine, sends a frame and receives one.
+    fn start_anew(&mut self) {
+        self.chip.set_link(true);
+        self.chip.renew();
+        drop(self.chip.set_map(self.world.guest.clone()));
+        self.world.load(&[]);
+        self.next = [0; 3];
+        let frame = [0xff; 60];
+        fill(&self.world.guest, FRAME.into(), &frame);
+        C::fill_rings(self);
+        C::set_up(self, 0);
+        let before = self.frames();
+        self.pull(200, 0);
+        self.push(1, 46);
+        let after = self.frames();
+        assert!(after.0 > before.0, "the next driver cannot send");
+        assert!(after.1 > before.1, "the next driver does not receive");
+    }
+}
