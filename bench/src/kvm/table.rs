@@ -51,6 +51,7 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
     }
     let heads = ["TX, sparse", "TX, in bursts", "RX, sparse", "RX, in bursts"];
     let heads: String = heads.map(|h| format!("{h:20}")).concat();
+    let heads = heads.trim_end();
     let _ = writeln!(out, "\nRegister accesses for a frame\n{:22}{heads}", "round, NIC");
     let _ = writeln!(out, "{:22}{PAPER}", "the analysis: rtl8139");
     for row in rows.iter().filter(|row| !row.accesses.is_empty()) {
