@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_regs, kvm_segment};
-use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd};
+use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
 use vmlan_driver::mem::Ram;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -102,6 +102,8 @@ fn tell(say: Say<'_>, name: &str, what: &str, samples: Result<Samples, String>) 
 
 struct Guest {
     vcpu: VcpuFd,
+    /// Closed, it takes its eventfds off the guest.
+    _vm: VmFd,
     /// What the ioeventfds ring.
     bell: EventFd,
     irq: EventFd,
@@ -129,7 +131,7 @@ impl Guest {
         let memory = IoEventAddress::Mmio(code::OUTSIDE + u64::from(RING));
         vm.register_ioevent(&bell, &memory, NoDatamatch).map_err(word("takes no ioeventfd"))?;
         vm.register_irqfd(&irq, code::LINE).map_err(word("takes no irqfd"))?;
-        Ok(Self { vcpu, bell, irq, ram })
+        Ok(Self { vcpu, _vm: vm, bell, irq, ram })
     }
 
     /// Puts a program in place, to run from its start.
