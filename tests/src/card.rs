@@ -112,7 +112,7 @@ pub const QEMU_E1000: Card = Card {
     ..E1000
 };
 
-/// RTL8169S and its driver r8169.
+/// RTL8169SB and its driver r8169.
 pub const R8169: Card = Card {
     name: "r8169",
     keys: "model=r8169",

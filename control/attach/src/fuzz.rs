@@ -197,6 +197,7 @@ mod vfio {
 
     use super::*;
     use crate::stream;
+    use crate::vfio_user::Model;
     use crate::vfio_user::fuzzing::{Header, Replies, Session, VfioUserPort, new_port};
 
     struct World {
@@ -251,7 +252,8 @@ mod vfio {
                 sys::eventfd().expect("an eventfd"),
                 File::open("/dev/null").expect("/dev/null").into(),
             ];
-            let (port, pages) = new_port().expect("a port");
+            let (port, pages) = new_port(Model::E1000).expect("a port");
+            let pages = pages.expect("shared registers");
             let (batch, replies) = (Batch::new(), Replies::default());
             World { port, session: None, pages, ram, fds, batch, replies }
         }

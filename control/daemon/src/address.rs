@@ -136,6 +136,14 @@ pub enum AddressError {
     #[error("[sflow] wants collector = \"IP:PORT\": add it")]
     NoCollector,
     #[error(
+        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and a store to those beside the doorbell (interrupt status, commands) must be heard: leave it out, or write model=e1000"
+    )]
+    NoMapped(String),
+    #[error(
+        "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes could be shared: leave one out"
+    )]
+    CsbPlain,
+    #[error(
         "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
     )]
     CsbMapped,
@@ -152,7 +160,8 @@ impl AddressError {
             | Self::Double { key, .. }
             | Self::Alone { key, .. } => Some(key),
             Self::Contradiction(_, said) => said.split('=').next(),
-            Self::CsbMapped => Some("csb"),
+            Self::CsbMapped | Self::CsbPlain => Some("csb"),
+            Self::NoMapped(_) => Some("doorbell"),
             _ => None,
         }
     }
@@ -225,8 +234,20 @@ impl Address {
     /// The address, if its keys go together.
     ///
     /// # Errors
-    /// [`AddressError::CsbMapped`], [`AddressError::Contradiction`], [`AddressError::Alone`].
+    /// [`AddressError::NoMapped`], [`AddressError::CsbMapped`], [`AddressError::CsbPlain`], [`AddressError::Contradiction`],
+    /// [`AddressError::Alone`].
     pub fn checked(self) -> Result<Self, AddressError> {
+        let model = self.word("model").unwrap_or("e1000");
+        if let (Some(plus), true) = (self.value("plus"), model != "rtl8139") {
+            let (given, wanted) = (format!("plus={plus}"), "model=rtl8139");
+            return Err(AddressError::Alone { key: "plus", given, wanted });
+        }
+        if self.word("doorbell") == Some("mapped") && model != "e1000" {
+            return Err(AddressError::NoMapped(model.to_owned()));
+        }
+        if self.is_off("plus") && self.is_on("csb") {
+            return Err(AddressError::CsbPlain);
+        }
         if self.word("doorbell") == Some("mapped") && self.is_on("csb") {
             return Err(AddressError::CsbMapped);
         }

@@ -131,9 +131,9 @@ pub enum VmArgsError {
     OldQemu { name: String, version: QemuVersion },
     #[error(
         "port {name}: QEMU {version} cannot do vfio-user well enough: use QEMU {least} or later (name yours with --qemu-version), \
-         or a stream port with -device e1000"
+         or {instead}"
     )]
-    NoVfioUser { name: String, version: QemuVersion, least: QemuVersion },
+    NoVfioUser { name: String, version: QemuVersion, least: QemuVersion, instead: &'static str },
     #[error("memory={0}: write a size like 512M or 4G")]
     Memory(String),
     #[error(
@@ -150,7 +150,21 @@ struct Plug<'a> {
     vmm_listens: bool,
     queues: u16,
     mac: Mac,
+    /// What any QEMU can do in place of an emulated NIC of ours.
+    instead: &'static str,
     wanted: &'a Wanted,
+}
+
+/// QEMU has an e1000 and an rtl8139 with C+ of its own.
+fn instead(address: &Address) -> &'static str {
+    match address.word("model") {
+        Some("r8169") => "a stream port with -device e1000, for QEMU has no r8169",
+        Some("rtl8139") if address.is_off("plus") => {
+            "a stream port with -device rtl8139, which is a C+ one"
+        }
+        Some("rtl8139") => "a stream port with -device rtl8139",
+        _ => "a stream port with -device e1000",
+    }
 }
 
 /// The options for the port `name` at `address`.
@@ -172,6 +186,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         vmm_listens: address.is_on("connect"),
         queues: address.short("queues").unwrap_or(1),
         mac: address.mac().unwrap_or_else(|| mac_of(name)),
+        instead: instead(address),
         wanted,
     };
     let done = |args: Vec<String>, text: Option<String>| VmArgs {
@@ -252,7 +267,8 @@ impl Plug<'_> {
     fn qemu_vfio_user_device(&self) -> Result<Vec<String>, VmArgsError> {
         let (version, least) = (self.wanted.qemu, QemuVersion::VFIO_USER);
         if version < least {
-            return Err(VmArgsError::NoVfioUser { name: self.name.to_owned(), version, least });
+            let (name, instead) = (self.name.to_owned(), self.instead);
+            return Err(VmArgsError::NoVfioUser { name, version, least, instead });
         }
         let socket = json!({ "type": "unix", "path": self.path });
         let id = format!("net-{}", self.name);

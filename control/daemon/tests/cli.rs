@@ -44,7 +44,14 @@ fn wrong_addresses_are_wrong_usage() {
         ("vm 1=tap:x", "'vm 1' is no name"),
         ("vm0=vhost-user:@/b", "port vm0: the name is given twice"),
         ("vm1=vhost-user:@/vm0.sock", "is the place of port vm0 already"),
-        ("vm1=vfio-user:@/a,model=e1001", "port vm1: model=e1001: e1000 is wanted"),
+        (
+            "vm1=vfio-user:@/a,model=e1001",
+            "port vm1: model=e1001: e1000, r8169 or rtl8139 is wanted",
+        ),
+        (
+            "vm1=vfio-user:@/a,model=r8169,doorbell=mapped",
+            "port vm1: doorbell=mapped does not go with model=r8169",
+        ),
         ("vm1=vfio-user:@/a,poll_idle=2s", "port vm1: poll_idle=2s: a time from 50us to 1s"),
         ("vm1=vfio-user:@/a,doorbel=mapped", "did you mean 'doorbell'?"),
         ("vm1=vhost-user:@/a,link=up", "port vm1: 'link' is no key of vhost-user"),

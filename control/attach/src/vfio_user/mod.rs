@@ -58,6 +58,31 @@ pub enum Model {
     /// Intel 82540EM.
     #[default]
     E1000,
+    /// Realtek RTL8169SB.
+    R8169,
+    /// Realtek RTL8139C+, or without `plus` a plain RTL8139.
+    Rtl8139 {
+        /// It has descriptor rings, offloads and what else the C+ brought.
+        plus: bool,
+    },
+}
+
+impl Model {
+    /// Its name in configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::E1000 => "e1000",
+            Self::R8169 => "r8169",
+            Self::Rtl8139 { plus: true } => "rtl8139",
+            Self::Rtl8139 { plus: false } => "rtl8139,plus=off",
+        }
+    }
+
+    /// Its doorbells stand in pages of their own, which can be shared memory.
+    const fn maps_doorbells(self) -> bool {
+        matches!(self, Self::E1000)
+    }
 }
 
 /// How the guest's stores to the ring registers reach us.
@@ -87,9 +112,9 @@ pub struct Config {
     pub mac: Mac,
     /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
     pub irq_rate_max: u32,
-    /// How doorbells come.
+    /// How doorbells come. Mapped ones only on [`Model::E1000`].
     pub doorbell: Doorbell,
-    /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`].
+    /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`], nor a plain RTL8139.
     pub csb: bool,
     /// How often a sleeping worker looks at mapped doorbells.
     pub poll_idle: Duration,
@@ -113,6 +138,17 @@ impl Config {
             csb: false,
             poll_idle: Duration::from_millis(1),
             link: true,
+        }
+    }
+
+    /// What does not go together.
+    fn check(&self) -> Result<(), Error> {
+        let mapped = self.doorbell == Doorbell::Mapped;
+        match self.model {
+            model if mapped && !model.maps_doorbells() => Err(Error::NoMapped(model.name())),
+            Model::Rtl8139 { plus: false } if self.csb => Err(Error::CsbPlain),
+            _ if mapped && self.csb => Err(Error::CsbMapped),
+            _ => Ok(()),
         }
     }
 
@@ -143,6 +179,16 @@ pub enum Error {
         "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
     )]
     CsbMapped,
+    /// Registers that are not worth sharing.
+    #[error(
+        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and a store to those beside the doorbell (interrupt status, commands) must be heard: leave it out, or write model=e1000"
+    )]
+    NoMapped(&'static str),
+    /// A chip without rings.
+    #[error(
+        "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes could be shared: leave one out"
+    )]
+    CsbPlain,
     /// The memory that registers are in.
     #[error("cannot make the memory for its registers")]
     Pages(#[source] io::Error),

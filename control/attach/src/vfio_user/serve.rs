@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use vmlan_frame::Port;
 use vmlan_nic::chip::{self, Chip};
 use vmlan_nic::e1000::E1000;
+use vmlan_nic::r8169::R8169;
+use vmlan_nic::rtl8139::Rtl8139;
 
 use super::nic::Trouble;
 use super::pace::Pace;
@@ -104,9 +106,7 @@ pub struct VfioUser {
 
 impl VfioUser {
     pub(super) fn start(config: Config, changed: Changed) -> Result<Self, Error> {
-        if config.csb && config.doorbell == Doorbell::Mapped {
-            return Err(Error::CsbMapped);
-        }
+        config.check()?;
         let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
         let wires = Arc::new(Wires::new(Arc::clone(&waker)).map_err(Error::Thread)?);
         let (nic, pages) = make(&config, &wires)?;
@@ -125,7 +125,7 @@ impl VfioUser {
             listener: Arc::clone(&listener),
             pause: None,
             served: None,
-            pages: mapped.then_some(pages),
+            pages: pages.filter(|_| mapped),
             link: config.link,
             irq_rate_max: config.irq_rate_max,
             up: false,
@@ -192,7 +192,7 @@ impl VfioUser {
             ("kind", "vfio-user".to_owned()),
             ("path", config.path.display().to_string()),
             ("state", self.shared.state()),
-            ("model", port.nic().layout().model.to_owned()),
+            ("model", config.model.name().to_owned()),
             ("mac", config.mac.to_string()),
             ("doorbell", doorbell),
             ("csb", csb.to_owned()),
@@ -219,31 +219,36 @@ impl Drop for VfioUser {
     }
 }
 
-/// The NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
-fn make(config: &Config, wires: &Arc<Wires>) -> Result<(Arc<dyn Chip>, SharedPages), Error> {
-    match config.model {
+/// A NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
+type Made = (Arc<dyn Chip>, Option<SharedPages>);
+
+fn make(config: &Config, wires: &Arc<Wires>) -> Result<Made, Error> {
+    let Config { mac, irq_rate_max, csb, .. } = *config;
+    let chip = chip::Config { mac, irq_rate_max, csb };
+    let host = Arc::clone(wires);
+    Ok(match config.model {
         Model::E1000 => {
             let range = E1000::LAYOUT.pages.clone();
             let (pages, _) = SharedPages::new(range.end).map_err(Error::Pages)?;
             let window = pages.window(range.start, range.len());
             let window = window.ok_or_else(|| Error::Pages(io::ErrorKind::OutOfMemory.into()))?;
-            let Config { mac, irq_rate_max, csb, .. } = *config;
-            let chip = chip::Config { mac, irq_rate_max, csb };
-            let host = Arc::clone(wires);
-            Ok((Arc::new(E1000::new(chip, window, host)), pages))
+            (Arc::new(E1000::new(chip, window, host)), Some(pages))
         }
-    }
+        Model::R8169 => (Arc::new(R8169::new(chip, host)), None),
+        Model::Rtl8139 { plus } => (Arc::new(Rtl8139::new(chip, plus, host)), None),
+    })
 }
 
-/// A port without a thread, and the file behind the registers that its clients may map.
+/// A port without a thread, and the file behind the registers that its clients may map, if there are such.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn new_port() -> Result<(Arc<VfioUserPort>, std::fs::File), Error> {
+pub(crate) fn new_port(model: Model) -> Result<(Arc<VfioUserPort>, Option<std::fs::File>), Error> {
     let waker = Arc::new(Waker::new().map_err(Error::Thread)?);
     let wires = Arc::new(Wires::new(Arc::clone(&waker)).map_err(Error::Thread)?);
-    let config = Config::new(std::path::PathBuf::new(), vmlan_frame::Mac::default());
-    let (nic, pages) = make(&config, &wires)?;
+    let plain = Config::new(std::path::PathBuf::new(), vmlan_frame::Mac::default());
+    let (nic, pages) = make(&Config { model, ..plain }, &wires)?;
     nic.set_link(true);
-    let file = pages.renew().map_err(Error::Pages)?.into();
+    let file =
+        pages.map(|pages| pages.renew().map(Into::into)).transpose().map_err(Error::Pages)?;
     Ok((Arc::new(VfioUserPort::new(nic, wires, waker, None)), file))
 }
 

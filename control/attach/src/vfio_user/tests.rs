@@ -154,7 +154,7 @@ fn map_body(size: u64) -> Vec<u8> {
 
 #[test]
 fn a_region_that_was_unmapped_is_gone_once_its_map_is() {
-    let (port, _) = super::serve::new_port().unwrap();
+    let (port, _) = super::serve::new_port(super::Model::E1000).unwrap();
     let mut dma = Dma::default();
     let file = sys::sealed_memfd(c"t", 1 << 20).unwrap();
     assert!(dma.map(Body(&map_body(1 << 20)), Some(file)).unwrap());

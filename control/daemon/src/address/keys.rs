@@ -43,7 +43,16 @@ const VHOST_USER: &[Key] = &[
 ];
 
 const VFIO_USER: &[Key] = &[
-    key("model", Takes::Word(&["e1000"]), "the NIC that the guest sees (default e1000)"),
+    key(
+        "model",
+        Takes::Word(&["e1000", "r8169", "rtl8139"]),
+        "the NIC that the guest sees: e1000 (default, Intel 82540EM), r8169 (RTL8169SB) or rtl8139 (RTL8139C+)",
+    ),
+    key(
+        "plus",
+        Takes::OnOff,
+        "with model=rtl8139: off for a plain RTL8139, which Linux's 8139too and systems older than the C+ want (default on)",
+    ),
     key(
         "doorbell",
         Takes::Word(&["trapped", "mapped"]),

@@ -206,7 +206,10 @@ impl fmt::Display for Takes {
             Self::Count => {
                 write!(f, "a number from {} to {}, like 10k,", Count(COUNT.0), Count(COUNT.1))
             }
-            Self::Word(words) => f.write_str(&words.join(" or ")),
+            Self::Word([most @ .., last]) if !most.is_empty() => {
+                write!(f, "{} or {last}", most.join(", "))
+            }
+            Self::Word(words) => f.write_str(&words.concat()),
             Self::Mac => f.write_str("the MAC address of one card, like 52:54:00:12:34:56,"),
             Self::Macs => f.write_str(
                 "any, first, or MAC addresses of cards joined by '+', like 52:54:00:12:34:56,",

@@ -31,6 +31,9 @@ fn the_file_says_the_same_with_the_same_words() {
         nic.unwrap().ports[0].address.to_string(),
         "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
     );
+    let plain = "[port.n]\nkind = 'vfio-user'\nplace = '/n'\nmodel = 'rtl8139'\nplus = false\n";
+    let plain = parse(plain).unwrap();
+    assert_eq!(plain.ports[0].address.to_string(), "vfio-user:/n,model=rtl8139,plus=off");
     let example = parse(EXAMPLE).unwrap();
     assert_eq!((example.ports.len(), example.limits.len()), (2, 1));
     let list = "[port.c]\nkind = 'pcap'\nplace = '/c'\nports = ['vm1', 'vm2']\n";
@@ -90,6 +93,14 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "[port.n]\nkind = 'vfio-user'\nplace = '/n'\npoll_idle = 1\n",
         "port n: poll_idle=1: a time from 50us to 1s, like 1ms, is wanted",
+    ),
+    (
+        "[port.n]\naddress = 'vfio-user:/n,model=r8169'\nlink = 'up'\ndoorbell = 'mapped'\n",
+        "vmlan.toml:4: port n: doorbell=mapped does not go with model=r8169: its 256 bytes",
+    ),
+    (
+        "[port.n]\naddress = 'vfio-user:/n'\nplus = false\n",
+        "vmlan.toml:3: port n: plus=off wants model=rtl8139 beside it",
     ),
     ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
     (

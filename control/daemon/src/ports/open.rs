@@ -161,7 +161,11 @@ fn vfio_user(name: &PortName, address: &Address) -> vfio_user::Config {
         name: Some(name.to_string()),
         mode: address.number("mode"),
         group: address.text("group").map(str::to_owned),
-        model: vfio_user::Model::E1000, // the only word that `model` takes
+        model: match address.word("model") {
+            Some("r8169") => vfio_user::Model::R8169,
+            Some("rtl8139") => vfio_user::Model::Rtl8139 { plus: !address.is_off("plus") },
+            _ => plain.model,
+        },
         irq_rate_max: address.number("irq_rate_max").unwrap_or(plain.irq_rate_max),
         doorbell: match address.word("doorbell") {
             Some("mapped") => vfio_user::Doorbell::Mapped,

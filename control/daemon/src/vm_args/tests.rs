@@ -126,6 +126,15 @@ fn a_qemu_without_vfio_user_is_named_with_the_mend() {
         let error = ask("vm2", "vfio-user:/a", vmm, "7.2.22").unwrap_err();
         assert!(error.contains("port vm2: QEMU 7.2.22 cannot do vfio-user well"), "{error}");
         assert!(error.contains("QEMU 10.1.1 or later") && error.contains("stream port"), "{error}");
+        for (keys, mend) in [
+            ("", "with -device e1000"),
+            (",model=r8169", "-device e1000, for QEMU has no r8169"),
+            (",model=rtl8139", "with -device rtl8139"),
+            (",model=rtl8139,plus=off", "-device rtl8139, which is a C+ one"),
+        ] {
+            let error = ask("vm2", &format!("vfio-user:/a{keys}"), vmm, "7.2").unwrap_err();
+            assert!(error.ends_with(mend), "{error}");
+        }
         assert!(ask("vm2", "vfio-user:/a", vmm, "10.1").is_err());
     }
     for (text, shown) in [("11", "11.0"), ("10.1.0", "10.1"), ("10.1.1", "10.1.1")] {

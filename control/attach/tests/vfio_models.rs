@@ -1,0 +1,185 @@
+//! The Realtek chips over vfio-user: what a VMM sees of them before any driver runs.
+
+mod common;
+mod vfio;
+
+use std::sync::Arc;
+
+use vfio::*;
+use vfio_user::Client;
+use vmlan_attach::vfio_user::{Config, Doorbell, Model, attach};
+use vmlan_frame::Mac;
+
+const PLUS: Model = Model::Rtl8139 { plus: true };
+const PLAIN: Model = Model::Rtl8139 { plus: false };
+const CONFIG: u32 = 7;
+/// Interrupt mask and status.
+const IMR: u64 = 0x3c;
+
+fn fixture(model: Model) -> Fixture {
+    Fixture::with(|config| config.model = model)
+}
+
+#[test]
+fn the_client_of_cloud_hypervisor_sees_realtek_chips() {
+    for (model, id, revision, msi) in [
+        (Model::R8169, [0xec, 0x10, 0x69, 0x81], 0x10, 1),
+        (PLUS, [0xec, 0x10, 0x39, 0x81], 0x20, 0),
+        (PLAIN, [0xec, 0x10, 0x39, 0x81], 0x10, 0),
+    ] {
+        let f = fixture(model);
+        assert_eq!(f.detail("model"), model.name());
+        let mut client = Client::new(&f.path()).unwrap();
+        let sizes: Vec<_> = (0..9).map(|i| client.region(i).unwrap().size).collect();
+        assert_eq!(sizes, [256, 256, 0, 0, 0, 0, 0, 256, 0]);
+        for region in [0, 1] {
+            let region = client.region(region).unwrap();
+            assert!(region.sparse_areas.is_empty(), "nothing to map");
+            assert_eq!(region.flags, 3, "it is read and written, and neither mapped nor more");
+        }
+        let mut bytes = [0; 12];
+        client.region_read(CONFIG, 0, &mut bytes).unwrap();
+        assert_eq!((&bytes[..4], bytes[8]), (&id[..], revision), "{model:?}");
+        assert_eq!(bytes[10..12], [0, 2], "Ethernet");
+        let info = client.get_irq_info(INTX).unwrap();
+        assert_eq!((info.flags, info.count), (7, 1), "EVENTFD, MASKABLE, AUTOMASKED");
+        assert_eq!(client.get_irq_info(MSI).unwrap().count, msi);
+        client.shutdown().unwrap();
+        f.wait_free();
+        assert_eq!(f.faults(), 0);
+    }
+}
+
+/// How a BIOS asks: 256 bytes of I/O space in BAR 0, 256 bytes of memory in BAR 1.
+#[test]
+fn both_bars_have_their_size_and_kind() {
+    for model in [Model::R8169, PLUS, PLAIN] {
+        let f = fixture(model);
+        let mut raw = f.ready();
+        for (bar, want) in [
+            (0x10, 0xffff_ff01_u32),
+            (0x14, 0xffff_ff00),
+            (0x18, 0),
+            (0x1c, 0),
+            (0x20, 0),
+            (0x24, 0),
+        ] {
+            let ones = access(CONFIG, bar, 4, &[0xff; 4]);
+            assert_eq!(raw.ask(WRITE, &ones, &[]), Some(0));
+            let said = raw.read(CONFIG, bar, 4).unwrap();
+            assert_eq!(u32::from_le_bytes(said.try_into().unwrap()), want, "{model:?} {bar:#x}");
+        }
+    }
+}
+
+/// Drivers use both BARs, bytes, words and what they like.
+#[test]
+fn accesses_of_all_sizes_reach_the_same_registers() {
+    for model in [Model::R8169, PLUS, PLAIN] {
+        let f = fixture(model);
+        let mut raw = f.ready();
+        assert_eq!(raw.ask(WRITE, &access(CONFIG, 4, 2, &[7, 0]), &[]), Some(0));
+        // The address, from the EEPROM.
+        for region in [0, 1] {
+            assert_eq!(raw.read(region, 0, 6).unwrap(), MAC, "{model:?}");
+            assert_eq!(raw.read(region, 1, 1).unwrap(), MAC[1..2]);
+            assert_eq!(raw.read(region, 2, 2).unwrap(), MAC[2..4]);
+            assert_eq!(raw.read(region, 1, 4).unwrap(), MAC[1..5]);
+        }
+        // The multicast table: eight bytes that can all be written, by either BAR.
+        const MAR: u64 = 8;
+        for (region, other) in [(0, 1), (1, 0)] {
+            let mut want = [0_u8; 8];
+            assert_eq!(raw.ask(WRITE, &access(region, MAR, 4, &want[..4]), &[]), Some(0));
+            assert_eq!(raw.ask(WRITE, &access(region, MAR + 4, 4, &want[4..]), &[]), Some(0));
+            for (at, size) in [(0_usize, 4_usize), (4, 4), (0, 1), (3, 1), (6, 2), (2, 4), (1, 2)] {
+                let data: Vec<u8> =
+                    (0..size).map(|n| u8::try_from(0x11 * (at + n + 1)).unwrap()).collect();
+                want[at..at + size].copy_from_slice(&data);
+                let count = u32::try_from(size).unwrap();
+                let body = access(region, MAR + at as u64, count, &data);
+                assert_eq!(raw.ask(WRITE, &body, &[]), Some(0));
+                let said = raw.read(other, MAR, 8).unwrap();
+                assert_eq!(said, want, "{model:?}: {size} bytes at MAR{at}");
+            }
+        }
+        // Whatever is read is answered, up to the very end and no further.
+        for offset in 0..256 {
+            for count in [1, 2, 4, 8] {
+                for region in [0, 1, CONFIG] {
+                    let body = access(region, offset, count, &[]);
+                    let inside = offset + u64::from(count) <= 256;
+                    let want = if inside { 0 } else { libc::EINVAL.unsigned_abs() };
+                    assert_eq!(raw.ask(READ, &body, &[]), Some(want), "{model:?} {offset} {count}");
+                }
+            }
+        }
+    }
+}
+
+/// QEMU posts writes to memory and waits for those to I/O ports.
+#[test]
+fn posted_writes_are_seen_by_the_next_read() {
+    for model in [Model::R8169, PLUS, PLAIN] {
+        let f = fixture(model);
+        let mut raw = f.ready();
+        assert_eq!(raw.ask(WRITE, &access(CONFIG, 4, 2, &[7, 0]), &[]), Some(0));
+        for value in [0x1_u16, 0x2a, 0] {
+            raw.send(WRITE, NO_REPLY, &access(1, IMR, 2, &value.to_le_bytes()), &[]);
+            assert_eq!(raw.read(1, IMR, 2).unwrap(), value.to_le_bytes(), "{model:?}");
+        }
+        let device = f.door.port().device().unwrap();
+        let imr = device.registers.iter().find(|access| access.register == "IMR").unwrap();
+        assert_eq!((imr.reads, imr.writes), (3, 3), "by name");
+    }
+}
+
+#[test]
+fn a_status_block_is_offered_by_chips_with_rings() {
+    for model in [Model::R8169, PLUS] {
+        let f = Fixture::with(|config| (config.model, config.csb) = (model, true));
+        let mut raw = f.ready();
+        assert_eq!(raw.config16(0x2e), 0x1101, "{model:?}");
+        assert_eq!(f.detail("csb"), "off");
+    }
+    assert_ne!(fixture(PLUS).ready().config16(0x2e), 0x1101);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_the_mend() {
+    let f = Fixture::new();
+    let refused = |model, doorbell, csb| {
+        let path = f.dir.path().join("other.sock");
+        let config = Config { model, doorbell, csb, ..Config::new(path, Mac::default()) };
+        attach(config, Arc::new(|| {})).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    for model in [Model::R8169, PLUS, PLAIN] {
+        let said = refused(model, Doorbell::Mapped, false);
+        let name = model.name();
+        assert!(said.starts_with(&format!("doorbell=mapped does not go with model={name}: ")));
+        assert!(said.ends_with("leave it out, or write model=e1000"), "{said}");
+    }
+    let said = refused(PLAIN, Doorbell::Trapped, true);
+    assert!(said.contains("csb=on does not go with plus=off"), "{said}");
+    assert_eq!(refused(PLUS, Doorbell::Trapped, true), "");
+}
+
+/// The next client finds nothing of the last one's.
+#[test]
+fn each_client_finds_a_new_machine() {
+    for model in [Model::R8169, PLUS, PLAIN] {
+        let f = fixture(model);
+        for _ in 0..2 {
+            let mut raw = f.ready();
+            assert_eq!(raw.config16(4), 0, "{model:?}");
+            assert_eq!(raw.ask(WRITE, &access(CONFIG, 4, 2, &[7, 0]), &[]), Some(0));
+            assert_eq!(raw.read(1, IMR, 2).unwrap(), [0, 0]);
+            assert_eq!(raw.ask(WRITE, &access(1, IMR, 2, &[0x2a, 0]), &[]), Some(0));
+        }
+        let mut raw = f.ready();
+        assert_eq!(raw.ask(WRITE, &access(CONFIG, 4, 2, &[7, 0]), &[]), Some(0));
+        assert_eq!(raw.ask(WRITE, &access(1, IMR, 2, &[0x2a, 0]), &[]), Some(0));
+        assert_eq!(raw.ask(RESET, &[], &[]), Some(0));
+        assert_eq!(raw.config16(4), 0, "reset");
+    }
+}
