@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, Rtl8139, wire};
 use super::regs::*;
-use crate::chip::{After, Model};
+use crate::chip::{After, Core, Model, Sends};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally::{ADDRESS, DUMP};
@@ -89,10 +89,11 @@ impl Rtl8139 {
         }
     }
 
-    /// A frame to send, if OWN is among what is written, and 0.
+    /// A frame to send, if OWN is among what is written, and 0. What is said about the one before goes.
     fn write_tsd(&self, write: &Write) {
         let (_, value) = self.regs.store(write);
-        if write.covers & value & tsd::OWN == 0 && write.covers & tsd::OWN != 0 {
+        if write.covers & tsd::OWN != 0 && value & tsd::OWN == 0 {
+            self.regs.set(write.row.offset, value & tsd::WRITABLE);
             self.core.counters.input.notifications.add_shared(1);
             self.core.ring_tx();
         }
@@ -187,12 +188,13 @@ impl Rtl8139 {
     /// Dumps the tally counters, at once. Where there is no memory, the bit stays: the dump is never done.
     fn dump(&self) {
         let address = self.regs.address(DTCCR) & ADDRESS;
-        let core = &self.core;
-        if self.is(wire::DMA) && self.tally.dump(&core.stats, &core.counters, &self.map(), address)
-        {
+        let Core { stats, counters, .. } = &self.core;
+        let done = self.is(wire::DMA)
+            && self.core.stopped(|tx, _| self.tally.dump(stats, counters, tx.map(), address));
+        if done {
             self.regs.set_plus(DTCCR, self.regs.get_plus(DTCCR) & !DUMP);
         } else {
-            core.counters.faults.add_shared(1);
+            counters.faults.add_shared(1);
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vmlan_frame::{Access, Mac};
-use vmlan_ram::Map;
 
 use super::pci;
 use super::phy::Phy;
@@ -112,11 +111,6 @@ impl Rtl8139 {
     /// Frames that were lost for want of room, ever.
     pub(super) fn missed(&self) -> u64 {
         tally::missed(&self.core.stats, &self.core.counters)
-    }
-
-    /// The memory, for what is no ring: DTCCR.
-    pub(super) fn map(&self) -> Arc<Map> {
-        Arc::clone(crate::chip::Sends::map(&*lock(&self.core.tx)))
     }
 }
 

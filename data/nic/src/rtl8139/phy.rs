@@ -41,11 +41,11 @@ impl Default for Phy {
 }
 
 impl Phy {
-    /// As after power-on.
+    /// As after power-on, some time ago: the link is up.
     pub fn reset(&mut self) {
         self.control = bmcr::SPEED | bmcr::AUTONEG | bmcr::DUPLEX;
         self.advertised = 0x01e1;
-        self.was_down = true;
+        self.was_down = !self.cable;
     }
 
     /// The cable is plugged in, or pulled.
@@ -99,6 +99,7 @@ impl Phy {
         match offset {
             BMCR if value & bmcr::RESET != 0 => {
                 self.reset();
+                self.was_down = true;
                 true
             }
             BMCR => {

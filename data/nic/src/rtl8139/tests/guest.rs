@@ -1,13 +1,13 @@
 //! A guest's memory and drivers, with constants of its own.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use vmlan_frame::{Batch, Mac, Offload, Sink};
+use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
-use crate::chip::{Chip, Config, Host, Space};
+use crate::chip::{Chip, Config, Space};
+pub use crate::realtek::bench::*;
 use crate::rtl8139::Rtl8139;
 
 pub const IDR: u64 = 0x00;
@@ -77,35 +77,6 @@ pub const TALLY: u64 = 0x4000;
 pub const RX_BUFFERS: u64 = 0x30_0000;
 pub const RX_LEN: u32 = 1536;
 pub const SIZE: u32 = 64;
-pub const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
-
-/// A host with a clock that stands still until it is moved.
-#[derive(Default)]
-pub struct TestHost {
-    pub clock: AtomicU64,
-    pub timer: Mutex<Option<u64>>,
-    pub raised: AtomicU64,
-    pub lowered: AtomicU64,
-    pub rang: AtomicU64,
-}
-
-impl Host for TestHost {
-    fn now(&self) -> u64 {
-        self.clock.load(Ordering::Relaxed)
-    }
-    fn set_timer(&self, at: u64) {
-        *self.timer.lock().unwrap() = Some(at);
-    }
-    fn raise(&self) {
-        self.raised.fetch_add(1, Ordering::Relaxed);
-    }
-    fn lower(&self) {
-        self.lowered.fetch_add(1, Ordering::Relaxed);
-    }
-    fn doorbell(&self) {
-        self.rang.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Memory of `len` bytes at `gpa`.
 pub fn region(gpa: u64, len: u64) -> Region {
@@ -118,44 +89,16 @@ pub fn region(gpa: u64, len: u64) -> Region {
 pub struct Guest {
     pub chip: Rtl8139,
     pub map: Arc<Map>,
-    pub host: Arc<TestHost>,
+    pub host: Arc<FakeHost>,
     pub batch: Batch<'static>,
     /// The next transmit descriptor, of either mode.
     pub next: u32,
 }
 
-/// A copy of what was lent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lent {
-    pub bytes: Vec<u8>,
-    pub offload: Offload,
-}
-
-/// Takes all frames, or holds those that `hold` names.
-#[derive(Default)]
-pub struct Take {
-    pub frames: Vec<Lent>,
-    pub hold: Vec<usize>,
-}
-
-impl Sink for Take {
-    fn deliver(&mut self, batch: &mut Batch<'_>) {
-        for i in 0..batch.len() {
-            let frame = batch.frame(i).unwrap();
-            let mut bytes = vec![0; frame.len];
-            assert_eq!(frame.copy_to(&mut bytes), frame.len);
-            self.frames.push(Lent { bytes, offload: frame.offload });
-            if self.hold.contains(&i) {
-                batch.hold(i);
-            }
-        }
-    }
-}
-
 impl Guest {
     /// A chip after power-on, bus master, with memory.
     pub fn bare(classic: bool, config: Config) -> Self {
-        let host = Arc::new(TestHost::default());
+        let host = Arc::new(FakeHost::default());
         let chip = Rtl8139::new(config, !classic, host.clone());
         let map = Arc::new(Map::new(vec![region(0, MEMORY)], None).unwrap());
         drop(chip.set_map(map.clone()));
@@ -265,9 +208,7 @@ impl Guest {
 
     /// Moves the clock; a timer that is due fires.
     pub fn sleep(&self, ns: u64) {
-        let now = self.host.clock.fetch_add(ns, Ordering::Relaxed) + ns;
-        let due = self.host.timer.lock().unwrap().take_if(|at| *at <= now);
-        if due.is_some() {
+        if self.host.sleep(ns) {
             self.chip.timer();
         }
     }
@@ -383,25 +324,16 @@ impl Guest {
         self.chip.counters().drops().map(|(_, n)| n).sum()
     }
 
-    pub fn raised(&self) -> u64 {
-        self.host.raised.load(Ordering::Relaxed)
+    pub fn raised(&self) -> u32 {
+        self.host.raises()
     }
 
-    pub fn rang(&self) -> u64 {
-        self.host.rang.load(Ordering::Relaxed)
+    pub fn rang(&self) -> u32 {
+        self.host.rings()
     }
 
     pub fn count(&self, register: &str) -> (u64, u64) {
         let all = self.chip.device().registers;
         all.iter().find(|a| a.register == register).map_or((0, 0), |a| (a.reads, a.writes))
     }
-}
-
-/// A frame of `len` bytes to `dst`, that looks like no protocol.
-pub fn frame(dst: [u8; 6], len: usize) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
-    frame[..6].copy_from_slice(&dst);
-    frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 9, 9, 9]);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    frame
 }
