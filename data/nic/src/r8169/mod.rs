@@ -18,6 +18,9 @@
 
 mod access;
 mod chip;
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
+pub mod fuzz;
 mod link;
 mod moderate;
 mod pci;

@@ -6,8 +6,14 @@ pub mod cplus;
 pub mod desc;
 pub mod eeprom;
 pub mod filter;
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
+pub mod fuzz;
 pub mod isr;
 pub mod queues;
 pub mod regs;
 pub mod ring;
+#[cfg(test)]
+#[path = "tests/seeds.rs"]
+pub mod seeds;
 pub mod tally;

@@ -33,6 +33,9 @@ mod access;
 mod buffer;
 mod chip;
 mod classic;
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
+pub mod fuzz;
 mod pci;
 mod phy;
 mod plus;

@@ -10,5 +10,6 @@ mod plus;
 mod property;
 mod receive;
 mod registers;
+mod replay;
 mod rows;
 mod transmit;
