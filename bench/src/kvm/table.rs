@@ -44,7 +44,9 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
             "round, NIC"
         );
         for row in rows {
-            let values: String = of(row, sends).map(|p| format!("{:>9.1}", p.mbit_per_s)).collect();
+            let star = |p: &Point| if p.drops > 0 { "*" } else { "" };
+            let value = |p: &Point| format!("{:>9}", format!("{:.1}{}", p.mbit_per_s, star(p)));
+            let values: String = of(row, sends).map(value).collect();
             let enough = enough(row, sends).map_or_else(|| "-".into(), |kib| format!("{kib} KiB"));
             let _ = writeln!(out, "{:22}{values}   {enough}", name(row));
         }
@@ -69,7 +71,7 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
     out
 }
 
-const WORDS: &str = "\nenough: the smallest window with nine tenths of the most. sparse: a datagram each 10 ms; in bursts: 16 each 10 ms; the accesses\n\
+const WORDS: &str = "\nenough: the smallest window with nine tenths of the most. *: the switch dropped frames, for the guest had no room. sparse: a datagram each 10 ms; in bursts: 16 each 10 ms; the accesses\n\
     for what else passes meanwhile (iperf3's own connection) are among them. r, w: reads and writes.\n";
 
 fn name(row: &Row) -> String {
@@ -102,7 +104,10 @@ mod tests {
 
     #[test]
     fn windows_and_accesses_have_a_row_for_each_guest() {
-        let point = |(window_kib, mbit_per_s)| Point { sends: true, window_kib, mbit_per_s };
+        let point = |(window_kib, mbit_per_s)| {
+            let drops = u64::from(window_kib == 16);
+            Point { sends: true, window_kib, mbit_per_s, drops }
+        };
         let accesses = Accesses {
             sends: true,
             load: "sparse",
@@ -117,7 +122,7 @@ mod tests {
         assert_eq!(brief(&row), "round 1, rtl8139: TCP up to 100 and 0 Mbit/s; accesses 3.00");
         let text = table(&[4, 8, 16], &[row]);
         for line in [
-            "1, rtl8139                 10.0     95.0    100.0   8 KiB",
+            "1, rtl8139                 10.0     95.0   100.0*   8 KiB",
             "1, rtl8139            3.00 = 1.00r 2.00w",
             "1, rtl8139            TX, sparse: ISR 1.00r 1.00w, TSD0 1.00w, 1.00 interrupts",
         ] {

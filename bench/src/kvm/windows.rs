@@ -14,6 +14,8 @@ pub struct Point {
     pub window_kib: u32,
     /// Of payload that arrived.
     pub mbit_per_s: f64,
+    /// Frames that the switch dropped meanwhile on their way to the guest.
+    pub drops: u64,
 }
 
 /// Every window, transmitted and received.
@@ -27,9 +29,17 @@ pub(super) fn all(lab: &mut Lab, windows: &[u32], seconds: u32) -> Result<Vec<Po
         for &window_kib in windows {
             let way = if sends { "" } else { " -R" };
             let options = format!("-w {window_kib}K{way}");
+            let before = drops(lab)?;
             let flow = check::iperf(&mut lab.guest, &host, seconds, &options)?;
-            points.push(Point { sends, window_kib, mbit_per_s: flow.bits_per_second / 1e6 });
+            let drops = drops(lab)? - before;
+            points.push(Point { sends, window_kib, mbit_per_s: flow.bits_per_second / 1e6, drops });
         }
     }
     Ok(points)
+}
+
+fn drops(lab: &Lab) -> Result<u64, Fault> {
+    let port = lab.port()?.unwrap_or_default();
+    let all = port["drops"].as_object().into_iter().flatten();
+    Ok(all.filter_map(|(_, n)| n.as_u64()).sum())
 }
