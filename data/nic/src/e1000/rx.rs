@@ -53,7 +53,7 @@ impl Receive for Rx {
     }
 
     #[inline]
-    fn look(&mut self, chip: &E1000, _want: u32) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &E1000) -> Result<Look, Trouble> {
         self.ring.look(&chip.regs)
     }
 

@@ -52,7 +52,7 @@ pub trait Cplus: Model {
     fn rules(&self) -> Rules;
     /// How they are, but for [`Shape::buffer`].
     fn shape(&self) -> Shape;
-    /// The buffers that the guest posts are of so many bytes.
+    /// The buffers that the guest posts are of so many bytes; after a reset of [`Status::len`].
     fn note_buffer(&self, bytes: u32);
     /// As noted last.
     fn noted_buffer(&self) -> u32;
@@ -62,6 +62,8 @@ pub trait Cplus: Model {
 pub struct Sending<C> {
     which: Which,
     ring: Ring,
+    /// As of the last look: see [`Cplus::own_fcs`].
+    own_fcs: bool,
     chip: std::marker::PhantomData<fn(&C)>,
 }
 
@@ -69,7 +71,7 @@ impl<C: Cplus> Sending<C> {
     /// One that is nowhere.
     pub fn new(which: Which) -> Self {
         let ring = Ring::new("transmit", Direction::Transmit, C::MOST);
-        Self { which, ring, chip: std::marker::PhantomData }
+        Self { which, ring, own_fcs: false, chip: std::marker::PhantomData }
     }
 }
 
@@ -107,6 +109,7 @@ impl<C: Cplus> Transmit for Sending<C> {
 
     #[inline]
     fn look(&mut self, chip: &C, _next: u32) -> Result<Look, Trouble> {
+        self.own_fcs = chip.own_fcs();
         self.ring.look(chip.place(self.which))
     }
 
@@ -132,9 +135,12 @@ impl<C: Cplus> Transmit for Sending<C> {
         (addr, word)
     }
 
+    /// Nothing, which is no plain frame, if there is more to do to frames than their descriptors say.
     #[inline]
     fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
-        self.ring.copy(index, out);
+        if !self.own_fcs {
+            self.ring.copy(index, out);
+        }
     }
 
     #[inline]
@@ -144,8 +150,8 @@ impl<C: Cplus> Transmit for Sending<C> {
         (half(both >> 64), half(both))
     }
 
-    fn setup(&self, chip: &C) -> Setup {
-        Setup { vlan: Some(VLAN), pad: !chip.own_fcs() }
+    fn setup(&self, _: &C) -> Setup {
+        Setup { vlan: Some(VLAN), pad: !self.own_fcs }
     }
 
     #[inline]
@@ -275,14 +281,15 @@ impl<C: Cplus> Receive for Receiving<C> {
         &mut self.ring.side
     }
 
-    fn look(&mut self, chip: &C, _want: u32) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &C) -> Result<Look, Trouble> {
         let look = self.ring.look(chip.place(Which::Receive))?;
         let version = Some(chip.filter_version());
         if self.version != version {
             (self.version, self.own) = (version, Mac::new(chip.rules().own));
         }
-        if look.head != look.tail {
-            chip.note_buffer(self.ring.opts1(look.head) & C::STATUS.len);
+        let room = self.ring.opts1(look.head) & C::STATUS.len;
+        if look.head != look.tail && room > 0 {
+            chip.note_buffer(room);
         }
         Ok(look)
     }

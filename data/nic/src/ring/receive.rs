@@ -112,12 +112,11 @@ pub trait Receive: Send + Sized {
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
     /// This side's part of the shared status block.
     fn side(&mut self) -> &mut Side;
-    /// Reads the registers, and checks that descriptors can be where they say. `want`: descriptors that are asked for, at least, if so
-    /// many are posted.
+    /// Reads the registers, and checks that descriptors can be where they say. The filter is brought up to date afterwards.
     ///
     /// # Errors
     /// The rule that they break; the same is said again by [`Self::trouble`].
-    fn look(&mut self, chip: &Self::Model, want: u32) -> Result<Look, Trouble>;
+    fn look(&mut self, chip: &Self::Model) -> Result<Look, Trouble>;
     /// Why the last look failed.
     fn trouble(&self) -> Option<Trouble>;
     /// Forgets the head and what stood in the way.
@@ -159,7 +158,7 @@ impl<R: Receive> Receiver<R> {
 
     /// True if there is room, or, after a push that found too little, more of it.
     fn has_room(&mut self, chip: &R::Model) -> bool {
-        let Ok(look) = self.ring.look(chip, u32::MAX) else { return false };
+        let Ok(look) = self.ring.look(chip) else { return false };
         look.posted() > 0 && self.starved != Some(look.tail)
     }
 }
@@ -190,8 +189,8 @@ impl<R: Receive> Receives<R::Model> for Receiver<R> {
     /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
     /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
     fn room(&mut self, chip: &R::Model) -> usize {
+        let Ok(look) = self.ring.look(chip) else { return 0 };
         self.filter.update(chip);
-        let Ok(look) = self.ring.look(chip, u32::MAX) else { return 0 };
         let posted = look.posted();
         let shape = self.filter.shape();
         let each = shape.longest.min(JUMBO).div_ceil(shape.buffer.max(1));
@@ -209,7 +208,7 @@ impl<R: Receive> Receives<R::Model> for Receiver<R> {
         if self.has_room(chip) {
             return true;
         }
-        let Ok(Look { size, head, tail, .. }) = self.ring.look(chip, u32::MAX) else {
+        let Ok(Look { size, head, tail, .. }) = self.ring.look(chip) else {
             return false;
         };
         let Some(block) = self.ring.side().ask(&chip.core().wishes) else { return false };
@@ -222,8 +221,8 @@ impl<R: Receive> Receives<R::Model> for Receiver<R> {
     }
 
     fn receive(&mut self, chip: &R::Model, batch: &Batch<'_>, list: &[u16]) -> Received {
+        let look = self.ring.look(chip);
         self.filter.update(chip);
-        let look = self.ring.look(chip, u32::try_from(list.len()).unwrap_or(u32::MAX));
         let reopened = self.ring.side().take_off();
         let Some(look) = look.ok().filter(|look| look.size > 0) else {
             return Received { reopened, ..Received::default() };
