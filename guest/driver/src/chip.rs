@@ -43,8 +43,9 @@ pub use offload::{Offload, Segmentation};
 pub use options::{Completion, Conflict, Interrupts, Options, Receive};
 
 pub use registers::{Access, Register, Registers, Width};
-pub use rx::{Batch, Frame, RxFormat, RxRing};
+pub use rx::{Batch, Frame, Report, RxFormat, RxRing};
 pub use sides::{Chip, RxSide, TxSide};
+pub(crate) use tx::stride;
 pub use tx::{Part, TxFormat, TxRing};
 
 /// Counters of the interrupt path.
@@ -81,7 +82,7 @@ pub struct Nic<C: Chip, B: Bus> {
 pub(crate) fn ram_bytes<C: Chip>(options: &Options) -> (usize, usize) {
     let (tx, rx) = (C::Tx::ram_bytes(options), C::Rx::ram_bytes(options));
     let block = if options.csb { block::RAM } else { 0 };
-    (tx.0 + rx.0 + block, tx.1 + rx.1)
+    (tx::ALIGN + tx.0 + rx.0 + block, tx.1 + rx.1)
 }
 
 impl<C: Chip, B: Bus> Nic<C, B> {
@@ -96,7 +97,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, Error> {
         let options = Options { model: C::MODEL, ..options };
         options.check()?;
-        let mut low = Pool::new(0, ram.buffers());
+        // Some chips take a ring at address 0 for none.
+        let mut low = Pool::new(tx::ALIGN, ram.buffers());
         let mut high = Pool::new(ram.buffers(), ram.size());
         let mut nic = Self {
             registers: Registers::new(bus),
@@ -242,6 +244,9 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 
     #[inline]
     fn take_sent(&mut self) {
+        if C::ASKS && self.tx.free_slots() == 0 {
+            self.look_for_sent();
+        }
         if let Some(block) = self.block.as_ref().filter(|block| block.is_on())
             && self.tx.retire_to(block.host_tdh())
         {
@@ -250,6 +255,15 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         self.tx.reap(&mut self.registers);
         if self.tx.wants_head() {
             self.ask_for_head();
+        }
+    }
+
+    /// An interrupt says that asking pays, or, if it is none to come, that there is nothing else to do.
+    fn look_for_sent(&mut self) {
+        if self.is_plain() && self.enabled & C::CAUSES.sent != 0 {
+            self.look_for_interrupt();
+        } else {
+            self.tx.note_sent();
         }
     }
 

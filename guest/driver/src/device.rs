@@ -11,7 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use self::any::{Any, AnyBatch};
-pub use self::chip::{E1000Port, Link, Port as ChipPort};
+pub use self::chip::{
+    E1000Port, Link, Port as ChipPort, R8169Port, Rtl8139ClassicPort, Rtl8139Port,
+};
 pub use self::registers::Registers;
 use crate::VirtioNet;
 use crate::chip::Model;
@@ -111,8 +113,21 @@ pub fn open<V: Visitor>(
 ) -> Result<V::Output, Error> {
     Ok(match sized(place, largest) {
         Place::Virtio(address) => visitor.visit(VirtioNet::connect(&address, patience)?),
-        Place::Chip(address) => visitor.visit(E1000Port::connect(&address, patience)?),
-        Place::Pci(address) => visitor.visit(E1000Port::connect(&address, patience)?),
+        Place::Chip(address) => open_chip(&address, patience, visitor)?,
+        Place::Pci(address) => open_chip(&address, patience, visitor)?,
+    })
+}
+
+fn open_chip<L: Link, V: Visitor>(
+    address: &L,
+    patience: Duration,
+    visitor: V,
+) -> Result<V::Output, Error> {
+    Ok(match address.driver().model {
+        Model::E1000 => visitor.visit(E1000Port::connect(address, patience)?),
+        Model::R8169 => visitor.visit(R8169Port::connect(address, patience)?),
+        Model::Rtl8139Plus => visitor.visit(Rtl8139Port::connect(address, patience)?),
+        Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicPort::connect(address, patience)?),
     })
 }
 

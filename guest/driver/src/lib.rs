@@ -19,6 +19,8 @@
 //! | [`pci`] | the same chip inside a VM: VFIO, UIO, sysfs | `linux/vfio.h` |
 //! | [`chip`] | [`chip::Nic`]: what the drivers of all chips share, over any [`chip::Bus`] | |
 //! | [`e1000`] | [`e1000::E1000`]: the Intel 82540EM | Intel 8254x SDM |
+//! | [`realtek`] | [`realtek::R8169`], [`realtek::Rtl8139`] | datasheets of the RTL8169 and the RTL8139C+ |
+//! | [`rtl8139`] | [`rtl8139::Rtl8139Classic`]: an RTL8139 without descriptor rings | the same |
 //! | [`device`] | [`device::Device`]: any of these NICs | |
 //! | [`rings`] | [`rings::Port`]: any of them as netmap-like rings, for packet programs | |
 //! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
@@ -40,8 +42,10 @@ pub mod notify;
 pub mod pci;
 pub mod pktgen;
 mod place;
+pub mod realtek;
 pub mod ring;
 pub mod rings;
+pub mod rtl8139;
 pub mod stack;
 pub mod sys;
 pub mod vfio_user;

@@ -402,11 +402,14 @@ impl Client {
     ) -> Result<(), ProtocolError> {
         let command = Command::RegionWrite;
         let access = wire::access(region, offset, bytes.len());
-        let id = if let &[a, b, c, d] = bytes {
-            let mut body = [0; 20];
+        /// Registers are not longer.
+        const SHORT: usize = 4;
+        let id = if bytes.len() <= SHORT {
+            let mut body = [0; 16 + SHORT];
             body[..16].copy_from_slice(&access);
-            body[16..].copy_from_slice(&[a, b, c, d]);
-            self.send(command, posted, &body, &[])?
+            let len = 16 + bytes.len();
+            body[16..len].copy_from_slice(bytes);
+            self.send(command, posted, &body[..len], &[])?
         } else {
             self.send(command, posted, &[&access, bytes].concat(), &[])?
         };

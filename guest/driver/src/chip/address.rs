@@ -1,9 +1,9 @@
-//! Addresses of e1000 ports seen from the guest's side: `vfio-user:/run/vm2.sock[,key=value...]`.
+//! Addresses of vfio-user ports seen from the guest's side: `vfio-user:/run/vm2.sock[,key=value...]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Completion, Conflict, Interrupts, Irq, Options, Receive};
+use super::{Completion, Conflict, Interrupts, Irq, Model, Options, Receive};
 use crate::address::AddressError;
 
 /// Which doorbells are rung.
@@ -30,9 +30,9 @@ pub enum Unmask {
 }
 
 /// All keys of an address.
-pub const KEYS: &str = "model, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, completion, receive, combine, \
+pub const KEYS: &str = "model, plus, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, completion, receive, combine, \
                         combine_frames, combine_us, csb, size, buffer, segment, mtu, budget, refill, itr, tidv, tadv, rdtr, radv, \
-                        batch, flush, promisc, secrc, csum, tso";
+                        mitigate, mitigate_unit, batch, flush, promisc, secrc, csum, tso";
 
 /// How to reach a server and how to drive the chip behind it.
 ///
@@ -40,7 +40,8 @@ pub const KEYS: &str = "model, writes, doorbell, irq, unmask, mmap_timeout, rese
 ///
 /// | key | value | meaning |
 /// | --- | --- | --- |
-/// | `model` | `e1000` | the only chip there is a driver for |
+/// | `model` | `e1000`, `r8169`, `rtl8139` | the port's (default `e1000`); it changes the defaults below |
+/// | `plus` | `on`, `off` | an `rtl8139` is driven in C+ mode, or in classic mode |
 /// | `writes` | `waited`, `posted` | register writes wait for their reply (QEMU 10, Cloud Hypervisor), or not (QEMU 11) |
 /// | `doorbell` | `auto`, `trapped`, `mapped` | whether ring registers that can be mapped are |
 /// | `irq` | `intx`, `msi` | how the chip interrupts |
@@ -54,13 +55,15 @@ pub const KEYS: &str = "model, writes, doorbell, irq, unmask, mmap_timeout, rese
 /// | `combine_frames` | 1 to 4096 | most frames that are held back for that (default 64) |
 /// | `combine_us` | 0 to 65535 | longest time that one is, in microseconds (default 200) |
 /// | `csb` | `on`, `off` | the shared status block: no registers and no interrupts while both sides are awake |
-/// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256) |
-/// | `buffer` | 256, 512, 1024, 2048, 4096, 8192 or 16384 | bytes of a receive buffer (default 2048) |
+/// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256); `r8169`: up to 1024, `rtl8139`: up to 64 (default) |
+/// | `buffer` | 256, 512, 1024, 2048, 4096, 8192, 16384 or 32768 | bytes of a receive buffer (default 2048); `plus=off`: of the only one (default 32768) |
 /// | `segment` | 64 to 16288 | most bytes one transmit descriptor is for (default 4096) |
 /// | `mtu` | 68 to 16110 | long packets are taken from 1501 on |
 /// | `budget` | 1 to 4096 | most frames of one poll (default 64) |
 /// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0, and with `csb`: all of a poll (default 16) |
 /// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
+/// | `mitigate` | 0 to 65535, or 0x0 to 0xffff | `r8169`: IntrMitigate |
+/// | `mitigate_unit` | 0 to 3 | `r8169`: the unit of its timers, in C+CR |
 /// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read STATUS after each mask; filters; CRC; offloads |
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
@@ -100,6 +103,9 @@ impl Address {
     /// The first two that do not.
     pub fn check(&self) -> Result<(), Conflict> {
         let mapped = self.doorbell == Doorbell::Mapped;
+        if mapped && self.driver.model != Model::E1000 {
+            return Err(Conflict::Lacks { model: self.driver.model, key: "doorbell=mapped" });
+        }
         self.driver.check()?;
         match (self.driver.combine, self.driver.csb) {
             (true, _) if mapped => Err(Conflict::CombineMapped),
@@ -117,8 +123,6 @@ impl Address {
     fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
         let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
         match (key, value) {
-            ("model", "e1000") => {}
-            ("model", _) => return Err(bad("e1000")),
             ("writes", "waited") => self.posted = false,
             ("writes", "posted") => self.posted = true,
             ("writes", _) => return Err(bad("waited or posted")),
@@ -167,14 +171,23 @@ impl Address {
             value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
         };
         match key {
+            "mitigate" => {
+                let hex = value.strip_prefix("0x").map(|digits| u16::from_str_radix(digits, 16));
+                let number = hex.unwrap_or_else(|| value.parse());
+                driver.mitigate = number.map_err(|_| bad("0 to 65535, or 0x0 to 0xffff"))?;
+            }
+            "mitigate_unit" => {
+                let unit = value.parse().ok().filter(|unit| *unit <= 3);
+                driver.mitigate_unit = unit.ok_or(bad("0 to 3"))?;
+            }
             "size" => {
                 let wanted = "a multiple of 8 from 8 to 4096";
                 let size = number(8, 4096, wanted)?;
                 driver.size = (size % 8 == 0).then_some(size).ok_or(bad(wanted))?;
             }
             "buffer" => {
-                let wanted = "256, 512, 1024, 2048, 4096, 8192 or 16384";
-                let bytes = number(256, 16_384, wanted)?;
+                let wanted = "256, 512, 1024, 2048, 4096, 8192, 16384 or 32768";
+                let bytes = number(256, 32_768, wanted)?;
                 driver.buffer = bytes.is_power_of_two().then_some(bytes).ok_or(bad(wanted))?;
             }
             "segment" => driver.segment = number(64, 16_288, "64 to 16288 bytes")?,
@@ -237,13 +250,48 @@ impl FromStr for Address {
             text.strip_prefix("vfio-user:").ok_or_else(|| AddressError::Kind(text.into()))?;
         let mut parts = rest.split(',');
         let path = parts.next().filter(|path| !path.is_empty()).ok_or(AddressError::NoPath)?;
+        let parts: Vec<_> =
+            parts.map(|part| part.split_once('=').unwrap_or((part, "on"))).collect();
         let mut address = Self::new(path);
-        for part in parts {
-            let (key, value) = part.split_once('=').unwrap_or((part, "on"));
+        let model = model(&parts)?;
+        address.driver = Options::of(model);
+        for (key, value) in parts.into_iter().filter(|(key, _)| !["model", "plus"].contains(key)) {
             address.set(key, value)?;
+            if let Some(key) = OF_INTEL.iter().find(|only| **only == key)
+                && model != Model::E1000
+            {
+                return Err(Conflict::Lacks { model, key }.into());
+            }
         }
         address.check()?;
         Ok(address)
+    }
+}
+
+/// Keys that only an e1000 has.
+const OF_INTEL: &[&str] = &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"];
+
+/// The chip that an address names: the other keys' defaults depend on it.
+fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
+    let (mut model, mut plus) = (Model::E1000, None);
+    for (key, value) in parts {
+        let bad =
+            |wanted| AddressError::Value { key: (*key).into(), value: (*value).into(), wanted };
+        match (*key, *value) {
+            ("model", "e1000") => model = Model::E1000,
+            ("model", "r8169") => model = Model::R8169,
+            ("model", "rtl8139") => model = Model::Rtl8139Plus,
+            ("model", _) => return Err(bad("e1000, r8169 or rtl8139")),
+            ("plus", "on") => plus = Some(true),
+            ("plus", "off") => plus = Some(false),
+            ("plus", _) => return Err(bad("on or off")),
+            _ => {}
+        }
+    }
+    match (model, plus) {
+        (Model::Rtl8139Plus, Some(false)) => Ok(Model::Rtl8139Classic),
+        (Model::Rtl8139Plus, _) | (_, None) => Ok(model),
+        _ => Err(Conflict::Lacks { model, key: "plus" }.into()),
     }
 }
 
@@ -284,6 +332,8 @@ mod tests {
             tadv: 2,
             rdtr: 3,
             radv: 65_535,
+            mitigate: 0,
+            mitigate_unit: 0,
             batch: true,
             flush: false,
             promisc: true,
@@ -293,6 +343,24 @@ mod tests {
             room: Options::default().room,
         };
         assert_eq!(address.driver, expected);
+    }
+
+    #[test]
+    fn the_chip_decides_about_defaults() {
+        for (keys, model, size, buffer) in [
+            ("", Model::E1000, 256, 2048),
+            (",model=r8169", Model::R8169, 256, 2048),
+            (",size=1024,model=r8169,mitigate=0x5f51,mitigate_unit=3", Model::R8169, 1024, 2048),
+            (",model=rtl8139", Model::Rtl8139Plus, 64, 2048),
+            (",model=rtl8139,plus,size=8", Model::Rtl8139Plus, 8, 2048),
+            (",plus=off,model=rtl8139", Model::Rtl8139Classic, 64, 32_768),
+        ] {
+            let address: Address = format!("vfio-user:/a{keys}").parse().unwrap();
+            let driver = &address.driver;
+            assert_eq!((driver.model, driver.size, driver.buffer), (model, size, buffer), "{keys}");
+        }
+        let address: Address = "vfio-user:/a,model=r8169,mitigate=0x5f51".parse().unwrap();
+        assert_eq!(address.driver.mitigate, 0x5f51);
     }
 
     #[test]
@@ -351,11 +419,24 @@ mod tests {
             ("vhost-user:/a", "vfio-user:"),
             ("vfio-user:", "no path"),
             ("vfio-user:/a,colour=red", "colour"),
-            ("vfio-user:/a,model=rtl8139", "e1000"),
+            ("vfio-user:/a,model=ne2000", "e1000, r8169 or rtl8139"),
+            ("vfio-user:/a,plus=off", "plus: e1000 has none"),
+            ("vfio-user:/a,plus=no,model=rtl8139", "on or off"),
+            ("vfio-user:/a,itr=1,model=r8169", "itr: r8169 has none"),
+            ("vfio-user:/a,mitigate=1", "mitigate: e1000 has none"),
+            ("vfio-user:/a,model=r8169,mitigate=0x10000", "0x0 to 0xffff"),
+            ("vfio-user:/a,model=r8169,mitigate_unit=4", "0 to 3"),
+            ("vfio-user:/a,model=r8169,size=2048", "size=1024 or less"),
+            ("vfio-user:/a,model=r8169,doorbell=mapped", "doorbell=mapped: r8169 has none"),
+            ("vfio-user:/a,model=rtl8139,size=128", "size=64 or less"),
+            ("vfio-user:/a,model=rtl8139,buffer=8192", "256 to 4096 bytes"),
+            ("vfio-user:/a,model=rtl8139,irq=msi", "irq=msi: rtl8139 C+ has none"),
+            ("vfio-user:/a,model=rtl8139,plus=off,csb", "csb=on: rtl8139 has none"),
+            ("vfio-user:/a,model=rtl8139,plus=off,buffer=4096", "8192 to 32768 bytes"),
             ("vfio-user:/a,size=100", "multiple of 8"),
             ("vfio-user:/a,size=4104", "4096"),
             ("vfio-user:/a,buffer=2000", "2048"),
-            ("vfio-user:/a,buffer=32768", "16384"),
+            ("vfio-user:/a,buffer=32768", "256 to 16384 bytes"),
             ("vfio-user:/a,itr=65536", "65535"),
             ("vfio-user:/a,writes=later", "posted"),
             ("vfio-user:/a,batch=maybe", "on or off"),

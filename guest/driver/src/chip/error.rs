@@ -38,6 +38,11 @@ pub enum Error {
     /// The EEPROM's words do not add up.
     #[error("the EEPROM's checksum is {0:#06x}, and 0xbaba is right")]
     Eeprom(u16),
+    /// The chip's addresses have 32 bits.
+    #[error(
+        "the driver's memory is at {0:#x}, and the chip reaches none beyond 4 GiB: use its C+ mode"
+    )]
+    Far(u64),
     /// No link.
     #[error("the link is down: see `vmlan port set PORT link=up`")]
     NoLink,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Irq, Model};
 use crate::mem::Ram;
+use crate::{realtek, rtl8139};
 
 /// When the chip may interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +43,11 @@ pub enum Receive {
 pub struct Options {
     /// Which chip. [`super::Nic::new`] knows better.
     pub model: Model,
-    /// Descriptors of each ring: a multiple of 8, from 8 to 4096.
+    /// Descriptors of each ring: a multiple of 8, from 8 to 4096, or what the chip has at most. Of an RTL8139 in classic mode: frames
+    /// that the driver copies and keeps.
     pub size: u16,
-    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384.
+    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384, or what the chip has at most. Of an RTL8139 in classic mode: of the
+    /// only one, 8192, 16384 or 32768.
     pub buffer: u16,
     /// Bytes of a transmit buffer: the largest frame.
     pub room: usize,
@@ -54,7 +57,7 @@ pub struct Options {
     pub mtu: u16,
     /// How the chip interrupts.
     pub irq: Irq,
-    /// Reset through the I/O window, as Linux does with this chip.
+    /// An e1000 is reset through the I/O window, as Linux does with this chip.
     pub reset_by_io: bool,
     /// When it may interrupt. Without effect while CSB is on: its flags say that more finely.
     pub interrupts: Interrupts,
@@ -85,6 +88,10 @@ pub struct Options {
     pub rdtr: u16,
     /// RADV, in units of 1.024 us.
     pub radv: u16,
+    /// IntrMitigate of an RTL8169: timers and frames of both sides.
+    pub mitigate: u16,
+    /// Unit of its timers, 0 to 3, in C+CR.
+    pub mitigate_unit: u8,
     /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published in any case.
     pub batch: bool,
     /// Read STATUS after the mask was changed, so that the write has arrived: what Linux does.
@@ -124,6 +131,8 @@ impl Default for Options {
             tadv: 0,
             rdtr: 0,
             radv: 0,
+            mitigate: 0,
+            mitigate_unit: 0,
             batch: false,
             flush: true,
             promisc: false,
@@ -181,6 +190,38 @@ pub enum Conflict {
          would find; leave receive=adaptive out"
     )]
     CsbAdaptive,
+    /// A size that the chip does not have.
+    #[error(
+        "size={size}: {model} has rings of {most} descriptors at most; use size={most} or less"
+    )]
+    Size {
+        /// Which chip.
+        model: Model,
+        /// Asked for.
+        size: u16,
+        /// What it has.
+        most: u16,
+    },
+    /// A buffer that the chip cannot describe.
+    #[error("buffer={buffer}: {model} has receive buffers of {least} to {most} bytes")]
+    Buffer {
+        /// Which chip.
+        model: Model,
+        /// Asked for.
+        buffer: u16,
+        /// What it has at least.
+        least: u16,
+        /// And at most.
+        most: u16,
+    },
+    /// A wish that the chip knows nothing of.
+    #[error("{key}: {model} has none; leave it out")]
+    Lacks {
+        /// Which chip.
+        model: Model,
+        /// What it has not.
+        key: &'static str,
+    },
     /// Interrupts only while asleep, and the adaptive receiver.
     #[error(
         "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; use interrupts=always"
@@ -206,7 +247,51 @@ impl Options {
             (self.csb && adaptive, Conflict::CsbAdaptive),
             (idle && adaptive, Conflict::IdleAdaptive),
         ];
-        conflicts.iter().find(|(there, _)| *there).map_or(Ok(()), |(_, conflict)| Err(*conflict))
+        let first = conflicts.iter().find(|(there, _)| *there);
+        first.map_or(self.check_chip(), |(_, conflict)| Err(*conflict))
+    }
+
+    /// Has the chip what is wished for?
+    fn check_chip(&self) -> Result<(), Conflict> {
+        let model = self.model;
+        let (size, least, most) = match model {
+            Model::E1000 => (4096, 256, 16_384),
+            Model::R8169 => (1024, 256, 8192),
+            Model::Rtl8139Plus => (64, 256, 4096),
+            Model::Rtl8139Classic => (4096, 8192, 32_768),
+        };
+        if self.size > size {
+            return Err(Conflict::Size { model, size: self.size, most: size });
+        }
+        let buffer = self.buffer;
+        if !(least..=most).contains(&buffer) {
+            return Err(Conflict::Buffer { model, buffer, least, most });
+        }
+        let old = model == Model::Rtl8139Classic;
+        let of_8139 = old || model == Model::Rtl8139Plus;
+        let lacks = [
+            (old && self.csb, "csb=on"),
+            (old && self.checksum, "csum=on"),
+            (old && self.segmentation, "tso=on"),
+            (of_8139 && self.irq == Irq::Msi, "irq=msi"),
+            (model != Model::R8169 && self.mitigate > 0, "mitigate"),
+            (model != Model::R8169 && self.mitigate_unit > 0, "mitigate_unit"),
+        ];
+        let first = lacks.iter().find(|(wished, _)| *wished);
+        first.map_or(Ok(()), |(_, key)| Err(Conflict::Lacks { model, key }))
+    }
+
+    /// The defaults of a chip's driver: those of Linux's, with the rings that it has.
+    #[must_use]
+    pub fn of(model: Model) -> Self {
+        let all = Self { model, ..Self::default() };
+        match model {
+            Model::E1000 => all,
+            Model::R8169 => Self { flush: false, ..all },
+            Model::Rtl8139Plus => Self { size: 64, ..all },
+            // As in the KVM analysis: accesses of I/O ports need no flush.
+            Model::Rtl8139Classic => Self { size: 64, buffer: 32_768, flush: false, ..all },
+        }
     }
 
     /// RAM for both rings, their buffers, and the status block.
@@ -223,7 +308,9 @@ impl Options {
     pub fn ram_bytes(&self) -> (usize, usize) {
         match self.model {
             Model::E1000 => super::ram_bytes::<crate::e1000::Intel>(self),
-            _ => unreachable!("TODO"),
+            Model::R8169 => super::ram_bytes::<realtek::Rings<realtek::Gigabit>>(self),
+            Model::Rtl8139Plus => super::ram_bytes::<realtek::Rings<realtek::Plus>>(self),
+            Model::Rtl8139Classic => super::ram_bytes::<rtl8139::Classic>(self),
         }
     }
 }

@@ -37,11 +37,14 @@ pub trait Register: Copy + Debug + Send + 'static {
     fn index(self) -> usize;
 }
 
-/// Declares the registers that a driver touches: their names, their widths ([`Width`]) unless that is four bytes, their offsets.
+/// Declares the registers that a driver touches: their names (the datasheet's in brackets where it is no identifier or not unique),
+/// their widths ([`Width`]) unless that is four bytes, their offsets.
 macro_rules! registers {
     (@width) => { $crate::chip::Width::Four };
     (@width $width:ident) => { $crate::chip::Width::$width };
-    ($($(#[$doc:meta])* $name:ident $(: $width:ident)? = $offset:literal,)*) => {
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $text:literal) => { $text };
+    ($($(#[$doc:meta])* $name:ident $(($text:literal))? $(: $width:ident)? = $offset:literal,)*) => {
         /// A register. Of an array it stands for the first element.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(clippy::upper_case_acronyms)] // The datasheet's names.
@@ -61,7 +64,9 @@ macro_rules! registers {
             /// The datasheet's name.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
+                match self {
+                    $(Self::$name => $crate::chip::registers::registers!(@name $name $($text)?),)*
+                }
             }
         }
 

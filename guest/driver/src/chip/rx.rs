@@ -12,8 +12,20 @@ use super::{Bus, Register, Registers, RxSide};
 use crate::mem::{Pool, Ram, View};
 use crate::net::QueueStats;
 
+/// What a chip says of a frame that it has received.
+pub trait Report: Copy + Debug + Send {
+    /// The 802.1Q tag that the chip stripped.
+    fn vlan(_word: u64) -> Option<u16> {
+        None
+    }
+    /// What it says about the TCP or UDP checksum: nothing, right, or wrong.
+    fn checksum(_word: u64) -> Option<bool> {
+        None
+    }
+}
+
 /// Receive descriptors of a chip: two words of 64 bits.
-pub trait RxFormat: Copy + Debug + Send {
+pub trait RxFormat: Report {
     /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not by a tail. Otherwise the
     /// second word is the one that the chip reports in.
     const OWNED: bool;
@@ -38,25 +50,21 @@ pub trait RxFormat: Copy + Debug + Send {
     fn is_bad(word: u64) -> bool;
     /// The length.
     fn len(word: u64) -> usize;
-    /// The 802.1Q tag that the chip stripped.
-    fn vlan(word: u64) -> Option<u16>;
-    /// What it says about the TCP or UDP checksum: nothing, right, or wrong.
-    fn checksum(word: u64) -> Option<bool>;
 }
 
 /// A received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<F> {
-    pub(super) first: u16,
-    pub(super) descriptors: u16,
+    pub(crate) first: u16,
+    pub(crate) descriptors: u16,
     /// Bytes, without CRC.
     pub len: usize,
     /// The word of its last descriptor that the chip wrote: status and errors.
     pub word: u64,
-    pub(super) of: PhantomData<F>,
+    pub(crate) of: PhantomData<F>,
 }
 
-impl<F: RxFormat> Frame<F> {
+impl<F: Report> Frame<F> {
     /// The 802.1Q tag the device stripped.
     #[must_use]
     pub fn vlan(&self) -> Option<u16> {
@@ -73,7 +81,7 @@ impl<F: RxFormat> Frame<F> {
 /// Received frames that are not released yet.
 #[derive(Debug)]
 pub struct Batch<F> {
-    pub(super) frames: Vec<Frame<F>>,
+    pub(crate) frames: Vec<Frame<F>>,
 }
 
 impl<F> Default for Batch<F> {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{
-    Batch, Bus, Causes, Error, Frame, Model, Nic, Offload, Options, Register, Registers, RxFormat,
+    Batch, Bus, Causes, Error, Frame, Model, Nic, Offload, Options, Register, Registers, Report,
 };
 use crate::mem::{Pool, Ram};
 use crate::net::QueueStats;
@@ -17,6 +17,8 @@ pub trait Chip: Debug + Sized + Send + 'static {
     const CAUSES: Causes;
     /// Buffers are given to the chip by the write of a register.
     const TAILS: bool;
+    /// Whether frames were sent, only a register tells.
+    const ASKS: bool = false;
     /// A kernel's driver masks interrupts while it looks for sent frames, too.
     const MASKS_SENT: bool;
     /// Its registers.
@@ -125,7 +127,7 @@ pub trait TxSide<R: Register>: Debug + Send {
 /// The receive side of a chip.
 pub trait RxSide<R: Register>: Debug + Send {
     /// What its frames look like.
-    type Format: RxFormat;
+    type Format: Report;
 
     /// The RAM that it takes, for rings and for buffers.
     fn ram_bytes(options: &Options) -> (usize, usize);

@@ -4,12 +4,16 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{Connected, Device, E1000Port, Error, Registers};
+use super::{
+    ChipPort, Connected, Device, E1000Port, Error, R8169Port, Registers, Rtl8139ClassicPort,
+    Rtl8139Port,
+};
+use crate::chip::Model;
 use crate::mac::Mac;
 use crate::net::QueueStats;
 use crate::nic::{Interest, Prepared, Wake};
 use crate::place::Place;
-use crate::{VirtioNet, e1000, net, pci};
+use crate::{VirtioNet, net, pci};
 
 /// A device of any kind.
 #[derive(Debug)]
@@ -19,8 +23,20 @@ pub enum Any {
     Virtio(VirtioNet),
     /// An e1000 behind vfio-user.
     E1000(E1000Port),
+    /// An RTL8169 behind vfio-user.
+    R8169(R8169Port),
+    /// An RTL8139C+ behind vfio-user.
+    Rtl8139(Rtl8139Port),
+    /// The same in classic mode.
+    Classic(Rtl8139ClassicPort),
     /// An e1000 inside a VM.
-    Pci(E1000Port<pci::Address>),
+    PciE1000(E1000Port<pci::Address>),
+    /// An RTL8169 inside a VM.
+    PciR8169(R8169Port<pci::Address>),
+    /// An RTL8139C+ inside a VM.
+    PciRtl8139(Rtl8139Port<pci::Address>),
+    /// The same in classic mode.
+    PciClassic(Rtl8139ClassicPort<pci::Address>),
 }
 
 /// Received frames of a device of any kind.
@@ -29,8 +45,16 @@ pub enum AnyBatch {
     /// virtio-net.
     Virtio(net::RxBatch),
     /// An e1000.
-    E1000(e1000::Batch),
+    E1000(BatchOf<E1000Port>),
+    /// An RTL8169.
+    R8169(BatchOf<R8169Port>),
+    /// An RTL8139C+.
+    Rtl8139(BatchOf<Rtl8139Port>),
+    /// The same in classic mode.
+    Classic(BatchOf<Rtl8139ClassicPort>),
 }
+
+type BatchOf<D> = <D as Device>::Batch;
 
 impl Any {
     /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so many bytes.
@@ -40,8 +64,18 @@ impl Any {
     pub fn open(place: &Place, largest: Option<usize>, patience: Duration) -> Result<Self, Error> {
         Ok(match super::sized(place, largest) {
             Place::Virtio(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
-            Place::Chip(address) => Self::E1000(E1000Port::connect(&address, patience)?),
-            Place::Pci(address) => Self::Pci(E1000Port::connect(&address, patience)?),
+            Place::Chip(address) => match address.driver.model {
+                Model::E1000 => Self::E1000(ChipPort::connect(&address, patience)?),
+                Model::R8169 => Self::R8169(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::Rtl8139(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::Classic(ChipPort::connect(&address, patience)?),
+            },
+            Place::Pci(address) => match address.driver.model {
+                Model::E1000 => Self::PciE1000(ChipPort::connect(&address, patience)?),
+                Model::R8169 => Self::PciR8169(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::PciRtl8139(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::PciClassic(ChipPort::connect(&address, patience)?),
+            },
         })
     }
 }
@@ -52,14 +86,26 @@ macro_rules! each {
         match $any {
             Any::Virtio($nic) => $call,
             Any::E1000($nic) => $call,
-            Any::Pci($nic) => $call,
+            Any::R8169($nic) => $call,
+            Any::Rtl8139($nic) => $call,
+            Any::Classic($nic) => $call,
+            Any::PciE1000($nic) => $call,
+            Any::PciR8169($nic) => $call,
+            Any::PciRtl8139($nic) => $call,
+            Any::PciClassic($nic) => $call,
         }
     };
     ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
         match ($any, $batch) {
             (Any::Virtio($nic), AnyBatch::Virtio($its)) => $call,
             (Any::E1000($nic), AnyBatch::E1000($its)) => $call,
-            (Any::Pci($nic), AnyBatch::E1000($its)) => $call,
+            (Any::R8169($nic), AnyBatch::R8169($its)) => $call,
+            (Any::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (Any::Classic($nic), AnyBatch::Classic($its)) => $call,
+            (Any::PciE1000($nic), AnyBatch::E1000($its)) => $call,
+            (Any::PciR8169($nic), AnyBatch::R8169($its)) => $call,
+            (Any::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (Any::PciClassic($nic), AnyBatch::Classic($its)) => $call,
             _ => unreachable!("a batch of another kind of device"),
         }
     };
@@ -148,7 +194,13 @@ impl Device for Any {
         match self {
             Self::Virtio(nic) => AnyBatch::Virtio(nic.batch(lane)),
             Self::E1000(nic) => AnyBatch::E1000(nic.batch(lane)),
-            Self::Pci(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::R8169(nic) => AnyBatch::R8169(nic.batch(lane)),
+            Self::Rtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
+            Self::Classic(nic) => AnyBatch::Classic(nic.batch(lane)),
+            Self::PciE1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::PciR8169(nic) => AnyBatch::R8169(nic.batch(lane)),
+            Self::PciRtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
+            Self::PciClassic(nic) => AnyBatch::Classic(nic.batch(lane)),
         }
     }
 
@@ -166,6 +218,9 @@ impl Device for Any {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::bytes(batch),
             AnyBatch::E1000(batch) => <E1000Port>::bytes(batch),
+            AnyBatch::R8169(batch) => <R8169Port>::bytes(batch),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::bytes(batch),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::bytes(batch),
         }
     }
 
@@ -174,6 +229,9 @@ impl Device for Any {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::frame_len(batch, at),
             AnyBatch::E1000(batch) => <E1000Port>::frame_len(batch, at),
+            AnyBatch::R8169(batch) => <R8169Port>::frame_len(batch, at),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::frame_len(batch, at),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::frame_len(batch, at),
         }
     }
 

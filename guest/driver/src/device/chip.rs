@@ -14,6 +14,8 @@ use crate::mem::Ram;
 use crate::net::QueueStats;
 use crate::nic;
 use crate::pci::{self, PciBus};
+use crate::realtek::{Gigabit, Plus, Rings};
+use crate::rtl8139::Classic;
 use crate::vfio_user::bus::VfioBus;
 
 /// An address, and the bus that it leads to.
@@ -99,6 +101,13 @@ pub struct Port<C: Chip, L: Link = Address> {
 
 /// A port of an Intel 82540EM.
 pub type E1000Port<L = Address> = Port<Intel, L>;
+
+/// A port of an RTL8169.
+pub type R8169Port<L = Address> = Port<Rings<Gigabit>, L>;
+/// A port of an RTL8139C+.
+pub type Rtl8139Port<L = Address> = Port<Rings<Plus>, L>;
+/// A port of an RTL8139 in classic mode.
+pub type Rtl8139ClassicPort<L = Address> = Port<Classic, L>;
 
 /// Received frames of a chip.
 type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;

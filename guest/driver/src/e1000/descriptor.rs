@@ -1,6 +1,6 @@
 //! Descriptors: 16 bytes, here two words of 64 bits (SDM 3.2.3 and 3.3.3 to 3.3.7).
 
-use crate::chip::{Offload, Options, Part, RxFormat, TxFormat};
+use crate::chip::{Offload, Options, Part, Report, RxFormat, TxFormat};
 
 /// Command bits of a transmit descriptor, as bits of the second word.
 pub(super) mod command {
@@ -130,7 +130,9 @@ impl RxFormat for RxDescriptor {
         let [low, high, ..] = word.to_le_bytes();
         usize::from(u16::from_le_bytes([low, high]))
     }
+}
 
+impl Report for RxDescriptor {
     fn vlan(word: u64) -> Option<u16> {
         let [.., low, high] = word.to_le_bytes();
         (word & rx::VP != 0).then_some(u16::from_le_bytes([low, high]))

@@ -9,17 +9,17 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
-use crate::chip::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask, Watched};
+use crate::chip::{Address, Bus, BusError, Doorbell, Error, Irq, Unmask, Watched, Width};
 use crate::mem::{Ram, SharedWords};
 use crate::nic::{self, Wake};
 use crate::sys::{self, EventFd};
 
 const RETRY: Duration = Duration::from_millis(5);
 
-/// A part of BAR0 in shared memory.
+/// A part of the registers' BAR in shared memory.
 #[derive(Debug)]
 struct Window {
-    /// Its first byte in BAR0.
+    /// Its first byte there.
     start: u32,
     words: SharedWords,
 }
@@ -29,6 +29,9 @@ struct Window {
 pub struct VfioBus {
     client: Client,
     posted: bool,
+    /// The region of the registers, and the one of the I/O window.
+    registers: u32,
+    io: u32,
     windows: Vec<Window>,
     interrupt: EventFd,
     irq: Irq,
@@ -70,7 +73,9 @@ impl VfioBus {
         let socket = nic::dial(&address.path, end)?;
         let fail = |source| socket_error(&address.path, source);
         let client = Client::new(socket).map_err(fail)?;
-        let info = hello(&client).map_err(BusError::from)?;
+        let bars = address.driver.model.bars();
+        let (registers, io) = (u32::from(bars.registers), u32::from(bars.io));
+        let info = hello(&client, registers).map_err(BusError::from)?;
         let windows = if address.may_map() { map_windows(&info)? } else { Vec::new() };
         if address.doorbell == Doorbell::Mapped && windows.is_empty() {
             return Err(Error::NoDoorbell);
@@ -82,6 +87,8 @@ impl VfioBus {
         Ok(Self {
             client,
             posted: address.posted,
+            registers: region::BAR0 + registers,
+            io: region::BAR0 + io,
             windows,
             interrupt: eventfd()?,
             irq: Irq::Intx,
@@ -143,12 +150,12 @@ fn socket_error(path: &Path, source: io::Error) -> nic::Error {
     nic::Error::Socket { path: path.into(), what: "set up the connection", source }
 }
 
-/// What a VMM asks before it builds its device; BAR0 is what matters of the answers.
-fn hello(client: &Client) -> Result<RegionInfo, ProtocolError> {
+/// What a VMM asks before it builds its device; the BAR of the registers is what matters of the answers.
+fn hello(client: &Client, registers: u32) -> Result<RegionInfo, ProtocolError> {
     client.version()?;
     let info = client.device_info()?;
-    let bar = client.region_info(region::BAR0)?;
-    for index in 1..info.regions.min(9) {
+    let bar = client.region_info(region::BAR0 + registers)?;
+    for index in (0..info.regions.min(9)).filter(|index| *index != region::BAR0 + registers) {
         client.region_info(index)?;
     }
     for index in 0..info.irqs.min(5) {
@@ -182,22 +189,34 @@ impl Bus for VfioBus {
         Ok(self.client.region_write(region::CONFIG, offset.into(), bytes, false)?)
     }
 
+    #[inline]
     fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+        self.read(offset, Width::Four)
+    }
+
+    #[inline]
+    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        self.write(offset, Width::Four, value)
+    }
+
+    fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
-        self.client.region_read(region::BAR0, offset.into(), &mut bytes)?;
+        let part = &mut bytes[..width as usize];
+        self.client.region_read(self.registers, offset.into(), part)?;
         self.accessed()?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+    fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
         let bytes = value.to_le_bytes();
-        self.client.region_write(region::BAR0, offset.into(), &bytes, self.posted)?;
+        let part = &bytes[..width as usize];
+        self.client.region_write(self.registers, offset.into(), part, self.posted)?;
         self.accessed()
     }
 
     fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
         let bytes = value.to_le_bytes();
-        self.client.region_write(region::BAR1, offset.into(), &bytes, self.posted)?;
+        self.client.region_write(self.io, offset.into(), &bytes, self.posted)?;
         self.accessed()
     }
 
