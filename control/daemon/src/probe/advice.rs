@@ -282,7 +282,7 @@ fn limits(costs: Costs) -> String {
     let exits = match costs.exit {
         Some(_) => "",
         None => {
-            " No exit of a guest could be measured, so none is in these sums: they hold for guests that are processes, and under KVM each \
+            " No exit that a processor makes could be measured, so none is in these sums: they hold for guests that are processes, and under KVM each \
              register access costs an exit more."
         }
     };
@@ -300,6 +300,7 @@ fn limits(costs: Costs) -> String {
 /// `12.3 ns`, `4.57 us`.
 pub(super) fn short(ns: f64) -> String {
     match ns {
+        x if x >= 99_950.0 => format!("{:.0} us", x / 1e3),
         x if x >= 9995.0 => format!("{:.1} us", x / 1e3),
         x if x >= 999.5 => format!("{:.2} us", x / 1e3),
         x if x >= 9.95 => format!("{x:.0} ns"),

@@ -91,9 +91,7 @@ impl Report {
 
     fn table(&self) -> String {
         let heads = ["", "median ns", "p99 ns", "times"].map(str::to_owned).to_vec();
-        let emulated = self.kvm.hardware == Some(false);
         let row = |f: &Figure| {
-            let mark = if emulated && f.is_of_kvm() { " *" } else { "" };
             let row = if f.batch > 1 { format!(" in rows of {}", f.batch) } else { String::new() };
             vec![
                 format!("{}{mark}", f.what),
@@ -133,7 +131,7 @@ impl Report {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
              <text x=\"14\" y=\"24\" font-size=\"17\">vmlan probe: what leaving the guest costs on this host</text>\n\
-             <text x=\"14\" y=\"44\" fill=\"#5a5a5a\">{}; bar: median, mark: p99</text>\n",
+             <text x=\"14\" y=\"44\" fill=\"#5a5a5a\">{}; bar: median, mark: p99; *: of an emulator</text>\n",
             escaped(&self.machine.to_string())
         );
         let bottom = height - 24;
@@ -156,7 +154,7 @@ impl Report {
                  <text x=\"{:.1}\" y=\"{}\">{}</text>",
                 LEFT - 8.0,
                 y + 11,
-                escaped(&figure.what),
+                escaped(&self.words(figure)),
                 median - LEFT,
                 p99.max(median) + 6.0,
                 y + 11,

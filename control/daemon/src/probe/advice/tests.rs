@@ -114,7 +114,7 @@ fn exits_count_only_where_a_processor_runs_the_guest() {
         let sums = (costs.write, costs.read, costs.kick, costs.interrupt, costs.exit);
         assert_eq!(sums, (2000.0, 9000.0, 3000.0, 8000.0, None));
         let text = Advice::of(costs).text;
-        assert!(text.contains("No exit of a guest could be measured"), "{text}");
+        assert!(text.contains("No exit that a processor makes could be measured"), "{text}");
     }
 }
 
