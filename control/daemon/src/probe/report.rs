@@ -93,22 +93,26 @@ impl Report {
         let heads = ["", "median ns", "p99 ns", "times"].map(str::to_owned).to_vec();
         let row = |f: &Figure| {
             let row = if f.batch > 1 { format!(" in rows of {}", f.batch) } else { String::new() };
-            vec![
-                format!("{}{mark}", f.what),
-                number(f.median_ns),
-                number(f.p99_ns),
-                count(f.times) + &row,
-            ]
+            vec![self.words(f), number(f.median_ns), number(f.p99_ns), count(f.times) + &row]
         };
         let rows: Vec<_> = [heads].into_iter().chain(self.figures.iter().map(row)).collect();
         let mut text = columns(&rows, 1);
-        if emulated && self.figures.iter().any(Figure::is_of_kvm) {
+        if self.figures.iter().any(|f| self.is_emulated(f)) {
             text += "* of the emulator behind ";
             text += &self.kvm.path;
-            text += ", not of a processor
-";
+            text += ", not of a processor\n";
         }
         text
+    }
+
+    fn is_emulated(&self, figure: &Figure) -> bool {
+        figure.is_of_kvm() && self.kvm.hardware == Some(false)
+    }
+
+    /// A figure's, marked if no processor is behind it.
+    fn words(&self, figure: &Figure) -> String {
+        let mark = if self.is_emulated(figure) { " *" } else { "" };
+        format!("{}{mark}", figure.what)
     }
 
     fn sums(&self) -> String {
