@@ -83,8 +83,12 @@ impl Host for Clock {
     fn doorbell(&self) {}
 }
 
-/// Holds every n-th frame, and reads all the others.
+/// What frames that are pushed are full of.
+static BODY: [u8; 4000] = [0x5a; 4000];
+
+/// Holds every n-th frame, and reads all of them.
 struct Reader {
+    copy: Vec<u8>,
     every: usize,
     frames: usize,
     bytes: usize,
@@ -94,10 +98,11 @@ impl Sink for Reader {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         for i in 0..batch.len() {
             let Some(frame) = batch.frame(i) else { panic!("no frame {i}") };
-            let mut copy = vec![0; frame.len];
-            assert_eq!(frame.copy_to(&mut copy), frame.len, "a length that is not there");
+            self.copy.resize(frame.len.max(self.copy.len()), 0);
+            let copy = &mut self.copy[..frame.len];
+            assert_eq!(frame.copy_to(copy), frame.len, "a length that is not there");
             self.frames += 1;
-            self.bytes += copy.len();
+            self.bytes += frame.len;
             if self.every > 0 && i % self.every == 0 {
                 batch.hold(i);
             }
@@ -304,32 +309,32 @@ impl<C: Fuzzed> Run<'_, C> {
     }
 
     fn pull(&mut self, limit: usize, every: usize) {
-        let mut reader = Reader { every, frames: 0, bytes: 0 };
+        let mut reader = Reader { copy: Vec::new(), every, frames: 0, bytes: 0 };
         self.chip.disarm();
-        let before = self.world.except(self.chip.may_write(false));
+        let may = self.world.except(self.chip.may_write(false));
         self.chip.pull(&mut self.world.batch, limit, &mut reader);
-        self.world.check(before);
+        self.world.check(may);
         assert!(reader.frames <= limit && reader.bytes <= MOST_BYTES, "a pass without bound");
         assert!(self.world.batch.is_empty(), "the batch was not given back");
     }
 
     /// Frames to a broadcast address, some of them tagged.
     fn push(&mut self, n: u8, len: usize) {
-        let bytes = [0x5a; 4000];
-        let mut batch = Batch::new();
+        let batch = &mut self.world.pushed;
+        batch.clear();
         for i in 0..n {
             let mut head = [0xff; 18];
             if i % 4 == 3 {
                 head[12..16].copy_from_slice(&[0x81, 0, 0x20, i]);
             }
-            let body = [Slice::from_bytes(&bytes[..len + usize::from(i)])];
+            let body = [Slice::from_bytes(&BODY[..len + usize::from(i)])];
             let _ =
                 batch.add_parts(&head, body, Offload { csum_valid: i % 2 == 0, ..Offload::NONE });
         }
         let list: Vec<u16> = (0..n.into()).collect();
-        let before = self.world.except(self.chip.may_write(true));
-        assert!(self.chip.push(&batch, &list) <= list.len());
-        self.world.check(before);
+        let may = self.world.except(self.chip.may_write(true));
+        assert!(self.chip.push(&self.world.pushed, &list) <= list.len());
+        self.world.check(may);
     }
 
     fn check(&self) {

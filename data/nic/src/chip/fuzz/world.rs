@@ -28,10 +28,11 @@ pub struct World {
     pages: Arc<Map>,
     /// Storage for what is pulled.
     pub batch: Batch<'static>,
+    /// And for what is pushed.
+    pub pushed: Batch<'static>,
+    /// The guest's memory as it was, and as it is.
+    copies: [Vec<u8>; 2],
 }
-
-/// The guest's memory as it was, and what of it may change.
-pub type Before = Option<(Vec<u8>, Range<usize>)>;
 
 thread_local! {
     /// One for each thread.
@@ -70,7 +71,9 @@ impl World {
         for at in guards() {
             fill(&file, at, &[CANARY; GUARD as usize]);
         }
-        Self { file, guest, pages: map(&[(0, PAGES, 0)], &mapping(PAGES)), batch: Batch::new() }
+        let pages = map(&[(0, PAGES, 0)], &mapping(PAGES));
+        let copies = [(); 2].map(|()| vec![0; MEMORY as usize]);
+        Self { file, guest, pages, batch: Batch::new(), pushed: Batch::new(), copies }
     }
 
     /// The registers' pages.
@@ -87,26 +90,27 @@ impl World {
         fill(&self.guest, HALF, &bytes[HALF as usize..]);
     }
 
-    fn memory(&self) -> Vec<u8> {
-        let mut bytes = vec![0; MEMORY as usize];
-        let (low, high) = bytes.split_at_mut(HALF as usize);
+    fn copy(&mut self, which: usize) {
+        let (low, high) = self.copies[which].split_at_mut(HALF as usize);
         self.guest.slice(0, low.len()).expect("memory").read(low);
         self.guest.slice(HALF, high.len()).expect("memory").read(high);
-        bytes
     }
 
-    /// The memory as it is, if it is known what may change of it.
-    pub fn except(&self, may: Option<Range<u64>>) -> Before {
-        let within = |at: u64| at.min(MEMORY) as usize;
-        may.map(|may| (self.memory(), within(may.start)..within(may.end)))
+    /// Remembers the memory, if it is known what `may` change of it.
+    pub fn except(&mut self, may: Option<Range<u64>>) -> Option<Range<u64>> {
+        if may.is_some() {
+            self.copy(0);
+        }
+        may
     }
 
     /// Nothing else has changed.
-    pub fn check(&self, before: Before) {
-        let Some((before, may)) = before else { return };
-        let now = self.memory();
-        let same = |at: Range<usize>| before[at.clone()] == now[at];
-        let fine = same(0..may.start) && same(may.end.max(may.start)..before.len());
+    pub fn check(&mut self, may: Option<Range<u64>>) {
+        let Some(may) = may else { return };
+        self.copy(1);
+        let [before, now] = &self.copies;
+        let [start, end] = [may.start, may.end].map(|at| at.min(MEMORY) as usize);
+        let fine = before[..start] == now[..start] && before[end..] == now[end..];
         assert!(fine, "written outside {may:x?}");
     }
 

@@ -8,7 +8,7 @@ type Tx = (u64, u64);
 
 /// An input: these transmit descriptors, and receive buffers of 2 KiB (or where `buffers` says).
 fn input(config: u8, steps: &[u8], tx: &[Tx], buffers: &[u64]) -> Vec<u8> {
-    let mut memory = [0u8; fuzz::MEMORY as usize];
+    let mut memory = vec![0u8; usize::try_from(fuzz::MEMORY).unwrap()];
     for (i, (address, word)) in tx.iter().cycle().take(32).enumerate() {
         memory[16 * i..16 * i + 8].copy_from_slice(&address.to_le_bytes());
         memory[16 * i + 8..16 * i + 16].copy_from_slice(&word.to_le_bytes());
