@@ -10,6 +10,9 @@
 //! - CBR is always a multiple of 4, so a header never crosses the end.
 //! - Without WRAP a frame that reaches the end goes on at the beginning. With WRAP it goes on behind the end, and the next frame
 //!   begins where it would have ended without. WRAP means nothing with 64 KiB.
+//! - What is behind the end, drivers reserve 1.5 KiB of, as the datasheet says. A frame of more than 1,532 bytes can be too long for
+//!   that: it goes to the beginning, and what is left before the end is filled with one that means nothing ([`Look::filler`]), for
+//!   the driver knows where a frame is only by the length of the one before.
 //! - The buffer is never filled to the last byte: CBR equal to the read pointer means empty (CR.BUFE).
 //!
 //! Every value that the guest writes is taken modulo the buffer: whatever they are, a frame is written only to the bytes that
@@ -105,6 +108,11 @@ impl Look {
             true => Some(Parts { first: (self.at, total), second: (0, 0) }),
             false => Some(Parts { first: (self.at, before), second: (0, behind) }),
         }
+    }
+
+    /// The length of a frame, FCS included, that leaves the end behind, so that what did not fit there goes to the beginning.
+    pub fn filler(&self) -> u32 {
+        (self.size - self.at).saturating_sub(HEADER).max(64)
     }
 
     /// The place behind a frame that takes `need` bytes.

@@ -20,8 +20,10 @@ use crate::realtek::isr;
 const USUAL: u32 = 1528;
 /// Frames that nobody asks room for more than.
 const MANY: usize = 128;
-/// Zeros to pad with, and FCS.
-static ZEROS: [u8; 64] = [0; 64];
+/// Zeros to pad with, and FCS: as many as the longest filler has.
+static ZEROS: [u8; 256] = [0; 256];
+/// EtherType 9000h.
+const LOOPBACK_TEST: [u8; 2] = [0x90, 0x00];
 
 /// The receive side of classic mode.
 pub struct Classic {
@@ -148,29 +150,54 @@ impl Classic {
         let Some(len) = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST) else {
             return Outcome::Dropped(Reason::TooLong);
         };
-        let need = Look::need(len);
-        if need > look.free() {
+        let mut after = *look;
+        let filler = look.parts(len).is_none().then(|| look.filler());
+        if let Some(filler) = filler {
+            after.step(Look::need(filler));
+        }
+        let (skip, need) = (filler.map_or(0, Look::need), Look::need(len));
+        if skip + need > look.free() {
             return Outcome::NoRoom;
         }
-        match look.parts(len) {
-            None => return Outcome::Dropped(Reason::TooLong),
-            Some(parts) => {
-                let mut place = Place {
-                    map: &self.map,
-                    base: look.base.into(),
-                    parts: [parts.first, parts.second],
-                };
-                if !place.is_there() {
-                    return Outcome::Dropped(Reason::BadDescriptor);
-                }
-                place.put(Slice::from_bytes(&header(status_of(matched), len)));
-                frame.runs(0, frame.len).for_each(|run| place.put(run));
-                place.fill();
-            }
-        }
-        look.step(need);
         let to = frame.head.first_chunk().map_or(Mac::default(), |to| Mac::new(*to));
+        let there = filler.is_none_or(|len| self.fill(look, len))
+            && self.write(&after, status_of(matched), len, frame.runs(0, frame.len));
+        if !there {
+            return Outcome::Dropped(Reason::BadDescriptor);
+        }
+        after.step(need);
+        *look = after;
         Outcome::Delivered(to, frame.len)
+    }
+
+    /// Writes a frame of `len` bytes, FCS included, with its header. False: that is not all in memory, and nothing was written.
+    fn write<'b>(
+        &self,
+        look: &Look,
+        status: u16,
+        len: u32,
+        runs: impl Iterator<Item = Slice<'b>>,
+    ) -> bool {
+        let Some(parts) = look.parts(len) else { return false };
+        let parts = [parts.first, parts.second];
+        let mut place = Place { map: &self.map, base: look.base.into(), parts };
+        let there = place.is_there();
+        if there {
+            place.put(Slice::from_bytes(&header(status, len)));
+            runs.for_each(|run| place.put(run));
+            place.fill();
+        }
+        there
+    }
+
+    /// Writes a frame that means nothing: from the station to itself, of a protocol that is there to test a wire.
+    fn fill(&self, look: &Look, len: u32) -> bool {
+        let mut head = [0; 14];
+        let own = self.rules.own;
+        for (byte, value) in head.iter_mut().zip(own.iter().chain(&own).chain(&LOOPBACK_TEST)) {
+            *byte = *value;
+        }
+        self.write(look, status_of(Match::Physical), len, [Slice::from_bytes(&head)].into_iter())
     }
 }
 
@@ -235,7 +262,7 @@ impl Place<'_> {
         }
     }
 
-    /// Zeros up to the end: padding and FCS, at most 64 bytes.
+    /// Zeros up to the end: padding and FCS.
     fn fill(&mut self) {
         self.put(Slice::from_bytes(&ZEROS));
     }

@@ -22,8 +22,8 @@
 //!   Frames pass as fast as the switch moves them.
 //! - A frame that finds no room is left with its sender for a while; RXOVW says that frames were lost, MPC how many.
 //! - Nothing is received early: ERBCR and ERSR are 0, and RCR's and MULINT's thresholds mean nothing.
-//! - The FCS behind a received frame is zeros. With RCR.WRAP a frame that would go on for more than 1.5 KiB behind the buffer's end is
-//!   dropped, for drivers have reserved no more.
+//! - The FCS behind a received frame is zeros. With RCR.WRAP a frame that would go on for more than 1.5 KiB behind the buffer's end,
+//!   which no driver has to reserve, goes to its beginning, behind one that means nothing.
 //! - A frame of more than 1,792 bytes, or from where there is no memory, is not sent: its descriptor says TUN, ISR TER.
 //! - Writing RE as 1 where it was 0 empties the receive buffer, which the datasheet does not say, but drivers rely on.
 //! - Nothing wakes the guest; there is no flash, no VPD, no CardBus. In the place of its function event registers are CSBAL and CSBAH,

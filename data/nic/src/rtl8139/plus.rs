@@ -14,6 +14,9 @@ use crate::ring::Shape;
 /// Longest frame, with tag and FCS: 4 KiB of data is what 8139cp asks for at most.
 const LONGEST: usize = 4096 + 18 + FCS;
 
+/// What drivers usually post.
+const USUAL: u32 = 1536;
+
 /// What is beside the registers.
 #[derive(Debug, Default)]
 pub struct Rings {
@@ -76,6 +79,10 @@ impl Cplus for Rtl8139 {
     }
 
     fn noted_buffer(&self) -> u32 {
-        self.rings.buffer.load(Ordering::Relaxed)
+        match self.rings.buffer.load(Ordering::Relaxed) {
+            // None was ever posted that takes data.
+            0 => USUAL,
+            bytes => bytes,
+        }
     }
 }

@@ -56,7 +56,8 @@ pub static CLASSIC: &[Row] = &[
     row("FCSC", FCSC, 2, 0, 0),
     row("NWAYTR", NWAYTR, 2, 0x0081, 0),
     row("REC", REC, 2, 0, 0),
-    row("CSCR", CSCR, 2, 0x83e5, 0x03c0),
+    // With bit 11, by which 8139too knows that LinkChg may be about the link.
+    row("CSCR", CSCR, 2, 0x8be5, 0x0bc0),
     row("PHY1_PARM", PHY1_PARM, 4, ALL, 0),
     row("TW_PARM", TW_PARM, 4, ALL, 0),
     row("PHY2_PARM", PHY2_PARM, 1, 0xff, 0),

@@ -227,20 +227,61 @@ fn long_frames_are_dropped() {
     assert_eq!(guest.dropped(), 1);
     assert_eq!(guest.take().unwrap().1.len(), LONGEST);
     assert!(guest.take().is_none());
-    // With WRAP they are, too, where they would overrun the end too far.
-    guest.start_classic(WRAP);
-    for (at, dropped) in [(0x1efcu16, 0), (0x1f00, 1)] {
-        // CBR cannot be written; frames move it there.
+}
+
+/// With WRAP a long frame overruns the end by no more than drivers have reserved: it goes to the beginning, and is found there.
+#[test]
+fn long_frames_at_the_end_go_to_the_beginning() {
+    for at in (0x1e00u16..0x2000).step_by(4) {
+        let guest = Guest::classic();
         guest.start_classic(WRAP);
+        // CBR cannot be written; frames move it there.
         while guest.get16(CBR) != at {
             let left = usize::from(at - guest.get16(CBR));
             let len = if left > 1500 { 1000 } else { left - 8 };
             assert_eq!(guest.arrive(&[frame(MAC, len)]), 1);
             guest.take().unwrap();
         }
-        let before = guest.dropped();
-        assert_eq!(guest.arrive(&[frame(MAC, LONGEST - 4)]), 1);
-        assert_eq!(guest.dropped() - before, dropped, "{at:#x}");
+        let behind = RX_BUFFER + 0x2000 + u64::from(OVERRUN);
+        guest.write(behind, &[0xa5; 512]);
+        let long = frame(MAC, LONGEST - 4);
+        assert_eq!(guest.arrive(&[long.clone(), frame(MAC, 60)]), 2);
+        if at >= 0x1f00 {
+            let (status, filler) = guest.take().unwrap();
+            assert_eq!(
+                (status, &filler[..14]),
+                (0x4001, [MAC.as_slice(), &MAC, &[0x90, 0]].concat().as_slice())
+            );
+            assert!(filler[14..].iter().all(|b| *b == 0) && (64..=252).contains(&filler.len()));
+        }
+        assert_eq!(guest.take().unwrap().1[..LONGEST - 4], long, "{at:#x}");
+        assert_eq!(guest.take().unwrap().1[..60], frame(MAC, 60));
+        assert!(guest.take().is_none() && guest.dropped() == 0);
+        assert_eq!(guest.read(behind, 512), [0xa5; 512]);
+        assert_eq!(guest.chip.counters().output.frames.get() as usize, 2 + moved(at));
+    }
+}
+
+/// Frames that it takes to move CBR there.
+fn moved(at: u16) -> usize {
+    let (mut left, mut n) = (usize::from(at), 0);
+    while left > 0 {
+        left -= if left > 1500 { 1008 } else { left };
+        n += 1;
+    }
+    n
+}
+
+/// Both of them find room, or neither is written.
+#[test]
+fn a_filler_and_its_frame_find_room_together() {
+    for free in (0..2400u32).step_by(4) {
+        let look = look(0x2000, true, 0x1f80, (0x1f80 + free) % 0x2000);
+        let both = Look::need(look.filler()) + Look::need(1792);
+        let mut after = look;
+        after.step(Look::need(look.filler()));
+        assert_eq!(after.at, 0);
+        assert_eq!(both <= look.free(), free == 0 || free > both, "{free}");
     }
 }
 

@@ -74,7 +74,7 @@ const MANUAL: &[Line] = &[
     ("FCSC",     0x6e, 2, 0, Ro),
     ("NWAYTR",   0x70, 2, 0, Rw(0x0081)),
     ("REC",      0x72, 2, 0, Ro),
-    ("CSCR",     0x74, 2, 0x03c8, Own("link")),
+    ("CSCR",     0x74, 2, 0x0bc8, Own("link")),
     ("PHY1",     0x78, 4, 0, Rw(ALL)),
     ("TW",       0x7c, 4, 0, Rw(ALL)),
     ("PHY2",     0x80, 1, 0, Rw(0xff)),
