@@ -4,7 +4,7 @@
 //! - [`chip`]: what chips with registers and descriptor rings share; `ring`: their rings.
 //! - [`e1000`]: Intel's 82540EM.
 //! - [`rtl8139`]: Realtek's RTL8139C+ and RTL8139C; `realtek`: what it shares with the RTL8169.
-//! - [`r8169`]: Realtek's RTL8169SB; `realtek`: what it shares with the RTL8139C+.
+//! - [`r8169`]: Realtek's RTL8169SB.
 //!
 //! # Contract
 //!

@@ -50,7 +50,7 @@ pub struct R8169 {
     /// How often each ring was told to begin anew.
     rewinds: [AtomicU32; 3],
     /// Bytes of the buffers that the guest posts.
-    buffer: AtomicU32,
+    pub(super) buffer: AtomicU32,
     control: Mutex<Control>,
 }
 

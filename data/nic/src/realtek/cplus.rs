@@ -52,9 +52,9 @@ pub trait Cplus: Model {
     fn rules(&self) -> Rules;
     /// How they are, but for [`Shape::buffer`].
     fn shape(&self) -> Shape;
-    /// The buffers that the guest posts are of so many bytes; after a reset of [`Status::len`].
+    /// The buffers that the guest posts are of so many bytes.
     fn note_buffer(&self, bytes: u32);
-    /// As noted last.
+    /// As noted last; 0: not yet.
     fn noted_buffer(&self) -> u32;
 }
 
@@ -365,7 +365,10 @@ impl<C: Cplus> Filter<C> for Digest {
         if self.version != Some(version) {
             (self.version, self.rules, self.shape) = (Some(version), chip.rules(), chip.shape());
         }
-        self.shape.buffer = chip.noted_buffer() as usize;
+        self.shape.buffer = match chip.noted_buffer() {
+            0 => C::STATUS.len,
+            noted => noted,
+        } as usize;
     }
 
     #[inline]

@@ -157,7 +157,7 @@ mod tests {
         let mut eeprom = new();
         command(&mut eeprom, 0b101 << 22 | 0x3f << 16 | 0xbeef, 25);
         assert_eq!(word(&mut eeprom, 0x3f, 6), 0);
-        command(&mut eeprom, 0b100_11_0000, 9);
+        command(&mut eeprom, 0b1_0011_0000, 9);
         command(&mut eeprom, 0b101 << 22 | 0x3f << 16 | 0xbeef, 25);
         assert_eq!(word(&mut eeprom, 0x3f, 6), 0xbeef);
         command(&mut eeprom, 0b111 << 6 | 0x3f, 9);

@@ -58,8 +58,6 @@ pub struct Ring {
     single: bool,
     head: u32,
     tail: u32,
-    /// The descriptor at the tail is the guest's.
-    ended: bool,
     /// What others know of the ring is void.
     moved: bool,
     trouble: Option<Trouble>,
@@ -80,7 +78,6 @@ impl Ring {
             single: false,
             head: 0,
             tail: 0,
-            ended: false,
             moved: true,
             trouble: None,
             side: Side::new(direction),
@@ -95,7 +92,7 @@ impl Ring {
 
     /// Replaces the map; nothing of the old one is kept but where the head is.
     pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.within = None;
+        (self.within, self.trouble) = (None, None);
         self.doubt();
         self.descriptors.set_map(map)
     }
@@ -109,7 +106,7 @@ impl Ring {
     }
 
     fn doubt(&mut self) {
-        (self.tail, self.moved, self.ended) = (self.head, true, false);
+        (self.tail, self.moved) = (self.head, true);
     }
 
     /// Begins at the first descriptor.
@@ -194,7 +191,6 @@ impl Ring {
     /// Moves the tail over descriptors that are ours.
     #[inline]
     fn advance(&mut self, within: u32) {
-        self.ended = false;
         for _ in 0..AHEAD {
             if !self.has_room() {
                 break;
@@ -207,8 +203,7 @@ impl Ring {
                 break;
             }
             let word = self.descriptors.word(index, Ordering::Acquire);
-            self.ended = word & OWN == 0;
-            if self.ended || !self.pass(index, word & EOR != 0 || index + 1 == self.most) {
+            if word & OWN == 0 || !self.pass(index, word & EOR != 0 || index + 1 == self.most) {
                 break;
             }
         }
@@ -237,7 +232,6 @@ impl Ring {
         if self.single {
             // There is none under way, or the tail would not be looked at.
             self.rewind();
-            self.ended = false;
         }
         if self.head > self.tail {
             return false;
@@ -250,10 +244,10 @@ impl Ring {
         true
     }
 
-    /// There is nothing of ours behind the last look's tail.
+    /// There is nothing of ours from `index` on.
     #[inline]
     pub fn is_empty_at(&self, index: u32) -> bool {
-        self.ended && index == self.tail
+        index == self.tail && self.opts1(index) & OWN == 0
     }
 
     /// The descriptor at `index`: its first quadword (opts1, opts2), its address. Each is read once.

@@ -1,1 +1,15 @@
+//! Tests of the chip: [`guest`] is one on a bench, and the driver of it, with constants of its own.
+#![allow(clippy::cast_possible_truncation)]
 
+mod conformance;
+mod csb;
+mod effects;
+mod guest;
+mod interrupts;
+mod pci;
+mod phy;
+mod property;
+mod receive;
+mod replay;
+mod rows;
+mod transmit;

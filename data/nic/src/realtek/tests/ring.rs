@@ -69,7 +69,7 @@ fn it_ends_where_the_guest_says_and_one_stays_out_of_reach() {
     (0..7).for_each(|i| bench.set(i, OWN));
     bench.set(7, OWN | EOR);
     assert_eq!(bench.look(), (0, 7, 8));
-    assert!(!bench.ring.is_empty_at(7));
+    assert!(!bench.ring.is_empty_at(7), "it is ours, but not yet");
     // The last one is looked at once there is room behind it.
     for _ in 0..5 {
         let n = bench.serve();

@@ -1,0 +1,177 @@
+//! The shared status block on this chip.
+
+use super::guest::*;
+
+const BLOCK: u64 = 0x8000;
+
+fn guest() -> Guest {
+    let mut guest = Guest::cold(0, true);
+    guest.write(BLOCK, &[0; 128]);
+    guest.start();
+    guest
+}
+
+/// A word of the block.
+fn set(guest: &Guest, at: u64, value: u32) {
+    guest.write(BLOCK + at, &value.to_le_bytes());
+}
+
+fn get(guest: &Guest, at: u64) -> u32 {
+    guest.word(BLOCK + at)
+}
+
+fn place(guest: &Guest) {
+    set(guest, 0x0c, 1);
+    guest.set32(CSBAH, 0);
+    guest.set32(CSBAL, BLOCK as u32);
+}
+
+#[test]
+fn there_is_one_only_if_asked_for() {
+    let plain = Guest::new();
+    plain.set32(CSBAL, 0x1234);
+    assert_eq!(plain.get(CSBAL, 4), 0);
+    assert_eq!(plain.chip.device().csb, None);
+    let guest = guest();
+    place(&guest);
+    assert_eq!((guest.get(CSBAL, 4), guest.get(CSBAH, 4)), (BLOCK as u32, 0));
+    guest.set8(CR, RST);
+    assert_eq!(guest.get(CSBAL, 4), BLOCK as u32, "a software reset keeps it");
+    guest.chip.reset();
+    assert_eq!(guest.get(CSBAL, 4), 0);
+}
+
+#[test]
+fn no_register_and_no_interrupt_while_both_are_awake() {
+    let mut guest = guest();
+    guest.set16(IMR, ROK | TOK);
+    place(&guest);
+    let (polls, raises) = (guest.touched("TPPoll").1, guest.host.raises());
+    assert!(!guest.chip.arm());
+    assert_eq!(get(&guest, 0x44), 1, "the sleeper wants a kick");
+    for n in 0..200u64 {
+        let sent = frame([2; 6], 60 + n as usize);
+        let at = guest.fill(0, &sent);
+        let i = guest.tx;
+        let eor = if i == SIZE - 1 { EOR } else { 0 };
+        guest.tx_desc(TX_RING, i, OWN | FS | LS | eor | sent.len() as u32, 0, at);
+        guest.tx = (i + 1) % SIZE;
+        set(&guest, 0, guest.tx);
+        assert_eq!(guest.pull()[0].bytes, sent);
+        assert_eq!((get(&guest, 0x44), get(&guest, 0x40)), (0, guest.tx));
+        let came = frame(MAC, 60 + n as usize);
+        assert_eq!(guest.arrive_plain(&[&came]), 1);
+        assert_eq!(guest.take().unwrap().0, came);
+        set(&guest, 0x10, guest.rx);
+        assert_eq!(get(&guest, 0x50), guest.rx);
+    }
+    assert_eq!((guest.touched("TPPoll").1, guest.host.raises()), (polls, raises));
+    let csb = guest.chip.device().csb.unwrap();
+    assert!(csb.on && csb.suppressed >= 400, "{csb:?}");
+}
+
+#[test]
+fn wishes_are_heard() {
+    let mut guest = guest();
+    guest.set16(IMR, ROK | TOK);
+    place(&guest);
+    // The guest's: an interrupt.
+    set(&guest, 8, 1);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!((guest.host.raises(), guest.isr() & ROK), (1, ROK));
+    guest.set16(ISR, 0xffff);
+    set(&guest, 8, 0);
+    set(&guest, 4, 1);
+    guest.send(0, &frame([2; 6], 60));
+    guest.pull();
+    assert_eq!(guest.host.raises(), 2);
+    guest.set16(ISR, 0xffff);
+    set(&guest, 4, 0);
+    // The worker's: a kick, by whatever is written to TPPoll.
+    assert!(!guest.chip.arm());
+    assert_eq!(get(&guest, 0x44), 1);
+    let rings = guest.host.rings();
+    guest.set8(TPPOLL, 0);
+    assert_eq!(guest.host.rings(), rings + 1);
+    // And for room.
+    let came = vec![frame(MAC, 60); 64];
+    let all: Vec<&[u8]> = came.iter().map(Vec::as_slice).collect();
+    let mut done = 1;
+    while done < 64 && guest.arrive_plain(&all[done..done + 1]) == 1 {
+        done += 1;
+    }
+    assert_eq!(guest.arrive_plain(&all[..1]), 0);
+    assert!(!guest.chip.want_room());
+    assert_ne!(get(&guest, 0x5c), u32::MAX);
+    guest.take();
+    guest.set8(TPPOLL, 0);
+    assert!(guest.chip.want_room());
+    assert_eq!(guest.arrive_plain(&all[..1]), 1);
+    assert_eq!(get(&guest, 0x5c), u32::MAX, "content");
+}
+
+/// Turned off amid traffic: what it kept in comes out, registers ring again.
+#[test]
+fn turned_off() {
+    let mut guest = guest();
+    guest.set16(IMR, ROK);
+    place(&guest);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.host.raises(), 0);
+    set(&guest, 0x0c, 0);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.host.raises(), 1);
+    guest.send(0, &frame([2; 6], 60));
+    assert_eq!(guest.pull().len(), 1);
+    assert_eq!(get(&guest, 0x44), 1, "kicks are wanted");
+    assert!(!guest.chip.device().csb.unwrap().on);
+}
+
+/// What a guest can write into it changes nothing that it does not own.
+#[test]
+fn nonsense_in_it() {
+    for garbage in [0xffu8, 0x5a, 0x80, 1] {
+        let mut guest = guest();
+        guest.set16(IMR, 0xffff);
+        guest.write(BLOCK, &[garbage; 104]);
+        guest.set32(CSBAL, BLOCK as u32);
+        for n in 0..200 {
+            guest.send(0, &frame([2; 6], 60 + n));
+            assert_eq!(guest.pull().len(), 1);
+            assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
+            assert!(guest.take().is_some());
+            guest.write(BLOCK, &[garbage; 0x40]);
+            guest.set16(ISR, 0xffff);
+            let _ = (guest.chip.arm(), guest.chip.want_room());
+        }
+    }
+    for at in [BLOCK + 4, MEMORY, MEMORY - 64, 0xfebc_0000] {
+        let mut guest = guest();
+        guest.set32(CSBAL, at as u32);
+        assert!(matches!(guest.chip.trouble(), Some(Trouble::BadBlock { .. })), "{at:#x}");
+        guest.send(0, &frame([2; 6], 60));
+        assert_eq!(guest.pull().len(), 1, "it does without");
+        guest.set32(CSBAL, 0);
+        assert_eq!(guest.chip.trouble(), None);
+    }
+}
+
+/// `guest_use_msix`, and MSI on: a message says it all.
+#[test]
+fn messages_that_say_all() {
+    let mut guest = guest();
+    guest.config_write(0x52, &[1]);
+    guest.set16(IMR, ROK | TOK);
+    set(&guest, 0x18, 1);
+    place(&guest);
+    set(&guest, 8, 1);
+    for n in 1..=3 {
+        guest.arrive_plain(&[&frame(MAC, 60)]);
+        guest.take();
+        assert_eq!(
+            (guest.host.raises(), guest.isr() & ROK),
+            (n, 0),
+            "no acknowledgement is needed"
+        );
+    }
+}
