@@ -114,12 +114,12 @@ impl Rtl8139 {
         }
         let before = self.regs.get(CR);
         if write.value & !before & cr::RE != 0 {
-            // Before anything is received.
+            // Before anything is received. In C+ mode the ring begins anew.
             self.empty();
         }
         let (_, value) = self.regs.store(write);
         let on = value & !before;
-        self.rings.rewind(on & cr::TE != 0, on & cr::RE != 0);
+        self.rings.rewind(on & cr::TE != 0, false);
         if before & !value & cr::TE != 0 {
             self.core.stop_tx(self);
         }

@@ -46,7 +46,6 @@ pub const TER: u16 = 8;
 pub const RXOVW: u16 = 0x10;
 pub const LINK: u16 = 0x20;
 pub const FOVW: u16 = 0x40;
-pub const TDU: u16 = 0x80;
 pub const SWINT: u16 = 0x100;
 pub const TIMEOUT: u16 = 0x4000;
 

@@ -39,7 +39,7 @@ fn the_mask_lets_causes_out() {
     assert!(!guest.chip.is_asserted());
     // IMR and ISR in one access, as some drivers do: the mask first, then the causes.
     guest.set32(IMR, u32::from(ROK) << 16 | 0xffff);
-    assert_eq!((guest.get16(IMR), guest.get16(ISR)), (0xffff & 0xc1ff, 0));
+    assert_eq!((guest.get16(IMR), guest.get16(ISR)), (0xc1ff, 0));
     // A byte of it.
     guest.set8(IMR, 0);
     assert_eq!(guest.get16(IMR), 0xc100);
@@ -146,5 +146,4 @@ fn reset_lowers() {
     guest.set8(CR, RST);
     assert!(!guest.chip.is_asserted());
     assert_eq!((guest.get16(ISR), guest.get16(IMR)), (0, 0));
-    let _ = (TER, RXOVW, FOVW, TDU);
 }

@@ -89,7 +89,7 @@ fn tags_are_inserted_and_taken_out() {
     guest.send_plus(&f, 0, 1 << 17 | 0x23a1);
     let sent = guest.pull().remove(0).bytes;
     assert_eq!((&sent[12..16], sent.len()), ([0x81, 0, 0xa1, 0x23].as_slice(), 104));
-    guest.arrive(&[sent.clone()]);
+    guest.arrive(std::slice::from_ref(&sent));
     assert_eq!(guest.rx_opts(0), (FS | LS | 1 << 25 | 108, 0));
     guest.set16(CPCR, 0x7b);
     guest.arrive(&[sent]);

@@ -96,7 +96,7 @@ fn a_buffer_across_regions() {
     guest.set32(RBSTART, 0x1000);
     let f = frame(MAC, 1514);
     for _ in 0..5 {
-        assert_eq!(guest.arrive(&[f.clone()]), 1);
+        assert_eq!(guest.arrive(std::slice::from_ref(&f)), 1);
     }
     for i in 0..5u64 {
         let at = 0x1000 + 1524 * i + 4;

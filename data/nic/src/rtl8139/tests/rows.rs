@@ -135,7 +135,7 @@ fn row_10_buffers_in_the_ring_itself() {
     guest.set32(TSAD, TX_BUFFERS as u32);
     for _ in 0..100 {
         guest.set32(TSD, 1500);
-        guest.arrive(&[f.clone()]);
+        guest.arrive(std::slice::from_ref(&f));
         guest.pull();
     }
 }
