@@ -210,6 +210,7 @@ impl<C: Cplus> Transmit for Sending<C> {
     }
 
     /// OWN is cleared; of the rest what is no status stays.
+    #[inline]
     fn complete(&mut self, _: &C, look: Look, to: u32) -> (u32, bool) {
         let mut at = look.head;
         while at != to {
@@ -243,6 +244,7 @@ impl<C: Cplus> Default for Receiving<C> {
 
 impl<C: Cplus> Receiving<C> {
     /// opts1 of the descriptor of a frame's last part.
+    #[inline]
     fn status(&self, what: &Written) -> u32 {
         let s = C::STATUS;
         let to = match what.to {
@@ -317,6 +319,7 @@ impl<C: Cplus> Receive for Receiving<C> {
     }
 
     /// Of a frame in several buffers the last one's length is the whole frame's.
+    #[inline]
     fn write_back(&self, index: u32, what: &Written) {
         let first = if what.first { FS } else { 0 };
         let len = u32::try_from(what.len).unwrap_or(u32::MAX).min(C::STATUS.len);

@@ -191,22 +191,48 @@ impl Ring {
     /// Moves the tail over descriptors that are ours.
     #[inline]
     fn advance(&mut self, within: u32) {
-        for _ in 0..AHEAD {
-            if !self.has_room() {
-                break;
+        let mut left = AHEAD;
+        loop {
+            left -= self.run(within, left);
+            if left == 0 || !self.step(within) {
+                return;
             }
-            let index = self.index(self.tail);
-            if index >= within {
-                let (ring, base) = (self.name, self.place.base & !ALIGN);
-                let len = (index + 1).saturating_mul(16);
-                self.trouble = Some(Trouble::BadRing { ring, base, len });
-                break;
-            }
-            let word = self.descriptors.word(index, Ordering::Acquire);
-            if word & OWN == 0 || !self.pass(index, word & EOR != 0 || index + 1 == self.most) {
-                break;
-            }
+            left -= 1;
         }
+    }
+
+    /// The usual case: descriptors that are neither the last one nor said to be it. Returns how many there are, up to `most`.
+    #[inline]
+    fn run(&mut self, within: u32, most: u32) -> u32 {
+        if self.single {
+            return 0;
+        }
+        let free = self.size - 1 - distance(self.head, self.tail, self.size);
+        let before_last = self.size - 1 - self.tail;
+        let most = most.min(free).min(before_last).min(within.saturating_sub(self.tail));
+        let ours =
+            |index: &u32| self.descriptors.word(*index, Ordering::Acquire) & (OWN | EOR) == OWN;
+        let end = (self.tail..self.tail + most).find(|index| !ours(index));
+        let end = end.unwrap_or(self.tail + most);
+        let n = end - self.tail;
+        self.tail = end;
+        n
+    }
+
+    /// Moves the tail over one descriptor, if that is ours.
+    fn step(&mut self, within: u32) -> bool {
+        let index = self.index(self.tail);
+        if !self.has_room() {
+            return false;
+        }
+        if index >= within {
+            let (ring, base) = (self.name, self.place.base & !ALIGN);
+            let len = (index + 1).saturating_mul(16);
+            self.trouble = Some(Trouble::BadRing { ring, base, len });
+            return false;
+        }
+        let word = self.descriptors.word(index, Ordering::Acquire);
+        word & OWN != 0 && self.pass(index, word & EOR != 0 || index + 1 == self.most)
     }
 
     /// One more may be ours.
@@ -216,7 +242,6 @@ impl Ring {
     }
 
     /// Moves the tail over the descriptor at `index`, the `last` of the ring or not. False: not yet.
-    #[inline]
     fn pass(&mut self, index: u32, last: bool) -> bool {
         let known = self.single || self.tail + 1 == self.size;
         if last != known && !(self.resize(index, last) && self.has_room()) {
@@ -268,10 +293,16 @@ impl Ring {
         self.descriptors.copy(self.index(index), out);
     }
 
-    /// EOR, if it is set: it stays where it is.
+    /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. Of the last that a ring can have it does not
+    /// show, so that is looked at.
     #[inline]
     pub fn eor(&self, index: u32) -> u32 {
-        self.opts1(index) & EOR
+        match () {
+            () if self.single => EOR,
+            () if index + 1 != self.size => 0,
+            () if self.size == self.most => self.opts1(index) & EOR,
+            () => EOR,
+        }
     }
 
     /// Gives the descriptor at `index` back to the guest, after all that was written before. `word`: opts1 without OWN, and opts2.
