@@ -5,7 +5,7 @@
 mod descriptor;
 pub mod registers;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
