@@ -17,6 +17,7 @@ pub mod access;
 pub(crate) mod block;
 mod core;
 #[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
 pub mod fuzz;
 pub(crate) mod irq;
 pub(crate) mod microwire;
