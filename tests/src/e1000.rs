@@ -1,194 +1,23 @@
-//! A guest with an e1000 inside the test process: as [`crate::native`], over any bus that the driver can be on.
+//! A guest with an e1000: see [`crate::wired`].
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
-use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::e1000::{self, Batch, Bus, E1000, Frame, Interest, Offload, Options, Wake};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::chip::{Address, Chip};
+use vmlan_driver::e1000;
 
-use crate::native::{Expected, Progress, STALL, Sizes, frame, mac};
-use crate::peer::Peer;
+use crate::wired::{self, Wired};
 
 /// Device control: VLAN mode enable (SDM 13.4.1).
 pub const CTRL_VME: u32 = 1 << 30;
 
 /// A guest on a bus.
-pub struct Intel<B: Bus> {
-    /// Its NIC.
-    pub nic: E1000<B>,
-    /// Its number, byte 4 of its MAC addresses.
-    pub id: u8,
-    /// What is to come.
-    pub expected: Expected,
-    batch: Batch,
-    sent: u64,
-    scratch: Vec<u8>,
-}
+pub type Intel<B> = Wired<e1000::Intel, B>;
 
-/// The driver's options behind keys as in an address (`,size=64,tso=on`), with room for the frames that they allow.
+/// As [`wired::address`].
 ///
 /// # Panics
-/// When a key is wrong.
+/// As there.
 #[must_use]
-pub fn address(path: &Path, keys: &str) -> e1000::Address {
-    let text = format!("vfio-user:{}{keys}", path.display());
-    let mut address: e1000::Address = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
-    let driver = &mut address.driver;
-    driver.room = match (driver.segmentation, driver.mtu) {
-        (true, _) => 65_600,
-        (false, mtu) if mtu > 1500 => usize::from(mtu) + 64,
-        _ => driver.room,
-    };
-    address
-}
-
-impl Intel<VfioBus> {
-    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys` (`,size=64,doorbell=mapped`).
-    ///
-    /// # Panics
-    /// When it cannot.
-    #[must_use]
-    pub fn connect(path: &Path, id: u8, keys: &str) -> Self {
-        let address = address(path, keys);
-        Self::build(address.driver.clone(), id, |ram| {
-            VfioBus::connect(&address, ram, STALL)
-                .unwrap_or_else(|e| panic!("{}{keys}: {e:?}", path.display()))
-        })
-    }
-}
-
-impl<B: Bus> Intel<B> {
-    /// A guest on the bus that `bus` makes for its RAM.
-    ///
-    /// # Panics
-    /// When the chip does not start.
-    pub fn build(options: Options, id: u8, bus: impl FnOnce(&Arc<Ram>) -> B) -> Self {
-        let ram = options.make_ram().expect("RAM");
-        let bus = bus(&ram);
-        let mut nic =
-            E1000::new(options, &ram, bus).unwrap_or_else(|e| panic!("guest {id}: {e:?}"));
-        nic.set_mac(mac(id, 0));
-        let batch = nic.batch();
-        let mut expected = Expected::default();
-        expected.padded = true;
-        Self { nic, id, expected, batch, sent: 0, scratch: vec![0; 70_000] }
-    }
-
-    /// Sends one frame; false when all slots are under way. [`Self::flush`] ends a burst.
-    pub fn send(&mut self, offload: Offload, bytes: &[u8]) -> bool {
-        if self.nic.free_slots() == 0 && self.nic.reap() == 0 {
-            return false;
-        }
-        let Some(slot) = self.nic.next() else { return false };
-        self.nic.set_offload(slot, offload);
-        self.nic.write(slot, 0, bytes);
-        self.nic.send(slot, u32::try_from(bytes.len()).expect("a frame"));
-        true
-    }
-
-    /// Ends a burst.
-    pub fn flush(&mut self) {
-        self.nic.flush();
-    }
-
-    /// Hands out the frames of one poll; returns how many.
-    pub fn receive(&mut self, mut each: impl FnMut(Frame, &[u8])) -> u64 {
-        self.nic.poll(&mut self.batch, usize::MAX);
-        for frame in self.batch.frames() {
-            let len = self.nic.read(*frame, 0, &mut self.scratch);
-            assert_eq!(len, frame.len, "the buffers hold the frame's length");
-            each(*frame, &self.scratch[..len]);
-        }
-        let count = self.batch.frames().len() as u64;
-        self.nic.release(&mut self.batch);
-        count
-    }
-
-    /// Sleeps until an interrupt.
-    ///
-    /// # Panics
-    /// When the bus fails.
-    pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Wake {
-        self.nic.wait(interest, timeout).expect("a bus that works")
-    }
-}
-
-impl<B: Bus> Peer for Intel<B> {
-    fn id(&self) -> u8 {
-        self.id
-    }
-
-    fn flows(&self) -> u64 {
-        1
-    }
-
-    fn expect_padding(&mut self) {
-        self.expected.padded = true;
-    }
-
-    fn start_over(&mut self) {
-        self.sent = 0;
-        self.expected.start_over();
-    }
-
-    fn settle(&mut self) {
-        self.nic.registers_mut().read(Register::STATUS);
-    }
-
-    fn introduce(&mut self) {
-        let hello = frame([0xff; 6], mac(self.id, 0), 0, 60);
-        let mut progress = Progress::default();
-        while !self.send(Offload::default(), &hello) {
-            progress.note(0, || "no slot to introduce oneself".into());
-        }
-        self.flush();
-        while self.nic.under_way() > 0 {
-            self.nic.reap();
-            progress.note(0, || "an introduction is not taken".into());
-        }
-    }
-
-    fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64 {
-        let before = self.sent;
-        while self.sent < count {
-            let bytes = frame(mac(to, 0), mac(self.id, 0), self.sent, sizes.of(self.sent));
-            if !self.send(Offload::default(), &bytes) {
-                break;
-            }
-            self.sent += 1;
-        }
-        self.flush();
-        self.sent - before
-    }
-
-    fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64 {
-        let mut expected = std::mem::take(&mut self.expected);
-        let (id, dst) = (self.id, if to == 0xff { [0xff; 6] } else { mac(to, 0) });
-        let mut count = 0;
-        self.receive(|_, bytes| count += u64::from(expected.judge(id, dst, bytes, sizes)));
-        self.expected = expected;
-        count
-    }
-
-    fn assert_sound(&self) {
-        // Exact only while the chip does not write; it may, for a moment, if there are other guests.
-        let found = (0..200).any(|_| {
-            self.nic.is_sound() || {
-                std::thread::sleep(Duration::from_millis(1));
-                false
-            }
-        });
-        assert!(found, "guest {}: {:?} {:?}", self.id, self.nic.tx_stats(), self.nic.rx_stats());
-        assert_eq!(
-            self.nic.interrupt_stats().missed,
-            0,
-            "guest {}: an interrupt is missing",
-            self.id
-        );
-        let failure = self.nic.registers().failure();
-        assert!(failure.is_none(), "guest {}: {failure:?}", self.id);
-    }
+pub fn address(path: &Path, keys: &str) -> Address {
+    wired::address(e1000::Intel::MODEL, path, keys)
 }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use vmlan::worker::Workers;
 use vmlan_attach::vfio_user::{self, Doorbell, VfioUser};
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
+use vmlan_driver::chip::Model;
 use vmlan_frame::{Counters, Device, Mac, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
@@ -19,7 +20,7 @@ pub const PATIENT: Duration = Duration::from_secs(10);
 /// Where a VM is plugged in.
 enum Door {
     Virtio(VhostUser),
-    Intel(VfioUser),
+    Wired(VfioUser),
     /// Somebody else's.
     Joined,
 }
@@ -28,7 +29,7 @@ impl Door {
     fn close(&mut self) {
         match self {
             Self::Virtio(door) => door.close(),
-            Self::Intel(door) => door.close(),
+            Self::Wired(door) => door.close(),
             Self::Joined => {}
         }
     }
@@ -72,11 +73,27 @@ impl Lan {
         name: &str,
         change: impl FnOnce(&mut vfio_user::Config),
     ) -> PathBuf {
+        self.add_wired(name, Model::E1000, change)
+    }
+
+    /// Adds a vfio-user port with a chip and returns its socket; `change` may change what it is made with.
+    pub fn add_wired(
+        &mut self,
+        name: &str,
+        model: Model,
+        change: impl FnOnce(&mut vfio_user::Config),
+    ) -> PathBuf {
         let path = self.dir.path().join(format!("{name}.sock"));
         let mut config = vfio_user::Config::new(path.clone(), Mac::new([2, 0, 0, 0, 0, 1]));
+        config.model = match model {
+            Model::E1000 => vfio_user::Model::E1000,
+            Model::R8169 => vfio_user::Model::R8169,
+            Model::Rtl8139Plus => vfio_user::Model::Rtl8139 { plus: true },
+            Model::Rtl8139Classic => vfio_user::Model::Rtl8139 { plus: false },
+        };
         change(&mut config);
         let door = vfio_user::attach(config, self.workers.changed()).expect("port");
-        self.enter(name, door.port(), Door::Intel(door));
+        self.enter(name, door.port(), Door::Wired(door));
         path
     }
 
@@ -135,10 +152,10 @@ impl Lan {
         look(self.ports[name].port.counters())
     }
 
-    /// What an e1000 counts beside frames.
+    /// What a chip counts beside frames.
     #[must_use]
     pub fn device(&self, name: &str) -> Device {
-        self.ports[name].port.device().expect("an e1000")
+        self.ports[name].port.device().expect("a chip")
     }
 
     /// Frames dropped at a port, by reason.

@@ -43,3 +43,4 @@ pub mod scene;
 pub mod trio;
 pub mod usage;
 pub mod victim;
+pub mod wired;
