@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
-use crate::chip::{Chip, Config, Space};
+use crate::chip::{Chip, Config, Host, Space};
 pub use crate::realtek::bench::*;
 use crate::rtl8139::Rtl8139;
 
@@ -86,7 +86,7 @@ pub fn region(gpa: u64, len: u64) -> Region {
 }
 
 pub struct Guest {
-    pub chip: Rtl8139,
+    pub chip: Arc<Rtl8139>,
     pub map: Arc<Map>,
     pub host: Arc<FakeHost>,
     pub batch: Batch<'static>,
@@ -99,10 +99,19 @@ impl Guest {
     pub fn bare(classic: bool, config: Config) -> Self {
         let host = Arc::new(FakeHost::default());
         let chip = Rtl8139::new(config, !classic, host.clone());
+        Self::with(chip, host)
+    }
+
+    /// An 8139C whose host is another.
+    pub fn on(host: Arc<dyn Host>) -> Self {
+        Self::with(Rtl8139::new(Self::config(), false, host), Arc::default())
+    }
+
+    fn with(chip: Rtl8139, host: Arc<FakeHost>) -> Self {
         let map = Arc::new(Map::new(vec![region(0, MEMORY)], None).unwrap());
         drop(chip.set_map(map.clone()));
         chip.write(Space::Config, 4, &[7, 0]);
-        Self { chip, map, host, batch: Batch::new(), next: 0 }
+        Self { chip: Arc::new(chip), map, host, batch: Batch::new(), next: 0 }
     }
 
     pub fn config() -> Config {

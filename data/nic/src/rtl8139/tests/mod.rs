@@ -12,4 +12,5 @@ mod receive;
 mod registers;
 mod replay;
 mod rows;
+mod threads;
 mod transmit;
