@@ -55,8 +55,12 @@ pub struct Card {
     pub keys: &'static str,
     /// The driver's module.
     pub driver: &'static str,
+    /// Options that it is loaded with in turn.
+    pub options: &'static [&'static str],
     /// Frames received, frames sent, bytes received, bytes sent: as many of these as it counts well.
     pub sums: &'static [Count],
+    /// The same by their names in the datasheet, as `vmlan stats` shows them; none if it counts nothing.
+    pub registers: &'static [&'static str],
     /// Bytes that it counts and the switch never sees, with each frame.
     pub trailer: u64,
     /// Frames received.
@@ -77,6 +81,8 @@ pub struct Card {
     pub mtu: u32,
     /// Mbit/s.
     pub speed: u32,
+    /// What half a second may carry, as iperf3 has it.
+    pub amount: &'static str,
 }
 
 const E1000_SUMS: &[Count] = &[
@@ -91,7 +97,9 @@ pub const E1000: Card = Card {
     name: "e1000",
     keys: "model=e1000",
     driver: "e1000",
+    options: &[""],
     sums: E1000_SUMS,
+    registers: &["GPRC", "GPTC", "GORC", "GOTC"],
     trailer: 4,
     heard: Count::Chip("rx_packets"),
     groups: Count::Chip("rx_multicast"),
@@ -102,11 +110,13 @@ pub const E1000: Card = Card {
     cuts: true,
     mtu: 9000,
     speed: 1000,
+    amount: "-n 16M",
 };
 
 /// QEMU 11.1's own reads 0 for all statistics but the packets, and cuts its frames itself.
 pub const QEMU_E1000: Card = Card {
     sums: E1000_SUMS.split_at(2).0,
+    registers: &[],
     groups: Count::Chip("rx_packets"),
     cuts: false,
     ..E1000
@@ -117,7 +127,9 @@ pub const R8169: Card = Card {
     name: "r8169",
     keys: "model=r8169",
     driver: "r8169",
+    options: &[""],
     sums: &[Count::Chip("rx_packets"), Count::Chip("tx_packets")],
+    registers: &["RxOk", "TxOk"],
     trailer: 0,
     heard: Count::Chip("rx_packets"),
     groups: Count::Chip("multicast"),
@@ -128,12 +140,14 @@ pub const R8169: Card = Card {
     cuts: true,
     mtu: 7000,
     speed: 1000,
+    amount: "-n 16M",
 };
 
 /// RTL8139C+ and its driver 8139cp.
 pub const RTL8139_PLUS: Card = Card {
     name: "rtl8139, C+",
-    keys: "model=rtl8139",
+    // What drivers do that know nothing of a shared status block when there is one.
+    keys: "model=rtl8139,csb=on",
     driver: "8139cp",
     sums: &[Count::Chip("rx_ok"), Count::Chip("tx_ok")],
     groups: Count::Chip("rx_ok_mcast"),
@@ -148,20 +162,25 @@ pub const RTL8139: Card = Card {
     name: "rtl8139, plain",
     keys: "model=rtl8139,plus=off",
     driver: "8139too",
+    // Registers in memory, and in I/O space.
+    options: &["", "use_io=1"],
     sums: &[Count::Driver("rx_packets"), Count::Driver("tx_packets")],
-    groups: Count::Driver("multicast"),
+    groups: Count::Driver("rx_packets"),
     heard: Count::Driver("rx_packets"),
     offloads: &[],
     tags: false,
     cuts: false,
     mtu: 1770,
     speed: 100,
+    // Five register accesses for each frame.
+    amount: "-n 2M",
     ..R8169
 };
 
 /// QEMU's own rtl8139 is one with C+, and has no statistics worth the name.
 pub const QEMU_RTL8139: Card = Card {
     sums: RTL8139.sums,
+    registers: &[],
     groups: RTL8139.heard,
     heard: RTL8139.heard,
     cuts: false,

@@ -160,12 +160,12 @@ pub fn stop_generator(from: &mut Guest) -> Result<()> {
     from.sh("echo stop > /proc/net/pktgen/pgctrl").map(drop)
 }
 
-/// Unloads a NIC's `driver` and loads it again, and gives the interface its address.
+/// Unloads a NIC's `driver` and loads it with `options`, and gives the interface its address.
 ///
 /// # Errors
 /// As [`Station::sh`].
-pub fn reload(guest: &mut Guest, driver: &str) -> Result<()> {
-    let load = format!("rmmod {driver} && insmod /lib/m/{driver} && ip link set eth0 up");
+pub fn reload(guest: &mut Guest, driver: &str, options: &str) -> Result<()> {
+    let load = format!("rmmod {driver} && insmod /lib/m/{driver} {options} && ip link set eth0 up");
     let ip = guest.ip().to_owned();
     guest.sh(&format!("{load} && ip addr add {ip}/24 dev eth0")).map(drop)
 }

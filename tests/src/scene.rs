@@ -39,18 +39,9 @@ pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
     end
 }
 
-/// What a TCP flow carries: half a second's worth.
-const SOME: &str = "-n 16M";
-
-/// TCP and UDP, half a second each or less; all of it has to arrive.
-///
-/// # Errors
-/// As [`check::iperf`].
-///
-/// # Panics
-/// When nothing arrives.
-pub fn flow(what: &str, from: &mut dyn Station, to: &str) -> Result<()> {
-    let tcp = check::iperf(from, to, 9, SOME)?;
+/// TCP of the `amount` and UDP, half a second each or less; all of it has to arrive.
+fn flow(what: &str, from: &mut dyn Station, to: &str, amount: &str) -> Result<()> {
+    let tcp = check::iperf(from, to, 9, amount)?;
     let udp = check::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
     println!(
         "  {what}: TCP {:.0} Mbit/s, UDP {:.1} Mbit/s with {:.1} % lost",
@@ -108,51 +99,64 @@ impl Scene<'_> {
     }
 
     /// What the driver read from the chip's statistics is what the switch counted, frame by frame and, where the chip counts them,
-    /// byte by byte.
+    /// byte by byte; `vmlan stats` shows the chip's statistics, and register accesses by name.
     pub fn statistics(&mut self) -> Result<()> {
         self.offloads(false)?;
         // No frame but the ones meant: none asks for addresses, and none is shorter than 60 bytes, to which the chip pads.
         let (guest, third, interface) = self.pair();
         nic::neighbour(guest, "eth0", third, interface)?;
         nic::neighbour(third, interface, guest, "eth0")?;
-        let mut seen = (Vec::new(), Vec::new());
+        let mut seen = [const { Vec::new() }; 3];
         // Others may still speak by themselves (IPv6 is young): a second and a third try see less of that.
         for _ in 0..4 {
             seen = self.counted()?;
-            if seen.0 == seen.1 {
+            if seen[0] == seen[1] {
                 break;
             }
         }
+        let [driver, ours, chip] = seen;
         println!(
-            "  received, sent, bytes of each: the driver {:?}, vmlan stats {:?}",
-            seen.0, seen.1
+            "  received, sent, bytes of each: the driver {driver:?}, vmlan stats {ours:?}, the chip {chip:?}"
         );
-        assert_eq!(seen.0, seen.1, "frames or bytes");
+        assert_eq!(driver, ours, "frames or bytes");
+        assert!(chip.is_empty() || chip == driver, "the chip counts otherwise");
         Ok(())
     }
 
-    /// By how much the guest's sums and the switch's grow by the same traffic.
-    fn counted(&mut self) -> Result<(Vec<u64>, Vec<u64>)> {
-        let before = (self.own()?, self.ours()?);
+    /// By how much the driver's sums, the switch's and the chip's grow by the same traffic.
+    fn counted(&mut self) -> Result<[Vec<u64>; 3]> {
+        let before = [self.own()?, self.ours()?, self.chip()?];
         let (guest, third, _) = self.pair();
         for size in [100, 1000, 1472, 2000] {
             guest.sh(&format!("busybox ping -c 20 -i 0.01 -s {size} {}", third.ip()))?;
         }
         sleep(Duration::from_millis(200));
-        let after = (self.own()?, self.ours()?);
-        let growth = |after: Vec<u64>, before: Vec<u64>| {
-            after.iter().zip(before).map(|(after, before)| after.wrapping_sub(before)).collect()
+        let after = [self.own()?, self.ours()?, self.chip()?];
+        let growth = |at: usize| {
+            let pairs = after[at].iter().zip(&before[at]);
+            pairs.map(|(after, before)| after.wrapping_sub(*before)).collect()
         };
-        Ok((growth(after.0, before.0), growth(after.1, before.1)))
+        Ok([growth(0), growth(1), growth(2)])
     }
 
     fn own(&mut self) -> Result<Vec<u64>> {
         let sums = self.card.sums.iter().map(|sum| sum.read(self.guest));
-        let mut sums = sums.collect::<Result<Vec<_>>>()?;
+        let sums = sums.collect::<Result<Vec<_>>>()?;
+        Ok(self.untrailed(sums))
+    }
+
+    fn chip(&self) -> Result<Vec<u64>> {
+        let port = self.switch.port(self.guest.name())?;
+        let statistics = &port["device"]["statistics"];
+        let read = |name: &&str| statistics[*name].as_u64().expect("a statistics register");
+        Ok(self.untrailed(self.card.registers.iter().map(read).collect()))
+    }
+
+    fn untrailed(&self, mut sums: Vec<u64>) -> Vec<u64> {
         for at in 2..sums.len() {
             sums[at] = sums[at].wrapping_sub(self.card.trailer * sums[at - 2]);
         }
-        Ok(sums)
+        sums
     }
 
     fn ours(&self) -> Result<Vec<u64>> {
@@ -174,13 +178,25 @@ impl Scene<'_> {
 
     fn all_flows(&mut self, what: &str) -> Result<()> {
         let (own, name) = (self.guest.ip().to_owned(), self.card.name);
-        let virtio = self.virtio.ip().to_owned();
-        flow(&format!("{what}{name} -> virtio"), self.guest, &virtio)?;
-        flow(&format!("{what}virtio -> {name}"), self.virtio, &own)?;
+        let (virtio, amount) = (self.virtio.ip().to_owned(), self.card.amount);
+        flow(&format!("{what}{name} -> virtio"), self.guest, &virtio, amount)?;
+        flow(&format!("{what}virtio -> {name}"), self.virtio, &own, amount)?;
         let (guest, third, _) = self.pair();
         let (ip, who) = (third.ip().to_owned(), third.name().to_owned());
-        flow(&format!("{what}{name} -> {who}"), guest, &ip)?;
-        flow(&format!("{what}{who} -> {name}"), third, &own)
+        flow(&format!("{what}{name} -> {who}"), guest, &ip, amount)?;
+        flow(&format!("{what}{who} -> {name}"), third, &own, amount)
+    }
+
+    /// TCP by the size of its window, printed.
+    pub fn windows(&mut self) -> Result<()> {
+        let mut said = String::new();
+        for window in ["4K", "16K", "64K", "256K"] {
+            let flow =
+                check::iperf(self.guest, self.virtio.ip(), 9, &format!("-n 2M -w {window}"))?;
+            said += &format!(", {window}: {:.0}", flow.bits_per_second / 1e6);
+        }
+        println!("  TCP {} -> virtio by window, Mbit/s{said}", self.card.name);
+        Ok(())
     }
 
     /// A TSO frame crosses the switch whole, and a large one of the virtio guest is cut for the NIC.
@@ -189,10 +205,11 @@ impl Scene<'_> {
         let (own, virtio, name) =
             (self.guest.ip().to_owned(), self.virtio.ip().to_owned(), self.card.name);
         let (from, to) =
-            self.means(|scene| check::iperf(scene.guest, &virtio, 9, SOME).map(drop))?;
+            self.means(|scene| check::iperf(scene.guest, &virtio, 9, scene.card.amount).map(drop))?;
         println!("  TCP {name} -> virtio: {from} bytes a frame from the NIC, {to} to the guest");
         assert!(to > 1514, "segmented on the way to a guest that takes large frames");
-        let (to, from) = self.means(|scene| check::iperf(scene.virtio, &own, 9, SOME).map(drop))?;
+        let (to, from) =
+            self.means(|scene| check::iperf(scene.virtio, &own, 9, scene.card.amount).map(drop))?;
         println!("  TCP virtio -> {name}: {from} bytes a frame from the guest, {to} to the NIC");
         assert!(from > 1514, "the virtio guest cut its frames itself");
         Ok(())
@@ -338,8 +355,8 @@ impl Scene<'_> {
             for size in [0, 56, 1468, 1472, 4000] {
                 guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {there_ip}"))?;
             }
-            let there = check::iperf(*guest, &there_ip, 9, SOME)?;
-            let back = check::iperf(*virtio, &back_ip, 9, SOME)?;
+            let there = check::iperf(*guest, &there_ip, 9, card.amount)?;
+            let back = check::iperf(*virtio, &back_ip, 9, card.amount)?;
             let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
             println!(
                 "  VLAN 5, tags by the chip {by_chip}: TCP {there:.0} and back {back:.0} Mbit/s"

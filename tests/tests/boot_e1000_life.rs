@@ -51,7 +51,7 @@ fn reload(lan: &mut Trio, times: u32) -> Result<()> {
         .background("sh -c 'while :; do ping -q -i 0.005 -c 100 10.77.0.2; usleep 10000; done'")?;
     let since = Instant::now();
     for time in 1..=times {
-        nic::reload(guest, "e1000")?;
+        nic::reload(guest, "e1000", "")?;
         // Mostly it goes again at once, at whatever the chip is about then.
         if time % 5 == 0 || time == times {
             check::reaches(guest, VIRTIO)?;
