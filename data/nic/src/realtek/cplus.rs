@@ -18,7 +18,8 @@ use crate::chip::block::{Block, Direction, Side};
 use crate::chip::sums::SHORTEST;
 use crate::chip::{Model, Trouble};
 use crate::ring::{
-    Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit, Want, Written, add,
+    Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit, Verdict, Want,
+    Written, add,
 };
 
 /// EtherType of the tags that are inserted and taken out.
@@ -227,7 +228,7 @@ impl<C: Cplus> Transmit for Sending<C> {
 /// The receive ring.
 pub struct Receiving<C> {
     ring: Ring,
-    /// IDR, as of this version of the filter.
+    /// IDR, as of this version of the filter; no station's if it is a group's.
     own: Mac,
     version: Option<u32>,
     /// Frames that found no buffer, as last told.
@@ -243,8 +244,8 @@ impl<C: Cplus> Default for Receiving<C> {
 }
 
 impl<C: Cplus> Receiving<C> {
-    /// opts1 of the descriptor of a frame's last part.
-    #[inline]
+    /// opts1 of the descriptor of a frame's last part, where there is something to say.
+    #[inline(never)]
     fn status(&self, what: &Written) -> u32 {
         let s = C::STATUS;
         let to = match what.to {
@@ -287,7 +288,9 @@ impl<C: Cplus> Receive for Receiving<C> {
         let look = self.ring.look(chip.place(Which::Receive))?;
         let version = Some(chip.filter_version());
         if self.version != version {
-            (self.version, self.own) = (version, Mac::new(chip.rules().own));
+            let own = Mac::new(chip.rules().own);
+            self.own = if own.is_group() { Mac::default() } else { own };
+            self.version = version;
         }
         let room = self.ring.opts1(look.head) & C::STATUS.len;
         if look.head != look.tail && room > 0 {
@@ -322,8 +325,13 @@ impl<C: Cplus> Receive for Receiving<C> {
     #[inline]
     fn write_back(&self, index: u32, what: &Written) {
         let first = if what.first { FS } else { 0 };
-        let len = u32::try_from(what.len).unwrap_or(u32::MAX).min(C::STATUS.len);
-        let rest = if what.last { self.status(what) } else { len };
+        let small = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).min(C::STATUS.len);
+        let plain = !what.failed && what.sums == Verdict::default() && what.to == self.own;
+        let rest = match what.last {
+            false => small(what.len),
+            true if plain => LS | C::STATUS.pam | small(what.total),
+            true => self.status(what),
+        };
         let opts2 = what.tag.map_or(0, |tci| TAVA | desc::opts2(tci));
         self.ring.give(index, join(self.ring.eor(index) | first | rest, opts2));
     }
