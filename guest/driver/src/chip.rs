@@ -38,6 +38,7 @@ pub use bus::{Bus, BusError, Irq, Watched};
 use combine::Combine;
 pub use error::Error;
 pub use interrupt::Causes;
+pub(crate) use model::Bars;
 pub use model::Model;
 pub use offload::{Offload, Segmentation};
 pub use options::{Completion, Conflict, Interrupts, Options, Receive};

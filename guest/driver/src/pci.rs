@@ -1,11 +1,11 @@
-//! An Intel 82540EM *inside a VM* (or in a real machine), driven past the kernel: `pci:0000:00:03.0`.
+//! A chip *inside a VM* (or in a real machine), driven past the kernel: `pci:0000:00:03.0`, `pci:0000:00:04.0,model=r8169`.
 //!
 //! | way | registers | memory | interrupts | needs |
 //! | --- | --- | --- | --- | --- |
-//! | VFIO | region 0, mapped | any; the IOMMU translates | eventfd: INTx or MSI | an IOMMU, `vfio-pci` |
+//! | VFIO | the BAR's region, mapped | any; the IOMMU translates | eventfd: INTx or MSI | an IOMMU, `vfio-pci` |
 //! | VFIO without IOMMU | the same | physically contiguous | the same | `vfio-pci`, `enable_unsafe_noiommu_mode` |
-//! | UIO | `resource0`, mapped | physically contiguous | `/dev/uioN`: INTx | `uio_pci_generic` |
-//! | sysfs | `resource0`, mapped | physically contiguous | none: poll | nothing |
+//! | UIO | `resourceN`, mapped | physically contiguous | `/dev/uioN`: INTx | `uio_pci_generic` |
+//! | sysfs | `resourceN`, mapped | physically contiguous | none: poll | nothing |
 //!
 //! The first that is there is taken, unless the address says `via=`. All of them need root. Where no IOMMU translates, the rings
 //! and buffers lie in one run of physical memory ([`memory`]): a single huge page suffices for the default ring sizes.

@@ -31,7 +31,7 @@ impl Model {
     #[must_use]
     pub fn pci_id(self) -> u32 {
         match self {
-            Self::E1000 => 0x100e_8086,
+            Self::E1000 => crate::e1000::registers::PCI_ID,
             Self::R8169 => 0x8169_10ec,
             Self::Rtl8139Plus | Self::Rtl8139Classic => 0x8139_10ec,
         }

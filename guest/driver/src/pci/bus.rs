@@ -13,24 +13,20 @@ use super::sysfs::Sysfs;
 use super::vfio::{Region, Vfio};
 use super::way::{Offers, choose};
 use super::{Address, Error, Way, memory};
-use crate::chip::{Bus, BusError, Irq, Watched};
-use crate::e1000::registers::{Register, ctrl};
+use crate::chip::{Bars, Bus, BusError, Irq, Model, Watched, Width};
 use crate::mem::Ram;
 use crate::nic::Wake;
 use crate::sys::{self, EventFd};
 use crate::vfio_user::region;
+use crate::{e1000, realtek};
 
-/// Length of BAR0.
-const REGISTERS_LEN: usize = 0x2_0000;
 /// The command register in configuration space, and its bits for bus master and against INTx.
 const COMMAND: u64 = 4;
 const MASTER: u16 = 1 << 2;
 const INTX_OFF: u16 = 1 << 10;
-/// The subsystem's id, what it is on a chip with a CSB, and where such a chip has the CSB's address.
+/// The subsystem's id, and what it is on a chip with a CSB.
 const SUBSYSTEM: u64 = 0x2e;
 const WITH_CSB: u16 = 0x1101;
-const CSBAL: u32 = 0x2830;
-const CSBAH: u32 = 0x2834;
 /// The words of the I/O window (SDM 13.3.1).
 const IOADDR: u32 = 0;
 /// The longest sleep without interrupts.
@@ -71,9 +67,10 @@ enum Interrupt {
 /// A device that was taken from the kernel. Dropped, it stops, and the kernel has it back.
 #[derive(Debug)]
 pub struct PciBus {
+    model: Model,
     window: Window,
     config: Space,
-    /// BAR1; without it the reset goes to the register.
+    /// The BAR in I/O space; without it an e1000's reset goes to the register.
     io: Option<Space>,
     io_address: u32,
     interrupt: Interrupt,
@@ -97,7 +94,8 @@ impl PciBus {
     /// # Errors
     /// See [`Error`]. The kernel has the device back then.
     pub fn open(address: &Address) -> Result<Self, Error> {
-        let sysfs = Sysfs::find(address.bdf)?;
+        let model = address.driver.model;
+        let sysfs = Sysfs::find(address.bdf, model)?;
         let offers = Offers { polls: address.polls(), ..sysfs.offers() };
         let way = choose(address.via, &offers)?;
         if address.msi() && way.driver() != Way::Vfio.driver() {
@@ -106,11 +104,11 @@ impl PciBus {
         let mut claim = Claim::new(sysfs)?;
         claim.take(way)?;
         let (window, config, io, interrupt, vfio) = match way {
-            Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way)?,
-            Way::Uio | Way::Sysfs => by_sysfs(&claim, way)?,
+            Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way, &model.bars())?,
+            Way::Uio | Way::Sysfs => by_sysfs(&claim, way, &model.bars())?,
         };
         let irq = Irq::Intx;
-        Ok(Self { window, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
+        Ok(Self { model, window, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
     }
 
     /// Makes RAM that the device can reach.
@@ -145,52 +143,82 @@ impl PciBus {
 
     /// Stops the chip: no interrupt, no DMA, no address of ours in it.
     fn stop(&self) -> io::Result<()> {
-        for register in [Register::RCTL, Register::TCTL] {
-            self.window.write(register.offset(), 0);
-        }
-        self.window.write(Register::IMC.offset(), u32::MAX);
+        let shares = self.config.read16(SUBSYSTEM)? == WITH_CSB;
+        if self.model == Model::E1000 { self.stop_e1000(shares) } else { self.stop_realtek(shares) }
+    }
+
+    fn stop_e1000(&self, shares: bool) -> io::Result<()> {
+        use e1000::registers::{Register, ctrl};
+        let write = |register: Register, value| {
+            self.window.write(register.offset(), Width::Four, value);
+        };
+        write(Register::RCTL, 0);
+        write(Register::TCTL, 0);
+        write(Register::IMC, u32::MAX);
         // A reset leaves the CSB's address as it is (the FreeBSD driver's way of resetting depends on that).
-        if self.config.read16(SUBSYSTEM)? == WITH_CSB {
-            self.window.write(CSBAH, 0);
-            self.window.write(CSBAL, 0);
+        if shares {
+            write(Register::CSBAH, 0);
+            write(Register::CSBAL, 0);
         }
         self.set_command(0, MASTER)?;
-        let value = self.window.read(Register::CTRL.offset());
-        self.window.write(Register::CTRL.offset(), value | ctrl::RST);
-        self.window.read(Register::STATUS.offset());
+        let value = self.window.read(Register::CTRL.offset(), Width::Four);
+        write(Register::CTRL, value | ctrl::RST);
+        self.window.read(Register::STATUS.offset(), Width::Four);
+        Ok(())
+    }
+
+    fn stop_realtek(&self, shares: bool) -> io::Result<()> {
+        use realtek::registers::{Register, cr};
+        let write = |register: Register, value| {
+            let width = crate::chip::Register::width(register);
+            self.window.write(register.offset(), width, value);
+        };
+        write(Register::IMR, 0);
+        write(Register::CR, 0);
+        if shares {
+            write(Register::CSBAH, 0);
+            write(Register::CSBAL, 0);
+        }
+        self.set_command(0, MASTER)?;
+        write(Register::CR, cr::RST);
+        self.window.read(Register::CR.offset(), Width::One);
         Ok(())
     }
 }
 
 /// Maps the registers, which have their documented size.
-fn map(file: &File, offset: u64, size: u64) -> Result<Window, Error> {
-    if size != REGISTERS_LEN as u64 {
-        let source = io::Error::other(format!("BAR0 is {size:#x} bytes long"));
-        return Err(Error::System { what: "map the registers", source });
-    }
-    Window::map(file, offset, REGISTERS_LEN).map_err(Error::system("map the registers"))
+fn map(file: &File, offset: u64, skew: usize, size: u64, bars: &Bars) -> Result<Window, Error> {
+    let what = "map the registers";
+    let source = match usize::try_from(size) {
+        Ok(bytes) if size == bars.len => match Window::map(file, offset, skew, bytes) {
+            Ok(window) => return Ok(window),
+            Err(source) => source,
+        },
+        _ => io::Error::other(format!("BAR{} is {size:#x} bytes long", bars.registers)),
+    };
+    Err(Error::system(what)(source))
 }
 
-fn by_vfio(claim: &Claim, way: Way) -> Result<Parts, Error> {
+fn by_vfio(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, Error> {
     let vfio = Vfio::open(claim, way)?;
-    let bar: Region = vfio.region(region::BAR0)?;
+    let bar: Region = vfio.region(region::BAR0 + u32::from(bars.registers))?;
     if !bar.mappable {
         let source = io::ErrorKind::Unsupported.into();
         return Err(Error::System { what: "map the registers", source });
     }
-    let window = map(&vfio.device, bar.offset, bar.size)?;
+    let window = map(&vfio.device, bar.offset, 0, bar.size, bars)?;
     let space = |index| -> Result<Space, Error> {
         let file = vfio.device.try_clone().map_err(Error::system("open the device again"))?;
         Ok(Space { file, at: vfio.region(index)?.offset })
     };
-    let (config, io) = (space(region::CONFIG)?, space(region::BAR1)?);
+    let (config, io) = (space(region::CONFIG)?, space(region::BAR0 + u32::from(bars.io))?);
     let event = EventFd::new().map_err(Error::system("make an eventfd"))?;
     Ok((window, config, Some(io), Interrupt::Vfio(event), Some(vfio)))
 }
 
-fn by_sysfs(claim: &Claim, way: Way) -> Result<Parts, Error> {
+fn by_sysfs(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, Error> {
     let sysfs = claim.sysfs();
-    let open = |name| {
+    let open = |name: &str| {
         let what = "open the device's registers in sysfs (a kernel in lockdown forbids that)";
         sysfs.open(name).map_err(Error::system(what))
     };
@@ -198,11 +226,13 @@ fn by_sysfs(claim: &Claim, way: Way) -> Result<Parts, Error> {
         // Out of power saving, and its decoders on; a driver of the kernel would do that.
         sysfs.set("enable", "1").map_err(Error::system("enable the device"))?;
     }
-    let bar = open("resource0")?;
-    let size = bar.metadata().map_err(Error::system("look at the device's registers"))?.len();
-    let window = map(&bar, 0, size)?;
+    let look = "look at the device's registers";
+    let bar = open(&format!("resource{}", bars.registers))?;
+    let size = bar.metadata().map_err(Error::system(look))?.len();
+    let skew = sysfs.skew(bars.registers).map_err(Error::system(look))?;
+    let window = map(&bar, 0, skew, size, bars)?;
     let config = Space { file: open("config")?, at: 0 };
-    let io = sysfs.open("resource1").ok().map(|file| Space { file, at: 0 });
+    let io = sysfs.open(&format!("resource{}", bars.io)).ok().map(|file| Space { file, at: 0 });
     let interrupt = if way == Way::Uio { open_uio(sysfs)? } else { Interrupt::Never };
     Ok((window, config, io, interrupt, None))
 }
@@ -240,12 +270,22 @@ impl Bus for PciBus {
 
     #[inline]
     fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
-        Ok(self.window.read(offset))
+        self.read(offset, Width::Four)
     }
 
     #[inline]
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.window.write(offset, value);
+        self.write(offset, Width::Four, value)
+    }
+
+    #[inline]
+    fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
+        Ok(self.window.read(offset, width))
+    }
+
+    #[inline]
+    fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
+        self.window.write(offset, width, value);
         Ok(())
     }
 

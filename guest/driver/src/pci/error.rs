@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Bdf;
+use crate::chip::Model;
 
 /// Why a device on a PCI bus cannot be driven.
 #[derive(Debug, thiserror::Error)]
@@ -11,10 +12,16 @@ pub enum Error {
     #[error("there is no PCI device {0}: see ls /sys/bus/pci/devices (or lspci -D)")]
     NoDevice(Bdf),
     /// Something else.
-    #[error("{bdf} is {found}, and no 82540EM (8086:100e)")]
+    #[error(
+        "{bdf} is {found}, and no {model} ({:04x}:{:04x}): is another model= meant?",
+        .model.pci_id() & 0xffff,
+        .model.pci_id() >> 16
+    )]
     OtherDevice {
         /// Where.
         bdf: Bdf,
+        /// What was looked for.
+        model: Model,
         /// Vendor and device, in hexadecimal.
         found: String,
     },

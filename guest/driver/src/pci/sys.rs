@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
+use crate::chip::Width;
 use crate::mem::{Mapping, Ram};
 
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
@@ -93,10 +94,12 @@ pub(super) fn pin(mapping: &Mapping, start: usize, len: usize) -> io::Result<Vec
     Ok(ends.into())
 }
 
-/// The registers of BAR0. Loads and stores are volatile, 32 bits wide, and never merged: each is one access of the device.
+/// The registers. Loads and stores are volatile, as wide as the register, and never merged: each is one access of the device.
 #[derive(Debug)]
 pub(super) struct Window {
-    base: NonNull<u32>,
+    base: NonNull<u8>,
+    /// Where the registers begin in the mapping, and their bytes.
+    skew: usize,
     bytes: usize,
 }
 
@@ -104,30 +107,32 @@ pub(super) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Maps `bytes` of a device's file from `offset` on.
+    /// Maps `bytes` of a device's file from `offset` on. A BAR that is shorter than a page begins `skew` bytes behind the beginning of its
+    /// page.
     ///
     /// # Errors
     /// Whatever `mmap(2)` reports.
-    pub fn map(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
+    pub fn map(file: &File, offset: u64, skew: usize, bytes: usize) -> io::Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        let fd = file.as_raw_fd();
+        let (fd, len) = (file.as_raw_fd(), skew + bytes);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, libc::MAP_SHARED, fd, offset) };
+            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, offset) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        Ok(Self { base, bytes })
+        Ok(Self { base, skew, bytes })
     }
 
     #[inline]
-    fn at(&self, offset: u32) -> *mut u32 {
-        let offset = offset as usize;
-        assert!(offset + 4 <= self.bytes && offset.is_multiple_of(4), "register {offset:#x}");
+    fn at(&self, offset: u32, width: Width) -> *mut u8 {
+        let (offset, width) = (offset as usize, width as usize);
+        let inside = offset + width <= self.bytes && (self.skew + offset).is_multiple_of(width);
+        assert!(inside, "register {offset:#x}");
         // SAFETY: just checked to lie inside the mapping.
-        unsafe { self.base.as_ptr().byte_add(offset) }
+        unsafe { self.base.as_ptr().add(self.skew + offset) }
     }
 
     /// Reads a register. What the device wrote to memory before it answered is seen afterwards.
@@ -135,11 +140,18 @@ impl Window {
     /// # Panics
     /// When there is no register at `offset`.
     #[inline]
-    pub fn read(&self, offset: u32) -> u32 {
-        // SAFETY: `at` lies inside the mapping and is aligned.
-        let value = unsafe { self.at(offset).read_volatile() };
+    pub fn read(&self, offset: u32, width: Width) -> u32 {
+        let at = self.at(offset, width);
+        // SAFETY: `at` lies inside the mapping and is aligned, since the mapping is page by page.
+        let value = unsafe {
+            match width {
+                Width::One => at.read_volatile().into(),
+                Width::Two => u16::from_le(at.cast::<u16>().read_volatile()).into(),
+                Width::Four => u32::from_le(at.cast::<u32>().read_volatile()),
+            }
+        };
         fence(SeqCst);
-        u32::from_le(value)
+        value
     }
 
     /// Writes a register. What was stored to memory before is seen by the device that takes it.
@@ -147,17 +159,25 @@ impl Window {
     /// # Panics
     /// When there is no register at `offset`.
     #[inline]
-    pub fn write(&self, offset: u32, value: u32) {
+    pub fn write(&self, offset: u32, width: Width, value: u32) {
+        let at = self.at(offset, width);
+        let [low, high, ..] = value.to_le_bytes();
         fence(SeqCst);
         // SAFETY: as in `read`.
-        unsafe { self.at(offset).write_volatile(value.to_le()) };
+        unsafe {
+            match width {
+                Width::One => at.write_volatile(low),
+                Width::Two => at.cast::<u16>().write_volatile(u16::from_ne_bytes([low, high])),
+                Width::Four => at.cast::<u32>().write_volatile(value.to_le()),
+            }
+        }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: base and bytes are those of the mapping made in `map`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        // SAFETY: base and length are those of the mapping made in `map`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.skew + self.bytes) };
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::way::Offers;
 use super::{Bdf, Error};
+use crate::chip::Model;
 
 const BUS: &str = "/sys/bus/pci";
 
@@ -28,7 +29,7 @@ fn word(path: &Path) -> Option<String> {
 impl Sysfs {
     /// # Errors
     /// [`Error::NoDevice`] and [`Error::OtherDevice`].
-    pub fn find(bdf: Bdf) -> Result<Self, Error> {
+    pub fn find(bdf: Bdf, model: Model) -> Result<Self, Error> {
         let dir = Path::new(BUS).join("devices").join(bdf.to_string());
         if !dir.is_dir() {
             return Err(Error::NoDevice(bdf));
@@ -36,10 +37,23 @@ impl Sysfs {
         let id =
             |name| word(&dir.join(name)).unwrap_or_default().trim_start_matches("0x").to_owned();
         let found = format!("{}:{}", id("vendor"), id("device"));
-        if found != "8086:100e" {
-            return Err(Error::OtherDevice { bdf, found });
+        let wanted = model.pci_id();
+        if found != format!("{:04x}:{:04x}", wanted & 0xffff, wanted >> 16) {
+            return Err(Error::OtherDevice { bdf, model, found });
         }
         Ok(Self { bdf, dir })
+    }
+
+    /// Bytes between the beginning of its page and that of a BAR.
+    ///
+    /// # Errors
+    /// Whatever reading `resource` reports.
+    pub fn skew(&self, bar: u16) -> io::Result<usize> {
+        let all = fs::read_to_string(self.dir.join("resource"))?;
+        let line = all.lines().nth(bar.into()).and_then(|line| line.split(' ').next());
+        let start = line.and_then(|hex| u64::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
+        let start = start.ok_or_else(|| io::Error::other("there is no such BAR"))?;
+        usize::try_from(start % 4096).map_err(io::Error::other)
     }
 
     /// What the kernel has for it; `polls` is for the caller to say.
