@@ -116,7 +116,7 @@ pub(crate) struct BenchArgs {
     /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// Only these techniques; kvm-analysis: only these NICs
+    /// Only these techniques; kvm-analysis: only these NICs and ways
     #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
     only: Vec<String>,
     /// Bytes of the frames (raw, kvm-analysis) or of their payload (slides)

@@ -12,16 +12,17 @@ use super::plot::Figure;
 use super::report::Report;
 use super::{Run, Samples};
 use crate::exit::Failure;
-use crate::lab::{Chip, chip};
+use crate::lab::Chip;
+use crate::lab::chip::{Choice, WAYS};
 
-type Measure = fn(&mut Run<'_>, &[&'static Chip]) -> Result<Part, Failure>;
+type Measure = fn(&mut Run<'_>, &Choice) -> Result<Part, Failure>;
 
 const PARTS: [(&str, Measure); 3] =
     [("accesses", accesses::run), ("windows", windows::run), ("chips", chips::run)];
 
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
-    let nics = chip::named(&run.args.only)?;
+    let choice = Choice::of(&run.args.only)?;
     let parts = part::wanted(&PARTS, &run.args.part)?;
     let mut report = Report {
         title:
@@ -34,25 +35,19 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     };
     for (name, measure) in parts {
         eprintln!("{name}:");
-        measure(run, &nics)?.join(&mut report, name);
+        measure(run, &choice)?.join(&mut report, name);
     }
-    report.notes.extend(nics.iter().map(|c| format!("- {}: {}", c.name, c.note)));
-    let is_used = |way: &str| nics.iter().any(|c| c.way(way).is_some());
-    let ways = chip::WAYS.iter().filter(|(name, _)| is_used(name));
+    report.notes.extend(choice.chips.iter().map(|c| format!("- {}: {}", c.name, c.note)));
+    let ways = WAYS.iter().filter(|(name, _)| choice.with(name).next().is_some());
     report.notes.extend(ways.map(|(name, note)| format!("- {name}: {note}")));
     Ok(report)
 }
 
 /// A line or a row of bars for each NIC: those of its points that there are.
 fn series(
-    nics: &[&'static Chip],
+    choice: &Choice,
     points: impl Fn(&'static Chip) -> Vec<(f64, f64)>,
 ) -> Vec<(String, Vec<(f64, f64)>)> {
-    let all = nics.iter().map(|&nic| (nic.name.to_owned(), points(nic)));
+    let all = choice.chips.iter().map(|&nic| (nic.name.to_owned(), points(nic)));
     all.filter(|(_, points)| !points.is_empty()).collect()
-}
-
-/// Those of `nics` that have the way.
-fn with(nics: &[&'static Chip], way: &str) -> Vec<&'static Chip> {
-    nics.iter().copied().filter(|nic| nic.way(way).is_some()).collect()
 }

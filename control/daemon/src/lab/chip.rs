@@ -98,20 +98,44 @@ impl Chip {
     }
 }
 
-/// The chips with these names, in the order of the table (all for none); a name that is none is refused with those that are.
-pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Chip>, Failure> {
-    if let Some(odd) = names.iter().find(|n| !ALL.iter().any(|c| c.name == n.as_str())) {
-        let all: Vec<_> = ALL.iter().map(|c| c.name).collect();
-        return Err(Failure::Usage(format!("'{odd}' is no NIC: there are {}", all.join(", "))));
-    }
-    let is_wanted = |c: &Chip| names.is_empty() || names.iter().any(|n| n == c.name);
-    Ok(ALL.iter().filter(|c| is_wanted(c)).collect())
+/// Some of the chips, and some of their ways.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) chips: Vec<&'static Chip>,
+    ways: Vec<&'static str>,
 }
 
-/// The chip with this name.
-#[cfg(test)]
-pub(crate) fn one(name: &str) -> Result<&'static Chip, Failure> {
-    named(&[name.to_owned()]).map(|found| found[0])
+impl Choice {
+    /// The chips and the ways with these names, in the order of the tables (all chips for none, all ways for none); a name that is
+    /// neither is refused with those that are.
+    pub(crate) fn of(names: &[impl AsRef<str>]) -> Result<Self, Failure> {
+        let is = |known: &str| names.iter().any(|n| n.as_ref() == known);
+        let known = || ALL.iter().map(|c| c.name).chain(WAYS.map(|(name, _)| name));
+        if let Some(odd) = names.iter().find(|n| known().all(|name| name != n.as_ref())) {
+            let all: Vec<_> = known().collect();
+            let text = format!("'{}' is no NIC and no way: there are ", odd.as_ref());
+            return Err(Failure::Usage(text + &all.join(", ")));
+        }
+        let chips = ALL.iter().filter(|c| is(c.name)).collect::<Vec<_>>();
+        let ways = WAYS.map(|(name, _)| name).into_iter().filter(|w| is(w)).collect::<Vec<_>>();
+        Ok(Self {
+            chips: if chips.is_empty() { ALL.iter().collect() } else { chips },
+            ways: if ways.is_empty() { WAYS.map(|(name, _)| name).into() } else { ways },
+        })
+    }
+
+    /// The chips that can be driven in this way, if it is among the chosen ones.
+    pub(crate) fn with<'a>(
+        &'a self,
+        way: &'a str,
+    ) -> impl Iterator<Item = (&'static Chip, &'static Technique)> + 'a {
+        let chips = self.chips.iter().filter(move |_| self.ways.contains(&way));
+        chips.filter_map(move |&chip| Some((chip, chip.way(way)?)))
+    }
+
+    pub(crate) fn has(&self, chip: &str) -> bool {
+        self.chips.iter().any(|c| c.name == chip)
+    }
 }
 
 #[cfg(test)]
@@ -121,9 +145,7 @@ mod tests {
 
     #[test]
     fn each_way_is_an_address_that_the_switch_and_the_driver_take() {
-        // Until the Realtek chips' drivers are there.
-        let there = |c: &&Chip| ["e1000", "virtio-net"].contains(&c.name);
-        for chip in ALL.iter().filter(there) {
+        for chip in ALL {
             assert_eq!(chip.ways[0].name, "plain");
             assert!(technique::ALL.iter().all(|t| t.name != chip.name), "{}", chip.name);
             for t in chip.ways {
@@ -141,16 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn chips_are_looked_up_in_the_order_of_the_table() {
-        let names = |asked: &[&str]| {
-            let asked: Vec<_> = asked.iter().map(|&n| n.to_owned()).collect();
-            named(&asked).map(|found| found.iter().map(|c| c.name).collect::<Vec<_>>())
+    fn chips_and_ways_are_chosen_in_the_order_of_the_tables() {
+        let names = |asked: &[&str], way| {
+            let choice = Choice::of(asked).unwrap();
+            choice.with(way).map(|(chip, way)| (chip.name, way.name)).collect::<Vec<_>>()
         };
-        assert_eq!(names(&["e1000", "rtl8139"]).unwrap(), ["rtl8139", "e1000"]);
-        assert_eq!(names(&[]).unwrap().len(), ALL.len());
-        let Err(Failure::Usage(text)) = names(&["ne2000"]) else { panic!("it is none") };
-        assert!(text.contains("ne2000") && text.contains("r8169"), "{text}");
-        assert!(one("e1000").unwrap().way("mapped").is_some());
-        assert!(one("r8169").unwrap().way("mapped").is_none());
+        let both = [("r8169", "csb"), ("e1000", "csb")];
+        assert_eq!(names(&["e1000", "r8169"], "csb"), both);
+        assert_eq!(names(&["csb", "e1000", "r8169"], "csb"), both);
+        assert_eq!(names(&["csb", "e1000"], "plain"), []);
+        assert_eq!(names(&[], "mapped"), [("e1000", "mapped")]);
+        assert_eq!(names(&[], "plain").len(), ALL.len());
+        let Err(Failure::Usage(text)) = Choice::of(&["ne2000"]) else { panic!("it is none") };
+        for word in ["ne2000", "r8169", "mapped"] {
+            assert!(text.contains(word), "{text}");
+        }
     }
 }

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
 use super::super::rounds::Cell;
-use super::{Part, Run, Samples, series, steps, with};
+use super::{Part, Run, Samples, series, steps};
 use crate::exit::Failure;
+use crate::lab::chip::Choice;
 use crate::lab::span::interrupts;
 use crate::lab::{Chip, Lab, MAC_A, MAC_B, Plug, Span, Technique, technique};
 use crate::stats::to_f64;
@@ -113,8 +114,8 @@ const HEADS: [&str; 4] =
 /// Accesses for a frame that the analysis counts of rtl8139. Of transmitting in bursts it says nothing.
 const PAPER: [Option<f64>; 4] = [Some(3.0), None, Some(7.0), Some(3.0)];
 
-pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Failure> {
-    let whats = whats(nics);
+pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
+    let whats = whats(choice);
     let direction = |w: &What| if w.sends { "transmit" } else { "receive" };
     let name =
         |w: &What| format!("{} {}, {}, {}", w.chip.name, w.way.name, direction(w), w.load.name());
@@ -129,17 +130,12 @@ pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Fai
     let samples = run.rounds(&whats, name, show, measure)?;
     let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "direction": direction(w), "load": w.load.name() });
     let cells = cells(whats.iter().zip(&samples).map(|(w, s)| (keys(w), s.clone())))?;
-    Ok(report(nics, &All(whats.iter().zip(samples).collect()), cells))
+    Ok(report(choice, &All(whats.iter().zip(samples).collect()), cells))
 }
 
-fn whats(nics: &[&'static Chip]) -> Vec<What> {
-    let mut whats = Vec::new();
-    for &chip in nics {
-        for way in WAYS.iter().filter_map(|way| chip.way(way)) {
-            whats.extend(CASES.map(|(sends, load)| What { chip, way, sends, load }));
-        }
-    }
-    whats
+fn whats(choice: &Choice) -> Vec<What> {
+    let all = WAYS.iter().flat_map(|way| choice.with(way));
+    all.flat_map(|(chip, way)| CASES.map(|(sends, load)| What { chip, way, sends, load })).collect()
 }
 
 fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
@@ -193,14 +189,14 @@ fn mapped(said: &str) -> f64 {
     field(&said["registers"]["mapped"]) / field(&said["frames"]).max(1.0)
 }
 
-fn report(nics: &[&'static Chip], all: &All<'_>, cells: Value) -> Part {
-    let mut tables = vec![sums(nics, all)];
+fn report(choice: &Choice, all: &All<'_>, cells: Value) -> Part {
+    let mut tables = vec![sums(choice, all)];
     tables.extend(steps::tables(all));
-    for nic in nics {
+    for nic in &choice.chips {
         tables.extend(nic.ways.iter().filter_map(|way| by_register(all, nic, way)));
     }
-    let panels = WAYS.iter().filter(|way| !with(nics, way).is_empty());
-    let panels = panels.map(|way| panel(nics, all, way)).collect();
+    let panels = WAYS.iter().filter(|way| choice.with(way).next().is_some());
+    let panels = panels.map(|way| panel(choice, all, way)).collect();
     Part { notes: NOTES.map(str::to_owned).to_vec(), tables, panels, cells }
 }
 
@@ -217,16 +213,17 @@ fn both(samples: Option<&Samples<Seen>>, value: impl Fn(&Seen) -> PerFrame) -> S
 }
 
 /// All accesses, of every NIC.
-fn sums(nics: &[&'static Chip], all: &All<'_>) -> Table {
+fn sums(choice: &Choice, all: &All<'_>) -> Table {
     let heads = [&["NIC"][..], &HEADS].concat();
     let mut table = Table::new("Register accesses for a frame", &heads);
-    if nics.iter().any(|nic| nic.name == steps::NIC) {
+    if choice.has(steps::NIC) {
         let theirs = PAPER.map(|n| n.map_or_else(|| "-".into(), |n| format!("{n}")));
         let name = "the analysis: rtl8139".to_owned();
         table.rows.push([vec![name], theirs.to_vec()].concat());
     }
-    for nic in nics {
-        for way in nic.ways.iter().filter(|way| WAYS.contains(&way.name)) {
+    for nic in &choice.chips {
+        let is_seen = |way: &&Technique| all.find(nic.name, way.name, CASES[0]).is_some();
+        for way in nic.ways.iter().filter(is_seen) {
             let ours = CASES.map(|case| {
                 let samples = all.find(nic.name, way.name, case);
                 let total = number(samples.and_then(|s| s.median(Seen::all)));
@@ -266,7 +263,7 @@ fn by_register(all: &All<'_>, nic: &Chip, way: &Technique) -> Option<Table> {
     Some(table)
 }
 
-fn panel(nics: &[&'static Chip], all: &All<'_>, way: &str) -> Panel {
+fn panel(choice: &Choice, all: &All<'_>, way: &str) -> Panel {
     let points = |nic: &'static Chip| {
         let cases = CASES.iter().enumerate();
         cases
@@ -276,8 +273,8 @@ fn panel(nics: &[&'static Chip], all: &All<'_>, way: &str) -> Panel {
             })
             .collect()
     };
-    let mut series = series(nics, points);
-    if way == "plain" && nics.iter().any(|nic| nic.name == steps::NIC) {
+    let mut series = series(choice, points);
+    if way == "plain" && choice.has(steps::NIC) {
         let theirs = PAPER.iter().enumerate().filter_map(|(n, p)| Some((to_f64(n as u64), (*p)?)));
         series.push(("the analysis".into(), theirs.collect()));
     }

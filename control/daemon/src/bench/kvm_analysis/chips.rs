@@ -7,8 +7,9 @@ use super::super::raw::{self, HEADS};
 use super::super::report::{Table, cells, number, ratios};
 use super::{Part, Run, Samples, series};
 use crate::exit::Failure;
+use crate::lab::chip::{Choice, WAYS};
 use crate::lab::pair::Task;
-use crate::lab::{Chip, Lab, Technique, Window, chip};
+use crate::lab::{Chip, Lab, Technique, Window};
 use crate::stats::to_f64;
 
 const SIZES: [u32; 2] = [60, 1514];
@@ -25,9 +26,9 @@ struct What {
 
 type All<'a> = [(&'a What, Samples<Window>)];
 
-pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Failure> {
+pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
     let sizes = run.args.sizes(&SIZES, 60, 1514)?;
-    let whats = whats(nics, &sizes);
+    let whats = whats(choice, &sizes);
     let name = |w: &What| format!("{} {}, {} B", w.chip.name, w.way.name, w.bytes);
     let samples = run.rounds(
         &whats,
@@ -41,23 +42,22 @@ pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Fai
     )?;
     let all: Vec<_> = whats.iter().zip(samples).collect();
     let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "bytes": w.bytes });
-    let mut tables: Vec<_> = sizes.iter().map(|&bytes| table(nics, &all, bytes)).collect();
+    let mut tables: Vec<_> = sizes.iter().map(|&bytes| table(choice, &all, bytes)).collect();
     tables.extend(alike(&all, &sizes));
     Ok(Part {
         notes: vec![raw::words()],
         tables,
-        panels: sizes.iter().map(|&bytes| panel(nics, &all, bytes)).collect(),
+        panels: sizes.iter().map(|&bytes| panel(choice, &all, bytes)).collect(),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
     })
 }
 
 /// Way by way: who is compared with whom is measured one after the other.
-fn whats(nics: &[&'static Chip], sizes: &[u32]) -> Vec<What> {
+fn whats(choice: &Choice, sizes: &[u32]) -> Vec<What> {
     let mut whats = Vec::new();
     for &bytes in sizes {
-        for (way, _) in chip::WAYS {
-            let found = nics.iter().filter_map(|&chip| Some((chip, chip.way(way)?)));
-            whats.extend(found.map(|(chip, way)| What { chip, way, bytes }));
+        for (way, _) in WAYS {
+            whats.extend(choice.with(way).map(|(chip, way)| What { chip, way, bytes }));
         }
     }
     whats
@@ -72,9 +72,9 @@ fn find<'a>(
     all.iter().find(|(w, _)| is(w)).map(|(_, samples)| samples)
 }
 
-fn table(nics: &[&'static Chip], all: &All<'_>, bytes: u32) -> Table {
+fn table(choice: &Choice, all: &All<'_>, bytes: u32) -> Table {
     let mut table = Table::new(format!("Frames of {bytes} bytes"), &HEADS);
-    for nic in nics {
+    for nic in &choice.chips {
         let plain = find(all, (nic.name, "plain"), bytes);
         for way in nic.ways {
             let Some(samples) = find(all, (nic.name, way.name), bytes) else { continue };
@@ -87,8 +87,9 @@ fn table(nics: &[&'static Chip], all: &All<'_>, bytes: u32) -> Table {
 
 /// CSB on one chip beside CSB on the other.
 fn alike(all: &All<'_>, sizes: &[u32]) -> Option<Table> {
-    let heads = ["bytes", "round by round", "median", "goal: within 10 %"];
-    let title = format!("Frames/s of {} with CSB over those of {} with CSB", SAME[0], SAME[1]);
+    let heads =
+        ["bytes", "frames/s", "median", "goal: within 10 %", "frames a CPU second of the switch"];
+    let title = format!("{} with CSB over {} with CSB, round by round", SAME[0], SAME[1]);
     let mut table = Table::new(title, &heads);
     for &bytes in sizes {
         let [Some(one), Some(other)] = SAME.map(|chip| find(all, (chip, "csb"), bytes)) else {
@@ -97,14 +98,21 @@ fn alike(all: &All<'_>, sizes: &[u32]) -> Option<Table> {
         let times = one.ratios(other, |w| w.frames_per_s);
         let median = Samples(times.iter().copied().map(Some).collect()).median(|x| *x);
         let verdict = median.map_or("-", |m| if m >= 1.0 - GOAL { "met" } else { "missed" });
-        table.rows.push(vec![bytes.to_string(), ratios(&times), number(median), verdict.into()]);
+        let cpu = one.ratios(other, |w| w.frames_per_s / w.cpu_switch.max(1e-3));
+        table.rows.push(vec![
+            bytes.to_string(),
+            ratios(&times),
+            number(median),
+            verdict.into(),
+            ratios(&cpu),
+        ]);
     }
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn panel(nics: &[&'static Chip], all: &All<'_>, bytes: u32) -> Panel {
+fn panel(choice: &Choice, all: &All<'_>, bytes: u32) -> Panel {
     let points = |nic: &'static Chip| {
-        let ways = chip::WAYS.iter().enumerate();
+        let ways = WAYS.iter().enumerate();
         ways.filter_map(|(n, (way, _))| {
             let samples = find(all, (nic.name, way), bytes)?;
             Some((to_f64(n as u64), samples.median(|w| w.frames_per_s)?))
@@ -113,10 +121,10 @@ fn panel(nics: &[&'static Chip], all: &All<'_>, bytes: u32) -> Panel {
     };
     Panel {
         title: format!("frames of {bytes} bytes"),
-        x: X::Groups(chip::WAYS.map(|(name, _)| name.to_owned()).into()),
+        x: X::Groups(WAYS.map(|(name, _)| name.to_owned()).into()),
         y: "frames/s".into(),
         log: true,
-        series: series(nics, points),
+        series: series(choice, points),
     }
 }
 
@@ -126,22 +134,23 @@ mod tests {
 
     #[test]
     fn chips_stand_side_by_side_and_csb_is_compared() {
-        let nics = chip::named(&["e1000".into(), "r8169".into()]).unwrap();
-        let whats = whats(&nics, &[60]);
+        let choice = Choice::of(&["e1000", "r8169"]).unwrap();
+        let whats = whats(&choice, &[60]);
         let names: Vec<_> = whats.iter().map(|w| (w.chip.name, w.way.name)).collect();
         assert_eq!(names[0..2], [("r8169", "plain"), ("e1000", "plain")]);
         let window = |w: &What| {
             let chip = if w.chip.name == "e1000" { 1.0 } else { 0.8 };
             let way = if w.way.name == "csb" { 10.0 } else { 1.0 };
-            Window { frames_per_s: 1e5 * chip * way, ..Window::default() }
+            let cpu_switch = if w.chip.name == "e1000" { 0.5 } else { 1.0 };
+            Window { frames_per_s: 1e5 * chip * way, cpu_switch, ..Window::default() }
         };
         let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(window(w)), None]))).collect();
-        let table = table(&nics, &all, 60);
+        let table = table(&choice, &all, 60);
         let row = table.rows.iter().find(|r| r[0] == "r8169 csb").unwrap();
         assert_eq!((row[1].as_str(), row[9].as_str()), ("800.00 k", "10.0"));
         let beside = alike(&all, &[60, 1514]).unwrap();
-        assert_eq!(beside.rows, [["60", "0.80", "0.80", "missed"]]);
-        let panel = panel(&nics, &all, 60);
+        assert_eq!(beside.rows, [["60", "0.80", "0.80", "missed", "0.40"]]);
+        let panel = panel(&choice, &all, 60);
         assert_eq!(panel.series[0].1.len(), 3);
         assert_eq!(panel.series[1].1.len(), 4);
         assert!(alike(&all[..1], &[60]).is_none());

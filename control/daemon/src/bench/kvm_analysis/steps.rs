@@ -74,11 +74,13 @@ fn table(all: &All<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<Table
         let (few, many) = step.listed;
         table.rows.push(row(step.words, access, (Some(few), many), &|s| count(s, step)));
     }
-    let rest = |s: &Seen| total(s) - steps.iter().map(|step| count(s, step)).sum::<f64>();
-    table.rows.push(row("not in the list", others(steps, &columns), (None, None), &rest));
     let few = steps.iter().map(|s| s.listed.0).sum();
     let many = steps.iter().map(|s| s.listed.1).sum();
-    table.rows.push(row("all", String::new(), (Some(few), many), &total));
+    let listed = |s: &Seen| steps.iter().map(|step| count(s, step)).sum::<f64>();
+    table.rows.push(row("of the list", String::new(), (Some(few), many), &listed));
+    let rest = |s: &Seen| total(s) - listed(s);
+    table.rows.push(row("not in the list", others(steps, &columns), (None, None), &rest));
+    table.rows.push(row("all", String::new(), (None, None), &total));
     Some(table)
 }
 

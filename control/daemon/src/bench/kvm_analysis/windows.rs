@@ -5,8 +5,9 @@ use serde_json::json;
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
 use super::super::sockets::{Job, Kind, Seen, Workload, show};
-use super::{Part, Run, Samples, series, with};
+use super::{Part, Run, Samples, series};
 use crate::exit::Failure;
+use crate::lab::chip::Choice;
 use crate::lab::{Chip, Technique};
 
 /// What a connection may have under way, in KiB.
@@ -33,13 +34,10 @@ struct What {
 
 type All<'a> = [(&'a What, Samples<Seen>)];
 
-pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Failure> {
+pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
     let mut whats = Vec::new();
-    for way in WAYS {
-        for &chip in nics {
-            let Some(way) = chip.way(way) else { continue };
-            whats.extend(WINDOWS.map(|kib| What { chip, way, kib }));
-        }
+    for (chip, way) in WAYS.iter().flat_map(|way| choice.with(way)) {
+        whats.extend(WINDOWS.map(|kib| What { chip, way, kib }));
     }
     let name = |w: &What| format!("{} {}, {} KiB", w.chip.name, w.way.name, w.kib);
     let samples = run.rounds(
@@ -61,11 +59,11 @@ pub(super) fn run(run: &mut Run<'_>, nics: &[&'static Chip]) -> Result<Part, Fai
     )?;
     let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "window": w.kib << 10 });
     let all: Vec<_> = whats.iter().zip(samples).collect();
-    let ways = || WAYS.iter().filter(|way| !with(nics, way).is_empty());
+    let ways = || WAYS.iter().filter(|way| choice.with(way).next().is_some());
     Ok(Part {
         notes: NOTES.map(str::to_owned).to_vec(),
-        tables: ways().map(|way| table(nics, &all, way)).collect(),
-        panels: ways().map(|way| panel(nics, &all, way)).collect(),
+        tables: ways().map(|way| table(choice, &all, way)).collect(),
+        panels: ways().map(|way| panel(choice, &all, way)).collect(),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
     })
 }
@@ -76,13 +74,13 @@ fn points(all: &All<'_>, chip: &str, way: &str) -> Vec<(u32, f64)> {
     mine.filter_map(|(w, samples)| Some((w.kib, samples.median(|s| s.value)?))).collect()
 }
 
-fn table(nics: &[&'static Chip], all: &All<'_>, way: &str) -> Table {
+fn table(choice: &Choice, all: &All<'_>, way: &str) -> Table {
     let windows: Vec<_> = WINDOWS.iter().map(|kib| format!("{kib} KiB")).collect();
     let mut heads = vec!["NIC"];
     heads.extend(windows.iter().map(String::as_str));
     heads.push("enough");
     let mut table = Table::new(format!("TCP by window, {way}, Mbit/s"), &heads);
-    for nic in with(nics, way) {
+    for (nic, _) in choice.with(way) {
         let points = points(all, nic.name, way);
         let at = |kib| points.iter().find(|p| p.0 == kib).map(|p| p.1);
         let mut row = vec![nic.name.to_owned()];
@@ -99,7 +97,7 @@ fn enough(points: &[(u32, f64)]) -> Option<u32> {
     points.iter().find(|p| p.1 >= ENOUGH * most).map(|p| p.0)
 }
 
-fn panel(nics: &[&'static Chip], all: &All<'_>, way: &str) -> Panel {
+fn panel(choice: &Choice, all: &All<'_>, way: &str) -> Panel {
     let line = |nic: &'static Chip| {
         let points = points(all, nic.name, way).into_iter();
         points.map(|(kib, value)| (kib.into(), value)).collect()
@@ -110,27 +108,28 @@ fn panel(nics: &[&'static Chip], all: &All<'_>, way: &str) -> Panel {
         x: X::Lines { label: "KiB of window".into(), marks, log: true },
         y: "Mbit/s".into(),
         log: true,
-        series: series(nics, line),
+        series: series(choice, line),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{Window, chip};
+    use crate::lab::Window;
 
     #[test]
     fn bandwidth_stands_by_window() {
-        let nic = chip::one("e1000").unwrap();
+        let choice = Choice::of(&["e1000"]).unwrap();
+        let nic = choice.chips[0];
         let what = |(way, kib)| What { chip: nic, way: nic.way(way).unwrap(), kib };
         let whats = [("plain", 4), ("plain", 64), ("plain", 256), ("moderated", 4)].map(what);
         let seen = |value| Seen { value, sent: value, window: Window::default() };
         let values = [Some(50.0), Some(1000.0), Some(1100.0), None];
         let all: Vec<_> = whats.iter().zip(values.map(|v| Samples(vec![v.map(seen)]))).collect();
-        let row = |way| table(&[nic], &all, way).rows[0].join(" ");
+        let row = |way| table(&choice, &all, way).rows[0].join(" ");
         assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100 64 KiB");
         assert_eq!(row("moderated"), "e1000 - - - - - - - - -");
-        assert_eq!(panel(&[nic], &all, "plain").series[0].1.len(), 3);
-        assert!(panel(&[nic], &all, "moderated").series.is_empty());
+        assert_eq!(panel(&choice, &all, "plain").series[0].1.len(), 3);
+        assert!(panel(&choice, &all, "moderated").series.is_empty());
     }
 }
