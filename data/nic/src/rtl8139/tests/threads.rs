@@ -61,7 +61,8 @@ fn numbered(n: usize) -> Vec<u8> {
 /// The driver: sends all frames, takes all that come, and sleeps when it can do neither.
 fn drive(guest: &mut Guest, gongs: &Gongs) {
     let (mut sent, mut got) = (0, 0);
-    while sent < FRAMES || got < FRAMES {
+    let waits = |guest: &Guest| (0..4).any(|n| guest.tsd(n) & T_OWN == 0);
+    while sent < FRAMES || got < FRAMES || waits(guest) {
         let mut busy = false;
         while sent < FRAMES && guest.tsd(sent as u64 % 4) & T_OWN != 0 {
             guest.send(&numbered(sent));
