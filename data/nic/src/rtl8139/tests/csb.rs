@@ -28,7 +28,7 @@ fn no_register_is_needed_while_both_are_awake() {
     let touched = |guest: &Guest| -> u64 {
         guest.chip.device().registers.iter().map(|r| r.reads + r.writes).sum()
     };
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     let (before, raised) = (touched(&guest), guest.raised());
     for round in 0..100u32 {
         let n = round % SIZE;
@@ -49,7 +49,7 @@ fn no_register_is_needed_while_both_are_awake() {
 #[test]
 fn kicks_and_wishes() {
     let mut guest = guest();
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     // The first look finds the ring, the second the block.
     assert_eq!((guest.pull().len(), guest.pull().len()), (0, 0));
     assert_eq!(guest.word(BLOCK + HOST_NEED_TX), 0, "awake");
@@ -76,14 +76,14 @@ fn kicks_and_wishes() {
     assert_eq!(guest.arrive(&[frame(MAC, 60)]), 1);
     assert_eq!(guest.word(BLOCK + HOST_RXKICK_AT), u32::MAX);
     // Interrupts only for what is wished for.
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     let raised = guest.raised();
     guest.arrive(&[frame(MAC, 60)]);
     assert_eq!(guest.raised(), raised);
     guest.write(BLOCK + NEED_RX, &[1]);
     guest.arrive(&[frame(MAC, 60)]);
     assert_eq!(guest.raised(), raised + 1);
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     guest.write(BLOCK + NEED_TX, &[1]);
     guest.next = 1;
     guest.send_plus(&frame(MAC, 60), 0, 0);
@@ -91,7 +91,7 @@ fn kicks_and_wishes() {
     assert_eq!(guest.raised(), raised + 2);
     // The link always is.
     guest.write(BLOCK + NEED_TX, &[0, 0, 0, 0, 0]);
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     guest.chip.set_link(false);
     assert_eq!(guest.raised(), raised + 3);
 }

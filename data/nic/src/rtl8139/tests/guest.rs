@@ -132,7 +132,7 @@ impl Guest {
         self.set32(RBSTART, RX_BUFFER as u32);
         self.set32(RCR, ACCEPT | rcr);
         self.set16(IMR, 0xffff);
-        self.set16(ISR, 0xffff);
+        self.ack(0xffff);
     }
 
     /// C+ mode, both sides on: rings of [`SIZE`], receive buffers of [`RX_LEN`] posted.
@@ -162,7 +162,7 @@ impl Guest {
         self.set32(TSAD + 4, 0);
         self.set32(RCR, ACCEPT);
         self.set16(IMR, 0xffff);
-        self.set16(ISR, 0xffff);
+        self.ack(0xffff);
         self.next = 0;
     }
 
@@ -180,6 +180,12 @@ impl Guest {
 
     pub fn set32(&self, at: u64, value: u32) {
         self.set(at, &value.to_le_bytes());
+    }
+
+    /// Acknowledges causes as drivers do: reads them first.
+    pub fn ack(&self, causes: u16) {
+        self.get16(ISR);
+        self.set16(ISR, causes);
     }
 
     pub fn get<const N: usize>(&self, at: u64) -> [u8; N] {

@@ -16,7 +16,7 @@ fn causes_are_cleared_by_writing_ones() {
     guest.arrive(&[frame(MAC, 60)]);
     assert_eq!((guest.get16(ISR), guest.raised() - raised), (ROK | TOK, 1));
     assert_eq!(guest.get16(ISR), ROK | TOK, "reading has no effect");
-    guest.set16(ISR, TOK);
+    guest.ack(TOK);
     assert_eq!((guest.get16(ISR), guest.chip.is_asserted()), (ROK, true));
     // A byte at a time.
     guest.set8(ISR + 1, 0xff);
@@ -68,7 +68,7 @@ fn the_hosts_limit_holds() {
         let raised = guest.raised();
         for _ in 0..5 {
             guest.arrive(&[frame(MAC, 60)]);
-            guest.set16(ISR, 0xffff);
+            guest.ack(0xffff);
             guest.sleep(1000);
         }
         assert_eq!(guest.raised() - raised, 1, "{round}");
@@ -76,7 +76,7 @@ fn the_hosts_limit_holds() {
         guest.arrive(&[frame(MAC, 60)]);
         guest.sleep(999_000);
         assert_eq!(guest.raised() - raised, 2, "{round}: held back, not lost");
-        guest.set16(ISR, 0xffff);
+        guest.ack(0xffff);
         while guest.take().is_some() {}
     }
 }
@@ -94,14 +94,14 @@ fn timer() {
     assert_eq!(guest.get16(ISR), 0);
     guest.sleep(CYCLE);
     assert_eq!(guest.get16(ISR), TIMEOUT);
-    guest.set16(ISR, TIMEOUT);
+    guest.ack(TIMEOUT);
     guest.sleep(1000 * CYCLE);
     assert_eq!(guest.get16(ISR), 0, "once, until TCTR comes round");
     guest.set32(TCTR, 0);
     guest.sleep(100 * CYCLE);
     assert_eq!(guest.get16(ISR), TIMEOUT);
     guest.set32(TIMERINT, 0);
-    guest.set16(ISR, TIMEOUT);
+    guest.ack(TIMEOUT);
     guest.set32(TCTR, 0);
     guest.sleep(1_000_000_000);
     assert_eq!(guest.get16(ISR), 0);
@@ -118,7 +118,7 @@ fn timer_and_limit_share_the_hosts_timer() {
     guest.start_classic(0);
     guest.sleep(10_000_000);
     guest.arrive(&[frame(MAC, 60)]);
-    guest.set16(ISR, ROK);
+    guest.ack(ROK);
     guest.set32(TCTR, 0);
     guest.set32(TIMERINT, 33 * 200);
     guest.arrive(&[frame(MAC, 60)]);

@@ -20,7 +20,7 @@ fn frames_are_sent_and_written_back() {
         let eor = if n == SIZE - 1 { EOR } else { 0 };
         assert_eq!(guest.tx_opts(n), FS | LS | eor | f.len() as u32);
         assert_eq!(guest.get16(ISR) & TOK, TOK);
-        guest.set16(ISR, 0xffff);
+        guest.ack(0xffff);
     }
 }
 
@@ -124,7 +124,7 @@ fn a_full_ring_keeps_its_senders_waiting() {
     assert_eq!([guest.arrive(&frames), guest.arrive(&frames), guest.arrive(&frames)], [63, 1, 0]);
     assert!(!guest.chip.want_room());
     assert_eq!((guest.dropped(), guest.get32(MPC)), (0, 0));
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     guest.chip.counters().output.drop(Reason::ReceiverFull, 3);
     guest.arrive(&frames[..1]);
     assert_eq!((guest.get16(ISR) & (RXOVW | FOVW), guest.get32(MPC)), (RXOVW | FOVW, 3));
@@ -133,7 +133,7 @@ fn a_full_ring_keeps_its_senders_waiting() {
     guest.post_buffer(0, RX_BUFFERS, RX_LEN);
     guest.post_buffer(1, RX_BUFFERS + 2048, RX_LEN);
     let rang = guest.rang();
-    guest.set16(ISR, 0xffff);
+    guest.ack(0xffff);
     assert_eq!(guest.rang(), rang + 1);
     assert!(guest.chip.want_room());
     assert!(guest.arrive(&frames) > 0);

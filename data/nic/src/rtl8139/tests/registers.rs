@@ -139,11 +139,11 @@ fn link_down_and_up() {
     assert_eq!((guest.get8(MSR) & 0xc, guest.get16(0x64) & 0x24), (4, 0));
     assert_eq!((guest.get16(0x68), guest.get16(0x74) & 8, guest.get16(ISR)), (0, 0, LINK));
     assert!(!guest.chip.is_up());
-    guest.set16(ISR, LINK);
+    guest.ack(LINK);
     guest.chip.set_link(true);
     // BMSR remembers that it was down.
     assert_eq!([guest.get16(0x64) & 4, guest.get16(0x64) & 4, guest.get16(ISR)], [0, 4, LINK]);
-    guest.set16(ISR, LINK);
+    guest.ack(LINK);
     guest.chip.set_link(true);
     assert_eq!(guest.get16(ISR), 0, "it was up");
 }
@@ -159,7 +159,7 @@ fn phy() {
     assert_eq!((guest.get16(BMCR), guest.get8(MSR) & 8), (0, 8), "10 Mbit/s, forced");
     assert_eq!((guest.get16(0x68), guest.get16(ISR)), (0, LINK));
     // Restarting autonegotiation makes the link flap; it takes no time.
-    guest.set16(ISR, LINK);
+    guest.ack(LINK);
     guest.set16(BMCR, 0x1200);
     assert_eq!((guest.get16(BMCR), guest.get16(ISR), guest.get8(MSR) & 8), (0x1000, LINK, 0));
     // What is advertised decides.

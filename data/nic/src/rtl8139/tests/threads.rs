@@ -76,7 +76,7 @@ fn drive(guest: &mut Guest, gongs: &Gongs) {
         if !busy {
             gongs.interrupt.wait("the driver");
             // Before it looks again.
-            guest.set16(ISR, 0xffff);
+            guest.ack(0xffff);
         }
     }
 }

@@ -13,7 +13,7 @@ fn frames_are_sent_in_turn() {
         assert_eq!((sent.len(), &sent[0].bytes), (1, &f));
         assert_eq!(guest.tsd(round as u64 % 4), T_OWN | T_TOK | f.len() as u32);
         assert_eq!(guest.get16(ISR), TOK);
-        guest.set16(ISR, TOK);
+        guest.ack(TOK);
     }
     assert_eq!(guest.chip.counters().input.frames.get(), 20);
     // All four at once, and in the order of their numbers.
