@@ -119,7 +119,7 @@ pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> R
     let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
     // A server that still puts the last run away refuses the next, on a busy machine also by a reset, and more than once.
     let refused = ["is busy", "control message"];
-    for _ in 0..4 {
+    for _ in 0..12 {
         if said.code == 0 || !refused.iter().any(|why| said.text.contains(why)) {
             break;
         }
