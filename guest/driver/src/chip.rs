@@ -245,7 +245,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 
     #[inline]
     fn take_sent(&mut self) {
-        if C::ASKS && self.tx.free_slots() == 0 {
+        if self.tx.wants_to_ask() {
             self.look_for_sent();
         }
         if let Some(block) = self.block.as_ref().filter(|block| block.is_on())

@@ -203,8 +203,8 @@ impl<K: Kind> Chip for Rings<K> {
         registers.read(Register::ISR)
     }
 
-    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) {
-        registers.write(Register::ISR, causes);
+    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) -> bool {
+        registers.write(Register::ISR, causes)
     }
 
     fn mask<B: Bus>(registers: &mut Registers<B>) {

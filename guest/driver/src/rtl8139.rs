@@ -34,7 +34,6 @@ impl Chip for Classic {
     const CAUSES: Causes =
         Causes { sent: cause::TX, received: cause::RX, link: cause::LINK, csb: 0 };
     const TAILS: bool = false;
-    const ASKS: bool = true;
     const MASKS_SENT: bool = false;
     type Register = Register;
     type Tx = Pairs;
@@ -84,10 +83,8 @@ impl Chip for Classic {
     }
 
     /// Those of received frames with each of them.
-    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) {
-        if causes & !cause::RX != 0 {
-            registers.write(Register::ISR, causes & !cause::RX);
-        }
+    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) -> bool {
+        causes & !cause::RX != 0 && registers.write(Register::ISR, causes & !cause::RX)
     }
 
     fn mask<B: Bus>(registers: &mut Registers<B>) {

@@ -64,7 +64,7 @@ pub const KEYS: &str = "model, plus, writes, doorbell, irq, unmask, mmap_timeout
 /// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
 /// | `mitigate` | 0 to 65535, or 0x0 to 0xffff | `r8169`: IntrMitigate |
 /// | `mitigate_unit` | 0 to 3 | `r8169`: the unit of its timers, in C+CR |
-/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read STATUS after each mask; filters; CRC; offloads |
+/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's driver has it); filters; CRC; offloads |
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,6 +255,10 @@ impl FromStr for Address {
         let mut address = Self::new(path);
         let model = model(&parts)?;
         address.driver = Options::of(model);
+        // Else an interrupt might be acknowledged after the frames that it was about were looked for.
+        if parts.contains(&("writes", "posted")) {
+            address.driver.flush = true;
+        }
         for (key, value) in parts.into_iter().filter(|(key, _)| !["model", "plus"].contains(key)) {
             address.set(key, value)?;
             if let Some(key) = OF_INTEL.iter().find(|only| **only == key)

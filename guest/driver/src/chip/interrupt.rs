@@ -89,16 +89,19 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 
     fn look_at_causes(&mut self) -> bool {
         let causes = C::causes(&mut self.registers);
-        let ours = causes & self.enabled != 0;
+        let was_enabled = self.enabled;
+        let ours = causes & was_enabled != 0;
         if !ours {
             self.interrupts.spurious += 1;
         } else if !self.is_csb_on() && (C::MASKS_SENT || causes & C::CAUSES.received != 0) {
             C::mask(&mut self.registers);
-            self.settle();
             self.enabled = 0;
             self.load.before = self.rx.stats().frames;
         }
-        C::acknowledge(&mut self.registers, causes);
+        // It must have arrived before the rings are looked at: what comes later is another cause.
+        if ours && C::acknowledge(&mut self.registers, causes) || was_enabled != self.enabled {
+            self.settle();
+        }
         if self.options.irq == Irq::Intx {
             self.registers.with(Bus::unmask);
         }

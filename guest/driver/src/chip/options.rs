@@ -94,7 +94,8 @@ pub struct Options {
     pub mitigate_unit: u8,
     /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published in any case.
     pub batch: bool,
-    /// Read STATUS after the mask was changed, so that the write has arrived: what Linux does.
+    /// Read a register after interrupts were masked or acknowledged, so that the write has arrived. With posted writes a Realtek chip's
+    /// driver must.
     pub flush: bool,
     /// Take all frames, whatever their address.
     pub promisc: bool,

@@ -17,8 +17,6 @@ pub trait Chip: Debug + Sized + Send + 'static {
     const CAUSES: Causes;
     /// Buffers are given to the chip by the write of a register.
     const TAILS: bool;
-    /// Whether frames were sent, only a register tells.
-    const ASKS: bool = false;
     /// A kernel's driver masks interrupts while it looks for sent frames, too.
     const MASKS_SENT: bool;
     /// Its registers.
@@ -59,8 +57,10 @@ pub trait Chip: Debug + Sized + Send + 'static {
 
     /// Which interrupt causes stand.
     fn causes<B: Bus>(registers: &mut Registers<Self::Register, B>) -> u32;
-    /// They have been seen, if reading them has not said so.
-    fn acknowledge<B: Bus>(_: &mut Registers<Self::Register, B>, _causes: u32) {}
+    /// They have been seen. False if reading them has said so.
+    fn acknowledge<B: Bus>(_: &mut Registers<Self::Register, B>, _causes: u32) -> bool {
+        false
+    }
     /// No cause interrupts.
     fn mask<B: Bus>(registers: &mut Registers<Self::Register, B>);
     /// These causes interrupt, and no others; so far `old` did.
@@ -104,6 +104,10 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn take_pending(&mut self) -> u32;
     /// An interrupt said that frames were sent.
     fn note_sent(&mut self) {}
+    /// Of a side that has to ask what was sent: the caller cannot do without an answer.
+    fn wants_to_ask(&mut self) -> bool {
+        false
+    }
     /// Takes sent slots back; returns how many are free now.
     fn reap<B: Bus>(&mut self, registers: &mut Registers<R, B>) -> u16;
     /// Frames are under way, and none of them will be reported.

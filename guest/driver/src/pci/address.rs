@@ -81,7 +81,8 @@ impl FromStr for Address {
         let rest = text.strip_prefix("pci:").ok_or_else(|| AddressError::Kind(text.into()))?;
         let (place, keys) = rest.split_once(',').unwrap_or((rest, ""));
         let bdf = Bdf::parse(place).ok_or_else(|| AddressError::Bdf(place.into()))?;
-        let (mut via, mut others) = (Via::Auto, String::from("vfio-user:-"));
+        // The hypervisor may post writes.
+        let (mut via, mut others) = (Via::Auto, String::from("vfio-user:-,flush"));
         for part in keys.split(',').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, "on"));
             match (key, value) {
@@ -110,6 +111,7 @@ impl FromStr for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chip::Model;
 
     #[test]
     fn an_address_says_everything() {
@@ -118,6 +120,8 @@ mod tests {
         assert_eq!(address.via, Via::Sysfs);
         let driver = &address.driver;
         assert_eq!((driver.size, driver.irq, driver.batch), (64, Irq::Msi, true));
+        let other: Address = "pci:4:05.0,model=r8169,csb".parse().unwrap();
+        assert_eq!((other.driver.model, other.driver.flush), (Model::R8169, true));
         let short: Address = "pci:3:02.1".parse().unwrap();
         assert_eq!((short.bdf.to_string().as_str(), short.via), ("0000:03:02.1", Via::Auto));
     }

@@ -47,6 +47,8 @@ pub struct Pairs {
     told: u16,
     /// It pays to ask.
     sent: bool,
+    /// No frame came since the caller looked for free slots.
+    looked: bool,
     aborted: u64,
     pending: u32,
     stats: QueueStats,
@@ -96,6 +98,7 @@ impl TxSide<Register> for Pairs {
             under_way: 0,
             told: 0,
             sent: false,
+            looked: false,
             aborted: 0,
             pending: 0,
             stats: QueueStats::default(),
@@ -155,6 +158,7 @@ impl TxSide<Register> for Pairs {
         }
         self.lens[usize::from(slot)] = len.max(SHORTEST);
         self.next = after(slot);
+        self.looked = false;
         self.under_way += 1;
         self.pending += 1;
         self.stats.frames += 1;
@@ -167,6 +171,12 @@ impl TxSide<Register> for Pairs {
 
     fn note_sent(&mut self) {
         self.sent = true;
+    }
+
+    /// All slots are under way, or somebody waits until none is.
+    fn wants_to_ask(&mut self) -> bool {
+        let looked = std::mem::replace(&mut self.looked, true);
+        self.told > 0 && (looked || self.under_way == PAIRS)
     }
 
     fn reap<B: Bus>(&mut self, registers: &mut Registers<B>) -> u16 {
