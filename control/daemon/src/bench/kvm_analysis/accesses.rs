@@ -28,8 +28,9 @@ const NOTES: [&str; 3] = [
      w: writes). `vmlan pkt-gen` on the NIC at one end, on virtio-net at the other, 60 bytes. sparse: 250 frames/s, each sent, interrupted for and \
      acknowledged before the next one; in bursts: 16 frames each millisecond. Other registers: fewer than 5 accesses for 1,000 frames each.",
     "The analysis (2007, kvm-51, QEMU's rtl8139, Linux' 8139too with NAPI): three accesses for a transmitted frame; up to seven for a received one that comes \
-     alone, close to three in bursts. Its figure 10 counts them, figure 11 lists them as steps. The native driver here goes the same steps; it also gives \
-     the receive buffer back by CAPR, as 8139too does, which the list leaves out.",
+     alone, close to three in bursts. Its figure 10 counts them, figure 11 lists them as steps. The native \
+     driver here goes the same steps, and some that the list leaves out: it reads what became of a sent frame (TSD), looks once more whether there is another one \
+     (the CR that ends each poll), and gives the receive buffer back (CAPR). Linux' own driver is counted by `make bench-kvm`.",
     "mapped: stores and loads in shared pages, which cost no trip, by the driver's own count (its start included).",
 ];
 

@@ -20,10 +20,10 @@ const ENOUGH: f64 = 0.9;
 
 const NOTES: [&str; 2] = [
     "TCP: `vmlan stack` tcp-stream to tcp-sink between two guests with the same NIC, Mbit/s of payload that arrive; KiB of the sender's and of the receiver's buffer \
-     (`--window`, as iperf's -w). enough: the smallest window with nine tenths of the most.",
+     (`--window`, as iperf's -w). *: frames were dropped, for a receiver had no room. enough: the smallest window with nine tenths of the most.",
     "The analysis (iperf between host and guest, windows to about 100 KB): bandwidth grows with the window until it saturates, below 40 KB with rtl8139 and with the \
      later paravirtual driver, at 80 KB with the earlier one, which is the fastest (469 Mbit/s received; the later one, not tuned yet, 82.5; host to itself 1,600). The faster the \
-     NIC, the more window it can use; and what waits for an interrupt that is held back needs a window for that time.",
+     NIC, the more window it can use, and a window beyond rtl8139's receive buffer of 32 KiB costs it frames; what waits for an interrupt that is held back needs a window for that time.",
 ];
 
 struct What {
@@ -74,6 +74,14 @@ fn points(all: &All<'_>, chip: &str, way: &str) -> Vec<(u32, f64)> {
     mine.filter_map(|(w, samples)| Some((w.kib, samples.median(|s| s.value)?))).collect()
 }
 
+/// Were frames dropped in any round?
+fn drops(all: &All<'_>, chip: &str, way: &str, kib: u32) -> bool {
+    let is = |w: &What| w.chip.name == chip && w.way.name == way && w.kib == kib;
+    let mine =
+        all.iter().filter(|(w, _)| is(w)).flat_map(|(_, samples)| samples.0.iter().flatten());
+    mine.map(|seen| seen.window.drops).sum::<u64>() > 0
+}
+
 fn table(choice: &Choice, all: &All<'_>, way: &str) -> Table {
     let windows: Vec<_> = WINDOWS.iter().map(|kib| format!("{kib} KiB")).collect();
     let mut heads = vec!["NIC"];
@@ -84,7 +92,10 @@ fn table(choice: &Choice, all: &All<'_>, way: &str) -> Table {
         let points = points(all, nic.name, way);
         let at = |kib| points.iter().find(|p| p.0 == kib).map(|p| p.1);
         let mut row = vec![nic.name.to_owned()];
-        row.extend(WINDOWS.iter().map(|&kib| number(at(kib))));
+        row.extend(WINDOWS.iter().map(|&kib| {
+            let star = if drops(all, nic.name, way, kib) { "*" } else { "" };
+            number(at(kib)) + star
+        }));
         row.push(enough(&points).map_or_else(|| "-".into(), |kib| format!("{kib} KiB")));
         table.rows.push(row);
     }
@@ -123,11 +134,14 @@ mod tests {
         let nic = choice.chips[0];
         let what = |(way, kib)| What { chip: nic, way: nic.way(way).unwrap(), kib };
         let whats = [("plain", 4), ("plain", 64), ("plain", 256), ("moderated", 4)].map(what);
-        let seen = |value| Seen { value, sent: value, window: Window::default() };
+        let seen = |value| {
+            let drops = u64::from(value > 1050.0);
+            Seen { value, sent: value, window: Window { drops, ..Window::default() } }
+        };
         let values = [Some(50.0), Some(1000.0), Some(1100.0), None];
         let all: Vec<_> = whats.iter().zip(values.map(|v| Samples(vec![v.map(seen)]))).collect();
         let row = |way| table(&choice, &all, way).rows[0].join(" ");
-        assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100 64 KiB");
+        assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100* 64 KiB");
         assert_eq!(row("moderated"), "e1000 - - - - - - - - -");
         assert_eq!(panel(&choice, &all, "plain").series[0].1.len(), 3);
         assert!(panel(&choice, &all, "moderated").series.is_empty());
