@@ -179,7 +179,7 @@ impl R8169 {
     fn write_interrupt(&self, write: &Write) {
         let (delays, irq, host) = (self.windows(), &self.core.irq, &*self.core.host);
         self.core.tell(match write.row.offset {
-            ISR => irq.ack(write.value, delays, host),
+            ISR => irq.ack_seen(write.value, delays, host),
             _ => irq.replace_mask(write.over(irq.mask()), delays, host),
         });
         self.core.ring_rx();

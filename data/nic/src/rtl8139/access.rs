@@ -132,7 +132,7 @@ impl Rtl8139 {
     fn write_interrupt(&self, write: &Write) {
         let (irq, host) = (&self.core.irq, &*self.core.host);
         let edge = if write.row.offset == ISR {
-            irq.ack(write.value, self.delays(), host)
+            irq.ack_seen(write.value, self.delays(), host)
         } else {
             irq.replace_mask(write.over(irq.mask()), self.delays(), host)
         };
