@@ -11,6 +11,7 @@ use vmlan_ram::Map;
 
 use super::block::{Block, Placed};
 use super::irq::{Edge, Irq, Kinds};
+use super::pci::Change;
 use super::port::{Receives, Sends};
 use super::sums::Stats;
 use super::{Config, Host, Model, Trouble};
@@ -122,6 +123,17 @@ impl<M: Model> Core<M> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         lock(&self.rx).stop(chip);
         self.wanted.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Configuration space has changed, and the gate with it. `after`: what else there is to do.
+    pub(crate) fn reconfigured(&self, chip: &M, change: Change, mut after: After) -> After {
+        // A level that was kept in comes out now.
+        after.repeat = change.let_out;
+        if change.stops {
+            self.stop_tx(chip);
+            self.stop_rx(chip);
+        }
+        after
     }
 
     /// The transmit side has something to look at: wakes its worker, if that sleeps.

@@ -23,6 +23,7 @@ pub(crate) mod irq;
 pub(crate) mod microwire;
 mod model;
 pub(crate) mod pci;
+pub(crate) mod phy;
 mod port;
 pub(crate) mod sums;
 

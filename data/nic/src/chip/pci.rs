@@ -34,6 +34,17 @@ pub struct Pci {
     masks: [u8; 256],
 }
 
+/// What a write to configuration space brought about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// From D3 to D0: the rest of the chip is to be reset.
+    pub woke: bool,
+    /// Interrupts are let out that were kept in.
+    pub let_out: bool,
+    /// DMA must stop.
+    pub stops: bool,
+}
+
 impl Pci {
     /// As after power-on. `csb`: there is a shared status block.
     pub fn new(table: &'static Table, csb: bool) -> Self {
@@ -86,6 +97,19 @@ impl Pci {
         {
             *byte = *byte & !3 | state;
         }
+    }
+
+    /// As [`Pci::write`]; says what it meant, and resets what waking up resets.
+    pub fn change(&mut self, offset: u64, data: &[u8]) -> Change {
+        let (slept, interrupted, dma) = (self.asleep(), self.may_interrupt(), self.may_dma());
+        self.write(offset, data);
+        let woke = slept && !self.asleep();
+        if woke {
+            // D3hot to D0: as after RST# (PCI PM 5.4, No_Soft_Reset is 0).
+            self.reset();
+        }
+        let let_out = self.may_interrupt() && !interrupted;
+        Change { woke, let_out, stops: dma && !self.may_dma() }
     }
 
     fn byte(&self, at: usize) -> u8 {

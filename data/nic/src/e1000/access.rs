@@ -35,26 +35,15 @@ impl E1000 {
 
     /// Writes PCI configuration space.
     pub(super) fn write_config(&self, offset: u64, data: &[u8]) {
-        let mut after = After::default();
-        {
-            let mut control = self.control();
-            let (slept, interrupted) = (control.pci.asleep(), control.pci.may_interrupt());
-            let dma = control.pci.may_dma();
-            control.pci.write(offset, data);
-            if slept && !control.pci.asleep() {
-                // D3hot to D0: as after RST# (PCI PM 5.4, No_Soft_Reset is 0).
-                control.pci.reset();
-                after.merge(self.reset_function(&mut control));
+        self.with_control(|control| {
+            let change = control.pci.change(offset, data);
+            let mut after = After::default();
+            if change.woke {
+                after.merge(self.reset_function(control));
             }
-            after.merge(self.update_link(&mut control, false));
-            // A level that was kept in comes out now.
-            after.repeat = control.pci.may_interrupt() && !interrupted;
-            if dma && !control.pci.may_dma() {
-                self.core.stop_tx(self);
-                self.core.stop_rx(self);
-            }
-        }
-        self.core.run(self, after);
+            after.merge(self.update_link(control, false));
+            self.core.reconfigured(self, change, after)
+        });
     }
 
     /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing answers.

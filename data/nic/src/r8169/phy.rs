@@ -1,39 +1,19 @@
-//! The PHY inside the chip, reached through PHYAR (60h; layouts by IEEE 802.3 clause 22, the rest as Realtek's PHYs have it).
+//! The PHY inside the chip, reached through PHYAR (60h; registers from 16 on as Realtek's PHYs have them).
 //!
 //! Its id is that of the "RTL8211" which Linux's `realtek` knows: the driver of this chip insists on a PHY that `realtek` has an entry
-//! for. Autonegotiation takes no time. Its other end is the switch: 1000BASE-T full duplex, without PAUSE.
+//! for.
 
-/// Registers.
+use std::ops::{Deref, DerefMut};
+
+use crate::chip::phy::{self, Kind, bmcr};
+
+/// Registers that only this PHY has.
 mod reg {
-    pub const BMCR: usize = 0;
-    pub const BMSR: usize = 1;
-    pub const ID1: usize = 2;
-    pub const ID2: usize = 3;
-    pub const ANAR: usize = 4;
-    pub const ANLPAR: usize = 5;
-    pub const ANER: usize = 6;
-    pub const ANNPTR: usize = 7;
-    pub const GBCR: usize = 9;
-    pub const GBSR: usize = 10;
-    pub const GBESR: usize = 15;
-    /// PHY Specific Status.
-    pub const PHYSR: usize = 17;
+    pub use crate::chip::phy::reg::*;
     /// Interrupt Status; reading clears it. Nothing is reported here, the chip has ISR.
     pub const INSR: usize = 19;
     /// Page Select. Everything else belongs to the page.
     pub const PAGE: usize = 31;
-}
-
-/// Bits of the control register.
-mod bmcr {
-    pub const RESET: u16 = 1 << 15;
-    pub const LOOPBACK: u16 = 1 << 14;
-    pub const SPEED_LOW: u16 = 1 << 13;
-    pub const AUTONEG: u16 = 1 << 12;
-    pub const POWER_DOWN: u16 = 1 << 11;
-    pub const RESTART: u16 = 1 << 9;
-    pub const DUPLEX: u16 = 1 << 8;
-    pub const SPEED_HIGH: u16 = 1 << 6;
 }
 
 /// Bits of PHYAR.
@@ -47,41 +27,16 @@ mod phyar {
 /// Extended pages that keep what is written to them. Drivers patch analog parts there, which are none.
 const PAGES: usize = 7;
 
-/// Speed (0: 10, 1: 100, 2: 1000 Mbit/s) and duplex.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mode {
-    /// See above.
-    pub speed: u32,
-    /// Both ways at once.
-    pub full: bool,
-}
+/// After a reset of either kind.
+const DEFAULTS: &[(usize, u16)] = &[
+    (reg::BMCR, bmcr::AUTONEG | bmcr::DUPLEX | bmcr::SPEED_HIGH),
+    (reg::ANAR, 0x0de1),
+    (reg::ANNPTR, 0x2001),
+    (reg::GBCR, 0x0300),
+];
 
-/// The PHY.
-#[derive(Debug)]
-pub struct Phy {
-    /// Registers of page 0 that keep what is written, and those of the others.
-    values: [u16; 32],
-    pages: [[u16; 32]; PAGES],
-    cable: bool,
-    /// The link was down since BMSR was last read (its link bit latches that).
-    was_down: bool,
-    /// PHYAR as it reads.
-    access: u32,
-}
-
-impl Default for Phy {
-    fn default() -> Self {
-        let mut phy = Self {
-            values: [0; 32],
-            pages: [[0; 32]; PAGES],
-            cable: true,
-            was_down: false,
-            access: 0,
-        };
-        phy.reset();
-        phy
-    }
-}
+/// The RTL8211.
+static KIND: Kind = Kind { id: (0x001c, 0xc910), defaults: DEFAULTS, restored: DEFAULTS, writable };
 
 /// Which bits of a register of page 0 can be written.
 fn writable(number: usize) -> u16 {
@@ -91,42 +46,46 @@ fn writable(number: usize) -> u16 {
         reg::ANNPTR => 0xb7ff,
         reg::GBCR => 0xff00,
         reg::BMSR | reg::ID1 | reg::ID2 | reg::ANLPAR | reg::ANER => 0,
-        8 | reg::GBSR | reg::GBESR | reg::PHYSR | reg::INSR => 0,
+        8 | reg::GBSR | reg::GBESR | reg::STATUS | reg::INSR => 0,
         _ => 0xffff,
+    }
+}
+
+/// The PHY behind PHYAR.
+#[derive(Debug)]
+pub struct Phy {
+    page0: phy::Phy,
+    pages: [[u16; 32]; PAGES],
+    /// PHYAR as it reads.
+    access: u32,
+}
+
+impl Default for Phy {
+    fn default() -> Self {
+        Self { page0: phy::Phy::new(&KIND), pages: [[0; 32]; PAGES], access: 0 }
+    }
+}
+
+impl Deref for Phy {
+    type Target = phy::Phy;
+
+    fn deref(&self) -> &phy::Phy {
+        &self.page0
+    }
+}
+
+impl DerefMut for Phy {
+    fn deref_mut(&mut self) -> &mut phy::Phy {
+        &mut self.page0
     }
 }
 
 impl Phy {
     /// Power-on.
     pub fn reset(&mut self) {
-        self.restore();
+        self.page0.reset();
         self.pages = [[0; 32]; PAGES];
         self.access = 0;
-    }
-
-    /// What a software reset (BMCR bit 15) restores.
-    fn restore(&mut self) {
-        self.values = [0; 32];
-        let defaults: [(usize, u16); 4] = [
-            (reg::BMCR, bmcr::AUTONEG | bmcr::DUPLEX | bmcr::SPEED_HIGH),
-            (reg::ANAR, 0x0de1),
-            (reg::ANNPTR, 0x2001),
-            (reg::GBCR, 0x0300),
-        ];
-        for (number, value) in defaults {
-            self.store(number, value);
-        }
-        self.was_down = true;
-    }
-
-    fn value(&self, number: usize) -> u16 {
-        self.values.get(number).copied().unwrap_or(0)
-    }
-
-    fn store(&mut self, number: usize, value: u16) {
-        if let Some(slot) = self.values.get_mut(number) {
-            *slot = value;
-        }
     }
 
     /// A register of the page selected, if that is not page 0; `None`: it is.
@@ -134,46 +93,6 @@ impl Phy {
         let page = usize::from(self.value(reg::PAGE)).checked_sub(1)?;
         let slot = self.pages.get_mut(page).and_then(|page| page.get_mut(number));
         (number != reg::PAGE).then_some(slot)
-    }
-
-    /// The cable is plugged in, or pulled.
-    pub fn set_cable(&mut self, plugged: bool) {
-        self.was_down |= !plugged;
-        self.cable = plugged;
-    }
-
-    /// Frames that the MAC sends come back.
-    pub fn loopback(&self) -> bool {
-        self.value(reg::BMCR) & (bmcr::LOOPBACK | bmcr::POWER_DOWN) == bmcr::LOOPBACK
-    }
-
-    /// What the PHY tells the MAC. In loopback it needs no cable.
-    pub fn link(&self) -> bool {
-        let on = self.value(reg::BMCR) & bmcr::POWER_DOWN == 0;
-        on && (self.cable || self.loopback())
-    }
-
-    /// The mode that was negotiated, or forced.
-    pub fn mode(&self) -> Mode {
-        let control = self.value(reg::BMCR);
-        if control & bmcr::AUTONEG != 0 {
-            return self.negotiated();
-        }
-        let high = u32::from(control & bmcr::SPEED_HIGH != 0);
-        let low = u32::from(control & bmcr::SPEED_LOW != 0);
-        Mode { speed: (high << 1 | low).min(2), full: control & bmcr::DUPLEX != 0 }
-    }
-
-    /// The best of what is advertised: the other end can do all of it.
-    fn negotiated(&self) -> Mode {
-        let (base, gigabit) = (self.value(reg::ANAR), self.value(reg::GBCR));
-        match () {
-            () if gigabit & 0x200 != 0 => Mode { speed: 2, full: true },
-            () if gigabit & 0x100 != 0 => Mode { speed: 2, full: false },
-            () if base & 0x100 != 0 => Mode { speed: 1, full: true },
-            () if base & 0x080 != 0 => Mode { speed: 1, full: false },
-            () => Mode { speed: 0, full: base & 0x040 != 0 },
-        }
     }
 
     /// PHYStatus (6Ch).
@@ -185,67 +104,20 @@ impl Phy {
         0x02 | 4 << mode.speed | u32::from(mode.full)
     }
 
-    /// Autonegotiation is on and done.
-    fn complete(&self) -> bool {
-        self.link() && !self.loopback() && self.value(reg::BMCR) & bmcr::AUTONEG != 0
-    }
-
-    /// A register as read.
     fn read(&mut self, number: usize) -> u16 {
-        if let Some(slot) = self.paged(number) {
-            return slot.map_or(0, |value| *value);
-        }
-        let done = self.complete();
-        let when_done = |value: u16| if done { value } else { 0 };
-        match number {
-            reg::BMSR => {
-                let up = self.link() && !std::mem::take(&mut self.was_down);
-                self.was_down |= !self.link();
-                0x7949 | when_done(0x20) | if up { 0x04 } else { 0 }
-            }
-            reg::ID1 => 0x001c,
-            reg::ID2 => 0xc910,
-            reg::ANLPAR => when_done(0x41e1),
-            reg::ANER => 0x0004 | when_done(0x0009),
-            reg::GBSR => when_done(0x3c00),
-            reg::GBESR => 0x3000,
-            reg::PHYSR => self.specific_status(),
-            _ => self.value(number),
+        match self.paged(number) {
+            Some(slot) => slot.map_or(0, |value| *value),
+            None => self.page0.read(number),
         }
     }
 
-    fn specific_status(&self) -> u16 {
-        let mode = self.mode();
-        if !self.link() {
-            return 0;
-        }
-        let speed = [0, 0x4000, 0x8000].get(mode.speed as usize).copied().unwrap_or(0);
-        // Resolved, link up in real time.
-        speed | if mode.full { 0x2000 } else { 0 } | 0x0c00
-    }
-
-    /// A register as written. True if the link went down and up again.
+    /// True if the link went down and up again.
     fn write(&mut self, number: usize, value: u16) -> bool {
-        if let Some(slot) = self.paged(number) {
-            if let Some(slot) = slot {
-                *slot = value;
-            }
-            return false;
+        let Some(slot) = self.paged(number) else { return self.page0.write(number, value) };
+        if let Some(slot) = slot {
+            *slot = value;
         }
-        let mask = writable(number);
-        self.store(number, self.value(number) & !mask | value & mask);
-        if number != reg::BMCR {
-            return false;
-        }
-        let reset = value & bmcr::RESET != 0;
-        if reset {
-            self.restore();
-        }
-        let restarts = reset || value & bmcr::RESTART != 0 && value & bmcr::AUTONEG != 0;
-        // Self-clearing, both.
-        self.store(reg::BMCR, self.value(reg::BMCR) & !(bmcr::RESET | bmcr::RESTART));
-        self.was_down |= restarts || !self.link();
-        restarts
+        false
     }
 
     /// PHYAR as read.
