@@ -196,7 +196,9 @@ fn report(choice: &Choice, all: &All<'_>, cells: Value) -> Part {
     for nic in &choice.chips {
         tables.extend(nic.ways.iter().filter_map(|way| by_register(all, nic, way)));
     }
-    let panels = WAYS.iter().filter(|way| choice.with(way).next().is_some());
+    // Mapped is e1000 alone.
+    let panels =
+        WAYS.into_iter().filter(|way| choice.with(way).nth(1).is_some() || *way == "plain");
     let panels = panels.map(|way| panel(choice, all, way)).collect();
     Part { notes: NOTES.map(str::to_owned).to_vec(), tables, panels, cells }
 }
