@@ -75,6 +75,8 @@ pub struct Nic<C: Chip, B: Bus> {
     /// Causes that may interrupt; 0 while the driver polls.
     enabled: u32,
     load: interrupt::Load,
+    /// Buffers given back since the chip was last told, where it need not be.
+    untold: usize,
     mac: [u8; 6],
     interrupts: InterruptStats,
 }
@@ -109,6 +111,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             block: options.csb.then(|| Block::new(ram, &mut low)),
             enabled: 0,
             load: interrupt::Load::default(),
+            untold: 0,
             mac: [0; 6],
             interrupts: InterruptStats::default(),
             options,
@@ -444,7 +447,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         let most = if whole { u16::MAX } else { self.options.refill };
         // A chip that sees by itself whose a buffer is may have stopped looking, and a driver that polls does nothing else that it
         // would hear.
-        let mut tells = C::TAILS || !self.is_plain() && self.rx.is_dry();
+        let mut tells = C::TAILS || self.is_worth_telling(count);
         loop {
             let old = self.rx.tail();
             if self.rx.refill(most, end) == 0 {
@@ -453,6 +456,17 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             self.return_buffers(old, tells);
             tells = C::TAILS;
         }
+    }
+
+    /// So it is told when it may have stopped, and for every eighth of the ring: it may wait for more than the few that were left.
+    fn is_worth_telling(&mut self, count: usize) -> bool {
+        self.untold += count;
+        let many = self.untold >= usize::from(self.rx.size() / 8).max(8);
+        let tells = (!self.is_plain() || self.polls()) && (many || self.rx.is_dry());
+        if tells {
+            self.untold = 0;
+        }
+        tells
     }
 
     /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then by the register only if the chip

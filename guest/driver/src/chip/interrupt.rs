@@ -51,7 +51,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     /// Received frames do not interrupt.
-    fn polls(&self) -> bool {
+    pub(super) fn polls(&self) -> bool {
         self.options.receive == Receive::Poll || self.load.polls
     }
 
