@@ -14,6 +14,9 @@
 //! from here, once for all of them.
 
 pub mod access;
+#[cfg(test)]
+#[path = "tests/bench.rs"]
+pub(crate) mod bench;
 pub(crate) mod block;
 mod core;
 #[cfg(any(test, feature = "fuzz"))]

@@ -6,8 +6,8 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Slice};
 
 use super::super::R8169;
+pub use crate::chip::bench::*;
 pub use crate::chip::{Chip, Config, Space, Trouble};
-pub use crate::realtek::bench::*;
 
 pub const IDR0: u64 = 0x00;
 pub const MAR0: u64 = 0x08;

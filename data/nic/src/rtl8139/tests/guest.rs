@@ -6,8 +6,8 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
+pub use crate::chip::bench::*;
 use crate::chip::{Chip, Config, Host, Space};
-pub use crate::realtek::bench::*;
 use crate::rtl8139::Rtl8139;
 
 pub const IDR: u64 = 0x00;

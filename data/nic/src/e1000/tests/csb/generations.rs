@@ -26,7 +26,7 @@ pub fn traffic(guest: &Guest, driver: &mut Driver<'_>, wire: &mut Wire, frames: 
         driver.sent_enough();
         // The worker, unless it sleeps.
         let n = u16::try_from((gone - wire.gone).min(round % 17)).unwrap();
-        let rang = guest.host.rang.load(Ordering::Relaxed);
+        let rang = guest.host.rings();
         if round % 5 != 0 {
             wire.pull(driver.chip);
             wire.push(driver.chip, n);
@@ -39,7 +39,7 @@ pub fn traffic(guest: &Guest, driver: &mut Driver<'_>, wire: &mut Wire, frames: 
                     driver.send();
                 }
             }
-            if guest.host.rang.load(Ordering::Relaxed) == rang && driver.sent != wire.come {
+            if guest.host.rings() == rang && driver.sent != wire.come {
                 panic!("it sleeps, and frames wait: {driver:?}");
             }
         }
@@ -119,12 +119,12 @@ fn parked_at_2() {
     driver.sent_enough();
     driver.put(GUEST_NEED_RXKICK, 0);
     driver.reg(ICR);
-    let raised = guest.host.raised.load(Ordering::Relaxed);
+    let raised = guest.host.raises();
     for _ in 0..500 {
         driver.send();
         wire.pull(driver.chip);
     }
-    assert_eq!(guest.host.raised.load(Ordering::Relaxed), raised);
+    assert_eq!(guest.host.raises(), raised);
     assert_eq!(driver.sent, wire.come);
 }
 
@@ -190,9 +190,9 @@ fn buffers_given_back_after_it_was_turned_off_are_seen() {
         while wire.push(driver.chip, 64) > 0 {}
         assert!(!driver.chip.want_room());
         driver.turn(false);
-        let rang = guest.host.rang.load(Ordering::Relaxed);
+        let rang = guest.host.rings();
         assert_eq!(driver.receive(99), 63, "{kind:?}");
-        assert!(guest.host.rang.load(Ordering::Relaxed) > rang, "{kind:?}");
+        assert!(guest.host.rings() > rang, "{kind:?}");
         assert_eq!(wire.push(driver.chip, 64), 63, "{kind:?}");
         driver.receive(99);
         assert_eq!(driver.received, wire.gone);

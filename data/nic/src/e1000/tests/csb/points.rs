@@ -133,10 +133,10 @@ fn csb_04_wishes_are_bit_0() {
     for (wish, interrupts) in [(0, 0), (2, 0), (1, 1), (0x8000_0002, 0), (3, 1)] {
         driver.reg(ICR);
         driver.put(GUEST_NEED_TXKICK, wish);
-        let before = guest.host.raised.load(Ordering::Relaxed);
+        let before = guest.host.raises();
         driver.send();
         wire.pull(driver.chip);
-        assert_eq!(guest.host.raised.load(Ordering::Relaxed) - before, interrupts, "{wish:#x}");
+        assert_eq!(guest.host.raises() - before, interrupts, "{wish:#x}");
         assert_eq!(driver.get(HOST_NEED_TXKICK), 0);
         assert!(!driver.chip.arm());
         assert_eq!(driver.get(HOST_NEED_TXKICK), 1);
@@ -182,10 +182,10 @@ fn csb_06_need_rxkick_and_rxkick_at_say_the_same() {
             assert!(!driver.chip.want_room());
             let at = (driver.reg(RD + TAIL) + 1 + 63 * 3 / 4) % SIZE;
             assert_eq!(wish(&driver), (1, at));
-            let (kicks, rang) = (driver.kicks, guest.host.rang.load(Ordering::Relaxed));
+            let (kicks, rang) = (driver.kicks, guest.host.rings());
             assert_eq!(driver.receive(99), 63);
             assert_eq!(driver.kicks - kicks, 1, "{kind:?}");
-            assert_eq!(guest.host.rang.load(Ordering::Relaxed) - rang, 1);
+            assert_eq!(guest.host.rings() - rang, 1);
         }
         driver.release();
     }
@@ -204,9 +204,9 @@ fn csb_07_writes_of_tdt_and_tctl_kick_whatever_they_write() {
         driver.put(HOST_NEED_TXKICK, 0);
         assert!(driver.send());
         driver.put(HOST_NEED_TXKICK, 1);
-        let rang = guest.host.rang.load(Ordering::Relaxed);
+        let rang = guest.host.rings();
         driver.set(register, value);
-        assert_eq!(guest.host.rang.load(Ordering::Relaxed) - rang, 1, "{register:#x}");
+        assert_eq!(guest.host.rings() - rang, 1, "{register:#x}");
         assert_eq!(wire.pull(driver.chip), 1, "{register:#x}: the value is not believed");
         assert_eq!(driver.get(HOST_NEED_TXKICK), 0, "taken back before the tail is read");
         assert_eq!(driver.reg(TD + TAIL), driver.next, "the register follows");
@@ -421,7 +421,7 @@ fn csb_12_a_driver_as_it_should_be_touches_no_register() {
     wire.pull(driver.chip);
     driver.reg(ICR);
     driver.put(GUEST_NEED_RXKICK, 0);
-    let before = (accesses(driver.chip), guest.host.raised.load(Ordering::Relaxed));
+    let before = (accesses(driver.chip), guest.host.raises());
     for round in 0..3000 {
         for _ in 0..round % 40 {
             driver.send();
@@ -432,7 +432,7 @@ fn csb_12_a_driver_as_it_should_be_touches_no_register() {
     }
     assert_eq!((wire.come, driver.received), (driver.sent, wire.gone));
     assert!(wire.come > 50_000 && wire.gone > 40_000);
-    let after = (accesses(driver.chip), guest.host.raised.load(Ordering::Relaxed));
+    let after = (accesses(driver.chip), guest.host.raises());
     assert_eq!(after, before, "register accesses, interrupts");
     let csb = driver.chip.device().csb.unwrap();
     assert!(csb.on && csb.suppressed > 3000 && csb.guest_asked == 0, "{csb:?}");

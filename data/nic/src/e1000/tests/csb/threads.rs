@@ -31,7 +31,7 @@ fn work(guest: &Guest, frames: u32, ended: &AtomicBool) {
     let (chip, mut wire) = (&guest.chip, Wire::default());
     let _ends = Ends(ended);
     while wire.come < frames || wire.gone < frames {
-        let rang = guest.host.rang.load(Ordering::SeqCst);
+        let rang = guest.host.rings();
         let mut moved = wire.pull(chip);
         let n = u16::try_from((frames - wire.gone).min(48)).unwrap();
         if n > 0 {
@@ -39,7 +39,7 @@ fn work(guest: &Guest, frames: u32, ended: &AtomicBool) {
         }
         let full = wire.gone < frames;
         if moved == 0 && !(full && chip.want_room()) && !chip.arm() {
-            sleep("worker", ended, || guest.host.rang.load(Ordering::SeqCst) != rang);
+            sleep("worker", ended, || guest.host.rings() != rang);
         }
         if ended.load(Ordering::Relaxed) {
             return;
@@ -72,11 +72,11 @@ fn drive(
             continue;
         }
         assert!(since.elapsed() < PATIENCE, "nothing moves: {driver:?}");
-        let raised = guest.host.raised.load(Ordering::SeqCst);
+        let raised = guest.host.raises();
         driver.reg(ICR);
         let wait = driver.want_frames() && (driver.sent >= frames || driver.want_sent());
         if driver.is_on() && wait && driver.received < frames {
-            let woken = || guest.host.raised.load(Ordering::SeqCst) != raised;
+            let woken = || guest.host.raises() != raised;
             // What is pending already has no edge of its own.
             driver.set(0xd0, 0);
             sleep("driver", &never, || woken() || driver.chip.is_asserted());

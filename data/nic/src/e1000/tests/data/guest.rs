@@ -1,12 +1,11 @@
 //! A guest's memory and driver, with constants of its own (SDM tables 13-2, 3-10 and following).
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use vmlan_frame::{Batch, Mac, Offload, Sink};
-use vmlan_ram::{Map, Mapping, Region, Window};
+use vmlan_frame::{Batch, Mac, Offload};
+use vmlan_ram::{Map, Window};
 
+pub use crate::chip::bench::{FakeHost, Lent, MAC, Take, memory};
 pub use crate::chip::{Chip, Config, Host};
 use crate::e1000::E1000;
 
@@ -50,39 +49,11 @@ pub const TX_RING: u64 = 0x1000;
 pub const RX_RING: u64 = 0x2000;
 pub const TX_BUFFERS: u64 = 0x1_0000;
 pub const RX_BUFFERS: u64 = 0x20_0000;
-pub const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
-
-#[derive(Default)]
-pub struct TestHost {
-    pub raised: AtomicU64,
-    pub rang: AtomicU64,
-}
-
-impl Host for TestHost {
-    fn now(&self) -> u64 {
-        0
-    }
-    fn set_timer(&self, _: u64) {}
-    fn raise(&self) {
-        self.raised.fetch_add(1, Ordering::Relaxed);
-    }
-    fn doorbell(&self) {
-        self.rang.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Memory of `len` bytes at guest address 0.
-pub fn memory(len: u64) -> Arc<Map> {
-    let file = tempfile::tempfile_in("/dev/shm").unwrap();
-    file.set_len(len).unwrap();
-    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, len).unwrap());
-    Arc::new(Map::new(vec![Region::new(0, len, 0, 0, mapping).unwrap()], None).unwrap())
-}
 
 pub struct Guest {
     pub chip: E1000,
     pub map: Arc<Map>,
-    pub host: Arc<TestHost>,
+    pub host: Arc<FakeHost>,
     pub batch: Batch<'static>,
     /// The ring registers, as a guest has them mapped.
     pub pages: Window,
@@ -92,34 +63,6 @@ pub struct Guest {
 impl Default for Guest {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A copy of what was lent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lent {
-    pub bytes: Vec<u8>,
-    pub offload: Offload,
-}
-
-/// Takes all frames, or holds those that `hold` names.
-#[derive(Default)]
-pub struct Take {
-    pub frames: Vec<Lent>,
-    pub hold: Vec<usize>,
-}
-
-impl Sink for Take {
-    fn deliver(&mut self, batch: &mut Batch<'_>) {
-        for i in 0..batch.len() {
-            let frame = batch.frame(i).unwrap();
-            let mut bytes = vec![0; frame.len];
-            assert_eq!(frame.copy_to(&mut bytes), frame.len);
-            self.frames.push(Lent { bytes, offload: frame.offload });
-            if self.hold.contains(&i) {
-                batch.hold(i);
-            }
-        }
     }
 }
 
@@ -133,7 +76,7 @@ impl Guest {
     pub fn with(csb: bool) -> Self {
         let registers = memory(0x2000);
         let pages = registers.window(0, 0x2000, 4).unwrap();
-        let host = Arc::new(TestHost::default());
+        let host = Arc::new(FakeHost::default());
         let config = Config { mac: Mac::new(MAC), irq_rate_max: 0, csb };
         let chip = E1000::new(config, pages, host.clone());
         let map = memory(MEMORY);

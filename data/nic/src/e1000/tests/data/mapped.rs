@@ -25,7 +25,7 @@ fn stores_move_frames_as_writes_do() {
         assert_eq!(head, (round + 1) % SIZE);
         guest.pages.set_u32(at(RD + TAIL), (head + SIZE - 1) % SIZE, Ordering::Release);
     }
-    assert_eq!(guest.host.rang.load(Ordering::Relaxed), 0);
+    assert_eq!(guest.host.rings(), 0);
 }
 
 /// Reserved bits may hold anything: the chip does not have them.

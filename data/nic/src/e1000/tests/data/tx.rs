@@ -395,7 +395,7 @@ fn ide_delays_what_all_descriptors_asked_for() {
     guest.set(TD + 0x20, 100);
     guest.set(0xd0, 1);
     let at = guest.fill(0, &frame([2; 6], 60));
-    let raised = |guest: &Guest| guest.host.raised.load(std::sync::atomic::Ordering::Relaxed);
+    let raised = |guest: &Guest| guest.host.raises();
     for want in [1, 1] {
         guest.post(&[(at, 60 | LAST | IDE), (at, 60 | EOP | IFCS)]);
         assert_eq!(guest.pull().len(), 2);
@@ -412,6 +412,6 @@ fn idle_transmitter_is_rung() {
     let mut guest = Guest::new();
     assert!(!guest.chip.arm());
     guest.send(0, &frame([2; 6], 100));
-    assert_eq!(guest.host.rang.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(guest.host.rings(), 1);
     assert!(guest.chip.arm());
 }

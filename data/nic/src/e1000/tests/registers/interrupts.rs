@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::super::cause;
 use super::*;
+use crate::chip::Host;
 
 const RXT0: u32 = cause::RXT0;
 const TXDW: u32 = cause::TXDW;

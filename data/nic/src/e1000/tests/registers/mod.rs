@@ -8,67 +8,23 @@ mod pci;
 mod phy;
 mod sizes;
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vmlan_frame::Mac;
-use vmlan_ram::{Map, Mapping, Region, Window};
+use vmlan_ram::Window;
 
 use super::super::E1000;
 use super::super::regs::*;
-pub(super) use crate::chip::{Chip, Config, Host};
+pub use crate::chip::bench::{FakeHost, memory};
+pub(super) use crate::chip::{Chip, Config};
 
 /// The configured address.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
 
-/// A host with a clock that stands still until it is moved.
-#[derive(Default)]
-pub struct FakeHost {
-    pub clock: AtomicU64,
-    /// The wish for a timer, as in [`Host::set_timer`].
-    pub timer: Mutex<Option<u64>>,
-    pub timers_set: AtomicU32,
-    pub raised: AtomicU32,
-    pub lowered: AtomicU32,
-    pub doorbells: AtomicU32,
-}
-
-impl Host for FakeHost {
-    fn now(&self) -> u64 {
-        self.clock.load(Ordering::Relaxed)
-    }
-    fn set_timer(&self, at: u64) {
-        *self.timer.lock().unwrap() = Some(at);
-        self.timers_set.fetch_add(1, Ordering::Relaxed);
-    }
-    fn raise(&self) {
-        self.raised.fetch_add(1, Ordering::Relaxed);
-    }
-    fn lower(&self) {
-        self.lowered.fetch_add(1, Ordering::Relaxed);
-    }
-    fn doorbell(&self) {
-        self.doorbells.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl FakeHost {
-    pub fn raises(&self) -> u32 {
-        self.raised.load(Ordering::Relaxed)
-    }
-    pub fn rings(&self) -> u32 {
-        self.doorbells.load(Ordering::Relaxed)
-    }
-}
-
 /// The ring registers' pages.
 pub fn pages() -> Window {
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(0x2000).unwrap();
-    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 0x2000).unwrap());
-    let region = Region::new(0, 0x2000, 0, 0, mapping).unwrap();
-    Arc::new(Map::new(vec![region], None).unwrap()).window(0, 0x2000, 4).unwrap()
+    memory(0x2000).window(0, 0x2000, 4).unwrap()
 }
 
 /// A chip on a bench.

@@ -1,4 +1,4 @@
-//! What tests of both chips need: a host that takes notes, memory, packets.
+//! What tests of all chips need: a host that takes notes, memory, packets.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::os::fd::AsFd;
