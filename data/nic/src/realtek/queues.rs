@@ -8,7 +8,7 @@ use vmlan_ram::Map;
 use super::cplus::{Cplus, Sending, Which};
 use crate::chip::block::Block;
 use crate::chip::{Sends, Sent, Trouble};
-use crate::ring::Transmitter;
+use crate::ring::{Transmitter, WORK};
 
 /// A transmit side of two rings. A shared status block knows of the normal one only.
 pub struct Queues<C: Cplus> {
@@ -65,8 +65,12 @@ impl<C: Cplus> Sends<C> for Queues<C> {
         if chip.place(Which::High).base == 0 {
             return self.normal.transmit(chip, spare, limit, sink);
         }
-        let mut counted = Counted { sink, lent: 0 };
+        let mut counted = Counted { sink, lent: 0, bytes: 0 };
         let first = self.high.transmit(chip, spare, limit, &mut counted);
+        // A pull is no longer than that of a chip with one ring.
+        if counted.bytes > (WORK / 2) as u64 {
+            return first;
+        }
         let left = limit.saturating_sub(counted.lent);
         let second = self.normal.transmit(chip, spare, left, counted.sink);
         Sent {
@@ -82,11 +86,13 @@ impl<C: Cplus> Sends<C> for Queues<C> {
 struct Counted<'s> {
     sink: &'s mut dyn Sink,
     lent: usize,
+    bytes: u64,
 }
 
 impl Sink for Counted<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         self.lent += batch.len();
+        self.bytes += batch.bytes();
         self.sink.deliver(batch);
     }
 }

@@ -22,7 +22,7 @@ pub use memory::Descriptors;
 pub use plan::{Plan, Range, Segment, Sums, Told, unfinished};
 pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
 pub use scan::{Found, Want};
-pub use transmit::{Setup, Transmit, Transmitter};
+pub use transmit::{Setup, Transmit, Transmitter, WORK};
 
 /// Bytes of a descriptor.
 pub const SIZE: usize = 16;

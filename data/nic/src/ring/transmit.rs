@@ -36,7 +36,7 @@ pub const CHUNK: usize = 32;
 const BUDGET: usize = 4096;
 
 /// Work one pull lends, in bytes to copy; the last frame may exceed it.
-const WORK: usize = 1 << 20;
+pub const WORK: usize = 1 << 20;
 
 /// What the registers say about all frames.
 #[derive(Clone, Copy, Debug, Default)]

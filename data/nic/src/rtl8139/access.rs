@@ -91,9 +91,13 @@ impl Rtl8139 {
 
     /// A frame to send, if OWN is among what is written, and 0. What is said about the one before goes.
     fn write_tsd(&self, write: &Write) {
-        let (_, value) = self.regs.store(write);
-        if write.covers & tsd::OWN != 0 && value & tsd::OWN == 0 {
-            self.regs.set(write.row.offset, value & tsd::WRITABLE);
+        let at = write.row.offset;
+        let value = write.over(self.regs.get(at));
+        if write.covers & tsd::OWN == 0 || value & tsd::OWN != 0 {
+            self.regs.store(write);
+        } else {
+            // One store: a worker that is awake sends the frame, and says so here, as soon as it sees OWN gone.
+            self.regs.set(at, value & tsd::WRITABLE);
             self.core.counters.input.notifications.add_shared(1);
             self.core.ring_tx();
         }
