@@ -40,6 +40,7 @@ pub mod near;
 pub mod nic;
 pub mod peer;
 pub mod scene;
+pub mod siege;
 pub mod trio;
 pub mod usage;
 pub mod victim;

@@ -2,50 +2,20 @@
 //! messages and through the mapped page, as fast as they can. The two lose nothing, and the next client of a hostile one's
 //! port finds a good chip.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use vmlan_driver::e1000::{Bus, E1000};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::e1000::{Intel, address};
-use vmlan_tests::native::{Native, STALL, Sizes, Stops};
+use vmlan_driver::chip::{Bus, Width};
+use vmlan_driver::e1000;
+use vmlan_tests::e1000::Intel;
+use vmlan_tests::native::Native;
 use vmlan_tests::peer::{Peer, exchange, exchange_known};
+use vmlan_tests::siege::{Hostile, LENGTHS, Random, attack, hold_out, talk};
 use vmlan_tests::{Result, Switch};
 
-const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
 /// How long it goes on.
 const SIEGE: Duration = Duration::from_secs(5);
-
-fn stopped(stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Relaxed)
-}
-
-/// Two honest guests; every frame is compared with what was sent, none may be missing.
-fn talk(a: &mut dyn Peer, b: &mut dyn Peer, stop: &AtomicBool, frames: &AtomicU64) {
-    let _stops = Stops(stop);
-    while !stopped(stop) {
-        exchange_known(a, b, 500, LENGTHS);
-        frames.fetch_add(1000, Ordering::Relaxed);
-    }
-}
-
-/// Pseudo-random numbers (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u32) -> u32 {
-        u32::try_from(self.next() >> 32).unwrap() % bound
-    }
-}
 
 /// Ring registers: receive, then transmit: base, length, head, tail, and the delays.
 const RINGS: [u32; 14] = [
@@ -55,121 +25,76 @@ const RINGS: [u32; 14] = [
 /// CTRL, EERD, MDIC, VET, ICR, ITR, ICS, IMS, IMC, RCTL, TCTL, RXCSUM.
 const OTHERS: [u32; 12] = [0, 0x14, 0x20, 0x38, 0xc0, 0xc4, 0xc8, 0xd0, 0xd8, 0x100, 0x400, 0x5000];
 
-/// A register's value: often one that looks right, sometimes anything.
-fn value(random: &mut Random) -> u32 {
-    match random.below(8) {
-        0 => random.below(u32::MAX),
-        1 => 1 << random.below(32),
-        2 => 0,
-        3 => u32::MAX,
-        4 => 128 * random.below(40),
-        _ => random.below(256),
-    }
-}
-
 /// A descriptor's quadword that may be served: a buffer in one of both regions, or length and commands.
 fn quadword(random: &mut Random) -> u64 {
     match random.below(6) {
-        0 => random.next(),
+        0 => random.any(),
         1 => 1 << 32 | u64::from(random.below(0x4_0000)),
         2 => u64::from(random.below(0x2000)),
         3 => u64::from(random.below(0x1_0000)) | 0x0b00_0000,
-        4 => random.next() & 0xffff_00ff_fff0_ffff | 0x2010_0000,
-        _ => random.next() & 0x0000_ffff_2000_ffff | 0x2000_0000,
+        4 => random.any() & 0xffff_00ff_fff0_ffff | 0x2010_0000,
+        _ => random.any() & 0x0000_ffff_2000_ffff | 0x2000_0000,
     }
 }
 
-struct Hostile {
-    bus: VfioBus,
-    ram: Arc<Ram>,
-    random: Random,
-}
-
-impl Hostile {
-    /// A driver starts the chip, so that its rings work; then it goes mad.
-    fn connect(path: &std::path::Path, seed: u64) -> Option<Self> {
-        let address = address(path, ",size=64");
-        let ram = address.driver.make_ram().unwrap();
-        // The port may be busy for a moment with the end of the one before.
-        let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
-        drop(E1000::new(address.driver.clone(), &ram, bus).ok()?);
-        let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
-        Some(Self { bus, ram, random: Random(seed | 1) })
-    }
-
-    /// By a store where that can be; by a message now and then where not, for that takes a thousand times as long.
-    fn store(&mut self, offset: u32, value: u32) {
-        if let Some(word) = self.bus.mapped(offset) {
-            word.store(value, Ordering::Relaxed);
-        } else if self.random.below(8) == 0 {
-            // A server that hung up is noticed elsewhere.
-            let _ = self.bus.write32(offset, value);
-        }
-    }
-
-    /// Good rings again, with what lies there as descriptors: the chip moves on to the next garbage.
-    fn mend(&mut self) {
-        let tail = self.random.below(64);
-        let (transmit, receive) = ([0, 0, 1024, 0, tail], [1024, 0, 1024, 0, tail]);
-        for (registers, values) in [(&RINGS[7..12], transmit), (&RINGS[..5], receive)] {
-            for (register, value) in registers.iter().zip(values) {
-                let _ = self.bus.write32(*register, value);
-            }
-        }
-    }
-
-    /// False once the server has hung up, which is its right.
-    fn rampage(&mut self, most: u32) -> bool {
-        // Memory, I/O, bus master.
-        let mut alive = self.bus.write_config(4, &7_u16.to_le_bytes()).is_ok();
-        for (register, value) in [(0, 0x40), (0x100, 0x801e), (0x400, 0xa)] {
-            alive &= self.bus.write32(register, value).is_ok();
-        }
-        for n in 0..most {
-            if n % 64 == 0 {
-                self.mend();
-            }
-            // Mostly tails, by which garbage is reached.
-            let ring = RINGS[self.random.below(14) as usize];
-            let ring = if n % 64 < 48 { ring & 0x3000 | 0x818 } else { ring };
-            let any = value(&mut self.random);
-            self.store(ring, if n % 64 < 48 { any % 64 } else { any });
-            if n % 64 == 63 {
-                let page = 0x2000 + 4 * self.random.below(0x800);
-                self.store(page, any);
-            }
-            let at = 8 * self.random.below(u32::try_from(self.ram.size() / 8).unwrap());
-            let at = if self.random.below(4) > 0 { at % 0x800 } else { at };
-            let word = quadword(&mut self.random).to_le_bytes();
-            self.ram.write(at as usize, &word);
-            if self.random.below(16) == 0 && alive {
-                let register = match self.random.below(3) {
-                    0 => OTHERS[self.random.below(12) as usize],
-                    1 => ring,
-                    _ => 4 * self.random.below(0x8000),
-                };
-                let value = value(&mut self.random);
-                // Not a reset each time, or there is nothing to break.
-                let value = if register == 0 { value & !(1 << 26) | 0x40 } else { value };
-                alive = self.bus.write32(register, value).is_ok()
-                    && self.bus.read32(register).is_ok()
-                    && self.bus.unmask().is_ok();
-            }
-        }
-        alive
+/// By a store where that can be; by a message now and then where not, for that takes a thousand times as long.
+fn store(guest: &mut Hostile, offset: u32, value: u32) {
+    if let Some(word) = guest.bus.mapped(offset) {
+        word.store(value, Ordering::Relaxed);
+    } else if guest.random.below(8) == 0 {
+        // A server that hung up is noticed elsewhere.
+        let _ = guest.bus.write32(offset, value);
     }
 }
 
-fn attack(path: &std::path::Path, seed: u64, stop: &AtomicBool, rounds: &AtomicU64) {
-    let _stops = Stops(stop);
-    let mut seed = seed;
-    while !stopped(stop) {
-        seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
-        let mut hostile = Hostile::connect(path, seed).expect("the port takes the next client");
-        let end = Instant::now() + Duration::from_millis(100);
-        while !stopped(stop) && Instant::now() < end && hostile.rampage(2000) {}
-        rounds.fetch_add(1, Ordering::Relaxed);
+/// Good rings again, with what lies there as descriptors: the chip moves on to the next garbage.
+fn mend(guest: &mut Hostile) {
+    let tail = guest.random.below(64);
+    let (transmit, receive) = ([0, 0, 1024, 0, tail], [1024, 0, 1024, 0, tail]);
+    for (registers, values) in [(&RINGS[7..12], transmit), (&RINGS[..5], receive)] {
+        for (register, value) in registers.iter().zip(values) {
+            let _ = guest.bus.write32(*register, value);
+        }
     }
+}
+
+fn rampage(guest: &mut Hostile) {
+    for (register, value) in [(0, 0x40), (0x100, 0x801e), (0x400, 0xa)] {
+        guest.write(register, Width::Four, value);
+    }
+    for n in 0..2000 {
+        if n % 64 == 0 {
+            mend(guest);
+        }
+        // Mostly tails, by which garbage is reached.
+        let ring = guest.random.of(&RINGS);
+        let ring = if n % 64 < 48 { ring & 0x3000 | 0x818 } else { ring };
+        let any = guest.random.value();
+        store(guest, ring, if n % 64 < 48 { any % 64 } else { any });
+        if n % 64 == 63 {
+            let page = 0x2000 + 4 * guest.random.below(0x800);
+            store(guest, page, any);
+        }
+        let word = quadword(&mut guest.random);
+        guest.scribble(0x800, word);
+        if guest.random.below(16) == 0 && guest.alive {
+            let register = match guest.random.below(3) {
+                0 => guest.random.of(&OTHERS),
+                1 => ring,
+                _ => 4 * guest.random.below(0x8000),
+            };
+            let value = guest.random.value();
+            // Not a reset each time, or there is nothing to break.
+            let value = if register == 0 { value & !(1 << 26) | 0x40 } else { value };
+            guest.write(register, Width::Four, value);
+            guest.read(register, Width::Four);
+            guest.alive = guest.alive && guest.bus.unmask().is_ok();
+        }
+    }
+}
+
+fn mad(path: &Path, seed: u64, ends: (&AtomicBool, &AtomicU64)) {
+    attack::<e1000::Intel>(path, ",size=64", seed, rampage, ends);
 }
 
 fn siege(workers: &str, seed: u64) -> Result<()> {
@@ -197,14 +122,10 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
     std::thread::scope(|scope| {
         let pair = scope.spawn(|| talk(&mut a, &mut b, &stop, &frames));
         for (name, seed) in [("trapped", seed), ("mapped", seed + 1)] {
-            let (path, stop, rounds) = (socket(name), &stop, &rounds);
-            scope.spawn(move || attack(&path, seed, stop, rounds));
+            let (path, ends) = (socket(name), (&stop, &rounds));
+            scope.spawn(move || mad(&path, seed, ends));
         }
-        let begin = Instant::now();
-        while begin.elapsed() < SIEGE && !stopped(&stop) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        drop(Stops(&stop));
+        hold_out(SIEGE, &stop);
         pair.join().expect("the pair loses nothing");
     });
     exchange_known(&mut v, &mut b, 500, LENGTHS);

@@ -1,14 +1,19 @@
-//! No allocation for a frame on an e1000's path, nor for a register access: not by the workers, not by the ports' threads
+//! No allocation for a frame on a chip's path, nor for a register access: not by the workers, not by the ports' threads
 //! that serve the accesses. (The driver that plays the guest, with its VMM, may allocate for an access.)
 
+use std::path::{Path, PathBuf};
+
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::e1000::{Bus, Offload, Segmentation};
+use vmlan_driver::chip::{Bus, Chip, Model, Offload, Segmentation};
+use vmlan_driver::e1000;
 use vmlan_driver::net::NetHeader;
+use vmlan_driver::realtek::{Gigabit, Plus, Rings};
+use vmlan_driver::rtl8139::Classic;
 use vmlan_tests::counting::{Counting, assert_no_allocation, spare_this_thread};
-use vmlan_tests::e1000::Intel;
 use vmlan_tests::lan::{Lan, PATIENT};
 use vmlan_tests::native::{Native, Progress, frame, mac};
 use vmlan_tests::peer::Peer;
+use vmlan_tests::wired::Wired;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -16,8 +21,8 @@ static ALLOCATOR: Counting = Counting;
 type Frame = (Offload, Vec<u8>);
 
 /// `a` sends all of `frames`, `rounds` times, and `take` takes `expected` for each round.
-fn rounds(
-    a: &mut Intel<impl Bus>,
+fn rounds<C: Chip>(
+    a: &mut Wired<C, impl Bus>,
     frames: &[Frame],
     rounds: u64,
     expected: u64,
@@ -70,36 +75,53 @@ fn no_frame_costs_an_allocation() {
         (&trapped, ",writes=posted"),
         (&trapped, ",irq=msi,batch,unmask=message"),
     ] {
-        let mut a = Intel::connect(at_a, 1, keys);
-        let mut b = Intel::connect(at_b, 2, keys);
-        b.introduce();
-        for len in [60, 300, 1514] {
-            let frames = plain(len, 400);
-            assert_no_allocation(&format!("frames move{keys}"), |n| {
-                rounds(&mut a, &frames, n, 400, || b.receive(|_, _| {}));
-            });
-        }
+        plain_frames::<e1000::Intel>(at_a, at_b, keys);
     }
-    segments(&mapped, &virtio);
+    segments::<e1000::Intel>(&mapped, &virtio);
+    let of = |lan: &mut Lan, name: &str, model| {
+        lan.add_wired(name, model, |config| config.csb = model != Model::Rtl8139Classic)
+    };
+    let gigabit = ["g", "h"].map(|name| of(&mut lan, name, Model::R8169));
+    let plus = ["p", "q"].map(|name| of(&mut lan, name, Model::Rtl8139Plus));
+    let classic = ["o", "n"].map(|name| of(&mut lan, name, Model::Rtl8139Classic));
+    for keys in [",writes=posted", ",csb", ",batch,irq=msi,mitigate=0x5151,segment=100"] {
+        plain_frames::<Rings<Gigabit>>(&gigabit[0], &gigabit[1], keys);
+    }
+    plain_frames::<Rings<Plus>>(&plus[0], &plus[1], ",writes=posted,segment=100");
+    plain_frames::<Rings<Plus>>(&plus[0], &plus[1], ",csb");
+    plain_frames::<Classic>(&classic[0], &classic[1], ",buffer=8192,writes=posted");
+    segments::<Rings<Gigabit>>(&gigabit, &virtio);
 }
 
-fn segments(at: &[std::path::PathBuf; 2], virtio: &std::path::Path) {
-    let mut a = Intel::connect(&at[0], 1, ",tso,csum,batch");
-    let frames: Vec<_> = (0..10).map(|_| large(30_000)).collect();
-    let mut b = Intel::connect(&at[1], 2, ",csum");
+fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {
+    let mut a = Wired::<C, _>::connect(at_a, 1, keys);
+    let mut b = Wired::<C, _>::connect(at_b, 2, keys);
     b.introduce();
-    assert_no_allocation("segments are made for an e1000", |n| {
+    for len in [60, 300, 1514] {
+        let frames = plain(len, 400);
+        assert_no_allocation(&format!("frames move, {}{keys}", C::MODEL), |n| {
+            rounds(&mut a, &frames, n, 400, || b.receive(|_, _| {}));
+        });
+    }
+}
+
+fn segments<C: Chip>(at: &[PathBuf; 2], virtio: &Path) {
+    let mut a = Wired::<C, _>::connect(&at[0], 1, ",tso,csum,batch");
+    let frames: Vec<_> = (0..10).map(|_| large(30_000)).collect();
+    let mut b = Wired::<C, _>::connect(&at[1], 2, ",csum");
+    b.introduce();
+    assert_no_allocation("segments are made for a chip", |n| {
         rounds(&mut a, &frames, n, 210, || b.receive(|_, _| {}));
     });
     drop(b);
     let mut v = Native::connect(virtio, 2, ",guest_tso=on");
     v.introduce();
     a.receive(|_, _| {});
-    assert_no_allocation("an e1000's packets arrive whole", |n| {
+    assert_no_allocation("a chip's packets arrive whole", |n| {
         rounds(&mut a, &frames, n, 10, || v.receive(|_, _| {}));
     });
     let back: Vec<_> = (0..100).map(|n| frame(mac(1, 0), mac(2, 0), n, 1000)).collect();
-    assert_no_allocation("a virtio guest sends to an e1000", |n| {
+    assert_no_allocation("a virtio guest sends to a chip", |n| {
         for _ in 0..n {
             let (mut sent, mut got, mut progress) = (0, 0, Progress::default());
             while got < 100 {
