@@ -19,6 +19,15 @@ pub enum Error {
         /// What was looked for.
         model: Model,
     },
+    /// C+ mode is wanted and the chip has classic mode alone.
+    #[error(
+        "the chip is a plain RTL8139 (PCI revision {found:#04x}; a C+ has 0x20) and has no descriptor rings: give the address the \
+         port's plus=off (model=rtl8139,plus=off)"
+    )]
+    NoPlus {
+        /// The PCI revision.
+        found: u8,
+    },
     /// The BAR of the registers has another size.
     #[error("BAR{bar} is {found:#x} bytes long, and the registers take {wanted:#x}")]
     Bar {

@@ -37,6 +37,12 @@ impl Model {
         }
     }
 
+    /// The least PCI revision that can be driven in this way: those of an RTL8139 before the C+ have no rings, and the rest of it
+    /// is alike.
+    pub(crate) fn least_revision(self) -> u8 {
+        if self == Self::Rtl8139Plus { 0x20 } else { 0 }
+    }
+
     /// Where its registers are.
     pub(crate) fn bars(self) -> Bars {
         match self {

@@ -14,6 +14,8 @@ pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(5);
 mod config {
     pub(super) const ID: u16 = 0x00;
     pub(super) const COMMAND: u16 = 0x04;
+    /// Revision, and the class.
+    pub(super) const REVISION: u16 = 0x08;
     /// Vendor and device of the subsystem.
     pub(super) const SUBSYSTEM: u16 = 0x2c;
     pub(super) const CAPABILITIES: u16 = 0x34;
@@ -68,6 +70,11 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         self.check()?;
         if found != C::MODEL.pci_id() {
             return Err(Error::NotFound { found, model: C::MODEL });
+        }
+        let [found, ..] = self.config32(config::REVISION).to_le_bytes();
+        self.check()?;
+        if found < C::MODEL.least_revision() {
+            return Err(Error::NoPlus { found });
         }
         if self.registers.bus().is_set_up() {
             self.allow_access();

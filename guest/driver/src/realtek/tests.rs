@@ -103,6 +103,25 @@ fn what_is_no_such_chip_is_left_alone() {
 }
 
 #[test]
+fn a_plain_8139_is_not_taken_for_a_plus_and_a_plus_goes_as_a_plain_one() {
+    let plus = options(Model::Rtl8139Plus);
+    let ram = plus.make_ram().unwrap();
+    let plain = Fake::new(&ram, Model::Rtl8139Classic);
+    let error = Rtl8139::new(plus.clone(), &ram, plain).unwrap_err();
+    assert!(matches!(error, Error::NoPlus { found: 0x10 }), "{error}");
+    assert!(error.to_string().contains("give the address the port's plus=off"), "{error}");
+    let mut nic = Rtl8139::new(plus.clone(), &ram, Fake::new(&ram, Model::Rtl8139Plus)).unwrap();
+    let error = nic.restart(Fake::new(&ram, Model::Rtl8139Classic)).unwrap_err();
+    assert!(matches!(error, Error::NoPlus { .. }), "nor later: {error}");
+
+    let classic = Options { buffer: 8192, ..options(Model::Rtl8139Classic) };
+    let ram = classic.make_ram().unwrap();
+    for model in [Model::Rtl8139Plus, Model::Rtl8139Classic] {
+        crate::rtl8139::Rtl8139Classic::new(classic.clone(), &ram, Fake::new(&ram, model)).unwrap();
+    }
+}
+
+#[test]
 fn frames_go_out_in_turn_for_many_laps() {
     for size in [8, 64] {
         let mut nic = start::<Gigabit>(Options { size, batch: true, ..options(Model::R8169) });

@@ -60,6 +60,7 @@ impl Fake {
     pub(crate) fn new(ram: &Arc<Ram>, model: Model) -> Self {
         let mut config = [0; 256];
         config[..4].copy_from_slice(&model.pci_id().to_le_bytes());
+        config[8] = if model == Model::Rtl8139Classic { 0x10 } else { 0x20 };
         let [a, b, c, d, e, f] = MAC;
         let registers = BTreeMap::from([
             (0, u32::from_le_bytes([a, b, c, d])),
