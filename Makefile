@@ -28,7 +28,7 @@ static: ## vmlan as one file without libraries, to copy into a guest
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh
 
-bench: ## the paper's tables and more with native guests (28 minutes), into docs/results.md and docs/plots/
+bench: ## the paper's tables and more with native guests (about 28 minutes), into docs/results.md and docs/plots/
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	@mkdir -p target/bench

@@ -43,7 +43,7 @@ pub(crate) struct StackArgs {
     /// The way out of the network
     #[arg(long, value_name = "IP")]
     gateway: Option<Ipv4Addr>,
-    /// Our MAC address [default: the e1000's own, or one made from the IP address]
+    /// Our MAC address [default: the NIC's own (all but virtio-net), or one made from the IP address]
     #[arg(short = 's', long, value_name = "MAC")]
     mac: Option<String>,
     /// Most bytes of an IP packet
