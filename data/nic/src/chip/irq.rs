@@ -60,7 +60,7 @@ pub struct Delays {
 }
 
 /// Acknowledgements that are refused in turn. See [`Irq::ack_seen`].
-const REFUSALS: u8 = 8;
+const REFUSALS: u8 = 64;
 
 #[derive(Debug, Default)]
 struct State {

@@ -43,6 +43,8 @@ pub struct Sent {
     pub delayed: bool,
     /// The guest has turned its status block off: causes that were kept in are to come out.
     pub reopened: bool,
+    /// What was lent, in bytes to copy, segments to be cut included.
+    pub work: usize,
 }
 
 /// What a push did.

@@ -65,10 +65,10 @@ impl<C: Cplus> Sends<C> for Queues<C> {
         if chip.place(Which::High).base == 0 {
             return self.normal.transmit(chip, spare, limit, sink);
         }
-        let mut counted = Counted { sink, lent: 0, bytes: 0 };
+        let mut counted = Counted { sink, lent: 0 };
         let first = self.high.transmit(chip, spare, limit, &mut counted);
         // A pull is no longer than that of a chip with one ring.
-        if counted.bytes > (WORK / 2) as u64 {
+        if first.work > WORK / 2 {
             return first;
         }
         let left = limit.saturating_sub(counted.lent);
@@ -78,6 +78,7 @@ impl<C: Cplus> Sends<C> for Queues<C> {
             causes: first.causes | second.causes,
             delayed: true,
             reopened: second.reopened,
+            work: first.work + second.work,
         }
     }
 }
@@ -86,13 +87,11 @@ impl<C: Cplus> Sends<C> for Queues<C> {
 struct Counted<'s> {
     sink: &'s mut dyn Sink,
     lent: usize,
-    bytes: u64,
 }
 
 impl Sink for Counted<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         self.lent += batch.len();
-        self.bytes += batch.bytes();
         self.sink.deliver(batch);
     }
 }

@@ -272,6 +272,7 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
             Pass { ring: &*ring, look, setup, chip, budget: BUDGET, work: WORK, dropped: 0 };
         pass.collect(state, &mut batch, limit.min(BATCH));
         let mut finished = pass.dropped;
+        let work = WORK.saturating_sub(pass.work);
         if !batch.is_empty() {
             sink.deliver(&mut batch);
             finished += count(chip, &batch);
@@ -282,6 +283,6 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
             0 => (0, false),
             _ => self.ring.complete(chip, look, to),
         };
-        Sent { finished, causes, delayed, reopened }
+        Sent { finished, causes, delayed, reopened, work }
     }
 }
