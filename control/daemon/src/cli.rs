@@ -136,7 +136,8 @@ struct SwitchArgs {
     /// Seconds a learned MAC address is remembered [default: 300]
     #[arg(long, value_name = "SECONDS")]
     ageing: Option<u32>,
-    /// Microseconds a sender waits for a full receiver before the frame is dropped [default: 10000]
+    /// Most microseconds a sender waits for a full receiver before the frame is dropped: each frame the receiver takes
+    /// earns 20 of them [default: 10000]
     #[arg(long, value_name = "MICROSECONDS")]
     full_wait: Option<u32>,
     /// Slots of the forwarding table [default: 131072]

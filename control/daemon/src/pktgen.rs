@@ -45,8 +45,8 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
           guest_csum tso guest_tso uso guest_uso mtu_feature; the protocol's: reply_ack
           mem_slots inflight status
   vfio-user: the port's UNIX socket; this plays the VMM and the guest's driver
-      model        e1000 (default), r8169 or rtl8139, as the switch's port; an rtl8139 is driven in
-                   C+ mode, or with plus=off in classic mode
+      model        e1000 (default), r8169 or rtl8139, as the switch's port; an rtl8139 is driven
+                   in C+ mode, or with plus=off in classic mode
       csb          shared indexes; the switch's port needs csb=on too (default off)
       doorbell     auto (default: mapped if the switch's port is and neither csb nor combine is
                    on), trapped or mapped

@@ -184,7 +184,11 @@ impl VfioUser {
         };
         let facts = self.shared.facts().clone();
         let regions = if facts.regions == 1 { "region" } else { "regions" };
-        let mut memory = format!("{} MiB in {} {regions}", facts.bytes.0 >> 20, facts.regions);
+        let amount = match facts.bytes.0 {
+            few @ 1..0x10_0000 => format!("{} KiB", few.div_ceil(1024)),
+            bytes => format!("{} MiB", bytes >> 20),
+        };
+        let mut memory = format!("{amount} in {} {regions}", facts.regions);
         if facts.bytes.1 >= MUCH {
             memory.push_str(&format!(", {} MiB more not shared", facts.bytes.1 >> 20));
         }

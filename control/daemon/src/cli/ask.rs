@@ -90,7 +90,12 @@ fn ports_table(ports: &[PortInfo]) -> String {
             .details
             .iter()
             .filter(|(k, _)| !known(k))
-            .map(|(k, v)| if k == "state" { text(v) } else { format!("{k} {}", text(v)) })
+            .map(|(k, v)| match k.as_str() {
+                "state" => text(v),
+                // An emulated NIC's cable: LINK says whether a guest is at its end.
+                "link" => format!("cable {}", text(v)),
+                _ => format!("{k} {}", text(v)),
+            })
             .collect();
         let (address, policy) = without_policy(&p.address);
         rows.push(vec![p.name.clone(), link.into(), address, details.join(", ")]);
