@@ -231,3 +231,15 @@ fn help_and_version_go_to_standard_output() {
         assert!(help.contains(word), "{word}: {help}");
     }
 }
+
+#[test]
+fn a_bench_of_nothing_says_what_it_would_have_been_of() {
+    for (part, only, said) in [
+        ("accesses", "moderated", "accesses of moderated (there are plain, mapped, csb)"),
+        ("windows", "mapped,rtl8139", "windows of mapped (there are plain, moderated)"),
+        ("chips", "rtl8139,csb", "chips of rtl8139 csb (it has plain, moderated)"),
+    ] {
+        let args = ["bench", "kvm-analysis", "--part", part, "--only", only];
+        fails(&args, 1, &["not measured: ", said]);
+    }
+}

@@ -103,6 +103,8 @@ impl Chip {
 pub(crate) struct Choice {
     pub(crate) chips: Vec<&'static Chip>,
     ways: Vec<&'static str>,
+    /// Chips, and ways, were asked for by name.
+    named: (bool, bool),
 }
 
 impl Choice {
@@ -119,6 +121,7 @@ impl Choice {
         let chips = ALL.iter().filter(|c| is(c.name)).collect::<Vec<_>>();
         let ways = WAYS.map(|(name, _)| name).into_iter().filter(|w| is(w)).collect::<Vec<_>>();
         Ok(Self {
+            named: (!chips.is_empty(), !ways.is_empty()),
             chips: if chips.is_empty() { ALL.iter().collect() } else { chips },
             ways: if ways.is_empty() { WAYS.map(|(name, _)| name).into() } else { ways },
         })
@@ -131,6 +134,23 @@ impl Choice {
     ) -> impl Iterator<Item = (&'static Chip, &'static Technique)> + 'a {
         let chips = self.chips.iter().filter(move |_| self.ways.contains(&way));
         chips.filter_map(move |&chip| Some((chip, chip.way(way)?)))
+    }
+
+    /// What was asked for by name and is not there where the ways are `ways`, each with the reason.
+    pub(crate) fn left_out(&self, ways: &[&str]) -> Vec<String> {
+        let (chips, named) = self.named;
+        let mut all = Vec::new();
+        for way in self.ways.iter().filter(|_| named) {
+            if !ways.contains(way) {
+                all.push(format!("{way} (there are {})", ways.join(", ")));
+                continue;
+            }
+            for chip in self.chips.iter().filter(|c| chips && c.way(way).is_none()) {
+                let its: Vec<_> = chip.ways.iter().map(|way| way.name).collect();
+                all.push(format!("{} {way} (it has {})", chip.name, its.join(", ")));
+            }
+        }
+        all
     }
 
     pub(crate) fn has(&self, chip: &str) -> bool {
@@ -174,6 +194,13 @@ mod tests {
         assert_eq!(names(&["csb", "e1000"], "plain"), []);
         assert_eq!(names(&[], "mapped"), [("e1000", "mapped")]);
         assert_eq!(names(&[], "plain").len(), ALL.len());
+        let out = |asked: &[&str], ways: &[&str]| Choice::of(asked).unwrap().left_out(ways);
+        assert_eq!(out(&["moderated"], &["plain", "csb"]), ["moderated (there are plain, csb)"]);
+        let some = ["rtl8139", "e1000", "csb", "plain"];
+        assert_eq!(out(&some, &["plain", "csb"]), ["rtl8139 csb (it has plain, moderated)"]);
+        for asked in [&["csb"][..], &["rtl8139"], &[]] {
+            assert!(out(asked, &["csb"]).is_empty(), "not by name: {asked:?}");
+        }
         let Err(Failure::Usage(text)) = Choice::of(&["ne2000"]) else { panic!("it is none") };
         for word in ["ne2000", "r8169", "mapped"] {
             assert!(text.contains(word), "{text}");

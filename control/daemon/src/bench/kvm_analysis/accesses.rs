@@ -17,7 +17,7 @@ use crate::lab::{Chip, Lab, MAC_A, MAC_B, Plug, Span, Technique, technique};
 use crate::stats::to_f64;
 
 /// Moderation changes nothing for a frame that comes alone, and is not the analysis' subject.
-const WAYS: [&str; 3] = ["plain", "mapped", "csb"];
+pub(super) const WAYS: [&str; 3] = ["plain", "mapped", "csb"];
 /// Time for rings to fill and interrupts to settle.
 const SETTLE: Duration = Duration::from_millis(300);
 /// Less than this of a register for a frame is the driver's start, or its watchdog.

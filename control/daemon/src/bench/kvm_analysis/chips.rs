@@ -12,6 +12,8 @@ use crate::lab::pair::Task;
 use crate::lab::{Chip, Lab, Technique, Window};
 use crate::stats::to_f64;
 
+/// All there are.
+pub(super) const NAMES: [&str; 4] = [WAYS[0].0, WAYS[1].0, WAYS[2].0, WAYS[3].0];
 const SIZES: [u32; 2] = [60, 1514];
 /// Two chips with the same block...
 const SAME: [&str; 2] = ["r8169", "e1000"];

@@ -12,7 +12,7 @@ use crate::lab::{Chip, Technique};
 
 /// What a connection may have under way, in KiB.
 const WINDOWS: [u32; 8] = [4, 8, 16, 32, 48, 64, 128, 256];
-const WAYS: [&str; 2] = ["plain", "moderated"];
+pub(super) const WAYS: [&str; 2] = ["plain", "moderated"];
 /// Writes longer than most windows, so that the window alone is what limits.
 const TCP: Workload = Workload { name: "TCP", kind: Kind::Stream, bytes: 65_536 };
 /// A window is enough when it has so much of what the best one has.
