@@ -140,6 +140,10 @@ pub enum AddressError {
     )]
     NoMapped(String),
     #[error(
+        "poll_idle={0} does not go with model={1}: it is for mapped doorbells, and its 256 bytes of registers are one page, which must be heard: leave it out, or write model=e1000"
+    )]
+    NotPolled(String, String),
+    #[error(
         "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes could be shared: leave one out"
     )]
     CsbPlain,
@@ -162,6 +166,7 @@ impl AddressError {
             Self::Contradiction(_, said) => said.split('=').next(),
             Self::CsbMapped | Self::CsbPlain => Some("csb"),
             Self::NoMapped(_) => Some("doorbell"),
+            Self::NotPolled(..) => Some("poll_idle"),
             _ => None,
         }
     }
@@ -234,8 +239,8 @@ impl Address {
     /// The address, if its keys go together.
     ///
     /// # Errors
-    /// [`AddressError::NoMapped`], [`AddressError::CsbMapped`], [`AddressError::CsbPlain`], [`AddressError::Contradiction`],
-    /// [`AddressError::Alone`].
+    /// [`AddressError::NoMapped`], [`AddressError::NotPolled`], [`AddressError::CsbMapped`], [`AddressError::CsbPlain`],
+    /// [`AddressError::Contradiction`], [`AddressError::Alone`].
     pub fn checked(self) -> Result<Self, AddressError> {
         let model = self.word("model").unwrap_or("e1000");
         if let (Some(plus), true) = (self.value("plus"), model != "rtl8139") {
@@ -244,6 +249,9 @@ impl Address {
         }
         if self.word("doorbell") == Some("mapped") && model != "e1000" {
             return Err(AddressError::NoMapped(model.to_owned()));
+        }
+        if let (Some(time), true) = (self.value("poll_idle"), model != "e1000") {
+            return Err(AddressError::NotPolled(time.to_string(), model.to_owned()));
         }
         if self.is_off("plus") && self.is_on("csb") {
             return Err(AddressError::CsbPlain);

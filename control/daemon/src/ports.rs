@@ -217,7 +217,12 @@ impl Ports {
         for (key, value) in keys {
             new.replace(key, value).map_err(wrong)?;
         }
-        let new = new.checked().map_err(wrong)?;
+        let new = new.checked().map_err(|e| {
+            // What was set before cannot be left out.
+            let before = e.key().filter(|key| keys.iter().all(|(given, _)| given != key));
+            let mend = before.map(|key| format!(" (`{key}=` leaves it out)")).unwrap_or_default();
+            Refusal::new(Cause::Invalid, format!("port {name}: {e}{mend}"))
+        })?;
         self.check(name, Some(&new), Some(&old))?;
         if !new.differs_only_live(&old) {
             self.reopen(index, old.clone(), new)?;

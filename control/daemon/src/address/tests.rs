@@ -158,6 +158,11 @@ const WRONG: &[(&str, &str)] = &[
         "vfio-user:/a,model=r8169,doorbell=mapped",
         "doorbell=mapped does not go with model=r8169: its 256 bytes of registers are one page",
     ),
+    (
+        "vfio-user:/a,model=r8169,poll_idle=1ms",
+        "poll_idle=1ms does not go with model=r8169: it is for mapped doorbells",
+    ),
+    ("vfio-user:/a,modl=r8169", "'modl' is no key of vfio-user: did you mean 'model'?"),
     ("vfio-user:/a,model=rtl8139,doorbell=mapped", "leave it out, or write model=e1000"),
     (
         "vfio-user:/a,model=rtl8139,plus=off,csb",

@@ -384,3 +384,16 @@ fn of_two_ports_at_one_place_the_new_one_is_to_blame() {
         "{error}"
     );
 }
+
+#[test]
+fn a_key_of_before_that_does_not_go_with_a_new_one_can_be_left_out() {
+    let mut rig = rig();
+    rig.apply("a vfio-user:@/a,model=rtl8139,plus\nb vfio-user:@/b,poll_idle=1ms").unwrap();
+    for (name, mend) in [("a", "`plus=` leaves it out"), ("b", "`poll_idle=` leaves it out")] {
+        let said = rig.set(name, &[("model", "r8169")]).unwrap_err();
+        assert!(said.contains(mend), "{said}");
+    }
+    rig.set("a", &[("model", "r8169"), ("plus", "")]).unwrap();
+    let said = rig.set("a", &[("plus", "on")]).unwrap_err();
+    assert!(said.ends_with("leave plus out"), "{said}");
+}
