@@ -12,6 +12,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::bench::write;
@@ -55,7 +56,7 @@ enum Part {
     after_help = "Example:\n  vmlan probe\n  vmlan probe --only kvm,copy --seconds 1 --json | jq '.figures[] | {what, median_ns}'"
 )]
 pub(crate) struct ProbeArgs {
-    /// Measure this only; the closing paragraph wants all but kvm
+    /// Measure this only; the closing paragraph wants vfio-user, wake and copy
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
     /// Seconds for each figure
@@ -68,7 +69,7 @@ pub(crate) struct ProbeArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// KVM's device
-    #[arg(long, value_name = "PATH", default_value = "/dev/kvm")]
+    #[arg(long, value_name = "PATH", default_value = "/dev/kvm", value_parser = NonEmptyStringValueParser::new())]
     kvm: String,
     /// Be the process that has the guest
     #[arg(long, hide = true)]

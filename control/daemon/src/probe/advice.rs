@@ -40,9 +40,9 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// An error: what is lacking.
+    /// An error: the parts of the probe that figures are lacking of.
     pub(super) fn of(found: &Found, kvm: &State) -> Result<Self, String> {
-        let need = |name: &str| found.median(name).ok_or_else(|| name.to_owned());
+        let need = |name: &str| found.median(name).ok_or_else(|| lacking(found));
         let of_kvm = |name: &str| found.median(name).filter(|_| kvm.counts());
         let exit = of_kvm("exit-user-write");
         let out = exit.unwrap_or(0.0);
@@ -85,6 +85,21 @@ impl Costs {
                 Virtio => self.line + (self.kick + self.interrupt) / BURST,
             }
     }
+}
+
+/// The parts whose figures the sum takes and that have not given all of them.
+fn lacking(found: &Found) -> String {
+    let has = |name: &&str| found.median(name).is_some();
+    let parts = [
+        ("vfio-user", ["write", "write-row", "read", "store"].iter().all(has)),
+        (
+            "wake",
+            ["wake", "wake-one-core"].iter().any(has) && ["ring", "ring-one-core"].iter().any(has),
+        ),
+        ("copy", has(&"copy-64-cold")),
+    ];
+    let names: Vec<_> = parts.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect();
+    names.join(", ")
 }
 
 /// In the order of what has to be changed for them.
@@ -169,7 +184,7 @@ impl Advice {
         let enough = techniques.iter().find(|row| row.gain >= NEAR * best.gain);
         let chosen = enough.copied().unwrap_or(best);
         let what_costs = [measure(costs), parts(costs)].join(" ");
-        let what_helps = [verdict(costs, chosen, best), limits(costs)].join(" ");
+        let what_helps = [verdict(costs, chosen, best), unchanged(row), limits(costs)].join(" ");
         let text = [what_costs, what_helps].join(PARAGRAPH);
         Self { techniques, gains_most: chosen.technique, text }
     }
@@ -242,6 +257,21 @@ fn verdict(costs: Costs, chosen: Row, best: Row) -> String {
         );
     }
     text
+}
+
+/// What there is without another driver for the NIC.
+fn unchanged(row: impl Fn(Technique) -> Row) -> String {
+    let of = |technique| {
+        let row: Row = row(technique);
+        format!("{} frames/s, {:.1} times", si(row.frames_per_s), row.gain)
+    };
+    format!(
+        "Drivers as systems have them need no change for `irq_rate_max=` at the port ({}), for `doorbell=mapped` at an e1000's port ({}, interrupts moderated as well), or, \
+         where the system has virtio's, for a `vhost-user:` port ({}).",
+        of(Technique::Moderation),
+        of(Technique::Mapped),
+        of(Technique::Virtio)
+    )
 }
 
 fn reason(costs: Costs, technique: Technique) -> String {

@@ -33,6 +33,9 @@ const REAL: f64 = 100e6;
 /// How long a process may take to be gone once it is killed.
 const END: Duration = Duration::from_secs(2);
 
+/// What is said of another file.
+const NOT_KVM: &str = "is not KVM";
+
 /// What the child says: a line each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Line {
@@ -85,6 +88,9 @@ impl State {
                 "The CPU has no hardware virtualisation behind {path}: it opens, but {flag}, and a guest counts at {rate} million instructions a second, as under \
                  an emulator (a processor: 1,000 and more). What its exits cost says nothing about KVM; use `-accel tcg` here."
             ),
+            (None, Some(why)) if why.ends_with(NOT_KVM) => {
+                format!("{why}: give --kvm its device, or leave it out.")
+            }
             (None, Some(why)) => {
                 let none = "; without one of them there is no hardware virtualisation behind it";
                 let none = if self.cpu_flag.is_none() { none } else { "" };

@@ -29,7 +29,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// `advice`: or what it lacks.
+    /// `advice`: or the parts it lacks figures of.
     pub(super) fn new(
         machine: Machine,
         cores: Cores,
@@ -40,11 +40,11 @@ impl Report {
     ) -> Self {
         let (techniques, gains_most, text) = match advice {
             Ok(advice) => (advice.techniques, Some(advice.gains_most), advice.text),
-            Err(name) => (
+            Err(parts) => (
                 Vec::new(),
                 None,
                 format!(
-                    "Which technique this host gains most from cannot be said: there is no figure of {name}."
+                    "Which technique this host gains most from cannot be said: that takes the parts vfio-user, wake and copy, and figures are lacking of {parts}."
                 ),
             ),
         };
@@ -222,20 +222,20 @@ mod tests {
 
     #[test]
     fn people_get_a_table_and_what_is_lacking() {
-        let text = report(Err("line".into())).text();
+        let text = report(Err("copy".into())).text();
         for part in ["core 0 and 3", "1,235", "12,345", "0.94", "64,000 in rows of 32", "3,930 ns"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.contains("not measured: the rest: no time"), "{text}");
         assert!(text.contains("KVM is & does.\n\nWhich technique"), "{text}");
-        assert!(text.lines().last().is_some_and(|l| l.ends_with("line.")), "{text}");
+        assert!(text.lines().last().is_some_and(|l| l.ends_with("copy.")), "{text}");
         assert!(!text.contains('*'), "{text}");
     }
 
     #[test]
     fn an_emulators_figures_are_marked() {
-        let mut report = report(Err("line".into()));
+        let mut report = report(Err("copy".into()));
         report.kvm.hardware = Some(false);
         let text = report.text();
         assert!(
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn programs_get_the_same() {
-        let json = serde_json::to_value(report(Err("line".into()))).unwrap();
+        let json = serde_json::to_value(report(Err("copy".into()))).unwrap();
         assert_eq!(json["pinned"], serde_json::json!([0, 3]));
         assert_eq!(json["figures"][1]["batch"], 32);
         assert!(json["gains_most"].is_null() && json["advice"].is_string());
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_picture_has_a_bar_for_each_figure_on_its_scale() {
-        let svg = report(Err("line".into())).svg();
+        let svg = report(Err("copy".into())).svg();
         assert_eq!(svg.matches("fill=\"#0072b2\"").count(), 2);
         assert!(svg.contains("what store is") && svg.ends_with("</svg>\n"));
         assert!((place(1.0) - LEFT - DECADE).abs() < 1e-9 && (place(0.0) - LEFT).abs() < 1e-9);

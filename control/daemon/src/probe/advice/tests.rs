@@ -73,6 +73,17 @@ fn rates_and_gains_are_of_the_same_sum() {
     }
 }
 
+#[test]
+fn stock_drivers_are_told_what_they_can_have() {
+    let advice = Advice::of(Costs { interrupt: 5000.0, ..CALM });
+    for technique in [Technique::Moderation, Technique::Mapped, Technique::Virtio] {
+        let row = advice.techniques.iter().find(|row| row.technique == technique).unwrap();
+        let rate = format!("({} frames/s, {:.1} times", si(row.frames_per_s), row.gain);
+        assert!(advice.text.contains(&rate), "{rate}: {}", advice.text);
+    }
+    assert!(advice.text.contains("need no change for `irq_rate_max=`"), "{}", advice.text);
+}
+
 fn found(names: &[(&str, f64)]) -> Found {
     let figure = |(name, ns): &(&str, f64)| Figure {
         name: (*name).into(),
@@ -129,10 +140,12 @@ fn a_slow_server_holds_posted_writes_up() {
 #[test]
 fn without_a_figure_there_is_no_sum_and_one_core_is_told() {
     let none = Costs::of(&found(&MEASURED[1..]), &State::default());
-    assert_eq!(none, Err("copy-64-cold".into()));
+    assert_eq!(none, Err("copy".into()));
     let mut one_core = found(&MEASURED);
     one_core.figures.retain(|f| !["line", "wake", "ring"].contains(&f.name.as_str()));
-    assert_eq!(Costs::of(&one_core, &State::default()), Err("wake-one-core".into()));
+    assert_eq!(Costs::of(&one_core, &State::default()), Err("wake".into()));
+    let few = found(&[("copy-64-cold", 100.0), ("wake", 8000.0)]);
+    assert_eq!(Costs::of(&few, &State::default()), Err("vfio-user, wake".into()));
     for name in ["wake-one-core", "ring-one-core"] {
         one_core.append(found(&[(name, 500.0)]));
     }

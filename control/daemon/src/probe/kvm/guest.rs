@@ -13,7 +13,7 @@ use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
 use vmlan_driver::mem::Ram;
 use vmm_sys_util::eventfd::EventFd;
 
-use super::{Line, REAL, code};
+use super::{Line, NOT_KVM, REAL, code};
 use crate::probe::cores::{Cores, ONE_CORE, on_core, run_on};
 use crate::probe::figure::{Found, Samples};
 use crate::sys;
@@ -114,6 +114,10 @@ impl Guest {
     fn new(path: &str) -> Result<Self, String> {
         let file = CString::new(path).map_err(|e| e.to_string())?;
         let kvm = Kvm::new_with_path(file).map_err(word("cannot be opened"))?;
+        // The first thing that another file does not know.
+        if kvm.get_api_version() < 0 {
+            return Err(format!("{path} {NOT_KVM}"));
+        }
         let vm = kvm.create_vm().map_err(word("makes no machine"))?;
         let ram = Ram::new(MEMORY, 1).map_err(|e| format!("no memory: {e}"))?;
         sys::give_memory(&vm, &ram).map_err(|e| format!("takes no memory: {e}"))?;
