@@ -160,8 +160,9 @@ fn run<C: Chip>(name: &str, port: &str, keys: &str, workers: &str, time: Duratio
     // A run in which nobody slept has shown nothing.
     // (A sender that waits for each doorbell never fills its ring.)
     let fills = keys.contains("batch");
-    let least = if C::MODEL == Model::Rtl8139Classic { 2000 } else { 20_000 };
-    assert!(count > least && (slept > 10 || !fills) && naps > 100, "too few frames or sleeps");
+    // In classic mode each frame costs so many accesses that the receiver is rarely idle.
+    let (least, nap) = if C::MODEL == Model::Rtl8139Classic { (2000, 5) } else { (20_000, 100) };
+    assert!(count > least && (slept > 10 || !fills) && naps > nap, "too few frames or sleeps");
     switch.alive()
 }
 
@@ -185,13 +186,22 @@ fn moderation_loses_nothing() -> Result<()> {
     run::<Intel>("moderated", "doorbell=mapped,irq_rate_max=5000", keys, "1", SHORT)
 }
 
+const SHORTER: Duration = Duration::from_millis(1500);
+
 #[test]
 fn realtek_chips_lose_nothing() -> Result<()> {
     let csb = "model=r8169,csb=on";
-    run::<Rings<Gigabit>>("r8169, CSB", csb, ",csb,batch", "2", SHORT)?;
+    run::<Rings<Gigabit>>("r8169, CSB", csb, ",csb,batch", "2", SHORTER)?;
     let posted = ",writes=posted,batch,irq=msi,size=64";
-    run::<Rings<Gigabit>>("r8169, posted", "model=r8169", posted, "2", SHORT)?;
-    run::<Rings<Gigabit>>("r8169, moderated", "model=r8169", ",batch,mitigate=0x3131", "1", SHORT)?;
-    run::<Rings<Plus>>("rtl8139, CSB", "model=rtl8139,csb=on", ",csb,batch", "1", SHORT)?;
-    run::<Classic>("rtl8139, classic", "model=rtl8139,plus=off", ",buffer=8192", "2", SHORT)
+    run::<Rings<Gigabit>>("r8169, posted", "model=r8169", posted, "2", SHORTER)?;
+    run::<Rings<Gigabit>>(
+        "r8169, moderated",
+        "model=r8169",
+        ",batch,mitigate=0x3131",
+        "1",
+        SHORTER,
+    )?;
+    run::<Rings<Plus>>("rtl8139, posted", "model=rtl8139", ",writes=posted,batch", "1", SHORTER)?;
+    run::<Rings<Plus>>("rtl8139, CSB", "model=rtl8139,csb=on", ",csb,batch", "1", SHORTER)?;
+    run::<Classic>("rtl8139, classic", "model=rtl8139,plus=off", ",buffer=8192", "2", SHORTER)
 }

@@ -75,6 +75,8 @@ pub struct Nic<C: Chip, B: Bus> {
     /// Causes that may interrupt; 0 while the driver polls.
     enabled: u32,
     load: interrupt::Load,
+    /// An interrupt said that frames were sent, and whoever waits for that does not know.
+    sent: bool,
     /// Buffers given back since the chip was last told, where it need not be.
     untold: usize,
     mac: [u8; 6],
@@ -111,6 +113,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             block: options.csb.then(|| Block::new(ram, &mut low)),
             enabled: 0,
             load: interrupt::Load::default(),
+            sent: false,
             untold: 0,
             mac: [0; 6],
             interrupts: InterruptStats::default(),
@@ -131,6 +134,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         self.rx.reset();
         self.combine.reset();
         self.load = interrupt::Load::default();
+        self.sent = false;
         self.set_up()?;
         self.set_mac(mac);
         Ok(())

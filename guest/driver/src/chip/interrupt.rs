@@ -109,6 +109,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             self.rx.note_received();
         }
         if causes & C::CAUSES.sent != 0 {
+            self.sent = true;
             self.tx.note_sent();
             if self.combine.complete() {
                 self.ring();
@@ -283,6 +284,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     fn finish(&mut self, wake: Wake) -> Result<Wake, Error> {
+        self.sent &= wake != Wake::Ready;
         if let Some(block) = self.block.as_ref().filter(|block| block.is_on()) {
             csb::unwant_reception(block);
             csb::unwant_completion(block);
@@ -302,6 +304,10 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             if !self.tx.is_blind() {
                 return true;
             }
+        }
+        // One that was taken between the caller's last look and now does not come again.
+        if interest.tx && std::mem::take(&mut self.sent) && !self.is_csb_on() {
+            return true;
         }
         let was_enabled = self.enabled != 0;
         if self.is_csb_on() {
