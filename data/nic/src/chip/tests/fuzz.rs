@@ -17,6 +17,8 @@
 
 #[cfg(test)]
 pub mod replay;
+#[cfg(test)]
+mod same;
 mod world;
 
 use std::ops::Range;
@@ -54,8 +56,14 @@ pub trait Fuzzed: Model {
     fn make(config: Config, pages: Window, host: Arc<dyn Host>, byte: u8) -> Self;
     /// What a driver does. `byte`: of configuration; 0 at the end of a run, and then the rings are good.
     fn set_up(run: &mut Run<'_, Self>, byte: u8);
-    /// Writes rings into memory with which a frame can be sent, from [`FRAME`], and one received, to [`BUFFER`].
-    fn fill_rings(run: &mut Run<'_, Self>);
+    /// Writes the transmit descriptor of a part of a frame.
+    fn put_part(run: &Run<'_, Self>, index: u32, part: Part);
+    /// Writes the receive descriptor of a buffer.
+    fn put_buffer(run: &Run<'_, Self>, index: u32, at: u32, len: u32);
+    /// What the chip has written into the descriptor of a buffer; `None`: nothing yet.
+    fn written(run: &Run<'_, Self>, index: u32) -> Option<Filled>;
+    /// Tells the chip of descriptors before these.
+    fn offer(run: &Run<'_, Self>, transmit: u32, receive: u32);
     /// Operations 4 to 7, 14 and 15.
     fn step(run: &mut Run<'_, Self>, operation: u8, n: u8);
     /// Reset by software.
@@ -64,6 +72,32 @@ pub trait Fuzzed: Model {
     fn may_write(&self, _push: bool) -> Option<Range<u64>> {
         None
     }
+}
+
+/// A part of a frame to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Where it is.
+    pub at: u32,
+    /// Its bytes.
+    pub len: u32,
+    /// The frame begins here.
+    pub first: bool,
+    /// It ends here.
+    pub last: bool,
+}
+
+/// What a receive descriptor says.
+#[derive(Clone, Copy, Debug)]
+pub struct Filled {
+    /// Bytes of the frame, FCS included: in this buffer, or, if it is the last, of all of it ([`Filled::whole`]).
+    pub len: u32,
+    /// See there.
+    pub whole: bool,
+    /// The frame ends here.
+    pub last: bool,
+    /// The tag that was taken out.
+    pub tag: Option<u16>,
 }
 
 #[derive(Default)]
@@ -356,7 +390,10 @@ impl<C: Fuzzed> Run<'_, C> {
         self.next = [0; 3];
         let frame = [0xff; 60];
         fill(&self.world.guest, FRAME.into(), &frame);
-        C::fill_rings(self);
+        for i in 0..RING {
+            C::put_part(self, i, Part { at: FRAME, len: 60, first: true, last: true });
+            C::put_buffer(self, i, BUFFER, 2048);
+        }
         C::set_up(self, 0);
         let before = self.frames();
         self.pull(200, 0);

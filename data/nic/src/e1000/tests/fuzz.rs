@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use vmlan_ram::Window;
 
-use crate::chip::fuzz::{BUFFER, FRAME, Fuzzed, RING, RX_RING, Run, TX_RING, run};
+use crate::chip::fuzz::{Filled, Fuzzed, Part, RING, RX_RING, Run, TX_RING, run};
 use crate::chip::{Config, Host};
 use crate::e1000::E1000;
 use crate::e1000::regs::*;
@@ -53,13 +53,34 @@ impl Fuzzed for E1000 {
         run.write(RCTL, 0x801a | long | loopback | size);
     }
 
-    /// Each frame with EOP, IFCS and RS.
-    fn fill_rings(run: &mut Run<'_, Self>) {
-        for at in (0..16 * RING).step_by(16) {
-            run.poke(TX_RING + at, FRAME);
-            run.poke(TX_RING + at + 8, 60 | 0x0b << 24);
-            run.poke(RX_RING + at, BUFFER);
-        }
+    /// Legacy: with IFCS, and RS and EOP.
+    fn put_part(run: &Run<'_, Self>, index: u32, part: Part) {
+        let at = TX_RING + 16 * index;
+        let end = if part.last { 0x09 << 24 } else { 0 };
+        run.poke(at, part.at);
+        run.poke(at + 8, part.len | 0x02 << 24 | end);
+        run.poke(at + 12, 0);
+    }
+
+    fn put_buffer(run: &Run<'_, Self>, index: u32, at: u32, _: u32) {
+        let desc = RX_RING + 16 * index;
+        run.poke(desc, at);
+        run.poke(desc + 12, 0);
+    }
+
+    /// DD, EOP, VP.
+    fn written(run: &Run<'_, Self>, index: u32) -> Option<Filled> {
+        let desc = RX_RING + 16 * index;
+        let (len, status) = (run.peek(desc + 8) & 0xffff, run.peek(desc + 12));
+        let [_, _, low, high] = status.to_le_bytes();
+        let tag = (status & 8 != 0).then(|| u16::from_le_bytes([low, high]));
+        let filled = Filled { len, whole: false, last: status & 2 != 0, tag };
+        (status & 1 != 0).then_some(filled)
+    }
+
+    fn offer(run: &Run<'_, Self>, transmit: u32, receive: u32) {
+        run.write(TDT, transmit);
+        run.write(RDT, receive);
     }
 
     fn step(run: &mut Run<'_, Self>, operation: u8, n: u8) {

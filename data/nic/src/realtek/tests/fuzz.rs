@@ -1,8 +1,9 @@
 //! What a driver does with C+ rings, for the fuzz targets of both chips.
 #![allow(clippy::indexing_slicing)]
 
-use super::desc::{EOR, FS, LS, OWN};
-use crate::chip::fuzz::{BUFFER, FRAME, Fuzzed, RING, RX_RING, Run};
+use super::cplus::Cplus;
+use super::desc::{EOR, FS, LS, OWN, TAVA, tag};
+use crate::chip::fuzz::{Filled, Fuzzed, Part, RING, RX_RING, Run};
 
 /// Where a set-up driver has its normal priority ring. (At 0 there is none.)
 pub const NORMAL_RING: u32 = 0x200;
@@ -12,18 +13,33 @@ pub const HIGH_RING: u32 = 0x500;
 const RINGS: [u32; 3] = [NORMAL_RING, HIGH_RING, RX_RING];
 const SIZE: u32 = 16;
 
-/// Fills all three: each transmit descriptor is a frame, each receive descriptor a buffer.
-pub fn fill_rings<C: Fuzzed>(run: &mut Run<'_, C>) {
-    for i in 0..RING {
-        let eor = if i + 1 == RING { EOR } else { 0 };
-        let transmit = [OWN | FS | LS | 60 | eor, 0, FRAME, 0];
-        let receive = [OWN | 2048 | eor, 0, BUFFER, 0];
-        for (ring, words) in RINGS.iter().zip([transmit, [eor, 0, 0, 0], receive]) {
-            for (at, word) in (0..).step_by(4).zip(words) {
-                run.poke(ring + SIZE * i + at, word);
-            }
-        }
-    }
+fn end(index: u32) -> u32 {
+    if index + 1 == RING { EOR } else { 0 }
+}
+
+/// A descriptor of the normal priority ring.
+pub fn put_part<C: Fuzzed>(run: &Run<'_, C>, index: u32, part: Part) {
+    let first = if part.first { FS } else { 0 };
+    let last = if part.last { LS } else { 0 };
+    let desc = NORMAL_RING + SIZE * index;
+    run.poke(desc + 8, part.at);
+    run.poke(desc, OWN | first | last | part.len | end(index));
+}
+
+/// A descriptor of the receive ring.
+pub fn put_buffer<C: Fuzzed>(run: &Run<'_, C>, index: u32, at: u32, len: u32) {
+    let desc = RX_RING + SIZE * index;
+    run.poke(desc + 8, at);
+    run.poke(desc, OWN | len | end(index));
+}
+
+/// What it says when the chip has given it back.
+pub fn written<C: Cplus + Fuzzed>(run: &Run<'_, C>, index: u32) -> Option<Filled> {
+    let desc = RX_RING + SIZE * index;
+    let (opts1, opts2) = (run.peek(desc), run.peek(desc + 4));
+    let tag = (opts2 & TAVA != 0).then(|| tag(opts2));
+    let filled = Filled { len: opts1 & C::STATUS.len, whole: true, last: opts1 & LS != 0, tag };
+    (opts1 & OWN == 0).then_some(filled)
 }
 
 /// Gives the next descriptors of a ring to the chip: `n` 3:2 says of which (3: also of the receive ring), 1:0 how many.

@@ -14,9 +14,9 @@ use vmlan_ram::Window;
 use super::Rtl8139;
 use super::buffer::{Look, OVERRUN};
 use super::regs::*;
-use crate::chip::fuzz::{BUFFER, FRAME, Fuzzed, RX_RING, Run, run};
+use crate::chip::fuzz::{BUFFER, FRAME, Filled, Fuzzed, Part, RX_RING, Run, run};
 use crate::chip::{Config, Gate, Host, Model};
-use crate::realtek::fuzz::{HIGH_RING, NORMAL_RING, fill_rings, flip, give};
+use crate::realtek::fuzz::{HIGH_RING, NORMAL_RING, flip, give, put_buffer, put_part, written};
 
 /// Registers that say where things are: offset, bytes. Some of them are others in C+ mode.
 const PLACES: [(u8, usize); 16] = [
@@ -107,8 +107,21 @@ impl Fuzzed for Rtl8139 {
         }
     }
 
-    fn fill_rings(run: &mut Run<'_, Self>) {
-        fill_rings(run);
+    fn put_part(run: &Run<'_, Self>, index: u32, part: Part) {
+        put_part(run, index, part);
+    }
+
+    fn put_buffer(run: &Run<'_, Self>, index: u32, at: u32, len: u32) {
+        put_buffer(run, index, at, len);
+    }
+
+    fn written(run: &Run<'_, Self>, index: u32) -> Option<Filled> {
+        written(run, index)
+    }
+
+    /// OWN has said it.
+    fn offer(run: &Run<'_, Self>, _transmit: u32, _receive: u32) {
+        run.write_part(TPPOLL.into(), 1, tppoll::NPQ);
     }
 
     fn step(run: &mut Run<'_, Self>, operation: u8, n: u8) {
