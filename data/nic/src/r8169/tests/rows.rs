@@ -100,6 +100,34 @@ fn row_05_07_buffers_of_no_length() {
     assert_eq!(guest.received(SIZE - 1).0, EOR, "EOR stays where it is");
 }
 
+/// 102 and 120: receive buffers of a byte each. A frame for which the whole ring is too small is dropped, not tried for ever; one that
+/// just fits takes all of it, and what one push visits is bounded.
+#[test]
+fn row_102_120_buffers_of_one_byte() {
+    let guest = Guest::new();
+    let post = |len: u32| {
+        for i in 0..SIZE {
+            guest.tx_desc(
+                RX_RING,
+                i,
+                OWN | len | if i == SIZE - 1 { EOR } else { 0 },
+                0,
+                RX_BUFFERS,
+            );
+        }
+    };
+    post(1);
+    let flood = vec![frame(MAC, 60); 256];
+    let flood: Vec<&[u8]> = flood.iter().map(Vec::as_slice).collect();
+    assert_eq!(guest.arrive_plain(&flood), 256, "dealt with");
+    assert_eq!(guest.chip.counters().output.dropped(Reason::TooLong), 256);
+    assert!((0..SIZE).all(|i| guest.received(i).0 & OWN != 0), "nothing of it was used");
+    // 32 of 2 bytes hold one, with its FCS; the ring has room for one such frame.
+    post(2);
+    assert_eq!(guest.arrive_plain(&flood), 1);
+    assert_eq!((0..SIZE).filter(|i| guest.received(*i).0 & OWN == 0).count(), 32);
+}
+
 #[test]
 fn row_08_17_21_36_rings_that_are_all_owned_cost_a_bounded_pass() {
     let patterns = [0, FS, LS, FS | LS, FS | LS | 13, FS | 100, LS | 100, FS | LGSEN | LS, 1];
