@@ -75,8 +75,10 @@ fn drive(guest: &mut Guest, gongs: &Gongs) {
         }
         if !busy {
             gongs.interrupt.wait("the driver");
-            // Before it looks again.
+            // Before it looks again. What came meanwhile is not acknowledged: the level stands, and its VMM, which unmasks the
+            // interrupt now, is told of it again.
             guest.ack(0xffff);
+            guest.chip.reassert();
         }
     }
 }
