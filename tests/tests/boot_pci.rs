@@ -214,7 +214,7 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
 fn refusals(lan: &mut Lan) -> Result<()> {
     let cases = [
         ("pci:0000:00:1d.7".into(), "no PCI device"),
-        ("pci:0000:00:00.0".into(), "no 82540EM"),
+        ("pci:0000:00:00.0".into(), "no e1000 (8086:100e)"),
         (lan.address(",via=vfio"), "modprobe vfio-pci"),
         (lan.address(",via=uio"), "modprobe uio_pci_generic"),
         (lan.address(",via=sysfs"), "receive=poll"),
