@@ -68,7 +68,6 @@ impl Pass<'_> {
         self.state.domains.get(i).copied().unwrap_or_default()
     }
 
-    /// True if a frame of `domain` that goes to all goes to `port` as well.
     /// True if a frame to all in `domain` has gone to `port`.
     fn flooded(&self, port: PortId, domain: Domain) -> bool {
         self.floods_to(port, domain) == Some(true)

@@ -221,7 +221,7 @@ impl<M: Model> Core<M> {
             let block = self.find_block(tx);
             tx.place_block(chip, block.clone());
             rx.place_block(chip, block);
-            if self.block_trouble().is_some() {
+            if lock(&self.block).trouble.is_some() {
                 self.counters.faults.add_shared(1);
             }
         });
@@ -258,9 +258,10 @@ impl<M: Model> Core<M> {
         block
     }
 
-    /// What is wrong with the block's place.
+    /// What is wrong with the block's place. Workers ask: they do not wait for who is looking for it in the guest's memory, which may
+    /// be slow.
     pub(super) fn block_trouble(&self) -> Option<Trouble> {
-        lock(&self.block).trouble
+        self.block.try_lock().ok().and_then(|placed| placed.trouble)
     }
 
     /// What the block was good for.
