@@ -6,6 +6,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use vmlan_tests::victim::Descriptors;
 use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, check};
 
 /// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second and no faster, counted from
@@ -127,7 +128,7 @@ fn kill_vm(times: u32) -> Result<()> {
     let [mut one, mut two] = Guest::boot(&image, dir, stay)?;
     check::reaches(&mut one, "10.77.0.2")?;
     check::serve(&mut two)?;
-    let descriptors = switch.descriptors();
+    let mut descriptors = Descriptors::of(&switch);
     let mut memory = 0;
     for kill in 1..=times {
         let [mut victim] = Guest::boot(&image, dir, [Listens::Switch.boot(dir, "vm3", 3)])?;
@@ -142,18 +143,10 @@ fn kill_vm(times: u32) -> Result<()> {
             Duration::from_secs(20),
         )?;
         assert!(lost.text.contains("40 packets received"), "others lost frames: {}", lost.text);
-        let end = Instant::now() + Duration::from_secs(2);
-        while switch.descriptors() != descriptors {
-            assert!(
-                Instant::now() < end,
-                "{} descriptors, before it were {descriptors}",
-                switch.descriptors()
-            );
-            sleep(Duration::from_millis(10));
-        }
+        let open = descriptors.check(&switch, &format!("kill {kill}"));
         // The first round may still fill caches and arenas.
         memory = if kill == 1 { resident(&switch) } else { memory };
-        println!("  kill {kill} of {times}: {descriptors} descriptors, {} KiB", resident(&switch));
+        println!("  kill {kill} of {times}: {open} descriptors, {} KiB", resident(&switch));
         std::fs::remove_file(dir.join("vm3.agent")).expect("the dead guest's agent socket");
     }
     assert!(

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use vmlan_driver::e1000::{Bus, Offload};
 use vmlan_driver::nic::Interest;
 use vmlan_tests::e1000::Intel;
-use vmlan_tests::native::{STALL, Stops, frame, mac};
+use vmlan_tests::native::{Stops, frame, mac};
 use vmlan_tests::peer::Peer;
-use vmlan_tests::victim::{guest_process, holdings, wait_for};
+use vmlan_tests::victim::{Descriptors, guest_process, holdings, wait_for};
 use vmlan_tests::{Fault, Result, Switch};
 
 const A: u8 = 1;
@@ -122,16 +122,10 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
         scope.spawn(|| feed(&mut d, &shared));
         // Once each, so that everything has been allocated that is allocated once.
         (0..8).try_for_each(|n| one_kill(&switch, dir.path(), n))?;
-        let first = holdings(&switch);
+        let (first, mut descriptors) = (holdings(&switch), Descriptors::of(&switch));
         for kill in 0..times {
             one_kill(&switch, dir.path(), kill)?;
-            // The connection that asked for the statistics may still be closing.
-            let end = Instant::now() + STALL;
-            while switch.descriptors() != first.0 {
-                let now = switch.descriptors();
-                assert!(Instant::now() < end, "{now} descriptors, not {}: {kill}", first.0);
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            descriptors.check(&switch, &format!("kill {kill}"));
             assert!(!stopped(&shared), "a neighbour failed after kill {kill}");
         }
         let last = holdings(&switch);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
 use vmlan_tests::native::{MacBytes, Native, STALL, Stops, mac};
-use vmlan_tests::victim::{guest_process, holdings, wait_for};
+use vmlan_tests::victim::{Descriptors, guest_process, holdings, wait_for};
 use vmlan_tests::{Result, Switch};
 
 const A: u8 = 1;
@@ -263,20 +263,10 @@ fn kill_guests(times: u32) -> Result<()> {
         // Once each, so that everything has been allocated that is allocated once.
         one_kill(&switch, dir.path(), "tx")?;
         one_kill(&switch, dir.path(), "rx")?;
-        let first = holdings(&switch);
+        let (first, mut descriptors) = (holdings(&switch), Descriptors::of(&switch));
         for kill in 0..times {
             one_kill(&switch, dir.path(), if kill % 2 == 0 { "tx" } else { "rx" })?;
-            // The connection that asked for the statistics may still be closing.
-            let end = Instant::now() + STALL;
-            while switch.descriptors() != first.0 {
-                assert!(
-                    Instant::now() < end,
-                    "{} descriptors after kill {kill}, {} before",
-                    switch.descriptors(),
-                    first.0
-                );
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            descriptors.check(&switch, &format!("kill {kill}"));
             assert!(!stopped(&shared), "a neighbour failed after kill {kill}");
         }
         let last = holdings(&switch);
