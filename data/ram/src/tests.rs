@@ -82,8 +82,24 @@ fn windows_check_bounds_and_alignment() {
     w.set_u64(60, u64::MAX, Ordering::Relaxed);
     assert_eq!(w.u64(60, Ordering::Relaxed), 0);
     assert_eq!(w.u16(usize::MAX, Ordering::Relaxed), 0);
+    w.set_u64(48, 7, Ordering::Relaxed);
+    w.set_u64(56, 9, Ordering::Relaxed);
+    assert_eq!(w.descriptor(48), (7, 9));
+    assert_eq!([w.descriptor(52), w.descriptor(56), w.descriptor(usize::MAX)], [(0, 0); 3]);
     assert!(m.window(0x101, 64, 16).is_none());
     assert!(m.window(4090, 64, 2).is_none());
+}
+
+#[test]
+fn records_are_counted_up_to_the_first_that_fails() {
+    let m = map(&[(0, 4096)]);
+    let w = m.window(0x100, 64, 16).unwrap();
+    (0..4).for_each(|i| w.set_u32(16 * i, 5, Ordering::Relaxed));
+    let fives = |off, n| w.leading::<16>(off, n, |word| word == 5);
+    assert_eq!([fives(0, 4), fives(16, 3), fives(16, 2), fives(0, 0)], [4, 3, 2, 0]);
+    assert_eq!([fives(16, 4), fives(2, 1), fives(usize::MAX, 1), fives(0, usize::MAX)], [0; 4]);
+    w.set_u32(32, 6, Ordering::Relaxed);
+    assert_eq!([fives(0, 4), fives(32, 2), fives(48, 1)], [2, 0, 1]);
 }
 
 #[test]

@@ -73,12 +73,18 @@ impl Window {
 
     #[inline]
     fn at(&self, off: usize, size: usize) -> Option<*mut u8> {
-        if off > self.len || self.len - off < size {
+        self.range(off, size, size)
+    }
+
+    /// `len` bytes at `off`, if they are inside and the first is a multiple of `align`.
+    #[inline]
+    fn range(&self, off: usize, len: usize, align: usize) -> Option<*mut u8> {
+        if off > self.len || self.len - off < len {
             return None;
         }
-        // SAFETY: off + size <= len.
+        // SAFETY: off + len <= self.len.
         let p = unsafe { self.ptr.add(off) };
-        (p as usize).is_multiple_of(size).then_some(p)
+        (p as usize).is_multiple_of(align).then_some(p)
     }
 
     scalar!(u16, set_u16, u16, AtomicU16);
@@ -102,7 +108,31 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn descriptor(&self, off: usize) -> (u64, u64) {
-        (self.u64(off, Ordering::Relaxed), self.u64(off + 8, Ordering::Relaxed))
+        let Some(p) = self.range(off, 2 * size_of::<u64>(), align_of::<u64>()) else {
+            return (0, 0);
+        };
+        // SAFETY: both words are in the range, whose alignment is theirs.
+        let word = |p: *mut u8| unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Relaxed);
+        // SAFETY: the second begins within it.
+        (u64::from_le(word(p)), u64::from_le(word(unsafe { p.add(size_of::<u64>()) })))
+    }
+
+    /// How many of the `n` records of `STRIDE` bytes from `off` on begin with a `u32` that passes `test`, before the first that does
+    /// not. Each is read once, and what its writer wrote before is there to be read afterwards.
+    #[must_use]
+    #[inline]
+    pub fn leading<const STRIDE: usize>(
+        &self,
+        off: usize,
+        n: usize,
+        test: impl Fn(u32) -> bool,
+    ) -> usize {
+        let len = n.saturating_mul(STRIDE);
+        let Some(p) = self.range(off, len, align_of::<u32>()) else { return 0 };
+        // SAFETY: each record is in the range; alignment is kept by the assertion.
+        let word = |i: usize| unsafe { AtomicU32::from_ptr(p.add(i * STRIDE).cast()) };
+        const { assert!(STRIDE >= size_of::<u32>() && STRIDE.is_multiple_of(align_of::<u32>())) };
+        (0..n).find(|&i| !test(u32::from_le(word(i).load(Ordering::Acquire)))).unwrap_or(n)
     }
 
     /// `len` bytes at `off`, to prefetch or copy.

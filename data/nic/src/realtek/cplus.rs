@@ -244,9 +244,27 @@ impl<C: Cplus> Default for Receiving<C> {
 }
 
 impl<C: Cplus> Receiving<C> {
-    /// opts1 of the descriptor of a frame's last part, where there is something to say.
+    /// The status of a whole frame for this station, about which there is no more to say.
+    #[inline]
+    fn whole(len: usize) -> u32 {
+        FS | LS | C::STATUS.pam | Self::length(len)
+    }
+
+    #[inline]
+    fn length(len: usize) -> u32 {
+        u32::try_from(len).unwrap_or(u32::MAX).min(C::STATUS.len)
+    }
+
+    /// That of any other part of a frame: opts1 and opts2. Of a frame in several buffers the last one's length is the whole frame's.
     #[inline(never)]
-    fn status(&self, what: &Written) -> u32 {
+    fn status(&self, what: &Written) -> (u32, u32) {
+        let first = if what.first { FS } else { 0 };
+        let rest = if what.last { self.end(what) } else { Self::length(what.len) };
+        (first | rest, what.tag.map_or(0, |tci| TAVA | desc::opts2(tci)))
+    }
+
+    /// opts1 of the descriptor of a frame's last part.
+    fn end(&self, what: &Written) -> u32 {
         let s = C::STATUS;
         let to = match what.to {
             Mac::BROADCAST => s.bar,
@@ -263,8 +281,7 @@ impl<C: Cplus> Receiving<C> {
         };
         let wrong = if what.sums.ip == Some(false) { s.ipf } else { 0 };
         let failed = if what.failed { s.res } else { 0 };
-        let len = u32::try_from(what.total).unwrap_or(u32::MAX).min(s.len);
-        LS | to | protocol | wrong | failed | len
+        LS | to | protocol | wrong | failed | Self::length(what.total)
     }
 }
 
@@ -321,19 +338,16 @@ impl<C: Cplus> Receive for Receiving<C> {
         (addr, (opts(word).0 & C::STATUS.len) as usize)
     }
 
-    /// Of a frame in several buffers the last one's length is the whole frame's.
     #[inline]
     fn write_back(&self, index: u32, what: &Written) {
-        let first = if what.first { FS } else { 0 };
-        let small = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).min(C::STATUS.len);
-        let plain = !what.failed && what.sums == Verdict::default() && what.to == self.own;
-        let rest = match what.last {
-            false => small(what.len),
-            true if plain => LS | C::STATUS.pam | small(what.total),
-            true => self.status(what),
+        let usual = what.first && what.last && !what.failed && what.tag.is_none();
+        let (opts1, opts2) = match () {
+            () if usual && what.sums == Verdict::default() && what.to == self.own => {
+                (Self::whole(what.total), 0)
+            }
+            () => self.status(what),
         };
-        let opts2 = what.tag.map_or(0, |tci| TAVA | desc::opts2(tci));
-        self.ring.give(index, join(self.ring.eor(index) | first | rest, opts2));
+        self.ring.give(index, join(self.ring.eor(index) | opts1, opts2));
     }
 
     fn publish(&mut self, chip: &C, _: &Digest, look: Look, head: u32) -> u32 {

@@ -210,12 +210,9 @@ impl Ring {
         let free = self.size - 1 - distance(self.head, self.tail, self.size);
         let before_last = self.size - 1 - self.tail;
         let most = most.min(free).min(before_last).min(within.saturating_sub(self.tail));
-        let ours =
-            |index: &u32| self.descriptors.word(*index, Ordering::Acquire) & (OWN | EOR) == OWN;
-        let end = (self.tail..self.tail + most).find(|index| !ours(index));
-        let end = end.unwrap_or(self.tail + most);
-        let n = end - self.tail;
-        self.tail = end;
+        let ours = |opts1| opts1 & (OWN | EOR) == OWN;
+        let n = self.descriptors.leading(self.tail, most, ours);
+        self.tail += n;
         n
     }
 
@@ -297,12 +294,12 @@ impl Ring {
     /// show, so that is looked at.
     #[inline]
     pub fn eor(&self, index: u32) -> u32 {
-        match () {
-            () if self.single => EOR,
-            () if index + 1 != self.size => 0,
-            () if self.size == self.most => self.opts1(index) & EOR,
-            () => EOR,
-        }
+        if index + 1 < self.size && !self.single { 0 } else { self.last_eor(index) }
+    }
+
+    #[cold]
+    fn last_eor(&self, index: u32) -> u32 {
+        if self.size == self.most { self.opts1(index) & EOR } else { EOR }
     }
 
     /// Gives the descriptor at `index` back to the guest, after all that was written before. `word`: opts1 without OWN, and opts2.

@@ -63,6 +63,13 @@ impl Descriptors {
         self.window.as_ref().map_or(0, |w| w.u32(at(index), order))
     }
 
+    /// How many of `n` descriptors from `index` on have a first doubleword that passes `test`, before the first that has not.
+    #[inline]
+    pub fn leading(&self, index: u32, n: u32, test: impl Fn(u32) -> bool) -> u32 {
+        let found = |w: &Window| w.leading::<SIZE>(at(index), n as usize, test);
+        self.window.as_ref().map_or(0, found).try_into().unwrap_or(n)
+    }
+
     /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
     #[inline]
     pub fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {

@@ -262,7 +262,10 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
         self.ring.side().wake();
         let look = self.look(chip);
         let reopened = self.ring.side().take_off();
-        let Some(look) = look.filter(|look| look.tail != look.head) else {
+        // A frame without an end is not read again in each breath: nobody would be charged for it.
+        let stalled = self.state.stalled.filter(|_| self.state.flights.is_empty());
+        let Some(look) = look.filter(|look| look.tail != look.head && Some(look.tail) != stalled)
+        else {
             return Sent { reopened, ..Sent::default() };
         };
         let Self { ring, state } = self;

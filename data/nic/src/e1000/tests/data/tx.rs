@@ -156,6 +156,19 @@ fn scattered_frames_wait_for_their_end() {
 }
 
 #[test]
+fn an_unfinished_frame_is_read_once_for_each_tail() {
+    let mut guest = Guest::new();
+    let at = guest.fill(0, &frame([2; 6], 100));
+    guest.post(&[(at, 60 | IFCS), (at + 60, 40 | IFCS)]);
+    assert!(guest.pull().is_empty());
+    // Nobody may look: the next pulls cost nothing, which nobody is charged for.
+    guest.tx_desc(1, at + 60, 40 | LAST);
+    assert!(guest.pull().is_empty());
+    guest.post(&[(at, 100 | LAST)]);
+    assert_eq!(guest.pull().len(), 2);
+}
+
+#[test]
 fn null_descriptors_between_frames_are_only_written_back() {
     let mut guest = Guest::new();
     guest.post(&[(0, 64 | LAST), (TX_BUFFERS, LAST)]);
