@@ -45,11 +45,11 @@ pub(crate) fn counted() -> (Arc<AtomicUsize>, Changed) {
     (n, Arc::new(count))
 }
 
-/// Waits up to five seconds.
+/// Waits up to twenty seconds.
 pub(crate) fn wait(what: &str, mut f: impl FnMut() -> bool) {
     let start = Instant::now();
     while !f() {
-        assert!(start.elapsed() < Duration::from_secs(5), "in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -10,9 +10,10 @@
 //!  0x10  guest_rdt            0x5c  host_rxkick_at      all: 32 bits, little-endian
 //! ```
 //!
-//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. (Realtek's rings have no tail: their descriptors say who
-//!   owns them, and that is believed, block or not; of the block the wishes count.) The registers follow them, so that turning the block
+//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the block
 //!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
+//! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, block or not. Whoever is awake looks at
+//!   them only when the block's tail has moved, and before going to sleep: see [`Side::hint`].
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
 //! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Block::judge`].
 //!
@@ -367,6 +368,18 @@ impl Side {
             self.believe_register(Some(&block));
         }
         self.block = Some(block);
+    }
+
+    /// For the same: the tail in the block, neither checked nor believed. `None`: descriptors themselves are to be looked at, for there
+    /// is no block, or somebody is about to wait for the guest.
+    #[inline]
+    pub fn hint(&self) -> Option<u32> {
+        let waits = match self.direction {
+            Direction::Transmit => !self.awake,
+            Direction::Receive => self.asked,
+        };
+        let block = self.block.as_ref().filter(|_| self.tail == Tail::Block && !waits)?;
+        Some(self.word(block))
     }
 
     /// The worker is awake, and looks at the tail by itself: kicks are not needed.

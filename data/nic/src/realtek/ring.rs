@@ -17,6 +17,9 @@
 //! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head has come round: what is known to be
 //!   ours never wraps at two places. One that is gone makes the ring as long as it can be.
 //! - A ring that runs out of its region of memory stops there.
+//! - With a status block, while we are awake, nobody looks before its tail has moved: the descriptors next to ours are those that the guest
+//!   is writing, and a look takes their cache line away from it. A guest that does not tell its tails is found out when we are about
+//!   to sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +63,8 @@ pub struct Ring {
     tail: u32,
     /// What others know of the ring is void.
     moved: bool,
+    /// The block's tail, if all before it was looked at.
+    heard: Option<u32>,
     trouble: Option<Trouble>,
     /// Its side of the shared status block.
     pub side: Side,
@@ -79,6 +84,7 @@ impl Ring {
             head: 0,
             tail: 0,
             moved: true,
+            heard: None,
             trouble: None,
             side: Side::new(direction),
         }
@@ -106,7 +112,7 @@ impl Ring {
     }
 
     fn doubt(&mut self) {
-        (self.tail, self.moved) = (self.head, true);
+        (self.tail, self.moved, self.heard) = (self.head, true, None);
     }
 
     /// Begins at the first descriptor.
@@ -157,8 +163,7 @@ impl Ring {
             Some(within) => within,
             None => self.find(),
         };
-        self.trouble = None;
-        self.advance(within);
+        self.follow(within);
         if let Some(trouble) = self.trouble.filter(|_| self.head == self.tail) {
             return Err(trouble);
         }
@@ -188,14 +193,27 @@ impl Ring {
         within
     }
 
-    /// Moves the tail over descriptors that are ours.
+    /// Moves the tail over descriptors that are ours, if there is reason to think that there are more.
     #[inline]
-    fn advance(&mut self, within: u32) {
-        let mut left = AHEAD;
+    fn follow(&mut self, within: u32) {
+        let hint = self.side.hint().filter(|tail| *tail < self.size && !self.single);
+        if hint.is_some() && hint == self.heard {
+            return;
+        }
+        self.trouble = None;
+        let most = hint.map_or(AHEAD, |tail| distance(self.tail, tail, self.size).min(AHEAD));
+        let found = self.advance(within, most);
+        self.heard = hint.filter(|_| found < AHEAD);
+    }
+
+    /// Moves the tail over descriptors that are ours, up to `most`. Returns how many there were.
+    #[inline]
+    fn advance(&mut self, within: u32, most: u32) -> u32 {
+        let mut left = most;
         loop {
             left -= self.run(within, left);
             if left == 0 || !self.step(within) {
-                return;
+                return most - left;
             }
             left -= 1;
         }

@@ -110,6 +110,37 @@ fn wishes_are_heard() {
     assert_eq!(get(&guest, 0x5c), u32::MAX, "content");
 }
 
+/// Descriptors are looked at when the tail is told to have moved, or before sleep; whatever it says, OWN counts.
+#[test]
+fn tails_are_hints() {
+    let mut guest = guest();
+    place(&guest);
+    let post = |guest: &Guest, n: u32| {
+        let at = guest.fill(0, &frame([2; 6], 60));
+        guest.tx_desc(TX_RING, n, OWN | FS | LS | 60, 0, at);
+    };
+    // The first look finds the ring, the second the block.
+    assert_eq!((guest.pull().len(), guest.pull().len()), (0, 0));
+    post(&guest, 0);
+    assert_eq!(guest.pull().len(), 0, "not told");
+    set(&guest, 0, 1);
+    assert_eq!(guest.pull().len(), 1);
+    post(&guest, 1);
+    assert!(guest.pull().is_empty() && guest.chip.arm(), "found out before sleep");
+    guest.chip.disarm();
+    assert_eq!(guest.pull().len(), 1);
+    set(&guest, 0, 5);
+    assert_eq!(guest.pull().len(), 0, "OWN says no");
+    post(&guest, 2);
+    set(&guest, 0, 4);
+    assert_eq!(guest.pull().len(), 1, "as far as OWN goes");
+    for nonsense in [SIZE, u32::MAX] {
+        set(&guest, 0, nonsense);
+        post(&guest, guest.word(BLOCK + 0x40));
+        assert_eq!(guest.pull().len(), 1, "{nonsense}: no hint");
+    }
+}
+
 /// Turned off amid traffic: what it kept in comes out, registers ring again.
 #[test]
 fn turned_off() {

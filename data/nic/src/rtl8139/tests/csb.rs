@@ -4,9 +4,11 @@
 use super::guest::*;
 use crate::chip::Chip;
 
+const TDT: u64 = 0;
 const NEED_TX: u64 = 4;
 const NEED_RX: u64 = 8;
 const ON: u64 = 0xc;
+const RDT: u64 = 0x10;
 const HOST_TDH: u64 = 0x40;
 const HOST_NEED_TX: u64 = 0x44;
 const HOST_RDH: u64 = 0x50;
@@ -34,10 +36,13 @@ fn no_register_is_needed_while_both_are_awake() {
         let n = round % SIZE;
         let at = guest.fill(n, &frame(MAC, 60));
         let eor = if n == SIZE - 1 { EOR } else { 0 };
+        let next = (n + 1) % SIZE;
         guest.tx_desc(n, OWN | FS | LS | eor | 60, 0, at);
+        guest.write(BLOCK + TDT, &next.to_le_bytes());
         assert_eq!(guest.pull().len(), 1);
         assert_eq!(guest.arrive(&[frame(MAC, 60)]), 1);
         guest.post_buffer(n, RX_BUFFERS + 2048 * u64::from(n), RX_LEN);
+        guest.write(BLOCK + RDT, &next.to_le_bytes());
         assert_eq!(guest.word(BLOCK + HOST_TDH), (round + 1) % SIZE);
         assert_eq!(guest.word(BLOCK + HOST_RDH), (round + 1) % SIZE);
     }
@@ -60,6 +65,8 @@ fn kicks_and_wishes() {
     guest.tx_desc(0, OWN | FS | LS | 60, 0, at);
     guest.set8(TPPOLL, 0x40);
     assert_eq!(guest.rang(), rang + 1);
+    assert!(guest.chip.arm(), "found, though its tail is not told");
+    guest.chip.disarm();
     assert_eq!(guest.pull().len(), 1);
     // Room: asked for when there is none, kicked by TPPoll with no queue.
     while guest.arrive(&[frame(MAC, 60)]) == 1 {}
@@ -87,6 +94,7 @@ fn kicks_and_wishes() {
     guest.write(BLOCK + NEED_TX, &[1]);
     guest.next = 1;
     guest.send_plus(&frame(MAC, 60), 0, 0);
+    guest.write(BLOCK + TDT, &[2]);
     guest.pull();
     assert_eq!(guest.raised(), raised + 2);
     // The link always is.

@@ -39,7 +39,7 @@ fn client(ports: &Sender<(usize, Tap)>, go: &Receiver<()>, queues: u16, offload:
     ports.send((0, host("10.9.8.1", queues, offload))).unwrap();
     go.recv().unwrap();
     let mut s =
-        TcpStream::connect_timeout(&"10.9.8.2:7000".parse().unwrap(), Duration::from_secs(5))
+        TcpStream::connect_timeout(&"10.9.8.2:7000".parse().unwrap(), Duration::from_secs(20))
             .unwrap();
     s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     s.write_all(&pattern()).unwrap();
@@ -150,7 +150,7 @@ fn the_kernel_finishes_our_checksums_and_checks_the_others() {
         let tap = host("10.9.8.1", 1, true);
         let port = tap.port();
         let socket = UdpSocket::bind("10.9.8.1:7001").unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let partial = Offload { needs_csum: true, csum_start: 34, csum_offset: 6, ..Offload::NONE };
         let wrong = udp(b"wrong", |_, full| !full ^ 1);
         let full = udp(b"full", |_, full| !full);
