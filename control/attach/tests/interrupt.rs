@@ -37,13 +37,14 @@ fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
     let mut raw = f.ready();
     guest.start(&mut raw);
     let _crowd = crowd(&guest.call);
+    let most = most_slow(&guest.call);
     let mut interrupts = 0;
     for n in 0..50 {
         guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
         interrupts += pull(&f);
         let _ = guest.call.take();
     }
-    assert!((5..=6).contains(&interrupts), "{interrupts} of 50");
+    assert!((5..=most).contains(&interrupts), "{interrupts} of 50, not {most}");
     assert!(raw.is_closed());
 }
 
@@ -55,9 +56,10 @@ fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
     let mut raw = f.ready();
     guest.start(&mut raw);
     let _crowd = crowd(&guest.call);
+    let most = most_slow(&guest.call);
     let quick = vmlan_driver::sys::EventFd::new().unwrap();
     let quick_fd = std::os::fd::AsFd::as_fd(&quick).as_raw_fd();
-    let mut slow = 0;
+    let mut slow = 0_usize;
     for n in 0..50 {
         let fd = if n % 2 == 1 { quick_fd } else { guest.call_fd() };
         // Raises it, as there are used buffers.
@@ -66,12 +68,12 @@ fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
         {
             break;
         }
-        slow += u32::from(n % 2 == 0);
+        slow += usize::from(n % 2 == 0);
         guest.post(1, n, guest.ram.guest_phys(1 << 20), 64, false);
         pull(&f);
         let _ = guest.call.take();
     }
-    assert!(slow <= 6, "{slow}");
+    assert!(slow <= most, "{slow}, not {most}");
     assert!(raw.is_closed());
 }
 
@@ -94,12 +96,13 @@ fn an_interrupt_that_hangs_the_ports_thread_is_ended() {
             }
         });
         let fd = std::os::fd::AsFd::as_fd(&call).as_raw_fd();
-        raw.sock.set_read_timeout(Some(std::time::Duration::from_secs(3))).unwrap();
         let set_call = message(13, 1 | NEED_REPLY, &words(&[1]));
         // The port makes it non-blocking, we blocking: sooner or later between its look and its write.
-        let tries = (0..100_000)
-            .take_while(|_| raw.bytes(&set_call, &[fd]).is_ok() && raw.reply().is_some());
-        tries.for_each(drop);
+        let late = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while std::time::Instant::now() < late
+            && raw.bytes(&set_call, &[fd]).is_ok()
+            && raw.reply().is_some()
+        {}
         let closed = raw.is_closed();
         end.store(true, std::sync::atomic::Ordering::Relaxed);
         closed
@@ -124,7 +127,11 @@ fn pull_is_parked(f: &Fixture) -> bool {
     }
     let port = f.door.port();
     let worker = std::thread::spawn(move || port.pull(&mut Batch::new(), 256, &mut Nobody));
-    std::thread::sleep(std::time::Duration::from_millis(25));
+    // Much longer than a thread waits for a core.
+    let late = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    while !worker.is_finished() && std::time::Instant::now() < late {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let parked = !worker.is_finished();
     if parked {
         // SAFETY: the thread has not been joined.

@@ -83,7 +83,9 @@ fn a_nic_that_flaps_wakes_the_workers_now_and_then_only() {
     }
     client.set(RCTL, EN);
     let took = begin.elapsed();
-    until("workers hear of the last state", || f.door.port().is_up());
+    until("workers hear of the last state", || {
+        f.door.port().is_up() && f.changes.load(Ordering::SeqCst) > before
+    });
     std::thread::sleep(Duration::from_millis(20));
     let told = f.changes.load(Ordering::SeqCst) - before;
     let most = u64::try_from(took.as_millis()).unwrap() + 40;

@@ -160,11 +160,15 @@ fn intx_is_unmasked_by_an_eventfd_as_kvm_does() {
         std::io::Write::write_all(&mut &unmask, &1u64.to_ne_bytes()).unwrap();
         until("unmasked", || count(&line) == 1);
     }
-    // Nobody has read it: so it must be looked at by its edges, and must not keep the thread awake.
-    let before = cpu();
-    std::thread::sleep(Duration::from_millis(300));
-    let used = cpu() - before;
-    assert!(used < Duration::from_millis(100), "{used:?}");
+    // Nobody has read it: so it must be looked at by its edges, and must not keep the thread awake. Other tests of this process may
+    // keep theirs, but not all the time.
+    let used = || {
+        let before = cpu();
+        std::thread::sleep(Duration::from_millis(300));
+        cpu() - before
+    };
+    let least = (0..10).map(|_| used()).find(|used| *used < Duration::from_millis(100));
+    assert!(least.is_some(), "it never sleeps");
     assert_eq!(client.set_irqs(EVENTFD | UNMASK, INTX, 1, &[]), Some(0));
     std::io::Write::write_all(&mut &unmask, &1u64.to_ne_bytes()).unwrap();
     client.get(e1000::STATUS);

@@ -4,11 +4,13 @@ mod common;
 mod vfio;
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{clear_nonblocking, crowd, make_blocking, until};
+use common::{clear_nonblocking, crowd, make_blocking, most_slow, until};
 use vfio::*;
+use vmlan_driver::sys::EventFd;
 
 /// Makes the chip raise and withdraw its interrupt once.
 fn interrupt(client: &mut Raw) -> Option<u32> {
@@ -33,8 +35,9 @@ fn an_interrupt_that_wakes_a_crowd_ends_its_connection_and_is_not_had_again_at_o
     let line = eventfd();
     let mut client = connect(&f, &line);
     let crowd = crowd(&line);
+    let most = most_slow(&EventFd::from(OwnedFd::from(line.try_clone().unwrap())));
     let times = (0..50).take_while(|_| interrupt(&mut client) == Some(0)).count();
-    assert!((4..=7).contains(&times), "{times} of 50");
+    assert!((4..=most).contains(&times), "{times} of 50, not {most}");
     assert!(client.is_closed());
     drop(crowd);
     let mut again = f.connect();
@@ -51,7 +54,8 @@ fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
     let (line, quick) = (eventfd(), eventfd());
     let mut client = connect(&f, &line);
     let _crowd = crowd(&line);
-    let mut slow = 0;
+    let most = most_slow(&EventFd::from(OwnedFd::from(line.try_clone().unwrap())));
+    let mut slow = 0_usize;
     for n in 0..50 {
         let fd = if n % 4 == 3 { &quick } else { &line };
         if client.set_irqs(EVENTFD | TRIGGER, INTX, 1, &[raw(fd)]) != Some(0)
@@ -59,9 +63,9 @@ fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
         {
             break;
         }
-        slow += u32::from(n % 4 != 3);
+        slow += usize::from(n % 4 != 3);
     }
-    assert!(slow <= 6, "{slow}");
+    assert!(slow <= most, "{slow}, not {most}");
     assert!(client.is_closed());
 }
 
@@ -71,15 +75,16 @@ fn a_crowd_that_comes_again_is_known() {
     let f = Fixture::new();
     let line = eventfd();
     let crowd = crowd(&line);
+    let most = most_slow(&EventFd::from(OwnedFd::from(line.try_clone().unwrap())));
     let mut slow = 0;
-    for _ in 0..8 {
+    for _ in 0..most + 2 {
         let Some(mut client) = f.try_ready() else { break };
         client.enable();
         client.set(e1000::IMS, 4);
         let _ = client.set_irqs(EVENTFD | TRIGGER, INTX, 1, &[raw(&line)]);
         slow += (0..2).take_while(|_| interrupt(&mut client) == Some(0)).count();
     }
-    assert!((3..=6).contains(&slow), "{slow}");
+    assert!((3..=most).contains(&slow), "{slow}, not {most}");
     drop(crowd);
     f.assert_alive();
 }
@@ -99,7 +104,7 @@ fn an_interrupt_that_hangs_its_port_costs_nobody_else() {
                 clear_nonblocking(&line);
             }
         });
-        client.sock.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        client.sock.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         while interrupt(&mut client) == Some(0) {}
         let closed = client.is_closed();
         end.store(true, Ordering::Relaxed);
@@ -122,7 +127,7 @@ fn a_port_that_hangs_can_be_closed_and_made_again() {
     client.post(e1000::ICS, 4);
     let start = std::time::Instant::now();
     f.door.close();
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert!(!f.path().exists());
     f.renew();
     f.assert_alive();
