@@ -15,7 +15,7 @@ use vmlan_driver::{Address, VirtioNet};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// testpmd drops what it forwards to a port until it has noticed that the port is connected, and says nothing about when.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// One testpmd at a time: it polls a whole core.
 fn turn() -> MutexGuard<'static, ()> {

@@ -286,7 +286,7 @@ fn waiting_for_room_sends_first() {
 #[test]
 fn the_drivers_own_time_wakes_too() {
     let mut port = port(Fake::new(3, 4));
-    port.device.limit = Duration::from_millis(3);
+    port.device.limit = Duration::from_millis(300);
     assert!(port.arm(NONE).unwrap() && !readable(&port));
     let woken = sys::poll_readable(&[port.as_fd()], Some(Duration::from_secs(5))).unwrap();
     assert_eq!(woken, 1);

@@ -30,7 +30,7 @@ fn clean() -> Fate {
     Box::new(|_| true)
 }
 
-/// Runs both; the server ends 50 ms after the client, so that it has all.
+/// Runs both; the server ends 300 ms after the client, so that it has all, also if it waits for a core.
 fn both(fate: Fate, served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
     both_on(pair(fate), served, asked)
 }
@@ -45,7 +45,7 @@ fn both_on(
     std::thread::scope(|scope| {
         let server = scope.spawn(move || run_on(b, &served, Duration::ZERO, &mut |_| {}));
         let client = run_on(a, asked, Duration::ZERO, &mut |_| {});
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(300));
         stop.store(true, Ordering::Relaxed);
         (server.join().unwrap().unwrap(), client)
     })
@@ -306,7 +306,7 @@ fn reports_come_at_their_time() {
     stream.report_every = Duration::from_millis(50);
     let (a, b) = pair(clean());
     let mut sink = server(Workload::UdpSink);
-    sink.idle_exit = Some(Duration::from_millis(100));
+    sink.idle_exit = Some(Duration::from_secs(1));
     std::thread::scope(|scope| {
         let sink = scope.spawn(move || run_on(b, &sink, Duration::ZERO, &mut |_| {}));
         let (mut lines, mut messages) = (Vec::new(), 0);
