@@ -14,6 +14,8 @@ use vmlan_frame::{Counters, Device, Mac, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
 
+use crate::native::settles;
+
 /// How long a sender may wait for a full receiver, where no frame may be lost.
 pub const PATIENT: Duration = Duration::from_secs(10);
 
@@ -127,6 +129,17 @@ impl Lan {
         let mut entry = self.ports.remove(name).expect("a port of that name");
         self.workers.remove(entry.id);
         entry.door.close();
+    }
+
+    /// Waits until the guest of such a port, which has no policy, is gone: then no frame of it is on its way any more.
+    ///
+    /// # Panics
+    /// When it stays.
+    pub fn wait_gone(&self, name: &str) {
+        let port = &self.ports[name].port;
+        assert!(settles(|| !port.is_connected()), "{name} is still there");
+        // From now on nothing is pulled; a breath that had begun is over when all workers have another table.
+        self.set_policy(name, Policy::default());
     }
 
     /// Tells what a port made by [`Lan::add`] and its like may do.

@@ -253,16 +253,22 @@ impl Native {
     pub fn assert_sound(&self) {
         let sound = || self.nic.audit().iter().all(Audit::is_sound);
         // An audit is exact only while the switch does not write; it may, for a moment, if there are other guests.
-        let found = (0..200).any(|_| {
-            sound() || {
-                std::thread::sleep(Duration::from_millis(1));
-                false
-            }
-        });
-        assert!(found, "guest {}: {:?}", self.id, self.nic.audit());
+        assert!(settles(sound), "guest {}: {:?}", self.id, self.nic.audit());
         let malformed: u64 = self.nic.pairs.iter().map(|pair| pair.rx.stats().malformed).sum();
         assert_eq!(malformed, 0, "guest {}: frames in a form they must not have", self.id);
     }
+}
+
+/// Whether it comes to hold, of a state that somebody else is still on the way to.
+pub fn settles(mut state: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + STALL;
+    while !state() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 fn difference(got: &[u8], good: &[u8]) -> String {

@@ -146,10 +146,14 @@ pub fn talk(a: &mut dyn Peer, b: &mut dyn Peer, stop: &AtomicBool, frames: &Atom
     }
 }
 
-/// Sleeps until `time` is over or somebody failed; then all stop.
-pub fn hold_out(time: Duration, stop: &AtomicBool) {
+/// How long a busy machine may take for what it would do in less.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Sleeps until `time` is over and there was `enough` to show something, or somebody failed; then all stop.
+pub fn hold_out(time: Duration, stop: &AtomicBool, enough: impl Fn() -> bool) {
     let begin = Instant::now();
-    while begin.elapsed() < time && !stopped(stop) {
+    let over = || begin.elapsed() > LONGEST || begin.elapsed() > time && enough();
+    while !over() && !stopped(stop) {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(Stops(stop));

@@ -1,6 +1,7 @@
 //! What a process uses, from `/proc`.
 
 use std::fs::{read_dir, read_to_string};
+use std::time::{Duration, Instant};
 
 /// CPU time of all threads, living and gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,35 @@ fn ticks(stat: &str) -> u64 {
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let word = |n: usize| fields.split_whitespace().nth(n).and_then(|w| w.parse::<u64>().ok());
     word(11).zip(word(12)).map_or(0, |(user, system)| user + system)
+}
+
+/// What a process has used of the CPU in each of a few stretches of `silence`, until it was `little`: what was still under way
+/// when the first began, or is the machine's doing, is not in all of them. Returns the last, and how long it took.
+///
+/// # Panics
+/// When the process is gone.
+pub fn least(
+    pid: u32,
+    silence: Duration,
+    little: impl Fn(&Cpu, Duration) -> bool,
+) -> (Cpu, Duration) {
+    let mut tries = 3;
+    loop {
+        let (before, since) = (cpu(pid), Instant::now());
+        std::thread::sleep(silence);
+        let (after, time) = (cpu(pid), since.elapsed());
+        let used = Cpu {
+            ticks: after.ticks - before.ticks,
+            thread_ticks: after.thread_ticks - before.thread_ticks,
+            runs: after.runs - before.runs,
+            nanos: after.nanos - before.nanos,
+        };
+        tries -= 1;
+        if little(&used, time) || tries == 0 {
+            return (used, time);
+        }
+        println!("{used:?} in {time:.1?}: once more");
+    }
 }
 
 /// CPU time of a process.

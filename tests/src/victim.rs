@@ -1,6 +1,6 @@
 //! A guest process that is killed again and again, and what the switch holds meanwhile.
 
-use crate::native::{STALL, mac};
+use crate::native::{STALL, mac, settles};
 use crate::{Proc, Result, Switch, usage, vmlan_binary};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,6 +23,47 @@ pub fn guest_process(dir: &Path, address: &str, function: &str, from: u8, to: u8
 pub fn holdings(switch: &Switch) -> (usize, u64, u64) {
     let pid = switch.pid();
     (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
+}
+
+/// What it holds once that is no more than `first` and so much more memory of its own and mapped, in KiB: what is just being given
+/// back may take a moment.
+///
+/// # Panics
+/// When it stays more.
+pub fn has_not_grown(
+    switch: &Switch,
+    first: (usize, u64, u64),
+    more: [u64; 2],
+) -> (usize, u64, u64) {
+    let mut last = first;
+    let flat = settles(|| {
+        last = holdings(switch);
+        last.1 <= first.1 + more[0] && last.2 <= first.2 + more[1]
+    });
+    assert!(flat, "descriptors, own and mapped KiB grew from {first:?} to {last:?}");
+    last
+}
+
+/// Pauses of others' traffic, one for each kill. A machine that is busy elsewhere makes some as well, but not with most kills.
+#[derive(Debug, Default)]
+pub struct Pauses(Vec<Duration>);
+
+impl Pauses {
+    /// The longest during a kill.
+    pub fn add(&mut self, pause: Duration) {
+        self.0.push(pause);
+    }
+
+    /// Returns the longest of all.
+    ///
+    /// # Panics
+    /// When more than a fifth took a second or longer.
+    #[must_use]
+    pub fn check(&self) -> Duration {
+        let long = self.0.iter().filter(|pause| **pause >= Duration::from_secs(1)).count();
+        assert!(long * 5 <= self.0.len(), "traffic stood still for a second: {:?}", self.0);
+        self.0.iter().max().copied().unwrap_or_default()
+    }
 }
 
 /// The descriptors that a switch has open and should not grow beyond.

@@ -10,7 +10,7 @@ use vmlan_driver::chip::{
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
 
-use crate::native::{Expected, Progress, STALL, Sizes, frame, mac};
+use crate::native::{Expected, Progress, STALL, Sizes, frame, mac, settles};
 use crate::peer::Peer;
 
 /// What a chip says of received frames.
@@ -187,12 +187,7 @@ impl<C: Chip, B: Bus> Peer for Wired<C, B> {
 
     fn assert_sound(&self) {
         // Exact only while the chip does not write; it may, for a moment, if there are other guests.
-        let found = (0..200).any(|_| {
-            self.nic.is_sound() || {
-                std::thread::sleep(Duration::from_millis(1));
-                false
-            }
-        });
+        let found = settles(|| self.nic.is_sound());
         assert!(found, "guest {}: {:?} {:?}", self.id, self.nic.tx_stats(), self.nic.rx_stats());
         assert_eq!(
             self.nic.interrupt_stats().missed,

@@ -10,7 +10,7 @@ use vmlan_driver::nic::Interest;
 use vmlan_tests::e1000::Intel;
 use vmlan_tests::native::{Stops, frame, mac};
 use vmlan_tests::peer::Peer;
-use vmlan_tests::victim::{Descriptors, guest_process, holdings, wait_for};
+use vmlan_tests::victim::{Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for};
 use vmlan_tests::{Fault, Result, Switch};
 
 const A: u8 = 1;
@@ -123,13 +123,18 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
         // Once each, so that everything has been allocated that is allocated once.
         (0..8).try_for_each(|n| one_kill(&switch, dir.path(), n))?;
         let (first, mut descriptors) = (holdings(&switch), Descriptors::of(&switch));
+        let mut pauses = Pauses::default();
+        shared.longest_gap_us.store(0, Ordering::Relaxed);
         for kill in 0..times {
             one_kill(&switch, dir.path(), kill)?;
             descriptors.check(&switch, &format!("kill {kill}"));
+            let gap = shared.longest_gap_us.swap(0, Ordering::Relaxed);
+            pauses.add(Duration::from_micros(gap));
             assert!(!stopped(&shared), "a neighbour failed after kill {kill}");
         }
-        let last = holdings(&switch);
-        let gap = Duration::from_micros(shared.longest_gap_us.load(Ordering::Relaxed));
+        // One guest's memory is 1 MiB: a map left behind would show.
+        let last = has_not_grown(&switch, first, [1024, 1024]);
+        let gap = pauses.check();
         drop(stops);
         let sent = sender.join().expect("the sender");
         let received = shared.received.load(Ordering::Relaxed);
@@ -137,10 +142,6 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
             "{doorbell}: {times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; \
              {received} of {sent} frames, longest gap {gap:.1?}"
         );
-        // One guest's memory is 1 MiB: a map left behind would show.
-        assert!(last.1 <= first.1 + 1024, "own memory grew from {} to {} KiB", first.1, last.1);
-        assert!(last.2 <= first.2 + 1024, "mapped memory grew from {} to {} KiB", first.2, last.2);
-        assert!(gap < Duration::from_secs(1), "A's flow stood still for {gap:?}");
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
         Ok::<_, Fault>(())
     })?;

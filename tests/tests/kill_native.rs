@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
 use vmlan_tests::native::{MacBytes, Native, STALL, Stops, mac};
-use vmlan_tests::victim::{Descriptors, guest_process, holdings, wait_for};
+use vmlan_tests::victim::{Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for};
 use vmlan_tests::{Result, Switch};
 
 const A: u8 = 1;
@@ -134,7 +134,7 @@ fn kill_the_switch(times: u64, keys: &str) -> Result<()> {
 
 /// Kills and restarts; the longest time from a kill to the first frame that was sent after it.
 fn kills(switch: &mut Switch, times: u64, shared: &Shared) -> Result<Duration> {
-    let mut worst = Duration::ZERO;
+    let mut pauses = Pauses::default();
     for kill in 1..=times {
         std::thread::sleep(Duration::from_millis(30 + kill * 37 % 60));
         let begin = Instant::now();
@@ -146,7 +146,7 @@ fn kills(switch: &mut Switch, times: u64, shared: &Shared) -> Result<Duration> {
             assert!(begin.elapsed() < STALL, "no traffic after kill {kill}");
             assert!(!stopped(shared), "a guest failed after kill {kill}");
         }
-        worst = worst.max(begin.elapsed());
+        pauses.add(begin.elapsed());
         if begin.elapsed() > Duration::from_millis(300) {
             println!(
                 "kill {kill}: started after {restarted:.1?}, traffic after {:.1?}",
@@ -154,8 +154,7 @@ fn kills(switch: &mut Switch, times: u64, shared: &Shared) -> Result<Duration> {
             );
         }
     }
-    assert!(worst < Duration::from_secs(1), "traffic again after {worst:?}; a second is the most");
-    Ok(worst)
+    Ok(pauses.check())
 }
 
 #[test]
@@ -264,23 +263,24 @@ fn kill_guests(times: u32) -> Result<()> {
         one_kill(&switch, dir.path(), "tx")?;
         one_kill(&switch, dir.path(), "rx")?;
         let (first, mut descriptors) = (holdings(&switch), Descriptors::of(&switch));
+        let mut pauses = Pauses::default();
+        shared.longest_gap_us.store(0, Ordering::Relaxed);
         for kill in 0..times {
             one_kill(&switch, dir.path(), if kill % 2 == 0 { "tx" } else { "rx" })?;
             descriptors.check(&switch, &format!("kill {kill}"));
+            let gap = shared.longest_gap_us.swap(0, Ordering::Relaxed);
+            pauses.add(Duration::from_micros(gap));
             assert!(!stopped(&shared), "a neighbour failed after kill {kill}");
         }
-        let last = holdings(&switch);
-        let gap = Duration::from_micros(shared.longest_gap_us.load(Ordering::Relaxed));
+        // One guest's memory is more than 4 MiB: a map left behind would show.
+        let last = has_not_grown(&switch, first, [1024, 2048]);
+        let gap = pauses.check();
         drop(stops);
         let sent = sender.join().expect("the sender");
         let received = shared.received.load(Ordering::Relaxed);
         println!(
             "{times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; {received} of {sent} frames, longest gap {gap:.1?}"
         );
-        // One guest's memory is more than 4 MiB: a map left behind would show.
-        assert!(last.1 <= first.1 + 1024, "own memory grew from {} to {} KiB", first.1, last.1);
-        assert!(last.2 <= first.2 + 2048, "mapped memory grew from {} to {} KiB", first.2, last.2);
-        assert!(gap < Duration::from_secs(1), "A's flow stood still for {gap:?}");
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
         Ok::<_, vmlan_tests::Fault>(())
     })?;

@@ -279,7 +279,7 @@ fn a_driver_with_csb_starts_anew_in_mid_traffic() {
         a.send_next(2, 40 + round as u64, ALL);
         b.send_next(1, 40, ALL);
         drop(a);
-        std::thread::sleep(Duration::from_millis(5));
+        lan.wait_gone("a");
         while b.receive_next(2, ALL) > 0 {}
     }
     let (trips, ..) = costs(&b);

@@ -264,7 +264,7 @@ fn the_driver_starts_anew_in_mid_traffic() {
             b.send_next(1, 40, ALL);
             drop(a);
             // What it had sent before comes, or not; nothing comes changed.
-            std::thread::sleep(Duration::from_millis(5));
+            lan.wait_gone("a");
             while b.receive_next(2, ALL) > 0 {}
             let mut c = virtio(&at_c, 3, "");
             exchange(&mut b, &mut c, 60, ALL);

@@ -8,28 +8,32 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vmlan_driver::pktgen::{Capture, Function, Mac, Options, Report, Summary, run};
+use vmlan_tests::native::settles;
 use vmlan_tests::{Result, Switch};
 
 const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xa]);
 const B: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xb]);
 
+/// Nobody loses frames because a receiver gets too little of the machine.
 fn ports(dir: &Path) -> Vec<String> {
     let dir = dir.display();
     vec![
+        "--full-wait".into(),
+        "10000000".into(),
         format!("a=vhost-user:{dir}/a.sock,queues=4"),
         format!("b=vhost-user:{dir}/b.sock"),
         format!("e=vfio-user:{dir}/e.sock,model=e1000"),
     ]
 }
 
-/// Options of a guest with the address `own`, at most 10 s long.
+/// Options of a guest with the address `own`, at most 30 s long.
 fn guest(dir: &Path, address: &str, function: &str, own: Mac) -> Options {
     let address = address.replace('@', &dir.display().to_string());
     let mut options = Options::new(address.parse().unwrap(), Function::Tx);
     options.set_function(function).unwrap();
     options.src_mac = own;
     options.dst_mac = if own == A { B } else { A };
-    options.seconds = Some(Duration::from_secs(10));
+    options.seconds = Some(Duration::from_secs(30));
     options
 }
 
@@ -40,7 +44,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(mut options: Options) -> Self {
+    fn start(switch: &Switch, mut options: Options) -> Self {
+        let own = options.src_mac.0.map(|byte| format!("{byte:02x}")).join(":");
         let stop = Arc::new(AtomicBool::new(false));
         options.stop = Some(Arc::clone(&stop));
         let (told, ready) = std::sync::mpsc::channel();
@@ -53,8 +58,9 @@ impl Running {
             run(&options, &mut report).unwrap()
         });
         ready.recv_timeout(Duration::from_secs(10)).unwrap();
-        // Its announcement is to be seen before anyone looks for it.
-        std::thread::sleep(Duration::from_millis(100));
+        // Its announcement is to be seen before anyone looks for it: floods do not wait for a full receiver.
+        let known = || switch.ask(&["fdb", "list"]).is_ok_and(|list| list.contains(&own));
+        assert!(settles(known), "{own} does not announce itself");
         Self { stop, thread }
     }
 
@@ -72,22 +78,21 @@ fn quiet(options: &Options) -> Summary {
 fn numbered_frames_pass_whole_on_two_threads_each() -> Result<()> {
     const COUNT: u64 = 20_001;
     let dir = tempfile::tempdir().unwrap();
-    let _switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
+    let switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
     let mut rx = guest(dir.path(), "vhost-user:@/b.sock,queues=2", "rxseq", B);
-    rx.threads = 2;
-    let rx = Running::start(rx);
+    (rx.threads, rx.count) = (2, COUNT);
+    let rx = Running::start(&switch, rx);
     let mut tx = guest(dir.path(), "vhost-user:@/a.sock,queues=2", "txseq", A);
     (tx.threads, tx.count, tx.rate) = (2, COUNT, 50_000);
     (tx.least_size, tx.size) = (Some(60), 1514);
     (tx.dst_port, tx.random_src) = (1000..=60_000, true);
     let sent = quiet(&tx);
-    std::thread::sleep(Duration::from_millis(200));
-    let got = rx.finish();
+    // It ends when it has all.
+    let got = rx.thread.join().unwrap();
     assert_eq!((sent.frames, sent.threads, sent.rings_sound), (COUNT, 2, true), "{sent}");
     assert!(sent.bytes > COUNT * 700 && sent.bytes < COUNT * 875, "sizes between: {sent}");
     assert_eq!((got.duplicated, got.reordered, got.corrupt, got.restarts), (0, 0, 0, 0), "{got}");
-    // On a busy machine the receiver may be late; but then it has counted what it missed.
-    assert!(got.frames > COUNT / 2 && got.frames + got.lost <= COUNT + 2, "{got}");
+    assert_eq!((got.frames, got.lost), (COUNT, 0), "{got}");
     assert_eq!((got.other_frames, got.rings_sound), (0, true), "{got}");
     Ok(())
 }
@@ -95,8 +100,8 @@ fn numbered_frames_pass_whole_on_two_threads_each() -> Result<()> {
 #[test]
 fn pings_at_a_rate_are_timed_from_when_they_were_due() -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
-    let _switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
-    let pong = Running::start(guest(dir.path(), "vfio-user:@/e.sock", "pong", B));
+    let switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
+    let pong = Running::start(&switch, guest(dir.path(), "vfio-user:@/e.sock", "pong", B));
     let mut ping = guest(dir.path(), "vhost-user:@/a.sock", "ping", A);
     (ping.count, ping.rate) = (500, 1000);
     let open = quiet(&ping);
@@ -106,7 +111,7 @@ fn pings_at_a_rate_are_timed_from_when_they_were_due() -> Result<()> {
         (500, 500, sent.samples),
         "{open}"
     );
-    assert!(sent.samples >= 400 && (0.49..3.0).contains(&open.seconds), "{open}");
+    assert!(sent.samples >= 400 && open.seconds >= 0.49, "{open}");
     assert!(due.max_ns >= sent.max_ns && due.mean_ns >= sent.mean_ns, "{open}");
     assert!(sent.p50_ns <= sent.p99_ns && sent.p99_ns <= sent.p9999_ns, "{open}");
     ping.rate = 0;
@@ -132,11 +137,11 @@ fn capture() -> Arc<Capture> {
 #[test]
 fn a_capture_is_replayed_lap_by_lap() -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
-    let _switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
+    let switch = Switch::start(dir.path(), None, &ports(dir.path()))?;
     for receiver in ["vhost-user:@/b.sock", "vfio-user:@/e.sock"] {
         let mut rx = guest(dir.path(), receiver, "rx", B);
         rx.count = 6;
-        let rx = Running::start(rx);
+        let rx = Running::start(&switch, rx);
         let mut tx = guest(dir.path(), "vhost-user:@/a.sock", "tx", A);
         (tx.replay, tx.recorded_timing, tx.count) = (Some(capture()), true, 6);
         let sent = quiet(&tx);
@@ -156,11 +161,13 @@ fn two_threads_go_on_together_after_the_switch_died() -> Result<()> {
     (tx.threads, tx.rate, tx.report_every) = (2, 20_000, Duration::from_millis(100));
     let stop = Arc::new(AtomicBool::new(false));
     tx.stop = Some(Arc::clone(&stop));
-    let (mut seen, mut gone, mut back, mut after) = (0, 0, 0, 0);
+    let (mut seen, mut gone, mut back, mut after, mut killed) = (0, 0, 0, 0, false);
     let summary = run(&tx, &mut |report| match report {
         Report::Interval(interval) if back == 0 => {
             seen += interval.frames;
-            if seen > 0 && gone == 0 {
+            // Once: what is still in the rings goes on being counted until its end is seen.
+            if seen > 0 && !killed {
+                killed = true;
                 switch.kill9();
                 switch.restart().unwrap();
                 seen = 0;

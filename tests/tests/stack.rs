@@ -80,8 +80,8 @@ impl Running {
     }
 
     fn end(self) -> Summary {
-        // What is under way arrives first.
-        std::thread::sleep(Duration::from_millis(30));
+        // What is under way arrives first, also at a server that waits for a core.
+        std::thread::sleep(Duration::from_millis(300));
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }

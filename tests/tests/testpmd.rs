@@ -7,6 +7,7 @@ use std::{
 };
 use vmlan_tests::{
     Result, Switch,
+    native::STALL,
     testpmd::{BURST, BURSTS, Counted, Testpmd, Vdev},
 };
 
@@ -64,7 +65,7 @@ fn audit(switch: &Switch, dir: &Path, run: &Run, counted: [Counted; 2]) -> Resul
     let (sent, received) = (total(counted, |port| port.tx), total(counted, |port| port.rx));
     assert_eq!(sent - received, circulating, "frames lost or doubled: {counted:?}");
     // The switch may need a moment to move the last ones.
-    let settled = Instant::now() + Duration::from_secs(2);
+    let settled = Instant::now() + STALL;
     loop {
         let (vu0, vu1) = (switch.port("vu0")?, switch.port("vu1")?);
         let want = [(&vu0, counted[0].tx, counted[1].tx), (&vu1, counted[1].tx, counted[0].tx)];

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use vmlan_tests::native::settles;
 use vmlan_tests::{Fault, Result, Switch, out_of};
 
 /// A peer of a `stream:` port: each frame after its length.
@@ -58,7 +59,9 @@ fn switch(dir: &Path, names: &[&str]) -> Result<(Switch, Vec<Peer>)> {
     let peers = names.iter().map(|n| Peer::connect(&socket(n))).collect();
     let end = Instant::now() + Duration::from_secs(10);
     let is_up = |name: &&str| switch.port(name).is_ok_and(|p| p["up"] == true);
-    while !names.iter().all(is_up) && Instant::now() < end {}
+    while !names.iter().all(is_up) {
+        assert!(Instant::now() < end, "the ports are up");
+    }
     Ok((switch, peers))
 }
 
@@ -154,14 +157,31 @@ fn dissect(dir: &Path, datagrams: &[Vec<u8>]) -> Result<BTreeMap<&'static str, V
 }
 
 /// Voluntary sleeps of the switch's thread that exports.
-fn sleeps(switch: &Switch) -> String {
+fn sleeps(switch: &Switch) -> Option<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", switch.pid())).expect("a process");
     let read = |task: &Path, name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
     let mut tasks = tasks.flatten().map(|t| t.path());
-    let task = tasks.find(|t| read(t, "comm").trim() == "sflow").expect("a thread called sflow");
+    let task = tasks.find(|t| read(t, "comm").trim() == "sflow")?;
     let status = read(&task, "status");
     let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches"));
-    line.expect("a count").to_owned()
+    Some(line.expect("a count").to_owned())
+}
+
+/// All datagrams up to the first that has counters. Taken as they come: a socket holds a few dozen.
+fn until_counters(collector: &UdpSocket) -> Vec<Vec<u8>> {
+    collector.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    let mut datagrams = Vec::new();
+    loop {
+        let mut bytes = vec![0; 2000];
+        let n = collector.recv(&mut bytes).expect("a datagram");
+        bytes.truncate(n);
+        // The type of its first sample: 2 for counters.
+        let counted = bytes[28..32] == [0, 0, 0, 2];
+        datagrams.push(bytes);
+        if counted {
+            return datagrams;
+        }
+    }
 }
 
 #[test]
@@ -174,27 +194,20 @@ fn a_collector_gets_samples_and_counters_that_agree_with_the_switch() -> Result<
     let address = format!("collector={}", collector.local_addr().expect("bound"));
     switch.ask(&["sflow", "set", &address, "sampling=10", "polling=0", "agent=10.0.0.1"])?;
     // It gives itself its name, and falls asleep.
-    std::thread::sleep(Duration::from_millis(250));
-    let before = sleeps(&switch);
-    std::thread::sleep(Duration::from_millis(250));
-    assert_eq!(sleeps(&switch), before, "nothing to send: it does not even wake up");
+    let silent = settles(|| {
+        let before = sleeps(&switch);
+        std::thread::sleep(Duration::from_millis(250));
+        before.is_some() && sleeps(&switch) == before
+    });
+    assert!(silent, "nothing to send: it does not even wake up");
+    let datagrams = std::thread::spawn(move || until_counters(&collector));
     for round in 0..FRAMES / 40 {
         a.send([2, 1], round * 40..round * 40 + 40);
         b.receive(40);
     }
     // The counters come with the next period.
     switch.ask(&["sflow", "set", "polling=1"])?;
-    collector.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-    let mut datagrams = Vec::new();
-    let mut counted = false;
-    while !counted {
-        let mut bytes = vec![0; 2000];
-        let n = collector.recv(&mut bytes).expect("a datagram");
-        bytes.truncate(n);
-        // The type of its first sample: 2 for counters.
-        counted = bytes[28..32] == [0, 0, 0, 2];
-        datagrams.push(bytes);
-    }
+    let datagrams = datagrams.join().expect("datagrams");
     switch.ask(&["sflow", "off"])?;
     let found = dissect(dir.path(), &datagrams)?;
     let numbers = |field| -> Vec<u32> {
