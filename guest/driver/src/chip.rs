@@ -16,6 +16,7 @@ mod block;
 mod bus;
 mod combine;
 mod error;
+mod explain;
 mod interrupt;
 mod model;
 mod offload;
@@ -37,6 +38,7 @@ use block::Block;
 pub use bus::{Bus, BusError, Irq, Watched};
 use combine::Combine;
 pub use error::Error;
+pub use explain::Poke;
 pub use interrupt::Causes;
 pub(crate) use model::Bars;
 pub use model::Model;
@@ -449,28 +451,39 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         batch.frames.drain(..count);
         let whole = self.options.refill == 0 || self.is_csb_on();
         let most = if whole { u16::MAX } else { self.options.refill };
-        // A chip that sees by itself whose a buffer is may have stopped looking, and a driver that polls does nothing else that it
-        // would hear.
-        let mut tells = C::TAILS || self.is_worth_telling(count);
+        let first = self.rx.tail();
         loop {
             let old = self.rx.tail();
-            if self.rx.refill(most, end) == 0 {
-                return;
+            let count = self.rx.refill(most, end);
+            if count == 0 {
+                break;
             }
-            self.return_buffers(old, tells);
-            tells = C::TAILS;
+            self.untold += usize::from(count);
+            self.return_buffers(old, C::TAILS);
+        }
+        if C::TAILS || self.is_csb_on() {
+            self.untold = 0;
+        } else if self.rx.tail() != first && self.is_worth_telling(first) {
+            self.tell_of_buffers();
         }
     }
 
-    /// So it is told when it may have stopped, and for every eighth of the ring: it may wait for more than the few that were left.
-    fn is_worth_telling(&mut self, count: usize) -> bool {
-        self.untold += count;
-        let many = self.untold >= usize::from(self.rx.size() / 8).max(8);
-        let tells = (!self.is_plain() || self.polls()) && (many || self.rx.is_dry());
-        if tells {
-            self.untold = 0;
+    /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more than there were when `first` was the tail.
+    /// A driver that is to enable interrupts again does not tell it: that says it as well. One that polls does nothing else that the chip
+    /// would hear, so it tells when the chip may have run short, and for every eighth of the ring (a quarter of a small one): who wants
+    /// room for many frames waits for three quarters.
+    fn is_worth_telling(&self, first: u16) -> bool {
+        let size = usize::from(self.rx.size());
+        let many = (size / 8).max(8).min(size / 4 - 1);
+        (!self.is_plain() || self.polls()) && (self.untold >= many || self.rx.ran_short(first))
+    }
+
+    /// There are buffers that nothing has told the chip of.
+    fn tell_of_buffers(&mut self) {
+        if std::mem::take(&mut self.untold) > 0 {
+            self.rx.stats_mut().doorbells += 1;
+            C::give(&mut self.registers, self.rx.tail());
         }
-        tells
     }
 
     /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then by the register only if the chip

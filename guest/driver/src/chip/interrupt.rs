@@ -128,6 +128,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     pub(super) fn enable(&mut self, causes: u32) {
         if causes != self.enabled {
             C::enable(&mut self.registers, self.enabled, causes);
+            self.untold = 0;
             if causes & !self.enabled != 0 {
                 self.settle();
             }
@@ -178,6 +179,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         let found = self.rx.stats().frames - self.load.before;
         if !self.load.polls && found >= u64::from(self.options.budget / 4).max(2) {
             (self.load.polls, self.load.quiet) = (true, 0);
+            // The mask, which is not written now, would have told the chip of the buffers that it has got back since the interrupt.
+            self.tell_of_buffers();
         }
         self.load.polls
     }

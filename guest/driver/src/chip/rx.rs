@@ -3,14 +3,17 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 
 use super::options::Options;
 use super::tx::{ALIGN, stride};
 use super::{Bus, Register, Registers, RxSide};
 use crate::mem::{Pool, Ram, View};
 use crate::net::QueueStats;
+
+/// Bytes of a frame that are not in the MTU: its header, a tag, the CRC.
+const HEADERS: u16 = 14 + 4 + 4;
 
 /// What a chip says of a frame that it has received.
 pub trait Report: Copy + Debug + Send {
@@ -109,6 +112,8 @@ pub struct RxRing<F> {
     /// The first one that is not the device's: what RDT says.
     tail: u16,
     buffer: usize,
+    /// Buffers of the longest frame.
+    longest: u16,
     first: usize,
     gpa: u64,
     stride: usize,
@@ -196,6 +201,11 @@ impl<F: RxFormat> RxRing<F> {
         if at >= self.size { at - self.size } else { at }
     }
 
+    #[inline]
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        if to >= from { to - from } else { to + self.size - from }
+    }
+
     fn skip(&mut self, descriptors: u16) {
         self.next = self.ahead(descriptors);
     }
@@ -221,6 +231,7 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
             next: 0,
             tail: 0,
             buffer: usize::from(options.buffer),
+            longest: options.mtu.max(1500).saturating_add(HEADERS).div_ceil(options.buffer),
             first,
             gpa: ram.guest_phys(first),
             stride,
@@ -256,17 +267,14 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
         self.next != self.tail && F::is_done(self.word(self.next))
     }
 
-    fn is_dry(&self) -> bool {
-        let last = if self.tail == 0 { self.size - 1 } else { self.tail - 1 };
-        self.next == self.tail || F::is_done(self.word(last))
+    fn ran_short(&self, tail: u16) -> bool {
+        fence(SeqCst);
+        let had = self.distance(self.next, tail);
+        had < self.longest || F::is_done(self.word(self.ahead(had - self.longest)))
     }
 
     fn outstanding(&self) -> u16 {
-        if self.tail >= self.next {
-            self.tail - self.next
-        } else {
-            self.tail + self.size - self.next
-        }
+        self.distance(self.next, self.tail)
     }
 
     /// Adds frames to a batch until it holds `most`; returns how many were added.

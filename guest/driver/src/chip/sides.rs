@@ -147,8 +147,9 @@ pub trait RxSide<R: Register>: Debug + Send {
     fn note_received(&mut self) {}
     /// Is there a frame?
     fn ready<B: Bus>(&mut self, registers: &mut Registers<R, B>) -> bool;
-    /// Has the device no buffer left?
-    fn is_dry(&self) -> bool;
+    /// May the device have found too few buffers for a frame when `tail` was the tail? Asked once there are more: the device looks again
+    /// before it waits, so either it sees those, or this sees that it took what was left.
+    fn ran_short(&self, tail: u16) -> bool;
     /// Adds frames to a batch until it holds `most`; returns how many were added.
     fn poll<B: Bus>(
         &mut self,

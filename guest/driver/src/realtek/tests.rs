@@ -255,20 +255,57 @@ fn an_interrupt_takes_the_accesses_of_a_kernels_driver() {
     assert_eq!(nic.interrupt_stats().spurious, 0);
 }
 
+/// Frames that come together, and how often the chip is told of their buffers.
+fn told(options: Options, rows: &[(usize, usize)]) {
+    let mut nic = start::<Gigabit>(options);
+    for (row, (frames, told)) in rows.iter().enumerate() {
+        log(&mut nic);
+        for _ in 0..*frames {
+            chip(&mut nic).receive(&frame(60), 0);
+        }
+        assert_eq!(take(&mut nic).len(), *frames);
+        assert_eq!(log(&mut nic), vec!["W 38=0"; *told], "row {row}: {frames} frames");
+    }
+    assert_eq!(nic.wait(RX, Duration::from_millis(1)).unwrap(), Wake::Timeout);
+}
+
 #[test]
-fn a_driver_that_polls_tells_a_chip_that_ran_dry() {
+fn a_driver_that_polls_tells_a_chip_that_ran_short() {
     let polls =
         Options { receive: Receive::Poll, interrupts: Interrupts::Idle, ..options(Model::R8169) };
-    let mut nic = start::<Gigabit>(polls);
-    for (frames, told) in [(6, 0), (7, 1), (1, 0)] {
+    // Every eighth of the ring, and when all was used.
+    told(Options { size: 64, ..polls.clone() }, &[(7, 0), (1, 1), (7, 0), (63, 1), (7, 0), (1, 1)]);
+    told(Options { size: 256, ..polls.clone() }, &[(31, 0), (1, 1), (31, 0)]);
+    // Of a small one each quarter, nearly.
+    told(Options { size: 16, ..polls.clone() }, &[(2, 0), (1, 1), (2, 0), (13, 1)]);
+    told(polls.clone(), &[(1, 1), (7, 1), (1, 1)]);
+    // The longest frame takes six buffers: with five of 255 left the chip may wait for more.
+    for (frames, told) in [(249, 0), (250, 1)] {
+        let small = Options { size: 256, buffer: 256, budget: 4, ..polls.clone() };
+        let mut nic = start::<Gigabit>(small);
         log(&mut nic);
         for _ in 0..frames {
             chip(&mut nic).receive(&frame(60), 0);
         }
-        assert_eq!(take(&mut nic).len(), frames);
+        assert_eq!(take(&mut nic).len(), 4);
         assert_eq!(log(&mut nic), vec!["W 38=0"; told], "{frames} frames");
     }
-    assert_eq!(nic.wait(RX, Duration::from_millis(1)).unwrap(), Wake::Timeout);
+}
+
+#[test]
+fn a_driver_that_goes_on_polling_says_what_the_mask_would_have_said() {
+    let mut nic =
+        start::<Gigabit>(Options { receive: Receive::Adaptive, size: 32, ..options(Model::R8169) });
+    log(&mut nic);
+    for _ in 0..31 {
+        chip(&mut nic).receive(&frame(60), 0);
+    }
+    assert_eq!(take(&mut nic).len(), 31);
+    assert_eq!(log(&mut nic), ["R 3e", "W 3c=0", "W 3e=1"], "the chip waits for buffers, perhaps");
+    assert!(take(&mut nic).is_empty());
+    assert_eq!(log(&mut nic), ["W 38=0"]);
+    assert!(take(&mut nic).is_empty());
+    assert_eq!(log(&mut nic), [""; 0], "once");
 }
 
 #[test]

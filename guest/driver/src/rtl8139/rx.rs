@@ -177,7 +177,7 @@ impl RxSide<Register> for Buffer {
         self.ready
     }
 
-    fn is_dry(&self) -> bool {
+    fn ran_short(&self, _tail: u16) -> bool {
         false
     }
 
