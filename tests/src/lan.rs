@@ -1,8 +1,9 @@
 //! A switch inside the test process: the program's own workers and ports, without command line and API.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -110,6 +111,7 @@ impl Lan {
     }
 
     fn enter(&mut self, name: &str, port: Arc<dyn Port>, door: Door) {
+        PORTS.with_borrow_mut(|all| all.push((name.into(), Arc::downgrade(&port))));
         let id = self.join(name, port.clone());
         self.ports.insert(name.into(), Entry { id, port, door });
     }
@@ -192,4 +194,36 @@ impl Drop for Lan {
         }
         self.workers.stop();
     }
+}
+
+thread_local! {
+    /// The ports that this thread has added to any switch, for [`explain_ports`].
+    static PORTS: RefCell<Vec<(String, Weak<dyn Port>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the ports say that this thread has added and that are still there, in a line each.
+#[must_use]
+pub fn explain_ports() -> Vec<String> {
+    let explain = |(name, port): &(String, Weak<dyn Port>)| {
+        let port = port.upgrade()?;
+        let side = |s: &vmlan_frame::Direction| {
+            format!("{} frames, {} notifications", s.frames.get(), s.notifications.get())
+        };
+        let counters = port.counters();
+        let chip = port.device().map_or_else(String::new, |d| {
+            let statistics: Vec<_> = d.statistics.iter().filter(|(_, n)| *n > 0).collect();
+            format!(
+                "interrupts raised {} held {} delivered {}, {:?}, {statistics:?}",
+                d.raised, d.held, d.delivered, d.csb
+            )
+        });
+        let drops: Vec<_> = counters.drops().collect();
+        Some(format!(
+            "port {name}: up {}, from the guest {}, to it {}, drops {drops:?}, {chip}",
+            port.is_up(),
+            side(&counters.input),
+            side(&counters.output)
+        ))
+    };
+    PORTS.with_borrow(|all| all.iter().filter_map(explain).collect())
 }

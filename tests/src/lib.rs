@@ -41,6 +41,7 @@ pub mod nic;
 pub mod peer;
 pub mod scene;
 pub mod siege;
+pub mod steps;
 pub mod trio;
 pub mod usage;
 pub mod victim;

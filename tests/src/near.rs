@@ -156,7 +156,7 @@ impl Drop for NearBus {
 }
 
 /// The guest's RAM as the chip's map.
-fn map_of(ram: &Ram) -> Arc<Map> {
+pub(crate) fn map_of(ram: &Ram) -> Arc<Map> {
     let path = PathBuf::from(format!("/proc/self/fd/{}", ram.raw_fd()));
     let file = File::options().read(true).write(true).open(path).expect("the guest's RAM");
     let region = |part: &vmlan_driver::mem::Region| {

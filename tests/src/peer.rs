@@ -1,5 +1,10 @@
 //! Guests that send numbered frames to each other and check every byte, whatever their NICs are.
 
+use std::time::{Duration, Instant};
+
+use vmlan_driver::chip::Poke;
+
+use crate::lan;
 use crate::native::{Native, Progress, Sizes};
 
 /// A guest with a NIC.
@@ -25,6 +30,12 @@ pub trait Peer {
     fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64;
     /// Every descriptor is where it belongs.
     fn assert_sound(&self);
+    /// What the guest waits for and where its rings stand, in a line, if it can tell.
+    fn explain(&mut self) -> String {
+        String::new()
+    }
+    /// Wakes somebody up who should be awake. A guest that cannot does nothing.
+    fn poke(&mut self, _: Poke) {}
 }
 
 impl Peer for Native {
@@ -59,6 +70,39 @@ impl Peer for Native {
     fn assert_sound(&self) {
         Native::assert_sound(self);
     }
+
+    fn explain(&mut self) -> String {
+        format!("{:?}", self.nic.audit())
+    }
+}
+
+/// What two guests and their ports look like that stand still; then each is poked in turn, and it is told which poke went home: that
+/// is the wake-up that was lost.
+fn explain_stall(a: &mut dyn Peer, b: &mut dyn Peer, sizes: Sizes) -> String {
+    /// Much longer than anything that is still to come.
+    const LONG: Duration = Duration::from_millis(100);
+    let mut lines = vec![String::new()];
+    let ids = [a.id(), b.id()];
+    lines.push(format!("guest {}: {}", ids[0], a.explain()));
+    lines.push(format!("guest {}: {}", ids[1], b.explain()));
+    lines.extend(lan::explain_ports());
+    let mut moves = |a: &mut dyn Peer, b: &mut dyn Peer, after: String| {
+        let start = Instant::now();
+        let mut moved = [0; 2];
+        while start.elapsed() < LONG {
+            moved[0] += a.receive_next(ids[0], sizes);
+            moved[1] += b.receive_next(ids[1], sizes);
+        }
+        lines.push(format!("after {after} {moved:?} frames came"));
+    };
+    moves(a, b, "this was asked for".into());
+    for poke in Poke::ALL {
+        a.poke(poke);
+        moves(a, b, format!("guest {}'s {poke:?}", ids[0]));
+        b.poke(poke);
+        moves(a, b, format!("guest {}'s {poke:?}", ids[1]));
+    }
+    lines.join("\n  ")
 }
 
 /// Both guests send `count` numbered frames on each queue to each other; all arrive, in order, unchanged.
@@ -87,7 +131,9 @@ pub fn exchange_known(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Siz
         let sent = a.send_next(b.id(), count, sizes) + b.send_next(a.id(), count, sizes);
         let now = [a.receive_next(a.id(), sizes), b.receive_next(b.id(), sizes)];
         got = [got[0] + now[0], got[1] + now[1]];
-        progress.note(sent + now[0] + now[1], || format!("received {got:?} of {wanted:?}"));
+        progress.note(sent + now[0] + now[1], || {
+            format!("received {got:?} of {wanted:?}{}", explain_stall(a, b, sizes))
+        });
     }
     a.assert_sound();
     b.assert_sound();
@@ -109,7 +155,9 @@ pub fn one_way(from: &mut dyn Peer, to: &mut dyn Peer, count: u64, sizes: Sizes)
         from.receive_next(from.id(), sizes);
         let now = to.receive_next(to.id(), sizes);
         got += now;
-        progress.note(sent + now, || format!("received {got} of {count}"));
+        progress.note(sent + now, || {
+            format!("received {got} of {count}{}", explain_stall(from, to, sizes))
+        });
     }
     from.assert_sound();
     to.assert_sound();

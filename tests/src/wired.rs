@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_driver::chip::{
-    self, Address, Bus, Chip, Interest, Model, Nic, Offload, Options, RxSide, Wake,
+    self, Address, Bus, Chip, Interest, Model, Nic, Offload, Options, Poke, RxSide, Wake,
 };
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
@@ -183,6 +183,14 @@ impl<C: Chip, B: Bus> Peer for Wired<C, B> {
         self.receive(|_, bytes| count += u64::from(expected.judge(id, dst, bytes, sizes)));
         self.expected = expected;
         count
+    }
+
+    fn explain(&mut self) -> String {
+        format!("sent {}; {}", self.sent, self.nic.explain())
+    }
+
+    fn poke(&mut self, poke: Poke) {
+        self.nic.poke(poke);
     }
 
     fn assert_sound(&self) {

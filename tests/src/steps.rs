@@ -1,0 +1,186 @@
+//! Drivers, chips and a worker in steps: each is a thread, but only one runs at a time, and which one goes on is drawn by lot
+//! wherever they meet (register accesses, interrupts, doorbells, falling asleep). Time is drawn as well. So a run is what its seed says,
+//! pauses are as long as those of a machine that has other things to do, and a wake-up that was lost shows at once: everybody sleeps.
+//!
+//! What a port's thread and a worker do is done here as it is done there, in short. Drivers and chips are the real ones; between two
+//! stores to the guest's memory nobody else has a turn.
+
+mod turns;
+mod wires;
+mod worker;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+
+use vmlan_driver::chip::{Chip as DriverChip, Offload};
+use vmlan_nic::chip::{Chip, Host};
+
+use crate::native::{Sizes, frame, mac};
+use crate::near::map_of;
+use crate::peer::Peer;
+use crate::wired::{self, Wired};
+use turns::Turns;
+use wires::{StepBus, Wires};
+
+/// The guests' thread: both are one program.
+const GUESTS: usize = 0;
+/// The worker.
+const WORKER: usize = 1;
+/// The threads of the two ports.
+const PORTS: [usize; 2] = [2, 3];
+
+/// Rounds without a frame until the guests wait for all others, and until all is at an end.
+const IDLE: (u32, u32) = (10, 20);
+
+/// Two guests, their chips, and a worker between.
+pub struct Steps<C: DriverChip> {
+    // It ends before they go: a driver that turned its chip off would wait for a side that somebody holds whose turn it is not.
+    world: World,
+    guests: [Wired<C, StepBus>; 2],
+}
+
+/// All but the guests.
+struct World {
+    turns: Arc<Turns>,
+    wires: [Arc<Wires>; 2],
+    chips: [Arc<dyn Chip>; 2],
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A chip behind these wires.
+pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Chip>;
+
+impl World {
+    fn new(seed: u64, make: Make) -> Self {
+        let turns = Turns::new(seed, PORTS.len() + 2);
+        let bell = Arc::new(AtomicBool::new(false));
+        let wires = PORTS.map(|who| Wires::new(&turns, who, &bell));
+        let chips = [0, 1].map(|n| make(Arc::clone(&wires[n]) as _));
+        chips.iter().for_each(|chip| chip.set_link(true));
+        turns.begin(wires.to_vec());
+        let mut threads = Vec::new();
+        for (wires, chip) in wires.iter().cloned().zip(chips.iter().cloned()) {
+            let turns = Arc::clone(&turns);
+            let work = move || turns.take_part(wires.who, || wires::attach(&wires, &*chip));
+            threads.push(std::thread::spawn(work));
+        }
+        let (table, its) = (worker::table(&chips), Arc::clone(&turns));
+        let work = move || its.take_part(WORKER, || worker::work(&its, &table, &bell));
+        threads.push(std::thread::spawn(work));
+        Self { turns, wires, chips, threads }
+    }
+
+    fn explain(&self, n: usize) -> String {
+        let d = self.chips[n].device();
+        let counts = (d.raised, d.held, d.delivered);
+        format!(
+            "chip {n}: interrupts raised, held, delivered {counts:?}, {:?}; {}",
+            d.statistics,
+            self.wires[n].explain()
+        )
+    }
+}
+
+/// The guests' drivers find nobody there any more.
+impl Drop for World {
+    fn drop(&mut self) {
+        self.turns.end();
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
+
+impl<C: DriverChip> Steps<C> {
+    /// Two guests with these keys of an address, on chips made by `make`; everything else follows from the seed.
+    ///
+    /// # Panics
+    /// When a chip does not start.
+    pub fn new(seed: u64, keys: [&str; 2], make: Make) -> Self {
+        let world = World::new(seed, make);
+        let guest = |n: usize, id| {
+            let address = wired::address(C::MODEL, Path::new("nowhere"), keys[n]);
+            let (wires, chip) = (Arc::clone(&world.wires[n]), Arc::clone(&world.chips[n]));
+            Wired::<C, StepBus>::build(address.driver, id, |ram| {
+                drop(chip.set_map(map_of(ram)));
+                StepBus { wires, chip, posted: address.posted }
+            })
+        };
+        let guests = [guest(0, 1), guest(1, 2)];
+        Self { world, guests }
+    }
+
+    /// See [`crate::peer::exchange`].
+    fn introduce(&mut self) {
+        self.guests.iter_mut().for_each(Peer::settle);
+        for guest in &mut self.guests {
+            let hello = frame([0xff; 6], mac(guest.id, 0), 0, 60);
+            guest.send(Offload::default(), &hello);
+            guest.flush();
+            while guest.nic.under_way() > 0 && self.world.turns.step() {
+                guest.nic.reap();
+            }
+        }
+    }
+
+    /// Sends what there is room for, or less; returns how many.
+    fn send(&mut self, me: usize, sent: u64, count: u64, sizes: Sizes) -> u64 {
+        let turns = &self.world.turns;
+        let (to, lazy) = (self.guests[1 - me].id, turns.below(3) == 0);
+        let guest = &mut self.guests[me];
+        let mut n = sent;
+        while n < count {
+            let bytes = frame(mac(to, 0), mac(guest.id, 0), n, sizes.of(n));
+            if !guest.send(Offload::default(), &bytes) {
+                break;
+            }
+            n += 1;
+            match turns.below(8) {
+                0 if lazy => break,
+                0 => _ = turns.step(),
+                _ => {}
+            }
+        }
+        turns.step();
+        guest.flush();
+        turns.step();
+        n - sent
+    }
+
+    /// Each guest sends so many frames to the other, as fast as they are taken; all arrive.
+    ///
+    /// # Errors
+    /// They do not, and nobody does anything about it: what it looks like.
+    pub fn exchange(&mut self, counts: [u64; 2], sizes: Sizes) -> Result<(), String> {
+        self.introduce();
+        let (mut sent, mut got, mut idle) = ([0; 2], [0; 2], 0);
+        while got != [counts[1], counts[0]] {
+            let before = (sent, got);
+            for me in [0, 1] {
+                sent[me] += self.send(me, sent[me], counts[me], sizes);
+            }
+            for (got, guest) in got.iter_mut().zip(&mut self.guests) {
+                *got += guest.receive_next(guest.id, sizes);
+                self.world.turns.step();
+            }
+            idle = if (sent, got) == before { idle + 1 } else { 0 };
+            if idle > IDLE.0 {
+                self.world.turns.idle();
+            }
+            if idle > IDLE.1 || self.world.turns.is_over() {
+                return Err(self.explain(&format!("sent {sent:?}, received {got:?} of {counts:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&mut self, what: &str) -> String {
+        let mut lines = vec![what.to_owned()];
+        for n in [0, 1] {
+            lines.push(format!("guest {n}: {}", self.guests[n].nic.explain()));
+            lines.push(self.world.explain(n));
+        }
+        lines.push(format!("worker asleep: {}", self.world.turns.is_asleep(WORKER)));
+        lines.join("\n  ")
+    }
+}

@@ -1,0 +1,117 @@
+//! The worker, as `daemon/worker/run.rs`, and the ports that it serves.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Sink};
+use vmlan_nic::chip::Chip;
+use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
+
+use super::turns::Turns;
+use crate::lan::PATIENT;
+
+/// A switch with these chips.
+pub(super) fn table(chips: &[Arc<dyn Chip>]) -> Table {
+    let entry = |chip: &Arc<dyn Chip>| Entry {
+        name: "step".into(),
+        port: Arc::new(StepPort(Arc::clone(chip))),
+        mirror: None,
+        policy: Arc::default(),
+    };
+    Table::new(chips.iter().map(|chip| Some(entry(chip))).collect())
+}
+
+/// What a worker does, as `daemon/worker/run.rs`.
+pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
+    let switch = Switch::new(Options { full_wait: PATIENT, ..Options::default() });
+    let mut forwarder = Forwarder::new(switch);
+    forwarder.grow(table);
+    let ports: Vec<_> =
+        table.members().iter().map(|id| (*id, Arc::clone(&table.get(*id).unwrap().port))).collect();
+    let mut blocked: Vec<PortId> = Vec::new();
+    while turns.step() {
+        let (mut frames, mut held) = (0, false);
+        for (id, _) in &ports {
+            let breath = forwarder.breath(table, *id, turns.now());
+            frames += breath.frames;
+            held |= breath.held_ns.is_some();
+            turns.step();
+        }
+        if frames > 0 || turns.below(3) > 0 {
+            continue;
+        }
+        blocked.clear();
+        forwarder.take_blocked(&mut blocked);
+        turns.step();
+        let mut any = false;
+        for (_, port) in &ports {
+            any |= port.arm();
+            turns.step();
+        }
+        if held && !any {
+            for id in &blocked {
+                any |= table.get(*id).unwrap().port.want_room();
+                turns.step();
+            }
+        }
+        if !any {
+            while !bell.swap(false, Ordering::SeqCst) {
+                if !turns.sleep() {
+                    return;
+                }
+            }
+        }
+        turns.step();
+        ports.iter().for_each(|(_, port)| port.disarm());
+    }
+}
+
+/// A chip as the switch sees it.
+struct StepPort(Arc<dyn Chip>);
+
+impl Port for StepPort {
+    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+        self.0.pull(batch, limit, sink)
+    }
+
+    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+        self.0.push(batch, list)
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.0.offloads()
+    }
+
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    fn is_up(&self) -> bool {
+        self.0.is_up()
+    }
+
+    fn arm(&self) -> bool {
+        self.0.arm()
+    }
+
+    fn disarm(&self) {
+        self.0.disarm();
+    }
+
+    fn want_room(&self) -> bool {
+        !self.is_up() || self.0.want_room()
+    }
+
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+        Vec::new()
+    }
+
+    fn device(&self) -> Option<Device> {
+        Some(self.0.device())
+    }
+
+    fn counters(&self) -> &Counters {
+        self.0.counters()
+    }
+}
