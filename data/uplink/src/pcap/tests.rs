@@ -53,8 +53,8 @@ fn tshark_reads_names_directions_reasons_while_we_write() {
     capture(&*mirror, a, false, &arp(1), None);
     capture(&*mirror, b, true, &arp(1), None);
     capture(&*mirror, b, false, &frame(2, 1514), Some(Reason::NotAllowed));
-    let before = fs::metadata(&path).unwrap().len();
-    wait("flush", || fs::metadata(&path).unwrap().len() > before);
+    // All three: it may have flushed by now.
+    wait("flush", || fs::metadata(&path).unwrap().len() > 2 * 42 + 1514);
     let fields = ["frame.interface_name", "frame.packet_flags_direction", "frame.len"];
     let more = ["frame.comment", "arp.src.proto_ipv4", "frame.time_epoch"];
     let Some(lines) = tshark(&path, &[fields, more].concat()) else { return };
@@ -80,10 +80,16 @@ fn overflow_is_counted_and_told_in_the_file() {
         capture(&*mirror, id, false, &arp(1), None);
         assert_eq!(pcap.lost(), 1);
     }
-    let n = 8 * QUEUE / 9000;
     let big = frame(1, 9000);
-    for _ in 0..n {
-        capture(&*mirror, id, false, &big, None);
+    let mut n = 0;
+    // The writer keeps up where it has more of the machine than who captures.
+    for _ in 0..20 {
+        let burst = 8 * QUEUE / 9000;
+        (0..burst).for_each(|_| capture(&*mirror, id, false, &big, None));
+        n += burst;
+        if pcap.lost() > 1 {
+            break;
+        }
     }
     let lost = pcap.lost();
     assert!(lost > 1, "eight times the queue in one burst does not fit");
