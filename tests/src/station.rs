@@ -35,12 +35,12 @@ pub trait Station {
     /// As [`Station::run`]; a command that ends or fails later is not noticed here.
     fn background(&mut self, command: &str) -> Result<()>;
 
-    /// Runs a command that has to succeed within 20 s.
+    /// Runs a command that has to succeed within a minute, of which most need a moment: the machine may be busy.
     ///
     /// # Errors
     /// As [`Station::run`], and [`Fault::Failed`] for an exit code other than 0.
     fn sh(&mut self, command: &str) -> Result<String> {
-        let said = self.run(command, Duration::from_secs(20))?;
+        let said = self.run(command, Duration::from_secs(60))?;
         if said.code == 0 {
             return Ok(said.text);
         }

@@ -240,7 +240,7 @@ fn reload(lan: &mut Lan, times: u32) -> Result<()> {
         }
         let each = since.elapsed() / times;
         println!("  {} reloaded {times} times under traffic, {each:.1?} each", card.driver);
-        let heard = nic::grown(guest, card.heard, || {
+        let heard = nic::grown_to(guest, card.heard, 1, || {
             thread::sleep(Duration::from_millis(500));
             Ok(())
         })?;

@@ -7,7 +7,7 @@ use std::{
 };
 use vmlan_tests::{
     Result, Switch,
-    native::STALL,
+    native::{Progress, STALL},
     testpmd::{BURST, BURSTS, Counted, Testpmd, Vdev},
 };
 
@@ -39,8 +39,12 @@ fn bounce(run: &Run) -> Result<()> {
     let mut testpmd = Testpmd::start(dir, &vdevs, run.queues)?;
     let begun = Instant::now();
     testpmd.bounce(run.length)?;
-    while total(testpmd.counted()?, |port| port.rx) < FRAMES {
-        assert!(begun.elapsed() < Duration::from_secs(60), "too slow: {:?}", testpmd.counted()?);
+    let mut progress = Progress::default();
+    let mut seen = 0;
+    while seen < FRAMES {
+        let now = total(testpmd.counted()?, |port| port.rx);
+        progress.note(now - seen, || format!("{now} frames"));
+        seen = now;
         sleep(Duration::from_millis(100));
     }
     let rate =
