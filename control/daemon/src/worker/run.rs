@@ -28,11 +28,16 @@ struct Own {
     watched: Vec<Arc<OwnedFd>>,
     /// Nothing of it can pass before, for want of tokens: it is neither looked at nor armed.
     paused_until: u64,
+    /// Frames of it waited for a full receiver when it was last looked at.
+    held: bool,
+    /// They did, and then nothing was to be had of it: somebody else was busy with it, perhaps. They ring nobody.
+    passed_by: bool,
 }
 
 impl Own {
     fn new(id: PortId) -> Self {
-        Self { id, version: None, watched: Vec::new(), paused_until: 0 }
+        let (held, passed_by) = (false, false);
+        Self { id, version: None, watched: Vec::new(), paused_until: 0, held, passed_by }
     }
 }
 
@@ -142,6 +147,9 @@ impl Run {
             }
             let breath = self.forwarder.breath(&self.table, own.id, now);
             frames += breath.frames;
+            let held = breath.held_ns.is_some();
+            own.passed_by |= own.held && !held && breath.frames == 0;
+            own.held = held;
             self.held_ns = breath.held_ns.map_or(self.held_ns, |ns| earlier(self.held_ns, ns));
             if let Some(ns) = breath.wait_ns {
                 let due = now.saturating_add(ns);
@@ -163,7 +171,8 @@ impl Run {
     /// Arms every doorbell, looks once more, sleeps; then disarms.
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         self.ask_for_room();
-        if self.arm() || self.room_came() || self.slot.mail_waits() {
+        // Arming waits for whoever is busy with a port, or says that it is not to be slept.
+        if self.arm() || self.passed_by() || self.room_came() || self.slot.mail_waits() {
             self.disarm();
             return;
         }
@@ -214,6 +223,11 @@ impl Run {
         }
         self.poll.end();
         any
+    }
+
+    /// True if held frames were passed by: they are looked for once more, lest nobody asks for room for them.
+    fn passed_by(&mut self) -> bool {
+        self.own.iter_mut().fold(false, |any, own| std::mem::take(&mut own.passed_by) | any)
     }
 
     /// As [`Run::arm`], for those ports that must be looked at.

@@ -19,6 +19,10 @@ struct Fake {
     armed: AtomicBool,
     held: AtomicUsize,
     arms: AtomicUsize,
+    /// How often it was asked for room.
+    asked: AtomicUsize,
+    /// Somebody else has it; whoever arms it waits for that.
+    busy: AtomicBool,
     poll: Option<Duration>,
     bell: Arc<OwnedFd>,
     counters: Counters,
@@ -37,6 +41,8 @@ impl Fake {
             armed: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             arms: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
+            busy: AtomicBool::new(false),
             poll,
             bell: Arc::new(bell),
             counters: Counters::default(),
@@ -59,7 +65,7 @@ impl Fake {
 impl Port for Fake {
     fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
         let mut tx = lock(&self.tx);
-        if tx.is_empty() {
+        if tx.is_empty() || self.busy.load(Ordering::SeqCst) {
             return 0;
         }
         let mut batch = Batch::take(spare);
@@ -87,6 +93,7 @@ impl Port for Fake {
         true
     }
     fn arm(&self) -> bool {
+        self.busy.store(false, Ordering::SeqCst);
         self.armed.store(true, Ordering::SeqCst);
         self.arms.fetch_add(1, Ordering::SeqCst);
         // Held frames do not count.
@@ -96,6 +103,7 @@ impl Port for Fake {
         self.armed.store(false, Ordering::SeqCst);
     }
     fn want_room(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         self.room.load(Ordering::SeqCst) > 0
     }
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
@@ -157,6 +165,32 @@ fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
     b.ring();
     until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 3);
     assert_eq!(lock(&a.tx).len(), 0);
+}
+
+#[test]
+fn held_frames_are_not_forgotten_while_somebody_else_has_their_port() {
+    let w = workers(1, Duration::from_secs(3600));
+    let (a, b) = (Fake::new(), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    b.send(1, 2);
+    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    b.room.store(0, Ordering::SeqCst);
+    lock(&a.tx).extend([to_b(), to_b(), to_b()]);
+    a.ring();
+    until("room is asked for", || b.asked.load(Ordering::SeqCst) > 0);
+    for _ in 0..10 {
+        let pulse = || w.shared.slots[0].pulse.load(Ordering::SeqCst);
+        until("asleep", || pulse() % 2 == 1);
+        let before = b.asked.load(Ordering::SeqCst);
+        a.busy.store(true, Ordering::SeqCst);
+        a.ring();
+        until("room is asked for again", || b.asked.load(Ordering::SeqCst) > before);
+    }
+    assert!(!a.busy.load(Ordering::SeqCst));
+    b.room.store(100, Ordering::SeqCst);
+    b.ring();
+    until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 3);
 }
 
 #[test]
