@@ -26,7 +26,7 @@ pub use fault::{Fault, Result};
 pub use guest::Guest;
 pub use image::{Extras, Image};
 pub use netns::NetNs;
-pub use proc::{Proc, out_of, vmlan_binary};
+pub use proc::{Proc, out_of, threads, vmlan_binary};
 pub use station::{Said, Station};
 pub use switch::Switch;
 pub mod attacker;

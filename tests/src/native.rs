@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::VirtioNet;
@@ -256,6 +257,39 @@ impl Native {
         assert!(settles(sound), "guest {}: {:?}", self.id, self.nic.audit());
         let malformed: u64 = self.nic.pairs.iter().map(|pair| pair.rx.stats().malformed).sum();
         assert_eq!(malformed, 0, "guest {}: frames in a form they must not have", self.id);
+    }
+}
+
+/// Ends the whole test if a count that grows with each frame stands still for long: a guest whose register access is never answered
+/// sleeps in a system call, and so would the test for ever. Ends with what is returned.
+#[must_use]
+pub fn watch_over(frames: Arc<AtomicU64>, state: impl Fn() -> String + Send + 'static) -> Watched {
+    let over = Arc::new(AtomicBool::new(false));
+    let watched = Watched(Arc::clone(&over));
+    std::thread::spawn(move || {
+        let (mut seen, mut since) = (0, Instant::now());
+        while !over.load(Ordering::Relaxed) {
+            let now = frames.load(Ordering::Relaxed);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+            if since.elapsed() > 3 * STALL {
+                eprintln!("hung after {seen} frames: {}", state());
+                std::process::exit(101);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    watched
+}
+
+/// As long as it lives, somebody watches.
+#[derive(Debug)]
+pub struct Watched(Arc<AtomicBool>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

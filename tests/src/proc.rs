@@ -155,6 +155,17 @@ impl Drop for Proc {
     }
 }
 
+/// Where each thread of a process is: its name, and what it sleeps in.
+#[must_use]
+pub fn threads(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let all = tasks.map(|task| {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        format!("\n  {} {} {}", read("comm").trim(), read("wchan").trim(), read("syscall").trim())
+    });
+    all.collect()
+}
+
 /// The last lines of a log: enough to see why, short enough for a test report.
 #[must_use]
 pub fn last_words(log: &str) -> String {
