@@ -264,7 +264,8 @@ fn the_demo_writes_figures_and_leaves_nothing_behind() {
     let mut tries = 3;
     let figures = loop {
         let figures = demo(dir.path());
-        let gains = (3..6_usize).all(|row| figures["rows"][row]["times_plain"].as_f64() > Some(2.0));
+        let gains =
+            (3..6_usize).all(|row| figures["rows"][row]["times_plain"].as_f64() > Some(2.0));
         tries -= 1;
         if gains || tries == 0 {
             break figures;
