@@ -79,6 +79,11 @@ pub trait Port: Send + Sync {
         None
     }
 
+    /// Its guest may post receive buffers without ringing: whoever holds frames for it has to look again.
+    fn posts_silently(&self) -> bool {
+        self.poll_interval().is_some()
+    }
+
     /// What an emulated NIC counts beside frames. Control path.
     fn device(&self) -> Option<Device> {
         None

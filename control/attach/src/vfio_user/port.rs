@@ -144,6 +144,10 @@ impl Port for VfioUserPort {
         self.poll_idle.filter(|_| self.is_served())
     }
 
+    fn posts_silently(&self) -> bool {
+        self.is_served() && (self.poll_idle.is_some() || self.nic.posts_silently())
+    }
+
     fn device(&self) -> Option<Device> {
         Some(self.nic.device())
     }

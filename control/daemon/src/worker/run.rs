@@ -207,8 +207,10 @@ impl Run {
     /// sender is held up meanwhile, for a bounded time: so they are looked after often.
     fn room_poll(&self, most: Duration) -> Option<Duration> {
         let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
-        let silent = ports.filter_map(|e| e.port.poll_interval()).map(|i| i.min(poll::FIRST));
-        silent.chain([most]).min()
+        let silent = ports.filter(|e| e.port.posts_silently());
+        let often =
+            silent.map(|e| e.port.poll_interval().map_or(poll::FIRST, |i| i.min(poll::FIRST)));
+        often.chain([most]).min()
     }
 
     /// True if some port has frames already. All are armed in any case.

@@ -33,6 +33,10 @@ pub trait Model: Sized + Send + Sync {
     fn statistics(&self) -> Vec<(&'static str, u64)>;
     /// Registers that were touched.
     fn accesses(&self) -> Vec<Access>;
+    /// As [`Chip::posts_silently`].
+    fn posts_silently(&self) -> bool {
+        false
+    }
     /// The chip's own timer may be due ([`Chip::timer`] has been called).
     fn tick(&self) {}
 
@@ -98,6 +102,8 @@ pub trait Chip: Send + Sync {
     /// Asks to be told when there may be room (see `Port::want_room`). True if there is already.
     #[must_use]
     fn want_room(&self) -> bool;
+    /// Its driver need not touch a register when it gives receive buffers back: see `Port::posts_silently`.
+    fn posts_silently(&self) -> bool;
     /// Its counters.
     fn counters(&self) -> &Counters;
     /// What it counts beside frames.
@@ -195,6 +201,10 @@ impl<M: Model> Chip for M {
 
     fn want_room(&self) -> bool {
         port::want_room(self)
+    }
+
+    fn posts_silently(&self) -> bool {
+        Model::posts_silently(self)
     }
 
     fn counters(&self) -> &Counters {

@@ -218,6 +218,11 @@ impl Model for R8169 {
         self.regs.accesses()
     }
 
+    /// OWN alone says so, but with a block that asks for kicks.
+    fn posts_silently(&self) -> bool {
+        !self.core.irq.block_on().load(Ordering::Relaxed)
+    }
+
     fn tick(&self) {
         if self.clock.fired() {
             self.core.post(self, isr::TIMEOUT);

@@ -8,7 +8,7 @@ use vmlan_frame::{Access, Mac};
 use super::pci;
 use super::phy::Phy;
 use super::plus::Rings;
-use super::regs::{CR, Kind, Registers, TCR, cr, tcr};
+use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
 use crate::chip::{After, Config, Core, Delays, Gate, Host, Kinds, Layout, Model, Space, lock};
@@ -149,6 +149,12 @@ impl Model for Rtl8139 {
 
     fn accesses(&self) -> Vec<Access> {
         self.regs.accesses()
+    }
+
+    /// As the RTL8169's; in classic mode CAPR says so.
+    fn posts_silently(&self) -> bool {
+        let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
+        plus && !self.core.irq.block_on().load(Ordering::Relaxed)
     }
 
     fn tick(&self) {

@@ -114,6 +114,7 @@ fn wishes_are_heard() {
 #[test]
 fn tails_are_hints() {
     let mut guest = guest();
+    assert!(guest.chip.posts_silently());
     place(&guest);
     let post = |guest: &Guest, n: u32| {
         let at = guest.fill(0, &frame([2; 6], 60));
@@ -121,6 +122,7 @@ fn tails_are_hints() {
     };
     // The first look finds the ring, the second the block.
     assert_eq!((guest.pull().len(), guest.pull().len()), (0, 0));
+    assert!(!guest.chip.posts_silently(), "whoever waits for room is told");
     post(&guest, 0);
     assert_eq!(guest.pull().len(), 0, "not told");
     set(&guest, 0, 1);

@@ -123,9 +123,12 @@ fn bad_places() {
 /// In classic mode the block stands by: indexes in it mean nothing there.
 #[test]
 fn classic_mode_beside_a_block() {
-    let mut guest = guest();
+    let mut guest = Guest::plus_with(true);
+    assert!(guest.chip.posts_silently());
+    guest.set32(CSBAL, BLOCK as u32);
     guest.set8(CR, RST);
     guest.start_classic(0);
+    assert!(!guest.chip.posts_silently(), "CAPR is written");
     guest.write(BLOCK, &[0xff; 0x20]);
     guest.next = 0;
     guest.send(&frame(MAC, 60));
