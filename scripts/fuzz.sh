@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fuzz.sh [SECONDS [TARGET...]]: runs each fuzz target for SECONDS (default 15), starting from its kept inputs, as many at a time
-# as there are processors, two at most. See fuzz/run.sh.
+# as there are processors, two at most. See fuzz/run.sh. FUZZ_SEED: where the dice begin.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-15}
@@ -14,7 +14,8 @@ trap 'rm -rf "$logs"' EXIT
 
 # The end of the log of a target that failed is all that is said.
 fuzz() {
-  if ! ./run.sh "$1" "$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 >"$logs/$1" 2>&1; then
+  if ! ./run.sh "$1" "$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+    ${FUZZ_SEED:+-seed="$FUZZ_SEED"} >"$logs/$1" 2>&1; then
     tail -n 40 "$logs/$1"
     printf 'fuzz: %s failed; if an input made it fail, it is in fuzz/artifacts/%s\n' "$1" "$1" >&2
     return 1

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 FUZZ_SECONDS=${FUZZ_SECONDS:-8}
 # The same cases in every run: whether a change passes is not a matter of luck. `make soak` throws the dice.
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-20130226}
+export FUZZ_SEED=${FUZZ_SEED:-20130226}
 begin=$SECONDS
 
 stage() {
