@@ -23,6 +23,8 @@ pub struct Boot {
     newer: bool,
     reboots: bool,
     iommu: bool,
+    /// Sockets of NICs beside the first.
+    others: Vec<PathBuf>,
     inside: Vec<String>,
 }
 
@@ -38,6 +40,7 @@ impl Boot {
             newer: false,
             reboots: false,
             iommu: false,
+            others: Vec::new(),
             inside: Vec::new(),
         }
     }
@@ -89,6 +92,13 @@ impl Boot {
         Boot { nic: Nic::VfioUser(socket.into()), newer: true, ..self }
     }
 
+    /// Another NIC that the switch serves over vfio-user, with no address. The guest names it by when its driver is loaded.
+    #[must_use]
+    pub fn beside(mut self, socket: &Path) -> Boot {
+        self.others.push(socket.into());
+        self
+    }
+
     /// Runs in the QEMU that speaks vfio-user, whatever the NIC. To be called before the NIC is named.
     #[must_use]
     pub fn newer(self) -> Boot {
@@ -138,27 +148,32 @@ impl Boot {
             all.push("-no-reboot".into());
         }
         all.extend(self.netdev.iter().cloned());
-        all.extend(self.device());
+        all.extend(self.devices());
         Ok(all)
     }
 
-    fn device(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<String> {
         let mac = Boot::mac(self.number);
-        let device = match &self.nic {
-            Nic::None => return Vec::new(),
-            Nic::Model(model) => format!("{model},netdev=net0,mac={mac}"),
+        let first = match &self.nic {
+            Nic::None => None,
+            Nic::Model(model) => Some(format!("{model},netdev=net0,mac={mac}")),
             Nic::VhostUser if !self.newer && qemu::msix_crashes() => {
-                format!("virtio-net-pci,netdev=net0,mac={mac},vectors=0")
+                Some(format!("virtio-net-pci,netdev=net0,mac={mac},vectors=0"))
             }
-            Nic::VhostUser => format!("virtio-net-pci,netdev=net0,mac={mac}"),
-            Nic::VfioUser(socket) => serde_json::json!({
-                "driver": "vfio-user-pci",
-                "socket": { "type": "unix", "path": socket },
-            })
-            .to_string(),
+            Nic::VhostUser => Some(format!("virtio-net-pci,netdev=net0,mac={mac}")),
+            Nic::VfioUser(socket) => Some(vfio_user(socket)),
         };
-        vec!["-device".into(), device]
+        let all = first.into_iter().chain(self.others.iter().map(|socket| vfio_user(socket)));
+        all.flat_map(|device| ["-device".into(), device]).collect()
     }
+}
+
+fn vfio_user(socket: &Path) -> String {
+    serde_json::json!({
+        "driver": "vfio-user-pci",
+        "socket": { "type": "unix", "path": socket },
+    })
+    .to_string()
 }
 
 fn words(list: &[&str]) -> Vec<String> {

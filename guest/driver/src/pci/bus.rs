@@ -96,7 +96,8 @@ impl PciBus {
     pub fn open(address: &Address) -> Result<Self, Error> {
         let model = address.driver.model;
         let sysfs = Sysfs::find(address.bdf, model)?;
-        let offers = Offers { polls: address.polls(), ..sysfs.offers() };
+        let unmaskable = model == Model::R8169;
+        let offers = Offers { polls: address.polls(), unmaskable, ..sysfs.offers() };
         let way = choose(address.via, &offers)?;
         if address.msi() && way.driver() != Way::Vfio.driver() {
             return Err(Error::NoMsi);

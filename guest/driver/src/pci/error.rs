@@ -39,6 +39,11 @@ pub enum Error {
     /// A kernel module is missing.
     #[error("the kernel module {0} is not loaded: modprobe {0}")]
     NoModule(&'static str),
+    /// Linux' list of devices whose INTx cannot be masked has this one.
+    #[error(
+        "uio_pci_generic does not take an r8169, whose INTx Linux does not trust: use vfio-pci with irq=msi, or via=sysfs,receive=poll"
+    )]
+    Unmaskable,
     /// No IOMMU, and no way around it.
     #[error(
         "there is no IOMMU, and this kernel has no VFIO without one (CONFIG_VFIO_NOIOMMU; Debian's has not): give the VM an IOMMU, or use via=uio or via=sysfs"

@@ -69,6 +69,7 @@ impl Sysfs {
             uio: driver("uio_pci_generic"),
             domain: word(&self.dir.join("iommu_group/type")).filter(|_| !pretended),
             polls: false,
+            unmaskable: false,
         }
     }
 

@@ -66,6 +66,8 @@ pub(super) struct Offers {
     pub domain: Option<String>,
     /// The driver can do without interrupts.
     pub polls: bool,
+    /// The kernel does not trust the device to mask INTx: it has a list of such (`quirk_broken_intx_masking`).
+    pub unmaskable: bool,
 }
 
 /// # Errors
@@ -77,7 +79,10 @@ pub(super) fn choose(via: Via, offers: &Offers) -> Result<Way, Error> {
         Via::Sysfs => sysfs(offers),
         // Behind an IOMMU that translates there is only VFIO, so its error is the one to tell.
         Via::Auto if is_translated(offers) => vfio(offers),
-        Via::Auto => vfio(offers).or_else(|_| uio(offers)).or_else(|_| sysfs(offers)),
+        Via::Auto => vfio(offers).or_else(|_| {
+            let last = |error| if offers.uio { error } else { Error::NoInterrupts };
+            uio(offers).or_else(|error| sysfs(offers).map_err(|_| last(error)))
+        }),
     }
 }
 
@@ -103,6 +108,9 @@ fn uio(offers: &Offers) -> Result<Way, Error> {
     if !offers.uio {
         return Err(Error::NoModule("uio_pci_generic"));
     }
+    if offers.unmaskable {
+        return Err(Error::Unmaskable);
+    }
     untranslated(offers, Way::Uio)
 }
 
@@ -122,7 +130,8 @@ mod tests {
         let domain = ["identity", "DMA"].into_iter().find(|word| has(word)).map(str::to_owned);
         let no_iommu =
             [("off", false), ("on", true)].iter().find(|row| has(row.0)).map(|row| row.1);
-        Offers { vfio: has("vfio"), no_iommu, uio: has("uio"), domain, polls: has("polls") }
+        let (vfio, uio, polls) = (has("vfio"), has("uio"), has("polls"));
+        Offers { vfio, no_iommu, uio, domain, polls, unmaskable: has("unmaskable") }
     }
 
     #[test]
@@ -136,6 +145,8 @@ mod tests {
             ("uio identity", Way::Uio),
             ("vfio polls", Way::Sysfs),
             ("polls", Way::Sysfs),
+            ("uio polls unmaskable", Way::Sysfs),
+            ("vfio identity uio unmaskable", Way::Vfio),
         ] {
             assert_eq!(choose(Via::Auto, &offers(there)).unwrap(), taken, "{there}");
         }
@@ -154,6 +165,8 @@ mod tests {
             (Via::Sysfs, "uio", "receive=poll"),
             (Via::Auto, "vfio off", "modprobe uio_pci_generic"),
             (Via::Auto, "uio polls DMA", "modprobe vfio-pci"),
+            (Via::Uio, "uio unmaskable", "irq=msi"),
+            (Via::Auto, "uio unmaskable", "via=sysfs,receive=poll"),
         ] {
             let error = choose(via, &offers(there)).unwrap_err().to_string();
             assert!(error.contains(words), "{via:?}, {there}: {error}");
