@@ -18,8 +18,10 @@
 //!   ours never wraps at two places. One that is gone makes the ring as long as it can be.
 //! - A ring that runs out of its region of memory stops there.
 //! - With a status block, while we are awake, nobody looks before its tail has moved: the descriptors next to ours are those that the guest
-//!   is writing, and a look takes their cache line away from it. A guest that does not tell its tails is found out when we are about
-//!   to sleep.
+//!   is writing, and a look takes their cache line away from it. A guest that does not tell its tails, or tells the same again because
+//!   it gives away all of a ring at once, is found out when we are about to sleep, or after [`PATIENCE`] looks: others may keep us awake.
+//! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a driver that keeps one descriptor back may put
+//!   it there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +35,10 @@ use crate::ring::{Descriptors, Look, distance};
 
 /// Descriptors that one look reads, at most.
 const AHEAD: u32 = 256;
+
+/// Looks in turn that are saved while the block's tail stands still: one cache line is taken from the guest for so many of a busy worker's
+/// rounds.
+const PATIENCE: u8 = 64;
 
 /// Bits of a ring's address that do not exist.
 const ALIGN: u64 = 0xff;
@@ -49,6 +55,7 @@ pub struct Place {
 /// A ring.
 pub struct Ring {
     name: &'static str,
+    direction: Direction,
     /// Descriptors, at most.
     most: u32,
     descriptors: Descriptors,
@@ -65,6 +72,8 @@ pub struct Ring {
     moved: bool,
     /// The block's tail, if all before it was looked at.
     heard: Option<u32>,
+    /// Looks that it may still save.
+    patience: u8,
     trouble: Option<Trouble>,
     /// Its side of the shared status block.
     pub side: Side,
@@ -75,6 +84,7 @@ impl Ring {
     pub fn new(name: &'static str, direction: Direction, most: u32) -> Self {
         Self {
             name,
+            direction,
             most,
             descriptors: Descriptors::default(),
             place: Place::default(),
@@ -85,6 +95,7 @@ impl Ring {
             tail: 0,
             moved: true,
             heard: None,
+            patience: 0,
             trouble: None,
             side: Side::new(direction),
         }
@@ -197,13 +208,20 @@ impl Ring {
     #[inline]
     fn follow(&mut self, within: u32) {
         let hint = self.side.hint().filter(|tail| *tail < self.size && !self.single);
-        if hint.is_some() && hint == self.heard {
+        let same = hint.is_some() && hint == self.heard;
+        if same && self.patience > 0 {
+            self.patience -= 1;
             return;
         }
+        self.patience = PATIENCE;
         self.trouble = None;
-        let most = hint.map_or(AHEAD, |tail| distance(self.tail, tail, self.size).min(AHEAD));
+        let told = hint.filter(|_| !same).map(|tail| distance(self.tail, tail, self.size));
+        // A tail that is where ours is says nothing: there may be none, or all.
+        let most = told.filter(|told| *told > 0).map_or(AHEAD, |told| told.min(AHEAD));
         let found = self.advance(within, most);
-        self.heard = hint.filter(|_| found < AHEAD);
+        // What we have no room for is to be found when we have.
+        let all = found < AHEAD && (hint == Some(self.tail) || self.has_room());
+        self.heard = hint.filter(|_| all);
     }
 
     /// Moves the tail over descriptors that are ours, up to `most`. Returns how many there were.
@@ -247,7 +265,22 @@ impl Ring {
             return false;
         }
         let word = self.descriptors.word(index, Ordering::Acquire);
-        word & OWN != 0 && self.pass(index, word & EOR != 0 || index + 1 == self.most)
+        if word & OWN == 0 {
+            self.glimpse(index, word & EOR != 0);
+            return false;
+        }
+        self.pass(index, word & EOR != 0 || index + 1 == self.most)
+    }
+
+    /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the size of a receive ring is known before it
+    /// wraps: who asks for room says by an index when there is enough. (Whose size is known has to hold a frame: one that is being sent
+    /// is not to be dropped because of a mark that somebody left in memory.)
+    #[inline]
+    fn glimpse(&mut self, index: u32, last: bool) {
+        let first = self.size == self.most && index > 0 && self.head <= self.tail;
+        if last && first && self.direction == Direction::Receive {
+            self.size = index + 1;
+        }
     }
 
     /// One more may be ours.

@@ -221,7 +221,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
             }
             // A ring can hold no more than this of it.
             Scan::Open if posted + 1 < self.look.size => {
-                state.stalled = Some(self.look.tail);
+                state.stalled = Some((self.look.tail, self.look.size));
                 false
             }
             Scan::Open | Scan::Endless => {

@@ -140,8 +140,8 @@ pub struct State<T: Transmit> {
     pub memory: T::Memory,
     /// Descriptors up to the next that is last belong to a frame that was dropped.
     pub skipping: bool,
-    /// The tail at which a frame was found unfinished.
-    pub stalled: Option<u32>,
+    /// The tail at which a frame was found unfinished, and the size of the ring: in another it may be too long.
+    pub stalled: Option<(u32, u32)>,
     /// In ring order, at most 256.
     pub flights: Vec<Flight<T::Context>>,
     /// For each frame of the batch, its flight.
@@ -169,6 +169,12 @@ impl<T: Transmit> State<T> {
         self.skipping = false;
         self.stalled = None;
         self.flights.clear();
+    }
+
+    /// Nothing has come since a frame was found unfinished.
+    #[inline]
+    fn is_stalled(&self, look: &Look) -> bool {
+        self.stalled == Some((look.tail, look.size))
     }
 
     /// True if more descriptors may be taken in: what is held must not let those behind it pile up, for they are all
@@ -208,7 +214,7 @@ impl<T: Transmit> Transmitter<T> {
     fn waiting(&mut self, chip: &T::Model) -> bool {
         let Some(look) = self.look(chip) else { return false };
         let state = &self.state;
-        look.tail != state.next && state.stalled != Some(look.tail) && state.has_room(&look)
+        look.tail != state.next && !state.is_stalled(&look) && state.has_room(&look)
     }
 }
 
@@ -218,6 +224,8 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
     }
 
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        // Memory that was away, or cut short, reads as zeros: no frame ends there.
+        self.state.stalled = None;
         self.ring.set_map(map)
     }
 
@@ -263,9 +271,9 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
         let look = self.look(chip);
         let reopened = self.ring.side().take_off();
         // A frame without an end is not read again in each breath: nobody would be charged for it.
-        let stalled = self.state.stalled.filter(|_| self.state.flights.is_empty());
-        let Some(look) = look.filter(|look| look.tail != look.head && Some(look.tail) != stalled)
-        else {
+        let state = &self.state;
+        let stalled = |look: &Look| state.is_stalled(look) && state.flights.is_empty();
+        let Some(look) = look.filter(|look| look.tail != look.head && !stalled(look)) else {
             return Sent { reopened, ..Sent::default() };
         };
         let Self { ring, state } = self;

@@ -208,3 +208,64 @@ fn messages_that_say_all() {
         );
     }
 }
+
+/// One wake-up more or less does not matter; that nobody sleeps must not.
+const LOOKS: u32 = 200;
+
+/// A driver that gives all descriptors away tells the same tail again, and a worker that others keep awake never is about to sleep.
+#[test]
+fn a_ring_that_is_given_away_whole() {
+    let mut guest = guest();
+    place(&guest);
+    guest.pull();
+    for round in 0..5 {
+        for n in 0..SIZE {
+            let at = guest.fill(0, &frame([2; 6], 60));
+            let eor = if n == SIZE - 1 { EOR } else { 0 };
+            guest.tx_desc(TX_RING, n, OWN | FS | LS | eor | 60, 0, at);
+        }
+        set(&guest, 0, 0);
+        let sent: usize = (0..LOOKS).map(|_| guest.pull().len()).sum();
+        assert_eq!(sent, SIZE as usize, "round {round}");
+    }
+    let came = vec![frame(MAC, 60); SIZE as usize];
+    let all: Vec<&[u8]> = came.iter().map(Vec::as_slice).collect();
+    for round in 0..5 {
+        set(&guest, 0x10, 0);
+        let mut done = 0;
+        for _ in 0..LOOKS {
+            done += guest.arrive_plain(&all[done..]);
+        }
+        assert_eq!(done, all.len(), "round {round}");
+        (0..SIZE).for_each(|_| assert!(guest.take().is_some()));
+    }
+}
+
+/// A driver that tells no tail, but rings, and a worker that is awake.
+#[test]
+fn a_tail_that_is_not_told() {
+    let mut guest = guest();
+    place(&guest);
+    guest.pull();
+    for n in 0..SIZE {
+        guest.send(0, &frame([2; 6], 60));
+        let sent: usize = (0..LOOKS).map(|_| guest.pull().len()).sum();
+        assert_eq!(sent, 1, "{n}");
+    }
+}
+
+/// Buffers are asked for by an index that there is, also while nobody has seen where the ring ends.
+#[test]
+fn a_kick_is_asked_for_within_a_ring_that_has_not_wrapped() {
+    let guest = guest();
+    // As our own driver, and e1000's, do: one is kept back.
+    guest.tx_desc(RX_RING, SIZE - 1, EOR, 0, 0);
+    place(&guest);
+    let came = vec![frame(MAC, 60); 64];
+    let all: Vec<&[u8]> = came.iter().map(Vec::as_slice).collect();
+    assert_eq!(guest.arrive_plain(&all), 63);
+    assert_eq!(guest.arrive_plain(&all), 0);
+    assert!(!guest.chip.want_room());
+    let at = get(&guest, 0x5c);
+    assert!(at < SIZE, "{at}");
+}

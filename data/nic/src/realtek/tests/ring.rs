@@ -137,6 +137,28 @@ fn the_largest_ring_needs_no_mark() {
 }
 
 #[test]
+fn an_end_is_seen_before_it_is_given_away() {
+    let mut bench = Bench::new(BASE);
+    (0..7).for_each(|i| bench.set(i, OWN));
+    bench.set(7, EOR);
+    assert_eq!(bench.look(), (0, 7, 8));
+    assert_eq!((bench.serve(), bench.look()), (7, (7, 7, 8)));
+    (7..9).for_each(|i| bench.set(i % 8, OWN | if i == 7 { EOR } else { 0 }));
+    assert_eq!((bench.serve(), bench.look()), (2, (1, 1, 8)));
+    // It was left there by somebody else: the ring is longer.
+    let mut bench = Bench::new(BASE);
+    (0..7).for_each(|i| bench.set(i, OWN));
+    bench.set(7, EOR);
+    assert_eq!(bench.look(), (0, 7, 8));
+    (7..20).for_each(|i| bench.set(i, OWN));
+    assert_eq!((bench.serve(), bench.look()), (7, (7, 20, 1024)));
+    // The first descriptor alone says nothing.
+    let mut bench = Bench::new(BASE);
+    bench.set(0, EOR);
+    assert_eq!(bench.look(), (0, 0, 1024));
+}
+
+#[test]
 fn an_end_that_moves_is_followed_when_that_is_safe() {
     let mut bench = Bench::new(BASE);
     (0..8).for_each(|i| bench.set(i, OWN | if i == 7 { EOR } else { 0 }));

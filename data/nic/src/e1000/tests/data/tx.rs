@@ -169,6 +169,18 @@ fn an_unfinished_frame_is_read_once_for_each_tail() {
 }
 
 #[test]
+fn an_unfinished_frame_is_read_again_in_another_map() {
+    let mut guest = Guest::new();
+    let at = guest.fill(0, &frame([2; 6], 100));
+    // As zeros, which is what memory that was cut short reads as.
+    guest.post(&[(at, 60 | IFCS)]);
+    assert!(guest.pull().is_empty());
+    guest.tx_desc(0, at, 100 | LAST);
+    drop(guest.chip.set_map(guest.map.clone()));
+    assert_eq!(guest.pull().len(), 1);
+}
+
+#[test]
 fn null_descriptors_between_frames_are_only_written_back() {
     let mut guest = Guest::new();
     guest.post(&[(0, 64 | LAST), (TX_BUFFERS, LAST)]);
