@@ -84,7 +84,8 @@ fn run(guest: &mut Guest, step: &Step) {
     assert!(take.frames.len() <= step.limit);
     // Of loopback, what is dropped on arrival counts, too.
     let counted = guest.chip.counters().input.frames.get() + guest.dropped() - before;
-    assert!(n as u64 <= counted);
+    // Descriptors without a frame count as one, in each of the two rings.
+    assert!(n as u64 <= counted + 2, "{n} {counted}");
     let frames: Vec<_> = step.lens.iter().map(|n| (frame(MAC, *n), Offload::NONE)).collect();
     assert!(guest.arrive(&frames) <= frames.len());
     let _ = (guest.chip.arm(), guest.chip.want_room(), guest.chip.room());
