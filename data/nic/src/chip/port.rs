@@ -35,7 +35,7 @@ impl Gate {
 /// What a pull did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames finished, those dropped here included; 1, if there were descriptors but no frame.
+    /// Frames finished, those dropped here included; 1, if there were descriptors but no whole frame.
     pub finished: usize,
     /// Interrupt causes to post, without locks.
     pub causes: u32,

@@ -270,7 +270,7 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
         self.ring.side().wake();
         let look = self.look(chip);
         let reopened = self.ring.side().take_off();
-        // A frame without an end is not read again in each breath: nobody would be charged for it.
+        // A frame without an end is not read again in each breath.
         let state = &self.state;
         let stalled = |look: &Look| state.is_stalled(look) && state.flights.is_empty();
         let Some(look) = look.filter(|look| look.tail != look.head && !stalled(look)) else {
@@ -289,8 +289,9 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
             finished += count(chip, &batch);
         }
         let to = settle(state, &batch);
-        // Descriptors without a frame are work as well: who has nothing but those is charged as for a frame, not his neighbours.
-        if batch.is_empty() && to != look.head {
+        // Descriptors without a frame, or without its end, are work as well: who has nothing but those is charged as for a frame, not his
+        // neighbours.
+        if batch.is_empty() && limit > 0 {
             finished = finished.max(1);
         }
         batch.give_back(spare);
