@@ -269,3 +269,49 @@ fn a_kick_is_asked_for_within_a_ring_that_has_not_wrapped() {
     let at = get(&guest, 0x5c);
     assert!(at < SIZE, "{at}");
 }
+
+/// Rings of any size, filled as far as there is room or less; tails told before or after OWN, late, or never; the block turned off and on, the map
+/// replaced: a worker that is never about to sleep sends all.
+#[test]
+fn drivers_of_all_kinds_are_heard_by_a_worker_that_never_sleeps() {
+    for seed in 1..=300u32 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9);
+        let mut random = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        let mut guest = guest();
+        let (size, whole) = (1 + random(SIZE), random(2) == 0);
+        place(&guest);
+        let (mut next, mut sent) = (0, 0usize);
+        for round in 0..30 {
+            let burst = 1 + random(if whole { size } else { size.max(2) - 1 });
+            let (before, told) = (random(2) == 0, random(4) > 0);
+            let tail = (next + burst) % size;
+            if before {
+                set(&guest, 0, tail);
+            }
+            for n in (next..next + burst).map(|n| n % size) {
+                if random(3) == 0 {
+                    sent += guest.pull().len();
+                }
+                let at = guest.fill(0, &frame([2; 6], 60));
+                let eor = if n == size - 1 { EOR } else { 0 };
+                guest.tx_desc(TX_RING, n, OWN | FS | LS | eor | 60, 0, at);
+            }
+            if told {
+                set(&guest, 0, tail);
+            }
+            match random(8) {
+                0 => set(&guest, 0x0c, 0),
+                1 => set(&guest, 0x0c, 1),
+                2 => drop(guest.chip.set_map(guest.map.clone())),
+                _ => {}
+            }
+            sent += (0..LOOKS).map(|_| guest.pull().len()).sum::<usize>();
+            next = tail;
+            let posted = (0..size).filter(|n| guest.tx_opts(*n) & OWN != 0).count();
+            assert_eq!(posted, 0, "seed {seed}, round {round}: {sent} sent");
+        }
+    }
+}
