@@ -45,6 +45,9 @@ impl Own {
 /// the shortest sleep of a worker with mapped doorbells.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1_000);
 
+/// How often a busy worker listens to doorbells for those who sleep, in nanoseconds: as often as a sleeper looks for buffers that ring nobody.
+const LISTEN: u64 = 50_000;
+
 /// Nanoseconds of the clock that all workers, and all limits, go by.
 pub(super) fn clock(shared: &Shared) -> u64 {
     u64::try_from(shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -83,6 +86,8 @@ pub(super) struct Run {
     due: Option<u64>,
     shares: Shares,
     poll: Poll,
+    /// When a busy worker listens to doorbells next.
+    listens: u64,
 }
 
 impl Run {
@@ -103,6 +108,7 @@ impl Run {
             due: None,
             shares: Shares::default(),
             poll: Poll::default(),
+            listens: 0,
         })
     }
 
@@ -118,6 +124,7 @@ impl Run {
             let now = clock(&self.shared);
             if self.round(now) > 0 {
                 self.idle.busy(now);
+                self.listen_for_others(&mut events, now);
             } else if self.idle.keep_spinning(now) {
                 std::thread::yield_now();
             } else {
@@ -281,13 +288,26 @@ impl Run {
         woken
     }
 
+    /// Busy, with no need of doorbells: but others may sleep until one of ours rings.
+    fn listen_for_others(&mut self, events: &mut Vec<epoll::Event>, now: u64) {
+        if now < self.listens {
+            return;
+        }
+        self.listens = now.saturating_add(LISTEN);
+        let any = self.who_want_room().next().is_some();
+        if any && self.wait(events, Some(Duration::ZERO)) == Woken::Rang {
+            self.wake_those_who_want_room();
+        }
+    }
+
     /// The doorbell may have been for receive buffers that another worker's frames wait for.
     fn wake_those_who_want_room(&self) {
-        for slot in &self.shared.slots {
-            if slot.index() != self.slot.index() && slot.wants_room.load(Ordering::SeqCst) {
-                slot.wake();
-            }
-        }
+        self.who_want_room().for_each(Slot::wake);
+    }
+
+    fn who_want_room(&self) -> impl Iterator<Item = &Slot> {
+        let others = self.shared.slots.iter().filter(|s| s.index() != self.slot.index());
+        others.filter(|s| s.wants_room.load(Ordering::SeqCst)).map(|s| &**s)
     }
 
     fn read_mail(&mut self) {

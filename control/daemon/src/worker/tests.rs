@@ -26,6 +26,8 @@ struct Fake {
     poll: Option<Duration>,
     /// Its guest says nothing of buffers that it gives back.
     silent: bool,
+    /// What it sends it sends again and again.
+    endless: AtomicBool,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
@@ -50,6 +52,7 @@ impl Fake {
             busy: AtomicBool::new(false),
             poll,
             silent,
+            endless: AtomicBool::new(false),
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -81,6 +84,9 @@ impl Port for Fake {
         sink.deliver(&mut batch);
         let done: Vec<_> = (0..batch.len()).map(|i| batch.verdict(i) == Verdict::Done).collect();
         batch.give_back(spare);
+        if self.endless.load(Ordering::SeqCst) {
+            return done.len();
+        }
         let mut it = done.iter();
         tx.retain(|_| !it.next().copied().unwrap_or(false));
         self.held.store(done.iter().filter(|d| !**d).count(), Ordering::SeqCst);
@@ -332,6 +338,35 @@ fn room_is_found(b: Arc<Fake>) {
     assert_eq!((lock(&a.tx).len(), b.rx.load(Ordering::SeqCst)), (2, 0), "held");
     b.room.store(100, Ordering::SeqCst);
     until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 2);
+}
+
+/// The receiver's worker is awake all the time, and hears the ring for the other.
+#[test]
+fn room_at_a_busy_workers_port_is_told_to_those_who_sleep() {
+    let w = workers(2, Duration::from_secs(3600));
+    let (a, b, idle, busy) = (Fake::new(), Fake::new(), Fake::new(), Fake::new());
+    for (name, port) in [("a", &a), ("b", &b), ("idle", &idle), ("busy", &busy)] {
+        w.add(name, port.clone()).unwrap();
+    }
+    b.send(1, 2);
+    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    b.room.store(0, Ordering::SeqCst);
+    // To itself, which goes nowhere.
+    let mut frame = to_b();
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 3]);
+    busy.endless.store(true, Ordering::SeqCst);
+    lock(&busy.tx).push(frame);
+    busy.ring();
+    for round in 1..=10 {
+        let asked = b.asked.load(Ordering::SeqCst);
+        lock(&a.tx).extend([to_b(), to_b()]);
+        a.ring();
+        until("room is asked for", || b.asked.load(Ordering::SeqCst) > asked);
+        until("asleep", || w.shared.slots[0].pulse.load(Ordering::SeqCst) % 2 == 1);
+        b.room.store(2, Ordering::SeqCst);
+        b.ring();
+        until("the held frames arrive", || b.rx.load(Ordering::SeqCst) == 2 * round);
+    }
 }
 
 #[test]
