@@ -13,7 +13,7 @@
 //! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the block
 //!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
 //! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, block or not. Whoever is awake looks at
-//!   them only when the block's tail has moved, and before going to sleep: see [`Side::hint`].
+//!   them when the block's tail has moved, otherwise now and then, and before going to sleep: see [`Side::hint`].
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
 //! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Block::judge`].
 //!
