@@ -23,7 +23,8 @@ pub trait Sink {
 /// No method blocks, and each does bounded work.
 pub trait Port: Send + Sync {
     /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's. Returns how many
-    /// were finished (0: nothing to do, not ready, held up, or its owner is changing it just now).
+    /// were finished (0: nothing to do, not ready, held up, or its owner is changing it just now); work that came to no frame
+    /// counts as one, so that it is charged for.
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
 
     /// Delivers the frames of `batch` that `list` names, in that order, and publishes them together.
