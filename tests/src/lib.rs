@@ -39,6 +39,7 @@ pub mod native;
 pub mod near;
 pub mod nic;
 pub mod peer;
+pub mod random;
 pub mod scene;
 pub mod siege;
 pub mod steps;

@@ -8,42 +8,13 @@ use std::time::{Duration, Instant};
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
 use vmlan_tests::native::{Native, STALL, mac};
+use vmlan_tests::random::Random;
 use vmlan_tests::{Result, Switch};
 
 /// Frames of the long run: `LOSSLESS_FRAMES` or ten million.
 fn frames() -> u64 {
     let wanted = std::env::var("LOSSLESS_FRAMES").ok();
     wanted.map_or(10_000_000, |n| n.parse().expect("LOSSLESS_FRAMES is a number"))
-}
-
-/// Pseudo-random numbers (xorshift64), the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    /// Frames until the next pause.
-    fn stretch(&mut self) -> u64 {
-        // Often just a few, so that every length of a burst up to a ring's size meets a sleeping peer.
-        if self.below(16) > 0 { 1 + self.below(300) } else { self.below(20_000) }
-    }
-
-    /// Longer than the switch spins (20 us), so that it sleeps; or just about that long, so that it is caught
-    /// falling asleep.
-    fn pause(&mut self) {
-        let end = Instant::now() + Duration::from_micros(15 + self.below(120));
-        if self.below(2) == 0 {
-            std::thread::sleep(end - Instant::now());
-        }
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
-    }
 }
 
 /// How often a guest slept, and with what end.

@@ -13,36 +13,9 @@ use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::vfio_user::bus::VfioBus;
 use vmlan_tests::native::{STALL, mac, watch_over};
 use vmlan_tests::peer::Peer;
+use vmlan_tests::random::Random;
 use vmlan_tests::wired::Wired;
 use vmlan_tests::{Result, Switch, threads};
-
-/// Pseudo-random numbers (xorshift64), the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    /// Frames until the next pause: often just a few, so that every length of a burst meets a sleeping peer.
-    fn stretch(&mut self) -> u64 {
-        if self.below(16) > 0 { 1 + self.below(300) } else { self.below(20_000) }
-    }
-
-    /// Longer than the switch spins (20 us), or just about that long, so that it is caught falling asleep.
-    fn pause(&mut self) {
-        let end = Instant::now() + Duration::from_micros(15 + self.below(120));
-        if self.below(2) == 0 {
-            std::thread::sleep(end - Instant::now());
-        }
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
-    }
-}
 
 const FRAME: usize = 60;
 const NUMBER: usize = 14;

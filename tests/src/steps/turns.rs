@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::GUESTS;
 use super::wires::Wires;
+use crate::random::Random;
 
 thread_local! {
     /// The number of the thread.
@@ -13,19 +14,6 @@ thread_local! {
 
 /// Longer than any timer here is set for, in nanoseconds.
 const LONG: u64 = 300_000;
-
-/// Pseudo-random numbers (xorshift64).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 #[derive(Debug)]
 struct State {

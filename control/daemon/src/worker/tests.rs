@@ -163,14 +163,19 @@ fn no_wake_up_is_lost_over_many_sleeps() {
     }
 }
 
-#[test]
-fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
-    let w = workers(2, Duration::from_secs(3600));
-    let (a, b) = (Fake::new(), Fake::new());
+/// Both are ports, and the switch knows where [`to_b`] goes.
+fn introduce(w: &Workers, a: &Arc<Fake>, b: &Arc<Fake>) {
     w.add("a", a.clone()).unwrap();
     w.add("b", b.clone()).unwrap();
     b.send(1, 2);
     until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
+    let w = workers(2, Duration::from_secs(3600));
+    let (a, b) = (Fake::new(), Fake::new());
+    introduce(&w, &a, &b);
     b.room.store(0, Ordering::SeqCst);
     lock(&a.tx).extend([to_b(), to_b(), to_b()]);
     a.ring();
@@ -186,10 +191,7 @@ fn frames_held_for_a_full_receiver_go_on_when_it_rings() {
 fn held_frames_are_not_forgotten_while_somebody_else_has_their_port() {
     let w = workers(1, Duration::from_secs(3600));
     let (a, b) = (Fake::new(), Fake::new());
-    w.add("a", a.clone()).unwrap();
-    w.add("b", b.clone()).unwrap();
-    b.send(1, 2);
-    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    introduce(&w, &a, &b);
     b.room.store(0, Ordering::SeqCst);
     lock(&a.tx).extend([to_b(), to_b(), to_b()]);
     a.ring();
@@ -327,10 +329,7 @@ fn room_is_found(b: Arc<Fake>) {
     // The receiver belongs to the other worker, and nobody rings for it.
     let w = workers(2, Duration::from_secs(3600));
     let a = Fake::new();
-    w.add("a", a.clone()).unwrap();
-    w.add("b", b.clone()).unwrap();
-    b.send(1, 2);
-    until("learned", || a.rx.load(Ordering::SeqCst) == 1);
+    introduce(&w, &a, &b);
     b.room.store(0, Ordering::SeqCst);
     lock(&a.tx).extend([to_b(), to_b()]);
     a.ring();
