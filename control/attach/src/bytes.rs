@@ -1,5 +1,13 @@
 //! Integers in messages, in host order.
 
+/// A 32-bit number of a message as a size or an index: it fits, for there are no 16-bit hosts.
+#[must_use]
+#[inline]
+pub const fn widen(n: u32) -> usize {
+    const { assert!(usize::BITS >= u32::BITS) };
+    n as usize
+}
+
 /// A body, read by offset. What lies outside reads as 0: lengths were checked before.
 #[derive(Clone, Copy)]
 pub struct Body<'a>(pub &'a [u8]);

@@ -234,6 +234,24 @@ fn posted_writes_are_done_in_order_and_answered_by_nothing() {
     assert_eq!(f.faults(), 0);
 }
 
+/// While its server is paused QEMU merges posted writes, up to 200 in a message of 4,824 bytes.
+#[test]
+fn the_longest_merge_of_posted_writes_that_qemu_makes_is_served() {
+    let f = Fixture::new();
+    let mut client = f.ready();
+    let mut body = words(&[200]);
+    for i in 0..200u32 {
+        body.extend(access(0, e1000::TDLEN, 4, &(i * 128).to_le_bytes()));
+        body.extend([0; 4]);
+    }
+    assert_eq!(message(0, WRITE_MULTI, NO_REPLY, &body).len(), 4824);
+    for _ in 0..20 {
+        client.send(WRITE_MULTI, NO_REPLY, &body, &[]);
+    }
+    assert_eq!(client.get(e1000::TDLEN), 199 * 128);
+    assert_eq!(f.faults(), 0);
+}
+
 #[test]
 fn many_commands_in_one_piece_are_answered_in_order() {
     let f = Fixture::new();

@@ -455,7 +455,7 @@ fn more_regions_than_agreed_are_refused() {
 fn fault_f6_headers_that_contradict_themselves_end_the_connection() {
     let f = Fixture::new();
     for (size, flags) in
-        [(0u32, 0u32), (15, 0), (16 + 4113, 0), (u32::MAX, 0), (16, 1), (16, 2), (16, 0xf)]
+        [(0u32, 0u32), (15, 0), (16 + 4809, 0), (u32::MAX, 0), (16, 1), (16, 2), (16, 0xf)]
     {
         let mut client = f.ready();
         let mut bytes = vec![1, 0, 13, 0];

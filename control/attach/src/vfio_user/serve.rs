@@ -29,8 +29,9 @@ use crate::waker::Waker;
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 16;
 
-/// Messages served before everything else gets its turn: the timer, unmasking, the owner's wishes.
-const MESSAGES: usize = 256;
+/// Register accesses served before everything else gets its turn: the timer, unmasking, the owner's
+/// wishes. One message may exceed it.
+const WORK: usize = 256;
 
 /// Shortest time between two wake-ups of the workers: a guest brings its NIC up and down with one register write.
 const TELL: Duration = Duration::from_millis(1);
@@ -469,10 +470,10 @@ impl Server {
         }
     }
 
-    /// Serves what one read brings, a bounded number of messages. False: nothing.
+    /// Serves what one read brings, a bounded amount of work. False: nothing.
     fn serve(&mut self, now: Instant) -> Result<bool, StreamError> {
         let mut any = false;
-        let mut left = MESSAGES;
+        let mut left = WORK;
         self.backlog = false;
         let mut hang_up = false;
         let mut drained = false;
@@ -495,7 +496,7 @@ impl Server {
                 replies.clear();
             }
             hang_up = outcome.hang_up;
-            left = left.saturating_sub(1 + replies.bytes().len().saturating_sub(before) / 64);
+            left = left.saturating_sub(outcome.work);
             drained = stream.is_drained() || left == 0;
             self.backlog = left == 0 && !stream.is_drained();
             if let Some(refusal) = &outcome.refusal {

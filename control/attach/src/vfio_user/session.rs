@@ -113,6 +113,8 @@ pub struct Outcome {
     pub changed: bool,
     /// Interrupts were set up: so all memory that there is has been described, and none is just being moved.
     pub settled: bool,
+    /// How much it took, in accesses to single registers.
+    pub work: usize,
 }
 
 /// What a connection is like, for people who look at the port.
@@ -186,7 +188,8 @@ impl Session {
         let header = message.header;
         let start = replies.bytes().len();
         let command = Command::from_number(header.command);
-        let mut outcome = Outcome::default();
+        let work = command.map_or(1, |command| command.work(message.body));
+        let mut outcome = Outcome { work, ..Outcome::default() };
         let result = match command {
             Some(command) => {
                 outcome.changed = !command.is_access();

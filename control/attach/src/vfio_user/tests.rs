@@ -47,6 +47,23 @@ fn bodies_fit_what_is_taken() {
 }
 
 #[test]
+fn a_message_is_charged_for_each_register_it_touches() {
+    let access = |count: u32| [&[0; 12][..], &count.to_ne_bytes()].concat();
+    for (command, body, work) in [
+        (Command::RegionRead, access(4), 1),
+        (Command::RegionRead, access(4096), 1024),
+        (Command::RegionRead, access(u32::MAX), 1024),
+        (Command::RegionWrite, vec![0; 16 + 4], 1),
+        (Command::RegionWrite, vec![0; 16 + 4096], 1024),
+        (Command::WriteMulti, vec![0; 8 + 200 * 24], 200),
+        (Command::WriteMulti, vec![0; 8], 1),
+        (Command::Reset, Vec::new(), 1),
+    ] {
+        assert_eq!(command.work(&body), work, "{} with {} bytes", command.name(), body.len());
+    }
+}
+
+#[test]
 fn replies_stand_one_behind_the_other() {
     let mut replies = Replies::default();
     let to = Header { id: 0x1234, command: 9, no_reply: false };

@@ -1,24 +1,31 @@
 //! Messages as bytes: header, commands, and what each command may carry.
 //!
-//! From QEMU's `docs/interop/vfio-user.rst`, which names every item here. All integers are in host order. Sizes and
-//! descriptor counts are checked before a command is looked at, so that no handler meets a body that is too short or a
-//! descriptor it does not expect (`reliability.md` rows 155, 159).
+//! From QEMU's `docs/interop/vfio-user.rst`, which names every item here. All integers are in host
+//! order. Sizes and descriptor counts are checked before a command is handled: no handler meets a
+//! body that is too short or a descriptor that it does not expect.
 
 use std::ops::RangeInclusive;
 
-use crate::bytes::Body;
+use crate::bytes::{Body, widen};
 use crate::stream::{Framing, Malformed};
 
 /// Bytes of a header: message ID, command, size, flags, error.
 pub const HEADER: usize = 16;
 /// Most bytes of one REGION_READ or REGION_WRITE. QEMU reads configuration space whole, 256 bytes.
 pub const MAX_DATA: usize = 4096;
-/// Longest body taken: a REGION_WRITE with as much data as allowed.
-pub const MAX_BODY: usize = ACCESS + MAX_DATA;
 /// Bytes of a region access before its data: offset, region, count.
 pub const ACCESS: usize = 16;
 /// Bytes of one write of REGION_WRITE_MULTI: offset, region, count, data.
 pub const ONE_WRITE: usize = 24;
+/// Most writes of one REGION_WRITE_MULTI. QEMU merges as many posted writes as that while the server
+/// is behind (`VFIO_USER_MULTI_MAX` in its `hw/vfio-user/protocol.h`).
+pub const MAX_WRITES: usize = 200;
+/// Longest REGION_WRITE: as much data as [`MAX_DATA`] allows.
+const MAX_WRITE: usize = ACCESS + MAX_DATA;
+/// Longest REGION_WRITE_MULTI: the number of writes, then the writes.
+const MAX_MULTI: usize = 8 + MAX_WRITES * ONE_WRITE;
+/// Longest body of any command.
+pub const MAX_BODY: usize = if MAX_WRITE > MAX_MULTI { MAX_WRITE } else { MAX_MULTI };
 
 /// Bits 0 to 3 of the flags: 0 is a command.
 const TYPE: u32 = 0xf;
@@ -106,7 +113,7 @@ macro_rules! commands {
 }
 
 commands! {
-    Version = 1 "VERSION" body 4..=MAX_BODY, fds 0..=0;
+    Version = 1 "VERSION" body 4..=MAX_WRITE, fds 0..=0;
     DmaMap = 2 "DMA_MAP" body 32..=32, fds 0..=1;
     // 16 bytes more if a dirty bitmap is asked for, which we do not have.
     DmaUnmap = 3 "DMA_UNMAP" body 24..=40, fds 0..=0;
@@ -117,9 +124,9 @@ commands! {
     GetIrqInfo = 7 "DEVICE_GET_IRQ_INFO" body 16..=16, fds 0..=0;
     SetIrqs = 8 "DEVICE_SET_IRQS" body 20..=24, fds 0..=1;
     RegionRead = 9 "REGION_READ" body ACCESS..=ACCESS, fds 0..=0;
-    RegionWrite = 10 "REGION_WRITE" body ACCESS..=MAX_BODY, fds 0..=0;
+    RegionWrite = 10 "REGION_WRITE" body ACCESS..=MAX_WRITE, fds 0..=0;
     Reset = 13 "DEVICE_RESET" body 0..=0, fds 0..=0;
-    WriteMulti = 15 "REGION_WRITE_MULTI" body 8..=MAX_BODY, fds 0..=0;
+    WriteMulti = 15 "REGION_WRITE_MULTI" body 8..=MAX_MULTI, fds 0..=0;
 }
 
 impl Command {
@@ -128,6 +135,22 @@ impl Command {
     #[inline]
     pub fn is_access(self) -> bool {
         matches!(self, Self::RegionRead | Self::RegionWrite | Self::WriteMulti)
+    }
+
+    /// An upper bound of what a command with this body costs, in accesses to single registers. What
+    /// is bounded by [`MAX_DATA`] and [`MAX_WRITES`] is counted as at most that much.
+    #[must_use]
+    #[inline]
+    pub fn work(self, body: &[u8]) -> usize {
+        /// Bytes that one access reads or writes, at most.
+        const REGISTER: usize = 4;
+        let registers = match self {
+            Self::RegionRead => MAX_DATA.min(widen(Body(body).u32(12))) / REGISTER,
+            Self::RegionWrite => body.len().saturating_sub(ACCESS) / REGISTER,
+            Self::WriteMulti => body.len() / ONE_WRITE,
+            _ => 1,
+        };
+        registers.max(1)
     }
 }
 
@@ -159,8 +182,7 @@ impl Framing for Frames {
         if flags & TYPE != 0 {
             return Err(Malformed::Flags(flags));
         }
-        let whole = usize::try_from(size).unwrap_or(usize::MAX);
-        let Some(body) = whole.checked_sub(HEADER) else {
+        let Some(body) = widen(size).checked_sub(HEADER) else {
             return Err(Malformed::Undersize(size));
         };
         if body > MAX_BODY {
