@@ -19,6 +19,9 @@ const MAX_LOG: u64 = 256 << 20;
 /// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are shared by all.
 const MAX_BYTES: u64 = 8 << 40;
 
+/// What to tell whoever forgot to share the guest's memory with us.
+pub const UNSHARED: &str = "guest memory is not shared: give the VM's memory backend share=on";
+
 /// Where a run of guest memory is for the guest, for the VMM, and in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDesc {

@@ -20,6 +20,7 @@ use super::wire::{Frames, Replies};
 use super::wires::{Mode, Wires};
 use super::{Config, Doorbell, Error, Model};
 use crate::complain::{Complaints, chain, is_due};
+use crate::memory::UNSHARED;
 use crate::socket::Listener;
 use crate::stream::{Error as StreamError, Stream};
 use crate::sys::{self, SharedPages, Wait};
@@ -41,9 +42,6 @@ const GATHER: usize = 16 << 10;
 
 /// Memory without a descriptor that is worth a warning: less are ROMs.
 const MUCH: u64 = 1 << 20;
-
-/// What to tell whoever forgot to share the guest's memory.
-const UNSHARED: &str = "guest memory is not shared: give the VM's memory backend share=on";
 
 type Changed = Arc<dyn Fn() + Send + Sync>;
 type Details = Vec<(&'static str, String)>;

@@ -22,6 +22,7 @@ use super::inflight::{self, InflightRegion};
 use super::port::{Bell, Both, VhostUserPort};
 use super::wire::RingAddr;
 use crate::eventfd::{self, Call};
+use crate::memory::UNSHARED;
 
 /// Why a ring was not set up as asked.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +44,9 @@ pub enum Error {
     /// A size no ring has.
     #[error("ring size {0} is no power of two from 1 to 32768")]
     Size(u32),
-    /// The addresses do not lie in any region.
-    #[error("ring {index} lies at {addr:#x}, where the front end has no memory")]
+    /// The addresses do not lie in any region. A VMM announces no region at all for memory that it
+    /// does not share.
+    #[error("ring {index} is at {addr:#x}, outside the memory that was announced: {UNSHARED}")]
     Address {
         /// The ring.
         index: usize,

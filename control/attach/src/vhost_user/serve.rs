@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use vmlan_frame::Port;
 
 use super::port::{Trouble, VhostUserPort};
-use super::session::Session;
+use super::session::{Refusal, Session};
 use super::wire::{Frames, Message};
 use super::{Config, Error};
 use crate::complain::{Complaints, chain, is_due};
+use crate::memory::UNSHARED;
 use crate::socket::{Listener, dial};
 use crate::stream::{Error as StreamError, Stream};
 use crate::sys::{self, Wait};
@@ -59,6 +60,7 @@ impl VhostUser {
             details: Arc::clone(&details),
             complaints: Complaints::new(config.who(), Instant::now()),
             trouble: None,
+            unshared: false,
             goodbye: None,
             welcome: None,
             welcomed: false,
@@ -126,6 +128,8 @@ struct Server {
     details: Arc<Mutex<Details>>,
     complaints: Complaints,
     trouble: Option<Trouble>,
+    /// The latest front end put rings into memory that it does not share.
+    unshared: bool,
     /// When the end of a connection was last logged.
     goodbye: Option<Instant>,
     /// When a ready driver was last logged.
@@ -298,6 +302,8 @@ impl Server {
         let Some((_, session)) = &mut self.served else { return };
         let number = message.header.number;
         let outcome = session.handle(message);
+        self.unshared |= outcome.refusal.as_ref().is_some_and(Refusal::is_unshared);
+        self.unshared &= !self.port.is_up();
         // Before the reply: whoever has it may look.
         self.note();
         self.say_welcome();
@@ -369,7 +375,11 @@ impl Server {
     fn note(&self) {
         let mut list = Details::new();
         let state = match (&self.served, self.trouble) {
+            (None, _) if self.unshared => {
+                format!("waiting for a front end; the last one failed: {UNSHARED}")
+            }
             (None, _) => "waiting for a front end".to_owned(),
+            (Some(_), _) if self.unshared => format!("stopped: {UNSHARED}"),
             (Some(_), Some(trouble)) => format!("stopped: {trouble}"),
             (Some(_), None) if self.port.is_up() => "up".to_owned(),
             (Some(_), None) => "connected".to_owned(),

@@ -108,6 +108,15 @@ pub enum Refusal {
     EventFd(#[from] eventfd::Error),
 }
 
+impl Refusal {
+    /// True if a ring is in memory that the front end did not announce: most likely its user forgot
+    /// to have the memory shared.
+    #[must_use]
+    pub fn is_unshared(&self) -> bool {
+        matches!(self, Self::Ring { source: ring::Error::Address { .. }, .. })
+    }
+}
+
 /// What to do after a request.
 #[derive(Debug)]
 pub struct Outcome {
