@@ -12,6 +12,8 @@
 //! - Autonegotiation, PHY and EEPROM operations take no time. The other end of the wire does 1000BASE-T without PAUSE.
 //! - A register that the guest has mapped keeps bits that the chip would read as 0; they count for nothing.
 //! - Registers that the manual leaves undefined after reset have the values that drivers write: VET 8100h, TIPG for copper.
+//! - RFCTL, MANC2H, SWSM and SW_FW_SYNC of later chips keep what is written: drivers of the whole
+//!   family use them here as well.
 //! - The packet buffer memory reads as 0. RXSEQ, RXCFG, GPI, TXD_LOW and SRPD are posted by ICS only. Nothing wakes the
 //!   guest: WUS stays 0. There is no flash, and no PCI-X capability.
 

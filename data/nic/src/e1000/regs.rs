@@ -122,6 +122,8 @@ offsets! {
     STATS_END = 0x4100,
     /// Receive Checksum Control (13.4.47).
     RXCSUM = 0x5000,
+    /// Receive Filter Control, of later chips.
+    RFCTL = 0x5008,
     /// Multicast Table Array, 128 words (13.5.1).
     MTA = 0x5200,
     /// Receive Address Low/High, 16 pairs (13.5.2, 13.5.3).
@@ -130,6 +132,12 @@ offsets! {
     VFTA = 0x5600,
     /// One past the filter registers.
     FILTERS_END = 0x5800,
+    /// Management Control to Host, of later chips.
+    MANC2H = 0x5860,
+    /// Software Semaphore, of later chips: who has set bit 1 may use the EEPROM.
+    SWSM = 0x5b50,
+    /// Software-Firmware Synchronization, of later chips: who uses what.
+    SW_FW_SYNC = 0x5b5c,
 }
 
 /// Bits of registers that more than one file looks at.

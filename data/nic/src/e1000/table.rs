@@ -125,6 +125,13 @@ pub static TABLE: &[Row] = &[
     sticky(row("WUFC", 0x5808, 0x000f_80ff, 0)),
     sticky(row("WUS", 0x5810, 0, 0)),
     row("MANC", 0x5820, ALL, 0),
+    // Registers of later chips. Drivers of the whole family write and read back these on this chip,
+    // too, and wait for what they wrote (U-Boot takes the semaphores before it reads the EEPROM):
+    // they keep it, and it means nothing.
+    row("RFCTL", RFCTL, ALL, 0),
+    row("MANC2H", MANC2H, ALL, 0),
+    row("SWSM", SWSM, ALL, 0),
+    row("SW_FW_SYNC", SW_FW_SYNC, ALL, 0),
     sticky(row("IPAV", 0x5838, 0x0001_000f, 0)),
     sticky(array("IP4AT", 0x5840, 4, 8, ALL)),
     sticky(array("IP6AT", 0x5880, 4, 4, ALL)),

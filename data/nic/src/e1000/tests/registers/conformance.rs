@@ -94,6 +94,11 @@ const MANUAL: &[Line] = &[
     ("13.6.2",  "WUFC",     0x05808, 1, 4, 0, Rw(0x000f_80ff)),
     ("13.6.3",  "WUS",      0x05810, 1, 4, 0, Ro),
     ("-",       "MANC",     0x05820, 1, 4, 0, Rw(ALL)),
+    // Of later chips, kept for drivers that read back what they wrote.
+    ("-",       "RFCTL",    0x05008, 1, 4, 0, Rw(ALL)),
+    ("-",       "MANC2H",   0x05860, 1, 4, 0, Rw(ALL)),
+    ("-",       "SWSM",     0x05b50, 1, 4, 0, Rw(ALL)),
+    ("-",       "SW_FW_SYNC", 0x05b5c, 1, 4, 0, Rw(ALL)),
     ("13.6.4",  "IPAV",     0x05838, 1, 4, 0, Rw(0x0001_000f)),
     ("13.6.5",  "IP4AT",    0x05840, 4, 8, 0, Rw(ALL)),
     ("13.6.6",  "IP6AT",    0x05880, 4, 4, 0, Rw(ALL)),

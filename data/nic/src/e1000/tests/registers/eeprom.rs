@@ -183,3 +183,35 @@ fn the_next_machine_finds_it_as_it_left_the_factory() {
     wire.command(0b101, 0, Some(0xdead));
     assert_ne!(wire.read(0), 0xdead, "writable without EWEN");
 }
+
+/// U-Boot's way to the EEPROM: the semaphore of the 82571 and later (SWSM bit 1) guards SW_FW_SYNC,
+/// which says that software uses the EEPROM. Each bit counts once it reads back as set.
+#[test]
+fn semaphores_of_later_chips_can_be_taken_and_given_back() {
+    const SWESMBI: u32 = 2;
+    const EEPROM: u32 = 1;
+    let bench = Bench::new();
+    let take = || {
+        bench.write(SWSM, bench.read(SWSM) | SWESMBI);
+        assert_eq!(bench.read(SWSM) & SWESMBI, SWESMBI, "the semaphore is ours");
+    };
+    let give = || bench.write(SWSM, bench.read(SWSM) & !SWESMBI);
+    for _ in 0..2 {
+        take();
+        let busy = bench.read(SW_FW_SYNC);
+        assert_eq!(busy & (EEPROM | EEPROM << 16), 0, "nobody uses the EEPROM");
+        bench.write(SW_FW_SYNC, busy | EEPROM);
+        give();
+        assert_eq!(Wire(&bench).read(0), u16::from_le_bytes([MAC[0], MAC[1]]));
+        take();
+        assert_eq!(bench.read(SW_FW_SYNC), EEPROM);
+        bench.write(SW_FW_SYNC, bench.read(SW_FW_SYNC) & !EEPROM);
+        give();
+        assert_eq!((bench.read(SWSM), bench.read(SW_FW_SYNC)), (0, 0));
+    }
+    // A driver that left them taken does not keep the next one out.
+    take();
+    bench.write(SW_FW_SYNC, EEPROM);
+    bench.write(CTRL, bit::CTRL_RST);
+    assert_eq!((bench.read(SWSM), bench.read(SW_FW_SYNC)), (0, 0));
+}
