@@ -4,7 +4,7 @@
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use vmlan_driver::net::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HDR_F_NEEDS_CSUM, NetHeader};
 
-use crate::native::MacBytes;
+use crate::numbered::MacBytes;
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,49 +1,28 @@
-//! Tests across crates: houserules, sockets, real guests in QEMU.
+//! Tests across crates: house rules, sockets, real guests in QEMU.
 //!
-//! The harness in three nouns: a [`Guest`] is a Linux VM in stock QEMU (TCG, no KVM, no root), a [`NetNs`] is a network
-//! namespace that plays the host, and a [`Switch`] is the `vmlan switch` process under test. Guest and namespace are both
-//! a [`Station`]: something with an address that runs shell commands. [`check`] holds what one station asks of another.
-//!
-//! Everything a test starts dies with it: by `Drop`, and by the parent-death signal if the test itself is killed.
-//! What is missing on the machine is reported as one line that names the mend, mostly `scripts/setup.sh test`.
+//! Processes, network namespaces and Linux guests are the laboratory's ([`vmlan_harness`]). What is here plays guests inside the
+//! test process ([`virtio_guest`], [`chip_guest`]), on a switch that is a process ([`Switch`]) or inside it too ([`in_process_lan`]),
+//! and holds what several tests ask of a NIC, of a hostile guest or of one that is killed.
 
-mod base64;
-mod boot;
-pub mod check;
-pub mod cpio;
-mod fault;
-mod guest;
-mod image;
-mod netns;
-mod proc;
-pub mod qemu;
-mod station;
-mod switch;
-pub mod testpmd;
+pub use vmlan_harness::{
+    Boot, Extras, Guest, HarnessError, Image, NetNs, Process, Result, Said, Station, Switch,
+    connectivity, output_of, qemu, testpmd, threads, usage, vmlan_program,
+};
 
-pub use boot::Boot;
-pub use fault::{Fault, Result};
-pub use guest::Guest;
-pub use image::{Extras, Image};
-pub use netns::NetNs;
-pub use proc::{Proc, out_of, threads, vmlan_binary};
-pub use station::{Said, Station};
-pub use switch::Switch;
-pub mod attacker;
-pub mod card;
-pub mod counting;
-pub mod e1000;
+pub mod chip_guest;
+pub mod counting_allocator;
+pub mod e1000_lan;
+pub mod exchange;
 pub mod gso;
-pub mod lan;
-pub mod native;
-pub mod near;
-pub mod nic;
-pub mod peer;
+pub mod guest_tools;
+pub mod hostile_chip;
+pub mod hostile_vhost_user;
+pub mod in_process_chip;
+pub mod in_process_lan;
+pub mod killed_guest;
+pub mod linux_nic;
+pub mod linux_nic_suite;
+pub mod numbered;
 pub mod random;
-pub mod scene;
-pub mod siege;
 pub mod steps;
-pub mod trio;
-pub mod usage;
-pub mod victim;
-pub mod wired;
+pub mod virtio_guest;

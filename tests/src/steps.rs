@@ -5,8 +5,8 @@
 //! What a port's thread and a worker do is done here as it is done there, in short. Drivers and chips are the real ones; between two
 //! stores to the guest's memory nobody else has a turn.
 
+mod host;
 mod turns;
-mod wires;
 mod worker;
 
 use std::path::Path;
@@ -17,12 +17,12 @@ use std::thread::JoinHandle;
 use vmlan_driver::chip::{Chip as DriverChip, Offload};
 use vmlan_nic::chip::{Chip, Host};
 
-use crate::native::{Sizes, frame, mac};
-use crate::near::map_of;
-use crate::peer::Peer;
-use crate::wired::{self, Wired};
+use crate::chip_guest::{self, ChipGuest};
+use crate::exchange::TestGuest;
+use crate::in_process_chip::map_of;
+use crate::numbered::{Sizes, frame, mac};
+use host::{StepBus, StepHost};
 use turns::Turns;
-use wires::{StepBus, Wires};
 
 /// The guests' thread: both are one program.
 const GUESTS: usize = 0;
@@ -38,38 +38,38 @@ const IDLE: (u32, u32) = (10, 20);
 pub struct Steps<C: DriverChip> {
     // It ends before they go: a driver that turned its chip off would wait for a side that somebody holds whose turn it is not.
     world: World,
-    guests: [Wired<C, StepBus>; 2],
+    guests: [ChipGuest<C, StepBus>; 2],
 }
 
 /// All but the guests.
 struct World {
     turns: Arc<Turns>,
-    wires: [Arc<Wires>; 2],
+    host: [Arc<StepHost>; 2],
     chips: [Arc<dyn Chip>; 2],
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A chip behind these wires.
+/// A chip behind these host.
 pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Chip>;
 
 impl World {
     fn new(seed: u64, make: Make) -> Self {
         let turns = Turns::new(seed, PORTS.len() + 2);
         let bell = Arc::new(AtomicBool::new(false));
-        let wires = PORTS.map(|who| Wires::new(&turns, who, &bell));
-        let chips = [0, 1].map(|n| make(Arc::clone(&wires[n]) as _));
+        let host = PORTS.map(|who| StepHost::new(&turns, who, &bell));
+        let chips = [0, 1].map(|n| make(Arc::clone(&host[n]) as _));
         chips.iter().for_each(|chip| chip.set_link(true));
-        turns.begin(wires.to_vec());
+        turns.begin(host.to_vec());
         let mut threads = Vec::new();
-        for (wires, chip) in wires.iter().cloned().zip(chips.iter().cloned()) {
+        for (host, chip) in host.iter().cloned().zip(chips.iter().cloned()) {
             let turns = Arc::clone(&turns);
-            let work = move || turns.take_part(wires.who, || wires::attach(&wires, &*chip));
+            let work = move || turns.take_part(host.who, || host::attach(&host, &*chip));
             threads.push(std::thread::spawn(work));
         }
         let (table, its) = (worker::table(&chips), Arc::clone(&turns));
         let work = move || its.take_part(WORKER, || worker::work(&its, &table, &bell));
         threads.push(std::thread::spawn(work));
-        Self { turns, wires, chips, threads }
+        Self { turns, host, chips, threads }
     }
 
     fn explain(&self, n: usize) -> String {
@@ -78,7 +78,7 @@ impl World {
         format!(
             "chip {n}: interrupts raised, held, delivered {counts:?}, {:?}; {}",
             d.statistics,
-            self.wires[n].explain()
+            self.host[n].explain()
         )
     }
 }
@@ -99,20 +99,20 @@ impl<C: DriverChip> Steps<C> {
     pub fn new(seed: u64, keys: [&str; 2], make: Make) -> Self {
         let world = World::new(seed, make);
         let guest = |n: usize, id| {
-            let address = wired::address(C::MODEL, Path::new("nowhere"), keys[n]);
-            let (wires, chip) = (Arc::clone(&world.wires[n]), Arc::clone(&world.chips[n]));
-            Wired::<C, StepBus>::build(address.driver, id, |ram| {
+            let address = chip_guest::address(C::MODEL, Path::new("nowhere"), keys[n]);
+            let (host, chip) = (Arc::clone(&world.host[n]), Arc::clone(&world.chips[n]));
+            ChipGuest::<C, StepBus>::build(address.driver, id, |ram| {
                 drop(chip.set_map(map_of(ram)));
-                StepBus { wires, chip, posted: address.posted }
+                StepBus { host, chip, posted: address.posted }
             })
         };
         let guests = [guest(0, 1), guest(1, 2)];
         Self { world, guests }
     }
 
-    /// See [`crate::peer::exchange`].
+    /// See [`crate::exchange::exchange`].
     fn introduce(&mut self) {
-        self.guests.iter_mut().for_each(Peer::settle);
+        self.guests.iter_mut().for_each(TestGuest::settle);
         for guest in &mut self.guests {
             let hello = frame([0xff; 6], mac(guest.id, 0), 0, 60);
             guest.send(Offload::default(), &hello);

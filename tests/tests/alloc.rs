@@ -9,10 +9,11 @@ use std::sync::Arc;
 use vmlan_driver::net::NetHeader;
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{PortSet, Watch};
-use vmlan_tests::counting::{Counting, assert_no_allocation};
+use vmlan_tests::counting_allocator::{Counting, assert_no_allocation};
 use vmlan_tests::gso::{self, KINDS};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, frame, mac};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -20,7 +21,7 @@ static ALLOCATOR: Counting = Counting;
 type Frame = (NetHeader, Vec<u8>);
 
 /// `a` sends all of `frames`, `rounds` times, and `b` takes as many bytes as `expected` for each round.
-fn rounds(a: &mut Native, b: &mut Native, frames: &[Frame], rounds: u64, expected: u64) {
+fn rounds(a: &mut VirtioGuest, b: &mut VirtioGuest, frames: &[Frame], rounds: u64, expected: u64) {
     for round in 0..rounds {
         let (mut next, mut got, mut progress) = (0, 0, Progress::default());
         while got < expected {
@@ -44,11 +45,11 @@ fn plain(len: usize, count: u64) -> Vec<Frame> {
 /// One test for all, since the count is for the whole process.
 #[test]
 fn no_frame_costs_an_allocation() {
-    let mut lan = Lan::new(2, PATIENT);
+    let mut lan = Lan::new(2, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     for keys in ["", ",event_idx=off,indirect=on,segments=4,in_order=off,mrg=off"] {
-        let mut a = Native::connect(&at_a, 1, keys);
-        let mut b = Native::connect(&at_b, 2, keys);
+        let mut a = VirtioGuest::connect(&at_a, 1, keys);
+        let mut b = VirtioGuest::connect(&at_b, 2, keys);
         introduce(&mut b, &mut a);
         for len in [60, 300, 1514] {
             let frames = plain(len, 700);
@@ -61,7 +62,7 @@ fn no_frame_costs_an_allocation() {
     stream(&mut lan);
 }
 
-fn introduce(b: &mut Native, a: &mut Native) {
+fn introduce(b: &mut VirtioGuest, a: &mut VirtioGuest) {
     let hello = [(NetHeader::default(), frame([0xff; 6], mac(2, 0), 0, 60))];
     rounds(b, a, &hello, 1, 1);
 }
@@ -69,8 +70,8 @@ fn introduce(b: &mut Native, a: &mut Native) {
 fn segmentation(lan: &mut Lan) {
     let (at_a, at_b) = (lan.add("c", 1), lan.add("d", 1));
     for (takes, each) in [("", 21), (",guest_tso=on,guest_uso=on", 1)] {
-        let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
-        let mut b = Native::connect(&at_b, 2, takes);
+        let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
+        let mut b = VirtioGuest::connect(&at_b, 2, takes);
         introduce(&mut b, &mut a);
         let load = vec![7; 30_000];
         let frames: Vec<_> = (0..20)
@@ -86,8 +87,8 @@ fn segmentation(lan: &mut Lan) {
 
 fn floods(lan: &mut Lan) {
     let (at_a, at_b) = (lan.add("c", 1), lan.add("d", 1));
-    let mut a = Native::connect(&at_a, 1, "");
-    let mut b = Native::connect(&at_b, 2, "");
+    let mut a = VirtioGuest::connect(&at_a, 1, "");
+    let mut b = VirtioGuest::connect(&at_b, 2, "");
     let frames: Vec<_> =
         (0..200).map(|n| (NetHeader::default(), frame([0xff; 6], mac(1, 0), n, 600))).collect();
     assert_no_allocation("frames are flooded", |n| rounds(&mut a, &mut b, &frames, n, 200));
@@ -98,9 +99,9 @@ fn floods(lan: &mut Lan) {
 /// A monitor, which is full most of the time, and samples, which are sent.
 fn watched(lan: &mut Lan) {
     let (at_a, at_b, at_m) = (lan.add("c", 1), lan.add("d", 1), lan.add("m", 1));
-    let mut a = Native::connect(&at_a, 1, "");
-    let mut b = Native::connect(&at_b, 2, "");
-    let _monitor = Native::connect(&at_m, 3, "");
+    let mut a = VirtioGuest::connect(&at_a, 1, "");
+    let mut b = VirtioGuest::connect(&at_b, 2, "");
+    let _monitor = VirtioGuest::connect(&at_m, 3, "");
     introduce(&mut b, &mut a);
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sflow = vmlan_uplink::sflow::start(vmlan_uplink::sflow::Config {
@@ -126,7 +127,7 @@ fn watched(lan: &mut Lan) {
 /// A guest and a peer with QEMU's stream framing, both ways.
 fn stream(lan: &mut Lan) {
     let at_a = lan.add("c", 1);
-    let mut a = Native::connect(&at_a, 1, "");
+    let mut a = VirtioGuest::connect(&at_a, 1, "");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stream.sock");
     let config = vmlan_uplink::stream::Config::new(path.clone());

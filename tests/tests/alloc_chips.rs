@@ -9,11 +9,12 @@ use vmlan_driver::e1000;
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_tests::counting::{Counting, assert_no_allocation, spare_this_thread};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, frame, mac};
-use vmlan_tests::peer::Peer;
-use vmlan_tests::wired::Wired;
+use vmlan_tests::chip_guest::ChipGuest;
+use vmlan_tests::counting_allocator::{Counting, assert_no_allocation, spare_this_thread};
+use vmlan_tests::exchange::TestGuest;
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -22,7 +23,7 @@ type Frame = (Offload, Vec<u8>);
 
 /// `a` sends all of `frames`, `rounds` times, and `take` takes `expected` for each round.
 fn rounds<C: Chip>(
-    a: &mut Wired<C, impl Bus>,
+    a: &mut ChipGuest<C, impl Bus>,
     frames: &[Frame],
     rounds: u64,
     expected: u64,
@@ -64,9 +65,11 @@ fn large(payload: usize) -> Frame {
 #[test]
 fn no_frame_costs_an_allocation() {
     spare_this_thread();
-    let mut lan = Lan::new(2, PATIENT);
-    let trapped = [lan.add_intel("a", Doorbell::Trapped), lan.add_intel("b", Doorbell::Trapped)];
-    let mapped = [lan.add_intel("c", Doorbell::Mapped), lan.add_intel("d", Doorbell::Mapped)];
+    let mut lan = Lan::new(2, FULL_WAIT);
+    let trapped =
+        [lan.add_e1000_with("a", Doorbell::Trapped), lan.add_e1000_with("b", Doorbell::Trapped)];
+    let mapped =
+        [lan.add_e1000_with("c", Doorbell::Mapped), lan.add_e1000_with("d", Doorbell::Mapped)];
     let virtio = lan.add("v", 1);
     for ([at_a, at_b], keys) in [
         (&mapped, ""),
@@ -79,7 +82,7 @@ fn no_frame_costs_an_allocation() {
     }
     segments::<e1000::Intel>(&mapped, &virtio);
     let of = |lan: &mut Lan, name: &str, model| {
-        lan.add_wired(name, model, |config| config.csb = model != Model::Rtl8139Classic)
+        lan.add_chip(name, model, |config| config.csb = model != Model::Rtl8139Classic)
     };
     let gigabit = ["g", "h"].map(|name| of(&mut lan, name, Model::R8169));
     let plus = ["p", "q"].map(|name| of(&mut lan, name, Model::Rtl8139Plus));
@@ -94,8 +97,8 @@ fn no_frame_costs_an_allocation() {
 }
 
 fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {
-    let mut a = Wired::<C, _>::connect(at_a, 1, keys);
-    let mut b = Wired::<C, _>::connect(at_b, 2, keys);
+    let mut a = ChipGuest::<C, _>::connect(at_a, 1, keys);
+    let mut b = ChipGuest::<C, _>::connect(at_b, 2, keys);
     b.introduce();
     for len in [60, 300, 1514] {
         let frames = plain(len, 400);
@@ -106,15 +109,15 @@ fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {
 }
 
 fn segments<C: Chip>(at: &[PathBuf; 2], virtio: &Path) {
-    let mut a = Wired::<C, _>::connect(&at[0], 1, ",tso,csum,batch");
+    let mut a = ChipGuest::<C, _>::connect(&at[0], 1, ",tso,csum,batch");
     let frames: Vec<_> = (0..10).map(|_| large(30_000)).collect();
-    let mut b = Wired::<C, _>::connect(&at[1], 2, ",csum");
+    let mut b = ChipGuest::<C, _>::connect(&at[1], 2, ",csum");
     b.introduce();
     assert_no_allocation("segments are made for a chip", |n| {
         rounds(&mut a, &frames, n, 210, || b.receive(|_, _| {}));
     });
     drop(b);
-    let mut v = Native::connect(virtio, 2, ",guest_tso=on");
+    let mut v = VirtioGuest::connect(virtio, 2, ",guest_tso=on");
     v.introduce();
     a.receive(|_, _| {});
     assert_no_allocation("a chip's packets arrive whole", |n| {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vmlan_tests::vmlan_binary;
+use vmlan_tests::vmlan_program;
 
 /// Calls `measure` until its figures are `fair`, a few times at most: a part that the machine had no time for says nothing.
 fn measured(mut measure: impl FnMut() -> Value, fair: impl Fn(&Value) -> bool) -> Value {
@@ -25,7 +25,7 @@ fn read(json: &str) -> Value {
 }
 
 fn bench(dir: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(vmlan_binary());
+    let mut command = Command::new(vmlan_program());
     command.arg("bench").args(words).env("TMPDIR", dir);
     command
 }

@@ -1,7 +1,7 @@
 //! Linux guests in stock QEMU on the switch: the referee of everything else.
 
 use std::path::Path;
-use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Station, Switch, check};
+use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Station, Switch, connectivity};
 
 fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("vmlan-boot.").tempdir().expect("a temporary directory")
@@ -14,18 +14,18 @@ fn port(name: &str, kind: &str, dir: &Path) -> String {
 /// Every station serves, every pair in both directions reaches, echoes and transfers.
 fn every_pair(stations: &mut [&mut dyn Station]) -> Result<()> {
     for station in stations.iter_mut() {
-        check::serve(*station)?;
+        connectivity::serve(*station)?;
     }
     for to in 0..stations.len() {
         let ip = stations[to].ip().to_owned();
         for from in (0..stations.len()).filter(|&from| from != to) {
             println!("  {} <- {}", stations[to].name(), stations[from].name());
-            check::reaches(stations[from], &ip)?;
-            check::ping_sizes(stations[from], &ip)?;
-            check::fetch(stations[from], &ip)?;
+            connectivity::reaches(stations[from], &ip)?;
+            connectivity::ping_sizes(stations[from], &ip)?;
+            connectivity::fetch(stations[from], &ip)?;
         }
     }
-    stations.iter_mut().try_for_each(|station| check::no_checksum_errors(*station))
+    stations.iter_mut().try_for_each(|station| connectivity::no_checksum_errors(*station))
 }
 
 #[test]
@@ -40,16 +40,16 @@ fn two_virtio_guests() -> Result<()> {
     let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
     every_pair(&mut [&mut one, &mut two])?;
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
-        check::offloads(&mut one, first)?;
-        check::offloads(&mut two, second)?;
-        let there = check::flows(&mut one, "10.77.0.2")?;
-        let back = check::flows(&mut two, "10.77.0.1")?;
+        connectivity::offloads(&mut one, first)?;
+        connectivity::offloads(&mut two, second)?;
+        let there = connectivity::flows(&mut one, "10.77.0.2")?;
+        let back = connectivity::flows(&mut two, "10.77.0.1")?;
         println!("  offloads {first}/{second}: there {there:?}, back {back:?}");
-        check::fetch(&mut one, "10.77.0.2")?;
-        check::fetch(&mut two, "10.77.0.1")?;
+        connectivity::fetch(&mut one, "10.77.0.2")?;
+        connectivity::fetch(&mut two, "10.77.0.1")?;
     }
-    check::no_checksum_errors(&mut one)?;
-    check::no_checksum_errors(&mut two)?;
+    connectivity::no_checksum_errors(&mut one)?;
+    connectivity::no_checksum_errors(&mut two)?;
     counters_add_up(&switch)?;
     assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
     one.sh("true")?;
@@ -108,14 +108,23 @@ fn every_pair_of_port_kinds() -> Result<()> {
     let [mut virtio, mut e1000, mut rtl8139] = Guest::boot(&image, dir, boots)?;
     every_pair(&mut [&mut virtio, &mut e1000, &mut rtl8139, &mut host, &mut other])?;
     for on in [true, false] {
-        check::offloads(&mut virtio, on)?;
+        connectivity::offloads(&mut virtio, on)?;
         for (name, ip) in [("tap", "10.77.0.101"), ("stream", "10.77.0.2")] {
-            println!("  virtio -> {name}, offloads {on}: {:?}", check::flows(&mut virtio, ip)?);
+            println!(
+                "  virtio -> {name}, offloads {on}: {:?}",
+                connectivity::flows(&mut virtio, ip)?
+            );
         }
-        println!("  tap -> virtio, offloads {on}: {:?}", check::flows(&mut host, "10.77.0.1")?);
-        println!("  stream -> virtio, offloads {on}: {:?}", check::flows(&mut e1000, "10.77.0.1")?);
+        println!(
+            "  tap -> virtio, offloads {on}: {:?}",
+            connectivity::flows(&mut host, "10.77.0.1")?
+        );
+        println!(
+            "  stream -> virtio, offloads {on}: {:?}",
+            connectivity::flows(&mut e1000, "10.77.0.1")?
+        );
     }
-    println!("  tap -> tap: {:?}", check::flows(&mut host, "10.77.0.102")?);
-    check::no_checksum_errors(&mut virtio)?;
-    check::no_checksum_errors(&mut host)
+    println!("  tap -> tap: {:?}", connectivity::flows(&mut host, "10.77.0.102")?);
+    connectivity::no_checksum_errors(&mut virtio)?;
+    connectivity::no_checksum_errors(&mut host)
 }

@@ -3,9 +3,10 @@
 
 use std::time::Instant;
 use vmlan_tests::{
-    Result, Station, check, nic,
-    scene::chapter,
-    trio::{E1000, Trio},
+    Result, Station, connectivity,
+    e1000_lan::{E1000, E1000Lan},
+    guest_tools,
+    linux_nic_suite::chapter,
 };
 
 const HOST: &str = "10.77.0.101";
@@ -13,7 +14,7 @@ const HOST: &str = "10.77.0.101";
 /// Everything, with `excused` of the five self-tests allowed to fail.
 fn everything(kind: E1000, excused: &[&str]) -> Result<()> {
     let since = Instant::now();
-    let mut lan = Trio::start(kind)?;
+    let mut lan = E1000Lan::start(kind)?;
     println!("  {kind:?}: booted in {:.1?}", since.elapsed());
     let end = chapters(&mut lan, excused);
     if end.is_err() {
@@ -22,13 +23,13 @@ fn everything(kind: E1000, excused: &[&str]) -> Result<()> {
     end
 }
 
-fn chapters(lan: &mut Trio, excused: &[&str]) -> Result<()> {
+fn chapters(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
     chapter("every pair", || lan.scene().every_pair())?;
     chapter("self-test", || self_test(lan, excused))?;
     chapter("statistics", || lan.scene().statistics())?;
     chapter("offloads on", || lan.scene().traffic(true))?;
     chapter("offloads off", || lan.scene().traffic(false))?;
-    check::offloads(&mut lan.e1000, true)?;
+    connectivity::offloads(&mut lan.e1000, true)?;
     // QEMU's own cuts its frames itself, and a stream port has no cable.
     if lan.kind != E1000::Qemu {
         chapter("segmentation offload", || lan.scene().unsegmented())?;
@@ -44,12 +45,12 @@ fn chapters(lan: &mut Trio, excused: &[&str]) -> Result<()> {
 }
 
 /// Register, EEPROM, interrupt, loopback and link test of the driver.
-fn self_test(lan: &mut Trio, excused: &[&str]) -> Result<()> {
+fn self_test(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
     let mut failed = Vec::new();
     // The driver waits 10 ms for an interrupt, and gives up what has come back when its clock has moved by two jiffies meanwhile (14).
     // So it does when the host takes the CPU away, but not each time.
     for _ in 0..4 {
-        let verdicts = nic::self_test(&mut lan.e1000)?;
+        let verdicts = guest_tools::self_test(&mut lan.e1000)?;
         println!("  ethtool -t offline: {verdicts:?}");
         failed = verdicts.into_iter().collect();
         failed.retain(|(name, code)| *code != 0 && !excused.contains(&name.as_str()));
@@ -61,8 +62,8 @@ fn self_test(lan: &mut Trio, excused: &[&str]) -> Result<()> {
     assert!(failed.is_empty(), "self-tests failed: {failed:?}\n{dmesg}");
     // What the driver says from here on is trouble.
     lan.e1000.sh("dmesg -c > /dev/null")?;
-    nic::carrier(&mut lan.e1000, true)?;
-    check::reaches(&mut lan.e1000, HOST)
+    guest_tools::carrier(&mut lan.e1000, true)?;
+    connectivity::reaches(&mut lan.e1000, HOST)
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use vmlan_tests::native::STALL;
-use vmlan_tests::victim::Descriptors;
+use vmlan_tests::killed_guest::Descriptors;
+use vmlan_tests::numbered::STALL;
 use vmlan_tests::{
-    Boot, Guest, Result, Station, card, check, nic,
-    trio::{E1000, Trio},
+    Boot, Guest, Result, Station, connectivity,
+    e1000_lan::{E1000, E1000Lan},
+    guest_tools, linux_nic,
 };
 
 const GUEST: &str = "10.77.0.1";
@@ -23,7 +24,7 @@ struct Times {
 
 /// All three, one after the other, while the virtio guest's kernel sends 5,000 frames a second at the e1000.
 fn life(kind: E1000, times: &Times) -> Result<()> {
-    let mut lan = Trio::start(kind)?;
+    let mut lan = E1000Lan::start(kind)?;
     let end = survives(&mut lan, times);
     if end.is_err() {
         println!("{}", lan.last_words());
@@ -31,38 +32,38 @@ fn life(kind: E1000, times: &Times) -> Result<()> {
     end
 }
 
-fn survives(lan: &mut Trio, times: &Times) -> Result<()> {
-    check::serve(&mut lan.virtio)?;
-    check::reaches(&mut lan.host, VIRTIO)?;
-    nic::generate(&mut lan.virtio, &Boot::mac(1), GUEST, 60, Duration::from_micros(200))?;
+fn survives(lan: &mut E1000Lan, times: &Times) -> Result<()> {
+    connectivity::serve(&mut lan.virtio)?;
+    connectivity::reaches(&mut lan.host, VIRTIO)?;
+    guest_tools::generate(&mut lan.virtio, &Boot::mac(1), GUEST, 60, Duration::from_micros(200))?;
     reload(lan, times.reload)?;
     reboot(lan, times.reboot)?;
     kill(lan, times.kill)?;
-    nic::stop_generator(&mut lan.virtio)?;
-    check::serve(&mut lan.e1000)?;
-    check::ping_sizes(&mut lan.e1000, VIRTIO)?;
-    check::fetch(&mut lan.e1000, VIRTIO)?;
-    check::fetch(&mut lan.virtio, GUEST)?;
+    guest_tools::stop_generator(&mut lan.virtio)?;
+    connectivity::serve(&mut lan.e1000)?;
+    connectivity::ping_sizes(&mut lan.e1000, VIRTIO)?;
+    connectivity::fetch(&mut lan.e1000, VIRTIO)?;
+    connectivity::fetch(&mut lan.virtio, GUEST)?;
     lan.switch.alive()
 }
 
 /// The driver goes and comes while frames arrive, and while the guest itself sends whenever it can.
-fn reload(lan: &mut Trio, times: u32) -> Result<()> {
+fn reload(lan: &mut E1000Lan, times: u32) -> Result<()> {
     let guest = &mut lan.e1000;
     guest
         .background("sh -c 'while :; do ping -q -i 0.005 -c 100 10.77.0.2; usleep 10000; done'")?;
     let since = Instant::now();
     for time in 1..=times {
-        nic::reload(guest, "e1000", "")?;
+        guest_tools::reload(guest, "e1000", "")?;
         // Mostly it goes again at once, at whatever the chip is about then.
         if time % 5 == 0 || time == times {
-            check::reaches(guest, VIRTIO)?;
+            connectivity::reaches(guest, VIRTIO)?;
         }
         lan.switch.alive()?;
     }
     let each = since.elapsed() / times;
     println!("  driver reloaded {times} times under traffic, {each:.1?} each");
-    let rate = nic::grown_to(guest, card::E1000.heard, 1, || {
+    let rate = guest_tools::grown_to(guest, linux_nic::E1000.heard, 1, || {
         sleep(Duration::from_secs(1));
         Ok(())
     })?;
@@ -72,11 +73,11 @@ fn reload(lan: &mut Trio, times: u32) -> Result<()> {
 }
 
 /// The guest resets the machine with the NIC in full use.
-fn reboot(lan: &mut Trio, times: u32) -> Result<()> {
+fn reboot(lan: &mut E1000Lan, times: u32) -> Result<()> {
     for _ in 0..times {
         let since = Instant::now();
         lan.e1000.reboot()?;
-        check::reaches(&mut lan.e1000, VIRTIO)?;
+        connectivity::reaches(&mut lan.e1000, VIRTIO)?;
         println!("  guest rebooted and reachable in {:.1?}", since.elapsed());
         lan.switch.alive()?;
     }
@@ -84,7 +85,7 @@ fn reboot(lan: &mut Trio, times: u32) -> Result<()> {
 }
 
 /// `kill -9` of QEMU while its guest sends; nobody else loses a frame, nothing is left behind, and the port takes a new QEMU.
-fn kill(lan: &mut Trio, times: u32) -> Result<()> {
+fn kill(lan: &mut E1000Lan, times: u32) -> Result<()> {
     let (dir, port) = (lan.dir(), lan.kind);
     let mut descriptors = Descriptors::of(&lan.switch);
     for kill in 1..=times {
@@ -94,7 +95,7 @@ fn kill(lan: &mut Trio, times: u32) -> Result<()> {
         lan.host.background(&format!("sh -c 'cd {} && {probe}'", lan.host.files()))?;
         sleep(Duration::from_millis(700));
         lan.e1000.kill9();
-        let left = |lan: &Trio| lan.switch.port("e1").map(|port| port["up"] == false);
+        let left = |lan: &E1000Lan| lan.switch.port("e1").map(|port| port["up"] == false);
         let since = Instant::now();
         while !left(lan)? {
             assert!(since.elapsed() < STALL, "the port is still up");
@@ -103,7 +104,7 @@ fn kill(lan: &mut Trio, times: u32) -> Result<()> {
         let gone = since.elapsed();
         let [again] = Guest::boot(&lan.image, &dir, [port.boot(&dir)])?;
         lan.e1000 = again;
-        check::reaches(&mut lan.e1000, VIRTIO)?;
+        connectivity::reaches(&mut lan.e1000, VIRTIO)?;
         let probe = format!("{}/probe", lan.host.files());
         let probed = lan.host.sh(&format!("until grep received {probe}; do sleep 0.1; done"))?;
         assert!(probed.contains("40 packets received"), "others lost frames: {probed}");

@@ -5,7 +5,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use vmlan_tests::{Boot, Guest, Image, Result, Switch, check, nic};
+use vmlan_tests::{Boot, Guest, Image, Result, Switch, connectivity, guest_tools};
 
 const TRAPPED: &str = "10.77.0.1";
 const MAPPED: &str = "10.77.0.2";
@@ -47,18 +47,18 @@ fn trapped_and_mapped() -> Result<()> {
         [("e1", 1), ("e2", 2)].map(|(name, n)| Boot::new(name, n).vfio_user(&dir.join(name)));
     let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
     for guest in [&mut one, &mut two] {
-        check::serve(guest)?;
+        connectivity::serve(guest)?;
     }
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
-        check::offloads(&mut one, first)?;
-        check::offloads(&mut two, second)?;
-        nic::carrier(&mut one, true)?;
-        nic::carrier(&mut two, true)?;
+        connectivity::offloads(&mut one, first)?;
+        connectivity::offloads(&mut two, second)?;
+        guest_tools::carrier(&mut one, true)?;
+        guest_tools::carrier(&mut two, true)?;
         exchange(&switch, &mut one, &mut two)?;
         println!("  offloads {first}/{second}");
     }
-    check::offloads(&mut one, true)?;
-    check::reaches(&mut one, MAPPED)?;
+    connectivity::offloads(&mut one, true)?;
+    connectivity::reaches(&mut one, MAPPED)?;
     agrees(&switch, &mut one, &mut two)?;
     assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
     Ok(())
@@ -66,16 +66,16 @@ fn trapped_and_mapped() -> Result<()> {
 
 /// Echoes, files and flows both ways, and never more interrupts than allowed.
 fn exchange(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
-    check::reaches(one, MAPPED)?;
-    check::reaches(two, TRAPPED)?;
-    check::ping_sizes(one, MAPPED)?;
-    check::fetch(one, MAPPED)?;
-    check::fetch(two, TRAPPED)?;
+    connectivity::reaches(one, MAPPED)?;
+    connectivity::reaches(two, TRAPPED)?;
+    connectivity::ping_sizes(one, MAPPED)?;
+    connectivity::fetch(one, MAPPED)?;
+    connectivity::fetch(two, TRAPPED)?;
     let delivered =
         || switch.port("e1").map(|port| port["device"]["delivered"].as_u64().unwrap_or(0));
     let (since, before) = (Instant::now(), delivered()?);
-    let there = check::iperf(one, MAPPED, 1, "")?;
-    let back = check::iperf(two, TRAPPED, 1, "")?;
+    let there = connectivity::iperf(one, MAPPED, 1, "")?;
+    let back = connectivity::iperf(two, TRAPPED, 1, "")?;
     let (count, seconds) = (delivered()? - before, since.elapsed().as_secs_f64());
     let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
     println!(
@@ -87,8 +87,8 @@ fn exchange(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
         u32::try_from(count).is_ok_and(|count| f64::from(count) <= most),
         "more than {most:.0}"
     );
-    check::no_checksum_errors(one)?;
-    check::no_checksum_errors(two)
+    connectivity::no_checksum_errors(one)?;
+    connectivity::no_checksum_errors(two)
 }
 
 /// What both statistics grew by while files, echoes and large TCP frames passed. Totals would not do: a reset of the chip, as with
@@ -97,9 +97,9 @@ fn agrees(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
     let mut differences = String::new();
     for _ in 0..4 {
         let before = [sums(switch, "e1", one)?, sums(switch, "e2", two)?];
-        check::fetch(one, MAPPED)?;
-        check::ping_sizes(two, TRAPPED)?;
-        check::iperf(one, MAPPED, 1, "")?;
+        connectivity::fetch(one, MAPPED)?;
+        connectivity::ping_sizes(two, TRAPPED)?;
+        connectivity::iperf(one, MAPPED, 1, "")?;
         sleep(Duration::from_millis(500));
         let after = [sums(switch, "e1", one)?, sums(switch, "e2", two)?];
         let grown = |guest: usize, side: usize| -> [u64; 11] {
@@ -124,7 +124,7 @@ fn agrees(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
 
 /// By the driver's and by the chip's count.
 fn sums(switch: &Switch, name: &str, guest: &mut Guest) -> Result<[[u64; 11]; 2]> {
-    let driver = nic::statistics(guest)?;
+    let driver = guest_tools::statistics(guest)?;
     let port = switch.port(name)?;
     let chip = &port["device"]["statistics"];
     Ok([

@@ -6,9 +6,9 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use vmlan_tests::native::settles;
-use vmlan_tests::victim::Descriptors;
-use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, check, nic, usage};
+use vmlan_tests::killed_guest::Descriptors;
+use vmlan_tests::numbered::settles;
+use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, connectivity, guest_tools, usage};
 
 /// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second and no faster, counted from
 /// the break; so only with QEMU listening is the whole pause ours.
@@ -81,12 +81,12 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     let mut switch = Switch::start(dir, None, &ports)?;
     let boots = [("vm1", 1), ("vm2", 2)].map(|(name, number)| listens.boot(dir, name, number));
     let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
-    check::reaches(&mut one, "10.77.0.2")?;
-    check::serve(&mut one)?;
-    check::serve(&mut two)?;
+    connectivity::reaches(&mut one, "10.77.0.2")?;
+    connectivity::serve(&mut one)?;
+    connectivity::serve(&mut two)?;
     // Its link down, a guest forgets where the other is; back before that one, it would ask in vain, and again after a second.
-    nic::neighbour(&mut one, "eth0", &mut two, "eth0")?;
-    nic::neighbour(&mut two, "eth0", &mut one, "eth0")?;
+    guest_tools::neighbour(&mut one, "eth0", &mut two, "eth0")?;
+    guest_tools::neighbour(&mut two, "eth0", &mut one, "eth0")?;
     // Two flows whose connections must live through all of it, and a probe that times it.
     one.sh("(iperf3 -c 10.77.0.2 -t 80000 -b 30M > /tmp/there 2>&1; echo ended >> /tmp/there) &")?;
     two.sh("(iperf3 -c 10.77.0.1 -t 80000 -b 30M > /tmp/back 2>&1; echo ended >> /tmp/back) &")?;
@@ -107,10 +107,10 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     }
     assert!(best < listens.longest_pause(), "traffic paused for {best:.0} ms at least");
     switch.answering()?;
-    check::fetch(&mut one, "10.77.0.2")?;
-    check::fetch(&mut two, "10.77.0.1")?;
-    check::no_checksum_errors(&mut one)?;
-    check::no_checksum_errors(&mut two)?;
+    connectivity::fetch(&mut one, "10.77.0.2")?;
+    connectivity::fetch(&mut two, "10.77.0.1")?;
+    connectivity::no_checksum_errors(&mut one)?;
+    connectivity::no_checksum_errors(&mut two)?;
     assert!(one.uptime()? > up, "the guest was rebooted");
     Ok(())
 }
@@ -132,14 +132,14 @@ fn kill_vm(times: u32) -> Result<()> {
     let stay =
         [("vm1", 1), ("vm2", 2)].map(|(name, number)| Listens::Switch.boot(dir, name, number));
     let [mut one, mut two] = Guest::boot(&image, dir, stay)?;
-    check::reaches(&mut one, "10.77.0.2")?;
-    check::serve(&mut two)?;
+    connectivity::reaches(&mut one, "10.77.0.2")?;
+    connectivity::serve(&mut two)?;
     let mut descriptors = Descriptors::of(&switch);
     // A guest has 256 MiB: what was mapped of a dead one would show.
     let (mut memory, most) = (0, usage::mapped_kib(switch.pid()) + (192 << 10));
     for kill in 1..=times {
         let [mut victim] = Guest::boot(&image, dir, [Listens::Switch.boot(dir, "vm3", 3)])?;
-        check::reaches(&mut victim, "10.77.0.2")?;
+        connectivity::reaches(&mut victim, "10.77.0.2")?;
         // As much as leaves room in the ring of the one whom it shares with the probe, also while that one waits for a core.
         victim.background("iperf3 -c 10.77.0.2 -u -b 10M -t 1000")?;
         one.sh("ping -i 0.05 -c 40 10.77.0.2 > /tmp/probe 2>&1 &")?;
@@ -161,7 +161,7 @@ fn kill_vm(times: u32) -> Result<()> {
     let own = own_memory(&switch, most);
     assert!(own < memory + 2048, "memory grew from {memory} to {own} KiB");
     switch.alive()?;
-    check::fetch(&mut one, "10.77.0.2")
+    connectivity::fetch(&mut one, "10.77.0.2")
 }
 
 #[test]

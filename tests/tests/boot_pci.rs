@@ -9,10 +9,10 @@ use std::{
 };
 
 use serde_json::Value;
-use vmlan_tests::native::STALL;
+use vmlan_tests::numbered::STALL;
 use vmlan_tests::{
-    Boot, Extras, Fault, Guest, Image, NetNs, Result, Station, Switch, check, nic, out_of,
-    vmlan_binary,
+    Boot, Extras, Guest, HarnessError, Image, NetNs, Result, Station, Switch, connectivity,
+    guest_tools, output_of, vmlan_program,
 };
 
 const HOST: &str = "10.77.0.101";
@@ -56,7 +56,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 /// A NIC in the guest.
-struct Card {
+struct LinuxNic {
     kind: Kind,
     interface: String,
     /// Its MAC address.
@@ -65,7 +65,7 @@ struct Card {
     bdf: String,
 }
 
-impl Card {
+impl LinuxNic {
     fn new(guest: &mut Guest, kind: Kind, n: u8) -> Result<Self> {
         let interface = format!("eth{n}");
         let bdf = guest.sh(&format!("basename $(readlink /sys/class/net/{interface}/device)"))?;
@@ -85,7 +85,7 @@ struct Lan {
     /// The port whose guest is `vmlan pkt-gen` on the host's side.
     other: String,
     /// The NIC that a chapter is about.
-    card: Card,
+    card: LinuxNic,
     dir: tempfile::TempDir,
 }
 
@@ -95,7 +95,7 @@ impl Lan {
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
         let modules = &["vfio_iommu_type1", "vfio_pci", "uio_pci_generic"];
-        let image = Image::build_with(dir, Extras { programs: &[vmlan_binary()], modules })?;
+        let image = Image::build_with(dir, Extras { programs: &[vmlan_program()], modules })?;
         let mut host = NetNs::new(dir, "host", 101)?;
         let other = format!("vhost-user:{}", dir.join("other").display());
         let sockets = KINDS.map(|kind| dir.join(kind.model));
@@ -114,13 +114,13 @@ impl Lan {
             println!("{}", last_words(dir));
         }
         let [mut guest] = booted?;
-        let card = Card::new(&mut guest, KINDS[0], 0)?;
+        let card = LinuxNic::new(&mut guest, KINDS[0], 0)?;
         Ok(Self { guest, host, switch, other, card, dir: temporary })
     }
 
     /// Goes on with NIC `n`, which nobody has used yet.
     fn take(&mut self, n: u8) -> Result<()> {
-        self.card = Card::new(&mut self.guest, KINDS[usize::from(n)], n)?;
+        self.card = LinuxNic::new(&mut self.guest, KINDS[usize::from(n)], n)?;
         let (net, name) = (self.card.net(1), &self.card.interface);
         self.guest.sh(&format!("ip addr add {net}/24 dev {name} && ip link set {name} up"))?;
         self.host.sh(&format!("ip addr add {}/24 dev vmlan0", self.card.net(101)))?;
@@ -160,7 +160,7 @@ impl Lan {
 
     /// The kernel has its interface back as it was, and it works.
     fn is_given_back(&mut self) -> Result<()> {
-        let Card { kind, interface, bdf, .. } = &self.card;
+        let LinuxNic { kind, interface, bdf, .. } = &self.card;
         let device = format!("/sys/bus/pci/devices/{bdf}");
         let driver = self.guest.sh(&format!("basename $(readlink {device}/driver)"))?;
         assert_eq!(driver.trim(), kind.driver);
@@ -171,7 +171,7 @@ impl Lan {
         );
         let chosen = self.guest.sh(&format!("cat {device}/driver_override"))?;
         assert_eq!(chosen.trim(), "(null)");
-        check::reaches(&mut self.guest, &self.card.net(101))
+        connectivity::reaches(&mut self.guest, &self.card.net(101))
     }
 }
 
@@ -186,7 +186,8 @@ fn last_words(dir: &Path) -> String {
 }
 
 fn json(text: &str) -> Result<Value> {
-    let garbled = |_| Fault::Garbled { what: "vmlan pkt-gen --json".into(), heard: text.into() };
+    let garbled =
+        |_| HarnessError::Garbled { what: "vmlan pkt-gen --json".into(), heard: text.into() };
     serde_json::from_str(text).map_err(garbled)
 }
 
@@ -214,8 +215,8 @@ fn counted(lan: &Lan) -> Result<Counted> {
 
 /// Frames a second of the guest's kernel and its driver.
 fn kernel(lan: &mut Lan) -> Result<f64> {
-    let mac = nic::mac(&mut lan.host, "vmlan0")?;
-    nic::generate(&mut lan.guest, &mac, HOST, 60, Duration::ZERO)?;
+    let mac = guest_tools::mac(&mut lan.host, "vmlan0")?;
+    guest_tools::generate(&mut lan.guest, &mac, HOST, 60, Duration::ZERO)?;
     let (before, since) = (counted(lan)?, Instant::now());
     let (frames, time) = loop {
         sleep(Duration::from_secs(SECONDS));
@@ -224,7 +225,7 @@ fn kernel(lan: &mut Lan) -> Result<f64> {
             break (frames, since.elapsed());
         }
     };
-    nic::stop_generator(&mut lan.guest)?;
+    guest_tools::stop_generator(&mut lan.guest)?;
     assert!(frames > 0, "the kernel's generator sends nothing");
     #[allow(clippy::cast_precision_loss)] // A figure for people.
     Ok(frames as f64 / time.as_secs_f64())
@@ -267,12 +268,12 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
     )?;
     let before = counted(lan)?;
     let number_of = count.to_string();
-    let vmlan = vmlan_binary().to_string_lossy();
+    let vmlan = vmlan_program().to_string_lossy();
     let words = [
         "pkt-gen", "--json", "-i", &lan.other, "-f", "txseq", "-D", &mac, "-n", &number_of, "-R",
         rate,
     ];
-    let sent = number(&json(&out_of(&vmlan, &words)?)?["frames"]);
+    let sent = number(&json(&output_of(&vmlan, &words)?)?["frames"]);
     lan.guest.sh("for i in $(seq 500); do [ -e /tmp/rx.end ] && exit 0; sleep 0.1; done; cat /tmp/rx*; exit 1")?;
     let summary = json(&lan.guest.sh("cat /tmp/rx; rm /tmp/rx.end")?)?;
     let delivered = counted(lan)?.to - before.to;
@@ -358,7 +359,7 @@ fn bound_by_hand(lan: &mut Lan) -> Result<()> {
 }
 
 fn chapters(lan: &mut Lan) -> Result<()> {
-    check::reaches(&mut lan.guest, HOST)?;
+    connectivity::reaches(&mut lan.guest, HOST)?;
     refusals(lan)?;
     let kernel = kernel(lan)?;
     for module in ["vfio_iommu_type1", "vfio_pci", "uio_pci_generic"] {

@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use vmlan_tests::native::STALL;
-use vmlan_tests::{Boot, Fault, Guest, Image, NetNs, Result, Station, Switch, check, nic};
+use vmlan_tests::numbered::STALL;
+use vmlan_tests::{
+    Boot, Guest, HarnessError, Image, NetNs, Result, Station, Switch, connectivity, guest_tools,
+};
 
 const HOST: &str = "10.77.0.101";
 
@@ -24,7 +26,7 @@ impl Guarded {
     fn call_itself(&mut self, mac: &str) -> Result<()> {
         let set = format!("ip link set eth0 down && ip link set eth0 address {mac}");
         self.guest.sh(&format!("{set} && ip link set eth0 up"))?;
-        nic::carrier(&mut self.guest, true).map(drop)
+        guest_tools::carrier(&mut self.guest, true).map(drop)
     }
 }
 
@@ -40,7 +42,7 @@ const SPOOFED: [&str; 5] = ["spoofed-mac", "spoofed-ip", "spoofed-arp", "spoofed
 /// Of ten echo requests none passes, and the counters of these reasons say so.
 fn cut_off(switch: &Switch, who: &mut Guarded, to: &str, reasons: &[&str]) -> Result<()> {
     let before = drops(switch, who.port, reasons)?;
-    let answered = nic::pings(&mut who.guest, to, 10)?;
+    let answered = guest_tools::pings(&mut who.guest, to, 10)?;
     let refused = drops(switch, who.port, reasons)? - before;
     println!("  {}: ping {to}: {answered} answered, {refused} refused: {reasons:?}", who.port);
     assert!(answered == 0 && refused > 0, "{answered} of 10 answered, {refused} {reasons:?}");
@@ -49,10 +51,10 @@ fn cut_off(switch: &Switch, who: &mut Guarded, to: &str, reasons: &[&str]) -> Re
 
 /// Echoes of all sizes and checksummed files pass, and nothing is refused.
 fn honest(switch: &Switch, who: &mut Guarded) -> Result<()> {
-    check::reaches(&mut who.guest, HOST)?;
+    connectivity::reaches(&mut who.guest, HOST)?;
     let before = drops(switch, who.port, &SPOOFED)?;
-    check::ping_sizes(&mut who.guest, HOST)?;
-    check::fetch(&mut who.guest, HOST)?;
+    connectivity::ping_sizes(&mut who.guest, HOST)?;
+    connectivity::fetch(&mut who.guest, HOST)?;
     assert_eq!(drops(switch, who.port, &SPOOFED)?, before, "{}: refused", who.port);
     Ok(())
 }
@@ -63,20 +65,20 @@ fn another_mac(switch: &Switch, who: &mut Guarded) -> Result<()> {
     let known = switch.ask(&["fdb", "list"])?;
     assert!(!known.contains("02:00:00:00:00:66"), "{known}");
     who.call_itself(&who.mac())?;
-    check::reaches(&mut who.guest, HOST)
+    connectivity::reaches(&mut who.guest, HOST)
 }
 
 fn another_ip(switch: &Switch, who: &mut Guarded) -> Result<()> {
     let other = format!("10.77.0.{}", 50 + who.number);
     who.guest.sh(&format!("ip addr add {other}/24 dev eth0"))?;
-    check::reaches(&mut who.guest, HOST)?;
+    connectivity::reaches(&mut who.guest, HOST)?;
     let as_other = format!("-I {other} {HOST}");
     cut_off(switch, who, &as_other, &["spoofed-ip"])?;
     // It asks for the host's MAC in the name of the address that it is about to use.
     who.guest.sh("/bin/ip neigh flush dev eth0")?;
     cut_off(switch, who, &as_other, &["spoofed-arp"])?;
     who.guest.sh(&format!("ip addr del {other}/24 dev eth0"))?;
-    check::reaches(&mut who.guest, HOST)
+    connectivity::reaches(&mut who.guest, HOST)
 }
 
 /// What is more than the limit waits in the guest's ring, and passes when its turn comes. Few enough that none waits for 100 ms:
@@ -91,7 +93,7 @@ fn limited(switch: &Switch, who: &mut Guarded) -> Result<()> {
             &format!("from_frames={frames}"),
             "from_burst=10ms",
         ])?;
-        let answered = nic::all_pings(&mut who.guest, &format!("-i 0.002 {HOST}"), pings)?;
+        let answered = guest_tools::all_pings(&mut who.guest, &format!("-i 0.002 {HOST}"), pings)?;
         limit = switch.port(who.port)?["limits"]["from"].clone();
         println!("  {}: {answered} of {pings} answered, limit {limit}", who.port);
         assert_eq!((answered, &limit["dropped"]), (pings, &0.into()), "nothing is lost: {limit}");
@@ -109,7 +111,7 @@ fn interrupted(switch: &Switch, who: &mut Guarded, host: &mut NetNs) -> Result<(
     let ip = who.guest.ip().to_owned();
     for rate in ["irq_rate_max=100", "irq_rate_max=0"] {
         switch.ask(&["port", "set", who.port, rate])?;
-        assert_eq!(nic::all_pings(host, &format!("-i 0.002 {ip}"), 200)?, 200, "{rate}");
+        assert_eq!(guest_tools::all_pings(host, &format!("-i 0.002 {ip}"), 200)?, 200, "{rate}");
     }
     let device = switch.port(who.port)?["device"].clone();
     println!("  {}: raised {}, held {}", who.port, device["raised"], device["held"]);
@@ -127,8 +129,8 @@ fn ipv6(switch: &Switch, one: &mut Guarded, two: &mut Guarded) -> Result<()> {
     for (port, n) in [(one.port, 1), (two.port, 2)] {
         switch.ask(&["port", "set", port, &format!("ips=10.77.0.{n}+fd00:77::{n}+fe80::/10")])?;
     }
-    check::reaches(&mut one.guest, "fd00:77::2")?;
-    check::reaches(&mut two.guest, "fd00:77::1")?;
+    connectivity::reaches(&mut one.guest, "fd00:77::2")?;
+    connectivity::reaches(&mut two.guest, "fd00:77::1")?;
     one.guest.sh("/bin/ip addr add fd00:77::66/64 dev eth0 nodad")?;
     cut_off(switch, one, "-I fd00:77::66 fd00:77::2", &["spoofed-ip", "spoofed-nd"])
 }
@@ -184,7 +186,7 @@ fn a_linux_guest_says_what_it_may_and_nothing_else() -> Result<()> {
     let [virtio, e1000] = Guest::boot(&image, dir, boots)?;
     let mut one = Guarded { port: "vm1", number: 1, guest: virtio };
     let mut two = Guarded { port: "e1", number: 2, guest: e1000 };
-    check::serve(&mut host)?;
+    connectivity::serve(&mut host)?;
     for who in [&mut one, &mut two] {
         who.guest.sh("echo 1 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
         honest(&switch, who)?;
@@ -198,7 +200,7 @@ fn a_linux_guest_says_what_it_may_and_nothing_else() -> Result<()> {
     dhcp(&switch, &mut one, &mut two)?;
     // Two ports cannot list one MAC: refused, and nothing changes.
     let stolen = switch.ask(&["port", "set", "e1", &format!("macs={}", Boot::mac(1))]);
-    assert!(matches!(stolen, Err(Fault::Failed { .. })), "{stolen:?}");
+    assert!(matches!(stolen, Err(HarnessError::Failed { .. })), "{stolen:?}");
     honest(&switch, &mut two)?;
     assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
     Ok(())

@@ -8,10 +8,9 @@ use std::{
 };
 use tempfile::TempDir;
 use vmlan_tests::{
-    Boot, Guest, Image, NetNs, Result, Station, Switch,
-    card::{self, Card},
-    check, nic,
-    scene::{Scene, chapter},
+    Boot, Guest, Image, NetNs, Result, Station, Switch, connectivity, guest_tools,
+    linux_nic::{self, LinuxNic},
+    linux_nic_suite::{LinuxNicSuite, chapter},
 };
 
 /// How a guest comes by its NIC.
@@ -24,7 +23,7 @@ enum From {
 }
 
 struct Lan {
-    guests: Vec<(Guest, &'static Card)>,
+    guests: Vec<(Guest, &'static LinuxNic)>,
     from: From,
     virtio: Guest,
     e1000: Guest,
@@ -38,14 +37,14 @@ struct Lan {
 const NAMES: [&str; 3] = ["rt1", "rt2", "rt3"];
 
 impl Lan {
-    fn start<const N: usize>(cards: [&'static Card; N], from: From) -> Result<Lan> {
+    fn start<const N: usize>(cards: [&'static LinuxNic; N], from: From) -> Result<Lan> {
         let temporary = tempfile::Builder::new().prefix("vmlan-realtek.").tempdir();
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
         let image = Image::build(dir)?;
         let mut host = NetNs::new(dir, "host", 101)?;
         let mut ports = vec![
-            address(dir, "e1", 1, card::E1000.keys),
+            address(dir, "e1", 1, linux_nic::E1000.keys),
             format!("vm2=vhost-user:{}", dir.join("vm2").display()),
             "host=tap:vmlan0".into(),
         ];
@@ -76,9 +75,9 @@ impl Lan {
         Ok(Lan { guests, from, virtio, e1000, switch, host, _dir: temporary })
     }
 
-    fn scene(&mut self, at: usize) -> Scene<'_> {
+    fn scene(&mut self, at: usize) -> LinuxNicSuite<'_> {
         let (guest, card) = &mut self.guests[at];
-        Scene {
+        LinuxNicSuite {
             card,
             guest,
             virtio: &mut self.virtio,
@@ -107,7 +106,7 @@ impl Lan {
     }
 
     /// The same done by all three guests at once.
-    fn all(&mut self, what: impl Fn(&mut Guest, &Card) -> Result<()> + Sync) -> Result<()> {
+    fn all(&mut self, what: impl Fn(&mut Guest, &LinuxNic) -> Result<()> + Sync) -> Result<()> {
         let what = &what;
         thread::scope(|scope| {
             let all: Vec<_> = self
@@ -125,7 +124,11 @@ fn address(dir: &Path, name: &str, number: u8, keys: &str) -> String {
     format!("{name}=vfio-user:{},{keys},mac={mac}", place.display())
 }
 
-fn everything<const N: usize>(cards: [&'static Card; N], from: From, reloads: u32) -> Result<()> {
+fn everything<const N: usize>(
+    cards: [&'static LinuxNic; N],
+    from: From,
+    reloads: u32,
+) -> Result<()> {
     let since = Instant::now();
     let mut lan = Lan::start(cards, from)?;
     println!("  guests booted in {:.1?}", since.elapsed());
@@ -169,16 +172,16 @@ fn chapters(lan: &mut Lan, at: usize) -> Result<()> {
 }
 
 /// The driver that was meant has the NIC, sees the link, and reads its registers and EEPROM.
-fn driver(scene: &mut Scene<'_>) -> Result<()> {
-    let Scene { card, guest, .. } = scene;
+fn driver(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
+    let LinuxNicSuite { card, guest, .. } = scene;
     let said = guest.sh("ethtool -i eth0")?;
     assert!(said.contains(&format!("driver: {}\n", card.driver)), "{said}");
-    nic::carrier(guest, true)?;
+    guest_tools::carrier(guest, true)?;
     let said = guest.sh("ethtool eth0")?;
     for words in [&format!("Speed: {}Mb/s", card.speed), "Duplex: Full", "Link detected: yes"] {
         assert!(said.contains(words), "no {words}: {said}");
     }
-    assert_eq!(nic::mac(*guest, "eth0")?, Boot::mac(last(guest.ip())));
+    assert_eq!(guest_tools::mac(*guest, "eth0")?, Boot::mac(last(guest.ip())));
     guest.sh("ethtool -d eth0 raw on > /tmp/registers && test -s /tmp/registers")?;
     if card.driver == "8139cp" {
         let words = guest.sh("ethtool -e eth0 raw on | hexdump -n 4 -e '/1 \"%02x\"'")?;
@@ -189,12 +192,12 @@ fn driver(scene: &mut Scene<'_>) -> Result<()> {
             .sh(&format!("ethtool -s eth0 wol {mode} && ethtool eth0 | grep 'Wake-on: {mode}'"))?;
     }
     guest.sh("ethtool -r eth0")?;
-    nic::carrier(guest, true).map(drop)
+    guest_tools::carrier(guest, true).map(drop)
 }
 
 /// The driver's `ethtool -C` reaches the chip and is read back from it; all arrives nevertheless. How many interrupts are held is not
 /// judged: under TCG they come more slowly than the longest time that the chip knows.
-fn moderation(scene: &mut Scene<'_>) -> Result<()> {
+fn moderation(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     for micros in [150, 0] {
         let set = format!("ethtool -C eth0 rx-usecs {micros} tx-usecs {micros}");
         scene.guest.sh(&format!("{set} rx-frames 0 tx-frames 0"))?;
@@ -202,14 +205,14 @@ fn moderation(scene: &mut Scene<'_>) -> Result<()> {
         let back: u32 = said.trim().parse().expect("a number");
         // Rounded up to units of the chip's.
         assert!((micros..micros + 11).contains(&back), "{back} for {micros}");
-        let read = |scene: &Scene<'_>| -> Result<[u64; 3]> {
+        let read = |scene: &LinuxNicSuite<'_>| -> Result<[u64; 3]> {
             let port = scene.switch.port(scene.guest.name())?;
             let device = &port["device"];
             Ok(["raised", "held", "delivered"].map(|name| device[name].as_u64().unwrap_or(0)))
         };
         let before = read(scene)?;
         let ip = scene.guest.ip().to_owned();
-        check::iperf(scene.virtio, &ip, 9, "-n 4M")?;
+        connectivity::iperf(scene.virtio, &ip, 9, "-n 4M")?;
         let after = read(scene)?;
         let [raised, held, delivered] = [0, 1, 2].map(|at| after[at] - before[at]);
         println!("  {back} us: {raised} interrupts raised, {held} held, {delivered} delivered");
@@ -224,7 +227,7 @@ fn last(ip: &str) -> u8 {
 /// The drivers go and come while frames for everybody arrive, and while the guests themselves send whenever they can.
 fn reload(lan: &mut Lan, times: u32) -> Result<()> {
     let every = Duration::from_micros(500);
-    nic::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;
+    guest_tools::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;
     let other = lan.virtio.ip().to_owned();
     lan.all(|guest, card| {
         let pings = format!("while :; do ping -q -i 0.005 -c 100 {other}; usleep 10000; done");
@@ -232,22 +235,22 @@ fn reload(lan: &mut Lan, times: u32) -> Result<()> {
         let since = Instant::now();
         for time in 1..=times {
             let options = card.options[time as usize % card.options.len()];
-            nic::reload(guest, card.driver, options)?;
+            guest_tools::reload(guest, card.driver, options)?;
             // Mostly it goes again at once, at whatever the chip is about then.
             if time % 10 == 0 || time == times {
-                check::reaches(guest, &other)?;
+                connectivity::reaches(guest, &other)?;
             }
         }
         let each = since.elapsed() / times;
         println!("  {} reloaded {times} times under traffic, {each:.1?} each", card.driver);
-        let heard = nic::grown_to(guest, card.heard, 1, || {
+        let heard = guest_tools::grown_to(guest, card.heard, 1, || {
             thread::sleep(Duration::from_millis(500));
             Ok(())
         })?;
         assert!(heard > 0, "nothing arrives any more");
         Ok(())
     })?;
-    nic::stop_generator(&mut lan.virtio)?;
+    guest_tools::stop_generator(&mut lan.virtio)?;
     lan.switch.alive()
 }
 
@@ -257,7 +260,7 @@ fn reboot(lan: &mut Lan) -> Result<()> {
     lan.all(|guest, _| {
         guest.background(&format!("iperf3 -c {other} -u -b 20M -t 1000"))?;
         guest.reboot()?;
-        check::meet(guest, &other)
+        connectivity::meet(guest, &other)
     })?;
     for at in 0..lan.guests.len() {
         lan.scene(at).no_complaints()?;
@@ -267,11 +270,11 @@ fn reboot(lan: &mut Lan) -> Result<()> {
 
 #[test]
 fn stock_drivers() -> Result<()> {
-    everything([&card::R8169, &card::RTL8139_PLUS, &card::RTL8139], From::Switch, 50)
+    everything([&linux_nic::R8169, &linux_nic::RTL8139_PLUS, &linux_nic::RTL8139], From::Switch, 50)
 }
 
 #[test]
 #[ignore = "a control experiment: the same checks on QEMU's own rtl8139"]
 fn the_checks_pass_on_qemu_own_rtl8139() -> Result<()> {
-    everything([&card::QEMU_RTL8139], From::Qemu("rtl8139"), 50)
+    everything([&linux_nic::QEMU_RTL8139], From::Qemu("rtl8139"), 50)
 }

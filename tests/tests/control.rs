@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use vmlan_tests::{
-    Boot, Guest, Image, NetNs, Proc, Station, check,
+    Boot, Guest, Image, NetNs, Process, Station, connectivity,
     testpmd::{BURST, BURSTS, Testpmd, Vdev},
 };
 
@@ -46,19 +46,19 @@ fn the_checks_pass_over_a_plain_wire() -> vmlan_tests::Result<()> {
         Boot::new("two", 2).stream(&dir.path().join("b"), "e1000"),
     ];
     let [mut one, mut two] = Guest::boot(&image, dir.path(), boots)?;
-    check::reaches(&mut one, "10.77.0.2")?;
-    check::ping_sizes(&mut one, "10.77.0.2")?;
-    check::serve(&mut one)?;
-    check::serve(&mut two)?;
+    connectivity::reaches(&mut one, "10.77.0.2")?;
+    connectivity::ping_sizes(&mut one, "10.77.0.2")?;
+    connectivity::serve(&mut one)?;
+    connectivity::serve(&mut two)?;
     for on in [true, false] {
-        check::offloads(&mut two, on)?;
-        check::fetch(&mut one, "10.77.0.2")?;
-        check::fetch(&mut two, "10.77.0.1")?;
-        println!("offloads {on}: {:?}", check::flows(&mut one, "10.77.0.2")?);
-        println!("offloads {on}: {:?}", check::flows(&mut two, "10.77.0.1")?);
+        connectivity::offloads(&mut two, on)?;
+        connectivity::fetch(&mut one, "10.77.0.2")?;
+        connectivity::fetch(&mut two, "10.77.0.1")?;
+        println!("offloads {on}: {:?}", connectivity::flows(&mut one, "10.77.0.2")?);
+        println!("offloads {on}: {:?}", connectivity::flows(&mut two, "10.77.0.1")?);
     }
-    check::no_checksum_errors(&mut one)?;
-    check::no_checksum_errors(&mut two)
+    connectivity::no_checksum_errors(&mut one)?;
+    connectivity::no_checksum_errors(&mut two)
 }
 
 #[test]
@@ -71,18 +71,18 @@ fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
     host.give("v1", &other)?;
     host.adopt("v0")?;
     other.adopt("v1")?;
-    check::reaches(&mut host, "10.77.0.102")?;
-    check::ping_sizes(&mut host, "10.77.0.102")?;
-    check::serve(&mut host)?;
-    check::serve(&mut other)?;
-    check::fetch(&mut host, "10.77.0.102")?;
-    check::fetch(&mut other, "10.77.0.101")?;
-    println!("{:?}", check::flows(&mut host, "10.77.0.102")?);
-    check::no_checksum_errors(&mut other)
+    connectivity::reaches(&mut host, "10.77.0.102")?;
+    connectivity::ping_sizes(&mut host, "10.77.0.102")?;
+    connectivity::serve(&mut host)?;
+    connectivity::serve(&mut other)?;
+    connectivity::fetch(&mut host, "10.77.0.102")?;
+    connectivity::fetch(&mut other, "10.77.0.101")?;
+    println!("{:?}", connectivity::flows(&mut host, "10.77.0.102")?);
+    connectivity::no_checksum_errors(&mut other)
 }
 
 /// DPDK's own vhost between two sockets; it listens, or as a client connects.
-fn dpdk_vhost(dir: &Path, sockets: &[PathBuf; 2], client: bool) -> vmlan_tests::Result<Proc> {
+fn dpdk_vhost(dir: &Path, sockets: &[PathBuf; 2], client: bool) -> vmlan_tests::Result<Process> {
     let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
     let mut argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
     for (number, socket) in sockets.iter().enumerate() {
@@ -93,7 +93,7 @@ fn dpdk_vhost(dir: &Path, sockets: &[PathBuf; 2], client: bool) -> vmlan_tests::
     let own = "-- -i --auto-start --nb-cores=1 --forward-mode=io --total-num-mbufs=16384";
     argv.extend(own.split(' ').map(str::to_owned));
     let log = dir.join("vhost.log");
-    let mut vhost = Proc::start_dialogue("DPDK vhost", &log, &argv)?;
+    let mut vhost = Process::start_dialogue("DPDK vhost", &log, &argv)?;
     let ready = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("core forward"));
     vhost.wait("to forward", Duration::from_secs(20), || {
         if client { ready() } else { sockets.iter().all(|socket| socket.exists()) }
@@ -141,10 +141,10 @@ fn guests_talk_through_dpdk_vhost() -> vmlan_tests::Result<()> {
             }
         });
         let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
-        check::reaches(&mut one, "10.77.0.2")?;
-        check::serve(&mut two)?;
-        check::offloads(&mut one, false)?;
-        check::fetch(&mut one, "10.77.0.2")?;
+        connectivity::reaches(&mut one, "10.77.0.2")?;
+        connectivity::serve(&mut two)?;
+        connectivity::offloads(&mut one, false)?;
+        connectivity::fetch(&mut one, "10.77.0.2")?;
     }
     Ok(())
 }

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use vmlan_driver::e1000::{Bus, E1000};
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::e1000::{Intel, address};
-use vmlan_tests::native::{Native, STALL, Sizes, Stops};
-use vmlan_tests::peer::{Peer, exchange, exchange_known};
-use vmlan_tests::siege::hold_out;
+use vmlan_tests::chip_guest::{E1000Guest, e1000_address};
+use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
+use vmlan_tests::hostile_chip::hold_out;
+use vmlan_tests::numbered::{STALL, Sizes, Stops};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
@@ -33,7 +34,7 @@ const INDEXES: [u32; 2] = [0x00, 0x10];
 const WISHES: [u32; 2] = [0x04, 0x08];
 const ON: u32 = 0x0c;
 
-fn talk(a: &mut dyn Peer, b: &mut dyn Peer, stop: &AtomicBool, frames: &AtomicU64) {
+fn talk(a: &mut dyn TestGuest, b: &mut dyn TestGuest, stop: &AtomicBool, frames: &AtomicU64) {
     let _stops = Stops(stop);
     while !stop.load(Ordering::Relaxed) {
         exchange_known(a, b, 500, LENGTHS);
@@ -67,11 +68,11 @@ struct Hostile {
 impl Hostile {
     /// A driver starts each chip, so that there is something to break.
     fn connect(paths: &[&Path], seed: u64) -> Self {
-        let first = address(paths[0], ",size=256");
+        let first = e1000_address(paths[0], ",size=256");
         let ram = first.driver.make_ram().unwrap();
         let mut buses = Vec::new();
         for path in paths {
-            let address = address(path, ",size=256");
+            let address = e1000_address(path, ",size=256");
             let bus =
                 VfioBus::connect(&address, &ram, STALL).expect("the port takes the next client");
             drop(E1000::new(address.driver.clone(), &ram, bus).expect("a chip that starts"));
@@ -175,9 +176,9 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
     }
     words.push(format!("v=vhost-user:{}", socket("v").display()));
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Intel::connect(&socket("a"), 1, ",csb");
-    let mut b = Intel::connect(&socket("b"), 2, ",csb");
-    let mut v = Native::connect(&socket("v"), 3, "");
+    let mut a = E1000Guest::connect(&socket("a"), 1, ",csb");
+    let mut b = E1000Guest::connect(&socket("b"), 2, ",csb");
+    let mut v = VirtioGuest::connect(&socket("v"), 3, "");
     v.expect_padding();
     exchange(&mut a, &mut b, 10, LENGTHS);
     exchange(&mut v, &mut b, 10, LENGTHS);
@@ -204,7 +205,7 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         println!("{name}: in {}, faults {}, {}", port["in"], port["faults"], port["device"]["csb"]);
         assert!(port["faults"].as_u64() > Some(0), "misplaced blocks are counted");
         assert!(port["device"]["csb"]["host_asked"].as_u64() > Some(0), "the block was in use");
-        let mut next = Intel::connect(&socket(name), 9, ",csb");
+        let mut next = E1000Guest::connect(&socket(name), 9, ",csb");
         exchange(&mut next, &mut b, 300, LENGTHS);
     }
     switch.alive()

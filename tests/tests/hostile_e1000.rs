@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use vmlan_driver::chip::{Bus, Width};
 use vmlan_driver::e1000;
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::native::Native;
-use vmlan_tests::peer::{Peer, exchange, exchange_known};
-use vmlan_tests::siege::{Hostile, LENGTHS, Random, attack, hold_out, talk};
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
+use vmlan_tests::hostile_chip::{Hostile, LENGTHS, Random, attack, hold_out, talk};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 /// How long it goes on.
@@ -117,9 +117,9 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         words.push(format!("{name}={kind}:{}{mapped}", socket(name).display()));
     }
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Intel::connect(&socket("a"), 1, ",writes=posted");
-    let mut b = Intel::connect(&socket("b"), 2, "");
-    let mut v = Native::connect(&socket("v"), 3, "");
+    let mut a = E1000Guest::connect(&socket("a"), 1, ",writes=posted");
+    let mut b = E1000Guest::connect(&socket("b"), 2, "");
+    let mut v = VirtioGuest::connect(&socket("v"), 3, "");
     v.expect_padding();
     exchange(&mut a, &mut b, 10, LENGTHS);
     exchange(&mut v, &mut b, 10, LENGTHS);
@@ -145,7 +145,7 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         // Garbage was served: frames came of it, or were dropped.
         let port = switch.port(name)?;
         println!("{name}: in {}, drops {}, faults {}", port["in"], port["drops"], port["faults"]);
-        let mut next = Intel::connect(&socket(name), 9, "");
+        let mut next = E1000Guest::connect(&socket(name), 9, "");
         exchange(&mut next, &mut b, 300, LENGTHS);
     }
     switch.alive()

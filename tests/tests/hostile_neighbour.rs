@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
-use vmlan_tests::attacker::{Attack, Attacker};
-use vmlan_tests::native::{Native, STALL, Sizes, Stops, frame, mac};
-use vmlan_tests::peer::exchange;
+use vmlan_tests::exchange::exchange;
+use vmlan_tests::hostile_vhost_user::{Attack, Attacker};
+use vmlan_tests::numbered::{STALL, Sizes, Stops, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
@@ -26,7 +27,7 @@ fn stopped(stop: &AtomicBool) -> bool {
 }
 
 /// Two honest guests; every frame is compared with what was sent, none may be missing.
-fn talk(a: &mut Native, b: &mut Native, stop: &AtomicBool, frames: &AtomicU64) {
+fn talk(a: &mut VirtioGuest, b: &mut VirtioGuest, stop: &AtomicBool, frames: &AtomicU64) {
     let _stops = Stops(stop);
     while !stopped(stop) {
         exchange(a, b, 500, LENGTHS);
@@ -35,7 +36,7 @@ fn talk(a: &mut Native, b: &mut Native, stop: &AtomicBool, frames: &AtomicU64) {
 }
 
 /// Sends to everybody, so that the hostile ones are delivered to as well, and to the one who never takes a frame.
-fn flood(guest: &mut Native, stop: &AtomicBool) {
+fn flood(guest: &mut VirtioGuest, stop: &AtomicBool) {
     let _stops = Stops(stop);
     let all = frame([0xff; 6], mac(guest.id, 0), 0, 600);
     let mute = frame(mac(4, 0), mac(guest.id, 0), 0, 600);
@@ -79,7 +80,7 @@ fn assault(switch: &Switch, path: &Path, port: &str, id: u8, attack: Attack) -> 
         } else {
             &port["faults"]
         };
-        Ok::<_, vmlan_tests::Fault>(count.as_u64().unwrap_or(0))
+        Ok::<_, vmlan_tests::HarnessError>(count.as_u64().unwrap_or(0))
     };
     for round in 0..ROUNDS {
         let end = Instant::now() + STALL;
@@ -136,10 +137,10 @@ fn neighbours(workers: &str) -> Result<()> {
     let mut words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned).to_vec();
     words.extend(names.map(|name| format!("{name}=vhost-user:{}", socket(name).display())));
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Native::connect(&socket("a"), 1, "");
-    let mut b = Native::connect(&socket("b"), 2, "");
-    let mut floods = Native::connect(&socket("floods"), 3, "");
-    let mut mute = Native::connect(&socket("mute"), 4, "");
+    let mut a = VirtioGuest::connect(&socket("a"), 1, "");
+    let mut b = VirtioGuest::connect(&socket("b"), 2, "");
+    let mut floods = VirtioGuest::connect(&socket("floods"), 3, "");
+    let mut mute = VirtioGuest::connect(&socket("mute"), 4, "");
     assert!(mute.send(0, NetHeader::default(), &frame([0xff; 6], mac(4, 0), 0, 60)));
     mute.flush();
     exchange(&mut a, &mut b, 10, LENGTHS);

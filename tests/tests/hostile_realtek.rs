@@ -10,10 +10,10 @@ use vmlan_driver::chip::{Bus, Chip, Width};
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::native::Native;
-use vmlan_tests::peer::{Peer, exchange, exchange_known};
-use vmlan_tests::siege::{Hostile, LENGTHS, Random, attack, hold_out, talk};
-use vmlan_tests::wired::Wired;
+use vmlan_tests::chip_guest::ChipGuest;
+use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
+use vmlan_tests::hostile_chip::{Hostile, LENGTHS, Random, attack, hold_out, talk};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 /// How long it goes on.
@@ -158,8 +158,8 @@ fn classic(guest: &mut Hostile) {
 }
 
 /// The port's client after a hostile one.
-fn next<C: Chip>(path: &Path, b: &mut Wired<Rtl8139, VfioBus>) {
-    let mut next = Wired::<C, _>::connect(path, 9, "");
+fn next<C: Chip>(path: &Path, b: &mut ChipGuest<Rtl8139, VfioBus>) {
+    let mut next = ChipGuest::<C, _>::connect(path, 9, "");
     exchange(&mut next, b, 300, LENGTHS);
 }
 
@@ -183,9 +183,9 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         words.push(format!("{name}={kind}:{}{keys}", socket(name).display()));
     }
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Wired::<R8169, _>::connect(&socket("a"), 1, ",writes=posted");
-    let mut b = Wired::<Rtl8139, _>::connect(&socket("b"), 2, ",csb");
-    let mut v = Native::connect(&socket("v"), 3, "");
+    let mut a = ChipGuest::<R8169, _>::connect(&socket("a"), 1, ",writes=posted");
+    let mut b = ChipGuest::<Rtl8139, _>::connect(&socket("b"), 2, ",csb");
+    let mut v = VirtioGuest::connect(&socket("v"), 3, "");
     v.expect_padding();
     exchange(&mut a, &mut b, 10, LENGTHS);
     exchange(&mut v, &mut b, 10, LENGTHS);

@@ -3,8 +3,9 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use vmlan_tests::native::{Native, STALL, settles};
+use vmlan_tests::numbered::{STALL, settles};
 use vmlan_tests::usage::{self, Cpu};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{NetNs, Result, Station, Switch};
 
 const GUESTS: u8 = 100;
@@ -27,7 +28,7 @@ fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
     let peer = UnixStream::connect(socket("peer")).unwrap();
     let mut guests: Vec<_> = (0..GUESTS)
         .map(|n| {
-            Native::connect(
+            VirtioGuest::connect(
                 &guest(n),
                 n,
                 if n % 2 == 0 { ",size=64" } else { ",size=64,event_idx=off" },
@@ -36,7 +37,7 @@ fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
         .collect();
     // They have all spoken, so every ring and every address has been in use.
     for guest in &mut guests {
-        guest.send_next(0xee, 1, vmlan_tests::native::Sizes { least: 60, most: 60 });
+        guest.send_next(0xee, 1, vmlan_tests::numbered::Sizes { least: 60, most: 60 });
     }
     wait_for_all(&mut guests);
     let mut stats = switch.stats()?;
@@ -60,7 +61,7 @@ fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
     assert!(nothing(&used, time), "ticks of the process, of its threads, wake-ups: {used:?}");
     // And it was asleep, not dead.
     let got = guests[1].receive(|_, _| {});
-    guests[0].send_next(0xee, 2, vmlan_tests::native::Sizes { least: 60, most: 60 });
+    guests[0].send_next(0xee, 2, vmlan_tests::numbered::Sizes { least: 60, most: 60 });
     let end = Instant::now() + STALL;
     while guests[1].receive(|_, _| {}) == 0 {
         assert!(Instant::now() < end, "a frame wakes it up ({got} before)");
@@ -70,7 +71,7 @@ fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
 }
 
 /// Until every guest's own frame was taken, and all are flooded.
-fn wait_for_all(guests: &mut [Native]) {
+fn wait_for_all(guests: &mut [VirtioGuest]) {
     for guest in guests {
         let end = Instant::now() + STALL;
         while guest.nic.pairs[0].tx.outstanding() > 0 {

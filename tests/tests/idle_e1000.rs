@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use vmlan_driver::nic::{Interest, Wake};
 use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::native::{Progress, Sizes};
-use vmlan_tests::peer::Peer;
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::TestGuest;
+use vmlan_tests::numbered::{Progress, Sizes};
 use vmlan_tests::usage::{self, Cpu};
 use vmlan_tests::{Result, Switch};
 
@@ -17,7 +17,7 @@ const SHORT: Sizes = Sizes { least: 60, most: 60 };
 /// A switch with guests that have all spoken, and what each second of silence costs it.
 struct Silent {
     switch: Switch,
-    guests: Vec<Intel<VfioBus>>,
+    guests: Vec<E1000Guest<VfioBus>>,
     _dir: tempfile::TempDir,
 }
 
@@ -37,8 +37,9 @@ impl Silent {
             .collect();
         let switch = Switch::start(dir.path(), None, &ports)?;
         let ways = [",size=64", ",size=64,irq=msi,itr=500,rdtr=100,tidv=100"];
-        let mut guests: Vec<_> =
-            (0..count).map(|n| Intel::connect(&socket(n), n, ways[usize::from(n % 2)])).collect();
+        let mut guests: Vec<_> = (0..count)
+            .map(|n| E1000Guest::connect(&socket(n), n, ways[usize::from(n % 2)]))
+            .collect();
         // They have all spoken, so every ring and every address has been in use.
         for guest in &mut guests {
             guest.send_next(0xee, 1, SHORT);

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::e1000::{Bus, Offload};
 use vmlan_driver::nic::Interest;
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::native::{Stops, frame, mac};
-use vmlan_tests::peer::Peer;
-use vmlan_tests::victim::{Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for};
-use vmlan_tests::{Fault, Result, Switch};
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::TestGuest;
+use vmlan_tests::killed_guest::{
+    Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for,
+};
+use vmlan_tests::numbered::{Stops, frame, mac};
+use vmlan_tests::{HarnessError, Result, Switch};
 
 const A: u8 = 1;
 const B: u8 = 2;
@@ -30,7 +32,7 @@ fn stopped(shared: &Shared) -> bool {
 }
 
 /// A paced flow from A to B, 20,000 frames/s, as if nothing happened. Returns how many were sent.
-fn pace(a: &mut Intel<impl Bus>, shared: &Shared) -> u64 {
+fn pace(a: &mut E1000Guest<impl Bus>, shared: &Shared) -> u64 {
     let _stops = Stops(&shared.stop);
     let (begin, mut n) = (Instant::now(), 0);
     while !stopped(shared) {
@@ -46,7 +48,7 @@ fn pace(a: &mut Intel<impl Bus>, shared: &Shared) -> u64 {
 }
 
 /// Feeds whoever has C's address.
-fn feed(d: &mut Intel<impl Bus>, shared: &Shared) {
+fn feed(d: &mut E1000Guest<impl Bus>, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let bytes = frame(mac(C, 0), mac(4, 0), 0, 60);
     while !stopped(shared) {
@@ -58,7 +60,7 @@ fn feed(d: &mut Intel<impl Bus>, shared: &Shared) {
 }
 
 /// Takes A's frames, all of them, one after the other.
-fn take(b: &mut Intel<impl Bus>, shared: &Shared) {
+fn take(b: &mut E1000Guest<impl Bus>, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let (mut next, mut last) = (0, Instant::now());
     while !stopped(shared) {
@@ -109,9 +111,9 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
             .map(|n| format!("{n}=vfio-user:{},doorbell={doorbell}", path(n).display())),
     );
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut b = Intel::connect(&path("b"), B, "");
-    let mut a = Intel::connect(&path("a"), A, ",writes=posted");
-    let mut d = Intel::connect(&path("d"), 4, "");
+    let mut b = E1000Guest::connect(&path("b"), B, "");
+    let mut a = E1000Guest::connect(&path("a"), A, ",writes=posted");
+    let mut d = E1000Guest::connect(&path("d"), 4, "");
     b.introduce();
     let shared = Shared::default();
     std::thread::scope(|scope| {
@@ -143,7 +145,7 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
              {received} of {sent} frames, longest gap {gap:.1?}"
         );
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
-        Ok::<_, Fault>(())
+        Ok::<_, HarnessError>(())
     })?;
     a.assert_sound();
     b.assert_sound();

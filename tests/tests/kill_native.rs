@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
-use vmlan_tests::native::{MacBytes, Native, STALL, Stops, mac};
-use vmlan_tests::victim::{Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for};
+use vmlan_tests::killed_guest::{
+    Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for,
+};
+use vmlan_tests::numbered::{MacBytes, STALL, Stops, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 const A: u8 = 1;
@@ -56,7 +59,7 @@ fn read_stamp(bytes: &[u8]) -> (u64, u64) {
 
 /// Sleeps; goes on with the next switch when this one is gone. Every descriptor must be accounted for then: the dead
 /// switch can neither have lost one nor given one back twice.
-fn wait(guest: &mut Native, interest: Interest) {
+fn wait(guest: &mut VirtioGuest, interest: Interest) {
     if guest.nic.wait(interest, NAP).unwrap() == Wake::Disconnected {
         guest.assert_sound();
         for (ring, audit) in guest.nic.audit().iter().enumerate() {
@@ -70,7 +73,7 @@ fn wait(guest: &mut Native, interest: Interest) {
     }
 }
 
-fn send_until_stopped(guest: &mut Native, shared: &Shared) {
+fn send_until_stopped(guest: &mut VirtioGuest, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let mut n = 0;
     while !stopped(shared) {
@@ -87,7 +90,7 @@ fn send_until_stopped(guest: &mut Native, shared: &Shared) {
     }
 }
 
-fn receive_until_stopped(guest: &mut Native, shared: &Shared) {
+fn receive_until_stopped(guest: &mut VirtioGuest, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let mut next = 0_u64;
     while !stopped(shared) {
@@ -114,8 +117,8 @@ fn kill_the_switch(times: u64, keys: &str) -> Result<()> {
     let path = |name: &str| dir.path().join(format!("{name}.sock"));
     let ports = ["a", "b"].map(|n| format!("{n}=vhost-user:{}", path(n).display()));
     let mut switch = Switch::start(dir.path(), None, &ports)?;
-    let mut b = Native::connect(&path("b"), B, keys);
-    let mut a = Native::connect(&path("a"), A, keys);
+    let mut b = VirtioGuest::connect(&path("b"), B, keys);
+    let mut a = VirtioGuest::connect(&path("a"), A, keys);
     let shared = Shared::default();
     let worst = std::thread::scope(|scope| {
         scope.spawn(|| send_until_stopped(&mut a, &shared));
@@ -170,7 +173,7 @@ fn the_switch_is_killed_a_hundred_times() -> Result<()> {
 }
 
 /// A paced flow from A to B and another from A to C's address, as if nothing happened.
-fn pace(a: &mut Native, shared: &Shared) -> u64 {
+fn pace(a: &mut VirtioGuest, shared: &Shared) -> u64 {
     let _stops = Stops(&shared.stop);
     let (begin, mut n) = (Instant::now(), 0);
     while !stopped(shared) {
@@ -190,7 +193,7 @@ fn pace(a: &mut Native, shared: &Shared) -> u64 {
 }
 
 /// Feeds whoever has C's address.
-fn feed(d: &mut Native, shared: &Shared) {
+fn feed(d: &mut VirtioGuest, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let bytes = stamped(mac(C, 0), mac(4, 0), 0, 0);
     while !stopped(shared) {
@@ -202,7 +205,7 @@ fn feed(d: &mut Native, shared: &Shared) {
 }
 
 /// Takes A's frames, all of them, one after the other.
-fn take(b: &mut Native, shared: &Shared) {
+fn take(b: &mut VirtioGuest, shared: &Shared) {
     let _stops = Stops(&shared.stop);
     let (mut next, mut last) = (0, Instant::now());
     while !stopped(shared) {
@@ -248,9 +251,9 @@ fn kill_guests(times: u32) -> Result<()> {
     let mut words = vec!["--full-wait".into(), "10000000".into()];
     words.extend(["a", "b", "c", "d"].map(|n| format!("{n}=vhost-user:{}", path(n).display())));
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut b = Native::connect(&path("b"), B, "");
-    let mut a = Native::connect(&path("a"), A, "");
-    let mut d = Native::connect(&path("d"), 4, "");
+    let mut b = VirtioGuest::connect(&path("b"), B, "");
+    let mut a = VirtioGuest::connect(&path("a"), A, "");
+    let mut d = VirtioGuest::connect(&path("d"), 4, "");
     b.introduce();
     let shared = Shared::default();
     std::thread::scope(|scope| {
@@ -282,7 +285,7 @@ fn kill_guests(times: u32) -> Result<()> {
             "{times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; {received} of {sent} frames, longest gap {gap:.1?}"
         );
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
-        Ok::<_, vmlan_tests::Fault>(())
+        Ok::<_, vmlan_tests::HarnessError>(())
     })?;
     a.assert_sound();
     b.assert_sound();

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use vmlan_driver::mem::{Ram, Region};
 use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
+use vmlan_tests::exchange::exchange;
 use vmlan_tests::gso::{self, KINDS, Kind};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, Sizes, frame, mac};
-use vmlan_tests::peer::exchange;
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, Sizes, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 /// Every legal length without offloads; UDP only where several queues spread flows.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
@@ -38,14 +39,14 @@ fn feature_sets() -> Vec<String> {
 
 #[test]
 fn every_feature_set_carries_every_length() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     let sets = feature_sets();
     for (n, of_a) in sets.iter().enumerate() {
         // Each set meets another one, so that what one end negotiates cannot hide behind the other's.
         let of_b = &sets[(n * 7 + 5) % sets.len()];
-        let mut a = Native::connect(&at_a, 1, of_a);
-        let mut b = Native::connect(&at_b, 2, of_b);
+        let mut a = VirtioGuest::connect(&at_a, 1, of_a);
+        let mut b = VirtioGuest::connect(&at_b, 2, of_b);
         exchange(&mut a, &mut b, ALL.all(), ALL);
     }
     assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
@@ -53,13 +54,13 @@ fn every_feature_set_carries_every_length() {
 
 #[test]
 fn several_queues_keep_each_flow_in_order() {
-    let mut lan = Lan::new(2, PATIENT);
+    let mut lan = Lan::new(2, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 4), lan.add("b", 4));
     for (of_a, of_b) in [(1, 2), (2, 1), (2, 2), (4, 4), (1, 4), (4, 2)] {
         for event_idx in ["on", "off"] {
             let keys = |queues| format!(",queues={queues},size=128,event_idx={event_idx}");
-            let mut a = Native::connect(&at_a, 1, &keys(of_a));
-            let mut b = Native::connect(&at_b, 2, &keys(of_b));
+            let mut a = VirtioGuest::connect(&at_a, 1, &keys(of_a));
+            let mut b = VirtioGuest::connect(&at_b, 2, &keys(of_b));
             exchange(&mut a, &mut b, 2 * UDP.all(), UDP);
             let used = b.nic.pairs.iter().filter(|pair| pair.rx.stats().frames > 0).count();
             assert!(of_a.min(of_b) < 4 || used > 1, "4 flows in {used} of {of_b} receive queues");
@@ -70,22 +71,23 @@ fn several_queues_keep_each_flow_in_order() {
 
 #[test]
 fn jumbo_frames_arrive_in_one_buffer_or_many() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     let sizes = Sizes { least: 9000, most: 9230 };
     for keys in ["mrg=off", "mrg=on,buffer=9300", "mrg=off,version_1=off"] {
-        let mut a = Native::connect(&at_a, 1, &format!(",size=64,mtu=9216,buffer=9300,{keys}"));
-        let mut b = Native::connect(&at_b, 2, ",size=64,mtu=9216,buffer=9300");
+        let mut a =
+            VirtioGuest::connect(&at_a, 1, &format!(",size=64,mtu=9216,buffer=9300,{keys}"));
+        let mut b = VirtioGuest::connect(&at_b, 2, ",size=64,mtu=9216,buffer=9300");
         exchange(&mut a, &mut b, 3 * sizes.all(), sizes);
     }
-    let mut a = Native::connect(&at_a, 1, ",size=256,mtu=9216,buffer=9300");
-    let mut b = Native::connect(&at_b, 2, ",size=256,mtu=9216,buffer=512");
+    let mut a = VirtioGuest::connect(&at_a, 1, ",size=256,mtu=9216,buffer=9300");
+    let mut b = VirtioGuest::connect(&at_b, 2, ",size=256,mtu=9216,buffer=512");
     one_way(&mut a, &mut b, 3 * sizes.all(), sizes);
     assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
 }
 
 /// `a` sends `count` frames, `b` receives them all.
-fn one_way(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
+fn one_way(a: &mut VirtioGuest, b: &mut VirtioGuest, count: u64, sizes: Sizes) {
     b.introduce();
     let (mut got, mut progress) = (0, Progress::default());
     while got < count {
@@ -100,7 +102,7 @@ fn one_way(a: &mut Native, b: &mut Native, count: u64, sizes: Sizes) {
 }
 
 /// The frames with their headers that `b` gets until `bytes` bytes of payload came.
-fn collect(b: &mut Native, kind: Kind, bytes: usize) -> Vec<(NetHeader, Vec<u8>)> {
+fn collect(b: &mut VirtioGuest, kind: Kind, bytes: usize) -> Vec<(NetHeader, Vec<u8>)> {
     let (mut all, mut sum, mut progress) = (Vec::new(), 0, Progress::default());
     while sum < bytes {
         let now = b.receive(|header, frame| {
@@ -121,13 +123,13 @@ const LOADS: [usize; 7] = [1449, 2896, 2897, 9001, 30_011, 65_000, 65_483];
 
 #[test]
 fn unsegmented_frames_arrive_whole_where_they_are_wanted() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     let send = ",size=64,buffer=65600,tso=on,uso=on,guest_tso=on,guest_uso=on";
     for mrg in ["on,buffer=2048,size=256", "off,size=64", "on,buffer=65600,size=64"] {
-        let mut a = Native::connect(&at_a, 1, send);
+        let mut a = VirtioGuest::connect(&at_a, 1, send);
         let mut b =
-            Native::connect(&at_b, 2, &format!(",tso=on,guest_tso=on,guest_uso=on,mrg={mrg}"));
+            VirtioGuest::connect(&at_b, 2, &format!(",tso=on,guest_tso=on,guest_uso=on,mrg={mrg}"));
         b.introduce();
         a.receive(|_, _| {});
         for kind in KINDS {
@@ -153,12 +155,12 @@ fn unsegmented_frames_arrive_whole_where_they_are_wanted() {
 
 #[test]
 fn unsegmented_frames_arrive_in_segments_where_not() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     // Nothing; checksums only (segments may then leave theirs open, but need not); legacy without merging.
     for keys in ["", ",guest_csum=on", ",version_1=off,mrg=off,in_order=off"] {
-        let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
-        let mut b = Native::connect(&at_b, 2, &format!(",size=256{keys}"));
+        let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
+        let mut b = VirtioGuest::connect(&at_b, 2, &format!(",size=256{keys}"));
         b.introduce();
         a.receive(|_, _| {});
         for (kind, size) in KINDS.into_iter().zip([1448, 1428, 1472, 1001]) {
@@ -208,12 +210,12 @@ fn check_segments(
 
 #[test]
 fn open_checksums_are_finished_unless_the_receiver_takes_them() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     for takes in [false, true] {
-        let mut a = Native::connect(&at_a, 1, ",size=64,csum=on");
+        let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,csum=on");
         let keys = if takes { ",size=64,guest_csum=on" } else { ",size=64" };
-        let mut b = Native::connect(&at_b, 2, keys);
+        let mut b = VirtioGuest::connect(&at_b, 2, keys);
         b.introduce();
         a.receive(|_, _| {});
         for kind in KINDS {
@@ -238,9 +240,10 @@ fn open_checksums_are_finished_unless_the_receiver_takes_them() {
 
 #[test]
 fn a_flood_reaches_everybody_once() {
-    let mut lan = Lan::new(2, PATIENT);
+    let mut lan = Lan::new(2, FULL_WAIT);
     let at: Vec<_> = (0..9).map(|n| lan.add(&format!("p{n}"), 1)).collect();
-    let mut guests: Vec<_> = at.iter().zip(0..).map(|(p, n)| Native::connect(p, n, "")).collect();
+    let mut guests: Vec<_> =
+        at.iter().zip(0..).map(|(p, n)| VirtioGuest::connect(p, n, "")).collect();
     let (sender, receivers) = guests.split_first_mut().unwrap();
     // Floods do not wait for a full receiver, so no more are under way than all have buffers for.
     let (count, window) = (3 * ALL.all(), 200);
@@ -262,13 +265,13 @@ fn a_flood_reaches_everybody_once() {
         progress.note(now, || format!("{got} of {} copies", count * 8));
     }
     assert_eq!(sender.receive(|_, _| {}), 0, "nothing comes back to the sender");
-    guests.iter().for_each(Native::assert_sound);
+    guests.iter().for_each(VirtioGuest::assert_sound);
 }
 
 /// Two guests exchange frames in a thread of their own until told to stop; returns how many went each way.
 fn in_background(
-    mut a: Native,
-    mut b: Native,
+    mut a: VirtioGuest,
+    mut b: VirtioGuest,
     stop: Arc<AtomicBool>,
 ) -> std::thread::JoinHandle<u64> {
     // They know each other before there is anybody else, so nothing of theirs is flooded.
@@ -286,15 +289,16 @@ fn in_background(
 #[test]
 fn ports_come_and_go_while_others_talk() {
     for workers in [1, 2] {
-        let mut lan = Lan::new(workers, PATIENT);
+        let mut lan = Lan::new(workers, FULL_WAIT);
         let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
-        let (a, b) = (Native::connect(&at_a, 1, ""), Native::connect(&at_b, 2, ",event_idx=off"));
+        let (a, b) =
+            (VirtioGuest::connect(&at_a, 1, ""), VirtioGuest::connect(&at_b, 2, ",event_idx=off"));
         let stop = Arc::new(AtomicBool::new(false));
         let talk = in_background(a, b, stop.clone());
         for round in 0..30 {
             let at: Vec<_> = (0..4).map(|n| lan.add(&format!("c{n}"), 1)).collect();
-            let mut c = Native::connect(&at[0], 3, ",size=64");
-            let mut d = Native::connect(&at[1], 4, ",size=64");
+            let mut c = VirtioGuest::connect(&at[0], 3, ",size=64");
+            let mut d = VirtioGuest::connect(&at[1], 4, ",size=64");
             exchange(&mut c, &mut d, 100, ALL);
             // Removed with guests connected, with nobody connected, and with frames under way.
             c.send_next(4, 150, ALL);
@@ -310,11 +314,11 @@ fn ports_come_and_go_while_others_talk() {
 
 #[test]
 fn rings_stop_and_start_again_under_traffic() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 2), lan.add("b", 1));
     for keys in [",size=64", ",size=64,event_idx=off,in_order=off,indirect=on,segments=2"] {
-        let mut a = Native::connect(&at_a, 1, &format!("{keys},queues=2"));
-        let mut b = Native::connect(&at_b, 2, keys);
+        let mut a = VirtioGuest::connect(&at_a, 1, &format!("{keys},queues=2"));
+        let mut b = VirtioGuest::connect(&at_b, 2, keys);
         b.introduce();
         a.receive(|_, _| {});
         let (count, mut got, mut progress) = (4000, 0, Progress::default());
@@ -343,7 +347,7 @@ fn rings_stop_and_start_again_under_traffic() {
 }
 
 /// What the device says in the used ring's index field.
-fn used_index(guest: &Native, ring: usize) -> u32 {
+fn used_index(guest: &VirtioGuest, ring: usize) -> u32 {
     let pair = &guest.nic.pairs[ring / 2];
     let places =
         if ring.is_multiple_of(2) { pair.rx.ring().places() } else { pair.tx.ring().places() };
@@ -356,8 +360,8 @@ fn used_index(guest: &Native, ring: usize) -> u32 {
 fn a_receiver_that_restarts_loses_frames_but_no_descriptor() {
     let mut lan = Lan::new(1, Duration::from_millis(10));
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
-    let mut a = Native::connect(&at_a, 1, ",size=256");
-    let mut b = Native::connect(&at_b, 2, ",size=64");
+    let mut a = VirtioGuest::connect(&at_a, 1, ",size=256");
+    let mut b = VirtioGuest::connect(&at_b, 2, ",size=64");
     b.introduce();
     let mut last = 0;
     for round in 1..200_u64 {
@@ -383,19 +387,19 @@ fn a_receiver_that_restarts_loses_frames_but_no_descriptor() {
 
 #[test]
 fn memory_is_replaced_under_traffic() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     // SET_MEM_TABLE: the same memory at the same places, in a table of its own each time.
-    let mut a = Native::connect(&at_a, 1, ",mem_slots=off");
-    let mut b = Native::connect(&at_b, 2, ",mem_slots=off,event_idx=off");
+    let mut a = VirtioGuest::connect(&at_a, 1, ",mem_slots=off");
+    let mut b = VirtioGuest::connect(&at_b, 2, ",mem_slots=off,event_idx=off");
     with_changes(&mut a, &mut b, |guest, _| {
         let (regions, fd) = (guest.nic.ram().regions(), guest.nic.ram().raw_fd());
         guest.nic.front_end().unwrap().set_memory(&regions, fd).unwrap();
     });
     drop((a, b));
     // ADD_MEM_REG and REM_MEM_REG: memory hot-plugged and pulled out beside that in use.
-    let mut a = Native::connect(&at_a, 1, "");
-    let mut b = Native::connect(&at_b, 2, "");
+    let mut a = VirtioGuest::connect(&at_a, 1, "");
+    let mut b = VirtioGuest::connect(&at_b, 2, "");
     let more = Ram::new(1 << 20, 4096).unwrap();
     let low = more.regions()[0];
     with_changes(&mut a, &mut b, |guest, round| {
@@ -410,7 +414,7 @@ fn memory_is_replaced_under_traffic() {
     assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
 }
 
-fn with_changes(a: &mut Native, b: &mut Native, change: impl Fn(&Native, u32)) {
+fn with_changes(a: &mut VirtioGuest, b: &mut VirtioGuest, change: impl Fn(&VirtioGuest, u32)) {
     b.introduce();
     a.introduce();
     a.receive(|_, _| {});

@@ -7,10 +7,11 @@ use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::AddressError;
 use vmlan_driver::e1000::registers::Register;
 use vmlan_driver::e1000::{Address, Bus, Interest, Offload, Wake};
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, STALL, Sizes, frame, mac};
-use vmlan_tests::peer::{Peer, exchange, exchange_known, one_way};
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{STALL, Sizes, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 const SHORT: Sizes = Sizes { least: 60, most: 60 };
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
@@ -50,7 +51,7 @@ fn add(lan: &mut Lan, name: &str) -> std::path::PathBuf {
 }
 
 /// Trips to the chip, and the interrupts and doorbells that they are for.
-fn costs<B: Bus>(guest: &Intel<B>) -> (u64, u64, u64) {
+fn costs<B: Bus>(guest: &E1000Guest<B>) -> (u64, u64, u64) {
     let counts = guest.nic.registers().counts();
     let trips = counts.iter().map(|c| c.reads + c.writes).sum();
     let doorbells = guest.nic.tx_stats().doorbells + guest.nic.rx_stats().doorbells;
@@ -65,9 +66,9 @@ fn all_combinations_carry_all_frames() {
         // Each meets another one, with rings of another size; some are moderated.
         let of_b = format!("{},size=32", all[(n * 7 + 3) % all.len()]);
         let of_a = format!("{of_a},size=64{}", if n % 3 == 0 { ",itr=200" } else { "" });
-        let mut lan = Lan::new(1, PATIENT);
-        let mut a = Intel::near(&mut lan, "a", 1, false, &of_a);
-        let mut b = Intel::near(&mut lan, "b", 2, false, &of_b);
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let mut a = E1000Guest::in_process(&mut lan, "a", 1, false, &of_a);
+        let mut b = E1000Guest::in_process(&mut lan, "b", 2, false, &of_b);
         println!("{of_a} and {of_b}");
         exchange(&mut a, &mut b, 200, SHORT);
         exchange_known(&mut a, &mut b, 200, ALL);
@@ -89,13 +90,13 @@ const WAYS: [&str; 8] = [
 
 #[test]
 fn every_length_over_a_socket() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b, at_c) = (add(&mut lan, "a"), add(&mut lan, "b"), lan.add("c", 1));
     for (n, of_a) in WAYS.iter().enumerate() {
-        let mut a = Intel::connect(&at_a, 1, of_a);
-        let mut b = Intel::connect(&at_b, 2, WAYS[(n * 3 + 1) % WAYS.len()]);
+        let mut a = E1000Guest::connect(&at_a, 1, of_a);
+        let mut b = E1000Guest::connect(&at_b, 2, WAYS[(n * 3 + 1) % WAYS.len()]);
         exchange(&mut a, &mut b, ALL.all(), ALL);
-        let mut c = Native::connect(&at_c, 3, ",size=64");
+        let mut c = VirtioGuest::connect(&at_c, 3, ",size=64");
         c.expect_padding();
         exchange(&mut a, &mut c, ALL.all(), ALL);
     }
@@ -104,9 +105,9 @@ fn every_length_over_a_socket() {
 
 #[test]
 fn with_csb_every_access_is_a_kick_or_an_interrupt() {
-    let mut lan = Lan::new(1, PATIENT);
-    let mut a = Intel::near(&mut lan, "a", 1, false, ",csb");
-    let mut b = Intel::near(&mut lan, "b", 2, false, ",csb");
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let mut a = E1000Guest::in_process(&mut lan, "a", 1, false, ",csb");
+    let mut b = E1000Guest::in_process(&mut lan, "b", 2, false, ",csb");
     exchange(&mut a, &mut b, 10, SHORT);
     let before = [costs(&a), costs(&b)];
     for _ in 0..10 {
@@ -123,20 +124,20 @@ fn with_csb_every_access_is_a_kick_or_an_interrupt() {
 
 #[test]
 fn a_guest_with_csb_works_with_a_chip_that_has_none_as_any_other() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_b) = (lan.add_intel("a", Doorbell::Trapped), add(&mut lan, "b"));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_b) = (lan.add_e1000_with("a", Doorbell::Trapped), add(&mut lan, "b"));
     let address: Address = format!("vfio-user:{},csb", at_a.display()).parse().unwrap();
     let ram = address.driver.make_ram().unwrap();
     let bus = vmlan_driver::vfio_user::bus::VfioBus::connect(&address, &ram, STALL).unwrap();
     let error = vmlan_driver::e1000::E1000::new(address.driver, &ram, bus).unwrap_err();
     assert!(error.to_string().contains("offers no CSB"), "{error}");
-    let mut a = Intel::connect(&at_a, 1, "");
-    let mut b = Intel::connect(&at_b, 2, "");
+    let mut a = E1000Guest::connect(&at_a, 1, "");
+    let mut b = E1000Guest::connect(&at_b, 2, "");
     exchange(&mut a, &mut b, 300, ALL);
 }
 
 /// Answers with the same number, until `count` frames came; sleeps in between.
-fn answer<B: Bus>(guest: &mut Intel<B>, to: u8, count: u64) {
+fn answer<B: Bus>(guest: &mut E1000Guest<B>, to: u8, count: u64) {
     let mut done = 0;
     while done < count {
         let now = guest.receive_next(guest.id(), ALL);
@@ -150,7 +151,11 @@ fn answer<B: Bus>(guest: &mut Intel<B>, to: u8, count: u64) {
 }
 
 /// One frame at a time, there and back, each end asleep until it comes.
-fn ping_pong<A: Bus + Send, B: Bus + Send>(a: &mut Intel<A>, b: &mut Intel<B>, count: u64) {
+fn ping_pong<A: Bus + Send, B: Bus + Send>(
+    a: &mut E1000Guest<A>,
+    b: &mut E1000Guest<B>,
+    count: u64,
+) {
     exchange(a, b, 1, ALL);
     a.start_over();
     b.start_over();
@@ -177,17 +182,17 @@ fn ping_pong<A: Bus + Send, B: Bus + Send>(a: &mut Intel<A>, b: &mut Intel<B>, c
 #[test]
 fn sleepers_wake_thousands_of_times() {
     for keys in [",csb", ",csb,irq=msi,size=8", ",combine,combine_us=50", ",receive=adaptive"] {
-        let mut lan = Lan::new(1, PATIENT);
+        let mut lan = Lan::new(1, FULL_WAIT);
         let (at_a, at_b) = (add(&mut lan, "a"), add(&mut lan, "b"));
-        let mut a = Intel::connect(&at_a, 1, keys);
-        let mut b = Intel::connect(&at_b, 2, keys);
+        let mut a = E1000Guest::connect(&at_a, 1, keys);
+        let mut b = E1000Guest::connect(&at_b, 2, keys);
         ping_pong(&mut a, &mut b, 1500);
         println!("{keys}: {:?} {:?}", costs(&a), costs(&b));
         assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
     }
-    let mut lan = Lan::new(2, PATIENT);
-    let mut a = Intel::near(&mut lan, "a", 1, false, ",csb,size=8");
-    let mut b = Intel::near(&mut lan, "b", 2, false, ",csb,size=8");
+    let mut lan = Lan::new(2, FULL_WAIT);
+    let mut a = E1000Guest::in_process(&mut lan, "a", 1, false, ",csb,size=8");
+    let mut b = E1000Guest::in_process(&mut lan, "b", 2, false, ",csb,size=8");
     ping_pong(&mut a, &mut b, 3000);
 }
 
@@ -196,9 +201,9 @@ fn sleepers_wake_thousands_of_times() {
 #[test]
 fn sleepers_for_room_wake_too() {
     for (of_a, of_b) in [(",csb,size=16", ",csb,size=8"), (",csb,size=256", ",csb,size=64")] {
-        let mut lan = Lan::new(1, PATIENT);
-        let mut a = Intel::near(&mut lan, "a", 1, false, of_a);
-        let mut b = Intel::near(&mut lan, "b", 2, false, of_b);
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let mut a = E1000Guest::in_process(&mut lan, "a", 1, false, of_a);
+        let mut b = E1000Guest::in_process(&mut lan, "b", 2, false, of_b);
         exchange(&mut a, &mut b, 1, SHORT);
         a.start_over();
         b.start_over();
@@ -234,15 +239,15 @@ fn sleepers_for_room_wake_too() {
 
 #[test]
 fn csb_is_turned_off_and_on_in_mid_traffic() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add(&mut lan, "a"), add(&mut lan, "b"));
     for keys in [",csb,size=32", ",csb,size=8,writes=posted,irq=msi", ",csb,receive=poll"] {
-        let mut a = Intel::connect(&at_a, 1, keys);
-        let mut b = Intel::connect(&at_b, 2, keys);
+        let mut a = E1000Guest::connect(&at_a, 1, keys);
+        let mut b = E1000Guest::connect(&at_b, 2, keys);
         exchange(&mut a, &mut b, 10, ALL);
         a.start_over();
         b.start_over();
-        let (mut got, mut progress) = ([0, 0], vmlan_tests::native::Progress::default());
+        let (mut got, mut progress) = ([0, 0], vmlan_tests::numbered::Progress::default());
         let (count, mut turn) = (3000, 0_u64);
         while got != [count; 2] {
             let quota = (turn * 5).min(count);
@@ -266,12 +271,12 @@ fn csb_is_turned_off_and_on_in_mid_traffic() {
 
 #[test]
 fn a_driver_with_csb_starts_anew_in_mid_traffic() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add(&mut lan, "a"), add(&mut lan, "b"));
-    let mut b = Intel::connect(&at_b, 2, ",csb,size=64");
+    let mut b = E1000Guest::connect(&at_b, 2, ",csb,size=64");
     for round in 0..20 {
         let keys = [",csb,size=64", "", ",csb,size=8", ",combine"][round % 4];
-        let mut a = Intel::connect(&at_a, 1, keys);
+        let mut a = E1000Guest::connect(&at_a, 1, keys);
         exchange(&mut a, &mut b, 60, ALL);
         // It goes with frames under way, both ways.
         a.start_over();
@@ -289,11 +294,11 @@ fn a_driver_with_csb_starts_anew_in_mid_traffic() {
 
 #[test]
 fn polling_receivers_take_no_interrupts() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add(&mut lan, "a"), add(&mut lan, "b"));
     for keys in [",receive=poll,completion=lazy", ",csb,receive=poll"] {
-        let mut a = Intel::connect(&at_a, 1, keys);
-        let mut b = Intel::connect(&at_b, 2, keys);
+        let mut a = E1000Guest::connect(&at_a, 1, keys);
+        let mut b = E1000Guest::connect(&at_b, 2, keys);
         one_way(&mut a, &mut b, ALL.all(), ALL);
         one_way(&mut b, &mut a, ALL.all(), ALL);
         let sent = [&a, &b].map(|guest| guest.nic.interrupt_stats().sent);

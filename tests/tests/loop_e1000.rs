@@ -9,24 +9,25 @@ use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::Bus;
 use vmlan_driver::e1000::registers::Register;
 use vmlan_frame::Device;
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, STALL, Sizes, frame, mac};
-use vmlan_tests::peer::{Peer, exchange, one_way};
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::{TestGuest, exchange, one_way};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, STALL, Sizes, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 /// Every legal length.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
 
 /// How often a ring register was stored to, and how often written by a message.
-fn doorbells<B: Bus>(guest: &Intel<B>) -> (u64, u64) {
+fn doorbells<B: Bus>(guest: &E1000Guest<B>) -> (u64, u64) {
     let counts = guest.nic.registers().counts();
     let tails = counts.iter().filter(|c| ["TDT", "RDT"].contains(&c.register));
     tails.fold((0, 0), |sum, c| (sum.0 + c.mapped, sum.1 + c.writes))
 }
 
 /// A guest that switch-side padding reaches.
-fn virtio(at: &std::path::Path, id: u8, keys: &str) -> Native {
-    let mut guest = Native::connect(at, id, keys);
+fn virtio(at: &std::path::Path, id: u8, keys: &str) -> VirtioGuest {
+    let mut guest = VirtioGuest::connect(at, id, keys);
     guest.expect_padding();
     guest
 }
@@ -46,13 +47,13 @@ const WAYS: [&str; 8] = [
 #[test]
 fn every_length_between_two_e1000() {
     for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
-        let mut lan = Lan::new(1, PATIENT);
-        let (at_a, at_b) = (lan.add_intel("a", doorbell), lan.add_intel("b", doorbell));
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let (at_a, at_b) = (lan.add_e1000_with("a", doorbell), lan.add_e1000_with("b", doorbell));
         for (n, of_a) in WAYS.iter().enumerate() {
             // Each meets another one, so that what one end does cannot hide behind the other's.
             let of_b = WAYS[(n * 3 + 1) % WAYS.len()];
-            let mut a = Intel::connect(&at_a, 1, of_a);
-            let mut b = Intel::connect(&at_b, 2, of_b);
+            let mut a = E1000Guest::connect(&at_a, 1, of_a);
+            let mut b = E1000Guest::connect(&at_b, 2, of_b);
             exchange(&mut a, &mut b, ALL.all(), ALL);
             let (stores, messages) = doorbells(&a);
             let mapped = doorbell == Doorbell::Mapped;
@@ -65,12 +66,12 @@ fn every_length_between_two_e1000() {
 #[test]
 fn every_length_between_an_e1000_and_virtio() {
     for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
-        let mut lan = Lan::new(1, PATIENT);
-        let (at_a, at_b) = (lan.add_intel("a", doorbell), lan.add("b", 1));
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let (at_a, at_b) = (lan.add_e1000_with("a", doorbell), lan.add("b", 1));
         for (of_a, of_b) in
             WAYS.iter().zip(["", ",mrg=off", ",event_idx=off", ",size=64"].repeat(2))
         {
-            let mut a = Intel::connect(&at_a, 1, of_a);
+            let mut a = E1000Guest::connect(&at_a, 1, of_a);
             let mut b = virtio(&at_b, 2, of_b);
             exchange(&mut a, &mut b, ALL.all(), ALL);
         }
@@ -82,10 +83,11 @@ fn every_length_between_an_e1000_and_virtio() {
 fn every_length_without_a_socket() {
     for mapped in [false, true] {
         for (n, of_a) in WAYS.iter().enumerate() {
-            let mut lan = Lan::new(1, PATIENT);
+            let mut lan = Lan::new(1, FULL_WAIT);
             let at_c = lan.add("c", 1);
-            let mut a = Intel::near(&mut lan, "a", 1, mapped, of_a);
-            let mut b = Intel::near(&mut lan, "b", 2, mapped, WAYS[(n * 3 + 1) % WAYS.len()]);
+            let mut a = E1000Guest::in_process(&mut lan, "a", 1, mapped, of_a);
+            let mut b =
+                E1000Guest::in_process(&mut lan, "b", 2, mapped, WAYS[(n * 3 + 1) % WAYS.len()]);
             exchange(&mut a, &mut b, ALL.all(), ALL);
             let mut c = virtio(&at_c, 3, ",size=64");
             exchange(&mut a, &mut c, ALL.all(), ALL);
@@ -98,14 +100,14 @@ fn every_length_without_a_socket() {
 #[test]
 fn jumbo_frames_arrive_over_several_descriptors() {
     let sizes = Sizes { least: 9000, most: 9230 };
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) =
-        (lan.add_intel("a", Doorbell::Trapped), lan.add_intel("b", Doorbell::Mapped));
+        (lan.add_e1000_with("a", Doorbell::Trapped), lan.add_e1000_with("b", Doorbell::Mapped));
     let at_v = lan.add("v", 1);
     for keys in ["buffer=2048,segment=1000", "buffer=256,segment=4096,size=1024", "buffer=16384"] {
         let keys = format!(",mtu=9216,batch,{keys}");
-        let mut a = Intel::connect(&at_a, 1, &keys);
-        let mut b = Intel::connect(&at_b, 2, ",mtu=9216,buffer=4096,segment=3000,size=512");
+        let mut a = E1000Guest::connect(&at_a, 1, &keys);
+        let mut b = E1000Guest::connect(&at_b, 2, ",mtu=9216,buffer=4096,segment=3000,size=512");
         exchange(&mut a, &mut b, 3 * sizes.all(), sizes);
         let mut v = virtio(&at_v, 3, ",size=64,mtu=9216,buffer=9300");
         exchange(&mut a, &mut v, 3 * sizes.all(), sizes);
@@ -116,15 +118,16 @@ fn jumbo_frames_arrive_over_several_descriptors() {
 #[test]
 fn several_senders_fill_one_receiver() {
     for (workers, doorbell) in [(1, Doorbell::Trapped), (2, Doorbell::Mapped)] {
-        let mut lan = Lan::new(workers, PATIENT);
-        let at_r = lan.add_intel("r", doorbell);
+        let mut lan = Lan::new(workers, FULL_WAIT);
+        let at_r = lan.add_e1000_with("r", doorbell);
         let at_v = lan.add("v", 1);
-        let at: Vec<_> = (0..3).map(|n| lan.add_intel(&format!("s{n}"), doorbell)).collect();
-        let mut receiver = Intel::connect(&at_r, 9, ",size=32,writes=posted");
+        let at: Vec<_> = (0..3).map(|n| lan.add_e1000_with(&format!("s{n}"), doorbell)).collect();
+        let mut receiver = E1000Guest::connect(&at_r, 9, ",size=32,writes=posted");
         let keys = [",batch,size=64", ",irq=msi,writes=posted", ",interrupts=idle,batch"];
-        let intel = |n: u8| Intel::connect(&at[usize::from(n)], n + 1, keys[usize::from(n)]);
-        let mut senders: Vec<Box<dyn Peer>> = (0..3).map(|n| Box::new(intel(n)) as _).collect();
-        senders.push(Box::new(Native::connect(&at_v, 4, "")));
+        let intel = |n: u8| E1000Guest::connect(&at[usize::from(n)], n + 1, keys[usize::from(n)]);
+        let mut senders: Vec<Box<dyn TestGuest>> =
+            (0..3).map(|n| Box::new(intel(n)) as _).collect();
+        senders.push(Box::new(VirtioGuest::connect(&at_v, 4, "")));
         receiver.introduce();
         let (count, mut got, mut progress) = (2 * ALL.all(), 0, Progress::default());
         while got < 4 * count {
@@ -157,11 +160,11 @@ fn moderation_holds_interrupts_back_and_never_stops_traffic() {
     for (keys, floor, count) in MODERATIONS {
         let mut all_held = 0;
         for irq in ["intx", "msi"] {
-            let mut lan = Lan::new(1, PATIENT);
+            let mut lan = Lan::new(1, FULL_WAIT);
             let at = ["a", "b"].map(|n| lan.add_e1000(n, |config| config.irq_rate_max = floor));
             let keys = format!("{keys},irq={irq},writes=posted");
-            let mut a = Intel::connect(&at[0], 1, &keys);
-            let mut b = Intel::connect(&at[1], 2, &keys);
+            let mut a = E1000Guest::connect(&at[0], 1, &keys);
+            let mut b = E1000Guest::connect(&at[1], 2, &keys);
             exchange(&mut a, &mut b, count, ALL);
             // Single frames, each of which interrupts, sooner than the windows end.
             for _ in 0..10 {
@@ -185,10 +188,10 @@ fn moderation_holds_interrupts_back_and_never_stops_traffic() {
 fn interrupts_keep_their_distance() {
     // 976 * 256 ns: 4,002 in a second; the host's floor says 1,000.
     for (keys, floor, most) in [(",itr=976", 0, 4002), (",itr=976", 1000, 1000), ("", 1000, 1000)] {
-        let mut lan = Lan::new(1, PATIENT);
+        let mut lan = Lan::new(1, FULL_WAIT);
         let at = ["a", "b"].map(|n| lan.add_e1000(n, |config| config.irq_rate_max = floor));
-        let mut a = Intel::connect(&at[0], 1, &format!("{keys},batch,writes=posted"));
-        let mut b = Intel::connect(&at[1], 2, &format!("{keys},size=1024,writes=posted"));
+        let mut a = E1000Guest::connect(&at[0], 1, &format!("{keys},batch,writes=posted"));
+        let mut b = E1000Guest::connect(&at[1], 2, &format!("{keys},size=1024,writes=posted"));
         exchange(&mut a, &mut b, 10, ALL);
         let begin = Instant::now();
         let before = b.nic.interrupt_stats().sent;
@@ -217,11 +220,11 @@ fn a_mapped_port_loses_and_regains_its_mapping() {
     // As QEMU without KVM: mapped registers go away with each interrupt, for a time.
     // Its writes are waited for: a posted one could overtake a later store, which no server can tell.
     for keys in ["mmap_timeout=1", "mmap_timeout=0", "mmap_timeout=3,batch,size=64"] {
-        let mut lan = Lan::new(1, PATIENT);
-        let at = ["a", "b"].map(|n| lan.add_intel(n, Doorbell::Mapped));
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let at = ["a", "b"].map(|n| lan.add_e1000_with(n, Doorbell::Mapped));
         let keys = format!(",unmask=access,{keys}");
-        let mut a = Intel::connect(&at[0], 1, &keys);
-        let mut b = Intel::connect(&at[1], 2, &keys);
+        let mut a = E1000Guest::connect(&at[0], 1, &keys);
+        let mut b = E1000Guest::connect(&at[1], 2, &keys);
         let (mut round, begin) = (0, Instant::now());
         // On a busy machine it may take more rounds until there was enough of both.
         let (stores, messages) = loop {
@@ -250,12 +253,12 @@ fn a_mapped_port_loses_and_regains_its_mapping() {
 #[test]
 fn the_driver_starts_anew_in_mid_traffic() {
     for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
-        let mut lan = Lan::new(1, PATIENT);
-        let (at_a, at_b) = (lan.add_intel("a", doorbell), lan.add_intel("b", doorbell));
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let (at_a, at_b) = (lan.add_e1000_with("a", doorbell), lan.add_e1000_with("b", doorbell));
         let at_c = lan.add("c", 1);
-        let mut b = Intel::connect(&at_b, 2, ",size=64");
+        let mut b = E1000Guest::connect(&at_b, 2, ",size=64");
         for round in 0..20 {
-            let mut a = Intel::connect(&at_a, 1, ",size=64,batch");
+            let mut a = E1000Guest::connect(&at_a, 1, ",size=64,batch");
             exchange(&mut a, &mut b, 60, ALL);
             // It goes with frames under way, both ways.
             a.start_over();
@@ -279,9 +282,9 @@ fn the_driver_starts_anew_in_mid_traffic() {
 #[test]
 fn an_e1000_and_a_stream_peer_exchange_every_length() {
     for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
-        let mut lan = Lan::new(1, PATIENT);
-        let at = lan.add_intel("a", doorbell);
-        let mut a = Intel::connect(&at, 1, ",writes=posted");
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let at = lan.add_e1000_with("a", doorbell);
+        let mut a = E1000Guest::connect(&at, 1, ",writes=posted");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stream.sock");
         let config = vmlan_uplink::stream::Config::new(path.clone());

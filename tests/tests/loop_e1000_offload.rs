@@ -8,11 +8,12 @@ use vmlan_driver::e1000::registers::Register;
 use vmlan_driver::e1000::{Frame, Offload, Segmentation, rx_bits};
 use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::e1000::{CTRL_VME, Intel};
+use vmlan_tests::chip_guest::{CTRL_VME, E1000Guest};
+use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::gso::{self, KINDS, Kind};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, frame, mac};
-use vmlan_tests::peer::Peer;
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, frame, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 /// Payload lengths around what matters: one segment, an odd rest, the largest packet.
 const LOADS: [usize; 7] = [1449, 2896, 2907, 9001, 30_011, 65_000, 65_463];
@@ -68,8 +69,8 @@ fn trim(bytes: &[u8]) -> &[u8] {
 
 /// Either kind of receiver.
 enum To {
-    Virtio(Box<Native>),
-    Intel(Box<Intel<VfioBus>>),
+    Virtio(Box<VirtioGuest>),
+    Intel(Box<E1000Guest<VfioBus>>),
 }
 
 type Got = (NetHeader, Vec<u8>);
@@ -137,11 +138,11 @@ fn check_segments(kind: Kind, load: &[u8], size: usize, got: &[Got]) {
     assert_eq!(at, load.len());
 }
 
-fn sender(at: &Path, keys: &str) -> Intel<VfioBus> {
-    Intel::connect(at, 1, &format!(",tso,csum,writes=posted{keys}"))
+fn sender(at: &Path, keys: &str) -> E1000Guest<VfioBus> {
+    E1000Guest::connect(at, 1, &format!(",tso,csum,writes=posted{keys}"))
 }
 
-fn send(a: &mut Intel<VfioBus>, offload: Offload, bytes: &[u8]) {
+fn send(a: &mut E1000Guest<VfioBus>, offload: Offload, bytes: &[u8]) {
     let mut progress = Progress::default();
     while !a.send(offload, bytes) {
         progress.note(0, || "no slot".into());
@@ -152,12 +153,13 @@ fn send(a: &mut Intel<VfioBus>, offload: Offload, bytes: &[u8]) {
 
 #[test]
 fn tso_reaches_a_guest_that_negotiated_it_unsegmented() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_b) = (lan.add_intel("a", Doorbell::Trapped), lan.add("b", 1));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_b) = (lan.add_e1000_with("a", Doorbell::Trapped), lan.add("b", 1));
     for (of_a, mrg) in [("", "on,buffer=2048,size=256"), (",segment=1600,size=1024", "off,size=64")]
     {
         let mut a = sender(&at_a, of_a);
-        let mut b = Native::connect(&at_b, 2, &format!(",guest_tso=on,guest_uso=on,mrg={mrg}"));
+        let mut b =
+            VirtioGuest::connect(&at_b, 2, &format!(",guest_tso=on,guest_uso=on,mrg={mrg}"));
         b.introduce();
         for kind in TCP {
             for load in LOADS {
@@ -188,14 +190,16 @@ fn tso_reaches_a_guest_that_negotiated_it_unsegmented() {
 
 #[test]
 fn tso_reaches_all_others_in_segments() {
-    let mut lan = Lan::new(1, PATIENT);
-    let at_a = lan.add_intel("a", Doorbell::Mapped);
-    let (at_v, at_i) = (lan.add("v", 1), lan.add_intel("i", Doorbell::Trapped));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let at_a = lan.add_e1000_with("a", Doorbell::Mapped);
+    let (at_v, at_i) = (lan.add("v", 1), lan.add_e1000_with("i", Doorbell::Trapped));
     let ways: [Way; 4] = [
-        |v, _| To::Virtio(Native::connect(v, 2, ",size=256").into()),
-        |v, _| To::Virtio(Native::connect(v, 2, ",size=256,version_1=off,mrg=off").into()),
-        |_, i| To::Intel(Intel::connect(i, 2, ",csum,size=256,writes=posted").into()),
-        |_, i| To::Intel(Intel::connect(i, 2, ",csum,size=1024,buffer=512,secrc,irq=msi").into()),
+        |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=256").into()),
+        |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=256,version_1=off,mrg=off").into()),
+        |_, i| To::Intel(E1000Guest::connect(i, 2, ",csum,size=256,writes=posted").into()),
+        |_, i| {
+            To::Intel(E1000Guest::connect(i, 2, ",csum,size=1024,buffer=512,secrc,irq=msi").into())
+        },
     ];
     for way in ways {
         let (mut a, mut b) = (sender(&at_a, ",batch"), way(&at_v, &at_i));
@@ -215,11 +219,11 @@ fn tso_reaches_all_others_in_segments() {
 
 #[test]
 fn virtio_s_large_packets_reach_an_e1000_in_segments() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_b) = (lan.add("a", 1), lan.add_intel("b", Doorbell::Trapped));
-    let mut a = Native::connect(&at_a, 1, ",size=64,buffer=65600,tso=on");
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_b) = (lan.add("a", 1), lan.add_e1000_with("b", Doorbell::Trapped));
+    let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,buffer=65600,tso=on");
     for keys in [",csum,size=256", ",csum,size=1024,buffer=256,segment=64,irq=msi,writes=posted"] {
-        let mut b = To::Intel(Intel::connect(&at_b, 2, keys).into());
+        let mut b = To::Intel(E1000Guest::connect(&at_b, 2, keys).into());
         b.introduce();
         for (kind, size) in TCP.into_iter().zip([1448, 1001]) {
             for load in LOADS {
@@ -238,13 +242,13 @@ fn virtio_s_large_packets_reach_an_e1000_in_segments() {
 
 #[test]
 fn checksums_are_finished_unless_the_receiver_takes_them() {
-    let mut lan = Lan::new(1, PATIENT);
-    let at_a = lan.add_intel("a", Doorbell::Trapped);
-    let (at_v, at_i) = (lan.add("v", 1), lan.add_intel("i", Doorbell::Trapped));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let at_a = lan.add_e1000_with("a", Doorbell::Trapped);
+    let (at_v, at_i) = (lan.add("v", 1), lan.add_e1000_with("i", Doorbell::Trapped));
     let ways: [(bool, Way); 3] = [
-        (false, |v, _| To::Virtio(Native::connect(v, 2, ",size=64").into())),
-        (true, |v, _| To::Virtio(Native::connect(v, 2, ",size=64,guest_csum=on").into())),
-        (false, |_, i| To::Intel(Intel::connect(i, 2, ",csum,writes=posted").into())),
+        (false, |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=64").into())),
+        (true, |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=64,guest_csum=on").into())),
+        (false, |_, i| To::Intel(E1000Guest::connect(i, 2, ",csum,writes=posted").into())),
     ];
     for (takes, way) in ways {
         let (mut a, mut b) = (sender(&at_a, ",size=256"), way(&at_v, &at_i));
@@ -273,13 +277,13 @@ fn checksums_are_finished_unless_the_receiver_takes_them() {
 
 #[test]
 fn packets_that_find_no_room_for_all_their_segments_wait() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_v) = (lan.add_intel("a", Doorbell::Trapped), lan.add("v", 1));
-    let at_b = lan.add_intel("b", Doorbell::Trapped);
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_v) = (lan.add_e1000_with("a", Doorbell::Trapped), lan.add("v", 1));
+    let at_b = lan.add_e1000_with("b", Doorbell::Trapped);
     // 21 segments each, and room for 63. (Beyond 32 segments a packet is begun before there is room for all.)
-    let mut b = To::Intel(Intel::connect(&at_b, 2, ",csum,size=64,writes=posted").into());
+    let mut b = To::Intel(E1000Guest::connect(&at_b, 2, ",csum,size=64,writes=posted").into());
     let mut a = sender(&at_a, ",size=1024,batch");
-    let mut v = Native::connect(&at_v, 1, ",size=64,buffer=65600,tso=on");
+    let mut v = VirtioGuest::connect(&at_v, 1, ",size=64,buffer=65600,tso=on");
     b.introduce();
     let load = payload(30_011);
     let count = 20;
@@ -300,7 +304,7 @@ fn packets_that_find_no_room_for_all_their_segments_wait() {
 }
 
 /// One frame, with what the chip says about it.
-fn one(guest: &mut Intel<VfioBus>) -> (Frame, Vec<u8>) {
+fn one(guest: &mut E1000Guest<VfioBus>) -> (Frame, Vec<u8>) {
     let (mut got, mut progress) = (Vec::new(), Progress::default());
     while got.is_empty() {
         let now = guest.receive(|said, bytes| got.push((said, bytes.to_vec())));
@@ -312,10 +316,10 @@ fn one(guest: &mut Intel<VfioBus>) -> (Frame, Vec<u8>) {
 
 #[test]
 fn what_an_e1000_says_about_checksums_is_true() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_b) = (lan.add("a", 1), lan.add_intel("b", Doorbell::Mapped));
-    let mut a = Native::connect(&at_a, 1, ",csum=on");
-    let mut b = Intel::connect(&at_b, 2, ",csum");
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_b) = (lan.add("a", 1), lan.add_e1000_with("b", Doorbell::Mapped));
+    let mut a = VirtioGuest::connect(&at_a, 1, ",csum=on");
+    let mut b = E1000Guest::connect(&at_b, 2, ",csum");
     b.introduce();
     for kind in KINDS {
         for len in [7, 8, 500, 1399] {
@@ -348,7 +352,7 @@ fn what_an_e1000_says_about_checksums_is_true() {
     }
 }
 
-fn set_vme(guest: &mut Intel<VfioBus>) {
+fn set_vme(guest: &mut E1000Guest<VfioBus>) {
     let registers = guest.nic.registers_mut();
     let value = registers.read(Register::CTRL);
     registers.write(Register::CTRL, value | CTRL_VME);
@@ -356,7 +360,7 @@ fn set_vme(guest: &mut Intel<VfioBus>) {
 }
 
 /// Writes a register that the driver does not know.
-fn poke(guest: &mut Intel<VfioBus>, offset: u32, value: u32) {
+fn poke(guest: &mut E1000Guest<VfioBus>, offset: u32, value: u32) {
     guest.nic.registers_mut().write_at(Register::CTRL, offset / 4, value);
 }
 
@@ -372,12 +376,12 @@ const RCTL_VFE: u32 = 1 << 18;
 
 #[test]
 fn vlan_tags_are_inserted_stripped_and_filtered() {
-    let mut lan = Lan::new(1, PATIENT);
-    let at = ["a", "b"].map(|n| lan.add_intel(n, Doorbell::Trapped));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let at = ["a", "b"].map(|n| lan.add_e1000_with(n, Doorbell::Trapped));
     let at_v = lan.add("v", 1);
     let mut a = sender(&at[0], ",size=512");
-    let mut b = Intel::connect(&at[1], 2, ",csum");
-    let mut v = Native::connect(&at_v, 3, "");
+    let mut b = E1000Guest::connect(&at[1], 2, ",csum");
+    let mut v = VirtioGuest::connect(&at_v, 3, "");
     b.introduce();
     v.introduce();
     a.receive(|_, _| {});
@@ -430,7 +434,7 @@ fn vlan_tags_are_inserted_stripped_and_filtered() {
     assert_eq!(tags, [Some(100), Some(0x1064), None], "VLAN 100 with any priority, and no VLAN");
 }
 
-fn one_or_more(guest: &mut Intel<VfioBus>, count: usize) -> Vec<(Frame, Vec<u8>)> {
+fn one_or_more(guest: &mut E1000Guest<VfioBus>, count: usize) -> Vec<(Frame, Vec<u8>)> {
     let (mut got, mut progress) = (Vec::new(), Progress::default());
     while got.len() < count {
         let now = guest.receive(|said, bytes| got.push((said, bytes.to_vec())));
@@ -441,10 +445,11 @@ fn one_or_more(guest: &mut Intel<VfioBus>, count: usize) -> Vec<(Frame, Vec<u8>)
 
 #[test]
 fn segments_carry_the_tag_of_their_packet() {
-    let mut lan = Lan::new(1, PATIENT);
-    let (at_a, at_b) = (lan.add_intel("a", Doorbell::Mapped), lan.add_intel("b", Doorbell::Mapped));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_a, at_b) =
+        (lan.add_e1000_with("a", Doorbell::Mapped), lan.add_e1000_with("b", Doorbell::Mapped));
     let mut a = sender(&at_a, "");
-    let mut b = Intel::connect(&at_b, 2, ",csum");
+    let mut b = E1000Guest::connect(&at_b, 2, ",csum");
     b.introduce();
     for guest in [&mut a, &mut b] {
         poke(guest, VET, 0x8100);

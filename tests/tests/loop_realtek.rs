@@ -9,11 +9,12 @@ use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::vfio_user::bus::VfioBus;
 use vmlan_frame::Device;
-use vmlan_tests::e1000::Intel;
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, Sizes};
-use vmlan_tests::peer::{Peer, exchange, one_way};
-use vmlan_tests::wired::Wired;
+use vmlan_tests::chip_guest::ChipGuest;
+use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::exchange::{TestGuest, exchange, one_way};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, Sizes};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 type R8169 = Rings<Gigabit>;
 type Rtl8139 = Rings<Plus>;
@@ -51,23 +52,23 @@ const OF_CLASSIC: [&str; 4] = [
 
 /// A port for the chip, with CSB where there is one.
 fn add<C: Chip>(lan: &mut Lan, name: &str) -> PathBuf {
-    lan.add_wired(name, C::MODEL, |config| config.csb = C::MODEL != Model::Rtl8139Classic)
+    lan.add_chip(name, C::MODEL, |config| config.csb = C::MODEL != Model::Rtl8139Classic)
 }
 
 /// A guest that switch-side padding reaches.
-fn virtio(at: &Path, id: u8, keys: &str) -> Native {
-    let mut guest = Native::connect(at, id, keys);
+fn virtio(at: &Path, id: u8, keys: &str) -> VirtioGuest {
+    let mut guest = VirtioGuest::connect(at, id, keys);
     guest.expect_padding();
     guest
 }
 
-fn wired<C: Chip>(at: &Path, id: u8, keys: &str) -> Wired<C, VfioBus> {
-    Wired::connect(at, id, keys)
+fn wired<C: Chip>(at: &Path, id: u8, keys: &str) -> ChipGuest<C, VfioBus> {
+    ChipGuest::connect(at, id, keys)
 }
 
 /// Two of a kind, and each with a guest of another: in all ways.
 fn every_length<C: Chip>(ways: &[&str]) {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add::<C>(&mut lan, "a"), add::<C>(&mut lan, "b"));
     let (at_v, at_e) = (lan.add("v", 1), lan.add_e1000("e", |_| {}));
     for (n, of_a) in ways.iter().enumerate() {
@@ -81,7 +82,7 @@ fn every_length<C: Chip>(ways: &[&str]) {
         let mut v = virtio(&at_v, 3, of_v);
         exchange(&mut a, &mut v, ALL.all(), ALL);
         drop(v);
-        let mut e = Intel::connect(&at_e, 4, "");
+        let mut e = E1000Guest::connect(&at_e, 4, "");
         exchange(&mut a, &mut e, ALL.all(), ALL);
     }
     let drops = ["a", "b", "v", "e"].map(|port| lan.dropped(port));
@@ -105,7 +106,7 @@ fn every_length_from_and_to_rtl8139_in_classic_mode() {
 
 #[test]
 fn the_two_chips_and_both_modes_understand_each_other() {
-    let mut lan = Lan::new(2, PATIENT);
+    let mut lan = Lan::new(2, FULL_WAIT);
     let at_g = add::<R8169>(&mut lan, "g");
     let at_p = add::<Rtl8139>(&mut lan, "p");
     let at_c = add::<Classic>(&mut lan, "c");
@@ -123,7 +124,7 @@ fn the_two_chips_and_both_modes_understand_each_other() {
 }
 
 fn jumbo<C: Chip>(sizes: Sizes, mtu: u16, ways: [&str; 3]) {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add::<C>(&mut lan, "a"), add::<C>(&mut lan, "b"));
     let at_v = lan.add("v", 1);
     for keys in ways {
@@ -147,17 +148,17 @@ fn jumbo_frames_arrive_over_several_descriptors() {
 
 /// Four fill one of the chips, whose ring or buffer is short.
 fn crowd<C: Chip>(workers: usize, of_receiver: &str, of_senders: [&str; 2]) {
-    let mut lan = Lan::new(workers, PATIENT);
+    let mut lan = Lan::new(workers, FULL_WAIT);
     let at_r = add::<C>(&mut lan, "r");
     let at_v = lan.add("v", 1);
     let at = ["s0", "s1"].map(|name| add::<C>(&mut lan, name));
     let at_e = lan.add_e1000("e", |_| {});
     let mut receiver = wired::<C>(&at_r, 9, of_receiver);
-    let mut senders: Vec<Box<dyn Peer>> = vec![
+    let mut senders: Vec<Box<dyn TestGuest>> = vec![
         Box::new(wired::<C>(&at[0], 1, of_senders[0])),
         Box::new(wired::<C>(&at[1], 2, of_senders[1])),
-        Box::new(Intel::connect(&at_e, 3, ",batch")),
-        Box::new(Native::connect(&at_v, 4, "")),
+        Box::new(E1000Guest::connect(&at_e, 3, ",batch")),
+        Box::new(VirtioGuest::connect(&at_v, 4, "")),
     ];
     receiver.introduce();
     let (count, mut got, mut progress) = (ALL.all(), 0, Progress::default());
@@ -183,8 +184,8 @@ fn several_senders_fill_one_receiver() {
 
 /// Both ways, and single frames, each of which interrupts, sooner than the windows end. Returns how many were held back.
 fn moderated<C: Chip>(keys: &str, floor: u32, count: u64) -> u64 {
-    let mut lan = Lan::new(1, PATIENT);
-    let at = ["a", "b"].map(|n| lan.add_wired(n, C::MODEL, |config| config.irq_rate_max = floor));
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let at = ["a", "b"].map(|n| lan.add_chip(n, C::MODEL, |config| config.irq_rate_max = floor));
     let mut a = wired::<C>(&at[0], 1, keys);
     let mut b = wired::<C>(&at[1], 2, keys);
     exchange(&mut a, &mut b, count, ALL);
@@ -221,7 +222,7 @@ fn moderation_holds_interrupts_back_and_never_stops_traffic() {
 }
 
 fn starts_anew<C: Chip>(keys: [&str; 2]) {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (add::<C>(&mut lan, "a"), add::<C>(&mut lan, "b"));
     let at_c = lan.add("c", 1);
     let mut b = wired::<C>(&at_b, 2, keys[0]);

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::{Interest, Wake};
-use vmlan_tests::native::{Native, STALL, mac};
+use vmlan_tests::numbered::{STALL, mac};
 use vmlan_tests::random::Random;
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 /// Frames of the long run: `LOSSLESS_FRAMES` or ten million.
@@ -25,7 +26,7 @@ struct Sleeps {
 }
 
 /// Sleeps on the interrupt. Longer than anybody pauses means that a wake-up was lost.
-fn sleep(guest: &mut Native, interest: Interest, who: &str, at: u64) {
+fn sleep(guest: &mut VirtioGuest, interest: Interest, who: &str, at: u64) {
     match guest.nic.wait(interest, STALL).unwrap() {
         Wake::Ready => {}
         end => panic!("{who} at frame {at}: {end:?} instead of a wake-up"),
@@ -35,7 +36,7 @@ fn sleep(guest: &mut Native, interest: Interest, who: &str, at: u64) {
 const FRAME: usize = 60;
 const NUMBER: usize = 14;
 
-fn send_all(guest: &mut Native, to: u8, count: u64, seed: u64) -> Sleeps {
+fn send_all(guest: &mut VirtioGuest, to: u8, count: u64, seed: u64) -> Sleeps {
     let (mut random, mut sleeps, mut n) = (Random(seed), Sleeps::default(), 0);
     let mut bytes = [0; FRAME];
     bytes[..6].copy_from_slice(&mac(to, 0));
@@ -65,7 +66,7 @@ fn send_all(guest: &mut Native, to: u8, count: u64, seed: u64) -> Sleeps {
     sleeps
 }
 
-fn receive_all(guest: &mut Native, count: u64, seed: u64) -> Sleeps {
+fn receive_all(guest: &mut VirtioGuest, count: u64, seed: u64) -> Sleeps {
     let (mut random, mut sleeps, mut n) = (Random(seed), Sleeps::default(), 0);
     let mut next = random.stretch();
     let own = mac(guest.id, 0);
@@ -97,8 +98,8 @@ fn run(name: &str, workers: &str, keys: &str, count: u64) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
     let path = |n: &str| -> PathBuf { dir.path().join(format!("{n}.sock")) };
     let mut switch = start(dir.path(), workers, &[path("a"), path("b")])?;
-    let mut a = Native::connect(&path("a"), 1, keys);
-    let mut b = Native::connect(&path("b"), 2, keys);
+    let mut a = VirtioGuest::connect(&path("a"), 1, keys);
+    let mut b = VirtioGuest::connect(&path("b"), 2, keys);
     b.introduce();
     let begin = Instant::now();
     let (sender, receiver) = std::thread::scope(|scope| {

@@ -11,17 +11,17 @@ use vmlan_driver::e1000::Intel;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::vfio_user::bus::VfioBus;
-use vmlan_tests::native::{STALL, mac, watch_over};
-use vmlan_tests::peer::Peer;
+use vmlan_tests::chip_guest::ChipGuest;
+use vmlan_tests::exchange::TestGuest;
+use vmlan_tests::numbered::{STALL, mac, watch_over};
 use vmlan_tests::random::Random;
-use vmlan_tests::wired::Wired;
 use vmlan_tests::{Result, Switch, threads};
 
 const FRAME: usize = 60;
 const NUMBER: usize = 14;
 
 /// Sleeps on the interrupt. Longer than anybody pauses means that a wake-up was lost.
-fn sleep<C: Chip>(guest: &mut Wired<C, VfioBus>, interest: Interest, who: &str, at: u64) {
+fn sleep<C: Chip>(guest: &mut ChipGuest<C, VfioBus>, interest: Interest, who: &str, at: u64) {
     match guest.wait(interest, STALL) {
         Wake::Ready => {}
         end => panic!("{who} at frame {at}: {end:?} instead of a wake-up"),
@@ -30,7 +30,7 @@ fn sleep<C: Chip>(guest: &mut Wired<C, VfioBus>, interest: Interest, who: &str, 
 
 /// Until the `end` that depends on how many frames were sent, and how often it slept for that; returns both.
 fn send_all<C: Chip>(
-    guest: &mut Wired<C, VfioBus>,
+    guest: &mut ChipGuest<C, VfioBus>,
     to: u8,
     end: &dyn Fn(u64, u64) -> bool,
 ) -> (u64, u64) {
@@ -67,7 +67,7 @@ fn send_all<C: Chip>(
 
 /// Until as many frames came as `sent` says, once it says so. Counts how often it slept.
 fn receive_all<C: Chip>(
-    guest: &mut Wired<C, VfioBus>,
+    guest: &mut ChipGuest<C, VfioBus>,
     sleeps: &AtomicU64,
     frames: &AtomicU64,
     sent: &dyn Fn() -> Option<u64>,
@@ -124,8 +124,8 @@ fn run<C: Chip>(name: &str, port: &str, keys: &str, workers: &str, time: Duratio
     let mut words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned).to_vec();
     words.extend(["a", "b"].map(|n| format!("{n}=vfio-user:{},{port}", path(n).display())));
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Wired::<C, _>::connect(&path("a"), 1, keys);
-    let mut b = Wired::<C, _>::connect(&path("b"), 2, keys);
+    let mut a = ChipGuest::<C, _>::connect(&path("a"), 1, keys);
+    let mut b = ChipGuest::<C, _>::connect(&path("b"), 2, keys);
     b.introduce();
     let (begin, all, naps) = (Instant::now(), std::sync::OnceLock::new(), AtomicU64::new(0));
     let (frames, pids) = (Arc::new(AtomicU64::new(0)), [switch.pid(), std::process::id()]);

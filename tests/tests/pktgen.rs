@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vmlan_driver::pktgen::{Capture, Function, Mac, Options, Report, Summary, run};
-use vmlan_tests::native::settles;
+use vmlan_tests::numbered::settles;
 use vmlan_tests::{Result, Switch};
 
 const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xa]);

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::nic::Interest;
-use vmlan_tests::native::{Native, STALL, mac};
+use vmlan_tests::numbered::{STALL, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
 
 /// Changes a second.
@@ -92,7 +93,7 @@ impl Api {
 }
 
 /// Numbered frames, until told to stop; how many.
-fn send(guest: &mut Native, to: u8, stop: &AtomicBool) -> u64 {
+fn send(guest: &mut VirtioGuest, to: u8, stop: &AtomicBool) -> u64 {
     let mut bytes = [0; FRAME];
     bytes[..6].copy_from_slice(&mac(to, 0));
     bytes[6..12].copy_from_slice(&mac(guest.id, 0));
@@ -116,7 +117,7 @@ fn send(guest: &mut Native, to: u8, stop: &AtomicBool) -> u64 {
 }
 
 /// Takes numbered frames in order until as many have come as were sent.
-fn receive(guest: &mut Native, sent: &dyn Fn() -> Option<u64>) -> u64 {
+fn receive(guest: &mut VirtioGuest, sent: &dyn Fn() -> Option<u64>) -> u64 {
     let (own, mut n, mut moved) = (mac(guest.id, 0), 0, Instant::now());
     while sent().is_none_or(|sent| n < sent) {
         let before = n;
@@ -172,8 +173,8 @@ fn run(seconds: u32) -> Result<(u32, Duration)> {
     let words = ["--full-wait", "10000000", "--config", config.to_str().unwrap()];
     let mut switch = Switch::start(dir.path(), None, &words.map(str::to_owned))?;
     let [mut a, mut b, mut c] = [("a", 1), ("b", 2), ("c", 3)]
-        .map(|(name, id)| Native::connect(&socket(name), id, ",size=256"));
-    [&mut a, &mut b, &mut c].into_iter().for_each(Native::introduce);
+        .map(|(name, id)| VirtioGuest::connect(&socket(name), id, ",size=256"));
+    [&mut a, &mut b, &mut c].into_iter().for_each(VirtioGuest::introduce);
     let mut api = Api::connect(&dir.path().join("api.sock"));
     let (stop, all) = (AtomicBool::new(false), std::sync::OnceLock::new());
     let (count, began) = (RATE * seconds, Instant::now());
@@ -189,7 +190,7 @@ fn run(seconds: u32) -> Result<(u32, Duration)> {
         stop.store(true, Ordering::Relaxed);
         (receiver.join().expect("the receiver"), time)
     });
-    [&a, &b].into_iter().for_each(Native::assert_sound);
+    [&a, &b].into_iter().for_each(VirtioGuest::assert_sound);
     for name in ["a", "b"] {
         let port = switch.port(name)?;
         assert_eq!(port["drops"].as_object().map(serde_json::Map::len), Some(0), "{port}");

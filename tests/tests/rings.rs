@@ -16,11 +16,12 @@ use vmlan_driver::mem::Ram;
 use vmlan_driver::net::NetHeader;
 use vmlan_driver::rings::{Interest, Port, Refused};
 use vmlan_driver::{Mac, Place, sys};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Expected, Native, Progress, STALL, Sizes, frame, mac, settles};
-use vmlan_tests::near::NearBus;
-use vmlan_tests::peer::{Peer, exchange, exchange_known, one_way};
-use vmlan_tests::{Proc, out_of};
+use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
+use vmlan_tests::in_process_chip::InProcessBus;
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
+use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_tests::{Process, output_of};
 
 /// Every legal length.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
@@ -52,8 +53,8 @@ const WAYS: [(Door, &str); 9] = [
 fn plug(lan: &mut Lan, name: &str, (door, keys): (Door, &str)) -> String {
     let (kind, path) = match door {
         Door::Virtio => ("vhost-user", lan.add(name, 1)),
-        Door::Trapped => ("vfio-user", lan.add_intel(name, Doorbell::Trapped)),
-        Door::Mapped => ("vfio-user", lan.add_intel(name, Doorbell::Mapped)),
+        Door::Trapped => ("vfio-user", lan.add_e1000_with(name, Doorbell::Trapped)),
+        Door::Mapped => ("vfio-user", lan.add_e1000_with(name, Doorbell::Mapped)),
         Door::Csb => ("vfio-user", lan.add_e1000(name, |config| config.csb = true)),
     };
     format!("{kind}:{}{keys}", path.display())
@@ -95,7 +96,7 @@ impl<D: Device> Station<D> {
     }
 }
 
-impl<D: Device> Peer for Station<D> {
+impl<D: Device> TestGuest for Station<D> {
     fn id(&self) -> u8 {
         self.id
     }
@@ -166,7 +167,7 @@ impl<D: Device> Peer for Station<D> {
 
 #[test]
 fn frames_pass_one_by_one_over_every_device() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     for (n, way) in WAYS.into_iter().enumerate() {
         let other = WAYS[(n * 3 + 1) % WAYS.len()];
         let (at_a, at_b) = (plug(&mut lan, "a", way), plug(&mut lan, "b", other));
@@ -186,7 +187,7 @@ fn frames_pass_one_by_one_over_every_device() {
 #[test]
 fn a_frame_in_many_buffers_is_one_slot() {
     let sizes = Sizes { least: 60, most: 1514 };
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let at_a = plug(&mut lan, "a", (Door::Virtio, ""));
     for way in [(Door::Virtio, ",buffer=128,size=64"), (Door::Csb, ",csb=on,buffer=256,size=64")] {
         let at_b = plug(&mut lan, "b", way);
@@ -200,7 +201,7 @@ fn a_frame_in_many_buffers_is_one_slot() {
 /// The only thing that ends a sleep is the descriptor: were one wake-up lost, both sides would sleep for ever.
 #[test]
 fn no_frame_is_missed_by_who_polls_the_descriptor() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     for (n, way) in WAYS.into_iter().enumerate() {
         let other = WAYS[(n * 7 + 3) % WAYS.len()];
         let (at_a, at_b) = (plug(&mut lan, "a", way), plug(&mut lan, "b", other));
@@ -241,7 +242,7 @@ fn wait_for(station: &mut Station<Any>, n: u64, from: u8) {
     }
 }
 
-type Chip = (NearBus, Arc<Ram>);
+type Chip = (InProcessBus, Arc<Ram>);
 
 /// A chip in this process, as an address that leads to it once.
 #[derive(Clone)]
@@ -253,13 +254,13 @@ struct Near {
 impl Near {
     fn plug(lan: &mut Lan, name: &str, id: u8, mapped: bool, options: Options) -> Self {
         let ram = options.make_ram().unwrap();
-        let bus = NearBus::plug(lan, name, id, mapped, options.csb, &ram);
+        let bus = InProcessBus::plug(lan, name, id, mapped, options.csb, &ram);
         Self { bus: Arc::new(Mutex::new(Some((bus, ram)))), options }
     }
 }
 
 impl Link for Near {
-    type Bus = NearBus;
+    type Bus = InProcessBus;
 
     fn driver(&self) -> &Options {
         &self.options
@@ -269,11 +270,11 @@ impl Link for Near {
         Ok(self.bus.lock().unwrap().take().expect("once"))
     }
 
-    fn connect_again(&self, _: &Arc<Ram>, _: Duration) -> Result<NearBus, Error> {
+    fn connect_again(&self, _: &Arc<Ram>, _: Duration) -> Result<InProcessBus, Error> {
         unreachable!("it does not go away")
     }
 
-    fn connected(&self, mac: Mac, bus: &NearBus) -> Connected {
+    fn connected(&self, mac: Mac, bus: &InProcessBus) -> Connected {
         use vmlan_driver::e1000::Bus;
         let mapped = bus.mapped(Register::TDT.offset()).is_some();
         Connected::Chip { model: Model::E1000, mac, mapped, posted: false, csb: self.options.csb }
@@ -283,11 +284,11 @@ impl Link for Near {
 #[test]
 fn frames_pass_without_a_socket() {
     for (mapped, csb) in [(false, false), (true, false), (false, true)] {
-        let mut lan = Lan::new(1, PATIENT);
+        let mut lan = Lan::new(1, FULL_WAIT);
         let options = Options { csb, size: 64, ..Options::default() };
         let near = Near::plug(&mut lan, "a", 1, mapped, options);
         let mut a = Station::new(E1000Port::connect(&near, STALL).unwrap(), 1);
-        let mut b = Native::connect(&lan.add("b", 1), 2, "");
+        let mut b = VirtioGuest::connect(&lan.add("b", 1), 2, "");
         b.expect_padding();
         exchange(&mut a, &mut b, ALL.all(), ALL);
         let hello = frame(mac(1, 0), mac(2, 0), 0, 60);
@@ -316,10 +317,10 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// Starts a program and waits until it says `ready`.
-fn start(dir: &TempDir, name: &str, args: &[&str], ready: &str) -> Proc {
+fn start(dir: &TempDir, name: &str, args: &[&str], ready: &str) -> Process {
     let mut argv = vec![example(name).display().to_string()];
     argv.extend(args.iter().map(|&arg| arg.to_owned()));
-    let mut program = Proc::start(name, &dir.path().join(name), &argv).unwrap();
+    let mut program = Process::start(name, &dir.path().join(name), &argv).unwrap();
     let log = program.log_path().to_owned();
     let said = || std::fs::read_to_string(&log).unwrap_or_default().contains(ready);
     program.wait("its first line", STALL, said).unwrap();
@@ -327,19 +328,19 @@ fn start(dir: &TempDir, name: &str, args: &[&str], ready: &str) -> Proc {
 }
 
 /// Ctrl-C; the last line it says.
-fn interrupt(program: &mut Proc) -> String {
-    out_of("kill", &["-INT", &program.pid().to_string()]).unwrap();
+fn interrupt(program: &mut Process) -> String {
+    output_of("kill", &["-INT", &program.pid().to_string()]).unwrap();
     assert_eq!(program.terminate(STALL).unwrap(), Some(0), "{}", program.log());
     program.log().lines().last().unwrap_or_default().to_owned()
 }
 
 /// Both know each other across whatever is between them.
-fn meet(a: &mut Native, b: &mut Native) {
+fn meet(a: &mut VirtioGuest, b: &mut VirtioGuest) {
     greet(a, b);
     greet(b, a);
 }
 
-fn greet(from: &mut Native, to: &mut Native) {
+fn greet(from: &mut VirtioGuest, to: &mut VirtioGuest) {
     from.introduce();
     let mut progress = Progress::default();
     while to.receive(|_, _| {}) == 0 {
@@ -348,14 +349,14 @@ fn greet(from: &mut Native, to: &mut Native) {
 }
 
 /// Two switches, a port on each for a program between them, and a guest on each.
-fn two_lans(ways: [(Door, &str); 2]) -> ([Lan; 2], [String; 2], [Native; 2]) {
-    let mut lans = [(); 2].map(|()| Lan::new(1, PATIENT));
+fn two_lans(ways: [(Door, &str); 2]) -> ([Lan; 2], [String; 2], [VirtioGuest; 2]) {
+    let mut lans = [(); 2].map(|()| Lan::new(1, FULL_WAIT));
     let padded = ways.iter().any(|way| way.0 != Door::Virtio);
     let mut between = ways.into_iter();
     let at = lans.each_mut().map(|lan| plug(lan, "between", between.next().unwrap()));
     let mut ids = 1..;
     let guests = lans.each_mut().map(|lan| {
-        let mut guest = Native::connect(&lan.add("guest", 1), ids.next().unwrap(), "");
+        let mut guest = VirtioGuest::connect(&lan.add("guest", 1), ids.next().unwrap(), "");
         if padded {
             guest.expect_padding();
         }
@@ -426,7 +427,7 @@ fn traffic(from: u8, to: u8, n: u64) -> (Vec<u8>, bool) {
 }
 
 /// `from` sends frames, `to` gets those that may pass, in order; how many do not.
-fn filtered(from: &mut Native, to: &mut Native, count: u64) -> u64 {
+fn filtered(from: &mut VirtioGuest, to: &mut VirtioGuest, count: u64) -> u64 {
     let (a, b) = (from.id, to.id);
     let mut expected = (0..count).map(|n| traffic(a, b, n)).filter(|(_, may)| *may);
     let (mut sent, mut left, mut progress) = (0, expected.clone().count(), Progress::default());
@@ -472,9 +473,9 @@ fn the_firewall_drops_by_port() {
 fn the_counter_counts_by_protocol() {
     let dir = tempfile::tempdir().unwrap();
     for way in [(Door::Virtio, ""), (Door::Trapped, ",promisc")] {
-        let mut lan = Lan::new(1, PATIENT);
+        let mut lan = Lan::new(1, FULL_WAIT);
         let at = plug(&mut lan, "counter", way);
-        let mut guest = Native::connect(&lan.add("guest", 1), 1, "");
+        let mut guest = VirtioGuest::connect(&lan.add("guest", 1), 1, "");
         let mut counter = start(&dir, "counter", &[&at], "counting");
         for n in 0..18 {
             assert!(guest.send(0, NetHeader::default(), &traffic(1, 2, n).0));

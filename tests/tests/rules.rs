@@ -93,7 +93,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 fn crates_depend_only_on_those_below_them() {
     let all = dependencies();
     for (krate, allowed) in MAY_DEPEND {
-        let has = all.get(*krate).unwrap_or_else(|| panic!("{krate} is gone: mend this list"));
+        let has = all.get(*krate).unwrap_or_else(|| panic!("{krate} is gone: correct this list"));
         let extra: Vec<_> = has.iter().filter(|d| !allowed.contains(&d.as_str())).collect();
         assert!(extra.is_empty(), "{krate} must not depend on {extra:?} (DESIGN section 3)");
     }

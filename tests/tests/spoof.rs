@@ -20,14 +20,14 @@ const ME6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const YOU6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
 /// A peer of a `stream:` port: each frame after its length.
-struct Peer(UnixStream);
+struct TestGuest(UnixStream);
 
-impl Peer {
-    fn connect(switch: &Switch, dir: &Path, name: &str) -> Peer {
+impl TestGuest {
+    fn connect(switch: &Switch, dir: &Path, name: &str) -> TestGuest {
         let stream = UnixStream::connect(dir.join(name)).expect("the port listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         wait("the port to be up", || port(switch, name)["up"] == true);
-        Peer(stream)
+        TestGuest(stream)
     }
 
     fn send(&mut self, frames: &[Vec<u8>]) {
@@ -163,14 +163,14 @@ fn honest() -> Vec<Vec<u8>> {
     ]
 }
 
-fn switch(dir: &Path, keys: &str) -> Result<(Switch, Peer, Peer)> {
+fn switch(dir: &Path, keys: &str) -> Result<(Switch, TestGuest, TestGuest)> {
     let ports = [
         format!("liar=stream:{}{keys}", dir.join("liar").display()),
         format!("victim=stream:{}", dir.join("victim").display()),
     ];
     let switch = Switch::start(dir, None, &ports)?;
-    let liar = Peer::connect(&switch, dir, "liar");
-    let victim = Peer::connect(&switch, dir, "victim");
+    let liar = TestGuest::connect(&switch, dir, "liar");
+    let victim = TestGuest::connect(&switch, dir, "victim");
     Ok((switch, liar, victim))
 }
 
@@ -219,7 +219,7 @@ fn claims_change_while_frames_pass() -> Result<()> {
     // The next client is another one.
     drop(liar);
     wait("the port to be down", || port(&switch, "liar")["up"] == false);
-    let mut liar = Peer::connect(&switch, dir.path(), "liar");
+    let mut liar = TestGuest::connect(&switch, dir.path(), "liar");
     liar.send(&[second.clone(), first.clone(), second.clone()]);
     assert_eq!([victim.receive(), victim.receive()], [second.clone(), second.clone()]);
     wait("one more", || drops(&switch, "spoofed-mac") == 2);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use vmlan_driver::pktgen::Mac;
 use vmlan_driver::stack::{Options, Report, Schedule, Summary, Workload, run};
-use vmlan_tests::lan::{Lan, PATIENT};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
@@ -27,7 +27,7 @@ const PAIRS: [(&str, &str, u8); 7] = [
 
 /// A switch with two ports for `kinds`.
 fn lan(kinds: [&str; 2]) -> (Lan, [String; 2]) {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let mut add = |name: &str, kind: &str| {
         let text = |path: &Path| path.display().to_string();
         if kind == "virtio" {

@@ -10,7 +10,7 @@ use vmlan_frame::Mac;
 use vmlan_nic::chip::{Chip, Config, Host};
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
-use vmlan_tests::native::Sizes;
+use vmlan_tests::numbered::Sizes;
 use vmlan_tests::steps::{Make, Steps};
 
 /// Every legal length, in an order that mixes them.

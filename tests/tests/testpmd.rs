@@ -7,7 +7,7 @@ use std::{
 };
 use vmlan_tests::{
     Result, Switch,
-    native::{Progress, STALL},
+    numbered::{Progress, STALL},
     testpmd::{BURST, BURSTS, Counted, Testpmd, Vdev},
 };
 

@@ -5,10 +5,11 @@ use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_driver::vfio_user::bus::VfioBus;
 use vmlan_frame::Reason;
 use vmlan_switch::policy::{Policy, VidSet, Vlan};
-use vmlan_tests::e1000::Intel;
+use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::gso::{self, KINDS, Kind};
-use vmlan_tests::lan::{Lan, PATIENT};
-use vmlan_tests::native::{Native, Progress, mac};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::numbered::{Progress, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
 
 const SIZE: u16 = 1000;
 const TAG: [u8; 4] = [0x81, 0, 0, 10];
@@ -27,7 +28,7 @@ fn untagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &frame[16..]].concat()
 }
 
-fn send(guest: &mut Native, header: NetHeader, frame: &[u8]) {
+fn send(guest: &mut VirtioGuest, header: NetHeader, frame: &[u8]) {
     let mut progress = Progress::default();
     while !guest.send(0, header, frame) {
         progress.note(0, || "no slot".into());
@@ -62,7 +63,7 @@ fn judge(kind: Kind, load: &[u8], frames: impl Iterator<Item = Vec<u8>>) {
 
 #[test]
 fn segments_get_and_lose_their_tags() {
-    let mut lan = Lan::new(1, PATIENT);
+    let mut lan = Lan::new(1, FULL_WAIT);
     let (vm, trunk, nic) = (lan.add("vm", 1), lan.add("trunk", 1), lan.add_e1000("nic", |_| {}));
     lan.set_policy("vm", policy(Vlan::Access(10)));
     lan.set_policy("nic", policy(Vlan::Access(20)));
@@ -70,10 +71,10 @@ fn segments_get_and_lose_their_tags() {
     lan.set_policy("trunk", policy(all));
     let load: Vec<u8> = (0..30_011).map(|n| u8::try_from(n % 251).unwrap()).collect();
     let offloads = ",size=64,buffer=65600,tso=on,uso=on,guest_tso=on,guest_uso=on";
-    let mut a = Native::connect(&vm, 1, offloads);
+    let mut a = VirtioGuest::connect(&vm, 1, offloads);
     // With offloads a segment arrives whole, else in pieces.
     for (keys, whole) in [(offloads, true), ("", false)] {
-        let mut b = Native::connect(&trunk, 2, keys);
+        let mut b = VirtioGuest::connect(&trunk, 2, keys);
         for kind in KINDS {
             let (header, frame) = gso::unfinished(kind, mac(2, 0), mac(1, 0), &load, SIZE);
             send(&mut a, header, &frame);
@@ -96,13 +97,13 @@ fn segments_get_and_lose_their_tags() {
 /// From the trunk to the access ports, each in its own VLAN; and what is refused.
 fn back(
     lan: &mut Lan,
-    a: &mut Native,
+    a: &mut VirtioGuest,
     trunk: &std::path::Path,
     nic: &std::path::Path,
     load: &[u8],
 ) {
-    let mut b = Native::connect(trunk, 1, ",size=64,buffer=65600,tso=on");
-    let mut c: Intel<VfioBus> = Intel::connect(nic, 2, "");
+    let mut b = VirtioGuest::connect(trunk, 1, ",size=64,buffer=65600,tso=on");
+    let mut c: E1000Guest<VfioBus> = E1000Guest::connect(nic, 2, "");
     for kind in [Kind::Tcp4, Kind::Tcp6] {
         let (mut header, frame) = gso::unfinished(kind, mac(2, 0), mac(1, 0), load, SIZE);
         header.csum_start += 4;

@@ -7,17 +7,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmlan_tests::native::settles;
-use vmlan_tests::{Fault, Result, Switch, out_of};
+use vmlan_tests::numbered::settles;
+use vmlan_tests::{HarnessError, Result, Switch, output_of};
 
 /// A peer of a `stream:` port: each frame after its length.
-struct Peer(UnixStream);
+struct TestGuest(UnixStream);
 
-impl Peer {
-    fn connect(path: &Path) -> Peer {
+impl TestGuest {
+    fn connect(path: &Path) -> TestGuest {
         let stream = UnixStream::connect(path).expect("the port listens");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-        Peer(stream)
+        TestGuest(stream)
     }
 
     /// Sends frames of 100 bytes that carry their numbers.
@@ -51,12 +51,12 @@ impl Peer {
     }
 }
 
-fn switch(dir: &Path, names: &[&str]) -> Result<(Switch, Vec<Peer>)> {
+fn switch(dir: &Path, names: &[&str]) -> Result<(Switch, Vec<TestGuest>)> {
     let socket = |name: &str| dir.join(format!("{name}.sock"));
     let ports: Vec<_> =
         names.iter().map(|n| format!("{n}=stream:{}", socket(n).display())).collect();
     let switch = Switch::start(dir, None, &ports)?;
-    let peers = names.iter().map(|n| Peer::connect(&socket(n))).collect();
+    let peers = names.iter().map(|n| TestGuest::connect(&socket(n))).collect();
     let end = Instant::now() + Duration::from_secs(10);
     let is_up = |name: &&str| switch.port(name).is_ok_and(|p| p["up"] == true);
     while !names.iter().all(is_up) {
@@ -96,7 +96,10 @@ fn a_monitor_is_shown_what_passes_while_the_switch_runs() -> Result<()> {
     assert_eq!(switch.port("ids")?["drops"]["isolated"], 10);
     assert!(a.is_silent() && ids.is_silent());
     let refused = switch.ask(&["port", "set", "c", "watch=ids"]);
-    assert!(matches!(refused, Err(Fault::Failed { .. })), "a monitor has no frames of its own");
+    assert!(
+        matches!(refused, Err(HarnessError::Failed { .. })),
+        "a monitor has no frames of its own"
+    );
     // And back: it is a port like the others.
     switch.ask(&["port", "set", "ids", "watch="])?;
     ids.send([1, 4], 77..78);
@@ -147,7 +150,7 @@ fn dissect(dir: &Path, datagrams: &[Vec<u8>]) -> Result<BTreeMap<&'static str, V
     args.extend(["-E", "separator=;"]);
     FIELDS.iter().for_each(|f| args.extend(["-e", *f]));
     let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    for line in out_of("tshark", &args)?.lines().filter(|l| l.contains(';')) {
+    for line in output_of("tshark", &args)?.lines().filter(|l| l.contains(';')) {
         for (field, values) in FIELDS.iter().zip(line.split(';')) {
             let values = values.split(',').filter(|v| !v.is_empty()).map(str::to_owned);
             found.entry(*field).or_default().extend(values);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use vmlan_tests::{Fault, Station, check};
+use vmlan_harness::{HarnessError, Station, connectivity};
 
 use crate::e1000::guest::lab::Lab;
 
@@ -37,14 +37,14 @@ pub struct Accesses {
 ///
 /// # Errors
 /// What the guest did not do.
-pub(super) fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Accesses>, Fault> {
+pub(super) fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Accesses>, HarnessError> {
     let host = lab.host.ip().to_owned();
     let mut all = Vec::new();
     for sends in [true, false] {
         for (load, options) in LOADS {
             let Some(before) = lab.port()? else { return Ok(all) };
             let way = if sends { "" } else { " -R" };
-            check::iperf(&mut lab.guest, &host, seconds, &format!("{options}{way}"))?;
+            connectivity::iperf(&mut lab.guest, &host, seconds, &format!("{options}{way}"))?;
             let after = lab.port()?.unwrap_or_default();
             all.push(between(&before, &after, (sends, load)));
         }

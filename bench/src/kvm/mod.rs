@@ -1,5 +1,5 @@
 //! The KVM analysis (Ozaki and Nakao, 2007) with Linux guests and the kernel's own drivers: TCP bandwidth against the window, by iperf3
-//! `-w` between guest and host, and register accesses for a frame. Native guests show the same in `vmlan bench kvm-analysis`.
+//! `-w` between guest and host, and register accesses for a frame. VirtioGuest guests show the same in `vmlan bench kvm-analysis`.
 
 mod accesses;
 mod table;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use serde::Serialize;
-use vmlan_tests::{Fault, Image};
+use vmlan_harness::{HarnessError, Image};
 
 use crate::e1000::guest::lab::{From, Lab, Model};
 pub use accesses::Accesses;
@@ -72,8 +72,9 @@ pub struct Row {
 ///
 /// # Errors
 /// What is missing, or what the guest did not do.
-pub fn run(args: &Args) -> Result<(), Fault> {
-    let dir = tempfile::tempdir().map_err(|source| Fault::File { path: "/tmp".into(), source })?;
+pub fn run(args: &Args) -> Result<(), HarnessError> {
+    let dir =
+        tempfile::tempdir().map_err(|source| HarnessError::File { path: "/tmp".into(), source })?;
     let image = Image::build(dir.path())?;
     let is_wanted =
         |m: &&Model| args.only.is_empty() || args.only.iter().any(|name| name == m.file);
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<(), Fault> {
         for model in order {
             let place = dir.path().join(format!("{}{round}", model.file));
             std::fs::create_dir(&place)
-                .map_err(|source| Fault::File { path: place.clone(), source })?;
+                .map_err(|source| HarnessError::File { path: place.clone(), source })?;
             rows.push(measure(args, &image, &place, (*model, round))?);
         }
     }
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> Result<(), Fault> {
     let Some(path) = &args.json else { return Ok(()) };
     let text = serde_json::json!({ "guest": "TCG", "rows": rows });
     std::fs::write(path, format!("{text:#}\n"))
-        .map_err(|source| Fault::File { path: path.clone(), source })
+        .map_err(|source| HarnessError::File { path: path.clone(), source })
 }
 
 fn measure(
@@ -103,7 +104,7 @@ fn measure(
     image: &Image,
     place: &Path,
     (model, round): (Model, u32),
-) -> Result<Row, Fault> {
+) -> Result<Row, HarnessError> {
     let mut lab = Lab::start(image, place, model)?;
     let accesses = accesses::all(&mut lab, args.seconds)?;
     let windows = windows::all(&mut lab, &args.windows, args.seconds)?;

@@ -1,7 +1,7 @@
 //! TCP bandwidth against the window, both ways.
 
 use serde::Serialize;
-use vmlan_tests::{Fault, Station, check};
+use vmlan_harness::{HarnessError, Station, connectivity};
 
 use crate::e1000::guest::lab::Lab;
 
@@ -22,7 +22,11 @@ pub struct Point {
 ///
 /// # Errors
 /// What the guest did not do.
-pub(super) fn all(lab: &mut Lab, windows: &[u32], seconds: u32) -> Result<Vec<Point>, Fault> {
+pub(super) fn all(
+    lab: &mut Lab,
+    windows: &[u32],
+    seconds: u32,
+) -> Result<Vec<Point>, HarnessError> {
     let host = lab.host.ip().to_owned();
     let mut points = Vec::new();
     for sends in [true, false] {
@@ -30,7 +34,7 @@ pub(super) fn all(lab: &mut Lab, windows: &[u32], seconds: u32) -> Result<Vec<Po
             let way = if sends { "" } else { " -R" };
             let options = format!("-w {window_kib}K{way}");
             let before = drops(lab)?;
-            let flow = check::iperf(&mut lab.guest, &host, seconds, &options)?;
+            let flow = connectivity::iperf(&mut lab.guest, &host, seconds, &options)?;
             let drops = drops(lab)? - before;
             points.push(Point { sends, window_kib, mbit_per_s: flow.bits_per_second / 1e6, drops });
         }
@@ -38,7 +42,7 @@ pub(super) fn all(lab: &mut Lab, windows: &[u32], seconds: u32) -> Result<Vec<Po
     Ok(points)
 }
 
-fn drops(lab: &Lab) -> Result<u64, Fault> {
+fn drops(lab: &Lab) -> Result<u64, HarnessError> {
     let port = lab.port()?.unwrap_or_default();
     let all = port["drops"].as_object().into_iter().flatten();
     Ok(all.filter_map(|(_, n)| n.as_u64()).sum())

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::GUESTS;
-use super::wires::Wires;
+use super::host::StepHost;
 use crate::random::Random;
 
 thread_local! {
@@ -74,7 +74,7 @@ impl State {
 pub(super) struct Turns {
     state: Mutex<State>,
     changed: Condvar,
-    alarms: Mutex<Vec<Arc<Wires>>>,
+    alarms: Mutex<Vec<Arc<StepHost>>>,
 }
 
 /// Ends all when a thread does.
@@ -105,7 +105,7 @@ impl Turns {
     }
 
     /// From now on the others have turns, too.
-    pub(super) fn begin(&self, alarms: Vec<Arc<Wires>>) {
+    pub(super) fn begin(&self, alarms: Vec<Arc<StepHost>>) {
         self.state().over = false;
         *self.alarms.lock().unwrap_or_else(PoisonError::into_inner) = alarms;
     }
@@ -151,9 +151,9 @@ impl Turns {
 
     /// Wakes those whose timers are due.
     fn ring_alarms(&self, state: &mut State) {
-        for wires in self.alarms.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            if wires.is_due(state.now) {
-                state.asleep[wires.who] = false;
+        for host in self.alarms.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if host.is_due(state.now) {
+                state.asleep[host.who] = false;
             }
         }
     }

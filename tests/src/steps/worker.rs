@@ -9,7 +9,7 @@ use vmlan_nic::chip::Chip;
 use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
 
 use super::turns::Turns;
-use crate::lan::PATIENT;
+use crate::in_process_lan::FULL_WAIT;
 
 /// A switch with these chips.
 pub(super) fn table(chips: &[Arc<dyn Chip>]) -> Table {
@@ -24,7 +24,7 @@ pub(super) fn table(chips: &[Arc<dyn Chip>]) -> Table {
 
 /// What a worker does, as `daemon/worker/run.rs`.
 pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
-    let switch = Switch::new(Options { full_wait: PATIENT, ..Options::default() });
+    let switch = Switch::new(Options { full_wait: FULL_WAIT, ..Options::default() });
     let mut forwarder = Forwarder::new(switch);
     forwarder.grow(table);
     let ports: Vec<_> =

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vmlan_tests::{Boot, Fault, Guest, Image, NetNs, Station, Switch, usage};
+use vmlan_harness::{Boot, Guest, HarnessError, Image, NetNs, Station, Switch, usage};
 
 /// The TAP's name in the host's namespace.
 pub const TAP: &str = "tap0";
@@ -72,7 +72,7 @@ impl Lab {
     ///
     /// # Errors
     /// As [`Guest::boot`].
-    pub fn start(image: &Image, dir: &Path, model: Model) -> Result<Self, Fault> {
+    pub fn start(image: &Image, dir: &Path, model: Model) -> Result<Self, HarnessError> {
         let mut host = NetNs::new(dir, "host", 1)?;
         let (port, boot) = model.from.plug(dir, &host);
         let switch = match port {
@@ -86,7 +86,7 @@ impl Lab {
         let mut lab = Self { guest, switch, host };
         lab.host.background("iperf3 -s")?;
         let ip = lab.host.ip().to_owned();
-        vmlan_tests::check::reaches(&mut lab.guest, &ip)?;
+        vmlan_harness::connectivity::reaches(&mut lab.guest, &ip)?;
         Ok(lab)
     }
 
@@ -94,7 +94,7 @@ impl Lab {
     ///
     /// # Errors
     /// When the switch does not answer.
-    pub fn look(&mut self) -> Result<Host, Fault> {
+    pub fn look(&mut self) -> Result<Host, HarnessError> {
         let link = link(&mut self.host)?;
         let seconds = |pid| usage::cpu(pid).nanos as f64 / 1e9;
         let mut seen = Host {
@@ -119,7 +119,7 @@ impl Lab {
     ///
     /// # Errors
     /// When the switch does not answer.
-    pub fn port(&self) -> Result<Option<serde_json::Value>, Fault> {
+    pub fn port(&self) -> Result<Option<serde_json::Value>, HarnessError> {
         self.switch.as_ref().map(|switch| switch.port("vm")).transpose()
     }
 }
@@ -128,10 +128,10 @@ impl Lab {
 ///
 /// # Errors
 /// When `ip` fails or says something else.
-pub fn link(host: &mut NetNs) -> Result<serde_json::Value, Fault> {
+pub fn link(host: &mut NetNs) -> Result<serde_json::Value, HarnessError> {
     let text = host.sh(&format!("ip -s -j link show dev {TAP}"))?;
     serde_json::from_str::<serde_json::Value>(&text)
         .ok()
         .and_then(|list| list.get(0).cloned())
-        .ok_or(Fault::Garbled { what: "ip".into(), heard: text })
+        .ok_or(HarnessError::Garbled { what: "ip".into(), heard: text })
 }

@@ -8,7 +8,7 @@ mod work;
 use std::path::PathBuf;
 
 use clap::Parser;
-use vmlan_tests::{Fault, Image};
+use vmlan_harness::{HarnessError, Image};
 
 use lab::{From, Lab, Model};
 pub use work::Figures;
@@ -66,8 +66,9 @@ pub struct Row {
 ///
 /// # Errors
 /// What is missing, or what the guest did not do.
-pub fn run(args: &Args) -> Result<(), Fault> {
-    let dir = tempfile::tempdir().map_err(|source| Fault::File { path: "/tmp".into(), source })?;
+pub fn run(args: &Args) -> Result<(), HarnessError> {
+    let dir =
+        tempfile::tempdir().map_err(|source| HarnessError::File { path: "/tmp".into(), source })?;
     let image = Image::build(dir.path())?;
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<(), Fault> {
         for model in order {
             let place = dir.path().join(format!("{}{round}", model.file));
             std::fs::create_dir(&place)
-                .map_err(|source| Fault::File { path: place.clone(), source })?;
+                .map_err(|source| HarnessError::File { path: place.clone(), source })?;
             let mut lab = Lab::start(&image, &place, model)?;
             let loads = work::all(&mut lab, args.seconds)?;
             for load in &loads {
@@ -91,5 +92,5 @@ pub fn run(args: &Args) -> Result<(), Fault> {
     let Some(path) = &args.json else { return Ok(()) };
     let text = serde_json::json!({ "guest": "TCG", "rows": rows });
     std::fs::write(path, format!("{text:#}\n"))
-        .map_err(|source| Fault::File { path: path.clone(), source })
+        .map_err(|source| HarnessError::File { path: path.clone(), source })
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vmlan_tests::{Fault, Station};
+use vmlan_harness::{HarnessError, Station};
 
 use super::lab::Lab;
 
@@ -39,7 +39,7 @@ grep -A1 '^Result' /proc/net/pktgen/eth0
 ///
 /// # Errors
 /// What the guest did not do.
-pub fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Figures>, Fault> {
+pub fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Figures>, HarnessError> {
     Ok(vec![
         pktgen(lab, "pktgen 60 B", 60, seconds)?,
         pktgen(lab, "pktgen 1500 B", 1500, seconds)?,
@@ -56,7 +56,7 @@ struct Look {
     guest_frames: u64,
 }
 
-fn look(lab: &mut Lab) -> Result<Look, Fault> {
+fn look(lab: &mut Lab) -> Result<Look, HarnessError> {
     let said = lab.guest.sh(
         "awk '/eth0/{n+=$2} END{print n+0}' /proc/interrupts; cd /sys/class/net/eth0/statistics; cat rx_packets tx_packets",
     )?;
@@ -67,7 +67,12 @@ fn look(lab: &mut Lab) -> Result<Look, Fault> {
     Ok(Look { at: Instant::now(), host: lab.look()?, interrupts, guest_frames })
 }
 
-fn pktgen(lab: &mut Lab, load: &'static str, size: u32, seconds: u32) -> Result<Figures, Fault> {
+fn pktgen(
+    lab: &mut Lab,
+    load: &'static str,
+    size: u32,
+    seconds: u32,
+) -> Result<Figures, HarnessError> {
     let link = super::lab::link(&mut lab.host)?;
     let mac = link["address"].as_str().unwrap_or("ff:ff:ff:ff:ff:ff");
     let script = PKTGEN
@@ -82,19 +87,24 @@ fn pktgen(lab: &mut Lab, load: &'static str, size: u32, seconds: u32) -> Result<
         .text
         .split_once("OK: ")
         .and_then(|(_, rest)| rest.split('(').next()?.parse::<f64>().ok())
-        .ok_or_else(|| Fault::Failed { what: "pktgen".into(), heard: said.text.clone() })?;
+        .ok_or_else(|| HarnessError::Failed { what: "pktgen".into(), heard: said.text.clone() })?;
     let frames = after.host.frames - before.host.frames;
     let rate = frames as f64 / (micros / 1e6);
     let gbit = rate * f64::from(size) * 8.0 / 1e9;
     Ok(figures(load, &before, &after, frames, rate, gbit, micros / 1e6))
 }
 
-fn iperf(lab: &mut Lab, load: &'static str, option: &str, seconds: u32) -> Result<Figures, Fault> {
+fn iperf(
+    lab: &mut Lab,
+    load: &'static str,
+    option: &str,
+    seconds: u32,
+) -> Result<Figures, HarnessError> {
     let command = format!("iperf3 -c 10.77.0.1 -J -t {seconds} {option}");
     let before = look(lab)?;
     let said = lab.guest.run(&command, Duration::from_secs(u64::from(seconds) + 30))?;
     let after = look(lab)?;
-    let garbled = || Fault::Failed { what: command.clone(), heard: said.text.clone() };
+    let garbled = || HarnessError::Failed { what: command.clone(), heard: said.text.clone() };
     let json: serde_json::Value = serde_json::from_str(&said.text).map_err(|_| garbled())?;
     let bits = json["end"]["sum_received"]["bits_per_second"].as_f64().ok_or_else(garbled)?;
     let frames = after.guest_frames - before.guest_frames;

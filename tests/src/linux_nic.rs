@@ -1,10 +1,6 @@
 //! Emulated NICs as their stock Linux drivers have them: what the chapters of a boot test need to know of each.
 
-use crate::{
-    Guest, Station, check,
-    fault::{Fault, Result},
-    nic,
-};
+use crate::{Guest, HarnessError, Result, Station, connectivity, guest_tools};
 use std::collections::BTreeSet;
 
 /// Where a guest's count of something is.
@@ -20,18 +16,21 @@ impl Count {
     /// What it says now.
     ///
     /// # Errors
-    /// As [`Station::sh`]; [`Fault::Garbled`] if there is none of that name.
+    /// As [`Station::sh`]; [`HarnessError::Garbled`] if there is none of that name.
     pub fn read(self, guest: &mut Guest) -> Result<u64> {
         match self {
             Count::Chip(name) => {
-                let all = nic::statistics(guest)?;
+                let all = guest_tools::statistics(guest)?;
                 let found = all.get(name).copied();
                 let heard = || format!("{all:?}");
-                found.ok_or_else(|| Fault::Garbled { what: format!("no {name}"), heard: heard() })
+                found.ok_or_else(|| HarnessError::Garbled {
+                    what: format!("no {name}"),
+                    heard: heard(),
+                })
             }
             Count::Driver(name) => {
                 let heard = guest.sh(&format!("cat /sys/class/net/eth0/statistics/{name}"))?;
-                heard.trim().parse().map_err(|_| Fault::Garbled { what: name.into(), heard })
+                heard.trim().parse().map_err(|_| HarnessError::Garbled { what: name.into(), heard })
             }
         }
     }
@@ -48,7 +47,7 @@ pub enum Filter {
 
 /// A NIC, as its driver has it.
 #[derive(Clone, Copy, Debug)]
-pub struct Card {
+pub struct LinuxNic {
     /// What reports call it.
     pub name: &'static str,
     /// Keys of its port.
@@ -93,7 +92,7 @@ const E1000_SUMS: &[Count] = &[
 ];
 
 /// 82540EM.
-pub const E1000: Card = Card {
+pub const E1000: LinuxNic = LinuxNic {
     name: "e1000",
     keys: "model=e1000",
     driver: "e1000",
@@ -104,7 +103,7 @@ pub const E1000: Card = Card {
     heard: Count::Chip("rx_packets"),
     groups: Count::Chip("rx_multicast"),
     filter: Filter::Wide,
-    offloads: check::ALL,
+    offloads: connectivity::ALL,
     tags: true,
     sorts_tags: true,
     cuts: true,
@@ -114,7 +113,7 @@ pub const E1000: Card = Card {
 };
 
 /// QEMU 11.1's own reads 0 for all statistics but the packets, and cuts its frames itself.
-pub const QEMU_E1000: Card = Card {
+pub const QEMU_E1000: LinuxNic = LinuxNic {
     sums: E1000_SUMS.split_at(2).0,
     registers: &[],
     groups: Count::Chip("rx_packets"),
@@ -123,7 +122,7 @@ pub const QEMU_E1000: Card = Card {
 };
 
 /// RTL8169SB and its driver r8169.
-pub const R8169: Card = Card {
+pub const R8169: LinuxNic = LinuxNic {
     name: "r8169",
     keys: "model=r8169",
     driver: "r8169",
@@ -134,7 +133,7 @@ pub const R8169: Card = Card {
     heard: Count::Chip("rx_packets"),
     groups: Count::Chip("multicast"),
     filter: Filter::Bits64,
-    offloads: check::ALL,
+    offloads: connectivity::ALL,
     tags: true,
     sorts_tags: false,
     cuts: true,
@@ -144,7 +143,7 @@ pub const R8169: Card = Card {
 };
 
 /// RTL8139C+ and its driver 8139cp.
-pub const RTL8139_PLUS: Card = Card {
+pub const RTL8139_PLUS: LinuxNic = LinuxNic {
     name: "rtl8139, C+",
     // What drivers do that know nothing of a shared status block when there is one.
     keys: "model=rtl8139,csb=on",
@@ -158,7 +157,7 @@ pub const RTL8139_PLUS: Card = Card {
 };
 
 /// A plain RTL8139 and its driver 8139too, which does all by itself.
-pub const RTL8139: Card = Card {
+pub const RTL8139: LinuxNic = LinuxNic {
     name: "rtl8139, plain",
     keys: "model=rtl8139,plus=off",
     driver: "8139too",
@@ -178,7 +177,7 @@ pub const RTL8139: Card = Card {
 };
 
 /// QEMU's own rtl8139 is one with C+, and has no statistics worth the name.
-pub const QEMU_RTL8139: Card = Card {
+pub const QEMU_RTL8139: LinuxNic = LinuxNic {
     sums: RTL8139.sums,
     registers: &[],
     groups: RTL8139.heard,

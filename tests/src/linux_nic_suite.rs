@@ -2,9 +2,8 @@
 //! on one switch. Throughputs are printed and never judged.
 
 use crate::{
-    Guest, NetNs, Result, Station, Switch,
-    card::{self, Card, Filter, Groups},
-    check, nic,
+    Guest, NetNs, Result, Station, Switch, connectivity, guest_tools,
+    linux_nic::{self, Filter, Groups, LinuxNic},
 };
 use std::{
     thread::sleep,
@@ -12,9 +11,9 @@ use std::{
 };
 
 /// Who takes part. Ports are called as their guests.
-pub struct Scene<'a> {
+pub struct LinuxNicSuite<'a> {
     /// The NIC.
-    pub card: &'static Card,
+    pub card: &'static LinuxNic,
     /// The guest with it.
     pub guest: &'a mut Guest,
     /// The guest with virtio-net.
@@ -41,8 +40,8 @@ pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
 
 /// TCP of the `amount` and UDP, half a second each or less; all of it has to arrive.
 fn flow(what: &str, from: &mut dyn Station, to: &str, amount: &str) -> Result<()> {
-    let tcp = check::iperf(from, to, 9, amount)?;
-    let udp = check::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
+    let tcp = connectivity::iperf(from, to, 9, amount)?;
+    let udp = connectivity::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
     println!(
         "  {what}: TCP {:.0} Mbit/s, UDP {:.1} Mbit/s with {:.1} % lost",
         tcp.bits_per_second / 1e6,
@@ -57,7 +56,7 @@ fn flow(what: &str, from: &mut dyn Station, to: &str, amount: &str) -> Result<()
 const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x timeout|rtl_.*_cond|rx resets|BUG|Oops";
 
 #[allow(clippy::missing_errors_doc, clippy::missing_panics_doc)] // Failed checks, all of them.
-impl Scene<'_> {
+impl LinuxNicSuite<'_> {
     /// The guest, and the third station with its interface.
     fn pair(&mut self) -> (&mut Guest, &mut dyn Station, &'static str) {
         match &mut self.e1000 {
@@ -67,13 +66,13 @@ impl Scene<'_> {
     }
 
     fn no_checksum_errors(&mut self) -> Result<()> {
-        check::no_checksum_errors(self.guest)?;
-        check::no_checksum_errors(self.virtio)?;
-        check::no_checksum_errors(self.pair().1)
+        connectivity::no_checksum_errors(self.guest)?;
+        connectivity::no_checksum_errors(self.virtio)?;
+        connectivity::no_checksum_errors(self.pair().1)
     }
 
     fn offloads(&mut self, on: bool) -> Result<()> {
-        check::some_offloads(self.guest, on, self.card.offloads)
+        connectivity::some_offloads(self.guest, on, self.card.offloads)
     }
 
     /// Every station serves once; the guest exchanges echoes of all sizes and checksummed files with both others.
@@ -86,15 +85,15 @@ impl Scene<'_> {
         for station in stations {
             let served = "busybox netstat -ltn | grep -q ':80 '";
             if station.run(served, Duration::from_secs(9))?.code != 0 {
-                check::serve(station)?;
+                connectivity::serve(station)?;
             }
         }
         let own = self.guest.ip().to_owned();
-        check::meet(self.guest, self.virtio.ip())?;
+        connectivity::meet(self.guest, self.virtio.ip())?;
         let (guest, third, _) = self.pair();
-        check::meet(guest, third.ip())?;
-        check::fetch(third, &own)?;
-        check::fetch(self.virtio, &own)?;
+        connectivity::meet(guest, third.ip())?;
+        connectivity::fetch(third, &own)?;
+        connectivity::fetch(self.virtio, &own)?;
         self.no_checksum_errors()
     }
 
@@ -104,8 +103,8 @@ impl Scene<'_> {
         self.offloads(false)?;
         // No frame but the ones meant: none asks for addresses, and none is shorter than 60 bytes, to which the chip pads.
         let (guest, third, interface) = self.pair();
-        nic::neighbour(guest, "eth0", third, interface)?;
-        nic::neighbour(third, interface, guest, "eth0")?;
+        guest_tools::neighbour(guest, "eth0", third, interface)?;
+        guest_tools::neighbour(third, interface, guest, "eth0")?;
         let mut seen = [const { Vec::new() }; 3];
         // Others may still speak by themselves (IPv6 is young): a second and a third try see less of that.
         for _ in 0..8 {
@@ -171,8 +170,8 @@ impl Scene<'_> {
         self.offloads(offloads)?;
         self.all_flows("")?;
         let own = self.guest.ip().to_owned();
-        check::fetch(self.guest, self.virtio.ip())?;
-        check::fetch(self.virtio, &own)?;
+        connectivity::fetch(self.guest, self.virtio.ip())?;
+        connectivity::fetch(self.virtio, &own)?;
         self.no_checksum_errors()
     }
 
@@ -191,8 +190,12 @@ impl Scene<'_> {
     pub fn windows(&mut self) -> Result<()> {
         let mut said = String::new();
         for window in ["4K", "16K", "64K", "256K"] {
-            let flow =
-                check::iperf(self.guest, self.virtio.ip(), 9, &format!("-n 2M -w {window}"))?;
+            let flow = connectivity::iperf(
+                self.guest,
+                self.virtio.ip(),
+                9,
+                &format!("-n 2M -w {window}"),
+            )?;
             said += &format!(", {window}: {:.0}", flow.bits_per_second / 1e6);
         }
         println!("  TCP {} -> virtio by window, Mbit/s{said}", self.card.name);
@@ -204,12 +207,14 @@ impl Scene<'_> {
         self.offloads(true)?;
         let (own, virtio, name) =
             (self.guest.ip().to_owned(), self.virtio.ip().to_owned(), self.card.name);
-        let (from, to) =
-            self.means(|scene| check::iperf(scene.guest, &virtio, 9, scene.card.amount).map(drop))?;
+        let (from, to) = self.means(|scene| {
+            connectivity::iperf(scene.guest, &virtio, 9, scene.card.amount).map(drop)
+        })?;
         println!("  TCP {name} -> virtio: {from} bytes a frame from the NIC, {to} to the guest");
         assert!(to > 1514, "segmented on the way to a guest that takes large frames");
-        let (to, from) =
-            self.means(|scene| check::iperf(scene.virtio, &own, 9, scene.card.amount).map(drop))?;
+        let (to, from) = self.means(|scene| {
+            connectivity::iperf(scene.virtio, &own, 9, scene.card.amount).map(drop)
+        })?;
         println!("  TCP virtio -> {name}: {from} bytes a frame from the guest, {to} to the NIC");
         assert!(from > 1514, "the virtio guest cut its frames itself");
         Ok(())
@@ -241,12 +246,12 @@ impl Scene<'_> {
         let (name, own) = (self.guest.name().to_owned(), self.guest.ip().to_owned());
         for _ in 0..times {
             self.switch.ask(&["port", "set", &name, "link=down"])?;
-            let down = nic::carrier(self.guest, false)?;
-            assert_eq!(nic::pings(self.host, &own, 3)?, 0, "frames pass without a link");
+            let down = guest_tools::carrier(self.guest, false)?;
+            assert_eq!(guest_tools::pings(self.host, &own, 3)?, 0, "frames pass without a link");
             self.switch.ask(&["port", "set", &name, "link=up"])?;
-            let up = nic::carrier(self.guest, true)?;
+            let up = guest_tools::carrier(self.guest, true)?;
             println!("  link down seen after {down:.1?}, up after {up:.1?}");
-            check::reaches(self.host, &own)?;
+            connectivity::reaches(self.host, &own)?;
         }
         Ok(())
     }
@@ -254,13 +259,15 @@ impl Scene<'_> {
     /// By how much the NIC's count of frames to groups grows while `count` datagrams are sent to one, all of which are to arrive.
     fn heard_of(&mut self, group: &str, count: u32) -> Result<u64> {
         let Self { card, guest, host, .. } = self;
-        nic::grown_to(guest, card.groups, count.into(), || nic::calls(host, group, count))
+        guest_tools::grown_to(guest, card.groups, count.into(), || {
+            guest_tools::calls(host, group, count)
+        })
     }
 
     /// The same for a group of which nothing is to arrive; a few frames may be others'.
     fn overheard_of(&mut self, group: &str) -> Result<u64> {
         let Self { card, guest, host, .. } = self;
-        nic::hardly_grown(guest, card.groups, 9, || nic::calls(host, group, 20))
+        guest_tools::hardly_grown(guest, card.groups, 9, || guest_tools::calls(host, group, 20))
     }
 
     /// Groups the guest joined arrive, others do not, as far as the chip can tell them apart.
@@ -274,15 +281,15 @@ impl Scene<'_> {
         assert!(heard < 10, "{heard} frames of a group that nobody joined");
         self.guest.sh(&format!("/bin/ip addr add {one}/32 dev eth0 autojoin"))?;
         let Self { card, guest, host, .. } = self;
-        let heard = nic::grown_to(guest, card.groups, 20, || {
-            assert_eq!(nic::all_pings(*host, &one, 20)?, 20, "echoes of a joined group");
+        let heard = guest_tools::grown_to(guest, card.groups, 20, || {
+            assert_eq!(guest_tools::all_pings(*host, &one, 20)?, 20, "echoes of a joined group");
             Ok(())
         })?;
         assert!(heard >= 20, "{heard} of 20 frames of a joined group counted");
         self.guest.sh(&format!("ip addr del {one}/32 dev eth0"))?;
         let groups = |verb: &str, all: &[u8]| {
             // In a batch `ip maddr` obeys the first line alone.
-            let all = all.iter().map(|n| card::mac(*n)).collect::<Vec<_>>().join(" ");
+            let all = all.iter().map(|n| linux_nic::mac(*n)).collect::<Vec<_>>().join(" ");
             format!("for n in {all}; do /bin/ip maddr {verb} $n dev eth0 || exit 1; done")
         };
         self.guest.sh(&groups("add", &joined))?;
@@ -325,7 +332,7 @@ impl Scene<'_> {
 
     /// Frames for somebody else arrive only in promiscuous mode.
     pub fn promiscuous(&mut self) -> Result<()> {
-        let Scene { card, guest, host, .. } = self;
+        let LinuxNicSuite { card, guest, host, .. } = self;
         // Nobody has this address, so the switch floods.
         host.sh(
             "/bin/ip neigh replace 10.77.0.77 lladdr 02:00:00:00:00:77 dev vmlan0 nud permanent",
@@ -333,10 +340,10 @@ impl Scene<'_> {
         for (promiscuous, least, most) in [(false, 0, 10), (true, 20, 60), (false, 0, 10)] {
             let mode = if promiscuous { "on" } else { "off" };
             guest.sh(&format!("ip link set eth0 promisc {mode}"))?;
-            let calls = || nic::calls(host, "10.77.0.77", 20);
+            let calls = || guest_tools::calls(host, "10.77.0.77", 20);
             let heard = match least {
-                0 => nic::hardly_grown(guest, card.heard, most, calls)?,
-                _ => nic::grown_to(guest, card.heard, least, calls)?,
+                0 => guest_tools::hardly_grown(guest, card.heard, most, calls)?,
+                _ => guest_tools::grown_to(guest, card.heard, least, calls)?,
             };
             assert!(
                 (least..=most).contains(&heard),
@@ -349,10 +356,10 @@ impl Scene<'_> {
     /// Tagged frames of full length, with the tag set and stripped by the chip (if it can) and by the kernel; other VLANs stay out.
     /// Between the guests, whose kernel is ours: the host's need not have VLANs.
     pub fn vlan(&mut self) -> Result<()> {
-        let Scene { card, guest, virtio, .. } = self;
-        nic::vlan(*guest, "eth0", 5)?;
-        nic::vlan(*virtio, "eth0", 5)?;
-        nic::vlan(*virtio, "eth0", 6)?;
+        let LinuxNicSuite { card, guest, virtio, .. } = self;
+        guest_tools::vlan(*guest, "eth0", 5)?;
+        guest_tools::vlan(*virtio, "eth0", 5)?;
+        guest_tools::vlan(*virtio, "eth0", 6)?;
         let there_ip = format!("10.78.5.{}", last(virtio.ip()));
         let back_ip = format!("10.78.5.{}", last(guest.ip()));
         let ways: &[&str] = if card.tags { &["on", "off", "on"] } else { &["off"] };
@@ -360,25 +367,29 @@ impl Scene<'_> {
             if card.tags {
                 guest.sh(&format!("ethtool -K eth0 rxvlan {by_chip} txvlan {by_chip}"))?;
             }
-            nic::carrier(guest, true)?;
-            check::reaches(*guest, &there_ip)?;
+            guest_tools::carrier(guest, true)?;
+            connectivity::reaches(*guest, &there_ip)?;
             for size in [0, 56, 1468, 1472, 4000] {
                 guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {there_ip}"))?;
             }
-            let there = check::iperf(*guest, &there_ip, 9, card.amount)?;
-            let back = check::iperf(*virtio, &back_ip, 9, card.amount)?;
+            let there = connectivity::iperf(*guest, &there_ip, 9, card.amount)?;
+            let back = connectivity::iperf(*virtio, &back_ip, 9, card.amount)?;
             let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
             println!(
                 "  VLAN 5, tags by the chip {by_chip}: TCP {there:.0} and back {back:.0} Mbit/s"
             );
         }
         let nobody = format!("10.78.6.{}", last(guest.ip()));
-        let stray = nic::hardly_grown(guest, card.heard, 1, || {
-            assert_eq!(nic::pings(*virtio, &nobody, 3)?, 0, "a VLAN that the guest is not in");
+        let stray = guest_tools::hardly_grown(guest, card.heard, 1, || {
+            assert_eq!(
+                guest_tools::pings(*virtio, &nobody, 3)?,
+                0,
+                "a VLAN that the guest is not in"
+            );
             Ok(())
         })?;
         assert!(stray < 2 || !card.sorts_tags, "{stray} frames of a VLAN that it is not in");
-        check::no_checksum_errors(*guest)?;
+        connectivity::no_checksum_errors(*guest)?;
         guest.sh("ip link del lan5")?;
         virtio.sh("ip link del lan5; ip link del lan6").map(drop)
     }
@@ -386,33 +397,33 @@ impl Scene<'_> {
     /// Frames as long as the driver takes them.
     pub fn jumbo(&mut self, flows: bool) -> Result<()> {
         self.set_mtu(self.card.mtu)?;
-        nic::carrier(self.guest, true)?;
+        guest_tools::carrier(self.guest, true)?;
         let own = self.guest.ip().to_owned();
         let most = self.card.mtu - 28;
         let others = [self.virtio.ip().to_owned(), self.pair().1.ip().to_owned()];
         for other in others {
-            check::reaches(self.guest, &other)?;
+            connectivity::reaches(self.guest, &other)?;
             let sizes = [56, 2020, 4055, most - 1, most, 20_000];
             for size in sizes.iter().filter(|size| **size <= most || **size == 20_000) {
                 self.guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {other}"))?;
             }
-            check::fetch(self.guest, &other)?;
+            connectivity::fetch(self.guest, &other)?;
         }
         if flows {
             self.all_flows("jumbo, ")?;
         }
-        check::fetch(self.virtio, &own)?;
-        check::no_checksum_errors(self.guest)?;
-        check::no_checksum_errors(self.virtio)?;
+        connectivity::fetch(self.virtio, &own)?;
+        connectivity::no_checksum_errors(self.guest)?;
+        connectivity::no_checksum_errors(self.virtio)?;
         self.set_mtu(1500)?;
-        nic::carrier(self.guest, true).map(drop)
+        guest_tools::carrier(self.guest, true).map(drop)
     }
 
     fn set_mtu(&mut self, mtu: u32) -> Result<()> {
-        nic::mtu(self.virtio, "eth0", mtu)?;
+        guest_tools::mtu(self.virtio, "eth0", mtu)?;
         let (guest, third, interface) = self.pair();
-        nic::mtu(third, interface, mtu)?;
-        nic::mtu(guest, "eth0", mtu)
+        guest_tools::mtu(third, interface, mtu)?;
+        guest_tools::mtu(guest, "eth0", mtu)
     }
 
     /// The driver has not complained since its log was last looked at.

@@ -1,10 +1,6 @@
 //! The guests' kernel and initramfs: Debian's kernel, busybox, iperf3, ethtool, the NIC modules, and an agent on ttyS1.
 
-use crate::{
-    cpio::Archive,
-    fault::{Fault, Result, SETUP},
-    proc::out_of,
-};
+use crate::{HarnessError, Result, SETUP, output_of, vm::cpio::Archive};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -72,7 +68,7 @@ impl Image {
     /// Finds the kernel that `scripts/setup.sh test` unpacked and writes the initramfs into `dir`.
     ///
     /// # Errors
-    /// [`Fault::Missing`] with the mend if kernel, busybox or a tool is not there.
+    /// [`HarnessError::Missing`] with the fix if kernel, busybox or a tool is not there.
     pub fn build(dir: &Path) -> Result<Image> {
         Image::build_with(dir, Extras::default())
     }
@@ -83,9 +79,9 @@ impl Image {
     /// As [`Image::build`].
     pub fn build_with(dir: &Path, extras: Extras<'_>) -> Result<Image> {
         let root = cache().join("kernel");
-        let missing = || Fault::Missing {
+        let missing = || HarnessError::Missing {
             what: format!("a guest kernel in {}", root.display()),
-            mend: SETUP,
+            fix: SETUP,
         };
         let boot = fs::read_dir(root.join("boot")).map_err(|_| missing())?;
         let kernel = boot
@@ -105,7 +101,7 @@ impl Image {
         }
         add_modules(&mut archive, &root, extras.modules)?;
         let initramfs = dir.join("initramfs");
-        fs::write(&initramfs, archive.finish()).map_err(Fault::file(&initramfs))?;
+        fs::write(&initramfs, archive.finish()).map_err(HarnessError::file(&initramfs))?;
         Ok(Image { kernel, initramfs })
     }
 }
@@ -127,12 +123,12 @@ pub(crate) fn find_tool(name: &str) -> Result<PathBuf> {
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
-        .ok_or_else(|| Fault::Missing { what: name.into(), mend: SETUP })
+        .ok_or_else(|| HarnessError::Missing { what: name.into(), fix: SETUP })
 }
 
 fn add_tools(archive: &mut Archive) -> Result<()> {
     let busybox = find_tool("busybox")?;
-    archive.file("bin/busybox", &fs::read(&busybox).map_err(Fault::file(&busybox))?);
+    archive.file("bin/busybox", &fs::read(&busybox).map_err(HarnessError::file(&busybox))?);
     for name in TOOLS {
         add_program(archive, &find_tool(name)?)?;
     }
@@ -142,10 +138,10 @@ fn add_tools(archive: &mut Archive) -> Result<()> {
 /// A program and the libraries it is linked with, if it is.
 fn add_program(archive: &mut Archive, tool: &Path) -> Result<()> {
     let name = tool.file_name().unwrap_or_default().to_string_lossy();
-    archive.file(&format!("bin/{name}"), &fs::read(tool).map_err(Fault::file(tool))?);
-    let libraries = out_of("ldd", &[&tool.to_string_lossy()])?;
+    archive.file(&format!("bin/{name}"), &fs::read(tool).map_err(HarnessError::file(tool))?);
+    let libraries = output_of("ldd", &[&tool.to_string_lossy()])?;
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
-        archive.file(library, &fs::read(library).map_err(Fault::file(library))?);
+        archive.file(library, &fs::read(library).map_err(HarnessError::file(library))?);
         // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not know.
         let unwinder = Path::new(library).with_file_name("libgcc_s.so.1");
         if let Ok(content) = fs::read(&unwinder) {
@@ -210,17 +206,17 @@ fn add_module(
 /// A module's plain bytes: Debian 12 ships `.ko`, Debian 13 `.ko.xz`, which busybox's insmod cannot read.
 fn read_module(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_none_or(|extension| extension != "xz") {
-        return fs::read(path).map_err(Fault::file(path));
+        return fs::read(path).map_err(HarnessError::file(path));
     }
     let out = std::process::Command::new("busybox")
         .args(["unxz", "-c"])
         .arg(path)
         .output()
-        .map_err(|_| Fault::Missing { what: "busybox".into(), mend: SETUP })?;
+        .map_err(|_| HarnessError::Missing { what: "busybox".into(), fix: SETUP })?;
     if out.status.success() {
         Ok(out.stdout)
     } else {
-        Err(Fault::file(path)(std::io::ErrorKind::InvalidData.into()))
+        Err(HarnessError::file(path)(std::io::ErrorKind::InvalidData.into()))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It needs neither root nor hugepages (`--no-huge` keeps its memory in a memfd, which vhost-user can pass on).
 
-use crate::{Fault, Proc, Result, fault::SETUP, image::find_tool};
+use crate::{HarnessError, Process, Result, SETUP, vm::find_tool};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -38,7 +38,7 @@ pub struct Counted {
 
 /// A running testpmd that sends what arrives on one port out of the other, unchanged.
 pub struct Testpmd {
-    process: Proc,
+    process: Process,
     queues: u64,
 }
 
@@ -46,10 +46,10 @@ impl Testpmd {
     /// Starts it and waits for its prompt; `queues` receive and transmit queues on each port.
     ///
     /// # Errors
-    /// [`Fault::Missing`] without DPDK, [`Fault::Ended`] with its own words.
+    /// [`HarnessError::Missing`] without DPDK, [`HarnessError::Ended`] with its own words.
     pub fn start(dir: &Path, ports: &[Vdev; 2], queues: u16) -> Result<Testpmd> {
         if find_tool("dpdk-testpmd").is_err() {
-            return Err(Fault::Missing { what: "dpdk-testpmd".into(), mend: SETUP });
+            return Err(HarnessError::Missing { what: "dpdk-testpmd".into(), fix: SETUP });
         }
         let mut argv = Vec::new();
         // Line by line, for DPDK prints statistics through stdio.
@@ -72,7 +72,7 @@ impl Testpmd {
         argv.extend(own.split(' ').map(str::to_owned));
         let log = dir.join("testpmd.log");
         let mut testpmd = Testpmd {
-            process: Proc::start_dialogue("dpdk-testpmd", &log, &argv)?,
+            process: Process::start_dialogue("dpdk-testpmd", &log, &argv)?,
             queues: queues.into(),
         };
         testpmd.await_text("Done", "its ports")?;
@@ -86,7 +86,7 @@ impl Testpmd {
     /// it more, one queue might have to take more than its ring holds.
     ///
     /// # Errors
-    /// [`Fault::Ended`].
+    /// [`HarnessError::Ended`].
     pub fn bounce(&mut self, length: u16) -> Result<()> {
         self.process.say("clear port stats all")?;
         self.process.say(&format!("set txpkts {length}"))?;
@@ -96,7 +96,7 @@ impl Testpmd {
     /// Stops forwarding: what circulates stays in the receive rings.
     ///
     /// # Errors
-    /// [`Fault::Ended`] or [`Fault::Deadline`].
+    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
     pub fn stop(&mut self) -> Result<()> {
         let before = self.process.log().len();
         self.process.say("stop")?;
@@ -107,7 +107,7 @@ impl Testpmd {
     /// The counters of both ports.
     ///
     /// # Errors
-    /// [`Fault::Ended`] or [`Fault::Deadline`].
+    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
     pub fn counted(&mut self) -> Result<[Counted; 2]> {
         let before = self.process.log().len();
         self.process.say("show port stats all")?;

@@ -9,9 +9,9 @@ use vmlan_driver::chip::{Bus, Chip, Nic, Width};
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
 
-use crate::native::{STALL, Sizes, Stops};
-use crate::peer::{Peer, exchange_known};
-use crate::wired::address;
+use crate::chip_guest::address;
+use crate::exchange::{TestGuest, exchange_known};
+use crate::numbered::{STALL, Sizes, Stops};
 
 /// What the honest send.
 pub const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
@@ -138,7 +138,7 @@ pub fn attack<C: Chip>(
 }
 
 /// Two honest guests, until `stop`; every frame is compared with what was sent, none may be missing.
-pub fn talk(a: &mut dyn Peer, b: &mut dyn Peer, stop: &AtomicBool, frames: &AtomicU64) {
+pub fn talk(a: &mut dyn TestGuest, b: &mut dyn TestGuest, stop: &AtomicBool, frames: &AtomicU64) {
     let _stops = Stops(stop);
     while !stopped(stop) {
         exchange_known(a, b, 500, LENGTHS);

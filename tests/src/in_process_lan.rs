@@ -15,15 +15,15 @@ use vmlan_frame::{Counters, Device, Mac, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
 
-use crate::native::settles;
+use crate::numbered::settles;
 
 /// How long a sender may wait for a full receiver, where no frame may be lost.
-pub const PATIENT: Duration = Duration::from_secs(10);
+pub const FULL_WAIT: Duration = Duration::from_secs(10);
 
 /// Where a VM is plugged in.
 enum Door {
     Virtio(VhostUser),
-    Wired(VfioUser),
+    ChipGuest(VfioUser),
     /// Somebody else's.
     Joined,
 }
@@ -32,7 +32,7 @@ impl Door {
     fn close(&mut self) {
         match self {
             Self::Virtio(door) => door.close(),
-            Self::Wired(door) => door.close(),
+            Self::ChipGuest(door) => door.close(),
             Self::Joined => {}
         }
     }
@@ -76,11 +76,11 @@ impl Lan {
         name: &str,
         change: impl FnOnce(&mut vfio_user::Config),
     ) -> PathBuf {
-        self.add_wired(name, Model::E1000, change)
+        self.add_chip(name, Model::E1000, change)
     }
 
     /// Adds a vfio-user port with a chip and returns its socket; `change` may change what it is made with.
-    pub fn add_wired(
+    pub fn add_chip(
         &mut self,
         name: &str,
         model: Model,
@@ -96,12 +96,12 @@ impl Lan {
         };
         change(&mut config);
         let door = vfio_user::attach(config, self.workers.changed()).expect("port");
-        self.enter(name, door.port(), Door::Wired(door));
+        self.enter(name, door.port(), Door::ChipGuest(door));
         path
     }
 
     /// Adds a vfio-user port with an e1000, its doorbells trapped or mapped.
-    pub fn add_intel(&mut self, name: &str, doorbell: Doorbell) -> PathBuf {
+    pub fn add_e1000_with(&mut self, name: &str, doorbell: Doorbell) -> PathBuf {
         self.add_e1000(name, |config| config.doorbell = doorbell)
     }
 

@@ -1,9 +1,6 @@
 //! What one station asks of another. Every check fails with who, to whom and what was heard.
 
-use crate::{
-    Station,
-    fault::{Fault, Result},
-};
+use crate::{HarnessError, Result, Station};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -16,14 +13,14 @@ const PINGS: &[u32] = &[0, 1, 17, 18, 19, 63, 255, 511, 1001, 1471, 1472, 1473, 
 /// Lengths whose first echo may take longer than is waited for it.
 const LATE: usize = 2;
 
-fn failed(station: &dyn Station, what: &str, heard: impl Into<String>) -> Fault {
-    Fault::Failed { what: format!("{}: {what}", station.name()), heard: heard.into() }
+fn failed(station: &dyn Station, what: &str, heard: impl Into<String>) -> HarnessError {
+    HarnessError::Failed { what: format!("{}: {what}", station.name()), heard: heard.into() }
 }
 
 /// Waits until `from` reaches `to` at all: ARP, learning, link up.
 ///
 /// # Errors
-/// [`Fault::Failed`] after 15 tries of a second.
+/// [`HarnessError::Failed`] after 15 tries of a second.
 pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
     let command = format!(
         "for i in $(seq 15); do busybox ping -c 1 -W 1 {to} > /dev/null && exit 0; done; exit 1"
@@ -39,7 +36,7 @@ pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
 /// Echoes of every payload length that has ever been trouble; the sender's kernel checks the checksum of each.
 ///
 /// # Errors
-/// [`Fault::Failed`] naming the lengths that did not come back.
+/// [`HarnessError::Failed`] naming the lengths that did not come back.
 pub fn ping_sizes(from: &mut dyn Station, to: &str) -> Result<()> {
     let sizes: Vec<_> = PINGS.iter().map(u32::to_string).collect();
     let command = format!(
@@ -90,7 +87,7 @@ pub fn serve(station: &mut dyn Station) -> Result<()> {
 /// wget looks up the service name, and glibc's name service crashes there.
 ///
 /// # Errors
-/// [`Fault::Failed`] naming the files that came wrong.
+/// [`HarnessError::Failed`] naming the files that came wrong.
 pub fn fetch(to: &mut dyn Station, from: &str) -> Result<()> {
     let command = format!(
         "get() {{ printf 'GET /%s HTTP/1.0\r\n\r\n' $1 | busybox nc -w 10 {from} 80 | {{
@@ -119,7 +116,7 @@ pub struct Flow {
 /// iperf3 from `from` to the server on `to`, for `seconds` unless `options` (as iperf3 has them) say how many bytes (`-n`).
 ///
 /// # Errors
-/// [`Fault::Failed`] with iperf3's own error.
+/// [`HarnessError::Failed`] with iperf3's own error.
 pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> Result<Flow> {
     let time = if options.contains("-n ") { String::new() } else { format!("-t {seconds}") };
     let command = format!("iperf3 -J {time} -c {to} {options}");
@@ -149,7 +146,7 @@ pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> R
 /// a few tries counts: a machine that is busy elsewhere says nothing about the switch.
 ///
 /// # Errors
-/// [`Fault::Failed`] with the figures.
+/// [`HarnessError::Failed`] with the figures.
 pub fn flows(from: &mut dyn Station, to: &str) -> Result<(Flow, Flow)> {
     for _ in 0..3 {
         match flow(from, to) {
@@ -176,7 +173,7 @@ fn flow(from: &mut dyn Station, to: &str) -> Result<(Flow, Flow)> {
 /// Checksum errors the station's kernel has counted on receipt, over all protocols: 0 on a sound LAN.
 ///
 /// # Errors
-/// [`Fault::Failed`] with the kernel's own table if there is any.
+/// [`HarnessError::Failed`] with the kernel's own table if there is any.
 pub fn no_checksum_errors(station: &mut dyn Station) -> Result<()> {
     let table = station.sh("cat /proc/net/snmp")?;
     let mut found = 0;
@@ -194,7 +191,7 @@ pub const ALL: &[&str] = &["tx-checksumming", "tcp-segmentation-offload"];
 /// Turns every offload of a guest's NIC on or off and makes sure those that matter obeyed.
 ///
 /// # Errors
-/// [`Fault::Failed`] with what `ethtool -k` says.
+/// [`HarnessError::Failed`] with what `ethtool -k` says.
 pub fn offloads(guest: &mut dyn Station, on: bool) -> Result<()> {
     some_offloads(guest, on, ALL)
 }
@@ -202,7 +199,7 @@ pub fn offloads(guest: &mut dyn Station, on: bool) -> Result<()> {
 /// Turns every offload of a guest's NIC on or off and makes sure that `these` obeyed.
 ///
 /// # Errors
-/// [`Fault::Failed`] with what `ethtool -k` says.
+/// [`HarnessError::Failed`] with what `ethtool -k` says.
 pub fn some_offloads(guest: &mut dyn Station, on: bool, these: &[&str]) -> Result<()> {
     let want = if on { "on" } else { "off" };
     // Some are fixed on some NICs, so each is set for itself and the outcome is looked at.

@@ -1,4 +1,4 @@
-//! A guest with a chip that has registers, inside the test process: as [`crate::native`], over any bus that the driver can be on.
+//! A guest with a chip that has registers, inside the test process: as [`crate::virtio_guest`], over any bus that the driver can be on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::time::Duration;
 use vmlan_driver::chip::{
     self, Address, Bus, Chip, Interest, Model, Nic, Offload, Options, Poke, RxSide, Wake,
 };
+use vmlan_driver::e1000;
 use vmlan_driver::mem::Ram;
 use vmlan_driver::vfio_user::bus::VfioBus;
 
-use crate::native::{Expected, Progress, STALL, Sizes, frame, mac, settles};
-use crate::peer::Peer;
+use crate::exchange::TestGuest;
+use crate::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
 
 /// What a chip says of received frames.
 type Report<C> = <<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format;
@@ -19,7 +20,7 @@ type Report<C> = <<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format;
 pub type Frame<C> = chip::Frame<Report<C>>;
 
 /// A guest on a bus.
-pub struct Wired<C: Chip, B: Bus> {
+pub struct ChipGuest<C: Chip, B: Bus> {
     /// Its NIC.
     pub nic: Nic<C, B>,
     /// Its number, byte 4 of its MAC addresses.
@@ -58,7 +59,7 @@ pub fn address(model: Model, path: &Path, keys: &str) -> Address {
     address
 }
 
-impl<C: Chip> Wired<C, VfioBus> {
+impl<C: Chip> ChipGuest<C, VfioBus> {
     /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys` (`,size=64,doorbell=mapped`).
     ///
     /// # Panics
@@ -73,7 +74,7 @@ impl<C: Chip> Wired<C, VfioBus> {
     }
 }
 
-impl<C: Chip, B: Bus> Wired<C, B> {
+impl<C: Chip, B: Bus> ChipGuest<C, B> {
     /// A guest on the bus that `bus` makes for its RAM.
     ///
     /// # Panics
@@ -128,7 +129,7 @@ impl<C: Chip, B: Bus> Wired<C, B> {
     }
 }
 
-impl<C: Chip, B: Bus> Peer for Wired<C, B> {
+impl<C: Chip, B: Bus> TestGuest for ChipGuest<C, B> {
     fn id(&self) -> u8 {
         self.id
     }
@@ -206,4 +207,19 @@ impl<C: Chip, B: Bus> Peer for Wired<C, B> {
         let failure = self.nic.registers().failure();
         assert!(failure.is_none(), "guest {}: {failure:?}", self.id);
     }
+}
+
+/// A guest with an e1000.
+pub type E1000Guest<B> = ChipGuest<e1000::Intel, B>;
+
+/// Device control of an e1000: VLAN mode enable (SDM 13.4.1).
+pub const CTRL_VME: u32 = 1 << 30;
+
+/// An e1000's driver options, as [`address`] makes them.
+///
+/// # Panics
+/// When a key is wrong.
+#[must_use]
+pub fn e1000_address(path: &Path, keys: &str) -> Address {
+    address(e1000::Intel::MODEL, path, keys)
 }

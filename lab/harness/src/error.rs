@@ -3,18 +3,18 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 /// A harness call's result.
-pub type Result<T> = std::result::Result<T, Fault>;
+pub type Result<T> = std::result::Result<T, HarnessError>;
 
 /// Why the harness could not do what a test asked for.
 #[derive(thiserror::Error)]
-pub enum Fault {
+pub enum HarnessError {
     /// A tool, file or right the machine does not have, and what to do about it.
-    #[error("{what} is missing; {mend}")]
+    #[error("{what} is missing; {fix}")]
     Missing {
         /// What was looked for.
         what: String,
         /// The command or change that provides it.
-        mend: &'static str,
+        fix: &'static str,
     },
     /// A deadline passed; the text names what was awaited and the last words heard.
     #[error("{what}: nothing within {seconds} s; last words: {heard}")]
@@ -64,7 +64,7 @@ pub enum Fault {
 }
 
 /// A test that returns a fault is reported by `Debug`; people read that, so it is the message and its causes.
-impl fmt::Debug for Fault {
+impl fmt::Debug for HarnessError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{self}")?;
         let mut cause = self.source();
@@ -76,13 +76,13 @@ impl fmt::Debug for Fault {
     }
 }
 
-impl Fault {
+impl HarnessError {
     /// Wraps an [`io::Error`] with the file it is about; for `map_err`.
-    pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Fault {
+    pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HarnessError {
         let path = path.into();
-        move |source| Fault::File { path, source }
+        move |source| HarnessError::File { path, source }
     }
 }
 
-/// The mend for every tool that Debian packages.
+/// The fix for every tool that Debian packages.
 pub const SETUP: &str = "run: scripts/setup.sh test";

@@ -1,11 +1,6 @@
 //! What a guest's own tools say about its NIC, and what the LAN looks like to it.
 
-use crate::{
-    Guest, NetNs, Station,
-    card::Count,
-    fault::{Fault, Result},
-    native::STALL,
-};
+use crate::{Guest, HarnessError, NetNs, Result, Station, linux_nic::Count, numbered::STALL};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -14,7 +9,7 @@ use std::{
 /// The five tests of `ethtool -t eth0 offline`, by their first word, and the driver's verdict: 0 is a pass.
 ///
 /// # Errors
-/// [`Fault::Garbled`] if ethtool does not name five tests.
+/// [`HarnessError::Garbled`] if ethtool does not name five tests.
 pub fn self_test(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
     // Exit code 1 is a failed test, not a failed run.
     let said = guest.run("ethtool -t eth0 offline", Duration::from_secs(120))?;
@@ -26,7 +21,7 @@ pub fn self_test(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
     if tests.len() == 5 {
         return Ok(tests);
     }
-    Err(Fault::Garbled { what: "ethtool -t eth0 offline".into(), heard: said.text })
+    Err(HarnessError::Garbled { what: "ethtool -t eth0 offline".into(), heard: said.text })
 }
 
 /// `ethtool -S eth0`.
@@ -45,7 +40,7 @@ pub fn statistics(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
 /// By how much a count grew while `during` ran.
 ///
 /// # Errors
-/// Those of `during`; [`Fault::Garbled`] if there is no such count.
+/// Those of `during`; [`HarnessError::Garbled`] if there is no such count.
 pub fn grown(guest: &mut Guest, count: Count, during: impl FnMut() -> Result<()>) -> Result<u64> {
     grown_to(guest, count, 0, during)
 }
@@ -111,14 +106,14 @@ pub fn all_pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
 /// `count` echo requests, 20 ms apart, to whoever listens there; how many were answered.
 ///
 /// # Errors
-/// [`Fault::Garbled`] if ping does not say.
+/// [`HarnessError::Garbled`] if ping does not say.
 pub fn pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
     let command = format!("busybox ping -c {count} -i 0.02 -W 1 {to}");
     let said = from.run(&command, Duration::from_secs(60))?;
     let line = said.text.lines().find(|line| line.contains("packets received"));
     // "10 packets transmitted, 9 packets received, 10% packet loss"
     let received = line.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
-    received.ok_or(Fault::Garbled { what: command, heard: said.text })
+    received.ok_or(HarnessError::Garbled { what: command, heard: said.text })
 }
 
 /// `count` datagrams from the host, 5 ms apart, to whoever it concerns: no answer is waited for.
@@ -133,7 +128,7 @@ pub fn calls(from: &mut NetNs, to: &str, count: u32) -> Result<()> {
 /// Waits until the guest's carrier is `up`; returns how long that took.
 ///
 /// # Errors
-/// [`Fault::Deadline`] after 30 s.
+/// [`HarnessError::Deadline`] after 30 s.
 pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
     let since = Instant::now();
     let want = if up { "1" } else { "0" };
@@ -145,7 +140,7 @@ pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
         if since.elapsed() > Duration::from_secs(30) {
             let heard = guest.sh("dmesg | tail -n 5")?;
             let what = format!("carrier of {} to be {want}", guest.name());
-            return Err(Fault::Deadline { what, seconds: 30, heard });
+            return Err(HarnessError::Deadline { what, seconds: 30, heard });
         }
     }
 }

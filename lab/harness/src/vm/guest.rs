@@ -1,10 +1,8 @@
 //! A Linux guest in stock QEMU, and the line to its agent.
 
 use crate::{
-    Boot, Image, Proc, Said, Station,
-    base64::{base64, unbase64},
-    fault::{Fault, Result},
-    proc::last_words,
+    Boot, HarnessError, Image, Process, Result, Said, Station, last_words,
+    vm::base64::{base64, unbase64},
 };
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -24,7 +22,7 @@ fn agent_socket(dir: &Path, name: &str) -> PathBuf {
 pub struct Guest {
     name: String,
     ip: String,
-    qemu: Proc,
+    qemu: Process,
     serial: PathBuf,
     line: BufReader<UnixStream>,
     asked: u32,
@@ -34,12 +32,13 @@ impl Guest {
     /// Boots all of `boots` at the same time and waits until each has its address set and its link up.
     ///
     /// # Errors
-    /// [`Fault::Missing`] without QEMU, [`Fault::Ended`] with QEMU's own words if it gives up, [`Fault::Deadline`].
+    /// [`HarnessError::Missing`] without QEMU, [`HarnessError::Ended`] with QEMU's own words if it gives up, [`HarnessError::Deadline`].
     pub fn boot<const N: usize>(image: &Image, dir: &Path, boots: [Boot; N]) -> Result<[Guest; N]> {
         // As many as there were.
-        Guest::boot_all(image, dir, boots.into())?
-            .try_into()
-            .map_err(|_| Fault::Garbled { what: "boot".into(), heard: "a lost guest".into() })
+        Guest::boot_all(image, dir, boots.into())?.try_into().map_err(|_| HarnessError::Garbled {
+            what: "boot".into(),
+            heard: "a lost guest".into(),
+        })
     }
 
     /// The same for any number of them.
@@ -89,7 +88,9 @@ impl Guest {
     /// As [`Station::sh`].
     pub fn uptime(&mut self) -> Result<f64> {
         let text = self.sh("cut -d' ' -f1 /proc/uptime")?;
-        text.trim().parse().map_err(|_| Fault::Garbled { what: self.name.clone(), heard: text })
+        text.trim()
+            .parse()
+            .map_err(|_| HarnessError::Garbled { what: self.name.clone(), heard: text })
     }
 
     fn answer(&mut self, what: &str, within: Duration) -> Result<String> {
@@ -101,12 +102,12 @@ impl Guest {
                 Ok(0) => self.qemu.alive()?,
                 Ok(_) => return Ok(text.trim().to_owned()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.qemu.alive()?,
-                Err(source) => return Err(Fault::file(&self.name)(source)),
+                Err(source) => return Err(HarnessError::file(&self.name)(source)),
             }
             if Instant::now() > end {
                 let heard = last_words(&std::fs::read_to_string(&self.serial).unwrap_or_default());
                 let what = format!("guest {}: {what}", self.name);
-                return Err(Fault::Deadline { what, seconds: within.as_secs(), heard });
+                return Err(HarnessError::Deadline { what, seconds: within.as_secs(), heard });
             }
         }
     }
@@ -133,10 +134,10 @@ impl Station for Guest {
         self.asked += 1;
         let ask =
             format!("{} {} {}\n", self.asked, within.as_secs().max(1), base64(command.as_bytes()));
-        self.line.get_mut().write_all(ask.as_bytes()).map_err(Fault::file(&self.name))?;
+        self.line.get_mut().write_all(ask.as_bytes()).map_err(HarnessError::file(&self.name))?;
         // The guest's own timeout ends the command first; a busy host gets time to hear of it.
         let answer = self.answer(command, within + Duration::from_secs(15))?;
-        let garbled = || Fault::Garbled { what: self.name.clone(), heard: answer.clone() };
+        let garbled = || HarnessError::Garbled { what: self.name.clone(), heard: answer.clone() };
         let mut parts = answer.split(' ');
         if parts.next() != Some(&self.asked.to_string()) {
             return Err(garbled());
@@ -150,7 +151,7 @@ impl Station for Guest {
 /// A QEMU that was started and whose agent has not spoken yet.
 struct Begun {
     boot: Boot,
-    qemu: Proc,
+    qemu: Process,
     serial: PathBuf,
     agent: UnixListener,
 }
@@ -161,12 +162,12 @@ impl Begun {
         // A guest of that name that was killed leaves its own behind.
         let _ = std::fs::remove_file(&socket);
         // We listen and QEMU connects, so no word of the agent can be lost before we look.
-        let agent = UnixListener::bind(&socket).map_err(Fault::file(&socket))?;
-        agent.set_nonblocking(true).map_err(Fault::file(&socket))?;
+        let agent = UnixListener::bind(&socket).map_err(HarnessError::file(&socket))?;
+        agent.set_nonblocking(true).map_err(HarnessError::file(&socket))?;
         let log = dir.join(format!("{}.qemu", boot.name));
         let name = format!("QEMU of guest {}", boot.name);
         let serial = dir.join(format!("{}.serial", boot.name));
-        let qemu = Proc::start(&name, &log, &boot.arguments(image, &socket, &serial)?)?;
+        let qemu = Process::start(&name, &log, &boot.arguments(image, &socket, &serial)?)?;
         Ok(Begun { boot, qemu, serial, agent })
     }
 
@@ -177,12 +178,14 @@ impl Begun {
             stream = self.agent.accept().ok().map(|(stream, _)| stream);
             stream.is_some()
         })?;
-        let line = stream
-            .ok_or_else(|| Fault::Garbled { what: "QEMU".into(), heard: "no line".into() })?;
+        let line = stream.ok_or_else(|| HarnessError::Garbled {
+            what: "QEMU".into(),
+            heard: "no line".into(),
+        })?;
         let settled = line
             .set_nonblocking(false)
             .and_then(|()| line.set_read_timeout(Some(Duration::from_millis(200))));
-        settled.map_err(Fault::file(&self.boot.name))?;
+        settled.map_err(HarnessError::file(&self.boot.name))?;
         let mut guest = Guest {
             ip: format!("10.77.0.{}", self.boot.number),
             name: self.boot.name,

@@ -1,6 +1,6 @@
 //! What a guest is made of, as QEMU's command line.
 
-use crate::{Image, NetNs, fault::Result, qemu};
+use crate::{Image, NetNs, Result, qemu};
 use std::path::{Path, PathBuf};
 
 /// A guest's NIC.

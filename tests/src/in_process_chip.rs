@@ -16,8 +16,8 @@ use vmlan_nic::chip::{Chip, Config, Host, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region};
 
-use crate::e1000::{Intel, address};
-use crate::lan::Lan;
+use crate::chip_guest::{E1000Guest, e1000_address};
+use crate::in_process_lan::Lan;
 
 /// How often a worker that sleeps looks at mapped doorbells.
 const POLL: Duration = Duration::from_micros(500);
@@ -29,7 +29,7 @@ struct Alarm {
 }
 
 /// What leads out of the chip.
-struct Wires {
+struct ChipHost {
     start: Instant,
     interrupt: EventFd,
     bell: EventFd,
@@ -40,7 +40,7 @@ struct Wires {
     rung: Condvar,
 }
 
-impl Host for Wires {
+impl Host for ChipHost {
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).expect("a short test")
     }
@@ -61,7 +61,7 @@ impl Host for Wires {
     }
 }
 
-impl Wires {
+impl ChipHost {
     /// Plays the chip's timer until it is over.
     fn tick(&self, chip: &Weak<E1000>) {
         let mut alarm = self.alarm.lock().expect("alarm");
@@ -83,13 +83,13 @@ impl Wires {
 }
 
 /// The chip as the switch sees it.
-struct NearPort {
+struct InProcessPort {
     chip: Arc<E1000>,
     bell: Arc<OwnedFd>,
     poll: Option<Duration>,
 }
 
-impl Port for NearPort {
+impl Port for InProcessPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
         self.chip.pull(batch, limit, sink)
     }
@@ -140,18 +140,18 @@ impl Port for NearPort {
 }
 
 /// The bus of a chip in this process.
-pub struct NearBus {
+pub struct InProcessBus {
     chip: Arc<E1000>,
-    wires: Arc<Wires>,
+    host: Arc<ChipHost>,
     words: Option<SharedWords>,
     irq: Irq,
     changed: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Drop for NearBus {
+impl Drop for InProcessBus {
     fn drop(&mut self) {
-        self.wires.alarm.lock().expect("alarm").over = true;
-        self.wires.rung.notify_one();
+        self.host.alarm.lock().expect("alarm").over = true;
+        self.host.rung.notify_one();
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn map_of(ram: &Ram) -> Arc<Map> {
     Arc::new(Map::new(ram.regions().iter().map(region).collect(), None).expect("a map"))
 }
 
-impl NearBus {
+impl InProcessBus {
     /// Adds a port `name` to the switch, with a chip that reaches `ram`, and no socket between.
     ///
     /// # Panics
@@ -186,7 +186,7 @@ impl NearBus {
         let region = Region::new(0, size, 0, 0, mapping).expect("a region");
         let map = Arc::new(Map::new(vec![region], None).expect("a map"));
         let window = map.window(0, E1000::PAGES, 4).expect("a window");
-        let wires = Arc::new(Wires {
+        let host = Arc::new(ChipHost {
             start: Instant::now(),
             interrupt: EventFd::new().expect("an eventfd"),
             bell: EventFd::new().expect("an eventfd"),
@@ -196,32 +196,32 @@ impl NearBus {
             rung: Condvar::new(),
         });
         let config = Config { mac: Mac::new([2, 0, 0, 0, 0, id]), irq_rate_max: 0, csb };
-        let chip = Arc::new(E1000::new(config, window, wires.clone()));
+        let chip = Arc::new(E1000::new(config, window, host.clone()));
         drop(chip.set_map(map_of(ram)));
         chip.set_link(true);
-        let (ticking, weak) = (wires.clone(), Arc::downgrade(&chip));
+        let (ticking, weak) = (host.clone(), Arc::downgrade(&chip));
         std::thread::spawn(move || ticking.tick(&weak));
-        let bell = Arc::new(wires.bell.as_fd().try_clone_to_owned().expect("a descriptor"));
+        let bell = Arc::new(host.bell.as_fd().try_clone_to_owned().expect("a descriptor"));
         let poll = mapped.then_some(POLL);
-        lan.add_port(name, Arc::new(NearPort { chip: chip.clone(), bell, poll }));
+        lan.add_port(name, Arc::new(InProcessPort { chip: chip.clone(), bell, poll }));
         let words = mapped.then(|| SharedWords::map(&pages, 0, size).expect("a mapping"));
-        NearBus { chip, wires, words, irq: Irq::Intx, changed: lan.changed() }
+        InProcessBus { chip, host, words, irq: Irq::Intx, changed: lan.changed() }
     }
 }
 
-impl Intel<NearBus> {
+impl E1000Guest<InProcessBus> {
     /// Adds a port `name` to the switch, and guest `id` to it, with no socket between. The chip offers CSB when `keys` ask for it.
     ///
     /// # Panics
     /// When something cannot be had.
-    pub fn near(lan: &mut Lan, name: &str, id: u8, mapped: bool, keys: &str) -> Self {
-        let options = address(&PathBuf::from("nowhere"), keys).driver;
+    pub fn in_process(lan: &mut Lan, name: &str, id: u8, mapped: bool, keys: &str) -> Self {
+        let options = e1000_address(&PathBuf::from("nowhere"), keys).driver;
         let csb = options.csb;
-        Self::build(options, id, |ram| NearBus::plug(lan, name, id, mapped, csb, ram))
+        Self::build(options, id, |ram| InProcessBus::plug(lan, name, id, mapped, csb, ram))
     }
 }
 
-impl Bus for NearBus {
+impl Bus for InProcessBus {
     fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError> {
         self.chip.read(Space::Config, offset.into(), bytes);
         Ok(())
@@ -260,28 +260,28 @@ impl Bus for NearBus {
 
     fn use_interrupt(&mut self, irq: Irq) -> Result<(), BusError> {
         self.irq = irq;
-        self.wires.msi.store(irq == Irq::Msi, Ordering::SeqCst);
+        self.host.msi.store(irq == Irq::Msi, Ordering::SeqCst);
         Ok(())
     }
 
     fn take_interrupts(&mut self) -> u64 {
-        self.wires.interrupt.take()
+        self.host.interrupt.take()
     }
 
     fn unmask(&mut self) -> Result<(), BusError> {
-        self.wires.masked.store(false, Ordering::SeqCst);
+        self.host.masked.store(false, Ordering::SeqCst);
         if self.chip.is_asserted() {
-            self.wires.raise();
+            self.host.raise();
         }
         Ok(())
     }
 
     fn watched(&self) -> Watched<'_> {
-        Watched { interrupt: Some(self.wires.interrupt.as_fd()), gone: None }
+        Watched { interrupt: Some(self.host.interrupt.as_fd()), gone: None }
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
-        let ready = sys::poll_readable(&[self.wires.interrupt.as_fd()], Some(timeout))
+        let ready = sys::poll_readable(&[self.host.interrupt.as_fd()], Some(timeout))
             .map_err(|source| BusError::Other { what: "wait", source: source.into() })?;
         Ok(if ready == 0 { Wake::Timeout } else { Wake::Ready })
     }

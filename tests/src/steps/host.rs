@@ -13,7 +13,7 @@ use super::turns::Turns;
 use super::{GUESTS, WORKER};
 
 /// What leads out of a chip, and into it.
-pub(super) struct Wires {
+pub(super) struct StepHost {
     turns: Arc<Turns>,
     /// The number of the port's thread.
     pub(super) who: usize,
@@ -35,7 +35,7 @@ enum Message {
     Posted(u32, Width, u32),
 }
 
-impl Wires {
+impl StepHost {
     /// Those of the port whose thread is number `who`. `bell`: the worker's.
     pub(super) fn new(turns: &Arc<Turns>, who: usize, bell: &Arc<AtomicBool>) -> Arc<Self> {
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Wires {
     }
 }
 
-impl Host for Wires {
+impl Host for StepHost {
     fn now(&self) -> u64 {
         self.turns.now()
     }
@@ -106,12 +106,12 @@ impl Host for Wires {
 }
 
 /// What the thread of one port does, as `vfio_user/serve.rs`.
-pub(super) fn attach(wires: &Wires, chip: &dyn Chip) {
-    let turns = &wires.turns;
+pub(super) fn attach(host: &StepHost, chip: &dyn Chip) {
+    let turns = &host.turns;
     while turns.step() {
-        let due = wires.is_due(turns.now());
-        let unmasked = wires.unmask.load(Ordering::SeqCst);
-        let said = !wires.messages().is_empty();
+        let due = host.is_due(turns.now());
+        let unmasked = host.unmask.load(Ordering::SeqCst);
+        let said = !host.messages().is_empty();
         if !(due || unmasked || said) {
             if !turns.sleep() {
                 return;
@@ -120,27 +120,27 @@ pub(super) fn attach(wires: &Wires, chip: &dyn Chip) {
         }
         turns.step();
         if due {
-            let mut alarm = wires.alarm();
+            let mut alarm = host.alarm();
             // Whoever has set it anew meanwhile has taken the expiry.
             *alarm = alarm.filter(|at| *at > turns.now());
             drop(alarm);
             turns.step();
             chip.timer();
         }
-        if unmasked && wires.unmask.swap(false, Ordering::SeqCst) {
-            wires.masked.store(false, Ordering::SeqCst);
+        if unmasked && host.unmask.swap(false, Ordering::SeqCst) {
+            host.masked.store(false, Ordering::SeqCst);
             turns.step();
             chip.reassert();
         }
         if said {
-            serve(wires, chip);
+            serve(host, chip);
         }
     }
 }
 
-fn serve(wires: &Wires, chip: &dyn Chip) {
+fn serve(host: &StepHost, chip: &dyn Chip) {
     loop {
-        let Some(message) = wires.messages().pop_front() else { return };
+        let Some(message) = host.messages().pop_front() else { return };
         let answer = match message {
             Message::Read(offset, width) => {
                 let mut bytes = [0; 4];
@@ -153,17 +153,17 @@ fn serve(wires: &Wires, chip: &dyn Chip) {
                 matches!(message, Message::Write(..)).then_some(0)
             }
         };
-        wires.turns.step();
+        host.turns.step();
         if answer.is_some() {
-            *wires.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
-            wires.turns.wake(GUESTS);
+            *host.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            host.turns.wake(GUESTS);
         }
     }
 }
 
 /// The bus of a chip whose port's thread takes its turns.
 pub struct StepBus {
-    pub(super) wires: Arc<Wires>,
+    pub(super) host: Arc<StepHost>,
     pub(super) chip: Arc<dyn Chip>,
     /// Writes are not waited for.
     pub(super) posted: bool,
@@ -171,16 +171,16 @@ pub struct StepBus {
 
 impl StepBus {
     fn ask(&self, message: Message) -> u32 {
-        let turns = &self.wires.turns;
+        let turns = &self.host.turns;
         turns.step();
-        self.wires.messages().push_back(message);
-        turns.wake(self.wires.who);
+        self.host.messages().push_back(message);
+        turns.wake(self.host.who);
         if matches!(message, Message::Posted(..)) {
             turns.step();
             return 0;
         }
         loop {
-            let answer = self.wires.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let answer = self.host.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(answer) = answer {
                 turns.step();
                 return answer;
@@ -222,19 +222,19 @@ impl Bus for StepBus {
     }
 
     fn use_interrupt(&mut self, irq: Irq) -> Result<(), BusError> {
-        self.wires.msi.store(irq == Irq::Msi, Ordering::SeqCst);
+        self.host.msi.store(irq == Irq::Msi, Ordering::SeqCst);
         Ok(())
     }
 
     fn take_interrupts(&mut self) -> u64 {
-        self.wires.turns.step();
-        self.wires.interrupts.swap(0, Ordering::SeqCst)
+        self.host.turns.step();
+        self.host.interrupts.swap(0, Ordering::SeqCst)
     }
 
     fn unmask(&mut self) -> Result<(), BusError> {
-        self.wires.turns.step();
-        self.wires.unmask.store(true, Ordering::SeqCst);
-        self.wires.turns.wake(self.wires.who);
+        self.host.turns.step();
+        self.host.unmask.store(true, Ordering::SeqCst);
+        self.host.turns.wake(self.host.who);
         Ok(())
     }
 
@@ -247,6 +247,6 @@ impl Bus for StepBus {
     }
 
     fn now(&self) -> Duration {
-        Duration::from_nanos(self.wires.turns.now())
+        Duration::from_nanos(self.host.turns.now())
     }
 }

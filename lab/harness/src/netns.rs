@@ -1,10 +1,6 @@
 //! A network namespace that plays a host on the LAN. As root a plain one, otherwise one inside a user namespace.
 
-use crate::{
-    Proc, Said, Station,
-    fault::{Fault, Result},
-    proc::out_of,
-};
+use crate::{HarnessError, Process, Result, Said, Station, output_of};
 use std::{
     os::unix::process::ExitStatusExt,
     path::Path,
@@ -12,24 +8,24 @@ use std::{
     time::Duration,
 };
 
-const MEND: &str = "run as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
+const FIX: &str = "run as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
 
 /// A namespace, held by a sleeping process and gone when this is dropped.
 pub struct NetNs {
     name: String,
     ip: String,
     files: String,
-    holder: Proc,
-    others: Vec<Proc>,
+    holder: Process,
+    others: Vec<Process>,
 }
 
 impl NetNs {
     /// A new namespace with loopback up. `number` gives its address, 10.77.0.`number`.
     ///
     /// # Errors
-    /// [`Fault::Missing`] if this user may not make one.
+    /// [`HarnessError::Missing`] if this user may not make one.
     pub fn new(dir: &Path, name: &str, number: u8) -> Result<NetNs> {
-        let root = out_of("id", &["-u"])?.trim() == "0";
+        let root = output_of("id", &["-u"])?.trim() == "0";
         let unshare = if root { "unshare --net" } else { "unshare --user --map-root-user --net" };
         NetNs::hold(dir, name, number, unshare.split(' ').map(str::to_owned).collect())
     }
@@ -46,16 +42,16 @@ impl NetNs {
         let log = dir.join(format!("{name}.netns"));
         let held = "ip link set lo up && echo held && exec sleep infinity";
         argv.extend(["sh", "-c", held].map(str::to_owned));
-        let mut holder = Proc::start(&format!("namespace {name}"), &log, &argv)?;
+        let mut holder = Process::start(&format!("namespace {name}"), &log, &argv)?;
         let heard = || std::fs::read_to_string(&log).unwrap_or_default();
         holder.wait("to be made", Duration::from_secs(10), || heard().contains("held")).map_err(
-            |fault| Fault::Missing {
+            |fault| HarnessError::Missing {
                 what: format!("the right to make a network namespace ({fault})"),
-                mend: MEND,
+                fix: FIX,
             },
         )?;
         let files = dir.join(format!("{name}.files"));
-        std::fs::create_dir(&files).map_err(Fault::file(&files))?;
+        std::fs::create_dir(&files).map_err(HarnessError::file(&files))?;
         let (ip, files) = (format!("10.77.0.{number}"), files.to_string_lossy().into_owned());
         Ok(NetNs { name: name.into(), ip, files, holder, others: Vec::new() })
     }
@@ -117,7 +113,7 @@ impl Station for NetNs {
     fn background(&mut self, command: &str) -> Result<()> {
         let argv = self.enter(&["sh", "-c", &format!("exec {command}")]);
         let log = Path::new(&self.files).with_extension("background");
-        self.others.push(Proc::start(command, &log, &argv)?);
+        self.others.push(Process::start(command, &log, &argv)?);
         Ok(())
     }
 
@@ -135,7 +131,7 @@ impl Station for NetNs {
             .args(&argv[1..])
             .stdin(Stdio::null())
             .output()
-            .map_err(Fault::file("nsenter"))?;
+            .map_err(HarnessError::file("nsenter"))?;
         let code = out.status.code().unwrap_or_else(|| 128 + out.status.signal().unwrap_or(0));
         Ok(Said {
             code,

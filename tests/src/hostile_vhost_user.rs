@@ -12,7 +12,7 @@ use vmlan_driver::mem::Region;
 use vmlan_driver::sys::EventFd;
 use vmlan_driver::vhost_user::{F_PROTOCOL_FEATURES, FrontEnd, VringAddr, protocol};
 
-use crate::native::{frame, mac};
+use crate::numbered::{frame, mac};
 
 const MEMORY: u64 = 1 << 20;
 const USER: u64 = 0x7f00_0000_0000;

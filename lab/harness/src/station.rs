@@ -1,6 +1,6 @@
 //! Something on the LAN that has an address and runs shell commands: a guest, or a namespace of the host.
 
-use crate::fault::{Fault, Result};
+use crate::{HarnessError, Result};
 use std::time::Duration;
 
 /// What a command printed (both outputs) and its exit code.
@@ -23,7 +23,7 @@ pub trait Station {
     /// Runs a shell command line to its end.
     ///
     /// # Errors
-    /// [`Fault::Deadline`] if it takes longer than `within`; not for an exit code other than 0.
+    /// [`HarnessError::Deadline`] if it takes longer than `within`; not for an exit code other than 0.
     fn run(&mut self, command: &str, within: Duration) -> Result<Said>;
 
     /// A directory of its own for files.
@@ -38,13 +38,13 @@ pub trait Station {
     /// Runs a command that has to succeed within a minute, of which most need a moment: the machine may be busy.
     ///
     /// # Errors
-    /// As [`Station::run`], and [`Fault::Failed`] for an exit code other than 0.
+    /// As [`Station::run`], and [`HarnessError::Failed`] for an exit code other than 0.
     fn sh(&mut self, command: &str) -> Result<String> {
         let said = self.run(command, Duration::from_secs(60))?;
         if said.code == 0 {
             return Ok(said.text);
         }
         let what = format!("{}: `{command}` (exit code {})", self.name(), said.code);
-        Err(Fault::Failed { what, heard: said.text })
+        Err(HarnessError::Failed { what, heard: said.text })
     }
 }

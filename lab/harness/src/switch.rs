@@ -1,10 +1,6 @@
 //! The `vmlan switch` process under test.
 
-use crate::{
-    NetNs, Proc,
-    fault::{Fault, Result},
-    proc::{out_of, vmlan_binary},
-};
+use crate::{HarnessError, NetNs, Process, Result, output_of, vmlan_program};
 use serde_json::Value;
 use std::{
     os::unix::net::UnixStream,
@@ -17,7 +13,7 @@ pub struct Switch {
     argv: Vec<String>,
     log: PathBuf,
     api: PathBuf,
-    process: Proc,
+    process: Process,
 }
 
 impl Switch {
@@ -25,10 +21,10 @@ impl Switch {
     /// and waits until its API answers.
     ///
     /// # Errors
-    /// [`Fault::Ended`] with the switch's own words.
+    /// [`HarnessError::Ended`] with the switch's own words.
     pub fn start(dir: &Path, netns: Option<&NetNs>, ports: &[String]) -> Result<Switch> {
         let api = dir.join("api.sock");
-        let binary = vmlan_binary().to_string_lossy();
+        let binary = vmlan_program().to_string_lossy();
         let api_text = api.to_string_lossy();
         let mut argv = vec![&*binary, "switch", "--api", &api_text];
         argv.extend(ports.iter().map(String::as_str));
@@ -37,7 +33,7 @@ impl Switch {
             None => argv.into_iter().map(str::to_owned).collect(),
         };
         let log = dir.join("switch.log");
-        let process = Proc::start("vmlan switch", &log, &argv)?;
+        let process = Process::start("vmlan switch", &log, &argv)?;
         let mut switch = Switch { argv, log, api, process };
         switch.answering()?;
         Ok(switch)
@@ -51,16 +47,16 @@ impl Switch {
     /// Starts it again as it was started, after [`Switch::kill9`]. Does not wait for anything.
     ///
     /// # Errors
-    /// As [`Proc::start`].
+    /// As [`Process::start`].
     pub fn restart(&mut self) -> Result<()> {
-        self.process = Proc::start("vmlan switch", &self.log, &self.argv)?;
+        self.process = Process::start("vmlan switch", &self.log, &self.argv)?;
         Ok(())
     }
 
     /// Waits until the API takes a connection.
     ///
     /// # Errors
-    /// [`Fault::Ended`] or [`Fault::Deadline`].
+    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
     pub fn answering(&mut self) -> Result<()> {
         let api = self.api.clone();
         self.process.wait("its API", Duration::from_secs(20), || UnixStream::connect(&api).is_ok())
@@ -69,7 +65,7 @@ impl Switch {
     /// Asks for a clean shutdown and returns the exit code.
     ///
     /// # Errors
-    /// [`Fault::Deadline`] after 10 s.
+    /// [`HarnessError::Deadline`] after 10 s.
     pub fn terminate(&mut self) -> Result<Option<i32>> {
         self.process.terminate(Duration::from_secs(10))
     }
@@ -77,7 +73,7 @@ impl Switch {
     /// Fails with its last words if the switch has died.
     ///
     /// # Errors
-    /// [`Fault::Ended`].
+    /// [`HarnessError::Ended`].
     pub fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
@@ -103,32 +99,32 @@ impl Switch {
     /// Runs another `vmlan` command against its API and returns what it prints.
     ///
     /// # Errors
-    /// [`Fault::Failed`] if the command exits other than 0.
+    /// [`HarnessError::Failed`] if the command exits other than 0.
     pub fn ask(&self, command: &[&str]) -> Result<String> {
         let api = self.api.to_string_lossy();
         let words: Vec<&str> = command.iter().copied().chain(["--api", &*api]).collect();
-        out_of(&vmlan_binary().to_string_lossy(), &words)
+        output_of(&vmlan_program().to_string_lossy(), &words)
     }
 
     /// `vmlan stats --json`, as DESIGN section 10 and issue 2 give its shape.
     ///
     /// # Errors
-    /// As [`Switch::ask`]; [`Fault::Garbled`] if it is no JSON.
+    /// As [`Switch::ask`]; [`HarnessError::Garbled`] if it is no JSON.
     pub fn stats(&self) -> Result<Value> {
         let text = self.ask(&["stats", "--json"])?;
         serde_json::from_str(&text)
-            .map_err(|_| Fault::Garbled { what: "vmlan stats --json".into(), heard: text })
+            .map_err(|_| HarnessError::Garbled { what: "vmlan stats --json".into(), heard: text })
     }
 
     /// The counters of one port.
     ///
     /// # Errors
-    /// As [`Switch::stats`]; [`Fault::Garbled`] if the port is not listed.
+    /// As [`Switch::stats`]; [`HarnessError::Garbled`] if the port is not listed.
     pub fn port(&self, name: &str) -> Result<Value> {
         let stats = self.stats()?;
         let ports = stats["ports"].as_array().into_iter().flatten();
         let found = ports.into_iter().find(|port| port["name"] == name).cloned();
-        found.ok_or_else(|| Fault::Garbled {
+        found.ok_or_else(|| HarnessError::Garbled {
             what: format!("stats of port {name}"),
             heard: stats.to_string(),
         })

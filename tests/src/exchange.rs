@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::chip::Poke;
 
-use crate::lan;
-use crate::native::{Native, Progress, Sizes};
+use crate::in_process_lan;
+use crate::numbered::{Progress, Sizes};
+use crate::virtio_guest::VirtioGuest;
 
 /// A guest with a NIC.
-pub trait Peer {
+pub trait TestGuest {
     /// Its number, byte 4 of its MAC addresses.
     fn id(&self) -> u8;
     /// How many flows it sends.
@@ -38,7 +39,7 @@ pub trait Peer {
     fn poke(&mut self, _: Poke) {}
 }
 
-impl Peer for Native {
+impl TestGuest for VirtioGuest {
     fn id(&self) -> u8 {
         self.id
     }
@@ -52,23 +53,23 @@ impl Peer for Native {
     }
 
     fn start_over(&mut self) {
-        Native::start_over(self);
+        VirtioGuest::start_over(self);
     }
 
     fn introduce(&mut self) {
-        Native::introduce(self);
+        VirtioGuest::introduce(self);
     }
 
     fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64 {
-        Native::send_next(self, to, count, sizes)
+        VirtioGuest::send_next(self, to, count, sizes)
     }
 
     fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64 {
-        Native::receive_next(self, to, sizes)
+        VirtioGuest::receive_next(self, to, sizes)
     }
 
     fn assert_sound(&self) {
-        Native::assert_sound(self);
+        VirtioGuest::assert_sound(self);
     }
 
     fn explain(&mut self) -> String {
@@ -78,15 +79,15 @@ impl Peer for Native {
 
 /// What two guests and their ports look like that stand still; then each is poked in turn, and it is told which poke went home: that
 /// is the wake-up that was lost.
-fn explain_stall(a: &mut dyn Peer, b: &mut dyn Peer, sizes: Sizes) -> String {
+fn explain_stall(a: &mut dyn TestGuest, b: &mut dyn TestGuest, sizes: Sizes) -> String {
     /// Much longer than anything that is still to come.
     const LONG: Duration = Duration::from_millis(100);
     let mut lines = vec![String::new()];
     let ids = [a.id(), b.id()];
     lines.push(format!("guest {}: {}", ids[0], a.explain()));
     lines.push(format!("guest {}: {}", ids[1], b.explain()));
-    lines.extend(lan::explain_ports());
-    let mut moves = |a: &mut dyn Peer, b: &mut dyn Peer, after: String| {
+    lines.extend(in_process_lan::explain_ports());
+    let mut moves = |a: &mut dyn TestGuest, b: &mut dyn TestGuest, after: String| {
         let start = Instant::now();
         let mut moved = [0; 2];
         while start.elapsed() < LONG {
@@ -109,7 +110,7 @@ fn explain_stall(a: &mut dyn Peer, b: &mut dyn Peer, sizes: Sizes) -> String {
 ///
 /// # Panics
 /// When not.
-pub fn exchange(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Sizes) {
+pub fn exchange(a: &mut dyn TestGuest, b: &mut dyn TestGuest, count: u64, sizes: Sizes) {
     a.settle();
     b.settle();
     a.introduce();
@@ -121,7 +122,7 @@ pub fn exchange(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Sizes) {
 ///
 /// # Panics
 /// When not.
-pub fn exchange_known(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Sizes) {
+pub fn exchange_known(a: &mut dyn TestGuest, b: &mut dyn TestGuest, count: u64, sizes: Sizes) {
     a.start_over();
     b.start_over();
     let wanted = [b.flows() * count, a.flows() * count];
@@ -143,7 +144,7 @@ pub fn exchange_known(a: &mut dyn Peer, b: &mut dyn Peer, count: u64, sizes: Siz
 ///
 /// # Panics
 /// When not.
-pub fn one_way(from: &mut dyn Peer, to: &mut dyn Peer, count: u64, sizes: Sizes) {
+pub fn one_way(from: &mut dyn TestGuest, to: &mut dyn TestGuest, count: u64, sizes: Sizes) {
     from.start_over();
     to.start_over();
     from.settle();

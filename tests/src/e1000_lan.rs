@@ -1,6 +1,6 @@
 //! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with virtio-net, and the host.
 
-use crate::{Boot, Guest, Image, NetNs, Result, Switch, card, scene::Scene};
+use crate::{Boot, Guest, Image, NetNs, Result, Switch, linux_nic, linux_nic_suite::LinuxNicSuite};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ impl E1000 {
 }
 
 /// 10.77.0.1, 10.77.0.2 and 10.77.0.101, on ports `e1`, `vm2` and `host`. All of it ends when this is dropped.
-pub struct Trio {
+pub struct E1000Lan {
     /// The guest with the e1000.
     pub e1000: Guest,
     /// The guest with virtio-net over vhost-user.
@@ -54,7 +54,7 @@ pub struct Trio {
     dir: TempDir,
 }
 
-impl Trio {
+impl E1000Lan {
     /// Starts all of it.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Trio {
     ///
     /// # Panics
     /// Without a temporary directory.
-    pub fn start(kind: E1000) -> Result<Trio> {
+    pub fn start(kind: E1000) -> Result<E1000Lan> {
         let temporary = tempfile::Builder::new().prefix("vmlan-e1000.").tempdir();
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
@@ -77,15 +77,15 @@ impl Trio {
         host.adopt("vmlan0")?;
         let other = Boot::new("vm2", 2).newer().vhost_user(&dir.join("vm2"));
         let [e1000, virtio] = Guest::boot(&image, dir, [kind.boot(dir), other])?;
-        Ok(Trio { e1000, virtio, switch, host, image, kind, dir: temporary })
+        Ok(E1000Lan { e1000, virtio, switch, host, image, kind, dir: temporary })
     }
 
     /// Everybody, for the chapters.
     #[must_use]
-    pub fn scene(&mut self) -> Scene<'_> {
+    pub fn scene(&mut self) -> LinuxNicSuite<'_> {
         let qemu = self.kind == E1000::Qemu;
-        Scene {
-            card: if qemu { &card::QEMU_E1000 } else { &card::E1000 },
+        LinuxNicSuite {
+            card: if qemu { &linux_nic::QEMU_E1000 } else { &linux_nic::E1000 },
             guest: &mut self.e1000,
             virtio: &mut self.virtio,
             host: &mut self.host,
@@ -108,7 +108,7 @@ impl Trio {
             .map(|name| {
                 format!(
                     "--- {name}\n{}\n",
-                    crate::proc::last_words(&read(name).unwrap_or_default())
+                    vmlan_harness::last_words(&read(name).unwrap_or_default())
                 )
             })
             .concat()

@@ -1,6 +1,6 @@
 //! Child processes that cannot outlive their test.
 
-use crate::fault::{Fault, Result, SETUP};
+use crate::{HarnessError, Result, SETUP};
 use std::{
     fs::File,
     io::Write,
@@ -15,32 +15,33 @@ use std::{
 ///
 /// It is started through `setpriv --pdeathsig KILL`: if the test is itself killed, the kernel takes the child down. The
 /// signal follows the *thread* that spawned it, so spawn from the test's own thread and not from a short-lived one.
-pub struct Proc {
+pub struct Process {
     name: String,
     log: PathBuf,
     child: Child,
 }
 
-impl Proc {
+impl Process {
     /// Starts `argv` with both outputs appended to `log`.
     ///
     /// # Errors
-    /// [`Fault::Missing`] if the program is not there, [`Fault::File`] for the log.
-    pub fn start(name: &str, log: &Path, argv: &[String]) -> Result<Proc> {
-        Proc::spawn(name, log, argv, Stdio::null())
+    /// [`HarnessError::Missing`] if the program is not there, [`HarnessError::File`] for the log.
+    pub fn start(name: &str, log: &Path, argv: &[String]) -> Result<Process> {
+        Process::spawn(name, log, argv, Stdio::null())
     }
 
-    /// As [`Proc::start`], with an input that [`Proc::say`] writes to.
+    /// As [`Process::start`], with an input that [`Process::say`] writes to.
     ///
     /// # Errors
-    /// As [`Proc::start`].
-    pub fn start_dialogue(name: &str, log: &Path, argv: &[String]) -> Result<Proc> {
-        Proc::spawn(name, log, argv, Stdio::piped())
+    /// As [`Process::start`].
+    pub fn start_dialogue(name: &str, log: &Path, argv: &[String]) -> Result<Process> {
+        Process::spawn(name, log, argv, Stdio::piped())
     }
 
-    fn spawn(name: &str, log: &Path, argv: &[String], input: Stdio) -> Result<Proc> {
-        let out = File::options().create(true).append(true).open(log).map_err(Fault::file(log))?;
-        let err = out.try_clone().map_err(Fault::file(log))?;
+    fn spawn(name: &str, log: &Path, argv: &[String], input: Stdio) -> Result<Process> {
+        let out =
+            File::options().create(true).append(true).open(log).map_err(HarnessError::file(log))?;
+        let err = out.try_clone().map_err(HarnessError::file(log))?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
             .args(argv)
@@ -48,18 +49,18 @@ impl Proc {
             .stdout(out)
             .stderr(err)
             .spawn()
-            .map_err(|_| Fault::Missing { what: "setpriv".into(), mend: SETUP })?;
-        Ok(Proc { name: name.into(), log: log.into(), child })
+            .map_err(|_| HarnessError::Missing { what: "setpriv".into(), fix: SETUP })?;
+        Ok(Process { name: name.into(), log: log.into(), child })
     }
 
-    /// Writes one line to the input of a process begun with [`Proc::start_dialogue`].
+    /// Writes one line to the input of a process begun with [`Process::start_dialogue`].
     ///
     /// # Errors
-    /// [`Fault::File`] if it no longer listens.
+    /// [`HarnessError::File`] if it no longer listens.
     pub fn say(&mut self, line: &str) -> Result<()> {
         let input = self.child.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe);
         let said = input.map_err(Into::into).and_then(|input| writeln!(input, "{line}"));
-        said.map_err(Fault::file(&self.name))
+        said.map_err(HarnessError::file(&self.name))
     }
 
     /// The process id.
@@ -71,7 +72,7 @@ impl Proc {
     /// Fails if the process has ended.
     ///
     /// # Errors
-    /// [`Fault::Ended`] with the end of its log.
+    /// [`HarnessError::Ended`] with the end of its log.
     pub fn alive(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -90,9 +91,9 @@ impl Proc {
     /// SIGTERM, then waits for the exit code.
     ///
     /// # Errors
-    /// [`Fault::Deadline`] if it does not end in time.
+    /// [`HarnessError::Deadline`] if it does not end in time.
     pub fn terminate(&mut self, within: Duration) -> Result<Option<i32>> {
-        out_of("kill", &["-TERM", &self.pid().to_string()])?;
+        output_of("kill", &["-TERM", &self.pid().to_string()])?;
         let end = Instant::now() + within;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -108,7 +109,7 @@ impl Proc {
     /// Polls `ready` until it holds, the process dies or the deadline passes.
     ///
     /// # Errors
-    /// [`Fault::Ended`] or [`Fault::Deadline`].
+    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
     pub fn wait(
         &mut self,
         what: &str,
@@ -138,18 +139,18 @@ impl Proc {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    fn late(&self, what: &str, within: Duration) -> Fault {
+    fn late(&self, what: &str, within: Duration) -> HarnessError {
         let what = format!("{}: {what}", self.name);
-        Fault::Deadline { what, seconds: within.as_secs(), heard: last_words(&self.log()) }
+        HarnessError::Deadline { what, seconds: within.as_secs(), heard: last_words(&self.log()) }
     }
 
-    fn ended(&self, status: &str) -> Fault {
+    fn ended(&self, status: &str) -> HarnessError {
         let heard = last_words(&self.log());
-        Fault::Ended { what: self.name.clone(), status: status.into(), heard }
+        HarnessError::Ended { what: self.name.clone(), status: status.into(), heard }
     }
 }
 
-impl Drop for Proc {
+impl Drop for Process {
     fn drop(&mut self) {
         self.kill9();
     }
@@ -176,18 +177,18 @@ pub fn last_words(log: &str) -> String {
 /// Runs a host command to its end and returns its standard output.
 ///
 /// # Errors
-/// [`Fault::Missing`] if the program is not there, [`Fault::Failed`] if it does not exit 0.
-pub fn out_of(program: &str, args: &[&str]) -> Result<String> {
+/// [`HarnessError::Missing`] if the program is not there, [`HarnessError::Failed`] if it does not exit 0.
+pub fn output_of(program: &str, args: &[&str]) -> Result<String> {
     let out = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .output()
-        .map_err(|_| Fault::Missing { what: program.into(), mend: SETUP })?;
+        .map_err(|_| HarnessError::Missing { what: program.into(), fix: SETUP })?;
     if out.status.success() {
         return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
     let heard = last_words(&String::from_utf8_lossy(&[out.stdout, out.stderr].concat()));
-    Err(Fault::Failed { what: format!("{program} {}", args.join(" ")), heard })
+    Err(HarnessError::Failed { what: format!("{program} {}", args.join(" ")), heard })
 }
 
 /// The program under test: `$VMLAN_BIN`, or a release build made once for each test process, so that it is never stale.
@@ -195,7 +196,7 @@ pub fn out_of(program: &str, args: &[&str]) -> Result<String> {
 /// # Panics
 /// If it cannot be built.
 #[must_use]
-pub fn vmlan_binary() -> &'static Path {
+pub fn vmlan_program() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("VMLAN_BIN") {
         Some(path) => path.into(),
@@ -204,7 +205,8 @@ pub fn vmlan_binary() -> &'static Path {
 }
 
 fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned();
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace").to_owned();
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--release", "-p", "vmlan"])
         .current_dir(&root)

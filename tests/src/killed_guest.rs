@@ -1,21 +1,27 @@
 //! A guest process that is killed again and again, and what the switch holds meanwhile.
 
-use crate::native::{STALL, mac, settles};
-use crate::{Proc, Result, Switch, usage, vmlan_binary};
+use crate::numbered::{STALL, mac, settles};
+use crate::{Process, Result, Switch, usage, vmlan_program};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Starts `vmlan pkt-gen` as guest `from` on the port at `address`; what it sends is for guest `to`.
 ///
 /// # Errors
-/// As [`Proc::start`].
-pub fn guest_process(dir: &Path, address: &str, function: &str, from: u8, to: u8) -> Result<Proc> {
-    let binary = vmlan_binary().display().to_string();
+/// As [`Process::start`].
+pub fn guest_process(
+    dir: &Path,
+    address: &str,
+    function: &str,
+    from: u8,
+    to: u8,
+) -> Result<Process> {
+    let binary = vmlan_program().display().to_string();
     let text = |id| mac(id, 0).map(|byte| format!("{byte:02x}")).join(":");
     let (to, from) = (text(to), text(from));
     let argv = [&binary, "pkt-gen", "-i", address, "-f", function, "-d", &to, "-s", &from];
     let argv: Vec<_> = argv.iter().map(|&word| word.to_owned()).collect();
-    Proc::start("pkt-gen", &dir.join("guest.log"), &argv)
+    Process::start("pkt-gen", &dir.join("guest.log"), &argv)
 }
 
 /// What the switch holds: descriptors, own memory in KiB, mapped memory in KiB.

@@ -1,16 +1,15 @@
 //! Which QEMU a guest runs in: the machine's own, or one that speaks vfio-user.
 
 use crate::{
-    fault::{Fault, Result, SETUP},
-    image::{cache, find_tool},
-    proc::out_of,
+    HarnessError, Result, SETUP, output_of,
+    vm::image::{cache, find_tool},
 };
 use std::{path::PathBuf, sync::OnceLock};
 
 /// The QEMU that Debian installs, 7.2 or later.
 ///
 /// # Errors
-/// [`Fault::Missing`].
+/// [`HarnessError::Missing`].
 pub fn installed() -> Result<PathBuf> {
     find_tool("qemu-system-x86_64")
 }
@@ -19,7 +18,7 @@ pub fn installed() -> Result<PathBuf> {
 /// unpacked.
 ///
 /// # Errors
-/// [`Fault::Missing`].
+/// [`HarnessError::Missing`].
 pub fn with_vfio_user() -> Result<PathBuf> {
     if let (Ok(path), true) = (installed(), own_version() >= [10, 1, 1]) {
         return Ok(path);
@@ -28,9 +27,9 @@ pub fn with_vfio_user() -> Result<PathBuf> {
     if dir.join("ready").exists() {
         return Ok(dir.join("qemu-system-x86_64"));
     }
-    Err(Fault::Missing {
+    Err(HarnessError::Missing {
         what: "a QEMU that speaks vfio-user (10.1.1 or later)".into(),
-        mend: SETUP,
+        fix: SETUP,
     })
 }
 
@@ -45,7 +44,7 @@ pub fn msix_crashes() -> bool {
 fn own_version() -> [u32; 3] {
     static VERSION: OnceLock<[u32; 3]> = OnceLock::new();
     *VERSION.get_or_init(|| {
-        let said = out_of("qemu-system-x86_64", &["--version"]).unwrap_or_default();
+        let said = output_of("qemu-system-x86_64", &["--version"]).unwrap_or_default();
         version(&said).unwrap_or([0; 3])
     })
 }
