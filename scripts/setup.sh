@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
-#   build   a linker for cargo, nothing else; cargo itself is the user's, and if it is missing or too old this says how to get it
-#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not installed; where QEMU
-#           is older than 10.1.1, which speaks no sound vfio-user, also the one of Debian 13's backports, likewise
+#   build   make, a linker for cargo, and cargo itself if there is none (Debian 13 packages rustup)
+#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not
+#           installed; where QEMU is older than 10.1.1, whose vfio-user has faults, also the one of
+#           Debian 13's backports, unpacked in the same way
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
-# As root it installs what is missing and says so; otherwise it prints the one command that would, and exits 1.
-# The guest kernel and the newer QEMU go to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or ~/.cache/vmlan) and need no root.
+# As root it installs what is missing and says so. Otherwise it prints the commands that would, all of
+# them at once, and exits 1. A toolchain that somebody has chosen is never changed.
+# The guest kernel and the newer QEMU go to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or
+# ~/.cache/vmlan) and need no root.
 set -euo pipefail
 
 cache=${VMLAN_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/vmlan}
+tree=$(cd "$(dirname "$0")/.." && pwd)
 lists_fresh=no
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -16,16 +20,16 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 packages() {
   case $1 in
-    build) echo gcc libc6-dev ;;
-    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux dpdk-dev ;;
-    peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 ;;
+    build) echo make gcc libc6-dev ;;
+    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev ;;
+    peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
     *) printf 'setup: no group "%s"; groups: build test peers\n' "$1" >&2; exit 2 ;;
   esac
 }
 
 why() {
   case $1 in
-    build) echo "the linker that cargo calls" ;;
+    build) echo "what cargo needs to link" ;;
     test) echo "real guests, their tools, and an independent virtio-user peer for the tests" ;;
     peers) echo "the switches that bench-peers measures beside vmlan" ;;
   esac
@@ -48,15 +52,65 @@ hold_daemons() {
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 }
 
-install_group() {
-  local group=$1 wanted missing=() p log
-  wanted=$(packages "$group")
-  for p in $wanted; do installed "$p" || missing+=("$p"); done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  if [ "$(id -u)" != 0 ]; then
-    die "needs ${missing[*]} ($(why "$group")); as root run:  apt-get install -y --no-install-recommends ${missing[*]}"
+# Sets `missing` to the packages that are not there, of all groups, and `reasons` to what they are for.
+find_missing() {
+  local group p
+  missing=()
+  reasons=()
+  for group in "$@"; do
+    for p in $(packages "$group"); do
+      ! installed "$p" || continue
+      case " ${missing[*]} " in *" $p "*) continue ;; esac
+      missing+=("$p")
+      case "${reasons[*]}" in *"$(why "$group")"*) ;; *) reasons+=("$(why "$group");") ;; esac
+    done
+  done
+}
+
+# Sets `toolchain` to what the user must run for a cargo that is new enough, or to nothing, and
+# adds to `missing` the packages that this takes.
+find_cargo() {
+  local wanted found
+  toolchain=
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$tree/Cargo.toml")
+  # Unquoted: it may be two words, like "cargo +stable".
+  # shellcheck disable=SC2086
+  found=$(cd "$tree" && ${CARGO:-cargo} --version 2>/dev/null | cut -d' ' -f2) || true
+  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
+  cargo_found=${found:-none}
+  cargo_wanted=$wanted
+  if command -v rustup >/dev/null; then
+    toolchain="rustup update stable && rustup default stable"
+  elif has_rustup_package; then
+    missing+=(rustup ca-certificates)
+    toolchain="rustup default stable"
+  else
+    missing+=(curl ca-certificates)
+    toolchain="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
   fi
-  say "installing ${missing[*]}: $(why "$group")"
+}
+
+# Debian packages it since 13. The lists of apt may be empty here, so they are not asked.
+has_rustup_package() {
+  ! grep -qE '^VERSION_ID="?(11|12)"?$' /etc/os-release
+}
+
+# One message for everything.
+name_what_is_missing() {
+  {
+    [ ${#missing[@]} = 0 ] || say "missing: ${missing[*]}"
+    [ -z "$toolchain" ] || say "missing: cargo $cargo_wanted or later (found: $cargo_found)"
+    say "please run:"
+    [ ${#missing[@]} = 0 ] || echo "  (as root)  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+    [ -z "$toolchain" ] || echo "  (as the user who builds)  $toolchain"
+  } >&2
+  exit 1
+}
+
+install_missing() {
+  local log
+  [ ${#missing[@]} -gt 0 ] || return 0
+  say "installing ${missing[*]}: ${reasons[*]%;}"
   hold_daemons
   fresh_lists
   log=$(mktemp)
@@ -68,20 +122,14 @@ install_group() {
   rm -f "$log"
 }
 
-# Debian 12's cargo (0.66) is too old, and a toolchain belongs to the user who builds: named, never installed.
-need_cargo() {
-  local wanted found how
-  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
-  # Unquoted: it may be two words, like "cargo +stable".
-  # shellcheck disable=SC2086
-  found=$(cd "$(dirname "$0")/.." && ${CARGO:-cargo} --version 2>/dev/null | cut -d' ' -f2) || true
-  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
-  if command -v rustup >/dev/null; then
-    how="rustup default stable && rustup update stable"
-  else
-    how="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal && . \"\$HOME/.cargo/env\""
+# Only where there is none at all: a toolchain belongs to the user who builds.
+install_toolchain() {
+  [ -n "$toolchain" ] || return 0
+  if [ "$cargo_found" != none ] || ! command -v rustup >/dev/null; then
+    die "needs cargo $cargo_wanted or later (found: $cargo_found); run:  $toolchain"
   fi
-  die "needs cargo $wanted or later (found: ${found:-none}; Debian's own may be too old); run:  $how"
+  say "installing the stable Rust toolchain with rustup, for root"
+  rustup default stable >/dev/null 2>&1 || die "rustup could not install a toolchain; run:  rustup default stable"
 }
 
 # The newest kernel that Debian's meta package names, unpacked beside the harness: guests boot it, the host does not.
@@ -159,10 +207,13 @@ unpack_qemu() (
 for group in "$@"; do packages "$group" >/dev/null; done
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
   || die "this script knows Debian's apt only; provide the tools of '$*' yourself: $(for g in "$@"; do packages "$g"; done | tr '\n' ' ')"
-for group in "$@"; do
-  install_group "$group"
-  case $group in
-    build) need_cargo ;;
-    test) guest_kernel; new_qemu ;;
-  esac
-done
+find_missing "$@"
+toolchain=
+case " $* " in *" build "*) find_cargo ;; esac
+if [ "$(id -u)" = 0 ]; then
+  install_missing
+  install_toolchain
+elif [ ${#missing[@]} -gt 0 ] || [ -n "$toolchain" ]; then
+  name_what_is_missing
+fi
+case " $* " in *" test "*) guest_kernel; new_qemu ;; esac

@@ -20,15 +20,6 @@ stage() {
   printf '[%s +%4ds] ok: %s (%d s)\n' "$(date -u +%H:%M:%S)" $((SECONDS - begin)) "$name" $((SECONDS - from))
 }
 
-# rustup's minimal profile and Debian's cargo come without these two.
-if_present() {
-  local name=$1
-  shift
-  if "$1" "$2" --version >/dev/null 2>&1; then stage "$name" "$@"
-  else echo "  $name: skipped, there is no $1 $2 (rustup component add rustfmt clippy, or apt-get install rustfmt rust-clippy)"
-  fi
-}
-
 loom() {
   RUSTFLAGS="--cfg loom" cargo test -p vmlan-nic --release --test loom --target-dir target/loom --quiet
 }
@@ -64,8 +55,7 @@ lanes() {
 can_fuzz() { [ -d fuzz/fuzz_targets ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null; }
 
 stage "set-up" scripts/setup.sh build test
-if_present "format" cargo fmt --all --check
-if_present "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
+stage "format and lints" scripts/lint.sh
 stage "build vmlan" cargo build --release -p vmlan --quiet
 export VMLAN_BIN=$PWD/target/release/vmlan
 stage "unit and loop tests" cargo test --workspace --exclude vmlan-tests --quiet
