@@ -12,7 +12,7 @@ use vmlan_driver::mem::{Ram, SharedWords};
 use vmlan_driver::nic::Wake;
 use vmlan_driver::sys::{self, EventFd};
 use vmlan_frame::{Batch, Counters, Device, Mac, Offloads, Port, Sink};
-use vmlan_nic::chip::{Chip, Config, Host, Space};
+use vmlan_nic::chip::{Config, Host, Nic, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region};
 

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use vmlan_driver::chip::{Chip as DriverChip, Offload};
-use vmlan_nic::chip::{Chip, Host};
+use vmlan_nic::chip::{Host, Nic};
 
 use crate::chip_guest::{self, ChipGuest};
 use crate::exchange::TestGuest;
@@ -45,12 +45,12 @@ pub struct Steps<C: DriverChip> {
 struct World {
     turns: Arc<Turns>,
     host: [Arc<StepHost>; 2],
-    chips: [Arc<dyn Chip>; 2],
+    chips: [Arc<dyn Nic>; 2],
     threads: Vec<JoinHandle<()>>,
 }
 
 /// A chip behind these host.
-pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Chip>;
+pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Nic>;
 
 impl World {
     fn new(seed: u64, make: Make) -> Self {

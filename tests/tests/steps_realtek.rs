@@ -7,7 +7,7 @@ use vmlan_driver::chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_frame::Mac;
-use vmlan_nic::chip::{Chip, Config, Host};
+use vmlan_nic::chip::{Config, Host, Nic};
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_tests::numbered::Sizes;
@@ -20,11 +20,11 @@ fn config() -> Config {
     Config { mac: Mac::new([2, 0, 0, 0, 0, 1]), irq_rate_max: 0, csb: true }
 }
 
-fn r8169(host: Arc<dyn Host>) -> Arc<dyn Chip> {
+fn r8169(host: Arc<dyn Host>) -> Arc<dyn Nic> {
     Arc::new(R8169::new(config(), host))
 }
 
-fn rtl8139(host: Arc<dyn Host>) -> Arc<dyn Chip> {
+fn rtl8139(host: Arc<dyn Host>) -> Arc<dyn Nic> {
     Arc::new(Rtl8139::new(config(), true, host))
 }
 

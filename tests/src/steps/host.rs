@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vmlan_driver::chip::{Bus, BusError, Irq, Watched, Width};
 use vmlan_driver::nic::Wake;
-use vmlan_nic::chip::{Chip, Host, Space};
+use vmlan_nic::chip::{Host, Nic, Space};
 
 use super::turns::Turns;
 use super::{GUESTS, WORKER};
@@ -106,7 +106,7 @@ impl Host for StepHost {
 }
 
 /// What the thread of one port does, as `vfio_user/serve.rs`.
-pub(super) fn attach(host: &StepHost, chip: &dyn Chip) {
+pub(super) fn attach(host: &StepHost, chip: &dyn Nic) {
     let turns = &host.turns;
     while turns.step() {
         let due = host.is_due(turns.now());
@@ -138,7 +138,7 @@ pub(super) fn attach(host: &StepHost, chip: &dyn Chip) {
     }
 }
 
-fn serve(host: &StepHost, chip: &dyn Chip) {
+fn serve(host: &StepHost, chip: &dyn Nic) {
     loop {
         let Some(message) = host.messages().pop_front() else { return };
         let answer = match message {
@@ -164,7 +164,7 @@ fn serve(host: &StepHost, chip: &dyn Chip) {
 /// The bus of a chip whose port's thread takes its turns.
 pub struct StepBus {
     pub(super) host: Arc<StepHost>,
-    pub(super) chip: Arc<dyn Chip>,
+    pub(super) chip: Arc<dyn Nic>,
     /// Writes are not waited for.
     pub(super) posted: bool,
 }

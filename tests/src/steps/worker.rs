@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Sink};
-use vmlan_nic::chip::Chip;
+use vmlan_nic::chip::Nic;
 use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
 
 use super::turns::Turns;
 use crate::in_process_lan::FULL_WAIT;
 
 /// A switch with these chips.
-pub(super) fn table(chips: &[Arc<dyn Chip>]) -> Table {
-    let entry = |chip: &Arc<dyn Chip>| Entry {
+pub(super) fn table(chips: &[Arc<dyn Nic>]) -> Table {
+    let entry = |chip: &Arc<dyn Nic>| Entry {
         name: "step".into(),
         port: Arc::new(StepPort(Arc::clone(chip))),
         mirror: None,
@@ -68,7 +68,7 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
 }
 
 /// A chip as the switch sees it.
-struct StepPort(Arc<dyn Chip>);
+struct StepPort(Arc<dyn Nic>);
 
 impl Port for StepPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {

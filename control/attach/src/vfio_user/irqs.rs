@@ -8,7 +8,7 @@ use super::wire::{irq, set_irqs};
 use super::wires::{Mode, Wires};
 use crate::bytes::Body;
 use crate::eventfd;
-use vmlan_nic::chip::Chip;
+use vmlan_nic::chip::Nic;
 
 /// Bytes before the data.
 const FIXED: usize = 20;
@@ -108,7 +108,7 @@ impl Irqs {
     }
 
     /// It was written to, perhaps.
-    pub fn unmasked(&self, nic: &dyn Chip) {
+    pub fn unmasked(&self, nic: &dyn Nic) {
         if self.unmask.as_ref().is_some_and(Watched::take) {
             self.wires.unmask(nic);
         }
@@ -118,7 +118,7 @@ impl Irqs {
     ///
     /// # Errors
     /// [`Error`]: nothing has changed.
-    pub fn set(&mut self, bytes: &[u8], fd: Option<OwnedFd>, nic: &dyn Chip) -> Result<(), Error> {
+    pub fn set(&mut self, bytes: &[u8], fd: Option<OwnedFd>, nic: &dyn Nic) -> Result<(), Error> {
         let body = Body(bytes);
         let (flags, index) = (body.u32(4), body.u32(8));
         let (start, count) = (body.u32(12), body.u32(16));
@@ -195,7 +195,7 @@ impl Irqs {
         mode: Mode,
         action: Action,
         fd: Option<OwnedFd>,
-        nic: &dyn Chip,
+        nic: &dyn Nic,
         refused: Error,
     ) -> Result<(), Error> {
         match (action, fd) {

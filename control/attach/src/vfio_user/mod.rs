@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`attach`] starts one thread for each port. It plays the part that the VMM's exit path plays for a NIC of its own:
-//! register accesses are messages, served in this thread against the model ([`Chip`]). While they come quickly one after
+//! register accesses are messages, served in this thread against the model ([`Nic`]). While they come quickly one after
 //! the other it waits for the next by looking, not by sleeping.
 //!
 //! One client is served at a time. When it goes, its interrupts are disconnected, its memory unmapped and the NIC is

@@ -15,13 +15,13 @@ pub struct Trouble {
     pub fatal: bool,
 }
 
-impl From<chip::Trouble> for Trouble {
-    fn from(trouble: chip::Trouble) -> Self {
+impl From<chip::Fault> for Trouble {
+    fn from(trouble: chip::Fault) -> Self {
         Self {
             text: trouble.to_string(),
             address: trouble.address(),
             stops: trouble.stops(),
-            fatal: trouble == chip::Trouble::Truncated,
+            fatal: trouble == chip::Fault::Truncated,
         }
     }
 }

@@ -9,11 +9,11 @@ use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Reason, Sink};
 
 use super::wires::Wires;
 use crate::waker::Waker;
-use vmlan_nic::chip::Chip;
+use vmlan_nic::chip::Nic;
 
 /// A VM's NIC, as the switch sees it.
 pub struct VfioUserPort {
-    nic: Arc<dyn Chip>,
+    nic: Arc<dyn Nic>,
     wires: Arc<Wires>,
     waker: Arc<Waker>,
     /// How often to look at doorbells in shared memory.
@@ -29,7 +29,7 @@ impl VfioUserPort {
     /// A port with nobody connected.
     #[must_use]
     pub fn new(
-        nic: Arc<dyn Chip>,
+        nic: Arc<dyn Nic>,
         wires: Arc<Wires>,
         waker: Arc<Waker>,
         poll_idle: Option<Duration>,
@@ -47,7 +47,7 @@ impl VfioUserPort {
 
     /// The model.
     #[must_use]
-    pub fn nic(&self) -> &Arc<dyn Chip> {
+    pub fn nic(&self) -> &Arc<dyn Nic> {
         &self.nic
     }
 
@@ -76,7 +76,7 @@ impl VfioUserPort {
 
     /// Wakes the port's thread if there is trouble that it was not woken for.
     fn report(&self) {
-        let Some(trouble) = self.nic.trouble() else { return };
+        let Some(trouble) = self.nic.fault() else { return };
         let told = if trouble.stops() { &self.troubled } else { &self.warned };
         if !told.swap(true, Ordering::AcqRel) {
             self.waker.wake();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use vmlan_frame::Port;
-use vmlan_nic::chip::{self, Chip};
+use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
@@ -72,7 +72,7 @@ impl Shared {
                 fatal: true,
             });
         }
-        let mut trouble = Trouble::from(self.port.nic().trouble()?);
+        let mut trouble = Trouble::from(self.port.nic().fault()?);
         let hidden = |at: u64| self.facts().unshared.iter().any(|run| run.contains(at));
         if trouble.address.is_some_and(hidden) {
             UNSHARED.clone_into(&mut trouble.text);
@@ -223,7 +223,7 @@ impl Drop for VfioUser {
 }
 
 /// A NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
-type Made = (Arc<dyn Chip>, Option<SharedPages>);
+type Made = (Arc<dyn Nic>, Option<SharedPages>);
 
 fn make(config: &Config, wires: &Arc<Wires>) -> Result<Made, Error> {
     let Config { mac, irq_rate_max, csb, .. } = *config;

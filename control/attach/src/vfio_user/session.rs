@@ -13,7 +13,7 @@ use super::version::{self, Client};
 use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
 use crate::bytes::Body;
 use crate::stream;
-use vmlan_nic::chip::{Chip, Layout, Space};
+use vmlan_nic::chip::{Layout, Nic, Space};
 
 /// One whole message.
 pub type Message<'s> = stream::Message<'s, Header>;
@@ -153,7 +153,7 @@ impl Session {
         }
     }
 
-    fn nic(&self) -> &dyn Chip {
+    fn nic(&self) -> &dyn Nic {
         &**self.port.nic()
     }
 

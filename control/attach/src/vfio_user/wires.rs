@@ -13,7 +13,7 @@ use crate::eventfd::{Account, Call};
 use crate::sys;
 use crate::timer::Timer;
 use crate::waker::Waker;
-use vmlan_nic::chip::Chip;
+use vmlan_nic::chip::Nic;
 
 /// The interrupts of one client.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Wires {
     }
 
     /// Connects INTx to an eventfd. It starts unmasked.
-    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Chip) {
+    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Nic) {
         let lines = self.lines();
         lines.intx.set(Some(fd));
         lines.has_intx.store(true, Ordering::SeqCst);
@@ -107,7 +107,7 @@ impl Wires {
     }
 
     /// Connects MSI to an eventfd.
-    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Chip) {
+    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Nic) {
         let lines = self.lines();
         lines.msi.set(Some(fd));
         lines.has_msi.store(true, Ordering::SeqCst);
@@ -134,13 +134,13 @@ impl Wires {
     }
 
     /// Unmasks INTx, and delivers it again if its cause still stands.
-    pub fn unmask(&self, nic: &dyn Chip) {
+    pub fn unmask(&self, nic: &dyn Nic) {
         self.lines().masked.store(false, Ordering::SeqCst);
         self.again(nic);
     }
 
     /// The chip may have asserted its pin between our look and its own at the mask: one of both sees the other.
-    fn again(&self, nic: &dyn Chip) {
+    fn again(&self, nic: &dyn Nic) {
         full_fence();
         nic.reassert();
     }

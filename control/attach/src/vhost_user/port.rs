@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use vmlan_frame::{Batch, Counters, Device, Mac, Offload, Offloads, Port, Reason, Sink};
-use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, Side as Kind};
+use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, QueueState};
 use vmlan_ram::{Map, Slice};
 
 use crate::eventfd::{self, Account, Call};
@@ -36,7 +36,7 @@ impl<N: Default> Default for Side<N> {
     }
 }
 
-impl<S: Kind> Side<Net<S>> {
+impl<S: QueueState> Side<Net<S>> {
     fn trouble(&self) -> Option<Trouble> {
         if self.map.poisoned() {
             return Some(Trouble::Truncated);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use vmlan_frame::Port;
 use vmlan_nic::notify::moderate::Set;
-use vmlan_nic::virtio::{Fault, Inflight, Net, Rings, Side as Kind};
+use vmlan_nic::virtio::{Fault, Inflight, Net, QueueState, Rings};
 use vmlan_ram::Map;
 
 use super::inflight::{self, InflightRegion};
@@ -96,7 +96,7 @@ trait Queues {
     fn is_started(&self, index: u16) -> bool;
 }
 
-impl<S: Kind> Queues for Net<S> {
+impl<S: QueueState> Queues for Net<S> {
     fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault> {
         Net::start(self, index, rings)
     }

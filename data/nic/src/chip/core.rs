@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counters;
 use vmlan_ram::Map;
 
-use super::block::{Block, Placed};
+use super::csb::{Csb, Placed};
 use super::irq::{Edge, Irq, Kinds};
 use super::pci::Change;
 use super::port::{Receives, Sends};
 use super::sums::Stats;
-use super::{Config, Host, Model, Trouble};
+use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
 /// A chip without its registers.
-pub struct Core<M: Model> {
+pub struct Core<M: Chip> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) irq: Irq,
     pub(crate) counters: Counters,
     pub(crate) stats: Stats,
     pub(crate) tx: Mutex<M::Tx>,
     pub(crate) rx: Mutex<M::Rx>,
-    /// The shared status block, as CSBAL was last written. Only with both sides' locks.
-    block: Mutex<Placed>,
+    /// The CSB, as CSBAL was last written. Only with both sides' locks.
+    csb: Mutex<Placed>,
     /// Threads that want the lock of a side: a busy worker lets them in.
     pub(super) wanted: AtomicU32,
     /// The worker sleeps until there is something to send.
@@ -37,7 +37,7 @@ pub struct Core<M: Model> {
     pub(super) unmasked: AtomicBool,
     /// There are CSBAL and CSBAH.
     pub(super) has_csb: bool,
-    /// Kicks asked for in the shared status block.
+    /// Kicks asked for in the CSB.
     pub(crate) wishes: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<M: Model> Core<M> {
+impl<M: Chip> Core<M> {
     /// As after power-on: nothing on, nothing pending. `tx` and `rx`: its sides.
     pub(crate) fn new(
         config: Config,
@@ -84,7 +84,7 @@ impl<M: Model> Core<M> {
             stats: Stats::default(),
             tx: Mutex::new(tx),
             rx: Mutex::new(rx),
-            block: Mutex::default(),
+            csb: Mutex::default(),
             wanted: AtomicU32::new(0),
             tx_bell: Bell::default(),
             rx_bell: Bell::default(),
@@ -209,64 +209,64 @@ impl<M: Model> Core<M> {
         self.stopped(|tx, rx| {
             let old = tx.set_map(Arc::clone(&map));
             let same = rx.set_map(map);
-            self.replace_block(chip, tx, rx);
+            self.replace_csb(chip, tx, rx);
             (old, same)
         })
     }
 
-    /// CSBAL was written: the block is at `address` from now on; 0: there is none.
-    pub(crate) fn place_block(&self, chip: &M, address: u64) {
+    /// CSBAL was written: the CSB is at `address` from now on; 0: there is none.
+    pub(crate) fn place_csb(&self, chip: &M, address: u64) {
         self.stopped(|tx, rx| {
-            *lock(&self.block) = Placed { address, trouble: None };
-            let block = self.find_block(tx);
-            tx.place_block(chip, block.clone());
-            rx.place_block(chip, block);
-            if lock(&self.block).trouble.is_some() {
+            *lock(&self.csb) = Placed { address, fault: None };
+            let csb = self.find_csb(tx);
+            tx.place_csb(chip, csb.clone());
+            rx.place_csb(chip, csb);
+            if lock(&self.csb).fault.is_some() {
                 self.counters.faults.add_shared(1);
             }
         });
-        // What the old block kept in may come out.
+        // What the old CSB kept in may come out.
         self.remoderate(chip);
         // Workers that sleep state their wishes in the new one.
         self.ring_tx();
         self.ring_rx();
     }
 
-    /// As after power-on: there is no block. With both sides' locks.
-    pub(crate) fn drop_block(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
-        *lock(&self.block) = Placed::default();
-        self.replace_block(chip, tx, rx);
+    /// As after power-on: there is no CSB. With both sides' locks.
+    pub(crate) fn drop_csb(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+        *lock(&self.csb) = Placed::default();
+        self.replace_csb(chip, tx, rx);
     }
 
-    /// The map has been replaced: the block is now elsewhere, gone, or back.
-    fn replace_block(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
-        let block = self.find_block(tx);
+    /// The map has been replaced: the CSB is now elsewhere, gone, or back.
+    fn replace_csb(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+        let csb = self.find_csb(tx);
         let gate = chip.gate();
-        tx.replace_block(chip, block.clone(), gate.dma && gate.transmit);
-        rx.replace_block(chip, block, gate.dma && gate.receive);
+        tx.replace_csb(chip, csb.clone(), gate.dma && gate.transmit);
+        rx.replace_csb(chip, csb, gate.dma && gate.receive);
     }
 
-    /// Looks for the block where it was placed, in the map that both sides have now, and tells the interrupt block.
-    fn find_block(&self, tx: &M::Tx) -> Option<Arc<Block>> {
-        let mut placed = lock(&self.block);
+    /// Looks for the CSB where it was placed, in the map that both sides have now, and tells the interrupt block.
+    fn find_csb(&self, tx: &M::Tx) -> Option<Arc<Csb>> {
+        let mut placed = lock(&self.csb);
         let address = placed.address;
-        let block = (address != 0).then(|| Block::find(tx.map(), address, self.irq.block_on()));
-        let fault = block.as_ref().and_then(|found| found.as_ref().err().copied());
-        placed.trouble = fault.map(|fault| Trouble::BadBlock { address, fault });
-        let block = block.and_then(Result::ok);
-        self.irq.set_block(block.clone());
-        block
+        let csb = (address != 0).then(|| Csb::find(tx.map(), address, self.irq.csb_on()));
+        let fault = csb.as_ref().and_then(|found| found.as_ref().err().copied());
+        placed.fault = fault.map(|fault| Fault::BadCsb { address, fault });
+        let csb = csb.and_then(Result::ok);
+        self.irq.set_csb(csb.clone());
+        csb
     }
 
-    /// What is wrong with the block's place. Workers ask: they do not wait for who is looking for it in the guest's memory, which may
+    /// What is wrong with the CSB's place. Workers ask: they do not wait for who is looking for it in the guest's memory, which may
     /// be slow.
-    pub(super) fn block_trouble(&self) -> Option<Trouble> {
-        self.block.try_lock().ok().and_then(|placed| placed.trouble)
+    pub(super) fn csb_fault(&self) -> Option<Fault> {
+        self.csb.try_lock().ok().and_then(|placed| placed.fault)
     }
 
-    /// What the block was good for.
-    pub(super) fn block_state(&self) -> vmlan_frame::Csb {
-        let (on, suppressed, guest_asked) = self.irq.block_state();
+    /// What the CSB was good for.
+    pub(super) fn csb_state(&self) -> vmlan_frame::Csb {
+        let (on, suppressed, guest_asked) = self.irq.csb_state();
         let host_asked = self.wishes.load(Ordering::Relaxed);
         vmlan_frame::Csb { on, suppressed, guest_asked, host_asked }
     }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counter;
 
 use super::Host;
-use super::block::{Block, Verdict};
+use super::csb::{Csb, Verdict};
 use crate::notify::moderate::{Alarm, Floor, Window};
 
 /// What a chip's causes are about.
@@ -40,7 +40,7 @@ pub struct Kinds {
     pub written: u32,
     /// Frames have arrived.
     pub receive: u32,
-    /// Receive descriptors run low: a shared status block says so better.
+    /// Receive descriptors run low: a CSB says so better.
     pub low: u32,
     /// The link has changed. Never held back, but for the host's floor.
     pub link: u32,
@@ -85,12 +85,12 @@ struct State {
     /// A rise is being held back.
     holding: bool,
     /// Where the guest says what it wants to be interrupted for.
-    block: Option<Arc<Block>>,
-    /// The block keeps in what is pending.
+    csb: Option<Arc<Csb>>,
+    /// The CSB keeps in what is pending.
     shut: bool,
 }
 
-/// Written with the lock, read without: it is held while the block is read, and the guest's memory may be slow (its VMM may be
+/// Written with the lock, read without: it is held while the CSB is read, and the guest's memory may be slow (its VMM may be
 /// punching holes into it). Who asks for counts must not wait for that.
 #[derive(Debug, Default)]
 struct Counts {
@@ -106,8 +106,8 @@ pub struct Irq {
     kinds: &'static Kinds,
     state: Mutex<State>,
     counts: Counts,
-    /// The block was on when it was last looked at.
-    block_on: Arc<AtomicBool>,
+    /// The CSB was on when it was last looked at.
+    csb_on: Arc<AtomicBool>,
     /// MSI is on.
     messages: AtomicBool,
     floor: Floor,
@@ -116,7 +116,7 @@ pub struct Irq {
 /// What the caller must tell the host, once it holds no lock.
 ///
 /// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that followed it. That is one
-/// interrupt too many and never one too few; repeats of a level interrupt go through `Chip::reassert`.
+/// interrupt too many and never one too few; repeats of a level interrupt go through `Nic::reassert`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum Edge {
@@ -132,8 +132,8 @@ pub enum Edge {
 impl Irq {
     /// No causes, all masked. At most `rate_max` interrupts per second (0: no floor).
     pub fn new(kinds: &'static Kinds, rate_max: u32) -> Self {
-        let (state, counts, block_on, messages) = Default::default();
-        Self { kinds, state, counts, block_on, messages, floor: Floor::new(rate_max) }
+        let (state, counts, csb_on, messages) = Default::default();
+        Self { kinds, state, counts, csb_on, messages, floor: Floor::new(rate_max) }
     }
 
     /// From now on at most `rate_max` interrupts per second. Call [`Irq::timer`] then: what is held may be due.
@@ -309,7 +309,7 @@ impl Irq {
         s.causes & s.mask != 0
     }
 
-    /// The shared status block keeps it in.
+    /// The CSB keeps it in.
     #[cfg(any(test, feature = "fuzz"))]
     pub fn is_shut(&self) -> bool {
         self.state().shut
@@ -317,7 +317,7 @@ impl Irq {
 
     /// As while somebody waits for the guest's memory.
     #[cfg(test)]
-    pub fn block(&self) -> impl Sized {
+    pub fn csb(&self) -> impl Sized {
         self.state()
     }
 
@@ -330,22 +330,22 @@ impl Irq {
     pub fn reset(&self) -> Edge {
         let mut s = self.state();
         let edge = Self::fall(&mut s);
-        let block = s.block.take();
+        let csb = s.csb.take();
         // The host's floor holds for guests that reset the chip for each interrupt, too. Their own windows are gone: what opens these
         // two says nothing of their length.
-        *s = State { block, all: s.all, link: s.link, ..State::default() };
+        *s = State { csb, all: s.all, link: s.link, ..State::default() };
         edge
     }
 
-    /// Replaces the shared status block. Nothing of the old one is kept.
-    pub fn set_block(&self, block: Option<Arc<Block>>) {
-        let on = block.as_ref().is_some_and(|block| block.is_on());
-        let old = std::mem::replace(&mut self.state().block, block);
-        self.block_on.store(on, Ordering::Relaxed);
+    /// Replaces the CSB. Nothing of the old one is kept.
+    pub fn set_csb(&self, csb: Option<Arc<Csb>>) {
+        let on = csb.as_ref().is_some_and(|csb| csb.is_on());
+        let old = std::mem::replace(&mut self.state().csb, csb);
+        self.csb_on.store(on, Ordering::Relaxed);
         drop(old);
     }
 
-    /// The worker is going to sleep: what the block keeps in is looked at once more. It heals guests that ask for an interrupt
+    /// The worker is going to sleep: what the CSB keeps in is looked at once more. It heals guests that ask for an interrupt
     /// and look again without a fence between (all of 2013 do); their stores have arrived by now.
     pub fn regate(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
@@ -357,15 +357,15 @@ impl Irq {
         self.messages.store(on, Ordering::Relaxed);
     }
 
-    /// For a block to say in whether it is on.
-    pub fn block_on(&self) -> &Arc<AtomicBool> {
-        &self.block_on
+    /// For a CSB to say in whether it is on.
+    pub fn csb_on(&self) -> &Arc<AtomicBool> {
+        &self.csb_on
     }
 
-    /// The block is on; interrupts that it kept in, and those that were let out because it asked for them.
-    pub fn block_state(&self) -> (bool, u64, u64) {
+    /// The CSB is on; interrupts that it kept in, and those that were let out because it asked for them.
+    pub fn csb_state(&self) -> (bool, u64, u64) {
         let Counts { suppressed, wished, .. } = &self.counts;
-        (self.block_on.load(Ordering::Relaxed), suppressed.get(), wished.get())
+        (self.csb_on.load(Ordering::Relaxed), suppressed.get(), wished.get())
     }
 
     /// Raised, held back, delivered.
@@ -390,8 +390,7 @@ impl Irq {
         if s.level {
             return Edge::None;
         }
-        let verdict =
-            s.block.as_ref().map_or(Verdict::Pass, |block| block.judge(pending, self.kinds));
+        let verdict = s.csb.as_ref().map_or(Verdict::Pass, |csb| csb.judge(pending, self.kinds));
         s.shut = verdict == Verdict::Shut;
         if s.shut {
             return Edge::None;
@@ -417,11 +416,11 @@ impl Irq {
         Edge::Rise
     }
 
-    /// The pin stays up until the guest clears the causes. A message says it all to a driver that asked for that in its block: its
+    /// The pin stays up until the guest clears the causes. A message says it all to a driver that asked for that in its CSB: its
     /// causes are taken out of the register, so that it need not look there, and the next one is another message (csb.md section 5).
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
-            && s.block.as_ref().is_some_and(|block| block.messages_say_all());
+            && s.csb.as_ref().is_some_and(|csb| csb.messages_say_all());
         if said {
             s.causes &= !self.kinds.data;
         }

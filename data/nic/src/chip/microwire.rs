@@ -64,7 +64,7 @@ impl Microwire {
         (self.selected, self.clocked, self.bus, self.dout) = (false, false, Bus::Idle, false);
     }
 
-    /// Chip select falls: a whole word is programmed now. It is done at once: EEDO says ready.
+    /// Nic select falls: a whole word is programmed now. It is done at once: EEDO says ready.
     fn deselect(&mut self) {
         if let Bus::Write { address, bits: 16, value } = self.bus {
             match address {

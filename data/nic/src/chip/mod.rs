@@ -2,29 +2,29 @@
 //!
 //! ```text
 //!  VMM (attach thread)                         switch (workers)
-//!    Chip::read, Chip::write                     Chip::pull ──► ring::transmit: ring ─► frames ─► Batch
-//!        │                                       Chip::push ──► ring::receive: filter ─► buffers, write-back
+//!    Nic::read, Nic::write                     Nic::pull ──► ring::transmit: ring ─► frames ─► Batch
+//!        │                                       Nic::push ──► ring::receive: filter ─► buffers, write-back
 //!        ▼                                              │
 //!    the chip's registers (atomics) ◄───────────────────┤ read once for each pass, checked
 //!        ▼                                              ▼
-//!    Core: interrupt block, moderation, shared status block ──► Host::raise
+//!    Core: interrupt block, moderation, CSB ──► Host::raise
 //! ```
 //!
-//! A model implements [`Model`]: its registers, and what its descriptors look like ([`crate::ring`]). Everything else, [`Chip`], comes
+//! A model implements [`Chip`]: its registers, and what its descriptors look like ([`crate::ring`]). Everything else, [`Nic`], comes
 //! from here, once for all of them.
 
 pub mod access;
 #[cfg(test)]
 #[path = "tests/bench.rs"]
 pub(crate) mod bench;
-pub(crate) mod block;
 mod core;
+pub(crate) mod csb;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
 pub(crate) mod irq;
 pub(crate) mod microwire;
-mod model;
+mod nic;
 pub(crate) mod pci;
 pub(crate) mod phy;
 mod port;
@@ -33,7 +33,7 @@ pub(crate) mod sums;
 pub use self::core::Core;
 pub(crate) use self::core::{After, lock};
 pub use self::irq::{Delays, Edge, Kinds};
-pub use self::model::{Chip, Model};
+pub use self::nic::{Chip, Nic};
 pub use self::port::{Gate, Received, Receives, Sends, Sent};
 
 use std::ops::Range;
@@ -47,7 +47,7 @@ pub struct Config {
     pub mac: Mac,
     /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
     pub irq_rate_max: u32,
-    /// There is a shared status block (`block.rs`), for drivers that look for it. Not for chips whose registers the guest has
+    /// There is a CSB (`csb.rs`), for drivers that look for it. Not for chips whose registers the guest has
     /// mapped: a kick must be heard.
     pub csb: bool,
 }
@@ -59,13 +59,13 @@ pub struct Config {
 pub trait Host: Send + Sync {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
-    /// Asks for a call of [`Chip::timer`] at `at` or soon after; replaces an earlier wish.
+    /// Asks for a call of [`Nic::timer`] at `at` or soon after; replaces an earlier wish.
     fn set_timer(&self, at: u64);
     /// INTA# became asserted; with MSI: send the message. Only on rising edges.
     fn raise(&self);
     /// INTA# became deasserted.
     fn lower(&self) {}
-    /// A register that the worker waits for has moved: a doorbell after [`Chip::arm`], room after [`Chip::want_room`].
+    /// A register that the worker waits for has moved: a doorbell after [`Nic::arm`], room after [`Nic::want_room`].
     fn doorbell(&self);
 }
 
@@ -93,9 +93,9 @@ pub struct Layout {
     pub msi: bool,
 }
 
-/// What can be wrong with the place of a shared status block.
+/// What can be wrong with the place of a CSB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BlockFault {
+pub enum CsbFault {
     /// Its two halves would not be cache lines.
     #[error("is not aligned to 64 bytes")]
     Unaligned,
@@ -106,7 +106,7 @@ pub enum BlockFault {
 
 /// Why the chip stands still although somebody is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum Fault {
     /// The guest's transmit or receive ring is not where descriptors can be: the real chip would hang.
     #[error("the guest's {ring} ring at {base:#x}, {len} bytes, is not in its memory")]
     BadRing {
@@ -127,26 +127,26 @@ pub enum Trouble {
         /// The register's value.
         index: u32,
     },
-    /// The shared status block is not where one can be: the chip does without.
+    /// The CSB is not where one can be: the chip does without.
     #[error("the guest's CSB at {address:#x} {fault}: the NIC works as one without")]
-    BadBlock {
+    BadCsb {
         /// CSBAL/CSBAH.
         address: u64,
         /// What is wrong with it.
-        fault: BlockFault,
+        fault: CsbFault,
     },
     /// A file behind the guest's memory was truncated.
     #[error("the guest's memory file was truncated")]
     Truncated,
 }
 
-impl Trouble {
+impl Fault {
     /// The guest address that it is about, if that is out of reach.
     #[must_use]
     pub fn address(&self) -> Option<u64> {
         match self {
             Self::BadRing { base, .. } => Some(*base),
-            Self::BadBlock { address, fault: BlockFault::Outside } => Some(*address),
+            Self::BadCsb { address, fault: CsbFault::Outside } => Some(*address),
             _ => None,
         }
     }
@@ -154,6 +154,6 @@ impl Trouble {
     /// The chip stands still; else it goes on without something.
     #[must_use]
     pub fn stops(&self) -> bool {
-        !matches!(self, Self::BadBlock { .. })
+        !matches!(self, Self::BadCsb { .. })
     }
 }

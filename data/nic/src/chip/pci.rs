@@ -21,7 +21,7 @@ pub struct Table {
     pub msi: Option<usize>,
 }
 
-/// Subsystem device, and the one that says to drivers that there is a shared status block.
+/// Subsystem device, and the one that says to drivers that there is a CSB.
 const SUBSYSTEM: usize = 0x2e;
 const SUBSYSTEM_CSB: [u8; 2] = [0x01, 0x11];
 
@@ -46,7 +46,7 @@ pub struct Change {
 }
 
 impl Pci {
-    /// As after power-on. `csb`: there is a shared status block.
+    /// As after power-on. `csb`: there is a CSB.
     pub fn new(table: &'static Table, csb: bool) -> Self {
         let mut pci = Self { table, csb, bytes: [0; 256], masks: [0; 256] };
         for (at, _, masks) in table.bytes {

@@ -6,9 +6,9 @@ use std::sync::{Arc, TryLockError};
 use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
 use vmlan_ram::Map;
 
-use super::block::Block;
 use super::core::lock;
-use super::{Model, Trouble};
+use super::csb::Csb;
+use super::{Chip, Fault};
 
 /// What lets frames pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Sent {
     pub causes: u32,
     /// Every descriptor that reports its status asked for delay.
     pub delayed: bool,
-    /// The guest has turned its status block off: causes that were kept in are to come out.
+    /// The guest has turned its CSB off: causes that were kept in are to come out.
     pub reopened: bool,
     /// What was lent, in bytes to copy, segments to be cut included.
     pub work: usize,
@@ -54,7 +54,7 @@ pub struct Received {
     pub dealt: usize,
     /// Interrupt causes to post, without locks.
     pub causes: u32,
-    /// The guest has turned its status block off: causes that were kept in are to come out.
+    /// The guest has turned its CSB off: causes that were kept in are to come out.
     pub reopened: bool,
 }
 
@@ -64,14 +64,14 @@ pub trait Sends<M>: Send {
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept. No frame is lent.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// A new shared status block, or none.
-    fn place_block(&mut self, chip: &M, block: Option<Arc<Block>>);
-    /// The same block, in a new map. `on`: the driver lets this side use its memory.
-    fn replace_block(&mut self, chip: &M, block: Option<Arc<Block>>, on: bool);
+    /// A new CSB, or none.
+    fn place_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>);
+    /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
+    fn replace_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>, on: bool);
     /// Forgets everything about its rings but the registers.
     fn stop(&mut self, chip: &M);
     /// Why it stands still.
-    fn trouble(&self) -> Option<Trouble>;
+    fn fault(&self) -> Option<Fault>;
     /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and there is something to do.
     fn arm(&mut self, chip: &M, on: bool) -> bool;
     /// Lends up to `limit` frames to `sink`, those that were held first, and writes back what is finished. Storage for the frames
@@ -89,14 +89,14 @@ pub trait Sends<M>: Send {
 pub trait Receives<M>: Send {
     /// Replaces the map; nothing of the old one is kept. No frame is being written.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// A new shared status block, or none.
-    fn place_block(&mut self, chip: &M, block: Option<Arc<Block>>);
-    /// The same block, in a new map. `on`: the driver lets this side use its memory.
-    fn replace_block(&mut self, chip: &M, block: Option<Arc<Block>>, on: bool);
+    /// A new CSB, or none.
+    fn place_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>);
+    /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
+    fn replace_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>, on: bool);
     /// Forgets everything about its ring but the registers.
     fn stop(&mut self, chip: &M);
     /// Why it stands still.
-    fn trouble(&self) -> Option<Trouble>;
+    fn fault(&self) -> Option<Fault>;
     /// Frames that could be received now, roughly.
     fn room(&mut self, chip: &M) -> usize;
     /// Somebody waits for room: asks the guest to say so when there is. True if there is already.
@@ -105,15 +105,15 @@ pub trait Receives<M>: Send {
     fn receive(&mut self, chip: &M, batch: &Batch<'_>, list: &[u16]) -> Received;
 }
 
-pub(super) fn trouble<M: Model>(chip: &M) -> Option<Trouble> {
+pub(super) fn fault<M: Chip>(chip: &M) -> Option<Fault> {
     let core = chip.core();
-    let transmit = || core.tx.try_lock().ok().and_then(|tx| tx.trouble());
-    let receive = || core.rx.try_lock().ok().and_then(|rx| rx.trouble());
+    let transmit = || core.tx.try_lock().ok().and_then(|tx| tx.fault());
+    let receive = || core.rx.try_lock().ok().and_then(|rx| rx.fault());
     // What only warns comes last, lest it hide what stops.
-    transmit().or_else(receive).or_else(|| core.block_trouble())
+    transmit().or_else(receive).or_else(|| core.csb_fault())
 }
 
-pub(super) fn pull<M: Model>(
+pub(super) fn pull<M: Chip>(
     chip: &M,
     batch: &mut Batch<'static>,
     limit: usize,
@@ -148,7 +148,7 @@ pub(super) fn pull<M: Model>(
     sent.finished
 }
 
-pub(super) fn push<M: Model>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize {
+pub(super) fn push<M: Chip>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize {
     let Received { dealt, causes, reopened } =
         receive(chip, batch, list, |gate| gate.link && !gate.loopback);
     if reopened {
@@ -162,7 +162,7 @@ pub(super) fn push<M: Model>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize
 
 /// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever turned it off and then
 /// had the lock knows that no DMA runs any more.
-fn receive<M: Model>(
+fn receive<M: Chip>(
     chip: &M,
     batch: &Batch<'_>,
     list: &[u16],
@@ -178,19 +178,19 @@ fn receive<M: Model>(
     Received { dealt: list.len(), ..Received::default() }
 }
 
-pub(super) fn is_up<M: Model>(chip: &M) -> bool {
+pub(super) fn is_up<M: Chip>(chip: &M) -> bool {
     let gate = chip.gate();
     gate.dma && gate.link && gate.receive
 }
 
-pub(super) fn room<M: Model>(chip: &M) -> usize {
+pub(super) fn room<M: Chip>(chip: &M) -> usize {
     let mut rx = lock(&chip.core().rx);
     let gate = chip.gate();
     // One that is off drops what comes.
     if gate.dma && gate.receive { rx.room(chip) } else { BATCH }
 }
 
-pub(super) fn arm<M: Model>(chip: &M) -> bool {
+pub(super) fn arm<M: Chip>(chip: &M) -> bool {
     let core = chip.core();
     let more = core.tx_bell.arm(|| {
         let mut tx = lock(&core.tx);
@@ -203,7 +203,7 @@ pub(super) fn arm<M: Model>(chip: &M) -> bool {
     more
 }
 
-pub(super) fn want_room<M: Model>(chip: &M) -> bool {
+pub(super) fn want_room<M: Chip>(chip: &M) -> bool {
     let core = chip.core();
     core.rx_bell.arm(|| !is_up(chip) || lock(&core.rx).want_room(chip))
 }
@@ -215,7 +215,7 @@ struct OwnReceiver<'c, M> {
     causes: u32,
 }
 
-impl<M: Model> OwnReceiver<'_, M> {
+impl<M: Chip> OwnReceiver<'_, M> {
     fn receive(&mut self, batch: &Batch<'_>, list: &[u16]) {
         let received = receive(self.chip, batch, list, |gate| gate.loopback);
         self.causes |= received.causes;
@@ -243,7 +243,7 @@ impl<M: Model> OwnReceiver<'_, M> {
     }
 }
 
-impl<M: Model> Sink for OwnReceiver<'_, M> {
+impl<M: Chip> Sink for OwnReceiver<'_, M> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         if batch.needs() == Offloads::NONE {
             let mut list = [0u16; BATCH];

@@ -86,7 +86,7 @@ impl E1000 {
             PBA => self.regs.set(PBA, write_pba(masked)),
             ITR | RADV | TADV | RDTR | TIDV => self.write_delay(offset, value, masked),
             RDBAL..=RDT | TDBAL..=TDT => self.write_ring(offset, masked),
-            CSBAL | CSBAH => self.write_block(offset, masked),
+            CSBAL | CSBAH => self.write_csb(offset, masked),
             VET | RXCSUM | MTA..FILTERS_END => self.set_filter(offset, masked),
             _ if row.mask == 0 => {}
             _ => self.regs.set(offset, masked),
@@ -191,14 +191,14 @@ impl E1000 {
         self.stats.read(offset, &core.stats, &core.counters).unwrap_or(0)
     }
 
-    /// A write of CSBAL places the block, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
-    fn write_block(&self, register: u32, value: u32) {
+    /// A write of CSBAL places the CSB, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
+    fn write_csb(&self, register: u32, value: u32) {
         self.regs.set(register, value);
         let high = self.regs.get(CSBAH);
         let address = u64::from(self.regs.get(CSBAL)) | u64::from(high) << 32;
         match (register, high) {
-            (_, u32::MAX) => self.core.place_block(self, 0),
-            (CSBAL, _) => self.core.place_block(self, address),
+            (_, u32::MAX) => self.core.place_csb(self, 0),
+            (CSBAL, _) => self.core.place_csb(self, address),
             _ => {}
         }
     }

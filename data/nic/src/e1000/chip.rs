@@ -17,7 +17,7 @@ use super::rx::Rx;
 use super::stats::Stats;
 use super::tx::Tx;
 use crate::chip::pci::Pci;
-use crate::chip::{After, Config, Core, Delays, Gate, Host, Layout, Model, Space, lock};
+use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Layout, Space, lock};
 use crate::ring::{Receiver, Transmitter};
 
 /// An 82540EM.
@@ -96,7 +96,7 @@ impl E1000 {
     }
 }
 
-impl Model for E1000 {
+impl Chip for E1000 {
     type Tx = Transmitter<Tx>;
     type Rx = Receiver<Rx>;
 

@@ -13,7 +13,7 @@ const SUM: u16 = 0xbaba;
 pub mod eecd {
     /// Clock.
     pub const SK: u32 = 1;
-    /// Chip select.
+    /// Nic select.
     pub const CS: u32 = 1 << 1;
     /// Data to the EEPROM.
     pub const DI: u32 = 1 << 2;

@@ -92,9 +92,9 @@ offsets! {
     RXDCTL = 0x2828,
     /// Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
     RADV = 0x282c,
-    /// Shared status block address, low; writing it places the block (`csb.rs`).
+    /// CSB address, low; writing it places the CSB (`csb.rs`).
     CSBAL = 0x2830,
-    /// Shared status block address, high.
+    /// CSB address, high.
     CSBAH = 0x2834,
     /// Receive Small Packet Detect Interrupt (13.4.32).
     RSRPD = 0x2c00,
@@ -185,7 +185,7 @@ const END: u32 = 0xa000;
 const MAPPED_END: u32 = 0x2_0000;
 
 impl Registers {
-    /// All zero. Without `csb` there are no registers for the shared status block. Panics never: rows that do not fit are left
+    /// All zero. Without `csb` there are no registers for the CSB. Panics never: rows that do not fit are left
     /// out, and a test looks for them.
     pub fn new(pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();

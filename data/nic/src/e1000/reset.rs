@@ -5,7 +5,7 @@
 //! | configuration space | no | yes |
 //! | PHY registers | no | yes (CTRL.PHY_RST resets them) |
 //! | PBA, wake-up registers | no | yes |
-//! | the shared status block | no | yes (FreeBSD places it before its first reset, and never again) |
+//! | the CSB | no | yes (FreeBSD places it before its first reset, and never again) |
 //! | what the EEPROM stores | yes | yes |
 //! | everything else | no | no |
 
@@ -51,7 +51,7 @@ impl E1000 {
             self.regs.reset(power_on);
             self.regs.set(STATUS, status);
             if power_on {
-                self.core.drop_block(self, tx, rx);
+                self.core.drop_csb(self, tx, rx);
             } else {
                 self.regs.set(PBA, pba);
             }

@@ -6,8 +6,8 @@ use vmlan_ram::Map;
 
 use super::desc::rx;
 use super::regs::{self, Registers};
-use crate::chip::Trouble;
-use crate::chip::block::{Block, Direction, Register, Side};
+use crate::chip::Fault;
+use crate::chip::csb::{Csb, CsbSide, Direction, Register};
 use crate::ring::{Descriptors, Look, distance};
 
 /// The registers of a ring.
@@ -74,10 +74,10 @@ pub struct Ring {
     pub memory: Descriptors,
     /// The head as last published; `None`: take over what the register says.
     head: Option<u32>,
-    trouble: Option<Trouble>,
+    fault: Option<Fault>,
     /// Where the guest publishes its tail, if not in the register.
-    pub csb: Side,
-    /// The head as the block has it. Unlike `head` it outlives a ring that is nowhere for a while.
+    pub csb: CsbSide,
+    /// The head as the CSB has it. Unlike `head` it outlives a ring that is nowhere for a while.
     told: Option<u32>,
     /// Descriptors were written back since the ring was last stopped.
     wrote: bool,
@@ -89,8 +89,8 @@ impl Ring {
             names,
             memory: Descriptors::default(),
             head: None,
-            trouble: None,
-            csb: Side::new(names.direction),
+            fault: None,
+            csb: CsbSide::new(names.direction),
             told: None,
             wrote: false,
         }
@@ -103,19 +103,19 @@ impl Ring {
 
     /// Forgets the head and what stood in the way.
     pub fn forget(&mut self, regs: &Registers) {
-        (self.head, self.trouble, self.told, self.wrote) = (None, None, None, false);
+        (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
         self.csb.restart();
         self.publish_again(regs);
     }
 
-    /// Tells the head to a block that is new.
+    /// Tells the head to a CSB that is new.
     pub fn publish_again(&self, regs: &Registers) {
         self.csb.publish(regs.get(self.names.head) & INDEX);
     }
 
-    /// The block is in a new map: tells it the head, now or when this side is `on`.
-    pub fn replace_block(&mut self, block: Option<Arc<Block>>, on: bool, regs: &Registers) {
-        self.csb.replace(block, on);
+    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
+    pub fn replace_csb(&mut self, csb: Option<Arc<Csb>>, on: bool, regs: &Registers) {
+        self.csb.replace(csb, on);
         if on {
             self.publish_again(regs);
         } else {
@@ -124,8 +124,8 @@ impl Ring {
     }
 
     /// Why the last look failed.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.trouble.or(self.map().poisoned().then_some(Trouble::Truncated))
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
     }
 
     #[inline]
@@ -136,9 +136,9 @@ impl Ring {
     /// Reads the registers, and checks that descriptors can be where they say.
     ///
     /// # Errors
-    /// The rule that they break; the same is said again by [`Ring::trouble`].
+    /// The rule that they break; the same is said again by [`Ring::fault`].
     #[inline]
-    pub fn look(&mut self, regs: &Registers) -> Result<Look, Trouble> {
+    pub fn look(&mut self, regs: &Registers) -> Result<Look, Fault> {
         let base = regs.base(self.names.low, self.names.high);
         let len = regs.get(self.names.len) & LEN;
         let head = regs.get(self.names.head) & INDEX;
@@ -154,7 +154,7 @@ impl Ring {
             }
         };
         let result = self.check(same, base, len, head.max(tail));
-        self.trouble = result.err();
+        self.fault = result.err();
         result?;
         self.head = Some(head);
         if self.told.replace(head) != Some(head) {
@@ -164,7 +164,7 @@ impl Ring {
     }
 
     #[inline]
-    fn check(&mut self, same: bool, base: u64, len: u32, index: u32) -> Result<(), Trouble> {
+    fn check(&mut self, same: bool, base: u64, len: u32, index: u32) -> Result<(), Fault> {
         if !same {
             self.head = None;
         }
@@ -174,12 +174,12 @@ impl Ring {
             return Ok(());
         }
         if !found {
-            return Err(Trouble::BadRing { ring, base, len });
+            return Err(Fault::BadRing { ring, base, len });
         }
-        if index >= size { Err(Trouble::BadIndex { ring, size, index }) } else { Ok(()) }
+        if index >= size { Err(Fault::BadIndex { ring, size, index }) } else { Ok(()) }
     }
 
-    /// The ring has too little. If the block was turned on when nobody waited for room, the guest may have given back all that was
+    /// The ring has too little. If the CSB was turned on when nobody waited for room, the guest may have given back all that was
     /// taken by its word alone, before it was first looked at: nothing would move the word again. The proof is in the last
     /// descriptor that the word claims: we had set DD there, and the guest clears it when it gives the buffer back, in order.
     #[cold]

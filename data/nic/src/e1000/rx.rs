@@ -17,8 +17,8 @@ use super::cause;
 use super::desc::rx;
 use super::filter::Filter;
 use super::ring::{RECEIVE, Ring};
-use crate::chip::Trouble;
-use crate::chip::block::{Block, Side};
+use crate::chip::Fault;
+use crate::chip::csb::{Csb, CsbSide};
 use crate::ring::{Look, Receive, Shape, Verdict, Written, distance};
 
 /// The receive ring.
@@ -35,7 +35,7 @@ impl Default for Rx {
 }
 
 impl Receive for Rx {
-    type Model = E1000;
+    type Chip = E1000;
     type Filter = Filter;
 
     #[inline]
@@ -48,17 +48,17 @@ impl Receive for Rx {
     }
 
     #[inline]
-    fn side(&mut self) -> &mut Side {
+    fn side(&mut self) -> &mut CsbSide {
         &mut self.ring.csb
     }
 
     #[inline]
-    fn look(&mut self, chip: &E1000) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &E1000) -> Result<Look, Fault> {
         self.ring.look(&chip.regs)
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.ring.fault()
     }
 
     fn forget(&mut self, chip: &E1000) {
@@ -69,8 +69,8 @@ impl Receive for Rx {
         self.ring.publish_again(&chip.regs);
     }
 
-    fn replace_block(&mut self, chip: &E1000, block: Option<Arc<Block>>, on: bool) {
-        self.ring.replace_block(block, on, &chip.regs);
+    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
+        self.ring.replace_csb(csb, on, &chip.regs);
     }
 
     fn reconsider(&mut self, look: Look) {

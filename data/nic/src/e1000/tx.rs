@@ -12,8 +12,8 @@ use super::desc::{
 };
 use super::regs;
 use super::ring::{Ring, TRANSMIT};
-use crate::chip::Trouble;
-use crate::chip::block::{Block, Side};
+use crate::chip::Fault;
+use crate::chip::csb::{Csb, CsbSide};
 use crate::chip::sums::SHORTEST;
 use crate::ring::{
     Found, Look, Plan, Range, SIZE, Segment, Setup, Sums, Told, Transmit, Want, add, distance,
@@ -40,7 +40,7 @@ pub struct Contexts {
 }
 
 impl Transmit for Tx {
-    type Model = E1000;
+    type Chip = E1000;
     type Memory = Contexts;
     type Context = Context;
     const PLAIN: u64 = tx::EOP | tx::IFCS;
@@ -56,17 +56,17 @@ impl Transmit for Tx {
     }
 
     #[inline]
-    fn side(&mut self) -> &mut Side {
+    fn side(&mut self) -> &mut CsbSide {
         &mut self.0.csb
     }
 
     #[inline]
-    fn look(&mut self, chip: &E1000, _next: u32) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &E1000, _next: u32) -> Result<Look, Fault> {
         self.0.look(&chip.regs)
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.0.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.0.fault()
     }
 
     fn forget(&mut self, chip: &E1000) {
@@ -77,8 +77,8 @@ impl Transmit for Tx {
         self.0.publish_again(&chip.regs);
     }
 
-    fn replace_block(&mut self, chip: &E1000, block: Option<Arc<Block>>, on: bool) {
-        self.0.replace_block(block, on, &chip.regs);
+    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
+        self.0.replace_csb(csb, on, &chip.regs);
     }
 
     #[inline]

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Guard, Point};
 
 /// What the protocol touches; a trait, so that loom can run it.
-pub trait Words: Guard {
+pub trait BellFlag: Guard {
     /// The worker wants to be rung.
     fn wanted(&self) -> bool;
     /// States the wish, or takes it back, by a swap.
@@ -33,7 +33,7 @@ pub trait Words: Guard {
 /// something to do, then do not sleep.
 #[inline]
 #[must_use]
-pub fn arm(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
+pub fn arm(words: &impl BellFlag, look: impl FnOnce() -> bool) -> bool {
     words.set_wanted(true);
     words.full_fence(Point::BellArm);
     words.looks_again(Point::BellLook) && look()
@@ -42,7 +42,7 @@ pub fn arm(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
 /// The guest's side has stored a new tail. True: ring now.
 #[inline]
 #[must_use]
-pub fn ring(words: &impl Words) -> bool {
+pub fn ring(words: &impl BellFlag) -> bool {
     words.full_fence(Point::BellRing);
     words.wanted() && words.take_wanted()
 }
@@ -55,7 +55,7 @@ pub struct Bell {
 
 impl Guard for Bell {}
 
-impl Words for Bell {
+impl BellFlag for Bell {
     #[inline]
     fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)

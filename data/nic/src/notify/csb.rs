@@ -1,6 +1,6 @@
-//! The shared status block's flags ("CSB" of the paper and of FreeBSD 10's `if_lem`), device side.
+//! The CSB's flags ("CSB" of the paper and of FreeBSD 10's `if_lem`), device side.
 //!
-//! The block is 104 bytes of guest memory, in which guest and chip tell each other of their indexes without a register access
+//! The CSB is 104 bytes of guest memory, in which guest and chip tell each other of their indexes without a register access
 //! or an interrupt while both are awake. Four pairs of words, each with both rules of [`super`]:
 //!
 //! | what is new | published by | wish | stated by | told by |
@@ -18,8 +18,8 @@ use super::{Guard, Point};
 /// `host_rxkick_at` that asks for nothing.
 pub const NO_KICK: u32 = u32::MAX;
 
-/// The words of a block.
-pub trait Words: Guard {
+/// The words of a CSB.
+pub trait CsbFields: Guard {
     /// `guest_tdt`: the first descriptor that is not for us to send. Acquire: the descriptors before it are written.
     fn guest_tdt(&self) -> u32;
     /// `guest_rdt`: the first descriptor that is not for us to fill. Acquire.
@@ -49,7 +49,7 @@ pub trait Words: Guard {
 /// Arm the [`super::bell`] first: [`accept_kick`] relies on it.
 #[inline]
 #[must_use]
-pub fn arm_transmit(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
+pub fn arm_transmit(words: &impl CsbFields, look: impl FnOnce() -> bool) -> bool {
     words.set_host_need_txkick(1);
     words.full_fence(Point::CsbTransmitArm);
     words.looks_again(Point::CsbTransmitLook) && look()
@@ -57,16 +57,16 @@ pub fn arm_transmit(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
 
 /// The worker is awake and looks at `guest_tdt` by itself.
 #[inline]
-pub fn disarm_transmit(words: &impl Words) {
+pub fn disarm_transmit(words: &impl CsbFields) {
     words.set_host_need_txkick(0);
 }
 
 /// `guest_csb_on` is found to be 0, and `host_need_txkick` was set: from now on the registers count, and the guest's processors
 /// write them, once each has noticed the one or the other. What one of them had published before it noticed is found by `look`,
-/// the last one at the block. (None: not in production.)
+/// the last one at the CSB. (None: not in production.)
 #[inline]
 #[must_use]
-pub fn leave<T>(words: &impl Words, look: impl FnOnce() -> T) -> Option<T> {
+pub fn leave<T>(words: &impl CsbFields, look: impl FnOnce() -> T) -> Option<T> {
     words.full_fence(Point::CsbLeave);
     words.looks_again(Point::CsbLeaveLook).then(look)
 }
@@ -77,14 +77,14 @@ pub fn leave<T>(words: &impl Words, look: impl FnOnce() -> T) -> Option<T> {
 /// The reference has a full fence here, between the wish and the next look at `guest_tdt`. It is not needed: that look is
 /// no reason to sleep, only the one after [`arm_transmit`] is, and that one has its fence.
 #[inline]
-pub fn accept_kick(words: &impl Words) {
+pub fn accept_kick(words: &impl CsbFields) {
     words.set_host_need_txkick(0);
 }
 
 /// Frames up to `head` (as TDH) are sent, and their descriptors written back. True if the guest wants an interrupt for that.
 #[inline]
 #[must_use]
-pub fn publish_sent(words: &impl Words, head: u32) -> bool {
+pub fn publish_sent(words: &impl CsbFields, head: u32) -> bool {
     words.set_host_tdh(head);
     words.full_fence(Point::CsbSent);
     wants_sent(words)
@@ -94,7 +94,7 @@ pub fn publish_sent(words: &impl Words, head: u32) -> bool {
 /// mask has changed.
 #[inline]
 #[must_use]
-pub fn wants_sent(words: &impl Words) -> bool {
+pub fn wants_sent(words: &impl CsbFields) -> bool {
     words.guest_need_txkick() & 1 != 0
 }
 
@@ -102,7 +102,7 @@ pub fn wants_sent(words: &impl Words) -> bool {
 /// for that.
 #[inline]
 #[must_use]
-pub fn publish_received(words: &impl Words, head: u32) -> bool {
+pub fn publish_received(words: &impl CsbFields, head: u32) -> bool {
     words.set_host_rdh(head);
     words.full_fence(Point::CsbReceived);
     wants_received(words)
@@ -111,7 +111,7 @@ pub fn publish_received(words: &impl Words, head: u32) -> bool {
 /// The guest wants an interrupt for received frames. See [`wants_sent`].
 #[inline]
 #[must_use]
-pub fn wants_received(words: &impl Words) -> bool {
+pub fn wants_received(words: &impl CsbFields) -> bool {
     words.guest_need_rxkick() & 1 != 0
 }
 
@@ -145,7 +145,7 @@ pub fn kick_at(ring: Ring) -> u32 {
 /// that waits: the guest may have passed the index already, and would never pass it again. Then [`disarm_room`], and try.
 #[inline]
 #[must_use]
-pub fn arm_room(words: &impl Words, ring: Ring, look: impl FnOnce() -> bool) -> bool {
+pub fn arm_room(words: &impl CsbFields, ring: Ring, look: impl FnOnce() -> bool) -> bool {
     words.set_host_rxkick_at(kick_at(ring));
     words.set_host_need_rxkick(1);
     words.full_fence(Point::CsbRoomArm);
@@ -154,7 +154,7 @@ pub fn arm_room(words: &impl Words, ring: Ring, look: impl FnOnce() -> bool) -> 
 
 /// There is room, or nobody waits for it. Only after [`arm_room`], for it dirties the guest's cache line.
 #[inline]
-pub fn disarm_room(words: &impl Words) {
+pub fn disarm_room(words: &impl CsbFields) {
     words.set_host_rxkick_at(NO_KICK);
     words.set_host_need_rxkick(0);
 }

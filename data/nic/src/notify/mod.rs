@@ -49,7 +49,7 @@ pub enum Point {
     CsbRoomLook,
     /// Fence: DD is published, then `guest_need_rxkick` is read.
     CsbReceived,
-    /// Fence: the guest has turned the block off, and kicks are wanted; then its indexes are looked at once more.
+    /// Fence: the guest has turned the CSB off, and kicks are wanted; then its indexes are looked at once more.
     CsbLeave,
     /// That look.
     CsbLeaveLook,

@@ -12,7 +12,7 @@ pub const NO_INTERRUPT: u16 = 1;
 pub const NO_NOTIFY: u16 = 1;
 
 /// The words of a ring by which the two sides speak.
-pub trait Words: Guard {
+pub trait VirtqueueFields: Guard {
     /// `avail.idx`, acquire.
     fn avail_idx(&self) -> u16;
     /// `avail.flags`, relaxed.
@@ -30,7 +30,7 @@ pub trait Words: Guard {
 /// Publishes the buffers used since `old`, so that `used.idx` is `new`. Returns true if the driver wants
 /// an interrupt for them. `event_idx`: whether `VIRTIO_F_EVENT_IDX` was negotiated.
 #[inline]
-pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool {
+pub fn publish(words: &impl VirtqueueFields, old: u16, new: u16, event_idx: bool) -> bool {
     words.set_used_idx(new);
     words.full_fence(Point::VirtqueuePublish);
     if event_idx {
@@ -43,7 +43,7 @@ pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool 
 /// Asks for a doorbell when a buffer becomes available after the first `seen` (an index as in
 /// `avail.idx`). Returns true if one has already: then do not sleep, nobody may ring.
 #[inline]
-pub fn arm(words: &impl Words, seen: u16, event_idx: bool) -> bool {
+pub fn arm(words: &impl VirtqueueFields, seen: u16, event_idx: bool) -> bool {
     if event_idx {
         words.set_avail_event(seen);
     } else {
@@ -56,7 +56,7 @@ pub fn arm(words: &impl Words, seen: u16, event_idx: bool) -> bool {
 /// Takes the wish back. With event indexes nothing is written: the one stated before has been
 /// passed, and stays so for the next 65,535 buffers.
 #[inline]
-pub fn disarm(words: &impl Words, event_idx: bool) {
+pub fn disarm(words: &impl VirtqueueFields, event_idx: bool) {
     if !event_idx {
         words.set_used_flags(NO_NOTIFY);
     }

@@ -88,7 +88,7 @@ impl R8169 {
                 self.set_filter(write);
                 self.core.remoderate(self);
             }
-            CSBAL | CSBAH => self.write_block(write),
+            CSBAL | CSBAH => self.write_csb(write),
             _ => {
                 self.regs.store(write);
             }
@@ -209,11 +209,11 @@ impl R8169 {
             .stopped(|tx, _| self.tally.dump(stats, counters, Sends::<Self>::map(tx), address));
     }
 
-    /// A write of CSBAL places the block, or releases it (0).
-    fn write_block(&self, write: &Write) {
+    /// A write of CSBAL places the CSB, or releases it (0).
+    fn write_csb(&self, write: &Write) {
         self.regs.store(write);
         if write.row.offset == CSBAL {
-            self.core.place_block(self, self.regs.address(CSBAL));
+            self.core.place_csb(self, self.regs.address(CSBAL));
         }
     }
 }

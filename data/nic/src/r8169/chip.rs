@@ -12,7 +12,7 @@ use super::phy::Phy;
 use super::regs::*;
 use crate::chip::pci::Pci;
 use crate::chip::sums::FCS;
-use crate::chip::{After, Config, Core, Delays, Gate, Host, Layout, Model, Space, lock};
+use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Layout, Space, lock};
 use crate::realtek::clock::Clock;
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -180,7 +180,7 @@ impl Cplus for R8169 {
     }
 }
 
-impl Model for R8169 {
+impl Chip for R8169 {
     type Tx = Queues<Self>;
     type Rx = Receiver<Receiving<Self>>;
 
@@ -218,9 +218,9 @@ impl Model for R8169 {
         self.regs.accesses()
     }
 
-    /// OWN alone says so, but with a block that asks for kicks.
+    /// OWN alone says so, but with a CSB that asks for kicks.
     fn posts_silently(&self) -> bool {
-        !self.core.irq.block_on().load(Ordering::Relaxed)
+        !self.core.irq.csb_on().load(Ordering::Relaxed)
     }
 
     fn tick(&self) {

@@ -72,7 +72,7 @@ offsets! {
     RDSAR = 0xe4,
     /// Its high half.
     RDSARH = 0xe8,
-    /// Shared status block address, low; writing it places the block (`chip/block.rs`).
+    /// CSB address, low; writing it places the CSB (`chip/csb.rs`).
     CSBAL = 0xf0,
     /// Its high half.
     CSBAH = 0xf4,
@@ -196,7 +196,7 @@ pub static CARDBUS: &[Row] = &[
 /// In their place, for drivers that find the subsystem.
 pub static CSB: &[Row] = &[row("CSBAL", CSBAL, 4, ALL, 0), row("CSBAH", CSBAH, 4, ALL, 0)];
 
-/// Survives CR.RST: addresses, what the EEPROM has loaded, wake-up, the block (its driver places it once).
+/// Survives CR.RST: addresses, what the EEPROM has loaded, wake-up, the CSB (its driver places it once).
 pub fn is_sticky(row: &Row) -> bool {
     matches!(row.offset, IDR0..=MAR4 | CONFIG0..=CONFIG5 | 0x82 | WAKEUP..WAKEUP_END | CSBAL | CSBAH)
 }

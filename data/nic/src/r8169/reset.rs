@@ -6,7 +6,7 @@
 //! | PHY registers | no | yes |
 //! | IDR, MAR, CONFIG0-5, wake-up registers | no | yes |
 //! | statistics | no | yes |
-//! | the shared status block | no | yes |
+//! | the CSB | no | yes |
 //! | what the EEPROM stores | yes | yes |
 //! | everything else | no | no |
 //!
@@ -48,7 +48,7 @@ impl R8169 {
         let edge = self.core.stopped(|tx, rx| {
             self.regs.reset(|row| !power_on && is_sticky(row));
             if power_on {
-                self.core.drop_block(self, tx, rx);
+                self.core.drop_csb(self, tx, rx);
                 self.tally.clear(&self.core.stats, &self.core.counters);
             }
             self.rewind_all();

@@ -14,9 +14,9 @@ use super::desc::{self, EOR, FS, LS, OWN, SIZE, Status, TAVA, join, split, tx};
 use super::filter::Rules;
 use super::isr;
 use super::ring::{Place, Ring};
-use crate::chip::block::{Block, Direction, Side};
+use crate::chip::csb::{Csb, CsbSide, Direction};
 use crate::chip::sums::SHORTEST;
-use crate::chip::{Model, Trouble};
+use crate::chip::{Chip, Fault};
 use crate::ring::{
     Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit, Verdict, Want,
     Written, add,
@@ -37,7 +37,7 @@ pub enum Which {
 }
 
 /// A chip with such rings.
-pub trait Cplus: Model {
+pub trait Cplus: Chip {
     /// Where the bits of a receive status lie.
     const STATUS: Status;
     /// Descriptors of the largest ring.
@@ -90,7 +90,7 @@ const fn bits(opts1: u32) -> u64 {
 const WORK: u32 = tx::LGSEN | tx::IPCS | tx::UDPCS | tx::TCPCS;
 
 impl<C: Cplus> Transmit for Sending<C> {
-    type Model = C;
+    type Chip = C;
     type Memory = ();
     type Context = ();
     const MASK: u64 = bits(OWN | FS | LS | WORK) | bits(tx::TAGC) << 32;
@@ -104,18 +104,18 @@ impl<C: Cplus> Transmit for Sending<C> {
         self.ring.set_map(map)
     }
 
-    fn side(&mut self) -> &mut Side {
+    fn side(&mut self) -> &mut CsbSide {
         &mut self.ring.side
     }
 
     #[inline]
-    fn look(&mut self, chip: &C, _next: u32) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &C, _next: u32) -> Result<Look, Fault> {
         self.own_fcs = chip.own_fcs();
         self.ring.look(chip.place(self.which))
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.ring.fault()
     }
 
     fn forget(&mut self, _: &C) {
@@ -126,8 +126,8 @@ impl<C: Cplus> Transmit for Sending<C> {
         self.ring.publish_again();
     }
 
-    fn replace_block(&mut self, _: &C, block: Option<Arc<Block>>, on: bool) {
-        self.ring.replace_block(block, on);
+    fn replace_csb(&mut self, _: &C, csb: Option<Arc<Csb>>, on: bool) {
+        self.ring.replace_csb(csb, on);
     }
 
     #[inline]
@@ -286,7 +286,7 @@ impl<C: Cplus> Receiving<C> {
 }
 
 impl<C: Cplus> Receive for Receiving<C> {
-    type Model = C;
+    type Chip = C;
     type Filter = Digest;
 
     fn map(&self) -> &Arc<Map> {
@@ -297,11 +297,11 @@ impl<C: Cplus> Receive for Receiving<C> {
         self.ring.set_map(map)
     }
 
-    fn side(&mut self) -> &mut Side {
+    fn side(&mut self) -> &mut CsbSide {
         &mut self.ring.side
     }
 
-    fn look(&mut self, chip: &C) -> Result<Look, Trouble> {
+    fn look(&mut self, chip: &C) -> Result<Look, Fault> {
         let look = self.ring.look(chip.place(Which::Receive))?;
         let version = Some(chip.filter_version());
         if self.version != version {
@@ -316,8 +316,8 @@ impl<C: Cplus> Receive for Receiving<C> {
         Ok(look)
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.ring.fault()
     }
 
     fn forget(&mut self, _: &C) {
@@ -328,8 +328,8 @@ impl<C: Cplus> Receive for Receiving<C> {
         self.ring.publish_again();
     }
 
-    fn replace_block(&mut self, _: &C, block: Option<Arc<Block>>, on: bool) {
-        self.ring.replace_block(block, on);
+    fn replace_csb(&mut self, _: &C, csb: Option<Arc<Csb>>, on: bool) {
+        self.ring.replace_csb(csb, on);
     }
 
     #[inline]

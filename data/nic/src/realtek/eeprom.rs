@@ -14,7 +14,7 @@ pub mod ee {
     pub const EEDI: u8 = 1 << 1;
     /// Clock.
     pub const EESK: u8 = 1 << 2;
-    /// Chip select.
+    /// Nic select.
     pub const EECS: u8 = 1 << 3;
     /// Operating mode: EEM1 and EEM0.
     pub const EEM: u8 = 3 << 6;

@@ -6,11 +6,11 @@ use vmlan_frame::{Batch, Sink};
 use vmlan_ram::Map;
 
 use super::cplus::{Cplus, Sending, Which};
-use crate::chip::block::Block;
-use crate::chip::{Sends, Sent, Trouble};
+use crate::chip::csb::Csb;
+use crate::chip::{Fault, Sends, Sent};
 use crate::ring::{Transmitter, WORK};
 
-/// A transmit side of two rings. A shared status block knows of the normal one only.
+/// A transmit side of two rings. A CSB knows of the normal one only.
 pub struct Queues<C: Cplus> {
     high: Transmitter<Sending<C>>,
     normal: Transmitter<Sending<C>>,
@@ -33,12 +33,12 @@ impl<C: Cplus> Sends<C> for Queues<C> {
         self.normal.set_map(map)
     }
 
-    fn place_block(&mut self, chip: &C, block: Option<Arc<Block>>) {
-        self.normal.place_block(chip, block);
+    fn place_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>) {
+        self.normal.place_csb(chip, csb);
     }
 
-    fn replace_block(&mut self, chip: &C, block: Option<Arc<Block>>, on: bool) {
-        self.normal.replace_block(chip, block, on);
+    fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool) {
+        self.normal.replace_csb(chip, csb, on);
     }
 
     fn stop(&mut self, chip: &C) {
@@ -46,8 +46,8 @@ impl<C: Cplus> Sends<C> for Queues<C> {
         self.normal.stop(chip);
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.high.trouble().or_else(|| self.normal.trouble())
+    fn fault(&self) -> Option<Fault> {
+        self.high.fault().or_else(|| self.normal.fault())
     }
 
     fn arm(&mut self, chip: &C, on: bool) -> bool {

@@ -17,7 +17,7 @@
 //! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head has come round: what is known to be
 //!   ours never wraps at two places. One that is gone makes the ring as long as it can be.
 //! - A ring that runs out of its region of memory stops there.
-//! - With a status block, while we are awake, nobody looks before its tail has moved: the descriptors next to ours are those that the guest
+//! - With a CSB, while we are awake, nobody looks before its tail has moved: the descriptors next to ours are those that the guest
 //!   is writing, and a look takes their cache line away from it. A guest that does not tell its tails, or tells the same again because
 //!   it gives away all of a ring at once, is found out when we are about to sleep, or after [`PATIENCE`] looks: others may keep us awake.
 //! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a driver that keeps one descriptor back may put
@@ -29,14 +29,14 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::Map;
 
 use super::desc::{EOR, OWN, SIZE};
-use crate::chip::Trouble;
-use crate::chip::block::{Block, Direction, Side};
+use crate::chip::Fault;
+use crate::chip::csb::{Csb, CsbSide, Direction};
 use crate::ring::{Descriptors, Look, distance};
 
 /// Descriptors that one look reads, at most.
 const AHEAD: u32 = 256;
 
-/// Looks in turn that are saved while the block's tail stands still: one cache line is taken from the guest for so many of a busy worker's
+/// Looks in turn that are saved while the CSB's tail stands still: one cache line is taken from the guest for so many of a busy worker's
 /// rounds.
 const PATIENCE: u8 = 64;
 
@@ -70,17 +70,17 @@ pub struct Ring {
     tail: u32,
     /// What others know of the ring is void.
     moved: bool,
-    /// The block's tail, if all before it was looked at.
+    /// The CSB's tail, if all before it was looked at.
     heard: Option<u32>,
     /// Looks that it may still save.
     patience: u8,
-    trouble: Option<Trouble>,
-    /// Its side of the shared status block.
-    pub side: Side,
+    fault: Option<Fault>,
+    /// Its side of the CSB.
+    pub side: CsbSide,
 }
 
 impl Ring {
-    /// A ring that is nowhere, of `most` descriptors at most (2 or more). `name`: of [`Trouble`].
+    /// A ring that is nowhere, of `most` descriptors at most (2 or more). `name`: of [`Fault`].
     pub fn new(name: &'static str, direction: Direction, most: u32) -> Self {
         Self {
             name,
@@ -96,8 +96,8 @@ impl Ring {
             moved: true,
             heard: None,
             patience: 0,
-            trouble: None,
-            side: Side::new(direction),
+            fault: None,
+            side: CsbSide::new(direction),
         }
     }
 
@@ -109,7 +109,7 @@ impl Ring {
 
     /// Replaces the map; nothing of the old one is kept but where the head is.
     pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        (self.within, self.trouble) = (None, None);
+        (self.within, self.fault) = (None, None);
         self.doubt();
         self.descriptors.set_map(map)
     }
@@ -117,7 +117,7 @@ impl Ring {
     /// Forgets which descriptors are ours, and what stood in the way.
     pub fn forget(&mut self) {
         self.doubt();
-        self.trouble = None;
+        self.fault = None;
         self.side.restart();
         self.publish_again();
     }
@@ -132,22 +132,22 @@ impl Ring {
         self.doubt();
     }
 
-    /// Tells the head to a block that is new.
+    /// Tells the head to a CSB that is new.
     pub fn publish_again(&self) {
         self.side.publish(self.index(self.head));
     }
 
-    /// The block is in a new map: tells it the head, if this side is `on`.
-    pub fn replace_block(&mut self, block: Option<Arc<Block>>, on: bool) {
-        self.side.replace(block, on);
+    /// The CSB is in a new map: tells it the head, if this side is `on`.
+    pub fn replace_csb(&mut self, csb: Option<Arc<Csb>>, on: bool) {
+        self.side.replace(csb, on);
         if on {
             self.publish_again();
         }
     }
 
     /// Why the last look failed.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.trouble.or(self.map().poisoned().then_some(Trouble::Truncated))
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
     }
 
     /// Where `index` is in memory.
@@ -159,15 +159,15 @@ impl Ring {
     /// Finds out how far descriptors are ours.
     ///
     /// # Errors
-    /// They are not in the guest's memory; the same is said again by [`Ring::trouble`].
+    /// They are not in the guest's memory; the same is said again by [`Ring::fault`].
     #[inline]
-    pub fn look(&mut self, place: Place) -> Result<Look, Trouble> {
+    pub fn look(&mut self, place: Place) -> Result<Look, Fault> {
         self.side.notice();
         if place != self.place {
             self.go(place);
         }
         if place.base == 0 {
-            self.trouble = None;
+            self.fault = None;
             return Ok(Look { size: 0, head: 0, tail: 0, moved: true });
         }
         let within = match self.within {
@@ -175,8 +175,8 @@ impl Ring {
             None => self.find(),
         };
         self.follow(within);
-        if let Some(trouble) = self.trouble.filter(|_| self.head == self.tail) {
-            return Err(trouble);
+        if let Some(fault) = self.fault.filter(|_| self.head == self.tail) {
+            return Err(fault);
         }
         let moved = std::mem::take(&mut self.moved);
         Ok(Look { size: self.size, head: self.head, tail: self.tail, moved })
@@ -214,7 +214,7 @@ impl Ring {
             return;
         }
         self.patience = PATIENCE;
-        self.trouble = None;
+        self.fault = None;
         let told = hint.filter(|_| !same).map(|tail| distance(self.tail, tail, self.size));
         // A tail that is where ours is says nothing: there may be none, or all.
         let most = told.filter(|told| *told > 0).map_or(AHEAD, |told| told.min(AHEAD));
@@ -261,7 +261,7 @@ impl Ring {
         if index >= within {
             let (ring, base) = (self.name, self.place.base & !ALIGN);
             let len = (index + 1).saturating_mul(16);
-            self.trouble = Some(Trouble::BadRing { ring, base, len });
+            self.fault = Some(Fault::BadRing { ring, base, len });
             return false;
         }
         let word = self.descriptors.word(index, Ordering::Acquire);

@@ -7,7 +7,7 @@ use super::plan;
 use super::scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
 use super::transmit::{CHUNK, Flight, Setup, State, Transmit};
 use super::{Look, SIZE, add, distance};
-use crate::chip::Model;
+use crate::chip::Chip;
 use crate::chip::sums::SHORTEST;
 
 /// What a segment costs whoever has to cut it off, in bytes to copy.
@@ -18,7 +18,7 @@ pub struct Pass<'q, T: Transmit> {
     pub ring: &'q T,
     pub look: Look,
     pub setup: Setup,
-    pub chip: &'q T::Model,
+    pub chip: &'q T::Chip,
     /// Descriptors that may still be read.
     pub budget: usize,
     /// Work that may still be lent.

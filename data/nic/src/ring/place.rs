@@ -6,7 +6,7 @@ use vmlan_ram::{Slice, SliceMut};
 
 use super::add;
 use super::receive::{Filter, Pass, Receive, Verdict, Written, ZEROS};
-use crate::chip::Model;
+use crate::chip::Chip;
 use crate::chip::sums::{FCS, SHORTEST};
 
 /// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256 bytes, needs 37.

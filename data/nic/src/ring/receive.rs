@@ -16,9 +16,9 @@ use vmlan_ram::{Map, SliceMut};
 
 use super::place::Outcome;
 use super::{Look, add};
-use crate::chip::block::{Block, Side};
+use crate::chip::csb::{Csb, CsbSide};
 use crate::chip::sums::{SHORTEST, Sums};
-use crate::chip::{Model, Received, Receives, Trouble};
+use crate::chip::{Chip, Fault, Received, Receives};
 use crate::notify::csb;
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
@@ -102,29 +102,29 @@ pub struct Written {
 /// A receive ring: where it is, and what its descriptors mean.
 pub trait Receive: Send + Sized {
     /// The chip.
-    type Model: Model;
+    type Chip: Chip;
     /// Its receive filter.
-    type Filter: Filter<Self::Model>;
+    type Filter: Filter<Self::Chip>;
 
     /// The guest's memory.
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// This side's part of the shared status block.
-    fn side(&mut self) -> &mut Side;
+    /// This side's part of the CSB.
+    fn side(&mut self) -> &mut CsbSide;
     /// Reads the registers, and checks that descriptors can be where they say. The filter is brought up to date afterwards.
     ///
     /// # Errors
-    /// The rule that they break; the same is said again by [`Self::trouble`].
-    fn look(&mut self, chip: &Self::Model) -> Result<Look, Trouble>;
+    /// The rule that they break; the same is said again by [`Self::fault`].
+    fn look(&mut self, chip: &Self::Chip) -> Result<Look, Fault>;
     /// Why the last look failed.
-    fn trouble(&self) -> Option<Trouble>;
+    fn fault(&self) -> Option<Fault>;
     /// Forgets the head and what stood in the way.
-    fn forget(&mut self, chip: &Self::Model);
-    /// Tells the head to a block that is new.
-    fn publish_again(&self, chip: &Self::Model);
-    /// The block is in a new map: tells it the head, now or when this side is `on`.
-    fn replace_block(&mut self, chip: &Self::Model, block: Option<Arc<Block>>, on: bool);
+    fn forget(&mut self, chip: &Self::Chip);
+    /// Tells the head to a CSB that is new.
+    fn publish_again(&self, chip: &Self::Chip);
+    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
+    fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
     /// The ring has too little.
     fn reconsider(&mut self, _look: Look) {}
 
@@ -134,7 +134,7 @@ pub trait Receive: Send + Sized {
     fn write_back(&self, index: u32, what: &Written);
     /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be said about that, and about frames
     /// that were lost since.
-    fn publish(&mut self, chip: &Self::Model, filter: &Self::Filter, look: Look, head: u32) -> u32;
+    fn publish(&mut self, chip: &Self::Chip, filter: &Self::Filter, look: Look, head: u32) -> u32;
 }
 
 /// The receive side of a chip.
@@ -157,38 +157,38 @@ impl<R: Receive> Receiver<R> {
     }
 
     /// True if there is room, or, after a push that found too little, more of it.
-    fn has_room(&mut self, chip: &R::Model) -> bool {
+    fn has_room(&mut self, chip: &R::Chip) -> bool {
         let Ok(look) = self.ring.look(chip) else { return false };
         look.posted() > 0 && self.starved != Some(look.tail)
     }
 }
 
-impl<R: Receive> Receives<R::Model> for Receiver<R> {
+impl<R: Receive> Receives<R::Chip> for Receiver<R> {
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
         self.ring.set_map(map)
     }
 
-    fn place_block(&mut self, chip: &R::Model, block: Option<Arc<Block>>) {
-        self.ring.side().place(block);
+    fn place_csb(&mut self, chip: &R::Chip, csb: Option<Arc<Csb>>) {
+        self.ring.side().place(csb);
         self.ring.publish_again(chip);
     }
 
-    fn replace_block(&mut self, chip: &R::Model, block: Option<Arc<Block>>, on: bool) {
-        self.ring.replace_block(chip, block, on);
+    fn replace_csb(&mut self, chip: &R::Chip, csb: Option<Arc<Csb>>, on: bool) {
+        self.ring.replace_csb(chip, csb, on);
     }
 
-    fn stop(&mut self, chip: &R::Model) {
+    fn stop(&mut self, chip: &R::Chip) {
         self.ring.forget(chip);
         self.starved = None;
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.ring.fault()
     }
 
     /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
     /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
-    fn room(&mut self, chip: &R::Model) -> usize {
+    fn room(&mut self, chip: &R::Chip) -> usize {
         let Ok(look) = self.ring.look(chip) else { return 0 };
         self.filter.update(chip);
         let posted = look.posted();
@@ -204,23 +204,23 @@ impl<R: Receive> Receives<R::Model> for Receiver<R> {
         if all { MANY } else { frames }
     }
 
-    fn want_room(&mut self, chip: &R::Model) -> bool {
+    fn want_room(&mut self, chip: &R::Chip) -> bool {
         if self.has_room(chip) {
             return true;
         }
         let Ok(Look { size, head, tail, .. }) = self.ring.look(chip) else {
             return false;
         };
-        let Some(block) = self.ring.side().ask(&chip.core().wishes) else { return false };
+        let Some(csb) = self.ring.side().ask(&chip.core().wishes) else { return false };
         let posted = csb::Ring { size, head, tail };
-        let more = csb::arm_room(&*block, posted, || self.has_room(chip));
+        let more = csb::arm_room(&*csb, posted, || self.has_room(chip));
         if more {
             self.ring.side().content();
         }
         more
     }
 
-    fn receive(&mut self, chip: &R::Model, batch: &Batch<'_>, list: &[u16]) -> Received {
+    fn receive(&mut self, chip: &R::Chip, batch: &Batch<'_>, list: &[u16]) -> Received {
         let look = self.ring.look(chip);
         self.filter.update(chip);
         let reopened = self.ring.side().take_off();
@@ -272,7 +272,7 @@ pub struct Pass<'q, R: Receive> {
     pub ring: &'q R,
     pub filter: &'q R::Filter,
     pub shape: Shape,
-    pub chip: &'q R::Model,
+    pub chip: &'q R::Chip,
     /// The next descriptor.
     pub at: u32,
     pub tail: u32,

@@ -25,8 +25,8 @@ use super::done::{count, settle};
 use super::plan::Plan;
 use super::scan::{Found, MAX_PIECES, Want};
 use super::{Look, SIZE, distance};
-use crate::chip::block::{Block, Side};
-use crate::chip::{Model, Sends, Sent, Trouble};
+use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::{Chip, Fault, Sends, Sent};
 use crate::notify::csb;
 
 /// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked at.
@@ -51,7 +51,7 @@ pub struct Setup {
 /// else, whichever comes first in memory.
 pub trait Transmit: Send + Sized {
     /// The chip.
-    type Model: Model;
+    type Chip: Chip;
     /// What descriptors between frames say about those that follow.
     type Memory: Default + Send;
     /// What of it holds for one frame.
@@ -65,21 +65,21 @@ pub trait Transmit: Send + Sized {
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// This side's part of the shared status block.
-    fn side(&mut self) -> &mut Side;
+    /// This side's part of the CSB.
+    fn side(&mut self) -> &mut CsbSide;
     /// Reads the registers, and checks that descriptors can be where they say. `next`: the first that was not looked at.
     ///
     /// # Errors
-    /// The rule that they break; the same is said again by [`Self::trouble`].
-    fn look(&mut self, chip: &Self::Model, next: u32) -> Result<Look, Trouble>;
+    /// The rule that they break; the same is said again by [`Self::fault`].
+    fn look(&mut self, chip: &Self::Chip, next: u32) -> Result<Look, Fault>;
     /// Why the last look failed.
-    fn trouble(&self) -> Option<Trouble>;
+    fn fault(&self) -> Option<Fault>;
     /// Forgets the head and what stood in the way.
-    fn forget(&mut self, chip: &Self::Model);
-    /// Tells the head to a block that is new.
-    fn publish_again(&self, chip: &Self::Model);
-    /// The block is in a new map: tells it the head, now or when this side is `on`.
-    fn replace_block(&mut self, chip: &Self::Model, block: Option<Arc<Block>>, on: bool);
+    fn forget(&mut self, chip: &Self::Chip);
+    /// Tells the head to a CSB that is new.
+    fn publish_again(&self, chip: &Self::Chip);
+    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
+    fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
 
     /// The descriptor at `index`, read once: address, word.
     fn read(&self, index: u32) -> (u64, u64);
@@ -89,7 +89,7 @@ pub trait Transmit: Send + Sized {
     fn split(desc: &[u8; SIZE]) -> (u64, u64);
 
     /// What the registers say about all frames.
-    fn setup(&self, chip: &Self::Model) -> Setup;
+    fn setup(&self, chip: &Self::Chip) -> Setup;
     /// Bytes that it names.
     fn len(word: u64) -> u32;
     /// It is the last of its frame.
@@ -114,7 +114,7 @@ pub trait Transmit: Send + Sized {
 
     /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes, and whether every descriptor that
     /// reports its status asked for delay.
-    fn complete(&mut self, chip: &Self::Model, look: Look, to: u32) -> (u32, bool);
+    fn complete(&mut self, chip: &Self::Chip, look: Look, to: u32) -> (u32, bool);
 }
 
 /// A frame that was lent and whose descriptors are not written back.
@@ -193,13 +193,13 @@ impl<T: Transmit> Transmitter<T> {
     }
 
     /// As after power-on: what descriptors have said is forgotten, too.
-    pub fn reset(&mut self, chip: &T::Model) {
+    pub fn reset(&mut self, chip: &T::Chip) {
         self.stop(chip);
         self.state.memory = T::Memory::default();
     }
 
     /// Reads the registers; `None` if there is no ring to serve.
-    fn look(&mut self, chip: &T::Model) -> Option<Look> {
+    fn look(&mut self, chip: &T::Chip) -> Option<Look> {
         let look = self.ring.look(chip, self.state.next).ok().filter(|look| look.size > 0)?;
         let state = &mut self.state;
         let ahead = |to| distance(look.head, to, look.size);
@@ -211,14 +211,14 @@ impl<T: Transmit> Transmitter<T> {
     }
 
     /// True if descriptors wait that were never looked at. Frames that are held do not count.
-    fn waiting(&mut self, chip: &T::Model) -> bool {
+    fn waiting(&mut self, chip: &T::Chip) -> bool {
         let Some(look) = self.look(chip) else { return false };
         let state = &self.state;
         look.tail != state.next && !state.is_stalled(&look) && state.has_room(&look)
     }
 }
 
-impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
+impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
     fn map(&self) -> &Arc<Map> {
         self.ring.map()
     }
@@ -229,40 +229,40 @@ impl<T: Transmit> Sends<T::Model> for Transmitter<T> {
         self.ring.set_map(map)
     }
 
-    fn place_block(&mut self, chip: &T::Model, block: Option<Arc<Block>>) {
-        self.ring.side().place(block);
+    fn place_csb(&mut self, chip: &T::Chip, csb: Option<Arc<Csb>>) {
+        self.ring.side().place(csb);
         self.ring.publish_again(chip);
     }
 
-    fn replace_block(&mut self, chip: &T::Model, block: Option<Arc<Block>>, on: bool) {
-        self.ring.replace_block(chip, block, on);
+    fn replace_csb(&mut self, chip: &T::Chip, csb: Option<Arc<Csb>>, on: bool) {
+        self.ring.replace_csb(chip, csb, on);
     }
 
     /// The head stands at the first descriptor that is not written back.
-    fn stop(&mut self, chip: &T::Model) {
+    fn stop(&mut self, chip: &T::Chip) {
         self.ring.forget(chip);
         self.state.restart(0);
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.ring.trouble()
+    fn fault(&self) -> Option<Fault> {
+        self.ring.fault()
     }
 
-    /// While it is off nothing is stored: the driver may have given the block's memory to others (FreeBSD 10.4 tells nobody).
+    /// While it is off nothing is stored: the driver may have given the CSB's memory to others (FreeBSD 10.4 tells nobody).
     /// What turns it on again rings.
-    fn arm(&mut self, chip: &T::Model, on: bool) -> bool {
+    fn arm(&mut self, chip: &T::Chip, on: bool) -> bool {
         if !on {
             return false;
         }
         match self.ring.side().ask(&chip.core().wishes) {
             None => self.waiting(chip),
-            Some(block) => csb::arm_transmit(&*block, || self.waiting(chip)),
+            Some(csb) => csb::arm_transmit(&*csb, || self.waiting(chip)),
         }
     }
 
     fn transmit(
         &mut self,
-        chip: &T::Model,
+        chip: &T::Chip,
         spare: &mut Batch<'static>,
         limit: usize,
         sink: &mut dyn Sink,

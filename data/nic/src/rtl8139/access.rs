@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, Rtl8139, wire};
 use super::regs::*;
-use crate::chip::{After, Core, Model, Sends};
+use crate::chip::{After, Chip, Core, Sends};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally::{ADDRESS, DUMP};
@@ -82,7 +82,7 @@ impl Rtl8139 {
             }
             TPPOLL => self.poll(write.value),
             CPCR => self.write_cpcr(write),
-            CSBAL | CSBAH => self.write_block(write),
+            CSBAL | CSBAH => self.write_csb(write),
             _ => {
                 self.regs.store(write);
             }
@@ -202,7 +202,7 @@ impl Rtl8139 {
         }
     }
 
-    /// TPPoll: any write of it rings both bells, for with a shared status block it is the kick of both rings.
+    /// TPPoll: any write of it rings both bells, for with a CSB it is the kick of both rings.
     fn poll(&self, value: u32) {
         if value & (tppoll::HPQ | tppoll::NPQ) != 0 {
             self.core.counters.input.notifications.add_shared(1);
@@ -235,11 +235,11 @@ impl Rtl8139 {
         self.core.ring_rx();
     }
 
-    /// A write of CSBAL places the block, or releases it (0).
-    fn write_block(&self, write: &Write) {
+    /// A write of CSBAL places the CSB, or releases it (0).
+    fn write_csb(&self, write: &Write) {
         self.regs.store(write);
         if write.row.offset == CSBAL {
-            self.core.place_block(self, self.regs.address(CSBAL));
+            self.core.place_csb(self, self.regs.address(CSBAL));
         }
     }
 

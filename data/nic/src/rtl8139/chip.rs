@@ -11,7 +11,7 @@ use super::plus::Rings;
 use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
-use crate::chip::{After, Config, Core, Delays, Gate, Host, Kinds, Layout, Model, Space, lock};
+use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Kinds, Layout, Space, lock};
 use crate::realtek::clock::Clock;
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
@@ -63,7 +63,7 @@ pub(super) struct Control {
 }
 
 impl Rtl8139 {
-    /// A chip after power-on: an 8139C+, or, if not `plus`, an 8139C, without C+ mode and shared status block.
+    /// A chip after power-on: an 8139C+, or, if not `plus`, an 8139C, without C+ mode and CSB.
     #[must_use]
     pub fn new(config: Config, plus: bool, host: Arc<dyn Host>) -> Self {
         let config = Config { csb: config.csb && plus, ..config };
@@ -114,7 +114,7 @@ impl Rtl8139 {
     }
 }
 
-impl Model for Rtl8139 {
+impl Chip for Rtl8139 {
     type Tx = Tx;
     type Rx = Rx;
 
@@ -154,7 +154,7 @@ impl Model for Rtl8139 {
     /// As the RTL8169's; in classic mode CAPR says so.
     fn posts_silently(&self) -> bool {
         let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
-        plus && !self.core.irq.block_on().load(Ordering::Relaxed)
+        plus && !self.core.irq.csb_on().load(Ordering::Relaxed)
     }
 
     fn tick(&self) {

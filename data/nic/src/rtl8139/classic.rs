@@ -11,7 +11,7 @@ use super::buffer::{LONGEST, Look, header, status};
 use super::chip::Rtl8139;
 use super::regs::CBR;
 use crate::chip::sums::{FCS, SHORTEST, Sums};
-use crate::chip::{Model, Received, Trouble};
+use crate::chip::{Chip, Fault, Received};
 use crate::realtek::cplus::Cplus;
 use crate::realtek::filter::{Match, Rules};
 use crate::realtek::isr;
@@ -33,7 +33,7 @@ pub struct Classic {
     version: Option<u32>,
     /// The buffer that was last found to be in memory.
     good: Option<(u32, u32)>,
-    trouble: Option<Trouble>,
+    fault: Option<Fault>,
     /// The read pointer at which a push found no room.
     starved: Option<u32>,
     /// Frames that the switch dropped for want of room, at the last look.
@@ -43,8 +43,8 @@ pub struct Classic {
 impl Classic {
     pub fn new() -> Self {
         let (map, rules) = Default::default();
-        let (version, good, trouble, starved, missed) = Default::default();
-        Self { map, rules, version, good, trouble, starved, missed }
+        let (version, good, fault, starved, missed) = Default::default();
+        Self { map, rules, version, good, fault, starved, missed }
     }
 
     pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
@@ -54,11 +54,11 @@ impl Classic {
 
     /// Forgets everything but the registers.
     pub fn stop(&mut self) {
-        (self.good, self.trouble, self.starved) = (None, None, None);
+        (self.good, self.fault, self.starved) = (None, None, None);
     }
 
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.trouble.or(self.map.poisoned().then_some(Trouble::Truncated))
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault.or(self.map.poisoned().then_some(Fault::Truncated))
     }
 
     /// Reads the registers, and checks that the buffer is in memory. A buffer at 0 was never set: nobody's memory is there to be
@@ -68,8 +68,8 @@ impl Classic {
         if self.good != Some((look.base, look.size)) {
             self.good = self.holds(&look).then_some((look.base, look.size));
             let (base, len) = (look.base.into(), look.size);
-            let bad = Trouble::BadRing { ring: "receive", base, len };
-            self.trouble = self.good.is_none().then_some(bad);
+            let bad = Fault::BadRing { ring: "receive", base, len };
+            self.fault = self.good.is_none().then_some(bad);
         }
         self.good.map(|_| look)
     }

@@ -13,7 +13,7 @@
 //! write-backs are [`crate::ring`]'s in both modes; only the receive buffer is this chip's alone (`buffer.rs`).
 //!
 //! [`Rtl8139::new`] makes an 8139C+ (revision 20h, which 8139cp drives), or, not `plus`, an 8139C (revision 10h, for 8139too, which
-//! leaves newer ones to 8139cp), which has no C+ mode and no shared status block.
+//! leaves newer ones to 8139cp), which has no C+ mode and no CSB.
 //!
 //! # Where it differs from the real chip
 //!
@@ -27,11 +27,11 @@
 //! - A frame of more than 1,792 bytes, or from where there is no memory, is not sent: its descriptor says TUN, ISR TER.
 //! - Writing RE as 1 where it was 0 empties the receive buffer, which the datasheet does not say, but drivers rely on.
 //! - The tally counters are dumped in C+ mode only: in classic mode the place of DTCCR is TSD0's.
-//! - Of the shared status block's words, `guest_txkick_at` and `host_isr` mean nothing. The authors' rtl8139 had both: an index at which
+//! - Of the CSB's words, `guest_txkick_at` and `host_isr` mean nothing. The authors' rtl8139 had both: an index at which
 //!   a transmit interrupt is wanted, where `guest_need_txkick` says so for the other chips, and a copy of ISR, which would have to be
 //!   kept in step with masks, moderation and what is suppressed, for drivers that nobody has any more.
 //! - Nothing wakes the guest; there is no flash, no VPD, no CardBus. In the place of its function event registers are CSBAL and CSBAH,
-//!   if there is a shared status block.
+//!   if there is a CSB.
 
 mod access;
 mod buffer;

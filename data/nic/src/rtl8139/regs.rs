@@ -120,10 +120,10 @@ offsets! {
     RDSAR_HI = 0xe8,
     /// C+: Early Transmit Threshold.
     ETTHR = 0xec,
-    /// Shared status block address, low; writing it places the block (`chip/block.rs`). The chip has function event registers of
+    /// CSB address, low; writing it places the CSB (`chip/csb.rs`). The chip has function event registers of
     /// its CardBus variant here.
     CSBAL = 0xf0,
-    /// Shared status block address, high.
+    /// CSB address, high.
     CSBAH = 0xf4,
 }
 
@@ -206,7 +206,7 @@ pub mod tppoll {
 pub struct Kind {
     /// 8139C+, not 8139C.
     pub plus: bool,
-    /// With a shared status block.
+    /// With a CSB.
     pub csb: bool,
 }
 

@@ -5,7 +5,7 @@
 //! | configuration space | no | yes |
 //! | IDR, MAR, CONFIG, wake-up registers | no | yes |
 //! | PHY registers | no | yes |
-//! | the shared status block | no | yes |
+//! | the CSB | no | yes |
 //! | what the EEPROM stores | yes | yes |
 //! | everything else | no | no |
 
@@ -48,7 +48,7 @@ impl Rtl8139 {
         let edge = self.core.stopped(|tx, rx| {
             self.regs.reset(power_on);
             if power_on {
-                self.core.drop_block(self, tx, rx);
+                self.core.drop_csb(self, tx, rx);
             }
             tx.restart(self);
             rx.restart(self);

@@ -1,5 +1,5 @@
 //! Both sides, each in the mode that CPCR says: classic, or C+. Only one of the two is ever on, and whoever changes that stops both
-//! (`access.rs`). A shared status block is C+ mode's.
+//! (`access.rs`). A CSB is C+ mode's.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::chip::Rtl8139;
 use super::classic::Classic;
 use super::regs::Registers;
 use super::tsd::Pairs;
-use crate::chip::block::Block;
-use crate::chip::{Received, Receives, Sends, Sent, Trouble};
+use crate::chip::csb::Csb;
+use crate::chip::{Fault, Received, Receives, Sends, Sent};
 use crate::realtek::cplus::{Digest, Receiving};
 use crate::realtek::queues::Queues;
 use crate::ring::{Receiver, Transmitter};
@@ -73,12 +73,12 @@ impl Sends<Rtl8139> for Tx {
         self.classic.set_map(map)
     }
 
-    fn place_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>) {
-        self.plus.place_block(chip, block);
+    fn place_csb(&mut self, chip: &Rtl8139, csb: Option<Arc<Csb>>) {
+        self.plus.place_csb(chip, csb);
     }
 
-    fn replace_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>, on: bool) {
-        self.plus.replace_block(chip, block, on && self.mode);
+    fn replace_csb(&mut self, chip: &Rtl8139, csb: Option<Arc<Csb>>, on: bool) {
+        self.plus.replace_csb(chip, csb, on && self.mode);
     }
 
     fn stop(&mut self, chip: &Rtl8139) {
@@ -86,8 +86,8 @@ impl Sends<Rtl8139> for Tx {
         self.plus.stop(chip);
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        if self.mode { self.plus.trouble() } else { self.classic.trouble() }
+    fn fault(&self) -> Option<Fault> {
+        if self.mode { self.plus.fault() } else { self.classic.fault() }
     }
 
     fn arm(&mut self, chip: &Rtl8139, on: bool) -> bool {
@@ -114,12 +114,12 @@ impl Receives<Rtl8139> for Rx {
         self.classic.set_map(map)
     }
 
-    fn place_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>) {
-        self.plus.place_block(chip, block);
+    fn place_csb(&mut self, chip: &Rtl8139, csb: Option<Arc<Csb>>) {
+        self.plus.place_csb(chip, csb);
     }
 
-    fn replace_block(&mut self, chip: &Rtl8139, block: Option<Arc<Block>>, on: bool) {
-        self.plus.replace_block(chip, block, on && self.mode);
+    fn replace_csb(&mut self, chip: &Rtl8139, csb: Option<Arc<Csb>>, on: bool) {
+        self.plus.replace_csb(chip, csb, on && self.mode);
     }
 
     fn stop(&mut self, chip: &Rtl8139) {
@@ -127,8 +127,8 @@ impl Receives<Rtl8139> for Rx {
         self.plus.stop(chip);
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        if self.mode { self.plus.trouble() } else { self.classic.trouble() }
+    fn fault(&self) -> Option<Fault> {
+        if self.mode { self.plus.fault() } else { self.classic.fault() }
     }
 
     fn room(&mut self, chip: &Rtl8139) -> usize {

@@ -99,14 +99,14 @@ pub static PLUS_MODE: &[Row] = &[
     row("THPDS_HI", THPDS_HI, 4, ALL, 0),
 ];
 
-/// Those of a shared status block.
+/// Those of a CSB.
 #[rustfmt::skip]
 pub static CSB: &[Row] = &[
     row("CSBAL", CSBAL, 4, ALL, 0),
     row("CSBAH", CSBAH, 4, ALL, 0),
 ];
 
-/// Survives a software reset (CR.RST): the addresses, what the EEPROM initializes, wake-up patterns, the shared status block.
+/// Survives a software reset (CR.RST): the addresses, what the EEPROM initializes, wake-up patterns, the CSB.
 pub fn is_sticky(row: &Row) -> bool {
     let at = row.offset;
     at < TSD0

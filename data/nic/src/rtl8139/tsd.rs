@@ -13,8 +13,8 @@ use vmlan_ram::Map;
 use super::buffer::LONGEST;
 use super::chip::Rtl8139;
 use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
-use crate::chip::Trouble;
-use crate::chip::block::{Block, Direction, Side};
+use crate::chip::Fault;
+use crate::chip::csb::{Csb, CsbSide, Direction};
 use crate::realtek::isr;
 use crate::ring::{Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance};
 
@@ -32,8 +32,8 @@ const HAS_FCS: u64 = 1 << 63;
 pub struct Pairs {
     regs: Arc<Registers>,
     map: Arc<Map>,
-    /// Never placed: there is a shared status block in C+ mode only.
-    side: Side,
+    /// Never placed: there is a CSB in C+ mode only.
+    side: CsbSide,
     /// The pair that index 0 is.
     first: u32,
     /// The first that is not written back.
@@ -42,7 +42,8 @@ pub struct Pairs {
 
 impl Pairs {
     pub fn new(regs: &Arc<Registers>) -> Self {
-        let (regs, map, side) = (Arc::clone(regs), Arc::default(), Side::new(Direction::Transmit));
+        let (regs, map, side) =
+            (Arc::clone(regs), Arc::default(), CsbSide::new(Direction::Transmit));
         Self { regs, map, side, first: 0, head: 0 }
     }
 
@@ -77,7 +78,7 @@ impl Pairs {
 }
 
 impl Transmit for Pairs {
-    type Model = Rtl8139;
+    type Chip = Rtl8139;
     type Memory = ();
     type Context = ();
     const MASK: u64 = LONG | HAS_FCS;
@@ -91,11 +92,11 @@ impl Transmit for Pairs {
         std::mem::replace(&mut self.map, map)
     }
 
-    fn side(&mut self) -> &mut Side {
+    fn side(&mut self) -> &mut CsbSide {
         &mut self.side
     }
 
-    fn look(&mut self, _: &Rtl8139, _next: u32) -> Result<Look, Trouble> {
+    fn look(&mut self, _: &Rtl8139, _next: u32) -> Result<Look, Fault> {
         let mut tail = self.head;
         while distance(self.head, tail, RING) < PAIRS
             && self.regs.get(self.registers(tail).0) & tsd::OWN == 0
@@ -105,8 +106,8 @@ impl Transmit for Pairs {
         Ok(Look { size: RING, head: self.head, tail, moved: false })
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.map.poisoned().then_some(Trouble::Truncated)
+    fn fault(&self) -> Option<Fault> {
+        self.map.poisoned().then_some(Fault::Truncated)
     }
 
     /// Whoever stops it and starts it again goes on with the pair at which it stood.
@@ -116,7 +117,7 @@ impl Transmit for Pairs {
 
     fn publish_again(&self, _: &Rtl8139) {}
 
-    fn replace_block(&mut self, _: &Rtl8139, _: Option<Arc<Block>>, _on: bool) {}
+    fn replace_csb(&mut self, _: &Rtl8139, _: Option<Arc<Csb>>, _on: bool) {}
 
     #[inline]
     fn read(&self, index: u32) -> (u64, u64) {

@@ -27,6 +27,6 @@ mod tx;
 
 pub use fault::Fault;
 pub use feature::Features;
-pub use net::{Inflight, MAX_QUEUES, Net, Rings, Side};
+pub use net::{Inflight, MAX_QUEUES, Net, QueueState, Rings};
 pub use rx::{NetRx, RxState};
 pub use tx::{NetTx, TxState};

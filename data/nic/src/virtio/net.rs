@@ -37,7 +37,7 @@ pub struct Inflight {
 }
 
 /// What distinguishes the two sides.
-pub trait Side: Default {
+pub trait QueueState: Default {
     /// Whether doorbells are wanted from the start: for frames they are, for receive buffers only while
     /// a sender waits ([`super::NetRx::want_room`]).
     const WANTS_DOORBELLS: bool;
@@ -78,13 +78,13 @@ pub struct Net<S> {
     pub(super) ready: Vec<u16>,
 }
 
-impl<S: Side> Default for Net<S> {
+impl<S: QueueState> Default for Net<S> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<S: Side> Net<S> {
+impl<S: QueueState> Net<S> {
     /// No queues, no memory, no features.
     #[must_use]
     pub fn new() -> Self {

@@ -17,7 +17,7 @@ use super::desc::{Chain, Desc};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::Interrupt;
 use crate::notify::Guard;
-use crate::notify::virtqueue::{self, Words};
+use crate::notify::virtqueue::{self, VirtqueueFields};
 
 /// Positions whose heads can be held at a time.
 pub(super) const HEADS: u16 = 256;
@@ -52,7 +52,7 @@ pub(super) struct Queue {
 
 impl Guard for Queue {}
 
-impl Words for Queue {
+impl VirtqueueFields for Queue {
     #[inline]
     fn avail_idx(&self) -> u16 {
         self.avail.u16(2, Acquire)

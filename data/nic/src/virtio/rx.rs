@@ -3,7 +3,7 @@
 use vmlan_frame::{Batch, Counters, FrameView, Reason, flow_hash};
 use vmlan_ram::{Map, Slice, SliceMut};
 
-use super::net::{Side, Slot};
+use super::net::{QueueState, Slot};
 use super::queue::{HEADS, Queue};
 use super::{Fault, Net, feature, header};
 
@@ -25,7 +25,7 @@ pub struct RxState {
     touched: bool,
 }
 
-impl Side for RxState {
+impl QueueState for RxState {
     const WANTS_DOORBELLS: bool = false;
 }
 

@@ -4,7 +4,7 @@ use vmlan_frame::{BATCH, Batch, Counters, Gso, Offload, Offloads, Reason, Sink, 
 use vmlan_ram::{Map, Slice, recycle};
 
 use super::held::Held;
-use super::net::Side;
+use super::net::QueueState;
 use super::queue::{HEADS, Queue};
 use super::{Fault, Net, header};
 
@@ -65,7 +65,7 @@ impl Default for TxState {
     }
 }
 
-impl Side for TxState {
+impl QueueState for TxState {
     const WANTS_DOORBELLS: bool = true;
 }
 

@@ -1,4 +1,4 @@
-//! The shared status block: its four pairs, and how it is turned on and off.
+//! The CSB: its four pairs, and how it is turned on and off.
 
 use std::cell::Cell;
 
@@ -16,8 +16,8 @@ const ALL: u32 = 2;
 /// Descriptors of the receive ring, when it is about room: a wish is for four of the five that a guest can give.
 const SIZE: u32 = 6;
 
-/// The block, the chip and the rings.
-pub struct Block {
+/// The CSB, the chip and the rings.
+pub struct Csb {
     guest_tdt: AtomicU32,
     guest_need_txkick: AtomicU32,
     guest_need_rxkick: AtomicU32,
@@ -37,7 +37,7 @@ pub struct Block {
     without: Without,
 }
 
-impl Block {
+impl Csb {
     /// Both sides are awake.
     fn new(on: u32, without: Without) -> Arc<Self> {
         Arc::new(Self {
@@ -70,8 +70,8 @@ impl Block {
 
     /// TDT, as the chip sees it.
     fn tail(&self) -> u32 {
-        if device::csb::Words::guest_csb_on(self) != 0 {
-            device::csb::Words::guest_tdt(self)
+        if device::csb::CsbFields::guest_csb_on(self) != 0 {
+            device::csb::CsbFields::guest_tdt(self)
         } else {
             self.register.load(Ordering::Acquire)
         }
@@ -96,7 +96,7 @@ impl Block {
     }
 }
 
-impl device::Guard for Block {
+impl device::Guard for Csb {
     fn full_fence(&self, at: device::Point) {
         self.without.device_fence(at);
     }
@@ -105,7 +105,7 @@ impl device::Guard for Block {
     }
 }
 
-impl driver::Guard for Block {
+impl driver::Guard for Csb {
     fn fence(&self, at: driver::Point) {
         self.without.driver_fence(at);
     }
@@ -114,7 +114,7 @@ impl driver::Guard for Block {
     }
 }
 
-impl bell::Words for Block {
+impl bell::BellFlag for Csb {
     fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -126,7 +126,7 @@ impl bell::Words for Block {
     }
 }
 
-impl device::csb::Words for Block {
+impl device::csb::CsbFields for Csb {
     fn guest_tdt(&self) -> u32 {
         self.guest_tdt.load(Ordering::Acquire)
     }
@@ -157,7 +157,7 @@ impl device::csb::Words for Block {
     }
 }
 
-impl driver::csb::Words for Block {
+impl driver::csb::Words for Csb {
     fn set_guest_tdt(&self, index: u32) {
         self.guest_tdt.store(index, Ordering::Release);
     }
@@ -183,104 +183,104 @@ impl driver::csb::Words for Block {
 
 /// The worker, which sends what the guest describes.
 struct Transmit<'b> {
-    block: &'b Block,
+    csb: &'b Csb,
     seen: u32,
 }
 
 impl Sleeper for Transmit<'_> {
     fn take(&mut self) -> Option<u32> {
-        self.seen = self.block.tail();
-        self.block.check(self.seen)
+        self.seen = self.csb.tail();
+        self.csb.check(self.seen)
     }
     fn arm(&mut self) -> bool {
-        let look = || self.block.tail() != self.seen;
-        bell::arm(self.block, || device::csb::arm_transmit(self.block, look))
+        let look = || self.csb.tail() != self.seen;
+        bell::arm(self.csb, || device::csb::arm_transmit(self.csb, look))
     }
     fn disarm(&mut self) {
-        bell::Words::set_wanted(self.block, false);
-        device::csb::disarm_transmit(self.block);
+        bell::BellFlag::set_wanted(self.csb, false);
+        device::csb::disarm_transmit(self.csb);
     }
     fn sleep(&mut self) -> bool {
-        self.block.wire.sleep()
+        self.csb.wire.sleep()
     }
 }
 
-fn transmits(on: u32, without: Without, guest: fn(&Block)) {
+fn transmits(on: u32, without: Without, guest: fn(&Csb)) {
     explore(Some(4), move || {
-        let block = Block::new(on, without);
-        let theirs = block.clone();
+        let csb = Csb::new(on, without);
+        let theirs = csb.clone();
         let guest = thread::spawn(move || {
             guest(&theirs);
             theirs.wire.end();
         });
-        let end = live(ALL, &mut Transmit { block: &block, seen: 0 });
+        let end = live(ALL, &mut Transmit { csb: &csb, seen: 0 });
         guest.join().unwrap();
         judge(end);
     });
 }
 
 pub fn kicks(without: Without) {
-    transmits(1, without, |block| (0..ALL).for_each(|index| block.send(index)));
+    transmits(1, without, |csb| (0..ALL).for_each(|index| csb.send(index)));
 }
 
-/// One frame by the register; then the block is turned on.
+/// One frame by the register; then the CSB is turned on.
 pub fn turned_on(without: Without) {
-    transmits(0, without, |block| {
-        block.fill(0);
-        block.write(1);
-        driver::csb::start(block, 1, 0);
-        block.send(1);
+    transmits(0, without, |csb| {
+        csb.fill(0);
+        csb.write(1);
+        driver::csb::start(csb, 1, 0);
+        csb.send(1);
     });
 }
 
-/// One frame by the block, which is then turned off.
+/// One frame by the CSB, which is then turned off.
 pub fn turned_off(without: Without) {
-    transmits(1, without, |block| {
-        block.send(0);
-        driver::csb::stop(block);
-        block.write(1);
-        block.fill(1);
-        block.write(2);
+    transmits(1, without, |csb| {
+        csb.send(0);
+        driver::csb::stop(csb);
+        csb.write(1);
+        csb.fill(1);
+        csb.write(2);
     });
 }
 
-/// A worker that follows the block until it is turned off, and the register from then on.
+/// A worker that follows the CSB until it is turned off, and the register from then on.
 struct Leaver<'b> {
     worker: Transmit<'b>,
     off: Cell<bool>,
 }
 
 impl Leaver<'_> {
-    /// The register follows the block's word, so that the one can be left for the other.
+    /// The register follows the CSB's word, so that the one can be left for the other.
     fn tail(&self) -> u32 {
-        let block = self.worker.block;
-        let read = || device::csb::Words::guest_tdt(block);
+        let csb = self.worker.csb;
+        let read = || device::csb::CsbFields::guest_tdt(csb);
         let mut word = None;
-        if !self.off.get() && device::csb::Words::guest_csb_on(block) != 0 {
+        if !self.off.get() && device::csb::CsbFields::guest_csb_on(csb) != 0 {
             word = Some(read());
         } else if !self.off.replace(true) {
-            device::csb::Words::set_host_need_txkick(block, 1);
-            word = device::csb::leave(block, read);
+            device::csb::CsbFields::set_host_need_txkick(csb, 1);
+            word = device::csb::leave(csb, read);
         }
         let word = word.unwrap_or(0);
-        block.register.fetch_max(word, Ordering::AcqRel).max(word)
+        csb.register.fetch_max(word, Ordering::AcqRel).max(word)
     }
 }
 
 impl Sleeper for Leaver<'_> {
     fn take(&mut self) -> Option<u32> {
         self.worker.seen = self.tail();
-        self.worker.block.check(self.worker.seen)
+        self.worker.csb.check(self.worker.seen)
     }
     fn arm(&mut self) -> bool {
-        let block = self.worker.block;
+        let csb = self.worker.csb;
         let look = || self.tail() != self.worker.seen;
-        bell::arm(block, || device::csb::arm_transmit(block, look))
+        bell::arm(csb, || device::csb::arm_transmit(csb, look))
     }
     fn disarm(&mut self) {
-        bell::Words::set_wanted(self.worker.block, false);
+        bell::BellFlag::set_wanted(self.worker.csb, false);
         if !self.off.get() {
-            device::csb::disarm_transmit(self.worker.block);
+            device::csb::disarm_transmit(self.worker.csb);
         }
     }
     fn sleep(&mut self) -> bool {
@@ -288,12 +288,12 @@ impl Sleeper for Leaver<'_> {
     }
 }
 
-/// One processor turns the block off while another sends by it.
+/// One processor turns the CSB off while another sends by it.
 pub fn turned_off_by_another(without: Without) {
     explore(Some(3), move || {
-        let block = Block::new(1, without);
-        block.wire.join_in();
-        let (theirs, others) = (block.clone(), block.clone());
+        let csb = Csb::new(1, without);
+        csb.wire.join_in();
+        let (theirs, others) = (csb.clone(), csb.clone());
         let sender = thread::spawn(move || {
             theirs.send(0);
             theirs.wire.end();
@@ -302,7 +302,7 @@ pub fn turned_off_by_another(without: Without) {
             driver::csb::stop(&*others);
             others.wire.end();
         });
-        let worker = Transmit { block: &block, seen: 0 };
+        let worker = Transmit { csb: &csb, seen: 0 };
         let end = live(1, &mut Leaver { worker, off: Cell::new(false) });
         sender.join().unwrap();
         switch.join().unwrap();
@@ -312,31 +312,31 @@ pub fn turned_off_by_another(without: Without) {
 
 /// The guest, which waits until its frames are sent.
 struct Completion<'b> {
-    block: &'b Block,
+    csb: &'b Csb,
     seen: u32,
 }
 
 impl Sleeper for Completion<'_> {
     fn take(&mut self) -> Option<u32> {
-        self.seen = self.block.host_tdh.load(Ordering::Acquire);
-        self.block.check(self.seen)
+        self.seen = self.csb.host_tdh.load(Ordering::Acquire);
+        self.csb.check(self.seen)
     }
     fn arm(&mut self) -> bool {
-        let look = || self.block.host_tdh.load(Ordering::Acquire) != self.seen;
-        driver::csb::want_completion(self.block, look)
+        let look = || self.csb.host_tdh.load(Ordering::Acquire) != self.seen;
+        driver::csb::want_completion(self.csb, look)
     }
     fn disarm(&mut self) {
-        driver::csb::unwant_completion(self.block);
+        driver::csb::unwant_completion(self.csb);
     }
     fn sleep(&mut self) -> bool {
-        self.block.wire.sleep()
+        self.csb.wire.sleep()
     }
 }
 
 pub fn completions(without: Without) {
     explore(None, move || {
-        let block = Block::new(1, without);
-        let theirs = block.clone();
+        let csb = Csb::new(1, without);
+        let theirs = csb.clone();
         let worker = thread::spawn(move || {
             for index in 0..ALL {
                 theirs.fill(index);
@@ -344,7 +344,7 @@ pub fn completions(without: Without) {
             }
             theirs.wire.end();
         });
-        let end = live(ALL, &mut Completion { block: &block, seen: 0 });
+        let end = live(ALL, &mut Completion { csb: &csb, seen: 0 });
         worker.join().unwrap();
         judge(end);
     });
@@ -352,7 +352,7 @@ pub fn completions(without: Without) {
 
 /// A sender, whose frame takes all the buffers that the guest can give.
 struct Room<'b> {
-    block: &'b Block,
+    csb: &'b Csb,
     seen: u32,
     /// Looks for enough room, instead of for any.
     enough: bool,
@@ -360,31 +360,31 @@ struct Room<'b> {
 
 impl Sleeper for Room<'_> {
     fn take(&mut self) -> Option<u32> {
-        self.seen = device::csb::Words::guest_rdt(self.block);
-        self.block.check(self.seen)
+        self.seen = device::csb::CsbFields::guest_rdt(self.csb);
+        self.csb.check(self.seen)
     }
     fn arm(&mut self) -> bool {
         let look = || {
-            let tail = device::csb::Words::guest_rdt(self.block);
+            let tail = device::csb::CsbFields::guest_rdt(self.csb);
             tail != self.seen && (tail == SIZE - 1 || !self.enough)
         };
         let ring = device::csb::Ring { size: SIZE, head: 0, tail: self.seen };
-        bell::arm(self.block, || device::csb::arm_room(self.block, ring, look))
+        bell::arm(self.csb, || device::csb::arm_room(self.csb, ring, look))
     }
     fn disarm(&mut self) {
-        bell::Words::set_wanted(self.block, false);
-        device::csb::disarm_room(self.block);
+        bell::BellFlag::set_wanted(self.csb, false);
+        device::csb::disarm_room(self.csb);
     }
     fn sleep(&mut self) -> bool {
-        self.block.wire.sleep()
+        self.csb.wire.sleep()
     }
 }
 
 /// The guest gives buffers back, up to each of `tails` with one store.
 fn refills(tails: &'static [u32], enough: bool, without: Without) {
     explore(Some(5), move || {
-        let block = Block::new(1, without);
-        let theirs = block.clone();
+        let csb = Csb::new(1, without);
+        let theirs = csb.clone();
         let guest = thread::spawn(move || {
             let mut old = 0;
             for tail in tails {
@@ -396,7 +396,7 @@ fn refills(tails: &'static [u32], enough: bool, without: Without) {
             }
             theirs.wire.end();
         });
-        let end = live(SIZE - 1, &mut Room { block: &block, seen: 0, enough });
+        let end = live(SIZE - 1, &mut Room { csb: &csb, seen: 0, enough });
         guest.join().unwrap();
         judge(end);
     });
@@ -419,13 +419,13 @@ pub fn room_for_enough(without: Without) {
 
 /// The guest, which waits for frames.
 struct Reception<'b> {
-    block: &'b Block,
+    csb: &'b Csb,
     seen: u32,
 }
 
 impl Reception<'_> {
     fn is_done(&self) -> bool {
-        let done = self.block.done.get(self.seen as usize);
+        let done = self.csb.done.get(self.seen as usize);
         done.is_some_and(|done| done.load(Ordering::Acquire) == 1)
     }
 }
@@ -435,23 +435,23 @@ impl Sleeper for Reception<'_> {
         while self.is_done() {
             self.seen += 1;
         }
-        self.block.check(self.seen)
+        self.csb.check(self.seen)
     }
     fn arm(&mut self) -> bool {
-        driver::csb::want_reception(self.block, || self.is_done())
+        driver::csb::want_reception(self.csb, || self.is_done())
     }
     fn disarm(&mut self) {
-        driver::csb::unwant_reception(self.block);
+        driver::csb::unwant_reception(self.csb);
     }
     fn sleep(&mut self) -> bool {
-        self.block.wire.sleep()
+        self.csb.wire.sleep()
     }
 }
 
 pub fn receptions(without: Without) {
     explore(None, move || {
-        let block = Block::new(1, without);
-        let theirs = block.clone();
+        let csb = Csb::new(1, without);
+        let theirs = csb.clone();
         let worker = thread::spawn(move || {
             for index in 0..ALL {
                 theirs.fill(index);
@@ -460,7 +460,7 @@ pub fn receptions(without: Without) {
             }
             theirs.wire.end();
         });
-        let end = live(ALL, &mut Reception { block: &block, seen: 0 });
+        let end = live(ALL, &mut Reception { csb: &csb, seen: 0 });
         worker.join().unwrap();
         judge(end);
     });

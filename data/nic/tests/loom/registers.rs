@@ -68,7 +68,7 @@ impl driver::Guard for Chip {
     }
 }
 
-impl bell::Words for Chip {
+impl bell::BellFlag for Chip {
     fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl Sleeper for Worker<'_> {
         bell::arm(self.chip, || self.look() != self.seen)
     }
     fn disarm(&mut self) {
-        bell::Words::set_wanted(self.chip, false);
+        bell::BellFlag::set_wanted(self.chip, false);
     }
     /// Mapped: until the timer fires. What the guest had stored by then must be found.
     fn sleep(&mut self) -> bool {

@@ -70,7 +70,7 @@ impl driver::Guard for Ring {
     }
 }
 
-impl device::virtqueue::Words for Ring {
+impl device::virtqueue::VirtqueueFields for Ring {
     fn avail_idx(&self) -> u16 {
         self.avail_idx.load(Ordering::Acquire)
     }
@@ -120,7 +120,7 @@ struct Worker<'r> {
 
 impl Sleeper for Worker<'_> {
     fn take(&mut self) -> Option<u32> {
-        let idx = device::virtqueue::Words::avail_idx(self.ring);
+        let idx = device::virtqueue::VirtqueueFields::avail_idx(self.ring);
         self.ring.check(std::mem::replace(&mut self.seen, idx), idx)
     }
     fn arm(&mut self) -> bool {

@@ -6,11 +6,11 @@
 //! are the chip's.
 //!
 //! A step is a byte, its high half the operation, then operands (0 past the end). Operations 4 to 7, 14 and 15 are the chip's, the
-//! others are here: [`Run::step`]. The chip offers a shared status block; a step places it at [`BLOCK`], others change the guest's
+//! others are here: [`Run::step`]. The chip offers a CSB; a step places it at [`BLOCK`], others change the guest's
 //! words in it.
 //!
 //! What must hold: nothing panics; a pass is bounded in frames and bytes; nothing outside the guest's memory is written, nor what
-//! the chip says that it leaves alone; a cause that is pending and enabled is delivered, or the timer is set, or the block keeps it
+//! the chip says that it leaves alone; a cause that is pending and enabled is delivered, or the timer is set, or the CSB keeps it
 //! in; and after all of it a driver that starts anew finds a chip that moves frames.
 #![allow(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation)]
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::{Batch, Mac, Offload, Sink};
 use vmlan_ram::{Slice, Window};
 
-use super::{Chip, Config, Host, Model, Space};
+use super::{Chip, Config, Host, Nic, Space};
 pub use world::MEMORY;
 use world::{WORLD, World, fill};
 
@@ -38,8 +38,8 @@ pub const TX_RING: u32 = 0;
 pub const RX_RING: u32 = 0x1000;
 /// Descriptors in each.
 pub const RING: u32 = 32;
-/// Where the shared status block is, if it is where it should be.
-pub const BLOCK: u16 = 0x0a00;
+/// Where the CSB is, if it is where it should be.
+pub const CSB: u16 = 0x0a00;
 /// Where the last driver has its frame, of 60 bytes.
 pub const FRAME: u32 = 0x2000;
 /// Where it has its receive buffers, all in the same place.
@@ -48,7 +48,7 @@ pub const BUFFER: u32 = 0x4000;
 const MOST_BYTES: usize = 4 << 20;
 
 /// A chip to fuzz.
-pub trait Fuzzed: Model {
+pub trait Fuzzed: Chip {
     /// Where CSBAL is in BAR 0.
     const CSBAL: u64;
 
@@ -273,7 +273,7 @@ impl<C: Fuzzed> Run<'_, C> {
                     slice.write(0, &value.to_le_bytes());
                 }
             }
-            13 if n >= 9 => self.block(n),
+            13 if n >= 9 => self.csb(n),
             13 => self.control(n),
             operation => C::step(self, operation, n),
         }
@@ -298,37 +298,37 @@ impl<C: Fuzzed> Run<'_, C> {
             4 => drop(self.chip.set_map(Arc::default())),
             5 => drop(self.chip.set_map(self.world.guest.clone())),
             6 => {
-                let _ = (self.chip.room(), self.chip.want_room(), Chip::is_up(&self.chip));
+                let _ = (self.chip.room(), self.chip.want_room(), Nic::is_up(&self.chip));
             }
             7 => {
-                let _ = (self.chip.arm(), self.chip.trouble());
+                let _ = (self.chip.arm(), self.chip.fault());
             }
             _ => self.chip.disarm(),
         }
     }
 
-    /// The guest's words of the block, as a driver changes them; and where the block is.
-    fn block(&mut self, n: u8) {
-        let block = u32::from(BLOCK);
+    /// The guest's words of the CSB, as a driver changes them; and where the CSB is.
+    fn csb(&mut self, n: u8) {
+        let csb = u32::from(CSB);
         match n {
-            9 => self.chip.write(Space::Bar(0), C::CSBAL, &block.to_le_bytes()),
+            9 => self.chip.write(Space::Bar(0), C::CSBAL, &csb.to_le_bytes()),
             // guest_csb_on: on, or any value.
-            10 => self.poke(block + 0x0c, 1),
+            10 => self.poke(csb + 0x0c, 1),
             11 => {
                 let value = self.byte();
-                self.poke(block + 0x0c, value.into());
+                self.poke(csb + 0x0c, value.into());
             }
             // guest_tdt, guest_rdt: they move on.
             12 | 13 => {
-                let at = block + if n == 12 { 0x00 } else { 0x10 };
+                let at = csb + if n == 12 { 0x00 } else { 0x10 };
                 let by = u32::from(self.byte());
                 self.poke(at, self.peek(at).wrapping_add(by) & (RING - 1));
             }
             // The wishes.
             14 => {
                 let wishes = u32::from(self.byte());
-                self.poke(block + 0x04, wishes & 3);
-                self.poke(block + 0x08, wishes >> 2 & 3);
+                self.poke(csb + 0x04, wishes & 3);
+                self.poke(csb + 0x08, wishes >> 2 & 3);
             }
             _ => self.chip.timer(),
         }

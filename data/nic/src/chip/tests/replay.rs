@@ -67,7 +67,7 @@ pub fn write_seeds(target: &str, seeds: &[Vec<u8>]) {
     }
 }
 
-/// What the fuzzer would take long to find: sequences that are mostly about the block. `build` makes an input of steps. `CSB_INPUTS=1000000`
+/// What the fuzzer would take long to find: sequences that are mostly about the CSB. `build` makes an input of steps. `CSB_INPUTS=1000000`
 /// for a long run.
 pub fn any_steps_around_a_block(body: Body, mut build: impl FnMut(&[u8], &mut Random) -> Vec<u8>) {
     let inputs = std::env::var("CSB_INPUTS").map_or(1500, |n| n.parse().unwrap());

@@ -47,7 +47,7 @@ fn seeds() -> Vec<Vec<u8>> {
         (0, EOP | RS),
     ];
     let nowhere = [(1 << 40, 60 | EOP | RS), (0xffff, 60 | EOP), (u64::MAX, 60 | EOP | RS), (0, 0)];
-    // Block on, indexes: 31 frames and buffers; both sides sleep, wishes, off, elsewhere, on again, reset, timer.
+    // CSB on, indexes: 31 frames and buffers; both sides sleep, wishes, off, elsewhere, on again, reset, timer.
     let csb = [
         0xd9, 0xda, 0xdc, 31, 0xdd, 31, 0x0f, 0x28, 0xd7, 0xde, 5, 0x28, 0xdc, 9, 0xdd, 9, 0x0f,
         0x2f, 0xd6, 0xdd, 20, 0x28, 0xdb, 0, 0x0f, 0xda, 0xdc, 3, 0xd4, 0x0f, 0xd5, 0x0f, 0xde, 0,
@@ -58,8 +58,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let configs = [0x00, 0x06, 0x38];
     let all = descriptors.iter().zip(buffers.iter().cycle());
     let plain = all.flat_map(|(tx, rx)| configs.map(|config| input(config, &steps, tx, rx)));
-    let blocks = [0x00, 0x06].map(|config| input(config, &csb, &legacy, buffers[0]));
-    plain.chain(blocks).collect()
+    let csbs = [0x00, 0x06].map(|config| input(config, &csb, &legacy, buffers[0]));
+    plain.chain(csbs).collect()
 }
 
 #[test]

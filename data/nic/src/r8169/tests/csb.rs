@@ -1,29 +1,29 @@
-//! The shared status block on this chip.
+//! The CSB on this chip.
 
 use super::guest::*;
 
-const BLOCK: u64 = 0x8000;
+const CSB: u64 = 0x8000;
 
 fn guest() -> Guest {
     let mut guest = Guest::cold(0, true);
-    guest.write(BLOCK, &[0; 128]);
+    guest.write(CSB, &[0; 128]);
     guest.start();
     guest
 }
 
-/// A word of the block.
+/// A word of the CSB.
 fn set(guest: &Guest, at: u64, value: u32) {
-    guest.write(BLOCK + at, &value.to_le_bytes());
+    guest.write(CSB + at, &value.to_le_bytes());
 }
 
 fn get(guest: &Guest, at: u64) -> u32 {
-    guest.word(BLOCK + at)
+    guest.word(CSB + at)
 }
 
 fn place(guest: &Guest) {
     set(guest, 0x0c, 1);
     guest.set32(CSBAH, 0);
-    guest.set32(CSBAL, BLOCK as u32);
+    guest.set32(CSBAL, CSB as u32);
 }
 
 #[test]
@@ -34,9 +34,9 @@ fn there_is_one_only_if_asked_for() {
     assert_eq!(plain.chip.device().csb, None);
     let guest = guest();
     place(&guest);
-    assert_eq!((guest.get(CSBAL, 4), guest.get(CSBAH, 4)), (BLOCK as u32, 0));
+    assert_eq!((guest.get(CSBAL, 4), guest.get(CSBAH, 4)), (CSB as u32, 0));
     guest.set8(CR, RST);
-    assert_eq!(guest.get(CSBAL, 4), BLOCK as u32, "a software reset keeps it");
+    assert_eq!(guest.get(CSBAL, 4), CSB as u32, "a software reset keeps it");
     guest.chip.reset();
     assert_eq!(guest.get(CSBAL, 4), 0);
 }
@@ -120,7 +120,7 @@ fn tails_are_hints() {
         let at = guest.fill(0, &frame([2; 6], 60));
         guest.tx_desc(TX_RING, n, OWN | FS | LS | 60, 0, at);
     };
-    // The first look finds the ring, the second the block.
+    // The first look finds the ring, the second the CSB.
     assert_eq!((guest.pull().len(), guest.pull().len()), (0, 0));
     assert!(!guest.chip.posts_silently(), "whoever waits for room is told");
     post(&guest, 0);
@@ -138,7 +138,7 @@ fn tails_are_hints() {
     assert_eq!(guest.pull().len(), 1, "as far as OWN goes");
     for nonsense in [SIZE, u32::MAX] {
         set(&guest, 0, nonsense);
-        post(&guest, guest.word(BLOCK + 0x40));
+        post(&guest, guest.word(CSB + 0x40));
         assert_eq!(guest.pull().len(), 1, "{nonsense}: no hint");
     }
 }
@@ -166,26 +166,26 @@ fn nonsense_in_it() {
     for garbage in [0xffu8, 0x5a, 0x80, 1] {
         let mut guest = guest();
         guest.set16(IMR, 0xffff);
-        guest.write(BLOCK, &[garbage; 104]);
-        guest.set32(CSBAL, BLOCK as u32);
+        guest.write(CSB, &[garbage; 104]);
+        guest.set32(CSBAL, CSB as u32);
         for n in 0..200 {
             guest.send(0, &frame([2; 6], 60 + n));
             assert_eq!(guest.pull().len(), 1);
             assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
             assert!(guest.take().is_some());
-            guest.write(BLOCK, &[garbage; 0x40]);
+            guest.write(CSB, &[garbage; 0x40]);
             guest.set16(ISR, 0xffff);
             let _ = (guest.chip.arm(), guest.chip.want_room());
         }
     }
-    for at in [BLOCK + 4, MEMORY, MEMORY - 64, 0xfebc_0000] {
+    for at in [CSB + 4, MEMORY, MEMORY - 64, 0xfebc_0000] {
         let mut guest = guest();
         guest.set32(CSBAL, at as u32);
-        assert!(matches!(guest.chip.trouble(), Some(Trouble::BadBlock { .. })), "{at:#x}");
+        assert!(matches!(guest.chip.fault(), Some(Fault::BadCsb { .. })), "{at:#x}");
         guest.send(0, &frame([2; 6], 60));
         assert_eq!(guest.pull().len(), 1, "it does without");
         guest.set32(CSBAL, 0);
-        assert_eq!(guest.chip.trouble(), None);
+        assert_eq!(guest.chip.fault(), None);
     }
 }
 
@@ -270,7 +270,7 @@ fn a_kick_is_asked_for_within_a_ring_that_has_not_wrapped() {
     assert!(at < SIZE, "{at}");
 }
 
-/// Rings of any size, filled as far as there is room or less; tails told before or after OWN, late, or never; the block turned off and on, the map
+/// Rings of any size, filled as far as there is room or less; tails told before or after OWN, late, or never; the CSB turned off and on, the map
 /// replaced: a worker that is never about to sleep sends all.
 #[test]
 fn drivers_of_all_kinds_are_heard_by_a_worker_that_never_sleeps() {

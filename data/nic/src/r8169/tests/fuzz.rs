@@ -13,7 +13,7 @@ use vmlan_ram::Window;
 use super::R8169;
 use super::regs::*;
 use crate::chip::fuzz::{Filled, Fuzzed, Part, RX_RING, Run, run};
-use crate::chip::{Config, Gate, Host, Model};
+use crate::chip::{Chip, Config, Gate, Host};
 use crate::realtek::fuzz::{HIGH_RING, NORMAL_RING, flip, give, put_buffer, put_part, written};
 
 /// Registers that say where things are: offset, bytes.

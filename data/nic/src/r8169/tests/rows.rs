@@ -318,12 +318,12 @@ fn row_19_40_nothing_moves_after_a_reset() {
     guest.send(0, &frame([2; 6], 60));
     drop(guest.chip.set_map(memory(0x1000)));
     assert!(guest.pull().is_empty());
-    assert!(matches!(guest.chip.trouble(), Some(Trouble::BadRing { ring: "transmit", .. })));
+    assert!(matches!(guest.chip.fault(), Some(Fault::BadRing { ring: "transmit", .. })));
     assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
     let map = guest.map.clone();
     drop(guest.chip.set_map(map));
     assert_eq!(guest.pull().len(), 1);
-    assert_eq!(guest.chip.trouble(), None);
+    assert_eq!(guest.chip.fault(), None);
 }
 
 /// A receiver that is turned on before it is told where its ring is: nothing is written to page 0.
@@ -337,7 +337,7 @@ fn row_24_no_ring_at_address_0() {
     assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
     assert_eq!(guest.chip.room(), 0);
     assert_eq!(guest.read(0, 0x1000), vec![0xff; 0x1000]);
-    assert_eq!(guest.chip.trouble(), None, "it is on its way");
+    assert_eq!(guest.chip.fault(), None, "it is on its way");
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn row_29_41_rings_that_are_not_in_memory() {
         guest.set64(RDSAR, at);
         guest.set8(TPPOLL, NPQ);
         assert!(guest.pull().is_empty());
-        assert!(matches!(guest.chip.trouble(), Some(Trouble::BadRing { .. })), "{at:#x}");
+        assert!(matches!(guest.chip.fault(), Some(Fault::BadRing { .. })), "{at:#x}");
         assert!(!guest.chip.arm());
         assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
         assert_eq!(guest.chip.room(), 0);
@@ -356,7 +356,7 @@ fn row_29_41_rings_that_are_not_in_memory() {
         guest.start();
         guest.send(0, &frame([2; 6], 60));
         assert_eq!(guest.pull().len(), 1);
-        assert_eq!(guest.chip.trouble(), None);
+        assert_eq!(guest.chip.fault(), None);
     }
 }
 

@@ -213,11 +213,11 @@ fn a_ring_that_runs_out_of_memory_stops_there() {
             assert_eq!(bench.serve(), 16, "what there is");
         }
         let error = bench.ring.look(bench.place);
-        assert!(matches!(error, Err(Trouble::BadRing { ring: "receive", .. })), "{base:#x}");
-        assert_eq!(bench.ring.trouble(), error.err());
+        assert!(matches!(error, Err(Fault::BadRing { ring: "receive", .. })), "{base:#x}");
+        assert_eq!(bench.ring.fault(), error.err());
         bench.place = Place { base: BASE, rewinds: 1 };
         assert_eq!(bench.look(), (0, 0, 1024));
-        assert_eq!(bench.ring.trouble(), None);
+        assert_eq!(bench.ring.fault(), None);
     }
     // The last of all memory is a good place for a ring that ends there.
     let mut bench = Bench::new(LEN - 0x100);

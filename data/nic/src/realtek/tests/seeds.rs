@@ -49,14 +49,14 @@ fn steps(pmcsr: u8) -> Vec<u8> {
     ]
 }
 
-/// The block is on, indexes move, wishes, off, elsewhere, on again, reset, timer.
+/// The CSB is on, indexes move, wishes, off, elsewhere, on again, reset, timer.
 const CSB: [u8; 47] = [
     0xd9, 0xda, 0xdc, 31, 0xdd, 31, 0x0f, 0x28, 0xd7, 0xde, 5, 0x28, 0xdc, 9, 0xdd, 9, 0x63, 0x0f,
     0xd6, 0xdd, 20, 0x6b, 0x28, 0xdb, 0, 0x0f, 0xda, 0xdc, 3, 0xd4, 0x0f, 0xd5, 0x0f, 0xde, 0,
     0x28, 0xd3, 0x0f, 0x7e, 0, 4, 0, 0, 0xda, 0x0f, 0xd2, 0xdf,
 ];
 
-/// Inputs with these bytes of configuration; the last two are about the block.
+/// Inputs with these bytes of configuration; the last two are about the CSB.
 pub fn seeds(configs: [u8; 3], pmcsr: u8) -> Vec<Vec<u8>> {
     let frame = u64::from(FRAME);
     let plain = [(ALL | 60, 0, frame), (ALL | 1514, tx::TAGC | 0x0520, frame)];
@@ -89,9 +89,9 @@ pub fn seeds(configs: [u8; 3], pmcsr: u8) -> Vec<Vec<u8>> {
     let inputs = all.flat_map(|(sent, at)| {
         configs.map(|config| replay::input(config, &steps, &memory(sent, at)))
     });
-    let blocks = [configs[0], configs[1]]
+    let csbs = [configs[0], configs[1]]
         .map(|config| replay::input(config, &CSB, &memory(&plain, buffers[0])));
-    inputs.chain(blocks).collect()
+    inputs.chain(csbs).collect()
 }
 
 /// Frames move in those of them in which they should.

@@ -1,7 +1,7 @@
 //! The receive buffer of classic mode: every wrap, read pointer and overflow.
 
 use super::guest::*;
-use crate::chip::Chip;
+use crate::chip::Nic;
 use crate::rtl8139::buffer::{LONGEST, Look, OVERRUN};
 
 const SIZES: [u32; 4] = [0x2000, 0x4000, 0x8000, 0x1_0000];
@@ -198,15 +198,15 @@ fn a_buffer_that_is_nowhere_is_told() {
     for base in [0, MEMORY as u32, MEMORY as u32 - 0x1000, 0xffff_f000] {
         guest.set32(RBSTART, base);
         assert_eq!((guest.arrive(&[frame(MAC, 60)]), guest.chip.room()), (0, 0), "{base:#x}");
-        let trouble = guest.chip.trouble().unwrap();
-        assert_eq!(trouble.address(), Some(base.into()));
+        let fault = guest.chip.fault().unwrap();
+        assert_eq!(fault.address(), Some(base.into()));
         assert!(!guest.chip.want_room());
         assert_eq!(guest.get8(CR) & BUFE, BUFE);
     }
     let rang = guest.rang();
     guest.set32(RBSTART, RX_BUFFER as u32);
     assert_eq!(guest.rang(), rang + 1);
-    assert_eq!((guest.arrive(&[frame(MAC, 60)]), guest.chip.trouble()), (1, None));
+    assert_eq!((guest.arrive(&[frame(MAC, 60)]), guest.chip.fault()), (1, None));
     // Behind the end of memory there is no room for what overruns the buffer.
     guest.start_classic(WRAP);
     guest.set32(RBSTART, MEMORY as u32 - 0x2000);

@@ -2,7 +2,7 @@
 //! written apart from the one in `table.rs`; where it departs from the datasheet, it says why.
 
 use super::guest::*;
-use crate::chip::Chip;
+use crate::chip::Nic;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -225,7 +225,7 @@ fn the_8139c_has_no_more_than_it_has() {
     assert_eq!(guest.tsd(0), T_OWN, "still classic mode");
 }
 
-/// With a shared status block, CSBAL and CSBAH are where FER and FEMR were, and survive a software reset.
+/// With a CSB, CSBAL and CSBAH are where FER and FEMR were, and survive a software reset.
 #[test]
 fn registers_of_the_shared_status_block() {
     let guest = Guest::plus_with(true);

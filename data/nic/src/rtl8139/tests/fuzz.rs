@@ -15,7 +15,7 @@ use super::Rtl8139;
 use super::buffer::{Look, OVERRUN};
 use super::regs::*;
 use crate::chip::fuzz::{BUFFER, FRAME, Filled, Fuzzed, Part, RX_RING, Run, run};
-use crate::chip::{Config, Gate, Host, Model};
+use crate::chip::{Chip, Config, Gate, Host};
 use crate::realtek::fuzz::{HIGH_RING, NORMAL_RING, flip, give, put_buffer, put_part, written};
 
 /// Registers that say where things are: offset, bytes. Some of them are others in C+ mode.

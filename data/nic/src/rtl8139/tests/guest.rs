@@ -7,7 +7,7 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
 pub use crate::chip::bench::*;
-use crate::chip::{Chip, Config, Host, Space};
+use crate::chip::{Config, Host, Nic, Space};
 use crate::rtl8139::Rtl8139;
 
 pub const IDR: u64 = 0x00;
@@ -71,7 +71,7 @@ pub const TX_BUFFERS: u64 = 0x20_0000;
 pub const TX_RING: u64 = 0x1000;
 pub const HIGH_RING: u64 = 0x1800;
 pub const RX_RING: u64 = 0x2000;
-pub const BLOCK: u64 = 0x3000;
+pub const CSB: u64 = 0x3000;
 pub const TALLY: u64 = 0x4000;
 pub const RX_BUFFERS: u64 = 0x30_0000;
 pub const RX_LEN: u32 = 1536;
@@ -140,7 +140,7 @@ impl Guest {
         Self::plus_with(false)
     }
 
-    /// With a shared status block, or without.
+    /// With a CSB, or without.
     pub fn plus_with(csb: bool) -> Self {
         let mut guest = Self::bare(false, Config { csb, ..Self::config() });
         guest.start_plus();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::guest::*;
-use crate::chip::{Chip, Config, Space};
+use crate::chip::{Config, Nic, Space};
 
 const CYCLE: u64 = 1000;
 

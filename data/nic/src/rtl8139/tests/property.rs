@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::guest::*;
-use crate::chip::{Chip, Space};
+use crate::chip::{Nic, Space};
 
 /// The guest names memory below this only.
 const NAMED: u64 = MEMORY - 0x1_0000;
@@ -55,7 +55,7 @@ fn register() -> impl Strategy<Value = Step> {
         Just(0xf0),
     ];
     let place = (places, address()).prop_map(|(at, value)| {
-        // DTCCR with its bit, and the block aligned or not.
+        // DTCCR with its bit, and the CSB aligned or not.
         Step::Write(at, 4, u64::from(value | if at == 0x10 { 8 } else { 0 }))
     });
     let tsd = (0..4u64, any::<u32>()).prop_map(|(n, value)| {
@@ -124,7 +124,7 @@ fn check(guest: &Guest) {
     if guest.chip.is_asserted() {
         assert_ne!(isr & imr, 0, "INTA# without a cause");
     }
-    let _ = (guest.chip.trouble(), guest.chip.device(), guest.chip.is_up());
+    let _ = (guest.chip.fault(), guest.chip.device(), guest.chip.is_up());
 }
 
 fn any_steps(mut guest: Guest, steps: &[Step]) -> Result<(), TestCaseError> {

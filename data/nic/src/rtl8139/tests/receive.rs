@@ -3,7 +3,7 @@
 use vmlan_frame::Reason;
 
 use super::guest::*;
-use crate::chip::Chip;
+use crate::chip::Nic;
 
 const OTHER: [u8; 6] = [0x52, 0x54, 0, 7, 7, 7];
 const ALL: [u8; 6] = [0xff; 6];
@@ -117,8 +117,8 @@ fn memory_goes_and_comes() {
     drop(guest.chip.set_map(std::sync::Arc::default()));
     guest.set32(TSD, 60);
     assert_eq!((guest.arrive(&[frame(MAC, 60)]), guest.pull().len()), (0, 0));
-    assert!(guest.chip.trouble().is_some());
+    assert!(guest.chip.fault().is_some());
     drop(guest.chip.set_map(guest.map.clone()));
     assert_eq!(guest.arrive(&[frame(MAC, 60)]), 1);
-    assert!(guest.chip.trouble().is_none());
+    assert!(guest.chip.fault().is_none());
 }

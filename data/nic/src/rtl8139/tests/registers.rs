@@ -3,7 +3,7 @@
 use vmlan_frame::Mac;
 
 use super::guest::*;
-use crate::chip::{Chip, Config, Space};
+use crate::chip::{Config, Nic, Space};
 
 #[test]
 fn command() {

@@ -1,7 +1,7 @@
 //! The rows of `reliability.md` that this chip can have, by number: those of QEMU's rtl8139 and of its siblings.
 
 use super::guest::*;
-use crate::chip::{Chip, Space};
+use crate::chip::{Nic, Space};
 
 /// Where the VMM would put BAR1.
 const BAR: u64 = 0xfebf_1000;
@@ -108,7 +108,7 @@ fn row_09_10_37_dma_to_registers() {
     guest.set32(TSAD, BAR as u32 & !255);
     guest.set32(RDSAR, BAR as u32 & !255);
     assert_eq!((guest.pull().len(), guest.arrive(&[frame(MAC, 60)])), (0, 0));
-    assert!(guest.chip.trouble().is_some_and(|trouble| trouble.address().is_some()));
+    assert!(guest.chip.fault().is_some_and(|fault| fault.address().is_some()));
     let mut guest = Guest::classic();
     guest.set32(TSAD, BAR as u32);
     guest.set32(TSD, 60);
@@ -317,7 +317,7 @@ fn row_29_41_rings_at_the_end_of_memory() {
     assert!((15..=16).contains(&sent), "{sent}");
     guest.pull();
     guest.arrive(&vec![frame(MAC, 60); 20]);
-    assert!(guest.chip.trouble().is_some());
+    assert!(guest.chip.fault().is_some());
 }
 
 /// 32: the longest frames, in loopback.

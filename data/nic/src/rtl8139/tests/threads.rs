@@ -9,7 +9,7 @@ use vmlan_frame::Batch;
 use vmlan_ram::Slice;
 
 use super::guest::*;
-use crate::chip::{Chip, Host};
+use crate::chip::{Host, Nic};
 
 /// Somebody sleeps until it rings; a ring while nobody sleeps is kept.
 #[derive(Default)]
@@ -84,7 +84,7 @@ fn drive(guest: &mut Guest, gongs: &Gongs) {
 }
 
 /// The worker: pulls and pushes, and sleeps when it can do neither.
-fn work(chip: &dyn Chip, gongs: &Gongs, stop: &AtomicBool) -> usize {
+fn work(chip: &dyn Nic, gongs: &Gongs, stop: &AtomicBool) -> usize {
     let (mut spare, mut pulled, mut pushed) = (Batch::new(), 0, 0);
     while !stop.load(Ordering::Acquire) {
         let mut take = Take::default();
@@ -103,7 +103,7 @@ fn work(chip: &dyn Chip, gongs: &Gongs, stop: &AtomicBool) -> usize {
 }
 
 /// Pushes some of what is left; true if any found room.
-fn push(chip: &dyn Chip, pushed: &mut usize) -> bool {
+fn push(chip: &dyn Nic, pushed: &mut usize) -> bool {
     let frames: Vec<_> = (*pushed..FRAMES.min(*pushed + 40)).map(numbered).collect();
     let mut batch = Batch::new();
     for f in &frames {

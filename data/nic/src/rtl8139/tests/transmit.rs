@@ -1,7 +1,7 @@
 //! Transmit in classic mode.
 
 use super::guest::*;
-use crate::chip::Chip;
+use crate::chip::Nic;
 
 #[test]
 fn frames_are_sent_in_turn() {

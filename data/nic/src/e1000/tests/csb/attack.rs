@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::chip::lock;
-use crate::chip::{BlockFault, Trouble};
+use crate::chip::{CsbFault, Fault};
 
-/// FreeBSD frees its block without a word. From when the driver has stopped the chip, or may no longer be written for, nothing is
+/// FreeBSD frees its CSB without a word. From when the driver has stopped the chip, or may no longer be written for, nothing is
 /// stored in memory that may be somebody else's.
 #[test]
 fn a_stopped_chip_leaves_the_blocks_memory_alone() {
@@ -80,20 +80,20 @@ fn a_chip_that_was_stopped_while_it_slept_is_kicked_again() {
 fn a_misplaced_block_hides_no_trouble() {
     let guest = Guest::with(true);
     let driver = Driver::new(&guest, Kind::New);
-    driver.set(CSBAL, BLOCK + 4);
-    let address = u64::from(BLOCK) + 4;
-    let misplaced = Trouble::BadBlock { address, fault: BlockFault::Unaligned };
-    assert_eq!(driver.chip.trouble(), Some(misplaced));
+    driver.set(CSBAL, CSB + 4);
+    let address = u64::from(CSB) + 4;
+    let misplaced = Fault::BadCsb { address, fault: CsbFault::Unaligned };
+    assert_eq!(driver.chip.fault(), Some(misplaced));
     driver.set(RD + TAIL, SIZE);
     Wire::default().push(driver.chip, 1);
-    let trouble = Trouble::BadIndex { ring: "receive", size: SIZE, index: SIZE };
-    assert_eq!(driver.chip.trouble(), Some(trouble));
+    let fault = Fault::BadIndex { ring: "receive", size: SIZE, index: SIZE };
+    assert_eq!(driver.chip.fault(), Some(fault));
     driver.set(RD + TAIL, 0);
     Wire::default().push(driver.chip, 1);
-    assert_eq!(driver.chip.trouble(), Some(misplaced));
+    assert_eq!(driver.chip.fault(), Some(misplaced));
 }
 
-/// The ring is all frames when the block is turned on, and nobody waits for room then: the guest gives everything back by the
+/// The ring is all frames when the CSB is turned on, and nobody waits for room then: the guest gives everything back by the
 /// word alone, and is never asked for a kick. Nothing moves the word again but a frame.
 #[test]
 fn a_consumed_ring_given_back_after_it_was_turned_on_is_found() {
@@ -135,9 +135,9 @@ fn counts_wait_for_nobody() {
     let (told, tell) = channel();
     let chip = &guest.chip;
     std::thread::scope(|scope| {
-        let locks = (lock(&chip.core.tx), lock(&chip.core.rx), chip.core.irq.block());
+        let locks = (lock(&chip.core.tx), lock(&chip.core.rx), chip.core.irq.csb());
         scope.spawn(move || {
-            let _ = chip.trouble();
+            let _ = chip.fault();
             told.send(chip.device().csb)
         });
         let answer = tell.recv_timeout(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Drivers of all generations move frames both ways, through sleeps of both sides, with the block turned on and off, and the
+//! Drivers of all generations move frames both ways, through sleeps of both sides, with the CSB turned on and off, and the
 //! interface taken down and up. One thread: nothing runs between a driver's store and its next load, as on a machine that is kind
 //! to drivers without fences. What the kind machine does not show is healed by the worker: see the last tests.
 
@@ -61,12 +61,12 @@ fn all_generations_on_and_off_and_on() {
             driver.turn(round % 2 == 0);
         }
         assert_eq!((driver.sent, driver.received), (6000, 6000), "{kind:?}");
-        assert_eq!(driver.chip.trouble(), None, "{kind:?}");
+        assert_eq!(driver.chip.fault(), None, "{kind:?}");
         driver.release();
     }
 }
 
-/// Where both indexes are wrong after each start, and right or wrong in the block, too.
+/// Where both indexes are wrong after each start, and right or wrong in the CSB, too.
 #[test]
 fn interfaces_go_down_and_up_with_the_block_on() {
     for kind in Kind::ALL {
@@ -80,7 +80,7 @@ fn interfaces_go_down_and_up_with_the_block_on() {
             driver.up();
         }
         let faults = driver.chip.counters().faults.get();
-        assert_eq!((driver.chip.trouble(), faults), (None, 0), "{kind:?}");
+        assert_eq!((driver.chip.fault(), faults), (None, 0), "{kind:?}");
     }
 }
 
@@ -103,7 +103,7 @@ fn releases_and_the_next_driver() {
                 assert_eq!(wire.pull(driver.chip), 1);
                 let mapped = kind == Kind::G4;
                 assert_eq!(driver.get(HOST_TDH) != 1000, mapped, "{kind:?} {before}");
-                assert_eq!(driver.chip.trouble(), None);
+                assert_eq!(driver.chip.fault(), None);
             }
         }
     }

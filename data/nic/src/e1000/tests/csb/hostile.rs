@@ -1,4 +1,4 @@
-//! Guests that break every rule of the block. They may lose their own frames. The chip goes on, says what is wrong, and is as
+//! Guests that break every rule of the CSB. They may lose their own frames. The chip goes on, says what is wrong, and is as
 //! good as new for a driver that resets it.
 
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use vmlan_ram::{Mapping, Region};
 
 use super::generations::traffic;
 use super::*;
-use crate::chip::{BlockFault, Trouble};
+use crate::chip::{CsbFault, Fault};
 
 /// A driver that finds the chip in any state starts it, and moves frames.
 fn recovers(guest: &Guest) {
@@ -18,7 +18,7 @@ fn recovers(guest: &Guest) {
         let mut driver = Driver::new(guest, kind);
         driver.turn_well(true);
         traffic(guest, &mut driver, &mut Wire::default(), 200);
-        assert_eq!(driver.chip.trouble(), None);
+        assert_eq!(driver.chip.fault(), None);
         driver.release();
     }
 }
@@ -43,7 +43,7 @@ fn serve(chip: &E1000, spare: &mut Batch<'static>) -> usize {
     if chip.push(&batch, &list) < 20 {
         let _ = chip.want_room();
     }
-    let _ = (chip.arm(), chip.room(), chip.trouble(), chip.device());
+    let _ = (chip.arm(), chip.room(), chip.fault(), chip.device());
     pulled
 }
 
@@ -58,28 +58,28 @@ fn where_a_block_cannot_be() {
     drop(guest.chip.set_map(Arc::new(Map::new(regions, None).unwrap())));
     let end = u32::try_from(MEMORY).unwrap();
     for (low, high, fault) in [
-        (0x9000 - 64, 0, BlockFault::Outside),
-        (end - 64, 0, BlockFault::Outside),
-        (end, 0, BlockFault::Outside),
-        (0, 0xffff_fffe, BlockFault::Outside),
-        (u32::MAX - 63, 0xffff_fffe, BlockFault::Outside),
-        (0x8001, 0, BlockFault::Unaligned),
-        (0x8020, 0, BlockFault::Unaligned),
-        (u32::MAX, 0x7fff_ffff, BlockFault::Unaligned),
+        (0x9000 - 64, 0, CsbFault::Outside),
+        (end - 64, 0, CsbFault::Outside),
+        (end, 0, CsbFault::Outside),
+        (0, 0xffff_fffe, CsbFault::Outside),
+        (u32::MAX - 63, 0xffff_fffe, CsbFault::Outside),
+        (0x8001, 0, CsbFault::Unaligned),
+        (0x8020, 0, CsbFault::Unaligned),
+        (u32::MAX, 0x7fff_ffff, CsbFault::Unaligned),
     ] {
         let faults = guest.chip.counters().faults.get();
         guest.set(CSBAH, high);
         guest.set(CSBAL, low);
         let address = u64::from(high) << 32 | u64::from(low);
-        assert_eq!(guest.chip.trouble(), Some(Trouble::BadBlock { address, fault }));
+        assert_eq!(guest.chip.fault(), Some(Fault::BadCsb { address, fault }));
         assert_eq!(guest.chip.counters().faults.get(), faults + 1);
         guest.set(CSBAH, 0);
         guest.set(CSBAL, 0);
-        assert_eq!(guest.chip.trouble(), None);
+        assert_eq!(guest.chip.fault(), None);
     }
     // At the very end there is room.
     guest.set(CSBAL, end - 128);
-    assert_eq!(guest.chip.trouble(), None);
+    assert_eq!(guest.chip.fault(), None);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_blocks_memory_goes_away_and_comes_back() {
     driver.turn_well(true);
     traffic(&guest, &mut driver, &mut wire, 100);
     while wire.pull(driver.chip) > 0 {}
-    // Its rings stay: only the page of the block is taken away.
+    // Its rings stay: only the page of the CSB is taken away.
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     file.set_len(0x1000).unwrap();
     let rest = Arc::new(Mapping::new(file.as_fd(), 0, 0x1000).unwrap());
@@ -102,10 +102,10 @@ fn the_blocks_memory_goes_away_and_comes_back() {
             assert!(driver.send());
         }
         assert_eq!(wire.pull(driver.chip), 0);
-        let address = BLOCK.into();
-        let said = driver.chip.trouble();
-        let block = Trouble::BadBlock { address, fault: BlockFault::Outside };
-        assert!(said == Some(block) || matches!(said, Some(Trouble::BadRing { .. })), "{said:?}");
+        let address = CSB.into();
+        let said = driver.chip.fault();
+        let csb = Fault::BadCsb { address, fault: CsbFault::Outside };
+        assert!(said == Some(csb) || matches!(said, Some(Fault::BadRing { .. })), "{said:?}");
         drop(driver.chip.set_map(old));
         let mut come = 0;
         while wire.pull(driver.chip) > 0 {
@@ -113,9 +113,9 @@ fn the_blocks_memory_goes_away_and_comes_back() {
         }
         assert_eq!((wire.come, come > 0), (driver.sent, published > 0));
         traffic(&guest, &mut driver, &mut wire, 100);
-        assert_eq!(driver.chip.trouble(), None);
+        assert_eq!(driver.chip.fault(), None);
     }
-    // An old map is nobody's after it was replaced: no copy of the block keeps it.
+    // An old map is nobody's after it was replaced: no copy of the CSB keeps it.
     let old = driver.chip.set_map(Arc::new(poor));
     let ours = Arc::strong_count(&guest.map);
     drop(old);
@@ -151,16 +151,16 @@ fn indexes_out_of_range_and_backwards() {
         driver.put(GUEST_TDT, n);
         assert_eq!(serve(driver.chip, &mut spare), 0);
         let (ring, size, index) = ("transmit", SIZE, n);
-        assert_eq!(driver.chip.trouble(), Some(Trouble::BadIndex { ring, size, index }));
+        assert_eq!(driver.chip.fault(), Some(Fault::BadIndex { ring, size, index }));
         assert_eq!(driver.reg(TD + TAIL), before, "no register is made wrong by it");
         driver.put(GUEST_TDT, before);
         driver.put(GUEST_RDT, n);
         serve(driver.chip, &mut spare);
         let (ring, size, index) = ("receive", SIZE, n);
-        assert_eq!(driver.chip.trouble(), Some(Trouble::BadIndex { ring, size, index }));
+        assert_eq!(driver.chip.fault(), Some(Fault::BadIndex { ring, size, index }));
         driver.put(GUEST_RDT, (driver.reg(RD + HEAD) + SIZE - 1) % SIZE);
         serve(driver.chip, &mut spare);
-        assert_eq!(driver.chip.trouble(), None, "mended, it goes on");
+        assert_eq!(driver.chip.fault(), None, "mended, it goes on");
     }
     // Backwards: as if nearly the whole ring was posted. It is what the same register values would do.
     for n in (0..500u32).rev() {
@@ -183,7 +183,7 @@ impl Random {
     }
 }
 
-/// Does `evil` to the block as fast as it can while the chips are served, then looks whether they recover.
+/// Does `evil` to the CSB as fast as it can while the chips are served, then looks whether they recover.
 fn torment(guests: &[&Guest], evil: impl Fn(&Driver<'_>, &mut Random) + Sync) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -231,8 +231,8 @@ fn turned_on_and_off_with_any_indexes() {
             driver.set([TD, RD][random.below(2) as usize] + TAIL, random.below(SIZE));
         }
         if random.below(100) == 0 {
-            driver.set(CSBAL, [BLOCK, 0, 0x1000][random.below(3) as usize]);
-            driver.set(CSBAL, BLOCK);
+            driver.set(CSBAL, [CSB, 0, 0x1000][random.below(3) as usize]);
+            driver.set(CSBAL, CSB);
         }
     });
 }

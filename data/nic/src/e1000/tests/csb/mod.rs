@@ -1,4 +1,4 @@
-//! The shared status block: scripted drivers of all generations that were in use, and a wire with numbered frames both ways.
+//! The CSB: scripted drivers of all generations that were in use, and a wire with numbered frames both ways.
 
 mod attack;
 mod generations;
@@ -16,8 +16,8 @@ use super::data::guest::*;
 
 pub const CSBAL: u64 = 0x2830;
 pub const CSBAH: u64 = 0x2834;
-/// Where the drivers here have the block.
-pub const BLOCK: u32 = 0x8000;
+/// Where the drivers here have the CSB.
+pub const CSB: u32 = 0x8000;
 
 pub const GUEST_TDT: usize = 0x00;
 pub const GUEST_NEED_TXKICK: usize = 0x04;
@@ -40,7 +40,7 @@ pub enum Kind {
     G1,
     /// June 2013: `host_rxkick_at`.
     G2,
-    /// 2013 to 2015: the long block, fields for MSI-X.
+    /// 2013 to 2015: the long CSB, fields for MSI-X.
     G3,
     /// FreeBSD 10.4: sets neither index when its interface goes up, parks `guest_need_txkick` at 2.
     G4,
@@ -52,11 +52,11 @@ impl Kind {
     pub const ALL: [Self; 6] = [Self::G0, Self::G1, Self::G2, Self::G3, Self::G4, Self::New];
 }
 
-/// A driver with a block.
+/// A driver with a CSB.
 pub struct Driver<'g> {
     pub kind: Kind,
     pub chip: &'g E1000,
-    pub block: Window,
+    pub csb: Window,
     map: &'g Map,
     tx: Window,
     rx: Window,
@@ -72,13 +72,13 @@ pub struct Driver<'g> {
 }
 
 impl<'g> Driver<'g> {
-    /// Places the block, resets the chip through the I/O window, starts it: in this order, as FreeBSD does.
+    /// Places the CSB, resets the chip through the I/O window, starts it: in this order, as FreeBSD does.
     pub fn new(guest: &'g Guest, kind: Kind) -> Self {
         let window = |at: u64, len: usize| guest.map.window(at, len, 4).unwrap();
         let mut driver = Self {
             kind,
             chip: &guest.chip,
-            block: window(BLOCK.into(), 0x1000),
+            csb: window(CSB.into(), 0x1000),
             map: &guest.map,
             tx: window(TX_RING, 16 * SIZE as usize),
             rx: window(RX_RING, 16 * SIZE as usize),
@@ -101,7 +101,7 @@ impl<'g> Driver<'g> {
         driver.put(0x48, 1);
         driver.put(HOST_RXKICK_AT, NONE);
         driver.set(CSBAH, 0);
-        driver.set(CSBAL, BLOCK);
+        driver.set(CSBAL, CSB);
         driver.up();
         driver
     }
@@ -150,14 +150,14 @@ impl<'g> Driver<'g> {
     }
 
     pub fn put(&self, at: usize, value: u32) {
-        self.block.set_u32(at, value, Ordering::Release);
+        self.csb.set_u32(at, value, Ordering::Release);
     }
 
     pub fn get(&self, at: usize) -> u32 {
-        self.block.u32(at, Ordering::Acquire)
+        self.csb.u32(at, Ordering::Acquire)
     }
 
-    /// Turns the block on or off, as a sysctl does: nothing else happens.
+    /// Turns the CSB on or off, as a sysctl does: nothing else happens.
     pub fn turn(&self, on: bool) {
         self.put(CSB_ON, on.into());
     }
@@ -364,7 +364,7 @@ impl std::fmt::Debug for Driver<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { kind, next, clean, rx_next, sent, received, kicks, .. } = self;
         write!(f, "{kind:?}: next {next}, clean {clean}, rx_next {rx_next}, ")?;
-        write!(f, "sent {sent}, received {received}, kicks {kicks}; block")?;
+        write!(f, "sent {sent}, received {received}, kicks {kicks}; csb")?;
         (0..0x68).step_by(4).try_for_each(|at| write!(f, " {:x}", self.get(at)))?;
         let regs = [TD + HEAD, TD + TAIL, RD + HEAD, RD + TAIL].map(|at| self.reg(at));
         write!(f, "; TDH, TDT, RDH, RDT {regs:?}")

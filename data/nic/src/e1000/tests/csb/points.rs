@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::super::cause;
 use super::super::registers::{Bench, FakeHost, pages};
 use super::*;
-use crate::chip::{BlockFault, Trouble};
+use crate::chip::{CsbFault, Fault};
 
 const IMS: u64 = 0xd0;
 const ICS: u32 = 0xc8;
@@ -19,7 +19,7 @@ fn csb_01_subsystem_1101_and_two_registers() {
         guest.chip.read_config(0x2c, &mut id);
         assert_eq!(u32::from_le_bytes(id), if csb { 0x1101_8086 } else { 0x001e_8086 });
         let mut driver = Driver::new(&guest, Kind::New);
-        assert_eq!(driver.reg(CSBAL), if csb { BLOCK } else { 0 });
+        assert_eq!(driver.reg(CSBAL), if csb { CSB } else { 0 });
         driver.set(CSBAH, 0x1234);
         assert_eq!(driver.reg(CSBAH), if csb { 0x1234 } else { 0 });
         // CSBAH alone places nothing, and moves nothing.
@@ -35,14 +35,14 @@ fn csb_01_subsystem_1101_and_two_registers() {
         driver.set(TD + TAIL, driver.next);
         assert_eq!(wire.pull(driver.chip), 1);
         assert_eq!(driver.get(HOST_TDH), u32::from(csb));
-        assert_eq!(driver.chip.trouble(), None);
+        assert_eq!(driver.chip.fault(), None);
     }
 }
 
 #[test]
 fn csb_02_ctrl_rst_keeps_the_block_and_a_full_reset_drops_it() {
     let guest = Guest::with(true);
-    /// What, whether it keeps the block, how.
+    /// What, whether it keeps the CSB, how.
     type Reset = (&'static str, bool, fn(&E1000));
     let reset: [Reset; 5] = [
         ("MMIO", true, |chip| chip.write_bar0(0, &(1u32 << 26).to_le_bytes())),
@@ -65,7 +65,7 @@ fn csb_02_ctrl_rst_keeps_the_block_and_a_full_reset_drops_it() {
         wire.pull(driver.chip);
         assert_eq!((driver.get(HOST_TDH), driver.get(HOST_NEED_TXKICK)), (1, 0), "{what}");
         reset(driver.chip);
-        let low = if kept { BLOCK } else { 0 };
+        let low = if kept { CSB } else { 0 };
         assert_eq!((driver.reg(CSBAL), driver.reg(CSBAH)), (low, 0), "{what}");
         if kept {
             // The heads of a chip that was reset, and its wish: it sleeps.
@@ -106,7 +106,7 @@ fn csb_03_csb_on_is_read_each_time_and_old_indexes_are_not_believed() {
     assert_eq!(wire.push(driver.chip, 99), 63, "now the word counts");
     assert!(driver.send());
     assert_eq!((wire.pull(driver.chip), driver.get(HOST_NEED_TXKICK)), (1, 0));
-    // The interface goes down and up with the block on: stale once more.
+    // The interface goes down and up with the CSB on: stale once more.
     driver.up();
     (driver.received, wire.gone) = (0, 0);
     assert_eq!(wire.pull(driver.chip), 0);
@@ -213,7 +213,7 @@ fn csb_07_writes_of_tdt_and_tctl_kick_whatever_they_write() {
     }
 }
 
-/// A chip whose clock the test moves, with a block.
+/// A chip whose clock the test moves, with a CSB.
 fn bench() -> (Bench, Window) {
     let host = Arc::new(FakeHost::default());
     let config = Config { csb: true, ..Config::default() };
@@ -221,9 +221,9 @@ fn bench() -> (Bench, Window) {
     let map = memory(0x1_0000);
     drop(bench.chip.set_map(map.clone()));
     bench.start();
-    bench.write(0x2830, BLOCK);
-    let block = map.window(BLOCK.into(), 0x68, 4).unwrap();
-    (bench, block)
+    bench.write(0x2830, CSB);
+    let csb = map.window(CSB.into(), 0x68, 4).unwrap();
+    (bench, csb)
 }
 
 /// Section 2.3 of the reference, written again.
@@ -237,8 +237,8 @@ fn may_rise(on: u32, tx: u32, rx: u32, pending: u32) -> bool {
 
 #[test]
 fn csb_08_the_gate_and_what_it_keeps_in() {
-    let (bench, block) = bench();
-    let put = |at: usize, value| block.set_u32(at, value, Ordering::Release);
+    let (bench, csb) = bench();
+    let put = |at: usize, value| csb.set_u32(at, value, Ordering::Release);
     let bits = [cause::TXDW, cause::TXQE, cause::LSC, cause::RXDMT0, cause::RXO, cause::RXT0, 512];
     bench.write(0xd0, u32::MAX);
     for causes in 0..128u32 {
@@ -258,7 +258,7 @@ fn csb_08_the_gate_and_what_it_keeps_in() {
             assert_eq!(bench.read(0xc0), causes, "latched all the same");
         }
     }
-    // Kept in, and out: by a write of IMS, by the next cause, and when the block is off.
+    // Kept in, and out: by a write of IMS, by the next cause, and when the CSB is off.
     put(CSB_ON, 1);
     put(GUEST_NEED_RXKICK, 0);
     bench.write(ICS, cause::RXT0);
@@ -278,13 +278,13 @@ fn csb_08_the_gate_and_what_it_keeps_in() {
 #[test]
 fn csb_08_a_message_about_frames_leaves_nothing_in_icr() {
     const USE_MSIX: usize = 0x18;
-    // Asked for by 1 and nothing else, sampled when the block is placed, and only with MSI.
+    // Asked for by 1 and nothing else, sampled when the CSB is placed, and only with MSI.
     for (word, msi, takes) in [(1, 1, true), (1, 0, false), (0, 1, false), (0x0a5a_5a5b, 1, false)]
     {
-        let (bench, block) = bench();
-        let put = |at: usize, value| block.set_u32(at, value, Ordering::Release);
+        let (bench, csb) = bench();
+        let put = |at: usize, value| csb.set_u32(at, value, Ordering::Release);
         put(USE_MSIX, word);
-        bench.write(0x2830, BLOCK);
+        bench.write(0x2830, CSB);
         put(USE_MSIX, 1 - word.min(1));
         bench.chip.write_config(0xf2, &[msi]);
         put(CSB_ON, 1);
@@ -376,8 +376,8 @@ fn csb_10_the_threshold_is_of_the_receive_ring_and_set_again() {
 
 #[test]
 fn csb_11_moderation_and_the_gate() {
-    let (bench, block) = bench();
-    let put = |at: usize, value| block.set_u32(at, value, Ordering::Release);
+    let (bench, csb) = bench();
+    let put = |at: usize, value| csb.set_u32(at, value, Ordering::Release);
     put(CSB_ON, 1);
     put(GUEST_NEED_RXKICK, 1);
     bench.write(0xd0, cause::RXT0);
@@ -385,11 +385,11 @@ fn csb_11_moderation_and_the_gate() {
     bench.write(ITR, 1000);
     bench.write(ICS, cause::RXT0);
     assert_eq!((bench.host.raises(), bench.read(0xc0)), (1, cause::RXT0), "the first at once");
-    // Kept in by the block: no timer.
+    // Kept in by the CSB: no timer.
     put(GUEST_NEED_RXKICK, 0);
     bench.write(ICS, cause::RXT0);
     assert_eq!((bench.host.raises(), bench.timer()), (1, None));
-    // Let out by the block, held by the window; at its end the guest has changed its mind.
+    // Let out by the CSB, held by the window; at its end the guest has changed its mind.
     put(GUEST_NEED_RXKICK, 1);
     bench.write(0xd0, 0);
     assert_eq!((bench.host.raises(), bench.timer()), (1, Some(256_000)));
@@ -448,14 +448,14 @@ fn csb_12_a_driver_as_it_should_be_touches_no_register() {
     assert!((0..0x68).step_by(4).all(|at| driver.get(at) == 0xabcd));
     // Placed where it cannot be, it says so and does without.
     for (low, high, fault) in [
-        (BLOCK + 4, 0, BlockFault::Unaligned),
-        (BLOCK, 1, BlockFault::Outside),
-        (u32::try_from(MEMORY).unwrap() - 64, 0, BlockFault::Outside),
+        (CSB + 4, 0, CsbFault::Unaligned),
+        (CSB, 1, CsbFault::Outside),
+        (u32::try_from(MEMORY).unwrap() - 64, 0, CsbFault::Outside),
     ] {
         driver.set(CSBAH, high);
         driver.set(CSBAL, low);
         let address = u64::from(high) << 32 | u64::from(low);
-        assert_eq!(driver.chip.trouble(), Some(Trouble::BadBlock { address, fault }));
+        assert_eq!(driver.chip.fault(), Some(Fault::BadCsb { address, fault }));
         assert!(!driver.chip.device().csb.unwrap().on);
     }
     assert_eq!(driver.chip.counters().faults.get(), 3);

@@ -6,7 +6,7 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Window};
 
 pub use crate::chip::bench::{FakeHost, Lent, MAC, Take, memory};
-pub use crate::chip::{Chip, Config, Host};
+pub use crate::chip::{Config, Host, Nic};
 use crate::e1000::E1000;
 
 pub const CTRL: u64 = 0x0;
@@ -72,7 +72,7 @@ impl Guest {
         Self::with(false)
     }
 
-    /// With a shared status block, or without.
+    /// With a CSB, or without.
     pub fn with(csb: bool) -> Self {
         let registers = memory(0x2000);
         let pages = registers.window(0, 0x2000, 4).unwrap();

@@ -39,7 +39,7 @@ fn reserved_bits_are_not_looked_at() {
     guest.tx_desc(0, buffer, 60 | LAST);
     guest.pages.set_u32(at(TD + TAIL), 0xffff_0001, Ordering::Release);
     assert_eq!(guest.pull().len(), 1);
-    assert_eq!(guest.chip.trouble(), None);
+    assert_eq!(guest.chip.fault(), None);
 }
 
 #[test]

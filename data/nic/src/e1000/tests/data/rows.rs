@@ -6,7 +6,7 @@ use vmlan_frame::{Offload, Reason};
 
 use super::guest::*;
 use super::tx::{Context, unfinished};
-use crate::chip::Trouble;
+use crate::chip::Fault;
 
 /// Descriptors one pull may visit: its budget, and one frame.
 const VISITS: u32 = 4096 + 128;
@@ -104,7 +104,7 @@ fn row_05_06_heads_and_tails_outside_the_ring() {
         guest.set(TD + register, value);
         guest.set(RD + register, value);
         assert!(guest.pull().is_empty());
-        assert!(matches!(guest.chip.trouble(), Some(Trouble::BadIndex { .. })));
+        assert!(matches!(guest.chip.fault(), Some(Fault::BadIndex { .. })));
         assert!(!guest.chip.arm(), "nothing to stay awake for");
         assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
         assert_eq!(guest.chip.room(), 0);
@@ -113,7 +113,7 @@ fn row_05_06_heads_and_tails_outside_the_ring() {
         guest.send(0, &frame([2; 6], 60));
         assert_eq!(guest.pull().len(), 1);
         assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
-        assert_eq!(guest.chip.trouble(), None);
+        assert_eq!(guest.chip.fault(), None);
     }
 }
 
@@ -440,7 +440,7 @@ fn row_19_40_nothing_moves_after_a_reset() {
     guest.send(0, &frame([2; 6], 60));
     drop(guest.chip.set_map(memory(0x1000)));
     assert!(guest.pull().is_empty());
-    assert!(matches!(guest.chip.trouble(), Some(Trouble::BadRing { ring: "transmit", .. })));
+    assert!(matches!(guest.chip.fault(), Some(Fault::BadRing { ring: "transmit", .. })));
     assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
     let map = guest.map.clone();
     drop(guest.chip.set_map(map));
@@ -457,7 +457,7 @@ fn row_29_41_rings_that_are_not_all_memory() {
         guest.set(TD + TAIL, 3);
         guest.set(RD + TAIL, 3);
         assert!(guest.pull().is_empty());
-        assert!(matches!(guest.chip.trouble(), Some(Trouble::BadRing { .. })), "{at:#x}");
+        assert!(matches!(guest.chip.fault(), Some(Fault::BadRing { .. })), "{at:#x}");
         assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
         assert_eq!(guest.get(TD + HEAD), 0);
     }

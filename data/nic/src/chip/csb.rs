@@ -1,38 +1,38 @@
-//! The shared status block ("CSB", communication status block: L. Rizzo, G. Lettieri, V. Maffione, *Speeding up packet I/O in
+//! The shared status block ("CSB", communication CSB: L. Rizzo, G. Lettieri, V. Maffione, *Speeding up packet I/O in
 //! virtual machines*, ANCS 2013; FreeBSD 10's `if_lem`): 104 bytes of the guest's memory, by which driver and chip tell each
 //! other of their indexes while both are awake, so that neither a register access nor an interrupt is needed.
 //!
 //! ```text
 //!  0x00  guest_tdt            0x40  host_tdh            the guest finds subsystem 1101h, writes CSBAH, then CSBAL:
-//!  0x04  guest_need_txkick    0x44  host_need_txkick    the block is placed (0: released). It counts from when the
+//!  0x04  guest_need_txkick    0x44  host_need_txkick    the CSB is placed (0: released). It counts from when the
 //!  0x08  guest_need_rxkick    0x50  host_rdh            guest sets guest_csb_on, and as long as that is not 0.
 //!  0x0c  guest_csb_on         0x54  host_need_rxkick
 //!  0x10  guest_rdt            0x5c  host_rxkick_at      all: 32 bits, little-endian
 //! ```
 //!
-//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the block
+//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the CSB
 //!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
 //! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, block or not. Whoever is awake looks at
-//!   them when the block's tail has moved, otherwise now and then, and before going to sleep: see [`Side::hint`].
+//!   them when the CSB's tail has moved, otherwise now and then, and before going to sleep: see [`CsbSide::hint`].
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
-//! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Block::judge`].
+//! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Csb::judge`].
 //!
 //! # Whom to believe
 //!
-//! When the block is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
-//! neither when its interface goes up). If it differs from the register, the register counts until the word in the block
+//! When the CSB is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
+//! neither when its interface goes up). If it differs from the register, the register counts until the word in the CSB
 //! changes. The guest is not told that we are awake before then, so that it goes on to write TDT.
 //! Where the register leaves too few buffers, the descriptors say whether the word is of now: `e1000::ring::Ring::reconsider`.
 //!
-//! While a side is stopped, or may not use the guest's memory, nothing is stored in the block: see `Transmitter::arm`.
+//! While a side is stopped, or may not use the guest's memory, nothing is stored in the CSB: see `Transmitter::arm`.
 //!
-//! When the block is turned off, the guest may have published frames that no register knows of, or written the register
-//! since. The later of both counts: see [`Side::leave`]. Drivers with posted register writes should read a register before they
-//! turn the block off, lest an old kick arrive after that.
+//! When the CSB is turned off, the guest may have published frames that no register knows of, or written the register
+//! since. The later of both counts: see [`CsbSide::leave`]. Drivers with posted register writes should read a register before they
+//! turn the CSB off, lest an old kick arrive after that.
 //!
 //! # Interrupts that need no register access
 //!
-//! `guest_use_msix` is 1 when the block is placed, and the guest has MSI on: causes about frames are taken out of ICR as their message is
+//! `guest_use_msix` is 1 when the CSB is placed, and the guest has MSI on: causes about frames are taken out of ICR as their message is
 //! sent, so that the handler need not read it. The authors did this with a vector of MSI-X of its own, which this chip has not; here it
 //! is the one message of MSI. A driver that asks for it must not enable other causes, or look at ICR now and then.
 //!
@@ -47,9 +47,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vmlan_ram::{Map, Window};
 
 use super::irq::Kinds;
-use super::{BlockFault, Trouble};
+use super::{CsbFault, Fault};
 use crate::notify::Guard;
-use crate::notify::csb::{self, Words};
+use crate::notify::csb::{self, CsbFields};
 use crate::ring::distance;
 
 /// Bytes that the two sides use of the 4096 that the guest allocates.
@@ -72,19 +72,19 @@ const HOST_RXKICK_AT: usize = 0x5c;
 /// Times that a tail is looked at again because a register write raced with it.
 const TRIES: usize = 8;
 
-/// The block. Every word that the guest writes is read once for each decision, and not believed.
+/// The CSB. Every word that the guest writes is read once for each decision, and not believed.
 #[derive(Debug)]
-pub struct Block {
+pub struct Csb {
     words: Window,
-    /// `guest_use_msix`, as it was when the block was placed: exactly 1, for there are drivers that leave garbage there.
+    /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, for there are drivers that leave garbage there.
     by_message: bool,
     /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
     on: Arc<AtomicBool>,
 }
 
-impl Guard for Block {}
+impl Guard for Csb {}
 
-impl Words for Block {
+impl CsbFields for Csb {
     #[inline]
     fn guest_tdt(&self) -> u32 {
         self.words.u32(GUEST_TDT, Ordering::Acquire)
@@ -127,7 +127,7 @@ impl Words for Block {
     }
 }
 
-/// What the block says about an interrupt.
+/// What the CSB says about an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It has no say.
@@ -138,17 +138,17 @@ pub enum Verdict {
     Shut,
 }
 
-impl Block {
-    /// The block at `address`, all of it in one region of memory.
+impl Csb {
+    /// The CSB at `address`, all of it in one region of memory.
     pub(super) fn find(
         map: &Arc<Map>,
         address: u64,
         on: &Arc<AtomicBool>,
-    ) -> Result<Arc<Self>, BlockFault> {
+    ) -> Result<Arc<Self>, CsbFault> {
         if !address.is_multiple_of(ALIGN) {
-            return Err(BlockFault::Unaligned);
+            return Err(CsbFault::Unaligned);
         }
-        let words = map.window(address, LEN, 4).ok_or(BlockFault::Outside)?;
+        let words = map.window(address, LEN, 4).ok_or(CsbFault::Outside)?;
         let by_message = words.u32(GUEST_USE_MSIX, Ordering::Relaxed) == 1;
         Ok(Arc::new(Self { words, by_message, on: Arc::clone(on) }))
     }
@@ -188,7 +188,7 @@ impl Block {
 pub struct Placed {
     /// 0: nowhere.
     pub address: u64,
-    pub trouble: Option<Trouble>,
+    pub fault: Option<Fault>,
 }
 
 /// Which ring.
@@ -198,7 +198,7 @@ pub enum Direction {
     Receive,
 }
 
-/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is none: [`Side::notice`].
+/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is none: [`CsbSide::notice`].
 pub trait Register {
     /// Its value.
     fn get(&self) -> u32;
@@ -213,44 +213,44 @@ pub trait Register {
 enum Tail {
     /// In the register.
     Register,
-    /// In the register, until the word in the block is no longer this.
+    /// In the register, until the word in the CSB is no longer this.
     Stale(u32),
-    /// In the block.
-    Block,
+    /// In the CSB.
+    Csb,
 }
 
-/// What one side of the chip has of the block.
+/// What one side of the chip has of the CSB.
 #[derive(Debug)]
-pub struct Side {
+pub struct CsbSide {
     direction: Direction,
-    block: Option<Arc<Block>>,
+    csb: Option<Arc<Csb>>,
     tail: Tail,
-    /// The tail as last read in the block.
+    /// The tail as last read in the CSB.
     last: u32,
     /// The wish for a kick stands.
     asked: bool,
     /// The worker is awake.
     awake: bool,
-    /// The guest has turned the block off.
+    /// The guest has turned the CSB off.
     off: bool,
 }
 
-impl Side {
+impl CsbSide {
     pub fn new(direction: Direction) -> Self {
         let tail = Tail::Register;
-        let (block, last, asked, awake, off) = (None, 0, false, false, false);
-        Self { direction, block, tail, last, asked, awake, off }
+        let (csb, last, asked, awake, off) = (None, 0, false, false, false);
+        Self { direction, csb, tail, last, asked, awake, off }
     }
 
-    /// There is a block.
+    /// There is a CSB.
     #[inline]
     pub fn is_placed(&self) -> bool {
-        self.block.is_some()
+        self.csb.is_some()
     }
 
-    /// A new block, or none. The host's words in it are those of a chip that sleeps and waits for nothing.
-    pub fn place(&mut self, block: Option<Arc<Block>>) {
-        self.block = block;
+    /// A new CSB, or none. The host's words in it are those of a chip that sleeps and waits for nothing.
+    pub fn place(&mut self, csb: Option<Arc<Csb>>) {
+        self.csb = csb;
         self.restart();
         if self.direction == Direction::Receive {
             self.asked = true;
@@ -258,45 +258,45 @@ impl Side {
         }
     }
 
-    /// The same block, in a new map. If it was away, what the guest did meanwhile is found when it is back. `on`: this side is, so
-    /// that the block is its driver's still.
-    pub fn replace(&mut self, block: Option<Arc<Block>>, on: bool) {
-        self.block = block;
+    /// The same CSB, in a new map. If it was away, what the guest did meanwhile is found when it is back. `on`: this side is, so
+    /// that the CSB is its driver's still.
+    pub fn replace(&mut self, csb: Option<Arc<Csb>>, on: bool) {
+        self.csb = csb;
         if self.direction == Direction::Transmit {
             self.asked = true;
-            if let Some(block) = self.block.as_ref().filter(|_| on) {
-                block.set_host_need_txkick(1);
+            if let Some(csb) = self.csb.as_ref().filter(|_| on) {
+                csb.set_host_need_txkick(1);
             }
         }
     }
 
-    /// The ring was stopped or moved: the word in the block may be of before.
+    /// The ring was stopped or moved: the word in the CSB may be of before.
     pub fn restart(&mut self) {
-        let block = self.block.take();
-        self.believe_register(block.as_deref());
-        self.block = block;
+        let csb = self.csb.take();
+        self.believe_register(csb.as_deref());
+        self.csb = csb;
     }
 
     /// As long as the register counts the guest must write it, so the wish for kicks stands.
-    fn believe_register(&mut self, block: Option<&Block>) {
+    fn believe_register(&mut self, csb: Option<&Csb>) {
         self.tail = Tail::Register;
         if self.direction == Direction::Transmit {
             self.asked = true;
-            if let Some(block) = block {
-                block.set_host_need_txkick(1);
+            if let Some(csb) = csb {
+                csb.set_host_need_txkick(1);
             }
         }
     }
 
-    /// The word in the block, if it is not believed because the register says otherwise.
+    /// The word in the CSB, if it is not believed because the register says otherwise.
     pub fn doubted(&self) -> Option<u32> {
         let Tail::Stale(word) = self.tail else { return None };
-        self.block.as_ref().filter(|block| block.is_on()).map(|_| word)
+        self.csb.as_ref().filter(|csb| csb.is_on()).map(|_| word)
     }
 
     /// There is proof that the word is of now.
     pub fn believe_word(&mut self) {
-        self.tail = Tail::Block;
+        self.tail = Tail::Csb;
     }
 
     /// The worker is awake, and looks by itself.
@@ -305,133 +305,133 @@ impl Side {
         self.awake = true;
     }
 
-    /// It is not, or soon will not be: the caller states the wish in the block that this returns. `wishes`: counts them.
-    pub fn ask(&mut self, wishes: &AtomicU64) -> Option<Arc<Block>> {
+    /// It is not, or soon will not be: the caller states the wish in the CSB that this returns. `wishes`: counts them.
+    pub fn ask(&mut self, wishes: &AtomicU64) -> Option<Arc<Csb>> {
         self.awake = false;
-        let block = self.block.as_ref()?;
-        if self.tail == Tail::Block {
+        let csb = self.csb.as_ref()?;
+        if self.tail == Tail::Csb {
             wishes.fetch_add(1, Ordering::Relaxed);
         }
         self.asked = true;
-        Some(Arc::clone(block))
+        Some(Arc::clone(csb))
     }
 
     /// Takes the wish for room back, if one stands.
     #[inline]
     pub fn content(&mut self) {
         if std::mem::take(&mut self.asked)
-            && let Some(block) = &self.block
+            && let Some(csb) = &self.csb
         {
-            csb::disarm_room(&**block);
+            csb::disarm_room(&**csb);
         }
     }
 
-    /// True once after the guest has turned the block off.
+    /// True once after the guest has turned the CSB off.
     #[inline]
     pub fn take_off(&mut self) -> bool {
         std::mem::take(&mut self.off)
     }
 
     #[inline]
-    fn word(&self, block: &Block) -> u32 {
+    fn word(&self, csb: &Csb) -> u32 {
         match self.direction {
-            Direction::Transmit => block.guest_tdt(),
-            Direction::Receive => block.guest_rdt(),
+            Direction::Transmit => csb.guest_tdt(),
+            Direction::Receive => csb.guest_rdt(),
         }
     }
 
     /// The tail of a ring of `size`, not checked. `moved`: what is known of the ring is void.
     #[inline]
     pub fn tail(&mut self, register: &impl Register, size: u32, moved: bool) -> u32 {
-        let Some(block) = self.block.take() else { return register.get() };
+        let Some(csb) = self.csb.take() else { return register.get() };
         if moved && self.tail != Tail::Register {
-            self.believe_register(Some(&block));
+            self.believe_register(Some(&csb));
         }
-        let tail = if block.is_on() {
-            self.tail_while_on(&block, register, size)
+        let tail = if csb.is_on() {
+            self.tail_while_on(&csb, register, size)
         } else {
-            self.leave(&block, register, size)
+            self.leave(&csb, register, size)
         };
-        self.block = Some(block);
+        self.csb = Some(csb);
         tail
     }
 
-    /// For rings whose descriptors say who owns them: there is no tail to choose, only the block to notice.
+    /// For rings whose descriptors say who owns them: there is no tail to choose, only the CSB to notice.
     #[inline]
     pub fn notice(&mut self) {
-        let Some(block) = self.block.take() else { return };
-        if block.is_on() {
-            self.tail = Tail::Block;
-            self.disarm(&block);
+        let Some(csb) = self.csb.take() else { return };
+        if csb.is_on() {
+            self.tail = Tail::Csb;
+            self.disarm(&csb);
         } else if self.tail != Tail::Register {
             self.off = true;
-            self.believe_register(Some(&block));
+            self.believe_register(Some(&csb));
         }
-        self.block = Some(block);
+        self.csb = Some(csb);
     }
 
-    /// For the same: the tail in the block, neither checked nor believed. `None`: descriptors themselves are to be looked at, for there
-    /// is no block, or somebody is about to wait for the guest.
+    /// For the same: the tail in the CSB, neither checked nor believed. `None`: descriptors themselves are to be looked at, for there
+    /// is no CSB, or somebody is about to wait for the guest.
     #[inline]
     pub fn hint(&self) -> Option<u32> {
         let waits = match self.direction {
             Direction::Transmit => !self.awake,
             Direction::Receive => self.asked,
         };
-        let block = self.block.as_ref().filter(|_| self.tail == Tail::Block && !waits)?;
-        Some(self.word(block))
+        let csb = self.csb.as_ref().filter(|_| self.tail == Tail::Csb && !waits)?;
+        Some(self.word(csb))
     }
 
     /// The worker is awake, and looks at the tail by itself: kicks are not needed.
     #[inline]
-    fn disarm(&mut self, block: &Block) {
+    fn disarm(&mut self, csb: &Csb) {
         if self.asked && self.awake && self.direction == Direction::Transmit {
             self.asked = false;
-            csb::disarm_transmit(block);
+            csb::disarm_transmit(csb);
         }
     }
 
     #[inline]
-    fn tail_while_on(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
-        let word = self.word(block);
+    fn tail_while_on(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
+        let word = self.word(csb);
         match self.tail {
-            Tail::Block => {}
+            Tail::Csb => {}
             Tail::Stale(old) if word == old => return register.get(),
             Tail::Register if word != register.get() => {
                 self.tail = Tail::Stale(word);
                 return register.get();
             }
-            Tail::Stale(_) | Tail::Register => self.tail = Tail::Block,
+            Tail::Stale(_) | Tail::Register => self.tail = Tail::Csb,
         }
-        self.disarm(block);
-        self.follow(block, register, size)
+        self.disarm(csb);
+        self.follow(csb, register, size)
     }
 
-    /// The tail in the block, and the register brought in line with it.
-    fn follow(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
-        let mut word = self.word(block);
+    /// The tail in the CSB, and the register brought in line with it.
+    fn follow(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
+        let mut word = self.word(csb);
         for _ in 0..TRIES {
             let known = register.raw();
             if word >= size || known == word || register.replace(known, word) {
                 break;
             }
             // A kick has arrived: the word may have moved on before it.
-            word = self.word(block);
+            word = self.word(csb);
         }
         self.last = word;
         word
     }
 
-    /// The tail while the block is off; when it has just been turned off, the later of the register and the block's word.
-    fn leave(&mut self, block: &Block, register: &impl Register, size: u32) -> u32 {
+    /// The tail while the CSB is off; when it has just been turned off, the later of the register and the CSB's word.
+    fn leave(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
         if self.tail == Tail::Register {
             return register.get();
         }
         self.off = true;
-        let believed = self.tail == Tail::Block;
-        self.believe_register(Some(block));
+        let believed = self.tail == Tail::Csb;
+        self.believe_register(Some(csb));
         let last = self.last;
-        let word = csb::leave(block, || self.word(block)).filter(|word| *word < size);
+        let word = csb::leave(csb, || self.word(csb)).filter(|word| *word < size);
         let Some(word) = word.filter(|_| believed && last < size) else {
             return register.get();
         };
@@ -439,7 +439,7 @@ impl Side {
             let known = register.raw();
             let (later, ahead) = (distance(last, known % size, size), distance(last, word, size));
             // One far ahead is a kick that was long on its way. But there are drivers that refill most of a ring by the register
-            // alone, as soon as the block is off, and that never write it again if they get no frames.
+            // alone, as soon as the CSB is off, and that never write it again if they get no frames.
             let near = later <= size / 2 || ahead == 0 && self.direction == Direction::Receive;
             if known == word || later > ahead && near {
                 return known;
@@ -454,10 +454,10 @@ impl Side {
     /// Publishes the head, after all write-backs. The fence is for whoever posts a cause now.
     #[inline]
     pub fn publish(&self, head: u32) {
-        let Some(block) = &self.block else { return };
+        let Some(csb) = &self.csb else { return };
         let _wished = match self.direction {
-            Direction::Transmit => csb::publish_sent(&**block, head),
-            Direction::Receive => csb::publish_received(&**block, head),
+            Direction::Transmit => csb::publish_sent(&**csb, head),
+            Direction::Receive => csb::publish_received(&**csb, head),
         };
     }
 }

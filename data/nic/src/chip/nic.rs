@@ -8,10 +8,10 @@ use vmlan_ram::Map;
 
 use super::irq::Delays;
 use super::port::{self, Gate, Receives, Sends};
-use super::{Core, Layout, Space, Trouble};
+use super::{Core, Fault, Layout, Space};
 
-/// What is a chip's own: its registers and its descriptors. Everything else, [`Chip`], follows from it.
-pub trait Model: Sized + Send + Sync {
+/// What is a chip's own: its registers and its descriptors. Everything else, [`Nic`], follows from it.
+pub trait Chip: Sized + Send + Sync {
     /// Its transmit side.
     type Tx: Sends<Self>;
     /// Its receive side.
@@ -33,28 +33,28 @@ pub trait Model: Sized + Send + Sync {
     fn statistics(&self) -> Vec<(&'static str, u64)>;
     /// Registers that were touched.
     fn accesses(&self) -> Vec<Access>;
-    /// As [`Chip::posts_silently`].
+    /// As [`Nic::posts_silently`].
     fn posts_silently(&self) -> bool {
         false
     }
-    /// The chip's own timer may be due ([`Chip::timer`] has been called).
+    /// The chip's own timer may be due ([`Nic::timer`] has been called).
     fn tick(&self) {}
 
-    /// As [`Chip::read`].
+    /// As [`Nic::read`].
     fn read_space(&self, space: Space, offset: u64, data: &mut [u8]);
-    /// As [`Chip::write`].
+    /// As [`Nic::write`].
     fn write_space(&self, space: Space, offset: u64, data: &[u8]);
-    /// As [`Chip::reset`].
+    /// As [`Nic::reset`].
     fn reset_all(&self);
-    /// As [`Chip::renew`].
+    /// As [`Nic::renew`].
     fn renew_all(&self);
-    /// As [`Chip::set_link`].
+    /// As [`Nic::set_link`].
     fn plug(&self, up: bool);
 }
 
 /// An emulated NIC, with locks of its own. The first methods are called by the VMM's side, the others by workers, as
 /// [`vmlan_frame::Port`] says.
-pub trait Chip: Send + Sync {
+pub trait Nic: Send + Sync {
     /// What it looks like on its bus.
     fn layout(&self) -> &'static Layout;
     /// Reads registers. What lies outside its space reads as the chip has it (zeros or ones).
@@ -81,7 +81,7 @@ pub trait Chip: Send + Sync {
     /// The level of INTA#, as the VMM sees it: for those that unmask a level interrupt.
     fn is_asserted(&self) -> bool;
     /// Why the chip stands still, until the guest resets it or moves its rings. Cheap; `None` while frames move.
-    fn trouble(&self) -> Option<Trouble>;
+    fn fault(&self) -> Option<Fault>;
 
     /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's (see `Port::pull`). In loopback they
     /// go to the chip's own receive side instead.
@@ -110,9 +110,9 @@ pub trait Chip: Send + Sync {
     fn device(&self) -> Device;
 }
 
-impl<M: Model> Chip for M {
+impl<M: Chip> Nic for M {
     fn layout(&self) -> &'static Layout {
-        Model::layout(self)
+        Chip::layout(self)
     }
 
     #[inline]
@@ -167,8 +167,8 @@ impl<M: Model> Chip for M {
         core.irq.level() && core.unmasked.load(Ordering::Acquire)
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        port::trouble(self)
+    fn fault(&self) -> Option<Fault> {
+        port::fault(self)
     }
 
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
@@ -204,7 +204,7 @@ impl<M: Model> Chip for M {
     }
 
     fn posts_silently(&self) -> bool {
-        Model::posts_silently(self)
+        Chip::posts_silently(self)
     }
 
     fn counters(&self) -> &Counters {
@@ -214,7 +214,7 @@ impl<M: Model> Chip for M {
     fn device(&self) -> Device {
         let core = self.core();
         let (raised, held, delivered) = core.irq.counts();
-        let csb = core.has_csb.then(|| core.block_state());
+        let csb = core.has_csb.then(|| core.csb_state());
         let (registers, statistics) = (self.accesses(), self.statistics());
         Device { registers, raised, held, delivered, statistics, csb }
     }
