@@ -1,35 +1,34 @@
-//! System calls that `std` has no door for. The only file of this crate with `unsafe` in it.
+//! System calls that `std` does not offer. The only file of this crate with `unsafe` in it.
 //!
 //! Every descriptor that comes out of here is owned already: no return path can leak it.
 
 use std::ffi::{CStr, c_int};
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use vmlan_ram::{Map, Mapping, Region, Window};
 
-/// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::fds`); the rest of the room is there
-/// so that a sender of a few too many is told so, instead of being cut off by `MSG_CTRUNC`.
+/// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::limits`); the rest
+/// of the room is there so that a sender of a few too many is told so, instead of being cut off by
+/// `MSG_CTRUNC`.
 pub const MAX_FDS: usize = 16;
 
-/// Bytes of a control message for [`MAX_FDS`] descriptors, in words, which aligns it for `cmsghdr`.
-const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + MAX_FDS * size_of::<RawFd>()) / 8;
-
-fn check(ret: c_int) -> io::Result<c_int> {
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
-}
-
-fn own(ret: c_int) -> io::Result<OwnedFd> {
-    let fd = check(ret)?;
-    // SAFETY: each caller passes what the kernel has just returned as a new descriptor: nobody else
-    // owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
+const NANOSECONDS: u64 = 1_000_000_000;
 
 /// What one [`recv`] brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,76 +44,32 @@ pub struct Received {
 /// # Errors
 /// That of `recvmsg`.
 pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<Received> {
-    let mut control = [0u64; CONTROL_WORDS];
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    // SAFETY: all zeros is a valid msghdr: nothing attached.
-    let mut msg: libc::msghdr = unsafe { zeroed() };
-    msg.msg_iov = &raw mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: `msg` points at `iov` (over `buf`, borrowed exclusively) and `control`; both outlive the call.
-    let got = unsafe { libc::recvmsg(sock.as_raw_fd(), &raw mut msg, flags) };
-    let Ok(bytes) = usize::try_from(got) else {
-        return Err(io::Error::last_os_error());
-    };
-    take_fds(&msg, fds);
-    Ok(Received { bytes, truncated: msg.msg_flags & libc::MSG_CTRUNC != 0 })
-}
-
-/// Owns every descriptor in the control messages that the kernel wrote for `msg`.
-fn take_fds(msg: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
-    // SAFETY: called right after recvmsg, so msg_control holds msg_controllen bytes of the kernel's; the
-    // macro answers null or a header within them.
-    let mut head = unsafe { libc::CMSG_FIRSTHDR(msg) };
-    // SAFETY: not null means a header the kernel wrote, inside the control buffer.
-    while let Some(record) = unsafe { head.as_ref() } {
-        if record.cmsg_level == libc::SOL_SOCKET && record.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: the data of a record starts behind its header and ends at cmsg_len.
-            let data = unsafe { libc::CMSG_DATA(head) }.cast::<RawFd>();
-            let bytes = record.cmsg_len.saturating_sub(data as usize - head as usize);
-            for i in 0..bytes / size_of::<RawFd>() {
-                // SAFETY: descriptor i lies within cmsg_len; the kernel installed it for us just now and
-                // nobody else owns it.
-                fds.push(unsafe { OwnedFd::from_raw_fd(data.add(i).read_unaligned()) });
-            }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(sock, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
         }
-        // SAFETY: as for the first header.
-        head = unsafe { libc::CMSG_NXTHDR(msg, head) };
     }
+    Ok(Received { bytes: got.bytes, truncated: got.flags.contains(ReturnFlags::CTRUNC) })
 }
 
-/// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. Returns how many bytes went.
+/// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. Returns how
+/// many bytes went.
 ///
 /// # Errors
 /// That of `sendmsg`.
 pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
-    let mut control = [0u64; CONTROL_WORDS];
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros is a valid msghdr.
-    let mut msg: libc::msghdr = unsafe { zeroed() };
-    msg.msg_iov = &raw mut iov;
-    msg.msg_iovlen = 1;
-    if let Some(fd) = fd {
-        const LEN: u32 = RawFd::BITS / 8;
-        msg.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: computes only; one descriptor fits `control`, which has room for MAX_FDS.
-        msg.msg_controllen = unsafe { libc::CMSG_SPACE(LEN) } as usize;
-        // SAFETY: `control` is aligned and has room for a header and one descriptor, so the first
-        // header and its data lie inside it.
-        unsafe {
-            let head = libc::CMSG_FIRSTHDR(&raw const msg);
-            (*head).cmsg_level = libc::SOL_SOCKET;
-            (*head).cmsg_type = libc::SCM_RIGHTS;
-            (*head).cmsg_len = libc::CMSG_LEN(LEN) as usize;
-            libc::CMSG_DATA(head).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
-        }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fd = fd.as_slice();
+    if !fd.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fd)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `msg` points at `iov` and `control`, which outlive the call; sendmsg only reads them.
-    let sent = unsafe { libc::sendmsg(sock.as_raw_fd(), &raw const msg, flags) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::sendmsg(sock, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
 /// A descriptor that only names the file at `path` (O_PATH): a link itself, not what it points to.
@@ -122,9 +77,8 @@ pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> i
 /// # Errors
 /// That of `open`.
 pub fn open_path(path: &Path) -> io::Result<OwnedFd> {
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: `path` is a C string that outlives the call.
-    own(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) })
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 /// What to wait for on a descriptor.
@@ -136,8 +90,8 @@ pub enum Wait {
     Write,
 }
 
-/// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether `fds[i]` is; all
-/// false after the timeout or a signal. `None` entries are left out.
+/// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether `fds[i]`
+/// is; all false after the timeout or a signal. `None` entries are left out; there must be another.
 ///
 /// # Errors
 /// That of `ppoll`.
@@ -145,27 +99,29 @@ pub fn poll<const N: usize>(
     fds: [Option<(BorrowedFd<'_>, Wait)>; N],
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut set = fds.map(|entry| match entry {
-        Some((fd, Wait::Read)) => pollfd(fd.as_raw_fd(), libc::POLLIN),
-        Some((fd, Wait::Write)) => pollfd(fd.as_raw_fd(), libc::POLLOUT),
-        None => pollfd(-1, 0),
+    let mut present = fds.into_iter().flatten().map(|(fd, wait)| {
+        let flags = match wait {
+            Wait::Read => PollFlags::IN,
+            Wait::Write => PollFlags::OUT,
+        };
+        PollFd::from_borrowed_fd(fd, flags)
     });
-    let limit = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: i64::from(t.subsec_nanos()),
-    });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `set` has N entries, `limit` is null or a timespec that outlives the call; a null mask is allowed.
-    let ret = unsafe { libc::ppoll(set.as_mut_ptr(), N as libc::nfds_t, limit, std::ptr::null()) };
-    match check(ret) {
-        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
-        Err(e) => Err(e),
-        Ok(_) => Ok(set.map(|entry| entry.revents != 0)),
+    let first = present.next().ok_or(io::ErrorKind::InvalidInput)?;
+    // Those that are there, in order; what is behind them is not shown to the kernel.
+    let mut set = std::array::from_fn::<_, N, _>(|_| first.clone());
+    let mut count = 1;
+    for (to, from) in set.iter_mut().skip(1).zip(present) {
+        *to = from;
+        count += 1;
     }
-}
-
-fn pollfd(fd: RawFd, events: i16) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
+    // A time that does not fit is so far away that it never comes.
+    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+    match rustix::event::poll(set.get_mut(..count).unwrap_or_default(), timeout.as_ref()) {
+        Err(rustix::io::Errno::INTR) => return Ok([false; N]),
+        other => other?,
+    };
+    let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
+    Ok(fds.map(|entry| entry.is_some() && ready.next().unwrap_or(false)))
 }
 
 /// A UNIX stream socket, non-blocking and close-on-exec.
@@ -173,27 +129,20 @@ fn pollfd(fd: RawFd, events: i16) -> libc::pollfd {
 /// # Errors
 /// That of `socket`.
 pub fn unix_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// The address of a socket file, with its length. A path has at most 107 bytes (unix(7)).
-fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: all zeros is a valid sockaddr_un.
-    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
-    addr.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
+/// The address of a socket file. A path has at most 107 bytes (unix(7)).
+fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     let bytes = path.as_os_str().as_bytes();
-    if bytes.len() >= addr.sun_path.len() || bytes.is_empty() || bytes.contains(&0) {
+    if bytes.is_empty() || bytes.len() > 107 || bytes.contains(&0) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "a socket's path has 1 to 107 bytes, none of them zero",
         ));
     }
-    for (to, from) in addr.sun_path.iter_mut().zip(bytes) {
-        *to = from.cast_signed() as libc::c_char;
-    }
-    Ok((addr, libc::socklen_t::try_from(size_of_val(&addr)).unwrap_or_default()))
+    Ok(SocketAddrUnix::new(path)?)
 }
 
 /// Checks that `path` can be a socket's.
@@ -209,9 +158,7 @@ pub fn check_path(path: &Path) -> io::Result<()> {
 /// # Errors
 /// That of `bind`; `InvalidInput` for a path that does not fit.
 pub fn bind(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let (addr, len) = address(path)?;
-    // SAFETY: `addr` is a sockaddr_un of `len` bytes that outlives the call.
-    check(unsafe { libc::bind(sock.as_raw_fd(), (&raw const addr).cast(), len) }).map(drop)
+    Ok(rustix::net::bind(sock, &address(path)?)?)
 }
 
 /// Lets `sock` take connections.
@@ -219,14 +166,13 @@ pub fn bind(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 /// # Errors
 /// That of `listen`.
 pub fn listen(sock: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::listen(sock.as_raw_fd(), backlog) }).map(drop)
+    Ok(rustix::net::listen(sock, backlog)?)
 }
 
-/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener any more.
+/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener any
+/// more.
 pub fn shutdown(sock: BorrowedFd<'_>) {
-    // SAFETY: no pointers.
-    unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+    let _ = rustix::net::shutdown(sock, Shutdown::Both);
 }
 
 /// Connects `sock` to `path` without waiting: a UNIX socket is connected at once or not at all.
@@ -234,9 +180,7 @@ pub fn shutdown(sock: BorrowedFd<'_>) {
 /// # Errors
 /// That of `connect`: `WouldBlock` if the listener's backlog is full.
 pub fn connect(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let (addr, len) = address(path)?;
-    // SAFETY: as for `bind`.
-    check(unsafe { libc::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) }).map(drop)
+    Ok(rustix::net::connect(sock, &address(path)?)?)
 }
 
 /// A non-blocking eventfd.
@@ -244,33 +188,25 @@ pub fn connect(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 /// # Errors
 /// That of `eventfd`.
 pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// CPU time that the calling thread has used.
-#[must_use]
-pub fn thread_time() -> Duration {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a timespec, exclusively ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
-    let (s, ns) = (u64::try_from(t.tv_sec), u32::try_from(t.tv_nsec));
-    Duration::new(s.unwrap_or(0), ns.unwrap_or(0))
+/// Adds 1 to an eventfd of our own.
+pub fn ring(eventfd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-/// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a peer that
-/// sent us the descriptor shares: it can clear it again.
+/// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a
+/// peer that sent us the descriptor shares: it can clear it again.
 ///
 /// # Errors
 /// That of `fcntl`.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no pointers.
-    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-    if flags & libc::O_NONBLOCK != 0 {
-        return Ok(());
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    if !flags.contains(OFlags::NONBLOCK) {
+        rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
     }
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+    Ok(())
 }
 
 /// A memfd of `len` zero bytes whose size nobody can change any more.
@@ -278,18 +214,15 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// That of `memfd_create`, `ftruncate` or `fcntl`.
 pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: `name` is a C string that outlives the call.
-    let file = std::fs::File::from(own(unsafe { libc::memfd_create(name.as_ptr(), flags) })?);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create(name, flags)?);
     file.set_len(len)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: no pointers.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file.into())
 }
 
-/// True if the pages of `fd` are this machine's own: memory or a local disk. On other file systems (FUSE, networks, or
-/// overlays that may hide either) touching a mapping could block for ever.
+/// True if the pages of `fd` are this machine's own: memory or a local disk. On other file systems
+/// (FUSE, networks, or overlays that may hide either) touching a mapping could block for ever.
 ///
 /// # Errors
 /// That of `fstatfs`.
@@ -302,26 +235,27 @@ pub fn is_local(fd: BorrowedFd<'_>) -> io::Result<bool> {
         libc::TMPFS_MAGIC,
         libc::HUGETLBFS_MAGIC,
     ];
-    // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need not answer that.
-    // SAFETY: no pointers.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {
-        return Ok(true);
-    }
-    let mut st = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: `st` has room for a statfs.
-    check(unsafe { libc::fstatfs(fd.as_raw_fd(), st.as_mut_ptr()) })?;
-    // SAFETY: fstatfs succeeded, so it filled `st`.
-    let kind = unsafe { st.assume_init() }.f_type;
-    Ok(DISKS.contains(&kind))
+    // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need
+    // not answer that.
+    Ok(rustix::fs::fcntl_get_seals(fd).is_ok() || DISKS.contains(&rustix::fs::fstatfs(fd)?.f_type))
+}
+
+/// What a clock shows. None of those that are asked here ever shows a time before its beginning.
+fn clock(id: ClockId) -> Duration {
+    Duration::try_from(rustix::time::clock_gettime(id)).unwrap_or_default()
+}
+
+/// CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_time() -> Duration {
+    clock(ClockId::ThreadCPUTime)
 }
 
 /// CLOCK_MONOTONIC, in nanoseconds.
 #[must_use]
 pub fn monotonic() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a timespec, exclusively ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+    let now = clock(ClockId::Monotonic);
+    now.as_secs() * NANOSECONDS + u64::from(now.subsec_nanos())
 }
 
 /// A timer on [`monotonic`]: readable once it has expired.
@@ -329,29 +263,48 @@ pub fn monotonic() -> u64 {
 /// # Errors
 /// That of `timerfd_create`.
 pub fn timer() -> io::Result<OwnedFd> {
-    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-    // SAFETY: no pointers.
-    own(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    Ok(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?)
 }
 
 /// Sets a timer to expire at `at` nanoseconds of [`monotonic`], instead of when it was to.
 pub fn set_timer(timer: BorrowedFd<'_>, at: u64) {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let at = at.max(1); // 0 would disarm it
-    let it_value = libc::timespec {
-        tv_sec: libc::time_t::try_from(at / 1_000_000_000).unwrap_or(libc::time_t::MAX),
-        tv_nsec: i64::try_from(at % 1_000_000_000).unwrap_or(0),
+    let it_value = Timespec {
+        tv_sec: (at / NANOSECONDS).cast_signed(),
+        tv_nsec: (at % NANOSECONDS).cast_signed(),
     };
-    let spec = libc::itimerspec { it_interval: zero, it_value };
-    let flags = libc::TFD_TIMER_ABSTIME;
-    // SAFETY: `spec` outlives the call; the old value is not asked for.
-    unsafe {
-        libc::timerfd_settime(timer.as_raw_fd(), flags, &raw const spec, std::ptr::null_mut())
-    };
+    let once = Itimerspec { it_interval: Timespec::default(), it_value };
+    let _ = rustix::time::timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once);
 }
 
-/// Ends blocking system calls of the thread that made it: a timer that signals this thread again and again. The handler does
-/// nothing; it is there, without `SA_RESTART`, so that calls return EINTR. The daemon's watchdog uses the same signal.
+/// A descriptor that becomes readable each time `fd` is written to, until [`take_edge`]. So `fd`
+/// itself, which its sender can make such that reads block, need not be read.
+///
+/// # Errors
+/// That of `epoll_create1` or `epoll_ctl`.
+pub fn edge_watch(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&watch, fd, epoll::EventData::new_u64(0), events)?;
+    Ok(watch)
+}
+
+/// True if there was a write since the last call.
+#[must_use]
+pub fn take_edge(watch: BorrowedFd<'_>) -> bool {
+    let mut events = [MaybeUninit::uninit(); 1];
+    let found = epoll::wait(watch, &mut events, Some(&Timespec::default()));
+    found.is_ok_and(|(events, _)| !events.is_empty())
+}
+
+fn check(ret: c_int) -> io::Result<()> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Ends blocking system calls of the thread that made it: a timer that signals this thread again and
+/// again. The handler does nothing; it is there, without `SA_RESTART`, so that calls return EINTR. The
+/// daemon's watchdog uses the same signal.
 #[derive(Debug)]
 pub struct Interrupter {
     /// A pointer, which keeps this value in its thread.
@@ -366,8 +319,9 @@ impl Interrupter {
     pub fn new() -> io::Result<Self> {
         const SIGNAL: c_int = libc::SIGUSR1;
         extern "C" fn nothing(_: c_int) {}
-        // SAFETY: all zeros is a valid sigaction, sigevent and (with sigemptyset) sigset_t. The handler does nothing, so it
-        // may run anywhere. All pointers are to values that outlive the calls.
+        // SAFETY: all zeros is a valid sigaction, sigevent and (with sigemptyset) sigset_t. The
+        // handler does nothing, so it may run anywhere. All pointers are to values that outlive the
+        // calls.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = nothing as *const () as usize;
@@ -387,8 +341,8 @@ impl Interrupter {
         }
     }
 
-    /// Runs `call`, whose system call is interrupted each time `patience` has passed: the first signal may come just
-    /// before it begins to wait.
+    /// Runs `call`, whose system call is interrupted each time `patience` has passed: the first signal
+    /// may come just before it begins to wait.
     pub fn during<T>(&self, patience: Duration, call: impl FnOnce() -> T) -> T {
         self.set(patience);
         let done = call();
@@ -398,7 +352,7 @@ impl Interrupter {
 
     fn set(&self, every: Duration) {
         let every = libc::timespec {
-            tv_sec: libc::time_t::try_from(every.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: every.as_secs().cast_signed(),
             tv_nsec: i64::from(every.subsec_nanos()),
         };
         let spec = libc::itimerspec { it_interval: every, it_value: every };
@@ -414,32 +368,8 @@ impl Drop for Interrupter {
     }
 }
 
-/// A descriptor that becomes readable each time `fd` is written to, until [`take_edge`]. So `fd` itself, which its
-/// sender can make such that reads block, need not be read.
-///
-/// # Errors
-/// That of `epoll_create1` or `epoll_ctl`.
-pub fn edge_watch(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let watch = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-    let events = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
-    let mut event = libc::epoll_event { events, u64: 0 };
-    let (ep, fd) = (watch.as_raw_fd(), fd.as_raw_fd());
-    // SAFETY: `event` outlives the call.
-    check(unsafe { libc::epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
-    Ok(watch)
-}
-
-/// True if there was a write since the last call.
-#[must_use]
-pub fn take_edge(watch: BorrowedFd<'_>) -> bool {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: `event` has room for the one event asked for.
-    unsafe { libc::epoll_wait(watch.as_raw_fd(), &raw mut event, 1, 0) > 0 }
-}
-
-/// Memory of ours at an address that stays, in a file that can be exchanged: whoever was given the file before keeps
-/// memory that nobody looks at any more.
+/// Memory of ours at an address that stays, in a file that can be exchanged: whoever was given the
+/// file before keeps memory that nobody looks at any more.
 #[derive(Debug)]
 pub struct SharedPages {
     map: Arc<Map>,
@@ -476,19 +406,12 @@ impl SharedPages {
     pub fn renew(&self) -> io::Result<OwnedFd> {
         let file = Self::file(self.len)?;
         let (at, len) = self.map.slice(0, self.len).map_or((std::ptr::null(), 0), |s| s.as_raw());
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive and nobody else
-        // has; all access to it is by the atomics of windows, which do not care whose zeros they meet. The new file is
-        // as long, and sealed.
-        let p = unsafe { libc::mmap(at.cast_mut().cast(), len, prot, flags, file.as_raw_fd(), 0) };
-        if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(file) }
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive and
+        // nobody else has; all access to it is by the atomics of windows, which do not care whose zeros
+        // they meet. The new file is as long, and sealed.
+        unsafe { rustix::mm::mmap(at.cast_mut().cast(), len, prot, flags, &file, 0)? };
+        Ok(file)
     }
-}
-
-/// Adds 1 to an eventfd of our own.
-pub fn ring(eventfd: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: `one` holds 8 bytes for the length of the call.
-    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
