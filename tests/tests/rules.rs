@@ -14,7 +14,32 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("vmlan-switch", &["vmlan-frame", "vmlan-ram"]),
     ("vmlan-uplink", &["vmlan-frame", "vmlan-ram"]),
     ("vmlan-attach", &["vmlan-frame", "vmlan-nic", "vmlan-ram"]),
+    ("vmlan-config", &["vmlan-frame", "vmlan-switch"]),
+    (
+        "vmlan-engine",
+        &[
+            "vmlan-attach",
+            "vmlan-config",
+            "vmlan-frame",
+            "vmlan-ram",
+            "vmlan-switch",
+            "vmlan-uplink",
+        ],
+    ),
+    ("vmlan-api", &["vmlan-config", "vmlan-engine", "vmlan-frame"]),
     ("vmlan-driver", &[]),
+    (
+        "vmlan-lab",
+        &[
+            "vmlan-api",
+            "vmlan-attach",
+            "vmlan-config",
+            "vmlan-driver",
+            "vmlan-engine",
+            "vmlan-frame",
+            "vmlan-ram",
+        ],
+    ),
 ];
 
 /// Where unsafe code may stand. A folder ends in `/`.
@@ -22,8 +47,8 @@ const UNSAFE: &[&str] = &[
     "data/ram/src/",
     "data/uplink/src/sys.rs",
     "control/attach/src/sys.rs",
-    "control/daemon/src/sys.rs",
-    "control/daemon/src/worker/signal.rs",
+    "lab/src/sys.rs",
+    "control/engine/src/worker/signal.rs",
     "guest/driver/src/sys.rs",
     "guest/driver/src/mem.rs",
     // The registers of a device that is mapped into the process, and VFIO's system calls.

@@ -1,4 +1,4 @@
-//! The worker, as `daemon/worker/run.rs`, and the ports that it serves.
+//! The worker, as `control/engine/src/worker/run.rs`, and the ports that it serves.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) fn table(chips: &[Arc<dyn Nic>]) -> Table {
     Table::new(chips.iter().map(|chip| Some(entry(chip))).collect())
 }
 
-/// What a worker does, as `daemon/worker/run.rs`.
+/// What a worker does, as `control/engine/src/worker/run.rs`.
 pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
     let switch = Switch::new(Options { full_wait: FULL_WAIT, ..Options::default() });
     let mut forwarder = Forwarder::new(switch);

@@ -1,0 +1,147 @@
+//! The other end of the API, for the commands that talk to a running switch.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::ErrorBody;
+
+/// Longest answer: a table of 1024 ports and 100,000 addresses fits several times.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Time for a whole request.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ClientError {
+    #[error("api {}: no switch answers there ({source}): start `vmlan switch`, or say where it is with --api", path.display())]
+    NoSwitch { path: PathBuf, source: io::Error },
+    #[error("{message}")]
+    Refused { status: StatusCode, message: String },
+    #[error("api {}: {what}: is that a vmlan switch?", path.display())]
+    Broken { path: PathBuf, what: String },
+}
+
+impl ClientError {
+    /// The request made no sense, rather than that it was tried and failed.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == StatusCode::BAD_REQUEST)
+    }
+}
+
+/// Talks to the switch that listens at a path.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// For the switch at `path`.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// `GET path`
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.parse(&self.call(&Method::GET, path, String::new())?)
+    }
+
+    /// `DELETE path`
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.call(&Method::DELETE, path, String::new()).map(drop)
+    }
+
+    /// `POST path`, `PUT path` or `PATCH path` with a body.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn send<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_string(body).map_err(|e| self.broken(&e))?;
+        self.parse(&self.call(method, path, body)?)
+    }
+
+    /// One request; the body of the answer, if it is a success.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn call(&self, method: &Method, path: &str, body: String) -> Result<Bytes, ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| self.broken(&e))?;
+        let request = async {
+            match tokio::time::timeout(PATIENCE, self.request(method, path, body)).await {
+                Ok(done) => done,
+                Err(_) => Err(self.broken(&"no answer for 30 seconds")),
+            }
+        };
+        runtime.block_on(request)
+    }
+
+    async fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: String,
+    ) -> Result<Bytes, ClientError> {
+        let stream = UnixStream::connect(&self.path)
+            .await
+            .map_err(|source| ClientError::NoSwitch { path: self.path.clone(), source })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| self.broken(&e))?;
+        let driver = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "vmlan")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| self.broken(&e))?;
+        let answer = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|e| self.broken(&e))?.to_bytes();
+        drop(sender);
+        driver.abort();
+        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<ErrorBody>(body) {
+            Ok(body) => ClientError::Refused { status, message: body.error },
+            Err(_) => self.broken(&format!("it answers {status}")),
+        }
+    }
+
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(body).map_err(|e| self.broken(&e))
+    }
+
+    fn broken(&self, what: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Broken { path: self.path.clone(), what: what.to_string() }
+    }
+}

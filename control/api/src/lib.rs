@@ -1,0 +1,108 @@
+//! The API: HTTP/JSON over a UNIX socket. `openapi.json` beside this code describes it.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `socket` | the socket file: who may replace it, its permissions, its removal |
+//! | `routes` | methods and paths |
+//! | `rules` | shared limits, whole configurations |
+//! | `server` | the API thread: parses, asks the control thread, answers |
+//! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
+//!
+//! Whoever may open the socket may do everything the API can, so its permissions are the only access
+//! control; they default to the owner alone. Requests are bounded in size, number and time all the same: a
+//! stuck client must not keep others out.
+
+mod answer;
+pub mod client;
+pub mod prometheus;
+mod routes;
+mod rules;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use client::Client;
+pub use server::Server;
+pub use socket::{Claim, SocketError};
+
+use serde::{Deserialize, Serialize};
+
+use vmlan_engine::action::{FdbLine, LimitInfo, PortInfo};
+
+/// The OpenAPI description of this API.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// `GET /v1/ports`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PortList {
+    /// In the order they were added.
+    pub ports: Vec<PortInfo>,
+}
+
+/// `GET /v1/fdb`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FdbList {
+    /// Sorted by address.
+    pub entries: Vec<FdbLine>,
+}
+
+/// `GET /v1/limits`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitList {
+    /// Sorted by name.
+    pub limits: Vec<LimitInfo>,
+}
+
+/// `POST /v1/apply`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewConfig {
+    /// The whole configuration file.
+    pub text: String,
+    /// What messages call it.
+    pub path: String,
+    /// Only tell what would change.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/ports`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewPort {
+    /// Its name.
+    pub name: String,
+    /// `KIND:PLACE[,KEY=VALUE...]`
+    pub address: String,
+}
+
+/// `POST /v1/fdb`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewMac {
+    /// A unicast address.
+    pub mac: String,
+    /// The port it lives behind.
+    pub port: String,
+    /// The VLAN in which it does; need not be named if the port has one.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+}
+
+/// `POST /v1/explain`
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhatIf {
+    /// The port that would send it.
+    pub port: String,
+    /// The frame, in hex.
+    pub frame: String,
+}
+
+/// Every answer that is no success.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// One line that names the port, the value and the mend.
+    pub error: String,
+}

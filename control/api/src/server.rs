@@ -1,0 +1,118 @@
+//! The API thread.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, Semaphore};
+
+use super::answer::answer;
+use super::socket::SocketFile;
+use vmlan_engine::action::Action;
+
+/// Connections served at once; more wait in the backlog.
+const CONNECTIONS: usize = 64;
+
+/// Time for a request's head to arrive; also how long an idle connection is kept.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// A connection that has asked for nothing new for this long is ended, whatever it does.
+const LIFE: Duration = Duration::from_secs(60);
+
+/// The running API. Stops, and takes its socket away, when dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+    _file: SocketFile,
+}
+
+impl Server {
+    /// Serves `listener`, sending what is asked for to `control`.
+    ///
+    /// # Errors
+    /// Those of making a thread and its event loop.
+    pub fn start(
+        (listener, file): (UnixListener, SocketFile),
+        control: Sender<Action>,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let stop = Arc::new(Notify::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
+            runtime.spawn(serve(listener, control));
+            runtime.block_on(stopped.notified());
+        })?;
+        Ok(Self { stop, thread: Some(thread), _file: file })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the API thread panicked: this is a bug, please report it");
+        }
+    }
+}
+
+async fn serve(listener: UnixListener, control: Sender<Action>) {
+    let listener = match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(e) => return log::error!("api: cannot watch the socket: {e}"),
+    };
+    let seats = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // Never closed, so a seat comes sooner or later.
+        let Ok(seat) = seats.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let control = control.clone();
+                tokio::spawn(async move {
+                    connection(stream, control).await;
+                    drop(seat);
+                });
+            }
+            Err(e) => {
+                // Mostly: no descriptor left. It must not become a busy loop.
+                log::warn!("api: cannot accept: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, control: Sender<Action>) {
+    let asked = AtomicBool::new(true);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        let control = control.clone();
+        async move { Ok::<_, Infallible>(answer(request, control).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(64 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut served = pin!(served);
+    while asked.swap(false, Ordering::Relaxed) {
+        match tokio::time::timeout(LIFE, &mut served).await {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => return log::debug!("api: a connection ended: {e}"),
+            Err(_) => {}
+        }
+    }
+}

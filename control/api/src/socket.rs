@@ -1,0 +1,136 @@
+//! The API's socket file.
+//!
+//! It is bound under a temporary name beside its place, gets its permissions there, and is renamed
+//! into place when the switch is ready: whoever can connect finds a working switch, and there is no moment at
+//! which the socket has the wrong permissions.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use vmlan_config::address::SOCKET_PATH;
+use vmlan_engine::socket_mode;
+
+/// Why the API cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum SocketError {
+    #[error("api {}: another switch listens there: stop it, or choose another place with --api", .0.display())]
+    Taken(PathBuf),
+    #[error("api {}: a file that is no socket is in the way: remove it, or choose another place with --api", .0.display())]
+    InTheWay(PathBuf),
+    #[error("api {}: longer than the 107 bytes a socket's path can have: choose a shorter one with --api", .0.display())]
+    TooLong(PathBuf),
+    #[error("api {}: cannot {what}: {source}: choose another place with --api", path.display())]
+    Io { path: PathBuf, what: &'static str, source: io::Error },
+}
+
+/// A socket that listens, not yet in its place. Removed when dropped.
+#[derive(Debug)]
+pub struct Claim {
+    listener: UnixListener,
+    place: PathBuf,
+    file: SocketFile,
+}
+
+/// A socket file of ours. Removed when dropped, unless somebody else's has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Claim {
+    /// Makes a socket for `place` with the permission bits `mode`.
+    ///
+    /// # Errors
+    /// [`SocketError`], if somebody listens there already, something else is in the way, or it cannot be made.
+    pub fn new(place: &Path, mode: u32) -> Result<Self, SocketError> {
+        if place.as_os_str().len() > SOCKET_PATH {
+            return Err(SocketError::TooLong(place.into()));
+        }
+        make_run_directory(place)?;
+        check_free(place)?;
+        let draft = place.with_file_name(format!(".vmlan-{}", std::process::id()));
+        let fail = |what| move |source| SocketError::Io { path: place.into(), what, source };
+        // A switch that was killed in the middle may have had our process id.
+        let _ = fs::remove_file(&draft);
+        let listener = UnixListener::bind(&draft).map_err(fail("listen"))?;
+        let file = SocketFile::of(&draft).map_err(fail("listen"))?;
+        socket_mode::set(&draft, mode).map_err(fail("set its mode"))?;
+        Ok(Self { listener, place: place.into(), file })
+    }
+
+    /// Puts the socket in its place.
+    ///
+    /// # Errors
+    /// As [`Claim::new`]: somebody may have taken the place meanwhile.
+    pub fn publish(mut self) -> Result<(UnixListener, SocketFile), SocketError> {
+        check_free(&self.place)?;
+        fs::rename(&self.file.path, &self.place).map_err(|source| SocketError::Io {
+            path: self.place.clone(),
+            what: "put the socket there",
+            source,
+        })?;
+        self.file.path.clone_from(&self.place);
+        Ok((self.listener, self.file))
+    }
+}
+
+/// Only for the default place of root: /run is empty after each boot.
+fn make_run_directory(place: &Path) -> Result<(), SocketError> {
+    let dir = Path::new("/run/vmlan");
+    if place.parent() != Some(dir) {
+        return Ok(());
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
+    made.map_err(|source| SocketError::Io {
+        path: place.into(),
+        what: "make its directory",
+        source,
+    })
+}
+
+/// Nothing is there, or a socket that nobody listens on any more.
+fn check_free(place: &Path) -> Result<(), SocketError> {
+    let there = match fs::symlink_metadata(place) {
+        Ok(there) => there,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            return Err(SocketError::Io { path: place.into(), what: "look there", source });
+        }
+    };
+    if !there.file_type().is_socket() {
+        return Err(SocketError::InTheWay(place.into()));
+    }
+    match UnixStream::connect(place) {
+        Err(e)
+            if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+        {
+            Ok(())
+        }
+        Ok(_) => Err(SocketError::Taken(place.into())),
+        // Not ours to connect to, or its backlog is full: somebody has it.
+        Err(source) => {
+            Err(SocketError::Io { path: place.into(), what: "replace the socket there", source })
+        }
+    }
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let made = fs::symlink_metadata(path)?;
+        Ok(Self { path: path.into(), inode: (made.dev(), made.ino()) })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode);
+        if ours && let Err(e) = fs::remove_file(&self.path) {
+            log::warn!("api {}: cannot remove the socket: {e}", self.path.display());
+        }
+    }
+}

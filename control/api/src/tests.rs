@@ -1,0 +1,223 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+use hyper::Method;
+
+use super::client::ClientError;
+use super::routes::{NoRoute, Route, all, find, percent_decode};
+use super::*;
+use vmlan_config::refusal::{Cause, Refusal};
+use vmlan_engine::action::Action;
+use vmlan_engine::stats::Stats;
+
+#[test]
+fn the_description_lists_exactly_the_routes() {
+    let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+    let mut described = BTreeSet::new();
+    for (path, item) in description["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys().filter(|k| *k != "parameters") {
+            described.insert((method.to_uppercase(), path.clone()));
+        }
+    }
+    let routes: BTreeSet<_> =
+        all().iter().map(|(m, p)| ((*m).to_owned(), (*p).to_owned())).collect();
+    assert_eq!(described, routes);
+}
+
+#[test]
+fn every_reference_of_the_description_leads_somewhere() {
+    fn walk(value: &serde_json::Value, root: &serde_json::Value, found: &mut usize) {
+        match value {
+            serde_json::Value::Object(map) => {
+                if let Some(target) = map.get("$ref").and_then(|r| r.as_str()) {
+                    let target = root.pointer(target.trim_start_matches('#'));
+                    assert!(target.is_some(), "{map:?}");
+                    *found += 1;
+                }
+                map.values().for_each(|v| walk(v, root, found));
+            }
+            serde_json::Value::Array(list) => list.iter().for_each(|v| walk(v, root, found)),
+            _ => {}
+        }
+    }
+    let root = serde_json::from_str(OPENAPI).unwrap();
+    let mut found = 0;
+    walk(&root, &root, &mut found);
+    assert!(found > 30, "{found}");
+}
+
+#[test]
+fn paths_lead_to_routes() {
+    let get = |path: &str| find(&Method::GET, path);
+    assert_eq!(get("/v1/ports"), Ok(Route::ListPorts));
+    assert_eq!(get("/v1/ports/vm1"), Ok(Route::GetPort("vm1".into())));
+    assert_eq!(
+        find(&Method::DELETE, "/v1/fdb/52%3A54:00:00:00:01"),
+        Ok(Route::RemoveMac("52:54:00:00:00:01".into()))
+    );
+    for path in ["/", "/v1/ports/", "/v1/ports/a/b", "/v1/portsx", "/v1/ports/%zz", "/v1/ports/%ff"]
+    {
+        assert_eq!(get(path), Err(NoRoute::Path), "{path}");
+    }
+    assert_eq!(find(&Method::PUT, "/v1/ports"), Err(NoRoute::Method(vec!["GET", "POST"])));
+    assert_eq!(percent_decode("a%2"), None);
+}
+
+/// A server with a control thread that knows no port.
+struct Rig {
+    _dir: tempfile::TempDir,
+    place: PathBuf,
+    server: Option<Server>,
+    control: Option<JoinHandle<()>>,
+}
+
+fn rig() -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("api.sock");
+    let (sender, actions) = channel();
+    let control = std::thread::spawn(move || answer_all(&actions));
+    let claim = Claim::new(&place, 0o600).unwrap();
+    let server = Server::start(claim.publish().unwrap(), sender).unwrap();
+    Rig { _dir: dir, place, server: Some(server), control: Some(control) }
+}
+
+fn answer_all(actions: &Receiver<Action>) {
+    for action in actions {
+        match action {
+            Action::ListPorts(reply) => drop(reply.send(Ok(Vec::new()))),
+            Action::Stats(reply) => drop(reply.send(Ok(Stats::default()))),
+            Action::AddPort(named, reply) => {
+                let refusal = Refusal::new(Cause::Exists, format!("port {}: taken", named.name));
+                drop(reply.send(Err(refusal)));
+            }
+            Action::GetPort(name, reply) => drop(reply.send(Err(Refusal::no_port(&name)))),
+            // Dropping the reply is what a stopping control thread does.
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        assert!(!self.place.exists(), "the socket is left behind");
+        self.control.take().unwrap().join().unwrap();
+    }
+}
+
+fn raw(place: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(place).unwrap();
+    // The server may answer and hang up before it has read everything.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn status(rig: &Rig, method: &Method, path: &str, body: &str) -> (u16, String) {
+    match Client::new(&rig.place).call(method, path, body.into()) {
+        Ok(_) => (200, String::new()),
+        Err(ClientError::Refused { status, message }) => (status.as_u16(), message),
+        Err(e) => panic!("{method} {path}: {e}"),
+    }
+}
+
+#[test]
+fn wrong_requests_get_an_answer_that_says_so() {
+    let rig = rig();
+    for (method, path, body, code, said) in [
+        (Method::GET, "/v1/ports", "", 200, ""),
+        (Method::GET, "/v1/nothing", "", 404, "see /v1/openapi.json"),
+        (Method::PUT, "/v1/ports", "", 405, "use GET, POST"),
+        (Method::POST, "/v1/ports", "{", 400, "the body"),
+        (Method::POST, "/v1/ports", r#"{"name":"a"}"#, 400, "missing field `address`"),
+        (
+            Method::POST,
+            "/v1/ports",
+            r#"{"name":"a","address":"tap:x","x":1}"#,
+            400,
+            "unknown field",
+        ),
+        (Method::POST, "/v1/ports", r#"{"name":"a","address":"tpa:x"}"#, 400, "port a: 'tpa'"),
+        (Method::POST, "/v1/ports", r#"{"name":"a b","address":"tap:x"}"#, 400, "'a b' is no name"),
+        (Method::POST, "/v1/ports", r#"{"name":"a","address":"tap:x"}"#, 409, "port a: taken"),
+        (Method::GET, "/v1/ports/a", "", 404, "port a: there is none"),
+        (Method::PATCH, "/v1/ports/a", "{}", 400, "nothing to set"),
+        (Method::PATCH, "/v1/ports/a", r#"{"mode":[1]}"#, 400, "mode: give a text"),
+        (Method::DELETE, "/v1/ports/a", "", 500, "stopping"),
+        (Method::DELETE, "/v1/fdb/zz", "", 400, "'zz' is no MAC address"),
+        (Method::POST, "/v1/fdb", r#"{"mac":"1","port":"a"}"#, 400, "no MAC address"),
+        (Method::GET, "/v1/vm-args/a?vmm=qemi", "", 400, "did you mean 'qemu'?"),
+        (Method::GET, "/v1/vm-args/a?vm=qemu", "", 400, "no parameter of vm-args"),
+        (Method::GET, "/v1/vm-args/a?vmm=qemu", "", 404, "port a: there is none"),
+    ] {
+        let (got, message) = status(&rig, &method, path, body);
+        let message_ok = message.replace('`', "'").contains(&said.replace('`', "'"));
+        assert!(got == code && message_ok, "{method} {path} {body}: {got} {message}");
+    }
+}
+
+#[test]
+fn garbage_big_bodies_and_dribblers_trouble_nobody_else() {
+    let rig = rig();
+    assert!(raw(&rig.place, b"\x00\xff\r\n\r\n").starts_with("HTTP/1.1 400"));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(100_000));
+    let answer = raw(&rig.place, long.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let body = "x".repeat(100_000);
+    let (code, message) = status(&rig, &Method::POST, "/v1/ports", &body);
+    assert!(code == 400 && message.contains("at most 65536 bytes"), "{code} {message}");
+    // As many half requests as there are seats but one.
+    let mut slow: Vec<_> = (0..63).map(|_| UnixStream::connect(&rig.place).unwrap()).collect();
+    slow.iter_mut().for_each(|s| s.write_all(b"GET /v1/sta").unwrap());
+    assert_eq!(status(&rig, &Method::GET, "/v1/stats", "").0, 200);
+}
+
+#[test]
+fn a_place_is_taken_only_if_nobody_else_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("api.sock");
+    let claim = || Claim::new(&place, 0o640);
+    let files = || fs::read_dir(dir.path()).unwrap().count();
+
+    drop(claim().unwrap());
+    assert_eq!(files(), 0, "a claim that is given up leaves nothing");
+
+    fs::write(&place, "precious").unwrap();
+    assert!(matches!(claim(), Err(SocketError::InTheWay(_))));
+    assert_eq!(fs::read_to_string(&place).unwrap(), "precious");
+    fs::remove_file(&place).unwrap();
+
+    let other = UnixListener::bind(&place).unwrap();
+    assert!(matches!(claim(), Err(SocketError::Taken(_))));
+    drop(other);
+    let (listener, file) = claim().unwrap().publish().unwrap();
+    assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(matches!(claim(), Err(SocketError::Taken(_))));
+    drop(file);
+    assert_eq!(files(), 0);
+    drop(listener);
+
+    // Somebody else's file in our place is not ours to remove.
+    let (_listener, file) = claim().unwrap().publish().unwrap();
+    fs::remove_file(&place).unwrap();
+    fs::write(&place, "precious").unwrap();
+    drop(file);
+    assert!(place.exists());
+    let long = dir.path().join("x".repeat(108));
+    assert!(matches!(Claim::new(&long, 0o600), Err(SocketError::TooLong(_))));
+}
+
+#[test]
+fn no_switch_is_an_error_with_a_mend() {
+    let error =
+        Client::new(Path::new("/nonexistent/api.sock")).call(&Method::GET, "/", String::new());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/api.sock") && error.contains("vmlan switch"), "{error}");
+}

@@ -1,0 +1,133 @@
+//! Values of the keys of one address, or of one table of the configuration file.
+
+use std::collections::BTreeMap;
+
+use super::{AddressError, Bad, Key, Takes, Value};
+use crate::hint::hint;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Values(BTreeMap<&'static str, Value>);
+
+/// Keys of which a port has one at most: each says in which broadcast domains it is.
+const DOMAINS: [&str; 4] = ["vlan", "trunk", "qinq", "qinq_trunk"];
+
+/// Keys that are worth nothing without one of others.
+const COMPANIONS: [(&str, &[&str], &str); 3] = [
+    ("native", &["trunk"], "trunk=VLANS"),
+    ("from_burst", &["from_rate", "from_frames"], "from_rate or from_frames"),
+    ("to_burst", &["to_rate", "to_frames"], "to_rate or to_frames"),
+];
+
+/// Keys that make a port watch others.
+const WATCH: [&str; 2] = ["watch", "watch_vlan"];
+
+/// Keys that a port which watches may have all the same: what it is sent can be limited.
+const WATCHER: [&str; 6] = ["watch", "watch_vlan", "to_rate", "to_frames", "to_burst", "to_limit"];
+
+impl Values {
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.0.iter().map(|(key, value)| (*key, value))
+    }
+
+    /// Sets a key of `of`, which has `keys`.
+    pub(super) fn set(
+        &mut self,
+        of: &'static str,
+        keys: impl Iterator<Item = &'static Key> + Clone,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(), AddressError> {
+        let (key, value) = check(of, keys, name, value)?;
+        match self.0.insert(key, value) {
+            None => Ok(()),
+            Some(_) => Err(AddressError::Twice(name.into())),
+        }
+    }
+
+    /// The same, but a value that is there is replaced, and an empty one takes the key away.
+    pub(super) fn replace(
+        &mut self,
+        of: &'static str,
+        keys: impl Iterator<Item = &'static Key> + Clone,
+        name: &str,
+        value: &str,
+    ) -> Result<(), AddressError> {
+        if value.is_empty() {
+            self.0.remove(find(of, keys, name)?.name);
+        } else {
+            let (key, value) = check(of, keys, name, Some(value))?;
+            self.0.insert(key, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let keys: std::collections::BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        keys.into_iter().filter(|key| self.get(key) != other.get(key)).copied().collect()
+    }
+
+    /// `key=value`, for messages.
+    pub(super) fn say(&self, key: &str) -> String {
+        self.get(key).map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
+    }
+
+    /// What contradicts or needs something else.
+    pub(super) fn check_together(&self) -> Result<(), AddressError> {
+        let against = |a: &str, b: &str| Err(AddressError::Contradiction(self.say(a), self.say(b)));
+        let mut domains = DOMAINS.into_iter().filter(|key| self.0.contains_key(key));
+        if let (Some(one), Some(two)) = (domains.next(), domains.next()) {
+            return against(one, two);
+        }
+        for (key, others, wanted) in COMPANIONS {
+            if let Some((key, _)) = self.0.get_key_value(key)
+                && !others.iter().any(|other| self.0.contains_key(other))
+            {
+                return Err(AddressError::Alone { key, given: self.say(key), wanted });
+            }
+        }
+        let mut policies = super::POLICY.iter().map(|key| key.name);
+        let switched = |key: &&str| self.0.contains_key(key) && !WATCHER.contains(key);
+        let watch = WATCH.into_iter().find(|key| self.0.contains_key(key));
+        match (watch, policies.find(switched)) {
+            (Some(watch), Some(key)) => against(watch, key),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn find(
+    of: &'static str,
+    mut keys: impl Iterator<Item = &'static Key> + Clone,
+    name: &str,
+) -> Result<&'static Key, AddressError> {
+    let all = keys.clone();
+    keys.find(|key| key.name == name).ok_or_else(|| {
+        let words: Vec<_> = all.map(|key| key.name).collect();
+        AddressError::Key { given: name.into(), of, hint: hint(name, &words) }
+    })
+}
+
+fn check(
+    of: &'static str,
+    keys: impl Iterator<Item = &'static Key> + Clone,
+    name: &str,
+    value: Option<&str>,
+) -> Result<(&'static str, Value), AddressError> {
+    let Key { name: key, takes, .. } = find(of, keys, name)?;
+    let wanted = || takes.to_string();
+    let text = match (value, takes) {
+        (Some(text), _) => text,
+        (None, Takes::OnOff) => "on",
+        (None, _) => return Err(AddressError::NoValue { key, wanted: wanted() }),
+    };
+    let given = || text.to_owned();
+    let value = takes.parse(text).map_err(|bad| match bad {
+        Bad::Form => AddressError::Value { key, given: given(), wanted: wanted() },
+        Bad::Twice(what) => AddressError::Double { key, given: given(), what },
+    })?;
+    Ok((key, value))
+}

@@ -1,0 +1,324 @@
+//! The configuration file: TOML with the same words as the command line.
+//!
+//! ```toml
+//! [switch]
+//! workers = 2                     # threads that move frames
+//! api = "/run/vmlan/api.sock"
+//! api-mode = "0600"
+//! spin = 20                       # microseconds a worker looks for frames before it sleeps
+//! ageing = 300                    # seconds an address is remembered
+//! full-wait = 100                 # microseconds a sender waits for a full receiver
+//! fdb-entries = 65536             # addresses the table can hold
+//!
+//! [port.vm1]
+//! address = "vhost-user:/run/vm1.sock,queues=2"
+//! from_rate = "1Gbit"             # keys may stand beside the address as well
+//!
+//! [port.vm2]                      # the same, in parts
+//! kind = "vhost-user"
+//! place = "/run/vm2.sock"
+//! queues = 2
+//!
+//! [port.capture]
+//! kind = "pcap"
+//! place = "/tmp/vm1.pcapng"
+//! ports = ["vm1", "vm2"]          # or "vm1+vm2"
+//!
+//! [port.vm3]
+//! kind = "vhost-user"
+//! place = "/run/vm3.sock"
+//! macs = ["52:54:00:00:00:03"]    # what the port may do: the same words, lists as arrays
+//! trunk = [1, "10-20"]
+//! to_rate = "2.5Gbit"
+//! from_limit = "tenant1"
+//!
+//! [limit.tenant1]                 # shared by all ports that name it
+//! rate = "1Gbit"
+//! frames = "100k"
+//!
+//! [group.web]                     # exists even without a member
+//!
+//! [sflow]
+//! collector = "10.0.0.9:6343"
+//! sampling = 1000
+//! ```
+//!
+//! Whatever is wrong is told with file and line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable, rule_name};
+use crate::settings::Wrong;
+
+mod lines;
+mod table;
+#[cfg(test)]
+mod tests;
+use lines::{Lines, line_of, line_of_key};
+use table::{Fields, pairs, port};
+
+/// What a configuration file says. What it leaves out is `None`.
+#[derive(Debug, Default)]
+pub struct Config {
+    /// `[switch]`
+    pub switch: SwitchTable,
+    /// `[port.NAME]`, sorted by name.
+    pub ports: Vec<NamedAddress>,
+    /// `[limit.NAME]`
+    pub limits: BTreeMap<PortName, LimitTable>,
+    /// `[group.NAME]`
+    pub groups: BTreeSet<PortName>,
+    /// `[sflow]`
+    pub sflow: Option<SflowTable>,
+    lines: Lines,
+}
+
+/// A short file, for `--help`.
+pub const EXAMPLE: &str = r#"[switch]
+workers = 2
+[port.vm1]
+kind = "vhost-user"
+place = "/tmp/vm1.sock"
+macs = ["52:54:00:00:00:01"]
+from_limit = "tenant1"
+[port.capture]
+address = "pcap:/tmp/vm1.pcapng,ports=vm1"
+[limit.tenant1]
+rate = "1Gbit"
+"#;
+
+/// Numbers of `[switch]`, each with the least and the most it can be.
+pub const RANGES: [(&str, u32, u32); 5] = [
+    ("workers", 1, 64),
+    ("spin", 0, 1_000_000),
+    ("ageing", 1, 1_000_000),
+    ("full-wait", 0, 10_000_000),
+    ("fdb-entries", 64, 1 << 26),
+];
+
+/// The table `[switch]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SwitchTable {
+    /// Worker threads.
+    pub workers: Option<u16>,
+    /// Where the API listens.
+    pub api: Option<PathBuf>,
+    /// Permission bits of the API's socket, in octal.
+    pub api_mode: Option<String>,
+    /// Microseconds a worker looks for frames before it sleeps.
+    pub spin: Option<u32>,
+    /// Seconds an address is remembered.
+    pub ageing: Option<u32>,
+    /// Microseconds a sender waits for a full receiver.
+    pub full_wait: Option<u32>,
+    /// Addresses the forwarding table can hold.
+    pub fdb_entries: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    switch: SwitchTable,
+    #[serde(default)]
+    port: BTreeMap<String, Spanned<Fields>>,
+    #[serde(default)]
+    limit: BTreeMap<String, Spanned<Fields>>,
+    #[serde(default)]
+    group: BTreeMap<String, Spanned<Fields>>,
+    sflow: Option<Spanned<Fields>>,
+}
+
+/// What is wrong with a configuration file.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ConfigError {
+    #[error("{path}: {source}: give a file that can be read", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path}:{line}: {message}", path = path.display())]
+    Syntax { path: PathBuf, line: usize, message: String },
+    #[error("{path}:{line}: {table}: {source}", path = path.display())]
+    Table { path: PathBuf, line: usize, table: String, source: Box<TableError> },
+}
+
+/// What is wrong with a table.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum TableError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(
+        "'{0}' stands in the address already: leave it out, or write kind, place and keys and no address"
+    )]
+    Both(&'static str),
+    #[error(
+        "group is the one group of the host that owns the socket file: did you mean 'member' (groups that the port belongs to)?"
+    )]
+    GroupList,
+    #[error(
+        "'{0}' is missing: say address = \"KIND:PLACE...\", or kind = \"...\" and place = \"...\""
+    )]
+    Missing(&'static str),
+    #[error("{0} wants text in quotes")]
+    NotText(&'static str),
+    #[error("{0}: write a list like [\"{1}\", \"{2}\"] or text like \"{1}+{2}\"")]
+    NotList(String, &'static str, &'static str),
+    #[error("{0}: write true, false, a number or text in quotes")]
+    NotValue(String),
+    #[error("'{0}' is no key of a group: leave it out, and write member = \"{1}\" at its ports")]
+    Group(String, String),
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names file, line and mend.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses `text`; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+            path: path.into(),
+            line: line_of(text, e.span().map_or(0, |s| s.start)),
+            message: mend(e.message(), text, e.span().map_or(0, |s| s.start)),
+        })?;
+        check_ranges(&file.switch, text, path)?;
+        let mut config = Self { lines: Lines::new(text, path), ..Self::default() };
+        for (name, table) in file.port {
+            let named = config.read_table(&format!("port {name}"), table, |f| port(&name, f))?;
+            config.ports.push(named);
+        }
+        for (given, table) in file.limit {
+            let limit = config.read_table(&format!("limit {given}"), table, |fields| {
+                Ok((rule_name(&given)?, LimitTable::new(&pairs(fields)?)?))
+            })?;
+            config.limits.extend([limit]);
+        }
+        for (given, table) in file.group {
+            let read = |fields: Fields| match fields.into_keys().next() {
+                Some(key) => Err((Some(key.clone()), TableError::Group(key, given.clone()))),
+                None => Ok(rule_name(&given)?),
+            };
+            let group = config.read_table(&format!("group {given}"), table, read)?;
+            config.groups.insert(group);
+        }
+        if let Some(table) = file.sflow {
+            let read = |fields| Ok(SflowTable::new(&pairs(fields)?)?);
+            config.sflow = Some(config.read_table("[sflow]", table, read)?);
+        }
+        config.switch = file.switch;
+        Ok(config)
+    }
+
+    /// Reads one table, and remembers where it and its keys stand.
+    fn read_table<T>(
+        &mut self,
+        table: &str,
+        fields: Spanned<Fields>,
+        read: impl FnOnce(Fields) -> Result<T, table::Wrong>,
+    ) -> Result<T, ConfigError> {
+        self.lines.add(table, &fields);
+        read(fields.into_inner()).map_err(|(key, source)| ConfigError::Table {
+            path: self.lines.path().into(),
+            line: self.lines.find(table, key.as_deref()).unwrap_or(1),
+            table: table.into(),
+            source: Box::new(source),
+        })
+    }
+
+    /// What is wrong, with its place, if it stands in this file.
+    pub fn place(&self, wrong: &Wrong) -> String {
+        match self.lines.find(&format!("port {}", wrong.port), wrong.key) {
+            Some(line) => format!("{}:{line}: {wrong}", self.lines.path().display()),
+            None => wrong.to_string(),
+        }
+    }
+
+    /// The line of a port; one that does not stand here comes after all.
+    pub fn line_of_port(&self, port: &PortName) -> usize {
+        self.lines.find(&format!("port {port}"), None).unwrap_or(usize::MAX)
+    }
+
+    /// `FILE:LINE` of a port.
+    pub fn place_of_port(&self, port: &PortName) -> Option<String> {
+        let line = self.lines.find(&format!("port {port}"), None)?;
+        Some(format!("{}:{line}", self.lines.path().display()))
+    }
+
+    /// `FILE:LINE` of a key of `[switch]`.
+    pub fn place_in_switch(&self, key: &str) -> String {
+        let line = self.lines.find("switch", Some(key)).unwrap_or(1);
+        format!("{}:{line}", self.lines.path().display())
+    }
+}
+
+/// Numbers of `[switch]` that are out of range.
+fn check_ranges(switch: &SwitchTable, text: &str, path: &Path) -> Result<(), ConfigError> {
+    let given = [
+        switch.workers.map(u32::from),
+        switch.spin,
+        switch.ageing,
+        switch.full_wait,
+        switch.fdb_entries,
+    ];
+    for ((key, least, most), n) in RANGES.into_iter().zip(given) {
+        let Some(n) = n.filter(|n| !(least..=most).contains(n)) else { continue };
+        let message = format!("{key}={n}: a number from {least} to {most} is wanted");
+        let line = line_of_key(text, key).unwrap_or(1);
+        return Err(ConfigError::Syntax { path: path.into(), line, message });
+    }
+    Ok(())
+}
+
+/// What is written a second time, the mend, and where the first one stands.
+fn double(line: &str, key: &str, text: &str) -> String {
+    let head = line.split(']').next().filter(|head| head.starts_with('['));
+    let Some(head) = head else { return format!("{key} is given twice: leave one out") };
+    let is_head = |l: &str| l.trim().strip_prefix(head).is_some_and(|rest| rest.starts_with(']'));
+    let first = text.lines().position(is_head).map_or(1, |n| n + 1);
+    let mend = match head.split(['[', '.']).nth(1).unwrap_or_default() {
+        "group" => "leave one out",
+        what @ ("port" | "limit") => &format!("give this {what} another name, or leave one out"),
+        _ => "put the keys of both into one",
+    };
+    format!("{head}] is given twice, first in line {first}: {mend}")
+}
+
+/// toml's message in one line and in words of this file: it speaks of Rust's types.
+fn mend(message: &str, text: &str, offset: usize) -> String {
+    let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or_default();
+    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    if message.contains("duplicate key") {
+        return double(line.trim(), key, text);
+    }
+    let wanted = if let Some((_, least, most)) = RANGES.into_iter().find(|(name, ..)| *name == key)
+    {
+        format!("write {key} = a number from {least} to {most}")
+    } else if message.contains("expected a map") || message.contains("expected struct") {
+        r#"write [switch] and [port.NAME] on lines of their own, and below: address = "KIND:PLACE""#
+            .into()
+    } else if message.contains("expected a string") || message.contains("expected path string") {
+        format!("write {key} = text in quotes")
+    } else if message.contains("expected one of `switch`, `port`") {
+        r#"write [switch], [limit.NAME], [group.NAME], [sflow], or [port.NAME] and below: address = "KIND:PLACE""#
+            .into()
+    } else {
+        return message.replace('\n', ", ");
+    };
+    let what = message.split(", expected").next().unwrap_or_default().replace('\n', ", ");
+    format!("{what}: {wanted}")
+}

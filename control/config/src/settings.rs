@@ -1,0 +1,173 @@
+//! What a switch is started with: the configuration file, overridden and added to by the command line.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::address::{NamedAddress, PortName, SflowTable, parse_mode};
+use crate::api_path::{NoApiPath, default_path};
+use crate::file::{Config, RANGES, SwitchTable};
+
+mod check;
+#[cfg(test)]
+mod tests;
+pub use check::{Limits, World, Wrong, listed};
+
+/// Why a switch cannot be started with what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Nobody said where the API's socket is to be, and there is no usual place for it.
+    #[error(transparent)]
+    NoApiPath(#[from] NoApiPath),
+    /// A value is out of range, or contradicts another. The text names the place, the value and what to do.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// What cannot be changed while a switch runs.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Threads that move frames.
+    pub workers: usize,
+    /// How long a worker looks for frames before it sleeps.
+    pub spin: Duration,
+    /// Path of the API's socket.
+    pub api: PathBuf,
+    /// Permission bits of that socket.
+    pub api_mode: u32,
+    /// Of the switch itself: ageing, table size, waiting for full receivers.
+    pub options: vmlan_switch::Options,
+}
+
+/// What a switch is started with.
+#[derive(Debug)]
+pub struct Settings {
+    /// What cannot be changed later.
+    pub running: Running,
+    /// Ports, limits, groups and sampling.
+    pub plan: Plan,
+}
+
+impl Settings {
+    /// `table` holds what the command line says and goes before what `config` says.
+    pub fn new(
+        mut config: Config,
+        table: SwitchTable,
+        ports: Vec<NamedAddress>,
+    ) -> Result<Self, SettingsError> {
+        let file = config.switch.clone();
+        let api = match table.api.or(file.api) {
+            Some(path) => path,
+            None => default_path()?,
+        };
+        let mode = table.api_mode.or(file.api_mode).unwrap_or_else(|| "0600".into());
+        let wrong_mode =
+            || SettingsError::Value(format!("api-mode={mode}: an octal mode like 0660 is wanted"));
+        let api_mode = parse_mode(&mode).ok_or_else(wrong_mode)?;
+        let number = |key, given: Option<u32>, otherwise| {
+            let n = given.unwrap_or(otherwise);
+            let range = RANGES.into_iter().find(|(name, ..)| *name == key);
+            let (_, least, most) = range.unwrap_or((key, 0, u32::MAX));
+            let wrong = || {
+                SettingsError::Value(format!(
+                    "{key}={n}: a number from {least} to {most} is wanted"
+                ))
+            };
+            (least..=most).contains(&n).then_some(n).ok_or_else(wrong)
+        };
+        let workers = number("workers", table.workers.or(file.workers).map(u32::from), 1)?;
+        let spin = number("spin", table.spin.or(file.spin), 20)?;
+        let ageing = number("ageing", table.ageing.or(file.ageing), 300)?;
+        let mut options = vmlan_switch::Options {
+            ageing: Duration::from_secs(ageing.into()),
+            ..Default::default()
+        };
+        if let Some(wait) = table.full_wait.or(file.full_wait) {
+            let wait = number("full-wait", Some(wait), wait)?;
+            options.full_wait = Duration::from_micros(wait.into());
+        }
+        if let Some(n) = table.fdb_entries.or(file.fdb_entries) {
+            let n = number("fdb-entries", Some(n), n)?;
+            options.fdb_entries = n as usize;
+        }
+        let plan = Plan::new(&mut config, ports);
+        let order = |p: &&NamedAddress| config.line_of_port(&p.name);
+        plan.check(order).map_err(|wrong| SettingsError::Value(config.place(&wrong)))?;
+        let (workers, spin) = (workers as usize, Duration::from_micros(spin.into()));
+        Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
+    }
+}
+
+impl Running {
+    /// What the configuration file says of the switch must be what runs: none of it can be changed while frames move.
+    pub fn differs(&self, config: &Config) -> Option<String> {
+        let file = &config.switch;
+        let text = |n: u128| n.to_string();
+        let micros = |d: Duration| text(d.as_micros());
+        let given = [
+            ("workers", file.workers.map(u128::from), text(self.workers as u128)),
+            ("spin", file.spin.map(u128::from), micros(self.spin)),
+            ("ageing", file.ageing.map(u128::from), text(self.options.ageing.as_secs().into())),
+            ("full-wait", file.full_wait.map(u128::from), micros(self.options.full_wait)),
+            (
+                "fdb-entries",
+                file.fdb_entries.map(u128::from),
+                text(self.options.fdb_entries as u128),
+            ),
+        ];
+        let numbers = given.map(|(key, n, runs)| (key, n.map(text), runs));
+        let api = file.api.as_ref().map(|path| path.display().to_string());
+        let mode = file.api_mode.as_deref().map(|m| parse_mode(m).map_or_else(|| m.into(), octal));
+        let texts = [
+            ("api", api, self.api.display().to_string()),
+            ("api-mode", mode, octal(self.api_mode)),
+        ];
+        let mut all = numbers.into_iter().chain(texts);
+        let (key, wanted, runs) = all.find_map(|(key, wanted, runs)| {
+            Some((key, wanted.filter(|wanted| *wanted != runs)?, runs))
+        })?;
+        Some(format!(
+            "{}: [switch] {key}={wanted}: the switch runs with {runs}, and a change needs a restart: write {key} = {runs}, or start the switch anew",
+            config.place_in_switch(key)
+        ))
+    }
+}
+
+fn octal(mode: u32) -> String {
+    format!("{mode:04o}")
+}
+
+/// The ports that a switch is to have, and what they may do.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Ports, in the order in which they are opened.
+    pub ports: Vec<NamedAddress>,
+    /// Limits that ports share.
+    pub limits: Limits,
+    /// Groups that exist without a member.
+    pub groups: BTreeSet<PortName>,
+    /// Export of samples; `None`: no export.
+    pub sflow: Option<SflowTable>,
+}
+
+impl Plan {
+    /// What `config` says, taken out of it, and `more`.
+    pub fn new(config: &mut Config, more: Vec<NamedAddress>) -> Self {
+        Self {
+            ports: std::mem::take(&mut config.ports).into_iter().chain(more).collect(),
+            limits: std::mem::take(&mut config.limits),
+            groups: std::mem::take(&mut config.groups),
+            sflow: config.sflow.take(),
+        }
+    }
+
+    /// Checks all that can be known before anything is opened.
+    ///
+    /// Of two ports with one place the one that comes later by `order` is to blame.
+    pub fn check<K: Ord>(&self, order: impl FnMut(&&NamedAddress) -> K) -> Result<(), Wrong> {
+        let mut ports: Vec<_> = self.ports.iter().collect();
+        ports.sort_by_key(order);
+        let ports = ports.into_iter().map(|port| (&port.name, &port.address));
+        check::check_all(ports, &self.limits, &self.groups)
+    }
+}

@@ -1,0 +1,218 @@
+//! What no port can know by itself: that nothing has two owners, and that what is named is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use vmlan_frame::Mac;
+use vmlan_switch::policy::MAX_GROUPS;
+
+use crate::address::{Address, Direction, Kind, LimitTable, MacRule, PortName};
+use crate::refusal::{Cause, Refusal};
+
+/// What contradicts the rest. The text names value, reason and mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The port that says it.
+    pub port: PortName,
+    /// With this key; `None`: by being there.
+    pub key: Option<&'static str>,
+    cause: Cause,
+    text: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}: {}", self.port, self.text)
+    }
+}
+
+impl From<Wrong> for Refusal {
+    fn from(wrong: Wrong) -> Self {
+        Self::new(wrong.cause, wrong.to_string())
+    }
+}
+
+impl Wrong {
+    /// Refuses a change of port `changed`, which took away what the port at `address` refers to.
+    pub fn by(self, changed: &PortName, address: &Address) -> Refusal {
+        let Some(key) = self.key else { return self.into() };
+        let user = &self.port;
+        let value = address.value(key).map(ToString::to_string).unwrap_or_default();
+        let mend = match key {
+            "reach" => format!(
+                "give another port member= of that group, or change this (`vmlan port set {user} reach=...`), first"
+            ),
+            "uplink" => format!("`vmlan port set {user} uplink=` first"),
+            _ => format!("take it out there first (`vmlan port set {user} {key}=...`)"),
+        };
+        let text = format!("port {changed}: port {user} has {key}={value} and needs it: {mend}");
+        Refusal::new(Cause::Exists, text)
+    }
+}
+
+/// Shared limits by name.
+pub type Limits = BTreeMap<PortName, LimitTable>;
+
+/// All there is to refer to.
+pub struct World<'a> {
+    ports: BTreeMap<&'a PortName, &'a Address>,
+    groups: BTreeSet<&'a PortName>,
+    macs: HashMap<Mac, &'a PortName>,
+    limits: &'a Limits,
+}
+
+/// The MAC addresses listed by a port.
+pub fn listed(address: &Address) -> &[Mac] {
+    match address.macs() {
+        MacRule::Listed(macs) => macs,
+        MacRule::Any | MacRule::First => &[],
+    }
+}
+
+fn names<'n>(what: &str, add: &str, names: impl Iterator<Item = &'n PortName>) -> String {
+    let names: Vec<_> = names.map(PortName::as_str).collect();
+    if names.is_empty() { add.to_owned() } else { format!("the {what} are {}", names.join(", ")) }
+}
+
+impl<'a> World<'a> {
+    /// `named` are the groups that exist without a member.
+    ///
+    /// # Errors
+    /// If two ports list one MAC address, or there are too many groups.
+    pub fn new(
+        ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
+        limits: &'a Limits,
+        named: &'a BTreeSet<PortName>,
+    ) -> Result<Self, Wrong> {
+        let mut world = Self {
+            ports: ports.collect(),
+            groups: named.iter().collect(),
+            macs: HashMap::new(),
+            limits,
+        };
+        for (name, address) in &world.ports {
+            world.groups.extend(address.member());
+            if world.groups.len() > MAX_GROUPS {
+                let text =
+                    format!("the switch would have more than {MAX_GROUPS} groups: use fewer");
+                return Err(wrong(name, Some("member"), Cause::Invalid, text));
+            }
+            for mac in listed(address) {
+                if let Some(other) = world.macs.insert(*mac, name) {
+                    let text = format!(
+                        "macs={mac}: port {other} lists it too: leave it out of one of them"
+                    );
+                    return Err(wrong(name, Some("macs"), Cause::Invalid, text));
+                }
+            }
+        }
+        Ok(world)
+    }
+
+    /// Checks that all that `name` refers to is there, but not the ports that a capture file which was like `old` watched as
+    /// well: they may have gone meanwhile, and come again.
+    pub fn check(
+        &self,
+        name: &PortName,
+        address: &Address,
+        old: Option<&Address>,
+    ) -> Result<(), Wrong> {
+        let bad = |key, text| Err(wrong(name, Some(key), Cause::Invalid, text));
+        if let Some(text) = self.no_uplink(name, address) {
+            return bad("uplink", text);
+        }
+        let mut reach = address.reach().unwrap_or_default().iter();
+        if let Some(missing) = reach.find(|group| !self.groups.contains(group)) {
+            let add = "add a port with member= of it, or [group.NAME] to the file";
+            let mend = names("groups", add, self.groups.iter().copied());
+            return bad("reach", format!("reach={missing}: there is no such group: {mend}"));
+        }
+        for (key, direction) in [("from_limit", Direction::From), ("to_limit", Direction::To)] {
+            let Some(limit) = address.shared_limit(direction) else { continue };
+            if !self.limits.contains_key(limit) {
+                let add = "add it by [limit.NAME] or `vmlan limit set`";
+                let mend = names("limits", add, self.limits.keys());
+                return bad(key, format!("{key}={limit}: there is no such limit: {mend}"));
+            }
+        }
+        let ports = address.ports().filter(|ports| old.and_then(Address::ports) != Some(ports));
+        for (key, list) in [("ports", ports), ("watch", address.watch().flatten())] {
+            if let Some(text) = self.not_watched(name, key, list.unwrap_or_default()) {
+                return bad(key, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the port's uplink.
+    fn no_uplink(&self, name: &PortName, address: &Address) -> Option<String> {
+        let uplink = address.uplink()?;
+        let said = format!("uplink={uplink}:");
+        if uplink == name {
+            return Some(format!("{said} a port cannot be its own uplink: name another, or any"));
+        }
+        match self.ports.get(uplink) {
+            None => {
+                let ports = self.ports.iter().filter(|(n, a)| **n != name && takes_part(a));
+                let mend = names("ports", "add it first", ports.map(|(n, _)| *n));
+                Some(format!("{said} there is no such port: {mend}"))
+            }
+            Some(port) if !takes_part(port) => {
+                Some(format!("{said} that port takes no part in switching: name another, or any"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// What is watched must be there: a name mistyped would show nothing.
+    fn not_watched(&self, name: &PortName, key: &str, list: &[PortName]) -> Option<String> {
+        let there = |n: &PortName| n != name && self.ports.get(n).is_some_and(|a| takes_part(a));
+        let missing = list.iter().find(|n| !there(n))?;
+        let ports = self.ports.keys().copied().filter(|n| there(n));
+        let add = format!("add it first, or leave {key}= out to watch all that come");
+        let mend = names("ports", &add, ports);
+        Some(format!("{key}={missing}: there is no such port: {mend}"))
+    }
+}
+
+/// Capture files and ports that watch do not.
+fn takes_part(address: &Address) -> bool {
+    address.kind() != Kind::Pcap && !address.is_watcher()
+}
+
+fn wrong(port: &PortName, key: Option<&'static str>, cause: Cause, text: String) -> Wrong {
+    Wrong { port: port.clone(), key, cause, text }
+}
+
+/// No name and no place may come twice: found out before anything is opened.
+pub fn no_doubles<'a>(
+    ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
+) -> Result<(), Wrong> {
+    let mut seen = BTreeSet::new();
+    let mut places = HashMap::new();
+    for (name, address) in ports {
+        if !seen.insert(name) {
+            let text = "the name is given twice: choose another".to_owned();
+            return Err(wrong(name, None, Cause::Exists, text));
+        }
+        if let Some(other) = places.insert((address.kind().name(), address.place()), name) {
+            let text = format!(
+                "'{}' is the place of port {other} already: give it its own",
+                address.place()
+            );
+            return Err(wrong(name, None, Cause::Exists, text));
+        }
+    }
+    Ok(())
+}
+
+/// Checks everything that a switch is to have.
+pub fn check_all<'a>(
+    ports: impl Iterator<Item = (&'a PortName, &'a Address)> + Clone,
+    limits: &'a Limits,
+    named: &'a BTreeSet<PortName>,
+) -> Result<(), Wrong> {
+    no_doubles(ports.clone())?;
+    let world = World::new(ports.clone(), limits, named)?;
+    ports.into_iter().try_for_each(|(name, address)| world.check(name, address, None))
+}

@@ -1,0 +1,147 @@
+//! The control thread: applies actions one after the other, and lets addresses age.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::action::{Action, Applied, Reply};
+use crate::ports::{Failed, Ports};
+use vmlan_config::address::NamedAddress;
+use vmlan_config::file::Config;
+use vmlan_config::refusal::{Cause, Refusal};
+use vmlan_config::settings::{Plan, Running, Wrong};
+
+/// Calls of [`vmlan_switch::Fdb::tick`] in an ageing time.
+const TICKS: u32 = 30;
+
+/// Applies actions until one of them is [`Action::Stop`].
+pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
+    let mut clock = Clock::new(ports.ageing());
+    loop {
+        match clock.wait(actions) {
+            Next::Action(Action::Stop) | Next::Hangup => return,
+            Next::Action(Action::PortChanged) => {
+                ports.looked();
+                clock.start();
+            }
+            Next::Action(action) => apply(ports, running, action),
+            Next::Tick => {}
+        }
+        clock.tick(ports);
+    }
+}
+
+fn apply(ports: &mut Ports, running: &Running, action: Action) {
+    match action {
+        Action::ListPorts(reply) => answer(reply, Ok(ports.list())),
+        Action::GetPort(name, reply) => answer(reply, ports.get(&name)),
+        Action::AddPort(named, reply) => answer(reply, ports.add(named)),
+        Action::RemovePort(name, reply) => answer(reply, ports.remove(&name)),
+        Action::SetPort(name, keys, reply) => answer(reply, ports.set(&name, &keys)),
+        Action::ListFdb(reply) => answer(reply, Ok(ports.fdb())),
+        Action::AddMac(mac, port, vid, reply) => answer(reply, ports.add_mac(mac, &port, vid)),
+        Action::RemoveMac(mac, vid, reply) => answer(reply, ports.remove_mac(mac, vid)),
+        Action::GetSflow(reply) => answer(reply, Ok(ports.sflow_info())),
+        Action::SetSflow(table, reply) => answer(reply, ports.export(table)),
+        Action::Stats(reply) => answer(reply, Ok(ports.stats())),
+        Action::Explain(name, frame, reply) => answer(reply, ports.explain(&name, &frame)),
+        Action::ListLimits(reply) => answer(reply, Ok(ports.limits())),
+        Action::GetLimit(name, reply) => answer(reply, ports.get_limit(&name)),
+        Action::SetLimit(name, table, reply) => answer(reply, ports.set_limit(&name, table)),
+        Action::RemoveLimit(name, reply) => answer(reply, ports.remove_limit(&name)),
+        Action::Apply(config, dry_run, reply) => {
+            answer(reply, apply_file(ports, running, *config, dry_run));
+        }
+        Action::PortChanged | Action::Stop => {}
+    }
+}
+
+/// Makes the switch what a configuration file says, or leaves all as it is.
+fn apply_file(
+    ports: &mut Ports,
+    running: &Running,
+    mut config: Config,
+    dry_run: bool,
+) -> Result<Applied, Refusal> {
+    if let Some(text) = running.differs(&config) {
+        return Err(Refusal::new(Cause::Invalid, text));
+    }
+    let plan = Plan::new(&mut config, Vec::new());
+    let wrong = |wrong: Wrong| Refusal::new(Cause::Invalid, config.place(&wrong));
+    let order = |p: &&NamedAddress| (!ports.has(p), config.line_of_port(&p.name));
+    plan.check(order).map_err(wrong)?;
+    ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
+        let place = port.and_then(|port| config.place_of_port(&port));
+        let place = place.map_or_else(String::new, |place| format!("{place}: "));
+        Refusal::new(refusal.cause, format!("{place}{refusal}"))
+    })
+}
+
+fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {
+    // Who asked may have hung up.
+    let _ = reply.send(answer);
+}
+
+enum Next {
+    Action(Action),
+    /// It may be time to tick.
+    Tick,
+    /// Nobody can ask for anything any more.
+    Hangup,
+}
+
+/// Ages the forwarding table, and sleeps for good while there is nothing that could age: no learned
+/// address, and no port from which one could be learned.
+struct Clock {
+    period: Duration,
+    next: Option<Instant>,
+}
+
+impl Clock {
+    fn new(ageing: Duration) -> Self {
+        Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None }
+    }
+
+    fn start(&mut self) {
+        self.next.get_or_insert_with(|| Instant::now() + self.period);
+    }
+
+    /// What happens next.
+    fn wait(&self, actions: &Receiver<Action>) -> Next {
+        let Some(next) = self.next else {
+            return actions.recv().map_or(Next::Hangup, Next::Action);
+        };
+        match actions.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(action) => Next::Action(action),
+            Err(RecvTimeoutError::Timeout) => Next::Tick,
+            Err(RecvTimeoutError::Disconnected) => Next::Hangup,
+        }
+    }
+
+    fn tick(&mut self, ports: &Ports) {
+        let Some(next) = self.next.filter(|next| *next <= Instant::now()) else { return };
+        let left = ports.age();
+        self.next = (left > 0 || ports.any_up()).then_some(next + self.period);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_clock_sleeps_for_good_until_a_port_comes_up() {
+        let mut clock = Clock::new(Duration::from_secs(3));
+        let (sender, actions) = channel();
+        sender.send(Action::Stop).unwrap();
+        assert!(clock.next.is_none());
+        assert!(matches!(clock.wait(&actions), Next::Action(Action::Stop)));
+        clock.start();
+        let first = clock.next;
+        clock.start();
+        assert_eq!(clock.next, first, "news of ports must not put the tick off");
+        assert!(matches!(clock.wait(&actions), Next::Tick));
+        drop(sender);
+        assert!(matches!(clock.wait(&actions), Next::Hangup));
+    }
+}

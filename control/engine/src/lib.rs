@@ -1,0 +1,15 @@
+//! The running switch: worker threads, the table of ports, and the control thread that changes it.
+//!
+//! ```text
+//!  API thread            control thread               workers
+//!  ... ─Action─► [ apply ] ─► [ ports ] ─► [ worker ]
+//!                one at a time   open, close   move frames
+//! ```
+
+pub mod action;
+pub mod apply;
+pub mod explain;
+pub mod ports;
+pub mod socket_mode;
+pub mod stats;
+pub mod worker;

@@ -1,0 +1,405 @@
+//! The ports of a running switch: opened, numbered, listed, closed.
+//!
+//! Everything here runs on the control thread. A port is taken from the workers before it is closed, so
+//! that no frame of it is under way when its memory goes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use vmlan_frame::Mac;
+use vmlan_switch::{PortId, Switch};
+
+use crate::action::PortInfo;
+use crate::worker::Workers;
+use vmlan_config::address::{Address, Kind, NamedAddress, PortName, SflowTable};
+use vmlan_config::change::say_changes;
+use vmlan_config::refusal::{Cause, Refusal};
+use vmlan_config::settings::{World, listed};
+
+mod apply;
+mod fdb;
+mod limits;
+mod news;
+mod open;
+mod policy;
+mod sflow;
+mod socket;
+mod tell;
+#[cfg(test)]
+mod tests;
+pub use apply::Failed;
+use news::News;
+use open::{Changed, Opened, is_link_up};
+use policy::{Kept, Rules};
+use sflow::Export;
+
+struct Entry {
+    name: PortName,
+    address: Address,
+    opened: Opened,
+    id: Option<PortId>,
+    kept: Kept,
+    /// It is about to be closed: nobody refers to it any more.
+    leaving: bool,
+}
+
+/// All ports. Closed in the reverse order of their coming when dropped.
+pub struct Ports {
+    entries: Vec<Entry>,
+    rules: Rules,
+    /// What is sampled.
+    sflow: Option<SflowTable>,
+    export: Export,
+    workers: Workers,
+    switch: Arc<Switch>,
+    changed: Changed,
+    /// A port came up or went down, and the control thread was told, but has not looked yet.
+    news: Arc<AtomicBool>,
+}
+
+impl Ports {
+    /// No ports yet. `changed` is called when any port came up or went down, and then not again before
+    /// [`Ports::looked`]: a VMM that comes and goes fast must not fill the control thread's queue.
+    #[must_use]
+    pub fn new(
+        workers: Workers,
+        switch: Arc<Switch>,
+        changed: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let look_again = workers.changed();
+        let news = Arc::new(AtomicBool::new(false));
+        let told = news.clone();
+        let changed: Changed = Arc::new(move || {
+            look_again();
+            if !told.swap(true, Ordering::AcqRel) {
+                changed();
+            }
+        });
+        Self {
+            entries: Vec::new(),
+            rules: Rules::default(),
+            sflow: None,
+            export: Export::default(),
+            workers,
+            switch,
+            changed,
+            news,
+        }
+    }
+
+    /// The news of ports has arrived; further news will be told again.
+    pub fn looked(&self) {
+        self.news.store(false, Ordering::Release);
+    }
+
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// A refusal that names the port. Nothing of it is left then.
+    pub fn add(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
+        if self.find(&named.name).is_none() {
+            self.check(&named.name, Some(&named.address), None)?;
+        }
+        let entry = self.open(named, Kept::default())?;
+        self.entries.push(entry);
+        if let Err(refusal) = self.enforce() {
+            self.entries.pop().into_iter().for_each(|entry| drop(self.close(entry)));
+            return Err(refusal);
+        }
+        self.mirror();
+        Ok(self.entries.last().map(Entry::info).unwrap_or_default())
+    }
+
+    /// Checks all ports as they will be with `name` at `new`, or without it.
+    fn check(
+        &self,
+        name: &PortName,
+        new: Option<&Address>,
+        old: Option<&Address>,
+    ) -> Result<(), Refusal> {
+        let others = self.entries.iter().filter(|e| e.name != *name);
+        let others = others.map(|e| (&e.name, &e.address));
+        let limits = self.rules.tables();
+        let ports = others.clone().chain(new.map(|new| (name, new)));
+        let world = World::new(ports, &limits, &self.rules.named)?;
+        if let Some(new) = new {
+            world.check(name, new, old)?;
+        }
+        for (user, address) in others {
+            world.check(user, address, Some(address)).map_err(|wrong| wrong.by(name, address))?;
+        }
+        Ok(())
+    }
+
+    /// Opens a port that takes part once [`Ports::enforce`] has given it its policy.
+    fn open(&self, named: NamedAddress, mut kept: Kept) -> Result<Entry, Refusal> {
+        let NamedAddress { name, address } = named;
+        let refuse = |cause, text: &str| Err(Refusal::new(cause, format!("port {name}: {text}")));
+        if self.find(&name).is_some() {
+            return refuse(
+                Cause::Exists,
+                "that name is taken: choose another, or delete the port first",
+            );
+        }
+        let same_place =
+            |e: &&Entry| e.address.kind() == address.kind() && e.address.place() == address.place();
+        if let Some(other) = self.entries.iter().find(same_place) {
+            let text = format!(
+                "port {} is at '{}' already: give it a place of its own",
+                other.name,
+                address.place()
+            );
+            return refuse(Cause::Exists, &text);
+        }
+        let news = News::new(self.changed.clone(), kept.first.clone());
+        let opened = match Opened::new(&name, &address, &news.changed()) {
+            Ok(opened) => opened,
+            Err(text) => return refuse(Cause::Failed, &text),
+        };
+        news.is_of(&opened.port());
+        kept.closed();
+        let port = opened.moves_frames().then(|| opened.port());
+        let id = match port.map(|port| self.workers.reserve(name.as_str(), port)) {
+            None => None,
+            Some(Ok(id)) => Some(id),
+            Some(Err(full)) => return refuse(Cause::Failed, &format!("{full}: delete one first")),
+        };
+        log::info!("port {name}: {address}");
+        Ok(Entry { name, address, opened, id, kept, leaving: false })
+    }
+
+    /// Puts into force what addresses, limits and groups say.
+    fn enforce(&mut self) -> Result<(), Refusal> {
+        self.export.follow(&mut self.entries);
+        let done =
+            policy::enforce(&mut self.rules, &mut self.entries, &self.workers, self.switch.fdb());
+        done.map_err(|text| Refusal::new(Cause::Failed, text))
+    }
+
+    /// Closes a port.
+    ///
+    /// # Errors
+    /// If there is none of that name, or another port refers to it.
+    pub fn remove(&mut self, name: &PortName) -> Result<(), Refusal> {
+        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        self.check(name, None, None)?;
+        let entry = self.entries.remove(index);
+        self.close(entry);
+        self.mirror();
+        // Nothing is asked for that was not there.
+        self.enforce()
+    }
+
+    /// Closes a port; what outlives it is returned.
+    fn close(&self, mut entry: Entry) -> Kept {
+        if let Some(id) = entry.id {
+            self.workers.remove(id);
+        }
+        if let Some(mirror) = entry.opened.mirror() {
+            self.workers.clear_mirror(&mirror);
+        }
+        entry.opened.close();
+        log::info!("port {}: closed", entry.name);
+        entry.kept.closed();
+        entry.kept
+    }
+
+    /// Changes keys of a port's address; an empty value takes a key away. Live ones ([`vmlan_config::address::Kind::is_live`]) at once;
+    /// for others the port is closed and opened again, which a VM sees as its link going down and up.
+    ///
+    /// # Errors
+    /// If there is no such port, a key or value is wrong, or the port cannot be opened as asked; then it is
+    /// opened as it was.
+    pub fn set(&mut self, name: &PortName, keys: &[(String, String)]) -> Result<PortInfo, Refusal> {
+        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        let old = self.entries[index].address.clone();
+        let mut new = old.clone();
+        let wrong = |e| Refusal::new(Cause::Invalid, format!("port {name}: {e}"));
+        for (key, value) in keys {
+            new.replace(key, value).map_err(wrong)?;
+        }
+        let new = new.checked().map_err(|e| {
+            // What was set before cannot be left out.
+            let before = e.key().filter(|key| keys.iter().all(|(given, _)| given != key));
+            let mend = before.map(|key| format!(" (`{key}=` leaves it out)")).unwrap_or_default();
+            Refusal::new(Cause::Invalid, format!("port {name}: {e}{mend}"))
+        })?;
+        self.check(name, Some(&new), Some(&old))?;
+        if !new.differs_only_live(&old) {
+            self.reopen(index, old.clone(), new)?;
+        } else if new != old {
+            self.set_live(index, new)?;
+        }
+        self.log_changes(name, &old);
+        Ok(self.entries[index].info())
+    }
+
+    /// One line for a port that was at `old`, if it is not any more.
+    fn log_changes(&self, name: &PortName, old: &Address) {
+        let now = self.entries.iter().find(|e| e.name == *name);
+        let changes = now.map(|e| e.address.changes(old)).filter(|changes| !changes.is_empty());
+        if let Some(changes) = changes {
+            log::info!("port {name}: {}", say_changes(&changes));
+        }
+    }
+
+    fn set_live(&mut self, index: usize, new: Address) -> Result<(), Refusal> {
+        let old = std::mem::replace(&mut self.entries[index].address, new);
+        let done = match self.enforce() {
+            Ok(()) => self.entries[index].follow(&old),
+            Err(refusal) => Err(refusal),
+        };
+        if done.is_err() {
+            self.entries[index].address = old;
+            // As it was a moment ago, so there is room for it.
+            let _ = self.enforce();
+        }
+        done
+    }
+
+    fn reopen(&mut self, index: usize, old: Address, new: Address) -> Result<(), Refusal> {
+        let entry = self.entries.remove(index);
+        let name = entry.name.clone();
+        let kept = self.close_for_good(entry);
+        let opened = self.open(NamedAddress { name: name.clone(), address: new }, kept.clone());
+        let refusal = match opened {
+            Err(refusal) => refusal,
+            Ok(entry) => {
+                self.entries.insert(index, entry);
+                let Err(refusal) = self.enforce() else {
+                    self.mirror();
+                    return Ok(());
+                };
+                let entry = self.entries.remove(index);
+                self.close(entry);
+                refusal
+            }
+        };
+        let lost = |e| Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"));
+        let entry = self.open(NamedAddress { name, address: old }, kept).map_err(lost)?;
+        self.entries.insert(index, entry);
+        self.enforce()?;
+        self.mirror();
+        Err(refusal)
+    }
+
+    /// As [`Ports::close`], of a port that will be opened otherwise.
+    fn close_for_good(&self, entry: Entry) -> Kept {
+        if entry.address.kind() == Kind::VfioUser && entry.opened.port().is_up() {
+            log::warn!(
+                "port {}: is opened anew under a running VM: its NIC is dead until the VM is started again",
+                entry.name
+            );
+        }
+        self.close(entry)
+    }
+
+    /// Tells the workers which ports each capture file watches. A port has one watcher: of two files that
+    /// ask for it, the one that came later has it.
+    fn mirror(&self) {
+        for file in &self.entries {
+            let Some(mirror) = file.opened.mirror() else { continue };
+            self.workers.clear_mirror(&mirror);
+            let wanted =
+                |e: &&Entry| file.address.ports().is_none_or(|list| list.contains(&e.name));
+            let ports: Vec<_> = self
+                .entries
+                .iter()
+                .filter(wanted)
+                .filter_map(|e| Some((e.id?, file.opened.interface(e.name.as_str())?)))
+                .collect();
+            self.workers.set_mirror(&mirror, &ports);
+        }
+    }
+
+    /// The port that has `mac` in its `macs`: it is pinned there.
+    fn listed_by(&self, mac: Mac) -> Option<&PortName> {
+        let lists = |e: &&Entry| listed(&e.address).contains(&mac);
+        self.entries.iter().find(lists).map(|e| &e.name)
+    }
+
+    /// True if this port runs and is where it is to be.
+    pub fn has(&self, port: &NamedAddress) -> bool {
+        let is = |e: &Entry| e.name == port.name && e.address.place() == port.address.place();
+        self.entries.iter().any(is)
+    }
+
+    fn find(&self, name: &PortName) -> Option<usize> {
+        self.entries.iter().position(|e| e.name == *name)
+    }
+
+    /// Describes all ports.
+    #[must_use]
+    pub fn list(&self) -> Vec<PortInfo> {
+        self.entries.iter().map(Entry::info).collect()
+    }
+
+    /// Describes one port.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn get(&self, name: &PortName) -> Result<PortInfo, Refusal> {
+        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        Ok(self.entries[index].info())
+    }
+
+    /// How long an address is remembered.
+    #[must_use]
+    pub fn ageing(&self) -> Duration {
+        self.switch.options().ageing
+    }
+
+    /// A thirtieth of the ageing time went by; returns how many learned addresses are left.
+    #[must_use]
+    pub fn age(&self) -> usize {
+        self.switch.fdb().tick()
+    }
+
+    /// True if any port could send something.
+    #[must_use]
+    pub fn any_up(&self) -> bool {
+        self.entries.iter().any(|e| e.id.is_some() && e.is_up())
+    }
+}
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        while let Some(entry) = self.entries.pop() {
+            self.close(entry);
+        }
+        self.workers.stop();
+    }
+}
+
+impl Entry {
+    /// Does what the live keys of its address say that were otherwise in `old`.
+    fn follow(&self, old: &Address) -> Result<(), Refusal> {
+        let new = &self.address;
+        let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", self.name));
+        if new.number("mode") != old.number("mode") {
+            socket::set_mode(new).map_err(fail)?;
+        }
+        self.opened.set_link(is_link_up(new));
+        if new.number("irq_rate_max") != old.number("irq_rate_max") {
+            self.opened.set_irq_rate_max(new.number("irq_rate_max").unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// A capture file is up for as long as it is written.
+    fn is_up(&self) -> bool {
+        !self.opened.moves_frames() || self.opened.port().is_up()
+    }
+
+    fn info(&self) -> PortInfo {
+        let details = self.opened.details().into_iter();
+        PortInfo {
+            name: self.name.to_string(),
+            kind: self.address.kind().to_string(),
+            address: self.address.to_string(),
+            up: self.is_up(),
+            details: details.map(|(k, v)| (k.to_owned(), v.into())).collect(),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! From an address to a running port of its kind.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use vmlan_attach::{vfio_user, vhost_user};
+use vmlan_frame::{Mirror, Port};
+use vmlan_uplink::{pcap, stream, tap};
+
+use vmlan_config::address::{Address, Kind, PortName};
+use vmlan_config::text::chain;
+use vmlan_config::vm_args::nic_mac_of;
+
+/// Called after a port's doorbells or its being up changed.
+pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// A running port.
+pub(super) enum Opened {
+    Vm(vhost_user::VhostUser),
+    Nic(vfio_user::VfioUser),
+    Tap(tap::Tap),
+    Stream(stream::Stream),
+    Pcap(pcap::Pcap),
+}
+
+impl Opened {
+    /// Opens the port. What goes wrong is told in one line that names value and mend.
+    pub(super) fn new(
+        name: &PortName,
+        address: &Address,
+        changed: &Changed,
+    ) -> Result<Self, String> {
+        let path = || PathBuf::from(address.place());
+        let label = format!("port {name}");
+        match address.kind() {
+            Kind::VhostUser => {
+                let config = vhost_user(name, address);
+                vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
+            }
+            Kind::VfioUser => {
+                let config = vfio_user(name, address);
+                vfio_user::attach(config, changed.clone()).map(Self::Nic).map_err(|e| chain(&e))
+            }
+            Kind::Tap => {
+                let config = tap::Config {
+                    label,
+                    queues: address.short("queues").unwrap_or(1),
+                    offload: !address.is_off("offload"),
+                    ..tap::Config::new(address.place())
+                };
+                tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| chain(&e))
+            }
+            Kind::Stream => {
+                let connect = address.is_on("connect");
+                let mode = address.number("mode");
+                let config = stream::Config { label, connect, mode, ..stream::Config::new(path()) };
+                stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
+            }
+            Kind::Pcap => {
+                let plain = pcap::Config::new(path());
+                let snaplen = address.number("snaplen").unwrap_or(plain.snaplen);
+                let config = pcap::Config { label, snaplen, ..plain };
+                pcap::open(config).map(Self::Pcap).map_err(|e| chain(&e))
+            }
+        }
+    }
+
+    /// The port.
+    pub(super) fn port(&self) -> Arc<dyn Port> {
+        match self {
+            Self::Vm(p) => p.port(),
+            Self::Nic(p) => p.port(),
+            Self::Tap(p) => p.port(),
+            Self::Stream(p) => p.port(),
+            Self::Pcap(p) => p.port(),
+        }
+    }
+
+    /// False for a capture file: it watches, and no frame is addressed to it.
+    pub(super) fn moves_frames(&self) -> bool {
+        !matches!(self, Self::Pcap(_))
+    }
+
+    /// What watches other ports' frames.
+    pub(super) fn mirror(&self) -> Option<Arc<dyn Mirror>> {
+        match self {
+            Self::Pcap(p) => Some(p.mirror()),
+            _ => None,
+        }
+    }
+
+    /// The number of `port` in this capture file.
+    pub(super) fn interface(&self, port: &str) -> Option<u32> {
+        match self {
+            Self::Pcap(p) => Some(p.add_interface(port)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn details(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Vm(p) => p.details(),
+            Self::Nic(p) => p.details(),
+            Self::Tap(p) => p.details(),
+            Self::Stream(p) => p.details(),
+            Self::Pcap(p) => p.details(),
+        }
+    }
+
+    /// Plugs the NIC's cable in, or pulls it; of no meaning to ports that have none.
+    pub(super) fn set_link(&self, up: bool) {
+        if let Self::Nic(p) = self {
+            p.set_link(up);
+        }
+    }
+
+    /// Interrupts a second at most, 0: no limit; of no meaning to ports that interrupt nobody.
+    pub(super) fn set_irq_rate_max(&self, n: u32) {
+        match self {
+            Self::Vm(p) => p.set_irq_rate_max(n),
+            Self::Nic(p) => p.set_irq_rate_max(n),
+            _ => {}
+        }
+    }
+
+    /// Stops its threads and removes the socket file it made.
+    pub(super) fn close(&mut self) {
+        match self {
+            Self::Vm(p) => p.close(),
+            Self::Nic(p) => p.close(),
+            Self::Tap(p) => p.close(),
+            Self::Stream(p) => p.close(),
+            Self::Pcap(p) => p.close(),
+        }
+    }
+}
+
+/// True unless the address says that the NIC's cable is pulled.
+pub(super) fn is_link_up(address: &Address) -> bool {
+    address.word("link") != Some("down")
+}
+
+fn vhost_user(name: &PortName, address: &Address) -> vhost_user::Config {
+    vhost_user::Config {
+        name: Some(name.to_string()),
+        path: PathBuf::from(address.place()),
+        connect: address.is_on("connect"),
+        mode: address.number("mode"),
+        group: address.text("group").map(str::to_owned),
+        queues: address.short("queues").unwrap_or(1),
+        mac: address.mac(),
+        mtu: address.short("mtu"),
+        irq_rate_max: address.number("irq_rate_max").unwrap_or(0),
+    }
+}
+
+fn vfio_user(name: &PortName, address: &Address) -> vfio_user::Config {
+    let mac = address.mac().unwrap_or_else(|| nic_mac_of(name));
+    let plain = vfio_user::Config::new(PathBuf::from(address.place()), mac);
+    vfio_user::Config {
+        name: Some(name.to_string()),
+        mode: address.number("mode"),
+        group: address.text("group").map(str::to_owned),
+        model: match address.word("model") {
+            Some("r8169") => vfio_user::Model::R8169,
+            Some("rtl8139") => vfio_user::Model::Rtl8139 { plus: !address.is_off("plus") },
+            _ => plain.model,
+        },
+        irq_rate_max: address.number("irq_rate_max").unwrap_or(plain.irq_rate_max),
+        doorbell: match address.word("doorbell") {
+            Some("mapped") => vfio_user::Doorbell::Mapped,
+            _ => plain.doorbell,
+        },
+        csb: address.is_on("csb"),
+        poll_idle: address.time("poll_idle").unwrap_or(plain.poll_idle),
+        link: is_link_up(address),
+        ..plain
+    }
+}

@@ -1,0 +1,290 @@
+//! From words to policies: what the ports' keys, the shared limits and the groups make of each port.
+//!
+//! Only what differs from what runs is put into force, in one step. What changes while frames move goes on with the next
+//! policy: tokens and counters of limits, the MAC address seen first, the queue before an uplink.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vmlan_frame::{Mac, Sampling};
+use vmlan_switch::policy::{
+    Claims, Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Policy, Prefix, Reach,
+    Storm, Turns, VidSet, Vlan,
+};
+use vmlan_switch::{Fdb, PortId, PortSet, Watch};
+
+use super::Entry;
+use crate::worker::Workers;
+use vmlan_config::address::{Address, Direction, LimitTable, MacRule, PortName, VidList, VlanRule};
+
+mod limit;
+mod pins;
+
+use limit::{SLEEP, limiter, shared_limiter, storm_limit};
+
+/// What decides a port's policy: while none of it changes, neither does the policy.
+#[derive(Clone)]
+struct Inputs {
+    id: PortId,
+    address: Address,
+    reach: Reach,
+    is_uplink: bool,
+    shared: [Option<Arc<Limiter>>; 2],
+    watch: Option<Watch>,
+    sampling: Option<Arc<Sampling>>,
+}
+
+/// A port's policy, and what outlives it.
+#[derive(Clone, Default)]
+pub(super) struct Kept {
+    made: Option<(Inputs, Arc<Policy>)>,
+    /// The workers have it.
+    in_force: bool,
+    pins: Vec<(Mac, Domain)>,
+    pub(super) first: Arc<FirstMac>,
+    queue: Option<Arc<Turns>>,
+    /// Takes samples of what it sends.
+    pub(super) sampling: Option<Arc<Sampling>>,
+}
+
+impl Kept {
+    /// The port was closed, and all that the switch knew of it is forgotten.
+    pub(super) fn closed(&mut self) {
+        self.in_force = false;
+        self.pins.clear();
+        self.sampling = None;
+        self.first.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The policy in force.
+    pub(super) fn policy(&self) -> Option<&Arc<Policy>> {
+        self.made.as_ref().map(|(_, policy)| policy)
+    }
+}
+
+/// A limit that ports share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) table: LimitTable,
+    pub(super) limiter: Arc<Limiter>,
+}
+
+/// What no single port has: shared limits, groups.
+#[derive(Clone, Default)]
+pub(super) struct Rules {
+    limits: BTreeMap<PortName, Shared>,
+    /// Groups that exist without a member.
+    pub(super) named: BTreeSet<PortName>,
+    /// Groups by number.
+    numbers: Vec<Option<PortName>>,
+}
+
+impl Rules {
+    /// The shared limits.
+    pub(super) fn limits(&self) -> &BTreeMap<PortName, Shared> {
+        &self.limits
+    }
+
+    /// The shared limits as they were asked for.
+    pub(super) fn tables(&self) -> BTreeMap<PortName, LimitTable> {
+        self.limits.iter().map(|(name, shared)| (name.clone(), shared.table)).collect()
+    }
+
+    /// Sets the shared limits; counters go on where a name stays.
+    pub(super) fn set_limits(&mut self, tables: &BTreeMap<PortName, LimitTable>, now: u64) {
+        let old = std::mem::take(&mut self.limits);
+        let new = tables.iter().filter_map(|(name, table)| {
+            let running = old.get(name).map(|shared| &shared.limiter);
+            let limiter = shared_limiter(*table, running, now)?;
+            Some((name.clone(), Shared { table: *table, limiter }))
+        });
+        self.limits = new.collect();
+    }
+
+    /// Numbers the groups; one that stays keeps its number.
+    fn number<'e>(&mut self, addresses: impl Iterator<Item = &'e Address>) {
+        let named = |a: &'e Address| a.member().iter().chain(a.reach().unwrap_or_default());
+        let mut groups = self.named.clone();
+        groups.extend(addresses.flat_map(named).cloned());
+        self.numbers.resize(MAX_GROUPS, None);
+        for slot in &mut self.numbers {
+            slot.take_if(|name| !groups.contains(name));
+        }
+        for group in groups {
+            if self.numbers.iter().flatten().any(|name| *name == group) {
+                continue;
+            }
+            // Only those that `World` has counted, and those it has not for their members are gone: then nobody is in them.
+            if let Some(free) = self.numbers.iter_mut().find(|slot| slot.is_none()) {
+                *free = Some(group);
+            }
+        }
+    }
+
+    fn bits(&self, groups: &[PortName]) -> Groups {
+        let is = |slot: &Option<PortName>| slot.as_ref().is_some_and(|n| groups.contains(n));
+        let set = self.numbers.iter().enumerate().filter(|(_, slot)| is(slot));
+        Groups(set.fold(0, |bits, (i, _)| bits | 1 << i))
+    }
+
+    fn shared(&self, address: &Address, direction: Direction) -> Option<Arc<Limiter>> {
+        let shared = self.limits.get(address.shared_limit(direction)?)?;
+        Some(shared.limiter.clone())
+    }
+}
+
+/// Makes the policies that `rules` and the ports' addresses ask for, and puts those that changed into force.
+///
+/// # Errors
+/// If an address cannot be pinned; then everything is as it was.
+pub(super) fn enforce(
+    rules: &mut Rules,
+    entries: &mut [Entry],
+    workers: &Workers,
+    fdb: &Fdb,
+) -> Result<(), String> {
+    let now = workers.now();
+    rules.number(entries.iter().map(|e| &e.address));
+    let ids: BTreeMap<PortName, PortId> =
+        staying(entries).filter_map(|e| Some((e.name.clone(), e.id?))).collect();
+    let uplinks: BTreeSet<PortId> =
+        staying(entries).filter_map(|e| ids.get(e.address.uplink()?).copied()).collect();
+    pins::repin(entries, fdb)?;
+    let mut changed = Vec::new();
+    for entry in entries.iter_mut() {
+        let Some(id) = entry.id.filter(|_| !entry.leaving) else { continue };
+        let inputs = Inputs::new(entry, id, rules, &ids, &uplinks);
+        let kept = &mut entry.kept;
+        if kept.in_force && kept.made.as_ref().is_some_and(|(old, _)| old.same(&inputs)) {
+            continue;
+        }
+        if inputs.watch.is_some() {
+            // Nothing lives behind a port that only watches.
+            fdb.flush_port(id);
+        }
+        kept.queue = inputs
+            .is_uplink
+            .then(|| kept.queue.take().unwrap_or_else(|| Arc::new(Turns::patient(SLEEP))));
+        let policy = Arc::new(inputs.policy(kept, now));
+        kept.made = Some((inputs, policy.clone()));
+        kept.in_force = true;
+        changed.push((id, policy));
+    }
+    if !changed.is_empty() {
+        workers.set_policies(changed);
+    }
+    Ok(())
+}
+
+fn staying(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
+    entries.iter().filter(|e| !e.leaving)
+}
+
+impl Inputs {
+    fn new(
+        entry: &Entry,
+        id: PortId,
+        rules: &Rules,
+        ids: &BTreeMap<PortName, PortId>,
+        uplinks: &BTreeSet<PortId>,
+    ) -> Self {
+        let address = &entry.address;
+        let resolve =
+            |names: &[PortName]| PortSet::new(names.iter().filter_map(|n| ids.get(n)).copied());
+        let watch = || Watch {
+            ports: address
+                .watch()
+                .map_or_else(PortSet::default, |ports| ports.map_or(PortSet::ALL, resolve)),
+            domain: address.watch_vlan().map(Domain::customer),
+        };
+        Self {
+            id,
+            reach: Reach {
+                member: rules.bits(address.member()),
+                groups: address.reach().map(|groups| rules.bits(groups)),
+                uplink: address.uplink().and_then(|uplink| ids.get(uplink)).copied(),
+            },
+            is_uplink: uplinks.contains(&id),
+            shared: [Direction::From, Direction::To].map(|d| rules.shared(address, d)),
+            watch: address.is_watcher().then(watch),
+            sampling: entry.kept.sampling.clone(),
+            address: address.clone(),
+        }
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        let both = self.shared.iter().zip(&other.shared);
+        self.id == other.id
+            && self.reach == other.reach
+            && self.is_uplink == other.is_uplink
+            && self.watch == other.watch
+            && same(&self.sampling, &other.sampling)
+            && both.into_iter().all(|(a, b)| same(a, b))
+            && self.address.same_policy(&other.address)
+    }
+
+    fn policy(&self, kept: &Kept, now: u64) -> Policy {
+        let old = kept.policy();
+        let address = &self.address;
+        let limits = |direction, running: Option<&Limits>, shared: &Option<_>| Limits {
+            own: limiter(address.limit(direction), running.and_then(|l| l.own.as_ref()), now),
+            shared: Option::clone(shared),
+        };
+        let [from, to] = &self.shared;
+        Policy {
+            claims: claims(address, &kept.first),
+            vlan: vlan(address.vlan()),
+            reach: self.reach.clone(),
+            storm: storm(address, old.map(|p| &p.storm), now),
+            from: limits(Direction::From, old.map(|p| &p.from), from),
+            to: limits(Direction::To, old.map(|p| &p.to), to),
+            weight: address.short("weight").unwrap_or(1),
+            uplink: kept.queue.clone(),
+            monitor: address.is_watcher(),
+            watch: self.watch.clone().map(Arc::new),
+            sampling: self.sampling.clone(),
+        }
+    }
+}
+
+fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+    a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
+}
+
+fn claims(address: &Address, first: &Arc<FirstMac>) -> Claims {
+    let prefix = |range: &vmlan_config::address::IpRange| Prefix {
+        address: range.address,
+        bits: range.bits,
+    };
+    Claims {
+        macs: match address.macs() {
+            MacRule::Any => Macs::Any,
+            MacRule::First => Macs::First(first.clone()),
+            MacRule::Listed(list) => Macs::Listed(list.as_slice().into()),
+        },
+        ips: address.ips().map(|list| list.iter().map(prefix).collect()),
+        dhcp_guard: address.is_on("dhcp_guard"),
+        ra_guard: address.is_on("ra_guard"),
+    }
+}
+
+fn vlan(rule: VlanRule<'_>) -> Vlan {
+    let vids = |list: Option<&VidList>| list.map_or_else(VidSet::all, |l| VidSet::new(l.iter()));
+    match rule {
+        VlanRule::Open => Vlan::Open,
+        VlanRule::Access(vid) => Vlan::Access(vid),
+        VlanRule::Trunk(list, native) => Vlan::Trunk { tagged: vids(list), native },
+        VlanRule::Qinq(vid) => Vlan::Qinq(vid),
+        VlanRule::QinqTrunk(list) => Vlan::QinqTrunk(vids(list)),
+    }
+}
+
+fn storm(address: &Address, old: Option<&Storm>, now: u64) -> Storm {
+    let limit = |key, old: Option<&Arc<_>>| storm_limit(address.count(key), old, now);
+    Storm {
+        broadcast: limit("broadcast_frames", old.and_then(|s| s.broadcast.as_ref())),
+        multicast: limit("multicast_frames", old.and_then(|s| s.multicast.as_ref())),
+        unknown: limit("unknown_frames", old.and_then(|s| s.unknown.as_ref())),
+    }
+}

@@ -1,0 +1,153 @@
+//! MAC addresses that ports list are pinned to them: nobody else may send from them, and frames to them are not flooded.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use vmlan_frame::Mac;
+use vmlan_switch::policy::Domain;
+use vmlan_switch::{Fdb, PortId};
+
+use super::Entry;
+use vmlan_config::address::{Address, VlanRule};
+use vmlan_config::settings::listed;
+
+/// An address in a domain.
+type Pin = (Mac, Domain);
+
+/// Most that a port may have: the table is for others too.
+const MAX_PINS: usize = 4096;
+
+/// The VLANs that ports name. A trunk of all VLANs shares these with somebody; in others there is nobody who
+/// could take its addresses but trunks of all VLANs.
+#[derive(Default)]
+struct Named {
+    customer: BTreeSet<u16>,
+    service: BTreeSet<u16>,
+}
+
+impl Named {
+    fn by<'a>(addresses: impl Iterator<Item = &'a Address>) -> Self {
+        let mut named = Self::default();
+        for address in addresses {
+            match address.vlan() {
+                VlanRule::Open => {}
+                VlanRule::Access(vid) => named.customer.extend([vid]),
+                VlanRule::Qinq(vid) => named.service.extend([vid]),
+                VlanRule::Trunk(list, native) => {
+                    named.customer.extend(list.into_iter().flat_map(|l| l.iter()).chain(native));
+                }
+                VlanRule::QinqTrunk(list) => {
+                    named.service.extend(list.into_iter().flat_map(|l| l.iter()));
+                }
+            }
+        }
+        named
+    }
+}
+
+/// What is to be pinned to a port: its addresses in each of its domains. `named`: by anybody.
+fn wanted(address: &Address, named: impl FnOnce() -> Rc<Named>) -> Result<Vec<Pin>, String> {
+    let macs = listed(address);
+    if macs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let customer = |vids: BTreeSet<u16>| vids.into_iter().map(Domain::customer).collect();
+    let domains: Vec<_> = match address.vlan() {
+        VlanRule::Open => vec![Domain::OPEN],
+        VlanRule::Access(vid) => vec![Domain::customer(vid)],
+        VlanRule::Qinq(vid) => vec![Domain::service(vid)],
+        VlanRule::Trunk(Some(list), native) => customer(list.iter().chain(native).collect()),
+        // Its native VLAN is among those that are named.
+        VlanRule::Trunk(None, _) => {
+            named().customer.iter().copied().map(Domain::customer).collect()
+        }
+        VlanRule::QinqTrunk(Some(list)) => list.iter().map(Domain::service).collect(),
+        VlanRule::QinqTrunk(None) => named().service.iter().copied().map(Domain::service).collect(),
+    };
+    let (m, d) = (macs.len(), domains.len());
+    if m * d > MAX_PINS {
+        return Err(format!(
+            "{m} addresses in {d} VLANs are more than the {MAX_PINS} that a port may have: list fewer addresses, or fewer VLANs (here, or if this is a trunk of all, at the others)"
+        ));
+    }
+    Ok(domains.iter().flat_map(|d| macs.iter().map(|m| (*m, *d))).collect())
+}
+
+/// A port that has to be pinned anew: what goes, what comes.
+struct Change {
+    index: usize,
+    id: PortId,
+    new: Vec<Pin>,
+    gone: Vec<Pin>,
+    come: Vec<Pin>,
+}
+
+impl Change {
+    /// `None`: it has what it wants.
+    fn new(
+        index: usize,
+        entry: &Entry,
+        named: impl FnOnce() -> Rc<Named>,
+    ) -> Result<Option<Self>, String> {
+        let Some(id) = entry.id else { return Ok(None) };
+        let old = &entry.kept.pins;
+        let new = match entry.leaving {
+            true => Vec::new(),
+            false => wanted(&entry.address, named)
+                .map_err(|text| format!("port {}: macs: {text}", entry.name))?,
+        };
+        if new == *old {
+            return Ok(None);
+        }
+        let set = |pins: &[Pin]| pins.iter().copied().collect::<BTreeSet<_>>();
+        let (before, after) = (set(old), set(&new));
+        let gone = before.difference(&after).copied().collect();
+        let come = after.difference(&before).copied().collect();
+        Ok(Some(Self { index, id, new, gone, come }))
+    }
+}
+
+/// Pins what the addresses of `entries` ask for, and nothing else of what was pinned here.
+///
+/// # Errors
+/// If a port asks for too many, or the table has no room; then everything is as it was.
+pub(super) fn repin(entries: &mut [Entry], fdb: &Fdb) -> Result<(), String> {
+    let changes = changes(entries)?;
+    // First all that goes: an address may move from one port to another.
+    changes.iter().for_each(|change| unpin(&change.gone, fdb));
+    for change in &changes {
+        if let Err(text) = pin(&change.come, change.id, fdb) {
+            changes.iter().for_each(|change| unpin(&change.come, fdb));
+            // They had room before.
+            changes.iter().for_each(|change| _ = pin(&change.gone, change.id, fdb));
+            return Err(format!("port {}: macs: {text}", entries[change.index].name));
+        }
+    }
+    for Change { index, new, .. } in changes {
+        entries[index].kept.pins = new;
+    }
+    Ok(())
+}
+
+fn changes(entries: &[Entry]) -> Result<Vec<Change>, String> {
+    let cell = OnceCell::new();
+    // Only made if somebody needs it.
+    let named = || {
+        let staying = entries.iter().filter(|e| !e.leaving).map(|e| &e.address);
+        Rc::clone(cell.get_or_init(|| Rc::new(Named::by(staying))))
+    };
+    let all = entries.iter().enumerate();
+    all.filter_map(|(i, e)| Change::new(i, e, named).transpose()).collect()
+}
+
+fn pin(pins: &[Pin], id: PortId, fdb: &Fdb) -> Result<(), String> {
+    let mut pins = pins.iter();
+    pins.try_for_each(|(mac, domain)| fdb.add_static(*mac, *domain, id)).map_err(|e| e.to_string())
+}
+
+fn unpin(pins: &[Pin], fdb: &Fdb) {
+    for (mac, domain) in pins {
+        fdb.remove(*mac, *domain);
+    }
+}

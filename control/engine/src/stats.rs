@@ -1,0 +1,134 @@
+//! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON and as a table.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use vmlan_frame::{Counters, Port, Snapshot};
+use vmlan_switch::policy::Policy;
+
+mod device;
+mod limit;
+mod table;
+pub use device::{Accesses, CsbStats, DeviceStats, Ratios};
+pub use limit::{LimitStats, PortLimits, SharedLimit};
+pub use table::{rates, table};
+
+/// Counters of all ports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Stats {
+    /// In the order the ports were added.
+    pub ports: Vec<PortStats>,
+    /// Limits that ports share, by name.
+    #[serde(default)]
+    pub limits: Vec<SharedLimit>,
+    /// The forwarding table.
+    #[serde(default)]
+    pub fdb: FdbStats,
+}
+
+/// Counters of the forwarding table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbStats {
+    /// Times that a source address was not learned: the table, or its port's share of it, was full.
+    pub unlearned: u64,
+}
+
+/// Counters of one port, all since it was added. The first six fields are a contract.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PortStats {
+    /// The port's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// From the port into the switch.
+    pub r#in: Flow,
+    /// From the switch to the port.
+    pub out: Flow,
+    /// Frames dropped, by reason; reasons that did not occur are left out.
+    pub drops: BTreeMap<String, u64>,
+    /// Times the guest rang.
+    pub doorbells: u64,
+    /// Times the guest was interrupted.
+    pub interrupts: u64,
+    /// Connected, and its driver is ready.
+    pub up: bool,
+    /// Times the guest or its VMM broke the protocol.
+    pub faults: u64,
+    /// Nanoseconds that workers spent on frames from this port, delivery included.
+    #[serde(default)]
+    pub work_ns: u64,
+    /// The port's own limits, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PortLimits>,
+    /// Of an emulated NIC only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceStats>,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Batches they came in.
+    pub batches: u64,
+}
+
+impl From<Snapshot> for Flow {
+    fn from(s: Snapshot) -> Self {
+        Self { frames: s.frames, bytes: s.bytes, batches: s.batches }
+    }
+}
+
+impl PortStats {
+    /// Reads the counters of `port`.
+    #[must_use]
+    pub fn read(name: &str, kind: &str, up: bool, port: &dyn Port) -> Self {
+        port.count_doorbells();
+        let mut stats = Self::of(name, kind, up, port.counters());
+        let new = |d| DeviceStats::new(d, stats.frames(), stats.doorbells);
+        stats.device = port.device().map(new);
+        stats
+    }
+
+    fn of(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
+        let (input, output) = counters.snapshot();
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            r#in: input.into(),
+            out: output.into(),
+            drops: counters.drops().map(|(r, n)| (r.name().to_owned(), n)).collect(),
+            doorbells: input.notifications + counters.rx_doorbells.get(),
+            interrupts: output.notifications + counters.tx_interrupts.get(),
+            up,
+            faults: counters.faults.get(),
+            work_ns: counters.work_ns.get(),
+            limits: None,
+            device: None,
+        }
+    }
+
+    /// With the counters of its own limits.
+    #[must_use]
+    pub fn limited(self, policy: &Policy) -> Self {
+        Self { limits: PortLimits::read(policy), ..self }
+    }
+
+    /// Frames of both directions.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.r#in.frames + self.out.frames
+    }
+
+    /// Frames dropped for whatever reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.drops.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! `vmlan bench NAME`: figures, as a table beside the paper's numbers, as JSON, and as a picture.
+//!
+//! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every round, forwards and backwards in turn,
+//! so that a drift of the machine favours nobody, and it makes a [`Report`] of them. Ratios are taken within a round.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use crate::failure::Failure;
+use crate::lab::{Cores, Machine, Setup, Stop, Technique, chip, technique};
+use crate::output::print;
+use vmlan_config::text::folded;
+
+mod fairness;
+mod kvm_analysis;
+mod latency;
+mod livelock;
+mod paper;
+mod part;
+mod plot;
+mod raw;
+mod report;
+mod results;
+mod rounds;
+mod slides;
+mod sockets;
+
+use report::{Circumstances, Report};
+use rounds::{Run, Samples};
+
+/// A benchmark.
+struct Bench {
+    name: &'static str,
+    /// For the list in the help.
+    about: &'static str,
+    /// Seconds of each measurement unless asked otherwise.
+    seconds: u16,
+    /// Rounds, likewise.
+    rounds: u16,
+    run: fn(&mut Run<'_>) -> Result<Report, Failure>,
+}
+
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "paper",
+        about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the host and to a guest",
+        seconds: 1,
+        rounds: 2,
+        run: paper::run,
+    },
+    Bench {
+        name: "raw",
+        about: "frames straight from the driver, guest to guest, 60 to 1514 bytes, each technique",
+        seconds: 1,
+        rounds: 3,
+        run: raw::run,
+    },
+    Bench {
+        name: "latency",
+        about: "round trips guest to guest, 1,000 a second and back to back, each technique",
+        seconds: 2,
+        rounds: 3,
+        run: latency::run,
+    },
+    Bench {
+        name: "slides",
+        about: "the slides' tables: datagrams of 20 B to 64 KB, transmitted and received",
+        seconds: 1,
+        rounds: 2,
+        run: slides::run,
+    },
+    Bench {
+        name: "livelock",
+        about: "the paper's figure 3: what an application receives under far more load than it can take",
+        seconds: 1,
+        rounds: 2,
+        run: livelock::run,
+    },
+    Bench {
+        name: "fairness",
+        about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an uplink",
+        seconds: 1,
+        rounds: 1,
+        run: fairness::run,
+    },
+    Bench {
+        name: "kvm-analysis",
+        about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses for a frame, TCP by window, frames/s",
+        seconds: 1,
+        rounds: 2,
+        run: kvm_analysis::run,
+    },
+];
+
+/// Arguments of `vmlan bench`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BENCHES.iter().map(|b| b.name)))]
+    name: String,
+    /// Write all figures of all rounds to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Put the tables into this Markdown file, between `<!-- vmlan bench NAME -->` and `<!-- end -->` (at its end without those)
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Seconds of each measurement [default: see NAME below]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=600))]
+    seconds: Option<u16>,
+    /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+    /// Only these techniques; kvm-analysis: only these NICs and ways
+    #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Bytes of the frames (raw, kvm-analysis) or of their payload (slides)
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    sizes: Vec<u32>,
+    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink; or of kvm-analysis: accesses, windows, chips
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    part: Vec<String>,
+    /// Keep the switch on the last core and the guests on the first, instead of where the kernel likes
+    #[arg(long)]
+    pin: bool,
+}
+
+fn help() -> String {
+    let mut text = String::from("NAME:\n");
+    for bench in BENCHES {
+        let usual = format!("({} s, {} rounds)", bench.seconds, bench.rounds);
+        text +=
+            &format!("  {:12} {}\n", bench.name, folded(&format!("{} {usual}", bench.about), 15));
+    }
+    text += "\nTechniques:\n";
+    for t in technique::ALL {
+        text += &format!("  {:12} {}\n", t.name, folded(t.note, 15));
+    }
+    text += "\nNICs of kvm-analysis:\n";
+    for chip in chip::ALL {
+        text += &format!("  {:12} {}\n", chip.name, folded(chip.note, 15));
+    }
+    text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only plain,csb --rounds 5 --json raw.json\n";
+    text
+}
+
+impl BenchArgs {
+    /// Those of `usual` that were asked for.
+    fn techniques(&self, usual: &[&str]) -> Result<Vec<&'static Technique>, Failure> {
+        if self.only.is_empty() { technique::named(usual) } else { technique::named(&self.only) }
+    }
+
+    /// `usual`, or what was asked for instead, checked.
+    fn sizes(&self, usual: &[u32], least: u32, most: u32) -> Result<Vec<u32>, Failure> {
+        if let Some(odd) = self.sizes.iter().find(|n| !(least..=most).contains(n)) {
+            return Err(Failure::Usage(format!("--sizes {odd}: use {least} to {most} bytes")));
+        }
+        Ok(if self.sizes.is_empty() { usual } else { &self.sizes }.to_vec())
+    }
+}
+
+/// Runs one.
+///
+/// # Errors
+/// If it was asked wrongly, on Ctrl-C, if a file cannot be written, or (after the report) if something could not be measured.
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
+        return Err(Failure::Usage(format!("'{}' is no bench", args.name)));
+    };
+    if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis"].contains(&bench.name) {
+        let name = bench.name;
+        let why =
+            format!("--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis");
+        return Err(Failure::Usage(why));
+    }
+    if !args.part.is_empty() && !["fairness", "kvm-analysis"].contains(&bench.name) {
+        return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
+    }
+    let began = Instant::now();
+    let seconds = args.seconds.unwrap_or(bench.seconds);
+    let rounds = args.rounds.unwrap_or(bench.rounds);
+    let cores = if args.pin { Cores::Apart } else { Cores::Free };
+    let mut run = Run {
+        args,
+        setup: Setup { stop: Stop::on_signals()?, cores },
+        time: Duration::from_secs(seconds.into()),
+        rounds,
+        failures: Vec::new(),
+    };
+    let report = (bench.run)(&mut run)?;
+    let circumstances = Circumstances {
+        bench: bench.name,
+        machine: Machine::read(),
+        cores: run.setup.cores,
+        seconds,
+        rounds,
+        took: began.elapsed(),
+    };
+    deliver(args, &report, &circumstances)?;
+    run.verdict()
+}
+
+fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(), Failure> {
+    print(&report.text(about))?;
+    if let Some(path) = &args.json {
+        write(path, &report.json(about)?)?;
+    }
+    if let Some(path) = &args.svg {
+        let picture = report.figure.svg(&format!("{}; native guests", about.machine));
+        write(path, &picture.map_err(|e| Failure::Failed(format!("{}: {e}", path.display())))?)?;
+    }
+    if let Some(path) = &args.results {
+        let picture = args.svg.as_deref().map(|svg| results::link(path, svg));
+        results::put(path, about.bench, &report.markdown(about, picture.as_deref()))?;
+    }
+    Ok(())
+}
+
+/// Writes a whole file, and the directory it is in if there is none.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists());
+    let made = parent.map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| std::fs::write(path, text)).map_err(|e| {
+        Failure::Failed(format!("{}: {e}: name a file that can be written", path.display()))
+    })
+}

@@ -1,0 +1,232 @@
+//! Round trips guest to guest.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::plot::{Figure, Panel, X};
+use super::report::{Report, Table, cells, number};
+use super::{Run, Samples, raw};
+use crate::failure::Failure;
+use crate::lab::pair::{Seen, Task};
+use crate::lab::{Lab, Technique};
+use vmlan_config::text::to_f64;
+
+const TECHNIQUES: [&str; 7] =
+    ["plain", "moderated", "combined", "polling", "csb", "mapped", "virtio"];
+
+/// Bounds of send combining that are tried, in microseconds; the first is the driver's default.
+const BOUNDS: [(u32, &str, &str); 2] =
+    [(200, "combined", ""), (50, "combined, 50 us", "combine_us=50")];
+
+/// Requests a second for `-R`, 0 for back to back. The last is for [`BOUNDS`] alone: so many that some are due while a write of
+/// TDT is under way.
+const PACES: [(&str, &str); 3] =
+    [("1000", "1,000 a second"), ("0", "back to back"), ("10000", "10,000 a second")];
+
+struct What {
+    technique: &'static Technique,
+    /// The technique's, or that of a variant.
+    name: &'static str,
+    /// The variant's.
+    keys: &'static str,
+    pace: &'static (&'static str, &'static str),
+}
+
+/// Microseconds.
+#[derive(Clone, Debug, Serialize)]
+struct Trip {
+    p50: f64,
+    p99: f64,
+    p99_9: f64,
+    max: f64,
+    trips_per_s: f64,
+    lost: f64,
+}
+
+impl Trip {
+    /// From the summary that `pkt-gen -f ping --json` prints.
+    fn of(seen: &Seen) -> Option<Self> {
+        let latency = seen.said.first()?.get("latency")?;
+        let us = |field| Some(latency.get(field)?.as_f64()? / 1000.0);
+        Some(Self {
+            p50: us("p50_ns")?,
+            p99: us("p99_ns")?,
+            p99_9: us("p999_ns")?,
+            max: us("max_ns")?,
+            // There and back are two deliveries.
+            trips_per_s: seen.window.frames_per_s / 2.0,
+            lost: seen.said.first()?.get("lost")?.as_f64()?,
+        })
+    }
+}
+
+/// Measures and reports.
+pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
+    let whats = whats(&run.args.techniques(&TECHNIQUES)?);
+    let name = |w: &What| format!("{}, {}", w.name, w.pace.1);
+    let show = |_: &What, t: &Trip| {
+        format!(
+            "{:.0}/s, p50 {:.1} us, p99 {:.1}, p99.9 {:.1}",
+            t.trips_per_s, t.p50, t.p99, t.p99_9
+        )
+    };
+    let samples = run.rounds(&whats, name, show, |cell| {
+        let mut lab = Lab::pair(cell.setup, cell.what.technique, cell.what.keys)?;
+        let task = Task { bytes: 60, ping: true, sender: &["-R", cell.what.pace.0] };
+        let seen = lab.pkt_gen(task, cell.time, cell.news)?;
+        Trip::of(&seen).ok_or_else(|| Failure::Failed("the sender measured no round trip".into()))
+    })?;
+    let all: Vec<_> = whats.iter().zip(samples).collect();
+    report(&all)
+}
+
+/// Each technique at each pace; send combining with each bound.
+fn whats(techniques: &[&'static Technique]) -> Vec<What> {
+    let mut whats = Vec::new();
+    for (n, pace) in PACES.iter().enumerate() {
+        let wanted = |t: &Technique| n < 2 || ["moderated", "combined"].contains(&t.name);
+        for &technique in techniques.iter().filter(|t| wanted(t)) {
+            whats.push(What { technique, name: technique.name, keys: "", pace });
+            let others = BOUNDS.iter().skip(1).filter(|_| technique.name == "combined");
+            whats.extend(others.map(|(_, name, keys)| What { technique, name, keys, pace }));
+        }
+    }
+    whats
+}
+
+type All<'a> = [(&'a What, Samples<Trip>)];
+
+fn report(all: &All<'_>) -> Result<Report, Failure> {
+    let keys = |w: &What| json!({ "technique": w.name, "pace": w.pace.1 });
+    let mut notes = vec![
+        "`vmlan pkt-gen` ping to pong, 60 bytes; microseconds from giving a request to the driver to the answer, percentiles of a round, medians of \
+         the rounds; worst: of all rounds. Back to back: one request under way; otherwise each is sent when it is due."
+            .to_owned(),
+        "The bound: a frame waits for `combine_us` at most, once on each way; a percentile may be so much above that of moderation alone, with which \
+         combining shares everything else."
+            .to_owned(),
+    ];
+    notes.extend(raw::techniques(all.iter().map(|c| c.0.technique)));
+    Ok(Report {
+        title: "Round trips, guest to guest".into(),
+        notes,
+        tables: PACES[..2].iter().map(|pace| table(all, pace.1)).chain([bounds(all)]).collect(),
+        figure: figure(all),
+        cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+    })
+}
+
+fn table(all: &All<'_>, pace: &str) -> Table {
+    let mut table = Table::new(
+        pace,
+        &["NIC", "p50 us", "p99 us", "p99.9 us", "worst us", "round trips/s", "lost"],
+    );
+    for (what, samples) in all.iter().filter(|(w, _)| w.pace.1 == pace) {
+        let m = |value: fn(&Trip) -> f64| number(samples.median(value));
+        let worst = samples.0.iter().flatten().map(|t| t.max).reduce(f64::max);
+        let lost: f64 = samples.0.iter().flatten().map(|t| t.lost).sum();
+        table.rows.push(vec![
+            what.name.into(),
+            m(|t| t.p50),
+            m(|t| t.p99),
+            m(|t| t.p99_9),
+            number(worst),
+            m(|t| t.trips_per_s),
+            format!("{lost:.0}"),
+        ]);
+    }
+    table
+}
+
+/// Does send combining keep its bound?
+fn bounds(all: &All<'_>) -> Table {
+    let find =
+        |name: &str, pace: &str| all.iter().find(|(w, _)| w.name == name && w.pace.1 == pace);
+    let heads =
+        ["combine_us, pace", "p50: found, most", "p99: found, most", "p99.9: found, most", "bound"];
+    let mut table = Table::new("Send combining's bound", &heads);
+    for (bound, name, _) in BOUNDS {
+        for (_, pace) in PACES {
+            let both = find("moderated", pace).zip(find(name, pace));
+            let Some(((_, base), (_, combined))) = both else { continue };
+            let (mut row, mut verdict) = (vec![format!("{bound} us, {pace}")], "holds");
+            for (_, value) in QUANTILES {
+                let most = base.median(value).map(|base| base + 2.0 * f64::from(bound));
+                let found = combined.median(value);
+                if found.zip(most).is_none_or(|(found, most)| found > most) {
+                    verdict = "missed";
+                }
+                row.push(format!("{}, {}", number(found), number(most)));
+            }
+            row.push(verdict.into());
+            table.rows.push(row);
+        }
+    }
+    table
+}
+
+type Quantile = (&'static str, fn(&Trip) -> f64);
+const QUANTILES: [Quantile; 3] = [("p50", |t| t.p50), ("p99", |t| t.p99), ("p99.9", |t| t.p99_9)];
+
+fn figure(all: &All<'_>) -> Figure {
+    let panel = |pace: &str| {
+        let series = all.iter().filter(|(w, _)| w.pace.1 == pace).map(|(what, samples)| {
+            let points = QUANTILES
+                .iter()
+                .enumerate()
+                .filter_map(|(at, (_, value))| Some((to_f64(at as u64), samples.median(value)?)));
+            (what.name.to_owned(), points.collect())
+        });
+        Panel {
+            title: pace.into(),
+            x: X::Groups(QUANTILES.iter().map(|q| q.0.to_owned()).collect()),
+            y: "microseconds".into(),
+            log: true,
+            series: series.collect(),
+        }
+    };
+    Figure {
+        title: "vmlan bench latency: round trips of 60 bytes, guest to guest".into(),
+        columns: 2,
+        panels: PACES[..2].iter().map(|p| panel(p.1)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::technique;
+
+    #[test]
+    fn the_bound_of_send_combining_is_checked_against_moderation() {
+        let whats = whats(&technique::named(&["moderated", "combined"]).unwrap());
+        assert_eq!(whats.len(), 9);
+        let trip = |w: &What| {
+            let p50 = match w.name {
+                "moderated" => 100.0,
+                "combined" => 450.0,
+                _ => 250.0,
+            };
+            Trip { p50, p99: p50, p99_9: p50, max: 999.0, trips_per_s: 1000.0, lost: 1.0 }
+        };
+        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(trip(w)); 2]))).collect();
+        let report = report(&all).unwrap();
+        let rows: Vec<_> = report.tables[2].rows.iter().map(|row| row.join(" | ")).collect();
+        assert_eq!(rows.len(), 6);
+        let holds = "200 us, back to back | 450, 500 | 450, 500 | 450, 500 | holds";
+        let missed = "50 us, 10,000 a second | 250, 200 | 250, 200 | 250, 200 | missed";
+        assert!(rows[1] == holds && rows[5] == missed, "{rows:?}");
+        assert_eq!(report.tables[1].rows[1].join(" "), "combined 450 450 450 999 1000 2");
+        assert!(report.figure.svg("").unwrap().contains("p99.9"));
+    }
+
+    #[test]
+    fn a_trip_comes_from_the_summary() {
+        let latency =
+            json!({ "p50_ns": 12_500, "p99_ns": 20_000, "p999_ns": 90_000, "max_ns": 100_000 });
+        let window = crate::lab::Window { frames_per_s: 2000.0, ..Default::default() };
+        let seen = Seen { window, said: vec![json!({ "latency": latency, "lost": 0 })] };
+        let trip = Trip::of(&seen).unwrap();
+        assert!((trip.p99_9 - 90.0).abs() < 1e-9 && (trip.trips_per_s - 1000.0).abs() < 1e-9);
+    }
+}

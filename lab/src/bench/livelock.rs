@@ -1,0 +1,265 @@
+//! Receive livelock, the paper's figure 3: offered load swept far past capacity against what the application receives.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::plot::{Figure, Panel, X};
+use super::report::{Report, Table, cells};
+use super::rounds::Cell;
+use super::{Run, Samples, raw};
+use crate::failure::Failure;
+use crate::lab::{Cores, Lab, MAC_B, Plug, Technique, Window, technique};
+use vmlan_config::text::{si, to_f64};
+
+const TECHNIQUES: [&str; 5] = ["plain", "moderated", "polling", "csb", "virtio"];
+
+/// Frames a second that are asked of the source, 0 for all it has.
+const LOADS: [u64; 10] =
+    [50_000, 100_000, 150_000, 200_000, 400_000, 800_000, 1_600_000, 2_400_000, 4_000_000, 0];
+
+/// What the application does with each datagram.
+const APPLICATION_NS: &str = "5000";
+/// As in the paper.
+const BURST: &str = "100";
+/// The goal: so much of the peak is left...
+const GOAL: f64 = 0.9;
+/// ...at so many times the load that saturates the application.
+const FAR: f64 = 10.0;
+/// So much of the peak is saturation.
+const SATURATED: f64 = 0.95;
+
+struct What {
+    load: u64,
+    technique: &'static Technique,
+}
+
+/// For each second.
+#[derive(Clone, Debug, Serialize)]
+struct Seen {
+    offered: f64,
+    received: f64,
+    /// Datagrams that found the socket's queue full.
+    queue_full: f64,
+    #[serde(flatten)]
+    window: Window,
+}
+
+type All<'a> = [(&'a What, Samples<Seen>)];
+
+/// Measures and reports.
+pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
+    let techniques = run.args.techniques(&TECHNIQUES)?;
+    // The guest under test keeps its own processor, whatever the source takes: otherwise the kernel's scheduler is measured.
+    run.setup.cores = Cores::Receiver;
+    let whats: Vec<_> = LOADS
+        .iter()
+        .flat_map(|&load| techniques.iter().map(move |technique| What { load, technique }))
+        .collect();
+    let name = |w: &What| match w.load {
+        0 => format!("{}, all there is", w.technique.name),
+        load => format!("{}, {}/s", w.technique.name, si(to_f64(load))),
+    };
+    let show = |_: &What, s: &Seen| {
+        format!("offered {}/s, the application received {}/s", si(s.offered), si(s.received))
+    };
+    let samples = run.rounds(&whats, name, show, measure)?;
+    let all: Vec<_> = whats.iter().zip(samples).collect();
+    report(&all)
+}
+
+fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
+    let load = cell.what.load.to_string();
+    let plugs = [("a", technique::one("virtio")?), ("b", cell.what.technique)]
+        .map(|(name, technique)| Plug { name, technique, keys: "" });
+    // A full receiver loses frames at once: nobody slows the source down.
+    let mut lab = Lab::start(cell.setup, &plugs, &["--full-wait", "0"])?;
+    let sink = "stack --json -f livelock-sink --ip 10.0.0.2/24 --warmup 0.3";
+    let sink: Vec<_> =
+        sink.split(' ').chain(["--mac", MAC_B, "--app-ns", APPLICATION_NS]).collect();
+    let b = lab.ready_guest("b", &sink)?;
+    let source = "pkt-gen --json -f tx --dst-ip 10.0.0.2 --dst-port 7009 -l 60";
+    let source = source.split(' ').chain(["-d", MAC_B, "-b", BURST, "-R", &load]);
+    let a = lab.ready_guest("a", &source.collect::<Vec<_>>())?;
+    let seen = lab.measure(vec![a, b], cell.time, cell.news, &mut || ())?;
+    Seen::of(&seen.said[1], seen.window)
+}
+
+impl Seen {
+    fn of(sink: &serde_json::Value, window: Window) -> Result<Self, Failure> {
+        let field = |name: &str| {
+            let found = sink.get(name).and_then(serde_json::Value::as_f64);
+            found.ok_or_else(|| Failure::Failed(format!("the sink's summary has no {name}")))
+        };
+        let seconds = field("seconds")?.max(1e-6);
+        Ok(Self {
+            offered: window.sent_per_s,
+            received: field("messages_per_s")?,
+            queue_full: field("dropped")? / seconds,
+            window,
+        })
+    }
+}
+
+/// One technique's curve.
+struct Curve {
+    technique: &'static Technique,
+    /// Offered, received: medians, by load.
+    points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    fn peak(&self) -> f64 {
+        self.points.iter().map(|p| p.1).fold(0.0, f64::max)
+    }
+
+    /// The least load at which the application gets about all it ever gets.
+    fn saturating(&self) -> f64 {
+        let full = self.points.iter().filter(|p| p.1 >= SATURATED * self.peak()).map(|p| p.0);
+        full.fold(f64::INFINITY, f64::min)
+    }
+
+    /// Offered and received far past saturation: nearest to [`FAR`] times that load, and where least is received. `None` if the
+    /// source got nowhere near.
+    fn far(&self) -> Option<[(f64, f64); 2]> {
+        let load = self.saturating();
+        let far = || self.points.iter().copied().filter(|p| p.0 >= FAR * load);
+        let nearest = far().min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some([nearest, far().min_by(|a, b| a.1.total_cmp(&b.1))?])
+    }
+}
+
+fn curves(all: &All<'_>) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for (what, samples) in all {
+        let at = curves.iter().position(|c| c.technique == what.technique).unwrap_or_else(|| {
+            curves.push(Curve { technique: what.technique, points: Vec::new() });
+            curves.len() - 1
+        });
+        let both = samples.median(|s| s.offered).zip(samples.median(|s| s.received));
+        curves[at].points.extend(both);
+    }
+    curves
+}
+
+fn report(all: &All<'_>) -> Result<Report, Failure> {
+    let keys = |w: &What| json!({ "technique": w.technique.name, "asked": w.load });
+    let curves = curves(all);
+    let mut notes = vec![
+        format!(
+            "`vmlan pkt-gen` tx (virtio) in bursts of {BURST} to `vmlan stack -f livelock-sink`, 60-byte frames; the application works {APPLICATION_NS} ns on \
+             a datagram; a full receiver loses frames at once (`--full-wait 0`). offered: frames the switch took from the source; received: datagrams \
+             that the application took. saturated: the least load at which it got {:.0} % of its peak; far beyond: the least load of {FAR} times \
+             that and more; at worst: the load beyond at which least was received.",
+            SATURATED * 100.0
+        ),
+        "The paper (figure 3): most configurations fall to very low rates or 0; only Linux with virtio (without VHOST) and FreeBSD's polling hold \
+         their peak, up to 20 Mframes/s offered. Goal: 90 % of the peak at ten times the load that saturates, with polling, CSB and virtio."
+            .to_owned(),
+    ];
+    notes.extend(raw::techniques(all.iter().map(|c| c.0.technique)));
+    Ok(Report {
+        title: "Receive livelock: the paper's figure 3".into(),
+        notes,
+        tables: vec![verdicts(&curves), loads(all, &curves)],
+        figure: figure(&curves),
+        cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+    })
+}
+
+fn verdicts(curves: &[Curve]) -> Table {
+    let heads = [
+        "NIC",
+        "peak/s",
+        "saturated at/s",
+        "far beyond, offered/s",
+        "received/s",
+        "of the peak",
+        "goal 90 %",
+        "at worst, offered/s",
+        "received/s",
+        "of the peak",
+    ];
+    let mut table = Table::new("What is left of the peak", &heads);
+    for curve in curves {
+        let peak = curve.peak();
+        let share = |received: f64| format!("{:.0} %", received / peak * 100.0);
+        let mut row = vec![curve.technique.name.into(), si(peak), si(curve.saturating())];
+        match curve.far() {
+            None => row.extend(
+                ["-", "-", "-", "the source is too slow", "-", "-", "-"].map(str::to_owned),
+            ),
+            Some([near, worst]) => {
+                let goal = if near.1 >= GOAL * peak { "met" } else { "missed" };
+                row.extend([si(near.0), si(near.1), share(near.1), goal.into()]);
+                row.extend([si(worst.0), si(worst.1), share(worst.1)]);
+            }
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+/// A row for each load: offered and received of each technique.
+fn loads(all: &All<'_>, curves: &[Curve]) -> Table {
+    let mut heads = vec!["asked of the source".to_owned()];
+    heads.extend(curves.iter().map(|c| format!("{}: offered, received", c.technique.name)));
+    let mut table = Table { title: "Frames a second".into(), heads, rows: Vec::new() };
+    for load in LOADS {
+        let asked = if load == 0 { "all".into() } else { si(to_f64(load)) };
+        let cell = |c: &Curve| {
+            let here = |w: &What| w.load == load && w.technique == c.technique;
+            let found = all.iter().find(|(w, _)| here(w));
+            let both =
+                found.and_then(|(_, s)| s.median(|s| s.offered).zip(s.median(|s| s.received)));
+            both.map_or_else(|| "-".into(), |(o, r)| format!("{}, {}", si(o), si(r)))
+        };
+        table.rows.push([asked].into_iter().chain(curves.iter().map(cell)).collect());
+    }
+    table
+}
+
+fn figure(curves: &[Curve]) -> Figure {
+    let series = curves.iter().map(|c| (c.technique.name.to_owned(), c.points.clone()));
+    let marks = [1e4, 1e5, 1e6, 1e7].to_vec();
+    let x = X::Lines { label: "offered, frames/s".into(), marks, log: true };
+    let y = "received by the application, datagrams/s".into();
+    let title = "received against offered load".into();
+    Figure {
+        title: "vmlan bench livelock: the paper's figure 3".into(),
+        columns: 1,
+        panels: vec![Panel { title, x, y, log: false, series: series.collect() }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_about_loads_far_past_saturation() {
+        let whats: Vec<_> = ["plain", "virtio"]
+            .into_iter()
+            .flat_map(|name| {
+                LOADS.map(|load| What { load, technique: technique::one(name).unwrap() })
+            })
+            .collect();
+        let seen = |w: &What| {
+            let offered = if w.load == 0 { 5e6 } else { to_f64(w.load) };
+            let falls = if w.technique.name == "plain" { 1e6 } else { 4.5e6 };
+            let received = if offered > falls { 1000.0 } else { offered.min(190_000.0) };
+            Seen { offered, received, queue_full: 0.0, window: Window::default() }
+        };
+        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
+        let report = report(&all).unwrap();
+        let rows: Vec<_> = report.tables[0].rows.iter().map(|r| r.join(" ")).collect();
+        assert_eq!(
+            rows,
+            [
+                "plain 190.00 k 200.00 k 2.40 M 1000 1 % missed 2.40 M 1000 1 %",
+                "virtio 190.00 k 200.00 k 2.40 M 190.00 k 100 % met 5.00 M 1000 1 %"
+            ]
+        );
+        assert_eq!(report.tables[1].rows.len(), LOADS.len());
+        assert!(report.figure.svg("").unwrap().contains("virtio"));
+    }
+}

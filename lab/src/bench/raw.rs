@@ -1,0 +1,208 @@
+//! Frames straight from the driver, guest to guest.
+
+use serde_json::json;
+
+use super::plot::{Figure, Panel, X};
+use super::report::{Report, Table, cells, number, ratios};
+use super::{Run, Samples};
+use crate::failure::Failure;
+use crate::lab::pair::Task;
+use crate::lab::{Lab, Technique, Window};
+use vmlan_config::text::{count, si};
+
+const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1514];
+
+const TECHNIQUES: [&str; 10] = [
+    "plain",
+    "moderated",
+    "combined",
+    "csb",
+    "mapped",
+    "virtio",
+    "csb-256",
+    "csb-4096",
+    "mapped-4096",
+    "virtio-4096",
+];
+
+/// The paper, section 4.4: pkt-gen in both guests, e1000 with CSB, VALE; frames of 64 and of 1500 bytes.
+const PAPER: &str = "The paper (2013, i7-3930K, KVM, VALE; pkt-gen in both guests, e1000 with CSB): 5 Mframes/s at 64 bytes, 1.89 Mframes/s and \
+                     22.7 Gbit/s at 1500. For the shape: absolute figures of other hardware are no target.";
+
+struct What {
+    technique: &'static Technique,
+    bytes: u32,
+}
+
+/// Measures and reports.
+pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
+    let techniques = run.args.techniques(&TECHNIQUES)?;
+    let sizes = run.args.sizes(&SIZES, 60, 1514)?;
+    let whats: Vec<_> = sizes
+        .iter()
+        .flat_map(|&bytes| techniques.iter().map(move |technique| What { technique, bytes }))
+        .collect();
+    let name = |w: &What| format!("{}, {} B", w.technique.name, w.bytes);
+    let samples = run.rounds(
+        &whats,
+        name,
+        |_, window| show(window),
+        |cell| {
+            let mut lab = Lab::pair(cell.setup, cell.what.technique, "")?;
+            let task = Task { bytes: cell.what.bytes, ping: false, sender: &[] };
+            Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
+        },
+    )?;
+    let all: Vec<_> = whats.iter().zip(samples).collect();
+    report(&all, &sizes)
+}
+
+/// For the line of a measurement that is done.
+pub(super) fn show(w: &Window) -> String {
+    format!(
+        "{} frames/s, {:.2} Gbit/s, {:.0} accesses and {:.1} interrupts for 1,000 frames",
+        si(w.frames_per_s),
+        w.gbit_per_s,
+        w.accesses_per_kframe,
+        w.interrupts_per_kframe
+    )
+}
+
+fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Failure> {
+    let keys = |w: &What| json!({ "technique": w.technique.name, "bytes": w.bytes });
+    let notes = [words(), PAPER.to_owned()]
+        .into_iter()
+        .chain(techniques(all.iter().map(|c| c.0.technique)));
+    Ok(Report {
+        title: "Frames straight from the driver, guest to guest".into(),
+        notes: notes.collect(),
+        tables: sizes.iter().map(|&bytes| table(all, bytes)).collect(),
+        figure: figure(all),
+        cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+    })
+}
+
+pub(super) fn words() -> String {
+    "`vmlan pkt-gen` tx to rx; a guest with nothing to do sleeps at once (`--spin 0`). accesses, interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both guests, for each \
+     1,000 frames delivered. CPU in cores: of the switch, the sender, the receiver. drops: frames lost in the rounds together. times plain: \
+     round by round."
+        .into()
+}
+
+/// What each technique is, in a note each.
+pub(super) fn techniques(
+    used: impl Iterator<Item = &'static Technique>,
+) -> impl Iterator<Item = String> {
+    let mut seen: Vec<&'static Technique> = Vec::new();
+    used.for_each(|t| {
+        if !seen.contains(&t) {
+            seen.push(t);
+        }
+    });
+    seen.into_iter().map(|t| format!("- {}: {}", t.name, t.note))
+}
+
+fn table(all: &[(&What, Samples<Window>)], bytes: u32) -> Table {
+    let mut table = Table::new(format!("{bytes} bytes"), &HEADS);
+    let here = || all.iter().filter(|(w, _)| w.bytes == bytes);
+    let plain = here().find(|(w, _)| w.technique.name == "plain");
+    for (what, samples) in here() {
+        table.rows.push(row(what.technique.name, samples, plain.map(|(_, plain)| plain)));
+    }
+    table
+}
+
+/// Heads of the columns that [`row`] fills.
+pub(super) const HEADS: [&str; 10] = [
+    "NIC",
+    "frames/s",
+    "Gbit/s",
+    "accesses",
+    "interrupts",
+    "CPU switch",
+    "sender",
+    "receiver",
+    "drops",
+    "times plain",
+];
+
+/// What was seen of a NIC.
+pub(super) fn row(
+    name: &str,
+    samples: &Samples<Window>,
+    plain: Option<&Samples<Window>>,
+) -> Vec<String> {
+    let m = |value: fn(&Window) -> f64| number(samples.median(value));
+    let guest = |n: usize| number(samples.median(|w| w.cpu_guests.get(n).copied().unwrap_or(0.0)));
+    let drops = samples.0.iter().flatten().map(|w| w.drops).sum();
+    let times = plain.map(|plain| samples.ratios(plain, |w| w.frames_per_s));
+    vec![
+        name.into(),
+        samples.median(|w| w.frames_per_s).map_or_else(|| "-".into(), si),
+        m(|w| w.gbit_per_s),
+        m(|w| w.accesses_per_kframe),
+        m(|w| w.interrupts_per_kframe),
+        m(|w| w.cpu_switch),
+        guest(0),
+        guest(1),
+        count(drops),
+        ratios(&times.unwrap_or_default()),
+    ]
+}
+
+fn figure(all: &[(&What, Samples<Window>)]) -> Figure {
+    let sizes: Vec<f64> = SIZES.iter().map(|&s| s.into()).collect();
+    let panel = |title: &str, y: &str, value: fn(&Window) -> f64| {
+        let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+        for (what, samples) in all {
+            let name = what.technique.name;
+            let at = series.iter().position(|s| s.0 == name).unwrap_or_else(|| {
+                series.push((name.into(), Vec::new()));
+                series.len() - 1
+            });
+            if let Some(found) = samples.median(value) {
+                series[at].1.push((what.bytes.into(), found));
+            }
+        }
+        let x = X::Lines { label: "bytes of a frame".into(), marks: sizes.clone(), log: true };
+        Panel { title: title.into(), x, y: y.into(), log: true, series }
+    };
+    Figure {
+        title: "vmlan bench raw: frames straight from the driver, guest to guest".into(),
+        columns: 2,
+        panels: vec![
+            panel("frames", "frames/s", |w| w.frames_per_s),
+            panel("bits", "bit/s", |w| w.gbit_per_s * 1e9),
+            panel("register accesses, both guests", "for 1,000 frames", |w| w.accesses_per_kframe),
+            panel("interrupts, both guests", "for 1,000 frames", |w| w.interrupts_per_kframe),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::technique;
+
+    #[test]
+    fn the_report_has_a_row_for_each_technique_and_a_table_for_each_size() {
+        let window = |rate| Window {
+            frames_per_s: rate,
+            gbit_per_s: 1.5,
+            cpu_guests: vec![0.25, 0.5],
+            drops: 2,
+            ..Window::default()
+        };
+        let what = |name, bytes| What { technique: technique::one(name).unwrap(), bytes };
+        let whats = [what("plain", 60), what("csb", 60), what("plain", 1514), what("csb", 1514)];
+        let samples = |rate: f64| Samples(vec![Some(window(rate)), None, Some(window(rate * 2.0))]);
+        let all: Vec<_> = whats.iter().zip([1e5, 2e6, 1e5, 1e6].map(samples)).collect();
+        let report = report(&all, &[60, 1514]).unwrap();
+        assert_eq!(report.tables.len(), 2);
+        let row = report.tables[0].rows[1].join(" ");
+        assert_eq!(row, "csb 3.00 M 1.50 0.00 0.00 0.00 0.25 0.50 4 20.0 20.0");
+        assert_eq!(report.cells.as_array().unwrap().len(), 12);
+        assert!(report.cells[1]["figures"].is_null() && report.cells[0]["figures"]["drops"] == 2);
+        assert!(report.figure.svg("").unwrap().contains("csb"));
+    }
+}

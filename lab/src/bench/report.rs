@@ -1,0 +1,167 @@
+//! What a bench has found, for people, for programs and for docs/results.md.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::plot::Figure;
+use super::rounds::Samples;
+use crate::failure::Failure;
+use crate::lab::{Cores, Machine};
+use vmlan_config::text::columns;
+
+/// What has been found.
+pub(super) struct Report {
+    /// In a line.
+    pub(super) title: String,
+    /// How it was measured, and what the words mean: a paragraph each.
+    pub(super) notes: Vec<String>,
+    pub(super) tables: Vec<Table>,
+    pub(super) figure: Figure,
+    /// Every cell of every round.
+    pub(super) cells: serde_json::Value,
+}
+
+/// Rows of words; the first column names them.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) title: String,
+    pub(super) heads: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// Where, when and how.
+pub(super) struct Circumstances {
+    pub(super) bench: &'static str,
+    pub(super) machine: Machine,
+    pub(super) cores: Cores,
+    pub(super) seconds: u16,
+    pub(super) rounds: u16,
+    pub(super) took: Duration,
+}
+
+impl Circumstances {
+    fn sentence(&self) -> String {
+        format!(
+            "native guests, {}; medians of {} round(s) of {} s; took {:.0} s",
+            self.cores,
+            self.rounds,
+            self.seconds,
+            self.took.as_secs_f64()
+        )
+    }
+}
+
+impl Table {
+    pub(super) fn new(title: impl Into<String>, heads: &[&str]) -> Self {
+        let heads = heads.iter().map(|&h| h.to_owned()).collect();
+        Self { title: title.into(), heads, rows: Vec::new() }
+    }
+
+    fn text(&self) -> String {
+        let lines: Vec<_> = [&self.heads].into_iter().chain(&self.rows).cloned().collect();
+        format!("{}\n{}", self.title, columns(&lines, 1))
+    }
+
+    fn markdown(&self) -> String {
+        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+        let rule = self.heads.iter().enumerate();
+        let rule: Vec<_> = rule.map(|(n, _)| if n == 0 { "---" } else { "---:" }.into()).collect();
+        let mut text = format!("{}\n\n{}{}", self.title, line(&self.heads), line(&rule));
+        self.rows.iter().for_each(|row| text += &line(row));
+        text
+    }
+}
+
+impl Report {
+    /// For a terminal.
+    pub(super) fn text(&self, about: &Circumstances) -> String {
+        let mut text = format!("{}\n{}\n{}\n", self.title, about.machine, about.sentence());
+        for table in &self.tables {
+            text += &format!("\n{}", table.text());
+        }
+        text.push('\n');
+        for note in &self.notes {
+            text += &format!("{note}\n");
+        }
+        text
+    }
+
+    /// A section of a Markdown file.
+    pub(super) fn markdown(&self, about: &Circumstances, picture: Option<&str>) -> String {
+        let mut text = format!(
+            "## {}\n\n`vmlan bench {}`: {}. {}.\n",
+            self.title,
+            about.bench,
+            about.sentence(),
+            about.machine
+        );
+        for table in &self.tables {
+            text += &format!("\n{}", table.markdown());
+        }
+        for (n, note) in self.notes.iter().enumerate() {
+            // The items of a list stand together.
+            let item = |n: usize| self.notes.get(n).is_some_and(|note| note.starts_with("- "));
+            let gap = if n > 0 && item(n) && item(n - 1) { "" } else { "\n" };
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{gap}{note}");
+        }
+        if let Some(path) = picture {
+            let _ = write!(text, "\n![{}]({path})\n", self.title);
+        }
+        text
+    }
+
+    /// All of it.
+    pub(super) fn json(&self, about: &Circumstances) -> Result<String, Failure> {
+        let all = serde_json::json!({
+            "bench": about.bench,
+            "guest": "native",
+            "machine": about.machine,
+            "commit": about.machine.commit,
+            "cores": about.cores.to_string(),
+            "seconds": about.seconds,
+            "rounds": about.rounds,
+            "took_seconds": about.took.as_secs_f64(),
+            "cells": self.cells,
+        });
+        serde_json::to_string_pretty(&all)
+            .map(|text| text + "\n")
+            .map_err(|e| Failure::Failed(e.to_string()))
+    }
+}
+
+/// `keys` and the figures of each round: one object for each measurement that there is.
+pub(super) fn cells<F: Serialize>(
+    named: impl IntoIterator<Item = (serde_json::Value, Samples<F>)>,
+) -> Result<serde_json::Value, Failure> {
+    let mut all = Vec::new();
+    for (keys, samples) in named {
+        for (round, figures) in samples.0.iter().enumerate() {
+            let mut cell = keys.clone();
+            cell["round"] = (round + 1).into();
+            cell["figures"] =
+                serde_json::to_value(figures).map_err(|e| Failure::Failed(e.to_string()))?;
+            all.push(cell);
+        }
+    }
+    Ok(all.into())
+}
+
+/// A figure with three digits that matter; `-` where there is none.
+pub(super) fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(x) if x >= 99.95 => format!("{x:.0}"),
+        Some(x) if x >= 9.995 => format!("{x:.1}"),
+        Some(x) if x >= 0.01 || x == 0.0 => format!("{x:.2}"),
+        Some(x) => format!("{x:.4}"),
+    }
+}
+
+/// Ratios of all rounds, as `2.0 1.9 2.1`.
+pub(super) fn ratios(all: &[f64]) -> String {
+    let words: Vec<_> = all.iter().map(|&r| number(Some(r))).collect();
+    if words.is_empty() { "-".into() } else { words.join(" ") }
+}

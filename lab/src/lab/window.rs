@@ -1,0 +1,145 @@
+//! What passes in a window of time: two readings of all counters, and the difference.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::{Lab, Process};
+use crate::failure::Failure;
+use crate::process::cpu_time;
+use vmlan_config::text::to_f64;
+use vmlan_engine::stats::PortStats;
+
+/// All counters at one moment.
+pub(crate) struct Reading {
+    at: Instant,
+    ports: Vec<PortStats>,
+    /// Of the switch, then of each guest.
+    cpu: Vec<Duration>,
+}
+
+/// What a window has shown. Rates are for each second; CPU is in cores: 1.0 is one core, busy all the time.
+/// "For 1,000 frames" counts both ends' and divides by the frames delivered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Window {
+    /// Frames delivered.
+    pub(crate) frames_per_s: f64,
+    /// Frame bytes, without FCS, preamble and gap.
+    pub(crate) gbit_per_s: f64,
+    /// Frames taken from guests.
+    pub(crate) sent_per_s: f64,
+    /// Register accesses that left the guest (virtio: doorbells).
+    pub(crate) accesses_per_kframe: f64,
+    /// Doorbells alone.
+    pub(crate) doorbells_per_kframe: f64,
+    /// Interrupts the guests got.
+    pub(crate) interrupts_per_kframe: f64,
+    /// Of the switch.
+    pub(crate) cpu_switch: f64,
+    /// Of each guest.
+    pub(crate) cpu_guests: Vec<f64>,
+    /// Frames of a batch at delivery.
+    pub(crate) mean_batch: f64,
+    /// Frames dropped.
+    pub(crate) drops: u64,
+    /// Its length.
+    pub(crate) seconds: f64,
+}
+
+impl Reading {
+    /// Of the switch and these guests.
+    pub(crate) fn take(lab: &Lab, guests: &[Process]) -> Result<Self, Failure> {
+        let gone = || Failure::Failed("a process of the measurement is gone".into());
+        let pids = [lab.switch()].into_iter().chain(guests.iter().map(Process::pid));
+        let cpu: Option<Vec<_>> = pids.map(cpu_time).collect();
+        Ok(Self { cpu: cpu.ok_or_else(gone)?, ports: lab.stats()?, at: Instant::now() })
+    }
+}
+
+impl Window {
+    /// What was counted between two readings of the same processes.
+    pub(crate) fn between(before: &Reading, after: &Reading) -> Self {
+        let seconds = (after.at - before.at).as_secs_f64();
+        let grown = |value: fn(&PortStats) -> u64| {
+            let sum = |r: &Reading| r.ports.iter().map(value).sum::<u64>();
+            sum(after).saturating_sub(sum(before))
+        };
+        let per = |part: u64, whole: f64| if whole > 0.0 { to_f64(part) / whole } else { 0.0 };
+        let frames = grown(|p| p.out.frames);
+        let thousands = to_f64(frames) / 1000.0;
+        let both = after.cpu.iter().zip(&before.cpu);
+        let mut cpu = both.map(|(a, b)| a.saturating_sub(*b).as_secs_f64() / seconds);
+        Self {
+            frames_per_s: per(frames, seconds),
+            gbit_per_s: per(grown(|p| p.out.bytes), seconds) * 8e-9,
+            sent_per_s: per(grown(|p| p.r#in.frames), seconds),
+            accesses_per_kframe: per(grown(accesses), thousands),
+            doorbells_per_kframe: per(grown(|p| p.doorbells), thousands),
+            interrupts_per_kframe: per(grown(interrupts), thousands),
+            cpu_switch: cpu.next().unwrap_or_default(),
+            cpu_guests: cpu.collect(),
+            mean_batch: per(frames, to_f64(grown(|p| p.out.batches))),
+            drops: grown(PortStats::dropped),
+            seconds,
+        }
+    }
+
+    /// Of both guests.
+    pub(crate) fn cpu_of_guests(&self) -> f64 {
+        self.cpu_guests.iter().sum()
+    }
+}
+
+/// Each is a message to the switch's process: a register of an emulated NIC, or a doorbell.
+fn accesses(port: &PortStats) -> u64 {
+    port.device.as_ref().map_or(port.doorbells, |d| d.accesses().reads + d.accesses().writes)
+}
+
+fn interrupts(port: &PortStats) -> u64 {
+    port.device.as_ref().map_or(port.interrupts, |d| d.delivered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmlan_engine::stats::{Accesses, DeviceStats};
+
+    #[test]
+    fn figures_are_differences_over_time() {
+        let port = |frames: u64| {
+            let mut p = PortStats::default();
+            p.out.frames = frames;
+            p.out.bytes = frames * 60;
+            p.out.batches = frames / 100;
+            p.doorbells = frames / 500;
+            p.interrupts = frames / 250;
+            p.drops.insert("receiver-full".into(), frames / 1000);
+            p
+        };
+        let nic = |frames: u64| {
+            let mut device = DeviceStats { delivered: frames / 1000, ..DeviceStats::default() };
+            device.registers.insert("TDT".into(), Accesses { reads: 0, writes: frames / 100 });
+            let mut port = PortStats { device: Some(device), ..PortStats::default() };
+            port.r#in.frames = frames;
+            port
+        };
+        let at = Instant::now();
+        let reading = |s: u64, frames| Reading {
+            at: at + Duration::from_secs(s),
+            ports: vec![nic(frames), port(frames)],
+            cpu: [500, 250, 1000].map(|ms| Duration::from_millis(ms * s)).to_vec(),
+        };
+        let window = Window::between(&reading(1, 1_000_000), &reading(3, 5_000_000));
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6 * b.abs().max(1.0), "{a} {b}");
+        near(window.frames_per_s, 2e6);
+        near(window.sent_per_s, 2e6);
+        near(window.gbit_per_s, 0.96);
+        near(window.cpu_switch, 0.5);
+        near(window.cpu_of_guests(), 1.25);
+        // A NIC's registers and a ring's doorbells; a NIC's delivered interrupts and a ring's.
+        near(window.accesses_per_kframe, 10.0 + 2.0);
+        near(window.interrupts_per_kframe, 1.0 + 4.0);
+        near(window.mean_batch, 100.0);
+        assert_eq!(window.drops, 4000);
+    }
+}

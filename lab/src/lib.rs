@@ -1,0 +1,15 @@
+//! The laboratory: what `vmlan bench`, `vmlan demo` and `vmlan probe` do.
+
+pub mod bench;
+pub mod demo;
+mod failure;
+mod lab;
+mod output;
+pub mod probe;
+mod process;
+mod sys;
+
+pub use failure::Failure;
+
+/// The commit this was built from.
+pub const COMMIT: &str = env!("VMLAN_COMMIT");

@@ -1,0 +1,187 @@
+//! `vmlan port` and `vmlan fdb`: ask a running switch.
+
+use hyper::Method;
+use serde_json::{Map, Value};
+use vmlan_frame::Mac;
+
+use super::{FdbArgs, FdbCommand, PortArgs, PortCommand, named_failure};
+use crate::exit::Failure;
+use crate::output::{print, print_json};
+use vmlan_api::{FdbList, NewMac, NewPort, PortList};
+use vmlan_config::address::{Address, NamedAddress, PortName};
+use vmlan_config::text::columns;
+use vmlan_engine::action::{FdbLine, PortInfo};
+
+pub(super) fn port(args: PortArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    match args.command {
+        PortCommand::List => {
+            let list: PortList = client.get("/v1/ports")?;
+            if args.json { print_json(&list) } else { print(&ports_table(&list.ports)) }
+        }
+        PortCommand::Add { port } => {
+            // Parsed here too: a mistake is found even when no switch runs.
+            let named: NamedAddress = port.parse().map_err(|e| named_failure(&port, &e))?;
+            let new =
+                NewPort { name: named.name.to_string(), address: absolute(&named).to_string() };
+            let made: PortInfo = client.send(&Method::POST, "/v1/ports", &new)?;
+            show(args.json, &made)
+        }
+        PortCommand::Del { name } => {
+            let name = port_name(&name)?;
+            client.delete(&format!("/v1/ports/{name}"))?;
+            if args.json { print("{}\n") } else { Ok(()) }
+        }
+        PortCommand::Set { name, keys } => {
+            let name = port_name(&name)?;
+            let path = format!("/v1/ports/{name}");
+            let changed: PortInfo = client.send(&Method::PATCH, &path, &pairs(&keys)?)?;
+            show(args.json, &changed)
+        }
+    }
+}
+
+/// A relative path means the directory of whoever types it, not that of the switch.
+fn absolute(named: &NamedAddress) -> vmlan_config::address::Address {
+    use vmlan_config::address::Kind;
+    let address = named.address.clone();
+    if address.kind() == Kind::Tap {
+        return address;
+    }
+    let place = std::path::absolute(address.place())
+        .ok()
+        .and_then(|p| p.into_os_string().into_string().ok());
+    place.and_then(|p| address.at(&p).ok()).unwrap_or(address)
+}
+
+pub(super) fn pairs(keys: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut map = Map::new();
+    for text in keys {
+        let wrong = |why| Failure::Usage(format!("'{text}' {why}"));
+        let (key, value) =
+            text.split_once('=').ok_or_else(|| wrong("has no value: write KEY=VALUE"))?;
+        if map.insert(key.to_owned(), value.into()).is_some() {
+            return Err(wrong("gives a key twice: leave one out"));
+        }
+    }
+    Ok(map)
+}
+
+fn port_name(text: &str) -> Result<PortName, Failure> {
+    Ok(text.parse()?)
+}
+
+fn show(json: bool, port: &PortInfo) -> Result<(), Failure> {
+    if json { print_json(port) } else { print(&ports_table(std::slice::from_ref(port))) }
+}
+
+fn ports_table(ports: &[PortInfo]) -> String {
+    let mut rows = vec![["NAME", "LINK", "ADDRESS", "STATE"].map(str::to_owned).to_vec()];
+    let mut policies = vec![String::new()];
+    for p in ports {
+        let link = if p.up { "up" } else { "down" };
+        // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
+        // programs: see --json.
+        let known = |k: &String| {
+            matches!(k.as_str(), "kind" | "path" | "interface" | "protocol-features")
+                || k.ends_with("-hex")
+        };
+        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+        let details: Vec<_> = p
+            .details
+            .iter()
+            .filter(|(k, _)| !known(k))
+            .map(|(k, v)| match k.as_str() {
+                "state" => text(v),
+                // An emulated NIC's cable: LINK says whether a guest is at its end.
+                "link" => format!("cable {}", text(v)),
+                _ => format!("{k} {}", text(v)),
+            })
+            .collect();
+        let (address, policy) = without_policy(&p.address);
+        rows.push(vec![p.name.clone(), link.into(), address, details.join(", ")]);
+        policies.push(policy);
+    }
+    let margin = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0) + 2;
+    let below = |policy: &String| format!("{:margin$}{}\n", "", super::folded(policy, margin));
+    let table = columns(&rows, 4);
+    let lines = table.lines().zip(&policies).map(|(line, policy)| match policy.as_str() {
+        "" => format!("{line}\n"),
+        _ => format!("{line}\n{}", below(policy)),
+    });
+    lines.collect()
+}
+
+/// An address, and what it says of what its port may do: that has a line of its own, as it may be long.
+fn without_policy(text: &str) -> (String, String) {
+    let Ok(mut address) = text.parse::<Address>() else { return (text.to_owned(), String::new()) };
+    let mut policy = Vec::new();
+    for key in address.kind().policy_keys() {
+        if let Some(value) = address.value(key.name) {
+            policy.push(format!("{}={value}", key.name));
+            // Taking away a key that is there cannot fail.
+            let _ = address.replace(key.name, "");
+        }
+    }
+    (address.to_string(), policy.join(" "))
+}
+
+pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    match args.command {
+        FdbCommand::List => {
+            let list: FdbList = client.get("/v1/fdb")?;
+            if args.json { print_json(&list) } else { print(&fdb_table(&list.entries)) }
+        }
+        FdbCommand::Add { mac, port, vlan } => {
+            let (mac, port) = (parse_mac(&mac)?, port_name(&port)?);
+            let new = NewMac { mac: mac.to_string(), port: port.to_string(), vlan };
+            let made: FdbLine = client.send(&Method::POST, "/v1/fdb", &new)?;
+            if args.json { print_json(&made) } else { print(&fdb_table(&[made])) }
+        }
+        FdbCommand::Del { mac, vlan } => {
+            let query = vlan.map(|v| format!("?vlan={v}")).unwrap_or_default();
+            client.delete(&format!("/v1/fdb/{}{query}", parse_mac(&mac)?))?;
+            if args.json { print("{}\n") } else { Ok(()) }
+        }
+    }
+}
+
+fn parse_mac(text: &str) -> Result<Mac, Failure> {
+    text.parse().map_err(|e: vmlan_frame::ParseMacError| Failure::Usage(e.to_string()))
+}
+
+fn fdb_table(entries: &[FdbLine]) -> String {
+    let mut rows = vec![["MAC", "VLAN", "PORT", "AGE"].map(str::to_owned).to_vec()];
+    for e in entries {
+        let age = e.age.map_or_else(|| "pinned".to_owned(), |s| format!("{s} s"));
+        let vlan = e.vlan.map(|v| v.to_string()).or(e.qinq.map(|v| format!("qinq {v}")));
+        let vlan = vlan.unwrap_or_else(|| "-".into());
+        rows.push(vec![e.mac.clone(), vlan, e.port.clone(), age]);
+    }
+    columns(&rows, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_may_do_stands_on_lines_of_its_own() {
+        let port = |name: &str, address: &str| PortInfo {
+            name: name.into(),
+            address: address.into(),
+            details: Map::from_iter([("state".to_owned(), "listening".into())]),
+            ..PortInfo::default()
+        };
+        let long = "vhost-user:/tmp/1,queues=2,macs=first,ips=10.0.0.1+10.0.0.2,vlan=10,broadcast_frames=100,from_rate=10Mbit,to_rate=1Gbit,weight=3";
+        let text = ports_table(&[port("vm1", long), port("vm2", "tap:t1"), port("vm3", "odd")]);
+        let want = "NAME  LINK  ADDRESS                     STATE\n\
+                    vm1   down  vhost-user:/tmp/1,queues=2  listening\n      \
+                    macs=first ips=10.0.0.1+10.0.0.2 vlan=10 broadcast_frames=100\n      \
+                    from_rate=10Mbit to_rate=1Gbit weight=3\n\
+                    vm2   down  tap:t1                      listening\n\
+                    vm3   down  odd                         listening\n";
+        assert_eq!(text, want, "{text}");
+    }
+}

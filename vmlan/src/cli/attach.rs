@@ -1,0 +1,88 @@
+//! `vmlan vm-args`: how to attach a VM to a port.
+
+use std::io::IsTerminal;
+
+use clap::Args;
+
+use super::{ApiArgs, named_failure};
+use crate::exit::Failure;
+use crate::output::{print, print_json};
+use vmlan_config::address::{NamedAddress, PortName};
+use vmlan_config::vm_args::{QemuVersion, VmArgs, Vmm, Wanted, vm_args};
+
+/// Arguments of `vmlan vm-args`.
+#[derive(Debug, Args)]
+pub(super) struct VmArgsArgs {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// A port of the running switch, or any port with its address
+    #[arg(value_name = "NAME[=ADDRESS]")]
+    port: String,
+    /// The program that will run the VM: qemu, cloud-hypervisor or libvirt
+    #[arg(long, default_value = "qemu")]
+    vmm: String,
+    /// The VM's memory
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    memory: String,
+    /// Write options for this version of QEMU [default: the installed one]
+    #[arg(long, value_name = "X.Y")]
+    qemu_version: Option<String>,
+    /// For a QEMU without KVM: adds -accel tcg, and vectors=0 to the device
+    #[arg(long)]
+    tcg: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
+    let vmm: Vmm = args.vmm.parse().map_err(Failure::Usage)?;
+    let qemu = match &args.qemu_version {
+        Some(version) => version.parse().map_err(Failure::Usage)?,
+        None => QemuVersion::installed(),
+    };
+    if args.tcg && vmm != Vmm::Qemu {
+        return Err(Failure::Usage("--tcg is for QEMU only: leave it out".into()));
+    }
+    let wanted = Wanted { vmm, memory: args.memory.clone(), qemu };
+    let made = if args.port.contains('=') {
+        let named: NamedAddress = args.port.parse().map_err(|e| named_failure(&args.port, &e))?;
+        vm_args(&named.name, &named.address, &wanted)?
+    } else {
+        ask(args, &wanted)?
+    };
+    let made = if args.tcg { made.for_tcg() } else { made };
+    if let Some(note) = made.note(wanted.qemu).filter(|_| !args.tcg) {
+        // To standard error: $(vmlan vm-args vm1) takes the rest.
+        eprintln!("vmlan: {note}");
+    }
+    if args.json { print_json(&made) } else { print(&text(&made)) }
+}
+
+/// On a terminal to copy and paste; else on one line, so that `qemu $(vmlan vm-args vm1)` works.
+fn text(made: &VmArgs) -> String {
+    if made.args.is_empty() || std::io::stdout().is_terminal() {
+        return made.text.clone();
+    }
+    made.substituted().unwrap_or_else(|| made.text.replace(" \\\n", " "))
+}
+
+fn ask(args: &VmArgsArgs, wanted: &Wanted) -> Result<VmArgs, Failure> {
+    let name: PortName = args.port.parse()?;
+    // All values are plain words; a size is checked by the switch.
+    let path = format!(
+        "/v1/vm-args/{name}?vmm={}&memory={}&qemu={}",
+        args.vmm,
+        percent_encode(&wanted.memory),
+        wanted.qemu
+    );
+    Ok(args.api.client()?.get(&path)?)
+}
+
+fn percent_encode(text: &str) -> String {
+    let byte = |b: u8| match b {
+        b if b.is_ascii_alphanumeric() => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}

@@ -1,0 +1,19 @@
+//! The program: command line, output, exit codes, and the start and end of a switch.
+//!
+//! ```text
+//!  command line ┐                    API thread            control thread               workers
+//!  TOML file    ├─► Settings ─► [ vmlan-api ] ─Action─► [ vmlan-engine: apply ─► ports ] ─► [ worker ]
+//!  other `vmlan` commands ─────► UNIX socket            one at a time   open, close        move frames
+//! ```
+//!
+//! A library only so that tests reach it; the program is `main.rs`.
+
+pub mod cli;
+pub mod exit;
+mod log_format;
+mod notify;
+mod output;
+mod pktgen;
+mod process;
+mod serve;
+mod stack;

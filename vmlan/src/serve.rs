@@ -1,0 +1,123 @@
+//! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
+
+use std::io::Write as _;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use vmlan_switch::Switch;
+
+use crate::exit::Failure;
+use crate::{log_format, notify};
+use vmlan_api::{Claim, Server};
+use vmlan_config::address::Kind;
+use vmlan_config::settings::{Plan, Running, Settings};
+use vmlan_engine::action::{Action, PortInfo};
+use vmlan_engine::apply;
+use vmlan_engine::ports::Ports;
+use vmlan_engine::worker::Workers;
+
+/// A second request to stop within this time of the first is the same one: timeout(1) signals its child and
+/// then its process group, and a shell and its terminal may do likewise.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// Runs a switch until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If anything of `settings` cannot be had; everything that was made is taken away again.
+pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
+    log_format::init();
+    let (sender, actions) = channel();
+    // Before anything exists that would be left behind by a signal.
+    let signals = stop_on_signal(sender.clone())?;
+    let Settings { running, plan } = settings;
+    let done = start(&running, &plan, &sender).map(|(mut ports, server)| {
+        notify::ready(ports.list().len());
+        apply::run(&mut ports, &running, &actions);
+        notify::stopping();
+        log::info!("stopping");
+        // First nobody may ask for anything any more, then the ports go.
+        drop(server);
+        drop(ports);
+    });
+    signals.close();
+    done
+}
+
+fn start(
+    running: &Running,
+    plan: &Plan,
+    sender: &Sender<Action>,
+) -> Result<(Ports, Server), Failure> {
+    let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
+    vmlan_ram::fault::install().map_err(|e| failed("handle SIGBUS", e))?;
+    match raise_open_files() {
+        Ok(limit) => log::debug!("up to {limit} open files"),
+        Err(e) => log::warn!("the limit of open files stays low: {e}"),
+    }
+    let claim = Claim::new(&running.api, running.api_mode)?;
+    let switch = Switch::new(running.options.clone());
+    let workers = Workers::start(running.workers, running.spin, switch.clone())
+        .map_err(|e| failed("start the workers", e))?;
+    let changed = sender.clone();
+    let mut ports = Ports::new(workers, switch, move || {
+        // The control thread is gone only when everything is being closed.
+        let _ = changed.send(Action::PortChanged);
+    });
+    ports.apply(plan, false).map_err(|failed| failed.first())?;
+    let lines: Vec<_> = ports.list().iter().map(line).collect();
+    let socket = claim.publish()?;
+    let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;
+    say(&running.api.display().to_string(), &lines);
+    Ok((ports, server))
+}
+
+/// Raises the soft limit of open files to the hard one: each VM needs about a dozen. Returns the limit.
+fn raise_open_files() -> std::io::Result<u64> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    // None: there is no limit.
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
+fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handle, Failure> {
+    let failed = |e| Failure::Failed(format!("cannot handle signals: {e}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let handle = signals.handle();
+    let wait = move || {
+        let mut signals = signals.forever();
+        if signals.next().is_none() || sender.send(Action::Stop).is_err() {
+            return;
+        }
+        let first = Instant::now();
+        if signals.any(|_| first.elapsed() >= SAME_REQUEST) {
+            log::warn!("asked to stop again: ending at once, sockets may be left behind");
+            std::process::exit(1);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;
+    Ok(handle)
+}
+
+/// How to attach to a port.
+fn line(port: &PortInfo) -> String {
+    let how = match port.kind.as_str() {
+        k if k == Kind::Tap.name() => {
+            "the host's side is a network interface of that name".to_owned()
+        }
+        k if k == Kind::Pcap.name() => "open it with tshark -r or Wireshark".to_owned(),
+        _ => format!("attach a VM: vmlan vm-args {}", port.name),
+    };
+    format!("port {}  {}  ({how})", port.name, port.address)
+}
+
+fn say(api: &str, lines: &[String]) {
+    let mut out = std::io::stdout().lock();
+    let none = "no ports were given: add one with `vmlan port add vm1=vhost-user:/tmp/vm1.sock`";
+    let ports = if lines.is_empty() { none.to_owned() } else { lines.join("\n") };
+    let text = format!("{ports}\napi {api}\n");
+    // Nobody may be reading; the switch runs all the same.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
