@@ -102,13 +102,13 @@ impl E1000Lan {
 
     /// The last words of everybody, for whoever has to find out why.
     #[must_use]
-    pub fn last_words(&self) -> String {
+    pub fn last_lines(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name));
         ["e1.serial", "e1.qemu", "switch.log"]
             .map(|name| {
                 format!(
                     "--- {name}\n{}\n",
-                    vmlan_harness::last_words(&read(name).unwrap_or_default())
+                    vmlan_harness::last_lines(&read(name).unwrap_or_default())
                 )
             })
             .concat()

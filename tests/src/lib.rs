@@ -6,7 +6,7 @@
 
 pub use vmlan_harness::{
     Boot, Extras, Guest, HarnessError, Image, NetNs, Process, Result, Said, Station, Switch,
-    connectivity, output_of, qemu, testpmd, threads, usage, vmlan_program,
+    connectivity, output_of, qemu, testpmd, usage, vmlan_program,
 };
 
 pub mod chip_guest;

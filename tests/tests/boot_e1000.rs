@@ -18,7 +18,7 @@ fn everything(kind: E1000, excused: &[&str]) -> Result<()> {
     println!("  {kind:?}: booted in {:.1?}", since.elapsed());
     let end = chapters(&mut lan, excused);
     if end.is_err() {
-        println!("{}", lan.last_words());
+        println!("{}", lan.last_lines());
     }
     end
 }

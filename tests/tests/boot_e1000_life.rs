@@ -27,7 +27,7 @@ fn life(kind: E1000, times: &Times) -> Result<()> {
     let mut lan = E1000Lan::start(kind)?;
     let end = survives(&mut lan, times);
     if end.is_err() {
-        println!("{}", lan.last_words());
+        println!("{}", lan.last_lines());
     }
     end
 }

@@ -88,7 +88,7 @@ impl Lan {
     }
 
     /// What whoever has to find out why wants to see.
-    fn last_words(&mut self) {
+    fn last_lines(&mut self) {
         let stats = self.switch.ask(&["stats"]).unwrap_or_else(|fault| fault.to_string());
         println!("{stats}\n{}", self.switch.ask(&["port", "list"]).unwrap_or_default());
         for (guest, card) in &mut self.guests {
@@ -137,7 +137,7 @@ fn everything<const N: usize>(
         chapter("reboot", || reboot(&mut lan))
     });
     if end.is_err() {
-        lan.last_words();
+        lan.last_lines();
     }
     end
 }

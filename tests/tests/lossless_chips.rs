@@ -15,7 +15,8 @@ use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::numbered::{STALL, mac, watch_over};
 use vmlan_tests::random::Random;
-use vmlan_tests::{Result, Switch, threads};
+use vmlan_tests::usage::threads;
+use vmlan_tests::{Result, Switch};
 
 const FRAME: usize = 60;
 const NUMBER: usize = 14;

@@ -11,18 +11,28 @@
 #![forbid(unsafe_code)]
 
 pub mod connectivity;
+mod cpu;
 mod error;
+mod machine;
 mod netns;
 mod process;
+mod program;
+mod scratch;
 mod station;
+mod stop;
 mod switch;
 pub mod testpmd;
 pub mod usage;
 pub mod vm;
 
+pub use cpu::Pin;
 pub use error::{HarnessError, Result, SETUP};
+pub use machine::Machine;
 pub use netns::NetNs;
-pub use process::{Process, last_words, output_of, threads, vmlan_program};
+pub use process::{Launch, Process};
+pub use program::{find_program, last_lines, output_of, vmlan_program};
+pub use scratch::Scratch;
 pub use station::{Said, Station};
+pub use stop::Stop;
 pub use switch::Switch;
 pub use vm::{Boot, Extras, Guest, Image, qemu};

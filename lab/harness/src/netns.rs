@@ -1,5 +1,6 @@
 //! A network namespace that plays a host on the LAN. As root a plain one, otherwise one inside a user namespace.
 
+use crate::program::both_outputs;
 use crate::{HarnessError, Process, Result, Said, Station, output_of};
 use std::{
     os::unix::process::ExitStatusExt,
@@ -8,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-const FIX: &str = "run as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
+const FIX: &str = "run as root, or allow user namespaces: \
+    sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
 
 /// A namespace, held by a sleeping process and gone when this is dropped.
 pub struct NetNs {
@@ -44,12 +46,10 @@ impl NetNs {
         argv.extend(["sh", "-c", held].map(str::to_owned));
         let mut holder = Process::start(&format!("namespace {name}"), &log, &argv)?;
         let heard = || std::fs::read_to_string(&log).unwrap_or_default();
-        holder.wait("to be made", Duration::from_secs(10), || heard().contains("held")).map_err(
-            |fault| HarnessError::Missing {
-                what: format!("the right to make a network namespace ({fault})"),
-                fix: FIX,
-            },
-        )?;
+        let made = holder.wait("to be made", Duration::from_secs(10), || heard().contains("held"));
+        made.map_err(|e| {
+            HarnessError::missing(format!("a network namespace cannot be made ({e})"), FIX)
+        })?;
         let files = dir.join(format!("{name}.files"));
         std::fs::create_dir(&files).map_err(HarnessError::file(&files))?;
         let (ip, files) = (format!("10.77.0.{number}"), files.to_string_lossy().into_owned());
@@ -133,9 +133,6 @@ impl Station for NetNs {
             .output()
             .map_err(HarnessError::file("nsenter"))?;
         let code = out.status.code().unwrap_or_else(|| 128 + out.status.signal().unwrap_or(0));
-        Ok(Said {
-            code,
-            text: String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned(),
-        })
+        Ok(Said { code, text: both_outputs(&out) })
     }
 }

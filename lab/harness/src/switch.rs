@@ -1,6 +1,6 @@
 //! The `vmlan switch` process under test.
 
-use crate::{HarnessError, NetNs, Process, Result, output_of, vmlan_program};
+use crate::{HarnessError, NetNs, Process, Result, output_of, usage, vmlan_program};
 use serde_json::Value;
 use std::{
     os::unix::net::UnixStream,
@@ -87,7 +87,7 @@ impl Switch {
     /// The descriptors it has open.
     #[must_use]
     pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+        usage::descriptors(self.pid())
     }
 
     /// Its log since the first start.
@@ -106,7 +106,7 @@ impl Switch {
         output_of(&vmlan_program().to_string_lossy(), &words)
     }
 
-    /// `vmlan stats --json`, as DESIGN section 10 and issue 2 give its shape.
+    /// `vmlan stats --json`, in the shape that its schema gives.
     ///
     /// # Errors
     /// As [`Switch::ask`]; [`HarnessError::Garbled`] if it is no JSON.

@@ -2,11 +2,15 @@
 //!
 //! It needs neither root nor hugepages (`--no-huge` keeps its memory in a memfd, which vhost-user can pass on).
 
-use crate::{HarnessError, Process, Result, SETUP, vm::find_tool};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Process, Result, Stop, find_program};
+
+/// Longest wait for it to start or stop.
+const START: Duration = Duration::from_secs(30);
+/// Longest wait for counters.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// Frames each port puts into circulation; below the rings' 1024, so that none has to wait for room.
 pub const BURSTS: u64 = 8;
@@ -30,10 +34,14 @@ pub struct Vdev {
 pub struct Counted {
     /// Frames it received.
     pub rx: u64,
+    /// Bytes in them, without FCS.
+    pub rx_bytes: u64,
     /// Frames it sent.
     pub tx: u64,
     /// Receive errors, missed frames and transmit errors together.
     pub errors: u64,
+    /// Frames received for each second since the counters were last asked for, by its own clock.
+    pub rx_per_s: u64,
 }
 
 /// A running testpmd that sends what arrives on one port out of the other, unchanged.
@@ -46,11 +54,9 @@ impl Testpmd {
     /// Starts it and waits for its prompt; `queues` receive and transmit queues on each port.
     ///
     /// # Errors
-    /// [`HarnessError::Missing`] without DPDK, [`HarnessError::Ended`] with its own words.
+    /// As [`find_program`] without DPDK, and as [`Process::expect`].
     pub fn start(dir: &Path, ports: &[Vdev; 2], queues: u16) -> Result<Testpmd> {
-        if find_tool("dpdk-testpmd").is_err() {
-            return Err(HarnessError::Missing { what: "dpdk-testpmd".into(), fix: SETUP });
-        }
+        find_program("dpdk-testpmd")?;
         let mut argv = Vec::new();
         // Line by line, for DPDK prints statistics through stdio.
         let eal = "stdbuf -oL dpdk-testpmd --lcores 0@0,1@0 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
@@ -71,11 +77,9 @@ impl Testpmd {
         );
         argv.extend(own.split(' ').map(str::to_owned));
         let log = dir.join("testpmd.log");
-        let mut testpmd = Testpmd {
-            process: Process::start_dialogue("dpdk-testpmd", &log, &argv)?,
-            queues: queues.into(),
-        };
-        testpmd.await_text("Done", "its ports")?;
+        let process = Process::start_dialogue("dpdk-testpmd", &log, &argv)?;
+        let mut testpmd = Testpmd { process, queues: queues.into() };
+        testpmd.heard("its ports", |text| text.contains("Done"))?;
         for (port, peer) in [(0, 1), (1, 0)] {
             testpmd.process.say(&format!("set eth-peer {port} 02:00:00:00:00:0{peer}"))?;
         }
@@ -86,7 +90,7 @@ impl Testpmd {
     /// it more, one queue might have to take more than its ring holds.
     ///
     /// # Errors
-    /// [`HarnessError::Ended`].
+    /// As [`Process::say`].
     pub fn bounce(&mut self, length: u16) -> Result<()> {
         self.process.say("clear port stats all")?;
         self.process.say(&format!("set txpkts {length}"))?;
@@ -96,66 +100,104 @@ impl Testpmd {
     /// Stops forwarding: what circulates stays in the receive rings.
     ///
     /// # Errors
-    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
+    /// As [`Process::expect`].
     pub fn stop(&mut self) -> Result<()> {
-        let before = self.process.log().len();
+        // What it printed so far is not its answer.
+        self.heard("nothing", |_| true)?;
         self.process.say("stop")?;
-        self.await_after(before, "Waiting for lcores to finish...", "to stop")?;
-        self.await_after(before, "\nDone.", "to stop")
+        self.heard("to stop", |text| {
+            text.contains("Waiting for lcores to finish...") && text.contains("\nDone.")
+        })
     }
 
     /// The counters of both ports.
     ///
     /// # Errors
-    /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
+    /// As [`counters`].
     pub fn counted(&mut self) -> Result<[Counted; 2]> {
-        let before = self.process.log().len();
-        self.process.say("show port stats all")?;
-        let both = |log: &str| log.matches("Tx-bps").count() >= 2;
-        let mut text = String::new();
-        let log = self.process.log_path().to_owned();
-        self.process.wait("its statistics", Duration::from_secs(10), || {
-            text = std::fs::read_to_string(&log).unwrap_or_default().split_off(before);
-            both(&text)
-        })?;
-        let mut parts = text.split("NIC statistics for port").skip(1);
-        let mut next = || parse(parts.next().unwrap_or_default());
-        Ok([next(), next()])
+        counters(&mut self.process, &Stop::default())
     }
 
-    fn await_text(&mut self, text: &str, what: &str) -> Result<()> {
-        self.await_after(0, text, what)
-    }
-
-    fn await_after(&mut self, from: usize, text: &str, what: &str) -> Result<()> {
-        let log = self.process.log_path().to_owned();
-        let seen = || {
-            std::fs::read_to_string(&log)
-                .unwrap_or_default()
-                .get(from..)
-                .is_some_and(|new| new.contains(text))
-        };
-        self.process.wait(what, Duration::from_secs(30), seen)
+    fn heard(&mut self, what: &str, done: impl Fn(&str) -> bool) -> Result<()> {
+        self.process.expect(&Stop::default(), what, START, done).map(drop)
     }
 }
 
-fn parse(block: &str) -> Counted {
-    let field = |name: &str| {
-        let after = block.split(name).nth(1).unwrap_or_default().trim_start_matches(':');
-        after.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let errors = field("RX-missed") + field("RX-errors") + field("TX-errors");
-    Counted { rx: field("RX-packets"), tx: field("TX-packets"), errors }
+/// Asks a testpmd at its console for the counters of both its ports.
+///
+/// # Errors
+/// As [`Process::expect`].
+pub fn counters(process: &mut Process, stop: &Stop) -> Result<[Counted; 2]> {
+    process.say("show port stats all")?;
+    let complete = |text: &str| parse(text).is_some();
+    let text = process.expect(stop, "its counters", ANSWER, complete)?;
+    Ok(parse(&text).unwrap_or_default())
+}
+
+/// Both ports' counters, the last that were shown; `None` while the text is not complete.
+fn parse(text: &str) -> Option<[Counted; 2]> {
+    let mut blocks = text.rsplit("NIC statistics for port").map(|block| {
+        block.contains("Tx-bps:").then_some(())?;
+        Some(Counted {
+            rx: number(block, "RX-packets:")?,
+            rx_bytes: number(block, "RX-bytes:")?,
+            tx: number(block, "TX-packets:")?,
+            errors: number(block, "RX-missed:")?
+                + number(block, "RX-errors:")?
+                + number(block, "TX-errors:")?,
+            rx_per_s: number(block, "Rx-pps:")?,
+        })
+    });
+    let (second, first) = (blocks.next()??, blocks.next()??);
+    Some([first, second])
+}
+
+fn number(block: &str, name: &str) -> Option<u64> {
+    block.split_once(name)?.1.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted, parse};
+    use super::*;
+
+    const TEXT: &str = "\
+testpmd> show port stats all
+
+  ######################## NIC statistics for port 0  ########################
+  RX-packets: 10491904   RX-missed: 2          RX-bytes:  629514240
+  RX-errors: 1
+  RX-nombuf:  0
+  TX-packets: 10492192   TX-errors: 4          TX-bytes:  629531520
+
+  Throughput (since last show)
+  Rx-pps:      5306733          Rx-bps:   2547231896
+  Tx-pps:      5306740          Tx-bps:   2547231896
+  ############################################################################
+
+  ######################## NIC statistics for port 1  ########################
+  RX-packets: 2          RX-missed: 0          RX-bytes:  120
+  RX-errors: 0
+  RX-nombuf:  0
+  TX-packets: 4          TX-errors: 0          TX-bytes:  240
+
+  Throughput (since last show)
+  Rx-pps:            3          Rx-bps:            0
+  Tx-pps:            0          Tx-bps:            0
+";
 
     #[test]
-    fn reads_what_testpmd_prints() {
-        let block = " 0  ####\n  RX-packets: 18837952   RX-missed: 2          RX-bytes:  1205628928\n  RX-errors: 1\n  \
-                     RX-nombuf:  0         \n  TX-packets: 18838528   TX-errors: 4          TX-bytes:  1205665792\n";
-        assert_eq!(parse(block), Counted { rx: 18_837_952, tx: 18_838_528, errors: 7 });
+    fn counters_are_understood() {
+        let [first, second] = parse(TEXT).unwrap();
+        let (rx, tx) = (10_491_904, 10_492_192);
+        let expected = Counted { rx, rx_bytes: 629_514_240, tx, errors: 7, rx_per_s: 5_306_733 };
+        assert_eq!(first, expected);
+        assert_eq!(second, Counted { rx: 2, rx_bytes: 120, tx: 4, errors: 0, rx_per_s: 3 });
+    }
+
+    #[test]
+    fn half_an_answer_is_none() {
+        let cut = TEXT.rfind("Tx-bps").unwrap();
+        assert_eq!(parse(&TEXT[..cut]), None);
+        assert_eq!(parse("testpmd> "), None);
     }
 }

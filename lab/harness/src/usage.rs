@@ -1,26 +1,85 @@
-//! What a process uses, from `/proc`.
+//! What processes and the machine use, from /proc (proc(5)).
 
 use std::fs::{read_dir, read_to_string};
 use std::time::{Duration, Instant};
 
-/// CPU time of all threads, living and gone.
+use crate::{HarnessError, Result};
+
+/// CPU time that all threads of a process, living and gone, have used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user space.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// Of process `pid`, in steps of a clock tick (mostly 10 ms).
+    ///
+    /// # Errors
+    /// [`HarnessError::Io`] when the process is gone.
+    pub fn of(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/stat");
+        let text = read_to_string(&path).map_err(HarnessError::io(format!("read {path}")))?;
+        let unclear = || HarnessError::Garbled { what: path, heard: text.clone() };
+        let (user, system) = ticks(&text).ok_or_else(unclear)?;
+        Ok(Self { user: duration(user), system: duration(system) })
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+}
+
+/// CPU time to the nanosecond, of the threads of a process that still run; `None` if the process is gone.
+#[must_use]
+pub fn run_time(pid: u32) -> Option<Duration> {
+    Cpu::of(pid).map(|cpu| Duration::from_nanos(cpu.nanos))
+}
+
+/// What a process has used of the CPU, in each way that the kernel counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Clock ticks (of 10 ms) in user mode and in the kernel: utime + stime of `/proc/PID/stat`.
+    /// Clock ticks in user mode and in the kernel, of all threads, living and gone: `stat`.
     pub ticks: u64,
     /// The same, summed over the living threads one by one.
     pub thread_ticks: u64,
-    /// Times that a thread was put on a CPU (`schedstat`), living threads.
+    /// Times that a living thread was put on a CPU: `schedstat`.
     pub runs: u64,
-    /// Nanoseconds on a CPU (`schedstat`), living threads.
+    /// Nanoseconds that living threads were on a CPU: `schedstat`.
     pub nanos: u64,
 }
 
-fn ticks(stat: &str) -> u64 {
-    // The name may hold anything; what follows its closing parenthesis are fields 3 and on.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let word = |n: usize| fields.split_whitespace().nth(n).and_then(|w| w.parse::<u64>().ok());
-    word(11).zip(word(12)).map_or(0, |(user, system)| user + system)
+impl Cpu {
+    /// Of process `pid` so far; `None` if it is gone.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let total = |stat: &str| ticks(stat).map_or(0, |(user, system)| user + system);
+        let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut sum = Self { ticks: total(&stat), thread_ticks: 0, runs: 0, nanos: 0 };
+        for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+            // A thread that ends meanwhile is not a living one.
+            let read = |name: &str| read_to_string(thread.path().join(name)).ok();
+            let Some((stat, sched)) = read("stat").zip(read("schedstat")) else { continue };
+            let (nanos, runs) = on_cpu(&sched)?;
+            sum.thread_ticks += total(&stat);
+            sum.nanos += nanos;
+            sum.runs += runs;
+        }
+        Some(sum)
+    }
+}
+
+/// What a process has used of the CPU so far.
+///
+/// # Panics
+/// When the process is gone.
+#[must_use]
+pub fn cpu(pid: u32) -> Cpu {
+    Cpu::of(pid).expect("a living process")
 }
 
 /// What a process has used of the CPU in each of a few stretches of `silence`, until it was `little`: what was still under way
@@ -52,39 +111,124 @@ pub fn least(
     }
 }
 
-/// CPU time of a process.
+/// CPU time that the whole machine has spent working so far, stolen and idle time left out.
 ///
-/// # Panics
-/// When the process is gone.
-#[must_use]
-pub fn cpu(pid: u32) -> Cpu {
-    let stat = read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
-    let mut sum = Cpu { ticks: ticks(&stat), thread_ticks: 0, runs: 0, nanos: 0 };
-    for thread in read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-        let read = |name: &str| read_to_string(thread.path().join(name)).unwrap_or_default();
-        sum.thread_ticks += ticks(&read("stat"));
-        let sched = read("schedstat");
-        let mut words = sched.split_whitespace().map(|w| w.parse::<u64>().unwrap_or(0));
-        sum.nanos += words.next().unwrap_or(0);
-        sum.runs += words.nth(1).unwrap_or(0);
-    }
-    sum
+/// # Errors
+/// [`HarnessError::Io`] when /proc is not mounted.
+pub fn machine_busy() -> Result<Duration> {
+    let text = read_to_string("/proc/stat").map_err(HarnessError::io("read /proc/stat"))?;
+    let unclear = || HarnessError::Garbled { what: "/proc/stat".into(), heard: text.clone() };
+    busy(&text).map(duration).ok_or_else(unclear)
 }
 
-/// Resident memory of a process, in KiB, shared guest memory not counted (`RssAnon`).
+/// The process ids of the kernel threads that take over network work when it becomes too much for the interrupted process.
+#[must_use]
+pub fn ksoftirqd() -> Vec<u32> {
+    let Ok(all) = read_dir("/proc") else { return Vec::new() };
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.starts_with("ksoftirqd/"))
+        })
+        .collect()
+}
+
+/// Resident memory of a process, in KiB, shared guest memory not counted (`RssAnon`); 0 if it is gone.
 #[must_use]
 pub fn rss_kib(pid: u32) -> u64 {
     status(pid, "RssAnon:")
 }
 
-/// Address space of a process, in KiB (`VmSize`): guest memory that stays mapped shows here.
+/// Address space of a process, in KiB (`VmSize`): guest memory that stays mapped shows here. 0 if it is gone.
 #[must_use]
 pub fn mapped_kib(pid: u32) -> u64 {
     status(pid, "VmSize:")
+}
+
+/// The descriptors that a process has open; 0 if it is gone.
+#[must_use]
+pub fn descriptors(pid: u32) -> usize {
+    read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Where each thread of a process is: a line with its name, and what it sleeps in.
+#[must_use]
+pub fn threads(pid: u32) -> String {
+    let tasks = read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let all = tasks.map(|task| {
+        let read = |name| read_to_string(task.path().join(name)).unwrap_or_default();
+        format!("\n  {} {} {}", read("comm").trim(), read("wchan").trim(), read("syscall").trim())
+    });
+    all.collect()
 }
 
 fn status(pid: u32, key: &str) -> u64 {
     let text = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+fn duration(ticks: u64) -> Duration {
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// Fields 14 and 15, utime and stime. The name in field 2 may hold spaces and brackets: fields are counted from the last bracket.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// Time on the CPU and number of slices; between them the time in the queue (Documentation/scheduler/sched-stats.rst).
+fn on_cpu(schedstat: &str) -> Option<(u64, u64)> {
+    let mut fields = schedstat.split_whitespace();
+    Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
+}
+
+/// Columns: user nice system idle iowait irq softirq steal guest guest_nice.
+fn busy(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let columns: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    [0, 1, 2, 5, 6].iter().map(|&i| columns.get(i)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_counted_behind_the_name() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 9 0 0 0 123 45 0 0 20 0 1 0 7 8 9";
+        assert_eq!(ticks(stat), Some((123, 45)));
+        assert_eq!(ticks("42 (short"), None);
+        assert_eq!(on_cpu("700 800 9\n"), Some((700, 9)));
+        assert_eq!(on_cpu("700"), None);
+    }
+
+    #[test]
+    fn idle_and_stolen_time_are_not_work() {
+        let stat = "cpu  10 20 30 1000 2000 1 2 3000 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(busy(stat), Some(63));
+    }
+
+    #[test]
+    fn our_own_time_grows_with_our_work() {
+        let pid = std::process::id();
+        let used = || CpuTime::of(pid).unwrap().total();
+        let (before, exact, machine) = (used(), run_time(pid).unwrap(), machine_busy().unwrap());
+        let mut sum = 0u64;
+        while used() < before + Duration::from_millis(30) {
+            sum = (0..100_000).fold(sum, |s, n: u64| std::hint::black_box(s ^ n));
+        }
+        assert!(run_time(pid).unwrap() > exact && machine_busy().unwrap() >= machine);
+        assert!(rss_kib(pid) > 0 && mapped_kib(pid) > 0 && descriptors(pid) > 0);
+        assert!(!threads(pid).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_uses_nothing() {
+        let gone = u32::MAX;
+        assert!(CpuTime::of(gone).is_err() && run_time(gone).is_none());
+        assert_eq!((rss_kib(gone), mapped_kib(gone), descriptors(gone)), (0, 0, 0));
+        assert_eq!(threads(gone), "");
+    }
 }

@@ -1,7 +1,7 @@
 //! A Linux guest in stock QEMU, and the line to its agent.
 
 use crate::{
-    Boot, HarnessError, Image, Process, Result, Said, Station, last_words,
+    Boot, HarnessError, Image, Process, Result, Said, Station, last_lines,
     vm::base64::{base64, unbase64},
 };
 use std::{
@@ -105,7 +105,7 @@ impl Guest {
                 Err(source) => return Err(HarnessError::file(&self.name)(source)),
             }
             if Instant::now() > end {
-                let heard = last_words(&std::fs::read_to_string(&self.serial).unwrap_or_default());
+                let heard = last_lines(&std::fs::read_to_string(&self.serial).unwrap_or_default());
                 let what = format!("guest {}: {what}", self.name);
                 return Err(HarnessError::Deadline { what, seconds: within.as_secs(), heard });
             }

@@ -1,6 +1,6 @@
 //! The guests' kernel and initramfs: Debian's kernel, busybox, iperf3, ethtool, the NIC modules, and an agent on ttyS1.
 
-use crate::{HarnessError, Result, SETUP, output_of, vm::cpio::Archive};
+use crate::{HarnessError, Result, SETUP, find_program, output_of, program, vm::cpio::Archive};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -79,9 +79,9 @@ impl Image {
     /// As [`Image::build`].
     pub fn build_with(dir: &Path, extras: Extras<'_>) -> Result<Image> {
         let root = cache().join("kernel");
-        let missing = || HarnessError::Missing {
-            what: format!("a guest kernel in {}", root.display()),
-            fix: SETUP,
+        let missing = || {
+            let what = format!("there is no guest kernel in {}", root.display());
+            HarnessError::missing(what, SETUP)
         };
         let boot = fs::read_dir(root.join("boot")).map_err(|_| missing())?;
         let kernel = boot
@@ -116,21 +116,11 @@ pub(crate) fn cache() -> PathBuf {
     })
 }
 
-/// The path of a program that may sit outside a plain user's PATH.
-pub(crate) fn find_tool(name: &str) -> Result<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
-        .ok_or_else(|| HarnessError::Missing { what: name.into(), fix: SETUP })
-}
-
 fn add_tools(archive: &mut Archive) -> Result<()> {
-    let busybox = find_tool("busybox")?;
+    let busybox = find_program("busybox")?;
     archive.file("bin/busybox", &fs::read(&busybox).map_err(HarnessError::file(&busybox))?);
     for name in TOOLS {
-        add_program(archive, &find_tool(name)?)?;
+        add_program(archive, &find_program(name)?)?;
     }
     Ok(())
 }
@@ -212,7 +202,7 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
         .args(["unxz", "-c"])
         .arg(path)
         .output()
-        .map_err(|_| HarnessError::Missing { what: "busybox".into(), fix: SETUP })?;
+        .map_err(|_| program::missing("busybox"))?;
     if out.status.success() {
         Ok(out.stdout)
     } else {

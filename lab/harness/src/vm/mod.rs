@@ -9,5 +9,4 @@ pub mod qemu;
 
 pub use boot::Boot;
 pub use guest::Guest;
-pub(crate) use image::find_tool;
 pub use image::{Extras, Image};

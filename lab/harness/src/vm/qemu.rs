@@ -1,9 +1,6 @@
 //! Which QEMU a guest runs in: the machine's own, or one that speaks vfio-user.
 
-use crate::{
-    HarnessError, Result, SETUP, output_of,
-    vm::image::{cache, find_tool},
-};
+use crate::{HarnessError, Result, SETUP, find_program, output_of, vm::image::cache};
 use std::{path::PathBuf, sync::OnceLock};
 
 /// The QEMU that Debian installs, 7.2 or later.
@@ -11,7 +8,7 @@ use std::{path::PathBuf, sync::OnceLock};
 /// # Errors
 /// [`HarnessError::Missing`].
 pub fn installed() -> Result<PathBuf> {
-    find_tool("qemu-system-x86_64")
+    find_program("qemu-system-x86_64")
 }
 
 /// A QEMU with a sound vfio-user client, 10.1.1 or later: the installed one if it will do, else what `scripts/setup.sh test`
@@ -27,10 +24,8 @@ pub fn with_vfio_user() -> Result<PathBuf> {
     if dir.join("ready").exists() {
         return Ok(dir.join("qemu-system-x86_64"));
     }
-    Err(HarnessError::Missing {
-        what: "a QEMU that speaks vfio-user (10.1.1 or later)".into(),
-        fix: SETUP,
-    })
+    let what = "there is no QEMU that speaks vfio-user (10.1.1 or later)";
+    Err(HarnessError::missing(what, SETUP))
 }
 
 /// Debian 12's QEMU 7.2 without KVM dies of SIGSEGV in `msix_set_vector_notifiers` when a vhost-user device is started, with any
