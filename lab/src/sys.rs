@@ -52,7 +52,7 @@ pub fn own_network() -> io::Result<()> {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn give_memory(
     vm: &kvm_ioctls::VmFd,
-    ram: &std::sync::Arc<vmlan_driver::mem::Ram>,
+    ram: &std::sync::Arc<vmlan_transport::memory::Ram>,
 ) -> io::Result<()> {
     let [low, _] = ram.regions();
     let region = kvm_bindings::kvm_userspace_memory_region {

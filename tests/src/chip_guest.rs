@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_driver::chip::{
-    self, Address, Bus, Chip, Interest, Model, Nic, Offload, Options, Poke, RxSide, Wake,
-};
+use vmlan_driver::chip::{self, Chip, Nic, Offload, Poke, RxSide};
 use vmlan_driver::e1000;
-use vmlan_driver::mem::Ram;
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::wait::Interest;
+use vmlan_transport::address::VfioUser;
+use vmlan_transport::memory::Ram;
+use vmlan_transport::vfio_user::VfioBus;
+use vmlan_transport::{Bus, Model, Options, Wake};
 
 use crate::exchange::TestGuest;
 use crate::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
@@ -47,9 +48,9 @@ fn words(model: Model) -> &'static str {
 /// # Panics
 /// When a key is wrong.
 #[must_use]
-pub fn address(model: Model, path: &Path, keys: &str) -> Address {
+pub fn address(model: Model, path: &Path, keys: &str) -> VfioUser {
     let text = format!("vfio-user:{}{}{keys}", path.display(), words(model));
-    let mut address: Address = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+    let mut address: VfioUser = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
     let driver = &mut address.driver;
     driver.room = match (driver.segmentation, driver.mtu) {
         (true, _) => 65_600,
@@ -80,7 +81,7 @@ impl<C: Chip, B: Bus> ChipGuest<C, B> {
     /// # Panics
     /// When the chip does not start.
     pub fn build(options: Options, id: u8, bus: impl FnOnce(&Arc<Ram>) -> B) -> Self {
-        let ram = options.make_ram().expect("RAM");
+        let ram = vmlan_driver::chip::make_ram(&options).expect("RAM");
         let bus = bus(&ram);
         let mut nic = Nic::new(options, &ram, bus).unwrap_or_else(|e| panic!("guest {id}: {e:?}"));
         nic.set_mac(mac(id, 0));
@@ -220,6 +221,6 @@ pub const CTRL_VME: u32 = 1 << 30;
 /// # Panics
 /// When a key is wrong.
 #[must_use]
-pub fn e1000_address(path: &Path, keys: &str) -> Address {
+pub fn e1000_address(path: &Path, keys: &str) -> VfioUser {
     address(e1000::Intel::MODEL, path, keys)
 }

@@ -2,7 +2,9 @@
 //! with the switch: headers are read and checksums computed by `etherparse`.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use vmlan_driver::net::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HDR_F_NEEDS_CSUM, NetHeader};
+use vmlan_driver::virtio::queues::{
+    GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HDR_F_NEEDS_CSUM, NetHeader,
+};
 
 use crate::numbered::MacBytes;
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::chip::{Bus, Chip, Nic, Width};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::chip::{Chip, Nic};
+use vmlan_transport::memory::Ram;
+use vmlan_transport::vfio_user::VfioBus;
+use vmlan_transport::{Bus, Width};
 
 use crate::chip_guest::address;
 use crate::exchange::{TestGuest, exchange_known};
@@ -77,7 +78,7 @@ impl Hostile {
     /// A driver starts the chip, so that its rings work; then it goes mad.
     fn connect<C: Chip>(path: &Path, keys: &str, seed: u64) -> Option<Self> {
         let address = address(C::MODEL, path, keys);
-        let ram = address.driver.make_ram().ok()?;
+        let ram = vmlan_driver::chip::make_ram(&address.driver).ok()?;
         // The port may be busy for a moment with the end of the one before.
         let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
         drop(Nic::<C, _>::new(address.driver.clone(), &ram, bus).ok()?);

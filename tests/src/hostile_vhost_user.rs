@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use vmlan_driver::mem::Region;
-use vmlan_driver::sys::EventFd;
-use vmlan_driver::vhost_user::{F_PROTOCOL_FEATURES, FrontEnd, VringAddr, protocol};
+use vmlan_transport::memory::Region;
+use vmlan_transport::sys::EventFd;
+use vmlan_transport::vhost_user::{F_PROTOCOL_FEATURES, FrontEnd, VringAddr, protocol};
 
 use crate::numbered::{frame, mac};
 
@@ -78,7 +78,7 @@ impl Attacker {
         Ok(vm)
     }
 
-    fn negotiate(&mut self) -> Result<(), vmlan_driver::vhost_user::ProtocolError> {
+    fn negotiate(&mut self) -> Result<(), vmlan_transport::vhost_user::ProtocolError> {
         let front = &mut self.front;
         front.features()?;
         front.negotiate_protocol(protocol::REPLY_ACK)?;

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::e1000::{Bus, BusError, Irq, Watched};
-use vmlan_driver::mem::{Ram, SharedWords};
-use vmlan_driver::nic::Wake;
-use vmlan_driver::sys::{self, EventFd};
+use vmlan_driver::wait::Wake;
 use vmlan_frame::{Batch, Counters, Device, Mac, Offloads, Port, Sink};
 use vmlan_nic::chip::{Config, Host, Nic, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region};
+use vmlan_transport::memory::{Ram, SharedWords};
+use vmlan_transport::sys::{self, EventFd};
+use vmlan_transport::{Bus, BusError, Irq, Watched};
 
 use crate::chip_guest::{E1000Guest, e1000_address};
 use crate::in_process_lan::Lan;
@@ -159,7 +159,7 @@ impl Drop for InProcessBus {
 pub(crate) fn map_of(ram: &Ram) -> Arc<Map> {
     let path = PathBuf::from(format!("/proc/self/fd/{}", ram.raw_fd()));
     let file = File::options().read(true).write(true).open(path).expect("the guest's RAM");
-    let region = |part: &vmlan_driver::mem::Region| {
+    let region = |part: &vmlan_transport::memory::Region| {
         let mapping = Mapping::new(file.as_fd(), part.offset, part.size).expect("a mapping");
         Region::new(part.guest_phys, part.size, 0, 0, Arc::new(mapping)).expect("a region")
     };

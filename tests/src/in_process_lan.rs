@@ -9,11 +9,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::{self, Doorbell, VfioUser};
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
-use vmlan_driver::chip::Model;
 use vmlan_engine::worker::Workers;
 use vmlan_frame::{Counters, Device, Mac, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
+use vmlan_transport::Model;
 
 use crate::numbered::settles;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use vmlan_driver::VirtioNet;
-use vmlan_driver::net::{NetHeader, RxBatch};
-use vmlan_driver::ring::Audit;
+use vmlan_driver::virtio::VirtioNet;
+use vmlan_driver::virtio::queues::{NetHeader, RxBatch};
+use vmlan_driver::virtio::virtqueue::Audit;
 
 use crate::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
 

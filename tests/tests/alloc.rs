@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use vmlan_driver::net::NetHeader;
+use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{PortSet, Watch};
 use vmlan_tests::counting_allocator::{Counting, assert_no_allocation};

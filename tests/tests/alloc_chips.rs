@@ -4,17 +4,18 @@
 use std::path::{Path, PathBuf};
 
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::chip::{Bus, Chip, Model, Offload, Segmentation};
+use vmlan_driver::chip::{Chip, Offload, Segmentation};
 use vmlan_driver::e1000;
-use vmlan_driver::net::NetHeader;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
+use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::counting_allocator::{Counting, assert_no_allocation, spare_this_thread};
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::{Bus, Model};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

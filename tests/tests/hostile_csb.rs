@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::e1000::{Bus, E1000};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::e1000::E1000;
 use vmlan_tests::chip_guest::{E1000Guest, e1000_address};
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
 use vmlan_tests::hostile_chip::hold_out;
 use vmlan_tests::numbered::{STALL, Sizes, Stops};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
+use vmlan_transport::Bus;
+use vmlan_transport::memory::Ram;
+use vmlan_transport::vfio_user::VfioBus;
 
 const LENGTHS: Sizes = Sizes { least: 14, most: 1514 };
 /// How long it goes on.
@@ -69,7 +70,7 @@ impl Hostile {
     /// A driver starts each chip, so that there is something to break.
     fn connect(paths: &[&Path], seed: u64) -> Self {
         let first = e1000_address(paths[0], ",size=256");
-        let ram = first.driver.make_ram().unwrap();
+        let ram = vmlan_driver::chip::make_ram(&first.driver).unwrap();
         let mut buses = Vec::new();
         for path in paths {
             let address = e1000_address(path, ",size=256");

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use vmlan_driver::chip::{Bus, Width};
 use vmlan_driver::e1000;
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
 use vmlan_tests::hostile_chip::{Hostile, LENGTHS, Random, attack, hold_out, talk};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
+use vmlan_transport::{Bus, Width};
 
 /// How long it goes on.
 const SIEGE: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::net::NetHeader;
+use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::exchange::exchange;
 use vmlan_tests::hostile_vhost_user::{Attack, Attacker};
 use vmlan_tests::numbered::{STALL, Sizes, Stops, frame, mac};

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use vmlan_driver::chip::{Bus, Chip, Width};
+use vmlan_driver::chip::Chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_driver::vfio_user::bus::VfioBus;
 use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known};
 use vmlan_tests::hostile_chip::{Hostile, LENGTHS, Random, attack, hold_out, talk};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
+use vmlan_transport::vfio_user::VfioBus;
+use vmlan_transport::{Bus, Width};
 
 /// How long it goes on.
 const SIEGE: Duration = Duration::from_secs(4);

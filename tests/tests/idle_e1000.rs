@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use vmlan_driver::nic::{Interest, Wake};
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::wait::{Interest, Wake};
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::numbered::{Progress, Sizes};
 use vmlan_tests::usage::{self, Cpu};
 use vmlan_tests::{Result, Switch};
+use vmlan_transport::vfio_user::VfioBus;
 
 const SILENCE: Duration = Duration::from_secs(5);
 const SHORT: Sizes = Sizes { least: 60, most: 60 };

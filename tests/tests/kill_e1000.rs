@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::e1000::{Bus, Offload};
-use vmlan_driver::nic::Interest;
+use vmlan_driver::e1000::Offload;
+use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::killed_guest::{
@@ -14,6 +14,7 @@ use vmlan_tests::killed_guest::{
 };
 use vmlan_tests::numbered::{Stops, frame, mac};
 use vmlan_tests::{HarnessError, Result, Switch};
+use vmlan_transport::Bus;
 
 const A: u8 = 1;
 const B: u8 = 2;

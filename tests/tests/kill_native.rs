@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::net::NetHeader;
-use vmlan_driver::nic::{Interest, Wake};
+use vmlan_driver::virtio::queues::NetHeader;
+use vmlan_driver::wait::{Interest, Wake};
 use vmlan_tests::killed_guest::{
     Descriptors, Pauses, guest_process, has_not_grown, holdings, wait_for,
 };

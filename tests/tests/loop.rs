@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use vmlan_driver::mem::{Ram, Region};
-use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
+use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_tests::exchange::exchange;
 use vmlan_tests::gso::{self, KINDS, Kind};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, Sizes, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::memory::{Ram, Region};
 
 /// Every legal length without offloads; UDP only where several queues spread flows.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };

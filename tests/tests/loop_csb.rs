@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::AddressError;
+use vmlan_driver::e1000::Offload;
 use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::e1000::{Address, Bus, Interest, Offload, Wake};
+use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{STALL, Sizes, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::address::VfioUser;
+use vmlan_transport::{AddressError, Bus, Wake};
 
 const SHORT: Sizes = Sizes { least: 60, most: 60 };
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
@@ -36,7 +38,7 @@ fn combinations() -> (Vec<String>, usize) {
         all = all.iter().flat_map(with).collect();
     }
     let count = all.len();
-    all.retain(|keys| match format!("vfio-user:/a{keys}").parse::<Address>() {
+    all.retain(|keys| match format!("vfio-user:/a{keys}").parse::<VfioUser>() {
         Ok(_) => true,
         Err(AddressError::Conflict(_)) => false,
         Err(other) => panic!("{keys}: {other}"),
@@ -126,9 +128,9 @@ fn with_csb_every_access_is_a_kick_or_an_interrupt() {
 fn a_guest_with_csb_works_with_a_chip_that_has_none_as_any_other() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add_e1000_with("a", Doorbell::Trapped), add(&mut lan, "b"));
-    let address: Address = format!("vfio-user:{},csb", at_a.display()).parse().unwrap();
-    let ram = address.driver.make_ram().unwrap();
-    let bus = vmlan_driver::vfio_user::bus::VfioBus::connect(&address, &ram, STALL).unwrap();
+    let address: VfioUser = format!("vfio-user:{},csb", at_a.display()).parse().unwrap();
+    let ram = vmlan_driver::chip::make_ram(&address.driver).unwrap();
+    let bus = vmlan_transport::vfio_user::VfioBus::connect(&address, &ram, STALL).unwrap();
     let error = vmlan_driver::e1000::E1000::new(address.driver, &ram, bus).unwrap_err();
     assert!(error.to_string().contains("offers no CSB"), "{error}");
     let mut a = E1000Guest::connect(&at_a, 1, "");

@@ -6,7 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::e1000::Bus;
 use vmlan_driver::e1000::registers::Register;
 use vmlan_frame::Device;
 use vmlan_tests::chip_guest::E1000Guest;
@@ -14,6 +13,7 @@ use vmlan_tests::exchange::{TestGuest, exchange, one_way};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, STALL, Sizes, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::Bus;
 
 /// Every legal length.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };

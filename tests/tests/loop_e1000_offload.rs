@@ -6,14 +6,14 @@ use std::path::Path;
 use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::registers::Register;
 use vmlan_driver::e1000::{Frame, Offload, Segmentation, rx_bits};
-use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_tests::chip_guest::{CTRL_VME, E1000Guest};
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::gso::{self, KINDS, Kind};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::vfio_user::VfioBus;
 
 /// Payload lengths around what matters: one segment, an odd rest, the largest packet.
 const LOADS: [usize; 7] = [1449, 2896, 2907, 9001, 30_011, 65_000, 65_463];

@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::chip::{Chip, Model};
+use vmlan_driver::chip::Chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_driver::vfio_user::bus::VfioBus;
 use vmlan_frame::Device;
-use vmlan_tests::chip_guest::ChipGuest;
-use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::chip_guest::{ChipGuest, E1000Guest};
 use vmlan_tests::exchange::{TestGuest, exchange, one_way};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, Sizes};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::Model;
+use vmlan_transport::vfio_user::VfioBus;
 
 type R8169 = Rings<Gigabit>;
 type Rtl8139 = Rings<Plus>;

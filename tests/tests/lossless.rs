@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::net::NetHeader;
-use vmlan_driver::nic::{Interest, Wake};
+use vmlan_driver::virtio::queues::NetHeader;
+use vmlan_driver::wait::{Interest, Wake};
 use vmlan_tests::numbered::{STALL, mac};
 use vmlan_tests::random::Random;
 use vmlan_tests::virtio_guest::VirtioGuest;

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::chip::{Chip, Interest, Model, Offload, Wake};
+use vmlan_driver::chip::{Chip, Offload};
 use vmlan_driver::e1000::Intel;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::numbered::{STALL, mac, watch_over};
 use vmlan_tests::random::Random;
 use vmlan_tests::usage::threads;
 use vmlan_tests::{Result, Switch};
+use vmlan_transport::vfio_user::VfioBus;
+use vmlan_transport::{Model, Wake};
 
 const FRAME: usize = 60;
 const NUMBER: usize = 14;

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vmlan_driver::pktgen::{Capture, Function, Mac, Options, Report, Summary, run};
 use vmlan_tests::numbered::settles;
 use vmlan_tests::{Result, Switch};
+use vmlan_tools::pktgen::{Capture, Function, Options, Report, Summary, run};
+use vmlan_transport::Mac;
 
 const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xa]);
 const B: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xb]);

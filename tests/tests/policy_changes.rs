@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vmlan_driver::net::NetHeader;
-use vmlan_driver::nic::Interest;
+use vmlan_driver::virtio::queues::NetHeader;
+use vmlan_driver::wait::Interest;
 use vmlan_tests::numbered::{STALL, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};

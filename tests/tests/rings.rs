@@ -1,4 +1,4 @@
-//! Packet programs' view of a NIC (`vmlan_driver::rings`), over every device and bus, through the switch: frames one by one, sleeping
+//! Packet programs' view of a NIC (`vmlan_tools::netmap`), over every device and bus, through the switch: frames one by one, sleeping
 //! by poll(2) on the port's descriptor, and the example programs as processes.
 
 use std::os::fd::AsFd;
@@ -9,19 +9,18 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::chip::Model;
-use vmlan_driver::device::{Any, Connected, Device, E1000Port, Error, Link};
-use vmlan_driver::e1000::{Options, registers::Register};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::net::NetHeader;
-use vmlan_driver::rings::{Interest, Port, Refused};
-use vmlan_driver::{Mac, Place, sys};
+use vmlan_driver::e1000::registers::Register;
+use vmlan_driver::nic::{Any, Connected, Device, E1000Port, Link, NicError};
+use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
 use vmlan_tests::in_process_chip::InProcessBus;
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Process, output_of};
+use vmlan_tools::netmap::{Interest, Port, Refused};
+use vmlan_transport::memory::Ram;
+use vmlan_transport::{Address, Mac, Model, Options, sys};
 
 /// Every legal length.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };
@@ -71,7 +70,7 @@ struct Station<D: Device> {
 
 impl Station<Any> {
     fn open(address: &str, id: u8) -> Self {
-        let place: Place = address.parse().unwrap();
+        let place: Address = address.parse().unwrap();
         let device = Any::open(&place, None, STALL).unwrap_or_else(|e| panic!("{address}: {e:?}"));
         Self::new(device, id)
     }
@@ -253,7 +252,7 @@ struct Near {
 
 impl Near {
     fn plug(lan: &mut Lan, name: &str, id: u8, mapped: bool, options: Options) -> Self {
-        let ram = options.make_ram().unwrap();
+        let ram = vmlan_driver::chip::make_ram(&options).unwrap();
         let bus = InProcessBus::plug(lan, name, id, mapped, options.csb, &ram);
         Self { bus: Arc::new(Mutex::new(Some((bus, ram)))), options }
     }
@@ -266,16 +265,16 @@ impl Link for Near {
         &self.options
     }
 
-    fn connect(&self, _: Duration) -> Result<Chip, Error> {
+    fn connect(&self, _: Duration) -> Result<Chip, NicError> {
         Ok(self.bus.lock().unwrap().take().expect("once"))
     }
 
-    fn connect_again(&self, _: &Arc<Ram>, _: Duration) -> Result<InProcessBus, Error> {
+    fn connect_again(&self, _: &Arc<Ram>, _: Duration) -> Result<InProcessBus, NicError> {
         unreachable!("it does not go away")
     }
 
     fn connected(&self, mac: Mac, bus: &InProcessBus) -> Connected {
-        use vmlan_driver::e1000::Bus;
+        use vmlan_transport::Bus;
         let mapped = bus.mapped(Register::TDT.offset()).is_some();
         Connected::Chip { model: Model::E1000, mac, mapped, posted: false, csb: self.options.csb }
     }
@@ -307,7 +306,7 @@ fn example(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
-        let build = ["build", "--quiet", "-p", "vmlan-driver", "--examples"];
+        let build = ["build", "--quiet", "-p", "vmlan-tools", "--examples"];
         let status = Command::new(env!("CARGO")).args(build).current_dir(&root).status().unwrap();
         assert!(status.success(), "the examples do not build");
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), Into::into);

@@ -27,7 +27,9 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
         ],
     ),
     ("vmlan-api", &["vmlan-config", "vmlan-engine", "vmlan-frame"]),
-    ("vmlan-driver", &[]),
+    ("vmlan-transport", &[]),
+    ("vmlan-driver", &["vmlan-transport"]),
+    ("vmlan-tools", &["vmlan-driver", "vmlan-transport"]),
     (
         "vmlan-lab",
         &[
@@ -38,6 +40,8 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "vmlan-engine",
             "vmlan-frame",
             "vmlan-ram",
+            "vmlan-tools",
+            "vmlan-transport",
         ],
     ),
 ];
@@ -49,10 +53,10 @@ const UNSAFE: &[&str] = &[
     "control/attach/src/sys.rs",
     "lab/src/sys.rs",
     "control/engine/src/worker/signal.rs",
-    "guest/driver/src/sys.rs",
-    "guest/driver/src/mem.rs",
+    "guest/transport/src/sys.rs",
+    "guest/transport/src/memory.rs",
     // The registers of a device that is mapped into the process, and VFIO's system calls.
-    "guest/driver/src/pci/sys.rs",
+    "guest/transport/src/pci/sys.rs",
 ];
 
 /// Crates that own no file descriptor, thread or clock, and no unsafe code.

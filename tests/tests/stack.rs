@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vmlan_driver::pktgen::Mac;
-use vmlan_driver::stack::{Options, Report, Schedule, Summary, Workload, run};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tools::stack::{Options, Report, Schedule, Summary, Workload, run};
+use vmlan_transport::Mac;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 

@@ -1,8 +1,7 @@
 //! VLANs between real drivers: a virtio guest and an e1000 in an access port, a provider of VLANs on a trunk. Large segments get and
 //! lose their tags on the way; checksums are judged by `etherparse`.
 
-use vmlan_driver::net::{HDR_F_NEEDS_CSUM, NetHeader};
-use vmlan_driver::vfio_user::bus::VfioBus;
+use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_frame::Reason;
 use vmlan_switch::policy::{Policy, VidSet, Vlan};
 use vmlan_tests::chip_guest::E1000Guest;
@@ -10,6 +9,7 @@ use vmlan_tests::gso::{self, KINDS, Kind};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_transport::vfio_user::VfioBus;
 
 const SIZE: u16 = 1000;
 const TAG: [u8; 4] = [0x81, 0, 0, 10];

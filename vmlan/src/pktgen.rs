@@ -7,7 +7,7 @@ mod tests;
 use std::path::PathBuf;
 
 use clap::Args;
-use vmlan_driver::pktgen;
+use vmlan_tools::pktgen;
 
 pub(crate) use self::options::{number, seconds, usage};
 

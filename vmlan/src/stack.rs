@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use clap::Args;
-use vmlan_driver::pktgen::Mac;
-use vmlan_driver::stack::{self, Options};
+use vmlan_tools::stack::{self, Options};
+use vmlan_transport::Mac;
 
 use crate::exit::Failure;
 use crate::output::{print, print_json, print_news};

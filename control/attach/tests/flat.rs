@@ -92,7 +92,7 @@ fn row_71_a_hundred_thousand_hostile_messages_leave_nothing_behind() {
             let (bytes, count) = nasty(&mut dice);
             let offered: Vec<RawFd> =
                 (0..count).map(|_| pool[usize::try_from(dice.roll(4)).unwrap()]).collect();
-            match vmlan_driver::sys::send_with_fds(raw.sock.as_fd(), &bytes, &offered) {
+            match vmlan_transport::sys::send_with_fds(raw.sock.as_fd(), &bytes, &offered) {
                 Ok(n) if n == bytes.len() => sent += 1,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => break,
@@ -170,7 +170,7 @@ fn ports_come_and_go_and_leave_nothing_behind() {
 
 /// CPU time of all threads of this process.
 fn cpu() -> std::time::Duration {
-    vmlan_driver::sys::process_cpu()
+    vmlan_transport::sys::process_cpu()
 }
 
 #[test]

@@ -13,9 +13,10 @@ use common::*;
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
-use vmlan_driver::nic::{Interest, Wake};
-use vmlan_driver::{Address, VirtioNet};
+use vmlan_driver::virtio::VirtioNet;
+use vmlan_driver::wait::{Interest, Wake};
 use vmlan_frame::{Batch, Offloads, Port, Sink};
+use vmlan_transport::address::VhostUser;
 use vmm_sys_util::eventfd::EventFd;
 
 /// Sends every frame back, or holds it.
@@ -63,7 +64,7 @@ fn frontend(f: &Fixture) -> Frontend {
 }
 
 fn regions(guest: &Guest) -> Vec<VhostUserMemoryRegionInfo> {
-    let region = |r: &vmlan_driver::mem::Region| VhostUserMemoryRegionInfo {
+    let region = |r: &vmlan_transport::memory::Region| VhostUserMemoryRegionInfo {
         guest_phys_addr: r.guest_phys,
         memory_size: r.size,
         userspace_addr: r.user_addr,
@@ -349,7 +350,7 @@ fn offloads_follow_what_the_guest_negotiated() {
     until("forgotten", || port.offloads() == Offloads::NONE);
 }
 
-fn address(f: &Fixture, more: &str) -> Address {
+fn address(f: &Fixture, more: &str) -> VhostUser {
     format!("vhost-user:{}{more}", f.path().display()).parse().unwrap()
 }
 
@@ -466,7 +467,7 @@ fn a_port_that_connects_finds_its_front_end_and_finds_it_again() {
     let door =
         vmlan_attach::vhost_user::attach(config, Arc::new(move || seen.lock().unwrap().push(())))
             .unwrap();
-    let listen = format!("vhost-user:{},listen", path.display()).parse::<Address>().unwrap();
+    let listen = format!("vhost-user:{},listen", path.display()).parse::<VhostUser>().unwrap();
     for _ in 0..3 {
         let mut nic = VirtioNet::connect(&listen, Duration::from_secs(10)).unwrap();
         with_worker(&*door.port(), || round_trip(&mut nic, 500));

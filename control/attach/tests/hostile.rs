@@ -318,7 +318,7 @@ fn a_front_end_that_never_reads_is_dropped_in_time() {
     let start = Instant::now();
     // Until our side no longer takes any: its replies fill the socket, and it waits for room.
     while f.detail("state").contains("connected") && start.elapsed() < Duration::from_secs(30) {
-        let _ = vmlan_driver::sys::send_with_fds(std::os::fd::AsFd::as_fd(&raw.sock), &ask, &[]);
+        let _ = vmlan_transport::sys::send_with_fds(std::os::fd::AsFd::as_fd(&raw.sock), &ask, &[]);
     }
     let took = start.elapsed();
     assert!(took < Duration::from_secs(30), "{took:?}");
@@ -497,7 +497,7 @@ fn row_113_a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afr
     let guest = Guest::new();
     let mut raw = f.ready();
     guest.start(&mut raw);
-    let err = vmlan_driver::sys::EventFd::new().unwrap();
+    let err = vmlan_transport::sys::EventFd::new().unwrap();
     let fd = std::os::fd::AsFd::as_fd(&err).as_raw_fd();
     assert_eq!(raw.ask(14, &words(&[1]), &[fd]), Some(0));
     // An avail index far beyond the ring.
@@ -550,7 +550,7 @@ trait Owned {
     fn as_fd_owned(&self) -> std::os::fd::OwnedFd;
 }
 
-impl Owned for vmlan_driver::sys::EventFd {
+impl Owned for vmlan_transport::sys::EventFd {
     fn as_fd_owned(&self) -> std::os::fd::OwnedFd {
         std::os::fd::AsFd::as_fd(self).try_clone_to_owned().unwrap()
     }

@@ -57,7 +57,7 @@ fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
     guest.start(&mut raw);
     let _crowd = crowd(&guest.call);
     let most = most_slow(&guest.call);
-    let quick = vmlan_driver::sys::EventFd::new().unwrap();
+    let quick = vmlan_transport::sys::EventFd::new().unwrap();
     let quick_fd = std::os::fd::AsFd::as_fd(&quick).as_raw_fd();
     let mut slow = 0_usize;
     for n in 0..50 {
@@ -86,7 +86,7 @@ fn an_interrupt_that_hangs_the_ports_thread_is_ended() {
     guest.start(&mut raw);
     guest.post(1, 0, guest.ram.guest_phys(1 << 20), 64, false);
     assert_eq!(pull(&f), 1);
-    let call = vmlan_driver::sys::EventFd::new().unwrap();
+    let call = vmlan_transport::sys::EventFd::new().unwrap();
     let end = std::sync::atomic::AtomicBool::new(false);
     let closed = std::thread::scope(|s| {
         make_blocking(&call);
@@ -150,7 +150,7 @@ fn an_interrupt_that_hangs_can_not_be_had_again_and_again() {
     guest.start(&mut raw);
     let mut parked = 0;
     for n in 0..5 {
-        let call = vmlan_driver::sys::EventFd::new().unwrap();
+        let call = vmlan_transport::sys::EventFd::new().unwrap();
         let fd = std::os::fd::AsFd::as_fd(&call).as_raw_fd();
         // SET_VRING_CALL: no answer if the connection has been ended.
         if raw.bytes(&message(13, 1 | NEED_REPLY, &words(&[1])), &[fd]).is_err()

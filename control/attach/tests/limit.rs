@@ -107,7 +107,7 @@ fn a_front_end_that_goes_has_its_interrupt_and_a_new_one_its_own() {
 #[test]
 fn it_comes_by_the_descriptor_that_is_there_then() {
     let mut s = Sender::hold(1);
-    let other = vmlan_driver::sys::EventFd::new().unwrap();
+    let other = vmlan_transport::sys::EventFd::new().unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&other));
     assert_eq!(s.raw.call(1, fd), Some(0));
     until("the timer", || other.take() > 0);

@@ -176,7 +176,7 @@ fn intx_is_unmasked_by_an_eventfd_as_kvm_does() {
 }
 
 fn cpu() -> Duration {
-    vmlan_driver::sys::process_cpu()
+    vmlan_transport::sys::process_cpu()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{clear_nonblocking, crowd, make_blocking, most_slow, until};
 use vfio::*;
-use vmlan_driver::sys::EventFd;
+use vmlan_transport::sys::EventFd;
 
 /// Makes the chip raise and withdraw its interrupt once.
 fn interrupt(client: &mut Raw) -> Option<u32> {

@@ -54,9 +54,9 @@ fn fault_f7_without_descriptors_nobody_spins_and_the_connected_go_on() {
     let socket = std::os::unix::net::UnixStream::connect(free.path());
     let limit = Limit::new(0);
     std::thread::sleep(Duration::from_millis(100));
-    let before = vmlan_driver::sys::process_cpu();
+    let before = vmlan_transport::sys::process_cpu();
     std::thread::sleep(Duration::from_millis(700));
-    let used = vmlan_driver::sys::process_cpu() - before;
+    let used = vmlan_transport::sys::process_cpu() - before;
     assert!(used < Duration::from_millis(100), "{used:?}");
     assert_eq!(client.config16(0), 0x8086, "the connected do not notice");
     // A descriptor that is lost on the way ends its connection, for nothing can be answered in its place.

@@ -7,45 +7,40 @@
 //! lazy completion, polling, and the shared status block ([`Options::csb`]), which does without registers and interrupts while
 //! both sides are awake.
 //!
-//! It reaches the chip by a [`Bus`]: over vfio-user ([`crate::vfio_user::bus::VfioBus`]), inside a VM ([`crate::pci::PciBus`]), or in
+//! It reaches the chip by a [`Bus`]: over vfio-user ([`vmlan_transport::vfio_user::bus::VfioBus`]), inside a VM ([`vmlan_transport::pci::PciBus`]), or in
 //! the same process for tests. Register accesses are counted by name, for each is a trip out of the guest. Once the bus fails,
 //! registers read as all ones and [`Nic::wait`] answers [`Wake::Disconnected`]; [`Nic::restart`] goes on with another chip.
 
-mod address;
-mod block;
-mod bus;
 mod combine;
+mod csb;
+mod diagnose;
 mod error;
-mod explain;
 mod interrupt;
-mod model;
 mod offload;
-mod options;
 pub(crate) mod registers;
 mod rx;
 mod sides;
 pub(crate) mod start;
 mod tx;
 
+use std::io;
 use std::sync::Arc;
 
-use crate::mem::{Pool, Ram};
-use crate::net::QueueStats;
-pub use crate::nic::{Interest, Prepared, Wake};
-use crate::notify;
-pub use address::{Address, Doorbell, KEYS, Unmask};
-use block::Block;
-pub use bus::{Bus, BusError, Irq, Watched};
+use crate::stats::QueueStats;
+pub use crate::wait::{Interest, Prepared, Wake};
+use crate::{notify, realtek, rtl8139};
 use combine::Combine;
-pub use error::Error;
-pub use explain::Poke;
+use csb::Csb;
+pub use diagnose::Poke;
+pub use error::ChipError;
 pub use interrupt::Causes;
-pub(crate) use model::Bars;
-pub use model::Model;
 pub use offload::{Offload, Segmentation};
-pub use options::{Completion, Conflict, Interrupts, Options, Receive};
+use vmlan_transport::memory::{Pool, Ram};
+pub use vmlan_transport::{
+    Bus, BusError, Completion, Conflict, Interrupts, Irq, Model, Options, Receive, Watched, Width,
+};
 
-pub use registers::{Access, Register, Registers, Width};
+pub use registers::{Access, Register, Registers};
 pub use rx::{Batch, Frame, Report, RxFormat, RxRing};
 pub use sides::{Chip, RxSide, TxSide};
 pub(crate) use tx::stride;
@@ -73,7 +68,7 @@ pub struct Nic<C: Chip, B: Bus> {
     pub(crate) tx: C::Tx,
     pub(crate) rx: C::Rx,
     combine: Combine,
-    block: Option<Block>,
+    csb: Option<Csb>,
     /// Causes that may interrupt; 0 while the driver polls.
     enabled: u32,
     load: interrupt::Load,
@@ -85,23 +80,42 @@ pub struct Nic<C: Chip, B: Bus> {
     interrupts: InterruptStats,
 }
 
-/// The RAM that a chip takes, for rings and for buffers.
-pub(crate) fn ram_bytes<C: Chip>(options: &Options) -> (usize, usize) {
+/// RAM for both rings, their buffers, and the CSB.
+///
+/// # Errors
+/// Whatever making the memfd reports.
+pub fn make_ram(options: &Options) -> io::Result<Arc<Ram>> {
+    let (low, high) = ram_bytes(options);
+    Ram::new(low, high)
+}
+
+/// The bytes that the driver takes, for rings and for buffers.
+#[must_use]
+pub fn ram_bytes(options: &Options) -> (usize, usize) {
+    match options.model {
+        Model::E1000 => ram_bytes_of::<crate::e1000::Intel>(options),
+        Model::R8169 => ram_bytes_of::<realtek::Rings<realtek::Gigabit>>(options),
+        Model::Rtl8139Plus => ram_bytes_of::<realtek::Rings<realtek::Plus>>(options),
+        Model::Rtl8139Classic => ram_bytes_of::<rtl8139::Classic>(options),
+    }
+}
+
+fn ram_bytes_of<C: Chip>(options: &Options) -> (usize, usize) {
     let (tx, rx) = (C::Tx::ram_bytes(options), C::Rx::ram_bytes(options));
-    let block = if options.csb { block::RAM } else { 0 };
-    (tx::ALIGN + tx.0 + rx.0 + block, tx.1 + rx.1)
+    let csb = if options.csb { csb::RAM } else { 0 };
+    (tx::ALIGN + tx.0 + rx.0 + csb, tx.1 + rx.1)
 }
 
 impl<C: Chip, B: Bus> Nic<C, B> {
-    /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see [`Options::make_ram`]), which the
+    /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see [`make_ram`]), which the
     /// device must be able to reach.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`ChipError`].
     ///
     /// # Panics
     /// When `ram` is too small.
-    pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, Error> {
+    pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, ChipError> {
         let options = Options { model: C::MODEL, ..options };
         options.check()?;
         // Some chips take a ring at address 0 for none.
@@ -112,7 +126,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             tx: C::Tx::new(ram, &mut low, &mut high, &options),
             rx: C::Rx::new(ram, &mut low, &mut high, &options),
             combine: Combine::new(&options),
-            block: options.csb.then(|| Block::new(ram, &mut low)),
+            csb: options.csb.then(|| Csb::new(ram, &mut low)),
             enabled: 0,
             load: interrupt::Load::default(),
             sent: false,
@@ -128,8 +142,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// Goes on with another chip: both rings are empty again, what is in the transmit buffers stays, and so does the address.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn restart(&mut self, bus: B) -> Result<(), Error> {
+    /// See [`ChipError`].
+    pub fn restart(&mut self, bus: B) -> Result<(), ChipError> {
         let mac = self.mac;
         self.registers.replace(bus);
         self.tx.reset();
@@ -199,7 +213,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     #[inline]
     #[must_use]
     pub fn is_csb_on(&self) -> bool {
-        self.block.as_ref().is_some_and(Block::is_on)
+        self.csb.as_ref().is_some_and(Csb::is_on)
     }
 
     /// Is the device there?
@@ -257,8 +271,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         if self.tx.wants_to_ask() {
             self.look_for_sent();
         }
-        if let Some(block) = self.block.as_ref().filter(|block| block.is_on())
-            && self.tx.retire_to(block.host_tdh())
+        if let Some(csb) = self.csb.as_ref().filter(|csb| csb.is_on())
+            && self.tx.retire_to(csb.host_tdh())
         {
             return;
         }
@@ -353,9 +367,9 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// The doorbell: the register, or `guest_tdt`, and the register only if the chip sleeps.
     #[inline]
     fn ring(&mut self) {
-        if let Some(block) = &self.block {
-            let asked = notify::csb::send(block, self.tx.tail().into());
-            if block.is_on() && !asked {
+        if let Some(csb) = &self.csb {
+            let asked = notify::csb::send(csb, self.tx.tail().into());
+            if csb.is_on() && !asked {
                 self.tx.stats_mut().doorbells_saved += 1;
                 return;
             }
@@ -491,10 +505,10 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     #[inline]
     fn return_buffers(&mut self, old: u16, tells: bool) {
         let (tail, mut tells) = (self.rx.tail(), tells);
-        if let Some(block) = &self.block {
+        if let Some(csb) = &self.csb {
             let size = self.rx.size().into();
-            let asked = notify::csb::refill(block, size, old.into(), tail.into());
-            if block.is_on() {
+            let asked = notify::csb::refill(csb, size, old.into(), tail.into());
+            if csb.is_on() {
                 tells = asked;
                 self.rx.stats_mut().doorbells_saved += u64::from(!asked);
             }
@@ -515,6 +529,6 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 /// The chip must not look at a page that is no longer ours.
 impl<C: Chip, B: Bus> Drop for Nic<C, B> {
     fn drop(&mut self) {
-        self.release_block();
+        self.release_csb();
     }
 }

@@ -9,9 +9,8 @@ mod tests;
 
 use crate::chip::{self, Causes, Chip, Model, Nic, RxRing, TxRing, TxSide};
 pub use crate::chip::{
-    Access, Address, Bus, BusError, Completion, Conflict, Doorbell, Error, Interest,
-    InterruptStats, Interrupts, Irq, KEYS, Offload, Options, Prepared, Receive, Segmentation,
-    Unmask, Wake, Watched,
+    Access, Bus, BusError, ChipError, Completion, Conflict, Interest, InterruptStats, Interrupts,
+    Irq, Offload, Options, Prepared, Receive, Segmentation, Wake, Watched,
 };
 pub use descriptor::rx as rx_bits;
 use descriptor::{RxDescriptor, TxDescriptor};
@@ -40,15 +39,15 @@ impl Chip for Intel {
     type Tx = TxRing<TxDescriptor>;
     type Rx = RxRing<RxDescriptor>;
 
-    fn reset<B: Bus>(nic: &mut E1000<B>) -> Result<(), Error> {
+    fn reset<B: Bus>(nic: &mut E1000<B>) -> Result<(), ChipError> {
         nic.reset()
     }
 
-    fn read_mac<B: Bus>(nic: &mut E1000<B>) -> Result<[u8; 6], Error> {
+    fn read_mac<B: Bus>(nic: &mut E1000<B>) -> Result<[u8; 6], ChipError> {
         nic.read_eeprom_mac()
     }
 
-    fn start<B: Bus>(nic: &mut E1000<B>) -> Result<(), Error> {
+    fn start<B: Bus>(nic: &mut E1000<B>) -> Result<(), ChipError> {
         nic.start_link()?;
         nic.start_transmitter();
         nic.start_receiver();
@@ -66,7 +65,7 @@ impl Chip for Intel {
     }
 
     /// The low half takes effect.
-    fn place_block<B: Bus>(registers: &mut Registers<B>, address: u64) {
+    fn place_csb<B: Bus>(registers: &mut Registers<B>, address: u64) {
         let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
         registers.write(Register::CSBAH, u32::from_le_bytes([e, f, g, h]));
         registers.write(Register::CSBAL, u32::from_le_bytes([a, b, c, d]));

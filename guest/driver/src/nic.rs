@@ -1,412 +1,239 @@
-//! A virtio-net NIC behind vhost-user: connect, negotiate, wait, stop, and go on after the back end died.
+//! Any NIC of ours, by what programs need of one: [`Device`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
+//! that no call on the data path goes through a table.
 
-mod connect;
-mod log;
-mod part;
-mod start;
+mod any;
+mod chip;
+mod error;
+mod registers;
+mod virtio;
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use crate::address::{Address, MAX_PAIRS, feature};
-use crate::mem::{Pool, Ram};
-use crate::net::{NetHeader, Queue, RxQueue, Shape, TxQueue};
-use crate::ring::{Audit, RingOptions, SplitRing};
-use crate::sys;
-use crate::vhost_user::{FrontEnd, Inflight, ProtocolError};
+pub use self::any::{Any, AnyBatch};
+pub use self::chip::{
+    E1000Port, Link, Port as ChipPort, R8169Port, Rtl8139ClassicPort, Rtl8139Port,
+};
+pub use self::error::NicError;
+pub use self::registers::Registers;
+use crate::chip::Model;
+use crate::stats::QueueStats;
+use crate::virtio::VirtioNet;
+use crate::wait::{Interest, Prepared, Wake};
+use vmlan_transport::Address;
+use vmlan_transport::Mac;
 
-pub(crate) use connect::dial;
-pub use log::DirtyLog;
-
-/// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).
-const GSO_BUFFER: usize = 65_600;
-
-/// What can go wrong with a NIC.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The socket cannot be reached, bound, or nobody came in time.
-    #[error("{path}: cannot {what}")]
-    Socket {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
+/// What was found, in a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Connected {
+    /// virtio-net.
+    Virtio {
+        /// Feature bits in force.
+        features: u64,
+        /// Queue pairs.
+        queues: u16,
     },
-    /// Nobody listens.
-    #[error("{path}: nobody listens there: is `vmlan switch` running with a port at this path?")]
-    NobodyListens {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
+    /// A chip inside a VM, which has a link.
+    Pci {
+        /// Which one.
+        model: Model,
+        /// Its address.
+        mac: Mac,
+        /// How it is reached.
+        way: vmlan_transport::pci::Way,
+        /// The shared status block is in use.
+        csb: bool,
     },
-    /// The socket is somebody else's.
-    #[error(
-        "{path}: this socket is not for this user: give the switch's port mode= or group=, or run as its owner"
-    )]
-    Forbidden {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
+    /// A chip, which has a link.
+    Chip {
+        /// Which one.
+        model: Model,
+        /// Its address.
+        mac: Mac,
+        /// Ring registers are in shared memory.
+        mapped: bool,
+        /// Register writes do not wait for their reply.
+        posted: bool,
+        /// The shared status block is in use.
+        csb: bool,
     },
-    /// The back end hung up, or said nothing, while features were agreed on: a port serves one front end at a time.
-    #[error(
-        "{path}: the back end hangs up or says nothing: has the port another front end, or is it no vhost-user port (see `vmlan port list`)?"
-    )]
-    TurnedAway {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// How that was noticed.
-        #[source]
-        source: ProtocolError,
-    },
-    /// Guest RAM or an eventfd cannot be had, or waiting failed.
-    #[error("cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The conversation with the back end failed.
-    #[error("the back end does not go along")]
-    Protocol(#[from] ProtocolError),
-    /// The back end has fewer queues than asked for.
-    #[error("{wanted} queue pairs are wanted, the back end has {offered}: use queues={offered}")]
-    Queues {
-        /// Asked for.
-        wanted: u16,
-        /// On offer.
-        offered: u64,
-    },
-    /// After a restart the back end no longer offers what the guest was promised.
-    #[error("the back end came back without virtio features {missing:#x}")]
-    FeaturesLost {
-        /// The bits that are gone.
-        missing: u64,
-    },
-    /// The back end is gone; [`VirtioNet::reconnect`] may help.
-    #[error("not connected to a back end")]
-    NotConnected,
 }
 
-/// A transmit and a receive queue.
-#[derive(Debug)]
-pub struct Pair {
-    /// Guest to network.
-    pub tx: TxQueue,
-    /// Network to guest.
-    pub rx: RxQueue,
-}
-
-impl Pair {
-    fn calls(&self) -> [BorrowedFd<'_>; 2] {
-        [self.rx.queue.call.as_fd(), self.tx.queue.call.as_fd()]
-    }
-}
-
-/// Why [`VirtioNet::wait`] came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// A queue has something, or was interrupted.
-    Ready,
-    /// The time is up.
-    Timeout,
-    /// The back end closed its socket.
-    Disconnected,
-}
-
-/// What getting ready to sleep found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prepared {
-    /// Sleeping would be wrong.
-    Now(Wake),
-    /// Nothing is there. The driver has work to do after so long ([`Duration::MAX`]: none), whatever else happens.
-    Sleep(Duration),
-}
-
-/// What to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interest {
-    /// Received frames.
-    pub rx: bool,
-    /// Half of the transmit slots that are under way now come back.
-    pub tx: bool,
-}
-
-/// A virtio-net NIC, seen by VMM and guest at once.
-#[derive(Debug)]
-pub struct VirtioNet {
-    /// The queue pairs. They are independent of each other: [`Self::split`] gives each thread some of them.
-    pub pairs: Vec<Pair>,
-    address: Address,
-    ram: Arc<Ram>,
-    front: Option<FrontEnd>,
-    listener: Option<UnixListener>,
-    inflight: Option<Inflight>,
-    features: u64,
-    reconnects: u64,
-    part: Option<part::Part>,
-}
-
-impl VirtioNet {
-    /// Reaches the back end of `address` (trying for `patience`), negotiates, hands over the RAM and starts the rings.
-    ///
-    /// # Errors
-    /// See [`Error`]; nothing is left behind then.
-    pub fn connect(address: &Address, patience: Duration) -> Result<Self, Error> {
-        let mut address = address.clone();
-        address.queues = address.queues.clamp(1, MAX_PAIRS);
-        let listener = if address.listen { Some(connect::bind(&address.path)?) } else { None };
-        let (front, features) = connect::open(&address, listener.as_ref(), None, patience)?;
-        let (ram, pairs) = build(&address, features)
-            .map_err(|source| Error::System { what: "make the guest's RAM", source })?;
-        let mut nic = Self {
-            pairs,
-            address,
-            ram,
-            front: Some(front),
-            listener,
-            inflight: None,
-            features,
-            reconnects: 0,
-            part: None,
-        };
-        nic.start()?;
-        Ok(nic)
-    }
-
-    /// Reaches a back end again after it went away, with the same RAM and the same rings: it goes on from the used index
-    /// of each, so frames may be lost but no descriptor is. Tries until `patience` is over.
-    ///
-    /// # Errors
-    /// See [`Error`]; the NIC can try again.
-    pub fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
-        if self.part.is_some() {
-            return self.rejoin(patience);
-        }
-        self.front = None;
-        let end = Instant::now() + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let result = self.reconnect_once(left);
-            match result {
-                // The back end may die again while it starts; that is worth another try.
-                Err(Error::Protocol(ProtocolError::Socket { .. })) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                done => return done,
+impl fmt::Display for Connected {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Virtio { features, queues } => {
+                write!(out, "features {features:#x}, {queues} queue pair(s)")
+            }
+            Self::Pci { model, mac, way, csb } => {
+                let csb = if *csb { ", CSB" } else { "" };
+                write!(out, "{model} {mac}, driven through {way}{csb}")
+            }
+            Self::Chip { model, mac, mapped, posted, csb } => {
+                let doorbell = if *mapped { "mapped" } else { "trapped" };
+                let writes = if *posted { "posted" } else { "waited" };
+                let csb = if *csb { ", CSB" } else { "" };
+                write!(out, "{model} {mac}, doorbell {doorbell}, writes {writes}{csb}")
             }
         }
     }
+}
 
-    fn reconnect_once(&mut self, patience: Duration) -> Result<(), Error> {
-        let promised = Some(self.features);
-        let (front, _) = connect::open(&self.address, self.listener.as_ref(), promised, patience)?;
-        self.front = Some(front);
-        if let Err(error) = self.start() {
-            self.front = None;
-            return Err(error);
+/// A program that runs on a device of any kind.
+pub trait Visitor {
+    /// What it ends with.
+    type Output;
+    /// Runs it.
+    fn visit<D: Device>(self, device: D) -> Self::Output;
+}
+
+/// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With `largest`, slots for frames of so
+/// many bytes.
+///
+/// # Errors
+/// See [`NicError`].
+pub fn open<V: Visitor>(
+    place: &Address,
+    largest: Option<usize>,
+    patience: Duration,
+    visitor: V,
+) -> Result<V::Output, NicError> {
+    Ok(match sized(place, largest) {
+        Address::VhostUser(address) => visitor.visit(VirtioNet::connect(&address, patience)?),
+        Address::VfioUser(address) => open_chip(&address, patience, visitor)?,
+        Address::Pci(address) => open_chip(&address, patience, visitor)?,
+    })
+}
+
+fn open_chip<L: Link, V: Visitor>(
+    address: &L,
+    patience: Duration,
+    visitor: V,
+) -> Result<V::Output, NicError> {
+    Ok(match address.driver().model {
+        Model::E1000 => visitor.visit(E1000Port::connect(address, patience)?),
+        Model::R8169 => visitor.visit(R8169Port::connect(address, patience)?),
+        Model::Rtl8139Plus => visitor.visit(Rtl8139Port::connect(address, patience)?),
+        Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicPort::connect(address, patience)?),
+    })
+}
+
+/// With slots for frames of `largest` bytes.
+fn sized(place: &Address, largest: Option<usize>) -> Address {
+    let mut place = place.clone();
+    let largest = largest.unwrap_or(0);
+    match &mut place {
+        Address::VhostUser(address) => {
+            address.buffer = address.buffer.max(largest + crate::virtio::queues::NetHeader::LEN);
         }
-        self.reconnects += 1;
-        Ok(())
+        Address::VfioUser(address) => address.driver.room = address.driver.room.max(largest),
+        Address::Pci(address) => address.driver.room = address.driver.room.max(largest),
     }
+    place
+}
 
-    /// The virtio features in force.
-    #[must_use]
-    pub fn features(&self) -> u64 {
-        self.features
-    }
+/// A NIC with one or several pairs of queues ("lanes").
+///
+/// Transmit: `reap`, then for each frame `next`, `write`, `send`; `flush` ends a burst. Receive: `poll`, `read` each, `release`.
+/// When nothing moves: `wait`; or, for programs that sleep on descriptors of their own as well, `prepare_wait`, a sleep on `watched`,
+/// `finish_wait`.
+pub trait Device: Send {
+    /// Received frames of one lane.
+    type Batch: Send;
 
-    /// Is one of these virtio features in force?
-    #[must_use]
-    pub fn has(&self, features: u64) -> bool {
-        self.features & features != 0
-    }
+    /// Pairs of queues.
+    fn lanes(&self) -> usize;
+    /// What was found, for the first line of a run.
+    fn connected(&self) -> Connected;
+    /// Uses `chosen` as its address if it has one; the address in force when that is not up to the tool.
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac>;
+    /// Can the NIC complete UDP checksums?
+    fn can_checksum(&self) -> bool;
 
-    /// How often the NIC went on with a new back end.
-    #[must_use]
-    pub fn reconnects(&self) -> u64 {
-        self.reconnects
-    }
+    /// Transmit slots of a lane; they are used in turn.
+    fn slots(&self, lane: usize) -> u16;
+    /// Longest frame that fits a slot, in bytes.
+    fn room(&self, lane: usize) -> usize;
+    /// Slots that can be sent now, as of the last `reap`.
+    fn free_slots(&self, lane: usize) -> u16;
+    /// Slots that the device has.
+    fn under_way(&self, lane: usize) -> u16;
+    /// Takes sent slots back; the free ones.
+    fn reap(&mut self, lane: usize) -> u16;
+    /// The next slot to fill; `None` when all are under way, which is counted.
+    fn next(&mut self, lane: usize) -> Option<u16>;
+    /// The slot that `next` gives after `ahead` others, of which there are fewer than `free_slots`: it can be written already.
+    fn slot_ahead(&self, lane: usize, ahead: u16) -> u16;
+    /// Writes `bytes` of the frame from byte `at` on into a slot. Panics when they leave it.
+    fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]);
+    /// Frames of this slot have their UDP checksum completed, or not.
+    fn offload_checksum(&mut self, lane: usize, slot: u16, on: bool);
+    /// Sends the frame of `len` bytes in the slot that `next` gave.
+    fn send(&mut self, lane: usize, slot: u16, len: u32);
+    /// Sends up to `count` free slots that were filled before, all with `len` bytes; returns how many.
+    fn send_filled(&mut self, lane: usize, count: u32, len: u32) -> u32;
+    /// Ends a burst: what was sent is seen by the device, now or as the driver's options say.
+    fn flush(&mut self, lane: usize);
+    /// Counts a moment in which there were frames and no slot.
+    fn count_full(&mut self, lane: usize);
 
-    /// The control connection, for tests that use it themselves.
+    /// An empty batch for `poll`.
+    fn batch(&self, lane: usize) -> Self::Batch;
+    /// Is there something to poll?
+    fn ready(&mut self, lane: usize) -> bool;
+    /// Adds received frames to a batch until it holds `most`; returns how many it holds.
+    fn poll(&mut self, lane: usize, batch: &mut Self::Batch, most: usize) -> usize;
+    /// Bytes of all frames of a batch.
+    fn bytes(batch: &Self::Batch) -> u64;
+    /// Bytes of one frame of a batch.
+    fn frame_len(batch: &Self::Batch, at: usize) -> usize;
+    /// Copies a frame; its length, or that of `bytes` if that is less.
+    fn read(&self, lane: usize, batch: &Self::Batch, at: usize, bytes: &mut [u8]) -> usize;
+    /// Is the frame's checksum still to be completed?
+    fn checksum_pending(&self, lane: usize, batch: &Self::Batch, at: usize) -> bool;
+    /// Gives the buffers of a batch back to the device, and empties it.
+    fn release(&mut self, lane: usize, batch: &mut Self::Batch);
+    /// The same for the first `count` frames only; the others move up.
+    fn release_first(&mut self, lane: usize, batch: &mut Self::Batch, count: usize);
+    /// Buffers the device has.
+    fn posted(&self, lane: usize) -> u16;
+
+    /// Sleeps until something of `interest` is there, the device is gone, or the time is up.
     ///
     /// # Errors
-    /// [`Error::NotConnected`].
-    pub fn front_end(&self) -> Result<&FrontEnd, Error> {
-        self.front.as_ref().ok_or(Error::NotConnected)
-    }
-
-    /// The guest's RAM.
-    #[must_use]
-    pub fn ram(&self) -> &Arc<Ram> {
-        &self.ram
-    }
-
-    /// Sleeps until something of `interest` is there, the back end goes away, or `timeout` is over. States the wishes,
-    /// looks again, and only then sleeps; takes the wishes back afterwards.
+    /// See [`NicError`].
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError>;
+    /// The first half of `wait`: states the wishes of `interest` and looks again. [`Prepared::Now`]: do not sleep. Otherwise sleep
+    /// until one of [`Self::watched`] can be read. `finish_wait` follows in either case.
     ///
     /// # Errors
-    /// Whatever `poll(2)` reports.
-    pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
-        if let Prepared::Now(wake) = self.prepare_wait(interest) {
-            self.disarm();
-            return Ok(wake);
-        }
-        let ready = self.sleep(timeout);
-        let wake = self.finish_wait(*ready.as_ref().unwrap_or(&0));
-        ready.map(|_| wake)
-    }
-
-    fn sleep(&self, timeout: Duration) -> Result<u64, Error> {
-        let mut all = self.descriptors();
-        let Some(first) = all.next() else { return Ok(0) };
-        let mut fds: [BorrowedFd<'_>; 2 * MAX_PAIRS as usize + 1] = [first; _];
-        let mut used = 1;
-        for (to, fd) in fds[1..].iter_mut().zip(all) {
-            *to = fd;
-            used += 1;
-        }
-        sys::poll_readable(&fds[..used], Some(timeout))
-            .map_err(|source| Error::System { what: "wait for an interrupt", source })
-    }
-
-    /// States the wishes of `interest` and looks again; [`Self::finish_wait`] is to follow.
-    pub fn prepare_wait(&mut self, interest: Interest) -> Prepared {
-        let mut ready = false;
-        for pair in &mut self.pairs {
-            ready |= interest.rx && pair.rx.queue.ring.arm(1);
-            ready |= interest.tx && {
-                let half = pair.tx.outstanding() / 2;
-                pair.tx.queue.ring.arm(half)
-            };
-        }
-        match (ready, self.link()) {
-            (true, _) => Prepared::Now(Wake::Ready),
-            (false, None) => Prepared::Now(Wake::Disconnected),
-            (false, Some(_)) => Prepared::Sleep(Duration::MAX),
-        }
-    }
-
-    /// What to sleep on: the socket, then each pair's two interrupts. Without a back end there is nothing.
-    #[must_use]
-    pub fn watched(&self) -> Vec<BorrowedFd<'_>> {
-        self.descriptors().collect()
-    }
-
-    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let link = self.link().into_iter();
-        link.flat_map(|link| std::iter::once(link).chain(self.pairs.iter().flat_map(Pair::calls)))
-    }
-
-    fn disarm(&mut self) {
-        for pair in &mut self.pairs {
-            pair.rx.queue.ring.disarm();
-            pair.tx.queue.ring.disarm();
-        }
-    }
-
-    /// Takes the interrupts and the wishes back, after a sleep that ended because the descriptors of `bits` could be read.
-    pub fn finish_wait(&mut self, bits: u64) -> Wake {
-        self.disarm();
-        for (n, pair) in self.pairs.iter_mut().enumerate() {
-            if bits >> (2 * n + 1) & 1 == 1 {
-                pair.rx.queue.take_interrupts();
-            }
-            if bits >> (2 * n + 2) & 1 == 1 {
-                pair.tx.queue.take_interrupts();
-            }
-        }
-        // The back end never speaks first on this socket, so "readable" is its end. Frames it left behind come first.
-        match bits {
-            0 => Wake::Timeout,
-            1 => Wake::Disconnected,
-            _ => Wake::Ready,
-        }
-    }
-
-    /// Has the back end closed its socket?
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        let Some(link) = self.link() else { return false };
-        sys::poll_readable(&[link], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
-    }
-
-    /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive 1, ...).
-    #[must_use]
-    pub fn audit(&self) -> Vec<Audit> {
-        let rings = |pair: &Pair| [pair.rx.queue.ring.audit(), pair.tx.queue.ring.audit()];
-        self.pairs.iter().flat_map(rings).collect()
-    }
-}
-
-impl Drop for VirtioNet {
-    fn drop(&mut self) {
-        self.park();
-        if self.listener.is_some() {
-            let _ = std::fs::remove_file(&self.address.path);
-        }
-    }
-}
-
-fn ring_options(address: &Address, features: u64) -> RingOptions {
-    let has = |bits| features & bits != 0;
-    // A legacy device without ANY_LAYOUT wants the header in a descriptor of its own (5.1.6.6).
-    let split = !has(feature::VERSION_1 | feature::ANY_LAYOUT);
-    RingOptions {
-        size: address.ring_size,
-        segments: if split { address.segments.max(2) } else { address.segments },
-        indirect: has(feature::INDIRECT),
-        event_idx: has(feature::EVENT_IDX),
-        in_order: has(feature::IN_ORDER),
-    }
-}
-
-fn shape(address: &Address, features: u64) -> Shape {
-    let has = |bits| features & bits != 0;
-    let long = has(feature::VERSION_1 | feature::MRG_RXBUF);
-    let large =
-        has(feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_USO4 | feature::GUEST_USO6);
-    let header = if long { NetHeader::LEN } else { NetHeader::LEN - 2 };
-    let mut buffer = address.buffer;
-    if !has(feature::MRG_RXBUF) {
-        let frame = usize::from(address.mtu.unwrap_or(0)) + 18;
-        buffer = buffer.max(if large { GSO_BUFFER } else { frame + header });
-    }
-    Shape { buffer, header }
-}
-
-fn build(address: &Address, features: u64) -> io::Result<(Arc<Ram>, Vec<Pair>)> {
-    let options = ring_options(address, features);
-    let shape = shape(address, features);
-    let rings = 2 * usize::from(address.queues);
-    let low = rings * options.ram_bytes();
-    let high = rings * (usize::from(options.slots()) * shape.stride() + 64);
-    let ram = Ram::new(low, high)?;
-    let mut low = Pool::new(0, ram.buffers());
-    let mut high = Pool::new(ram.buffers(), ram.size());
-    let mut queue = || {
-        let mut ring = SplitRing::new(&ram, &mut low, options);
-        ring.disarm();
-        Queue::new(&ram, ring, &mut high, shape)
-    };
-    let mut pairs = Vec::new();
-    for _ in 0..address.queues {
-        let mergeable = features & feature::MRG_RXBUF != 0;
-        let rx = RxQueue::new(queue()?, shape.buffer, mergeable);
-        pairs.push(Pair { tx: TxQueue::new(queue()?), rx });
-    }
-    Ok((ram, pairs))
+    /// See [`NicError`].
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError>;
+    /// What to sleep on: 62 descriptors at most, the same until `reconnect`.
+    fn watched(&self) -> Vec<BorrowedFd<'_>>;
+    /// Which of [`Self::watched`] tell that the device is gone: bit n stands for the `n`th. A thread that sleeps while another uses
+    /// the device leaves them out, because replies to the other can be read there, too.
+    fn watched_for_end(&self) -> u64;
+    /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready` tells that the `n`th of
+    /// [`Self::watched`] could be read.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, NicError>;
+    /// Goes on with another device at the same place.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    fn reconnect(&mut self, patience: Duration) -> Result<(), NicError>;
+    /// Is the device there?
+    fn is_connected(&self) -> bool;
+    /// How often it was reached anew.
+    fn reconnects(&self) -> u64;
+    /// Counters of all lanes together.
+    fn stats(&self) -> QueueStats;
+    /// Has the device kept the rules of its rings so far?
+    fn is_sound(&self) -> bool;
+    /// Register accesses so far, of a NIC that has registers.
+    fn registers(&self) -> Option<Registers>;
 }

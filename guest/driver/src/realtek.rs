@@ -11,7 +11,9 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use crate::chip::start::{LINK_PATIENCE, PATIENCE};
-use crate::chip::{self, Bus, Causes, Chip, Error, Model, Nic, Options, RxFormat, RxRing, TxRing};
+use crate::chip::{
+    self, Bus, Causes, Chip, ChipError, Model, Nic, Options, RxFormat, RxRing, TxRing,
+};
 use descriptor::{RxDescriptor, TxDescriptor};
 use registers::{LOCK, NPQ, Register, UNLOCK, cause, cpcr, cr, rcr};
 
@@ -98,7 +100,7 @@ pub type R8169<B> = Nic<Rings<Gigabit>, B>;
 pub type Rtl8139<B> = Nic<Rings<Plus>, B>;
 
 /// Stops and resets any of the chips.
-pub(crate) fn reset<C, B>(nic: &mut Nic<C, B>) -> Result<(), Error>
+pub(crate) fn reset<C, B>(nic: &mut Nic<C, B>) -> Result<(), ChipError>
 where
     C: Chip<Register = Register>,
     B: Bus,
@@ -106,7 +108,7 @@ where
     nic.registers.write(Register::IMR, 0);
     nic.registers.write(Register::CR, cr::RST);
     nic.until(Register::CR, PATIENCE, |value| value & cr::RST == 0)
-        .ok_or(Error::Stuck("its reset"))?;
+        .ok_or(ChipError::Stuck("its reset"))?;
     nic.registers.write(Register::IMR, 0);
     nic.registers.write(Register::ISR, cause::ALL);
     nic.check()
@@ -153,17 +155,17 @@ impl<K: Kind> Chip for Rings<K> {
     type Tx = TxRing<TxDescriptor>;
     type Rx = RxRing<K::Rx>;
 
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error> {
+    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
         reset(nic)
     }
 
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], Error> {
+    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError> {
         let mac = read_mac(&mut nic.registers);
         nic.check().map(|()| mac)
     }
 
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error> {
-        K::link(nic).ok_or(Error::NoLink)?;
+    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+        K::link(nic).ok_or(ChipError::NoLink)?;
         let (options, registers) = (&nic.options, &mut nic.registers);
         let checksum = if options.checksum { cpcr::RX_CHECKSUM } else { 0 };
         registers.write(Register::EECR, UNLOCK);
@@ -184,7 +186,7 @@ impl<K: Kind> Chip for Rings<K> {
     }
 
     /// The low half takes effect.
-    fn place_block<B: Bus>(registers: &mut Registers<B>, address: u64) {
+    fn place_csb<B: Bus>(registers: &mut Registers<B>, address: u64) {
         write_wide(registers, Register::CSBAL, Register::CSBAH, address);
     }
 

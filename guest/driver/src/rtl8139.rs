@@ -11,7 +11,7 @@ mod rx;
 mod tests;
 mod tx;
 
-use crate::chip::{Bus, Causes, Chip, Error, Model, Nic};
+use crate::chip::{Bus, Causes, Chip, ChipError, Model, Nic};
 use crate::realtek::registers::{self, Register, cause, cr, rcr};
 use crate::realtek::{self, Registers};
 pub use rx::{Buffer, Copied};
@@ -25,8 +25,8 @@ pub struct Classic;
 pub type Rtl8139Classic<B> = Nic<Classic, B>;
 
 /// Addresses have 32 bits.
-fn near(address: u64) -> Result<u32, Error> {
-    u32::try_from(address).map_err(|_| Error::Far(address))
+fn near(address: u64) -> Result<u32, ChipError> {
+    u32::try_from(address).map_err(|_| ChipError::Far(address))
 }
 
 impl Chip for Classic {
@@ -39,17 +39,17 @@ impl Chip for Classic {
     type Tx = Pairs;
     type Rx = Buffer;
 
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error> {
+    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
         realtek::reset(nic)
     }
 
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], Error> {
+    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError> {
         let mac = realtek::read_mac(&mut nic.registers);
         nic.check().map(|()| mac)
     }
 
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error> {
-        realtek::link_of_8139(nic).ok_or(Error::NoLink)?;
+    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+        realtek::link_of_8139(nic).ok_or(ChipError::NoLink)?;
         let buffer = near(nic.rx.base())?;
         let (options, registers) = (&nic.options, &mut nic.registers);
         registers.write(Register::RBSTART, buffer);
@@ -68,7 +68,7 @@ impl Chip for Classic {
     }
 
     /// There is none: the block has the indexes of rings.
-    fn place_block<B: Bus>(_: &mut Registers<B>, _address: u64) {}
+    fn place_csb<B: Bus>(_: &mut Registers<B>, _address: u64) {}
 
     /// TSDn of each frame.
     fn ring<B: Bus>(registers: &mut Registers<B>, tx: &mut Pairs) -> bool {

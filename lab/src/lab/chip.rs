@@ -176,7 +176,7 @@ mod tests {
                     .unwrap_or_else(|e| panic!("{at_switch}: {e}"));
                 let at_guest = t.at_guest("/tmp/a", "");
                 at_guest
-                    .parse::<vmlan_driver::Place>()
+                    .parse::<vmlan_transport::Address>()
                     .unwrap_or_else(|e| panic!("{at_guest}: {e}"));
             }
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::device::{Any, Device};
-use vmlan_driver::{Mac, Place};
+use vmlan_driver::nic::{Any, Device};
+use vmlan_transport::{Address, Mac};
 
 use super::pin::Pin;
 use crate::failure::Failure;
@@ -191,7 +191,7 @@ impl Nic {
     fn open(address: &str, station: &Station) -> Result<Self, Failure> {
         let wrong =
             |e: &dyn std::error::Error| Failure::Failed(format!("{address}: {}", chain(&e)));
-        let place: Place = address.parse().map_err(|e| wrong(&e))?;
+        let place: Address = address.parse().map_err(|e| wrong(&e))?;
         let device = Any::open(&place, Some(ROOM), super::PATIENCE).map_err(|e| wrong(&e))?;
         let batch = device.batch(0);
         Ok(Self { device, batch, dial: Arc::default(), posted: 0, pace: Pace::default() }

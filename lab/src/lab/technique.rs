@@ -153,7 +153,9 @@ mod tests {
                 .parse::<vmlan_config::address::NamedAddress>()
                 .unwrap_or_else(|e| panic!("{at_switch}: {e}"));
             let at_guest = t.at_guest("/tmp/a", "");
-            at_guest.parse::<vmlan_driver::Place>().unwrap_or_else(|e| panic!("{at_guest}: {e}"));
+            at_guest
+                .parse::<vmlan_transport::Address>()
+                .unwrap_or_else(|e| panic!("{at_guest}: {e}"));
         }
     }
 

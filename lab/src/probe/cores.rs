@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
-use vmlan_driver::sys::pin_to_cpu;
+use vmlan_transport::sys::pin_to_cpu;
 
 use super::figure::{Found, Samples};
 

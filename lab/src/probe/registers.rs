@@ -10,9 +10,10 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use vmlan_attach::vfio_user::{self, Config, Doorbell, VfioUser};
-use vmlan_driver::e1000::{Address, Bus as _, E1000};
-use vmlan_driver::vfio_user::{bus::VfioBus, region};
+use vmlan_driver::e1000::{Bus as _, E1000};
 use vmlan_frame::{Mac, Port};
+use vmlan_transport::address;
+use vmlan_transport::vfio_user::{VfioBus, region};
 
 use super::cores::{Cores, ONE_CORE, on_core, run_on};
 use super::figure::{Found, Samples};
@@ -69,7 +70,7 @@ impl Server {
     }
 
     /// As the guest sees it.
-    fn address(&self, keys: &str) -> Result<Address, String> {
+    fn address(&self, keys: &str) -> Result<address::VfioUser, String> {
         let path = self.dir.socket("probe");
         let doorbell = if self.doorbell == Doorbell::Mapped { "mapped" } else { "trapped" };
         let text = format!("vfio-user:{},doorbell={doorbell},{keys}", path.display());
@@ -77,8 +78,9 @@ impl Server {
     }
 }
 
-fn connect(address: &Address) -> Result<VfioBus, String> {
-    let ram = address.driver.make_ram().map_err(|e| format!("no memory: {e}"))?;
+fn connect(address: &address::VfioUser) -> Result<VfioBus, String> {
+    let ram =
+        vmlan_driver::chip::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
     VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))
 }
 
@@ -99,7 +101,7 @@ impl Errors {
 }
 
 /// Accesses that are messages.
-fn messages(address: &Address, time: Duration) -> Result<Found, String> {
+fn messages(address: &address::VfioUser, time: Duration) -> Result<Found, String> {
     let mut bus = connect(address)?;
     let (mut found, mut errors) = (Found::default(), Errors::default());
     let read = Samples::take(1, time, || errors.note(bus.read32(STATUS)));
@@ -148,7 +150,7 @@ fn paused(time: Duration, mut once: impl FnMut()) -> Samples {
 }
 
 /// Accesses that are none.
-fn stores(address: &Address, time: Duration) -> Result<Found, String> {
+fn stores(address: &address::VfioUser, time: Duration) -> Result<Found, String> {
     const MANY: u32 = 1000;
     let bus = connect(address)?;
     let word = bus.mapped(TDT).ok_or("the server offers no page to map")?;
@@ -201,7 +203,7 @@ fn one_way(
 
 fn offered(
     port: Arc<dyn Port>,
-    address: &Address,
+    address: &address::VfioUser,
     cores: Cores,
     time: Duration,
     watch: Watch,
@@ -222,12 +224,13 @@ fn offered(
 }
 
 fn send(
-    address: &Address,
+    address: &address::VfioUser,
     worker: &Worker,
     time: Duration,
     watch: Watch,
 ) -> Result<Samples, String> {
-    let ram = address.driver.make_ram().map_err(|e| format!("no memory: {e}"))?;
+    let ram =
+        vmlan_driver::chip::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
     let bus = VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))?;
     let mut nic = E1000::new(address.driver.clone(), &ram, bus).map_err(|e| chain(&e))?;
     let (mut samples, end) = (Samples::new(1), Instant::now() + time);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use vmlan_driver::chip::{Bus, BusError, Irq, Watched, Width};
-use vmlan_driver::nic::Wake;
+use vmlan_driver::wait::Wake;
 use vmlan_nic::chip::{Host, Nic, Space};
+use vmlan_transport::{Bus, BusError, Irq, Watched, Width};
 
 use super::turns::Turns;
 use super::{GUESTS, WORKER};

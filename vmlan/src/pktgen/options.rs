@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_driver::Place;
-use vmlan_driver::pktgen::{Capture, Function, Mac, Options};
 use vmlan_frame::MAX_FRAME;
+use vmlan_tools::pktgen::{Capture, Function, Options};
+use vmlan_transport::{Address, Mac};
 
 use super::PktGenArgs;
 use crate::exit::Failure;
@@ -18,7 +18,7 @@ use vmlan_config::text::chain;
 const SILENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn options(args: &PktGenArgs) -> Result<Options, Failure> {
-    let address: Place = args.address.parse().map_err(|e| usage("-i", &e))?;
+    let address: Address = args.address.parse().map_err(|e| usage("-i", &e))?;
     let mut options = Options::new(address, Function::Tx);
     options.set_function(&args.function).map_err(|e| usage("-f", &e))?;
     (options.least_size, options.size) = sizes(&args.size)?;

@@ -1,5 +1,6 @@
 use clap::Parser;
-use vmlan_driver::pktgen::{Function, Mac, Options};
+use vmlan_tools::pktgen::{Function, Options};
+use vmlan_transport::Mac;
 
 use super::PktGenArgs;
 use super::options::{number, options, range};
@@ -117,7 +118,11 @@ fn a_file_that_is_no_capture_is_one_clear_line() {
 fn help_names_every_key_of_an_address() {
     let known = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: Vec<_> = super::HELP.split(|c| !known(c)).collect();
-    for key in [vmlan_driver::address::KEYS, vmlan_driver::e1000::KEYS].join(", ").split(", ") {
+    for key in
+        [vmlan_transport::address::vhost_user::KEYS, vmlan_transport::address::vfio_user::KEYS]
+            .join(", ")
+            .split(", ")
+    {
         assert!(words.contains(&key), "{key}");
     }
     // clap would fold longer lines without their margin.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
-use vmlan_driver::mem::Ram;
-use vmlan_driver::sys::{EventFd, sealed_memfd, send_with_fds};
+use vmlan_transport::memory::Ram;
+use vmlan_transport::sys::{EventFd, sealed_memfd, send_with_fds};
 
 pub const NEED_REPLY: u32 = 1 << 3;
 pub const F_PROTOCOL: u64 = 1 << 30;
@@ -236,10 +236,10 @@ pub fn crowd(file: impl AsFd) -> Vec<OwnedFd> {
 /// many they make on this machine, and three more; the first it sees is not measured, and the last is one too many.
 pub fn most_slow(call: &EventFd) -> usize {
     let time = || {
-        let begin = vmlan_driver::sys::process_cpu();
+        let begin = vmlan_transport::sys::process_cpu();
         call.signal();
         let _ = call.take();
-        vmlan_driver::sys::process_cpu() - begin
+        vmlan_transport::sys::process_cpu() - begin
     };
     // Others of this process may run meanwhile.
     let each = (0..5).map(|_| time()).min().unwrap().max(Duration::from_micros(1));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::{Config, Doorbell, VfioUser, attach};
-use vmlan_driver::sys::{recv_with_fds, send_with_fds};
 use vmlan_frame::Mac;
+use vmlan_transport::sys::{recv_with_fds, send_with_fds};
 
 use super::common::until;
 
@@ -328,7 +328,7 @@ pub fn count(eventfd: &File) -> u64 {
 }
 
 pub fn eventfd() -> File {
-    let fd = vmlan_driver::sys::EventFd::new().unwrap();
+    let fd = vmlan_transport::sys::EventFd::new().unwrap();
     File::from(fd.as_fd().try_clone_to_owned().unwrap())
 }
 

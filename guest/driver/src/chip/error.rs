@@ -1,10 +1,11 @@
 //! What can go wrong.
 
-use super::{BusError, Conflict, Model};
+use vmlan_transport::vfio_user::ConnectError;
+use vmlan_transport::{BusError, Conflict, Model};
 
 /// What can go wrong with a chip.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ChipError {
     /// The chip cannot be reached.
     #[error("the NIC cannot be reached")]
     Bus(#[from] BusError),
@@ -55,25 +56,12 @@ pub enum Error {
     /// No link.
     #[error("the link is down: see `vmlan port set PORT link=up`")]
     NoLink,
-    /// The socket or the RAM.
+    /// The server of the chip cannot be reached.
     #[error(transparent)]
-    Nic(#[from] crate::nic::Error),
-    /// The server hangs up while the device is set up.
-    #[error(
-        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see `vmlan port list`)?"
-    )]
-    TurnedAway {
-        /// The UNIX socket.
-        path: std::path::PathBuf,
-        /// How that was noticed.
-        #[source]
-        source: BusError,
-    },
-    /// `doorbell=mapped` and the server has no page to map.
-    #[error(
-        "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use doorbell=trapped here"
-    )]
-    NoDoorbell,
+    Connect(#[from] ConnectError),
+    /// There is no memory for the guest's RAM.
+    #[error("cannot make the guest's RAM")]
+    Ram(#[source] std::io::Error),
     /// The options contradict each other.
     #[error(transparent)]
     Options(#[from] Conflict),

@@ -9,10 +9,10 @@
 use std::time::Duration;
 
 use super::{
-    Bus, Chip, Completion, Error, Interest, Interrupts, Irq, Nic, Receive, RxSide, TxSide, Wake,
+    Bus, Chip, ChipError, Completion, Interest, Interrupts, Irq, Nic, Receive, RxSide, TxSide, Wake,
 };
-use crate::nic::Prepared;
 use crate::notify::csb;
+use crate::wait::Prepared;
 
 /// No moderation of the chip lasts so long: a frame that lies there longer had no interrupt.
 const LATE: Duration = Duration::from_millis(100);
@@ -201,16 +201,16 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     fn has_sent(&self) -> bool {
-        let on = self.block.as_ref().filter(|block| block.is_on());
-        on.is_some_and(|block| self.tx.has_moved(block.host_tdh())) || self.tx.is_half_done()
+        let on = self.csb.as_ref().filter(|csb| csb.is_on());
+        on.is_some_and(|csb| self.tx.has_moved(csb.host_tdh())) || self.tx.is_half_done()
     }
 
     /// Sleeps until an interrupt comes, the device goes away, or `timeout` is over. Enables the causes (or sets CSB's flags), looks
     /// again, and only then sleeps; what send combining holds back leaves in time, whatever the timeout.
     ///
     /// # Errors
-    /// See [`Error`]; a device that is gone is [`Wake::Disconnected`].
-    pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, Error> {
+    /// See [`ChipError`]; a device that is gone is [`Wake::Disconnected`].
+    pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, ChipError> {
         let end = self.now().saturating_add(timeout);
         loop {
             let limit = match self.prepare_wait(interest)? {
@@ -252,8 +252,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// [`Prepared::Sleep`] it must come back within that time, and begin anew.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, Error> {
+    /// See [`ChipError`].
+    pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, ChipError> {
         self.flush_due();
         if self.is_ready(interest) {
             return Ok(Prepared::Now(Wake::Ready));
@@ -274,8 +274,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// The second half of [`Self::wait`]: was the interrupt's descriptor readable, was the one that tells of the device's end?
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, Error> {
+    /// See [`ChipError`].
+    pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, ChipError> {
         if interrupted {
             self.take_interrupt();
         }
@@ -286,11 +286,11 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         })
     }
 
-    fn finish(&mut self, wake: Wake) -> Result<Wake, Error> {
+    fn finish(&mut self, wake: Wake) -> Result<Wake, ChipError> {
         self.sent &= wake != Wake::Ready;
-        if let Some(block) = self.block.as_ref().filter(|block| block.is_on()) {
-            csb::unwant_reception(block);
-            csb::unwant_completion(block);
+        if let Some(csb) = self.csb.as_ref().filter(|csb| csb.is_on()) {
+            csb::unwant_reception(csb);
+            csb::unwant_completion(csb);
         }
         self.flush_due();
         match self.registers.take_failure() {
@@ -347,12 +347,12 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 
     /// CSB's flags.
     fn want(&mut self, interest: Interest) -> bool {
-        let Some(block) = &self.block else { return false };
-        let sent = || self.tx.has_moved(block.host_tdh()) || self.tx.is_half_done();
+        let Some(csb) = &self.csb else { return false };
+        let sent = || self.tx.has_moved(csb.host_tdh()) || self.tx.is_half_done();
         let received = interest.rx && self.options.receive != Receive::Poll;
         let (rx, registers) = (&mut self.rx, &mut self.registers);
-        received && csb::want_reception(block, || rx.ready(registers))
-            || interest.tx && csb::want_completion(block, sent)
+        received && csb::want_reception(csb, || rx.ready(registers))
+            || interest.tx && csb::want_completion(csb, sent)
     }
 
     /// Turns CSB on or off, of a chip that was started with it: in between, the registers count again.
@@ -361,17 +361,17 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// When [`super::Options::csb`] is off.
     pub fn set_csb(&mut self, on: bool) {
         self.flush();
-        let block = self.block.as_mut().expect("a block");
-        if block.is_on() == on {
+        let csb = self.csb.as_mut().expect("a CSB");
+        if csb.is_on() == on {
             return;
         }
         let (tdt, rdt) = (self.tx.tail(), self.rx.tail());
         if on {
-            block.start(tdt, rdt);
+            csb.start(tdt, rdt);
             self.enable(self.causes_of_csb());
             return;
         }
-        block.stop();
+        csb.stop();
         // What was published without a kick may not have been seen.
         C::ring(&mut self.registers, &mut self.tx);
         C::give(&mut self.registers, rdt);
@@ -381,13 +381,13 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         self.enabled = 0;
     }
 
-    /// Takes the block away from the chip, which forgets its page.
-    pub(crate) fn release_block(&mut self) {
+    /// Takes the CSB away from the chip, which forgets its page.
+    pub(crate) fn release_csb(&mut self) {
         if self.is_csb_on() {
             self.set_csb(false);
         }
-        if self.block.is_some() {
-            C::place_block(&mut self.registers, 0);
+        if self.csb.is_some() {
+            C::place_csb(&mut self.registers, 0);
         }
     }
 }

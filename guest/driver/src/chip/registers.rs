@@ -7,20 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::bus::{Bus, BusError};
 use crate::notify::{Intact, registers::publish};
+use vmlan_transport::{Bus, BusError, Width};
 
 /// Most registers of one chip that a driver touches.
 const MOST: usize = 48;
-
-/// Bytes of a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // What the names say.
-pub enum Width {
-    One = 1,
-    Two = 2,
-    Four = 4,
-}
 
 /// The registers of a chip.
 pub trait Register: Copy + Debug + Send + 'static {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
-use super::options::Options;
 use super::tx::{ALIGN, stride};
 use super::{Bus, Register, Registers, RxSide};
-use crate::mem::{Pool, Ram, View};
-use crate::net::QueueStats;
+use crate::stats::QueueStats;
+use vmlan_transport::Options;
+use vmlan_transport::memory::{Pool, Ram, View};
 
 /// Bytes of a frame that are not in the MTU: its header, a tag, the CRC.
 const HEADERS: u16 = 14 + 4 + 4;

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{
-    Batch, Bus, Causes, Error, Frame, Model, Nic, Offload, Options, Register, Registers, Report,
+    Batch, Bus, Causes, ChipError, Frame, Model, Nic, Offload, Options, Register, Registers, Report,
 };
-use crate::mem::{Pool, Ram};
-use crate::net::QueueStats;
+use crate::stats::QueueStats;
+use vmlan_transport::memory::{Pool, Ram};
 
 /// What only the driver of one chip knows.
 pub trait Chip: Debug + Sized + Send + 'static {
@@ -29,22 +29,22 @@ pub trait Chip: Debug + Sized + Send + 'static {
     /// Stops and resets it; no interrupt is enabled then.
     ///
     /// # Errors
-    /// See [`Error`], here and below.
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error>;
+    /// See [`ChipError`], here and below.
+    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError>;
     /// The address it was made with.
     ///
     /// # Errors
-    /// See [`Error`].
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], Error>;
+    /// See [`ChipError`].
+    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError>;
     /// Starts link, moderation and both sides. No interrupt is enabled yet, and no cause stands.
     ///
     /// # Errors
-    /// See [`Error`].
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), Error>;
+    /// See [`ChipError`].
+    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError>;
     /// Receives frames for an address.
     fn write_mac<B: Bus>(registers: &mut Registers<Self::Register, B>, mac: [u8; 6]);
     /// The status block lies there; 0: nowhere.
-    fn place_block<B: Bus>(registers: &mut Registers<Self::Register, B>, address: u64);
+    fn place_csb<B: Bus>(registers: &mut Registers<Self::Register, B>, address: u64);
 
     /// The doorbell: there are frames in the ring. True when it was a trip to the device.
     fn ring<B: Bus>(registers: &mut Registers<Self::Register, B>, tx: &mut Self::Tx) -> bool;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::block::SUBSYSTEM;
-use super::{Bus, Chip, Error, Interrupts, Irq, Nic};
+use super::csb::SUBSYSTEM;
+use super::{Bus, Chip, ChipError, Interrupts, Irq, Nic};
 
 /// How long a chip may take for a reset or a word of its EEPROM.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,16 +33,16 @@ mod config {
 }
 
 impl<C: Chip, B: Bus> Nic<C, B> {
-    pub(super) fn set_up(&mut self) -> Result<(), Error> {
+    pub(super) fn set_up(&mut self) -> Result<(), ChipError> {
         self.enabled = 0;
         self.set_up_pci()?;
-        self.find_block()?;
+        self.find_csb()?;
         C::reset(self)?;
-        self.offer_block()?;
+        self.offer_csb()?;
         self.mac = C::read_mac(self)?;
         self.set_mac(self.mac);
         C::start(self)?;
-        if self.block.is_some() {
+        if self.csb.is_some() {
             self.set_csb(true);
         } else if self.options.interrupts == Interrupts::Always {
             self.enable(self.causes_awake());
@@ -51,7 +51,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     /// Did the device go away meanwhile?
-    pub(crate) fn check(&mut self) -> Result<(), Error> {
+    pub(crate) fn check(&mut self) -> Result<(), ChipError> {
         self.registers.take_failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -65,16 +65,16 @@ impl<C: Chip, B: Bus> Nic<C, B> {
         self.registers.with(|bus| bus.write_config(offset, &value.to_le_bytes()));
     }
 
-    fn set_up_pci(&mut self) -> Result<(), Error> {
+    fn set_up_pci(&mut self) -> Result<(), ChipError> {
         let found = self.config32(config::ID);
         self.check()?;
         if found != C::MODEL.pci_id() {
-            return Err(Error::NotFound { found, model: C::MODEL });
+            return Err(ChipError::NotFound { found, model: C::MODEL });
         }
         let [found, ..] = self.config32(config::REVISION).to_le_bytes();
         self.check()?;
         if found < C::MODEL.least_revision() {
-            return Err(Error::NoPlus { found });
+            return Err(ChipError::NoPlus { found });
         }
         if self.registers.bus().is_set_up() {
             self.allow_access();
@@ -94,14 +94,14 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     /// What firmware does.
-    fn place(&mut self) -> Result<(), Error> {
+    fn place(&mut self) -> Result<(), ChipError> {
         let bars = C::MODEL.bars();
         let (registers, io) = (config::bar(bars.registers), config::bar(bars.io));
         // The address bits of a BAR that stay zero are its length.
         self.set_config32(registers, u32::MAX);
         let length = u64::from(!(self.config32(registers) & !0xf)) + 1;
         if length != bars.len {
-            return Err(Error::Bar { bar: bars.registers, found: length, wanted: bars.len });
+            return Err(ChipError::Bar { bar: bars.registers, found: length, wanted: bars.len });
         }
         self.set_config32(registers, config::REGISTERS_AT);
         self.set_config32(io, config::IO_AT);
@@ -111,7 +111,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a 64-bit address.
-    fn enable_msi(&mut self) -> Result<(), Error> {
+    fn enable_msi(&mut self) -> Result<(), ChipError> {
         /// More than there can be: a longer list runs in a circle.
         const MOST: usize = 48;
         let mut at = self.config32(config::CAPABILITIES).to_le_bytes()[0];
@@ -119,7 +119,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             let head = self.config32(u16::from(at & !3));
             let [id, next, control @ ..] = head.to_le_bytes();
             if at == 0 {
-                return Err(Error::NoMsi);
+                return Err(ChipError::NoMsi);
             }
             if id == config::MSI {
                 let (at, control) = (u16::from(at & !3), u16::from_le_bytes(control));
@@ -137,7 +137,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             }
             at = next;
         }
-        Err(Error::NoMsi)
+        Err(ChipError::NoMsi)
     }
 
     /// Reads a register until `done` says so.
@@ -161,27 +161,27 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     /// Tells the chip, which has been reset, where the status block is; it is not on yet.
-    fn offer_block(&mut self) -> Result<(), Error> {
+    fn offer_csb(&mut self) -> Result<(), ChipError> {
         let by_message = self.options.irq == Irq::Msi;
-        let Some(block) = &mut self.block else { return Ok(()) };
-        block.reset(by_message);
-        let base = block.base();
-        C::place_block(&mut self.registers, base);
+        let Some(csb) = &mut self.csb else { return Ok(()) };
+        csb.reset(by_message);
+        let base = csb.base();
+        C::place_csb(&mut self.registers, base);
         self.check()
     }
 
     /// Does the chip offer a status block? One that it may have had from us before, it forgets.
-    fn find_block(&mut self) -> Result<(), Error> {
-        if self.block.is_none() {
+    fn find_csb(&mut self) -> Result<(), ChipError> {
+        if self.csb.is_none() {
             return Ok(());
         }
         let [.., low, high] = self.config32(config::SUBSYSTEM).to_le_bytes();
         let found = u16::from_le_bytes([low, high]);
         self.check()?;
         if found != SUBSYSTEM {
-            return Err(Error::NoCsb { found });
+            return Err(ChipError::NoCsb { found });
         }
-        C::place_block(&mut self.registers, 0);
+        C::place_csb(&mut self.registers, 0);
         self.check()
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::options::{Completion, Options};
 use super::{Bus, Offload, Register, Registers, TxSide};
-use crate::mem::{Pool, Ram, View};
-use crate::net::QueueStats;
+use crate::stats::QueueStats;
+use vmlan_transport::memory::{Pool, Ram, View};
+use vmlan_transport::{Completion, Options};
 
 /// Where a ring of descriptors may lie.
 pub(crate) const ALIGN: usize = 256;

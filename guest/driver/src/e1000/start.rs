@@ -1,20 +1,20 @@
 //! Starting the chip (SDM chapter 14).
 
 use super::registers::{self, Register, ctrl, eerd, rctl, status, tctl};
-use super::{E1000, Error};
+use super::{ChipError, E1000};
 use crate::chip::start::{LINK_PATIENCE, PATIENCE};
 use crate::chip::{Bus, RxSide};
 
 impl<B: Bus> E1000<B> {
     /// CTRL.RST, with interrupts masked and both sides stopped before (SDM 14.4).
-    pub(super) fn reset(&mut self) -> Result<(), Error> {
+    pub(super) fn reset(&mut self) -> Result<(), ChipError> {
         self.registers.write(Register::IMC, u32::MAX);
         self.registers.write(Register::RCTL, 0);
         self.registers.write(Register::TCTL, 0);
         let value = self.registers.read(Register::CTRL);
         self.write_reset(value | ctrl::RST);
         self.until(Register::CTRL, PATIENCE, |value| value & ctrl::RST == 0)
-            .ok_or(Error::Stuck("its reset"))?;
+            .ok_or(ChipError::Stuck("its reset"))?;
         self.registers.write(Register::IMC, u32::MAX);
         self.registers.read(Register::ICR);
         self.check()
@@ -35,17 +35,17 @@ impl<B: Bus> E1000<B> {
     /// Reads a word of the EEPROM (SDM 5.3.1).
     ///
     /// # Errors
-    /// [`Error::Stuck`] when the chip does not finish.
-    pub fn eeprom(&mut self, word: u32) -> Result<u16, Error> {
+    /// [`ChipError::Stuck`] when the chip does not finish.
+    pub fn eeprom(&mut self, word: u32) -> Result<u16, ChipError> {
         self.registers.write(Register::EERD, word << eerd::ADDRESS | eerd::START);
         let value = self
             .until(Register::EERD, PATIENCE, |value| value & eerd::DONE != 0)
-            .ok_or(Error::Stuck("a read of its EEPROM"))?;
+            .ok_or(ChipError::Stuck("a read of its EEPROM"))?;
         Ok(u16::try_from(value >> eerd::DATA).unwrap_or(0))
     }
 
     /// The address in the EEPROM's first three words, if the checksum over it is right.
-    pub(super) fn read_eeprom_mac(&mut self) -> Result<[u8; 6], Error> {
+    pub(super) fn read_eeprom_mac(&mut self) -> Result<[u8; 6], ChipError> {
         let (mut mac, mut sum) = ([0; 6], 0_u16);
         for n in 0..registers::EEPROM_WORDS {
             let word = self.eeprom(n)?;
@@ -55,18 +55,18 @@ impl<B: Bus> E1000<B> {
             }
         }
         self.check()?;
-        if sum == registers::EEPROM_SUM { Ok(mac) } else { Err(Error::Eeprom(sum)) }
+        if sum == registers::EEPROM_SUM { Ok(mac) } else { Err(ChipError::Eeprom(sum)) }
     }
 
     /// Link up with flow control off (SDM 14.3, 8.6).
-    pub(super) fn start_link(&mut self) -> Result<(), Error> {
+    pub(super) fn start_link(&mut self) -> Result<(), ChipError> {
         for register in [Register::FCAL, Register::FCAH, Register::FCT, Register::FCTTV] {
             self.registers.write(register, 0);
         }
         let value = self.registers.read(Register::CTRL);
         self.registers.write(Register::CTRL, value | ctrl::SLU | ctrl::ASDE);
         self.until(Register::STATUS, LINK_PATIENCE, |value| value & status::LU != 0)
-            .ok_or(Error::NoLink)?;
+            .ok_or(ChipError::NoLink)?;
         self.check()
     }
 

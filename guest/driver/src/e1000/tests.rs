@@ -13,7 +13,7 @@ const QUIET: Duration = Duration::from_millis(1);
 const RX: Interest = Interest { rx: true, tx: false };
 
 fn start(options: Options) -> E1000<Fake> {
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let fake = Fake::new(&ram);
     E1000::new(options, &ram, fake).unwrap()
 }
@@ -87,19 +87,19 @@ fn the_chip_is_started_after_the_manual() {
 
 #[test]
 fn what_is_no_82540em_is_left_alone() {
-    let ram = small().make_ram().unwrap();
+    let ram = crate::chip::make_ram(&small()).unwrap();
     let mut other = Fake::new(&ram);
     other.set_config(0, 0x100f_8086);
     let error = E1000::new(small(), &ram, other).unwrap_err();
-    assert!(matches!(error, Error::NotFound { found: 0x100f_8086, .. }), "{error}");
+    assert!(matches!(error, ChipError::NotFound { found: 0x100f_8086, .. }), "{error}");
     let mut broken = Fake::new(&ram);
     broken.eeprom[9] ^= 1;
-    assert!(matches!(E1000::new(small(), &ram, broken), Err(Error::Eeprom(0xbabb | 0xbab9))));
+    assert!(matches!(E1000::new(small(), &ram, broken), Err(ChipError::Eeprom(0xbabb | 0xbab9))));
     let mut down = Fake::new(&ram);
     down.stuck_in_reset = true;
-    assert!(matches!(E1000::new(small(), &ram, down), Err(Error::Stuck(_))));
+    assert!(matches!(E1000::new(small(), &ram, down), Err(ChipError::Stuck(_))));
     let msi = Options { irq: Irq::Msi, ..small() };
-    assert!(matches!(E1000::new(msi, &ram, Fake::new(&ram)), Err(Error::NoMsi)));
+    assert!(matches!(E1000::new(msi, &ram, Fake::new(&ram)), Err(ChipError::NoMsi)));
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn what_the_device_says_about_a_frame_is_passed_on() {
 
 #[test]
 fn mapped_doorbells_are_stores_and_the_rest_is_trapped() {
-    let ram = small().make_ram().unwrap();
+    let ram = crate::chip::make_ram(&small()).unwrap();
     let mut fake = Fake::new(&ram);
     fake.map();
     let mut nic = E1000::new(small(), &ram, fake).unwrap();
@@ -370,7 +370,7 @@ fn mapped_doorbells_are_stores_and_the_rest_is_trapped() {
 
 #[test]
 fn after_a_failure_registers_are_ones_and_another_chip_can_go_on() {
-    let ram = small().make_ram().unwrap();
+    let ram = crate::chip::make_ram(&small()).unwrap();
     let mut nic = E1000::new(small(), &ram, Fake::new(&ram)).unwrap();
     nic.set_mac([2; 6]);
     send(&mut nic, &frame(60));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::chip::{Interrupts, Offload, Receive, Segmentation};
-use crate::nic::{Interest, Wake};
+use crate::wait::{Interest, Wake};
 use fake::{Fake, at, word};
 
 const RX: Interest = Interest { rx: true, tx: false };
@@ -17,7 +17,7 @@ pub(crate) fn options(model: Model) -> Options {
 
 fn start<K: Kind>(options: Options) -> Nic<Rings<K>, Fake> {
     let options = Options { model: K::MODEL, ..options };
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let mut fake = Fake::new(&ram, K::MODEL);
     if options.csb {
         fake.offer_csb();
@@ -95,27 +95,27 @@ fn rings_are_handed_over_with_their_ends() {
 #[test]
 fn what_is_no_such_chip_is_left_alone() {
     let options = options(Model::R8169);
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let other = Fake::new(&ram, Model::Rtl8139Plus);
     let error = R8169::new(options, &ram, other).unwrap_err();
-    assert!(matches!(error, Error::NotFound { found: 0x8139_10ec, model: Model::R8169 }));
+    assert!(matches!(error, ChipError::NotFound { found: 0x8139_10ec, model: Model::R8169 }));
     assert!(error.to_string().contains("no r8169 (0x816910ec)"), "{error}");
 }
 
 #[test]
 fn a_plain_8139_is_not_taken_for_a_plus_and_a_plus_goes_as_a_plain_one() {
     let plus = options(Model::Rtl8139Plus);
-    let ram = plus.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&plus).unwrap();
     let plain = Fake::new(&ram, Model::Rtl8139Classic);
     let error = Rtl8139::new(plus.clone(), &ram, plain).unwrap_err();
-    assert!(matches!(error, Error::NoPlus { found: 0x10 }), "{error}");
+    assert!(matches!(error, ChipError::NoPlus { found: 0x10 }), "{error}");
     assert!(error.to_string().contains("give the address the port's plus=off"), "{error}");
     let mut nic = Rtl8139::new(plus.clone(), &ram, Fake::new(&ram, Model::Rtl8139Plus)).unwrap();
     let error = nic.restart(Fake::new(&ram, Model::Rtl8139Classic)).unwrap_err();
-    assert!(matches!(error, Error::NoPlus { .. }), "nor later: {error}");
+    assert!(matches!(error, ChipError::NoPlus { .. }), "nor later: {error}");
 
     let classic = Options { buffer: 8192, ..options(Model::Rtl8139Classic) };
-    let ram = classic.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&classic).unwrap();
     for model in [Model::Rtl8139Plus, Model::Rtl8139Classic] {
         crate::rtl8139::Rtl8139Classic::new(classic.clone(), &ram, Fake::new(&ram, model)).unwrap();
     }

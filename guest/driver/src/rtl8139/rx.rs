@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::chip::{Batch, Bus, Frame, Options, Report, RxSide};
-use crate::mem::{Pool, Ram};
-use crate::net::QueueStats;
 use crate::realtek::Registers;
 use crate::realtek::registers::{Register, cause, cr};
+use crate::stats::QueueStats;
+use vmlan_transport::memory::{Pool, Ram};
 
 /// Bytes behind the buffer that a frame which begins in it may run over.
 const OVERRUN: usize = 2048;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::chip::{Interrupts, Offload, Options};
-use crate::nic::{Interest, Wake};
 use crate::realtek::tests::fake::{Fake, at};
 use crate::realtek::tests::{chip, frame, log, options, send, take};
+use crate::wait::{Interest, Wake};
 
 const LONG: Duration = Duration::from_secs(1);
 
 fn start(options: Options) -> Rtl8139Classic<Fake> {
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let fake = Fake::new(&ram, Model::Rtl8139Classic);
     Nic::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
 }

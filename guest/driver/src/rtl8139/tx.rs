@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::chip::{Bus, Offload, Options, TxSide, stride};
-use crate::mem::{Pool, Ram};
-use crate::net::QueueStats;
 use crate::realtek::Registers;
 use crate::realtek::registers::Register;
+use crate::stats::QueueStats;
+use vmlan_transport::memory::{Pool, Ram};
 
 /// Buffers.
 const PAIRS: u16 = 4;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vmlan_driver::Mac;
+use vmlan_transport::Mac;
 
 use crate::failure::Failure;
 use crate::lab::{Lab, Plug, Setup, Span, Station, technique};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use kvm_bindings::{kvm_regs, kvm_segment};
 use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
-use vmlan_driver::mem::Ram;
+use vmlan_transport::memory::Ram;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{Line, NOT_KVM, REAL, code};
@@ -47,7 +47,7 @@ fn word(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
 /// All figures. An error: there is no guest at all.
 pub(super) fn measure(path: &str, time: Duration, say: Say<'_>) -> Result<(), String> {
     let cores = Cores::find();
-    vmlan_driver::sys::pin_to_cpu(cores.here).map_err(|e| format!("cannot be pinned: {e}"))?;
+    vmlan_transport::sys::pin_to_cpu(cores.here).map_err(|e| format!("cannot be pinned: {e}"))?;
     let mut guest = Guest::new(path)?;
     let rate = guest.rate(time)?;
     say(&Line::Rate(rate));

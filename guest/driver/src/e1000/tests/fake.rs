@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::super::registers::Register;
 use super::super::{Bus, BusError, Irq, Wake, Watched};
-use crate::mem::{HIGH_GPA, Ram};
-use crate::vfio_user::{Command, ProtocolError};
+use vmlan_transport::memory::{HIGH_GPA, Ram};
+use vmlan_transport::vfio_user::{Command, ProtocolError};
 
 pub(super) const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
 

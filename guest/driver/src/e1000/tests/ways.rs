@@ -22,7 +22,7 @@ fn writes(nic: &E1000<Fake>, register: Register) -> u64 {
 
 fn start_csb(options: Options) -> E1000<Fake> {
     let options = Options { csb: true, ..options };
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let mut fake = Fake::new(&ram);
     fake.offer_csb();
     E1000::new(options, &ram, fake).unwrap()
@@ -74,13 +74,13 @@ fn the_block_is_handed_over_as_the_protocol_says() {
 #[test]
 fn a_chip_without_a_block_is_refused_with_the_mend() {
     let options = Options { csb: true, ..small() };
-    let ram = options.make_ram().unwrap();
+    let ram = crate::chip::make_ram(&options).unwrap();
     let error = E1000::new(options, &ram, Fake::new(&ram)).unwrap_err();
-    assert!(matches!(error, Error::NoCsb { found: 0 }));
+    assert!(matches!(error, ChipError::NoCsb { found: 0 }));
     assert!(error.to_string().contains("csb=on to the switch's port"), "{error}");
     let both = Options { csb: true, combine: true, ..small() };
     let error = E1000::new(both, &ram, Fake::new(&ram)).unwrap_err();
-    assert!(matches!(error, Error::Options(Conflict::CombineCsb)), "{error}");
+    assert!(matches!(error, ChipError::Options(Conflict::CombineCsb)), "{error}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn another_chip_finds_a_fresh_block_and_the_last_one_loses_it() {
     assert_eq!(chip(&mut nic).shared(word::GUEST_TDT), 0);
     assert_eq!(chip(&mut nic).shared(word::GUEST_RDT), 7);
     assert_eq!(chip(&mut nic).shared(word::HOST_NEED_TXKICK), 1);
-    nic.release_block();
+    nic.release_csb();
     assert!(!nic.is_csb_on());
     assert_eq!(chip(&mut nic).get(Register::CSBAL), 0);
     assert_eq!(chip(&mut nic).get(Register::CSBAH), 0);

@@ -1,0 +1,309 @@
+//! A NIC of whatever kind, for programs that learn only while they run what they are given. Each call is one comparison dearer
+//! than with [`super::open`], which compiles the program once for each kind.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::{
+    ChipPort, Connected, Device, E1000Port, NicError, R8169Port, Registers, Rtl8139ClassicPort,
+    Rtl8139Port,
+};
+use crate::chip::Model;
+use crate::stats::QueueStats;
+use crate::virtio::{VirtioNet, queues};
+use crate::wait::{Interest, Prepared, Wake};
+use vmlan_transport::Address;
+use vmlan_transport::Mac;
+use vmlan_transport::address::Pci;
+
+/// A device of any kind.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // There are few, and they stay where they are.
+pub enum Any {
+    /// virtio-net.
+    Virtio(VirtioNet),
+    /// An e1000 behind vfio-user.
+    E1000(E1000Port),
+    /// An RTL8169 behind vfio-user.
+    R8169(R8169Port),
+    /// An RTL8139C+ behind vfio-user.
+    Rtl8139(Rtl8139Port),
+    /// The same in classic mode.
+    Classic(Rtl8139ClassicPort),
+    /// An e1000 inside a VM.
+    PciE1000(E1000Port<Pci>),
+    /// An RTL8169 inside a VM.
+    PciR8169(R8169Port<Pci>),
+    /// An RTL8139C+ inside a VM.
+    PciRtl8139(Rtl8139Port<Pci>),
+    /// The same in classic mode.
+    PciClassic(Rtl8139ClassicPort<Pci>),
+}
+
+/// Received frames of a device of any kind.
+#[derive(Debug)]
+pub enum AnyBatch {
+    /// virtio-net.
+    Virtio(queues::RxBatch),
+    /// An e1000.
+    E1000(BatchOf<E1000Port>),
+    /// An RTL8169.
+    R8169(BatchOf<R8169Port>),
+    /// An RTL8139C+.
+    Rtl8139(BatchOf<Rtl8139Port>),
+    /// The same in classic mode.
+    Classic(BatchOf<Rtl8139ClassicPort>),
+}
+
+type BatchOf<D> = <D as Device>::Batch;
+
+impl Any {
+    /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so many bytes.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    pub fn open(
+        place: &Address,
+        largest: Option<usize>,
+        patience: Duration,
+    ) -> Result<Self, NicError> {
+        Ok(match super::sized(place, largest) {
+            Address::VhostUser(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
+            Address::VfioUser(address) => match address.driver.model {
+                Model::E1000 => Self::E1000(ChipPort::connect(&address, patience)?),
+                Model::R8169 => Self::R8169(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::Rtl8139(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::Classic(ChipPort::connect(&address, patience)?),
+            },
+            Address::Pci(address) => match address.driver.model {
+                Model::E1000 => Self::PciE1000(ChipPort::connect(&address, patience)?),
+                Model::R8169 => Self::PciR8169(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::PciRtl8139(ChipPort::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::PciClassic(ChipPort::connect(&address, patience)?),
+            },
+        })
+    }
+}
+
+/// The same call for whatever it is; the second form for a device and a batch of its own.
+macro_rules! each {
+    ($any:expr, $nic:ident => $call:expr) => {
+        match $any {
+            Any::Virtio($nic) => $call,
+            Any::E1000($nic) => $call,
+            Any::R8169($nic) => $call,
+            Any::Rtl8139($nic) => $call,
+            Any::Classic($nic) => $call,
+            Any::PciE1000($nic) => $call,
+            Any::PciR8169($nic) => $call,
+            Any::PciRtl8139($nic) => $call,
+            Any::PciClassic($nic) => $call,
+        }
+    };
+    ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
+        match ($any, $batch) {
+            (Any::Virtio($nic), AnyBatch::Virtio($its)) => $call,
+            (Any::E1000($nic), AnyBatch::E1000($its)) => $call,
+            (Any::R8169($nic), AnyBatch::R8169($its)) => $call,
+            (Any::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (Any::Classic($nic), AnyBatch::Classic($its)) => $call,
+            (Any::PciE1000($nic), AnyBatch::E1000($its)) => $call,
+            (Any::PciR8169($nic), AnyBatch::R8169($its)) => $call,
+            (Any::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (Any::PciClassic($nic), AnyBatch::Classic($its)) => $call,
+            _ => unreachable!("a batch of another kind of device"),
+        }
+    };
+}
+
+impl Device for Any {
+    type Batch = AnyBatch;
+
+    fn lanes(&self) -> usize {
+        each!(self, nic => nic.lanes())
+    }
+
+    fn connected(&self) -> Connected {
+        each!(self, nic => nic.connected())
+    }
+
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {
+        each!(self, nic => nic.settle_mac(chosen))
+    }
+
+    fn can_checksum(&self) -> bool {
+        each!(self, nic => nic.can_checksum())
+    }
+
+    fn slots(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.slots(lane))
+    }
+
+    fn room(&self, lane: usize) -> usize {
+        each!(self, nic => nic.room(lane))
+    }
+
+    #[inline]
+    fn free_slots(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.free_slots(lane))
+    }
+
+    fn under_way(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.under_way(lane))
+    }
+
+    #[inline]
+    fn reap(&mut self, lane: usize) -> u16 {
+        each!(self, nic => nic.reap(lane))
+    }
+
+    #[inline]
+    fn next(&mut self, lane: usize) -> Option<u16> {
+        each!(self, nic => Device::next(nic, lane))
+    }
+
+    #[inline]
+    fn slot_ahead(&self, lane: usize, ahead: u16) -> u16 {
+        each!(self, nic => nic.slot_ahead(lane, ahead))
+    }
+
+    #[inline]
+    fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]) {
+        each!(self, nic => nic.write(lane, slot, at, bytes));
+    }
+
+    fn offload_checksum(&mut self, lane: usize, slot: u16, on: bool) {
+        each!(self, nic => nic.offload_checksum(lane, slot, on));
+    }
+
+    #[inline]
+    fn send(&mut self, lane: usize, slot: u16, len: u32) {
+        each!(self, nic => nic.send(lane, slot, len));
+    }
+
+    #[inline]
+    fn send_filled(&mut self, lane: usize, count: u32, len: u32) -> u32 {
+        each!(self, nic => nic.send_filled(lane, count, len))
+    }
+
+    #[inline]
+    fn flush(&mut self, lane: usize) {
+        each!(self, nic => nic.flush(lane));
+    }
+
+    fn count_full(&mut self, lane: usize) {
+        each!(self, nic => nic.count_full(lane));
+    }
+
+    fn batch(&self, lane: usize) -> AnyBatch {
+        match self {
+            Self::Virtio(nic) => AnyBatch::Virtio(nic.batch(lane)),
+            Self::E1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::R8169(nic) => AnyBatch::R8169(nic.batch(lane)),
+            Self::Rtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
+            Self::Classic(nic) => AnyBatch::Classic(nic.batch(lane)),
+            Self::PciE1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::PciR8169(nic) => AnyBatch::R8169(nic.batch(lane)),
+            Self::PciRtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
+            Self::PciClassic(nic) => AnyBatch::Classic(nic.batch(lane)),
+        }
+    }
+
+    #[inline]
+    fn ready(&mut self, lane: usize) -> bool {
+        each!(self, nic => nic.ready(lane))
+    }
+
+    #[inline]
+    fn poll(&mut self, lane: usize, batch: &mut AnyBatch, most: usize) -> usize {
+        each!(self, batch, nic, its => nic.poll(lane, its, most))
+    }
+
+    fn bytes(batch: &AnyBatch) -> u64 {
+        match batch {
+            AnyBatch::Virtio(batch) => VirtioNet::bytes(batch),
+            AnyBatch::E1000(batch) => <E1000Port>::bytes(batch),
+            AnyBatch::R8169(batch) => <R8169Port>::bytes(batch),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::bytes(batch),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::bytes(batch),
+        }
+    }
+
+    #[inline]
+    fn frame_len(batch: &AnyBatch, at: usize) -> usize {
+        match batch {
+            AnyBatch::Virtio(batch) => VirtioNet::frame_len(batch, at),
+            AnyBatch::E1000(batch) => <E1000Port>::frame_len(batch, at),
+            AnyBatch::R8169(batch) => <R8169Port>::frame_len(batch, at),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::frame_len(batch, at),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::frame_len(batch, at),
+        }
+    }
+
+    #[inline]
+    fn read(&self, lane: usize, batch: &AnyBatch, at: usize, bytes: &mut [u8]) -> usize {
+        each!(self, batch, nic, its => nic.read(lane, its, at, bytes))
+    }
+
+    fn checksum_pending(&self, lane: usize, batch: &AnyBatch, at: usize) -> bool {
+        each!(self, batch, nic, its => nic.checksum_pending(lane, its, at))
+    }
+
+    #[inline]
+    fn release(&mut self, lane: usize, batch: &mut AnyBatch) {
+        each!(self, batch, nic, its => nic.release(lane, its));
+    }
+
+    #[inline]
+    fn release_first(&mut self, lane: usize, batch: &mut AnyBatch, count: usize) {
+        each!(self, batch, nic, its => nic.release_first(lane, its, count));
+    }
+
+    fn posted(&self, lane: usize) -> u16 {
+        each!(self, nic => nic.posted(lane))
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
+        each!(self, nic => Device::wait(nic, interest, timeout))
+    }
+
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError> {
+        each!(self, nic => Device::prepare_wait(nic, interest))
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        each!(self, nic => Device::watched(nic))
+    }
+
+    fn watched_for_end(&self) -> u64 {
+        each!(self, nic => Device::watched_for_end(nic))
+    }
+
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, NicError> {
+        each!(self, nic => Device::finish_wait(nic, ready))
+    }
+
+    fn reconnect(&mut self, patience: Duration) -> Result<(), NicError> {
+        each!(self, nic => Device::reconnect(nic, patience))
+    }
+
+    fn is_connected(&self) -> bool {
+        each!(self, nic => Device::is_connected(nic))
+    }
+
+    fn reconnects(&self) -> u64 {
+        each!(self, nic => Device::reconnects(nic))
+    }
+
+    fn stats(&self) -> QueueStats {
+        each!(self, nic => Device::stats(nic))
+    }
+
+    fn is_sound(&self) -> bool {
+        each!(self, nic => Device::is_sound(nic))
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        each!(self, nic => Device::registers(nic))
+    }
+}

@@ -1,0 +1,318 @@
+//! A chip with registers, on any bus.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Connected, Device, NicError, Registers};
+use crate::chip::{
+    self, Access, Bus, Chip, ChipError, Interest, Nic, Offload, Options, Prepared, RxSide, Wake,
+};
+use crate::e1000::Intel;
+use crate::realtek::{Gigabit, Plus, Rings};
+use crate::rtl8139::Classic;
+use crate::stats::QueueStats;
+use vmlan_transport::Mac;
+use vmlan_transport::address::{Pci, VfioUser};
+use vmlan_transport::memory::Ram;
+use vmlan_transport::pci::{PciBus, PciError};
+use vmlan_transport::vfio_user::VfioBus;
+
+/// An address, and the bus that it leads to.
+pub trait Link: Clone + Send {
+    /// The bus.
+    type Bus: Bus + Send;
+
+    /// How the chip is driven.
+    fn driver(&self) -> &Options;
+
+    /// Reaches the chip, and makes the memory that it can reach.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    fn connect(&self, patience: Duration) -> Result<(Self::Bus, Arc<Ram>), NicError>;
+
+    /// Reaches the chip of an address that was reached before, with the same memory.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    fn connect_again(&self, ram: &Arc<Ram>, patience: Duration) -> Result<Self::Bus, NicError>;
+
+    /// What was found.
+    fn connected(&self, mac: Mac, bus: &Self::Bus) -> Connected;
+}
+
+impl Link for VfioUser {
+    type Bus = VfioBus;
+
+    fn driver(&self) -> &Options {
+        &self.driver
+    }
+
+    fn connect(&self, patience: Duration) -> Result<(VfioBus, Arc<Ram>), NicError> {
+        let ram = chip::make_ram(&self.driver).map_err(ChipError::Ram)?;
+        let bus = VfioBus::connect(self, &ram, patience).map_err(ChipError::from)?;
+        Ok((bus, ram))
+    }
+
+    fn connect_again(&self, ram: &Arc<Ram>, patience: Duration) -> Result<VfioBus, NicError> {
+        Ok(VfioBus::connect(self, ram, patience).map_err(ChipError::from)?)
+    }
+
+    fn connected(&self, mac: Mac, bus: &VfioBus) -> Connected {
+        let (model, csb) = (self.driver.model, self.driver.csb);
+        Connected::Chip { model, mac, mapped: bus.is_mapped(), posted: self.posted, csb }
+    }
+}
+
+impl Link for Pci {
+    type Bus = PciBus;
+
+    fn driver(&self) -> &Options {
+        &self.driver
+    }
+
+    fn connect(&self, _patience: Duration) -> Result<(PciBus, Arc<Ram>), NicError> {
+        let bus = PciBus::open(self)?;
+        let (low, high) = chip::ram_bytes(&self.driver);
+        let ram = bus.make_ram(low, high)?;
+        Ok((bus, ram))
+    }
+
+    fn connect_again(&self, _ram: &Arc<Ram>, _patience: Duration) -> Result<PciBus, NicError> {
+        Err(PciError::Gone(self.bdf).into())
+    }
+
+    fn connected(&self, mac: Mac, bus: &PciBus) -> Connected {
+        let (model, csb) = (self.driver.model, self.driver.csb);
+        Connected::Pci { model, mac, way: bus.way(), csb }
+    }
+}
+
+/// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
+#[derive(Debug)]
+pub struct Port<C: Chip, L: Link = VfioUser> {
+    nic: Nic<C, L::Bus>,
+    address: L,
+    ram: Arc<Ram>,
+    reconnects: u64,
+}
+
+/// A port of an Intel 82540EM.
+pub type E1000Port<L = VfioUser> = Port<Intel, L>;
+
+/// A port of an RTL8169.
+pub type R8169Port<L = VfioUser> = Port<Rings<Gigabit>, L>;
+/// A port of an RTL8139C+.
+pub type Rtl8139Port<L = VfioUser> = Port<Rings<Plus>, L>;
+/// A port of an RTL8139 in classic mode.
+pub type Rtl8139ClassicPort<L = VfioUser> = Port<Classic, L>;
+
+/// Received frames of a chip.
+type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;
+
+impl<C: Chip, L: Link> Port<C, L> {
+    /// Reaches the chip at `address` and starts it.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    pub fn connect(address: &L, patience: Duration) -> Result<Self, NicError> {
+        let (bus, ram) = address.connect(patience)?;
+        let mut nic = Nic::new(address.driver().clone(), &ram, bus)?;
+        // Setting up is none of the run.
+        nic.registers_mut().take_slowest();
+        Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
+    }
+}
+
+impl<C: Chip, L: Link> Device for Port<C, L> {
+    type Batch = Batch<C>;
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn connected(&self) -> Connected {
+        self.address.connected(Mac(self.nic.mac()), self.nic.registers().bus())
+    }
+
+    fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac> {
+        if let Some(mac) = chosen {
+            self.nic.set_mac(mac.0);
+        }
+        Some(Mac(self.nic.mac()))
+    }
+
+    fn can_checksum(&self) -> bool {
+        self.address.driver().checksum
+    }
+
+    fn slots(&self, _lane: usize) -> u16 {
+        self.nic.slots()
+    }
+
+    fn room(&self, _lane: usize) -> usize {
+        self.nic.room()
+    }
+
+    #[inline]
+    fn free_slots(&self, _lane: usize) -> u16 {
+        self.nic.free_slots()
+    }
+
+    fn under_way(&self, _lane: usize) -> u16 {
+        self.nic.under_way()
+    }
+
+    #[inline]
+    fn reap(&mut self, _lane: usize) -> u16 {
+        self.nic.reap()
+    }
+
+    #[inline]
+    fn next(&mut self, _lane: usize) -> Option<u16> {
+        self.nic.next()
+    }
+
+    #[inline]
+    fn slot_ahead(&self, _lane: usize, ahead: u16) -> u16 {
+        self.nic.slot_ahead(ahead)
+    }
+
+    #[inline]
+    fn write(&self, _lane: usize, slot: u16, at: usize, bytes: &[u8]) {
+        self.nic.write(slot, at, bytes);
+    }
+
+    fn offload_checksum(&mut self, _lane: usize, slot: u16, on: bool) {
+        let checksum = on.then_some((34, 40));
+        self.nic.set_offload(slot, Offload { checksum, ..Offload::default() });
+    }
+
+    #[inline]
+    fn send(&mut self, _lane: usize, slot: u16, len: u32) {
+        self.nic.send(slot, len);
+    }
+
+    #[inline]
+    fn send_filled(&mut self, _lane: usize, count: u32, len: u32) -> u32 {
+        self.nic.send_filled(count, len)
+    }
+
+    #[inline]
+    fn flush(&mut self, _lane: usize) {
+        self.nic.flush();
+    }
+
+    fn count_full(&mut self, _lane: usize) {
+        self.nic.count_full();
+    }
+
+    fn batch(&self, _lane: usize) -> Batch<C> {
+        self.nic.batch()
+    }
+
+    #[inline]
+    fn ready(&mut self, _lane: usize) -> bool {
+        self.nic.ready()
+    }
+
+    #[inline]
+    fn poll(&mut self, _lane: usize, batch: &mut Batch<C>, most: usize) -> usize {
+        self.nic.poll(batch, most)
+    }
+
+    fn bytes(batch: &Batch<C>) -> u64 {
+        batch.frames().iter().map(|frame| frame.len as u64).sum()
+    }
+
+    #[inline]
+    fn frame_len(batch: &Batch<C>, at: usize) -> usize {
+        batch.frames()[at].len
+    }
+
+    #[inline]
+    fn read(&self, _lane: usize, batch: &Batch<C>, at: usize, bytes: &mut [u8]) -> usize {
+        self.nic.read(batch.frames()[at], 0, bytes)
+    }
+
+    fn checksum_pending(&self, _lane: usize, _batch: &Batch<C>, _at: usize) -> bool {
+        false
+    }
+
+    #[inline]
+    fn release(&mut self, _lane: usize, batch: &mut Batch<C>) {
+        self.nic.release(batch);
+    }
+
+    #[inline]
+    fn release_first(&mut self, _lane: usize, batch: &mut Batch<C>, count: usize) {
+        self.nic.release_first(batch, count);
+    }
+
+    fn posted(&self, _lane: usize) -> u16 {
+        self.nic.outstanding()
+    }
+
+    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
+        Ok(self.nic.wait(interest, timeout)?)
+    }
+
+    fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError> {
+        Ok(self.nic.prepare_wait(interest)?)
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        let watched = self.nic.registers().bus().watched();
+        [watched.interrupt, watched.gone].into_iter().flatten().collect()
+    }
+
+    fn watched_for_end(&self) -> u64 {
+        let watched = self.nic.registers().bus().watched();
+        u64::from(watched.gone.is_some()) << u32::from(watched.interrupt.is_some())
+    }
+
+    fn finish_wait(&mut self, ready: u64) -> Result<Wake, NicError> {
+        let watched = self.nic.registers().bus().watched();
+        let interrupt = u64::from(watched.interrupt.is_some());
+        let interrupted = ready & interrupt != 0;
+        Ok(self.nic.finish_wait(interrupted, ready & !interrupt != 0)?)
+    }
+
+    fn reconnect(&mut self, patience: Duration) -> Result<(), NicError> {
+        let bus = self.address.connect_again(&self.ram, patience)?;
+        self.nic.restart(bus)?;
+        self.reconnects += 1;
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.nic.is_connected()
+    }
+
+    fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    fn stats(&self) -> QueueStats {
+        let (tx, rx) = (self.nic.tx_stats(), self.nic.rx_stats());
+        QueueStats {
+            doorbells: tx.doorbells + rx.doorbells,
+            interrupts: rx.interrupts,
+            full: tx.full,
+            malformed: rx.malformed,
+            ..QueueStats::default()
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.nic.is_sound() && self.nic.interrupt_stats().missed == 0
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        let counts = self.nic.registers().counts();
+        let used = |access: &&Access| access.reads > 0 || access.writes > 0 || access.mapped > 0;
+        let slowest = self.nic.registers().slowest();
+        Some(Registers::new(counts.iter().filter(used).copied().collect(), slowest))
+    }
+}

@@ -1,0 +1,187 @@
+//! Receive rings.
+
+use super::cursors::Cursors;
+use vmlan_driver::nic::Device;
+
+/// Room for the longest frame there is: 64 KiB that nobody cut.
+const LONGEST: usize = 1 << 17;
+
+/// What a port keeps of a receive ring. Slot `seen + n` is the `n`th frame of the batch.
+#[derive(Debug)]
+pub(super) struct RxRing<B> {
+    pub(super) at: Cursors,
+    batch: B,
+    scratch: Box<[u8]>,
+}
+
+impl<B> RxRing<B> {
+    pub(super) fn new<D: Device<Batch = B>>(device: &D, lane: usize) -> Self {
+        let at = Cursors::new(device.posted(lane).saturating_add(1));
+        Self { at, batch: device.batch(lane), scratch: vec![0; LONGEST].into() }
+    }
+
+    /// Gives back what lies before `head`, and takes what has come.
+    #[inline]
+    pub(super) fn sync<D: Device<Batch = B>>(&mut self, device: &mut D, lane: usize) {
+        let count = self.at.given();
+        if count > 0 {
+            device.release_first(lane, &mut self.batch, count.into());
+            self.at.sync();
+        }
+        let held = device.poll(lane, &mut self.batch, usize::from(self.at.slots() - 1));
+        self.at.set_owned(u16::try_from(held).unwrap_or(u16::MAX));
+    }
+
+    /// Is every slot the program's?
+    pub(super) fn is_full(&self) -> bool {
+        self.at.owned() + 1 == self.at.slots()
+    }
+
+    /// Gives everything back, read or not.
+    pub(super) fn clear<D: Device<Batch = B>>(&mut self, device: &mut D, lane: usize) {
+        device.release(lane, &mut self.batch);
+        self.at = Cursors::new(self.at.slots());
+    }
+}
+
+/// A receive ring. The program owns the slots from `head` up to, but not including, `tail`: each has a frame. It moves `head` past those
+/// it has done with, in order, and keeps the others; [`rxsync`](super::Port::rxsync) gives the former back and brings new ones.
+#[derive(Debug)]
+pub struct Rx<'a, D: Device> {
+    pub(super) device: &'a D,
+    pub(super) lane: usize,
+    pub(super) ring: &'a mut RxRing<D::Batch>,
+}
+
+impl<D: Device> Rx<'_, D> {
+    /// Slots of the ring. The program never owns all of them.
+    #[must_use]
+    pub fn slots(&self) -> u16 {
+        self.ring.at.slots()
+    }
+
+    /// The oldest frame.
+    #[inline]
+    #[must_use]
+    pub fn head(&self) -> u16 {
+        self.ring.at.head
+    }
+
+    /// The frame to go on with: waiting ends when `tail` is beyond it.
+    #[inline]
+    #[must_use]
+    pub fn cur(&self) -> u16 {
+        self.ring.at.cur
+    }
+
+    /// The first slot without a frame.
+    #[inline]
+    #[must_use]
+    pub fn tail(&self) -> u16 {
+        self.ring.at.tail
+    }
+
+    /// Frames from `cur` to `tail`.
+    #[inline]
+    #[must_use]
+    pub fn space(&self) -> u16 {
+        self.ring.at.space()
+    }
+
+    /// Is there no frame?
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ring.at.head == self.ring.at.tail
+    }
+
+    /// The slot after `at`.
+    #[inline]
+    #[must_use]
+    pub fn next(&self, at: u16) -> u16 {
+        self.ring.at.ahead(at, 1)
+    }
+
+    /// A slot, with its frame.
+    ///
+    /// # Panics
+    /// When it is not between `head` and `tail`: the device may be writing it.
+    #[inline]
+    pub fn slot(&mut self, at: u16) -> RxSlot<'_, D> {
+        let at = usize::from(self.ring.at.place(at));
+        let RxRing { batch, scratch, .. } = self.ring;
+        RxSlot { device: self.device, lane: self.lane, batch, at, scratch }
+    }
+
+    /// Moves `head`, and `cur` where it would be left behind: the next sync gives the slots before it back.
+    ///
+    /// # Panics
+    /// When `to` is not from `head` to `tail`.
+    #[inline]
+    pub fn set_head(&mut self, to: u16) {
+        self.ring.at.set_head(to);
+    }
+
+    /// Moves `cur`.
+    ///
+    /// # Panics
+    /// When `to` is not from `head` to `tail`.
+    #[inline]
+    pub fn set_cur(&mut self, to: u16) {
+        self.ring.at.set_cur(to);
+    }
+
+    /// The frame at `head`, copied to memory of the program's own; moves `head` and `cur` past it.
+    #[inline]
+    pub fn pop(&mut self) -> Option<&mut [u8]> {
+        if self.is_empty() {
+            return None;
+        }
+        let place = usize::from(self.ring.at.given());
+        self.ring.at.step();
+        let RxRing { batch, scratch, .. } = &mut *self.ring;
+        let len = self.device.read(self.lane, batch, place, scratch);
+        Some(&mut scratch[..len])
+    }
+}
+
+/// A receive slot: a frame in memory that the device shares, so its bytes are copied before anybody looks at them.
+#[derive(Debug)]
+pub struct RxSlot<'a, D: Device> {
+    device: &'a D,
+    lane: usize,
+    batch: &'a D::Batch,
+    at: usize,
+    scratch: &'a mut [u8],
+}
+
+impl<'a, D: Device> RxSlot<'a, D> {
+    /// Bytes of the frame.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // No frame is.
+    pub fn len(&self) -> usize {
+        D::frame_len(self.batch, self.at)
+    }
+
+    /// Copies the frame's first bytes, as many as there are or `bytes` has; returns how many. What only looks at headers copies
+    /// no more than those.
+    #[inline]
+    pub fn read(&self, bytes: &mut [u8]) -> usize {
+        self.device.read(self.lane, self.batch, self.at, bytes)
+    }
+
+    /// The whole frame, copied to memory of the program's own, which may change it there.
+    #[inline]
+    #[must_use]
+    pub fn bytes(self) -> &'a mut [u8] {
+        let len = self.device.read(self.lane, self.batch, self.at, self.scratch);
+        &mut self.scratch[..len]
+    }
+
+    /// Is the frame's checksum still to be completed? Only where the address asked for that (`guest_csum=on`).
+    #[must_use]
+    pub fn checksum_pending(&self) -> bool {
+        self.device.checksum_pending(self.lane, self.batch, self.at)
+    }
+}

@@ -1,0 +1,61 @@
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong|txseq|rxseq`, on a [`VirtioNet`](vmlan_driver::virtio::VirtioNet)
+//! or an [`E1000`](vmlan_driver::e1000::E1000).
+//!
+//! ```no_run
+//! use vmlan_driver::pktgen::{self, Function, Options};
+//! let mut options = Options::new("vhost-user:/run/vm1.sock".parse().unwrap(), Function::Tx);
+//! options.seconds = Some(std::time::Duration::from_secs(5));
+//! let summary = pktgen::run(&options, &mut |report| eprintln!("{report}")).unwrap();
+//! println!("{:.0} frames/s", summary.frames_per_s);
+//! ```
+//! The engine prints nothing: all it has to say goes through the callback, which runs in the loop that moves frames and
+//! must not block. It keeps going when the back end dies, waiting [`Options::patience`] for a new one.
+
+mod capture;
+mod engine;
+mod frame;
+mod histogram;
+mod options;
+mod pace;
+mod report;
+mod sequence;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use capture::{Capture, CaptureError};
+pub use engine::run;
+pub(crate) use histogram::Histogram;
+pub use histogram::Latency;
+pub use options::{Function, Options, OptionsError};
+pub(crate) use pace::Pace;
+pub(crate) use report::scaled;
+pub use report::{Interval, Report};
+pub use summary::Summary;
+
+use vmlan_driver::nic::NicError;
+pub use vmlan_driver::nic::{Connected, Registers};
+pub use vmlan_transport::{Mac, MacError};
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Options that contradict each other or are out of range.
+    #[error("wrong options")]
+    Options(#[from] OptionsError),
+    /// The NIC.
+    #[error("the NIC failed")]
+    Device(#[from] NicError),
+    /// The processor a thread should run on.
+    #[error("-a: processor {cpu} cannot be used: `nproc` and `taskset -p $$` show which there are")]
+    Cpu {
+        /// Its number.
+        cpu: u16,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Stopped before there was a NIC.
+    #[error("interrupted while it waited for the NIC: nothing was sent or received")]
+    Interrupted,
+}

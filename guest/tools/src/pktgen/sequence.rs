@@ -1,0 +1,129 @@
+//! Numbers as they come: which never came, which came twice, which came late.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How far behind the newest number a late one is still told from one that came twice.
+const WINDOW: u64 = 1 << 16;
+/// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our memory.
+const STREAMS: usize = 256;
+
+/// Lanes of ours, see [`vmlan_transport::vhost_user::MAX_PAIRS`].
+const LANES: usize = 16;
+
+/// What was wrong so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Faults {
+    /// Numbers that have not come.
+    pub(super) lost: u64,
+    /// Numbers that came again.
+    pub(super) duplicated: u64,
+    /// Numbers that came after a later one, on the same lane.
+    pub(super) reordered: u64,
+    /// Times a stream began anew, far behind: another run of its sender.
+    pub(super) restarts: u64,
+    /// Numbers looked at.
+    pub(super) seen: u64,
+}
+
+/// The numbers of one queue of one sender.
+#[derive(Debug)]
+struct Stream {
+    key: u64,
+    /// The next number expected.
+    next: u64,
+    /// One bit for each of the last [`WINDOW`] numbers: it came.
+    seen: Box<[u64]>,
+    /// The next number expected on each lane of ours. Order is kept within a lane only: which frame of two lanes is looked
+    /// at first says nothing.
+    lanes: [u64; LANES],
+}
+
+/// All streams; threads that receive share one of these, as a sender's queue may be spread over several of ours.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    streams: Vec<Stream>,
+    latest: usize,
+    faults: Faults,
+}
+
+impl Stream {
+    fn new(key: u64) -> Self {
+        let seen = vec![0; (WINDOW / 64) as usize].into();
+        Self { key, next: 0, seen, lanes: [0; LANES] }
+    }
+
+    fn bit(number: u64) -> (usize, u64) {
+        let at = number % WINDOW;
+        (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+    }
+
+    fn mark(&mut self, number: u64) {
+        let (word, bit) = Self::bit(number);
+        self.seen[word] |= bit;
+    }
+
+    fn clear(&mut self, from: u64, to: u64) {
+        if to - from >= WINDOW {
+            return self.seen.fill(0);
+        }
+        for number in from..to {
+            let (word, bit) = Self::bit(number);
+            self.seen[word] &= !bit;
+        }
+    }
+
+    fn note(&mut self, number: u64, lane: usize, faults: &mut Faults) {
+        if number >= self.next {
+            faults.lost = faults.lost.saturating_add(number - self.next);
+            let next = number.saturating_add(1);
+            self.clear(self.next, next);
+            self.next = next;
+        } else if self.next - number > WINDOW {
+            // Nothing is that late: its sender counts from the beginning again. What came before stays as it was counted.
+            faults.restarts += 1;
+            *self = Self { next: number + 1, ..Self::new(self.key) };
+            faults.lost = faults.lost.saturating_add(number);
+        } else {
+            let (word, bit) = Self::bit(number);
+            if self.seen[word] & bit != 0 {
+                faults.duplicated += 1;
+            } else {
+                faults.reordered += u64::from(number < self.lanes[lane % LANES]);
+                faults.lost = faults.lost.saturating_sub(1);
+            }
+        }
+        self.mark(number);
+        let newest = &mut self.lanes[lane % LANES];
+        *newest = (*newest).max(number.saturating_add(1));
+    }
+}
+
+impl Sequences {
+    /// A number of `sender`'s queue, on a lane of ours. False when there are too many senders to follow this one.
+    pub(super) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
+        let [a, b, c, d, e, f] = sender;
+        let key = u64::from_be_bytes([0, queue, a, b, c, d, e, f]);
+        if self.streams.get(self.latest).is_none_or(|stream| stream.key != key) {
+            let known = self.streams.iter().position(|stream| stream.key == key);
+            if known.is_none() && self.streams.len() == STREAMS {
+                return false;
+            }
+            self.latest = known.unwrap_or(self.streams.len());
+            if known.is_none() {
+                self.streams.push(Stream::new(key));
+            }
+        }
+        self.faults.seen += 1;
+        self.streams[self.latest].note(number, lane, &mut self.faults);
+        true
+    }
+
+    pub(super) fn faults(&self) -> Faults {
+        self.faults
+    }
+}
+
+/// A thread that died in the middle of counting is no reason not to report.
+pub(super) fn lock(sequences: &Mutex<Sequences>) -> MutexGuard<'_, Sequences> {
+    sequences.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,134 @@
+//! smoltcp's view of the driver. A burst holds the driver's lock from its first frame on, and ends with one flush.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+
+use smoltcp::phy::{self, DeviceCapabilities, Medium};
+use smoltcp::time::Instant;
+
+use super::driver::{Driver, Nic, transmit};
+use super::frame::{self, Flow};
+use super::inbox::FrameQueue;
+use vmlan_driver::nic::Device;
+
+/// The least Ethernet frame, without CRC.
+const LEAST: usize = 60;
+
+/// One burst.
+pub(super) struct Phy<'d, D: Device> {
+    backlog: &'d FrameQueue,
+    out: Out<'d, D>,
+    mtu: u16,
+}
+
+/// The way out.
+pub(super) struct Out<'d, D: Device> {
+    driver: &'d Driver<D>,
+    nic: Option<MutexGuard<'d, Nic<D>>>,
+    scratch: &'d mut [u8],
+    /// The flow of the last UDP datagram.
+    flow: &'d mut Option<Flow>,
+    sent: u64,
+    /// Interrupts before the burst.
+    interrupts: u64,
+}
+
+impl<'d, D: Device> Phy<'d, D> {
+    /// Begins a burst; frames are built in `scratch`.
+    pub(super) fn new(
+        driver: &'d Driver<D>,
+        scratch: &'d mut [u8],
+        flow: &'d mut Option<Flow>,
+        mtu: u16,
+    ) -> Self {
+        let out = Out { driver, nic: None, scratch, flow, sent: 0, interrupts: 0 };
+        Self { backlog: &driver.backlog, out, mtu }
+    }
+}
+
+impl<D: Device> Drop for Phy<'_, D> {
+    fn drop(&mut self) {
+        if let Some(nic) = &mut self.out.nic {
+            nic.device.flush(0);
+            self.out.driver.pass_on(&nic.device, self.out.interrupts);
+            self.out.driver.counters.sent.fetch_add(self.out.sent, Relaxed);
+        }
+    }
+}
+
+impl<D: Device> Out<'_, D> {
+    /// Takes the lock, and looks for a slot.
+    fn has_room(&mut self) -> bool {
+        let driver = self.driver;
+        if self.nic.is_none() {
+            let nic = driver.nic();
+            self.interrupts = driver.interrupts(&nic.device);
+            self.nic = Some(nic);
+        }
+        let Some(Nic { device, .. }) = self.nic.as_deref_mut() else { return false };
+        device.free_slots(0) > 0 || device.reap(0) > 0
+    }
+
+    fn send(&mut self, len: usize) {
+        self.scratch[len..len.max(LEAST)].fill(0);
+        let frame = &self.scratch[..len.max(LEAST)];
+        if let Some(flow) = frame::flow(frame) {
+            *self.flow = Some(flow);
+        }
+        let Some(nic) = &mut self.nic else { return };
+        self.sent += u64::from(transmit(&mut nic.device, frame));
+    }
+}
+
+/// A frame that came.
+pub(super) struct Came<'a>(&'a FrameQueue);
+
+impl phy::RxToken for Came<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, look: F) -> R {
+        let mut look = Some(look);
+        let seen = self.0.take(|bytes| look.take().map(|look| look(bytes)));
+        // A token is made for a frame that is there; an empty one is ignored by smoltcp.
+        seen.flatten().or_else(|| look.take().map(|look| look(&[]))).expect("called once")
+    }
+}
+
+/// A slot for a frame.
+pub(super) struct Slot<'a, 'd, D: Device>(&'a mut Out<'d, D>);
+
+impl<D: Device> phy::TxToken for Slot<'_, '_, D> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        let result = fill(&mut self.0.scratch[..len]);
+        self.0.send(len);
+        result
+    }
+}
+
+impl<'d, D: Device> phy::Device for Phy<'d, D> {
+    type RxToken<'a>
+        = Came<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Slot<'a, 'd, D>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Came<'_>, Slot<'_, 'd, D>)> {
+        // Whatever came may want an answer.
+        if self.backlog.len() == 0 || !self.out.has_room() {
+            return None;
+        }
+        Some((Came(self.backlog), Slot(&mut self.out)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Slot<'_, 'd, D>> {
+        if self.out.has_room() { Some(Slot(&mut self.out)) } else { None }
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = usize::from(self.mtu) + frame::ETHERNET;
+        capabilities
+    }
+}

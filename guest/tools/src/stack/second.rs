@@ -1,0 +1,202 @@
+//! The driver's receive work on a thread of its own: a guest's second processor.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::{Scope, ScopedJoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use super::Error;
+use super::driver::{Driver, Sleeper};
+use super::engine::{NAP, reconnect};
+use super::options::Options;
+use super::report::Report;
+use vmlan_driver::nic::{Device, NicError};
+use vmlan_driver::virtio::VirtioError;
+use vmlan_driver::wait::{Interest, Prepared, Wake};
+use vmlan_transport::sys::{self, EventFd};
+
+/// What the thread tells, and is told.
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    app: Thread,
+    news: Mutex<Vec<Result<Report, Error>>>,
+}
+
+/// The thread; dropped, it ends.
+pub(super) struct Second<'s, 'd, D: Device> {
+    shared: Arc<Shared>,
+    driver: &'d Driver<D>,
+    sleeper: &'d Sleeper,
+    thread: Option<ScopedJoinHandle<'s, ()>>,
+}
+
+/// What a second thread will sleep on.
+///
+/// # Errors
+/// No eventfd to be had.
+pub(super) fn sleeper() -> Result<Sleeper, Error> {
+    let kick = EventFd::new().map_err(|source| system("make an eventfd", source))?;
+    Ok(Sleeper { asleep: AtomicBool::new(false), kick })
+}
+
+fn system(what: &'static str, source: std::io::Error) -> Error {
+    NicError::from(VirtioError::System { what, source }).into()
+}
+
+impl<'s, 'd: 's, D: Device> Second<'s, 'd, D> {
+    /// Starts it. The calling thread is the application's.
+    pub(super) fn spawn(
+        scope: &'s Scope<'s, 'd>,
+        driver: &'d Driver<D>,
+        sleeper: &'d Sleeper,
+        options: &'d Options,
+    ) -> Self {
+        let (stop, app) = (AtomicBool::new(false), std::thread::current());
+        let shared = Arc::new(Shared { stop, app, news: Mutex::default() });
+        let theirs = Arc::clone(&shared);
+        let run = move || {
+            let watched = Vec::new();
+            let mut work = Receive { driver, sleeper, options, shared: &theirs, watched };
+            if let Err(error) = work.run() {
+                theirs.tell(Err(error));
+            }
+        };
+        Self { shared, driver, sleeper, thread: Some(scope.spawn(run)) }
+    }
+
+    /// The application has nothing to do for so long, or until something comes. `blocked`: it waits for transmit slots.
+    pub(super) fn sleep(&self, blocked: bool, nap: Duration) {
+        if blocked && !self.driver.blocked.swap(true, Relaxed) {
+            self.sleeper.kick.signal();
+        }
+        if !self.driver.has_frames() {
+            std::thread::park_timeout(nap);
+        }
+    }
+
+    /// Hands over what the thread had to say.
+    ///
+    /// # Errors
+    /// What it ended with.
+    pub(super) fn news(&self, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+        let news = self.shared.news.lock().map(|mut news| std::mem::take(&mut *news));
+        news.unwrap_or_default().into_iter().try_for_each(|one| one.map(&mut *report))
+    }
+}
+
+impl<D: Device> Drop for Second<'_, '_, D> {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        self.sleeper.kick.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn tell(&self, news: Result<Report, Error>) {
+        if let Ok(mut list) = self.news.lock() {
+            list.push(news);
+        }
+        self.app.unpark();
+    }
+}
+
+struct Receive<'a, D: Device> {
+    driver: &'a Driver<D>,
+    sleeper: &'a Sleeper,
+    options: &'a Options,
+    shared: &'a Shared,
+    /// Copies of the interrupts among what the device watches, and their places there: no lock is held while this sleeps.
+    watched: Vec<(usize, OwnedFd)>,
+}
+
+impl<D: Device> Receive<'_, D> {
+    fn run(&mut self) -> Result<(), Error> {
+        let mut idle = None;
+        while !self.shared.stop.load(Relaxed) {
+            if self.driver.receive(self.options.budget.into()) > 0 {
+                self.shared.app.unpark();
+                idle = None;
+                continue;
+            }
+            if idle.get_or_insert_with(Instant::now).elapsed() < self.options.spin {
+                // The lock is the application's, too.
+                (0..8).for_each(|_| std::hint::spin_loop());
+                continue;
+            }
+            if self.sleep()? == Wake::Disconnected {
+                self.reconnect()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> Result<Wake, Error> {
+        let blocked = self.driver.blocked.load(Relaxed);
+        let prepared = self.prepare(blocked)?;
+        let (ready, kicked) = match prepared {
+            Prepared::Now(_) => (0, false),
+            Prepared::Sleep(limit) => self.poll(NAP.min(limit))?,
+        };
+        if kicked {
+            let _ = self.sleeper.kick.take();
+        }
+        let device = &mut self.driver.nic().device;
+        self.sleeper.asleep.store(false, Relaxed);
+        let wake = device.finish_wait(ready)?;
+        let wake = match prepared {
+            Prepared::Now(wake) => wake,
+            // Nobody watched for the end.
+            Prepared::Sleep(_) if wake == Wake::Timeout && !kicked && !device.is_connected() => {
+                Wake::Disconnected
+            }
+            Prepared::Sleep(_) => wake,
+        };
+        if blocked && wake == Wake::Ready {
+            self.driver.blocked.store(false, Relaxed);
+            self.shared.app.unpark();
+        }
+        Ok(wake)
+    }
+
+    fn prepare(&mut self, blocked: bool) -> Result<Prepared, Error> {
+        let device = &mut self.driver.nic().device;
+        if self.watched.is_empty() {
+            let end = device.watched_for_end();
+            for (at, fd) in device.watched().into_iter().enumerate() {
+                if end >> at & 1 == 0 {
+                    let copy = fd.try_clone_to_owned();
+                    self.watched.push((at, copy.map_err(|e| system("copy a descriptor", e))?));
+                }
+            }
+        }
+        let prepared = device.prepare_wait(Interest { rx: true, tx: blocked })?;
+        self.sleeper.asleep.store(true, Relaxed);
+        Ok(prepared)
+    }
+
+    /// Sleeps; the bits of what could be read, and whether somebody kicked.
+    fn poll(&self, nap: Duration) -> Result<(u64, bool), Error> {
+        let mut fds: Vec<_> = self.watched.iter().map(|(_, fd)| fd.as_fd()).collect();
+        fds.push(self.sleeper.kick.as_fd());
+        let bits = sys::poll_readable(&fds, Some(nap))
+            .map_err(|source| system("wait for an interrupt", source))?;
+        let readable = self.watched.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1);
+        let ready = readable.fold(0, |ready, (_, (at, _))| ready | 1 << at);
+        Ok((ready, bits >> self.watched.len() & 1 == 1))
+    }
+
+    fn reconnect(&mut self) -> Result<(), Error> {
+        self.shared.tell(Ok(Report::Disconnected));
+        self.watched.clear();
+        if let Some(time) = reconnect(self.driver, self.options)? {
+            self.shared.tell(Ok(Report::Reconnected(time)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Request and response, one at a time.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use smoltcp::iface::SocketHandle;
+
+use super::super::Error;
+use super::super::host::{Host, endpoint};
+use super::super::options::Options;
+use super::super::pattern;
+use super::stream::{Call, nanos};
+use super::{Step, Tally, Work};
+use crate::pktgen::{Histogram, Latency, Pace};
+use vmlan_driver::nic::Device;
+
+/// A datagram without an answer for so long is lost.
+const TIMEOUT_NS: u64 = 1_000_000_000;
+/// Bytes of a TCP connection's buffers.
+pub(super) const BUFFER: usize = 16 << 10;
+
+/// How requests go and answers come.
+pub(super) trait Path<D: Device> {
+    /// Can requests be sent?
+    fn is_up(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<bool, Error>;
+    /// Sends a request.
+    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]);
+    /// Is the answer to `request` complete?
+    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool;
+    /// Can a request, or its answer, be lost?
+    fn loses(&self) -> bool;
+    /// Says goodbye; is everything said?
+    fn close(&mut self, host: &mut Host<'_, D>) -> bool;
+}
+
+/// The client.
+pub(super) struct Rr<P> {
+    path: P,
+    to: SocketAddrV4,
+    request: Vec<u8>,
+    /// When the request that is under way was sent.
+    sent: Option<u64>,
+    /// The first answer takes finding the way as well, and is not counted.
+    warm: bool,
+    pace: Pace,
+    histogram: Histogram,
+    patience: u64,
+}
+
+impl<P> Rr<P> {
+    pub(super) fn new(options: &Options, path: P) -> Self {
+        Self {
+            path,
+            to: options.peer(),
+            request: (0..options.size() as usize).map(pattern::byte).collect(),
+            sent: None,
+            warm: false,
+            pace: Pace::new(options.rate, 1),
+            histogram: Histogram::new(),
+            patience: nanos(options.patience),
+        }
+    }
+
+    /// The answer came.
+    fn note(&mut self, tally: &mut Tally, sent: u64, now: u64) {
+        if std::mem::replace(&mut self.warm, true) {
+            self.histogram.add(now - sent);
+            tally.add(now, 1, self.request.len() as u64);
+        } else {
+            tally.start(now);
+        }
+        self.sent = None;
+    }
+}
+
+impl<D: Device, P: Path<D>> Work<D> for Rr<P> {
+    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+        if !self.path.is_up(host, now)? {
+            return Ok(Step::Idle);
+        }
+        if let Some(sent) = self.sent {
+            if self.path.is_answered(host, &self.request) {
+                self.note(tally, sent, host.now());
+                if tally.is_complete() {
+                    return Ok(Step::Moved);
+                }
+            } else if !self.warm && now >= self.patience {
+                return Err(Error::NoAnswer(self.to));
+            } else if !self.path.loses() || now.saturating_sub(sent) < TIMEOUT_NS {
+                return Ok(Step::Idle);
+            } else {
+                tally.lost += u64::from(self.warm);
+            }
+        }
+        if self.pace.allow(now, 1) == 0 {
+            return Ok(Step::Idle);
+        }
+        self.pace.spend(1);
+        self.request[0] = self.request[0].wrapping_add(1);
+        self.sent = Some(host.now());
+        self.path.ask(host, &self.request);
+        Ok(Step::Moved)
+    }
+
+    fn pause(&self, now: u64) -> Option<Duration> {
+        let pause = self.pace.until(now);
+        (self.sent.is_none() && !pause.is_zero()).then_some(pause)
+    }
+
+    fn warm(&mut self) {
+        self.histogram = Histogram::new();
+    }
+
+    fn latency(&self) -> Option<Latency> {
+        self.histogram.latency()
+    }
+
+    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+        self.path.close(host)
+    }
+}
+
+/// Over UDP.
+pub(super) struct Udp {
+    socket: SocketHandle,
+    to: SocketAddrV4,
+}
+
+impl Udp {
+    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+        let port = host.ephemeral();
+        Self { socket: host.udp(port), to: options.peer() }
+    }
+}
+
+impl<D: Device> Path<D> for Udp {
+    fn is_up(&mut self, _host: &mut Host<'_, D>, _now: u64) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]) {
+        // A datagram that finds no room is lost like one on the way.
+        let _ = host.udp_socket(self.socket).send_slice(request, endpoint(self.to));
+    }
+
+    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool {
+        let socket = host.udp_socket(self.socket);
+        // Answers to requests that were given up come late.
+        while let Ok((bytes, _)) = socket.recv() {
+            if bytes == request {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn loses(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self, _host: &mut Host<'_, D>) -> bool {
+        true
+    }
+}
+
+/// Over a TCP connection.
+pub(super) struct Tcp {
+    socket: SocketHandle,
+    call: Call,
+    /// Bytes of the answer that came.
+    answered: usize,
+}
+
+impl Tcp {
+    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+        let socket = host.tcp(BUFFER, BUFFER);
+        host.tcp_socket(socket).set_nagle_enabled(false);
+        Self { socket, call: Call::new(host, socket, options), answered: 0 }
+    }
+}
+
+impl<D: Device> Path<D> for Tcp {
+    fn is_up(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<bool, Error> {
+        self.call.is_up(host, now)
+    }
+
+    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]) {
+        self.answered = 0;
+        // The buffer is empty: what was asked before is answered.
+        let _ = host.tcp_socket(self.socket).send_slice(request);
+    }
+
+    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool {
+        let socket = host.tcp_socket(self.socket);
+        while socket.can_recv() {
+            let Ok(len) = socket.recv(|bytes| (bytes.len(), bytes.len())) else { break };
+            self.answered += len;
+        }
+        self.answered >= request.len()
+    }
+
+    fn loses(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+        self.call.close(host)
+    }
+}

@@ -1,0 +1,246 @@
+//! Receivers.
+
+use std::time::{Duration, Instant};
+
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp::State;
+
+use super::super::Error;
+use super::super::frame::{self, Udp};
+use super::super::host::Host;
+use super::super::options::Options;
+use super::super::pattern::Pattern;
+use super::super::report::Schedule;
+use super::{Step, Tally, Work};
+use vmlan_driver::nic::Device;
+
+/// Longest stretch of an application's work that no interrupt cuts short.
+const SLICE: Duration = Duration::from_micros(2);
+/// Connections that are served at once.
+const CONNECTIONS: usize = 4;
+
+/// The datagram that is being put together: fragments come in order, or not at all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pieces {
+    ident: u16,
+    length: usize,
+    sum: u64,
+    number: u64,
+}
+
+/// What a frame was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// A datagram with so many bytes, and its number.
+    Good(usize, Option<u64>),
+    /// Not all of it yet.
+    Part,
+    Corrupt,
+}
+
+/// The number at a payload's start.
+fn number(payload: &[u8]) -> Option<u64> {
+    payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+impl Pieces {
+    fn judge(&mut self, frame: &[u8]) -> Verdict {
+        let Some(udp) = Udp::parse(frame) else { return Verdict::Corrupt };
+        if !udp.is_fragment() {
+            return udp
+                .payload(frame)
+                .map_or(Verdict::Corrupt, |payload| Verdict::Good(payload.len(), number(payload)));
+        }
+        let Some(piece) = udp.piece(frame) else { return Verdict::Corrupt };
+        if udp.offset == 0 {
+            let number = piece.get(frame::UDP..).and_then(number).unwrap_or(0);
+            *self = Self { ident: udp.ident, length: 0, sum: 0, number };
+        } else if (udp.ident, udp.offset) != (self.ident, self.length) {
+            // One before it was lost; that the datagram never came is seen by its number.
+            return Verdict::Part;
+        }
+        self.length += piece.len();
+        self.sum += frame::sum(piece);
+        if udp.more {
+            return Verdict::Part;
+        }
+        let length = std::mem::take(&mut self.length);
+        if frame::is_whole(&frame[26..34], self.sum, length) {
+            Verdict::Good(length - frame::UDP.min(length), Some(self.number))
+        } else {
+            Verdict::Corrupt
+        }
+    }
+}
+
+/// Takes datagrams from the socket queue.
+pub(super) struct UdpSink {
+    schedule: Schedule,
+    app: Duration,
+    budget: u16,
+    pieces: Pieces,
+    expected: u64,
+    /// What is left of the application's work on a datagram.
+    left: Duration,
+}
+
+impl UdpSink {
+    pub(super) fn new(options: &Options, schedule: Schedule) -> Self {
+        Self {
+            schedule,
+            app: Duration::from_nanos(options.app_ns),
+            budget: options.budget,
+            pieces: Pieces::default(),
+            expected: 0,
+            left: Duration::ZERO,
+        }
+    }
+
+    /// Takes one datagram; false when there is none.
+    fn take<D: Device>(&mut self, host: &Host<'_, D>, tally: &mut Tally, now: u64) -> bool {
+        let verdict = host.driver.socket.take(|frame| self.pieces.judge(frame));
+        match verdict {
+            None => return false,
+            Some(Verdict::Corrupt) => tally.corrupt += 1,
+            // An empty one only says hello.
+            Some(Verdict::Part | Verdict::Good(0, _)) => {}
+            Some(Verdict::Good(len, number)) => {
+                self.left = self.app;
+                tally.add(now, 1, len as u64);
+                if let Some(number) = number {
+                    self.note(number, tally);
+                }
+            }
+        }
+        true
+    }
+
+    /// Looks for gaps in the numbers. A sender that starts over is not a gap.
+    fn note(&mut self, number: u64, tally: &mut Tally) {
+        if number == 0 {
+            self.expected = 0;
+        }
+        if number < self.expected {
+            tally.out_of_order += 1;
+            return;
+        }
+        // The first one seen of a stream that runs already counts for nothing; neither do numbers that are none.
+        let gap = number - self.expected;
+        if self.expected > 0 && gap < 1 << 32 {
+            tally.lost += gap;
+        }
+        self.expected = number.saturating_add(1);
+    }
+
+    /// The application's work on a datagram, or a slice of it when interrupts must be looked at.
+    fn work(&mut self) {
+        if self.left.is_zero() {
+            return;
+        }
+        let slice = match self.schedule {
+            Schedule::InterruptsFirst => self.left.min(SLICE),
+            _ => self.left,
+        };
+        let start = Instant::now();
+        while start.elapsed() < slice {
+            std::hint::spin_loop();
+        }
+        self.left -= slice;
+    }
+}
+
+impl<D: Device> Work<D> for UdpSink {
+    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+        // Where interrupts come first, each datagram gives them a chance.
+        let most = if self.schedule == Schedule::InterruptsFirst { 1 } else { self.budget };
+        let mut any = false;
+        for _ in 0..u32::from(most).min(tally.left()) {
+            if self.left.is_zero() && !self.take(host, tally, now) {
+                break;
+            }
+            self.work();
+            any = true;
+        }
+        Ok(Step::moved(any))
+    }
+}
+
+/// Reads TCP connections.
+pub(super) struct TcpSink {
+    sockets: Vec<Reader>,
+    port: u16,
+    /// To compare with.
+    pattern: Option<Pattern>,
+    scratch: Box<[u8]>,
+}
+
+struct Reader {
+    handle: SocketHandle,
+    place: u64,
+    was_up: bool,
+}
+
+impl TcpSink {
+    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>, port: u16) -> Self {
+        let window = options.window();
+        let mut open = || Reader { handle: host.tcp(window, 4096), place: 0, was_up: false };
+        Self {
+            sockets: (0..CONNECTIONS).map(|_| open()).collect(),
+            port,
+            pattern: options.verify.then(|| Pattern::new(window)),
+            scratch: vec![0; window].into(),
+        }
+    }
+
+    fn serve<D: Device>(
+        &mut self,
+        at: usize,
+        host: &mut Host<'_, D>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> bool {
+        let reader = &mut self.sockets[at];
+        let socket = host.tcp_socket(reader.handle);
+        if !socket.is_open() {
+            *reader = Reader { place: 0, was_up: false, ..*reader };
+            // The port is not zero and the socket is closed.
+            let _ = socket.listen(self.port);
+        }
+        if socket.may_send() && !std::mem::replace(&mut reader.was_up, true) {
+            tally.connections += 1;
+        }
+        let mut any = false;
+        while socket.can_recv() {
+            let Ok(len) = socket.recv_slice(&mut self.scratch) else { break };
+            if let Some(pattern) = &self.pattern {
+                let good = pattern.at(reader.place, len);
+                let wrong = self.scratch[..len].iter().zip(good).filter(|(a, b)| a != b).count();
+                tally.corrupt += wrong as u64;
+            }
+            reader.place += len as u64;
+            tally.add(now, 1, len as u64);
+            any = true;
+        }
+        if socket.state() == State::CloseWait && !socket.can_recv() {
+            socket.close();
+        }
+        any
+    }
+}
+
+impl<D: Device> Work<D> for TcpSink {
+    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+        let mut any = false;
+        for at in 0..self.sockets.len() {
+            any |= self.serve(at, host, tally, now);
+        }
+        Ok(Step::moved(any))
+    }
+
+    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+        for reader in &self.sockets {
+            host.tcp_socket(reader.handle).abort();
+        }
+        true
+    }
+}

@@ -1,0 +1,108 @@
+//! Addresses of ports as the guest's side writes them: `KIND:PLACE[,key=value...]`.
+
+pub mod pci;
+pub mod vfio_user;
+pub mod vhost_user;
+
+use std::str::FromStr;
+
+pub use pci::{Bdf, Pci};
+use vfio_user::KEYS as VFIO_USER_KEYS;
+pub use vfio_user::{Doorbell, Unmask, VfioUser};
+use vhost_user::KEYS as VHOST_USER_KEYS;
+pub use vhost_user::VhostUser;
+
+/// Where a NIC is and how it is driven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `vhost-user:`: virtio-net behind a socket.
+    VhostUser(VhostUser),
+    /// `vfio-user:`: a chip with registers behind a socket.
+    VfioUser(VfioUser),
+    /// `pci:`: a chip on the PCI bus of this machine, which is a VM as a rule.
+    Pci(Pci),
+}
+
+/// Why an address is not understood; each names the value and the mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Another kind of port.
+    #[error(
+        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket, vfio-user:/path/to/socket or, inside a VM, pci:0000:00:03.0"
+    )]
+    Kind(String),
+    /// No path.
+    #[error(
+        "the address has no path: write vhost-user:/path/to/socket or vfio-user:/path/to/socket"
+    )]
+    NoPath,
+    /// A key that does not exist.
+    #[error("'{0}' is no key of a vhost-user address: valid: {VHOST_USER_KEYS}")]
+    Key(String),
+    /// A key that a chip's address has not.
+    #[error("'{0}' is no key of a vfio-user address: valid: {VFIO_USER_KEYS}")]
+    VfioKey(String),
+    /// Keys of a chip's address that contradict each other.
+    #[error(transparent)]
+    Conflict(#[from] crate::Conflict),
+    /// No place on a PCI bus.
+    #[error(
+        "'{0}' is no PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
+    )]
+    Bdf(String),
+    /// A key that a PCI address has not.
+    #[error(
+        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, unmask and mmap_timeout: {VFIO_USER_KEYS}"
+    )]
+    PciKey(String),
+    /// A value that the key does not take.
+    #[error("{key}={value}: {wanted} is wanted")]
+    Value {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What would do.
+        wanted: &'static str,
+    },
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with("vfio-user:") {
+            text.parse().map(Self::VfioUser)
+        } else if text.starts_with("pci:") {
+            text.parse().map(Self::Pci)
+        } else {
+            text.parse().map(Self::VhostUser)
+        }
+    }
+}
+
+impl From<VhostUser> for Address {
+    fn from(address: VhostUser) -> Self {
+        Self::VhostUser(address)
+    }
+}
+
+impl From<VfioUser> for Address {
+    fn from(address: VfioUser) -> Self {
+        Self::VfioUser(address)
+    }
+}
+
+impl From<Pci> for Address {
+    fn from(address: Pci) -> Self {
+        Self::Pci(address)
+    }
+}
+
+fn on_off(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}

@@ -1,0 +1,457 @@
+//! Addresses of vfio-user ports seen from the guest's side: `vfio-user:/run/vm2.sock[,key=value...]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::AddressError;
+use crate::{Completion, Conflict, Interrupts, Irq, Model, Options, Receive};
+
+/// Which doorbells are rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Mapped when the server offers that, unless trips are what the driver's options are about (send combining, CSB).
+    Auto,
+    /// By messages.
+    Trapped,
+    /// By stores in a shared page; it is an error when the server has none.
+    Mapped,
+}
+
+/// How the VMM unmasks INTx, which masks itself when it fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmask {
+    /// By an eventfd at the end of the handler: KVM's resampling.
+    Eventfd,
+    /// By a message at the end of the handler.
+    Message,
+    /// By a message after the first access to a register: QEMU without KVM, which also takes mapped registers away meanwhile and
+    /// for [`VfioUser::mmap_timeout`] after the interrupt.
+    Access,
+}
+
+/// All keys of an address.
+pub const KEYS: &str = "model, plus, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, completion, receive, combine, \
+                        combine_frames, combine_us, csb, size, buffer, segment, mtu, budget, refill, itr, tidv, tadv, rdtr, radv, \
+                        mitigate, mitigate_unit, batch, flush, promisc, secrc, csum, tso";
+
+/// How to reach a server and how to drive the chip behind it.
+///
+/// In words: `vfio-user:PATH[,key=value...]` with the keys
+///
+/// | key | value | meaning |
+/// | --- | --- | --- |
+/// | `model` | `e1000`, `r8169`, `rtl8139` | the port's (default `e1000`); it changes the defaults below |
+/// | `plus` | `on`, `off` | an `rtl8139` is driven in C+ mode, or in classic mode |
+/// | `writes` | `waited`, `posted` | register writes wait for their reply (QEMU 10, Cloud Hypervisor), or not (QEMU 11) |
+/// | `doorbell` | `auto`, `trapped`, `mapped` | whether ring registers that can be mapped are |
+/// | `irq` | `intx`, `msi` | how the chip interrupts |
+/// | `unmask` | `eventfd`, `message`, `access` | how INTx is unmasked (KVM: eventfd; QEMU without KVM: access) |
+/// | `mmap_timeout` | 0 to 65535 | with `unmask=access`: ms without mapped registers after an interrupt (default 1100; 0: none) |
+/// | `reset` | `io`, `memory` | where CTRL.RST is written: the I/O window, as Linux does, or the register |
+/// | `interrupts` | `always`, `idle` | like a kernel's driver, or only while there is nothing to do |
+/// | `completion` | `interrupt`, `lazy` | each sent frame is reported and interrupts, or one now and then is reported, without interrupts |
+/// | `receive` | `interrupt`, `poll`, `adaptive` | received frames interrupt, with a budget; never do, the driver looks; or do until there is load |
+/// | `combine` | `on`, `off` | send combining: TDT is written by the completion interrupt of an earlier write |
+/// | `combine_frames` | 1 to 4096 | most frames that are held back for that (default 64) |
+/// | `combine_us` | 0 to 65535 | longest time that one is, in microseconds (default 200) |
+/// | `csb` | `on`, `off` | the shared status block: no registers and no interrupts while both sides are awake |
+/// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256); `r8169`: up to 1024, `rtl8139`: up to 64 (default) |
+/// | `buffer` | 256, 512, 1024, 2048, 4096, 8192, 16384 or 32768 | bytes of a receive buffer (default 2048); `plus=off`: of the only one (default 32768) |
+/// | `segment` | 64 to 16288 | most bytes one transmit descriptor is for (default 4096) |
+/// | `mtu` | 68 to 16110 | long packets are taken from 1501 on |
+/// | `budget` | 1 to 4096 | most frames of one poll (default 64) |
+/// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0, and with `csb`: all of a poll (default 16) |
+/// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
+/// | `mitigate` | 0 to 65535, or 0x0 to 0xffff | `r8169`: IntrMitigate |
+/// | `mitigate_unit` | 0 to 3 | `r8169`: the unit of its timers, in C+CR |
+/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's driver has it); filters; CRC; offloads |
+///
+/// What contradicts itself is refused, with the reason: see [`Conflict`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfioUser {
+    /// The UNIX socket.
+    pub path: PathBuf,
+    /// Register writes do not wait for a reply.
+    pub posted: bool,
+    /// Which doorbells are rung.
+    pub doorbell: Doorbell,
+    /// How INTx is unmasked.
+    pub unmask: Unmask,
+    /// With [`Unmask::Access`]: milliseconds for which mapped registers are taken away after an interrupt.
+    pub mmap_timeout: u16,
+    /// The driver.
+    pub driver: Options,
+}
+
+impl VfioUser {
+    /// The defaults, for a socket at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            posted: false,
+            doorbell: Doorbell::Auto,
+            unmask: Unmask::Eventfd,
+            mmap_timeout: 1100,
+            driver: Options::default(),
+        }
+    }
+
+    /// Do the wishes go together?
+    ///
+    /// # Errors
+    /// The first two that do not.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let mapped = self.doorbell == Doorbell::Mapped;
+        if mapped && self.driver.model != Model::E1000 {
+            return Err(Conflict::Lacks { model: self.driver.model, key: "doorbell=mapped" });
+        }
+        self.driver.check()?;
+        match (self.driver.combine, self.driver.csb) {
+            (true, _) if mapped => Err(Conflict::CombineMapped),
+            (_, true) if mapped => Err(Conflict::CsbMapped),
+            _ => Ok(()),
+        }
+    }
+
+    /// May ring registers be mapped?
+    #[must_use]
+    pub fn may_map(&self) -> bool {
+        let trips = self.driver.combine || self.driver.csb;
+        self.doorbell == Doorbell::Mapped || self.doorbell == Doorbell::Auto && !trips
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        match (key, value) {
+            ("writes", "waited") => self.posted = false,
+            ("writes", "posted") => self.posted = true,
+            ("writes", _) => return Err(bad("waited or posted")),
+            ("doorbell", "auto") => self.doorbell = Doorbell::Auto,
+            ("doorbell", "trapped") => self.doorbell = Doorbell::Trapped,
+            ("doorbell", "mapped") => self.doorbell = Doorbell::Mapped,
+            ("doorbell", _) => return Err(bad("auto, trapped or mapped")),
+            ("irq", "intx") => self.driver.irq = Irq::Intx,
+            ("irq", "msi") => self.driver.irq = Irq::Msi,
+            ("irq", _) => return Err(bad("intx or msi")),
+            ("unmask", "eventfd") => self.unmask = Unmask::Eventfd,
+            ("unmask", "message") => self.unmask = Unmask::Message,
+            ("unmask", "access") => self.unmask = Unmask::Access,
+            ("unmask", _) => return Err(bad("eventfd, message or access")),
+            ("reset", "io") => self.driver.reset_by_io = true,
+            ("reset", "memory") => self.driver.reset_by_io = false,
+            ("reset", _) => return Err(bad("io or memory")),
+            ("interrupts", "always") => self.driver.interrupts = Interrupts::Always,
+            ("interrupts", "idle") => self.driver.interrupts = Interrupts::Idle,
+            ("interrupts", _) => return Err(bad("always or idle")),
+            _ => return self.set_way(key, value),
+        }
+        Ok(())
+    }
+
+    /// How frames are reported.
+    fn set_way(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        match (key, value) {
+            ("completion", "interrupt") => self.driver.completion = Completion::Interrupt,
+            ("completion", "lazy") => self.driver.completion = Completion::Lazy,
+            ("completion", _) => return Err(bad("interrupt or lazy")),
+            ("receive", "interrupt") => self.driver.receive = Receive::Interrupt,
+            ("receive", "poll") => self.driver.receive = Receive::Poll,
+            ("receive", "adaptive") => self.driver.receive = Receive::Adaptive,
+            ("receive", _) => return Err(bad("interrupt, poll or adaptive")),
+            _ => return self.set_number(key, value),
+        }
+        Ok(())
+    }
+
+    fn set_number(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        let number = |least: u16, most: u16, wanted| {
+            value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
+        };
+        match key {
+            "mitigate" => {
+                let hex = value.strip_prefix("0x").map(|digits| u16::from_str_radix(digits, 16));
+                let number = hex.unwrap_or_else(|| value.parse());
+                driver.mitigate = number.map_err(|_| bad("0 to 65535, or 0x0 to 0xffff"))?;
+            }
+            "mitigate_unit" => {
+                let unit = value.parse().ok().filter(|unit| *unit <= 3);
+                driver.mitigate_unit = unit.ok_or(bad("0 to 3"))?;
+            }
+            "size" => {
+                let wanted = "a multiple of 8 from 8 to 4096";
+                let size = number(8, 4096, wanted)?;
+                driver.size = (size % 8 == 0).then_some(size).ok_or(bad(wanted))?;
+            }
+            "buffer" => {
+                let wanted = "256, 512, 1024, 2048, 4096, 8192, 16384 or 32768";
+                let bytes = number(256, 32_768, wanted)?;
+                driver.buffer = bytes.is_power_of_two().then_some(bytes).ok_or(bad(wanted))?;
+            }
+            "segment" => driver.segment = number(64, 16_288, "64 to 16288 bytes")?,
+            "mtu" => driver.mtu = number(68, 16_110, "68 to 16110 bytes")?,
+            "combine_frames" => driver.combine_frames = number(1, 4096, "1 to 4096 frames")?,
+            "budget" => driver.budget = number(1, 4096, "1 to 4096 frames")?,
+            "refill" => driver.refill = number(0, 4096, "0 to 4096 buffers")?,
+            _ => return self.set_delay(key, value),
+        }
+        Ok(())
+    }
+
+    fn set_delay(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let field = match key {
+            "itr" => &mut driver.itr,
+            "tidv" => &mut driver.tidv,
+            "tadv" => &mut driver.tadv,
+            "rdtr" => &mut driver.rdtr,
+            "radv" => &mut driver.radv,
+            "mmap_timeout" => &mut self.mmap_timeout,
+            "combine_us" => &mut driver.combine_us,
+            _ => return self.toggle(key, value),
+        };
+        let (key, text, wanted) = (key.into(), value.into(), "0 to 65535");
+        *field = value.parse().or(Err(AddressError::Value { key, value: text, wanted }))?;
+        Ok(())
+    }
+
+    fn toggle(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let driver = &mut self.driver;
+        let field = match key {
+            "batch" => &mut driver.batch,
+            "combine" => &mut driver.combine,
+            "csb" => &mut driver.csb,
+            "flush" => &mut driver.flush,
+            "promisc" => &mut driver.promisc,
+            "secrc" => &mut driver.strip_crc,
+            "csum" => &mut driver.checksum,
+            "tso" => &mut driver.segmentation,
+            _ => return Err(AddressError::VfioKey(key.into())),
+        };
+        *field = match value {
+            "on" => true,
+            "off" => false,
+            _ => {
+                let (key, value) = (key.into(), value.into());
+                return Err(AddressError::Value { key, value, wanted: "on or off" });
+            }
+        };
+        Ok(())
+    }
+}
+
+impl FromStr for VfioUser {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest =
+            text.strip_prefix("vfio-user:").ok_or_else(|| AddressError::Kind(text.into()))?;
+        let mut parts = rest.split(',');
+        let path = parts.next().filter(|path| !path.is_empty()).ok_or(AddressError::NoPath)?;
+        let parts: Vec<_> =
+            parts.map(|part| part.split_once('=').unwrap_or((part, "on"))).collect();
+        let mut address = Self::new(path);
+        let model = model(&parts)?;
+        address.driver = Options::of(model);
+        // Else an interrupt might be acknowledged after the frames that it was about were looked for.
+        if parts.contains(&("writes", "posted")) {
+            address.driver.flush = true;
+        }
+        for (key, value) in parts.into_iter().filter(|(key, _)| !["model", "plus"].contains(key)) {
+            address.set(key, value)?;
+            if let Some(key) = OF_INTEL.iter().find(|only| **only == key)
+                && model != Model::E1000
+            {
+                return Err(Conflict::Lacks { model, key }.into());
+            }
+        }
+        address.check()?;
+        Ok(address)
+    }
+}
+
+/// Keys that only an e1000 has.
+const OF_INTEL: &[&str] = &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"];
+
+/// The chip that an address names: the other keys' defaults depend on it.
+fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
+    let (mut model, mut plus) = (Model::E1000, None);
+    for (key, value) in parts {
+        let bad =
+            |wanted| AddressError::Value { key: (*key).into(), value: (*value).into(), wanted };
+        match (*key, *value) {
+            ("model", "e1000") => model = Model::E1000,
+            ("model", "r8169") => model = Model::R8169,
+            ("model", "rtl8139") => model = Model::Rtl8139Plus,
+            ("model", _) => return Err(bad("e1000, r8169 or rtl8139")),
+            ("plus", "on") => plus = Some(true),
+            ("plus", "off") => plus = Some(false),
+            ("plus", _) => return Err(bad("on or off")),
+            _ => {}
+        }
+    }
+    match (model, plus) {
+        (Model::Rtl8139Plus, Some(false)) => Ok(Model::Rtl8139Classic),
+        (Model::Rtl8139Plus, _) | (_, None) => Ok(model),
+        _ => Err(Conflict::Lacks { model, key: "plus" }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_everything() {
+        let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,reset=memory,mmap_timeout=7,\
+                    interrupts=idle,size=4096,buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,\
+                    tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on,\
+                    completion=lazy,receive=poll,combine_frames=3,combine_us=4";
+        let address: VfioUser = text.parse().unwrap();
+        assert_eq!(address.path, PathBuf::from("/run/a.sock"));
+        assert!(address.posted);
+        assert_eq!((address.unmask, address.mmap_timeout), (Unmask::Message, 7));
+        assert_eq!(address.doorbell, Doorbell::Mapped);
+        let expected = Options {
+            model: crate::Model::E1000,
+            size: 4096,
+            buffer: 4096,
+            segment: 100,
+            mtu: 9000,
+            irq: Irq::Msi,
+            reset_by_io: false,
+            interrupts: Interrupts::Idle,
+            completion: Completion::Lazy,
+            receive: Receive::Poll,
+            combine: false,
+            combine_frames: 3,
+            combine_us: 4,
+            csb: false,
+            budget: 7,
+            refill: 0,
+            itr: 488,
+            tidv: 1,
+            tadv: 2,
+            rdtr: 3,
+            radv: 65_535,
+            mitigate: 0,
+            mitigate_unit: 0,
+            batch: true,
+            flush: false,
+            promisc: true,
+            strip_crc: true,
+            checksum: true,
+            segmentation: true,
+            room: Options::default().room,
+        };
+        assert_eq!(address.driver, expected);
+    }
+
+    #[test]
+    fn the_chip_decides_about_defaults() {
+        for (keys, model, size, buffer) in [
+            ("", Model::E1000, 256, 2048),
+            (",model=r8169", Model::R8169, 256, 2048),
+            (",size=1024,model=r8169,mitigate=0x5f51,mitigate_unit=3", Model::R8169, 1024, 2048),
+            (",model=rtl8139", Model::Rtl8139Plus, 64, 2048),
+            (",model=rtl8139,plus,size=8", Model::Rtl8139Plus, 8, 2048),
+            (",plus=off,model=rtl8139", Model::Rtl8139Classic, 64, 32_768),
+        ] {
+            let address: VfioUser = format!("vfio-user:/a{keys}").parse().unwrap();
+            let driver = &address.driver;
+            assert_eq!((driver.model, driver.size, driver.buffer), (model, size, buffer), "{keys}");
+        }
+        let address: VfioUser = "vfio-user:/a,model=r8169,mitigate=0x5f51".parse().unwrap();
+        assert_eq!(address.driver.mitigate, 0x5f51);
+    }
+
+    #[test]
+    fn the_list_of_keys_is_whole() {
+        for key in KEYS.split(", ") {
+            let refused = format!("vfio-user:/a,{key}=?").parse::<VfioUser>().unwrap_err();
+            assert!(matches!(refused, AddressError::Value { .. }), "{key}: {refused}");
+        }
+        let refused = "vfio-user:/a,cbs".parse::<VfioUser>().unwrap_err().to_string();
+        assert!(refused.contains(KEYS), "{refused}");
+    }
+
+    #[test]
+    fn what_goes_together_and_what_does_not() {
+        for (keys, expected) in [
+            ("combine,itr=976", None),
+            ("combine,batch,receive=poll", None),
+            ("combine,receive=adaptive", None),
+            ("combine,doorbell=trapped,irq=msi", None),
+            ("csb", None),
+            ("csb,receive=poll,itr=976", None),
+            ("csb,interrupts=idle,batch", None),
+            ("completion=lazy,receive=adaptive,doorbell=mapped", None),
+            ("receive=poll,interrupts=idle", None),
+            ("combine,csb", Some(Conflict::CombineCsb)),
+            ("csb=on,combine=on,completion=lazy", Some(Conflict::CombineCsb)),
+            ("combine,completion=lazy", Some(Conflict::CombineLazy)),
+            ("combine,interrupts=idle", Some(Conflict::CombineIdle)),
+            ("combine,doorbell=mapped", Some(Conflict::CombineMapped)),
+            ("csb,doorbell=mapped", Some(Conflict::CsbMapped)),
+            ("csb,completion=lazy", Some(Conflict::CsbLazy)),
+            ("csb,receive=adaptive", Some(Conflict::CsbAdaptive)),
+            ("interrupts=idle,receive=adaptive", Some(Conflict::IdleAdaptive)),
+        ] {
+            let parsed = format!("vfio-user:/a,{keys}").parse::<VfioUser>();
+            let found = match parsed {
+                Ok(_) => None,
+                Err(AddressError::Conflict(conflict)) => Some(conflict),
+                Err(other) => panic!("{keys}: {other}"),
+            };
+            assert_eq!(found, expected, "{keys}");
+        }
+        let text = AddressError::from(Conflict::CsbMapped).to_string();
+        assert!(text.starts_with("csb=on and doorbell=mapped: a kick must be heard"), "{text}");
+        let nothing = Options { combine: true, combine_frames: 0, ..Options::default() };
+        assert_eq!(nothing.check(), Err(Conflict::CombineNothing));
+        for (keys, maps) in [("size=8", true), ("combine", false), ("csb", false)] {
+            let address: VfioUser = format!("vfio-user:/a,{keys}").parse().unwrap();
+            assert_eq!(address.may_map(), maps, "doorbell=auto with {keys}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_names_the_mend() {
+        for (text, word) in [
+            ("vhost-user:/a", "vfio-user:"),
+            ("vfio-user:", "no path"),
+            ("vfio-user:/a,colour=red", "colour"),
+            ("vfio-user:/a,model=ne2000", "e1000, r8169 or rtl8139"),
+            ("vfio-user:/a,plus=off", "plus: e1000 has none"),
+            ("vfio-user:/a,plus=no,model=rtl8139", "on or off"),
+            ("vfio-user:/a,itr=1,model=r8169", "itr: r8169 has none"),
+            ("vfio-user:/a,mitigate=1", "mitigate: e1000 has none"),
+            ("vfio-user:/a,model=r8169,mitigate=0x10000", "0x0 to 0xffff"),
+            ("vfio-user:/a,model=r8169,mitigate_unit=4", "0 to 3"),
+            ("vfio-user:/a,model=r8169,size=2048", "size=1024 or less"),
+            ("vfio-user:/a,model=r8169,doorbell=mapped", "doorbell=mapped: r8169 has none"),
+            ("vfio-user:/a,model=rtl8139,size=128", "size=64 or less"),
+            ("vfio-user:/a,model=rtl8139,buffer=8192", "256 to 4096 bytes"),
+            ("vfio-user:/a,model=rtl8139,irq=msi", "irq=msi: rtl8139 C+ has none"),
+            ("vfio-user:/a,model=rtl8139,plus=off,csb", "csb=on: rtl8139 has none"),
+            ("vfio-user:/a,model=rtl8139,plus=off,buffer=4096", "8192 to 32768 bytes"),
+            ("vfio-user:/a,size=100", "multiple of 8"),
+            ("vfio-user:/a,size=4104", "4096"),
+            ("vfio-user:/a,buffer=2000", "2048"),
+            ("vfio-user:/a,buffer=32768", "256 to 16384 bytes"),
+            ("vfio-user:/a,itr=65536", "65535"),
+            ("vfio-user:/a,writes=later", "posted"),
+            ("vfio-user:/a,batch=maybe", "on or off"),
+            ("vfio-user:/a,receive=never", "adaptive"),
+            ("vfio-user:/a,completion=never", "lazy"),
+            ("vfio-user:/a,combine_frames=0", "1 to 4096"),
+            ("vfio-user:/a,combine_us=70000", "65535"),
+        ] {
+            let error = text.parse::<VfioUser>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Addresses of ports seen from the guest's side: `vhost-user:/run/vm1.sock[,key=value...]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{AddressError, on_off};
+use crate::vhost_user::{MAX_PAIRS, feature, protocol};
+
+/// All keys of an address.
+pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, in_order, mrg, version_1, any_layout, \
+                        csum, guest_csum, tso, guest_tso, uso, guest_uso, mtu_feature, reply_ack, mem_slots, inflight, status";
+
+/// Keys that switch features on or off, with the bits each stands for.
+const TOGGLES: &[(&str, u64)] = &[
+    ("version_1", feature::VERSION_1),
+    ("any_layout", feature::ANY_LAYOUT),
+    ("event_idx", feature::EVENT_IDX),
+    ("indirect", feature::INDIRECT),
+    ("in_order", feature::IN_ORDER),
+    ("mrg", feature::MRG_RXBUF),
+    ("csum", feature::CSUM),
+    ("guest_csum", feature::GUEST_CSUM),
+    ("tso", feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6),
+    ("guest_tso", feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
+    ("uso", feature::CSUM | feature::HOST_USO),
+    ("guest_uso", feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6),
+    ("mtu_feature", feature::MTU),
+];
+
+/// Keys that switch protocol features on or off.
+const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
+    ("reply_ack", protocol::REPLY_ACK),
+    ("mem_slots", protocol::CONFIGURE_MEM_SLOTS),
+    ("inflight", protocol::INFLIGHT_SHMFD),
+    ("status", protocol::STATUS),
+];
+
+/// How to reach a back end and what to negotiate with it.
+///
+/// In words: `vhost-user:PATH[,key=value...]` with the keys
+///
+/// | key | value | meaning |
+/// | --- | --- | --- |
+/// | `server` (or the bare words `listen`, `connect`) | `on`, `off` | listen on PATH instead of connecting to it |
+/// | `queues` | 1 to 16 | queue pairs |
+/// | `size` | power of two, 2 to 32768 | descriptors of a ring (default 1024) |
+/// | `buffer` | bytes, 64 to 65600 | bytes of one buffer, header included (default 2048; 65600 where frames may be larger and cannot be merged) |
+/// | `segments` | 1, 2, 4, 8 | descriptors a frame is cut into |
+/// | `mtu` | 68 to 65535 | told to the back end (NET_SET_MTU) |
+/// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` | `on`, `off` | virtio features to ask for |
+/// | `reply_ack` `mem_slots` `inflight` `status` | `on`, `off` | protocol features to ask for |
+///
+/// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is done without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUser {
+    /// The UNIX socket.
+    pub path: PathBuf,
+    /// Listen on it; the back end connects.
+    pub listen: bool,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Descriptors of each ring.
+    pub ring_size: u16,
+    /// Bytes of one buffer, header included.
+    pub buffer: usize,
+    /// Segments of one frame.
+    pub segments: u16,
+    /// Told to the back end by NET_SET_MTU.
+    pub mtu: Option<u16>,
+    /// Virtio features asked for.
+    pub features: u64,
+    /// Protocol features asked for.
+    pub protocol: u64,
+}
+
+impl VhostUser {
+    /// The defaults, for a socket at `path`.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            listen: false,
+            queues: 1,
+            ring_size: 1024,
+            buffer: 2048,
+            segments: 1,
+            mtu: None,
+            features: feature::DEFAULT,
+            protocol: protocol::ALL,
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
+        let number = |least: u32, most: u32, wanted| {
+            value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
+        };
+        let short = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+        match key {
+            "server" => self.listen = on_off(value).ok_or(bad("on or off"))?,
+            "queues" => self.queues = short(number(1, MAX_PAIRS.into(), "a number from 1 to 16")?),
+            "size" => {
+                let wanted = "a power of two from 2 to 32768";
+                let size = number(2, 32_768, wanted)?;
+                self.ring_size =
+                    short(size).is_power_of_two().then_some(short(size)).ok_or(bad(wanted))?;
+            }
+            "buffer" => self.buffer = number(64, 65_600, "64 to 65600 bytes")? as usize,
+            "segments" => {
+                let wanted = "1, 2, 4 or 8";
+                let count = short(number(1, 8, wanted)?);
+                self.segments = count.is_power_of_two().then_some(count).ok_or(bad(wanted))?;
+            }
+            "mtu" => self.mtu = Some(short(number(68, 65_535, "68 to 65535 bytes")?)),
+            _ => return self.toggle(key, value),
+        }
+        Ok(())
+    }
+
+    fn toggle(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
+        let find = |table: &[(&str, u64)]| table.iter().find(|row| row.0 == key).map(|row| row.1);
+        let (field, bits) = match (find(TOGGLES), find(PROTOCOL_TOGGLES)) {
+            (Some(bits), _) => (&mut self.features, bits),
+            (None, Some(bits)) => (&mut self.protocol, bits),
+            (None, None) => return Err(AddressError::Key(key.into())),
+        };
+        match on_off(value) {
+            Some(true) => *field |= bits,
+            Some(false) => *field &= !bits,
+            None => {
+                let (key, value) = (key.into(), value.into());
+                return Err(AddressError::Value { key, value, wanted: "on or off" });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for VhostUser {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest =
+            text.strip_prefix("vhost-user:").ok_or_else(|| AddressError::Kind(text.into()))?;
+        let mut parts = rest.split(',');
+        let path = parts.next().filter(|path| !path.is_empty()).ok_or(AddressError::NoPath)?;
+        let mut address = Self::new(path);
+        for part in parts {
+            match (part, part.split_once('=')) {
+                (_, Some((key, value))) => address.set(key, value)?,
+                ("listen", None) => address.listen = true,
+                ("connect", None) => address.listen = false,
+                (word, None) => address.set(word, "on")?,
+            }
+        }
+        if address.segments > address.ring_size {
+            let (key, value) = ("segments".into(), address.segments.to_string());
+            return Err(AddressError::Value { key, value, wanted: "no more than the ring's size" });
+        }
+        Ok(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_everything() {
+        let text = "vhost-user:/run/a.sock,queues=2,size=256,server=on,event_idx=off,mrg=off,csum=on,inflight=off";
+        let address: VhostUser = text.parse().unwrap();
+        assert_eq!(address.path, PathBuf::from("/run/a.sock"));
+        assert!(address.listen);
+        assert_eq!((address.queues, address.ring_size), (2, 256));
+        let wanted =
+            (feature::DEFAULT | feature::CSUM) & !(feature::EVENT_IDX | feature::MRG_RXBUF);
+        assert_eq!(address.features, wanted);
+        assert_eq!(address.protocol & protocol::INFLIGHT_SHMFD, 0);
+        let words: VhostUser = "vhost-user:/a,server,csum".parse().unwrap();
+        assert!(words.listen && words.features & feature::CSUM != 0);
+    }
+
+    #[test]
+    fn the_list_of_keys_is_whole() {
+        for key in KEYS.split(", ") {
+            let refused = format!("vhost-user:/a,{key}=?").parse::<VhostUser>().unwrap_err();
+            assert!(matches!(refused, AddressError::Value { .. }), "{key}: {refused}");
+        }
+        for (key, _) in TOGGLES.iter().chain(PROTOCOL_TOGGLES) {
+            assert!(KEYS.split(", ").any(|known| known == *key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_names_the_mend() {
+        for (text, word) in [
+            ("tap:x", "vhost-user:"),
+            ("vhost-user:", "no path"),
+            ("vhost-user:/a,colour=red", "colour"),
+            ("vhost-user:/a,fast", "valid: server, queues"),
+            ("vhost-user:/a,queues", "1 to 16"),
+            ("vhost-user:/a,queues=17", "1 to 16"),
+            ("vhost-user:/a,size=100", "power of two"),
+            ("vhost-user:/a,size=65536", "32768"),
+            ("vhost-user:/a,mrg=maybe", "on or off"),
+            ("vhost-user:/a,segments=3", "1, 2, 4 or 8"),
+            ("vhost-user:/a,size=2,segments=8", "ring's size"),
+        ] {
+            let error = text.parse::<VhostUser>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! How the chip is driven, and which wishes go together.
+
+use crate::{Irq, Model};
+
+/// When the chip may interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// Always but while the driver polls: what a kernel's driver does.
+    Always,
+    /// Only while the driver sleeps: what a driver that owns a core does.
+    Idle,
+}
+
+/// How the driver learns that frames were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Each frame is reported (RS), and interrupts.
+    Interrupt,
+    /// A frame is reported now and then, and what is missing is read from TDH; the chip interrupts only while the driver sleeps
+    /// because all slots are under way. The paper's "lazy completion" (section 3.3.1).
+    Lazy,
+}
+
+/// How the driver learns that frames were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// By an interrupt; then it polls, a budget at a time, until the ring is dry.
+    Interrupt,
+    /// It polls, and sleeps for a tick at a time: received frames never interrupt (the paper's section 3.3.2).
+    Poll,
+    /// As with `Interrupt`, until an interrupt finds a good part of a budget; as with `Poll` then, until several ticks in turn
+    /// find nothing.
+    Adaptive,
+}
+
+/// How the chip is driven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which chip.
+    pub model: Model,
+    /// Descriptors of each ring: a multiple of 8, from 8 to 4096, or what the chip has at most. Of an RTL8139 in classic mode: frames
+    /// that the driver copies and keeps.
+    pub size: u16,
+    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384, or what the chip has at most. Of an RTL8139 in classic mode: of the
+    /// only one, 8192, 16384 or 32768.
+    pub buffer: u16,
+    /// Bytes of a transmit buffer: the largest frame.
+    pub room: usize,
+    /// Most bytes of one transmit descriptor.
+    pub segment: u16,
+    /// From 1501 on, long packets are received.
+    pub mtu: u16,
+    /// How the chip interrupts.
+    pub irq: Irq,
+    /// An e1000 is reset through the I/O window, as Linux does with this chip.
+    pub reset_by_io: bool,
+    /// When it may interrupt. Without effect while CSB is on: its flags say that more finely.
+    pub interrupts: Interrupts,
+    /// How sent frames are reported.
+    pub completion: Completion,
+    /// How received frames are.
+    pub receive: Receive,
+    /// Send combining: TDT is not written while the completion interrupt of an earlier write is to come; that interrupt writes
+    /// it for all frames sent meanwhile (the paper's section 3.2).
+    pub combine: bool,
+    /// Frames that send combining holds back at most.
+    pub combine_frames: u16,
+    /// How long it holds a frame back at most, in microseconds.
+    pub combine_us: u16,
+    /// The shared status block: indexes in memory instead of registers, while both sides are awake (the paper's section 4).
+    pub csb: bool,
+    /// Most frames of one poll.
+    pub budget: u16,
+    /// Receive buffers returned with one write of RDT; 0: all that a poll took.
+    pub refill: u16,
+    /// ITR, in units of 256 ns.
+    pub itr: u16,
+    /// TIDV, in units of 1.024 us; 0: no frame asks for a delay.
+    pub tidv: u16,
+    /// TADV, in units of 1.024 us.
+    pub tadv: u16,
+    /// RDTR, in units of 1.024 us.
+    pub rdtr: u16,
+    /// RADV, in units of 1.024 us.
+    pub radv: u16,
+    /// IntrMitigate of an RTL8169: timers and frames of both sides.
+    pub mitigate: u16,
+    /// Unit of its timers, 0 to 3, in C+CR.
+    pub mitigate_unit: u8,
+    /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published in any case.
+    pub batch: bool,
+    /// Read a register after interrupts were masked or acknowledged, so that the write has arrived. With posted writes a Realtek chip's
+    /// driver must.
+    pub flush: bool,
+    /// Take all frames, whatever their address.
+    pub promisc: bool,
+    /// The chip strips the CRC.
+    pub strip_crc: bool,
+    /// The chip reports received checksums, and completes sent ones on request.
+    pub checksum: bool,
+    /// Frames may ask to be cut into segments.
+    pub segmentation: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            model: Model::E1000,
+            size: 256,
+            buffer: 2048,
+            room: 2048,
+            segment: 4096,
+            mtu: 1500,
+            irq: Irq::Intx,
+            reset_by_io: true,
+            interrupts: Interrupts::Always,
+            completion: Completion::Interrupt,
+            receive: Receive::Interrupt,
+            combine: false,
+            combine_frames: 64,
+            combine_us: 200,
+            csb: false,
+            budget: 64,
+            refill: 16,
+            itr: 0,
+            tidv: 0,
+            tadv: 0,
+            rdtr: 0,
+            radv: 0,
+            mitigate: 0,
+            mitigate_unit: 0,
+            batch: false,
+            flush: true,
+            promisc: false,
+            strip_crc: false,
+            checksum: false,
+            segmentation: false,
+        }
+    }
+}
+
+/// Two wishes that contradict each other, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// Combining and CSB.
+    #[error(
+        "combine=on and csb=on: CSB has no completion interrupts while both sides are awake, so none would flush the frames \
+         that combining defers; use one of them"
+    )]
+    CombineCsb,
+    /// Combining and lazy completion.
+    #[error(
+        "combine=on and completion=lazy: deferred frames are flushed by the completion interrupt, which lazy completion does \
+         without; use completion=interrupt"
+    )]
+    CombineLazy,
+    /// Combining and interrupts only while asleep.
+    #[error(
+        "combine=on and interrupts=idle: deferred frames are flushed by the completion interrupt, which interrupts=idle takes \
+         only while asleep; use interrupts=always"
+    )]
+    CombineIdle,
+    /// Combining and doorbells that cost nothing.
+    #[error(
+        "combine=on and doorbell=mapped: a mapped doorbell is a store, so there is nothing to save by ringing less; use \
+         doorbell=trapped"
+    )]
+    CombineMapped,
+    /// Combining that never combines.
+    #[error("combine_frames=0: no frame could be deferred; use 1 or more, or combine=off")]
+    CombineNothing,
+    /// CSB and doorbells that nobody hears.
+    #[error(
+        "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings nobody; use doorbell=trapped"
+    )]
+    CsbMapped,
+    /// CSB and lazy completion.
+    #[error(
+        "csb=on and completion=lazy: with CSB slots come back by an index in memory, without reports or interrupts to be lazy \
+         about; leave completion=lazy out"
+    )]
+    CsbLazy,
+    /// CSB and the adaptive receiver.
+    #[error(
+        "csb=on and receive=adaptive: with CSB an awake driver polls and a sleeping one is interrupted, which is what adaptive \
+         would find; leave receive=adaptive out"
+    )]
+    CsbAdaptive,
+    /// A size that the chip does not have.
+    #[error(
+        "size={size}: {model} has rings of {most} descriptors at most; use size={most} or less"
+    )]
+    Size {
+        /// Which chip.
+        model: Model,
+        /// Asked for.
+        size: u16,
+        /// What it has.
+        most: u16,
+    },
+    /// A buffer that the chip cannot describe.
+    #[error("buffer={buffer}: {model} has receive buffers of {least} to {most} bytes")]
+    Buffer {
+        /// Which chip.
+        model: Model,
+        /// Asked for.
+        buffer: u16,
+        /// What it has at least.
+        least: u16,
+        /// And at most.
+        most: u16,
+    },
+    /// A wish that the chip knows nothing of.
+    #[error("{key}: {model} has none; leave it out")]
+    Lacks {
+        /// Which chip.
+        model: Model,
+        /// What it has not.
+        key: &'static str,
+    },
+    /// Interrupts only while asleep, and the adaptive receiver.
+    #[error(
+        "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; use interrupts=always"
+    )]
+    IdleAdaptive,
+}
+
+impl Options {
+    /// Do the wishes go together?
+    ///
+    /// # Errors
+    /// The first two that do not.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let idle = self.interrupts == Interrupts::Idle;
+        let lazy = self.completion == Completion::Lazy;
+        let adaptive = self.receive == Receive::Adaptive;
+        let conflicts = [
+            (self.combine && self.csb, Conflict::CombineCsb),
+            (self.combine && lazy, Conflict::CombineLazy),
+            (self.combine && idle, Conflict::CombineIdle),
+            (self.combine && self.combine_frames == 0, Conflict::CombineNothing),
+            (self.csb && lazy, Conflict::CsbLazy),
+            (self.csb && adaptive, Conflict::CsbAdaptive),
+            (idle && adaptive, Conflict::IdleAdaptive),
+        ];
+        let first = conflicts.iter().find(|(there, _)| *there);
+        first.map_or(self.check_chip(), |(_, conflict)| Err(*conflict))
+    }
+
+    /// Has the chip what is wished for?
+    fn check_chip(&self) -> Result<(), Conflict> {
+        let model = self.model;
+        let (size, least, most) = match model {
+            Model::E1000 => (4096, 256, 16_384),
+            Model::R8169 => (1024, 256, 8192),
+            Model::Rtl8139Plus => (64, 256, 4096),
+            Model::Rtl8139Classic => (4096, 8192, 32_768),
+        };
+        if self.size > size {
+            return Err(Conflict::Size { model, size: self.size, most: size });
+        }
+        let buffer = self.buffer;
+        if !(least..=most).contains(&buffer) {
+            return Err(Conflict::Buffer { model, buffer, least, most });
+        }
+        let old = model == Model::Rtl8139Classic;
+        let of_8139 = old || model == Model::Rtl8139Plus;
+        let lacks = [
+            (old && self.csb, "csb=on"),
+            (old && self.checksum, "csum=on"),
+            (old && self.segmentation, "tso=on"),
+            (of_8139 && self.irq == Irq::Msi, "irq=msi"),
+            (model != Model::R8169 && self.mitigate > 0, "mitigate"),
+            (model != Model::R8169 && self.mitigate_unit > 0, "mitigate_unit"),
+        ];
+        let first = lacks.iter().find(|(wished, _)| *wished);
+        first.map_or(Ok(()), |(_, key)| Err(Conflict::Lacks { model, key }))
+    }
+
+    /// The defaults of a chip's driver: those of Linux's, with the rings that it has.
+    #[must_use]
+    pub fn of(model: Model) -> Self {
+        let all = Self { model, ..Self::default() };
+        match model {
+            Model::E1000 => all,
+            Model::R8169 => Self { flush: false, ..all },
+            Model::Rtl8139Plus => Self { size: 64, ..all },
+            // As in the KVM analysis: accesses of I/O ports need no flush.
+            Model::Rtl8139Classic => Self { size: 64, buffer: 32_768, flush: false, ..all },
+        }
+    }
+}

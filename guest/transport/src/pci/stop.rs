@@ -1,0 +1,65 @@
+//! Stopping a chip that goes back to the kernel: no interrupt, no DMA, no address of ours in it.
+//!
+//! The bus does this when it is dropped, after a panic of the driver too, so it knows these few registers by itself.
+
+use super::sys::Window;
+use crate::{Model, Width};
+
+/// Registers of an 82540EM (SDM 13.4), all of 32 bits.
+mod e1000 {
+    pub const CTRL: u32 = 0x0000;
+    pub const CTRL_RST: u32 = 1 << 26;
+    pub const STATUS: u32 = 0x0008;
+    pub const IMC: u32 = 0x00d8;
+    pub const RCTL: u32 = 0x0100;
+    pub const TCTL: u32 = 0x0400;
+    pub const CSBAL: u32 = 0x2830;
+    pub const CSBAH: u32 = 0x2834;
+}
+
+/// Registers of the Realtek chips.
+mod realtek {
+    pub const CR: u32 = 0x37;
+    pub const CR_RST: u32 = 1 << 4;
+    pub const IMR: u32 = 0x3c;
+    pub const CSBAL: u32 = 0xf0;
+    pub const CSBAH: u32 = 0xf4;
+}
+
+/// Ends interrupts and DMA. `csb`: the chip has a shared status block, whose address is to go.
+pub(super) fn quiet(model: Model, window: &Window, csb: bool) {
+    let write = |offset, width, value| window.write(offset, width, value);
+    let (low, high) = match model {
+        Model::E1000 => {
+            write(e1000::RCTL, Width::Four, 0);
+            write(e1000::TCTL, Width::Four, 0);
+            write(e1000::IMC, Width::Four, u32::MAX);
+            // A reset leaves the CSB's address as it is: the FreeBSD driver depends on that.
+            (e1000::CSBAL, e1000::CSBAH)
+        }
+        Model::R8169 | Model::Rtl8139Plus | Model::Rtl8139Classic => {
+            write(realtek::IMR, Width::Two, 0);
+            write(realtek::CR, Width::One, 0);
+            (realtek::CSBAL, realtek::CSBAH)
+        }
+    };
+    if csb {
+        write(high, Width::Four, 0);
+        write(low, Width::Four, 0);
+    }
+}
+
+/// Resets the chip, once it is no bus master any more.
+pub(super) fn reset(model: Model, window: &Window) {
+    match model {
+        Model::E1000 => {
+            let value = window.read(e1000::CTRL, Width::Four);
+            window.write(e1000::CTRL, Width::Four, value | e1000::CTRL_RST);
+            window.read(e1000::STATUS, Width::Four);
+        }
+        Model::R8169 | Model::Rtl8139Plus | Model::Rtl8139Classic => {
+            window.write(realtek::CR, Width::One, realtek::CR_RST);
+            window.read(realtek::CR, Width::One);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! VFIO (`linux/vfio.h`): container, group, device.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use super::claim::Claim;
+use super::sys::{self, Request, Structure};
+use super::{PciError, Way};
+use crate::Irq;
+use crate::memory::Ram;
+use crate::sys::EventFd;
+use crate::vfio_user::irq;
+
+const TYPE1V2_IOMMU: u32 = 3;
+const NOIOMMU_IOMMU: u32 = 8;
+/// All devices of the group are VFIO's or nobody's.
+const GROUP_VIABLE: u32 = 1;
+/// `VFIO_REGION_INFO_FLAG_MMAP`.
+const CAN_MAP: u32 = 1 << 2;
+
+/// What has to stay open.
+#[derive(Debug)]
+pub(super) struct Vfio {
+    pub device: File,
+    _group: File,
+    container: File,
+}
+
+/// A region of the device's file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    pub mappable: bool,
+    pub size: u64,
+    pub offset: u64,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+impl Vfio {
+    /// Opens a device that is bound to `vfio-pci`.
+    ///
+    /// # Errors
+    /// [`PciError::InUse`], [`PciError::Group`], [`PciError::Permission`] and others.
+    pub fn open(claim: &Claim, way: Way) -> Result<Self, PciError> {
+        let bdf = claim.sysfs().bdf;
+        let group_name = claim.sysfs().group().ok_or(PciError::NoIommu)?;
+        let container =
+            open(Path::new("/dev/vfio/vfio")).map_err(PciError::system("open /dev/vfio/vfio"))?;
+        let (kind, prefix) = match way {
+            Way::VfioNoIommu => (NOIOMMU_IOMMU, "noiommu-"),
+            _ => (TYPE1V2_IOMMU, ""),
+        };
+        if !sys::vfio(&container, Request::CheckExtension, kind).is_ok_and(|yes| yes > 0) {
+            return Err(PciError::NoModule("vfio_iommu_type1"));
+        }
+        let path = Path::new("/dev/vfio").join(format!("{prefix}{group_name}"));
+        let group = open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::ResourceBusy => PciError::InUse(bdf),
+            _ => PciError::system("open the device's group in /dev/vfio")(source),
+        })?;
+        let mut status = [0; 2];
+        sys::vfio_words(&group, Structure::GroupStatus, &mut status)
+            .map_err(PciError::system("ask for the state of the IOMMU group"))?;
+        if status[1] & GROUP_VIABLE == 0 {
+            return Err(PciError::Group { group: group_name });
+        }
+        sys::vfio_set_container(&group, &container)
+            .map_err(PciError::system("use the device's IOMMU group"))?;
+        sys::vfio(&container, Request::SetIommu, kind)
+            .map_err(PciError::system("use the IOMMU"))?;
+        let name = CString::new(bdf.to_string()).map_err(io::Error::other);
+        let device = name
+            .and_then(|name| sys::vfio_device(&group, &name))
+            .map_err(PciError::system("open the device by VFIO"))?;
+        Ok(Self { device, _group: group, container })
+    }
+
+    /// Shows the RAM to the device, at the addresses where the RAM says it is.
+    ///
+    /// # Errors
+    /// What VFIO says.
+    pub fn map(&self, ram: &Ram) -> Result<(), PciError> {
+        let (middle, size) = (ram.buffers(), ram.size());
+        let in_one = ram.guest_phys(middle) == ram.guest_phys(0) + middle as u64;
+        let whole: &[_] = &[(0, size)];
+        let parts = if in_one { whole } else { &[(0, middle), (middle, size - middle)] };
+        for part in parts {
+            sys::vfio_map(&self.container, ram, *part, ram.guest_phys(part.0))
+                .map_err(PciError::system("let the IOMMU map the RAM"))?;
+        }
+        Ok(())
+    }
+
+    /// Where a region lies in the device's file.
+    ///
+    /// # Errors
+    /// What VFIO says.
+    pub fn region(&self, index: u32) -> Result<Region, PciError> {
+        let mut words = [0, 0, index, 0, 0, 0, 0, 0];
+        sys::vfio_words(&self.device, Structure::RegionInfo, &mut words)
+            .map_err(PciError::system("ask where the device's registers are"))?;
+        let [_, flags, _, _, size_low, size_high, low, high] = words.map(u64::from);
+        let wide = |low: u64, high: u64| low | high << 32;
+        let mappable = flags & u64::from(CAN_MAP) != 0;
+        Ok(Region { mappable, size: wide(size_low, size_high), offset: wide(low, high) })
+    }
+
+    /// Lets the interrupt signal an eventfd; INTx masks itself each time.
+    ///
+    /// # Errors
+    /// Whatever VFIO_DEVICE_SET_IRQS reports.
+    pub fn signal(&self, kind: Irq, event: &EventFd) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
+        let flags = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
+        let fd = u32::try_from(event.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+        sys::vfio_words(&self.device, Structure::SetIrqs, &mut [0, flags, index, 0, 1, fd])
+    }
+
+    /// INTx may fire again.
+    ///
+    /// # Errors
+    /// Whatever VFIO_DEVICE_SET_IRQS reports.
+    pub fn unmask(&self) -> io::Result<()> {
+        let flags = irq::DATA_NONE | irq::ACTION_UNMASK;
+        sys::vfio_words(&self.device, Structure::SetIrqs, &mut [0, flags, irq::INTX, 0, 1])
+    }
+}

@@ -1,0 +1,537 @@
+//! The front end of vhost-user: what a VMM sends (QEMU `docs/interop/vhost-user.rst`).
+//!
+//! All integers on the wire are in host order. Requests whose success matters ask for a reply when REPLY_ACK was
+//! negotiated. Every wait is bounded by [`REPLY_TIMEOUT`].
+
+pub mod feature;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::memory::Region;
+use crate::sys;
+
+/// How long a back end may take to answer.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Queue pairs a NIC can have here: one wait watches them all.
+pub const MAX_PAIRS: u16 = 16;
+
+/// VHOST_USER_F_PROTOCOL_FEATURES: the feature bit that says protocol features exist.
+pub const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// Bits of the protocol features that this front end can use.
+pub mod protocol {
+    /// Several queue pairs.
+    pub const MQ: u64 = 1 << 0;
+    /// The dirty log is a shared file.
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    /// SEND_RARP.
+    pub const RARP: u64 = 1 << 2;
+    /// Requests can ask for a reply.
+    pub const REPLY_ACK: u64 = 1 << 3;
+    /// NET_SET_MTU.
+    pub const NET_MTU: u64 = 1 << 4;
+    /// GET_INFLIGHT_FD and SET_INFLIGHT_FD.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    /// RESET_DEVICE.
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    /// GET_MAX_MEM_SLOTS, ADD_MEM_REG, REM_MEM_REG.
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    /// SET_STATUS and GET_STATUS.
+    pub const STATUS: u64 = 1 << 16;
+    /// All of these.
+    pub const ALL: u64 = MQ
+        | LOG_SHMFD
+        | RARP
+        | REPLY_ACK
+        | NET_MTU
+        | INFLIGHT_SHMFD
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
+}
+
+/// Request numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)] // Named as in the specification, which says what each does.
+pub enum Request {
+    GetFeatures = 1,
+    SetFeatures = 2,
+    SetOwner = 3,
+    SetMemTable = 5,
+    SetLogBase = 6,
+    SetLogFd = 7,
+    SetVringNum = 8,
+    SetVringAddr = 9,
+    SetVringBase = 10,
+    GetVringBase = 11,
+    SetVringKick = 12,
+    SetVringCall = 13,
+    SetVringErr = 14,
+    GetProtocolFeatures = 15,
+    SetProtocolFeatures = 16,
+    GetQueueNum = 17,
+    SetVringEnable = 18,
+    SendRarp = 19,
+    NetSetMtu = 20,
+    GetInflightFd = 31,
+    SetInflightFd = 32,
+    ResetDevice = 34,
+    GetMaxMemSlots = 36,
+    AddMemReg = 37,
+    RemMemReg = 38,
+    SetStatus = 39,
+    GetStatus = 40,
+}
+
+const FLAG_VERSION: u32 = 1;
+const FLAG_REPLY: u32 = 1 << 2;
+const FLAG_NEED_REPLY: u32 = 1 << 3;
+const HEADER: usize = 12;
+const MAX_BODY: usize = 4096;
+
+/// What can go wrong between the front end and the back end.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The socket failed, or the back end did not answer in time.
+    #[error("vhost-user {request:?}: the back end cannot be reached")]
+    Socket {
+        /// The request under way.
+        request: Request,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The back end said no (a non-zero reply).
+    #[error("vhost-user {request:?} was refused with {code}")]
+    Refused {
+        /// The request.
+        request: Request,
+        /// The reply's value.
+        code: u64,
+    },
+    /// An answer that the specification does not allow.
+    #[error("vhost-user {request:?}: {what}")]
+    BadReply {
+        /// The request.
+        request: Request,
+        /// What is wrong with the answer.
+        what: &'static str,
+    },
+}
+
+/// Addresses of a ring for SET_VRING_ADDR: user addresses, except the log's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VringAddr {
+    /// Descriptor table.
+    pub desc: u64,
+    /// Used ring.
+    pub used: u64,
+    /// Avail ring.
+    pub avail: u64,
+    /// Guest-physical address of the used ring when its writes are to be logged (VHOST_VRING_F_LOG).
+    pub log: Option<u64>,
+}
+
+/// The shared file in which a back end keeps what is in flight.
+#[derive(Debug)]
+pub struct Inflight {
+    /// Bytes to map.
+    pub size: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// The file.
+    pub file: File,
+}
+
+/// One connection to a back end.
+#[derive(Debug)]
+pub struct FrontEnd {
+    socket: UnixStream,
+    /// Protocol features in force.
+    acked: u64,
+    disabled: bool,
+}
+
+struct Reply {
+    body: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn halves(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn region_words(region: &Region) -> [u64; 4] {
+    [region.guest_phys, region.size, region.user_addr, region.offset]
+}
+
+impl FrontEnd {
+    /// Speaks over `socket`, which must be connected.
+    ///
+    /// # Errors
+    /// When the socket's timeouts cannot be set.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        socket.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        Ok(Self { socket, acked: 0, disabled: false })
+    }
+
+    /// Was this protocol feature negotiated?
+    #[must_use]
+    pub fn has(&self, feature: u64) -> bool {
+        self.acked & feature != 0
+    }
+
+    /// Do rings wait for SET_VRING_ENABLE? Only when the protocol features were acknowledged.
+    #[must_use]
+    pub fn rings_start_disabled(&self) -> bool {
+        self.disabled
+    }
+
+    /// Sends raw bytes with descriptors: for tests that misbehave.
+    ///
+    /// # Errors
+    /// Whatever the socket reports.
+    pub fn send_raw(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+        let mut sent = sys::send_with_fds(self.socket.as_fd(), bytes, fds)?;
+        while sent < bytes.len() {
+            sent += sys::send_with_fds(self.socket.as_fd(), &bytes[sent..], &[])?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        request: Request,
+        flags: u32,
+        body: &[u8],
+        fds: &[RawFd],
+    ) -> Result<(), ProtocolError> {
+        let size = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let mut message = halves(&[request as u32, FLAG_VERSION | flags, size]);
+        message.extend_from_slice(body);
+        self.send_raw(&message, fds).map_err(|source| ProtocolError::Socket { request, source })
+    }
+
+    fn receive(&self, request: Request) -> Result<Reply, ProtocolError> {
+        let mut header = [0; HEADER];
+        let mut fds = Vec::new();
+        self.fill(request, &mut header, &mut fds)?;
+        let half = |at: usize| {
+            u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let bad = |what| ProtocolError::BadReply { request, what };
+        if half(0) != request as u32 {
+            return Err(bad("the reply is to another request"));
+        }
+        if half(4) & FLAG_REPLY == 0 {
+            return Err(bad("the answer is not marked as a reply"));
+        }
+        let size = half(8) as usize;
+        if size > MAX_BODY {
+            return Err(bad("the reply is too long"));
+        }
+        let mut body = vec![0; size];
+        self.fill(request, &mut body, &mut fds)?;
+        Ok(Reply { body, fds })
+    }
+
+    fn fill(
+        &self,
+        request: Request,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), ProtocolError> {
+        sys::recv_all(self.socket.as_fd(), bytes, fds)
+            .map_err(|source| ProtocolError::Socket { request, source })
+    }
+
+    /// A request with no answer of its own: with REPLY_ACK its success is asked for.
+    fn set(&self, request: Request, body: &[u8], fds: &[RawFd]) -> Result<(), ProtocolError> {
+        let acked = self.has(protocol::REPLY_ACK);
+        self.send(request, if acked { FLAG_NEED_REPLY } else { 0 }, body, fds)?;
+        if !acked {
+            return Ok(());
+        }
+        match self.u64_of(request, &self.receive(request)?)? {
+            0 => Ok(()),
+            code => Err(ProtocolError::Refused { request, code }),
+        }
+    }
+
+    fn u64_of(&self, request: Request, reply: &Reply) -> Result<u64, ProtocolError> {
+        let bytes = <[u8; 8]>::try_from(reply.body.as_slice());
+        bytes
+            .map(u64::from_ne_bytes)
+            .or(Err(ProtocolError::BadReply { request, what: "the reply is not 8 bytes long" }))
+    }
+
+    fn get(&self, request: Request) -> Result<u64, ProtocolError> {
+        self.send(request, 0, &[], &[])?;
+        self.u64_of(request, &self.receive(request)?)
+    }
+
+    /// GET_FEATURES: all virtio features the device has.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`], here and below.
+    pub fn features(&self) -> Result<u64, ProtocolError> {
+        self.get(Request::GetFeatures)
+    }
+
+    /// SET_FEATURES.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
+        self.disabled = features & F_PROTOCOL_FEATURES != 0;
+        self.set(Request::SetFeatures, &words(&[features]), &[])
+    }
+
+    /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES with what is in `wanted` too; returns what is in force.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn negotiate_protocol(&mut self, wanted: u64) -> Result<u64, ProtocolError> {
+        let common = self.get(Request::GetProtocolFeatures)? & wanted;
+        self.send(Request::SetProtocolFeatures, 0, &words(&[common]), &[])?;
+        self.acked = common;
+        Ok(common)
+    }
+
+    /// GET_QUEUE_NUM: most queues (for virtio-net, back ends count pairs or rings; both are meant as an upper bound).
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn queue_num(&self) -> Result<u64, ProtocolError> {
+        self.get(Request::GetQueueNum)
+    }
+
+    /// SET_OWNER: this connection owns the device.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_owner(&self) -> Result<(), ProtocolError> {
+        self.set(Request::SetOwner, &[], &[])
+    }
+
+    /// Hands over the guest's RAM: by ADD_MEM_REG for each region when CONFIGURE_MEM_SLOTS was negotiated, else by
+    /// SET_MEM_TABLE.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_memory(&self, regions: &[Region], fd: RawFd) -> Result<(), ProtocolError> {
+        if self.has(protocol::CONFIGURE_MEM_SLOTS) {
+            return regions.iter().try_for_each(|region| self.add_region(region, fd));
+        }
+        let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+        let mut body = halves(&[count, 0]);
+        for region in regions {
+            body.extend(words(&region_words(region)));
+        }
+        self.set(Request::SetMemTable, &body, &vec![fd; regions.len()])
+    }
+
+    /// GET_MAX_MEM_SLOTS: most regions the back end can map.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn max_mem_slots(&self) -> Result<u64, ProtocolError> {
+        self.get(Request::GetMaxMemSlots)
+    }
+
+    /// ADD_MEM_REG.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn add_region(&self, region: &Region, fd: RawFd) -> Result<(), ProtocolError> {
+        let [a, b, c, d] = region_words(region);
+        self.set(Request::AddMemReg, &words(&[0, a, b, c, d]), &[fd])
+    }
+
+    /// REM_MEM_REG: after the answer the back end must not touch the region.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn remove_region(&self, region: &Region) -> Result<(), ProtocolError> {
+        let [a, b, c, d] = region_words(region);
+        self.set(Request::RemMemReg, &words(&[0, a, b, c, d]), &[])
+    }
+
+    fn set_vring_state(&self, request: Request, index: u32, num: u32) -> Result<(), ProtocolError> {
+        self.set(request, &halves(&[index, num]), &[])
+    }
+
+    /// SET_VRING_NUM: descriptors of a ring.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_num(&self, index: u32, num: u16) -> Result<(), ProtocolError> {
+        self.set_vring_state(Request::SetVringNum, index, num.into())
+    }
+
+    /// SET_VRING_BASE: the avail index to go on from.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_base(&self, index: u32, base: u16) -> Result<(), ProtocolError> {
+        self.set_vring_state(Request::SetVringBase, index, base.into())
+    }
+
+    /// SET_VRING_ENABLE.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_enable(&self, index: u32, enable: bool) -> Result<(), ProtocolError> {
+        self.set_vring_state(Request::SetVringEnable, index, enable.into())
+    }
+
+    /// GET_VRING_BASE: stops the ring; the answer is the avail index the back end would go on from.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn get_vring_base(&self, index: u32) -> Result<u32, ProtocolError> {
+        let request = Request::GetVringBase;
+        self.send(request, 0, &halves(&[index, 0]), &[])?;
+        let [a, b, c, d, base @ ..] = self.u64_of(request, &self.receive(request)?)?.to_ne_bytes();
+        if u32::from_ne_bytes([a, b, c, d]) != index {
+            return Err(ProtocolError::BadReply { request, what: "the reply is for another ring" });
+        }
+        Ok(u32::from_ne_bytes(base))
+    }
+
+    /// SET_VRING_ADDR.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_addr(&self, index: u32, addr: VringAddr) -> Result<(), ProtocolError> {
+        let mut body = halves(&[index, addr.log.is_some().into()]);
+        body.extend(words(&[addr.desc, addr.used, addr.avail, addr.log.unwrap_or(0)]));
+        self.set(Request::SetVringAddr, &body, &[])
+    }
+
+    /// SET_VRING_KICK: the eventfd that is our doorbell.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_kick(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
+        self.set(Request::SetVringKick, &words(&[index.into()]), &[fd.as_raw_fd()])
+    }
+
+    /// SET_VRING_CALL: the eventfd that is the device's interrupt.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_vring_call(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
+        self.set(Request::SetVringCall, &words(&[index.into()]), &[fd.as_raw_fd()])
+    }
+
+    /// GET_INFLIGHT_FD for `queues` rings of `size` descriptors.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn get_inflight(&self, queues: u16, size: u16) -> Result<Inflight, ProtocolError> {
+        let request = Request::GetInflightFd;
+        self.send(request, 0, &inflight_body(0, 0, queues, size), &[])?;
+        let mut reply = self.receive(request)?;
+        let word = |at: usize| reply.body.get(at..at + 8).and_then(|part| part.try_into().ok());
+        let (Some(bytes), Some(offset), Some(fd)) = (word(0), word(8), reply.fds.pop()) else {
+            return Err(ProtocolError::BadReply { request, what: "no file, or no size" });
+        };
+        let (size, offset) = (u64::from_ne_bytes(bytes), u64::from_ne_bytes(offset));
+        Ok(Inflight { size, offset, file: fd.into() })
+    }
+
+    /// SET_INFLIGHT_FD with what [`Self::get_inflight`] gave, perhaps on an earlier connection.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_inflight(
+        &self,
+        inflight: &Inflight,
+        queues: u16,
+        size: u16,
+    ) -> Result<(), ProtocolError> {
+        let body = inflight_body(inflight.size, inflight.offset, queues, size);
+        self.set(Request::SetInflightFd, &body, &[inflight.file.as_raw_fd()])
+    }
+
+    /// SET_LOG_BASE with a shared file of `size` bytes: one bit for each 4 KiB of guest-physical memory.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_log_base(&self, size: u64, file: &File) -> Result<(), ProtocolError> {
+        // The back end always answers this one (its body differs between back ends), REPLY_ACK or not.
+        self.send(Request::SetLogBase, 0, &words(&[size, 0]), &[file.as_raw_fd()])?;
+        self.receive(Request::SetLogBase).map(drop)
+    }
+
+    /// SET_STATUS: the virtio device status (2.1).
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_status(&self, status: u8) -> Result<(), ProtocolError> {
+        self.set(Request::SetStatus, &words(&[status.into()]), &[])
+    }
+
+    /// GET_STATUS.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn status(&self) -> Result<u64, ProtocolError> {
+        self.get(Request::GetStatus)
+    }
+
+    /// NET_SET_MTU, in bytes.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), ProtocolError> {
+        self.set(Request::NetSetMtu, &words(&[mtu.into()]), &[])
+    }
+
+    /// SEND_RARP: asks the back end to announce this MAC address for the guest.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn send_rarp(&self, mac: [u8; 6]) -> Result<(), ProtocolError> {
+        let mut body = [0; 8];
+        body[..6].copy_from_slice(&mac);
+        self.set(Request::SendRarp, &body, &[])
+    }
+
+    /// RESET_DEVICE.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn reset_device(&self) -> Result<(), ProtocolError> {
+        self.set(Request::ResetDevice, &[], &[])
+    }
+}
+
+impl AsFd for FrontEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn inflight_body(size: u64, offset: u64, queues: u16, ring: u16) -> Vec<u8> {
+    let mut body = words(&[size, offset]);
+    body.extend(queues.to_ne_bytes());
+    body.extend(ring.to_ne_bytes());
+    // What QEMU sends is the C struct with its padding, and back ends check the size.
+    body.extend([0; 4]);
+    body
+}
