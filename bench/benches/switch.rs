@@ -3,7 +3,6 @@
 //!
 //! `cargo bench -p vmlan-bench --bench switch`; the same loops run under callgrind by
 //! `VMLAN_BREATHS=1000 valgrind --tool=callgrind BINARY` (see docs/results).
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -86,9 +85,6 @@ impl Port for Ring {
         false
     }
     fn disarm(&self) {}
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
     fn counters(&self) -> &Counters {
         &self.counters
     }

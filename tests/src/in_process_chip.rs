@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::wait::Wake;
-use vmlan_frame::{Batch, Counters, Device, Mac, Offloads, Port, Sink};
+use vmlan_frame::{Batch, Counters, Doorbell, Mac, NicCounters, Offloads, Port, Sink};
 use vmlan_nic::chip::{Config, Host, Nic, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region};
@@ -122,15 +122,15 @@ impl Port for InProcessPort {
         self.chip.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        vec![Arc::clone(&self.bell)]
+    fn doorbells(&self) -> Vec<Doorbell> {
+        vec![self.bell.clone()]
     }
 
     fn poll_interval(&self) -> Option<Duration> {
         self.poll
     }
 
-    fn device(&self) -> Option<Device> {
+    fn device(&self) -> Option<NicCounters> {
         Some(self.chip.device())
     }
 

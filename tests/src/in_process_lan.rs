@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use vmlan_attach::vfio_user::{self, Doorbell, VfioUser};
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
 use vmlan_engine::worker::Workers;
-use vmlan_frame::{Counters, Device, Mac, Port};
+use vmlan_frame::{Counters, Mac, NicCounters, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Options, PortId, Switch};
 use vmlan_transport::Model;
@@ -169,7 +169,7 @@ impl Lan {
 
     /// What a chip counts beside frames.
     #[must_use]
-    pub fn device(&self, name: &str) -> Device {
+    pub fn device(&self, name: &str) -> NicCounters {
         self.ports[name].port.device().expect("a chip")
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::registers::Register;
-use vmlan_frame::Device;
+use vmlan_frame::NicCounters;
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::{TestGuest, exchange, one_way};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
@@ -172,7 +172,7 @@ fn moderation_holds_interrupts_back_and_never_stops_traffic() {
                 one_way(&mut b, &mut a, 1, ALL);
             }
             for port in ["a", "b"] {
-                let Device { raised, held, delivered, .. } = lan.device(port);
+                let NicCounters { raised, held, delivered, .. } = lan.device(port);
                 let counts = format!("{raised} raised, {held} held, {delivered} delivered");
                 println!("{port}{keys}, {floor}/s: {counts}");
                 assert!(held <= raised && delivered <= raised, "{keys}: {counts}");

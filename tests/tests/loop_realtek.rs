@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vmlan_driver::chip::Chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_frame::Device;
+use vmlan_frame::NicCounters;
 use vmlan_tests::chip_guest::{ChipGuest, E1000Guest};
 use vmlan_tests::exchange::{TestGuest, exchange, one_way};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
@@ -195,7 +195,7 @@ fn moderated<C: Chip>(keys: &str, floor: u32, count: u64) -> u64 {
     }
     let mut all_held = 0;
     for port in ["a", "b"] {
-        let Device { raised, held, delivered, .. } = lan.device(port);
+        let NicCounters { raised, held, delivered, .. } = lan.device(port);
         let counts = format!("{raised} raised, {held} held, {delivered} delivered");
         println!("{:?} {port}{keys}, {floor}/s: {counts}", C::MODEL);
         assert!(held <= raised && delivered <= raised, "{keys}: {counts}");

@@ -5,7 +5,7 @@ mod common;
 mod vfio;
 
 use common::*;
-use vmlan_frame::{Batch, Device, Sink};
+use vmlan_frame::{Batch, NicCounters, Sink};
 
 struct Nobody;
 impl Sink for Nobody {
@@ -53,7 +53,7 @@ impl Sender {
         s
     }
 
-    fn device(&self) -> Device {
+    fn device(&self) -> NicCounters {
         self.f.door.port().device().expect("a limit")
     }
 }

@@ -1,37 +1,46 @@
 //! A place where frames enter and leave.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Batch, Counters, Device, FrameView, Offloads, Reason};
+use crate::{Batch, Counters, FrameView, NicCounters, Offloads, Reason};
 
-/// Who receives the frames that a port lends.
+/// Receives the frames that a port lends.
 pub trait Sink {
-    /// Takes the batch. Frames whose verdict is still [`crate::Verdict::Done`] afterwards are finished with;
-    /// those set to [`crate::Verdict::Held`] stay with the port and are lent again by a later pull.
+    /// Takes the batch. Frames whose verdict is still [`crate::Verdict::Done`] afterwards are
+    /// finished with. Those set to [`crate::Verdict::Held`] stay with the port, and a later pull
+    /// lends them again.
     fn deliver(&mut self, batch: &mut Batch<'_>);
 }
 
+/// A descriptor that becomes readable when the other side of a port rings.
+///
+/// Its port owns it. Whoever watches it shares that ownership, so that the descriptor's number is
+/// not reused before the watch has ended.
+pub type Doorbell = Arc<dyn AsFd + Send + Sync>;
+
 /// A place where frames enter and leave: a VM's NIC, a TAP device, a socket, a file.
 ///
-/// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for as
-/// long as the frames are lent, [`Port::push`] the receive side, which is a leaf. So whoever holds both
-/// (to replace a memory map, to stop a ring) knows that no frame of this port is borrowed or being
-/// written. Order: transmit side, then receive side.
+/// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for
+/// as long as the frames are lent, [`Port::push`] the receive side, which is a leaf. So whoever
+/// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is borrowed
+/// or being written. Order: transmit side, then receive side.
 ///
 /// No method blocks, and each does bounded work.
 pub trait Port: Send + Sync {
-    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's. Returns how many
-    /// were finished (0: nothing to do, not ready, held up, or its owner is changing it just now); work that came to no frame
-    /// counts as one, so that it is charged for.
+    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's.
+    ///
+    /// Returns how many were finished. 0 means that there is nothing to do, or that the port is not
+    /// ready, held up, or just being changed by its owner. Work that came to no frame counts as one,
+    /// so that it is charged for.
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
 
     /// Delivers the frames of `batch` that `list` names, in that order, and publishes them together.
     ///
     /// Returns how many entries of `list` were dealt with: delivered, or dropped and counted for a
-    /// reason of this port's own (too long, not ready). The rest found no room. Every frame's needs
-    /// are covered by [`Port::offloads`]: the caller saw to that.
+    /// reason of this port's own (too long, not ready). The rest found no room. The caller makes
+    /// sure that [`Port::offloads`] covers what every frame needs.
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
 
     /// What this port's receiver negotiated.
@@ -42,32 +51,34 @@ pub trait Port: Send + Sync {
         usize::MAX
     }
 
-    /// Connected, and its driver is ready.
+    /// True if the port is connected and its driver is ready.
     fn is_up(&self) -> bool;
 
-    /// The same peer is there as before, whatever state its driver is in: a guest can take its port down
-    /// and up as often as it likes, but only its VMM can connect anew.
+    /// True if the same peer is there as before, whatever state its driver is in. A guest can take
+    /// its port down and up as often as it likes, but only its VMM can connect anew.
     fn is_connected(&self) -> bool {
         self.is_up()
     }
 
     /// Asks the other side to ring: the worker is about to sleep. Returns true if frames are
-    /// waiting already, in which case it must not sleep. Frames that were held do not count: it is
-    /// their receiver that is waited for.
+    /// waiting already, in which case it must not sleep. Held frames do not count: it is their
+    /// receiver that is waited for.
     fn arm(&self) -> bool;
 
     /// Tells the other side not to ring: the worker is awake and looks by itself.
     fn disarm(&self);
 
-    /// Asks for a doorbell when receive buffers are posted, since a sender waits for room. Returns true
-    /// if there is room already.
+    /// Asks for a doorbell when receive buffers are posted, since a sender waits for room. Returns
+    /// true if there is room already.
     fn want_room(&self) -> bool {
         true
     }
 
-    /// Descriptors that become readable when the other side rings. Watched edge-triggered and never
-    /// read by the worker, so a hostile peer cannot park it there.
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>>;
+    /// The port's doorbells. Watched edge-triggered and never read by the worker, so a hostile peer
+    /// cannot park it there.
+    fn doorbells(&self) -> Vec<Doorbell> {
+        Vec::new()
+    }
 
     /// Changes whenever [`Port::doorbells`] does.
     fn doorbells_version(&self) -> u64 {
@@ -80,33 +91,36 @@ pub trait Port: Send + Sync {
         None
     }
 
-    /// Its guest may post receive buffers without ringing: whoever holds frames for it has to look again.
+    /// True if its guest may post receive buffers without ringing: whoever holds frames for it has
+    /// to look again.
     fn posts_silently(&self) -> bool {
         self.poll_interval().is_some()
     }
 
-    /// What an emulated NIC counts beside frames. Control path.
-    fn device(&self) -> Option<Device> {
+    /// What an emulated NIC counts besides frames. Not for the data path.
+    fn device(&self) -> Option<NicCounters> {
         None
     }
 
-    /// A doorbell of this port ended a worker's sleep. For ports whose doorbells count themselves
-    /// (eventfds) there is nothing to do: see [`Port::count_doorbells`].
+    /// Called when a doorbell of this port ended a worker's sleep. Ports whose doorbells count
+    /// themselves (eventfds) do nothing here: see [`Port::count_doorbells`].
     fn rang(&self) {}
 
-    /// Brings the count of doorbells up to date, where it is kept by the kernel. Called when somebody
-    /// wants to read the counters, never on the data path.
+    /// Brings the count of doorbells up to date, where it is kept by the kernel. Called when the
+    /// counters are about to be read, never on the data path.
     fn count_doorbells(&self) {}
 
     /// Its counters.
     fn counters(&self) -> &Counters;
 }
 
-/// Somebody who watches frames pass: a capture file.
+/// Watches frames pass: a capture file.
 pub trait Mirror: Send + Sync {
-    /// A frame passed `interface` (the number the mirror gave that port). `outgoing`: it was delivered
-    /// to the port, else it came from it. `dropped`: it went no further. Must not block: what does not
-    /// fit a bounded queue is lost to the mirror and counted by it.
+    /// A frame passed `interface` (the number that the mirror gave that port).
+    ///
+    /// `outgoing`: it was delivered to the port, else it came from it. `dropped`: it went no
+    /// further. Must not block: what does not fit a bounded queue is lost to the mirror, which
+    /// counts it.
     fn capture(
         &self,
         interface: u32,

@@ -1,5 +1,4 @@
 //! The switch with ports made of vectors: who gets what.
-use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -68,9 +67,6 @@ impl Port for Fake {
         false
     }
     fn disarm(&self) {}
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
     fn counters(&self) -> &Counters {
         &self.counters
     }

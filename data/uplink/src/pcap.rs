@@ -14,7 +14,6 @@ mod tests;
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -371,10 +370,6 @@ impl Port for Shared {
     }
 
     fn disarm(&self) {}
-
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
 
     fn counters(&self) -> &Counters {
         &self.counters

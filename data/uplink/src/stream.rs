@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vmlan_frame::{Batch, Counters, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Counters, Doorbell, Offloads, Port, Reason, Sink};
 
 use self::file::Listener;
 use self::read::{Look, Tx};
@@ -381,9 +381,9 @@ impl Port for StreamPort {
         !self.blocked.load(Ordering::Acquire)
     }
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+    fn doorbells(&self) -> Vec<Doorbell> {
         let peer = lock(&self.rx).peer.clone();
-        peer.into_iter().chain([Arc::clone(&self.room)]).collect()
+        peer.into_iter().chain([Arc::clone(&self.room)]).map(|fd| fd as Doorbell).collect()
     }
 
     fn doorbells_version(&self) -> u64 {

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vmlan_frame::{Batch, Counters, FrameView, MAX_GSO, MIN_FRAME, Offloads, Port, Reason, Sink};
+use vmlan_frame::{
+    Batch, Counters, Doorbell, FrameView, MAX_GSO, MIN_FRAME, Offloads, Port, Reason, Sink,
+};
 use vmlan_ram::Slice;
 
 pub use self::device::Error;
@@ -440,8 +442,8 @@ impl Port for TapPort {
 
     fn disarm(&self) {}
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        lock(&self.rx).queues.clone()
+    fn doorbells(&self) -> Vec<Doorbell> {
+        lock(&self.rx).queues.iter().map(|q| q.clone() as Doorbell).collect()
     }
 
     fn doorbells_version(&self) -> u64 {

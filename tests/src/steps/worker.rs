@@ -1,10 +1,9 @@
 //! The worker, as `control/engine/src/worker/run.rs`, and the ports that it serves.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Sink};
+use vmlan_frame::{Batch, Counters, NicCounters, Offloads, Port, Sink};
 use vmlan_nic::chip::Nic;
 use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
 
@@ -103,11 +102,7 @@ impl Port for StepPort {
         !self.is_up() || self.0.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
-
-    fn device(&self) -> Option<Device> {
+    fn device(&self) -> Option<NicCounters> {
         Some(self.0.device())
     }
 

@@ -1,11 +1,10 @@
 //! The port: a NIC as the switch sees it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use vmlan_frame::{Batch, Counters, Device, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Counters, Doorbell, NicCounters, Offloads, Port, Reason, Sink};
 
 use super::wires::Wires;
 use crate::waker::Waker;
@@ -136,8 +135,8 @@ impl Port for VfioUserPort {
         !self.is_up() || self.nic.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        vec![Arc::clone(self.wires.bell())]
+    fn doorbells(&self) -> Vec<Doorbell> {
+        vec![self.wires.bell().clone()]
     }
 
     fn poll_interval(&self) -> Option<Duration> {
@@ -148,7 +147,7 @@ impl Port for VfioUserPort {
         self.is_served() && (self.poll_idle.is_some() || self.nic.posts_silently())
     }
 
-    fn device(&self) -> Option<Device> {
+    fn device(&self) -> Option<NicCounters> {
         Some(self.nic.device())
     }
 

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use vmlan_frame::{Batch, Counters, Device, Mac, Offload, Offloads, Port, Reason, Sink};
+use vmlan_frame::{
+    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
+};
 use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, QueueState};
 use vmlan_ram::{Map, Slice};
 
@@ -386,8 +388,8 @@ impl Port for VhostUserPort {
         lock(&self.rx).net.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        lock(&self.bells).iter().map(|bell| Arc::clone(&bell.kick)).collect()
+    fn doorbells(&self) -> Vec<Doorbell> {
+        lock(&self.bells).iter().map(|bell| bell.kick.clone() as Doorbell).collect()
     }
 
     fn count_doorbells(&self) {
@@ -399,16 +401,16 @@ impl Port for VhostUserPort {
     }
 
     /// Of a NIC whose interrupts are limited, or were.
-    fn device(&self) -> Option<Device> {
+    fn device(&self) -> Option<NicCounters> {
         let (held, late) = self.limit.counts();
         let delivered =
             self.counters.output.notifications.get() + self.counters.tx_interrupts.get();
         let raised = (delivered + held).saturating_sub(late);
-        (self.limit.is_on() || held > 0).then(|| Device {
+        (self.limit.is_on() || held > 0).then(|| NicCounters {
             raised,
             held,
             delivered,
-            ..Device::default()
+            ..NicCounters::default()
         })
     }
 

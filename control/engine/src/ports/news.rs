@@ -41,7 +41,6 @@ impl News {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
     use std::sync::atomic::AtomicBool;
 
     use vmlan_frame::{Batch, Counters, Offloads, Sink};
@@ -71,9 +70,6 @@ mod tests {
             false
         }
         fn disarm(&self) {}
-        fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-            Vec::new()
-        }
         fn counters(&self) -> &Counters {
             &self.1
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use vmlan_frame::Device;
+use vmlan_frame::NicCounters;
 
 use super::{PortStats, Stats};
 use vmlan_config::text::{columns_and, count, si, to_f64};
@@ -92,7 +92,7 @@ pub struct Accesses {
 impl DeviceStats {
     /// Of a NIC that moved `frames`, both ways, for so many doorbells.
     #[must_use]
-    pub fn new(device: Device, frames: u64, doorbells: u64) -> Self {
+    pub fn new(device: NicCounters, frames: u64, doorbells: u64) -> Self {
         let mut registers: BTreeMap<String, Accesses> = BTreeMap::new();
         for access in device.registers {
             let sum = registers.entry(access.register.to_owned()).or_default();
@@ -100,9 +100,9 @@ impl DeviceStats {
             sum.writes += access.writes;
         }
         let statistics = device.statistics.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let Device { raised, held, delivered, csb, .. } = device;
+        let NicCounters { raised, held, delivered, csb, .. } = device;
         let csb = csb.map(|csb| {
-            let vmlan_frame::Csb { on, suppressed, guest_asked, host_asked } = csb;
+            let vmlan_frame::CsbCounters { on, suppressed, guest_asked, host_asked } = csb;
             CsbStats { on, suppressed, guest_asked, host_asked }
         });
         let ratios = Ratios::default();

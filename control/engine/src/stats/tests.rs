@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_frame::{Access, Counters, Device, Reason};
+use vmlan_frame::{Counters, NicCounters, Reason, RegisterCount};
 use vmlan_switch::policy::{Limiter, Limits};
 
 use super::*;
@@ -56,8 +56,8 @@ fn nic() -> PortStats {
     let counters = Counters::default();
     counters.input.count(1000, 60_000);
     counters.input.notifications.add(100);
-    let access = |register, reads, writes| Access { register, reads, writes };
-    let device = Device {
+    let access = |register, reads, writes| RegisterCount { register, reads, writes };
+    let device = NicCounters {
         registers: vec![
             access("CTRL", 1, 2),
             access("ICR", 200, 0),
@@ -70,7 +70,12 @@ fn nic() -> PortStats {
         held: 15,
         delivered: 5,
         statistics: vec![("GPTC", 1000), ("GOTCL", 64_000)],
-        csb: Some(vmlan_frame::Csb { on: true, suppressed: 300, guest_asked: 3, host_asked: 4 }),
+        csb: Some(vmlan_frame::CsbCounters {
+            on: true,
+            suppressed: 300,
+            guest_asked: 3,
+            host_asked: 4,
+        }),
     };
     let port = PortStats::of("vm2", "vfio-user", true, &counters);
     let device = DeviceStats::new(device, port.frames(), port.doorbells);
@@ -108,7 +113,7 @@ fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
     assert_eq!(device["accesses_per_1000_frames"], 500.0);
     assert_eq!(device["frames_per_doorbell"], 10.0);
     assert_eq!(device["frames_per_interrupt"], 200.0);
-    let idle = serde_json::to_value(DeviceStats::new(Device::default(), 0, 0)).unwrap();
+    let idle = serde_json::to_value(DeviceStats::new(NicCounters::default(), 0, 0)).unwrap();
     assert!(idle["frames_per_interrupt"].is_null(), "there was none: {idle}");
     let read: Stats = serde_json::from_value(json).unwrap();
     assert_eq!(read.ports[1].device, stats.ports[1].device);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
+use vmlan_frame::Doorbell;
 use vmlan_switch::policy::Shares;
 use vmlan_switch::{Forwarder, PortId, Table};
 
@@ -25,7 +26,7 @@ const ALARM: u64 = u64::MAX;
 struct Own {
     id: PortId,
     version: Option<u64>,
-    watched: Vec<Arc<OwnedFd>>,
+    watched: Vec<Doorbell>,
     /// Nothing of it can pass before, for want of tokens: it is neither looked at nor armed.
     paused_until: u64,
     /// Frames of it waited for a full receiver when it was last looked at.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
-use vmlan_frame::{Batch, Counters, Offload, Offloads, Sink, Verdict};
+use vmlan_frame::{Batch, Counters, Doorbell, Offload, Offloads, Sink, Verdict};
 use vmlan_ram::Slice;
 use vmlan_switch::Options;
 
@@ -118,7 +118,7 @@ impl Port for Fake {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.room.load(Ordering::SeqCst) > 0
     }
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
+    fn doorbells(&self) -> Vec<Doorbell> {
         vec![self.bell.clone()]
     }
     fn poll_interval(&self) -> Option<Duration> {

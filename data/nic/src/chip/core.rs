@@ -265,9 +265,9 @@ impl<M: Chip> Core<M> {
     }
 
     /// What the CSB was good for.
-    pub(super) fn csb_state(&self) -> vmlan_frame::Csb {
+    pub(super) fn csb_state(&self) -> vmlan_frame::CsbCounters {
         let (on, suppressed, guest_asked) = self.irq.csb_state();
         let host_asked = self.wishes.load(Ordering::Relaxed);
-        vmlan_frame::Csb { on, suppressed, guest_asked, host_asked }
+        vmlan_frame::CsbCounters { on, suppressed, guest_asked, host_asked }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vmlan_frame::{Access, Batch, Counters, Device, Offloads, Sink};
+use vmlan_frame::{Batch, Counters, NicCounters, Offloads, RegisterCount, Sink};
 use vmlan_ram::Map;
 
 use super::irq::Delays;
@@ -32,7 +32,7 @@ pub trait Chip: Sized + Send + Sync {
     /// Statistics by their datasheet names, since the chip was made.
     fn statistics(&self) -> Vec<(&'static str, u64)>;
     /// Registers that were touched.
-    fn accesses(&self) -> Vec<Access>;
+    fn accesses(&self) -> Vec<RegisterCount>;
     /// As [`Nic::posts_silently`].
     fn posts_silently(&self) -> bool {
         false
@@ -107,7 +107,7 @@ pub trait Nic: Send + Sync {
     /// Its counters.
     fn counters(&self) -> &Counters;
     /// What it counts beside frames.
-    fn device(&self) -> Device;
+    fn device(&self) -> NicCounters;
 }
 
 impl<M: Chip> Nic for M {
@@ -211,11 +211,11 @@ impl<M: Chip> Nic for M {
         &self.core().counters
     }
 
-    fn device(&self) -> Device {
+    fn device(&self) -> NicCounters {
         let core = self.core();
         let (raised, held, delivered) = core.irq.counts();
         let csb = core.has_csb.then(|| core.csb_state());
         let (registers, statistics) = (self.accesses(), self.statistics());
-        Device { registers, raised, held, delivered, statistics, csb }
+        NicCounters { registers, raised, held, delivered, statistics, csb }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vmlan_frame::Access;
+use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
 use super::cause::KINDS;
@@ -130,7 +130,7 @@ impl Chip for E1000 {
         Stats::totals(&self.core.stats, &self.core.counters)
     }
 
-    fn accesses(&self) -> Vec<Access> {
+    fn accesses(&self) -> Vec<RegisterCount> {
         self.regs.accesses()
     }
 

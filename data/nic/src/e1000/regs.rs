@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use vmlan_frame::Access;
+use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
 use super::table::{Row, TABLE};
@@ -246,8 +246,8 @@ impl Registers {
     }
 
     /// Registers that were touched.
-    pub fn accesses(&self) -> Vec<Access> {
-        let all = TABLE.iter().zip(&self.accesses).map(|(row, (reads, writes))| Access {
+    pub fn accesses(&self) -> Vec<RegisterCount> {
+        let all = TABLE.iter().zip(&self.accesses).map(|(row, (reads, writes))| RegisterCount {
             register: row.name,
             reads: reads.load(Ordering::Relaxed),
             writes: writes.load(Ordering::Relaxed),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vmlan_frame::{Access, Mac};
+use vmlan_frame::{Mac, RegisterCount};
 
 use super::DEVICE;
 use super::moderate::Since;
@@ -214,7 +214,7 @@ impl Chip for R8169 {
         tally::totals(&self.core.stats, &self.core.counters)
     }
 
-    fn accesses(&self) -> Vec<Access> {
+    fn accesses(&self) -> Vec<RegisterCount> {
         self.regs.accesses()
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use vmlan_frame::Access;
+use vmlan_frame::RegisterCount;
 
 /// Bytes of the window, as memory and as I/O ports.
 pub const WINDOW: usize = 256;
@@ -174,8 +174,8 @@ impl Registers {
     }
 
     /// Registers that were touched. Rows of one name are one.
-    pub fn accesses(&self) -> Vec<Access> {
-        let mut all: Vec<Access> = Vec::new();
+    pub fn accesses(&self) -> Vec<RegisterCount> {
+        let mut all: Vec<RegisterCount> = Vec::new();
         for slot in &self.slots {
             let (reads, writes) =
                 (slot.reads.load(Ordering::Relaxed), slot.writes.load(Ordering::Relaxed));
@@ -184,7 +184,7 @@ impl Registers {
                     access.reads += reads;
                     access.writes += writes;
                 }
-                None => all.push(Access { register: slot.row.name, reads, writes }),
+                None => all.push(RegisterCount { register: slot.row.name, reads, writes }),
             }
         }
         all.retain(|access| access.reads | access.writes != 0);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vmlan_frame::{Access, Mac};
+use vmlan_frame::{Mac, RegisterCount};
 
 use super::pci;
 use super::phy::Phy;
@@ -147,7 +147,7 @@ impl Chip for Rtl8139 {
         tally::totals(&self.core.stats, &self.core.counters)
     }
 
-    fn accesses(&self) -> Vec<Access> {
+    fn accesses(&self) -> Vec<RegisterCount> {
         self.regs.accesses()
     }
 

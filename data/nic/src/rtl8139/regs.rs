@@ -1,6 +1,6 @@
 //! Registers (datasheet chapter 6): offsets, bits, and which of them are where in which mode.
 
-use vmlan_frame::Access;
+use vmlan_frame::RegisterCount;
 
 use super::table;
 use crate::realtek::regs::{self as realtek, Row, Write};
@@ -323,7 +323,7 @@ impl Registers {
     }
 
     /// Registers that were touched.
-    pub fn accesses(&self) -> Vec<Access> {
+    pub fn accesses(&self) -> Vec<RegisterCount> {
         let mut all = self.all.accesses();
         all.extend(self.mode.accesses());
         all

@@ -4,7 +4,6 @@ mod limits;
 mod shares;
 mod turns;
 
-use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use vmlan_frame::{Batch, Counters, Mac, Offload, Offloads, Port, Sink, Verdict};
@@ -132,9 +131,6 @@ impl Port for Flood {
         false
     }
     fn disarm(&self) {}
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
     fn counters(&self) -> &Counters {
         &self.counters
     }

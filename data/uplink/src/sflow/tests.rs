@@ -272,9 +272,6 @@ impl Port for Idle {
         false
     }
     fn disarm(&self) {}
-    fn doorbells(&self) -> Vec<Arc<std::os::fd::OwnedFd>> {
-        Vec::new()
-    }
     fn counters(&self) -> &Counters {
         &self.0
     }

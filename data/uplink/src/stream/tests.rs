@@ -227,7 +227,7 @@ fn numbered(i: u32, len: usize) -> Vec<u8> {
     f
 }
 
-fn rang(bell: &OwnedFd) -> bool {
+fn rang(bell: &Doorbell) -> bool {
     let mut fds = [sys::pollfd(bell.as_fd(), libc::POLLIN)];
     sys::poll(&mut fds, Some(Duration::from_millis(1)));
     fds[0].revents != 0

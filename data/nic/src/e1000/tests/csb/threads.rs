@@ -85,7 +85,11 @@ fn drive(
     }
 }
 
-fn run(kind: Kind, frames: u32, each: impl FnMut(&mut Driver<'_>, u32)) -> vmlan_frame::Csb {
+fn run(
+    kind: Kind,
+    frames: u32,
+    each: impl FnMut(&mut Driver<'_>, u32),
+) -> vmlan_frame::CsbCounters {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, kind);
     driver.turn_well(true);

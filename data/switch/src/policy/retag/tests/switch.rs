@@ -1,5 +1,4 @@
 //! Whole switches with ports made of vectors: who gets what, and in which form.
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -57,9 +56,6 @@ impl Port for End {
         false
     }
     fn disarm(&self) {}
-    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        Vec::new()
-    }
     fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -1,8 +1,9 @@
-//! What an emulated NIC counts beside frames: how often its registers are touched, and what became of its interrupts.
+//! What an emulated NIC counts besides frames: how often its registers are touched, and what became
+//! of its interrupts.
 
 /// Reads and writes of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct RegisterCount {
     /// The datasheet's name.
     pub register: &'static str,
     /// Reads.
@@ -13,26 +14,27 @@ pub struct Access {
 
 /// Counts of an emulated NIC since its port was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
-    /// Registers that were touched, in the order of their addresses. Stores to registers in shared pages are
-    /// seen only when the device looks, and not counted here.
-    pub registers: Vec<Access>,
-    /// Times an enabled cause appeared while none was pending, and times one still stood when the VMM unmasked it: what
-    /// an unmoderated device would interrupt for.
+pub struct NicCounters {
+    /// Registers that were touched, in the order of their addresses. Stores to registers in shared
+    /// pages are seen only when the device looks, and are not counted here.
+    pub registers: Vec<RegisterCount>,
+    /// Times an enabled cause appeared while none was pending, and times one was still set when the
+    /// VMM unmasked it: what a device without moderation would interrupt for.
     pub raised: u64,
     /// Of these, those that moderation held back for a while.
     pub held: u64,
     /// Interrupts delivered to the guest.
     pub delivered: u64,
-    /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them but never cleared.
+    /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them if
+    /// they were never cleared.
     pub statistics: Vec<(&'static str, u64)>,
-    /// Of its shared status block, if it offers one.
-    pub csb: Option<Csb>,
+    /// Counts of its shared status block (CSB), if it offers one.
+    pub csb: Option<CsbCounters>,
 }
 
-/// What a NIC's shared status block was good for, since its port was added.
+/// What a NIC's shared status block (CSB) saved, since its port was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Csb {
+pub struct CsbCounters {
     /// The guest has placed it and turned it on.
     pub on: bool,
     /// Causes that did not interrupt, because the guest was looking by itself.
