@@ -76,7 +76,7 @@ fn a_refusal_is_foretold_with_its_key() {
     let told = rig.explain("10.0.0.9");
     let deciding = [&told["outcome"], &told["reason"], &told["by"], &told["key"]];
     assert_eq!(deciding, ["refused", "spoofed-ip", "a", "ips=10.0.0.1"], "{told}");
-    assert!(told["mend"].as_str().unwrap().contains("ips=10.0.0.1+10.0.0.9"), "{told}");
+    assert!(told["fix"].as_str().unwrap().contains("ips=10.0.0.1+10.0.0.9"), "{told}");
     assert_eq!(rig.port("a")["drops"], json!({}), "asking counts nothing");
     rig.send("10.0.0.9");
     assert_eq!(rig.port("a")["drops"]["spoofed-ip"], FRAMES);
@@ -95,7 +95,7 @@ fn a_refusal_is_foretold_with_its_key() {
     rig.set(&["port", "set", "a", "reach=none"]);
     assert_eq!(rig.explain("10.0.0.1")["reason"], "isolated", "though it has no tokens");
     rig.switch.fails(&["explain", "--port", "z", "00"], 1, &["port z: there is none"]);
-    fails(&["explain", "--port", "a", "xy"], 2, &["'x' is no hex digit"]);
+    fails(&["explain", "--port", "a", "xy"], 2, &["'x' is not a hex digit"]);
     fails(&["explain", "--port", "a", "--src", MAC_A], 2, &["--dst"]);
 }
 

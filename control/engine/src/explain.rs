@@ -1,15 +1,17 @@
 //! `vmlan explain`: what would become of a frame, and why.
 //!
-//! The switch decides ([`vmlan_switch::Explanation`]); here that gets names, the key that decides it, and the mend.
+//! The switch decides ([`vmlan_switch::Explanation`]). Here its findings become sentences, and names,
+//! the key that decides and what to do are added.
 
 use serde::{Deserialize, Serialize};
 use vmlan_switch::{Check, End, Explanation, Fate, PortId, Receiver, Verdict};
 
+mod fix;
 pub mod frame;
-mod mend;
+mod sentence;
 #[cfg(test)]
 mod tests;
-pub use mend::Known;
+pub use fix::Known;
 
 /// What would become of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +20,7 @@ pub struct Explained {
     pub port: String,
     /// Its length.
     pub bytes: usize,
-    /// What was looked at, in the order of the data path.
+    /// What was checked, in the order of the data path.
     pub steps: Vec<StepLine>,
     /// `delivered`, `flooded`, `held` or `refused`.
     pub outcome: String,
@@ -34,14 +36,14 @@ pub struct Explained {
     pub by: Option<String>,
     /// The key that decides it, with its value.
     pub key: Option<String>,
-    /// What would help.
-    pub mend: Option<String>,
+    /// What to do about it.
+    pub fix: Option<String>,
 }
 
-/// One look.
+/// One check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepLine {
-    /// What was looked at.
+    /// What was checked.
     pub check: String,
     /// The receiver that it is about, if it is about one.
     pub port: Option<String>,
@@ -61,38 +63,41 @@ pub struct ToLine {
 }
 
 impl Explained {
-    /// Puts names and mends to what the switch says of a frame of `bytes` bytes from `source`.
+    /// Says in words what the switch explains of a frame of `bytes` bytes from `source`.
     #[must_use]
-    pub fn new(told: &Explanation, bytes: usize, source: PortId, known: &Known<'_>) -> Self {
+    pub fn new(explanation: &Explanation, bytes: usize, source: PortId, known: &Known<'_>) -> Self {
         let name = |port: PortId| known.name(port).to_owned();
-        let step = |s: &vmlan_switch::Step| StepLine {
-            check: s.check.name().to_owned(),
-            port: s.port.map(name),
-            verdict: s.verdict.name().to_owned(),
-            detail: match s.port.and_then(|to| known.kept_out(source, to, s)) {
-                Some(key) => format!("{} ({key})", s.detail),
-                None => s.detail.clone(),
-            },
+        let step = |s: &vmlan_switch::Step| {
+            let text = sentence::finding(&s.finding, known);
+            StepLine {
+                check: s.check().name().to_owned(),
+                port: s.port.map(name),
+                verdict: s.verdict.name().to_owned(),
+                detail: match s.port.and_then(|to| known.kept_out(source, to, s)) {
+                    Some(key) => format!("{text} ({key})"),
+                    None => text,
+                },
+            }
         };
         let mut new = Self {
             port: name(source),
             bytes,
-            steps: told.steps.iter().map(step).collect(),
-            copies: told
+            steps: explanation.steps.iter().map(step).collect(),
+            copies: explanation
                 .copies
                 .iter()
-                .filter(|c| c.form().is_some())
+                .filter(|c| c.tags().is_some())
                 .map(|c| name(c.port))
                 .collect(),
             ..Self::default()
         };
-        let ends = Ends { source, known, told };
-        match &told.end {
+        let ends = Ends { source, known, explanation };
+        match &explanation.end {
             End::Refused(reason) => new.refused(source, *reason, &ends),
             End::To(receiver) => new.received("delivered", std::slice::from_ref(receiver), &ends),
             End::Flooded(receivers) => new.received("flooded", receivers, &ends),
         }
-        if told.held && new.outcome != "refused" {
+        if explanation.held && new.outcome != "refused" {
             new.then = Some(std::mem::take(&mut new.outcome));
             new.held(source, &ends);
         }
@@ -103,21 +108,22 @@ impl Explained {
         self.outcome = "refused".to_owned();
         self.reason = Some(reason.name().to_owned());
         self.by = Some(ends.known.name(by).to_owned());
-        let (key, mend) = ends.known.mend(reason, by, ends.source, ends.told);
-        (self.key, self.mend) = (key, Some(mend));
+        let (key, fix) = ends.known.fix(reason, by, ends.source, ends.explanation);
+        (self.key, self.fix) = (key, Some(fix));
     }
 
     fn held(&mut self, by: PortId, ends: &Ends<'_>) {
         self.outcome = "held".to_owned();
         self.by = Some(ends.known.name(by).to_owned());
         self.key = ends.known.limit(by, by == ends.source);
-        self.mend = Some("nothing is lost: it goes when its turn has come".to_owned());
+        self.fix = Some("nothing: the frame is not lost, and goes when its turn comes".to_owned());
     }
 
     fn received(&mut self, word: &str, receivers: &[Receiver], ends: &Ends<'_>) {
         for r in receivers {
-            if let Some(form) = r.form() {
-                self.to.push(ToLine { port: ends.known.name(r.port).to_owned(), form });
+            if let Some(tags) = r.tags() {
+                let port = ends.known.name(r.port).to_owned();
+                self.to.push(ToLine { port, form: sentence::tags(&tags) });
             }
         }
         if !self.to.is_empty() {
@@ -156,9 +162,9 @@ impl Explained {
         if !self.copies.is_empty() {
             text += &format!("; copied to {}", self.copies.join(", "));
         }
-        for (word, said) in [("by", &self.key), ("mend", &self.mend)] {
-            if let Some(said) = said {
-                text += &format!("\n  {word:4}  {said}");
+        for (label, text_of) in [("by", &self.key), ("fix", &self.fix)] {
+            if let Some(line) = text_of {
+                text += &format!("\n  {label:4}  {line}");
             }
         }
         text + "\n"
@@ -169,14 +175,14 @@ impl Explained {
     }
 }
 
-/// What an end is made of.
+/// What the end of an explanation is made of.
 struct Ends<'a> {
     source: PortId,
     known: &'a Known<'a>,
-    told: &'a Explanation,
+    explanation: &'a Explanation,
 }
 
-/// True if `told` passed all looks of this kind.
-fn passed(told: &Explanation, check: Check) -> bool {
-    told.steps.iter().filter(|s| s.check == check).all(|s| s.verdict == Verdict::Pass)
+/// True if the frame passed all checks of this kind.
+fn passed(explanation: &Explanation, check: Check) -> bool {
+    explanation.steps.iter().filter(|s| s.check() == check).all(|s| s.verdict == Verdict::Pass)
 }

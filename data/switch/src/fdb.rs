@@ -106,18 +106,19 @@ pub(crate) enum Learned {
     Refused,
 }
 
-/// What would become of a source address.
+/// What would become of the source address of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WouldLearn {
-    /// It is known to live where it comes from; ticks since it was last seen, `None` if it is pinned there.
+pub enum WouldLearn {
+    /// It is behind this port already; ticks since it was last seen, `None` if it is pinned there.
     Known(Option<u8>),
     /// It would be learned.
     New,
-    /// It would be learned, and lived behind this port until now.
+    /// It would be learned; until now it was behind that port.
     Moves(PortId),
-    /// It is pinned to this port: refused.
+    /// It is pinned to that port: the frame would be refused.
     Pinned(PortId),
-    /// It would not be learned for want of room; it would go on living behind this port, if it does.
+    /// It would not be learned, since the table, or the port's share of it, is full. It would stay
+    /// behind that port, if it was known.
     Full(Option<PortId>),
 }
 

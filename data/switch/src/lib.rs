@@ -31,8 +31,11 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use explain::{Check, End, Explanation, Fate, Receiver, Step, Verdict};
-pub use fdb::{Fdb, FdbEntry, FdbError};
+pub use explain::{
+    Check, Claim, ClaimFault, ClaimSetting, Claimed, End, Explanation, Fate, Finding, Naming,
+    Place, Receiver, Step, StormTokens, Tag, Tags, Tokens, Unparsed, Verdict,
+};
+pub use fdb::{Fdb, FdbEntry, FdbError, WouldLearn};
 pub use forward::{Breath, Forwarder};
 pub use table::{Entry, PortId, Table};
 use wait::Waits;

@@ -1,4 +1,4 @@
-//! Frames to ask about: made of a few words, or written in hex.
+//! Frames to explain: made from a few settings, or read from hex.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,11 +7,11 @@ use vmlan_frame::headers::{
 };
 use vmlan_frame::{Checksum, Mac};
 
-/// For frames that are about nothing: IEEE 802 says it is for experiments.
-const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
+/// Of frames whose content was not asked for: IEEE 802 reserves it for experiments.
+pub(super) const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 const ICMP: u8 = 1;
 
-/// What a frame is to be.
+/// The frame to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Source.
@@ -36,19 +36,19 @@ pub enum Inside {
     Nothing,
     /// An ARP request.
     Arp,
-    /// Ports, source and destination.
+    /// UDP, with source and destination port.
     Udp(u16, u16),
-    /// Likewise.
+    /// A TCP SYN, with source and destination port.
     Tcp(u16, u16),
-    /// Its type.
+    /// An ICMPv6 message, with its type.
     Icmpv6(u8),
 }
 
 impl Wanted {
-    /// The frame, in which checksums are left out but for IPv4's own: the switch looks at no others.
+    /// The frame. Checksums are left out except IPv4's own: the switch looks at no others.
     ///
     /// # Errors
-    /// What does not go together.
+    /// Which settings do not go together.
     pub fn build(&self) -> Result<Vec<u8>, String> {
         let mut frame = [self.dst.octets(), self.src.octets()].concat();
         for vid in &self.vlans {
@@ -83,11 +83,11 @@ impl Wanted {
             (Inside::Arp, Some((IpAddr::V4(from), IpAddr::V4(to)))) => {
                 Ok((ETHERTYPE_ARP, self.arp(from, to)))
             }
-            (Inside::Arp, _) => Err("--arp wants --ip-src and --ip-dst, both IPv4".into()),
+            (Inside::Arp, _) => Err("--arp needs --ip-src and --ip-dst, both IPv4".into()),
             (Inside::Nothing, None) => Ok((ETHERTYPE_EXPERIMENT, Vec::new())),
-            (_, None) => Err("this wants --ip-src and --ip-dst".into()),
+            (_, None) => Err("this needs --ip-src and --ip-dst".into()),
             (Inside::Icmpv6(_), Some((IpAddr::V4(_), _))) => {
-                Err("--icmpv6 wants --ip-src and --ip-dst, both IPv6".into())
+                Err("--icmpv6 needs --ip-src and --ip-dst, both IPv6".into())
             }
             (_, Some((IpAddr::V4(from), IpAddr::V4(to)))) => {
                 Ok((ETHERTYPE_IPV4, self.v4(from, to)))
@@ -138,7 +138,7 @@ impl Wanted {
     fn icmpv6(&self, kind: u8, from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
         let mac = self.src.octets();
         let option = |kind: u8| [&[kind, 1][..], &mac].concat();
-        // Who has no address yet tells no MAC address.
+        // A host that has no address yet gives no MAC address.
         let own = if from.is_unspecified() { Vec::new() } else { option(1) };
         let rest = match kind {
             133 => own,
@@ -152,7 +152,7 @@ impl Wanted {
     }
 }
 
-/// Whom a solicitation about `target` is sent to (RFC 4291 section 2.7.1).
+/// The group that a solicitation about `target` is sent to (RFC 4291 section 2.7.1).
 fn solicited(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
@@ -167,8 +167,9 @@ fn set_lengths(ethertype: u16, packet: &mut [u8], inside: Inside) -> Result<(), 
     };
     let upper = packet.len() - header;
     let counted = if header == 20 { packet.len() } else { upper };
-    let fits =
-        |n: usize| u16::try_from(n).map_err(|_| format!("--len: {n} bytes are no IP packet"));
+    let fits = |n: usize| {
+        u16::try_from(n).map_err(|_| format!("--len: {n} bytes are too many for an IP packet"))
+    };
     packet[at..at + 2].copy_from_slice(&fits(counted)?.to_be_bytes());
     if matches!(inside, Inside::Udp(..)) {
         packet[header + 4..header + 6].copy_from_slice(&fits(upper)?.to_be_bytes());
@@ -193,10 +194,10 @@ fn short(n: usize) -> [u8; 2] {
     u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// A frame in hex, in which blanks, line ends, ':' and '-' count for nothing.
+/// A frame in hex. Blanks, line ends, ':' and '-' are ignored.
 ///
 /// # Errors
-/// What is no hex about it.
+/// What in it is not hex.
 pub fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     let plain = text.trim();
     let plain = plain.strip_prefix("0x").unwrap_or(plain);
@@ -204,13 +205,13 @@ pub fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     for c in plain.chars().filter(|c| !c.is_whitespace() && !matches!(c, ':' | '-')) {
         let digit = c.to_digit(16).and_then(|d| u8::try_from(d).ok());
         digits.push(digit.ok_or_else(|| {
-            format!("frame: '{c}' is no hex digit: give bytes like ffffffffffff5254...")
+            format!("frame: '{c}' is not a hex digit: give bytes like ffffffffffff5254...")
         })?);
     }
     if digits.is_empty() || digits.len() % 2 == 1 {
         let n = digits.len();
         return Err(format!(
-            "frame: {n} hex digits make no whole number of bytes: give two for each"
+            "frame: {n} hex digits are not a whole number of bytes: give two for each byte"
         ));
     }
     Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())

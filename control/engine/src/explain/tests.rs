@@ -2,7 +2,11 @@ use std::net::IpAddr;
 
 use vmlan_frame::headers::Neighbour;
 use vmlan_frame::{Headers, Mac, Network, Reason};
-use vmlan_switch::{Check, End, Explanation, Fate, PortId, Receiver, Step, Verdict};
+use vmlan_switch::policy::{Domain, Vlan};
+use vmlan_switch::{
+    Claim, ClaimFault, ClaimSetting, End, Explanation, Fate, Finding, PortId, Receiver, Step, Tags,
+    Unparsed, Verdict, WouldLearn,
+};
 
 use super::frame::{Inside, Wanted, parse_hex, to_hex};
 use super::*;
@@ -68,7 +72,10 @@ fn what_does_not_go_together_is_refused() {
     fails(wanted(Inside::Icmpv6(135), v4), "IPv6");
     fails(wanted(Inside::Udp(1, 2), Some(("::1", "10.0.0.1"))), "different kinds");
     fails(Wanted { len: Some(40), ..wanted(Inside::Tcp(1, 2), v4) }, "takes 54");
-    fails(Wanted { len: Some(70_000), ..wanted(Inside::Tcp(1, 2), v4) }, "no IP packet");
+    fails(
+        Wanted { len: Some(70_000), ..wanted(Inside::Tcp(1, 2), v4) },
+        "too many for an IP packet",
+    );
 }
 
 #[test]
@@ -93,17 +100,31 @@ fn explained(addresses: &[&str], told: &Explanation) -> Explained {
 }
 
 fn told(steps: Vec<Step>, end: End) -> Explanation {
-    Explanation { steps, held: false, end, claim: None, keys: Vec::new(), copies: Vec::new() }
+    Explanation {
+        steps,
+        held: false,
+        end,
+        domain: Domain::OPEN,
+        claim: None,
+        settings: Vec::new(),
+        copies: Vec::new(),
+    }
 }
 
-fn refusal(reason: Reason, claim: Option<&str>) -> Explanation {
-    let detail = "52:54:00:00:00:01 is pinned to vm1".to_owned();
-    let step = Step { check: Check::Learning, port: None, verdict: Verdict::Refuse, detail };
+/// A MAC or IP address.
+fn claim(text: &str) -> Claim {
+    text.parse().map_or_else(|_| Claim::Ip(ip(text)), Claim::Mac)
+}
+
+fn refusal(reason: Reason, claimed: Option<&str>) -> Explanation {
+    let mac = "52:54:00:00:00:01".parse().unwrap();
+    let finding = Finding::Learning(mac, WouldLearn::Pinned(id(1)));
+    let step = Step { port: None, verdict: Verdict::Refuse, finding };
     let end = End::Refused(reason);
-    Explanation { claim: claim.map(str::to_owned), ..told(vec![step], end) }
+    Explanation { claim: claimed.map(claim), ..told(vec![step], end) }
 }
 
-/// The port's address, another's, why it is refused, the address it claims; key and mend.
+/// The port's address, another's, why it is refused, the address it claims; key and fix.
 type Refused =
     (&'static str, &'static str, Reason, Option<&'static str>, Option<&'static str>, &'static str);
 
@@ -181,15 +202,15 @@ const REFUSED: &[Refused] = &[
 const PLAIN: &str = "tap:t1";
 
 #[test]
-fn refusals_name_the_key_and_the_mend() {
-    for (own, other, reason, claim, key, mend) in REFUSED.iter().copied() {
+fn refusals_name_the_key_and_what_to_do() {
+    for (own, other, reason, claim, key, fix) in REFUSED.iter().copied() {
         let told = explained(&[own, other], &refusal(reason, claim));
         assert_eq!(
             (told.outcome.as_str(), told.reason.as_deref()),
             ("refused", Some(reason.name()))
         );
         assert_eq!((told.by.as_deref(), told.key.as_deref()), (Some("vm0"), key), "{reason:?}");
-        assert!(told.mend.as_ref().unwrap().contains(mend), "{:?}", told.mend);
+        assert!(told.fix.as_ref().unwrap().contains(fix), "{:?}", told.fix);
         let text = told.table();
         assert!(text.contains(&format!("refused: {}, counted at vm0\n", reason.name())), "{text}");
     }
@@ -228,11 +249,11 @@ fn deliveries_name_the_ports_and_what_they_see() {
     assert!(said.table().ends_with("to vm1 (untagged); copied to vm2\n"), "{}", said.table());
 }
 
-fn out(check: Check, port: usize) -> Step {
-    Step { check, port: Some(id(port)), verdict: Verdict::Refuse, detail: "no".into() }
+fn out(port: usize, finding: Finding) -> Step {
+    Step { port: Some(id(port)), verdict: Verdict::Refuse, finding }
 }
 
-/// The addresses of three ports; key and mend where vm0 may not send to vm1.
+/// The addresses of three ports; key and fix where vm0 may not send to vm1.
 const ISOLATED: &[([&str; 3], &str, &str)] = &[
     (["tap:t0,reach=none", "tap:t1,member=a+b", PLAIN], "reach=none", "reach=a`"),
     (
@@ -252,58 +273,108 @@ const ISOLATED: &[([&str; 3], &str, &str)] = &[
 
 #[test]
 fn isolation_names_whose_key_it_is_and_what_to_add() {
-    for (ports, key, mend) in ISOLATED {
-        let steps = vec![out(Check::Reach, 1)];
+    for (ports, key, fix) in ISOLATED {
+        let steps = vec![out(1, Finding::MayNotSend(id(1)))];
         let said = explained(ports, &told(steps, End::Refused(Reason::Isolated)));
         assert_eq!(said.key.as_deref(), Some(*key), "{ports:?}");
-        assert!(said.mend.as_ref().unwrap().contains(mend), "{:?}", said.mend);
+        assert!(said.fix.as_ref().unwrap().contains(fix), "{:?}", said.fix);
         let owner = if key.contains(": ") { "" } else { "vm0: " };
-        assert_eq!(said.steps[0].detail, format!("no ({owner}{key})"), "the line, too");
+        let line = format!("this port may not send to vm1 ({owner}{key})");
+        assert_eq!(said.steps[0].detail, line);
     }
     let refused = told(Vec::new(), End::Refused(Reason::Isolated));
     let said = explained(&["tap:t0,reach=none", "tap:t1"], &refused);
     assert_eq!(said.key.as_deref(), Some("reach=none"));
-    assert!(said.mend.as_ref().unwrap().contains("vm0 reach=`"), "{:?}", said.mend);
+    assert!(said.fix.as_ref().unwrap().contains("vm0 reach=`"), "{:?}", said.fix);
     let said = explained(
         &["tap:t0", "tap:t1,watch=all", "tap:t2"],
-        &told(vec![out(Check::Reach, 1)], End::Refused(Reason::NoReceiver)),
+        &told(vec![out(1, Finding::MayNotSend(id(1)))], End::Refused(Reason::NoReceiver)),
     );
-    assert_eq!(said.steps[0].detail, "no (vm1: watch=all)");
+    assert_eq!(said.steps[0].detail, "this port may not send to vm1 (vm1: watch=all)");
 }
 
 #[test]
 fn nobody_in_the_vlan_is_told_with_the_key() {
-    let mend = |ports: &[&str], domain: &str, steps: Vec<Step>| {
-        let detail = format!("untagged, vlan=10: it is in {domain}");
-        let own = Step { check: Check::Vlan, port: None, verdict: Verdict::Pass, detail };
-        let steps = [vec![own], steps].concat();
-        let said = explained(ports, &told(steps, End::Refused(Reason::NoReceiver)));
-        (said.key.unwrap_or_default(), said.mend.unwrap())
+    let fix = |ports: &[&str], domain: Domain, steps: Vec<Step>| {
+        let end = End::Refused(Reason::NoReceiver);
+        let said = explained(ports, &Explanation { domain, ..told(steps, end) });
+        (said.key.unwrap_or_default(), said.fix.unwrap())
     };
-    let others = || vec![out(Check::Vlan, 1), out(Check::Vlan, 2)];
-    let (key, text) = mend(&["tap:t0,vlan=10", "tap:t1,vlan=20", PLAIN], "vlan 10", others());
+    let ten = Domain::customer(10);
+    let outside = |port| out(port, Finding::OutsideDomain(Vlan::Open, ten));
+    let others = || vec![outside(1), outside(2)];
+    let (key, text) = fix(&["tap:t0,vlan=10", "tap:t1,vlan=20", PLAIN], ten, others());
     assert_eq!(key, "vlan=10");
     assert!(text.contains("other VLANs than vlan 10: `vmlan port set vm1 vlan=10`"), "{text}");
-    let (_, text) = mend(&["tap:t0,vlan=10", "tap:t1,trunk=20", PLAIN], "vlan 10", others());
+    let (_, text) = fix(&["tap:t0,vlan=10", "tap:t1,trunk=20", PLAIN], ten, others());
     assert!(text.ends_with("`vmlan port set vm1 trunk=20+10`"), "{text}");
-    let open = "the domain of ports without VLANs";
-    let (key, text) = mend(&["tap:t0", "tap:t1,vlan=20"], open, vec![out(Check::Vlan, 1)]);
+    let service = Domain::service(7);
+    let (_, text) = fix(&["tap:t0,qinq=7", "tap:t1"], service, vec![outside(1)]);
+    assert!(text.ends_with("`vmlan port set vm1 qinq=7`"), "{text}");
+    let (key, text) = fix(&["tap:t0", "tap:t1,vlan=20"], Domain::OPEN, vec![outside(1)]);
     assert_eq!(key, "vm1: vlan=20");
     assert!(text.ends_with("`vmlan port set vm0 vlan=20`"), "{text}");
-    let steps = vec![out(Check::Vlan, 1), out(Check::Link, 2)];
-    let (_, text) = mend(&["tap:t0,vlan=10", "tap:t1", "tap:t2,vlan=10"], "vlan 10", steps);
-    assert!(text.starts_with("vm2 would take it, but is down"), "{text}");
+    let steps = vec![outside(1), out(2, Finding::LinkDown)];
+    let (_, text) = fix(&["tap:t0,vlan=10", "tap:t1", "tap:t2,vlan=10"], ten, steps);
+    assert!(text.starts_with("vm2 would accept it, but is down"), "{text}");
 }
 
 #[test]
 fn what_is_not_understood_names_the_keys_that_mind() {
-    let detail = "not understood to its end, and so not allowed: EtherType 0x88b5".to_owned();
-    let step = Step { check: Check::Claims, port: None, verdict: Verdict::Refuse, detail };
+    let own = Unparsed::EtherType(super::frame::ETHERTYPE_EXPERIMENT);
+    let finding = Finding::ClaimRefused(ClaimFault::NotParsed(own));
+    let step = Step { port: None, verdict: Verdict::Refuse, finding };
     let refused = told(vec![step], End::Refused(Reason::NotParsed));
     let ports = ["tap:t0,macs=02:00:00:00:00:01,ips=10.0.0.1", "tap:t1"];
-    let said = explained(&ports, &Explanation { keys: vec!["ips"], ..refused });
+    let said = explained(&ports, &Explanation { settings: vec![ClaimSetting::Ips], ..refused });
+    assert_eq!(
+        said.steps[0].detail,
+        "not understood to its end, and so not allowed: EtherType 0x88b5"
+    );
     assert_eq!(said.key.as_deref(), Some("ips=10.0.0.1"));
-    let mend = said.mend.unwrap();
-    assert!(mend.contains("`vmlan port set vm0 ips=`"), "{mend}");
-    assert!(mend.contains("--ip-src"), "what explain itself made: {mend}");
+    let fix = said.fix.unwrap();
+    assert!(fix.contains("`vmlan port set vm0 ips=`"), "{fix}");
+    assert!(fix.contains("--ip-src"), "what explain itself made: {fix}");
+}
+
+#[test]
+fn findings_are_said_in_words() {
+    use vmlan_switch::policy::Budget;
+    use vmlan_switch::{Place, StormTokens, Tag, Tokens};
+    let addresses: Vec<Address> = ["tap:t0", "tap:t1"].iter().map(|a| a.parse().unwrap()).collect();
+    let ports = addresses.iter().enumerate().map(|(i, a)| (id(i), ["vm0", "vm1"][i], a)).collect();
+    let known = Known { ports };
+    let mac: Mac = "52:54:00:00:00:01".parse().unwrap();
+    let budget = Budget { bits: 12_345, frames: 7 };
+    let tags = Tags(vec![Tag::Service(100), Tag::Customer(7)]);
+    let left = Some(Budget { bits: 20_000_000, frames: i64::MAX });
+    for (finding, said) in [
+        (Finding::FromLimit(Tokens::Unlimited), "there is no limit"),
+        (Finding::FromLimit(Tokens::Left(budget)), "12 kbit and 7 frames left"),
+        (
+            Finding::FromLimit(Tokens::Spent { wait_ns: 1_500_000 }),
+            "no tokens: it stays in its sender's ring for 1.5 ms",
+        ),
+        (
+            Finding::Enters(Tags::default(), Vlan::Open, Domain::OPEN),
+            "untagged, no VLAN: it is in the domain of ports without VLANs",
+        ),
+        (Finding::OutsideDomain(Vlan::Access(20), Domain::customer(10)), "vlan=20: not in vlan 10"),
+        (Finding::Learning(mac, WouldLearn::New), "52:54:00:00:00:01 would be learned"),
+        (Finding::Destination(mac, Place::Behind(id(1))), "52:54:00:00:00:01 is behind vm1"),
+        (
+            Finding::Storm(StormTokens::Spent { rate: 9 }),
+            "over 9 frames per second like this to all",
+        ),
+        (
+            Finding::ToLimit { wait_ns: 1_000_000_000 },
+            "no tokens: nothing gets there for a second or more",
+        ),
+        (
+            Finding::Delivery { tags, left, full: true },
+            "service tag 100, tag 7, 20 Mbit left, but it is full at present",
+        ),
+    ] {
+        assert_eq!(super::sentence::finding(&finding, &known), said);
+    }
 }

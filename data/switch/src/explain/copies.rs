@@ -2,17 +2,17 @@
 
 use vmlan_frame::Reason;
 
-use super::{Case, Check, End, Fate, Receiver, Verdict};
+use super::{End, Fate, Finding, Receiver, Trace, Verdict};
 use crate::{Entry, PortId, Watch};
 
-impl Case<'_> {
+impl Trace<'_> {
     /// `Pass::show`, for all monitors.
     pub(super) fn copies(&mut self) {
         let table = self.table;
         for port in table.monitors() {
             if let Some(entry) = table.get(*port).filter(|e| e.port.is_up() && self.is_shown(e)) {
                 let copy = self.copy(*port, entry);
-                self.told.copies.push(copy);
+                self.outcome.copies.push(copy);
             }
         }
     }
@@ -23,8 +23,8 @@ impl Case<'_> {
 
     /// `Pass::is_wanted`. What a receiver loses after it was handed over has been on the wire.
     fn is_wanted(&self, watch: &Watch) -> bool {
-        let watched = watch.ports.has(self.source) || watch.domain == Some(self.domain);
-        match &self.told.end {
+        let watched = watch.ports.has(self.source) || watch.domain == Some(self.outcome.domain);
+        match &self.outcome.end {
             End::Refused(reason) => watched && *reason == Reason::NoReceiver,
             End::To(Receiver { fate: Fate::Held | Fate::Dropped(Reason::OverLimit), .. }) => false,
             End::To(to) => watched || watch.ports.has(to.port),
@@ -35,12 +35,12 @@ impl Case<'_> {
     /// `Pass::copy`.
     fn copy(&mut self, port: PortId, entry: &Entry) -> Receiver {
         let fate = match self.over(&entry.policy) {
-            Some((check, detail)) => {
-                self.at(check, port, Verdict::Drop, detail);
+            Some(finding) => {
+                self.step(Some(port), Verdict::Drop, finding);
                 Fate::Dropped(Reason::OverLimit)
             }
             None => {
-                self.at(Check::Delivery, port, Verdict::Pass, "a copy, as it came");
+                self.step(Some(port), Verdict::Pass, Finding::Copy);
                 Fate::Delivered(self.whole())
             }
         };

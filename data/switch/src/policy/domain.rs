@@ -66,6 +66,13 @@ impl Domain {
         self.0
     }
 
+    /// Its VLAN identifier; 0 for [`Domain::OPEN`].
+    #[must_use]
+    #[inline]
+    pub const fn vid(self) -> u16 {
+        self.0 & VID
+    }
+
     /// From that number.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {

@@ -9,7 +9,10 @@ use vmlan_frame::Counter;
 
 use super::*;
 use crate::policy::*;
-use crate::{Check, End, Explanation, Fate, PortSet, Watch};
+use crate::{
+    Claim, ClaimFault, ClaimSetting, End, Explanation, Fate, Finding, Naming, Place, PortSet, Step,
+    StormTokens, Tag, Tags, Tokens, Verdict, Watch, WouldLearn,
+};
 
 /// Drops by port (source's `false`, receiver's `true`) and reason, and what was delivered to whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -339,7 +342,7 @@ proptest! {
             let before = state(&w, now);
             let told = w.foretell(from, &frame, now);
             prop_assert_eq!(&before, &state(&w, now), "explaining changes nothing");
-            if frame.len() < 14 || told.steps[0].check == Check::Length {
+            if frame.len() < 14 || matches!(told.steps[0].finding, Finding::BadLength(_)) {
                 prop_assert!(matches!(told.end, End::Refused(Reason::Runt | Reason::TooLong)));
                 continue;
             }
@@ -357,13 +360,12 @@ proptest! {
     }
 }
 
-fn lines(w: &World, told: &Explanation) -> Vec<String> {
-    let name = |p: PortId| format!("{}: ", w.table.get(p).unwrap().name);
-    let line = |s: &crate::Step| {
-        let port = s.port.map_or_else(String::new, name);
-        format!("{} {} {port}{}", s.check.name(), s.verdict.name(), s.detail)
-    };
-    told.steps.iter().map(line).collect()
+fn pass(finding: Finding) -> Step {
+    Step { port: None, verdict: Verdict::Pass, finding }
+}
+
+fn at(port: usize, verdict: Verdict, finding: Finding) -> Step {
+    Step { port: Some(id(port)), verdict, finding }
 }
 
 fn arp(src: Mac, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
@@ -373,7 +375,7 @@ fn arp(src: Mac, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
 }
 
 #[test]
-fn a_refusal_tells_the_step_and_the_address() {
+fn a_refusal_has_the_step_and_the_address() {
     let mut w = world(2, Options::default());
     let own = Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 };
     let ips = Some([own].into());
@@ -381,17 +383,19 @@ fn a_refusal_tells_the_step_and_the_address() {
     w.set_all(vec![policy, Policy::default()]);
     let told = w.foretell(0, &arp(mac(1), [10, 0, 0, 9], [10, 0, 0, 2]), 1);
     assert_eq!(told.end, End::Refused(Reason::SpoofedArp));
+    let ip = IpAddr::from([10, 0, 0, 9]);
+    let refused = Finding::ClaimRefused(ClaimFault::NotOwn(Naming::Arp, ip));
     let want = [
-        "from-limit pass there is none",
-        "vlan pass untagged, no VLAN: it is in the domain of ports without VLANs",
-        "claims refuse ARP about 10.0.0.9, which is not one of the port's",
+        pass(Finding::FromLimit(Tokens::Unlimited)),
+        pass(Finding::Enters(Tags::default(), Vlan::Open, Domain::OPEN)),
+        Step { port: None, verdict: Verdict::Refuse, finding: refused },
     ];
-    assert_eq!(lines(&w, &told), want);
-    assert_eq!(told.claim.as_deref(), Some("10.0.0.9"));
+    assert_eq!(told.steps, want);
+    assert_eq!(told.claim, Some(Claim::Ip(ip)));
 }
 
 #[test]
-fn a_flood_tells_who_gets_it_in_which_form_and_who_does_not() {
+fn a_flood_says_who_gets_it_in_which_form_and_who_does_not() {
     let mut w = world(6, Options::default());
     let vlan = |vlan| Policy { vlan, ..Policy::default() };
     let limiter = Limiter {
@@ -411,21 +415,24 @@ fn a_flood_tells_who_gets_it_in_which_form_and_who_does_not() {
     w.ports[3].up.store(false, Ordering::Relaxed);
     let frame = arp(mac(1), [10, 0, 0, 1], [10, 0, 0, 2]);
     let told = w.foretell(0, &frame, 1);
+    let ten = Domain::customer(10);
+    let delivery =
+        Finding::Delivery { tags: Tags(vec![Tag::Customer(10)]), left: None, full: false };
     let want = [
-        "from-limit pass there is none",
-        "vlan pass untagged, vlan=10: it is in vlan 10",
-        "claims pass nothing is asked",
-        "source pass 02:00:00:00:00:01",
-        "learning pass 02:00:00:00:00:01 would be learned",
-        "destination pass ff:ff:ff:ff:ff:ff, broadcast: to all",
-        "storm pass frames like this to all are not limited",
-        "delivery pass vm1: tag 10",
-        "vlan refuse vm2: vlan=20: not in vlan 10",
-        "link refuse vm3: down",
-        "to-limit drop vm4: no tokens: for a second or more, nothing gets there",
-        "reach refuse vm5: a monitor: it gets copies only",
+        pass(Finding::FromLimit(Tokens::Unlimited)),
+        pass(Finding::Enters(Tags::default(), Vlan::Access(10), ten)),
+        pass(Finding::AnyClaim),
+        pass(Finding::Source(mac(1))),
+        pass(Finding::Learning(mac(1), WouldLearn::New)),
+        pass(Finding::Destination(Mac::BROADCAST, Place::Group)),
+        pass(Finding::Storm(StormTokens::Unlimited)),
+        at(1, Verdict::Pass, delivery),
+        at(2, Verdict::Refuse, Finding::OutsideDomain(Vlan::Access(20), ten)),
+        at(3, Verdict::Refuse, Finding::LinkDown),
+        at(4, Verdict::Drop, Finding::ToLimit { wait_ns: 1_000_000_000 }),
+        at(5, Verdict::Refuse, Finding::ReceiverIsMonitor),
     ];
-    assert_eq!(lines(&w, &told), want);
+    assert_eq!((&told.steps[..], told.domain), (&want[..], ten));
     let End::Flooded(receivers) = &told.end else { panic!("{told:?}") };
     let tagged = [&frame[..12], &[0x81, 0, 0, 10], &frame[12..]].concat();
     assert_eq!(receivers[0].fate, Fate::Delivered(tagged));
@@ -443,21 +450,22 @@ fn limited() -> Limits {
 }
 
 #[test]
-fn under_load_the_verdict_is_told_too() {
+fn over_the_limit_the_verdict_is_explained_too() {
     let mut w = world(2, Options::default());
     let macs = Macs::Listed([mac(1)].into());
     let claims = Claims { macs, ..Claims::default() };
     w.set_all(vec![Policy { claims, from: limited(), ..Policy::default() }, Policy::default()]);
     let told = w.foretell(0, &arp(mac(1), [10, 0, 0, 1], [10, 0, 0, 2]), 1);
-    assert_eq!(told.steps[0].verdict, crate::Verdict::Hold);
+    assert_eq!(told.steps[0].verdict, Verdict::Hold);
     assert!(told.held && matches!(&told.end, End::Flooded(to) if to.len() == 1), "{told:?}");
     let told = w.foretell(0, &arp(mac(2), [10, 0, 0, 1], [10, 0, 0, 2]), 1);
     assert_eq!((told.held, &told.end), (true, &End::Refused(Reason::SpoofedMac)));
-    assert_eq!((told.claim.as_deref(), &told.keys[..]), (Some("02:00:00:00:00:02"), &["macs"][..]));
+    assert_eq!(told.claim, Some(Claim::Mac(mac(2))));
+    assert_eq!(told.settings, [ClaimSetting::Macs]);
 }
 
 #[test]
-fn the_claims_that_decide_are_named_and_nobody_is_a_group() {
+fn the_settings_that_decide_are_named_and_a_group_is_nobody() {
     let mut w = world(2, Options::default());
     let claims = Claims {
         macs: Macs::Listed([mac(1)].into()),
@@ -466,16 +474,17 @@ fn the_claims_that_decide_are_named_and_nobody_is_a_group() {
         ra_guard: true,
     };
     w.set_all(vec![Policy { claims, ..Policy::default() }, Policy::default()]);
-    let keys = |w: &World, behind: &[u8]| {
+    let settings = |w: &World, behind: &[u8]| {
         let frame = [&[0xff; 6], &mac(1).octets()[..], behind, &[0; 40]].concat();
         let told = w.foretell(0, &frame, 1);
         assert_eq!(told.end, End::Refused(Reason::NotParsed));
-        told.keys
+        told.settings
     };
-    assert_eq!(keys(&w, &[0x88, 0xb5]), ["ips"], "an EtherType that nobody minds");
-    assert_eq!(keys(&w, &[8, 6]), ["macs", "ips"], "ARP of no kind");
-    let all = ["macs", "ips", "dhcp_guard", "ra_guard"];
-    assert_eq!(keys(&w, &[0x91, 0, 0, 1]), all, "an old service tag");
+    use ClaimSetting::{DhcpGuard, Ips, Macs as Listed, RaGuard};
+    assert_eq!(settings(&w, &[0x88, 0xb5]), [Ips], "an EtherType that only ips= refuses");
+    assert_eq!(settings(&w, &[8, 6]), [Listed, Ips], "ARP of no kind");
+    let all = [Listed, Ips, DhcpGuard, RaGuard];
+    assert_eq!(settings(&w, &[0x91, 0, 0, 1]), all, "an old service tag");
     for nobody in [Mac::BROADCAST, Mac::default()] {
         let told = w.foretell(0, &arp(nobody, [10, 0, 0, 1], [10, 0, 0, 2]), 1);
         assert_eq!(told.end, End::Refused(Reason::SpoofedMac));
@@ -484,7 +493,7 @@ fn the_claims_that_decide_are_named_and_nobody_is_a_group() {
 }
 
 #[test]
-fn who_reaches_nobody_is_told_so() {
+fn a_port_that_reaches_nobody_is_refused_at_reach() {
     let mut w = world(2, Options::default());
     w.try_out(1, &[&[0xff; 6], &mac(2).octets()[..], &[0; 50]].concat(), 1);
     let reach = Reach { groups: Some(Groups(0)), ..Reach::default() };
@@ -492,5 +501,5 @@ fn who_reaches_nobody_is_told_so() {
     let told = w.foretell(0, &[&mac(2).octets()[..], &mac(1).octets(), &[0; 50]].concat(), 1);
     assert_eq!(told.end, End::Refused(Reason::Isolated));
     let last = told.steps.last().unwrap();
-    assert_eq!((last.check, last.port), (Check::Reach, Some(id(1))), "whose groups help");
+    assert_eq!(last, &at(1, Verdict::Refuse, Finding::ReachesNobody), "whose groups help");
 }

@@ -1,8 +1,8 @@
-//! Whom a port may send to: which key says no, and what would help.
+//! Whom a port may send to: which key says no, and what to do about it.
 
 use vmlan_switch::{Check, Explanation, PortId, Step, Verdict};
 
-use super::{Known, Mend};
+use super::{Fix, Known};
 use vmlan_config::address::Address;
 
 /// What stands between two ports, in the order of `Reach::covers`.
@@ -45,14 +45,15 @@ impl Known<'_> {
         (other && self.is_uplink(name)).then_some(Barrier::OtherUplink)
     }
 
-    /// The key that keeps `to` from getting what `source` sends, with its port, where `step` says that it does not get it.
+    /// The key that keeps `to` from getting what `source` sends, with its port, where `step` says
+    /// that it does not get it.
     pub(in crate::explain) fn kept_out(
         &self,
         source: PortId,
         to: PortId,
         step: &Step,
     ) -> Option<String> {
-        if step.check != Check::Reach || step.verdict != Verdict::Refuse {
+        if step.check() != Check::Reach || step.verdict != Verdict::Refuse {
             return None;
         }
         let (port, key) = self.barrier_key(source, to, self.barrier(source, to)?);
@@ -69,32 +70,32 @@ impl Known<'_> {
         (port, self.keys(port, keys))
     }
 
-    /// Somebody's `reach`, `uplink` or being a monitor.
-    pub(super) fn isolated(&self, source: PortId, told: &Explanation) -> Mend {
+    /// A `reach`, an `uplink`, or being a monitor.
+    pub(super) fn isolated(&self, source: PortId, explanation: &Explanation) -> Fix {
         let name = self.name(source);
-        if !crate::explain::passed(told, Check::Source) {
-            let mend = format!("frames come from `{name}` only without it");
-            return (self.keys(source, &["watch", "watch_vlan"]), mend);
+        if !crate::explain::passed(explanation, Check::Source) {
+            let text = format!("`{name}` may send only without that key");
+            return (self.keys(source, &["watch", "watch_vlan"]), text);
         }
-        let refused = |s: &&Step| s.check == Check::Reach && s.verdict == Verdict::Refuse;
-        let ports = told.steps.iter().filter(refused).filter_map(|s| s.port);
+        let refused = |s: &&Step| s.check() == Check::Reach && s.verdict == Verdict::Refuse;
+        let ports = explanation.steps.iter().filter(refused).filter_map(|s| s.port);
         let barriers = ports.filter_map(|to| Some((to, self.barrier(source, to)?)));
         let all: Vec<_> = barriers.filter(|(_, b)| *b != Barrier::Monitor).collect();
         let Some((to, barrier)) = all.first().copied() else {
             let key = self.keys(source, &["reach", "uplink"]);
-            let mend = "add a group of the receiver's, or take the key away:";
-            let mend = match &key {
-                Some(_) => format!("{mend} `vmlan port set {name} reach=`"),
-                None => "there is nobody that it may send to".into(),
+            let text = "add a group of the receiver, or take the key away:";
+            let text = match &key {
+                Some(_) => format!("{text} `vmlan port set {name} reach=`"),
+                None => "there is no port that it may send to".into(),
             };
-            return (key, mend);
+            return (key, text);
         };
         let (by, key) = self.barrier_key(source, to, barrier);
         let key =
             key.map(|key| if by == source { key } else { format!("{}: {key}", self.name(by)) });
         let others = match all.len() - 1 {
             0 => String::new(),
-            n => format!("; likewise for {n} more"),
+            n => format!("; the same holds for {n} more"),
         };
         (key, self.open(source, to, barrier) + &others)
     }
@@ -103,16 +104,18 @@ impl Known<'_> {
     fn open(&self, source: PortId, to: PortId, barrier: Barrier) -> String {
         let (name, to_name) = (self.name(source), self.name(to));
         match barrier {
-            Barrier::Monitor => format!("{to_name} takes no part"),
+            Barrier::Monitor => format!("{to_name} is a monitor, which gets copies only"),
             Barrier::Groups => self.join(source, to),
             Barrier::Uplink => {
                 format!(
-                    "{to_name} is not its uplink: `vmlan port set {name} uplink={to_name}`, or `uplink=` for all"
+                    "{to_name} is not its uplink: `vmlan port set {name} uplink={to_name}`, \
+                     or `uplink=` for all"
                 )
             }
             Barrier::OtherUplink => {
                 format!(
-                    "{to_name} uses another uplink: `vmlan port set {to_name} uplink={name}`, or `uplink=` for all"
+                    "{to_name} uses another uplink: `vmlan port set {to_name} uplink={name}`, \
+                     or `uplink=` for all"
                 )
             }
         }
@@ -147,7 +150,8 @@ impl Known<'_> {
                 )
             }
             ([], []) => format!(
-                "{to_name} is in no group: `vmlan port set {to_name} member=GROUP`, then `vmlan port set {name} reach=GROUP`"
+                "{to_name} is in no group: `vmlan port set {to_name} member=GROUP`, \
+                 then `vmlan port set {name} reach=GROUP`"
             ),
         }
     }

@@ -1,0 +1,124 @@
+//! What receivers do with a frame: limits, turns, tags, links.
+
+use vmlan_frame::{Counters, Reason};
+
+use super::{End, Fate, Finding, Receiver, Tags, Trace, Verdict};
+use crate::forward::Way;
+use crate::meter::{budget_to, covered};
+use crate::policy::retag::Retagged;
+use crate::policy::{Budget, Domain, Policy};
+use crate::{Entry, PortId};
+
+impl Trace<'_> {
+    /// `Pass::flood`.
+    pub(super) fn flood(&mut self, domain: Domain) -> Result<Vec<Receiver>, End> {
+        let (mut receivers, mut refused) = (Vec::new(), false);
+        let (table, source) = (self.table, self.source);
+        for port in table.members().iter().copied().filter(|p| *p != source) {
+            match self.table.floods_to(self.as_source(), domain, port) {
+                Some(true) => receivers.push(self.receive(port, domain, Way::Flood)),
+                Some(false) => {
+                    refused = true;
+                    self.step(Some(port), Verdict::Refuse, Finding::MayNotSend(port));
+                }
+                None => self.left_out(port, domain),
+            }
+        }
+        if !receivers.is_empty() {
+            return Ok(receivers);
+        }
+        Err(match refused {
+            true => self.refuse(Reason::Isolated, Finding::NobodyReachable),
+            false => self.refuse(Reason::NoReceiver, Finding::NobodyUp),
+        })
+    }
+
+    /// Why a frame to all is not for `port`.
+    fn left_out(&mut self, port: PortId, domain: Domain) {
+        let Some(entry) = self.table.get(port) else { return };
+        let vlan = &entry.policy.vlan;
+        let finding = if entry.policy.monitor {
+            Finding::ReceiverIsMonitor
+        } else if !vlan.carries(domain) {
+            Finding::OutsideDomain(vlan.clone(), domain)
+        } else {
+            Finding::LinkDown
+        };
+        self.step(Some(port), Verdict::Refuse, finding);
+    }
+
+    /// `Pass::push`.
+    pub(super) fn receive(&mut self, port: PortId, domain: Domain, way: Way) -> Receiver {
+        let (finding, fate) = match self.table.get(port) {
+            Some(entry) => self.handed_over(port, entry, domain, way),
+            None => (Finding::PortGone, Fate::Dropped(Reason::LinkDown)),
+        };
+        let verdict = match &fate {
+            Fate::Delivered(_) => Verdict::Pass,
+            Fate::Held => Verdict::Hold,
+            Fate::Dropped(_) => Verdict::Drop,
+        };
+        self.step(Some(port), verdict, finding);
+        Receiver { port, fate }
+    }
+
+    fn handed_over(
+        &self,
+        port: PortId,
+        entry: &Entry,
+        domain: Domain,
+        way: Way,
+    ) -> (Finding, Fate) {
+        let policy = &*entry.policy;
+        if let Some(finding) = self.over(policy) {
+            let waits = policy.uplink.is_some() && way == Way::To(port);
+            let fate = if waits { Fate::Held } else { Fate::Dropped(Reason::OverLimit) };
+            return (finding, fate);
+        }
+        let seen = match self.seen(entry, domain) {
+            Ok(seen) => seen,
+            Err(reason) => return (Finding::NoRoomForTag, Fate::Dropped(reason)),
+        };
+        if !entry.port.is_up() {
+            return (Finding::LinkDown, Fate::Dropped(Reason::LinkDown));
+        }
+        let left = (!policy.to.is_none()).then(|| budget_to(policy, self.now));
+        let full = self.switch.waits.is_full(port);
+        (Finding::Delivery { tags: Tags::of(&seen), left, full }, Fate::Delivered(seen))
+    }
+
+    /// `Pass::allowed`: `None` if the receiver has tokens left and it is the source's turn.
+    pub(super) fn over(&self, to: &Policy) -> Option<Finding> {
+        let limits = &to.to;
+        if !limits.is_none() && covered(&self.batch, 0..1, budget_to(to, self.now)) == 0 {
+            return Some(Finding::ToLimit { wait_ns: limits.wait(self.now).max(1) });
+        }
+        let bytes = to.uplink.as_ref()?.grant(self.source, self.policy().weight, self.now);
+        let bits = i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX);
+        let turn = covered(&self.batch, 0..1, Budget { bits, frames: i64::MAX });
+        (turn == 0).then_some(Finding::NotItsTurn)
+    }
+
+    /// The frame as a port with `entry` is given it.
+    ///
+    /// # Errors
+    /// Why it cannot have the form that it would need there.
+    fn seen(&self, entry: &Entry, domain: Domain) -> Result<Vec<u8>, Reason> {
+        let mut seen = None;
+        let counters = Counters::default();
+        let from = (&self.policy().vlan, &[domain][..]);
+        let to = (&entry.policy.vlan, &counters);
+        Retagged::new().push(&self.batch, &[0], from, to, |batch, list| {
+            for i in list {
+                seen = batch.frame(usize::from(*i)).map(|frame| {
+                    let mut bytes = vec![0; frame.len];
+                    frame.copy_to(&mut bytes);
+                    bytes
+                });
+            }
+            list.len()
+        });
+        let refused = counters.drops().next().map_or(Reason::Vlan, |(reason, _)| reason);
+        seen.ok_or(refused)
+    }
+}

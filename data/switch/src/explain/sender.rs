@@ -1,0 +1,150 @@
+//! Checks of a frame by itself: limits, VLAN, claims, addresses, reach.
+
+use vmlan_frame::{Mac, Reason};
+
+use super::claims::deciding;
+use super::{ClaimFault, Claimed, End, Finding, Place, StormTokens, Tags, Tokens, Trace, Verdict};
+use crate::PortId;
+use crate::fdb::WouldLearn;
+use crate::forward::Way;
+use crate::meter::covered;
+use crate::policy::Domain;
+
+impl Trace<'_> {
+    /// `Forwarder::breath` and `Pass::admit`. A frame without tokens is followed further: whoever
+    /// asks why a guest has no network wants to know what refuses it after the waiting, too.
+    pub(super) fn limit(&mut self) {
+        let from = &self.entry.policy.from;
+        if from.is_none() {
+            return self.pass(Finding::FromLimit(Tokens::Unlimited));
+        }
+        let budget = from.budget(self.now);
+        if covered(&self.batch, 0..1, budget) == 1 {
+            return self.pass(Finding::FromLimit(Tokens::Left(budget)));
+        }
+        let wait_ns = from.wait(self.now).max(1);
+        self.outcome.held = true;
+        self.step(None, Verdict::Hold, Finding::FromLimit(Tokens::Spent { wait_ns }));
+    }
+
+    pub(super) fn domain(&mut self) -> Result<Domain, End> {
+        let head = self.batch.head(0);
+        let (tags, vlan) = (Tags::of(head), self.entry.policy.vlan.clone());
+        match vlan.enter(head) {
+            Ok(domain) => {
+                self.pass(Finding::Enters(tags, vlan, domain));
+                Ok(domain)
+            }
+            Err(reason) => Err(self.refuse(reason, Finding::TagsRefused(tags, vlan))),
+        }
+    }
+
+    pub(super) fn claims(&mut self) -> Result<(), End> {
+        let claims = &self.entry.policy.claims;
+        if claims.is_any() {
+            self.pass(Finding::AnyClaim);
+            return Ok(());
+        }
+        let (head, len) = (self.batch.head(0), self.batch.frame_len(0));
+        match claims.peek(head, len) {
+            Ok(()) => {
+                self.pass(Finding::Claims(Claimed::by(head, len)));
+                Ok(())
+            }
+            Err(reason) => {
+                let fault = ClaimFault::of(reason, claims, head, len);
+                self.outcome.claim = fault.claim();
+                self.outcome.settings = deciding(claims, head, len);
+                Err(self.refuse(reason, Finding::ClaimRefused(fault)))
+            }
+        }
+    }
+
+    /// `Pass::check_source`, except for what it learns.
+    pub(super) fn source(&mut self, domain: Domain) -> Result<(), End> {
+        let (dst, src) = self.batch.macs(0);
+        if src.is_group() || src == Mac::default() {
+            return Err(self.refuse(Reason::BadSource, Finding::BadSource(src)));
+        }
+        if self.policy().monitor {
+            return Err(self.refuse(Reason::Isolated, Finding::SourceIsMonitor));
+        }
+        self.pass(Finding::Source(src));
+        if self.policy().reach.is_nobody() {
+            let to = if dst.is_group() { None } else { self.switch.fdb.lookup(dst, domain) };
+            let port = to.filter(|to| *to != self.source);
+            self.step(port, Verdict::Refuse, Finding::ReachesNobody);
+            return Err(End::Refused(Reason::Isolated));
+        }
+        Ok(())
+    }
+
+    /// Where the frame's source address would be once the frame had come.
+    pub(super) fn learning(&mut self, domain: Domain) -> Result<Option<PortId>, End> {
+        let (_, src) = self.batch.macs(0);
+        let would = self.switch.fdb.would_learn(src, domain, self.source);
+        let finding = Finding::Learning(src, would);
+        if let WouldLearn::Pinned(_) = would {
+            return Err(self.refuse(Reason::NotAllowed, finding));
+        }
+        self.pass(finding);
+        Ok(match would {
+            WouldLearn::Full(other) => other,
+            _ => Some(self.source),
+        })
+    }
+
+    /// `Pass::find_way`. `source_at` is where the frame's source address is by then: a frame may be
+    /// addressed to its own source.
+    pub(super) fn destination(
+        &mut self,
+        domain: Domain,
+        source_at: Option<PortId>,
+    ) -> Result<Way, End> {
+        let (dst, src) = self.batch.macs(0);
+        if dst.is_group() {
+            self.pass(Finding::Destination(dst, Place::Group));
+            return Ok(Way::Flood);
+        }
+        let found = if dst == src { source_at } else { self.switch.fdb.lookup(dst, domain) };
+        let Some(port) = found else {
+            self.pass(Finding::Destination(dst, Place::Unknown));
+            return Ok(Way::Flood);
+        };
+        let way = self.table.way_to(self.as_source(), domain, port);
+        match way {
+            Way::Drop(Reason::SamePort) => {
+                let finding = Finding::Destination(dst, Place::SamePort(port));
+                return Err(self.refuse(Reason::SamePort, finding));
+            }
+            Way::Drop(reason) => {
+                self.pass(Finding::Destination(dst, Place::Behind(port)));
+                self.step(Some(port), Verdict::Refuse, Finding::MayNotSend(port));
+                return Err(End::Refused(reason));
+            }
+            Way::Flood => self.pass(Finding::Destination(dst, Place::OutsideDomain(port))),
+            Way::To(to) => {
+                self.pass(Finding::Destination(dst, Place::Behind(port)));
+                let own = to == port;
+                self.pass(if own { Finding::MaySend(to) } else { Finding::LeavesByUplink(to) });
+            }
+        }
+        Ok(way)
+    }
+
+    /// `Pass::check_storm`.
+    pub(super) fn storm(&mut self) -> Result<(), End> {
+        let (dst, _) = self.batch.macs(0);
+        let Some(bucket) = self.entry.policy.storm.bucket(dst) else {
+            self.pass(Finding::Storm(StormTokens::Unlimited));
+            return Ok(());
+        };
+        let (frames, rate) = (bucket.tokens(self.now), bucket.rate().per_second);
+        if frames <= 0 {
+            let finding = Finding::Storm(StormTokens::Spent { rate });
+            return Err(self.refuse(Reason::Storm, finding));
+        }
+        self.pass(Finding::Storm(StormTokens::Left { frames, rate }));
+        Ok(())
+    }
+}
