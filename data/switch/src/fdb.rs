@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 use vmlan_frame::{Counter, Mac};
 
 use crate::policy::Domain;
-use crate::{MAX_PORTS, PortId};
+use crate::{MAX_PORTS, PortId, PortSet};
 
 const WAYS: usize = 4;
 const STATIC: u64 = 1;
@@ -461,6 +461,19 @@ impl Fdb {
             found |= self.clear(word, e);
         }
         found
+    }
+
+    /// True if any address is learned at one of these ports.
+    pub(crate) fn has_learned(&self, ports: &PortSet) -> bool {
+        ports.iter().any(|port| self.count(port).load(Ordering::Relaxed) > 0)
+    }
+
+    /// Forgets what was learned at these ports; pinned entries stay.
+    pub(crate) fn flush_learned(&self, ports: &PortSet) {
+        let learned = |e: u64| e & STATIC == 0 && ports.has(port_of(e));
+        for (slot, e) in self.entries().filter(|(_, e)| learned(*e)) {
+            self.clear(slot.word, e);
+        }
     }
 
     /// Forgets everything behind a port, pinned entries too.

@@ -14,6 +14,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod departures;
 mod explain;
 mod fdb;
 mod finish;
@@ -22,6 +23,7 @@ mod forward;
 pub mod fuzz;
 mod meter;
 pub mod policy;
+mod port_set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,15 +33,17 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use departures::Departures;
 pub use explain::{
     Check, Claim, ClaimFault, ClaimSetting, Claimed, End, Explanation, Fate, Finding, Naming,
     Place, Receiver, Step, StormTokens, Tag, Tags, Tokens, Unparsed, Verdict,
 };
 pub use fdb::{Fdb, FdbEntry, FdbError, WouldLearn};
 pub use forward::{Breath, Forwarder};
+pub use port_set::PortSet;
 pub use table::{Entry, PortId, Table};
 use wait::Waits;
-pub use watch::{PortSet, Watch};
+pub use watch::Watch;
 
 /// Ports a switch can have: 10 bits of a forwarding entry.
 pub const MAX_PORTS: usize = 1024;
@@ -75,6 +79,7 @@ pub struct Switch {
     options: Options,
     fdb: Fdb,
     waits: Waits,
+    departures: Departures,
 }
 
 impl Switch {
@@ -83,7 +88,7 @@ impl Switch {
     pub fn new(options: Options) -> Arc<Self> {
         let fdb = Fdb::new(options.fdb_entries, options.fdb_port_cap);
         let waits = Waits::new(options.full_wait);
-        Arc::new(Self { options, fdb, waits })
+        Arc::new(Self { options, fdb, waits, departures: Departures::default() })
     }
 
     /// The forwarding table.
@@ -98,9 +103,24 @@ impl Switch {
         &self.options
     }
 
-    /// Forgets what was learned about a port that is gone.
+    /// Forgets everything about a port that is removed, pinned addresses too.
     pub fn forget(&self, port: PortId) {
         self.fdb.flush_port(port);
         self.waits.reset(port);
+    }
+
+    /// `port` has gone down: what was learned there is forgotten by the next
+    /// [`Switch::forget_departed`]. Any thread may call this.
+    pub fn went_down(&self, port: PortId) {
+        self.departures.mark(port);
+    }
+
+    /// Forgets the addresses that were learned at ports which went down since the last call; pinned
+    /// ones stay. For the control thread, at `now` nanoseconds of its clock.
+    ///
+    /// However often ports go down, the forwarding table is walked ten times a second at most: if it
+    /// is too soon, returns the nanoseconds after which to call again.
+    pub fn forget_departed(&self, now: u64) -> Option<u64> {
+        self.departures.forget(&self.fdb, now)
     }
 }

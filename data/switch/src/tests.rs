@@ -10,6 +10,7 @@ use vmlan_ram::Slice;
 use super::*;
 use crate::policy::Domain;
 
+mod departures;
 mod explain;
 mod watch;
 

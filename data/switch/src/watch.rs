@@ -9,35 +9,7 @@ use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
 use crate::policy::Domain;
-use crate::{MAX_PORTS, PortId};
-
-/// A set of ports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortSet([u64; MAX_PORTS / 64]);
-
-impl PortSet {
-    /// Every port, also those to come.
-    pub const ALL: Self = Self([u64::MAX; MAX_PORTS / 64]);
-
-    /// These.
-    #[must_use]
-    pub fn new(ports: impl IntoIterator<Item = PortId>) -> Self {
-        let mut set = Self::default();
-        for port in ports {
-            if let Some(word) = set.0.get_mut(port.index() / 64) {
-                *word |= 1 << (port.index() % 64);
-            }
-        }
-        set
-    }
-
-    /// True if `port` is one of them.
-    #[must_use]
-    #[inline]
-    pub fn has(&self, port: PortId) -> bool {
-        self.0.get(port.index() / 64).is_some_and(|w| w >> (port.index() % 64) & 1 == 1)
-    }
-}
+use crate::{PortId, PortSet};
 
 /// What a monitor port is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
