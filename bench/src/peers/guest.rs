@@ -1,16 +1,14 @@
 //! The guest's side of a measurement.
 
 use std::time::Instant;
-
-use super::Error;
-use super::stop::Stop;
+use vmlan_harness::{Result, Stop};
 
 /// MAC addresses of the guest's two ports.
 pub const MAC: [&str; 2] = ["02:00:00:00:00:00", "02:00:00:00:00:01"];
 
 /// What the guest has counted so far, both ports together.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct GuestCounters {
     /// When it was asked.
     pub at: Instant,
     /// Frames received from the switch: the deliveries that a figure is made of.
@@ -32,11 +30,11 @@ pub trait Guest {
     ///
     /// # Errors
     /// When the guest has ended or does not answer.
-    fn start(&mut self, stop: &Stop) -> Result<(), Error>;
+    fn start(&mut self, stop: &Stop) -> Result<()>;
 
     /// Its counters now.
     ///
     /// # Errors
     /// When the guest has ended or does not answer.
-    fn seen(&mut self, stop: &Stop) -> Result<Seen, Error>;
+    fn seen(&mut self, stop: &Stop) -> Result<GuestCounters>;
 }

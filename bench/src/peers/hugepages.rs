@@ -1,8 +1,7 @@
 //! Hugepages for DPDK: raised for the run, restored afterwards.
 
 use std::fs;
-
-use super::Error;
+use vmlan_harness::{HarnessError, Result};
 
 const NR: &str = "/proc/sys/vm/nr_hugepages";
 
@@ -18,8 +17,8 @@ impl Hugepages {
     /// No hugetlbfs mount is made: every DPDK process is started with `--in-memory`, which takes its pages by memfd.
     ///
     /// # Errors
-    /// [`Error::Missing`] when the kernel cannot find so much contiguous memory.
-    pub fn reserve(mib: u64) -> Result<Self, Error> {
+    /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory.
+    pub fn reserve(mib: u64) -> Result<Self> {
         let info = Info::read()?;
         let need = (mib * 1024).div_ceil(info.page_kib);
         if info.free >= need {
@@ -29,7 +28,7 @@ impl Hugepages {
         let guard = Self { before: Some(info.total) };
         let free = Info::read()?.free;
         if free < need {
-            return Err(Error::missing(
+            return Err(HarnessError::missing(
                 format!("only {free} of {need} hugepages of {} KiB could be had", info.page_kib),
                 "free some memory, or boot with hugepages=N on the kernel's command line",
             ));
@@ -46,8 +45,8 @@ impl Drop for Hugepages {
     }
 }
 
-fn write_nr(pages: u64) -> Result<(), Error> {
-    fs::write(NR, pages.to_string()).map_err(Error::io(format!("write {pages} to {NR}")))
+fn write_nr(pages: u64) -> Result<()> {
+    fs::write(NR, pages.to_string()).map_err(HarnessError::io(format!("write {pages} to {NR}")))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -58,10 +57,11 @@ struct Info {
 }
 
 impl Info {
-    fn read() -> Result<Self, Error> {
-        let text = fs::read_to_string("/proc/meminfo").map_err(Error::io("read /proc/meminfo"))?;
+    fn read() -> Result<Self> {
+        let text =
+            fs::read_to_string("/proc/meminfo").map_err(HarnessError::io("read /proc/meminfo"))?;
         Self::parse(&text).ok_or_else(|| {
-            Error::missing("this kernel has no hugepages", "use one with CONFIG_HUGETLBFS")
+            HarnessError::missing("this kernel has no hugepages", "use one with CONFIG_HUGETLBFS")
         })
     }
 

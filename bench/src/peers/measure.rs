@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::guest::Seen;
-use super::proc::{Cpu, machine_busy};
+use vmlan_harness::{HarnessError, Result, Stop, usage::CpuTime, usage::machine_busy};
+
+use super::guest::GuestCounters;
 use super::switch::{Charged, Rig};
-use super::{Error, stop::Stop};
 
 const WARM_UP: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 4;
@@ -55,18 +55,18 @@ impl Figures {
 /// that its two answers enclose the guest's however long a busy machine takes between them.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    seen: Seen,
+    seen: GuestCounters,
     cpu: (Instant, Charged, f64, f64),
     switch: [(Instant, u64); 2],
 }
 
 impl Reading {
-    fn take(rig: &mut Rig, stop: &Stop) -> Result<Self, Error> {
+    fn take(rig: &mut Rig, stop: &Stop) -> Result<Self> {
         let ask = |rig: &mut Rig| Ok((Instant::now(), rig.switch.delivered(stop)?));
         let before = ask(rig)?;
         let seen = rig.guest.seen(stop)?;
-        let guest = Cpu::of(rig.guest.pid())?.total();
-        let cpu = (Instant::now(), rig.switch.cpu()?, guest, machine_busy()?);
+        let guest = CpuTime::of(rig.guest.pid())?.total().as_secs_f64();
+        let cpu = (Instant::now(), rig.switch.cpu()?, guest, machine_busy()?.as_secs_f64());
         Ok(Self { seen, cpu, switch: [before, ask(rig)?] })
     }
 }
@@ -74,8 +74,8 @@ impl Reading {
 /// Starts the traffic, waits until it is steady, and measures for `seconds`.
 ///
 /// # Errors
-/// [`Error::Failed`] when frames do not flow, get lost, have the wrong length, or when the two sides' counters disagree.
-pub fn measure(rig: &mut Rig, stop: &Stop, seconds: u32, bytes: u32) -> Result<Figures, Error> {
+/// [`HarnessError::Failed`] when frames do not flow, get lost, have the wrong length, or when the two sides' counters disagree.
+pub fn measure(rig: &mut Rig, stop: &Stop, seconds: u32, bytes: u32) -> Result<Figures> {
     start(rig, stop)?;
     let first = Reading::take(rig, stop)?;
     let mut rates = Vec::new();
@@ -93,7 +93,7 @@ pub fn measure(rig: &mut Rig, stop: &Stop, seconds: u32, bytes: u32) -> Result<F
 }
 
 // A switch that connects to the guest may need a second to notice it, and frames sent before that are lost.
-fn start(rig: &mut Rig, stop: &Stop) -> Result<(), Error> {
+fn start(rig: &mut Rig, stop: &Stop) -> Result<()> {
     for _ in 0..ATTEMPTS {
         rig.switch.alive()?;
         rig.guest.start(stop)?;
@@ -104,10 +104,10 @@ fn start(rig: &mut Rig, stop: &Stop) -> Result<(), Error> {
             return Ok(());
         }
     }
-    Err(Error::Failed(format!("no frame came through in {ATTEMPTS} attempts")))
+    Err(HarnessError::NoFigure(format!("no frame came through in {ATTEMPTS} attempts")))
 }
 
-fn figures(a: &Reading, b: &Reading, rates: &mut [f64], bytes: u32) -> Result<Figures, Error> {
+fn figures(a: &Reading, b: &Reading, rates: &mut [f64], bytes: u32) -> Result<Figures> {
     let received = b.seen.rx_frames.saturating_sub(a.seen.rx_frames);
     let sent = b.seen.tx_frames.saturating_sub(a.seen.tx_frames);
     let length = b.seen.rx_bytes.saturating_sub(a.seen.rx_bytes) as f64 / received as f64;
@@ -122,7 +122,9 @@ fn figures(a: &Reading, b: &Reading, rates: &mut [f64], bytes: u32) -> Result<Fi
     let (guest, busy) = (cpu(b.cpu.2 - a.cpu.2), cpu(b.cpu.3 - a.cpu.3));
     let cpu_switch = own + in_guest;
     if cpu_switch <= 0.0 {
-        return Err(Error::Failed("the switch used no CPU time that could be measured".into()));
+        return Err(HarnessError::NoFigure(
+            "the switch used no CPU time that could be measured".into(),
+        ));
     }
     Ok(Figures {
         frames_per_s,
@@ -141,22 +143,24 @@ fn per_s(amount: f64, from: Instant, to: Instant) -> f64 {
     amount / (to - from).as_secs_f64()
 }
 
-fn check_flow(received: u64, sent: u64, length: f64, bytes: u32) -> Result<(), Error> {
+fn check_flow(received: u64, sent: u64, length: f64, bytes: u32) -> Result<()> {
     if received == 0 {
-        return Err(Error::Failed(format!("no frame came back of {sent} sent")));
+        return Err(HarnessError::NoFigure(format!("no frame came back of {sent} sent")));
     }
     if (received as f64) < LEAST_RECEIVED * sent as f64 {
-        return Err(Error::Failed(format!("only {received} of {sent} frames sent came back")));
+        return Err(HarnessError::NoFigure(format!(
+            "only {received} of {sent} frames sent came back"
+        )));
     }
     if (length - f64::from(bytes)).abs() > 0.5 {
-        return Err(Error::Failed(format!(
+        return Err(HarnessError::NoFigure(format!(
             "frames came back with {length:.1} bytes on average instead of {bytes}"
         )));
     }
     Ok(())
 }
 
-fn check_counters(received: u64, a: &Reading, b: &Reading) -> Result<(), Error> {
+fn check_counters(received: u64, a: &Reading, b: &Reading) -> Result<()> {
     let least = b.switch[0].1.saturating_sub(a.switch[1].1);
     let most = b.switch[1].1.saturating_sub(a.switch[0].1);
     let guest = received as f64;
@@ -165,7 +169,7 @@ fn check_counters(received: u64, a: &Reading, b: &Reading) -> Result<(), Error> 
     {
         return Ok(());
     }
-    Err(Error::Failed(format!(
+    Err(HarnessError::NoFigure(format!(
         "the guest received {received} frames but the switch counts {least} to {most} delivered"
     )))
 }
@@ -184,7 +188,7 @@ mod tests {
 
     fn reading(at: Instant, frames: u64, cpu: f64) -> Reading {
         let (rx_frames, rx_bytes, tx_frames) = (frames, frames * 60, frames + 512);
-        let seen = Seen { at, rx_frames, rx_bytes, tx_frames, rx_pps: 0.0 };
+        let seen = GuestCounters { at, rx_frames, rx_bytes, tx_frames, rx_pps: 0.0 };
         let charged = Charged { own: cpu, in_guest: 0.0 };
         Reading { seen, cpu: (at, charged, cpu, 3.0 * cpu), switch: [(at, frames); 2] }
     }

@@ -5,25 +5,18 @@
 //! the next cell. Everything started or changed is owned by a value whose `Drop` undoes it.
 
 mod args;
-mod error;
 pub mod guest;
 pub mod hugepages;
 pub mod machine;
 pub mod measure;
-pub mod netns;
 pub mod priority;
-pub mod proc;
-pub mod process;
 pub mod report;
 pub mod run;
-pub mod scratch;
-pub mod stop;
 pub mod switch;
 pub mod testpmd;
 pub mod vde_loop;
 
 pub use args::{Args, Peer};
-pub use error::Error;
 
 /// The core the switch is pinned to.
 pub const SWITCH_CORE: usize = 1;

@@ -3,8 +3,7 @@
 use std::fs;
 
 use rustix::process::setpriority_process;
-
-use super::Error;
+use vmlan_harness::{HarnessError, Result};
 
 /// Where autogroups are on, the scheduler weighs sessions first (sched(7)) and a process's own nice value counts only
 /// among its session. Absent otherwise.
@@ -20,13 +19,14 @@ impl Priority {
     /// Gives us, and all that is started from here on, the nice value `nice`; 0 changes nothing.
     ///
     /// # Errors
-    /// [`Error::Io`] when the kernel refuses.
-    pub fn set(nice: i32) -> Result<Self, Error> {
+    /// [`HarnessError::Io`] when the kernel refuses.
+    pub fn set(nice: i32) -> Result<Self> {
         if nice == 0 {
             return Ok(Self { session_before: None });
         }
-        setpriority_process(None, nice)
-            .map_err(|error| Error::io(format!("set the priority to {nice}"))(error.into()))?;
+        setpriority_process(None, nice).map_err(|error| {
+            HarnessError::io(format!("set the priority to {nice}"))(error.into())
+        })?;
         let session_before = fs::read_to_string(AUTOGROUP).ok().and_then(|text| parse(&text));
         let guard = Self { session_before };
         session_before.map_or(Ok(()), |_| write(nice))?;
@@ -42,9 +42,9 @@ impl Drop for Priority {
     }
 }
 
-fn write(nice: i32) -> Result<(), Error> {
+fn write(nice: i32) -> Result<()> {
     fs::write(AUTOGROUP, nice.to_string())
-        .map_err(Error::io(format!("write {nice} to {AUTOGROUP}")))
+        .map_err(HarnessError::io(format!("write {nice} to {AUTOGROUP}")))
 }
 
 fn parse(text: &str) -> Option<i32> {

@@ -4,15 +4,15 @@ use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
+use vmlan_harness::{HarnessError, Result, Scratch, Stop};
+
 use super::hugepages::Hugepages;
-use super::machine::{Machine, cores};
+use super::machine::Machine;
 use super::measure::{Figures, measure};
 use super::priority::Priority;
 use super::report::{self, Cell, Report};
-use super::scratch::Scratch;
-use super::stop::Stop;
 use super::switch::{Bench, check};
-use super::{Args, Error, Peer, SWITCH_CORE};
+use super::{Args, Peer, SWITCH_CORE};
 
 /// Two DPDK processes of 512 MiB each, and what they grow by.
 const HUGEPAGES_MIB: u64 = 2048;
@@ -30,8 +30,8 @@ pub enum Outcome {
 ///
 /// # Errors
 /// When something that the run needs is missing, or on Ctrl-C.
-pub fn run(args: &Args) -> Result<Outcome, Error> {
-    let stop = Stop::on_signals().map_err(Error::io("catch signals"))?;
+pub fn run(args: &Args) -> Result<Outcome> {
+    let stop = Stop::on_signals()?;
     let (peers, skipped) = check_all(args)?;
     let machine = Machine::read(args);
     let _priority = Priority::set(args.nice)?;
@@ -50,23 +50,23 @@ pub fn run(args: &Args) -> Result<Outcome, Error> {
 /// Writes what a run was asked to leave behind, if it was.
 ///
 /// # Errors
-/// [`Error::Io`].
-pub fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Error> {
+/// [`HarnessError::Io`].
+pub fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    fs::write(path, text()).map_err(Error::io(format!("write {}", path.display())))
+    fs::write(path, text()).map_err(HarnessError::io(format!("write {}", path.display())))
 }
 
 type Skipped = Vec<(Peer, String)>;
 
 /// The peers to measure, and those left out with the reason.
-fn check_all(args: &Args) -> Result<(Vec<Peer>, Skipped), Error> {
+fn check_all(args: &Args) -> Result<(Vec<Peer>, Skipped)> {
     if !rustix::process::geteuid().is_root() {
-        let mend = "run it with sudo (hugepages and network namespaces need root)";
-        return Err(Error::missing("not root", mend));
+        let fix = "run it with sudo (hugepages and network namespaces need root)";
+        return Err(HarnessError::missing("not root", fix));
     }
-    if cores() <= SWITCH_CORE {
-        let mend = "run it on a machine with two cores or more";
-        return Err(Error::missing("one core is too few", mend));
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= SWITCH_CORE) {
+        let fix = "run it on a machine with two cores or more";
+        return Err(HarnessError::missing("one core is too few", fix));
     }
     let (mut peers, mut skipped) = (Vec::new(), Vec::new());
     for peer in Peer::ALL.into_iter().filter(|peer| args.only.contains(peer)) {
@@ -79,7 +79,7 @@ fn check_all(args: &Args) -> Result<(Vec<Peer>, Skipped), Error> {
     Ok((peers, skipped))
 }
 
-fn measure_all(bench: &Bench<'_>, peers: &[Peer]) -> Result<Vec<Cell>, Error> {
+fn measure_all(bench: &Bench<'_>, peers: &[Peer]) -> Result<Vec<Cell>> {
     let args = bench.args;
     let mut cells = Vec::new();
     let total = args.rounds as usize * args.sizes.len() * peers.len();
@@ -100,13 +100,13 @@ fn measure_all(bench: &Bench<'_>, peers: &[Peer]) -> Result<Vec<Cell>, Error> {
     Ok(cells)
 }
 
-fn one(bench: &Bench<'_>, peer: Peer, round: u32, bytes: u32, at: &str) -> Result<Cell, Error> {
+fn one(bench: &Bench<'_>, peer: Peer, round: u32, bytes: u32, at: &str) -> Result<Cell> {
     progress(at, "...", false);
     let result = bench
         .rig(peer, bytes)
         .and_then(|mut rig| measure(&mut rig, bench.stop, bench.args.seconds, bytes));
     let figures = match result {
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(HarnessError::Interrupted) => return Err(HarnessError::Interrupted),
         Err(error) => {
             bench.scratch.keep();
             Err(format!("failed: {}; logs in {}", error.chain(), bench.scratch.path().display()))

@@ -13,11 +13,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::guest::{Guest, Seen};
-use super::stop::Stop;
-use super::{Error, GUEST_CORE};
+use vmlan_harness::{HarnessError, Pin, Result, Stop};
+
+use super::GUEST_CORE;
+use super::guest::{Guest, GuestCounters};
 
 const MAGIC: u32 = 0xfeed_face;
 const VERSION: u32 = 3;
@@ -52,7 +52,7 @@ impl VdeLoop {
     ///
     /// # Errors
     /// When the switch refuses.
-    pub fn connect(control: &Path, dir: &Path, bytes: u32, one_way: bool) -> Result<Self, Error> {
+    pub fn connect(control: &Path, dir: &Path, bytes: u32, one_way: bool) -> Result<Self> {
         let ports = [Port::plug(control, &dir.join("p0"))?, Port::plug(control, &dir.join("p1"))?];
         let counters = Arc::<Counters>::default();
         let frames =
@@ -68,18 +68,18 @@ impl Guest for VdeLoop {
         std::process::id()
     }
 
-    fn start(&mut self, _: &Stop) -> Result<(), Error> {
+    fn start(&mut self, _: &Stop) -> Result<()> {
         self.counters.going.store(true, Relaxed);
         Ok(())
     }
 
-    fn seen(&mut self, _: &Stop) -> Result<Seen, Error> {
+    fn seen(&mut self, _: &Stop) -> Result<GuestCounters> {
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err(Error::Failed("vde_switch closed a port".into()));
+            return Err(HarnessError::NoFigure("vde_switch closed a port".into()));
         }
         let (at, rx_frames) = (Instant::now(), self.counters.rx_frames.load(Relaxed));
         let (before, frames) = std::mem::replace(&mut self.last, (at, rx_frames));
-        Ok(Seen {
+        Ok(GuestCounters {
             at,
             rx_frames,
             rx_bytes: self.counters.rx_bytes.load(Relaxed),
@@ -106,7 +106,7 @@ struct Port {
 }
 
 impl Port {
-    fn plug(control: &Path, own: &Path) -> Result<Self, Error> {
+    fn plug(control: &Path, own: &Path) -> Result<Self> {
         let plug = || -> std::io::Result<Self> {
             let mut stream = UnixStream::connect(control)?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -118,7 +118,7 @@ impl Port {
             data.set_nonblocking(true)?;
             Ok(Self { data, _control: stream })
         };
-        plug().map_err(Error::io(format!("plug into vde_switch at {}", control.display())))
+        plug().map_err(HarnessError::io(format!("plug into vde_switch at {}", control.display())))
     }
 }
 
@@ -149,10 +149,8 @@ fn frame(from: u8, bytes: u32) -> Vec<u8> {
 }
 
 fn bounce(ports: &[Port; 2], frames: &[Vec<u8>], counters: &Counters) {
-    let mut core = CpuSet::new();
-    core.set(GUEST_CORE);
     // Not pinned is slower, not wrong.
-    let _ = sched_setaffinity(None, &core);
+    let _ = Pin::Core(GUEST_CORE).this_thread();
     while !counters.going.load(Relaxed) && !counters.over.load(Relaxed) {
         thread::sleep(Duration::from_millis(1));
     }

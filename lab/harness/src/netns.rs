@@ -13,6 +13,7 @@ const FIX: &str = "run as root, or allow user namespaces: \
     sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
 
 /// A namespace, held by a sleeping process and gone when this is dropped.
+#[derive(Debug)]
 pub struct NetNs {
     name: String,
     ip: String,

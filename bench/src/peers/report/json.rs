@@ -13,7 +13,7 @@ pub fn json(report: &Report<'_>) -> String {
         peers.map(move |peer| row(report, peer, bytes))
     });
     let all = value!({
-        "commit": report.machine.commit,
+        "commit": report.machine.host.commit,
         "machine": report.machine,
         "rounds": args.rounds,
         "seconds": args.seconds,

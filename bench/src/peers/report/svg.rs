@@ -28,7 +28,7 @@ fn draw(out: &mut String, report: &Report<'_>) -> Result {
     )?;
     writeln!(out, r##"<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>"##)?;
     label(out, 12, 24, "#000000", "Million frames per CPU second of the switch")?;
-    let machine = &report.machine;
+    let machine = &report.machine.host;
     let place = format!(
         "guest: native (DPDK virtio-user); {}, Linux {}, {}",
         machine.cpu, machine.kernel, machine.commit

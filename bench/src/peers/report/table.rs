@@ -24,10 +24,10 @@ pub fn table(report: &Report<'_>) -> String {
 }
 
 fn head(out: &mut String, report: &Report<'_>) -> Result {
-    let (args, machine) = (report.args, &report.machine);
+    let (args, machine) = (report.args, &report.machine.host);
     let traffic = if args.one_way { "one way" } else { "both ways" };
     writeln!(out, "\nmachine  {}, {} cores, Linux {}", machine.cpu, machine.cores, machine.kernel)?;
-    writeln!(out, "with     {}", machine.versions.join("; "))?;
+    writeln!(out, "with     {}", report.machine.versions.join("; "))?;
     writeln!(out, "commit   {}", machine.commit)?;
     writeln!(out, "guest    native (DPDK virtio-user) on core 0, switch on core 1, {traffic}")?;
     writeln!(

@@ -31,11 +31,13 @@ fn args() -> Args {
 
 fn report(args: &Args, cells: Vec<Cell>) -> Report<'_> {
     let machine = Machine {
-        cpu: "A < B & C".to_owned(),
-        cores: 2,
-        kernel: "6.1".to_owned(),
+        host: vmlan_harness::Machine {
+            cpu: "A < B & C".to_owned(),
+            cores: 2,
+            kernel: "6.1".to_owned(),
+            commit: "abc".to_owned(),
+        },
         versions: vec!["DPDK testpmd 22.11".to_owned()],
-        commit: "abc".to_owned(),
     };
     Report { args, machine, cells, skipped: vec![(Peer::Vde, "vde_switch is missing".to_owned())] }
 }

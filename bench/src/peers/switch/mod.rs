@@ -7,16 +7,19 @@ mod vhost;
 mod vmlan;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use vmlan_harness::{HarnessError, Launch, NetNs, Pin, Result, Scratch, Stop, find_program};
 
 use super::guest::{Guest, MAC};
-use super::process::find;
-use super::scratch::Scratch;
-use super::stop::Stop;
 use super::testpmd::{Setup, Testpmd};
-use super::{Args, Error, GUEST_CORE, Peer};
+use super::{Args, GUEST_CORE, Peer};
 
 pub use ovs::version as ovs_version;
 pub use vmlan::program as vmlan_program;
+
+/// How long they may take to end.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// CPU time of a switch so far, in seconds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,17 +34,17 @@ pub struct Charged {
 pub trait Switch {
     /// # Errors
     /// When the switch has ended.
-    fn alive(&mut self) -> Result<(), Error>;
+    fn alive(&mut self) -> Result<()>;
 
     /// # Errors
     /// When the switch has ended.
-    fn cpu(&self) -> Result<Charged, Error>;
+    fn cpu(&self) -> Result<Charged>;
 
     /// Frames it has delivered so far by its own counters.
     ///
     /// # Errors
     /// When it does not answer.
-    fn delivered(&mut self, stop: &Stop) -> Result<u64, Error>;
+    fn delivered(&mut self, stop: &Stop) -> Result<u64>;
 }
 
 /// A switch and the guest plugged into it. The guest is dropped first, as a VM is shut down before its network.
@@ -68,7 +71,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// When either does not come up.
-    pub fn rig(&self, peer: Peer, frame_bytes: u32) -> Result<Rig, Error> {
+    pub fn rig(&self, peer: Peer, frame_bytes: u32) -> Result<Rig> {
         match peer {
             Peer::OvsDpdk => ovs::rig(self, frame_bytes),
             Peer::Vmlan => vmlan::rig(self, frame_bytes, false),
@@ -80,7 +83,7 @@ impl Bench<'_> {
     }
 
     /// testpmd with two virtio-user ports on the sockets `vu0` and `vu1` in `dir`; `listen` where the switch connects.
-    fn virtio_guest(&self, dir: &Path, listen: bool, bytes: u32) -> Result<Testpmd, Error> {
+    fn virtio_guest(&self, dir: &Path, listen: bool, bytes: u32) -> Result<Testpmd> {
         let server = u8::from(listen);
         let vdevs = [0, 1].map(|i| {
             let path = dir.join(format!("vu{i}"));
@@ -97,22 +100,30 @@ impl Bench<'_> {
         &self,
         name: &str,
         core: usize,
-        netns: Option<&Path>,
+        netns: Option<&NetNs>,
         vdevs: [String; 2],
         frame_bytes: u32,
-    ) -> Result<Testpmd, Error> {
+    ) -> Result<Testpmd> {
         let one_way = self.args.one_way;
         let setup = Setup { name, core, netns, vdevs, frame_bytes, one_way };
         Testpmd::spawn(&setup, self.scratch)
     }
 }
 
+/// How switches and guests are started: on their core, inside a namespace if one is given, in a group of their own, so that Ctrl-C
+/// ends them in order.
+pub fn launch(name: &str, program: &Path, pin: Pin, netns: Option<&NetNs>) -> Launch {
+    let launch = Launch::new(name, program).dies_with_us();
+    let launch = launch.wrapped(netns.map(|netns| netns.enter(&[])).unwrap_or_default());
+    launch.line_buffered().pin(pin).own_group().with_input().grace(GRACE)
+}
+
 /// Looks for everything `peer` needs before anything is started.
 ///
 /// # Errors
-/// [`Error::Missing`] for the first thing that is not there.
-pub fn check(peer: Peer, args: &Args) -> Result<(), Error> {
-    for program in ["setpriv", "taskset", "stdbuf"] {
+/// [`HarnessError::Missing`] for the first thing that is not there.
+pub fn check(peer: Peer, args: &Args) -> Result<()> {
+    for program in ["setpriv", "stdbuf"] {
         tool(program)?;
     }
     let all = |programs: &[&str]| programs.iter().try_for_each(|program| tool(program).map(|_| ()));
@@ -127,7 +138,7 @@ pub fn check(peer: Peer, args: &Args) -> Result<(), Error> {
         }
         Peer::Vhost => all(&["dpdk-testpmd"]),
         Peer::Bridge => {
-            all(&["dpdk-testpmd", "ip", "nsenter", "sysctl"])?;
+            all(&["dpdk-testpmd", "ip", "nsenter"])?;
             bridge::check()
         }
         Peer::Vde => all(&["vde_switch"]),
@@ -137,21 +148,18 @@ pub fn check(peer: Peer, args: &Args) -> Result<(), Error> {
 /// The path of `program`, or the Debian package that has it.
 ///
 /// # Errors
-/// [`Error::Missing`].
-pub fn tool(program: &str) -> Result<PathBuf, Error> {
+/// [`HarnessError::Missing`].
+pub fn tool(program: &str) -> Result<PathBuf> {
     let package = match program {
         "dpdk-testpmd" => "dpdk-dev",
         "ovsdb-server" | "ovsdb-tool" | "ovs-vsctl" | "ovs-appctl" => "openvswitch-switch-dpdk",
         "vde_switch" => "vde2",
         "ip" => "iproute2",
-        "sysctl" => "procps",
         "stdbuf" => "coreutils",
         _ => "util-linux",
     };
-    find(program).ok_or_else(|| {
-        Error::missing(
-            format!("{program} is not installed"),
-            format!("apt-get install -y {package}"),
-        )
+    find_program(program).map_err(|_| {
+        let fix = format!("apt-get install -y {package}");
+        HarnessError::missing(format!("{program} is not installed"), fix)
     })
 }

@@ -2,24 +2,23 @@
 
 use std::time::Duration;
 
-use super::super::proc::Cpu;
-use super::super::process::{Launch, Process};
-use super::super::stop::Stop;
+use vmlan_harness::{HarnessError, Pin, Process, Result, Stop, usage::CpuTime};
+
+use super::super::SWITCH_CORE;
 use super::super::vde_loop::VdeLoop;
-use super::super::{Error, SWITCH_CORE};
-use super::{Bench, Charged, Rig, Switch, tool};
+use super::{Bench, Charged, Rig, Switch, launch, tool};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
 struct Vde(Process);
 
 /// vde_switch and [`VdeLoop`].
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig, Error> {
+pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
     let dir = bench.scratch.fresh("vde")?;
     let sockets = dir.join("switch");
-    let mut process = Launch::new("vde_switch", &tool("vde_switch")?, Some(SWITCH_CORE), None)
+    let mut process = launch("vde_switch", &tool("vde_switch")?, Pin::Core(SWITCH_CORE), None)
         .args(["-s".as_ref(), sockets.as_os_str()])
-        .spawn(bench.scratch)?;
+        .spawn(&bench.scratch.log("vde_switch"))?;
     let control = sockets.join("ctl");
     bench.stop.wait_for("socket of vde_switch", LIMIT, || {
         process.alive()?;
@@ -30,19 +29,19 @@ pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig, Error> {
 }
 
 impl Switch for Vde {
-    fn alive(&mut self) -> Result<(), Error> {
+    fn alive(&mut self) -> Result<()> {
         self.0.alive()
     }
 
-    fn cpu(&self) -> Result<Charged, Error> {
-        Ok(Charged { own: Cpu::of(self.0.pid())?.total(), in_guest: 0.0 })
+    fn cpu(&self) -> Result<Charged> {
+        Ok(Charged { own: CpuTime::of(self.0.pid())?.total().as_secs_f64(), in_guest: 0.0 })
     }
 
-    fn delivered(&mut self, stop: &Stop) -> Result<u64, Error> {
+    fn delivered(&mut self, stop: &Stop) -> Result<u64> {
         self.0.say("port/allprint")?;
         let answered = |text: &str| text.contains("1000 Success");
         let text = self.0.expect(stop, "port list", LIMIT, answered)?;
-        delivered(&text).ok_or_else(|| Error::Failed("vde_switch counts no frames".into()))
+        delivered(&text).ok_or_else(|| HarnessError::NoFigure("vde_switch counts no frames".into()))
     }
 }
 

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use vmlan_harness::{HarnessError, Pin, Process, Result, Stop, output_of, usage::CpuTime};
+
+use super::super::SWITCH_CORE;
 use super::super::guest::MAC;
-use super::super::proc::Cpu;
-use super::super::process::{Launch, Process, output};
-use super::super::stop::Stop;
-use super::super::{Error, SWITCH_CORE};
-use super::{Bench, Charged, Rig, Switch};
+use super::{Bench, Charged, Rig, Switch, launch};
 
 const START: Duration = Duration::from_secs(10);
 
@@ -28,7 +27,7 @@ fn policies(mac: &str) -> String {
 }
 
 /// vmlan with two vhost-user ports, with policies or without; it listens, the guest connects.
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32, policed: bool) -> Result<Rig, Error> {
+pub fn rig(bench: &Bench<'_>, frame_bytes: u32, policed: bool) -> Result<Rig> {
     let dir = bench.scratch.fresh("vmlan")?;
     let keys = MAC.map(|mac| if policed { policies(mac) } else { String::new() });
     let switch = Vmlan::start(bench, &dir, &keys)?;
@@ -39,19 +38,19 @@ pub fn rig(bench: &Bench<'_>, frame_bytes: u32, policed: bool) -> Result<Rig, Er
 /// The program named on the command line, or the one beside this program.
 ///
 /// # Errors
-/// [`Error::Missing`] when there is none.
-pub fn program(named: Option<&Path>) -> Result<PathBuf, Error> {
+/// [`HarnessError::Missing`] when there is none.
+pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     let beside = || std::env::current_exe().ok().map(|exe| exe.with_file_name("vmlan"));
     let path = named.map(Path::to_owned).or_else(beside).unwrap_or_else(|| PathBuf::from("vmlan"));
     if path.is_file() {
         return Ok(path);
     }
-    let mend = "cargo build --release -p vmlan, or name it with --vmlan PATH";
-    Err(Error::missing(format!("there is no {}", path.display()), mend))
+    let fix = "cargo build --release -p vmlan, or name it with --vmlan PATH";
+    Err(HarnessError::missing(format!("there is no {}", path.display()), fix))
 }
 
 impl Vmlan {
-    fn start(bench: &Bench<'_>, dir: &Path, keys: &[String; 2]) -> Result<Self, Error> {
+    fn start(bench: &Bench<'_>, dir: &Path, keys: &[String; 2]) -> Result<Self> {
         let program = program(bench.args.vmlan.as_deref())?;
         let sockets = [dir.join("vu0"), dir.join("vu1")];
         let api = dir.join("api").to_string_lossy().into_owned();
@@ -60,11 +59,11 @@ impl Vmlan {
             let path = path.display();
             format!("{name}=vhost-user:{path}{keys}")
         });
-        let process = Launch::new("vmlan", &program, Some(SWITCH_CORE), None)
+        let process = launch("vmlan", &program, Pin::Core(SWITCH_CORE), None)
             .args(["switch", "--workers", "1", "--api", &api])
             .args(&bench.args.vmlan_arg)
             .args(ports)
-            .spawn(bench.scratch)?;
+            .spawn(&bench.scratch.log("vmlan"))?;
         let program = program.to_string_lossy().into_owned();
         let mut vmlan = Self { process, program, api };
         bench.stop.wait_for("sockets of vmlan", START, || {
@@ -77,17 +76,18 @@ impl Vmlan {
 }
 
 impl Switch for Vmlan {
-    fn alive(&mut self) -> Result<(), Error> {
+    fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
 
-    fn cpu(&self) -> Result<Charged, Error> {
-        Ok(Charged { own: Cpu::of(self.process.pid())?.total(), in_guest: 0.0 })
+    fn cpu(&self) -> Result<Charged> {
+        Ok(Charged { own: CpuTime::of(self.process.pid())?.total().as_secs_f64(), in_guest: 0.0 })
     }
 
-    fn delivered(&mut self, _: &Stop) -> Result<u64, Error> {
-        let text = output(&self.program, &["stats", "--json", "--api", &self.api])?;
-        delivered(&text).ok_or_else(|| Error::Failed("vmlan stats --json makes no sense".into()))
+    fn delivered(&mut self, _: &Stop) -> Result<u64> {
+        let text = output_of(&self.program, &["stats", "--json", "--api", &self.api])?;
+        delivered(&text)
+            .ok_or_else(|| HarnessError::NoFigure("vmlan stats --json makes no sense".into()))
     }
 }
 
