@@ -11,7 +11,7 @@ use vmlan_driver::wait::Wake;
 use vmlan_frame::{Batch, Counters, Doorbell, Mac, NicCounters, Offloads, Port, Sink};
 use vmlan_nic::chip::{Config, Host, Nic, Space};
 use vmlan_nic::e1000::E1000;
-use vmlan_ram::{Map, Mapping, Region};
+use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_transport::memory::{Ram, SharedWords};
 use vmlan_transport::sys::{self, EventFd};
 use vmlan_transport::{Bus, BusError, Irq, Watched};
@@ -155,6 +155,21 @@ impl Drop for InProcessBus {
     }
 }
 
+/// Memory for the registers of an e1000, and the file that a guest may map.
+///
+/// # Panics
+/// When it cannot be had.
+#[must_use]
+pub fn register_pages() -> (Window, File) {
+    let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
+    let size = E1000::PAGES as u64;
+    pages.set_len(size).expect("two pages");
+    let mapping = Arc::new(Mapping::new(pages.as_fd(), 0, size).expect("a mapping"));
+    let region = Region::new(0, size, 0, 0, mapping).expect("a region");
+    let map = Arc::new(Map::new(vec![region], None).expect("a map"));
+    (map.window(0, E1000::PAGES, 4).expect("a window"), pages)
+}
+
 /// The guest's RAM as the chip's map.
 pub(crate) fn map_of(ram: &Ram) -> Arc<Map> {
     let path = PathBuf::from(format!("/proc/self/fd/{}", ram.raw_fd()));
@@ -179,13 +194,7 @@ impl InProcessBus {
         csb: bool,
         ram: &Arc<Ram>,
     ) -> Self {
-        let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
-        let size = E1000::PAGES as u64;
-        pages.set_len(size).expect("two pages");
-        let mapping = Arc::new(Mapping::new(pages.as_fd(), 0, size).expect("a mapping"));
-        let region = Region::new(0, size, 0, 0, mapping).expect("a region");
-        let map = Arc::new(Map::new(vec![region], None).expect("a map"));
-        let window = map.window(0, E1000::PAGES, 4).expect("a window");
+        let (window, pages) = register_pages();
         let host = Arc::new(ChipHost {
             start: Instant::now(),
             interrupt: EventFd::new().expect("an eventfd"),
@@ -204,7 +213,8 @@ impl InProcessBus {
         let bell = Arc::new(host.bell.as_fd().try_clone_to_owned().expect("a descriptor"));
         let poll = mapped.then_some(POLL);
         lan.add_port(name, Arc::new(InProcessPort { chip: chip.clone(), bell, poll }));
-        let words = mapped.then(|| SharedWords::map(&pages, 0, size).expect("a mapping"));
+        let words =
+            mapped.then(|| SharedWords::map(&pages, 0, E1000::PAGES as u64).expect("a mapping"));
         InProcessBus { chip, host, words, irq: Irq::Intx, changed: lan.changed() }
     }
 }

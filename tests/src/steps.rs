@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
-use vmlan_driver::chip::{Chip as DriverChip, Offload};
+use vmlan_driver::chip::{Chip as DriverChip, Model, Offload};
+use vmlan_frame::NicCounters;
 use vmlan_nic::chip::{Host, Nic};
 
 use crate::chip_guest::{self, ChipGuest};
@@ -53,10 +54,10 @@ struct World {
 pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Nic>;
 
 impl World {
-    fn new(seed: u64, make: Make) -> Self {
+    fn new(seed: u64, bar: u8, make: Make) -> Self {
         let turns = Turns::new(seed, PORTS.len() + 2);
         let bell = Arc::new(AtomicBool::new(false));
-        let host = PORTS.map(|who| StepHost::new(&turns, who, &bell));
+        let host = PORTS.map(|who| StepHost::new(&turns, who, bar, &bell));
         let chips = [0, 1].map(|n| make(Arc::clone(&host[n]) as _));
         chips.iter().for_each(|chip| chip.set_link(true));
         turns.begin(host.to_vec());
@@ -97,7 +98,9 @@ impl<C: DriverChip> Steps<C> {
     /// # Panics
     /// When a chip does not start.
     pub fn new(seed: u64, keys: [&str; 2], make: Make) -> Self {
-        let world = World::new(seed, make);
+        // The region with the registers: the Realtek chips' first is for accesses by I/O.
+        let bar = u8::from(C::MODEL != Model::E1000);
+        let world = World::new(seed, bar, make);
         let guest = |n: usize, id| {
             let address = chip_guest::address(C::MODEL, Path::new("nowhere"), keys[n]);
             let (host, chip) = (Arc::clone(&world.host[n]), Arc::clone(&world.chips[n]));
@@ -152,6 +155,7 @@ impl<C: DriverChip> Steps<C> {
     /// # Errors
     /// They do not, and nobody does anything about it: what it looks like.
     pub fn exchange(&mut self, counts: [u64; 2], sizes: Sizes) -> Result<(), String> {
+        self.guests.iter_mut().for_each(TestGuest::start_over);
         self.introduce();
         let (mut sent, mut got, mut idle) = ([0; 2], [0; 2], 0);
         while got != [counts[1], counts[0]] {
@@ -172,6 +176,12 @@ impl<C: DriverChip> Steps<C> {
             }
         }
         Ok(())
+    }
+
+    /// What both chips have counted so far.
+    #[must_use]
+    pub fn devices(&self) -> [NicCounters; 2] {
+        [0, 1].map(|n| self.world.chips[n].device())
     }
 
     fn explain(&mut self, what: &str) -> String {

@@ -114,7 +114,7 @@ fn attack(
         Attack::Writable,
     ];
     let end = Instant::now() + SIEGE;
-    let late = end + 6 * SIEGE;
+    let late = end + STALL;
     while Instant::now() < end || !enough() && Instant::now() < late {
         assault(switch, &socket("shrinks"), "shrinks", 6, Attack::Truncate)?;
         RING.iter().try_for_each(|a| assault(switch, &socket("breaks"), "breaks", 7, *a))?;

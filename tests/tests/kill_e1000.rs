@@ -137,13 +137,13 @@ fn kill_guests(times: u32, doorbell: &str) -> Result<()> {
         }
         // One guest's memory is 1 MiB: a map left behind would show.
         let last = has_not_grown(&switch, first, [1024, 1024]);
-        let gap = pauses.check();
+        let gaps = pauses.median_and_longest();
         drop(stops);
         let sent = sender.join().expect("the sender");
         let received = shared.received.load(Ordering::Relaxed);
         println!(
             "{doorbell}: {times} kills: fds, RSS, mapped {first:?} -> {last:?} KiB; \
-             {received} of {sent} frames, longest gap {gap:.1?}"
+             {received} of {sent} frames, gaps, median and longest, {gaps:.1?}"
         );
         assert!(sent - received < 2048, "{received} of {sent} arrived, the rest is under way");
         Ok::<_, HarnessError>(())

@@ -2,7 +2,6 @@
 //! byte for byte with what was sent; short ones arrive with zeros up to 60 bytes.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use vmlan_driver::chip::Chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
@@ -182,8 +181,9 @@ fn several_senders_fill_one_receiver() {
     crowd::<Classic>(2, ",buffer=8192", ["", ",batch,writes=posted"]);
 }
 
-/// Both ways, and single frames, each of which interrupts, sooner than the windows end. Returns how many were held back.
-fn moderated<C: Chip>(keys: &str, floor: u32, count: u64) -> u64 {
+/// Both ways, and single frames, each of which interrupts. How many are held back depends on the
+/// machine's speed, so it is only told: `steps_realtek` judges it, in simulated time.
+fn moderated<C: Chip>(keys: &str, floor: u32, count: u64) {
     let mut lan = Lan::new(1, FULL_WAIT);
     let at = ["a", "b"].map(|n| lan.add_chip(n, C::MODEL, |config| config.irq_rate_max = floor));
     let mut a = wired::<C>(&at[0], 1, keys);
@@ -193,32 +193,27 @@ fn moderated<C: Chip>(keys: &str, floor: u32, count: u64) -> u64 {
         one_way(&mut a, &mut b, 1, ALL);
         one_way(&mut b, &mut a, 1, ALL);
     }
-    let mut all_held = 0;
     for port in ["a", "b"] {
         let NicCounters { raised, held, delivered, .. } = lan.device(port);
         let counts = format!("{raised} raised, {held} held, {delivered} delivered");
         println!("{:?} {port}{keys}, {floor}/s: {counts}", C::MODEL);
         assert!(held <= raised && delivered <= raised, "{keys}: {counts}");
         assert_eq!(lan.dropped(port), Vec::new());
-        all_held += held;
     }
-    all_held
 }
 
 #[test]
-fn moderation_holds_interrupts_back_and_never_stops_traffic() {
-    let mut held = [0; 4];
+fn moderation_never_stops_traffic() {
     for irq in ["intx", "msi"] {
         // IntrMitigate: timers of up to 15 * 320 ns * 32, frames in fours.
         for mitigate in ["0xf0f0", "0xffff", "0x00f0", "0x5151"] {
             let keys = format!(",mitigate={mitigate},mitigate_unit=3,irq={irq},writes=posted");
-            held[0] += moderated::<R8169>(&keys, 0, 1000);
+            moderated::<R8169>(&keys, 0, 1000);
         }
-        held[1] += moderated::<R8169>(&format!(",irq={irq},writes=posted"), 500, 1000);
+        moderated::<R8169>(&format!(",irq={irq},writes=posted"), 500, 1000);
     }
-    held[2] = moderated::<Rtl8139>(",writes=posted", 500, 1000);
-    held[3] = moderated::<Classic>(",writes=posted", 2000, 300);
-    assert!(held.iter().all(|held| *held > 0), "held back: {held:?}");
+    moderated::<Rtl8139>(",writes=posted", 500, 1000);
+    moderated::<Classic>(",writes=posted", 2000, 300);
 }
 
 fn starts_anew<C: Chip>(keys: [&str; 2]) {
@@ -236,12 +231,8 @@ fn starts_anew<C: Chip>(keys: [&str; 2]) {
         b.send_next(1, 40, ALL);
         drop(a);
         // What it had sent before comes, or not; nothing comes changed.
-        let mut last = Instant::now();
-        while last.elapsed() < Duration::from_millis(50) {
-            if b.receive_next(2, ALL) > 0 {
-                last = Instant::now();
-            }
-        }
+        lan.wait_gone("a");
+        while b.receive_next(2, ALL) > 0 {}
         let mut c = virtio(&at_c, 3, "");
         exchange(&mut b, &mut c, 60, ALL);
     }

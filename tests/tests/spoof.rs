@@ -11,7 +11,7 @@ use etherparse::{PacketBuilder, PacketBuilderStep};
 use serde_json::Value;
 use vmlan_tests::{Result, Switch};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(180);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VICTIM: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ME: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

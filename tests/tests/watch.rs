@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmlan_tests::numbered::settles;
+use vmlan_tests::numbered::{STALL, settles};
 use vmlan_tests::{HarnessError, Result, Switch, output_of};
 
 /// A peer of a `stream:` port: each frame after its length.
@@ -16,7 +16,7 @@ struct TestGuest(UnixStream);
 impl TestGuest {
     fn connect(path: &Path) -> TestGuest {
         let stream = UnixStream::connect(path).expect("the port listens");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        stream.set_read_timeout(Some(STALL)).expect("a time-out");
         TestGuest(stream)
     }
 
@@ -46,7 +46,7 @@ impl TestGuest {
     fn is_silent(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(50))).expect("a time-out");
         let silent = self.0.read(&mut [0; 1]).is_err();
-        self.0.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        self.0.set_read_timeout(Some(STALL)).expect("a time-out");
         silent
     }
 }
@@ -57,7 +57,7 @@ fn switch(dir: &Path, names: &[&str]) -> Result<(Switch, Vec<TestGuest>)> {
         names.iter().map(|n| format!("{n}=stream:{}", socket(n).display())).collect();
     let switch = Switch::start(dir, None, &ports)?;
     let peers = names.iter().map(|n| TestGuest::connect(&socket(n))).collect();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + STALL;
     let is_up = |name: &&str| switch.port(name).is_ok_and(|p| p["up"] == true);
     while !names.iter().all(is_up) {
         assert!(Instant::now() < end, "the ports are up");
@@ -91,7 +91,7 @@ fn a_monitor_is_shown_what_passes_while_the_switch_runs() -> Result<()> {
     // What a monitor sends goes nowhere.
     ids.send([1, 4], 0..5);
     ids.send([255, 4], 0..5);
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + STALL;
     while switch.port("ids")?["drops"]["isolated"] != 10 && Instant::now() < end {}
     assert_eq!(switch.port("ids")?["drops"]["isolated"], 10);
     assert!(a.is_silent() && ids.is_silent());
@@ -172,7 +172,7 @@ fn sleeps(switch: &Switch) -> Option<String> {
 
 /// All datagrams up to the first that has counters. Taken as they come: a socket holds a few dozen.
 fn until_counters(collector: &UdpSocket) -> Vec<Vec<u8>> {
-    collector.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    collector.set_read_timeout(Some(STALL)).expect("a time-out");
     let mut datagrams = Vec::new();
     loop {
         let mut bytes = vec![0; 2000];

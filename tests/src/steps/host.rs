@@ -17,6 +17,8 @@ pub(super) struct StepHost {
     turns: Arc<Turns>,
     /// The number of the port's thread.
     pub(super) who: usize,
+    /// The region with the chip's registers.
+    bar: u8,
     alarm: Mutex<Option<u64>>,
     interrupts: AtomicU64,
     msi: AtomicBool,
@@ -37,10 +39,16 @@ enum Message {
 
 impl StepHost {
     /// Those of the port whose thread is number `who`. `bell`: the worker's.
-    pub(super) fn new(turns: &Arc<Turns>, who: usize, bell: &Arc<AtomicBool>) -> Arc<Self> {
+    pub(super) fn new(
+        turns: &Arc<Turns>,
+        who: usize,
+        bar: u8,
+        bell: &Arc<AtomicBool>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             turns: Arc::clone(turns),
             who,
+            bar,
             alarm: Mutex::default(),
             interrupts: AtomicU64::new(0),
             msi: AtomicBool::new(false),
@@ -54,6 +62,11 @@ impl StepHost {
 
     fn alarm(&self) -> MutexGuard<'_, Option<u64>> {
         self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When its timer is due, if it is set.
+    pub(super) fn due(&self) -> Option<u64> {
+        *self.alarm()
     }
 
     pub(super) fn is_due(&self, now: u64) -> bool {
@@ -144,12 +157,12 @@ fn serve(host: &StepHost, chip: &dyn Nic) {
         let answer = match message {
             Message::Read(offset, width) => {
                 let mut bytes = [0; 4];
-                chip.read(Space::Bar(1), offset.into(), &mut bytes[..width as usize]);
+                chip.read(Space::Bar(host.bar), offset.into(), &mut bytes[..width as usize]);
                 Some(u32::from_le_bytes(bytes))
             }
             Message::Write(offset, width, value) | Message::Posted(offset, width, value) => {
                 let bytes = value.to_le_bytes();
-                chip.write(Space::Bar(1), offset.into(), &bytes[..width as usize]);
+                chip.write(Space::Bar(host.bar), offset.into(), &bytes[..width as usize]);
                 matches!(message, Message::Write(..)).then_some(0)
             }
         };
@@ -200,6 +213,11 @@ impl Bus for StepBus {
 
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError> {
         self.chip.write(Space::Config, offset.into(), bytes);
+        Ok(())
+    }
+
+    fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        self.chip.write(Space::Bar(1), offset.into(), &value.to_le_bytes());
         Ok(())
     }
 

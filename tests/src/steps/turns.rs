@@ -12,7 +12,7 @@ thread_local! {
     static ME: Cell<usize> = const { Cell::new(GUESTS) };
 }
 
-/// Longer than any timer here is set for, in nanoseconds.
+/// How much time passes at least while nobody has anything to do, in nanoseconds.
 const LONG: u64 = 300_000;
 
 #[derive(Debug)]
@@ -207,7 +207,10 @@ impl Turns {
             self.step();
         }
         let mut state = self.state();
-        state.now += LONG;
+        let alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = alarms.iter().filter_map(|host| host.due()).min();
+        drop(alarms);
+        state.now = next.unwrap_or_default().max(state.now + LONG);
         self.ring_alarms(&mut state);
     }
 
