@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_driver::wait::Wake;
 use vmlan_frame::{Batch, Counters, Doorbell, Mac, NicCounters, Offloads, Port, Sink};
-use vmlan_nic::chip::{Config, Host, Nic, Space};
+use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_transport::memory::{Ram, SharedWords};

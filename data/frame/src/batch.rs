@@ -134,7 +134,9 @@ impl<'m> Batch<'m> {
     ///
     /// # Errors
     /// As [`Batch::add`].
-    #[inline]
+    // A call would cost each frame 14 instructions, and left to itself the compiler makes one for
+    // some chips.
+    #[inline(always)]
     pub fn add_plain(&mut self, piece: Slice<'m>) -> Result<(), Reason> {
         let (index, first, len) = (self.frames.len(), self.pieces.len(), piece.len());
         if len < MIN_FRAME {

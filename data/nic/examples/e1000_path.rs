@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
-use vmlan_nic::chip::{Config, Host, Nic, Space};
+use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region, Window};
 

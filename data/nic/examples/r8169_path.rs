@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
-use vmlan_nic::chip::{Config, Host, Nic, Space};
+use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::r8169::R8169;
 use vmlan_ram::{Map, Mapping, Region, Window};
 

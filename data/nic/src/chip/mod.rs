@@ -33,7 +33,7 @@ pub(crate) mod sums;
 pub use self::core::Core;
 pub(crate) use self::core::{After, lock};
 pub use self::irq::{Delays, Edge, Kinds};
-pub use self::nic::{Chip, Nic};
+pub use self::nic::{Chip, Nic, PciFunction};
 pub use self::port::{Gate, Received, Receives, Sends, Sent};
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! A model, and what it is to those who embed it.
+//! What a chip implements, and what embedders get.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,51 +10,8 @@ use super::irq::Delays;
 use super::port::{self, Gate, Receives, Sends};
 use super::{Core, Fault, Layout, Space};
 
-/// What is a chip's own: its registers and its descriptors. Everything else, [`Nic`], follows from it.
-pub trait Chip: Sized + Send + Sync {
-    /// Its transmit side.
-    type Tx: Sends<Self>;
-    /// Its receive side.
-    type Rx: Receives<Self>;
-
-    /// What it looks like on its bus.
-    fn layout(&self) -> &'static Layout;
-    /// What it shares with the others.
-    fn core(&self) -> &Core<Self>;
-    /// What lets frames pass now.
-    fn gate(&self) -> Gate;
-    /// Windows of moderation, from the registers as they are now, each read once.
-    fn delays(&self) -> Delays;
-    /// The receiver is on: the driver is ready.
-    fn receives(&self) -> bool {
-        self.gate().receive
-    }
-    /// Statistics by their datasheet names, since the chip was made.
-    fn statistics(&self) -> Vec<(&'static str, u64)>;
-    /// Registers that were touched.
-    fn accesses(&self) -> Vec<RegisterCount>;
-    /// As [`Nic::posts_silently`].
-    fn posts_silently(&self) -> bool {
-        false
-    }
-    /// The chip's own timer may be due ([`Nic::timer`] has been called).
-    fn tick(&self) {}
-
-    /// As [`Nic::read`].
-    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]);
-    /// As [`Nic::write`].
-    fn write_space(&self, space: Space, offset: u64, data: &[u8]);
-    /// As [`Nic::reset`].
-    fn reset_all(&self);
-    /// As [`Nic::renew`].
-    fn renew_all(&self);
-    /// As [`Nic::set_link`].
-    fn plug(&self, up: bool);
-}
-
-/// An emulated NIC, with locks of its own. The first methods are called by the VMM's side, the others by workers, as
-/// [`vmlan_frame::Port`] says.
-pub trait Nic: Send + Sync {
+/// The PCI function and the cable: what the VMM sees and does. Every chip implements it for itself.
+pub trait PciFunction: Send + Sync {
     /// What it looks like on its bus.
     fn layout(&self) -> &'static Layout;
     /// Reads registers. What lies outside its space reads as the chip has it (zeros or ones).
@@ -63,30 +20,67 @@ pub trait Nic: Send + Sync {
     fn write(&self, space: Space, offset: u64, data: &[u8]);
     /// PCI reset: everything as after power-on.
     fn reset(&self);
-    /// A new machine takes the place of the old: a reset, and non-volatile memory as it left the factory. What the old guest wrote
-    /// there is not for the next one's eyes, and a wrong checksum would keep its driver away.
+    /// A new machine takes the place of the old: a reset, and non-volatile memory as it left the
+    /// factory. What the old guest wrote there is not for the next one's eyes, and a wrong checksum
+    /// would keep its driver away.
     fn renew(&self);
-    /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody else's now: drop it
-    /// without locks, for unmapping takes time.
-    #[must_use]
-    fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
     /// Plugs the cable in, or pulls it out.
     fn set_link(&self, up: bool);
-    /// From now on at most `rate_max` interrupts per second, whatever the guest asks for; 0: as the guest asks.
+    /// The driver need not touch a register when it gives receive buffers back: workers ask, see
+    /// [`vmlan_frame::Port::posts_silently`].
+    fn posts_silently(&self) -> bool {
+        false
+    }
+}
+
+/// What only one chip knows: its registers, and what its descriptors mean (by the types of its two
+/// sides). The rest of a [`Nic`] is written once, generic over this, and compiled for each chip.
+pub trait Chip: PciFunction + Sized {
+    /// Its transmit side.
+    type Tx: Sends<Self>;
+    /// Its receive side.
+    type Rx: Receives<Self>;
+
+    /// What it shares with the others.
+    fn core(&self) -> &Core<Self>;
+    /// What lets frames pass now.
+    fn gate(&self) -> Gate;
+    /// Windows of moderation, from the registers as they are now, each read once.
+    fn delays(&self) -> Delays;
+    /// Statistics by their datasheet names, since the chip was made.
+    fn statistics(&self) -> Vec<(&'static str, u64)>;
+    /// Registers that were touched.
+    fn accesses(&self) -> Vec<RegisterCount>;
+    /// The chip's own timer may be due ([`Nic::timer`] has been called).
+    fn tick(&self) {}
+}
+
+/// An emulated NIC, as its embedder sees it. It has locks of its own. The first methods, and those of
+/// [`PciFunction`], are called by the VMM's side; the others by workers, as [`vmlan_frame::Port`] says.
+pub trait Nic: PciFunction {
+    /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody
+    /// else's now: drop it without locks, for unmapping takes time.
+    #[must_use]
+    fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
+    /// From now on at most `rate_max` interrupts per second, whatever the guest asks for; 0: as the
+    /// guest asks.
     fn set_irq_rate_max(&self, rate_max: u32);
     /// The time that `Host::set_timer` asked for has come.
     fn timer(&self);
-    /// The VMM has unmasked INTA#: `Host::raise` again if it is still asserted, within the host's floor.
+    /// The VMM has unmasked INTA#: `Host::raise` again if it is still asserted, within the host's
+    /// floor.
     fn reassert(&self);
     /// The level of INTA#, as the VMM sees it: for those that unmask a level interrupt.
     fn is_asserted(&self) -> bool;
-    /// Why the chip stands still, until the guest resets it or moves its rings. Cheap; `None` while frames move.
+    /// Why the chip stands still, until the guest resets it or moves its rings. Cheap; `None` while
+    /// frames move.
     fn fault(&self) -> Option<Fault>;
 
-    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's (see `Port::pull`). In loopback they
-    /// go to the chip's own receive side instead.
+    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's (see
+    /// `Port::pull`). In loopback they go to the chip's own receive side instead.
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
-    /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt with (see `Port::push`).
+    /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt
+    /// with (see `Port::push`).
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
     /// What a receiver of this kind takes: nothing unfinished.
     fn offloads(&self) -> Offloads;
@@ -102,37 +96,13 @@ pub trait Nic: Send + Sync {
     /// Asks to be told when there may be room (see `Port::want_room`). True if there is already.
     #[must_use]
     fn want_room(&self) -> bool;
-    /// Its driver need not touch a register when it gives receive buffers back: see `Port::posts_silently`.
-    fn posts_silently(&self) -> bool;
     /// Its counters.
     fn counters(&self) -> &Counters;
     /// What it counts beside frames.
     fn device(&self) -> NicCounters;
 }
 
-impl<M: Chip> Nic for M {
-    fn layout(&self) -> &'static Layout {
-        Chip::layout(self)
-    }
-
-    #[inline]
-    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
-        self.read_space(space, offset, data);
-    }
-
-    #[inline]
-    fn write(&self, space: Space, offset: u64, data: &[u8]) {
-        self.write_space(space, offset, data);
-    }
-
-    fn reset(&self) {
-        self.reset_all();
-    }
-
-    fn renew(&self) {
-        self.renew_all();
-    }
-
+impl<C: Chip> Nic for C {
     fn set_map(&self, map: Arc<Map>) -> Arc<Map> {
         let core = self.core();
         let (old, same) = core.set_map(self, map);
@@ -141,10 +111,6 @@ impl<M: Chip> Nic for M {
         core.ring_tx();
         core.ring_rx();
         old
-    }
-
-    fn set_link(&self, up: bool) {
-        self.plug(up);
     }
 
     fn set_irq_rate_max(&self, rate_max: u32) {
@@ -201,10 +167,6 @@ impl<M: Chip> Nic for M {
 
     fn want_room(&self) -> bool {
         port::want_room(self)
-    }
-
-    fn posts_silently(&self) -> bool {
-        Chip::posts_silently(self)
     }
 
     fn counters(&self) -> &Counters {

@@ -17,7 +17,9 @@ use super::rx::Rx;
 use super::stats::Stats;
 use super::tx::Tx;
 use crate::chip::pci::Pci;
-use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Layout, Space, lock};
+use crate::chip::{
+    After, Chip, Config, Core, Delays, Gate, Host, Layout, PciFunction, Space, lock,
+};
 use crate::ring::{Receiver, Transmitter};
 
 /// An 82540EM.
@@ -68,8 +70,8 @@ impl E1000 {
             eeprom: Eeprom::new(config.mac),
             phy: Phy::default(),
         };
-        let tx = Transmitter::new(Tx::default());
-        let rx = Receiver::new(Rx::default(), Filter::default());
+        let tx = Transmitter::new(Tx::ring());
+        let rx = Receiver::new(Rx::ring(), Filter::default());
         let chip = Self {
             mac: config.mac,
             core: Core::new(config, &KINDS, host, (tx, rx)),
@@ -96,13 +98,45 @@ impl E1000 {
     }
 }
 
-impl Chip for E1000 {
-    type Tx = Transmitter<Tx>;
-    type Rx = Receiver<Rx>;
-
+impl PciFunction for E1000 {
     fn layout(&self) -> &'static Layout {
         &LAYOUT
     }
+
+    #[inline]
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Bar(0) => self.read_bar0(offset, data),
+            Space::Bar(_) => self.read_bar1(offset, data),
+            Space::Config => self.read_config(offset, data),
+        }
+    }
+
+    #[inline]
+    fn write(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Bar(0) => self.write_bar0(offset, data),
+            Space::Bar(_) => self.write_bar1(offset, data),
+            Space::Config => self.write_config(offset, data),
+        }
+    }
+
+    fn reset(&self) {
+        self.power_on();
+    }
+
+    fn renew(&self) {
+        self.replace();
+    }
+
+    fn set_link(&self, up: bool) {
+        self.set_cable(up);
+    }
+}
+
+impl Chip for E1000 {
+    type Tx = Transmitter<Tx>;
+    type Rx = Receiver<Rx>;
 
     #[inline]
     fn core(&self) -> &Core<Self> {
@@ -132,35 +166,5 @@ impl Chip for E1000 {
 
     fn accesses(&self) -> Vec<RegisterCount> {
         self.regs.accesses()
-    }
-
-    #[inline]
-    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Bar(0) => self.read_bar0(offset, data),
-            Space::Bar(_) => self.read_bar1(offset, data),
-            Space::Config => self.read_config(offset, data),
-        }
-    }
-
-    #[inline]
-    fn write_space(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Bar(0) => self.write_bar0(offset, data),
-            Space::Bar(_) => self.write_bar1(offset, data),
-            Space::Config => self.write_config(offset, data),
-        }
-    }
-
-    fn reset_all(&self) {
-        self.power_on();
-    }
-
-    fn renew_all(&self) {
-        self.replace();
-    }
-
-    fn plug(&self, up: bool) {
-        self.set_cable(up);
     }
 }

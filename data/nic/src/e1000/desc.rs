@@ -1,8 +1,6 @@
 //! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7 data), and the bits of
 //! the registers that the data path looks at.
 
-use crate::ring::SIZE;
-
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all kinds.
 pub mod tx {
     /// End Of Packet. Meaningless in context descriptors.
@@ -71,14 +69,6 @@ pub fn data_len(word: u64) -> u32 {
 fn low32(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
-}
-
-/// A descriptor's two quadwords.
-#[inline]
-pub fn split(desc: &[u8; SIZE]) -> (u64, u64) {
-    let both = u128::from_le_bytes(*desc);
-    let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-    (half(both), half(both >> 64))
 }
 
 /// The upper doubleword, which a write-back replaces.

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use super::E1000;
 use super::desc::{CTRL_VME, rctl, rxcsum};
 use super::regs::{self, Registers};
+use super::ring::Ring;
 use crate::chip::sums::FCS;
-use crate::ring::{self, Shape};
+use crate::ring::{self, Look, Shape};
 
 /// Address pairs RAL/RAH.
 const ADDRESSES: u32 = 16;
@@ -156,10 +157,10 @@ impl Filter {
     }
 }
 
-impl ring::Filter<E1000> for Filter {
+impl ring::Filter<Ring> for Filter {
     /// Copies the registers if they were written since: the version is bumped after each write.
     #[inline]
-    fn update(&mut self, chip: &E1000) {
+    fn update(&mut self, chip: &E1000, _: &Ring, _: &Look) {
         let version = chip.filter_version.load(Ordering::Acquire);
         if self.version != Some(version) {
             self.copy(&chip.regs);

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use vmlan_ram::Map;
 
+use super::E1000;
 use super::desc::rx;
 use super::regs::{self, Registers};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction, Register};
-use crate::ring::{Descriptors, Look, distance};
+use crate::ring::{DescriptorRing, Descriptors, Look, SIZE, distance, halves};
 
 /// The registers of a ring.
 #[derive(Debug)]
@@ -96,49 +97,51 @@ impl Ring {
         }
     }
 
-    /// Replaces the map; nothing of the old one is kept.
-    pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.memory.set_map(map)
-    }
-
-    /// Forgets the head and what stood in the way.
-    pub fn forget(&mut self, regs: &Registers) {
-        (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
-        self.csb.restart();
-        self.publish_again(regs);
-    }
-
-    /// Tells the head to a CSB that is new.
-    pub fn publish_again(&self, regs: &Registers) {
-        self.csb.publish(regs.get(self.names.head) & INDEX);
-    }
-
-    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
-    pub fn replace_csb(&mut self, csb: Option<Arc<Csb>>, on: bool, regs: &Registers) {
-        self.csb.replace(csb, on);
-        if on {
-            self.publish_again(regs);
-        } else {
-            self.told = None;
+    #[inline]
+    fn check(&mut self, same: bool, base: u64, len: u32, index: u32) -> Result<(), Fault> {
+        if !same {
+            self.head = None;
         }
+        let found = self.memory.find(base, len);
+        let (ring, size) = (self.names.ring, len >> 4);
+        if size == 0 {
+            return Ok(());
+        }
+        if !found {
+            return Err(Fault::BadRing { ring, base, len });
+        }
+        if index >= size { Err(Fault::BadIndex { ring, size, index }) } else { Ok(()) }
     }
 
-    /// Why the last look failed.
-    pub fn fault(&self) -> Option<Fault> {
-        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
+    /// Publishes the head, after all write-backs.
+    #[inline]
+    pub fn publish(&mut self, regs: &Registers, head: u32) {
+        (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
+        regs.set(self.names.head, head);
+        self.csb.publish(head);
     }
+}
+
+impl DescriptorRing for Ring {
+    type Chip = E1000;
 
     #[inline]
-    pub fn map(&self) -> &Arc<Map> {
+    fn map(&self) -> &Arc<Map> {
         self.memory.map()
     }
 
-    /// Reads the registers, and checks that descriptors can be where they say.
-    ///
-    /// # Errors
-    /// The rule that they break; the same is said again by [`Ring::fault`].
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        self.memory.set_map(map)
+    }
+
     #[inline]
-    pub fn look(&mut self, regs: &Registers) -> Result<Look, Fault> {
+    fn csb(&mut self) -> &mut CsbSide {
+        &mut self.csb
+    }
+
+    #[inline]
+    fn look(&mut self, chip: &E1000) -> Result<Look, Fault> {
+        let regs = &chip.regs;
         let base = regs.base(self.names.low, self.names.high);
         let len = regs.get(self.names.len) & LEN;
         let head = regs.get(self.names.head) & INDEX;
@@ -163,27 +166,35 @@ impl Ring {
         Ok(Look { size, head, tail, moved })
     }
 
-    #[inline]
-    fn check(&mut self, same: bool, base: u64, len: u32, index: u32) -> Result<(), Fault> {
-        if !same {
-            self.head = None;
-        }
-        let found = self.memory.find(base, len);
-        let (ring, size) = (self.names.ring, len >> 4);
-        if size == 0 {
-            return Ok(());
-        }
-        if !found {
-            return Err(Fault::BadRing { ring, base, len });
-        }
-        if index >= size { Err(Fault::BadIndex { ring, size, index }) } else { Ok(()) }
+    fn fault(&self) -> Option<Fault> {
+        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
     }
 
-    /// The ring has too little. If the CSB was turned on when nobody waited for room, the guest may have given back all that was
-    /// taken by its word alone, before it was first looked at: nothing would move the word again. The proof is in the last
-    /// descriptor that the word claims: we had set DD there, and the guest clears it when it gives the buffer back, in order.
+    fn forget(&mut self, chip: &E1000) {
+        (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
+        self.csb.restart();
+        self.publish_again(chip);
+    }
+
+    fn publish_again(&self, chip: &E1000) {
+        self.csb.publish(chip.regs.get(self.names.head) & INDEX);
+    }
+
+    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
+        self.csb.replace(csb, on);
+        if on {
+            self.publish_again(chip);
+        } else {
+            self.told = None;
+        }
+    }
+
+    /// If the CSB was turned on when nobody waited for room, the guest may have given back all that
+    /// was taken by its word alone, before it was first looked at: nothing would move the word again.
+    /// The proof is in the last descriptor that the word claims: we had set DD there, and the guest
+    /// clears it when it gives the buffer back, in order.
     #[cold]
-    pub fn reconsider(&mut self, look: Look) {
+    fn reconsider(&mut self, look: Look) {
         let Look { size, head, tail, .. } = look;
         let Some(word) = self.csb.doubted().filter(|word| *word < size && self.wrote) else {
             return;
@@ -196,11 +207,18 @@ impl Ring {
         }
     }
 
-    /// Publishes the head, after all write-backs.
     #[inline]
-    pub fn publish(&mut self, regs: &Registers, head: u32) {
-        (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
-        regs.set(self.names.head, head);
-        self.csb.publish(head);
+    fn read(&self, index: u32) -> (u64, u64) {
+        self.memory.read(index)
+    }
+
+    #[inline]
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
+        self.memory.copy(index, out);
+    }
+
+    #[inline]
+    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
+        halves(desc)
     }
 }

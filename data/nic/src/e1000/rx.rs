@@ -6,97 +6,55 @@
 //!   tells the guest to look itself.
 //! - RXDMT0 is raised when the free descriptors fall to the threshold, RXO when the switch had to drop frames.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-use vmlan_frame::Reason;
-use vmlan_ram::Map;
 
 use super::E1000;
 use super::cause;
 use super::desc::rx;
 use super::filter::Filter;
 use super::ring::{RECEIVE, Ring};
-use crate::chip::Fault;
-use crate::chip::csb::{Csb, CsbSide};
 use crate::ring::{Look, Receive, Shape, Verdict, Written, distance};
 
-/// The receive ring.
-pub struct Rx {
-    ring: Ring,
-    /// Frames that the switch dropped for want of room, at the last look.
-    missed: u64,
-}
+/// What receive descriptors mean.
+pub struct Rx;
 
-impl Default for Rx {
-    fn default() -> Self {
-        Self { ring: Ring::new(&RECEIVE), missed: 0 }
+impl Rx {
+    /// A ring that is nowhere.
+    pub fn ring() -> Ring {
+        Ring::new(&RECEIVE)
     }
 }
 
 impl Receive for Rx {
-    type Chip = E1000;
+    type Ring = Ring;
     type Filter = Filter;
-
-    #[inline]
-    fn map(&self) -> &Arc<Map> {
-        self.ring.map()
-    }
-
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.ring.set_map(map)
-    }
-
-    #[inline]
-    fn side(&mut self) -> &mut CsbSide {
-        &mut self.ring.csb
-    }
-
-    #[inline]
-    fn look(&mut self, chip: &E1000) -> Result<Look, Fault> {
-        self.ring.look(&chip.regs)
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        self.ring.fault()
-    }
-
-    fn forget(&mut self, chip: &E1000) {
-        self.ring.forget(&chip.regs);
-    }
-
-    fn publish_again(&self, chip: &E1000) {
-        self.ring.publish_again(&chip.regs);
-    }
-
-    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
-        self.ring.replace_csb(csb, on, &chip.regs);
-    }
-
-    fn reconsider(&mut self, look: Look) {
-        self.ring.reconsider(look);
-    }
 
     /// Buffers with a null address are written back without data (3.2.3).
     #[inline]
-    fn buffer(&self, index: u32, shape: &Shape) -> (u64, usize) {
-        let addr = self.ring.memory.first(index, Ordering::Relaxed);
+    fn buffer(ring: &Ring, index: u32, shape: &Shape) -> (u64, usize) {
+        let addr = ring.memory.first(index, Ordering::Relaxed);
         (addr, if addr == 0 { 0 } else { shape.buffer })
     }
 
     #[inline]
-    fn write_back(&self, index: u32, what: &Written) {
+    fn write_back(ring: &Ring, _: &Filter, index: u32, what: &Written) {
         let end = match what {
             Written { failed: true, .. } => rx::EOP | rx::IXSM | rx::RXE,
             Written { last: true, .. } => rx::EOP | status(what.sums) | special(what.tag),
             Written { len: 0, .. } => 0,
             _ => rx::IXSM,
         };
-        self.ring.memory.set_u64(index, 8, rx::DD | end | what.len as u64);
+        ring.memory.set_u64(index, 8, rx::DD | end | what.len as u64);
     }
 
     #[inline]
-    fn publish(&mut self, chip: &E1000, filter: &Filter, look: Look, at: u32) -> u32 {
+    fn publish(
+        ring: &mut Ring,
+        chip: &E1000,
+        filter: &Filter,
+        (look, at): (Look, u32),
+        lost: bool,
+    ) -> u32 {
         let mut causes = 0;
         if at != look.head {
             causes |= cause::RXT0;
@@ -105,10 +63,9 @@ impl Receive for Rx {
             if left <= threshold && look.posted() > threshold {
                 causes |= cause::RXDMT0;
             }
-            self.ring.publish(&chip.regs, at);
+            ring.publish(&chip.regs, at);
         }
-        let missed = chip.core.counters.output.dropped(Reason::ReceiverFull);
-        if std::mem::replace(&mut self.missed, missed) != missed {
+        if lost {
             causes |= cause::RXO;
         }
         causes

@@ -1,34 +1,28 @@
 //! Transmit descriptors (SDM 3.3, 3.4): legacy, context and data.
 
-use std::sync::Arc;
-
 use vmlan_frame::{Offload, Reason};
-use vmlan_ram::Map;
 
 use super::E1000;
 use super::cause;
-use super::desc::{
-    CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, split, tctl, tx, upper,
-};
+use super::desc::{CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, tctl, tx, upper};
 use super::regs;
 use super::ring::{Ring, TRANSMIT};
-use crate::chip::Fault;
-use crate::chip::csb::{Csb, CsbSide};
 use crate::chip::sums::SHORTEST;
 use crate::ring::{
     Found, Look, Plan, Range, SIZE, Segment, Setup, Sums, Told, Transmit, Want, add, distance,
-    unfinished,
+    halves, unfinished,
 };
 
 /// Descriptors that are read together.
 const CHUNK: u32 = 32;
 
-/// The transmit ring.
-pub struct Tx(Ring);
+/// What transmit descriptors mean.
+pub struct Tx;
 
-impl Default for Tx {
-    fn default() -> Self {
-        Self(Ring::new(&TRANSMIT))
+impl Tx {
+    /// A ring that is nowhere.
+    pub fn ring() -> Ring {
+        Ring::new(&TRANSMIT)
     }
 }
 
@@ -40,64 +34,14 @@ pub struct Contexts {
 }
 
 impl Transmit for Tx {
-    type Chip = E1000;
+    type Ring = Ring;
     type Memory = Contexts;
     type Context = Context;
     const PLAIN: u64 = tx::EOP | tx::IFCS;
     const MASK: u64 = Self::PLAIN | tx::DEXT | tx::IC | tx::VLE;
 
     #[inline]
-    fn map(&self) -> &Arc<Map> {
-        self.0.map()
-    }
-
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.0.set_map(map)
-    }
-
-    #[inline]
-    fn side(&mut self) -> &mut CsbSide {
-        &mut self.0.csb
-    }
-
-    #[inline]
-    fn look(&mut self, chip: &E1000, _next: u32) -> Result<Look, Fault> {
-        self.0.look(&chip.regs)
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        self.0.fault()
-    }
-
-    fn forget(&mut self, chip: &E1000) {
-        self.0.forget(&chip.regs);
-    }
-
-    fn publish_again(&self, chip: &E1000) {
-        self.0.publish_again(&chip.regs);
-    }
-
-    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
-        self.0.replace_csb(csb, on, &chip.regs);
-    }
-
-    #[inline]
-    fn read(&self, index: u32) -> (u64, u64) {
-        self.0.memory.read(index)
-    }
-
-    #[inline]
-    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
-        self.0.memory.copy(index, out);
-    }
-
-    #[inline]
-    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
-        split(desc)
-    }
-
-    #[inline]
-    fn setup(&self, chip: &E1000) -> Setup {
+    fn setup(chip: &E1000) -> Setup {
         let vlan = chip.regs.get(regs::CTRL) & CTRL_VME != 0;
         let [v0, v1, ..] = chip.regs.get(regs::VET).to_le_bytes();
         Setup {
@@ -187,8 +131,7 @@ impl Transmit for Tx {
 
     /// 3.3.3.1: STA.
     #[inline]
-    fn complete(&mut self, chip: &E1000, look: Look, to: u32) -> (u32, bool) {
-        let ring = &mut self.0;
+    fn complete(ring: &mut Ring, chip: &E1000, look: Look, to: u32) -> (u32, bool) {
         let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
         let (mut reported, mut delayed) = (false, true);
         let mut words = [[0; SIZE]; CHUNK as usize];
@@ -197,7 +140,7 @@ impl Transmit for Tx {
             let chunk = words.get_mut(..n as usize).unwrap_or_default();
             ring.memory.copy(at, chunk);
             for (index, desc) in (at..).zip(chunk) {
-                let (_, word) = split(desc);
+                let (_, word) = halves(desc);
                 if word & (tx::RS | tx::RPS) != 0 {
                     ring.memory.set_u32(index, 12, upper(word) & !tx::STA | tx::DD);
                     reported = true;

@@ -12,7 +12,9 @@ use super::phy::Phy;
 use super::regs::*;
 use crate::chip::pci::Pci;
 use crate::chip::sums::FCS;
-use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Layout, Space, lock};
+use crate::chip::{
+    After, Chip, Config, Core, Delays, Gate, Host, Layout, PciFunction, Space, lock,
+};
 use crate::realtek::clock::Clock;
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -21,7 +23,8 @@ use crate::realtek::filter::Rules;
 use crate::realtek::isr;
 use crate::realtek::queues::Queues;
 use crate::realtek::regs::Registers;
-use crate::realtek::ring::Place;
+use crate::realtek::ring::{Place, Ring};
+
 use crate::realtek::tally::{self, Tally};
 use crate::ring::{Receiver, Shape};
 
@@ -49,8 +52,6 @@ pub struct R8169 {
     pub(super) filter_version: AtomicU32,
     /// How often each ring was told to begin anew.
     rewinds: [AtomicU32; 3],
-    /// Bytes of the buffers that the guest posts.
-    pub(super) buffer: AtomicU32,
     control: Mutex<Control>,
 }
 
@@ -78,7 +79,8 @@ impl R8169 {
             eeprom: Eeprom::new(config.mac, DEVICE),
             phy: Phy::default(),
         };
-        let sides = (Queues::default(), Receiver::new(Receiving::default(), Digest::default()));
+        let sides =
+            (Queues::default(), Receiver::new(Ring::new(Which::Receive), Digest::default()));
         let chip = Self {
             mac: config.mac,
             core: Core::new(config, &isr::KINDS, clock.clone(), sides),
@@ -92,7 +94,6 @@ impl R8169 {
             asleep: AtomicBool::new(false),
             filter_version: AtomicU32::new(0),
             rewinds: Default::default(),
-            buffer: AtomicU32::new(0),
             control: Mutex::new(control),
         };
         chip.power_on();
@@ -133,6 +134,7 @@ impl R8169 {
 impl Cplus for R8169 {
     const STATUS: Status = desc::RTL8169;
     const MOST: u32 = 1024;
+    const USUAL_BUFFER: u32 = desc::RTL8169.len;
 
     #[inline]
     fn place(&self, which: Which) -> Place {
@@ -166,27 +168,50 @@ impl Cplus for R8169 {
         let quick = if strip { 0 } else { longest };
         Shape { buffer: 0, quick, longest, fcs: FCS, strip, sums: (sums, sums) }
     }
+}
+
+impl PciFunction for R8169 {
+    fn layout(&self) -> &'static Layout {
+        &LAYOUT
+    }
 
     #[inline]
-    fn note_buffer(&self, bytes: u32) {
-        if self.buffer.load(Ordering::Relaxed) != bytes {
-            self.buffer.store(bytes, Ordering::Relaxed);
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Bar(_) => self.read_registers(offset, data),
+            Space::Config => self.read_config(offset, data),
         }
     }
 
     #[inline]
-    fn noted_buffer(&self) -> u32 {
-        self.buffer.load(Ordering::Relaxed)
+    fn write(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Bar(_) => self.write_registers(offset, data),
+            Space::Config => self.write_config(offset, data),
+        }
+    }
+
+    fn reset(&self) {
+        self.power_on();
+    }
+
+    fn renew(&self) {
+        self.replace();
+    }
+
+    fn set_link(&self, up: bool) {
+        self.set_cable(up);
+    }
+
+    /// OWN alone says so, but with a CSB that asks for kicks.
+    fn posts_silently(&self) -> bool {
+        !self.core.irq.csb_on().load(Ordering::Relaxed)
     }
 }
 
 impl Chip for R8169 {
     type Tx = Queues<Self>;
     type Rx = Receiver<Receiving<Self>>;
-
-    fn layout(&self) -> &'static Layout {
-        &LAYOUT
-    }
 
     #[inline]
     fn core(&self) -> &Core<Self> {
@@ -218,42 +243,9 @@ impl Chip for R8169 {
         self.regs.accesses()
     }
 
-    /// OWN alone says so, but with a CSB that asks for kicks.
-    fn posts_silently(&self) -> bool {
-        !self.core.irq.csb_on().load(Ordering::Relaxed)
-    }
-
     fn tick(&self) {
         if self.clock.fired() {
             self.core.post(self, isr::TIMEOUT);
         }
-    }
-
-    #[inline]
-    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Bar(_) => self.read_registers(offset, data),
-            Space::Config => self.read_config(offset, data),
-        }
-    }
-
-    #[inline]
-    fn write_space(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Bar(_) => self.write_registers(offset, data),
-            Space::Config => self.write_config(offset, data),
-        }
-    }
-
-    fn reset_all(&self) {
-        self.power_on();
-    }
-
-    fn renew_all(&self) {
-        self.replace();
-    }
-
-    fn plug(&self, up: bool) {
-        self.set_cable(up);
     }
 }

@@ -57,7 +57,6 @@ impl R8169 {
             self.core.irq.reset()
         });
         self.clock.reset();
-        self.buffer.store(0, Ordering::Relaxed);
         self.clear_missed();
         if power_on {
             self.load_eeprom(control);

@@ -4,22 +4,21 @@
 //! Where several descriptors make a frame, the first one's command counts. What comes where a first segment should stand is passed over
 //! up to the next last segment, and dropped; so is a first segment amid a frame.
 
-use std::sync::Arc;
+use std::marker::PhantomData;
 
 use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{Mac, Offload, Reason};
-use vmlan_ram::Map;
 
-use super::desc::{self, EOR, FS, LS, OWN, SIZE, Status, TAVA, join, split, tx};
+use super::desc::{self, EOR, FS, LS, OWN, Status, TAVA, join, split, tx};
 use super::filter::Rules;
 use super::isr;
 use super::ring::{Place, Ring};
-use crate::chip::csb::{Csb, CsbSide, Direction};
+use crate::chip::Chip;
+use crate::chip::csb::Direction;
 use crate::chip::sums::SHORTEST;
-use crate::chip::{Chip, Fault};
 use crate::ring::{
-    Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit, Verdict, Want,
-    Written, add,
+    DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit,
+    Verdict, Want, Written, add,
 };
 
 /// EtherType of the tags that are inserted and taken out.
@@ -36,12 +35,32 @@ pub enum Which {
     Receive,
 }
 
+impl Which {
+    /// As a [`crate::chip::Fault`] calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal | Self::High => "transmit",
+            Self::Receive => "receive",
+        }
+    }
+
+    /// Which part of the CSB is about it.
+    pub const fn direction(self) -> Direction {
+        match self {
+            Self::Normal | Self::High => Direction::Transmit,
+            Self::Receive => Direction::Receive,
+        }
+    }
+}
+
 /// A chip with such rings.
 pub trait Cplus: Chip {
     /// Where the bits of a receive status lie.
     const STATUS: Status;
-    /// Descriptors of the largest ring.
+    /// Descriptors of the largest ring; 2 or more.
     const MOST: u32;
+    /// Bytes of a receive buffer, before the guest has posted one.
+    const USUAL_BUFFER: u32;
 
     /// Where a ring is.
     fn place(&self, which: Which) -> Place;
@@ -53,28 +72,10 @@ pub trait Cplus: Chip {
     fn rules(&self) -> Rules;
     /// How they are, but for [`Shape::buffer`].
     fn shape(&self) -> Shape;
-    /// The buffers that the guest posts are of so many bytes.
-    fn note_buffer(&self, bytes: u32);
-    /// As noted last; 0: not yet.
-    fn noted_buffer(&self) -> u32;
 }
 
-/// A transmit ring.
-pub struct Sending<C> {
-    which: Which,
-    ring: Ring,
-    /// As of the last look: see [`Cplus::own_fcs`].
-    own_fcs: bool,
-    chip: std::marker::PhantomData<fn(&C)>,
-}
-
-impl<C: Cplus> Sending<C> {
-    /// One that is nowhere.
-    pub fn new(which: Which) -> Self {
-        let ring = Ring::new("transmit", Direction::Transmit, C::MOST);
-        Self { which, ring, own_fcs: false, chip: std::marker::PhantomData }
-    }
-}
+/// What transmit descriptors mean.
+pub struct Sending<C>(PhantomData<fn(&C)>);
 
 /// opts1 and opts2 of a descriptor's word.
 fn opts(word: u64) -> (u32, u32) {
@@ -90,69 +91,20 @@ const fn bits(opts1: u32) -> u64 {
 const WORK: u32 = tx::LGSEN | tx::IPCS | tx::UDPCS | tx::TCPCS;
 
 impl<C: Cplus> Transmit for Sending<C> {
-    type Chip = C;
+    type Ring = Ring<C>;
     type Memory = ();
     type Context = ();
     const MASK: u64 = bits(OWN | FS | LS | WORK) | bits(tx::TAGC) << 32;
     const PLAIN: u64 = bits(OWN | FS | LS);
 
-    fn map(&self) -> &Arc<Map> {
-        self.ring.map()
+    fn setup(chip: &C) -> Setup {
+        Setup { vlan: Some(VLAN), pad: !chip.own_fcs() }
     }
 
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.ring.set_map(map)
-    }
-
-    fn side(&mut self) -> &mut CsbSide {
-        &mut self.ring.side
-    }
-
+    /// Frames that bring their own FCS have to lose it.
     #[inline]
-    fn look(&mut self, chip: &C, _next: u32) -> Result<Look, Fault> {
-        self.own_fcs = chip.own_fcs();
-        self.ring.look(chip.place(self.which))
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        self.ring.fault()
-    }
-
-    fn forget(&mut self, _: &C) {
-        self.ring.forget();
-    }
-
-    fn publish_again(&self, _: &C) {
-        self.ring.publish_again();
-    }
-
-    fn replace_csb(&mut self, _: &C, csb: Option<Arc<Csb>>, on: bool) {
-        self.ring.replace_csb(csb, on);
-    }
-
-    #[inline]
-    fn read(&self, index: u32) -> (u64, u64) {
-        let (word, addr) = self.ring.read(index);
-        (addr, word)
-    }
-
-    /// Nothing, which is no plain frame, if there is more to do to frames than their descriptors say.
-    #[inline]
-    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
-        if !self.own_fcs {
-            self.ring.copy(index, out);
-        }
-    }
-
-    #[inline]
-    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
-        let both = u128::from_le_bytes(*desc);
-        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        (half(both >> 64), half(both))
-    }
-
-    fn setup(&self, _: &C) -> Setup {
-        Setup { vlan: Some(VLAN), pad: !self.own_fcs }
+    fn has_plain(setup: Setup) -> bool {
+        setup.pad
     }
 
     #[inline]
@@ -212,36 +164,21 @@ impl<C: Cplus> Transmit for Sending<C> {
 
     /// OWN is cleared; of the rest what is no status stays.
     #[inline]
-    fn complete(&mut self, _: &C, look: Look, to: u32) -> (u32, bool) {
+    fn complete(ring: &mut Ring<C>, _: &C, look: Look, to: u32) -> (u32, bool) {
         let mut at = look.head;
         while at != to {
-            let kept = self.ring.opts1(at) & (EOR | FS | LS | tx::LEN);
-            self.ring.give_opts1(at, kept);
+            let kept = ring.opts1(at) & (EOR | FS | LS | tx::LEN);
+            ring.give_opts1(at, kept);
             at = add(at, 1, look.size);
         }
-        self.ring.publish(to);
-        let empty = if self.ring.is_empty_at(to) { isr::TDU } else { 0 };
+        ring.publish(to);
+        let empty = if ring.is_empty_at(to) { isr::TDU } else { 0 };
         (isr::TOK | empty, true)
     }
 }
 
-/// The receive ring.
-pub struct Receiving<C> {
-    ring: Ring,
-    /// IDR, as of this version of the filter; no station's if it is a group's.
-    own: Mac,
-    version: Option<u32>,
-    /// Frames that found no buffer, as last told.
-    missed: u64,
-    chip: std::marker::PhantomData<fn(&C)>,
-}
-
-impl<C: Cplus> Default for Receiving<C> {
-    fn default() -> Self {
-        let ring = Ring::new("receive", Direction::Receive, C::MOST);
-        Self { ring, own: Mac::default(), version: None, missed: 0, chip: std::marker::PhantomData }
-    }
-}
+/// What receive descriptors mean.
+pub struct Receiving<C>(PhantomData<fn(&C)>);
 
 impl<C: Cplus> Receiving<C> {
     /// The status of a whole frame for this station, about which there is no more to say.
@@ -257,19 +194,19 @@ impl<C: Cplus> Receiving<C> {
 
     /// That of any other part of a frame: opts1 and opts2. Of a frame in several buffers the last one's length is the whole frame's.
     #[inline(never)]
-    fn status(&self, what: &Written) -> (u32, u32) {
+    fn status(own: Mac, what: &Written) -> (u32, u32) {
         let first = if what.first { FS } else { 0 };
-        let rest = if what.last { self.end(what) } else { Self::length(what.len) };
+        let rest = if what.last { Self::end(own, what) } else { Self::length(what.len) };
         (first | rest, what.tag.map_or(0, |tci| TAVA | desc::opts2(tci)))
     }
 
     /// opts1 of the descriptor of a frame's last part.
-    fn end(&self, what: &Written) -> u32 {
+    fn end(own: Mac, what: &Written) -> u32 {
         let s = C::STATUS;
         let to = match what.to {
             Mac::BROADCAST => s.bar,
             to if to.is_group() => s.mar,
-            to if to == self.own => s.pam,
+            to if to == own => s.pam,
             _ => 0,
         };
         let protocol = match (what.sums.ip, what.sums.upper) {
@@ -286,81 +223,43 @@ impl<C: Cplus> Receiving<C> {
 }
 
 impl<C: Cplus> Receive for Receiving<C> {
-    type Chip = C;
+    type Ring = Ring<C>;
     type Filter = Digest;
 
-    fn map(&self) -> &Arc<Map> {
-        self.ring.map()
-    }
-
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        self.ring.set_map(map)
-    }
-
-    fn side(&mut self) -> &mut CsbSide {
-        &mut self.ring.side
-    }
-
-    fn look(&mut self, chip: &C) -> Result<Look, Fault> {
-        let look = self.ring.look(chip.place(Which::Receive))?;
-        let version = Some(chip.filter_version());
-        if self.version != version {
-            let own = Mac::new(chip.rules().own);
-            self.own = if own.is_group() { Mac::default() } else { own };
-            self.version = version;
-        }
-        let room = self.ring.opts1(look.head) & C::STATUS.len;
-        if look.head != look.tail && room > 0 {
-            chip.note_buffer(room);
-        }
-        Ok(look)
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        self.ring.fault()
-    }
-
-    fn forget(&mut self, _: &C) {
-        self.ring.forget();
-    }
-
-    fn publish_again(&self, _: &C) {
-        self.ring.publish_again();
-    }
-
-    fn replace_csb(&mut self, _: &C, csb: Option<Arc<Csb>>, on: bool) {
-        self.ring.replace_csb(csb, on);
-    }
-
     #[inline]
-    fn buffer(&self, index: u32, _: &Shape) -> (u64, usize) {
-        let (word, addr) = self.ring.read(index);
+    fn buffer(ring: &Ring<C>, index: u32, _: &Shape) -> (u64, usize) {
+        let (addr, word) = ring.read(index);
         (addr, (opts(word).0 & C::STATUS.len) as usize)
     }
 
     #[inline]
-    fn write_back(&self, index: u32, what: &Written) {
+    fn write_back(ring: &Ring<C>, filter: &Digest, index: u32, what: &Written) {
         let usual = what.first && what.last && !what.failed && what.tag.is_none();
         let (opts1, opts2) = match () {
-            () if usual && what.sums == Verdict::default() && what.to == self.own => {
+            () if usual && what.sums == Verdict::default() && what.to == filter.own => {
                 (Self::whole(what.total), 0)
             }
-            () => self.status(what),
+            () => Self::status(filter.own, what),
         };
-        self.ring.give(index, join(self.ring.eor(index) | opts1, opts2));
+        ring.give(index, join(ring.eor(index) | opts1, opts2));
     }
 
-    fn publish(&mut self, chip: &C, _: &Digest, look: Look, head: u32) -> u32 {
+    fn publish(
+        ring: &mut Ring<C>,
+        _: &C,
+        _: &Digest,
+        (look, head): (Look, u32),
+        lost: bool,
+    ) -> u32 {
         let mut causes = 0;
         if head != look.head {
-            self.ring.publish(head);
+            ring.publish(head);
             causes |= isr::ROK;
-            if self.ring.is_empty_at(head) {
+            if ring.is_empty_at(head) {
                 causes |= isr::RDU;
             }
         }
-        let missed = super::tally::missed(&chip.core().stats, &chip.core().counters);
-        if std::mem::replace(&mut self.missed, missed) != missed {
+        if lost {
             causes |= isr::RDU | isr::FOVW;
         }
         causes
@@ -372,6 +271,8 @@ impl<C: Cplus> Receive for Receiving<C> {
 pub struct Digest {
     version: Option<u32>,
     rules: Rules,
+    /// IDR; no station's if it is a group's.
+    own: Mac,
     shape: Shape,
 }
 
@@ -379,21 +280,35 @@ impl Default for Digest {
     fn default() -> Self {
         let shape =
             Shape { buffer: 0, quick: 0, longest: 0, fcs: 0, strip: false, sums: (false, false) };
-        Self { version: None, rules: Rules::default(), shape }
+        Self { version: None, rules: Rules::default(), own: Mac::default(), shape }
     }
 }
 
-impl<C: Cplus> Filter<C> for Digest {
+impl Digest {
+    #[cold]
+    fn renew<C: Cplus>(&mut self, chip: &C, version: u32) {
+        let (rules, shape) = (chip.rules(), chip.shape());
+        let own = Mac::new(rules.own);
+        self.own = if own.is_group() { Mac::default() } else { own };
+        let buffer = match self.shape.buffer {
+            0 => C::USUAL_BUFFER as usize,
+            known => known,
+        };
+        (self.version, self.rules, self.shape) = (Some(version), rules, Shape { buffer, ..shape });
+    }
+}
+
+impl<C: Cplus> Filter<Ring<C>> for Digest {
     #[inline]
-    fn update(&mut self, chip: &C) {
+    fn update(&mut self, chip: &C, ring: &Ring<C>, look: &Look) {
         let version = chip.filter_version();
         if self.version != Some(version) {
-            (self.version, self.rules, self.shape) = (Some(version), chip.rules(), chip.shape());
+            self.renew(chip, version);
         }
-        self.shape.buffer = match chip.noted_buffer() {
-            0 => C::STATUS.len,
-            noted => noted,
-        } as usize;
+        let room = if look.head == look.tail { 0 } else { ring.opts1(look.head) & C::STATUS.len };
+        if room > 0 {
+            self.shape.buffer = room as usize;
+        }
     }
 
     #[inline]

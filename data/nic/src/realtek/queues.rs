@@ -6,6 +6,7 @@ use vmlan_frame::{Batch, Sink};
 use vmlan_ram::Map;
 
 use super::cplus::{Cplus, Sending, Which};
+use super::ring::Ring;
 use crate::chip::csb::Csb;
 use crate::chip::{Fault, Sends, Sent};
 use crate::ring::{Transmitter, WORK};
@@ -18,7 +19,7 @@ pub struct Queues<C: Cplus> {
 
 impl<C: Cplus> Default for Queues<C> {
     fn default() -> Self {
-        let ring = |which| Transmitter::new(Sending::new(which));
+        let ring = |which| Transmitter::new(Ring::new(which));
         Self { high: ring(Which::High), normal: ring(Which::Normal) }
     }
 }

@@ -23,15 +23,17 @@
 //! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a driver that keeps one descriptor back may put
 //!   it there.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vmlan_ram::Map;
 
+use super::cplus::{Cplus, Which};
 use super::desc::{EOR, OWN, SIZE};
 use crate::chip::Fault;
-use crate::chip::csb::{Csb, CsbSide, Direction};
-use crate::ring::{Descriptors, Look, distance};
+use crate::chip::csb::{Csb, CsbSide};
+use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
 
 /// Descriptors that one look reads, at most.
 const AHEAD: u32 = 256;
@@ -52,12 +54,9 @@ pub struct Place {
     pub rewinds: u32,
 }
 
-/// A ring.
-pub struct Ring {
-    name: &'static str,
-    direction: Direction,
-    /// Descriptors, at most.
-    most: u32,
+/// A ring of the chip `C`.
+pub struct Ring<C> {
+    which: Which,
     descriptors: Descriptors,
     place: Place,
     /// Descriptors that lie in memory, of those that may be the ring's; `None`: look for them.
@@ -75,21 +74,19 @@ pub struct Ring {
     /// Looks that it may still save.
     patience: u8,
     fault: Option<Fault>,
-    /// Its side of the CSB.
-    pub side: CsbSide,
+    csb: CsbSide,
+    chip: PhantomData<fn(&C)>,
 }
 
-impl Ring {
-    /// A ring that is nowhere, of `most` descriptors at most (2 or more). `name`: of [`Fault`].
-    pub fn new(name: &'static str, direction: Direction, most: u32) -> Self {
+impl<C: Cplus> Ring<C> {
+    /// A ring that is nowhere.
+    pub fn new(which: Which) -> Self {
         Self {
-            name,
-            direction,
-            most,
+            which,
             descriptors: Descriptors::default(),
             place: Place::default(),
             within: None,
-            size: most,
+            size: C::MOST,
             single: false,
             head: 0,
             tail: 0,
@@ -97,29 +94,17 @@ impl Ring {
             heard: None,
             patience: 0,
             fault: None,
-            side: CsbSide::new(direction),
+            csb: CsbSide::new(which.direction()),
+            chip: PhantomData,
         }
     }
 
-    /// The guest's memory.
-    #[inline]
-    pub fn map(&self) -> &Arc<Map> {
-        self.descriptors.map()
-    }
-
-    /// Replaces the map; nothing of the old one is kept but where the head is.
-    pub fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
-        (self.within, self.fault) = (None, None);
-        self.doubt();
-        self.descriptors.set_map(map)
-    }
-
     /// Forgets which descriptors are ours, and what stood in the way.
-    pub fn forget(&mut self) {
+    fn stop(&mut self) {
         self.doubt();
         self.fault = None;
-        self.side.restart();
-        self.publish_again();
+        self.csb.restart();
+        self.publish_head();
     }
 
     fn doubt(&mut self) {
@@ -128,26 +113,8 @@ impl Ring {
 
     /// Begins at the first descriptor.
     fn rewind(&mut self) {
-        (self.head, self.size, self.single) = (0, self.most, false);
+        (self.head, self.size, self.single) = (0, C::MOST, false);
         self.doubt();
-    }
-
-    /// Tells the head to a CSB that is new.
-    pub fn publish_again(&self) {
-        self.side.publish(self.index(self.head));
-    }
-
-    /// The CSB is in a new map: tells it the head, if this side is `on`.
-    pub fn replace_csb(&mut self, csb: Option<Arc<Csb>>, on: bool) {
-        self.side.replace(csb, on);
-        if on {
-            self.publish_again();
-        }
-    }
-
-    /// Why the last look failed.
-    pub fn fault(&self) -> Option<Fault> {
-        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
     }
 
     /// Where `index` is in memory.
@@ -159,10 +126,10 @@ impl Ring {
     /// Finds out how far descriptors are ours.
     ///
     /// # Errors
-    /// They are not in the guest's memory; the same is said again by [`Ring::fault`].
+    /// They are not in the guest's memory; [`DescriptorRing::fault`] repeats it.
     #[inline]
-    pub fn look(&mut self, place: Place) -> Result<Look, Fault> {
-        self.side.notice();
+    fn look_at(&mut self, place: Place) -> Result<Look, Fault> {
+        self.csb.notice();
         if place != self.place {
             self.go(place);
         }
@@ -187,15 +154,15 @@ impl Ring {
         self.place = place;
         self.within = None;
         self.rewind();
-        self.side.restart();
-        self.publish_again();
+        self.csb.restart();
+        self.publish_head();
     }
 
     /// How many descriptors the region of memory holds.
     #[cold]
     fn find(&mut self) -> u32 {
         let base = self.place.base & !ALIGN;
-        let most = self.most as usize * SIZE;
+        let most = C::MOST as usize * SIZE;
         let run = self.map().first_run(base, most).map_or(0, |run| run.len() / SIZE);
         let len = u32::try_from(run * SIZE).unwrap_or(0);
         let found = len > 0 && self.descriptors.find(base, len);
@@ -207,7 +174,7 @@ impl Ring {
     /// Moves the tail over descriptors that are ours, if there is reason to think that there are more.
     #[inline]
     fn follow(&mut self, within: u32) {
-        let hint = self.side.hint().filter(|tail| *tail < self.size && !self.single);
+        let hint = self.csb.hint().filter(|tail| *tail < self.size && !self.single);
         let same = hint.is_some() && hint == self.heard;
         if same && self.patience > 0 {
             self.patience -= 1;
@@ -259,7 +226,7 @@ impl Ring {
             return false;
         }
         if index >= within {
-            let (ring, base) = (self.name, self.place.base & !ALIGN);
+            let (ring, base) = (self.which.name(), self.place.base & !ALIGN);
             let len = (index + 1).saturating_mul(16);
             self.fault = Some(Fault::BadRing { ring, base, len });
             return false;
@@ -269,7 +236,7 @@ impl Ring {
             self.glimpse(index, word & EOR != 0);
             return false;
         }
-        self.pass(index, word & EOR != 0 || index + 1 == self.most)
+        self.pass(index, word & EOR != 0 || index + 1 == C::MOST)
     }
 
     /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the size of a receive ring is known before it
@@ -277,8 +244,8 @@ impl Ring {
     /// is not to be dropped because of a mark that somebody left in memory.)
     #[inline]
     fn glimpse(&mut self, index: u32, last: bool) {
-        let first = self.size == self.most && index > 0 && self.head <= self.tail;
-        if last && first && self.direction == Direction::Receive {
+        let first = self.size == C::MOST && index > 0 && self.head <= self.tail;
+        if last && first && self.which == Which::Receive {
             self.size = index + 1;
         }
     }
@@ -312,7 +279,7 @@ impl Ring {
         self.single = last && index == 0;
         self.size = match last {
             true => (index + 1).max(2),
-            false => self.most,
+            false => C::MOST,
         };
         true
     }
@@ -323,22 +290,10 @@ impl Ring {
         index == self.tail && self.opts1(index) & OWN == 0
     }
 
-    /// The descriptor at `index`: its first quadword (opts1, opts2), its address. Each is read once.
-    #[inline]
-    pub fn read(&self, index: u32) -> (u64, u64) {
-        self.descriptors.read(self.index(index))
-    }
-
     /// Its first doubleword, opts1.
     #[inline]
     pub fn opts1(&self, index: u32) -> u32 {
         self.descriptors.word(self.index(index), Ordering::Relaxed)
-    }
-
-    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
-    #[inline]
-    pub fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
-        self.descriptors.copy(self.index(index), out);
     }
 
     /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. Of the last that a ring can have it does not
@@ -350,7 +305,7 @@ impl Ring {
 
     #[cold]
     fn last_eor(&self, index: u32) -> u32 {
-        if self.size == self.most { self.opts1(index) & EOR } else { EOR }
+        if self.size == C::MOST { self.opts1(index) & EOR } else { EOR }
     }
 
     /// Gives the descriptor at `index` back to the guest, after all that was written before. `word`: opts1 without OWN, and opts2.
@@ -369,7 +324,74 @@ impl Ring {
     #[inline]
     pub fn publish(&mut self, head: u32) {
         self.head = head;
-        self.side.publish(self.index(head));
+        self.publish_head();
+    }
+
+    #[inline]
+    fn publish_head(&self) {
+        self.csb.publish(self.index(self.head));
+    }
+}
+
+impl<C: Cplus> DescriptorRing for Ring<C> {
+    type Chip = C;
+
+    #[inline]
+    fn map(&self) -> &Arc<Map> {
+        self.descriptors.map()
+    }
+
+    /// Nothing of the old map is kept but where the head is.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        (self.within, self.fault) = (None, None);
+        self.doubt();
+        self.descriptors.set_map(map)
+    }
+
+    #[inline]
+    fn csb(&mut self) -> &mut CsbSide {
+        &mut self.csb
+    }
+
+    #[inline]
+    fn look(&mut self, chip: &C) -> Result<Look, Fault> {
+        self.look_at(chip.place(self.which))
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
+    }
+
+    fn forget(&mut self, _: &C) {
+        self.stop();
+    }
+
+    fn publish_again(&self, _: &C) {
+        self.publish_head();
+    }
+
+    fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool) {
+        self.csb.replace(csb, on);
+        if on {
+            self.publish_again(chip);
+        }
+    }
+
+    #[inline]
+    fn read(&self, index: u32) -> (u64, u64) {
+        let (word, addr) = self.descriptors.read(self.index(index));
+        (addr, word)
+    }
+
+    #[inline]
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
+        self.descriptors.copy(self.index(index), out);
+    }
+
+    #[inline]
+    fn split(desc: &[u8; SIZE]) -> (u64, u64) {
+        let (word, addr) = halves(desc);
+        (addr, word)
     }
 }
 

@@ -5,8 +5,8 @@ use vmlan_ram::{Slice, recycle};
 
 use super::plan;
 use super::scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
-use super::transmit::{CHUNK, Flight, Setup, State, Transmit};
-use super::{Look, SIZE, add, distance};
+use super::transmit::{CHUNK, ChipOf, Flight, Setup, State, Transmit};
+use super::{DescriptorRing, Look, SIZE, add, distance};
 use crate::chip::Chip;
 use crate::chip::sums::SHORTEST;
 
@@ -15,10 +15,10 @@ const SEGMENT: usize = 512;
 
 /// One pull.
 pub struct Pass<'q, T: Transmit> {
-    pub ring: &'q T,
+    pub ring: &'q T::Ring,
     pub look: Look,
     pub setup: Setup,
-    pub chip: &'q T::Chip,
+    pub chip: &'q ChipOf<T>,
     /// Descriptors that may still be read.
     pub budget: usize,
     /// Work that may still be lent.
@@ -92,7 +92,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
             let mut found = Found { flight: number, want, ..Found::default() };
             let first = self.ring.read(flight.at);
             let span = Span { at: flight.at, first, posted: flight.count, size: self.look.size };
-            if scan(self.ring, span, pieces, &mut found) != Scan::Frame(flight.count) {
+            if scan::<T>(self.ring, span, pieces, &mut found) != Scan::Frame(flight.count) {
                 found.bad = Some(Reason::BadDescriptor);
             }
             self.budget = self.budget.saturating_sub(flight.count as usize);
@@ -107,7 +107,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
     /// Returns how many there were before another kind, up to a chunk.
     #[inline]
     fn singles(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) -> usize {
-        if state.skipping {
+        if state.skipping || !T::has_plain(self.setup) {
             return 0;
         }
         let mut pieces = [Slice::from_bytes(&[]); CHUNK];
@@ -145,7 +145,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
         self.ring.copy(state.next, words);
         let (mut found, mut bytes) = (0, 0);
         for (place, desc) in pieces.iter_mut().zip(words) {
-            let (addr, word) = T::split(desc);
+            let (addr, word) = T::Ring::split(desc);
             let len = T::len(word) as usize;
             if word & T::MASK != T::PLAIN || len < shortest || !T::has_data(addr, word) {
                 break;
@@ -211,7 +211,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
             Found { flight, want: Want { context, ..Want::default() }, ..Found::default() };
         let posted = self.posted(state);
         let span = Span { at: state.next, first, posted, size: self.look.size };
-        match scan(self.ring, span, pieces, &mut found) {
+        match scan::<T>(self.ring, span, pieces, &mut found) {
             Scan::Frame(count) => {
                 state.flights.push(Flight { at: state.next, count, held: false, context });
                 self.pass_over(state, count);

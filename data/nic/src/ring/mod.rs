@@ -5,11 +5,13 @@
 //!   receive:  filter ─► find buffers ─► copy ─► write back
 //! ```
 //!
-//! What a descriptor looks like and where a ring is, is a chip's own: it implements [`Transmit`] and [`Receive`] for its rings and gets
-//! [`Transmitter`] and [`Receiver`], which keep account of what is lent, held, dropped and written back, and bound what one pass does
-//! whatever the guest has posted.
+//! Chips differ in where their descriptors come from ([`DescriptorRing`]: once for Intel, once for
+//! Realtek) and in what the descriptors' words mean ([`Transmit`] and [`Receive`]: functions without
+//! state). They get [`Transmitter`] and [`Receiver`], which keep account of what is lent, held,
+//! dropped and written back, and bound what one pass does whatever the guest has posted.
 
 mod collect;
+mod descriptor_ring;
 mod done;
 mod memory;
 mod place;
@@ -18,6 +20,7 @@ mod receive;
 mod scan;
 mod transmit;
 
+pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
 pub use plan::{Plan, Range, Segment, Sums, Told, unfinished};
 pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
@@ -59,4 +62,11 @@ pub fn add(index: u32, n: u32, size: u32) -> u32 {
 #[inline]
 pub fn distance(from: u32, to: u32, size: u32) -> u32 {
     if to >= from { to - from } else { to + size - from }
+}
+
+/// The two quadwords of a descriptor copied out.
+#[inline]
+pub fn halves(desc: &[u8; SIZE]) -> (u64, u64) {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = *desc;
+    (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest))
 }

@@ -4,8 +4,8 @@ use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{Checksum, FrameView, Headers, Mac, Network, Reason};
 use vmlan_ram::{Slice, SliceMut};
 
-use super::add;
 use super::receive::{Filter, Pass, Receive, Verdict, Written, ZEROS};
+use super::{DescriptorRing, add};
 use crate::chip::Chip;
 use crate::chip::sums::{FCS, SHORTEST};
 
@@ -119,9 +119,9 @@ impl<'q, R: Receive> Pass<'q, R> {
     fn skip_empty(&mut self) {
         while self.at != self.tail
             && self.budget > 0
-            && self.ring.buffer(self.at, &self.shape).1 == 0
+            && R::buffer(self.ring, self.at, &self.shape).1 == 0
         {
-            self.ring.write_back(self.at, &Written::default());
+            R::write_back(self.ring, self.filter, self.at, &Written::default());
             self.at = add(self.at, 1, self.size);
             self.budget -= 1;
         }
@@ -136,7 +136,7 @@ impl<'q, R: Receive> Pass<'q, R> {
                 return None;
             }
             self.budget -= 1;
-            let (addr, room) = self.ring.buffer(at, &self.shape);
+            let (addr, room) = R::buffer(self.ring, at, &self.shape);
             // One that takes no data, amid a frame, takes a share and loses it; so the frame is lost.
             good &= room > 0;
             let n = left.min(if room > 0 { room } else { self.shape.buffer.max(1) });
@@ -176,12 +176,12 @@ impl<'q, R: Receive> Pass<'q, R> {
         for i in 0..parts.descriptors {
             // Its length was read before, and may be another now: what it says is what was written, or less.
             let last = i + 1 == parts.descriptors;
-            let room = self.ring.buffer(self.at, &self.shape).1;
+            let room = R::buffer(self.ring, self.at, &self.shape).1;
             let len = if last { left } else { left.min(room) };
             left -= len;
             let what = if last { end } else { Written::default() };
             let what = Written { len, first: i == 0, last, total: total - left, ..what };
-            self.ring.write_back(self.at, &what);
+            R::write_back(self.ring, self.filter, self.at, &what);
             self.at = add(self.at, 1, self.size);
         }
     }
@@ -190,7 +190,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     fn give_up(&mut self, parts: &Parts<'q>) -> Outcome {
         for _ in 0..parts.descriptors {
             let lost = Written { first: true, last: true, failed: true, ..Written::default() };
-            self.ring.write_back(self.at, &lost);
+            R::write_back(self.ring, self.filter, self.at, &lost);
             self.at = add(self.at, 1, self.size);
         }
         Outcome::Dropped(Reason::BadDescriptor)

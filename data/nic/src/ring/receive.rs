@@ -11,12 +11,12 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, FrameView, Mac};
+use vmlan_frame::{Batch, FrameView, Mac, Reason};
 use vmlan_ram::{Map, SliceMut};
 
 use super::place::Outcome;
-use super::{Look, add};
-use crate::chip::csb::{Csb, CsbSide};
+use super::{DescriptorRing, Look, add};
+use crate::chip::csb::Csb;
 use crate::chip::sums::{SHORTEST, Sums};
 use crate::chip::{Chip, Fault, Received, Receives};
 use crate::notify::csb;
@@ -55,10 +55,10 @@ pub struct Shape {
     pub sums: (bool, bool),
 }
 
-/// A digest of the registers that the receive side looks at.
-pub trait Filter<M>: Send {
-    /// Brings it up to date.
-    fn update(&mut self, chip: &M);
+/// Which frames are for this station: a digest of the registers that the receive side looks at.
+pub trait Filter<G: DescriptorRing>: Send {
+    /// Brings it up to date, after a look at the ring.
+    fn update(&mut self, chip: &G::Chip, ring: &G, look: &Look);
     /// What they say about all frames.
     fn shape(&self) -> &Shape;
     /// True if the frame that begins with `head` is for this station.
@@ -99,56 +99,46 @@ pub struct Written {
     pub failed: bool,
 }
 
-/// A receive ring: where it is, and what its descriptors mean.
-pub trait Receive: Send + Sized {
-    /// The chip.
-    type Chip: Chip;
-    /// Its receive filter.
-    type Filter: Filter<Self::Chip>;
+/// The chip of a kind of receive descriptors.
+pub type ChipOf<R> = <<R as Receive>::Ring as DescriptorRing>::Chip;
 
-    /// The guest's memory.
-    fn map(&self) -> &Arc<Map>;
-    /// Replaces the map; nothing of the old one is kept.
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// This side's part of the CSB.
-    fn side(&mut self) -> &mut CsbSide;
-    /// Reads the registers, and checks that descriptors can be where they say. The filter is brought up to date afterwards.
-    ///
-    /// # Errors
-    /// The rule that they break; the same is said again by [`Self::fault`].
-    fn look(&mut self, chip: &Self::Chip) -> Result<Look, Fault>;
-    /// Why the last look failed.
-    fn fault(&self) -> Option<Fault>;
-    /// Forgets the head and what stood in the way.
-    fn forget(&mut self, chip: &Self::Chip);
-    /// Tells the head to a CSB that is new.
-    fn publish_again(&self, chip: &Self::Chip);
-    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
-    fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
-    /// The ring has too little.
-    fn reconsider(&mut self, _look: Look) {}
+/// What the words of a chip's receive descriptors mean. Nothing here has state.
+pub trait Receive: Sized {
+    /// Where they come from.
+    type Ring: DescriptorRing;
+    /// The receive filter.
+    type Filter: Filter<Self::Ring>;
 
-    /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is written back without.
-    fn buffer(&self, index: u32, shape: &Shape) -> (u64, usize);
+    /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is
+    /// written back without.
+    fn buffer(ring: &Self::Ring, index: u32, shape: &Shape) -> (u64, usize);
     /// Writes the descriptor back, after all that was written before.
-    fn write_back(&self, index: u32, what: &Written);
-    /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be said about that, and about frames
-    /// that were lost since.
-    fn publish(&mut self, chip: &Self::Chip, filter: &Self::Filter, look: Look, head: u32) -> u32;
+    fn write_back(ring: &Self::Ring, filter: &Self::Filter, index: u32, what: &Written);
+    /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be
+    /// said about that, and, if frames were `lost` since the last time, about those.
+    fn publish(
+        ring: &mut Self::Ring,
+        chip: &ChipOf<Self>,
+        filter: &Self::Filter,
+        moved: (Look, u32),
+        lost: bool,
+    ) -> u32;
 }
 
 /// The receive side of a chip.
 pub struct Receiver<R: Receive> {
-    pub(crate) ring: R,
+    pub(crate) ring: R::Ring,
     pub(crate) filter: Box<R::Filter>,
     /// The tail at which a push found no room.
     starved: Option<u32>,
+    /// Frames that the switch has dropped for want of room, as of the last push.
+    lost: u64,
 }
 
 impl<R: Receive> Receiver<R> {
     /// A side whose ring is `ring`.
-    pub fn new(ring: R, filter: R::Filter) -> Self {
-        Self { ring, filter: Box::new(filter), starved: None }
+    pub fn new(ring: R::Ring, filter: R::Filter) -> Self {
+        Self { ring, filter: Box::new(filter), starved: None, lost: 0 }
     }
 
     fn starve(&mut self, look: Look) {
@@ -157,27 +147,27 @@ impl<R: Receive> Receiver<R> {
     }
 
     /// True if there is room, or, after a push that found too little, more of it.
-    fn has_room(&mut self, chip: &R::Chip) -> bool {
+    fn has_room(&mut self, chip: &ChipOf<R>) -> bool {
         let Ok(look) = self.ring.look(chip) else { return false };
         look.posted() > 0 && self.starved != Some(look.tail)
     }
 }
 
-impl<R: Receive> Receives<R::Chip> for Receiver<R> {
+impl<R: Receive> Receives<ChipOf<R>> for Receiver<R> {
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
         self.ring.set_map(map)
     }
 
-    fn place_csb(&mut self, chip: &R::Chip, csb: Option<Arc<Csb>>) {
-        self.ring.side().place(csb);
+    fn place_csb(&mut self, chip: &ChipOf<R>, csb: Option<Arc<Csb>>) {
+        self.ring.csb().place(csb);
         self.ring.publish_again(chip);
     }
 
-    fn replace_csb(&mut self, chip: &R::Chip, csb: Option<Arc<Csb>>, on: bool) {
+    fn replace_csb(&mut self, chip: &ChipOf<R>, csb: Option<Arc<Csb>>, on: bool) {
         self.ring.replace_csb(chip, csb, on);
     }
 
-    fn stop(&mut self, chip: &R::Chip) {
+    fn stop(&mut self, chip: &ChipOf<R>) {
         self.ring.forget(chip);
         self.starved = None;
     }
@@ -188,9 +178,9 @@ impl<R: Receive> Receives<R::Chip> for Receiver<R> {
 
     /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
     /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
-    fn room(&mut self, chip: &R::Chip) -> usize {
+    fn room(&mut self, chip: &ChipOf<R>) -> usize {
         let Ok(look) = self.ring.look(chip) else { return 0 };
-        self.filter.update(chip);
+        self.filter.update(chip, &self.ring, &look);
         let posted = look.posted();
         let shape = self.filter.shape();
         let each = shape.longest.min(JUMBO).div_ceil(shape.buffer.max(1));
@@ -204,33 +194,33 @@ impl<R: Receive> Receives<R::Chip> for Receiver<R> {
         if all { MANY } else { frames }
     }
 
-    fn want_room(&mut self, chip: &R::Chip) -> bool {
+    fn want_room(&mut self, chip: &ChipOf<R>) -> bool {
         if self.has_room(chip) {
             return true;
         }
         let Ok(Look { size, head, tail, .. }) = self.ring.look(chip) else {
             return false;
         };
-        let Some(csb) = self.ring.side().ask(&chip.core().wishes) else { return false };
+        let Some(csb) = self.ring.csb().ask(&chip.core().wishes) else { return false };
         let posted = csb::Ring { size, head, tail };
         let more = csb::arm_room(&*csb, posted, || self.has_room(chip));
         if more {
-            self.ring.side().content();
+            self.ring.csb().content();
         }
         more
     }
 
-    fn receive(&mut self, chip: &R::Chip, batch: &Batch<'_>, list: &[u16]) -> Received {
+    fn receive(&mut self, chip: &ChipOf<R>, batch: &Batch<'_>, list: &[u16]) -> Received {
         let look = self.ring.look(chip);
-        self.filter.update(chip);
-        let reopened = self.ring.side().take_off();
+        let reopened = self.ring.csb().take_off();
         let Some(look) = look.ok().filter(|look| look.size > 0) else {
             return Received { reopened, ..Received::default() };
         };
+        self.filter.update(chip, &self.ring, &look);
         if look.posted() > 0 {
-            self.ring.side().content();
+            self.ring.csb().content();
         }
-        let mut pass = Pass {
+        let mut pass = Pass::<R> {
             ring: &self.ring,
             filter: &*self.filter,
             shape: *self.filter.shape(),
@@ -260,7 +250,10 @@ impl<R: Receive> Receives<R::Chip> for Receiver<R> {
             core.stats.rx.special.add(1);
             self.starve(look);
         }
-        Received { dealt, causes: self.ring.publish(chip, &self.filter, look, at), reopened }
+        let lost = core.counters.output.dropped(Reason::ReceiverFull);
+        let more_lost = std::mem::replace(&mut self.lost, lost) != lost;
+        let causes = R::publish(&mut self.ring, chip, &self.filter, (look, at), more_lost);
+        Received { dealt, causes, reopened }
     }
 }
 
@@ -269,10 +262,10 @@ type Target<'m> = Option<(SliceMut<'m>, u32)>;
 
 /// One push.
 pub struct Pass<'q, R: Receive> {
-    pub ring: &'q R,
+    pub ring: &'q R::Ring,
     pub filter: &'q R::Filter,
     pub shape: Shape,
-    pub chip: &'q R::Chip,
+    pub chip: &'q ChipOf<R>,
     /// The next descriptor.
     pub at: u32,
     pub tail: u32,
@@ -333,7 +326,7 @@ impl<'q, R: Receive> Pass<'q, R> {
         if self.at == self.tail || need > self.shape.quick {
             return None;
         }
-        let (addr, room) = self.ring.buffer(self.at, &self.shape);
+        let (addr, room) = R::buffer(self.ring, self.at, &self.shape);
         if room < need {
             return None;
         }
@@ -347,6 +340,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     /// Second pass: copies frames to the buffers found.
     #[inline]
     fn copy(&self, batch: &Batch<'_>, list: &[u16], targets: &mut [Target<'q>]) {
+        let (ring, filter) = (self.ring, self.filter);
         for (i, target) in list.iter().zip(targets) {
             let Some((buffer, index)) = target else { continue };
             let Some(frame) = batch.frame(usize::from(*i)) else { continue };
@@ -369,7 +363,7 @@ impl<'q, R: Receive> Pass<'q, R> {
                 to,
                 ..Written::default()
             };
-            self.ring.write_back(*index, &whole);
+            R::write_back(ring, filter, *index, &whole);
         }
     }
 

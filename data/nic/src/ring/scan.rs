@@ -3,8 +3,8 @@
 use vmlan_frame::{MAX_GSO, Reason};
 use vmlan_ram::Slice;
 
-use super::add;
 use super::transmit::Transmit;
+use super::{DescriptorRing, add};
 use crate::chip::sums::FCS;
 
 /// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames of more are skipped
@@ -85,7 +85,7 @@ pub struct Span {
 /// Reads the descriptors of one frame; adds its pieces and asks for their first cache lines. What is wrong with it is left in
 /// `found.bad`: its end is looked for all the same.
 pub fn scan<'q, T: Transmit>(
-    ring: &'q T,
+    ring: &'q T::Ring,
     span: Span,
     pieces: &mut Vec<Slice<'q>>,
     found: &mut Found<T>,
@@ -104,7 +104,7 @@ pub fn scan<'q, T: Transmit>(
             found.bad = Some(Reason::BadDescriptor);
         }
         if T::has_data(addr, word) {
-            gather(ring, (addr, T::len(word)), before, pieces, found);
+            gather::<T>(ring, (addr, T::len(word)), before, pieces, found);
         }
         if T::is_last(word) {
             break;
@@ -128,7 +128,7 @@ pub fn scan<'q, T: Transmit>(
 /// Adds the pieces of one buffer: several, if it crosses regions of memory.
 #[inline]
 fn gather<'q, T: Transmit>(
-    ring: &'q T,
+    ring: &'q T::Ring,
     (addr, len): (u64, u32),
     before: usize,
     pieces: &mut Vec<Slice<'q>>,

@@ -24,8 +24,8 @@ use super::collect::Pass;
 use super::done::{count, settle};
 use super::plan::Plan;
 use super::scan::{Found, MAX_PIECES, Want};
-use super::{Look, SIZE, distance};
-use crate::chip::csb::{Csb, CsbSide};
+use super::{DescriptorRing, Look, distance};
+use crate::chip::csb::Csb;
 use crate::chip::{Chip, Fault, Sends, Sent};
 use crate::notify::csb;
 
@@ -47,55 +47,37 @@ pub struct Setup {
     pub pad: bool,
 }
 
-/// A transmit ring: where it is, and what its descriptors mean. A descriptor is two quadwords: an address, and a word with everything
-/// else, whichever comes first in memory.
-pub trait Transmit: Send + Sized {
-    /// The chip.
-    type Chip: Chip;
+/// The chip of a kind of transmit descriptors.
+pub type ChipOf<T> = <<T as Transmit>::Ring as DescriptorRing>::Chip;
+
+/// What the words of a chip's transmit descriptors mean. Nothing here has state: what descriptors
+/// between frames say is kept in a [`Self::Memory`].
+pub trait Transmit: Sized {
+    /// Where they come from.
+    type Ring: DescriptorRing;
     /// What descriptors between frames say about those that follow.
     type Memory: Default + Send;
     /// What of it holds for one frame.
     type Context: Copy + Default + Debug + Send;
-    /// Bits of the word that must be as in [`Self::PLAIN`] for the usual case: a whole frame about which nothing is to be said.
+    /// Bits of the word that must be as in [`Self::PLAIN`] for the usual case: a whole frame about
+    /// which nothing is to be said.
     const MASK: u64;
     /// See [`Self::MASK`].
     const PLAIN: u64;
 
-    /// The guest's memory.
-    fn map(&self) -> &Arc<Map>;
-    /// Replaces the map; nothing of the old one is kept.
-    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
-    /// This side's part of the CSB.
-    fn side(&mut self) -> &mut CsbSide;
-    /// Reads the registers, and checks that descriptors can be where they say. `next`: the first that was not looked at.
-    ///
-    /// # Errors
-    /// The rule that they break; the same is said again by [`Self::fault`].
-    fn look(&mut self, chip: &Self::Chip, next: u32) -> Result<Look, Fault>;
-    /// Why the last look failed.
-    fn fault(&self) -> Option<Fault>;
-    /// Forgets the head and what stood in the way.
-    fn forget(&mut self, chip: &Self::Chip);
-    /// Tells the head to a CSB that is new.
-    fn publish_again(&self, chip: &Self::Chip);
-    /// The CSB is in a new map: tells it the head, now or when this side is `on`.
-    fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
-
-    /// The descriptor at `index`, read once: address, word.
-    fn read(&self, index: u32) -> (u64, u64);
-    /// Copies out descriptors from `index` on.
-    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]);
-    /// Address and word of one copied out.
-    fn split(desc: &[u8; SIZE]) -> (u64, u64);
-
     /// What the registers say about all frames.
-    fn setup(&self, chip: &Self::Chip) -> Setup;
+    fn setup(chip: &ChipOf<Self>) -> Setup;
     /// Bytes that it names.
     fn len(word: u64) -> u32;
     /// It is the last of its frame.
     fn is_last(word: u64) -> bool;
     /// A descriptor where a frame should begin: true if it belongs to none. What it says is kept in `memory`.
     fn between(memory: &mut Self::Memory, addr: u64, word: u64) -> bool;
+    /// With these registers a descriptor as [`Self::PLAIN`] is the usual case.
+    #[inline]
+    fn has_plain(_setup: Setup) -> bool {
+        true
+    }
     /// The descriptor may stand in the frame that begins with `first`; `n`: how many of its before it.
     fn fits(first: u64, word: u64, n: u32) -> bool;
     /// It names data; else it is skipped.
@@ -112,9 +94,9 @@ pub trait Transmit: Send + Sized {
     /// Why it is dropped.
     fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason>;
 
-    /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes, and whether every descriptor that
-    /// reports its status asked for delay.
-    fn complete(&mut self, chip: &Self::Chip, look: Look, to: u32) -> (u32, bool);
+    /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes,
+    /// and whether every descriptor that reports its status asked for delay.
+    fn complete(ring: &mut Self::Ring, chip: &ChipOf<Self>, look: Look, to: u32) -> (u32, bool);
 }
 
 /// A frame that was lent and whose descriptors are not written back.
@@ -129,7 +111,7 @@ pub struct Flight<C> {
 
 /// The transmit side of a chip.
 pub struct Transmitter<T: Transmit> {
-    pub(crate) ring: T,
+    pub(crate) ring: T::Ring,
     state: State<T>,
 }
 
@@ -188,19 +170,19 @@ impl<T: Transmit> State<T> {
 
 impl<T: Transmit> Transmitter<T> {
     /// A side whose ring is `ring`.
-    pub fn new(ring: T) -> Self {
+    pub fn new(ring: T::Ring) -> Self {
         Self { ring, state: State::new() }
     }
 
     /// As after power-on: what descriptors have said is forgotten, too.
-    pub fn reset(&mut self, chip: &T::Chip) {
+    pub fn reset(&mut self, chip: &ChipOf<T>) {
         self.stop(chip);
         self.state.memory = T::Memory::default();
     }
 
     /// Reads the registers; `None` if there is no ring to serve.
-    fn look(&mut self, chip: &T::Chip) -> Option<Look> {
-        let look = self.ring.look(chip, self.state.next).ok().filter(|look| look.size > 0)?;
+    fn look(&mut self, chip: &ChipOf<T>) -> Option<Look> {
+        let look = self.ring.look(chip).ok().filter(|look| look.size > 0)?;
         let state = &mut self.state;
         let ahead = |to| distance(look.head, to, look.size);
         // A tail that went back behind what is in flight takes it out of the chip's hands.
@@ -211,14 +193,14 @@ impl<T: Transmit> Transmitter<T> {
     }
 
     /// True if descriptors wait that were never looked at. Frames that are held do not count.
-    fn waiting(&mut self, chip: &T::Chip) -> bool {
+    fn waiting(&mut self, chip: &ChipOf<T>) -> bool {
         let Some(look) = self.look(chip) else { return false };
         let state = &self.state;
         look.tail != state.next && !state.is_stalled(&look) && state.has_room(&look)
     }
 }
 
-impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
+impl<T: Transmit> Sends<ChipOf<T>> for Transmitter<T> {
     fn map(&self) -> &Arc<Map> {
         self.ring.map()
     }
@@ -229,17 +211,17 @@ impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
         self.ring.set_map(map)
     }
 
-    fn place_csb(&mut self, chip: &T::Chip, csb: Option<Arc<Csb>>) {
-        self.ring.side().place(csb);
+    fn place_csb(&mut self, chip: &ChipOf<T>, csb: Option<Arc<Csb>>) {
+        self.ring.csb().place(csb);
         self.ring.publish_again(chip);
     }
 
-    fn replace_csb(&mut self, chip: &T::Chip, csb: Option<Arc<Csb>>, on: bool) {
+    fn replace_csb(&mut self, chip: &ChipOf<T>, csb: Option<Arc<Csb>>, on: bool) {
         self.ring.replace_csb(chip, csb, on);
     }
 
     /// The head stands at the first descriptor that is not written back.
-    fn stop(&mut self, chip: &T::Chip) {
+    fn stop(&mut self, chip: &ChipOf<T>) {
         self.ring.forget(chip);
         self.state.restart(0);
     }
@@ -250,11 +232,11 @@ impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
 
     /// While it is off nothing is stored: the driver may have given the CSB's memory to others (FreeBSD 10.4 tells nobody).
     /// What turns it on again rings.
-    fn arm(&mut self, chip: &T::Chip, on: bool) -> bool {
+    fn arm(&mut self, chip: &ChipOf<T>, on: bool) -> bool {
         if !on {
             return false;
         }
-        match self.ring.side().ask(&chip.core().wishes) {
+        match self.ring.csb().ask(&chip.core().wishes) {
             None => self.waiting(chip),
             Some(csb) => csb::arm_transmit(&*csb, || self.waiting(chip)),
         }
@@ -262,14 +244,14 @@ impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
 
     fn transmit(
         &mut self,
-        chip: &T::Chip,
+        chip: &ChipOf<T>,
         spare: &mut Batch<'static>,
         limit: usize,
         sink: &mut dyn Sink,
     ) -> Sent {
-        self.ring.side().wake();
+        self.ring.csb().wake();
         let look = self.look(chip);
-        let reopened = self.ring.side().take_off();
+        let reopened = self.ring.csb().take_off();
         // A frame without an end is not read again in each breath.
         let state = &self.state;
         let stalled = |look: &Look| state.is_stalled(look) && state.flights.is_empty();
@@ -277,7 +259,7 @@ impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
             return Sent { reopened, ..Sent::default() };
         };
         let Self { ring, state } = self;
-        let setup = ring.setup(chip);
+        let setup = T::setup(chip);
         let mut batch = Batch::take(spare);
         let mut pass =
             Pass { ring: &*ring, look, setup, chip, budget: BUDGET, work: WORK, dropped: 0 };
@@ -297,7 +279,7 @@ impl<T: Transmit> Sends<T::Chip> for Transmitter<T> {
         batch.give_back(spare);
         let (causes, delayed) = match distance(look.head, to, look.size) {
             0 => (0, false),
-            _ => self.ring.complete(chip, look, to),
+            _ => T::complete(&mut self.ring, chip, look, to),
         };
         Sent { finished, causes, delayed, reopened, work }
     }

@@ -11,7 +11,9 @@ use super::plus::Rings;
 use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
-use crate::chip::{After, Chip, Config, Core, Delays, Gate, Host, Kinds, Layout, Space, lock};
+use crate::chip::{
+    After, Chip, Config, Core, Delays, Gate, Host, Kinds, Layout, PciFunction, Space, lock,
+};
 use crate::realtek::clock::Clock;
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
@@ -89,7 +91,7 @@ impl Rtl8139 {
             filter_version: AtomicU32::new(0),
             control: Mutex::new(control),
         };
-        chip.reset_all();
+        chip.reset();
         chip
     }
 
@@ -114,13 +116,56 @@ impl Rtl8139 {
     }
 }
 
-impl Chip for Rtl8139 {
-    type Tx = Tx;
-    type Rx = Rx;
-
+impl PciFunction for Rtl8139 {
     fn layout(&self) -> &'static Layout {
         &LAYOUT
     }
+
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Config => self.control().pci.read(offset, data, self.core.irq.level()),
+            Space::Bar(0 | 1) => self.read_registers(offset, data),
+            Space::Bar(_) => data.fill(u8::MAX),
+        }
+    }
+
+    fn write(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Config => self.write_config(offset, data),
+            Space::Bar(0 | 1) => self.write_registers(offset, data),
+            Space::Bar(_) => {}
+        }
+    }
+
+    fn reset(&self) {
+        self.with_control(|control| {
+            control.pci.reset();
+            self.reset_function(control)
+        });
+    }
+
+    fn renew(&self) {
+        self.control().eeprom = Eeprom::new(self.mac, DEVICE);
+        self.reset();
+    }
+
+    fn set_link(&self, up: bool) {
+        self.with_control(|control| {
+            control.phy.set_cable(up);
+            self.update_link(control, false)
+        });
+    }
+
+    /// As the RTL8169's; in classic mode CAPR says so.
+    fn posts_silently(&self) -> bool {
+        let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
+        plus && !self.core.irq.csb_on().load(Ordering::Relaxed)
+    }
+}
+
+impl Chip for Rtl8139 {
+    type Tx = Tx;
+    type Rx = Rx;
 
     fn core(&self) -> &Core<Self> {
         &self.core
@@ -151,50 +196,9 @@ impl Chip for Rtl8139 {
         self.regs.accesses()
     }
 
-    /// As the RTL8169's; in classic mode CAPR says so.
-    fn posts_silently(&self) -> bool {
-        let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
-        plus && !self.core.irq.csb_on().load(Ordering::Relaxed)
-    }
-
     fn tick(&self) {
         if self.clock.fired() {
             self.core.post(self, isr::TIMEOUT);
         }
-    }
-
-    fn read_space(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Config => self.control().pci.read(offset, data, self.core.irq.level()),
-            Space::Bar(0 | 1) => self.read_registers(offset, data),
-            Space::Bar(_) => data.fill(u8::MAX),
-        }
-    }
-
-    fn write_space(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Config => self.write_config(offset, data),
-            Space::Bar(0 | 1) => self.write_registers(offset, data),
-            Space::Bar(_) => {}
-        }
-    }
-
-    fn reset_all(&self) {
-        self.with_control(|control| {
-            control.pci.reset();
-            self.reset_function(control)
-        });
-    }
-
-    fn renew_all(&self) {
-        self.control().eeprom = Eeprom::new(self.mac, DEVICE);
-        self.reset_all();
-    }
-
-    fn plug(&self, up: bool) {
-        self.with_control(|control| {
-            control.phy.set_cable(up);
-            self.update_link(control, false)
-        });
     }
 }

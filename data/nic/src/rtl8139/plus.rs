@@ -14,9 +14,6 @@ use crate::ring::Shape;
 /// Longest frame, with tag and FCS: 4 KiB of data is what 8139cp asks for at most.
 const LONGEST: usize = 4096 + 18 + FCS;
 
-/// What drivers usually post.
-const USUAL: u32 = 1536;
-
 /// What is beside the registers.
 #[derive(Debug, Default)]
 pub struct Rings {
@@ -24,8 +21,6 @@ pub struct Rings {
     transmit: AtomicU32,
     /// And the receive ring.
     receive: AtomicU32,
-    /// Bytes of the receive buffers.
-    buffer: AtomicU32,
 }
 
 impl Rings {
@@ -40,6 +35,8 @@ impl Cplus for Rtl8139 {
     const STATUS: Status = RTL8139;
     /// The chip wraps there if no EOR comes before.
     const MOST: u32 = 64;
+    /// What drivers usually post.
+    const USUAL_BUFFER: u32 = 1536;
 
     #[inline]
     fn place(&self, which: Which) -> Place {
@@ -72,17 +69,5 @@ impl Cplus for Rtl8139 {
         let (strip, sums) = (has(cpcr::RXVLAN), has(cpcr::RXCHKSUM));
         let quick = if strip { 0 } else { LONGEST };
         Shape { buffer: 0, quick, longest: LONGEST, fcs: FCS, strip, sums: (sums, sums) }
-    }
-
-    fn note_buffer(&self, bytes: u32) {
-        self.rings.buffer.store(bytes, Ordering::Relaxed);
-    }
-
-    fn noted_buffer(&self) -> u32 {
-        match self.rings.buffer.load(Ordering::Relaxed) {
-            // None was ever posted that takes data.
-            0 => USUAL,
-            bytes => bytes,
-        }
     }
 }

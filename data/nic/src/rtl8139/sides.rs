@@ -9,16 +9,17 @@ use vmlan_ram::Map;
 use super::chip::Rtl8139;
 use super::classic::Classic;
 use super::regs::Registers;
-use super::tsd::Pairs;
+use super::tsd::{Pairs, Tsd};
 use crate::chip::csb::Csb;
 use crate::chip::{Fault, Received, Receives, Sends, Sent};
-use crate::realtek::cplus::{Digest, Receiving};
+use crate::realtek::cplus::{Digest, Receiving, Which};
 use crate::realtek::queues::Queues;
+use crate::realtek::ring::Ring;
 use crate::ring::{Receiver, Transmitter};
 
 /// The transmit side.
 pub struct Tx {
-    classic: Transmitter<Pairs>,
+    classic: Transmitter<Tsd>,
     plus: Queues<Rtl8139>,
     /// C+ mode.
     mode: bool,
@@ -49,7 +50,7 @@ impl Tx {
 
 impl Default for Rx {
     fn default() -> Self {
-        let plus = Receiver::new(Receiving::default(), Digest::default());
+        let plus = Receiver::new(Ring::new(Which::Receive), Digest::default());
         Self { classic: Classic::new(), plus, mode: false }
     }
 }

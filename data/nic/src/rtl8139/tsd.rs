@@ -16,7 +16,9 @@ use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction};
 use crate::realtek::isr;
-use crate::ring::{Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance};
+use crate::ring::{
+    DescriptorRing, Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance, halves,
+};
 
 /// Pairs of registers.
 const PAIRS: u32 = 4;
@@ -33,7 +35,7 @@ pub struct Pairs {
     regs: Arc<Registers>,
     map: Arc<Map>,
     /// Never placed: there is a CSB in C+ mode only.
-    side: CsbSide,
+    csb: CsbSide,
     /// The pair that index 0 is.
     first: u32,
     /// The first that is not written back.
@@ -42,9 +44,8 @@ pub struct Pairs {
 
 impl Pairs {
     pub fn new(regs: &Arc<Registers>) -> Self {
-        let (regs, map, side) =
-            (Arc::clone(regs), Arc::default(), CsbSide::new(Direction::Transmit));
-        Self { regs, map, side, first: 0, head: 0 }
+        let csb = CsbSide::new(Direction::Transmit);
+        Self { regs: Arc::clone(regs), map: Arc::default(), csb, first: 0, head: 0 }
     }
 
     /// As after a reset: the next is TSD0.
@@ -62,7 +63,7 @@ impl Pairs {
 
     /// All of the frame can be sent: it is neither too short nor too long, and in memory.
     fn is_good(&self, address: u64, word: u64) -> bool {
-        let len = Self::len(word) as usize;
+        let len = Tsd::len(word) as usize;
         if !(MIN_FRAME..=LONGEST).contains(&len) {
             return false;
         }
@@ -77,12 +78,8 @@ impl Pairs {
     }
 }
 
-impl Transmit for Pairs {
+impl DescriptorRing for Pairs {
     type Chip = Rtl8139;
-    type Memory = ();
-    type Context = ();
-    const MASK: u64 = LONG | HAS_FCS;
-    const PLAIN: u64 = 0;
 
     fn map(&self) -> &Arc<Map> {
         &self.map
@@ -92,11 +89,11 @@ impl Transmit for Pairs {
         std::mem::replace(&mut self.map, map)
     }
 
-    fn side(&mut self) -> &mut CsbSide {
-        &mut self.side
+    fn csb(&mut self) -> &mut CsbSide {
+        &mut self.csb
     }
 
-    fn look(&mut self, _: &Rtl8139, _next: u32) -> Result<Look, Fault> {
+    fn look(&mut self, _: &Rtl8139) -> Result<Look, Fault> {
         let mut tail = self.head;
         while distance(self.head, tail, RING) < PAIRS
             && self.regs.get(self.registers(tail).0) & tsd::OWN == 0
@@ -136,13 +133,22 @@ impl Transmit for Pairs {
     }
 
     fn split(desc: &[u8; SIZE]) -> (u64, u64) {
-        let both = u128::from_le_bytes(*desc);
-        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or(0);
-        (half(both), half(both >> 64))
+        halves(desc)
     }
+}
+
+/// What the registers mean.
+pub struct Tsd;
+
+impl Transmit for Tsd {
+    type Ring = Pairs;
+    type Memory = ();
+    type Context = ();
+    const MASK: u64 = LONG | HAS_FCS;
+    const PLAIN: u64 = 0;
 
     /// The chip pads nothing in this mode.
-    fn setup(&self, _: &Rtl8139) -> Setup {
+    fn setup(_: &Rtl8139) -> Setup {
         Setup::default()
     }
 
@@ -183,20 +189,20 @@ impl Transmit for Pairs {
         Ok(Plan { fcs: found.want.first & HAS_FCS != 0, ..Plan::default() })
     }
 
-    fn complete(&mut self, _: &Rtl8139, look: Look, to: u32) -> (u32, bool) {
+    fn complete(pairs: &mut Pairs, _: &Rtl8139, look: Look, to: u32) -> (u32, bool) {
         let mut causes = 0;
         for n in 0..distance(look.head, to, RING) {
             let index = add(look.head, n, RING);
-            let (address, word) = self.read(index);
-            let (status, cause) = match self.is_good(address, word) {
+            let (address, word) = pairs.read(index);
+            let (status, cause) = match pairs.is_good(address, word) {
                 true => (tsd::TOK, isr::TOK),
                 false => (tsd::TUN, isr::TER),
             };
-            let at = self.registers(index).0;
-            self.regs.set(at, self.regs.get(at) & tsd::WRITABLE | tsd::OWN | status);
+            let at = pairs.registers(index).0;
+            pairs.regs.set(at, pairs.regs.get(at) & tsd::WRITABLE | tsd::OWN | status);
             causes |= cause;
         }
-        self.head = to;
+        pairs.head = to;
         (causes, false)
     }
 }

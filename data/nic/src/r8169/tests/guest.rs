@@ -7,7 +7,7 @@ use vmlan_ram::{Map, Slice};
 
 use super::super::R8169;
 pub use crate::chip::bench::*;
-pub use crate::chip::{Config, Fault, Nic, Space};
+pub use crate::chip::{Config, Fault, Nic, PciFunction, Space};
 
 pub const IDR0: u64 = 0x00;
 pub const MAR0: u64 = 0x08;

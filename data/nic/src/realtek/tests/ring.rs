@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use vmlan_ram::{Mapping, Region};
 
 use super::*;
+use crate::r8169::R8169;
 use crate::ring::add;
 
 const BASE: u64 = 0x1000;
@@ -13,7 +14,7 @@ const LEN: u64 = 0x1_0000;
 
 struct Bench {
     map: Arc<Map>,
-    ring: Ring,
+    ring: Ring<R8169>,
     place: Place,
 }
 
@@ -27,7 +28,7 @@ fn memory(len: u64) -> Arc<Map> {
 impl Bench {
     fn new(base: u64) -> Self {
         let map = memory(LEN);
-        let mut ring = Ring::new("receive", Direction::Receive, 1024);
+        let mut ring = Ring::new(Which::Receive);
         drop(ring.set_map(map.clone()));
         Self { map, ring, place: Place { base, rewinds: 0 } }
     }
@@ -44,7 +45,7 @@ impl Bench {
 
     /// Head, tail, size.
     fn look(&mut self) -> (u32, u32, u32) {
-        let look = self.ring.look(self.place).unwrap();
+        let look = self.ring.look_at(self.place).unwrap();
         (look.head, look.tail, look.size)
     }
 
@@ -187,16 +188,16 @@ fn rewinds_and_other_places_begin_anew() {
     assert_eq!(bench.serve(), 4);
     bench.place.rewinds += 1;
     bench.set(0, OWN);
-    let look = bench.ring.look(bench.place).unwrap();
+    let look = bench.ring.look_at(bench.place).unwrap();
     assert!(look.moved && look.head == 0 && look.tail == 1);
-    assert!(!bench.ring.look(bench.place).unwrap().moved);
+    assert!(!bench.ring.look_at(bench.place).unwrap().moved);
     // Stopped: what was seen is seen again, from where it stands.
     assert_eq!(bench.serve(), 1);
     bench.set(1, OWN);
     bench.look();
-    bench.ring.forget();
+    bench.ring.stop();
     bench.set(1, 0);
-    let look = bench.ring.look(bench.place).unwrap();
+    let look = bench.ring.look_at(bench.place).unwrap();
     assert!(look.moved && (look.head, look.tail) == (1, 1));
     bench.place.base = 0x8000;
     assert_eq!(bench.look(), (0, 0, 1024));
@@ -212,7 +213,7 @@ fn a_ring_that_runs_out_of_memory_stops_there() {
             (0..16).for_each(|i| bench.set(i, OWN));
             assert_eq!(bench.serve(), 16, "what there is");
         }
-        let error = bench.ring.look(bench.place);
+        let error = bench.ring.look_at(bench.place);
         assert!(matches!(error, Err(Fault::BadRing { ring: "receive", .. })), "{base:#x}");
         assert_eq!(bench.ring.fault(), error.err());
         bench.place = Place { base: BASE, rewinds: 1 };
@@ -231,11 +232,11 @@ fn another_map_keeps_the_place() {
     (0..4).for_each(|i| bench.set(i, OWN));
     assert_eq!(bench.serve(), 4);
     drop(bench.ring.set_map(Arc::default()));
-    assert!(bench.ring.look(bench.place).is_err());
+    assert!(bench.ring.look_at(bench.place).is_err());
     let map = bench.map.clone();
     drop(bench.ring.set_map(map));
     bench.set(4, OWN);
-    let look = bench.ring.look(bench.place).unwrap();
+    let look = bench.ring.look_at(bench.place).unwrap();
     assert!(look.moved && (look.head, look.tail) == (4, 5));
 }
 
@@ -251,7 +252,7 @@ proptest! {
             if rewind && flags == 0 && index < 4 {
                 bench.place.rewinds += 1;
             }
-            let look = bench.ring.look(bench.place).unwrap();
+            let look = bench.ring.look_at(bench.place).unwrap();
             prop_assert!(look.head < look.size && look.tail < look.size && look.size >= 2);
             let posted = distance(look.head, look.tail, look.size);
             if !look.moved {

@@ -2,7 +2,7 @@
 //! written apart from the one in `table.rs`; where it departs from the datasheet, it says why.
 
 use super::guest::*;
-use crate::chip::Nic;
+use crate::chip::PciFunction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {

@@ -2,7 +2,7 @@
 //! where it is placed, its kicks, and modes.
 
 use super::guest::*;
-use crate::chip::Nic;
+use crate::chip::{Nic, PciFunction};
 
 const TDT: u64 = 0;
 const NEED_TX: u64 = 4;

@@ -7,7 +7,7 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
 pub use crate::chip::bench::*;
-use crate::chip::{Config, Host, Nic, Space};
+use crate::chip::{Config, Host, Nic, PciFunction, Space};
 use crate::rtl8139::Rtl8139;
 
 pub const IDR: u64 = 0x00;

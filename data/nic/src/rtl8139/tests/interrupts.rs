@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::guest::*;
-use crate::chip::{Config, Nic, Space};
+use crate::chip::{Config, Nic, PciFunction, Space};
 
 const CYCLE: u64 = 1000;
 

@@ -3,7 +3,7 @@
 use vmlan_frame::{Gso, Offload, Reason};
 
 use super::guest::*;
-use crate::chip::Nic;
+use crate::chip::{Nic, PciFunction};
 
 const TCPCS: u32 = 1 << 16;
 const UDPCS: u32 = 1 << 17;

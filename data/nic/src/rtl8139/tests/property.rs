@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::guest::*;
-use crate::chip::{Nic, Space};
+use crate::chip::{Nic, PciFunction, Space};
 
 /// The guest names memory below this only.
 const NAMED: u64 = MEMORY - 0x1_0000;

@@ -3,7 +3,7 @@
 use vmlan_frame::Mac;
 
 use super::guest::*;
-use crate::chip::{Config, Nic, Space};
+use crate::chip::{Config, Nic, PciFunction, Space};
 
 #[test]
 fn command() {

@@ -1,7 +1,7 @@
 //! The rows of `reliability.md` that this chip can have, by number: those of QEMU's rtl8139 and of its siblings.
 
 use super::guest::*;
-use crate::chip::{Nic, Space};
+use crate::chip::{Nic, PciFunction, Space};
 
 /// Where the VMM would put BAR1.
 const BAR: u64 = 0xfebf_1000;

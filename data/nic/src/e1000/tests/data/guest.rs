@@ -6,7 +6,7 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Window};
 
 pub use crate::chip::bench::{FakeHost, Lent, MAC, Take, memory};
-pub use crate::chip::{Config, Host, Nic};
+pub use crate::chip::{Config, Host, Nic, PciFunction};
 use crate::e1000::E1000;
 
 pub const CTRL: u64 = 0x0;

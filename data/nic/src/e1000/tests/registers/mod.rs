@@ -17,7 +17,7 @@ use vmlan_ram::Window;
 use super::super::E1000;
 use super::super::regs::*;
 pub use crate::chip::bench::{FakeHost, memory};
-pub(super) use crate::chip::{Config, Nic};
+pub(super) use crate::chip::{Config, Nic, PciFunction};
 
 /// The configured address.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];

@@ -1,0 +1,49 @@
+//! Where descriptors come from.
+
+use std::sync::Arc;
+
+use vmlan_ram::Map;
+
+use super::{Look, SIZE};
+use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::{Chip, Fault};
+
+/// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what the
+/// CSB has to do with that. Intel's chips say so in registers, Realtek's in the descriptors. What
+/// the descriptors mean is not known here: see [`super::Transmit`] and [`super::Receive`].
+///
+/// A descriptor is two quadwords: an address, and a word with everything else, whichever comes first
+/// in memory.
+pub trait DescriptorRing: Send {
+    /// The chip whose registers say where the ring is.
+    type Chip: Chip;
+
+    /// The guest's memory.
+    fn map(&self) -> &Arc<Map>;
+    /// Replaces the map; nothing of the old one is kept.
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
+    /// This ring's part of the CSB.
+    fn csb(&mut self) -> &mut CsbSide;
+    /// Reads the registers, and checks that descriptors can be where they say.
+    ///
+    /// # Errors
+    /// The rule that they break; [`Self::fault`] repeats it.
+    fn look(&mut self, chip: &Self::Chip) -> Result<Look, Fault>;
+    /// Why the last look failed.
+    fn fault(&self) -> Option<Fault>;
+    /// Forgets the head and what stood in the way.
+    fn forget(&mut self, chip: &Self::Chip);
+    /// Writes the head into a CSB that is new.
+    fn publish_again(&self, chip: &Self::Chip);
+    /// The CSB is in a new map: writes the head into it, now or when this side is `on`.
+    fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
+    /// The ring has too few descriptors for what is to be received.
+    fn reconsider(&mut self, _look: Look) {}
+
+    /// The descriptor at `index`, read once: address, word.
+    fn read(&self, index: u32) -> (u64, u64);
+    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
+    fn copy(&self, index: u32, out: &mut [[u8; SIZE]]);
+    /// Address and word of a descriptor copied out.
+    fn split(desc: &[u8; SIZE]) -> (u64, u64);
+}
