@@ -8,6 +8,14 @@ pub const fn widen(n: u32) -> usize {
     n as usize
 }
 
+/// The length of a message of ours, which is far below 4 GiB.
+#[must_use]
+#[inline]
+pub fn length(len: usize) -> u32 {
+    debug_assert!(u32::try_from(len).is_ok());
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
 /// A body, read by offset. What lies outside reads as 0: lengths were checked before.
 #[derive(Clone, Copy)]
 pub struct Body<'a>(pub &'a [u8]);

@@ -32,7 +32,9 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Offload, Port, Sink};
 use vmlan_ram::Slice;
 
-use crate::sys;
+use crate::bytes::length;
+use crate::eventfd;
+use crate::memory::sealed_memfd;
 use crate::vhost_user::fuzzing::Waker;
 use crate::vhost_user::wire::{HEADER, Header, Message, Request, protocol};
 use crate::vhost_user::{FEATURES, Session, VhostUserPort};
@@ -60,10 +62,10 @@ struct World {
 /// Runs one input. Panics if the state machine breaks a promise.
 pub fn vhost_user(data: &[u8]) {
     let waker = Arc::new(Waker::new().expect("an eventfd"));
-    let ram = File::from(sys::sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
+    let ram = File::from(sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
     let fds = [
         ram.as_fd().try_clone_to_owned().expect("a descriptor"),
-        sys::eventfd().expect("an eventfd"),
+        eventfd::new().expect("an eventfd"),
         File::open("/dev/null").expect("/dev/null").into(),
     ];
     let port = Arc::new(VhostUserPort::new(waker).expect("a timer"));
@@ -144,7 +146,7 @@ impl World {
 
     fn request(&mut self, number: u32, body: Vec<u8>, fds: u8) {
         let flags = 1 | NEED_REPLY;
-        let size = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let size = length(body.len());
         let mut head = [0; HEADER];
         let bytes = [number, flags, size].into_iter().flat_map(u32::to_ne_bytes);
         head.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
@@ -196,7 +198,7 @@ mod vfio {
     //! See the table above.
 
     use super::*;
-    use crate::stream;
+    use crate::connection;
     use crate::vfio_user::Model;
     use crate::vfio_user::fuzzing::{Header, Replies, Session, VfioUserPort, new_port};
 
@@ -246,10 +248,10 @@ mod vfio {
 
     impl World {
         fn new() -> Self {
-            let ram = File::from(sys::sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
+            let ram = File::from(sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
             let fds = [
                 ram.as_fd().try_clone_to_owned().expect("a descriptor"),
-                sys::eventfd().expect("an eventfd"),
+                eventfd::new().expect("an eventfd"),
                 File::open("/dev/null").expect("/dev/null").into(),
             ];
             let (port, pages) = new_port(Model::E1000).expect("a port");
@@ -293,7 +295,7 @@ mod vfio {
         /// One access to BAR 0.
         fn access(&mut self, command: u16, at: u64, data: &[u8]) {
             let mut body = at.to_ne_bytes().to_vec();
-            let count = if command == 9 { 4 } else { u32::try_from(data.len()).unwrap_or(0) };
+            let count = if command == 9 { 4 } else { length(data.len()) };
             body.extend([0, count].into_iter().flat_map(u32::to_ne_bytes));
             body.extend(data);
             self.command(command, &body, 0);
@@ -313,14 +315,15 @@ mod vfio {
                 let pages = self.pages.as_fd().try_clone_to_owned().expect("a descriptor");
                 Session::new(Arc::clone(port), Some(pages))
             });
-            let outcome = session.handle(stream::Message { header, body, fds }, &mut self.replies);
+            let outcome =
+                session.handle(connection::Message { header, body, fds }, &mut self.replies);
             let answer = self.replies.bytes();
             assert_eq!(answer.is_empty(), header.no_reply, "command {command}");
             if let Some(size) = answer.get(4..8) {
-                assert_eq!(size, u32::try_from(answer.len()).unwrap_or(0).to_ne_bytes());
+                assert_eq!(size, length(answer.len()).to_ne_bytes());
             }
             self.replies.clear();
-            let _ = session.facts();
+            let _ = session.memory();
             if outcome.hang_up {
                 self.session = None;
             }

@@ -11,15 +11,20 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod attach_error;
 mod bytes;
-mod complain;
+mod call;
+mod connection;
 mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod limit;
+mod interrupt_cost;
+mod irq_limit;
 mod memory;
+mod poll;
+mod port_log;
+mod send_recv;
 mod socket;
-mod stream;
 #[allow(unsafe_code)]
 mod sys;
 mod thread;
@@ -27,3 +32,14 @@ mod timer;
 pub mod vfio_user;
 pub mod vhost_user;
 mod waker;
+
+use std::sync::Arc;
+
+pub use attach_error::AttachError;
+pub use socket::SocketError;
+
+/// Called by a port's thread whenever the port's doorbells or its being up may have changed.
+pub type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// What a port is and how its connection stands: keys and values, for people and for JSON.
+pub type Details = Vec<(&'static str, String)>;

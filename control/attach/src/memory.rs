@@ -1,14 +1,14 @@
 //! A VM's memory: regions that its VMM describes, turned into [`Map`]s.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, SealFlags};
 use vmlan_ram::{DirtyLog, Map, Mapping, Region};
-
-use crate::sys;
 
 /// The page size that every file system can map at.
 const PAGE: u64 = 4096;
@@ -37,7 +37,7 @@ pub struct RegionDesc {
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum MemoryError {
     /// It cannot be mapped, or does not fit the others.
     #[error(transparent)]
     Ram(#[from] vmlan_ram::Error),
@@ -69,10 +69,10 @@ pub enum Error {
 /// offset in it.
 ///
 /// # Errors
-/// [`Error`].
-pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u64), Error> {
-    if !sys::is_local(fd.as_fd())? {
-        return Err(Error::Remote);
+/// [`MemoryError`].
+pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u64), MemoryError> {
+    if !is_local(fd.as_fd())? {
+        return Err(MemoryError::Remote);
     }
     let file = File::from(fd);
     let meta = file.metadata()?;
@@ -100,13 +100,13 @@ impl Memory {
     /// A region made from a message.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn region(desc: RegionDesc, fd: OwnedFd) -> Result<Region, Error> {
+    /// [`MemoryError`].
+    pub fn region(desc: RegionDesc, fd: OwnedFd) -> Result<Region, MemoryError> {
         if desc.size == 0 {
             return Err(vmlan_ram::Error::BadSize { size: 0, offset: desc.offset }.into());
         }
         if desc.size > MAX_BYTES {
-            return Err(Error::TooMuch(desc.size));
+            return Err(MemoryError::TooMuch(desc.size));
         }
         let (mapping, inside) = map_file(fd, desc.offset, desc.size)?;
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
@@ -115,11 +115,11 @@ impl Memory {
     /// Replaces all regions, if they make a map.
     ///
     /// # Errors
-    /// [`Error`]: nothing has changed.
-    pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), Error> {
+    /// [`MemoryError`]: nothing has changed.
+    pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), MemoryError> {
         let bytes = regions.iter().fold(0u64, |sum, r| sum.saturating_add(r.size()));
         if bytes > MAX_BYTES {
-            return Err(Error::TooMuch(bytes));
+            return Err(MemoryError::TooMuch(bytes));
         }
         Map::new(regions.clone(), None)?;
         self.regions = regions;
@@ -129,8 +129,8 @@ impl Memory {
     /// Adds a region, if it fits the others.
     ///
     /// # Errors
-    /// [`Error`]: nothing has changed.
-    pub fn add(&mut self, region: Region) -> Result<(), Error> {
+    /// [`MemoryError`]: nothing has changed.
+    pub fn add(&mut self, region: Region) -> Result<(), MemoryError> {
         let mut regions = self.regions.clone();
         regions.push(region);
         self.replace(regions)
@@ -139,11 +139,11 @@ impl Memory {
     /// Removes the region that is described exactly so.
     ///
     /// # Errors
-    /// [`Error::Unknown`].
-    pub fn remove(&mut self, desc: RegionDesc) -> Result<(), Error> {
+    /// [`MemoryError::Unknown`].
+    pub fn remove(&mut self, desc: RegionDesc) -> Result<(), MemoryError> {
         let same = |r: &Region| (r.gpa(), r.size(), r.uva()) == (desc.gpa, desc.size, desc.uva);
         let at = self.regions.iter().position(same);
-        let at = at.ok_or(Error::Unknown { gpa: desc.gpa, size: desc.size })?;
+        let at = at.ok_or(MemoryError::Unknown { gpa: desc.gpa, size: desc.size })?;
         self.regions.remove(at);
         Ok(())
     }
@@ -151,13 +151,13 @@ impl Memory {
     /// Takes a dirty log.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn set_log(&mut self, fd: OwnedFd, offset: u64, size: u64) -> Result<(), Error> {
+    /// [`MemoryError`].
+    pub fn set_log(&mut self, fd: OwnedFd, offset: u64, size: u64) -> Result<(), MemoryError> {
         if size == 0 || size > MAX_LOG {
-            return Err(Error::LogSize(size));
+            return Err(MemoryError::LogSize(size));
         }
         let (mapping, inside) = map_file(fd, offset, size)?;
-        let log = DirtyLog::new(mapping, inside, size).ok_or(Error::LogSize(size))?;
+        let log = DirtyLog::new(mapping, inside, size).ok_or(MemoryError::LogSize(size))?;
         self.log = Some(Arc::new(log));
         Ok(())
     }
@@ -177,9 +177,40 @@ impl Memory {
     /// A snapshot to work on, logging if `log` says so.
     ///
     /// # Errors
-    /// [`Error::Ram`]: never for regions that were checked by `replace`.
-    pub fn snapshot(&self, log: bool) -> Result<Arc<Map>, Error> {
+    /// [`MemoryError::Ram`]: never for regions that were checked by `replace`.
+    pub fn snapshot(&self, log: bool) -> Result<Arc<Map>, MemoryError> {
         let log = self.log.clone().filter(|_| log);
         Ok(Arc::new(Map::new(self.regions.clone(), log)?))
     }
+}
+
+/// A memfd of `len` zero bytes whose size nobody can change any more.
+///
+/// # Errors
+/// That of `memfd_create`, `ftruncate` or `fcntl`.
+pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create(name, flags)?);
+    file.set_len(len)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
+/// True if the pages of `fd` are this machine's own: memory or a local disk. On other file systems
+/// (FUSE, networks, or overlays that may hide either) touching a mapping could block for ever.
+///
+/// # Errors
+/// That of `fstatfs`.
+fn is_local(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const DISKS: [i64; 6] = [
+        libc::EXT4_SUPER_MAGIC,
+        libc::XFS_SUPER_MAGIC,
+        libc::BTRFS_SUPER_MAGIC,
+        libc::F2FS_SUPER_MAGIC,
+        libc::TMPFS_MAGIC,
+        libc::HUGETLBFS_MAGIC,
+    ];
+    // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need
+    // not answer that.
+    Ok(rustix::fs::fcntl_get_seals(fd).is_ok() || DISKS.contains(&rustix::fs::fstatfs(fd)?.f_type))
 }

@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::sys;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections that may wait. Only one is served; the others are told so by being closed.
 const BACKLOG: i32 = 8;
@@ -27,9 +29,18 @@ pub struct Place<'c> {
     pub group: Option<&'c str>,
 }
 
+/// What log lines call a port: by its name, or by its socket if it has none.
+#[must_use]
+pub fn port_name(name: Option<&str>, path: &Path) -> String {
+    match name {
+        Some(name) => format!("port {name}"),
+        None => path.display().to_string(),
+    }
+}
+
 /// Why there is no socket to listen on.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SocketError {
     /// A file that is no socket lies there, and may be somebody's data.
     #[error("`{}` exists and is no socket: remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
@@ -70,21 +81,21 @@ pub enum Error {
     },
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError {
     let path = path.to_owned();
-    move |source| Error::Io { what, path, source }
+    move |source| SocketError::Io { what, path, source }
 }
 
 /// Why the file could not be made, as far as that tells what to do.
-fn not_made(path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn not_made(path: &Path) -> impl FnOnce(io::Error) -> SocketError {
     let path = path.to_owned();
     move |source| match source.raw_os_error() {
-        Some(libc::ENOENT) if !parent(&path).exists() => Error::NoDirectory { path, source },
+        Some(libc::ENOENT) if !parent(&path).exists() => SocketError::NoDirectory { path, source },
         // ENOENT: a directory in which nothing can be made, like /proc.
         Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
-            Error::NotWritable { path, source }
+            SocketError::NotWritable { path, source }
         }
-        _ => Error::Io { what: "make the socket", path, source },
+        _ => SocketError::Io { what: "make the socket", path, source },
     }
 }
 
@@ -107,13 +118,13 @@ impl Listener {
     /// Listens at `place`. The file appears whole: with its permissions set and somebody listening.
     ///
     /// # Errors
-    /// [`Error`], naming the path.
-    pub fn new(place: Place<'_>) -> Result<Self, Error> {
+    /// [`SocketError`], naming the path.
+    pub fn new(place: Place<'_>) -> Result<Self, SocketError> {
         let path = place.path;
-        sys::check_path(path).map_err(failed("listen on", path))?;
+        check_path(path).map_err(failed("listen on", path))?;
         check_free(path)?;
         let temp = temp_name(path);
-        let sock = sys::unix_socket().map_err(failed("make a socket for", path))?;
+        let sock = unix_socket().map_err(failed("make a socket for", path))?;
         bind(&sock, &temp).map_err(not_made(path))?;
         let made = finish(&sock, &temp, place);
         if made.is_err() {
@@ -149,7 +160,7 @@ impl Listener {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        sys::shutdown(self.fd());
+        shutdown(self.fd());
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -163,19 +174,19 @@ impl Drop for Listener {
 }
 
 /// A socket on which nobody listens is a leftover, and may be replaced; anything else may not.
-fn check_free(path: &Path) -> Result<(), Error> {
+fn check_free(path: &Path) -> Result<(), SocketError> {
     let meta = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(failed("look at", path))?,
     };
     if !meta.file_type().is_socket() {
-        return Err(Error::InTheWay(path.to_owned()));
+        return Err(SocketError::InTheWay(path.to_owned()));
     }
     match dial(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         // EAGAIN: a listener whose backlog is full. EPROTOTYPE: a socket of another kind.
-        Ok(_) => Err(Error::InUse(path.to_owned())),
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(Error::InUse(path.to_owned())),
+        Ok(_) => Err(SocketError::InUse(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse(path.to_owned())),
         Err(e) => Err(failed("look who listens on", path)(e)),
     }
 }
@@ -184,11 +195,11 @@ fn check_free(path: &Path) -> Result<(), Error> {
 ///
 /// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at any moment: so
 /// permissions are given to what was looked at, by its descriptor.
-fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), Error> {
-    let file = sys::open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
+fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
+    let file = open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
     if !meta.file_type().is_socket() {
-        return Err(Error::InTheWay(temp.to_owned()));
+        return Err(SocketError::InTheWay(temp.to_owned()));
     }
     let made = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if let Some(group) = place.group {
@@ -199,7 +210,7 @@ fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), E
         let mode = fs::Permissions::from_mode(mode & 0o777);
         fs::set_permissions(&made, mode).map_err(failed("set the mode of", place.path))?;
     }
-    sys::listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", place.path))?;
+    listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", place.path))?;
     fs::rename(temp, place.path).map_err(failed("make the socket", place.path))?;
     Ok((meta.dev(), meta.ino()))
 }
@@ -214,25 +225,25 @@ fn temp_name(path: &Path) -> PathBuf {
 /// Binds to `temp`, by way of its directory's descriptor if the path is too long for a socket: `temp` may be a little
 /// longer than the name it gets in the end.
 fn bind(sock: &OwnedFd, temp: &Path) -> io::Result<()> {
-    if sys::check_path(temp).is_ok() {
-        return sys::bind(sock.as_fd(), temp);
+    if check_path(temp).is_ok() {
+        return bind_to(sock.as_fd(), temp);
     }
     let (Some(dir), Some(name)) = (temp.parent(), temp.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let dir = fs::File::open(dir)?;
     let near = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-    sys::bind(sock.as_fd(), &near)
+    bind_to(sock.as_fd(), &near)
 }
 
-fn group_id(group: &str) -> Result<u32, Error> {
+fn group_id(group: &str) -> Result<u32, SocketError> {
     if let Ok(id) = group.parse() {
         return Ok(id);
     }
     let text = fs::read_to_string("/etc/group").unwrap_or_default();
     let mut lines = text.lines().map(|line| line.split(':'));
     let id = lines.find_map(|mut f| (f.next() == Some(group)).then(|| f.nth(1)?.parse().ok())?);
-    id.ok_or_else(|| Error::NoGroup(group.to_owned()))
+    id.ok_or_else(|| SocketError::NoGroup(group.to_owned()))
 }
 
 /// Connects to whoever listens on `path`, without waiting.
@@ -240,9 +251,59 @@ fn group_id(group: &str) -> Result<u32, Error> {
 /// # Errors
 /// That of `connect`.
 pub fn dial(path: &Path) -> io::Result<OwnedFd> {
-    let sock = sys::unix_socket()?;
-    sys::connect(sock.as_fd(), path)?;
+    let sock = unix_socket()?;
+    connect(sock.as_fd(), path)?;
     Ok(sock)
+}
+
+/// A UNIX stream socket, non-blocking and close-on-exec.
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// The address of a socket file. A path has at most 107 bytes (unix(7)).
+fn address(path: &Path) -> io::Result<SocketAddrUnix> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.len() > 107 || bytes.contains(&0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a socket's path has 1 to 107 bytes, none of them zero",
+        ));
+    }
+    Ok(SocketAddrUnix::new(path)?)
+}
+
+/// Checks that `path` can be a socket's.
+fn check_path(path: &Path) -> io::Result<()> {
+    address(path).map(drop)
+}
+
+/// Gives `sock` the file `path`, which must not exist.
+fn bind_to(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    Ok(rustix::net::bind(sock, &address(path)?)?)
+}
+
+/// Lets `sock` take connections.
+fn listen(sock: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+    Ok(rustix::net::listen(sock, backlog)?)
+}
+
+/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener any
+/// more.
+fn shutdown(sock: BorrowedFd<'_>) {
+    let _ = rustix::net::shutdown(sock, Shutdown::Both);
+}
+
+/// Connects `sock` to `path` without waiting: a UNIX socket is connected at once or not at all.
+fn connect(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    Ok(rustix::net::connect(sock, &address(path)?)?)
+}
+
+/// A descriptor that only names the file at `path` (O_PATH): a link itself, not what it points to.
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 #[cfg(test)]
@@ -282,7 +343,7 @@ mod tests {
         let [victim, temp, path] = ["victim", "temp", "s"].map(|n| dir.path().join(n));
         fs::write(&victim, "secret").unwrap();
         fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
-        let sock = sys::unix_socket().unwrap();
+        let sock = unix_socket().unwrap();
         bind(&sock, &temp).unwrap();
         // What the directory's owner does meanwhile.
         fs::remove_file(&temp).unwrap();
@@ -290,6 +351,6 @@ mod tests {
         let place = Place { path: &path, mode: Some(0o666), group: None };
         let done = finish(&sock, &temp, place);
         assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(done, Err(Error::InTheWay(_))), "{done:?}");
+        assert!(matches!(done, Err(SocketError::InTheWay(_))), "{done:?}");
     }
 }

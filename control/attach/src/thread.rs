@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::eventfd;
+use crate::interrupt_cost::guard_thread;
 use crate::waker::Waker;
 
 /// The thread keeps little on its stack; a hundred ports should not cost much.
@@ -39,7 +39,7 @@ impl PortThread {
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
         let (tell, told) = mpsc::sync_channel(1);
         let thread = builder.spawn(move || {
-            let guarded = eventfd::guard_thread();
+            let guarded = guard_thread();
             let go = guarded.is_ok();
             let _ = tell.send(guarded);
             if go {
@@ -66,5 +66,33 @@ impl PortThread {
         } else {
             log::error!("{who}: its thread hangs and is left behind");
         }
+    }
+}
+
+/// A time during which no new connection is looked for.
+#[derive(Debug, Default)]
+pub struct AcceptPause(Option<Instant>);
+
+impl AcceptPause {
+    /// From now on, for `time`.
+    pub fn begin(&mut self, time: Duration) {
+        self.0 = Some(Instant::now() + time);
+    }
+
+    /// Ends it if its time has come.
+    pub fn end_if_due(&mut self, now: Instant) {
+        self.0 = self.0.filter(|until| *until > now);
+    }
+
+    /// Connections wait.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// How long it takes still; `None`: it is over.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> Option<Duration> {
+        self.0.map(|until| until.saturating_duration_since(now))
     }
 }

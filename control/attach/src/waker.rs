@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sys;
+use crate::eventfd;
 
 /// Wakes the attach thread: to stop, or to look at what a worker found.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Waker {
     /// # Errors
     /// That of `eventfd`.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { fd: sys::eventfd()?.into(), stop: AtomicBool::new(false) })
+        Ok(Self { fd: eventfd::new()?.into(), stop: AtomicBool::new(false) })
     }
 
     /// The descriptor to poll. Nobody else has it, so a write to it cannot hang.

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::*;
-use vmlan_attach::vhost_user::{Config, Error, SocketError, VhostUser, attach};
+use vmlan_attach::vhost_user::{Config, VhostUser, attach};
+use vmlan_attach::{AttachError, SocketError};
 
-fn open(path: &Path) -> Result<VhostUser, Error> {
+fn open(path: &Path) -> Result<VhostUser, AttachError> {
     attach(Config { path: path.to_owned(), ..Config::default() }, Arc::new(|| {}))
 }
 
@@ -31,7 +32,10 @@ fn a_socket_somebody_listens_on_is_not() {
     let path = dir.path().join("s");
     let _first = open(&path).unwrap();
     let error = open(&path).err().unwrap();
-    assert!(matches!(error, Error::Socket(SocketError::InUse(ref p)) if *p == path), "{error}");
+    assert!(
+        matches!(error, AttachError::Socket(SocketError::InUse(ref p)) if *p == path),
+        "{error}"
+    );
     UnixStream::connect(&path).unwrap();
 }
 
@@ -136,5 +140,5 @@ fn close_ends_a_connection_at_any_moment() {
 fn too_many_queues_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { path: dir.path().join("s"), queues: 65, ..Config::default() };
-    assert!(matches!(attach(config, Arc::new(|| {})), Err(Error::Queues(65))));
+    assert!(matches!(attach(config, Arc::new(|| {})), Err(AttachError::Queues(65))));
 }

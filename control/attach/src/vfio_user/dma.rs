@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_ram::Map;
 
 use crate::bytes::Body;
-use crate::memory::{self, Memory, RegionDesc};
+use crate::memory::{Memory, MemoryError, RegionDesc};
 
 /// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other devices' BARs.
 const MAX_UNSHARED: usize = 256;
@@ -23,7 +23,7 @@ const UNMAP_ALL: u32 = 1 << 1;
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum DmaError {
     /// `argsz` does not cover the request.
     #[error("an argsz of {0}")]
     Argsz(u32),
@@ -58,10 +58,10 @@ pub enum Error {
     Flags(u32),
     /// It cannot be mapped here.
     #[error(transparent)]
-    Memory(#[from] memory::Error),
+    Memory(#[from] MemoryError),
 }
 
-impl Error {
+impl DmaError {
     /// The error number for the client.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -70,7 +70,7 @@ impl Error {
             Self::TooMany => libc::ENOSPC,
             Self::Unknown { .. } => libc::ENOENT,
             Self::Flags(_) => libc::ENOTSUP,
-            Self::Memory(memory::Error::TooMuch(_)) => libc::ENOMEM,
+            Self::Memory(MemoryError::TooMuch(_)) => libc::ENOMEM,
             _ => libc::EINVAL,
         }
     }
@@ -118,32 +118,32 @@ impl Dma {
     /// DMA_MAP. True if the [`Dma::snapshot`] has changed.
     ///
     /// # Errors
-    /// [`Error`]: nothing has changed.
-    pub fn map(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<bool, Error> {
+    /// [`DmaError`]: nothing has changed.
+    pub fn map(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<bool, DmaError> {
         let (argsz, flags) = (body.u32(0), body.u32(4));
         let (offset, address, size) = (body.u64(8), body.u64(16), body.u64(24));
         if argsz < 32 {
-            return Err(Error::Argsz(argsz));
+            return Err(DmaError::Argsz(argsz));
         }
         let aligned = (offset | address | size) & (PAGE - 1) == 0;
         if !aligned || size == 0 || address.checked_add(size).is_none() {
-            return Err(Error::Shape { address, size, offset });
+            return Err(DmaError::Shape { address, size, offset });
         }
         let run = Run { address, size };
         if self.shared.iter().chain(&self.unshared).any(|other| run.overlaps(*other)) {
-            return Err(Error::Exists(address));
+            return Err(DmaError::Exists(address));
         }
         match fd {
             Some(fd) if flags & READ_WRITE == READ_WRITE => {
                 if self.shared.len() >= super::version::MAX_DMA_MAPS {
-                    return Err(Error::TooMany);
+                    return Err(DmaError::TooMany);
                 }
                 let desc = RegionDesc { gpa: address, size, uva: address, offset };
                 self.memory.add(Memory::region(desc, fd)?)?;
                 self.shared.push(run);
                 Ok(true)
             }
-            _ if self.unshared.len() >= MAX_UNSHARED => Err(Error::TooMany),
+            _ if self.unshared.len() >= MAX_UNSHARED => Err(DmaError::TooMany),
             _ => {
                 self.unshared.push(run);
                 Ok(false)
@@ -154,16 +154,16 @@ impl Dma {
     /// DMA_UNMAP. True if the [`Dma::snapshot`] has changed.
     ///
     /// # Errors
-    /// [`Error`]: nothing has changed.
-    pub fn unmap(&mut self, body: Body<'_>) -> Result<bool, Error> {
+    /// [`DmaError`]: nothing has changed.
+    pub fn unmap(&mut self, body: Body<'_>) -> Result<bool, DmaError> {
         let flags = body.u32(4);
         let run = Run { address: body.u64(8), size: body.u64(16) };
-        let unknown = Error::Unknown { address: run.address, size: run.size };
+        let unknown = DmaError::Unknown { address: run.address, size: run.size };
         match flags {
             0 => {}
             UNMAP_ALL if run == (Run { address: 0, size: 0 }) => return Ok(self.clear()),
             UNMAP_ALL => return Err(unknown),
-            _ => return Err(Error::Flags(flags & !UNMAP_ALL | flags & GET_DIRTY_BITMAP)),
+            _ => return Err(DmaError::Flags(flags & !UNMAP_ALL | flags & GET_DIRTY_BITMAP)),
         }
         // "Must match exactly a previous mapping", but QEMU with an IOMMU unmaps whole ranges, as the kernel's VFIO lets it.
         let mut hit =
@@ -193,7 +193,7 @@ impl Dma {
     ///
     /// # Errors
     /// Never for regions that were checked by [`Dma::map`].
-    pub fn snapshot(&self) -> Result<Arc<Map>, Error> {
+    pub fn snapshot(&self) -> Result<Arc<Map>, DmaError> {
         Ok(self.memory.snapshot(false)?)
     }
 

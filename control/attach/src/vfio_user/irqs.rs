@@ -1,13 +1,14 @@
 //! DEVICE_SET_IRQS: how the client wants its interrupts.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::nic_host::{Mode, NicHost};
 use super::wire::{irq, set_irqs};
-use super::wires::{Mode, Wires};
 use crate::bytes::Body;
-use crate::eventfd;
+use crate::eventfd::{self, EventFdError};
+use crate::poll::EdgeWatch;
 use vmlan_nic::chip::Nic;
 
 /// Bytes before the data.
@@ -15,7 +16,7 @@ const FIXED: usize = 20;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum IrqError {
     /// No such interrupt.
     #[error("interrupts {start} to {start} + {count} of number {index}")]
     Range {
@@ -46,7 +47,7 @@ pub enum Error {
     },
     /// The descriptor.
     #[error("a descriptor is of no use")]
-    EventFd(#[from] eventfd::Error),
+    EventFd(#[from] EventFdError),
     /// It cannot be watched.
     #[error("cannot watch the eventfd")]
     Watch(#[source] io::Error),
@@ -90,50 +91,60 @@ fn parse(flags: u32) -> Option<(Data, Action)> {
 /// One client's interrupts.
 #[derive(Debug)]
 pub struct Irqs {
-    wires: Arc<Wires>,
-    unmask: Option<Watched>,
+    host: Arc<NicHost>,
+    unmask: Option<EdgeWatch>,
 }
 
 impl Irqs {
     /// None yet.
     #[must_use]
-    pub fn new(wires: Arc<Wires>) -> Self {
-        Self { wires, unmask: None }
+    pub fn new(host: Arc<NicHost>) -> Self {
+        Self { host, unmask: None }
     }
 
     /// The eventfd by which the client unmasks INTx, to poll.
     #[must_use]
     pub fn unmask_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.unmask.as_ref().map(Watched::fd)
+        self.unmask.as_ref().map(EdgeWatch::fd)
     }
 
     /// It was written to, perhaps.
     pub fn unmasked(&self, nic: &dyn Nic) {
-        if self.unmask.as_ref().is_some_and(Watched::take) {
-            self.wires.unmask(nic);
+        if self.unmask.as_ref().is_some_and(EdgeWatch::take) {
+            self.host.unmask(nic);
         }
     }
 
     /// DEVICE_SET_IRQS.
     ///
     /// # Errors
-    /// [`Error`]: nothing has changed.
-    pub fn set(&mut self, bytes: &[u8], fd: Option<OwnedFd>, nic: &dyn Nic) -> Result<(), Error> {
+    /// [`IrqError`]: nothing has changed.
+    pub fn set(
+        &mut self,
+        bytes: &[u8],
+        fd: Option<OwnedFd>,
+        nic: &dyn Nic,
+    ) -> Result<(), IrqError> {
         let body = Body(bytes);
         let (flags, index) = (body.u32(4), body.u32(8));
         let (start, count) = (body.u32(12), body.u32(16));
-        let (data, action) = parse(flags).ok_or(Error::Flags { index, flags })?;
+        let (data, action) = parse(flags).ok_or(IrqError::Flags { index, flags })?;
         let mode = match index {
             irq::INTX => Mode::Intx,
             irq::MSI if nic.layout().msi => Mode::Msi,
             _ => Mode::None,
         };
         if index < irq::COUNT && (start, count) == (0, 0) {
-            return self.disable(mode, (data, action), fd.is_some(), Error::Flags { index, flags });
+            return self.disable(
+                mode,
+                (data, action),
+                fd.is_some(),
+                IrqError::Flags { index, flags },
+            );
         }
         // There is one of each; `start` and `count` are the client's, and are not to be added (row 153).
         if mode == Mode::None || (start, count) != (0, 1) {
-            return Err(Error::Range { index, start, count });
+            return Err(IrqError::Range { index, start, count });
         }
         let extra = bytes.get(FIXED..).unwrap_or_default();
         let fits = match data {
@@ -144,20 +155,20 @@ impl Irqs {
         };
         if !fits {
             let fds = usize::from(fd.is_some());
-            return Err(Error::Data { data: extra.len(), fds, flags });
+            return Err(IrqError::Data { data: extra.len(), fds, flags });
         }
         if action != Action::Trigger && mode != Mode::Intx {
-            return Err(Error::Flags { index, flags });
+            return Err(IrqError::Flags { index, flags });
         }
         if data == Data::EventFd {
             let fd = fd.map(eventfd::check).transpose()?;
-            return self.connect(mode, action, fd, nic, Error::Flags { index, flags });
+            return self.connect(mode, action, fd, nic, IrqError::Flags { index, flags });
         }
         if data == Data::None || extra != [0] {
             match action {
-                Action::Mask => self.wires.mask(),
-                Action::Unmask => self.wires.unmask(nic),
-                Action::Trigger => self.wires.trigger(mode),
+                Action::Mask => self.host.mask(),
+                Action::Unmask => self.host.unmask(nic),
+                Action::Trigger => self.host.trigger(mode),
             }
         }
         Ok(())
@@ -169,8 +180,8 @@ impl Irqs {
         mode: Mode,
         kind: (Data, Action),
         has_fd: bool,
-        refused: Error,
-    ) -> Result<(), Error> {
+        refused: IrqError,
+    ) -> Result<(), IrqError> {
         if kind != (Data::None, Action::Trigger) || has_fd {
             return Err(refused);
         }
@@ -182,9 +193,9 @@ impl Irqs {
         match mode {
             Mode::Intx => {
                 self.unmask = None;
-                self.wires.cut_intx();
+                self.host.cut_intx();
             }
-            Mode::Msi => self.wires.cut_msi(),
+            Mode::Msi => self.host.cut_msi(),
             Mode::None => {}
         }
     }
@@ -196,49 +207,19 @@ impl Irqs {
         action: Action,
         fd: Option<OwnedFd>,
         nic: &dyn Nic,
-        refused: Error,
-    ) -> Result<(), Error> {
+        refused: IrqError,
+    ) -> Result<(), IrqError> {
         match (action, fd) {
-            (Action::Trigger, None) if mode == Mode::Intx => self.wires.cut_intx(),
-            (Action::Trigger, None) => self.wires.cut_msi(),
-            (Action::Trigger, Some(fd)) if mode == Mode::Intx => self.wires.set_intx(fd, nic),
-            (Action::Trigger, Some(fd)) => self.wires.set_msi(fd, nic),
+            (Action::Trigger, None) if mode == Mode::Intx => self.host.cut_intx(),
+            (Action::Trigger, None) => self.host.cut_msi(),
+            (Action::Trigger, Some(fd)) if mode == Mode::Intx => self.host.set_intx(fd, nic),
+            (Action::Trigger, Some(fd)) => self.host.set_msi(fd, nic),
             (Action::Unmask, fd) => {
-                self.unmask = fd.map(Watched::new).transpose().map_err(Error::Watch)?;
+                self.unmask = fd.map(EdgeWatch::new).transpose().map_err(IrqError::Watch)?;
             }
             // We mask nothing by ourselves that the client does not know of.
             (Action::Mask, _) => return Err(refused),
         }
         Ok(())
-    }
-}
-
-/// An eventfd that is watched without being read.
-#[derive(Debug)]
-pub struct Watched {
-    watch: OwnedFd,
-    /// The watch ends when the last descriptor of the file is closed.
-    _fd: OwnedFd,
-}
-
-impl Watched {
-    /// Watches `fd`.
-    ///
-    /// # Errors
-    /// That of the system.
-    pub fn new(fd: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self { watch: crate::sys::edge_watch(fd.as_fd())?, _fd: fd })
-    }
-
-    /// To poll.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.watch.as_fd()
-    }
-
-    /// True if it was written to since the last call.
-    #[must_use]
-    pub fn take(&self) -> bool {
-        crate::sys::take_edge(self.watch.as_fd())
     }
 }

@@ -5,7 +5,7 @@
 //!  VMM ── socket ──► serve ──► stream ──► session ──► dma, irqs
 //!                    thread    messages   state          │
 //!                      │                    ▼            ▼
-//!                      │                   nic ◄────── wires: INTx, MSI, timer, doorbell
+//!                      │                   nic ◄────── host: INTx, MSI, timer, doorbell
 //!  workers ── port ────┴─ pull, push, arm ──┘
 //! ```
 //!
@@ -17,37 +17,39 @@
 //! reset, ready for the next. Where registers are shared memory ([`Doorbell::Mapped`]), each client gets a file of its
 //! own, so that one that has gone, and kept it, writes to nobody's registers.
 
+mod busy_wait;
 mod dma;
+mod fault;
+mod handle;
 mod irqs;
-mod nic;
-mod pace;
+mod nic_host;
 mod port;
-mod serve;
+mod refusal;
+mod server;
 mod session;
 #[cfg(test)]
 mod tests;
 mod version;
 mod wire;
-mod wires;
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_frame::{Mac, Port};
 
-pub use crate::socket::Error as SocketError;
-use crate::socket::Place;
-pub use nic::Trouble;
+pub use crate::AttachError;
+use crate::Changed;
+use crate::socket::{Place, port_name};
+pub use fault::PortFault;
+pub use handle::VfioUser;
 pub use port::VfioUserPort;
-pub use serve::VfioUser;
 
 /// What the fuzz target needs beyond the public parts.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzzing {
+    pub(crate) use super::handle::new_port;
     pub(crate) use super::port::VfioUserPort;
-    pub(crate) use super::serve::new_port;
     pub(crate) use super::session::Session;
     pub(crate) use super::wire::{Header, Replies};
 }
@@ -142,12 +144,12 @@ impl Config {
     }
 
     /// What does not go together.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), AttachError> {
         let mapped = self.doorbell == Doorbell::Mapped;
         match self.model {
-            model if mapped && !model.maps_doorbells() => Err(Error::NoMapped(model.name())),
-            Model::Rtl8139 { plus: false } if self.csb => Err(Error::CsbPlain),
-            _ if mapped && self.csb => Err(Error::CsbMapped),
+            model if mapped && !model.maps_doorbells() => Err(AttachError::NoMapped(model.name())),
+            Model::Rtl8139 { plus: false } if self.csb => Err(AttachError::CsbPlain),
+            _ if mapped && self.csb => Err(AttachError::CsbMapped),
             _ => Ok(()),
         }
     }
@@ -157,49 +159,17 @@ impl Config {
     }
 
     /// What log lines call the port.
-    fn who(&self) -> String {
-        match &self.name {
-            Some(name) => format!("port {name}"),
-            None => self.path.display().to_string(),
-        }
+    fn port_name(&self) -> String {
+        port_name(self.name.as_deref(), &self.path)
     }
-}
-
-/// Why a port could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The thread, or what it waits for.
-    #[error("cannot start the port's thread")]
-    Thread(#[source] io::Error),
-    /// Two ways to ring that exclude each other.
-    #[error(
-        "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
-    )]
-    CsbMapped,
-    /// Registers that are not worth sharing.
-    #[error(
-        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and a store to those beside the doorbell (interrupt status, commands) must be heard: leave it out, or write model=e1000"
-    )]
-    NoMapped(&'static str),
-    /// A chip without rings.
-    #[error(
-        "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes could be shared: leave one out"
-    )]
-    CsbPlain,
-    /// The memory that registers are in.
-    #[error("cannot make the memory for its registers")]
-    Pages(#[source] io::Error),
 }
 
 /// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's being up
 /// may have changed.
 ///
 /// # Errors
-/// [`Error`], naming the value and the mend.
-pub fn attach(config: Config, changed: Arc<dyn Fn() + Send + Sync>) -> Result<VfioUser, Error> {
+/// [`AttachError`], naming the value and what to do.
+pub fn attach(config: Config, changed: Changed) -> Result<VfioUser, AttachError> {
     VfioUser::start(config, changed)
 }
 

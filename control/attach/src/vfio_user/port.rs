@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use vmlan_frame::{Batch, Counters, Doorbell, NicCounters, Offloads, Port, Reason, Sink};
 
-use super::wires::Wires;
+use super::nic_host::NicHost;
 use crate::waker::Waker;
 use vmlan_nic::chip::Nic;
 
 /// A VM's NIC, as the switch sees it.
 pub struct VfioUserPort {
     nic: Arc<dyn Nic>,
-    wires: Arc<Wires>,
+    host: Arc<NicHost>,
     waker: Arc<Waker>,
     /// How often to look at doorbells in shared memory.
     poll_idle: Option<Duration>,
     connected: AtomicBool,
     /// A worker saw that the NIC stands still, and woke the port's thread.
-    troubled: AtomicBool,
+    faulted: AtomicBool,
     /// The same, for what the NIC does not do, though it moves frames.
     warned: AtomicBool,
 }
@@ -29,17 +29,17 @@ impl VfioUserPort {
     #[must_use]
     pub fn new(
         nic: Arc<dyn Nic>,
-        wires: Arc<Wires>,
+        host: Arc<NicHost>,
         waker: Arc<Waker>,
         poll_idle: Option<Duration>,
     ) -> Self {
         Self {
             nic,
-            wires,
+            host,
             waker,
             poll_idle,
             connected: AtomicBool::new(false),
-            troubled: AtomicBool::new(false),
+            faulted: AtomicBool::new(false),
             warned: AtomicBool::new(false),
         }
     }
@@ -50,34 +50,34 @@ impl VfioUserPort {
         &self.nic
     }
 
-    /// Its wires.
+    /// Its host.
     #[must_use]
-    pub fn wires(&self) -> &Arc<Wires> {
-        &self.wires
+    pub fn host(&self) -> &Arc<NicHost> {
+        &self.host
     }
 
     /// Says whether a client is there.
     pub fn set_connected(&self, on: bool) {
         self.connected.store(on, Ordering::Release);
-        self.forget_trouble();
+        self.forget_faults();
     }
 
-    /// Lets workers report trouble again.
-    pub fn forget_trouble(&self) {
-        self.troubled.store(false, Ordering::Release);
+    /// Lets workers report faults again.
+    pub fn forget_faults(&self) {
+        self.faulted.store(false, Ordering::Release);
         self.warned.store(false, Ordering::Release);
     }
 
     /// A client is there, and does not tamper with its interrupt.
     fn is_served(&self) -> bool {
-        self.is_connected() && !self.wires.is_stuck()
+        self.is_connected() && !self.host.is_stuck()
     }
 
-    /// Wakes the port's thread if there is trouble that it was not woken for.
+    /// Wakes the port's thread if there is a fault that it was not woken for.
     fn report(&self) {
-        let Some(trouble) = self.nic.fault() else { return };
-        let told = if trouble.stops() { &self.troubled } else { &self.warned };
-        if !told.swap(true, Ordering::AcqRel) {
+        let Some(fault) = self.nic.fault() else { return };
+        let reported = if fault.stops() { &self.faulted } else { &self.warned };
+        if !reported.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
@@ -89,7 +89,7 @@ impl Port for VfioUserPort {
             return 0;
         }
         let done = self.nic.pull(batch, limit, sink);
-        if done == 0 && !self.troubled.load(Ordering::Relaxed) {
+        if done == 0 && !self.faulted.load(Ordering::Relaxed) {
             self.report();
         }
         done
@@ -101,7 +101,7 @@ impl Port for VfioUserPort {
             return list.len();
         }
         let done = self.nic.push(batch, list);
-        if done < list.len() && !self.troubled.load(Ordering::Relaxed) {
+        if done < list.len() && !self.faulted.load(Ordering::Relaxed) {
             self.report();
         }
         done
@@ -136,7 +136,7 @@ impl Port for VfioUserPort {
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {
-        vec![self.wires.bell().clone()]
+        vec![self.host.bell().clone()]
     }
 
     fn poll_interval(&self) -> Option<Duration> {

@@ -6,99 +6,18 @@ use std::sync::Arc;
 
 use vmlan_frame::Port;
 
-use super::dma::{self, Dma, Run};
-use super::irqs::{self, Irqs};
+use super::dma::{Dma, DmaError, Run};
+use super::irqs::Irqs;
 use super::port::VfioUserPort;
-use super::version::{self, Client};
+use super::refusal::CommandRefusal;
+use super::version::Client;
 use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
-use crate::bytes::Body;
-use crate::stream;
+use crate::bytes::{Body, widen};
+use crate::connection;
 use vmlan_nic::chip::{Layout, Nic, Space};
 
 /// One whole message.
-pub type Message<'s> = stream::Message<'s, Header>;
-
-/// Why a command was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// A command that we do not know, or do not offer.
-    #[error("command {0} is not supported")]
-    Unknown(u16),
-    /// A body of a length this command cannot have.
-    #[error("{} with a body of {size} bytes", command.name())]
-    BodySize {
-        /// The command.
-        command: Command,
-        /// Bytes that came.
-        size: usize,
-    },
-    /// Too many descriptors, or too few.
-    #[error("{} with {count} descriptors", command.name())]
-    FdCount {
-        /// The command.
-        command: Command,
-        /// Descriptors that came.
-        count: usize,
-    },
-    /// VERSION comes first, once, and wants a reply.
-    #[error("{} out of order: VERSION comes first, and once", .0.name())]
-    Order(Command),
-    /// A version or capabilities that we cannot agree on.
-    #[error("VERSION failed")]
-    Version(#[from] version::Error),
-    /// The room for the reply is too small.
-    #[error("{} with an argsz of {argsz}", command.name())]
-    Argsz {
-        /// The command.
-        command: Command,
-        /// Its value.
-        argsz: u32,
-    },
-    /// No such region or interrupt.
-    #[error("{}: there is no number {index}", command.name())]
-    Index {
-        /// The command.
-        command: Command,
-        /// What was asked for.
-        index: u32,
-    },
-    /// An access outside its region, or longer than agreed.
-    #[error("an access to {count} bytes at {offset:#x} of region {region}")]
-    Access {
-        /// The region's number.
-        region: u32,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        count: u32,
-    },
-    /// Memory.
-    #[error("the DMA region was refused")]
-    Dma(#[from] dma::Error),
-    /// Interrupts.
-    #[error("DEVICE_SET_IRQS failed")]
-    Irqs(#[from] irqs::Error),
-}
-
-impl Refusal {
-    /// Good clients ask what there is, and are told that there is not: migration, interrupts of other kinds.
-    #[must_use]
-    pub fn is_answer(&self) -> bool {
-        /// DEVICE_FEATURE
-        const FEATURE: u16 = 16;
-        matches!(self, Self::Unknown(FEATURE) | Self::Index { command: Command::GetIrqInfo, .. })
-    }
-
-    /// The error number for the client.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Unknown(_) => libc::ENOTSUP,
-            Self::Dma(error) => error.errno(),
-            _ => libc::EINVAL,
-        }
-    }
-}
+pub type Message<'s> = connection::Message<'s, Header>;
 
 /// What to do after a message, beside sending the replies.
 #[derive(Debug, Default)]
@@ -106,10 +25,10 @@ pub struct Outcome {
     /// To send along with the last reply.
     pub fd: Option<Arc<OwnedFd>>,
     /// To log.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<CommandRefusal>,
     /// The client cannot go on.
     pub hang_up: bool,
-    /// What [`Session::facts`] says may have changed.
+    /// What [`Session::memory`] says may have changed.
     pub changed: bool,
     /// Interrupts were set up: so all memory that there is has been described, and none is just being moved.
     pub settled: bool,
@@ -119,7 +38,7 @@ pub struct Outcome {
 
 /// What a connection is like, for people who look at the port.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct MemorySummary {
     /// Bytes within reach, and out of it.
     pub bytes: (u64, u64),
     /// Regions within reach.
@@ -148,7 +67,7 @@ impl Session {
             pages: pages.map(Arc::new),
             client: None,
             dma: Dma::default(),
-            irqs: Irqs::new(Arc::clone(port.wires())),
+            irqs: Irqs::new(Arc::clone(port.host())),
             port,
         }
     }
@@ -174,8 +93,8 @@ impl Session {
 
     /// For `port list`.
     #[must_use]
-    pub fn facts(&self) -> Facts {
-        Facts {
+    pub fn memory(&self) -> MemorySummary {
+        MemorySummary {
             bytes: self.dma.bytes(),
             regions: self.dma.count(),
             unshared: self.dma.unshared().to_vec(),
@@ -196,7 +115,7 @@ impl Session {
                 outcome.settled = command == Command::SetIrqs;
                 self.dispatch(command, message, replies)
             }
-            None => Err(Refusal::Unknown(header.command)),
+            None => Err(CommandRefusal::Unknown(header.command)),
         };
         match result {
             Ok(fd) if !header.no_reply => outcome.fd = fd,
@@ -208,7 +127,8 @@ impl Session {
                 }
                 if !refusal.is_answer() {
                     self.port.counters().faults.add_shared(1);
-                    outcome.hang_up = matches!(refusal, Refusal::Order(_) | Refusal::Version(_));
+                    outcome.hang_up =
+                        matches!(refusal, CommandRefusal::Order(_) | CommandRefusal::Version(_));
                     outcome.refusal = Some(refusal);
                 }
             }
@@ -222,17 +142,17 @@ impl Session {
         command: Command,
         message: Message<'_>,
         replies: &mut Replies,
-    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+    ) -> Result<Option<Arc<OwnedFd>>, CommandRefusal> {
         let (sizes, counts) = command.limits();
         let (size, count) = (message.body.len(), message.fds.len());
         if !sizes.contains(&size) {
-            return Err(Refusal::BodySize { command, size });
+            return Err(CommandRefusal::BodySize { command, size });
         }
         if !counts.contains(&count) {
-            return Err(Refusal::FdCount { command, count });
+            return Err(CommandRefusal::FdCount { command, count });
         }
         if (command == Command::Version) == self.client.is_some() {
-            return Err(Refusal::Order(command));
+            return Err(CommandRefusal::Order(command));
         }
         match command {
             Command::RegionRead => self.read(message.header, message.body, replies)?,
@@ -243,41 +163,39 @@ impl Session {
         Ok(None)
     }
 
-    /// Bounds are checked in full width: offset and count come from the client (`reliability.md` row 151).
+    /// Bounds are checked in full width: offset and count come from the client.
     #[inline]
-    fn space(&self, body: Body<'_>) -> Result<(Space, u64, usize), Refusal> {
+    fn space(&self, body: Body<'_>) -> Result<(Space, u64, usize), CommandRefusal> {
         let (offset, region, count) = (body.u64(0), body.u32(8), body.u32(12));
-        let bad = Refusal::Access { region, offset, count };
+        let bad = CommandRefusal::Access { region, offset, count };
         let layout = self.layout();
-        let (space, size) = match region {
-            region::CONFIG => (Space::Config, layout.config),
-            bar => {
-                let number = usize::try_from(bar).unwrap_or(usize::MAX);
-                let size = layout.bars.get(number).copied().unwrap_or(0);
-                (Space::Bar(u8::try_from(bar).unwrap_or(u8::MAX)), size)
+        let (space, size) = match u8::try_from(region) {
+            _ if region == region::CONFIG => (Space::Config, layout.config),
+            Ok(bar) => {
+                let size = layout.bars.get(usize::from(bar)).copied().unwrap_or(0);
+                (Space::Bar(bar), size)
             }
+            Err(_) => return Err(bad),
         };
         let inside = offset.checked_add(count.into()).is_some_and(|end| end <= size);
-        match usize::try_from(count) {
-            Ok(n) if inside && n > 0 && n <= MAX_DATA => Ok((space, offset, n)),
-            _ => Err(bad),
-        }
+        let count = widen(count);
+        if inside && count > 0 && count <= MAX_DATA { Ok((space, offset, count)) } else { Err(bad) }
     }
 
     #[inline]
-    fn read(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+    fn read(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), CommandRefusal> {
         let (space, offset, count) = self.space(Body(body))?;
         replies.reply(to, body, count, |data| self.nic().read(space, offset, data));
         Ok(())
     }
 
     #[inline]
-    fn write(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+    fn write(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), CommandRefusal> {
         let (space, offset, count) = self.space(Body(body))?;
         let (access, data) = body.split_at_checked(ACCESS).unwrap_or((body, &[]));
         if data.len() != count {
             let command = Command::RegionWrite;
-            return Err(Refusal::BodySize { command, size: body.len() });
+            return Err(CommandRefusal::BodySize { command, size: body.len() });
         }
         self.nic().write(space, offset, data);
         replies.reply(to, access, 0, |_| {});
@@ -285,16 +203,21 @@ impl Session {
     }
 
     /// Up to as many writes as the body says and has, until one is refused.
-    fn write_multi(&self, to: Header, body: &[u8], replies: &mut Replies) -> Result<(), Refusal> {
+    fn write_multi(
+        &self,
+        to: Header,
+        body: &[u8],
+        replies: &mut Replies,
+    ) -> Result<(), CommandRefusal> {
         let (count, writes) = body.split_at_checked(8).unwrap_or((body, &[]));
         let size = body.len();
         if Body(count).u64(0).checked_mul(ONE_WRITE as u64) != Some(writes.len() as u64) {
-            return Err(Refusal::BodySize { command: Command::WriteMulti, size });
+            return Err(CommandRefusal::BodySize { command: Command::WriteMulti, size });
         }
         for one in writes.chunks_exact(ONE_WRITE) {
             let (space, offset, count) = self.space(Body(one))?;
             let Some(data) = one.get(ACCESS..).and_then(|data| data.get(..count)) else {
-                return Err(Refusal::BodySize { command: Command::WriteMulti, size });
+                return Err(CommandRefusal::BodySize { command: Command::WriteMulti, size });
             };
             self.nic().write(space, offset, data);
         }
@@ -308,13 +231,13 @@ impl Session {
         command: Command,
         message: Message<'_>,
         replies: &mut Replies,
-    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+    ) -> Result<Option<Arc<OwnedFd>>, CommandRefusal> {
         let (to, bytes, mut fds) = (message.header, message.body, message.fds);
         let body = Body(bytes);
         let done = match command {
             Command::Version => {
                 if to.no_reply {
-                    return Err(Refusal::Order(command));
+                    return Err(CommandRefusal::Order(command));
                 }
                 let client = Client::parse(bytes)?;
                 self.client = Some(client);
@@ -342,7 +265,7 @@ impl Session {
             }
             _ => {
                 self.nic().reset();
-                self.port.forget_trouble();
+                self.port.forget_faults();
                 Vec::new()
             }
         };
@@ -351,14 +274,14 @@ impl Session {
     }
 
     /// Puts the memory as it now is under the NIC. When this returns, the map before is gone.
-    fn remap(&self) -> Result<(), dma::Error> {
+    fn remap(&self) -> Result<(), DmaError> {
         let map = self.dma.snapshot()?;
         drop(self.nic().set_map(map));
-        self.port.forget_trouble();
+        self.port.forget_faults();
         Ok(())
     }
 
-    fn info(&self, body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+    fn info(&self, body: Body<'_>) -> Result<Vec<u8>, CommandRefusal> {
         /// `VFIO_DEVICE_FLAGS_RESET` and `_PCI`
         const FLAGS: u32 = 3;
         room(Command::GetInfo, body, 16)?;
@@ -372,15 +295,15 @@ impl Session {
         to: Header,
         body: Body<'_>,
         replies: &mut Replies,
-    ) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+    ) -> Result<Option<Arc<OwnedFd>>, CommandRefusal> {
         let command = Command::GetRegionInfo;
         let argsz = room(command, body, 32)?;
         let index = body.u32(8);
         if index >= region::COUNT {
-            return Err(Refusal::Index { command, index });
+            return Err(CommandRefusal::Index { command, index });
         }
         let layout = self.layout();
-        let bar = usize::try_from(index).ok().and_then(|i| layout.bars.get(i));
+        let bar = layout.bars.get(widen(index));
         let size = if index == region::CONFIG { layout.config } else { bar.copied().unwrap_or(0) };
         let mut flags = if size > 0 { region::READ | region::WRITE } else { 0 };
         let takes_fds = self.client.is_some_and(|client| client.max_msg_fds > 0);
@@ -404,7 +327,7 @@ impl Session {
         Ok(fd)
     }
 
-    fn irq_info(&self, body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+    fn irq_info(&self, body: Body<'_>) -> Result<Vec<u8>, CommandRefusal> {
         let command = Command::GetIrqInfo;
         room(command, body, 16)?;
         let index = body.u32(8);
@@ -412,16 +335,16 @@ impl Session {
             irq::INTX => (irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED, 1),
             irq::MSI if self.layout().msi => (irq::EVENTFD | irq::NORESIZE, 1),
             _ if index < irq::COUNT => (0, 0),
-            _ => return Err(Refusal::Index { command, index }),
+            _ => return Err(CommandRefusal::Index { command, index }),
         };
         Ok(words(&[16, flags, index, count]))
     }
 }
 
 /// The client's `argsz`, which must cover the fixed part of the reply.
-fn room(command: Command, body: Body<'_>, fixed: u32) -> Result<u32, Refusal> {
+fn room(command: Command, body: Body<'_>, fixed: u32) -> Result<u32, CommandRefusal> {
     let argsz = body.u32(0);
-    if argsz < fixed { Err(Refusal::Argsz { command, argsz }) } else { Ok(argsz) }
+    if argsz < fixed { Err(CommandRefusal::Argsz { command, argsz }) } else { Ok(argsz) }
 }
 
 /// "VFIO region info cap sparse mmap" with the one area that there is.
@@ -435,12 +358,12 @@ fn sparse(layout: &Layout) -> Vec<u8> {
 }
 
 /// None of the regions has any.
-fn no_io_fds(body: Body<'_>) -> Result<Vec<u8>, Refusal> {
+fn no_io_fds(body: Body<'_>) -> Result<Vec<u8>, CommandRefusal> {
     let command = Command::GetRegionIoFds;
     room(command, body, 16)?;
     let index = body.u32(8);
     if index >= region::COUNT {
-        return Err(Refusal::Index { command, index });
+        return Err(CommandRefusal::Index { command, index });
     }
     Ok(words(&[16, 0, index, 0]))
 }
@@ -449,7 +372,7 @@ impl Drop for Session {
     /// The client has gone: interrupts first, then memory, then the NIC is ready for the next.
     fn drop(&mut self) {
         self.port.set_connected(false);
-        self.port.wires().disconnect();
+        self.port.host().disconnect();
         drop(self.nic().set_map(Arc::default()));
         self.nic().renew();
     }

@@ -1,6 +1,5 @@
 //! Unit tests: the parts that need no socket.
 
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,12 +8,15 @@ use vmlan_frame::Port;
 use vmlan_nic::chip::Host;
 
 use super::dma::Dma;
+use super::nic_host::NicHost;
 use super::version::Client;
 use super::wire::{Command, Frames, Header, MAX_BODY, Replies};
-use super::wires::Wires;
 use crate::bytes::Body;
-use crate::stream::{Framing, Malformed};
-use crate::sys::{self, SharedPages, Wait};
+use crate::connection::{Framing, Malformed};
+use crate::eventfd;
+use crate::memory::sealed_memfd;
+use crate::poll::{EdgeWatch, Wait, poll};
+use crate::sys::SharedPages;
 use crate::waker::Waker;
 
 fn head(id: u16, command: u16, size: u32, flags: u32) -> Vec<u8> {
@@ -132,33 +134,33 @@ fn fresh_pages_come_while_others_look() {
 
 #[test]
 fn the_timer_expires_when_it_was_last_set_to() {
-    let wires = Wires::new(Arc::new(Waker::new().unwrap())).unwrap();
+    let host = NicHost::new(Arc::new(Waker::new().unwrap())).unwrap();
     let expired = |ms| {
-        let wait = [Some((wires.timer_fd(), Wait::Read))];
-        sys::poll(wait, Some(std::time::Duration::from_millis(ms))).unwrap() == [true]
+        let wait = [Some((host.timer_fd(), Wait::Read))];
+        poll(wait, Some(std::time::Duration::from_millis(ms))).unwrap() == [true]
     };
-    wires.set_timer(wires.now() + 3_600_000_000_000);
+    host.set_timer(host.now() + 3_600_000_000_000);
     assert!(!expired(5));
-    let at = wires.now() + 10_000_000;
-    wires.set_timer(at);
-    assert!(expired(10_000) && wires.now() >= at);
-    wires.take_timer();
+    let at = host.now() + 10_000_000;
+    host.set_timer(at);
+    assert!(expired(10_000) && host.now() >= at);
+    host.take_timer();
     assert!(!expired(5));
-    wires.set_timer(0);
+    host.set_timer(0);
     assert!(expired(1000), "a time in the past is now");
 }
 
 #[test]
 fn an_edge_is_seen_once_and_without_reading() {
     use std::io::Write;
-    let fd = sys::eventfd().unwrap();
-    let watch = sys::edge_watch(fd.as_fd()).unwrap();
-    assert!(!sys::take_edge(watch.as_fd()));
+    let fd = eventfd::new().unwrap();
+    let watch = EdgeWatch::new(fd.try_clone().unwrap()).unwrap();
+    assert!(!watch.take());
     let mut file = std::fs::File::from(fd.try_clone().unwrap());
     for _ in 0..3 {
         file.write_all(&1u64.to_ne_bytes()).unwrap();
-        assert!(sys::take_edge(watch.as_fd()));
-        assert!(!sys::take_edge(watch.as_fd()), "though it is readable still");
+        assert!(watch.take());
+        assert!(!watch.take(), "though it is readable still");
     }
 }
 
@@ -171,9 +173,9 @@ fn map_body(size: u64) -> Vec<u8> {
 
 #[test]
 fn a_region_that_was_unmapped_is_gone_once_its_map_is() {
-    let (port, _) = super::serve::new_port(super::Model::E1000).unwrap();
+    let (port, _) = super::handle::new_port(super::Model::E1000).unwrap();
     let mut dma = Dma::default();
-    let file = sys::sealed_memfd(c"t", 1 << 20).unwrap();
+    let file = sealed_memfd(c"t", 1 << 20).unwrap();
     assert!(dma.map(Body(&map_body(1 << 20)), Some(file)).unwrap());
     let map = dma.snapshot().unwrap();
     let gone = Arc::downgrade(&map);

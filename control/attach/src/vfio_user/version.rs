@@ -13,7 +13,7 @@ pub const MAX_DMA_MAPS: usize = vmlan_ram::Map::MAX_REGIONS;
 
 /// Why a client's VERSION was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum VersionError {
     /// We speak 0.x.
     #[error("protocol version {0}.{1}: only 0.x is known")]
     Major(u16, u16),
@@ -38,30 +38,31 @@ impl Client {
     /// Parses the body of VERSION. What we do not know is left alone.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn parse(body: &[u8]) -> Result<Self, Error> {
+    /// [`VersionError`].
+    pub fn parse(body: &[u8]) -> Result<Self, VersionError> {
         let (major, minor) = (Body(body).u16(0), Body(body).u16(2));
         if major != 0 {
-            return Err(Error::Major(major, minor));
+            return Err(VersionError::Major(major, minor));
         }
         let mut client = Self { minor, max_msg_fds: 1, write_multiple: false };
         match body.get(4..).unwrap_or_default() {
             [] | [0] => return Ok(client),
             [text @ .., 0] => {
-                let value: Value = serde_json::from_slice(text).map_err(|_| Error::NotJson)?;
-                client.take(value.as_object().ok_or(Error::NotJson)?)?;
+                let value: Value =
+                    serde_json::from_slice(text).map_err(|_| VersionError::NotJson)?;
+                client.take(value.as_object().ok_or(VersionError::NotJson)?)?;
             }
-            _ => return Err(Error::NotJson),
+            _ => return Err(VersionError::NotJson),
         }
         Ok(client)
     }
 
-    fn take(&mut self, object: &serde_json::Map<String, Value>) -> Result<(), Error> {
+    fn take(&mut self, object: &serde_json::Map<String, Value>) -> Result<(), VersionError> {
         let Some(caps) = object.get("capabilities") else { return Ok(()) };
-        let caps = caps.as_object().ok_or(Error::Malformed("capabilities"))?;
+        let caps = caps.as_object().ok_or(VersionError::Malformed("capabilities"))?;
         let number = |name: &'static str| match caps.get(name) {
             None => Ok(None),
-            Some(value) => value.as_u64().map(Some).ok_or(Error::Malformed(name)),
+            Some(value) => value.as_u64().map(Some).ok_or(VersionError::Malformed(name)),
         };
         self.max_msg_fds = number("max_msg_fds")?.unwrap_or(1);
         // Nothing depends on these: each reply is as long as was asked for, and we send no commands.
@@ -69,7 +70,8 @@ impl Client {
             number(name)?;
         }
         if let Some(value) = caps.get("write_multiple") {
-            self.write_multiple = value.as_bool().ok_or(Error::Malformed("write_multiple"))?;
+            self.write_multiple =
+                value.as_bool().ok_or(VersionError::Malformed("write_multiple"))?;
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::bytes::{Body, widen};
-use crate::stream::{Framing, Malformed};
+use crate::bytes::{Body, length, widen};
+use crate::connection::{Framing, Malformed};
 
 /// Bytes of a header: message ID, command, size, flags, error.
 pub const HEADER: usize = 16;
@@ -214,7 +214,7 @@ impl Replies {
     }
 
     fn head(&mut self, to: Header, flags: u32, body: usize, error: u32) {
-        let size = u32::try_from(HEADER + body).unwrap_or(u32::MAX);
+        let size = length(HEADER + body);
         let mut head = [0; HEADER];
         let halves = to.id.to_ne_bytes().into_iter().chain(to.command.to_ne_bytes());
         let words = [size, REPLY | flags, error].into_iter().flat_map(u32::to_ne_bytes);

@@ -12,24 +12,24 @@ use vmlan_nic::virtio::Inflight;
 use vmlan_ram::{Map, Region, Window};
 
 use super::wire::InflightDesc;
-use crate::memory::{self, map_file};
-use crate::sys;
+use crate::bytes::widen;
+use crate::memory::{MemoryError, map_file, sealed_memfd};
 
 /// `QueueRegionSplit`: features, version, desc_num, last_batch_head, used_idx; then 16 bytes for each descriptor.
 const VERSION: usize = 8;
 const DESC_NUM: usize = 10;
 const USED_IDX: usize = 14;
-const HEAD: u64 = 16;
-const DESC: u64 = 16;
+const HEAD: u32 = 16;
+const DESC: u32 = 16;
 /// Each queue's part starts at a multiple of this.
-const ALIGN: u64 = 64;
+const ALIGN: u32 = 64;
 
 /// Largest virtqueue (virtio 1.2 section 2.7).
 const MAX_RING: u16 = 32768;
 
 /// Why an inflight region was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum InflightError {
     /// More rings than the device has, or none.
     #[error("an inflight region for {0} rings")]
     Queues(u16),
@@ -62,34 +62,35 @@ pub enum Error {
     },
     /// The file could not be mapped.
     #[error("cannot map the inflight file")]
-    Memory(#[from] memory::Error),
+    Memory(#[from] MemoryError),
     /// The file could not be made.
     #[error("cannot make the inflight file")]
     Io(#[from] std::io::Error),
 }
 
-fn stride(ring_size: u16) -> u64 {
-    (HEAD + DESC * u64::from(ring_size)).next_multiple_of(ALIGN)
+/// Bytes of one queue's part.
+fn stride(ring_size: u16) -> u32 {
+    (HEAD + DESC * u32::from(ring_size)).next_multiple_of(ALIGN)
 }
 
 /// Checks what a front end asks for; returns the bytes that its rings need.
-fn check(desc: InflightDesc, rings: usize) -> Result<u64, Error> {
+fn check(desc: InflightDesc, rings: usize) -> Result<u64, InflightError> {
     if desc.queues == 0 || usize::from(desc.queues) > rings {
-        return Err(Error::Queues(desc.queues));
+        return Err(InflightError::Queues(desc.queues));
     }
     if desc.ring_size == 0 || desc.ring_size > MAX_RING {
-        return Err(Error::RingSize(desc.ring_size));
+        return Err(InflightError::RingSize(desc.ring_size));
     }
-    Ok(stride(desc.ring_size) * u64::from(desc.queues))
+    Ok(u64::from(stride(desc.ring_size)) * u64::from(desc.queues))
 }
 
 /// A fresh region for GET_INFLIGHT_FD. Nothing of it stays here: the front end keeps it and gives it back.
 ///
 /// # Errors
-/// [`Error`].
-pub fn create(desc: InflightDesc, rings: usize) -> Result<(InflightDesc, OwnedFd), Error> {
+/// [`InflightError`].
+pub fn create(desc: InflightDesc, rings: usize) -> Result<(InflightDesc, OwnedFd), InflightError> {
     let size = check(desc, rings)?.next_multiple_of(4096);
-    let file = sys::sealed_memfd(c"vmlan-inflight", size)?;
+    let file = sealed_memfd(c"vmlan-inflight", size)?;
     Ok((InflightDesc { size, offset: 0, ..desc }, file))
 }
 
@@ -105,16 +106,16 @@ impl InflightRegion {
     /// Maps it.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn new(desc: InflightDesc, fd: OwnedFd, rings: usize) -> Result<Self, Error> {
+    /// [`InflightError`].
+    pub fn new(desc: InflightDesc, fd: OwnedFd, rings: usize) -> Result<Self, InflightError> {
         let needed = check(desc, rings)?;
         let size = desc.size;
         if size < needed || size > needed.next_multiple_of(4096) + 4096 {
-            return Err(Error::Size { size, needed });
+            return Err(InflightError::Size { size, needed });
         }
         let (mapping, inside) = map_file(fd, desc.offset, size)?;
-        let region = Region::new(0, size, 0, inside, mapping).map_err(memory::Error::from)?;
-        let map = Map::new(vec![region], None).map_err(memory::Error::from)?;
+        let region = Region::new(0, size, 0, inside, mapping).map_err(MemoryError::from)?;
+        let map = Map::new(vec![region], None).map_err(MemoryError::from)?;
         Ok(Self { map: Arc::new(map), queues: desc.queues, ring_size: desc.ring_size })
     }
 
@@ -122,17 +123,16 @@ impl InflightRegion {
     /// that is all zeros is begun.
     ///
     /// # Errors
-    /// [`Error::RingTooLarge`], [`Error::Format`].
-    pub fn part(&self, index: usize, size: u16) -> Result<Option<Inflight>, Error> {
-        if index >= usize::from(self.queues) {
+    /// [`InflightError::RingTooLarge`], [`InflightError::Format`].
+    pub fn part(&self, index: u8, size: u16) -> Result<Option<Inflight>, InflightError> {
+        if u16::from(index) >= self.queues {
             return Ok(None);
         }
         if size > self.ring_size {
-            return Err(Error::RingTooLarge { ring: size, room: self.ring_size });
+            return Err(InflightError::RingTooLarge { ring: size, room: self.ring_size });
         }
         let len = stride(self.ring_size);
-        let bytes = usize::try_from(len).unwrap_or(0);
-        let Some(window) = self.map.window(len * index as u64, bytes, 8) else {
+        let Some(window) = self.map.window(u64::from(len) * u64::from(index), widen(len), 8) else {
             return Ok(None);
         };
         begin(&window, self.ring_size)?;
@@ -140,7 +140,7 @@ impl InflightRegion {
     }
 }
 
-fn begin(window: &Window, ring_size: u16) -> Result<(), Error> {
+fn begin(window: &Window, ring_size: u16) -> Result<(), InflightError> {
     let version = window.u16(VERSION, Ordering::Relaxed);
     let desc_num = window.u16(DESC_NUM, Ordering::Relaxed);
     match (version, desc_num) {
@@ -151,6 +151,6 @@ fn begin(window: &Window, ring_size: u16) -> Result<(), Error> {
             Ok(())
         }
         (1, n) if n == ring_size => Ok(()),
-        _ => Err(Error::Format { version, desc_num }),
+        _ => Err(InflightError::Format { version, desc_num }),
     }
 }

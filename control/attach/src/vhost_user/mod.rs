@@ -12,28 +12,35 @@
 //! the port waits for the next. Rings start where the used index stands in guest memory: a guest goes on after a
 //! restart of this process without noticing more than lost frames.
 
+mod feature_names;
+mod handle;
 mod inflight;
-mod names;
+mod kick;
 mod port;
-mod ring;
-mod serve;
+mod queue_index;
+mod refusal;
+mod server;
 mod session;
+mod sides;
 #[cfg(test)]
 mod tests;
+mod virtqueue_error;
+mod virtqueues;
 pub mod wire;
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmlan_frame::{Mac, Port};
 
-pub use crate::socket::Error as SocketError;
-use crate::socket::Place;
+pub use crate::AttachError;
+use crate::Changed;
+use crate::socket::{Place, port_name};
 
+pub use handle::VhostUser;
 pub use port::VhostUserPort;
-pub use serve::VhostUser;
-pub use session::{FEATURES, Outcome, Refusal, Session};
+pub use refusal::RequestRefusal;
+pub use session::{FEATURES, Outcome, Session};
 
 /// What the fuzz target needs beyond the public parts.
 #[cfg(any(test, feature = "fuzz"))]
@@ -73,36 +80,19 @@ impl Config {
     }
 
     /// What log lines call the port.
-    fn who(&self) -> String {
-        match &self.name {
-            Some(name) => format!("port {name}"),
-            None => self.path.display().to_string(),
-        }
+    fn port_name(&self) -> String {
+        port_name(self.name.as_deref(), &self.path)
     }
-}
-
-/// Why a port could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// More queue pairs than a port can have.
-    #[error("{0} queue pairs are more than the {MAX_PAIRS} a port can have")]
-    Queues(u16),
-    /// The socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The thread or its waker.
-    #[error("cannot start the port's thread")]
-    Thread(#[source] io::Error),
 }
 
 /// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's
 /// doorbells or its being up may have changed.
 ///
 /// # Errors
-/// [`Error`], naming the value and the mend.
-pub fn attach(config: Config, changed: Arc<dyn Fn() + Send + Sync>) -> Result<VhostUser, Error> {
+/// [`AttachError`], naming the value and what to do.
+pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError> {
     if config.queues > MAX_PAIRS {
-        return Err(Error::Queues(config.queues));
+        return Err(AttachError::Queues(config.queues));
     }
     VhostUser::start(config, changed)
 }

@@ -1,78 +1,26 @@
 //! The port: two locked sides, and the few words that workers read without a lock.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
 };
-use vmlan_nic::virtio::{Fault, Features, Net, NetRx, NetTx, QueueState};
+use vmlan_nic::virtio::{Features, NetRx, NetTx};
 use vmlan_ram::{Map, Slice};
 
-use crate::eventfd::{self, Account, Call};
-use crate::limit::IrqLimit;
+use super::kick::Kick;
+use super::sides::{PortFault, Side, lock};
+use crate::interrupt_cost::InterruptCost;
+use crate::irq_limit::IrqLimit;
 use crate::waker::Waker;
 
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
 const MAX_RARP: usize = 16;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One side: a NIC's queues, the map they work on, the interrupts they raise.
-pub struct Side<N> {
-    /// The queues.
-    pub net: N,
-    /// The map that was given to them.
-    pub map: Arc<Map>,
-    /// Their interrupts, by ring.
-    pub calls: Vec<Arc<Call>>,
-}
-
-impl<N: Default> Default for Side<N> {
-    fn default() -> Self {
-        Self { net: N::default(), map: Arc::default(), calls: Vec::new() }
-    }
-}
-
-impl<S: QueueState> Side<Net<S>> {
-    fn trouble(&self) -> Option<Trouble> {
-        if self.map.poisoned() {
-            return Some(Trouble::Truncated);
-        }
-        if self.calls.iter().any(|c| c.is_stuck()) {
-            return Some(Trouble::StuckCall);
-        }
-        // A ring that was stopped since is forgiven.
-        let fault = self.net.fault().filter(|(queue, _)| self.net.is_started(*queue));
-        fault.map(|(queue, fault)| Trouble::Ring { queue, fault })
-    }
-}
-
-/// Why a port stands still although its front end is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    /// The guest broke a rule. The port works again once the ring is set up afresh.
-    #[error("the guest broke queue {queue}: {fault}")]
-    Ring {
-        /// Number of the queue on its side.
-        queue: u16,
-        /// The rule.
-        fault: Fault,
-    },
-    /// The front end shrank a file that we have mapped: its bytes are gone.
-    #[error("the guest's memory file was truncated")]
-    Truncated,
-    /// A write to an interrupt's eventfd failed, hung, or took milliseconds again and again.
-    #[error("an interrupt's eventfd hung, failed or is slow: its front end tampers with it")]
-    StuckCall,
-}
-
 /// Both sides, locked: no frame of this port is lent or being written while this lives.
-pub struct Both<'p> {
+pub struct BothSides<'p> {
     /// The guest's transmit queues.
     pub tx: MutexGuard<'p, Side<NetTx>>,
     /// The guest's receive queues.
@@ -80,11 +28,11 @@ pub struct Both<'p> {
     port: &'p VhostUserPort,
 }
 
-impl Both<'_> {
-    /// The first trouble of either side.
+impl BothSides<'_> {
+    /// The first fault of either side.
     #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.tx.trouble().or_else(|| self.rx.trouble())
+    pub fn fault(&self) -> Option<PortFault> {
+        self.tx.fault().or_else(|| self.rx.fault())
     }
 
     /// Puts `map` under both sides, and gives back the one before, now nobody else's. Drop it without the locks:
@@ -119,45 +67,13 @@ impl Both<'_> {
     }
 }
 
-impl Drop for Both<'_> {
+impl Drop for BothSides<'_> {
     fn drop(&mut self) {
-        let trouble = self.trouble();
-        self.port.quarantined.store(trouble.is_some(), Ordering::Relaxed);
-        let up = trouble.is_none() && self.rx.net.is_ready();
+        let fault = self.fault();
+        self.port.quarantined.store(fault.is_some(), Ordering::Relaxed);
+        let up = fault.is_none() && self.rx.net.is_ready();
         self.port.up.store(up, Ordering::Release);
         self.port.wanted.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// A ring's doorbell: the kick eventfd.
-///
-/// Workers watch it edge-triggered and nobody reads it, so it counts by itself how often the guest rang.
-/// (Reading would also take the edge away from a worker that is just falling asleep.)
-pub struct Bell {
-    /// The eventfd.
-    pub kick: Arc<OwnedFd>,
-    /// It belongs to a transmit queue.
-    pub transmit: bool,
-    /// Its count when last looked at.
-    seen: AtomicU64,
-}
-
-impl Bell {
-    /// A doorbell that counts from now on.
-    #[must_use]
-    pub fn new(kick: Arc<OwnedFd>, transmit: bool) -> Self {
-        let seen = AtomicU64::new(eventfd::count(kick.as_fd()));
-        Self { kick, transmit, seen }
-    }
-
-    /// Adds what has come since the last look.
-    fn count(&self, counters: &Counters) {
-        let counter =
-            if self.transmit { &counters.input.notifications } else { &counters.rx_doorbells };
-        let now = eventfd::count(self.kick.as_fd());
-        let seen = self.seen.swap(now, Ordering::Relaxed);
-        // A front end that takes its eventfd back may read it, which begins the count again.
-        counter.add_shared(now.checked_sub(seen).unwrap_or(now));
     }
 }
 
@@ -173,18 +89,18 @@ pub struct VhostUserPort {
     discard: AtomicBool,
     quarantined: AtomicBool,
     offloads: AtomicU8,
-    bells: Mutex<Vec<Bell>>,
+    bells: Mutex<Vec<Kick>>,
     version: AtomicU64,
     rarp: Mutex<VecDeque<Mac>>,
     has_rarp: AtomicBool,
     counters: Counters,
-    account: Arc<Account>,
+    cost: Arc<InterruptCost>,
     limit: Arc<IrqLimit>,
     waker: Arc<Waker>,
 }
 
 impl VhostUserPort {
-    /// A port with nobody connected. `waker` is told when a worker finds trouble.
+    /// A port with nobody connected. `waker` is told when a worker finds a fault.
     ///
     /// # Errors
     /// That of the system.
@@ -203,18 +119,18 @@ impl VhostUserPort {
             rarp: Mutex::default(),
             has_rarp: AtomicBool::new(false),
             counters: Counters::default(),
-            account: Arc::default(),
+            cost: Arc::default(),
             limit: Arc::new(IrqLimit::new()?),
             waker,
         })
     }
 
     /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard is dropped.
-    pub fn both(&self) -> Both<'_> {
+    pub fn both(&self) -> BothSides<'_> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         let tx = lock(&self.tx);
         let rx = lock(&self.rx);
-        Both { tx, rx, port: self }
+        BothSides { tx, rx, port: self }
     }
 
     /// Says whether a front end is there.
@@ -224,8 +140,8 @@ impl VhostUserPort {
 
     /// What its interrupts have cost, of all front ends.
     #[must_use]
-    pub fn account(&self) -> &Arc<Account> {
-        &self.account
+    pub fn cost(&self) -> &Arc<InterruptCost> {
+        &self.cost
     }
 
     /// How many interrupts it may raise.
@@ -235,11 +151,11 @@ impl VhostUserPort {
     }
 
     /// Replaces the doorbells.
-    pub fn set_bells(&self, bells: Vec<Bell>) {
+    pub fn set_bells(&self, bells: Vec<Kick>) {
         let mut held = lock(&self.bells);
-        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(&a.kick, &b.kick));
+        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(&a.fd, &b.fd));
         if !same || held.len() != bells.len() {
-            held.iter().for_each(|bell| bell.count(&self.counters));
+            held.iter().for_each(|kick| kick.count(&self.counters));
             *held = bells;
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -259,7 +175,7 @@ impl VhostUserPort {
         self.has_rarp.store(true, Ordering::Release);
     }
 
-    /// Stops the port after a worker found trouble; the attach thread does the rest.
+    /// Stops the port after a worker found a fault; the attach thread does the rest.
     #[cold]
     fn quarantine(&self) {
         if !self.quarantined.swap(true, Ordering::AcqRel) {
@@ -326,7 +242,7 @@ impl Port for VhostUserPort {
         } else {
             done += side.net.pull(batch, limit, sink, &self.counters);
         }
-        if side.trouble().is_some() {
+        if side.fault().is_some() {
             self.quarantine();
         }
         done
@@ -339,7 +255,7 @@ impl Port for VhostUserPort {
             return list.len();
         }
         let done = side.net.push(batch, list, &self.counters);
-        if side.trouble().is_some() {
+        if side.fault().is_some() {
             self.quarantine();
         }
         done
@@ -389,7 +305,7 @@ impl Port for VhostUserPort {
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {
-        lock(&self.bells).iter().map(|bell| bell.kick.clone() as Doorbell).collect()
+        lock(&self.bells).iter().map(|bell| bell.fd.clone() as Doorbell).collect()
     }
 
     fn count_doorbells(&self) {

@@ -8,15 +8,16 @@ use vmlan_frame::{Counters, Mac, Port};
 use vmlan_nic::virtio::feature;
 use vmlan_ram::Map;
 
+use super::feature_names;
 use super::inflight::{self, InflightRegion};
-use super::names;
 use super::port::VhostUserPort;
-use super::ring::{self, Context, RingTable};
+use super::refusal::RequestRefusal;
+use super::virtqueues::{Context, VirtqueueTable};
 use super::wire::{
-    Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, RingAddr, protocol,
+    Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, VirtqueueAddr, protocol,
 };
-use crate::eventfd;
-use crate::memory::{self, Memory};
+use crate::bytes::widen;
+use crate::memory::{Memory, MemoryError};
 
 /// Feature bits of vhost itself.
 const F_LOG_ALL: u64 = 1 << 26;
@@ -35,95 +36,13 @@ pub const FEATURES: u64 = feature::DATA_PATH | FRONT_END | F_LOG_ALL | F_PROTOCO
 /// Smallest MTU of IPv4 (RFC 791), and the largest that a frame here can carry.
 const MTU: std::ops::RangeInclusive<u64> = 68..=9216;
 
-/// Why a request was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// A request that we do not know, or did not offer.
-    #[error("request {0} is not supported")]
-    Unknown(u32),
-    /// A body of a length this request cannot have.
-    #[error("{} with a body of {size} bytes", request.name())]
-    BodySize {
-        /// The request.
-        request: Request,
-        /// Bytes that came.
-        size: usize,
-    },
-    /// Too many descriptors, or too few.
-    #[error("{} with {count} descriptors", request.name())]
-    FdCount {
-        /// The request.
-        request: Request,
-        /// Descriptors that came.
-        count: usize,
-    },
-    /// A request that needs a protocol feature that was not negotiated.
-    #[error("{} without its protocol feature", .0.name())]
-    NotNegotiated(Request),
-    /// Bits that were not offered.
-    #[error("features {0:#x} were not offered")]
-    Features(u64),
-    /// Features changed under a running ring.
-    #[error("features changed while rings are started")]
-    RingsStarted,
-    /// A count that does not fit what came.
-    #[error("a memory table of {regions} regions with {fds} descriptors and {size} bytes")]
-    Table {
-        /// Regions announced.
-        regions: u32,
-        /// Descriptors that came.
-        fds: usize,
-        /// Bytes that came.
-        size: usize,
-    },
-    /// No such MTU.
-    #[error("an MTU of {0}")]
-    Mtu(u64),
-    /// No such status.
-    #[error("a device status of {0:#x}")]
-    Status(u64),
-    /// The memory or the log.
-    #[error("{} failed", request.name())]
-    Memory {
-        /// The request.
-        request: Request,
-        /// Why.
-        #[source]
-        source: memory::Error,
-    },
-    /// A ring.
-    #[error("{} failed", request.name())]
-    Ring {
-        /// The request.
-        request: Request,
-        /// Why.
-        #[source]
-        source: ring::Error,
-    },
-    /// The inflight region.
-    #[error("the inflight region was refused")]
-    Inflight(#[from] inflight::Error),
-    /// A descriptor.
-    #[error("a descriptor is of no use")]
-    EventFd(#[from] eventfd::Error),
-}
-
-impl Refusal {
-    /// True if a ring is in memory that the front end did not announce: most likely its user forgot
-    /// to have the memory shared.
-    #[must_use]
-    pub fn is_unshared(&self) -> bool {
-        matches!(self, Self::Ring { source: ring::Error::Address { .. }, .. })
-    }
-}
-
 /// What to do after a request.
 #[derive(Debug)]
 pub struct Outcome {
     /// To send back.
     pub reply: Option<Reply>,
     /// To log.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<RequestRefusal>,
     /// The front end cannot know that it was refused, and would go on as if all were well: hang up.
     pub hang_up: bool,
 }
@@ -131,7 +50,7 @@ pub struct Outcome {
 /// One connection.
 pub struct Session {
     port: Arc<VhostUserPort>,
-    rings: RingTable,
+    rings: VirtqueueTable,
     /// Queue pairs to announce.
     queues: u16,
     features: u64,
@@ -153,7 +72,7 @@ impl Session {
         port.both().reset();
         port.set_connected(true);
         Self {
-            rings: RingTable::new(usize::from(queues) * 4, &port),
+            rings: VirtqueueTable::new(usize::from(queues) * 4, &port),
             port,
             queues,
             features: 0,
@@ -175,7 +94,7 @@ impl Session {
         let request = Request::from_number(number);
         let result = match request {
             Some(request) => self.dispatch(request, message),
-            None => Err(Refusal::Unknown(number)),
+            None => Err(RequestRefusal::Unknown(number)),
         };
         let acks = need_reply && self.protocol & protocol::REPLY_ACK != 0;
         let has_reply = request.is_some_and(Request::has_reply);
@@ -193,17 +112,21 @@ impl Session {
         }
     }
 
-    fn dispatch(&mut self, request: Request, message: Message) -> Result<Option<Reply>, Refusal> {
+    fn dispatch(
+        &mut self,
+        request: Request,
+        message: Message,
+    ) -> Result<Option<Reply>, RequestRefusal> {
         let (sizes, counts) = request.limits();
         let (size, count) = (message.body.len(), message.fds.len());
         if !sizes.contains(&size) {
-            return Err(Refusal::BodySize { request, size });
+            return Err(RequestRefusal::BodySize { request, size });
         }
         if !counts.contains(&count) {
-            return Err(Refusal::FdCount { request, count });
+            return Err(RequestRefusal::FdCount { request, count });
         }
         if self.protocol & needed(request) != needed(request) {
-            return Err(Refusal::NotNegotiated(request));
+            return Err(RequestRefusal::NotNegotiated(request));
         }
         let body = Body(&message.body);
         if let Some(reply) = self.get(request, body)? {
@@ -232,7 +155,7 @@ impl Session {
     }
 
     /// Requests that answer; `None` for the others.
-    fn get(&mut self, request: Request, body: Body<'_>) -> Result<Option<Reply>, Refusal> {
+    fn get(&mut self, request: Request, body: Body<'_>) -> Result<Option<Reply>, RequestRefusal> {
         let value = match request {
             Request::GetFeatures => FEATURES,
             Request::GetProtocolFeatures => protocol::OFFERED,
@@ -246,22 +169,22 @@ impl Session {
         Ok(Some(Reply::u64(value)))
     }
 
-    fn context(&mut self) -> (&mut RingTable, Context<'_>) {
+    fn context(&mut self) -> (&mut VirtqueueTable, Context<'_>) {
         (&mut self.rings, Context { port: &self.port, inflight: self.inflight.as_ref() })
     }
 
-    fn get_base(&mut self, body: Body<'_>) -> Result<Reply, Refusal> {
+    fn get_base(&mut self, body: Body<'_>) -> Result<Reply, RequestRefusal> {
         let index = body.u32(0);
         let (rings, cx) = self.context();
         let base = rings
             .stop(&cx, index)
-            .map_err(|source| Refusal::Ring { request: Request::GetVringBase, source })?;
+            .map_err(|source| RequestRefusal::Ring { request: Request::GetVringBase, source })?;
         let mut bytes = index.to_ne_bytes().to_vec();
         bytes.extend(u32::from(base).to_ne_bytes());
         Ok(Reply { body: bytes, fd: None })
     }
 
-    fn get_inflight(&mut self, body: Body<'_>) -> Result<Reply, Refusal> {
+    fn get_inflight(&mut self, body: Body<'_>) -> Result<Reply, RequestRefusal> {
         let (desc, fd) = inflight::create(InflightDesc::parse(body), self.rings.len())?;
         Ok(Reply { body: desc.encode(body.0.len()), fd: Some(fd) })
     }
@@ -271,7 +194,7 @@ impl Session {
         request: Request,
         body: Body<'_>,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestRefusal> {
         let (index, value) = (body.u32(0), body.u32(4));
         let fd = match request {
             Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
@@ -289,11 +212,11 @@ impl Session {
             Request::SetVringCall => rings.set_call(&cx, named, fd),
             Request::SetVringErr => rings.set_err(named, fd),
             _ => {
-                let (index, addr) = RingAddr::parse(body);
+                let (index, addr) = VirtqueueAddr::parse(body);
                 rings.set_addr(&cx, index, addr)
             }
         }
-        .map_err(|source| Refusal::Ring { request, source })
+        .map_err(|source| RequestRefusal::Ring { request, source })
     }
 
     fn set_memory(
@@ -301,8 +224,8 @@ impl Session {
         request: Request,
         body: Body<'_>,
         mut fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
-        let wrap = |source| Refusal::Memory { request, source };
+    ) -> Result<(), RequestRefusal> {
+        let wrap = |source| RequestRefusal::Memory { request, source };
         match (request, fds.pop()) {
             (Request::SetMemTable, last) => {
                 fds.extend(last);
@@ -324,7 +247,7 @@ impl Session {
     }
 
     /// Puts the memory as it now is under the rings. When this returns, the map before is gone.
-    fn remap(&mut self) -> Result<(), memory::Error> {
+    fn remap(&mut self) -> Result<(), MemoryError> {
         let map = self.memory.snapshot(self.features & F_LOG_ALL != 0)?;
         let old = self.port.both().set_map(&map);
         drop(old);
@@ -338,18 +261,18 @@ impl Session {
         request: Request,
         body: Body<'_>,
         mut fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestRefusal> {
         let value = body.u64(0);
         match request {
             Request::SetFeatures => return self.set_features(value),
             Request::SetProtocolFeatures if value & !protocol::OFFERED != 0 => {
-                return Err(Refusal::Features(value & !protocol::OFFERED));
+                return Err(RequestRefusal::Features(value & !protocol::OFFERED));
             }
             Request::SetProtocolFeatures => self.protocol = value,
             Request::SendRarp => self.port.announce(Mac::new(body.mac(0))),
-            Request::NetSetMtu if !MTU.contains(&value) => return Err(Refusal::Mtu(value)),
+            Request::NetSetMtu if !MTU.contains(&value) => return Err(RequestRefusal::Mtu(value)),
             Request::NetSetMtu => self.mtu = Some(value),
-            Request::SetStatus if value > 0xff => return Err(Refusal::Status(value)),
+            Request::SetStatus if value > 0xff => return Err(RequestRefusal::Status(value)),
             Request::SetStatus => {
                 self.status = value;
                 if value == 0 {
@@ -364,14 +287,14 @@ impl Session {
         Ok(())
     }
 
-    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+    fn set_features(&mut self, features: u64) -> Result<(), RequestRefusal> {
         if features & !FEATURES != 0 {
-            return Err(Refusal::Features(features & !FEATURES));
+            return Err(RequestRefusal::Features(features & !FEATURES));
         }
         let changed = self.features ^ features;
         if changed & !F_LOG_ALL != 0 {
             if self.rings.any_started(&self.port) {
-                return Err(Refusal::RingsStarted);
+                return Err(RequestRefusal::RingsStarted);
             }
             self.port.both().set_features(features);
         }
@@ -379,7 +302,7 @@ impl Session {
         self.rings.set_always_enabled(&self.port, features & F_PROTOCOL_FEATURES == 0);
         if changed & F_LOG_ALL != 0 {
             let request = Request::SetFeatures;
-            self.remap().map_err(|source| Refusal::Memory { request, source })?;
+            self.remap().map_err(|source| RequestRefusal::Memory { request, source })?;
         }
         Ok(())
     }
@@ -392,10 +315,10 @@ impl Session {
         self.port.both().set_features(0);
     }
 
-    fn set_inflight(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<(), Refusal> {
+    fn set_inflight(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<(), RequestRefusal> {
         let Some(fd) = fd else { return Ok(()) };
         if self.rings.any_started(&self.port) {
-            return Err(Refusal::RingsStarted);
+            return Err(RequestRefusal::RingsStarted);
         }
         let desc = InflightDesc::parse(body);
         self.inflight = Some(InflightRegion::new(desc, fd, self.rings.len())?);
@@ -417,9 +340,9 @@ impl Session {
     pub fn details(&self) -> Vec<(&'static str, String)> {
         let (rx, tx) = self.rings.live();
         let mut list = vec![
-            ("features", names::features(self.features)),
+            ("features", feature_names::features(self.features)),
             ("features-hex", format!("{:#x}", self.features)),
-            ("protocol-features", names::protocol_features(self.protocol)),
+            ("protocol-features", feature_names::protocol_features(self.protocol)),
             ("protocol-features-hex", format!("{:#x}", self.protocol)),
             ("queues", format!("{rx} receive, {tx} transmit")),
             ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
@@ -465,21 +388,21 @@ fn ring_fd(
     request: Request,
     body: Body<'_>,
     mut fds: Vec<OwnedFd>,
-) -> Result<Option<OwnedFd>, Refusal> {
+) -> Result<Option<OwnedFd>, RequestRefusal> {
     let value = body.u64(0);
     let count = fds.len();
     if value > (NO_FD | 0xff) || (value & NO_FD == 0) != (count == 1) {
-        return Err(Refusal::FdCount { request, count });
+        return Err(RequestRefusal::FdCount { request, count });
     }
     Ok(fds.pop())
 }
 
 /// The regions of SET_MEM_TABLE, each with its descriptor.
-fn table(body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionDesc, OwnedFd)>, Refusal> {
+fn table(body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionDesc, OwnedFd)>, RequestRefusal> {
     let (regions, size) = (body.u32(0), body.0.len());
-    let count = usize::try_from(regions).unwrap_or(usize::MAX);
+    let count = widen(regions);
     if count != fds.len() || count > super::wire::MAX_TABLE || size != 8 + 32 * count {
-        return Err(Refusal::Table { regions, fds: fds.len(), size });
+        return Err(RequestRefusal::Table { regions, fds: fds.len(), size });
     }
     let parse = |(i, fd)| (RegionDesc::parse(body, 8 + 32 * i), fd);
     Ok(fds.into_iter().enumerate().map(parse).collect())

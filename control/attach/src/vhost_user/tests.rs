@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
-use crate::complain::Complaints;
-use crate::eventfd::Call;
-use crate::sys;
+use crate::call::Call;
+use crate::eventfd;
+use crate::memory::sealed_memfd;
+use crate::port_log::PortLog;
 use vmlan_nic::Interrupt;
 
 fn head(number: u32, flags: u32, size: u32) -> [u8; HEADER] {
@@ -46,14 +47,14 @@ fn replies_are_marked_and_sized() {
 }
 
 #[test]
-fn complaints_are_few() {
+fn warnings_are_few() {
     let start = Instant::now();
-    let mut complaints = Complaints::new("port".to_owned(), start);
-    let said = (0..1000).filter(|_| complaints.say(start, &"again")).count();
+    let mut log = PortLog::new("port".to_owned(), start);
+    let said = (0..1000).filter(|_| log.warn(start, &"again")).count();
     assert_eq!(said, 5);
-    assert!(complaints.say(start + Duration::from_secs(11), &"later"));
-    assert!(!complaints.say(start + Duration::from_secs(12), &"later"));
-    assert!(complaints.say(start + Duration::from_secs(3600), &"much later"));
+    assert!(log.warn(start + Duration::from_secs(11), &"later"));
+    assert!(!log.warn(start + Duration::from_secs(12), &"later"));
+    assert!(log.warn(start + Duration::from_secs(3600), &"much later"));
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn an_interrupt_on_a_broken_descriptor_is_tried_once() {
     call.raise();
     call.raise();
     assert_eq!((call.raised(), call.is_stuck()), (1, true));
-    call.set(Some(sys::eventfd().unwrap()));
+    call.set(Some(eventfd::new().unwrap()));
     call.raise();
     assert_eq!((call.raised(), call.is_stuck()), (1, true), "no second chance");
 }
@@ -100,7 +101,7 @@ fn an_honest_set_up_of_the_fuzzer_brings_the_port_up() {
 #[test]
 fn a_held_interrupt_is_raised_afterwards_and_once() {
     use std::io::Read;
-    let fd = sys::eventfd().unwrap();
+    let fd = eventfd::new().unwrap();
     let mut ours = std::fs::File::from(fd.try_clone().unwrap());
     let call = Call::default();
     call.set(Some(fd));
@@ -119,7 +120,7 @@ fn a_held_interrupt_is_raised_afterwards_and_once() {
 fn looking_at_a_doorbells_count_changes_nothing() {
     use std::io::Write;
     use std::os::fd::AsFd;
-    let fd = sys::eventfd().unwrap();
+    let fd = eventfd::new().unwrap();
     let mut file = std::fs::File::from(fd.try_clone().unwrap());
     assert_eq!(crate::eventfd::count(fd.as_fd()), 0);
     (0..17).for_each(|_| file.write_all(&1u64.to_ne_bytes()).unwrap());
@@ -131,7 +132,7 @@ fn the_map_before_is_unmapped_without_the_locks() {
     use std::os::fd::AsFd;
     use std::sync::Arc;
     use vmlan_ram::{Map, Mapping, Region};
-    let file = sys::sealed_memfd(c"t", 4096).unwrap();
+    let file = sealed_memfd(c"t", 4096).unwrap();
     let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4096).unwrap());
     let region = Region::new(0, 4096, 0, 0, Arc::clone(&mapping)).unwrap();
     let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap())).unwrap();

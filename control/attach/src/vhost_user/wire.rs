@@ -8,9 +8,10 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 pub use crate::bytes::Body;
+use crate::bytes::{length, widen};
+pub use crate::connection::Malformed;
+use crate::connection::{self, Framing};
 pub use crate::memory::RegionDesc;
-pub use crate::stream::Malformed;
-use crate::stream::{self, Framing};
 
 /// Bytes of a header: request, flags, size.
 pub const HEADER: usize = 12;
@@ -166,12 +167,10 @@ impl Header {
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
             return Err(Malformed::Flags(flags));
         }
-        match usize::try_from(size) {
-            Ok(n) if n <= MAX_BODY => {
-                Ok(Self { number, size: n, need_reply: flags & NEED_REPLY != 0 })
-            }
-            _ => Err(Malformed::Oversize(size)),
+        if widen(size) > MAX_BODY {
+            return Err(Malformed::Oversize(size));
         }
+        Ok(Self { number, size: widen(size), need_reply: flags & NEED_REPLY != 0 })
     }
 }
 
@@ -186,8 +185,8 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
-impl From<stream::Message<'_, Header>> for Message {
-    fn from(message: stream::Message<'_, Header>) -> Self {
+impl From<connection::Message<'_, Header>> for Message {
+    fn from(message: connection::Message<'_, Header>) -> Self {
         Self { header: message.header, body: message.body.to_vec(), fds: message.fds }
     }
 }
@@ -227,7 +226,7 @@ impl Reply {
     /// The answer as it goes over the wire.
     #[must_use]
     pub fn encode(&self, number: u32) -> Vec<u8> {
-        let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
+        let size = length(self.body.len());
         let mut bytes = Vec::with_capacity(HEADER + self.body.len());
         for word in [number, VERSION | REPLY, size] {
             bytes.extend(word.to_ne_bytes());
@@ -252,7 +251,7 @@ impl RegionDesc {
 
 /// "Vring address description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingAddr {
+pub struct VirtqueueAddr {
     /// Descriptor table, as a user address like the next two.
     pub desc: u64,
     /// Used ring.
@@ -263,7 +262,7 @@ pub struct RingAddr {
     pub log: Option<u64>,
 }
 
-impl RingAddr {
+impl VirtqueueAddr {
     /// `VHOST_VRING_F_LOG`
     const LOG: u32 = 1;
 

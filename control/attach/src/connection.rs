@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::sys::{self, Wait};
+use crate::poll::{Wait, poll};
+use crate::send_recv::{MAX_FDS, recv, send};
 use crate::waker::Waker;
 
 /// How long a started message may take to arrive, and a reply to be taken. Between messages a client may be
@@ -59,7 +60,7 @@ pub struct Message<'s, H> {
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ConnectionError {
     /// The client hung up.
     #[error("the front end closed the connection")]
     Closed,
@@ -80,7 +81,7 @@ pub enum Error {
     Stopping,
 }
 
-impl Error {
+impl ConnectionError {
     /// The client has gone, in whatever way, without breaking a rule.
     #[must_use]
     pub fn is_goodbye(&self) -> bool {
@@ -99,7 +100,7 @@ const SLICE: Duration = Duration::from_millis(20);
 
 /// One connection, read without ever waiting.
 #[derive(Debug)]
-pub struct Stream<F: Framing> {
+pub struct Connection<F: Framing> {
     sock: OwnedFd,
     buf: Box<[u8]>,
     /// What was read and not yet given out: `buf[start..end]`.
@@ -113,7 +114,7 @@ pub struct Stream<F: Framing> {
     framing: PhantomData<F>,
 }
 
-impl<F: Framing> Stream<F> {
+impl<F: Framing> Connection<F> {
     /// Takes over a connected socket.
     #[must_use]
     pub fn new(sock: OwnedFd) -> Self {
@@ -145,8 +146,11 @@ impl<F: Framing> Stream<F> {
     /// The next message, if it is there. `None`: not complete yet.
     ///
     /// # Errors
-    /// [`Error`]: the connection must be dropped.
-    pub fn read(&mut self, now: Instant) -> Result<Option<Message<'_, F::Header>>, Error> {
+    /// [`ConnectionError`]: the connection must be dropped.
+    pub fn read(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<Message<'_, F::Header>>, ConnectionError> {
         loop {
             let goal = F::HEADER + self.header.map_or(0, |(_, size)| size);
             if self.end - self.start >= goal {
@@ -159,7 +163,7 @@ impl<F: Framing> Stream<F> {
                 }
             } else if !self.fill(goal, now)? {
                 let expired = self.time_left(now).is_some_and(|left| left.is_zero());
-                return if expired { Err(Error::Stuck) } else { Ok(None) };
+                return if expired { Err(ConnectionError::Stuck) } else { Ok(None) };
             }
         }
     }
@@ -173,7 +177,7 @@ impl<F: Framing> Stream<F> {
 
     /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past `goal` while there are
     /// descriptors for the message that is due: the next one's must not be taken for its own.
-    fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, Error> {
+    fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -183,17 +187,17 @@ impl<F: Framing> Stream<F> {
         let limit = if ahead { self.buf.len() } else { goal };
         let free = self.buf.get_mut(self.end..limit).unwrap_or_default();
         let had = self.fds.len();
-        let got = match sys::recv(self.sock.as_fd(), free, &mut self.fds) {
+        let got = match recv(self.sock.as_fd(), free, &mut self.fds) {
             Ok(got) => got,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
             Err(e) => return Err(e.into()),
         };
-        if got.truncated || self.fds.len() > sys::MAX_FDS {
-            return Err(Error::LostFds);
+        if got.truncated || self.fds.len() > MAX_FDS {
+            return Err(ConnectionError::LostFds);
         }
         if got.bytes == 0 {
-            return Err(Error::Closed);
+            return Err(ConnectionError::Closed);
         }
         self.end += got.bytes;
         if self.fds.len() > had {
@@ -220,16 +224,16 @@ impl<F: Framing> Stream<F> {
     /// than until `waker` says stop.
     ///
     /// # Errors
-    /// [`Error`]: the connection must be dropped.
+    /// [`ConnectionError`]: the connection must be dropped.
     pub fn write(
         &self,
         mut bytes: &[u8],
         mut fd: Option<BorrowedFd<'_>>,
         waker: &Waker,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ConnectionError> {
         let mut end = None;
         while !bytes.is_empty() {
-            match sys::send(self.sock.as_fd(), bytes, fd) {
+            match send(self.sock.as_fd(), bytes, fd) {
                 Ok(n) => {
                     bytes = bytes.get(n..).unwrap_or_default();
                     fd = None;
@@ -245,19 +249,19 @@ impl<F: Framing> Stream<F> {
         Ok(())
     }
 
-    fn wait_room(&self, end: Instant, waker: &Waker) -> Result<(), Error> {
+    fn wait_room(&self, end: Instant, waker: &Waker) -> Result<(), ConnectionError> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::Stuck);
+            return Err(ConnectionError::Stuck);
         }
         if waker.stops() {
-            return Err(Error::Stopping);
+            return Err(ConnectionError::Stopping);
         }
         // Other news than "stop" is for later: it stays readable, and looking at it here would be a busy loop.
-        let news = sys::poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
+        let news = poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
         let stop = (!news).then(|| (waker.fd(), Wait::Read));
         let left = if news { left.min(SLICE) } else { left };
-        sys::poll([stop, Some((self.sock.as_fd(), Wait::Write))], Some(left))?;
+        poll([stop, Some((self.sock.as_fd(), Wait::Write))], Some(left))?;
         Ok(())
     }
 }

@@ -10,14 +10,14 @@ const PATIENCE: Duration = Duration::from_micros(8);
 /// after each time that it did not, it is left for longer. Where the client waits for this very CPU it never finds
 /// anything, and would only keep the client from its answer.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct BusyWait {
     /// Turns until the next try.
     skip: u32,
     /// Turns to leave after the next failure.
     back_off: u32,
 }
 
-impl Pace {
+impl BusyWait {
     const MOST: u32 = 1023;
 
     /// How long to look in this turn.

@@ -9,8 +9,9 @@ use vmlan_nic::chip::Host;
 use vmlan_nic::notify::moderate::Clock;
 use vmlan_ram::full_fence;
 
-use crate::eventfd::{Account, Call};
-use crate::sys;
+use crate::call::Call;
+use crate::eventfd;
+use crate::interrupt_cost::InterruptCost;
 use crate::timer::Timer;
 use crate::waker::Waker;
 use vmlan_nic::chip::Nic;
@@ -27,12 +28,12 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(account: &Arc<Account>) -> Self {
+    fn new(cost: &Arc<InterruptCost>) -> Self {
         Self {
-            intx: Call::new(Arc::clone(account)),
+            intx: Call::new(Arc::clone(cost)),
             has_intx: AtomicBool::new(false),
             masked: AtomicBool::new(false),
-            msi: Call::new(Arc::clone(account)),
+            msi: Call::new(Arc::clone(cost)),
             has_msi: AtomicBool::new(false),
         }
     }
@@ -53,34 +54,34 @@ pub enum Mode {
     Msi,
 }
 
-/// The chip's wires.
+/// The chip's host.
 #[derive(Debug)]
-pub struct Wires {
+pub struct NicHost {
     lines: Mutex<Arc<Lines>>,
     /// Interrupts of the clients before this one.
     before: AtomicU64,
     /// This client's are broken.
     stuck: AtomicBool,
-    account: Arc<Account>,
+    cost: Arc<InterruptCost>,
     timer: Timer,
     bell: Arc<OwnedFd>,
     waker: Arc<Waker>,
 }
 
-impl Wires {
-    /// Wires to nobody yet. `waker` is told when a client's interrupt is found to be broken.
+impl NicHost {
+    /// NicHost to nobody yet. `waker` is told when a client's interrupt is found to be broken.
     ///
     /// # Errors
     /// That of the system.
     pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
-        let account = Arc::default();
+        let cost = Arc::default();
         Ok(Self {
-            lines: Mutex::new(Arc::new(Lines::new(&account))),
+            lines: Mutex::new(Arc::new(Lines::new(&cost))),
             before: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
-            account,
+            cost,
             timer: Timer::new()?,
-            bell: Arc::new(sys::eventfd()?),
+            bell: Arc::new(eventfd::new()?),
             waker,
         })
     }
@@ -92,7 +93,7 @@ impl Wires {
     /// Forgets the client: its descriptors are closed once the writes under way have ended.
     pub fn disconnect(&self) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *lines, Arc::new(Lines::new(&self.account)));
+        let old = std::mem::replace(&mut *lines, Arc::new(Lines::new(&self.cost)));
         self.stuck.store(false, Ordering::Relaxed);
         drop(lines);
         self.before.fetch_add(old.raised(), Ordering::Relaxed);
@@ -163,21 +164,21 @@ impl Wires {
     }
 
     /// By the time a worker comes back from a write that hung, the client may have gone, and another may be there that has
-    /// done nothing. The account knows of it in any case.
+    /// done nothing. The cost knows of it in any case.
     #[cold]
     fn give_up(&self, lines: &Arc<Lines>) {
         let now = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let stuck = Arc::ptr_eq(&now, lines) && !self.stuck.swap(true, Ordering::Relaxed);
         drop(now);
-        if stuck || self.account.is_broken() {
+        if stuck || self.cost.is_broken() {
             self.waker.wake();
         }
     }
 
     /// What interrupts have cost, of all clients.
     #[must_use]
-    pub fn account(&self) -> &Account {
-        &self.account
+    pub fn cost(&self) -> &InterruptCost {
+        &self.cost
     }
 
     /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with it.
@@ -221,7 +222,7 @@ impl Wires {
     }
 }
 
-impl Host for Wires {
+impl Host for NicHost {
     fn now(&self) -> u64 {
         self.timer.now()
     }
@@ -242,6 +243,6 @@ impl Host for Wires {
     }
 
     fn doorbell(&self) {
-        sys::ring(self.bell.as_fd());
+        eventfd::signal(self.bell.as_fd());
     }
 }

@@ -1,0 +1,169 @@
+//! What raising interrupts costs, and how nobody hangs in it.
+//!
+//! A write to an eventfd waits while its counter is full, unless the open file is non-blocking. We make
+//! it so, but the front end shares the open file, and can clear the flag and fill the counter at any
+//! time. So nobody writes to one who cannot be interrupted: the workers have a watchdog, a port's own
+//! thread a timer ([`guard_thread`]). The signal ends the write with EINTR, and [`Call`] never writes
+//! to that descriptor again.
+//!
+//! [`Call`]: crate::call::Call
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::sys;
+use crate::timer::{monotonic, thread_time};
+
+/// What people are told of a peer whose interrupt cannot be raised.
+pub const STUCK_INTERRUPT: &str =
+    "an interrupt's eventfd hung, failed or is slow: the VMM tampers with it";
+
+thread_local! {
+    static GUARD: OnceCell<sys::Interrupter> = const { OnceCell::new() };
+}
+
+/// How long a port's own thread may take for one write.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Sees to it that no [`Call`] can keep the calling thread for ever.
+///
+/// # Errors
+/// That of the system: this thread must not raise interrupts.
+pub fn guard_thread() -> io::Result<()> {
+    let timer = sys::Interrupter::new()?;
+    GUARD.with(|guard| guard.set(timer)).map_err(|_| io::ErrorKind::AlreadyExists.into())
+}
+
+/// Writes to `fd`, and is interrupted if that takes too long and this is a port's own thread.
+pub fn write(fd: &File) -> io::Result<usize> {
+    let one = || {
+        let mut fd = fd;
+        fd.write(&1u64.to_ne_bytes())
+    };
+    GUARD.with(|guard| match guard.get() {
+        Some(timer) => timer.during(PATIENCE, one),
+        None => one(),
+    })
+}
+
+/// What the interrupts of one port cost those who raise them, whoever is connected to it: else a front end would begin
+/// afresh by coming again, or by exchanging its descriptor.
+///
+/// A write wakes whoever waits for the eventfd, and a front end can make that hundreds of thousands of epoll watches:
+/// 50 ms of a worker's time for each interrupt, which no signal ends. CPU time tells it from a worker that was preempted;
+/// asking for it costs system calls, so it is asked for only for a while after a write that seemed slow.
+#[derive(Debug, Default)]
+pub struct InterruptCost {
+    /// Until then, on [`monotonic`], writes are measured in CPU time.
+    measured: AtomicU64,
+    debt: Mutex<Debt>,
+    broken: AtomicBool,
+}
+
+/// CPU time of slow writes that is not forgiven yet.
+#[derive(Debug, Default)]
+struct Debt {
+    time: Duration,
+    writes: u32,
+    at: Duration,
+}
+
+/// A write that takes longer is looked at more closely. It may only have been preempted.
+const SUSPECT: Duration = Duration::from_micros(500);
+
+/// How long to look closely: what the first write of a crowd costs unseen is had that often at most.
+const MEASURED: u64 = 10_000_000_000;
+
+/// A front end that owes that much CPU time, of more than [`SLOW`] writes, is given up.
+const DEBT: Duration = Duration::from_millis(5);
+
+/// A single write may have been charged with what the machine did meanwhile.
+const SLOW: u32 = 3;
+
+/// What is forgiven: 5 ms in each second. What others do to a port is forgotten after 10 s.
+const FORGIVEN: u32 = 200;
+const MOST: Duration = Duration::from_millis(50);
+
+impl InterruptCost {
+    /// True once after a write hung, failed, or was one too many that was slow.
+    #[must_use]
+    pub fn take_broken(&self) -> bool {
+        self.is_broken() && self.broken.swap(false, Ordering::Relaxed)
+    }
+
+    /// True until it is taken.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a write hung, failed, or was one too many that was slow.
+    pub fn set_broken(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes a write. False: it was one slow write too many.
+    pub fn timed<T>(&self, write: impl FnOnce() -> T) -> (T, bool) {
+        let start = monotonic();
+        let before = (start < self.measured.load(Ordering::Relaxed)).then(thread_time);
+        let done = write();
+        let now = monotonic();
+        let slow = Duration::from_nanos(now.saturating_sub(start)) > SUSPECT;
+        (done, !slow || self.charge(now, before))
+    }
+
+    /// Looks at a write that seemed slow: `before` is the thread's CPU time at its beginning, if that was asked for.
+    #[cold]
+    fn charge(&self, now: u64, before: Option<Duration>) -> bool {
+        let used = before.map(|before| thread_time().saturating_sub(before));
+        if used.is_some_and(|used| used <= SUSPECT) {
+            return true;
+        }
+        self.measured.store(now + MEASURED, Ordering::Relaxed);
+        let mut debt = self.debt.lock().unwrap_or_else(PoisonError::into_inner);
+        used.is_none_or(|used| debt.add(Duration::from_nanos(now), used))
+    }
+}
+
+impl Debt {
+    /// True if that is tolerable.
+    fn add(&mut self, now: Duration, used: Duration) -> bool {
+        self.time = self.time.saturating_sub(now.saturating_sub(self.at) / FORGIVEN);
+        if self.time.is_zero() {
+            self.writes = 0;
+        }
+        self.at = now;
+        self.time = (self.time + used).min(MOST);
+        self.writes = self.writes.saturating_add(1);
+        self.time <= DEBT || self.writes <= SLOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_writes_are_forgiven_with_time_only() {
+        let ms = Duration::from_millis;
+        let slow = |every, used| {
+            let mut debt = Debt::default();
+            (1..100).take_while(|i| debt.add(every * *i, used)).count()
+        };
+        assert_eq!(slow(ms(1), ms(50)), 3, "a crowd");
+        assert_eq!(slow(ms(2000), ms(50)), 3, "with pauses");
+        assert_eq!(slow(ms(1), ms(1)), 5, "a small crowd");
+        assert_eq!(slow(ms(500), ms(1)), 99, "a machine with its own troubles");
+        assert_eq!(slow(ms(11_000), ms(50)), 99, "50 ms in 11 s");
+    }
+
+    #[test]
+    fn a_thread_has_one_guard() {
+        let guard = || std::thread::spawn(|| (guard_thread().is_ok(), guard_thread().is_err()));
+        assert_eq!(guard().join().unwrap(), (true, true));
+    }
+}

@@ -1,0 +1,226 @@
+//! The port as its owner has it, and what it shares with the port's thread.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vmlan_frame::Port;
+use vmlan_nic::chip::{self, Nic};
+use vmlan_nic::e1000::E1000;
+use vmlan_nic::r8169::R8169;
+use vmlan_nic::rtl8139::Rtl8139;
+
+use super::fault::PortFault;
+use super::nic_host::{Mode, NicHost};
+use super::port::VfioUserPort;
+use super::server::Server;
+use super::session::MemorySummary;
+use super::{Config, Doorbell, Model};
+use crate::interrupt_cost::STUCK_INTERRUPT;
+use crate::memory::UNSHARED;
+use crate::socket::Listener;
+use crate::sys::SharedPages;
+use crate::thread::PortThread;
+use crate::waker::Waker;
+use crate::{AttachError, Changed, Details};
+
+/// Memory without a descriptor that is worth mentioning: less are ROMs.
+pub const MUCH: u64 = 1 << 20;
+
+/// What the handle and the thread both know.
+pub struct Shared {
+    /// The port.
+    pub port: Arc<VfioUserPort>,
+    memory: Mutex<MemorySummary>,
+    /// The cable is to be plugged in.
+    pub link: AtomicBool,
+    /// The limit of interrupts per second that is to hold.
+    pub irq_rate_max: AtomicU32,
+}
+
+impl Shared {
+    /// What the client's memory looks like.
+    pub fn memory(&self) -> MutexGuard<'_, MemorySummary> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the port stands still, and what to do if that is known.
+    pub fn fault(&self) -> Option<PortFault> {
+        if self.port.host().is_stuck() {
+            let text = STUCK_INTERRUPT.to_owned();
+            return Some(PortFault { text, address: None, stops: true, fatal: true });
+        }
+        let mut fault = PortFault::from(self.port.nic().fault()?);
+        let hidden = |at: u64| self.memory().unshared.iter().any(|run| run.contains(at));
+        if fault.address.is_some_and(hidden) {
+            UNSHARED.clone_into(&mut fault.text);
+        }
+        Some(fault)
+    }
+
+    fn state(&self) -> String {
+        if !self.port.is_connected() {
+            return "waiting for a VMM".to_owned();
+        }
+        match self.fault() {
+            Some(fault) if fault.stops => format!("stopped: {}", fault.text),
+            fault => {
+                let state = if self.port.is_up() { "up" } else { "connected" };
+                fault.map_or_else(|| state.to_owned(), |f| format!("{state}, but {}", f.text))
+            }
+        }
+    }
+}
+
+/// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
+pub struct VfioUser {
+    shared: Arc<Shared>,
+    thread: PortThread,
+    listener: Arc<Listener>,
+    waker: Arc<Waker>,
+    config: Config,
+}
+
+impl VfioUser {
+    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, AttachError> {
+        config.check()?;
+        let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
+        let host = Arc::new(NicHost::new(Arc::clone(&waker)).map_err(AttachError::Thread)?);
+        let (nic, pages) = make(&config, &host)?;
+        nic.set_link(config.link);
+        let mapped = config.doorbell == Doorbell::Mapped;
+        let poll_idle = mapped.then_some(config.poll_idle);
+        let port = VfioUserPort::new(nic, host, Arc::clone(&waker), poll_idle);
+        let shared = Arc::new(Shared {
+            port: Arc::new(port),
+            memory: Mutex::default(),
+            link: AtomicBool::new(config.link),
+            irq_rate_max: AtomicU32::new(config.irq_rate_max),
+        });
+        let listener = Arc::new(Listener::new(config.place())?);
+        let server = Server::new(
+            &config,
+            Arc::clone(&shared),
+            Arc::clone(&listener),
+            pages.filter(|_| mapped),
+            Arc::clone(&waker),
+            changed,
+        );
+        let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run());
+        Ok(Self { shared, thread: thread.map_err(AttachError::Thread)?, listener, waker, config })
+    }
+
+    /// The port with its own type.
+    #[must_use]
+    pub fn vfio_port(&self) -> Arc<VfioUserPort> {
+        Arc::clone(&self.shared.port)
+    }
+
+    /// Plugs the cable in, or pulls it out. It takes effect soon after.
+    pub fn set_link(&self, up: bool) {
+        self.shared.link.store(up, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. It takes
+    /// effect soon after: what was held back is delivered by the port's thread.
+    pub fn set_irq_rate_max(&self, rate_max: u32) {
+        self.shared.irq_rate_max.store(rate_max, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// For `port list`: what the port is and how its connection stands.
+    #[must_use]
+    pub fn details(&self) -> Details {
+        let (port, config) = (&self.shared.port, &self.config);
+        let doorbell = match config.doorbell {
+            Doorbell::Trapped => "trapped".to_owned(),
+            Doorbell::Mapped => format!("mapped, looked at every {:?}", config.poll_idle),
+        };
+        let interrupts = match port.host().mode() {
+            Mode::None => "none",
+            Mode::Intx => "INTx",
+            Mode::Msi => "MSI",
+        };
+        let link = if self.shared.link.load(Ordering::Acquire) { "up" } else { "down" };
+        let csb = match port.nic().device().csb {
+            None => "not offered",
+            Some(csb) if csb.on => "on",
+            Some(_) => "off",
+        };
+        let summary = self.shared.memory().clone();
+        let regions = if summary.regions == 1 { "region" } else { "regions" };
+        let amount = match summary.bytes.0 {
+            few @ 1..0x10_0000 => format!("{} KiB", few.div_ceil(1024)),
+            bytes => format!("{} MiB", bytes >> 20),
+        };
+        let mut memory = format!("{amount} in {} {regions}", summary.regions);
+        if summary.bytes.1 >= MUCH {
+            memory.push_str(&format!(", {} MiB more not shared", summary.bytes.1 >> 20));
+        }
+        let mut list = vec![
+            ("kind", "vfio-user".to_owned()),
+            ("path", config.path.display().to_string()),
+            ("state", self.shared.state()),
+            ("model", config.model.name().to_owned()),
+            ("mac", config.mac.to_string()),
+            ("doorbell", doorbell),
+            ("csb", csb.to_owned()),
+            ("link", link.to_owned()),
+            ("interrupts", interrupts.to_owned()),
+            ("interrupt-writes", port.host().raised().to_string()),
+        ];
+        if port.is_connected() {
+            list.push(("memory", memory));
+        }
+        list
+    }
+
+    /// Hangs up, ends the thread, removes the socket file. Also done on drop.
+    pub fn close(&mut self) {
+        self.thread.close(&self.config.port_name());
+        self.listener.close();
+    }
+}
+
+impl Drop for VfioUser {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.
+type Made = (Arc<dyn Nic>, Option<SharedPages>);
+
+fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
+    let Config { mac, irq_rate_max, csb, .. } = *config;
+    let chip = chip::Config { mac, irq_rate_max, csb };
+    let host = Arc::clone(host);
+    Ok(match config.model {
+        Model::E1000 => {
+            let range = E1000::LAYOUT.pages.clone();
+            let (pages, _) = SharedPages::new(range.end).map_err(AttachError::Pages)?;
+            let window = pages.window(range.start, range.len());
+            let window =
+                window.ok_or_else(|| AttachError::Pages(io::ErrorKind::OutOfMemory.into()))?;
+            (Arc::new(E1000::new(chip, window, host)), Some(pages))
+        }
+        Model::R8169 => (Arc::new(R8169::new(chip, host)), None),
+        Model::Rtl8139 { plus } => (Arc::new(Rtl8139::new(chip, plus, host)), None),
+    })
+}
+
+/// A port without a thread, and the file behind the registers that its clients may map, if there are such.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn new_port(
+    model: Model,
+) -> Result<(Arc<VfioUserPort>, Option<std::fs::File>), AttachError> {
+    let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
+    let host = Arc::new(NicHost::new(Arc::clone(&waker)).map_err(AttachError::Thread)?);
+    let plain = Config::new(std::path::PathBuf::new(), vmlan_frame::Mac::default());
+    let (nic, pages) = make(&Config { model, ..plain }, &host)?;
+    nic.set_link(true);
+    let file =
+        pages.map(|pages| pages.renew().map(Into::into)).transpose().map_err(AttachError::Pages)?;
+    Ok((Arc::new(VfioUserPort::new(nic, host, waker, None)), file))
+}

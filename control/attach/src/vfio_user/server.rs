@@ -1,0 +1,379 @@
+//! The thread of one port: takes a connection, serves it, takes the next.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use vmlan_frame::Port;
+
+use super::Config;
+use super::busy_wait::BusyWait;
+use super::fault::PortFault;
+use super::handle::{MUCH, Shared};
+use super::nic_host::Mode;
+use super::port::VfioUserPort;
+use super::session::{MemorySummary, Session};
+use super::wire::{Frames, Replies};
+use crate::Changed;
+use crate::connection::{Connection, ConnectionError};
+use crate::memory::UNSHARED;
+use crate::poll::{Wait, poll};
+use crate::port_log::{PortLog, chain};
+use crate::socket::Listener;
+use crate::sys::SharedPages;
+use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::waker::Waker;
+
+/// Rounds of messages until the other things to wait for are looked at.
+const ROUNDS: u32 = 16;
+
+/// Register accesses served before everything else gets its turn: the timer, unmasking, the owner's
+/// wishes. One message may exceed it.
+const WORK: usize = 256;
+
+/// Shortest time between two wake-ups of the workers: a guest brings its NIC up and down with one
+/// register write.
+const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Replies that are gathered before they are sent.
+const GATHER: usize = 16 << 10;
+
+struct Served {
+    connection: Connection<Frames>,
+    session: Session,
+    replies: Replies,
+}
+
+/// The state of a port's thread.
+pub struct Server {
+    listener: Arc<Listener>,
+    pause: AcceptPause,
+    served: Option<Served>,
+    /// The registers that clients may map.
+    pages: Option<SharedPages>,
+    /// The cable, as the NIC knows it.
+    link: bool,
+    /// The limit of interrupts, as the NIC knows it.
+    irq_rate_max: u32,
+    /// The port was up when workers were last notified.
+    up: bool,
+    /// When that was.
+    notified: Instant,
+    /// They are to be notified of a change, but not yet.
+    notify_later: bool,
+    /// Messages were left over when it was others' turn.
+    backlog: bool,
+    busy_wait: BusyWait,
+    shared: Arc<Shared>,
+    waker: Arc<Waker>,
+    changed: Changed,
+    log: PortLog,
+    fault: Option<PortFault>,
+    /// This connection's unshared memory was logged.
+    warned_of_unshared: bool,
+}
+
+impl Server {
+    /// A server for clients that knock at `listener`. They may map `pages`, if given.
+    pub fn new(
+        config: &Config,
+        shared: Arc<Shared>,
+        listener: Arc<Listener>,
+        pages: Option<SharedPages>,
+        waker: Arc<Waker>,
+        changed: Changed,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            listener,
+            pause: AcceptPause::default(),
+            served: None,
+            pages,
+            link: config.link,
+            irq_rate_max: config.irq_rate_max,
+            up: false,
+            notified: now,
+            notify_later: false,
+            backlog: false,
+            busy_wait: BusyWait::default(),
+            shared,
+            waker,
+            changed,
+            log: PortLog::new(config.port_name(), now),
+            fault: None,
+            warned_of_unshared: false,
+        }
+    }
+
+    /// Serves until the waker says stop.
+    pub fn run(mut self) {
+        while self.turn() {}
+        self.hang_up();
+    }
+
+    fn port(&self) -> &VfioUserPort {
+        &self.shared.port
+    }
+
+    /// Sleeps until something happens, and deals with it. False: the end.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        self.pause.end_if_due(now);
+        let served = self.served.as_ref();
+        let wait = [
+            Some((self.waker.fd(), Wait::Read)),
+            (!self.pause.is_on()).then(|| (self.listener.fd(), Wait::Read)),
+            served.map(|s| (s.connection.fd(), Wait::Read)),
+            Some((self.port().host().timer_fd(), Wait::Read)),
+            served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
+        ];
+        match poll(wait, self.timeout(now)) {
+            Ok([woken, knocked, said, due, unmasked]) => {
+                if woken && !self.woken() {
+                    return false;
+                }
+                if due {
+                    self.port().host().take_timer();
+                    self.port().nic().timer();
+                    self.notify();
+                }
+                if let (true, Some(served)) = (unmasked, &self.served) {
+                    served.session.unmasked();
+                }
+                if knocked && !self.pause.is_on() {
+                    self.open();
+                }
+                self.listen_to(said || self.backlog);
+                if self.notify_later {
+                    self.notify();
+                }
+                true
+            }
+            Err(e) => {
+                // Only for lack of kernel memory.
+                self.warn(&format!("poll failed: {e}"));
+                std::thread::sleep(Duration::from_millis(100));
+                true
+            }
+        }
+    }
+
+    /// `None`: nothing but events can matter.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        if self.backlog {
+            return Some(Duration::ZERO);
+        }
+        let notify = self
+            .notify_later
+            .then(|| (self.notified + NOTIFY_PAUSE).saturating_duration_since(now));
+        let message = self.served.as_ref().and_then(|s| s.connection.time_left(now));
+        let pause = self.pause.left(now);
+        message.into_iter().chain(pause).chain(notify).min()
+    }
+
+    /// A worker found a fault, the owner wants something, or it is time to go (false).
+    fn woken(&mut self) -> bool {
+        if self.waker.is_stopped() {
+            return false;
+        }
+        let link = self.shared.link.load(Ordering::Acquire);
+        if link != self.link {
+            self.link = link;
+            self.port().nic().set_link(link);
+        }
+        let rate_max = self.shared.irq_rate_max.load(Ordering::Acquire);
+        if rate_max != self.irq_rate_max {
+            self.irq_rate_max = rate_max;
+            self.port().nic().set_irq_rate_max(rate_max);
+        }
+        let fault = self.shared.fault();
+        if let (Some(fault), true) = (&fault, fault != self.fault) {
+            self.log.warn(Instant::now(), &fault.text);
+        }
+        if fault.as_ref().is_some_and(|f| f.fatal) {
+            self.port().counters().faults.add_shared(1);
+            self.hang_up();
+        }
+        // Also if whoever did it has gone: going first must not pay.
+        if self.port().host().cost().take_broken() {
+            self.pause.begin(PENALTY);
+        }
+        self.fault = fault;
+        self.notify();
+        true
+    }
+
+    fn open(&mut self) {
+        match self.listener.accept() {
+            Ok(sock) if self.served.is_none() => {
+                let pages = self.pages.as_ref().map(SharedPages::renew).transpose();
+                match pages {
+                    Ok(pages) => self.welcome(Connection::new(sock), pages),
+                    Err(e) => {
+                        self.pause.begin(ACCEPT_PAUSE);
+                        self.warn(&format!("cannot make memory for registers: {e}"));
+                    }
+                }
+            }
+            // Closed at once: one client at a time.
+            Ok(_) => self.warn(&"a second VMM was turned away while the first is connected"),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => {
+                self.pause.begin(ACCEPT_PAUSE);
+                self.warn(&format!("cannot accept: {e}"));
+            }
+        }
+    }
+
+    fn welcome(&mut self, connection: Connection<Frames>, pages: Option<OwnedFd>) {
+        let session = Session::new(Arc::clone(&self.shared.port), pages);
+        *self.shared.memory() = session.memory();
+        self.served = Some(Served { connection, session, replies: Replies::default() });
+        self.fault = None;
+        self.log.connected();
+        self.warned_of_unshared = false;
+        (self.changed)();
+    }
+
+    /// Serves the messages that are there, and those that come soon after: a bounded number, for the others want
+    /// attention too.
+    fn listen_to(&mut self, said: bool) {
+        let now = Instant::now();
+        let due =
+            |s: &Served| said || s.connection.time_left(now).is_some_and(|left| left.is_zero());
+        if !self.served.as_ref().is_some_and(due) {
+            return;
+        }
+        let patience = self.busy_wait.patience();
+        let mut last = now;
+        let mut rounds = 0;
+        while rounds < ROUNDS && !self.port().host().is_stuck() {
+            let now = Instant::now();
+            match self.serve(now) {
+                Ok(true) => {
+                    rounds += 1;
+                    if rounds > 1 {
+                        self.busy_wait.hit();
+                    }
+                    if patience.is_zero() || self.backlog {
+                        break;
+                    }
+                    last = Instant::now();
+                }
+                Ok(false) if now.saturating_duration_since(last) < patience => {
+                    std::hint::spin_loop();
+                }
+                Ok(false) => {
+                    if !patience.is_zero() {
+                        self.busy_wait.miss();
+                    }
+                    break;
+                }
+                Err(error) => return self.lost(&error),
+            }
+        }
+    }
+
+    /// Serves what one read brings, a bounded amount of work. False: nothing.
+    fn serve(&mut self, now: Instant) -> Result<bool, ConnectionError> {
+        let mut any = false;
+        let mut left = WORK;
+        self.backlog = false;
+        let mut hang_up = false;
+        let mut drained = false;
+        while !hang_up && !drained {
+            let Some(Served { connection, session, replies }) = &mut self.served else { break };
+            let Some(message) = connection.read(now)? else { break };
+            any = true;
+            let before = replies.bytes().len();
+            let outcome = session.handle(message, replies);
+            if outcome.changed {
+                *self.shared.memory() = session.memory();
+            }
+            if let Some(fd) = &outcome.fd {
+                let (earlier, with) = replies.bytes().split_at_checked(before).unwrap_or_default();
+                connection.write(earlier, None, &self.waker)?;
+                connection.write(with, Some(fd.as_fd()), &self.waker)?;
+                replies.clear();
+            } else if replies.bytes().len() > GATHER {
+                connection.write(replies.bytes(), None, &self.waker)?;
+                replies.clear();
+            }
+            hang_up = outcome.hang_up;
+            left = left.saturating_sub(outcome.work);
+            drained = connection.is_drained() || left == 0;
+            self.backlog = left == 0 && !connection.is_drained();
+            if let Some(refusal) = &outcome.refusal {
+                self.log.warn(now, &chain(refusal));
+            }
+            if outcome.settled {
+                self.warn_of_unshared();
+            }
+        }
+        if let Some(Served { connection, replies, .. }) = &mut self.served {
+            connection.write(replies.bytes(), None, &self.waker)?;
+            replies.clear();
+        }
+        if any {
+            self.notify();
+        }
+        if hang_up {
+            self.hang_up();
+        }
+        Ok(any)
+    }
+
+    /// Notifies the workers if the port has come up or gone down.
+    fn notify(&mut self) {
+        let up = self.port().is_up();
+        self.notify_later = up != self.up;
+        if !self.notify_later {
+            return;
+        }
+        let now = Instant::now();
+        if now.saturating_duration_since(self.notified) >= NOTIFY_PAUSE {
+            (self.up, self.notified, self.notify_later) = (up, now, false);
+            if up {
+                self.log.ready("a VMM");
+            }
+            (self.changed)();
+        }
+    }
+
+    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its interrupts.
+    fn warn_of_unshared(&mut self) {
+        let (shared, unshared) = self.shared.memory().bytes;
+        let much = unshared >= MUCH && unshared > shared;
+        if much && !self.warned_of_unshared && self.port().host().mode() != Mode::None {
+            self.warned_of_unshared = true;
+            self.warn(&UNSHARED);
+        }
+    }
+
+    /// The connection failed, or ended.
+    fn lost(&mut self, error: &ConnectionError) {
+        if !error.is_goodbye() {
+            self.port().counters().faults.add_shared(1);
+            self.warn(&chain(error));
+        } else {
+            self.log.goodbye("the VMM");
+        }
+        self.hang_up();
+    }
+
+    /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC reset.
+    fn hang_up(&mut self) {
+        if self.served.take().is_none() {
+            return;
+        }
+        *self.shared.memory() = MemorySummary::default();
+        (self.up, self.notify_later, self.backlog) = (false, false, false);
+        (self.changed)();
+    }
+
+    fn warn(&mut self, what: &dyn std::fmt::Display) {
+        self.log.warn(Instant::now(), what);
+    }
+}

@@ -1,0 +1,82 @@
+//! The port as its owner has it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Config;
+use super::port::VhostUserPort;
+use super::server::Server;
+use crate::socket::Listener;
+use crate::thread::PortThread;
+use crate::waker::Waker;
+use crate::{AttachError, Changed, Details};
+
+/// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
+pub struct VhostUser {
+    port: Arc<VhostUserPort>,
+    thread: PortThread,
+    /// `None`: front ends listen.
+    listener: Option<Arc<Listener>>,
+    details: Arc<Mutex<Details>>,
+    config: Config,
+}
+
+impl VhostUser {
+    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, AttachError> {
+        let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
+        let port = VhostUserPort::new(Arc::clone(&waker)).map_err(AttachError::Thread)?;
+        port.limit().set(config.irq_rate_max);
+        let port = Arc::new(port);
+        let details = Arc::new(Mutex::new(Details::new()));
+        let listener = (!config.connect).then(|| Listener::new(config.place()));
+        let listener = listener.transpose()?.map(Arc::new);
+        let server = Server::new(
+            &config,
+            Arc::clone(&port),
+            listener.clone(),
+            Arc::clone(&details),
+            Arc::clone(&waker),
+            changed,
+        );
+        let thread = PortThread::spawn("vhost-user", waker, move || server.run());
+        Ok(Self { port, thread: thread.map_err(AttachError::Thread)?, listener, details, config })
+    }
+
+    /// The port with its own type.
+    #[must_use]
+    pub fn vhost_port(&self) -> Arc<VhostUserPort> {
+        Arc::clone(&self.port)
+    }
+
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. At once.
+    pub fn set_irq_rate_max(&self, rate_max: u32) {
+        self.port.limit().set(rate_max);
+    }
+
+    /// For `port list`: what the port is and how its connection stands.
+    #[must_use]
+    pub fn details(&self) -> Details {
+        let role = if self.config.connect { "connect" } else { "listen" };
+        let mut list = vec![
+            ("kind", "vhost-user".to_owned()),
+            ("path", self.config.path.display().to_string()),
+            ("role", role.to_owned()),
+        ];
+        list.extend(self.config.mac.map(|mac| ("mac", mac.to_string())));
+        list.extend(self.details.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        list
+    }
+
+    /// Hangs up, ends the thread, removes the socket file. Also done on drop.
+    pub fn close(&mut self) {
+        self.thread.close(&self.config.port_name());
+        if let Some(listener) = &self.listener {
+            listener.close();
+        }
+    }
+}
+
+impl Drop for VhostUser {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,313 @@
+//! The thread of one port: takes a connection, serves it, takes the next.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vmlan_frame::Port;
+
+use super::Config;
+use super::port::VhostUserPort;
+use super::refusal::RequestRefusal;
+use super::session::Session;
+use super::sides::PortFault;
+use super::wire::{Frames, Message};
+use crate::connection::{Connection, ConnectionError};
+use crate::memory::UNSHARED;
+use crate::poll::{Wait, poll};
+use crate::port_log::{PortLog, chain};
+use crate::socket::{Listener, dial};
+use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::waker::Waker;
+use crate::{Changed, Details};
+
+/// First and longest pause between two attempts to connect.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How front ends are found.
+enum Door {
+    Listen(Arc<Listener>),
+    /// The path, and how long to wait after the next failure.
+    Connect(PathBuf, Duration),
+}
+
+/// The state of a port's thread.
+pub struct Server {
+    door: Door,
+    pause: AcceptPause,
+    served: Option<(Connection<Frames>, Session)>,
+    port: Arc<VhostUserPort>,
+    waker: Arc<Waker>,
+    queues: u16,
+    changed: Changed,
+    details: Arc<Mutex<Details>>,
+    log: PortLog,
+    fault: Option<PortFault>,
+    /// The latest front end put rings into memory that it does not share.
+    unshared: bool,
+}
+
+impl Server {
+    /// A server for front ends that knock at `listener`; without one it connects to them. How things
+    /// stand is written into `details`.
+    pub fn new(
+        config: &Config,
+        port: Arc<VhostUserPort>,
+        listener: Option<Arc<Listener>>,
+        details: Arc<Mutex<Details>>,
+        waker: Arc<Waker>,
+        changed: Changed,
+    ) -> Self {
+        let connect = || Door::Connect(config.path.clone(), RETRY.0);
+        Self {
+            door: listener.map_or_else(connect, Door::Listen),
+            pause: AcceptPause::default(),
+            served: None,
+            port,
+            waker,
+            queues: config.queues,
+            changed,
+            details,
+            log: PortLog::new(config.port_name(), Instant::now()),
+            fault: None,
+            unshared: false,
+        }
+    }
+
+    /// Serves until the waker says stop.
+    pub fn run(mut self) {
+        self.note();
+        while self.turn() {}
+        self.hang_up();
+    }
+
+    /// Sleeps until something happens, and deals with it. False: the end.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        self.pause.end_if_due(now);
+        let listen = match &self.door {
+            Door::Listen(listener) if !self.pause.is_on() => Some((listener.fd(), Wait::Read)),
+            _ => None,
+        };
+        let served = self.served.as_ref().map(|(connection, _)| (connection.fd(), Wait::Read));
+        let limit = Some((self.port.limit().fd(), Wait::Read));
+        let wait = [Some((self.waker.fd(), Wait::Read)), limit, listen, served];
+        match poll(wait, self.timeout(now)) {
+            Ok([woken, due, knocked, said]) => {
+                if woken && !self.woken() {
+                    return false;
+                }
+                if due {
+                    self.deliver_due();
+                }
+                self.open(knocked);
+                self.listen_to(said);
+                self.punish();
+                true
+            }
+            Err(e) => {
+                // Only for lack of kernel memory.
+                self.warn(&format!("poll failed: {e}"));
+                std::thread::sleep(RETRY.0);
+                true
+            }
+        }
+    }
+
+    /// `None`: nothing but events can matter.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        let message = self.served.as_ref().and_then(|(connection, _)| connection.time_left(now));
+        let connects = matches!(self.door, Door::Connect(..)) && self.served.is_none();
+        let pause = match self.door {
+            Door::Listen(_) => self.pause.left(now),
+            Door::Connect(..) => connects.then(|| self.pause.left(now).unwrap_or_default()),
+        };
+        message.into_iter().chain(pause).min()
+    }
+
+    /// Interrupts that were held back may be due.
+    fn deliver_due(&self) {
+        match &self.served {
+            Some((_, session)) => session.deliver_due(),
+            None => drop(self.port.limit().due()),
+        }
+    }
+
+    /// A worker found a fault, or it is time to go (false).
+    fn woken(&mut self) -> bool {
+        if self.waker.is_stopped() {
+            return false;
+        }
+        let fault = self.port.both().fault();
+        if let (Some(fault), true) = (fault, fault != self.fault) {
+            self.warn(&fault);
+            if let Some((_, session)) = &self.served {
+                session.raise_err();
+            }
+            // Memory that is gone cannot be served; an honest front end connects again with new memory.
+            if fault == PortFault::Truncated {
+                self.port.counters().faults.add_shared(1);
+                self.hang_up();
+            }
+        }
+        self.fault = fault;
+        self.note();
+        (self.changed)();
+        true
+    }
+
+    /// An interrupt broke: whoever found it, and whether or not who did it has hung up first.
+    fn punish(&mut self) {
+        if self.port.cost().take_broken() {
+            if self.fault != Some(PortFault::StuckCall) {
+                self.warn(&PortFault::StuckCall);
+            }
+            self.port.counters().faults.add_shared(1);
+            self.hang_up();
+            self.pause.begin(PENALTY);
+        }
+    }
+
+    fn open(&mut self, knocked: bool) {
+        let found = match &self.door {
+            Door::Listen(listener) if knocked => listener.accept(),
+            Door::Connect(path, _) if self.served.is_none() && !self.pause.is_on() => dial(path),
+            _ => return,
+        };
+        match found {
+            Ok(sock) if self.served.is_none() => {
+                let session = Session::new(Arc::clone(&self.port), self.queues);
+                self.served = Some((Connection::new(sock), session));
+                self.fault = None;
+                self.log.connected();
+                self.note();
+            }
+            // Closed at once: one front end at a time.
+            Ok(_) => self.warn(&"a second front end was turned away while the first is connected"),
+            Err(e) => self.not_found(&e),
+        }
+    }
+
+    fn not_found(&mut self, error: &io::Error) {
+        let pause = match &mut self.door {
+            Door::Listen(_) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Door::Listen(_) => ACCEPT_PAUSE,
+            Door::Connect(_, wait) => back_off(wait),
+        };
+        self.pause.begin(pause);
+        if let Door::Listen(_) = self.door {
+            self.warn(&format!("cannot accept: {error}"));
+        }
+    }
+
+    /// Serves the messages that are there, a bounded number: the waker and the listener want attention too.
+    fn listen_to(&mut self, said: bool) {
+        let now = Instant::now();
+        let due = |(connection, _): &(Connection<Frames>, Session)| {
+            said || connection.time_left(now).is_some_and(|left| left.is_zero())
+        };
+        if !self.served.as_ref().is_some_and(due) {
+            return;
+        }
+        for _ in 0..16 {
+            let Some((connection, _)) = &mut self.served else { return };
+            match connection.read(now) {
+                Ok(None) => break,
+                Ok(Some(message)) => {
+                    let message = message.into();
+                    self.serve(message);
+                    if self.port.cost().is_broken() {
+                        break;
+                    }
+                }
+                Err(e) => return self.lost(&e),
+            }
+        }
+        // Once for all of them: it wakes every worker of the switch.
+        (self.changed)();
+    }
+
+    fn serve(&mut self, message: Message) {
+        let Some((_, session)) = &mut self.served else { return };
+        let number = message.header.number;
+        let outcome = session.handle(message);
+        self.unshared |= outcome.refusal.as_ref().is_some_and(RequestRefusal::is_unshared);
+        self.unshared &= !self.port.is_up();
+        // Before the reply: whoever has it may look.
+        self.note();
+        if self.port.is_up() {
+            self.log.ready("a front end");
+        }
+        let Some((connection, _)) = &self.served else { return };
+        let sent = outcome.reply.map_or(Ok(()), |reply| {
+            let fd = reply.fd.as_ref().map(AsFd::as_fd);
+            connection.write(&reply.encode(number), fd, &self.waker)
+        });
+        if let Door::Connect(_, wait) = &mut self.door {
+            *wait = RETRY.0;
+        }
+        if let Some(refusal) = &outcome.refusal {
+            self.warn(&chain(refusal));
+        }
+        match sent {
+            Err(e) => self.lost(&e),
+            Ok(()) if outcome.hang_up => self.hang_up(),
+            Ok(()) => {}
+        }
+    }
+
+    /// The connection failed, or ended.
+    fn lost(&mut self, error: &ConnectionError) {
+        if matches!(error, ConnectionError::Closed) {
+            self.log.goodbye("the front end");
+        } else if !error.is_goodbye() {
+            self.port.counters().faults.add_shared(1);
+            self.warn(&chain(error));
+        }
+        self.hang_up();
+    }
+
+    /// Ends the connection: rings stopped, memory unmapped, descriptors closed, in this order.
+    fn hang_up(&mut self) {
+        if self.served.take().is_none() {
+            return;
+        }
+        if let Door::Connect(_, wait) = &mut self.door {
+            self.pause.begin(back_off(wait));
+        }
+        self.note();
+        (self.changed)();
+    }
+
+    fn warn(&mut self, what: &dyn std::fmt::Display) {
+        self.log.warn(Instant::now(), what);
+    }
+
+    /// Writes down how things stand, for [`VhostUser::details`].
+    fn note(&self) {
+        let mut list = Details::new();
+        let state = match (&self.served, self.fault) {
+            (None, _) if self.unshared => {
+                format!("waiting for a front end; the last one failed: {UNSHARED}")
+            }
+            (None, _) => "waiting for a front end".to_owned(),
+            (Some(_), _) if self.unshared => format!("stopped: {UNSHARED}"),
+            (Some(_), Some(fault)) => format!("stopped: {fault}"),
+            (Some(_), None) if self.port.is_up() => "up".to_owned(),
+            (Some(_), None) => "connected".to_owned(),
+        };
+        list.push(("state", state));
+        if let Some((_, session)) = &self.served {
+            list.extend(session.details());
+        }
+        *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
+    }
+}
+
+/// The pause to make now; the next is twice as long, up to a bound.
+fn back_off(wait: &mut Duration) -> Duration {
+    let now = *wait;
+    *wait = (now * 2).min(RETRY.1);
+    now
+}

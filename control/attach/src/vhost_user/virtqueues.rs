@@ -1,0 +1,373 @@
+//! The rings of one connection, as the front end has set them up ("Ring states").
+//!
+//! ```text
+//!            NUM, ADDR, BASE              KICK with all of it known
+//!  stopped ──────────────────► stopped ────────────────────────────► started ⇄ enabled
+//!     ▲                                                                 │
+//!     └──────────── GET_VRING_BASE, RESET_DEVICE, SET_STATUS 0 ─────────┘
+//! ```
+//!
+//! While a ring is started its size and addresses cannot change: only the log flag, the doorbell and the
+//! interrupt can. Even rings are the guest's receive queues, odd ones its transmit queues.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vmlan_frame::Port;
+use vmlan_nic::notify::moderate::Set;
+use vmlan_nic::virtio::Rings;
+use vmlan_ram::Map;
+
+use super::inflight::InflightRegion;
+use super::kick::Kick;
+use super::port::{BothSides, VhostUserPort};
+use super::queue_index::QueueIndex;
+use super::virtqueue_error::VirtqueueError;
+use super::wire::VirtqueueAddr;
+use crate::call::Call;
+use crate::eventfd;
+
+#[derive(Debug)]
+struct Ring {
+    size: u16,
+    addr: Option<VirtqueueAddr>,
+    base: u16,
+    kick: Option<Arc<OwnedFd>>,
+    call: Arc<Call>,
+    err: Call,
+    enabled: bool,
+}
+
+impl Ring {
+    fn new(index: QueueIndex, port: &VhostUserPort) -> Self {
+        let (cost, limit) = (Arc::clone(port.cost()), Arc::clone(port.limit()));
+        Self {
+            size: 0,
+            addr: None,
+            base: 0,
+            kick: None,
+            err: Call::new(Arc::clone(&cost)),
+            call: Arc::new(Call::limited(cost, limit, index.0)),
+            enabled: false,
+        }
+    }
+}
+
+/// All rings of one connection.
+#[derive(Debug)]
+pub struct VirtqueueTable {
+    rings: Vec<Ring>,
+    /// Without VHOST_USER_F_PROTOCOL_FEATURES there is no enabling: a started ring is enabled.
+    always_enabled: bool,
+}
+
+impl VirtqueueTable {
+    /// `count` rings of `port`, all stopped.
+    #[must_use]
+    pub fn new(count: usize, port: &VhostUserPort) -> Self {
+        let rings = QueueIndex::first(count).map(|i| Ring::new(i, port)).collect();
+        Self { rings, always_enabled: false }
+    }
+
+    /// How many rings there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rings.len()
+    }
+
+    fn indices(&self) -> impl Iterator<Item = QueueIndex> + use<> {
+        QueueIndex::first(self.rings.len())
+    }
+
+    fn indexed(&self) -> impl Iterator<Item = (QueueIndex, &Ring)> {
+        self.indices().zip(&self.rings)
+    }
+
+    fn ring(&mut self, index: u32) -> Result<(QueueIndex, &mut Ring), VirtqueueError> {
+        let rings = self.rings.len();
+        // Checked in full width: a number that was cut to 16 bits before the check was CVE-2020-10723.
+        let i = u8::try_from(index).or(Err(VirtqueueError::NoRing { index, rings }))?;
+        let ring = self.rings.get_mut(usize::from(i));
+        Ok((QueueIndex(i), ring.ok_or(VirtqueueError::NoRing { index, rings })?))
+    }
+
+    /// SET_VRING_NUM
+    ///
+    /// # Errors
+    /// [`VirtqueueError`], here and below.
+    pub fn set_size(
+        &mut self,
+        cx: &Context<'_>,
+        index: u32,
+        size: u32,
+    ) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let valid = u16::try_from(size).ok().filter(|n| n.is_power_of_two() && *n <= 32768);
+        let size = valid.ok_or(VirtqueueError::Size(size))?;
+        if size != ring.size && i.is_started(&mut cx.port.both()) {
+            return Err(VirtqueueError::Started(i));
+        }
+        ring.size = size;
+        self.settle(cx, i)
+    }
+
+    /// SET_VRING_BASE. Only checked: a ring starts where its used index stands, which is the same for a front end
+    /// that tells the truth.
+    pub fn set_base(
+        &mut self,
+        cx: &Context<'_>,
+        index: u32,
+        base: u32,
+    ) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        ring.base = u16::try_from(base).or(Err(VirtqueueError::Base(base)))?;
+        if i.is_started(&mut cx.port.both()) { Err(VirtqueueError::Started(i)) } else { Ok(()) }
+    }
+
+    /// SET_VRING_ADDR
+    pub fn set_addr(
+        &mut self,
+        cx: &Context<'_>,
+        index: u32,
+        addr: VirtqueueAddr,
+    ) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let mut both = cx.port.both();
+        if i.is_started(&mut both) {
+            if ring.addr.is_some_and(|old| VirtqueueAddr { log: addr.log, ..old } != addr) {
+                return Err(VirtqueueError::Started(i));
+            }
+            let (side, number) = i.queue(&mut both);
+            side.set_log(number, addr.log);
+        }
+        drop(both);
+        ring.addr = Some(addr);
+        self.settle(cx, i)
+    }
+
+    /// SET_VRING_KICK: starts the ring. The front end's next use of the ring may come before its first kick, so we
+    /// look at once and do not wait for one.
+    pub fn set_kick(
+        &mut self,
+        cx: &Context<'_>,
+        index: u32,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let fd = fd.ok_or(VirtqueueError::NoKick(i))?;
+        let fd =
+            eventfd::check(fd).map_err(|source| VirtqueueError::EventFd { index: i, source })?;
+        ring.kick = Some(Arc::new(fd));
+        let settled = self.settle(cx, i);
+        if settled.is_err()
+            && let Some(ring) = self.rings.get_mut(usize::from(i.0))
+        {
+            ring.kick = None;
+        }
+        self.refresh(cx.port, &mut cx.port.both());
+        settled
+    }
+
+    /// SET_VRING_CALL: may come at any time, also for a running ring.
+    pub fn set_call(
+        &mut self,
+        cx: &Context<'_>,
+        index: u32,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let fd = fd.map(eventfd::check).transpose();
+        ring.call.set(fd.map_err(|source| VirtqueueError::EventFd { index: i, source })?);
+        let call = Arc::clone(&ring.call);
+        call.hold();
+        let mut both = cx.port.both();
+        let (side, number) = i.queue(&mut both);
+        // Also when it is the same: what was published while nobody listened is told now.
+        let _ = side.set_interrupt(number, Arc::clone(&call));
+        let calls = if i.is_transmit() { &mut both.tx.calls } else { &mut both.rx.calls };
+        if !calls.iter().any(|c| Arc::ptr_eq(c, &call)) {
+            calls.push(Arc::clone(&call));
+        }
+        drop(both);
+        call.release();
+        Ok(())
+    }
+
+    /// SET_VRING_ERR
+    pub fn set_err(&mut self, index: u32, fd: Option<OwnedFd>) -> Result<(), VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let fd = fd.map(eventfd::check).transpose();
+        ring.err.set(fd.map_err(|source| VirtqueueError::EventFd { index: i, source })?);
+        Ok(())
+    }
+
+    /// SET_VRING_ENABLE
+    pub fn enable(&mut self, cx: &Context<'_>, index: u32, on: bool) -> Result<(), VirtqueueError> {
+        let (_, ring) = self.ring(index)?;
+        ring.enabled = on;
+        self.refresh(cx.port, &mut cx.port.both());
+        Ok(())
+    }
+
+    /// Whether started rings are enabled by that alone.
+    pub fn set_always_enabled(&mut self, port: &VhostUserPort, on: bool) {
+        self.always_enabled = on;
+        self.refresh(port, &mut port.both());
+    }
+
+    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more, and no interrupt of it is held
+    /// back: whoever serves the ring next knows nothing of that.
+    pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u16, VirtqueueError> {
+        let (i, ring) = self.ring(index)?;
+        let mut both = cx.port.both();
+        let (side, number) = i.queue(&mut both);
+        if side.is_started(number) {
+            ring.base = side.stop(number);
+        }
+        ring.kick = None;
+        let base = ring.base;
+        self.refresh(cx.port, &mut both);
+        drop(both);
+        self.flush(cx.port, i);
+        Ok(base)
+    }
+
+    /// Stops and disables all rings.
+    pub fn reset(&mut self, port: &VhostUserPort) {
+        let mut both = port.both();
+        for (i, ring) in QueueIndex::first(self.rings.len()).zip(&mut self.rings) {
+            let (side, number) = i.queue(&mut both);
+            if side.is_started(number) {
+                ring.base = side.stop(number);
+            }
+            ring.kick = None;
+            ring.enabled = false;
+        }
+        self.refresh(port, &mut both);
+        drop(both);
+        self.flush_all(port);
+    }
+
+    /// Delivers at once whatever the limit holds back. Call without locks, here and below.
+    pub fn flush_all(&self, port: &VhostUserPort) {
+        self.indices().for_each(|i| self.flush(port, i));
+    }
+
+    fn flush(&self, port: &VhostUserPort, i: QueueIndex) {
+        if port.limit().take(i.0) {
+            self.deliver_one(port, i);
+        }
+    }
+
+    /// Delivers interrupts that have been held back.
+    pub fn deliver(&self, port: &VhostUserPort, due: Set) {
+        if !due.is_empty() {
+            self.indices().filter(|i| due.contains(i.0)).for_each(|i| self.deliver_one(port, i));
+        }
+    }
+
+    fn deliver_one(&self, port: &VhostUserPort, i: QueueIndex) {
+        let Some(ring) = self.rings.get(usize::from(i.0)) else { return };
+        let counters = port.counters();
+        let count =
+            if i.is_transmit() { &counters.tx_interrupts } else { &counters.output.notifications };
+        count.add_shared(1);
+        ring.call.deliver();
+    }
+
+    /// True if a ring is started.
+    #[must_use]
+    pub fn any_started(&self, port: &VhostUserPort) -> bool {
+        let mut both = port.both();
+        self.indices().any(|i| i.is_started(&mut both))
+    }
+
+    /// Tells the front end that a ring broke (SET_VRING_ERR).
+    pub fn raise_err(&self) {
+        for ring in &self.rings {
+            vmlan_nic::Interrupt::raise(&ring.err);
+        }
+    }
+
+    /// How many rings are started and enabled: (the guest's receive rings, its transmit rings).
+    #[must_use]
+    pub fn live(&self) -> (usize, usize) {
+        let live = |r: &Ring| r.kick.is_some() && (r.enabled || self.always_enabled);
+        let count = |odd| {
+            let rings = self.indexed();
+            rings.filter(|(i, r)| i.is_transmit() == odd && live(r)).count()
+        };
+        (count(false), count(true))
+    }
+
+    /// Starts whatever can be started now that the memory has changed. What cannot will say so when it is touched.
+    pub fn settle_all(&mut self, cx: &Context<'_>) {
+        for i in self.indices() {
+            let _ = self.settle(cx, i);
+        }
+        self.refresh(cx.port, &mut cx.port.both());
+    }
+
+    /// Starts ring `i` if all of it is known and it is not started yet.
+    fn settle(&mut self, cx: &Context<'_>, i: QueueIndex) -> Result<(), VirtqueueError> {
+        let Some(ring) = self.rings.get(usize::from(i.0)) else { return Ok(()) };
+        let (Some(addr), true, true) = (ring.addr, ring.kick.is_some(), ring.size > 0) else {
+            return Ok(());
+        };
+        let mut both = cx.port.both();
+        if i.is_started(&mut both) {
+            return Ok(());
+        }
+        let rings = locate(&both.tx.map, i, ring.size, addr)?;
+        let inflight = cx.inflight.map(|region| region.part(i.0, ring.size)).transpose();
+        let inflight =
+            inflight.map_err(|source| VirtqueueError::Inflight { index: i, source })?.flatten();
+        let call = Arc::clone(&ring.call);
+        call.hold();
+        let (side, number) = i.queue(&mut both);
+        let started = side.start(number, rings);
+        side.set_inflight(number, inflight);
+        self.refresh(cx.port, &mut both);
+        drop(both);
+        // A front end that reconnects may have missed the interrupt of our predecessor.
+        vmlan_nic::Interrupt::raise(&*call);
+        call.release();
+        started.map_err(|source| VirtqueueError::Fault { index: i, source })
+    }
+
+    /// Brings enabling and doorbells in line with the rings' states.
+    fn refresh(&self, port: &VhostUserPort, both: &mut BothSides<'_>) {
+        let live = |r: &Ring| r.enabled || self.always_enabled;
+        let sends = |(i, r): (QueueIndex, &Ring)| i.is_transmit() && r.kick.is_some() && live(r);
+        let any_sends = self.indexed().any(sends);
+        for (i, ring) in self.indexed().filter(|(_, r)| r.kick.is_some()) {
+            // "Started but disabled": a transmit ring is emptied, and what it holds thrown away.
+            let on = live(ring) || i.is_transmit() && !any_sends;
+            let (side, number) = i.queue(both);
+            let _ = side.enable(number, on);
+        }
+        port.set_discard(!any_sends);
+        let kick = |(i, r): (QueueIndex, &Ring)| Some(Kick::new(r.kick.clone()?, i.is_transmit()));
+        port.set_bells(self.indexed().filter_map(kick).collect());
+    }
+}
+
+/// What rings need to know of their connection.
+pub struct Context<'c> {
+    /// The port.
+    pub port: &'c VhostUserPort,
+    /// The inflight region, if one was given.
+    pub inflight: Option<&'c InflightRegion>,
+}
+
+/// From the VMM's addresses to the guest's.
+fn locate(
+    map: &Map,
+    index: QueueIndex,
+    size: u16,
+    addr: VirtqueueAddr,
+) -> Result<Rings, VirtqueueError> {
+    let find = |addr| map.gpa_of(addr).ok_or(VirtqueueError::Address { index, addr });
+    let (desc, avail, used) = (find(addr.desc)?, find(addr.avail)?, find(addr.used)?);
+    Ok(Rings { size, desc, avail, used, log: addr.log })
+}
