@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo static test bench bench-switch bench-peers bench-e1000 bench-kvm soak
+.PHONY: help demo two-vms static test bench bench-switch bench-peers bench-e1000 bench-kvm soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= raw latency livelock slides paper fairness kvm-analysis
@@ -14,6 +14,11 @@ demo: ## a switch and two guests as separate processes; the same frames over a N
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	target/release/vmlan demo
+
+two-vms: ## a switch and two Linux VMs in QEMU that ping each other
+	@scripts/setup.sh build vms
+	$(CARGO) build --release -p vmlan
+	@scripts/two-vms.sh
 
 # A target of its own, so that build scripts and proc macros, which are loaded, are not made static too.
 STATIC_TARGET ?= x86_64-unknown-linux-gnu

@@ -4,6 +4,7 @@
 #   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not
 #           installed; where QEMU is older than 10.1.1, whose vfio-user has faults, also the one of
 #           Debian 13's backports, unpacked in the same way
+#   vms     QEMU, busybox and a guest kernel, for `make two-vms`
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
 # As root it installs what is missing and says so. Otherwise it prints the commands that would, all of
 # them at once, and exits 1. A toolchain that somebody has chosen is never changed.
@@ -22,8 +23,9 @@ packages() {
   case $1 in
     build) echo make gcc libc6-dev ;;
     test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev ;;
+    vms) echo qemu-system-x86 busybox-static cpio ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
-    *) printf 'setup: no group "%s"; groups: build test peers\n' "$1" >&2; exit 2 ;;
+    *) printf 'setup: no group "%s"; groups: build test vms peers\n' "$1" >&2; exit 2 ;;
   esac
 }
 
@@ -31,6 +33,7 @@ why() {
   case $1 in
     build) echo "what cargo needs to link" ;;
     test) echo "real guests, their tools, and an independent virtio-user peer for the tests" ;;
+    vms) echo "two VMs to look at" ;;
     peers) echo "the switches that bench-peers measures beside vmlan" ;;
   esac
 }
@@ -203,7 +206,7 @@ unpack_qemu() (
   chmod 755 qemu/qemu-system-x86_64 && qemu/qemu-system-x86_64 --version && touch qemu/ready
 )
 
-[ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|peers ..." >&2; exit 2; }
+[ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|vms|peers ..." >&2; exit 2; }
 for group in "$@"; do packages "$group" >/dev/null; done
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
   || die "this script knows Debian's apt only; provide the tools of '$*' yourself: $(for g in "$@"; do packages "$g"; done | tr '\n' ' ')"
@@ -216,4 +219,5 @@ if [ "$(id -u)" = 0 ]; then
 elif [ ${#missing[@]} -gt 0 ] || [ -n "$toolchain" ]; then
   name_what_is_missing
 fi
-case " $* " in *" test "*) guest_kernel; new_qemu ;; esac
+case " $* " in *" test "* | *" vms "*) guest_kernel ;; esac
+case " $* " in *" test "*) new_qemu ;; esac

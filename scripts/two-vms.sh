@@ -10,6 +10,9 @@ vmlan=$PWD/target/release/vmlan
 work=$(mktemp -d /tmp/vmlan.XXXXXX)
 api=$work/api.sock
 started=()
+# In the order in which they depend on each other.
+modules="virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover"
+modules="$modules net_failover virtio_net"
 
 finish() {
   for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
@@ -31,8 +34,7 @@ initramfs() {
   local root=$work/root module file
   mkdir -p "$root"/{bin,lib,proc,sys,dev}
   cp "$(command -v busybox || echo /bin/busybox)" "$root/bin/busybox"
-  for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover \
-      net_failover virtio_net; do
+  for module in $modules; do
     file=$(find "$cache/kernel" -name "$module.ko*" | head -n 1)
     case $file in
       *.xz) busybox unxz -c "$file" > "$root/lib/$module.ko" ;;
@@ -43,19 +45,19 @@ initramfs() {
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
+mount -t sysfs sys /sys
 for word in $(cat /proc/cmdline); do case $word in me=*|peer=*) eval "$word" ;; esac; done
-for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover \
-    net_failover virtio_net; do
-  [ ! -e /lib/$module.ko ] || insmod /lib/$module.ko 2>/dev/null
+for module in @modules@; do
+  [ ! -e /lib/$module.ko ] || insmod /lib/$module.ko
 done
+until [ -e /sys/class/net/eth0 ]; do sleep 1; done
 ip addr add "$me/24" dev eth0 && ip link set eth0 up
 until ping -c 1 -W 1 "$peer" >/dev/null 2>&1; do sleep 1; done
-echo "READY $me"
-[ "${me##*.}" = 1 ] || while :; do sleep 60; done
 ping -c 5 "$peer"
-echo "DONE"
-poweroff -f
+echo DONE
+while :; do sleep 60; done
 INIT
+  sed -i "s/@modules@/$modules/" "$root/init"
   chmod +x "$root/init"
   (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) > "$work/initramfs.gz"
 }
