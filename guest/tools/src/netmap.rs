@@ -59,6 +59,7 @@
 mod bell;
 mod cursors;
 mod rx;
+mod sleep;
 #[cfg(test)]
 mod tests;
 mod tx;

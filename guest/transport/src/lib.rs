@@ -20,6 +20,7 @@
 pub mod address;
 mod bus;
 mod mac;
+mod mapping;
 pub mod memory;
 mod model;
 mod options;

@@ -6,8 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use super::sleep::{Epoll, Timer};
 use vmlan_driver::nic::Device;
-use vmlan_transport::sys::{Epoll, EventFd, Timer};
+use vmlan_transport::sys::EventFd;
 
 /// Bits of the set; those below are the device's.
 const TIMER: usize = 62;

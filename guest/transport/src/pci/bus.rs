@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::Claim;
-use super::sys::Window;
 use super::sysfs::Sysfs;
 use super::vfio::{Region, Vfio};
 use super::way::{Offers, choose};
 use super::{PciError, Way, memory, stop};
 use crate::address::Pci;
+use crate::mapping::Mapping;
 use crate::memory::Ram;
 use crate::sys::{self, EventFd};
 use crate::vfio_user::region;
@@ -67,7 +67,7 @@ enum Interrupt {
 #[derive(Debug)]
 pub struct PciBus {
     model: Model,
-    window: Window,
+    registers: Mapping,
     config: Space,
     /// The BAR in I/O space; without it an e1000's reset goes to the register.
     io: Option<Space>,
@@ -85,7 +85,7 @@ fn other(what: &'static str) -> impl FnOnce(io::Error) -> BusError {
 }
 
 /// The spaces of a device, and what else is open.
-type Parts = (Window, Space, Option<Space>, Interrupt, Option<Vfio>);
+type Parts = (Mapping, Space, Option<Space>, Interrupt, Option<Vfio>);
 
 impl PciBus {
     /// Takes the device from its kernel driver and maps its registers.
@@ -103,12 +103,12 @@ impl PciBus {
         }
         let mut claim = Claim::new(sysfs)?;
         claim.take(way)?;
-        let (window, config, io, interrupt, vfio) = match way {
+        let (registers, config, io, interrupt, vfio) = match way {
             Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way, &model.bars())?,
             Way::Uio | Way::Sysfs => by_sysfs(&claim, way, &model.bars())?,
         };
         let irq = Irq::Intx;
-        Ok(Self { model, window, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
+        Ok(Self { model, registers, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
     }
 
     /// Makes RAM that the device can reach: `low` bytes for rings and `high` bytes for buffers.
@@ -143,19 +143,19 @@ impl PciBus {
     /// Stops the chip: no interrupt, no DMA, no address of ours in it.
     fn stop(&self) -> io::Result<()> {
         let csb = self.config.read16(SUBSYSTEM)? == WITH_CSB;
-        stop::quiet(self.model, &self.window, csb);
+        stop::quiet(self.model, &self.registers, csb);
         self.set_command(0, MASTER)?;
-        stop::reset(self.model, &self.window);
+        stop::reset(self.model, &self.registers);
         Ok(())
     }
 }
 
 /// Maps the registers, which have their documented size.
-fn map(file: &File, offset: u64, skew: usize, size: u64, bars: &Bars) -> Result<Window, PciError> {
+fn map(file: &File, offset: u64, skew: usize, size: u64, bars: &Bars) -> Result<Mapping, PciError> {
     let what = "map the registers";
     let source = match usize::try_from(size) {
-        Ok(bytes) if size == bars.len => match Window::map(file, offset, skew, bytes) {
-            Ok(window) => return Ok(window),
+        Ok(bytes) if size == bars.len => match Mapping::shared(file, offset, skew + bytes) {
+            Ok(mapping) => return Ok(mapping.narrow(skew, bytes)),
             Err(source) => source,
         },
         _ => io::Error::other(format!("BAR{} is {size:#x} bytes long", bars.registers)),
@@ -170,14 +170,14 @@ fn by_vfio(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
         let source = io::ErrorKind::Unsupported.into();
         return Err(PciError::System { what: "map the registers", source });
     }
-    let window = map(&vfio.device, bar.offset, 0, bar.size, bars)?;
+    let registers = map(&vfio.device, bar.offset, 0, bar.size, bars)?;
     let space = |index| -> Result<Space, PciError> {
         let file = vfio.device.try_clone().map_err(PciError::system("open the device again"))?;
         Ok(Space { file, at: vfio.region(index)?.offset })
     };
     let (config, io) = (space(region::CONFIG)?, space(region::BAR0 + u32::from(bars.io))?);
     let event = EventFd::new().map_err(PciError::system("make an eventfd"))?;
-    Ok((window, config, Some(io), Interrupt::Vfio(event), Some(vfio)))
+    Ok((registers, config, Some(io), Interrupt::Vfio(event), Some(vfio)))
 }
 
 fn by_sysfs(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
@@ -194,11 +194,11 @@ fn by_sysfs(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
     let bar = open(&format!("resource{}", bars.registers))?;
     let size = bar.metadata().map_err(PciError::system(look))?.len();
     let skew = sysfs.skew(bars.registers).map_err(PciError::system(look))?;
-    let window = map(&bar, 0, skew, size, bars)?;
+    let registers = map(&bar, 0, skew, size, bars)?;
     let config = Space { file: open("config")?, at: 0 };
     let io = sysfs.open(&format!("resource{}", bars.io)).ok().map(|file| Space { file, at: 0 });
     let interrupt = if way == Way::Uio { open_uio(sysfs)? } else { Interrupt::Never };
-    Ok((window, config, io, interrupt, None))
+    Ok((registers, config, io, interrupt, None))
 }
 
 fn open_uio(sysfs: &Sysfs) -> Result<Interrupt, PciError> {
@@ -244,12 +244,12 @@ impl Bus for PciBus {
 
     #[inline]
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
-        Ok(self.window.read(offset, width))
+        Ok(self.registers.load(offset, width))
     }
 
     #[inline]
     fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
-        self.window.write(offset, width, value);
+        self.registers.store(offset, width, value);
         Ok(())
     }
 

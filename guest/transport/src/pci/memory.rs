@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::{PciError, sys};
-use crate::memory::{Mapping, Ram};
+use crate::mapping::Mapping;
+use crate::memory::Ram;
 
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
@@ -69,9 +70,8 @@ fn huge(
 ) -> Result<Result<Arc<Ram>, usize>, PciError> {
     let file =
         sys::huge_memfd(count * HUGE).map_err(PciError::system("make memory of huge pages"))?;
-    let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     // Taken by somebody else meanwhile: as if they had not been free.
-    let Ok(mut mapping) = Mapping::new(Some(&file), count * HUGE, flags) else { return Ok(Err(0)) };
+    let Ok(mut mapping) = Mapping::populated(&file, count * HUGE) else { return Ok(Err(0)) };
     let phys = addresses(&mapping, HUGE)?;
     let (longest, order) = row(&phys, need);
     let Some(order) = order else { return Ok(Err(longest)) };
@@ -103,8 +103,9 @@ fn row(phys: &[u64], need: usize) -> (usize, Option<Vec<usize>>) {
 fn small(low: usize, high: usize) -> Result<Option<Arc<Ram>>, PciError> {
     let (_, wanted) = Ram::sizes(low, high);
     let len = (2 * wanted).next_multiple_of(HUGE) + HUGE;
-    let mapping =
-        sys::device_memory(len).map_err(PciError::system("lock memory for the device"))?;
+    let mapping = Mapping::private(len)
+        .and_then(|mapping| mapping.lock().map(|()| mapping))
+        .map_err(PciError::system("lock memory for the device"))?;
     let Some((start, _)) = run(&addresses(&mapping, PAGE)?, wanted / PAGE) else { return Ok(None) };
     let Ok(pins) = sys::pin(&mapping, start * PAGE, wanted) else { return Ok(None) };
     // Only now do they stay where they are.

@@ -2,7 +2,7 @@
 //!
 //! The bus does this when it is dropped, after a panic of the driver too, so it knows these few registers by itself.
 
-use super::sys::Window;
+use crate::mapping::Mapping;
 use crate::{Model, Width};
 
 /// Registers of an 82540EM (SDM 13.4), all of 32 bits.
@@ -27,8 +27,8 @@ mod realtek {
 }
 
 /// Ends interrupts and DMA. `csb`: the chip has a shared status block, whose address is to go.
-pub(super) fn quiet(model: Model, window: &Window, csb: bool) {
-    let write = |offset, width, value| window.write(offset, width, value);
+pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
+    let write = |offset, width, value| registers.store(offset, width, value);
     let (low, high) = match model {
         Model::E1000 => {
             write(e1000::RCTL, Width::Four, 0);
@@ -50,16 +50,16 @@ pub(super) fn quiet(model: Model, window: &Window, csb: bool) {
 }
 
 /// Resets the chip, once it is no bus master any more.
-pub(super) fn reset(model: Model, window: &Window) {
+pub(super) fn reset(model: Model, registers: &Mapping) {
     match model {
         Model::E1000 => {
-            let value = window.read(e1000::CTRL, Width::Four);
-            window.write(e1000::CTRL, Width::Four, value | e1000::CTRL_RST);
-            window.read(e1000::STATUS, Width::Four);
+            let value = registers.load(e1000::CTRL, Width::Four);
+            registers.store(e1000::CTRL, Width::Four, value | e1000::CTRL_RST);
+            registers.load(e1000::STATUS, Width::Four);
         }
         Model::R8169 | Model::Rtl8139Plus | Model::Rtl8139Classic => {
-            window.write(realtek::CR, Width::One, realtek::CR_RST);
-            window.read(realtek::CR, Width::One);
+            registers.store(realtek::CR, Width::One, realtek::CR_RST);
+            registers.load(realtek::CR, Width::One);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use super::claim::Claim;
-use super::sys::{self, Request, Structure};
+use super::sys::{self, Request};
 use super::{PciError, Way};
 use crate::Irq;
 use crate::memory::Ram;
@@ -55,7 +55,7 @@ impl Vfio {
             Way::VfioNoIommu => (NOIOMMU_IOMMU, "noiommu-"),
             _ => (TYPE1V2_IOMMU, ""),
         };
-        if !sys::vfio(&container, Request::CheckExtension, kind).is_ok_and(|yes| yes > 0) {
+        if !sys::vfio(&container, Request::CheckExtension(kind)).is_ok_and(|yes| yes > 0) {
             return Err(PciError::NoModule("vfio_iommu_type1"));
         }
         let path = Path::new("/dev/vfio").join(format!("{prefix}{group_name}"));
@@ -64,14 +64,14 @@ impl Vfio {
             _ => PciError::system("open the device's group in /dev/vfio")(source),
         })?;
         let mut status = [0; 2];
-        sys::vfio_words(&group, Structure::GroupStatus, &mut status)
+        sys::vfio(&group, Request::GroupStatus(&mut status))
             .map_err(PciError::system("ask for the state of the IOMMU group"))?;
         if status[1] & GROUP_VIABLE == 0 {
             return Err(PciError::Group { group: group_name });
         }
-        sys::vfio_set_container(&group, &container)
+        sys::vfio(&group, Request::SetContainer(&container))
             .map_err(PciError::system("use the device's IOMMU group"))?;
-        sys::vfio(&container, Request::SetIommu, kind)
+        sys::vfio(&container, Request::SetIommu(kind))
             .map_err(PciError::system("use the IOMMU"))?;
         let name = CString::new(bdf.to_string()).map_err(io::Error::other);
         let device = name
@@ -102,7 +102,7 @@ impl Vfio {
     /// What VFIO says.
     pub fn region(&self, index: u32) -> Result<Region, PciError> {
         let mut words = [0, 0, index, 0, 0, 0, 0, 0];
-        sys::vfio_words(&self.device, Structure::RegionInfo, &mut words)
+        sys::vfio(&self.device, Request::RegionInfo(&mut words))
             .map_err(PciError::system("ask where the device's registers are"))?;
         let [_, flags, _, _, size_low, size_high, low, high] = words.map(u64::from);
         let wide = |low: u64, high: u64| low | high << 32;
@@ -119,7 +119,7 @@ impl Vfio {
         let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
         let flags = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
         let fd = u32::try_from(event.as_fd().as_raw_fd()).map_err(io::Error::other)?;
-        sys::vfio_words(&self.device, Structure::SetIrqs, &mut [0, flags, index, 0, 1, fd])
+        self.set_irqs([24, flags, index, 0, 1, fd])
     }
 
     /// INTx may fire again.
@@ -128,6 +128,11 @@ impl Vfio {
     /// Whatever VFIO_DEVICE_SET_IRQS reports.
     pub fn unmask(&self) -> io::Result<()> {
         let flags = irq::DATA_NONE | irq::ACTION_UNMASK;
-        sys::vfio_words(&self.device, Structure::SetIrqs, &mut [0, flags, irq::INTX, 0, 1])
+        // The last word is not looked at.
+        self.set_irqs([24, flags, irq::INTX, 0, 1, 0])
+    }
+
+    fn set_irqs(&self, words: [u32; 6]) -> io::Result<()> {
+        sys::vfio(&self.device, Request::SetIrqs(&words)).map(drop)
     }
 }
