@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_driver::chip::{self, Chip, Nic, Offload, Poke, RxSide};
+use vmlan_driver::chip::{self, Chip, ChipDriver, Offload, Poke, RxSide};
 use vmlan_driver::e1000;
 use vmlan_driver::wait::Interest;
 use vmlan_transport::address::VfioUser;
@@ -23,7 +23,7 @@ pub type Frame<C> = chip::Frame<Report<C>>;
 /// A guest on a bus.
 pub struct ChipGuest<C: Chip, B: Bus> {
     /// Its NIC.
-    pub nic: Nic<C, B>,
+    pub nic: ChipDriver<C, B>,
     /// Its number, byte 4 of its MAC addresses.
     pub id: u8,
     /// What is to come.
@@ -83,7 +83,8 @@ impl<C: Chip, B: Bus> ChipGuest<C, B> {
     pub fn build(options: Options, id: u8, bus: impl FnOnce(&Arc<Ram>) -> B) -> Self {
         let ram = vmlan_driver::chip::make_ram(&options).expect("RAM");
         let bus = bus(&ram);
-        let mut nic = Nic::new(options, &ram, bus).unwrap_or_else(|e| panic!("guest {id}: {e:?}"));
+        let mut nic =
+            ChipDriver::new(options, &ram, bus).unwrap_or_else(|e| panic!("guest {id}: {e:?}"));
         nic.set_mac(mac(id, 0));
         let batch = nic.batch();
         let mut expected = Expected::default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::chip::{Chip, Nic};
+use vmlan_driver::chip::{Chip, ChipDriver};
 use vmlan_transport::memory::Ram;
 use vmlan_transport::vfio_user::VfioBus;
 use vmlan_transport::{Bus, Width};
@@ -81,7 +81,7 @@ impl Hostile {
         let ram = vmlan_driver::chip::make_ram(&address.driver).ok()?;
         // The port may be busy for a moment with the end of the one before.
         let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
-        drop(Nic::<C, _>::new(address.driver.clone(), &ram, bus).ok()?);
+        drop(ChipDriver::<C, _>::new(address.driver.clone(), &ram, bus).ok()?);
         let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
         Some(Self { bus, ram, random: Random(seed | 1), alive: true })
     }

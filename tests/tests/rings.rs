@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::nic::{Any, Connected, Device, E1000Port, Link, NicError};
+use vmlan_driver::nic::{AnyNic, Connected, E1000Nic, Link, Nic, NicError};
 use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
 use vmlan_tests::in_process_chip::InProcessBus;
@@ -60,24 +60,25 @@ fn plug(lan: &mut Lan, name: &str, (door, keys): (Door, &str)) -> String {
 }
 
 /// A guest that is a packet program.
-struct Station<D: Device> {
-    port: Port<D>,
+struct Station<N: Nic> {
+    port: Port<N>,
     id: u8,
     expected: Expected,
     sent: u64,
     round: u16,
 }
 
-impl Station<Any> {
+impl Station<AnyNic> {
     fn open(address: &str, id: u8) -> Self {
         let place: Address = address.parse().unwrap();
-        let device = Any::open(&place, None, STALL).unwrap_or_else(|e| panic!("{address}: {e:?}"));
+        let device =
+            AnyNic::open(&place, None, STALL).unwrap_or_else(|e| panic!("{address}: {e:?}"));
         Self::new(device, id)
     }
 }
 
-impl<D: Device> Station<D> {
-    fn new(mut device: D, id: u8) -> Self {
+impl<N: Nic> Station<N> {
+    fn new(mut device: N, id: u8) -> Self {
         device.settle_mac(Some(Mac(mac(id, 0))));
         let mut expected = Expected::default();
         expected.padded = matches!(device.connected(), Connected::Chip { .. });
@@ -95,7 +96,7 @@ impl<D: Device> Station<D> {
     }
 }
 
-impl<D: Device> TestGuest for Station<D> {
+impl<N: Nic> TestGuest for Station<N> {
     fn id(&self) -> u8 {
         self.id
     }
@@ -222,13 +223,13 @@ fn no_frame_is_missed_by_who_polls_the_descriptor() {
     }
 }
 
-fn answer(station: &mut Station<Any>, to: u8, n: u64) {
+fn answer(station: &mut Station<AnyNic>, to: u8, n: u64) {
     wait_for(station, n, to);
     station.port.tx(0).push(&frame(mac(to, 0), mac(station.id, 0), n, 64)).unwrap();
     station.port.txsync().unwrap();
 }
 
-fn wait_for(station: &mut Station<Any>, n: u64, from: u8) {
+fn wait_for(station: &mut Station<AnyNic>, n: u64, from: u8) {
     let expected = frame(mac(station.id, 0), mac(from, 0), n, 64);
     loop {
         station.sleep();
@@ -286,7 +287,7 @@ fn frames_pass_without_a_socket() {
         let mut lan = Lan::new(1, FULL_WAIT);
         let options = Options { csb, size: 64, ..Options::default() };
         let near = Near::plug(&mut lan, "a", 1, mapped, options);
-        let mut a = Station::new(E1000Port::connect(&near, STALL).unwrap(), 1);
+        let mut a = Station::new(E1000Nic::connect(&near, STALL).unwrap(), 1);
         let mut b = VirtioGuest::connect(&lan.add("b", 1), 2, "");
         b.expect_padding();
         exchange(&mut a, &mut b, ALL.all(), ALL);

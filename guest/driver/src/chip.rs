@@ -9,7 +9,7 @@
 //!
 //! It reaches the chip by a [`Bus`]: over vfio-user ([`vmlan_transport::vfio_user::bus::VfioBus`]), inside a VM ([`vmlan_transport::pci::PciBus`]), or in
 //! the same process for tests. Register accesses are counted by name, for each is a trip out of the guest. Once the bus fails,
-//! registers read as all ones and [`Nic::wait`] answers [`Wake::Disconnected`]; [`Nic::restart`] goes on with another chip.
+//! registers read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`]; [`ChipDriver::restart`] goes on with another chip.
 
 mod combine;
 mod csb;
@@ -37,7 +37,7 @@ pub use interrupt::Causes;
 pub use offload::{Offload, Segmentation};
 use vmlan_transport::memory::{Pool, Ram};
 pub use vmlan_transport::{
-    Bus, BusError, Completion, Conflict, Interrupts, Irq, Model, Options, Receive, Watched, Width,
+    Bus, BusError, Completion, Conflict, Interrupts, Irq, Model, Options, Reception, Watched, Width,
 };
 
 pub use registers::{Access, Register, Registers};
@@ -62,7 +62,7 @@ type FormatOf<C> = <<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format;
 
 /// A chip and its rings.
 #[derive(Debug)]
-pub struct Nic<C: Chip, B: Bus> {
+pub struct ChipDriver<C: Chip, B: Bus> {
     pub(crate) options: Options,
     pub(crate) registers: Registers<C::Register, B>,
     pub(crate) tx: C::Tx,
@@ -106,7 +106,7 @@ fn ram_bytes_of<C: Chip>(options: &Options) -> (usize, usize) {
     (tx::ALIGN + tx.0 + rx.0 + csb, tx.1 + rx.1)
 }
 
-impl<C: Chip, B: Bus> Nic<C, B> {
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see [`make_ram`]), which the
     /// device must be able to reach.
     ///
@@ -223,8 +223,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 }
 
-/// Transmit: [`Nic::next`] → [`Nic::write`] → [`Nic::send`] ... [`Nic::flush`].
-impl<C: Chip, B: Bus> Nic<C, B> {
+/// Transmit: [`ChipDriver::next`] → [`ChipDriver::write`] → [`ChipDriver::send`] ... [`ChipDriver::flush`].
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// How many slots there are.
     #[must_use]
     pub fn slots(&self) -> u16 {
@@ -409,8 +409,8 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 }
 
-/// Receive: [`Nic::poll`] → [`Nic::read`] ... → [`Nic::release`].
-impl<C: Chip, B: Bus> Nic<C, B> {
+/// Receive: [`ChipDriver::poll`] → [`ChipDriver::read`] ... → [`ChipDriver::release`].
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// A batch with room for every descriptor.
     #[must_use]
     pub fn batch(&self) -> Batch<FormatOf<C>> {
@@ -527,7 +527,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
 }
 
 /// The chip must not look at a page that is no longer ours.
-impl<C: Chip, B: Bus> Drop for Nic<C, B> {
+impl<C: Chip, B: Bus> Drop for ChipDriver<C, B> {
     fn drop(&mut self) {
         self.release_csb();
     }

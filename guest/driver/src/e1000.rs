@@ -7,10 +7,10 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use crate::chip::{self, Causes, Chip, Model, Nic, RxRing, TxRing, TxSide};
+use crate::chip::{self, Causes, Chip, ChipDriver, Model, RxRing, TxRing, TxSide};
 pub use crate::chip::{
     Access, Bus, BusError, ChipError, Completion, Conflict, Interest, InterruptStats, Interrupts,
-    Irq, Offload, Options, Prepared, Receive, Segmentation, Wake, Watched,
+    Irq, Offload, Options, Prepared, Reception, Segmentation, Wake, Watched,
 };
 pub use descriptor::rx as rx_bits;
 use descriptor::{RxDescriptor, TxDescriptor};
@@ -21,7 +21,7 @@ use registers::{Register, cause};
 pub struct Intel;
 
 /// An 82540EM and its rings.
-pub type E1000<B> = Nic<Intel, B>;
+pub type E1000<B> = ChipDriver<Intel, B>;
 /// Its registers.
 pub type Registers<B> = chip::Registers<Register, B>;
 /// A received frame.

@@ -1,4 +1,4 @@
-//! Any NIC of ours, by what programs need of one: [`Device`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
+//! Any NIC of ours, by what programs need of one: [`Nic`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
 //! that no call on the data path goes through a table.
 
 mod any;
@@ -11,10 +11,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use self::any::{Any, AnyBatch};
-pub use self::chip::{
-    E1000Port, Link, Port as ChipPort, R8169Port, Rtl8139ClassicPort, Rtl8139Port,
-};
+pub use self::any::{AnyBatch, AnyNic};
+pub use self::chip::{ChipNic, E1000Nic, Link, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic};
 pub use self::error::NicError;
 pub use self::registers::Registers;
 use crate::chip::Model;
@@ -85,7 +83,7 @@ pub trait Visitor {
     /// What it ends with.
     type Output;
     /// Runs it.
-    fn visit<D: Device>(self, device: D) -> Self::Output;
+    fn visit<N: Nic>(self, nic: N) -> Self::Output;
 }
 
 /// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With `largest`, slots for frames of so
@@ -112,10 +110,10 @@ fn open_chip<L: Link, V: Visitor>(
     visitor: V,
 ) -> Result<V::Output, NicError> {
     Ok(match address.driver().model {
-        Model::E1000 => visitor.visit(E1000Port::connect(address, patience)?),
-        Model::R8169 => visitor.visit(R8169Port::connect(address, patience)?),
-        Model::Rtl8139Plus => visitor.visit(Rtl8139Port::connect(address, patience)?),
-        Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicPort::connect(address, patience)?),
+        Model::E1000 => visitor.visit(E1000Nic::connect(address, patience)?),
+        Model::R8169 => visitor.visit(R8169Nic::connect(address, patience)?),
+        Model::Rtl8139Plus => visitor.visit(Rtl8139Nic::connect(address, patience)?),
+        Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicNic::connect(address, patience)?),
     })
 }
 
@@ -133,15 +131,13 @@ fn sized(place: &Address, largest: Option<usize>) -> Address {
     place
 }
 
-/// A NIC with one or several pairs of queues ("lanes").
-///
-/// Transmit: `reap`, then for each frame `next`, `write`, `send`; `flush` ends a burst. Receive: `poll`, `read` each, `release`.
-/// When nothing moves: `wait`; or, for programs that sleep on descriptors of their own as well, `prepare_wait`, a sleep on `watched`,
-/// `finish_wait`.
-pub trait Device: Send {
-    /// Received frames of one lane.
-    type Batch: Send;
+/// A NIC with one or several pairs of queues ("lanes"), as a program sees it.
+pub trait Nic: Info + Transmit + Receive + Wait + Send {}
 
+impl<N: Info + Transmit + Receive + Wait + Send> Nic for N {}
+
+/// What a NIC is, and how it has fared.
+pub trait Info {
     /// Pairs of queues.
     fn lanes(&self) -> usize;
     /// What was found, for the first line of a run.
@@ -150,7 +146,21 @@ pub trait Device: Send {
     fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac>;
     /// Can the NIC complete UDP checksums?
     fn can_checksum(&self) -> bool;
+    /// Is the device there?
+    fn is_connected(&self) -> bool;
+    /// How often it was reached anew.
+    fn reconnects(&self) -> u64;
+    /// Counters of all lanes together.
+    fn stats(&self) -> QueueStats;
+    /// Has the device kept the rules of its rings so far?
+    fn is_sound(&self) -> bool;
+    /// Register accesses so far, of a NIC that has registers.
+    fn registers(&self) -> Option<Registers>;
+}
 
+/// Sending: [`Self::reap`], then for each frame [`Self::next`], [`Self::write`], [`Self::send`];
+/// [`Self::flush`] ends a burst. Slots are used in turn.
+pub trait Transmit {
     /// Transmit slots of a lane; they are used in turn.
     fn slots(&self, lane: usize) -> u16;
     /// Longest frame that fits a slot, in bytes.
@@ -177,7 +187,12 @@ pub trait Device: Send {
     fn flush(&mut self, lane: usize);
     /// Counts a moment in which there were frames and no slot.
     fn count_full(&mut self, lane: usize);
+}
 
+/// Receiving: [`Self::poll`], [`Self::read`] each frame, [`Self::release`].
+pub trait Receive {
+    /// Received frames of one lane.
+    type Batch: Send;
     /// An empty batch for `poll`.
     fn batch(&self, lane: usize) -> Self::Batch;
     /// Is there something to poll?
@@ -198,7 +213,11 @@ pub trait Device: Send {
     fn release_first(&mut self, lane: usize, batch: &mut Self::Batch, count: usize);
     /// Buffers the device has.
     fn posted(&self, lane: usize) -> u16;
+}
 
+/// Sleeping until something comes: [`Self::wait`]; or, for programs that sleep on descriptors of their
+/// own as well, [`Self::prepare_wait`], a sleep on [`Self::watched`], [`Self::finish_wait`].
+pub trait Wait {
     /// Sleeps until something of `interest` is there, the device is gone, or the time is up.
     ///
     /// # Errors
@@ -226,14 +245,4 @@ pub trait Device: Send {
     /// # Errors
     /// See [`NicError`].
     fn reconnect(&mut self, patience: Duration) -> Result<(), NicError>;
-    /// Is the device there?
-    fn is_connected(&self) -> bool;
-    /// How often it was reached anew.
-    fn reconnects(&self) -> u64;
-    /// Counters of all lanes together.
-    fn stats(&self) -> QueueStats;
-    /// Has the device kept the rules of its rings so far?
-    fn is_sound(&self) -> bool;
-    /// Register accesses so far, of a NIC that has registers.
-    fn registers(&self) -> Option<Registers>;
 }

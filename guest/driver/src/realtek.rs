@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use crate::chip::start::{LINK_PATIENCE, PATIENCE};
 use crate::chip::{
-    self, Bus, Causes, Chip, ChipError, Model, Nic, Options, RxFormat, RxRing, TxRing,
+    self, Bus, Causes, Chip, ChipDriver, ChipError, Model, Options, RxFormat, RxRing, TxRing,
 };
 use descriptor::{RxDescriptor, TxDescriptor};
 use registers::{LOCK, NPQ, Register, UNLOCK, cause, cpcr, cr, rcr};
@@ -36,7 +36,7 @@ pub trait Kind: Debug + Send + 'static {
     /// What else is to be set up.
     fn prepare<B: Bus>(_: &mut Registers<B>, _: &Options) {}
     /// Is there a link?
-    fn link<B: Bus>(nic: &mut Nic<Rings<Self>, B>) -> Option<u32>
+    fn link<B: Bus>(nic: &mut ChipDriver<Rings<Self>, B>) -> Option<u32>
     where
         Self: Sized;
 }
@@ -63,7 +63,7 @@ impl Kind for Gigabit {
         registers.write(Register::IntrMitigate, options.mitigate.into());
     }
 
-    fn link<B: Bus>(nic: &mut Nic<Rings<Self>, B>) -> Option<u32> {
+    fn link<B: Bus>(nic: &mut ChipDriver<Rings<Self>, B>) -> Option<u32> {
         let is_up = |value| value & registers::PHY_LINK != 0;
         nic.until(Register::PHYStatus, LINK_PATIENCE, is_up)
     }
@@ -80,13 +80,13 @@ impl Kind for Plus {
     const CPCR: u32 = cpcr::TXE | cpcr::RXE;
     type Rx = RxDescriptor<13>;
 
-    fn link<B: Bus>(nic: &mut Nic<Rings<Self>, B>) -> Option<u32> {
+    fn link<B: Bus>(nic: &mut ChipDriver<Rings<Self>, B>) -> Option<u32> {
         link_of_8139(nic)
     }
 }
 
 /// Waits until an RTL8139 has a link.
-pub(crate) fn link_of_8139<C, B>(nic: &mut Nic<C, B>) -> Option<u32>
+pub(crate) fn link_of_8139<C, B>(nic: &mut ChipDriver<C, B>) -> Option<u32>
 where
     C: Chip<Register = Register>,
     B: Bus,
@@ -95,12 +95,12 @@ where
 }
 
 /// An RTL8169 and its rings.
-pub type R8169<B> = Nic<Rings<Gigabit>, B>;
+pub type R8169<B> = ChipDriver<Rings<Gigabit>, B>;
 /// An RTL8139C+ and its rings.
-pub type Rtl8139<B> = Nic<Rings<Plus>, B>;
+pub type Rtl8139<B> = ChipDriver<Rings<Plus>, B>;
 
 /// Stops and resets any of the chips.
-pub(crate) fn reset<C, B>(nic: &mut Nic<C, B>) -> Result<(), ChipError>
+pub(crate) fn reset<C, B>(nic: &mut ChipDriver<C, B>) -> Result<(), ChipError>
 where
     C: Chip<Register = Register>,
     B: Bus,
@@ -155,16 +155,16 @@ impl<K: Kind> Chip for Rings<K> {
     type Tx = TxRing<TxDescriptor>;
     type Rx = RxRing<K::Rx>;
 
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+    fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         reset(nic)
     }
 
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError> {
+    fn read_mac<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<[u8; 6], ChipError> {
         let mac = read_mac(&mut nic.registers);
         nic.check().map(|()| mac)
     }
 
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+    fn start<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         K::link(nic).ok_or(ChipError::NoLink)?;
         let (options, registers) = (&nic.options, &mut nic.registers);
         let checksum = if options.checksum { cpcr::RX_CHECKSUM } else { 0 };

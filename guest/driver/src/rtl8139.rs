@@ -11,7 +11,7 @@ mod rx;
 mod tests;
 mod tx;
 
-use crate::chip::{Bus, Causes, Chip, ChipError, Model, Nic};
+use crate::chip::{Bus, Causes, Chip, ChipDriver, ChipError, Model};
 use crate::realtek::registers::{self, Register, cause, cr, rcr};
 use crate::realtek::{self, Registers};
 pub use rx::{Buffer, Copied};
@@ -22,7 +22,7 @@ pub use tx::Pairs;
 pub struct Classic;
 
 /// An RTL8139 and its buffers.
-pub type Rtl8139Classic<B> = Nic<Classic, B>;
+pub type Rtl8139Classic<B> = ChipDriver<Classic, B>;
 
 /// Addresses have 32 bits.
 fn near(address: u64) -> Result<u32, ChipError> {
@@ -39,16 +39,16 @@ impl Chip for Classic {
     type Tx = Pairs;
     type Rx = Buffer;
 
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+    fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         realtek::reset(nic)
     }
 
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError> {
+    fn read_mac<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<[u8; 6], ChipError> {
         let mac = realtek::read_mac(&mut nic.registers);
         nic.check().map(|()| mac)
     }
 
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError> {
+    fn start<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         realtek::link_of_8139(nic).ok_or(ChipError::NoLink)?;
         let buffer = near(nic.rx.base())?;
         let (options, registers) = (&nic.options, &mut nic.registers);

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! [`Port::open`] takes any address that the driver knows (`vhost-user:`, `vfio-user:`, and inside a VM `pci:`), [`Port::new`] any
-//! [`Device`], on whatever bus it is. `guest/driver/examples/` has a bridge, a firewall and a counter.
+//! [`Nic`], on whatever bus it is. `guest/driver/examples/` has a bridge, a firewall and a counter.
 //!
 //! # The names
 //!
@@ -73,7 +73,7 @@ use rx::RxRing;
 pub use rx::{Rx, RxSlot};
 use tx::TxRing;
 pub use tx::{Refused, Tx, TxSlot};
-use vmlan_driver::nic::{Any, Device, NicError};
+use vmlan_driver::nic::{AnyNic, Nic, NicError};
 pub use vmlan_driver::wait::Interest;
 use vmlan_driver::wait::{Prepared, Wake};
 use vmlan_transport::Address;
@@ -123,10 +123,10 @@ pub struct Ready {
 /// A NIC, its rings and its descriptor. When it is dropped, frames that the device has not taken yet are lost:
 /// [`Tx::is_pending`] tells whether there are any.
 #[derive(Debug)]
-pub struct Port<D: Device = Any> {
-    device: D,
+pub struct Port<N: Nic = AnyNic> {
+    device: N,
     tx: Vec<TxRing>,
-    rx: Vec<RxRing<D::Batch>>,
+    rx: Vec<RxRing<N::Batch>>,
     bell: Bell,
 }
 
@@ -148,16 +148,16 @@ impl Port {
         largest: Option<usize>,
         patience: Duration,
     ) -> Result<Self, Error> {
-        Self::new(Any::open(place, largest, patience)?)
+        Self::new(AnyNic::open(place, largest, patience)?)
     }
 }
 
-impl<D: Device> Port<D> {
+impl<N: Nic> Port<N> {
     /// A port on any device. Nobody else has sent with it, or has received frames that are not released.
     ///
     /// # Errors
     /// [`Error::System`] when there is no descriptor left.
-    pub fn new(mut device: D) -> Result<Self, Error> {
+    pub fn new(mut device: N) -> Result<Self, Error> {
         let bell = Bell::new(&device).map_err(Error::descriptor)?;
         let mut tx: Vec<_> = (0..device.lanes()).map(|lane| TxRing::new(&device, lane)).collect();
         let rx = (0..device.lanes()).map(|lane| RxRing::new(&device, lane)).collect();
@@ -175,7 +175,7 @@ impl<D: Device> Port<D> {
 
     /// The device, to ask it for its address and its counters.
     #[must_use]
-    pub fn device(&self) -> &D {
+    pub fn device(&self) -> &N {
         &self.device
     }
 
@@ -184,19 +184,19 @@ impl<D: Device> Port<D> {
     /// # Panics
     /// When there is no such lane; here and below.
     #[inline]
-    pub fn tx(&mut self, lane: usize) -> Tx<'_, D> {
+    pub fn tx(&mut self, lane: usize) -> Tx<'_, N> {
         Tx { device: &self.device, lane, ring: &mut self.tx[lane] }
     }
 
     /// A receive ring.
     #[inline]
-    pub fn rx(&mut self, lane: usize) -> Rx<'_, D> {
+    pub fn rx(&mut self, lane: usize) -> Rx<'_, N> {
         Rx { device: &self.device, lane, ring: &mut self.rx[lane] }
     }
 
     /// Both rings of a lane, for programs that answer.
     #[inline]
-    pub fn rings(&mut self, lane: usize) -> (Rx<'_, D>, Tx<'_, D>) {
+    pub fn rings(&mut self, lane: usize) -> (Rx<'_, N>, Tx<'_, N>) {
         let rx = Rx { device: &self.device, lane, ring: &mut self.rx[lane] };
         (rx, Tx { device: &self.device, lane, ring: &mut self.tx[lane] })
     }
@@ -344,13 +344,13 @@ impl Ready {
     }
 }
 
-impl<D: Device> AsFd for Port<D> {
+impl<N: Nic> AsFd for Port<N> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 }
 
-impl<D: Device> AsRawFd for Port<D> {
+impl<N: Nic> AsRawFd for Port<N> {
     fn as_raw_fd(&self) -> RawFd {
         self.bell.as_fd().as_raw_fd()
     }

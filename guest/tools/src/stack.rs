@@ -1,4 +1,4 @@
-//! UDP and TCP sockets with no kernel in the way, on any [`Device`](vmlan_driver::nic::Device), and the workloads that netperf's users
+//! UDP and TCP sockets with no kernel in the way, on any [`Nic`](vmlan_driver::nic::Nic), and the workloads that netperf's users
 //! know: streams, sinks, request-response; and a sink that shows receive livelock.
 //!
 //! ```no_run

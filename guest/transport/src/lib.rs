@@ -34,4 +34,4 @@ pub use address::{Address, AddressError};
 pub use bus::{Bus, BusError, Irq, Wake, Watched, Width};
 pub use mac::{Mac, MacError};
 pub use model::{Bars, Model};
-pub use options::{Completion, Conflict, Interrupts, Options, Receive};
+pub use options::{Completion, Conflict, Interrupts, Options, Reception};

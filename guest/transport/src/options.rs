@@ -23,7 +23,7 @@ pub enum Completion {
 
 /// How the driver learns that frames were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receive {
+pub enum Reception {
     /// By an interrupt; then it polls, a budget at a time, until the ring is dry.
     Interrupt,
     /// It polls, and sleeps for a tick at a time: received frames never interrupt (the paper's section 3.3.2).
@@ -59,7 +59,7 @@ pub struct Options {
     /// How sent frames are reported.
     pub completion: Completion,
     /// How received frames are.
-    pub receive: Receive,
+    pub receive: Reception,
     /// Send combining: TDT is not written while the completion interrupt of an earlier write is to come; that interrupt writes
     /// it for all frames sent meanwhile (the paper's section 3.2).
     pub combine: bool,
@@ -115,7 +115,7 @@ impl Default for Options {
             reset_by_io: true,
             interrupts: Interrupts::Always,
             completion: Completion::Interrupt,
-            receive: Receive::Interrupt,
+            receive: Reception::Interrupt,
             combine: false,
             combine_frames: 64,
             combine_us: 200,
@@ -233,7 +233,7 @@ impl Options {
     pub fn check(&self) -> Result<(), Conflict> {
         let idle = self.interrupts == Interrupts::Idle;
         let lazy = self.completion == Completion::Lazy;
-        let adaptive = self.receive == Receive::Adaptive;
+        let adaptive = self.receive == Reception::Adaptive;
         let conflicts = [
             (self.combine && self.csb, Conflict::CombineCsb),
             (self.combine && lazy, Conflict::CombineLazy),

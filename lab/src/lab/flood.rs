@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::nic::{Any, Device};
+use vmlan_driver::nic::{AnyNic, Receive, Transmit};
 use vmlan_transport::{Address, Mac};
 
 use super::pin::Pin;
@@ -151,8 +151,8 @@ fn spin() {
 
 /// A station's device.
 struct Nic {
-    device: Any,
-    batch: <Any as Device>::Batch,
+    device: AnyNic,
+    batch: <AnyNic as Receive>::Batch,
     dial: Arc<Dial>,
     /// Frames posted so far.
     posted: u64,
@@ -192,7 +192,7 @@ impl Nic {
         let wrong =
             |e: &dyn std::error::Error| Failure::Failed(format!("{address}: {}", chain(&e)));
         let place: Address = address.parse().map_err(|e| wrong(&e))?;
-        let device = Any::open(&place, Some(ROOM), super::PATIENCE).map_err(|e| wrong(&e))?;
+        let device = AnyNic::open(&place, Some(ROOM), super::PATIENCE).map_err(|e| wrong(&e))?;
         let batch = device.batch(0);
         Ok(Self { device, batch, dial: Arc::default(), posted: 0, pace: Pace::default() }
             .prepared(station))

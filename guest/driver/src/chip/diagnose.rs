@@ -1,6 +1,6 @@
 //! For tests that stand still: what the driver knows, in one line, and what it can do to wake the others up.
 
-use super::{Bus, Chip, Irq, Nic, RxSide, TxSide};
+use super::{Bus, Chip, ChipDriver, Irq, RxSide, TxSide};
 
 /// What wakes somebody up, harmlessly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Poke {
     pub const ALL: [Self; 4] = [Self::Unmask, Self::Mask, Self::Buffers, Self::Frames];
 }
 
-impl<C: Chip, B: Bus> Nic<C, B> {
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// What the driver waits for, where its rings stand, and the causes that the chip has latched (which it asks for).
     pub fn explain(&mut self) -> String {
         let causes = C::causes(&mut self.registers);

@@ -9,7 +9,8 @@
 use std::time::Duration;
 
 use super::{
-    Bus, Chip, ChipError, Completion, Interest, Interrupts, Irq, Nic, Receive, RxSide, TxSide, Wake,
+    Bus, Chip, ChipDriver, ChipError, Completion, Interest, Interrupts, Irq, Reception, RxSide,
+    TxSide, Wake,
 };
 use crate::notify::csb;
 use crate::wait::Prepared;
@@ -45,14 +46,14 @@ pub(super) struct Load {
     before: u64,
 }
 
-impl<C: Chip, B: Bus> Nic<C, B> {
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     pub(super) fn is_plain(&self) -> bool {
         self.options.interrupts == Interrupts::Always && !self.is_csb_on()
     }
 
     /// Received frames do not interrupt.
     pub(super) fn polls(&self) -> bool {
-        self.options.receive == Receive::Poll || self.load.polls
+        self.options.receive == Reception::Poll || self.load.polls
     }
 
     /// Takes an interrupt if one has come. May the rings be looked at?
@@ -139,7 +140,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     /// What may interrupt a driver of the kernel's kind while it is awake.
     pub(super) fn causes_awake(&self) -> u32 {
         let sent = if self.options.completion == Completion::Lazy { 0 } else { C::CAUSES.sent };
-        let received = if self.options.receive == Receive::Poll { 0 } else { C::CAUSES.received };
+        let received = if self.options.receive == Reception::Poll { 0 } else { C::CAUSES.received };
         C::CAUSES.link | sent | received
     }
 
@@ -151,7 +152,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     }
 
     fn causes(&self, interest: Interest) -> u32 {
-        let received = if self.options.receive == Receive::Poll { 0 } else { C::CAUSES.received };
+        let received = if self.options.receive == Reception::Poll { 0 } else { C::CAUSES.received };
         match (self.options.interrupts, interest) {
             (Interrupts::Always, Interest { rx: true, tx: false }) => self.causes_awake(),
             (Interrupts::Always, Interest { rx: true, tx: true })
@@ -169,7 +170,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
             return;
         }
         self.reap();
-        if self.options.receive == Receive::Adaptive && self.goes_on_polling() {
+        if self.options.receive == Reception::Adaptive && self.goes_on_polling() {
             return;
         }
         self.enable(self.causes_awake());
@@ -349,7 +350,7 @@ impl<C: Chip, B: Bus> Nic<C, B> {
     fn want(&mut self, interest: Interest) -> bool {
         let Some(csb) = &self.csb else { return false };
         let sent = || self.tx.has_moved(csb.host_tdh()) || self.tx.is_half_done();
-        let received = interest.rx && self.options.receive != Receive::Poll;
+        let received = interest.rx && self.options.receive != Reception::Poll;
         let (rx, registers) = (&mut self.rx, &mut self.registers);
         received && csb::want_reception(csb, || rx.ready(registers))
             || interest.tx && csb::want_completion(csb, sent)

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{
-    Batch, Bus, Causes, ChipError, Frame, Model, Nic, Offload, Options, Register, Registers, Report,
+    Batch, Bus, Causes, ChipDriver, ChipError, Frame, Model, Offload, Options, Register, Registers,
+    Report,
 };
 use crate::stats::QueueStats;
 use vmlan_transport::memory::{Pool, Ram};
@@ -30,17 +31,17 @@ pub trait Chip: Debug + Sized + Send + 'static {
     ///
     /// # Errors
     /// See [`ChipError`], here and below.
-    fn reset<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError>;
+    fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError>;
     /// The address it was made with.
     ///
     /// # Errors
     /// See [`ChipError`].
-    fn read_mac<B: Bus>(nic: &mut Nic<Self, B>) -> Result<[u8; 6], ChipError>;
+    fn read_mac<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<[u8; 6], ChipError>;
     /// Starts link, moderation and both sides. No interrupt is enabled yet, and no cause stands.
     ///
     /// # Errors
     /// See [`ChipError`].
-    fn start<B: Bus>(nic: &mut Nic<Self, B>) -> Result<(), ChipError>;
+    fn start<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError>;
     /// Receives frames for an address.
     fn write_mac<B: Bus>(registers: &mut Registers<Self::Register, B>, mac: [u8; 6]);
     /// The status block lies there; 0: nowhere.

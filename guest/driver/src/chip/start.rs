@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::csb::SUBSYSTEM;
-use super::{Bus, Chip, ChipError, Interrupts, Irq, Nic};
+use super::{Bus, Chip, ChipDriver, ChipError, Interrupts, Irq};
 
 /// How long a chip may take for a reset or a word of its EEPROM.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ mod config {
     }
 }
 
-impl<C: Chip, B: Bus> Nic<C, B> {
+impl<C: Chip, B: Bus> ChipDriver<C, B> {
     pub(super) fn set_up(&mut self) -> Result<(), ChipError> {
         self.enabled = 0;
         self.set_up_pci()?;

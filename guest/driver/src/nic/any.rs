@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::{
-    ChipPort, Connected, Device, E1000Port, NicError, R8169Port, Registers, Rtl8139ClassicPort,
-    Rtl8139Port,
+    ChipNic, Connected, E1000Nic, Info, NicError, R8169Nic, Receive, Registers, Rtl8139ClassicNic,
+    Rtl8139Nic, Transmit, Wait,
 };
 use crate::chip::Model;
 use crate::stats::QueueStats;
@@ -19,25 +19,25 @@ use vmlan_transport::address::Pci;
 /// A device of any kind.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // There are few, and they stay where they are.
-pub enum Any {
+pub enum AnyNic {
     /// virtio-net.
     Virtio(VirtioNet),
     /// An e1000 behind vfio-user.
-    E1000(E1000Port),
+    E1000(E1000Nic),
     /// An RTL8169 behind vfio-user.
-    R8169(R8169Port),
+    R8169(R8169Nic),
     /// An RTL8139C+ behind vfio-user.
-    Rtl8139(Rtl8139Port),
+    Rtl8139(Rtl8139Nic),
     /// The same in classic mode.
-    Classic(Rtl8139ClassicPort),
+    Classic(Rtl8139ClassicNic),
     /// An e1000 inside a VM.
-    PciE1000(E1000Port<Pci>),
+    PciE1000(E1000Nic<Pci>),
     /// An RTL8169 inside a VM.
-    PciR8169(R8169Port<Pci>),
+    PciR8169(R8169Nic<Pci>),
     /// An RTL8139C+ inside a VM.
-    PciRtl8139(Rtl8139Port<Pci>),
+    PciRtl8139(Rtl8139Nic<Pci>),
     /// The same in classic mode.
-    PciClassic(Rtl8139ClassicPort<Pci>),
+    PciClassic(Rtl8139ClassicNic<Pci>),
 }
 
 /// Received frames of a device of any kind.
@@ -46,18 +46,18 @@ pub enum AnyBatch {
     /// virtio-net.
     Virtio(queues::RxBatch),
     /// An e1000.
-    E1000(BatchOf<E1000Port>),
+    E1000(BatchOf<E1000Nic>),
     /// An RTL8169.
-    R8169(BatchOf<R8169Port>),
+    R8169(BatchOf<R8169Nic>),
     /// An RTL8139C+.
-    Rtl8139(BatchOf<Rtl8139Port>),
+    Rtl8139(BatchOf<Rtl8139Nic>),
     /// The same in classic mode.
-    Classic(BatchOf<Rtl8139ClassicPort>),
+    Classic(BatchOf<Rtl8139ClassicNic>),
 }
 
-type BatchOf<D> = <D as Device>::Batch;
+type BatchOf<N> = <N as Receive>::Batch;
 
-impl Any {
+impl AnyNic {
     /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so many bytes.
     ///
     /// # Errors
@@ -70,16 +70,16 @@ impl Any {
         Ok(match super::sized(place, largest) {
             Address::VhostUser(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
             Address::VfioUser(address) => match address.driver.model {
-                Model::E1000 => Self::E1000(ChipPort::connect(&address, patience)?),
-                Model::R8169 => Self::R8169(ChipPort::connect(&address, patience)?),
-                Model::Rtl8139Plus => Self::Rtl8139(ChipPort::connect(&address, patience)?),
-                Model::Rtl8139Classic => Self::Classic(ChipPort::connect(&address, patience)?),
+                Model::E1000 => Self::E1000(ChipNic::connect(&address, patience)?),
+                Model::R8169 => Self::R8169(ChipNic::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::Rtl8139(ChipNic::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::Classic(ChipNic::connect(&address, patience)?),
             },
             Address::Pci(address) => match address.driver.model {
-                Model::E1000 => Self::PciE1000(ChipPort::connect(&address, patience)?),
-                Model::R8169 => Self::PciR8169(ChipPort::connect(&address, patience)?),
-                Model::Rtl8139Plus => Self::PciRtl8139(ChipPort::connect(&address, patience)?),
-                Model::Rtl8139Classic => Self::PciClassic(ChipPort::connect(&address, patience)?),
+                Model::E1000 => Self::PciE1000(ChipNic::connect(&address, patience)?),
+                Model::R8169 => Self::PciR8169(ChipNic::connect(&address, patience)?),
+                Model::Rtl8139Plus => Self::PciRtl8139(ChipNic::connect(&address, patience)?),
+                Model::Rtl8139Classic => Self::PciClassic(ChipNic::connect(&address, patience)?),
             },
         })
     }
@@ -89,36 +89,34 @@ impl Any {
 macro_rules! each {
     ($any:expr, $nic:ident => $call:expr) => {
         match $any {
-            Any::Virtio($nic) => $call,
-            Any::E1000($nic) => $call,
-            Any::R8169($nic) => $call,
-            Any::Rtl8139($nic) => $call,
-            Any::Classic($nic) => $call,
-            Any::PciE1000($nic) => $call,
-            Any::PciR8169($nic) => $call,
-            Any::PciRtl8139($nic) => $call,
-            Any::PciClassic($nic) => $call,
+            AnyNic::Virtio($nic) => $call,
+            AnyNic::E1000($nic) => $call,
+            AnyNic::R8169($nic) => $call,
+            AnyNic::Rtl8139($nic) => $call,
+            AnyNic::Classic($nic) => $call,
+            AnyNic::PciE1000($nic) => $call,
+            AnyNic::PciR8169($nic) => $call,
+            AnyNic::PciRtl8139($nic) => $call,
+            AnyNic::PciClassic($nic) => $call,
         }
     };
     ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
         match ($any, $batch) {
-            (Any::Virtio($nic), AnyBatch::Virtio($its)) => $call,
-            (Any::E1000($nic), AnyBatch::E1000($its)) => $call,
-            (Any::R8169($nic), AnyBatch::R8169($its)) => $call,
-            (Any::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
-            (Any::Classic($nic), AnyBatch::Classic($its)) => $call,
-            (Any::PciE1000($nic), AnyBatch::E1000($its)) => $call,
-            (Any::PciR8169($nic), AnyBatch::R8169($its)) => $call,
-            (Any::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
-            (Any::PciClassic($nic), AnyBatch::Classic($its)) => $call,
+            (AnyNic::Virtio($nic), AnyBatch::Virtio($its)) => $call,
+            (AnyNic::E1000($nic), AnyBatch::E1000($its)) => $call,
+            (AnyNic::R8169($nic), AnyBatch::R8169($its)) => $call,
+            (AnyNic::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (AnyNic::Classic($nic), AnyBatch::Classic($its)) => $call,
+            (AnyNic::PciE1000($nic), AnyBatch::E1000($its)) => $call,
+            (AnyNic::PciR8169($nic), AnyBatch::R8169($its)) => $call,
+            (AnyNic::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
+            (AnyNic::PciClassic($nic), AnyBatch::Classic($its)) => $call,
             _ => unreachable!("a batch of another kind of device"),
         }
     };
 }
 
-impl Device for Any {
-    type Batch = AnyBatch;
-
+impl Info for AnyNic {
     fn lanes(&self) -> usize {
         each!(self, nic => nic.lanes())
     }
@@ -135,6 +133,28 @@ impl Device for Any {
         each!(self, nic => nic.can_checksum())
     }
 
+    fn is_connected(&self) -> bool {
+        each!(self, nic => Info::is_connected(nic))
+    }
+
+    fn reconnects(&self) -> u64 {
+        each!(self, nic => Info::reconnects(nic))
+    }
+
+    fn stats(&self) -> QueueStats {
+        each!(self, nic => Info::stats(nic))
+    }
+
+    fn is_sound(&self) -> bool {
+        each!(self, nic => Info::is_sound(nic))
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        each!(self, nic => Info::registers(nic))
+    }
+}
+
+impl Transmit for AnyNic {
     fn slots(&self, lane: usize) -> u16 {
         each!(self, nic => nic.slots(lane))
     }
@@ -159,7 +179,7 @@ impl Device for Any {
 
     #[inline]
     fn next(&mut self, lane: usize) -> Option<u16> {
-        each!(self, nic => Device::next(nic, lane))
+        each!(self, nic => Transmit::next(nic, lane))
     }
 
     #[inline]
@@ -194,6 +214,10 @@ impl Device for Any {
     fn count_full(&mut self, lane: usize) {
         each!(self, nic => nic.count_full(lane));
     }
+}
+
+impl Receive for AnyNic {
+    type Batch = AnyBatch;
 
     fn batch(&self, lane: usize) -> AnyBatch {
         match self {
@@ -222,10 +246,10 @@ impl Device for Any {
     fn bytes(batch: &AnyBatch) -> u64 {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::bytes(batch),
-            AnyBatch::E1000(batch) => <E1000Port>::bytes(batch),
-            AnyBatch::R8169(batch) => <R8169Port>::bytes(batch),
-            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::bytes(batch),
-            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::bytes(batch),
+            AnyBatch::E1000(batch) => <E1000Nic>::bytes(batch),
+            AnyBatch::R8169(batch) => <R8169Nic>::bytes(batch),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::bytes(batch),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::bytes(batch),
         }
     }
 
@@ -233,10 +257,10 @@ impl Device for Any {
     fn frame_len(batch: &AnyBatch, at: usize) -> usize {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::frame_len(batch, at),
-            AnyBatch::E1000(batch) => <E1000Port>::frame_len(batch, at),
-            AnyBatch::R8169(batch) => <R8169Port>::frame_len(batch, at),
-            AnyBatch::Rtl8139(batch) => <Rtl8139Port>::frame_len(batch, at),
-            AnyBatch::Classic(batch) => <Rtl8139ClassicPort>::frame_len(batch, at),
+            AnyBatch::E1000(batch) => <E1000Nic>::frame_len(batch, at),
+            AnyBatch::R8169(batch) => <R8169Nic>::frame_len(batch, at),
+            AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::frame_len(batch, at),
+            AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::frame_len(batch, at),
         }
     }
 
@@ -262,48 +286,30 @@ impl Device for Any {
     fn posted(&self, lane: usize) -> u16 {
         each!(self, nic => nic.posted(lane))
     }
+}
 
+impl Wait for AnyNic {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
-        each!(self, nic => Device::wait(nic, interest, timeout))
+        each!(self, nic => Wait::wait(nic, interest, timeout))
     }
 
     fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError> {
-        each!(self, nic => Device::prepare_wait(nic, interest))
+        each!(self, nic => Wait::prepare_wait(nic, interest))
     }
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
-        each!(self, nic => Device::watched(nic))
+        each!(self, nic => Wait::watched(nic))
     }
 
     fn watched_for_end(&self) -> u64 {
-        each!(self, nic => Device::watched_for_end(nic))
+        each!(self, nic => Wait::watched_for_end(nic))
     }
 
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, NicError> {
-        each!(self, nic => Device::finish_wait(nic, ready))
+        each!(self, nic => Wait::finish_wait(nic, ready))
     }
 
     fn reconnect(&mut self, patience: Duration) -> Result<(), NicError> {
-        each!(self, nic => Device::reconnect(nic, patience))
-    }
-
-    fn is_connected(&self) -> bool {
-        each!(self, nic => Device::is_connected(nic))
-    }
-
-    fn reconnects(&self) -> u64 {
-        each!(self, nic => Device::reconnects(nic))
-    }
-
-    fn stats(&self) -> QueueStats {
-        each!(self, nic => Device::stats(nic))
-    }
-
-    fn is_sound(&self) -> bool {
-        each!(self, nic => Device::is_sound(nic))
-    }
-
-    fn registers(&self) -> Option<Registers> {
-        each!(self, nic => Device::registers(nic))
+        each!(self, nic => Wait::reconnect(nic, patience))
     }
 }

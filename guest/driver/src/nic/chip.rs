@@ -4,9 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Connected, Device, NicError, Registers};
+use super::{Connected, Info, NicError, Receive, Registers, Transmit, Wait};
 use crate::chip::{
-    self, Access, Bus, Chip, ChipError, Interest, Nic, Offload, Options, Prepared, RxSide, Wake,
+    self, Access, Bus, Chip, ChipDriver, ChipError, Interest, Offload, Options, Prepared, RxSide,
+    Wake,
 };
 use crate::e1000::Intel;
 use crate::realtek::{Gigabit, Plus, Rings};
@@ -91,43 +92,41 @@ impl Link for Pci {
 
 /// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
 #[derive(Debug)]
-pub struct Port<C: Chip, L: Link = VfioUser> {
-    nic: Nic<C, L::Bus>,
+pub struct ChipNic<C: Chip, L: Link = VfioUser> {
+    nic: ChipDriver<C, L::Bus>,
     address: L,
     ram: Arc<Ram>,
     reconnects: u64,
 }
 
 /// A port of an Intel 82540EM.
-pub type E1000Port<L = VfioUser> = Port<Intel, L>;
+pub type E1000Nic<L = VfioUser> = ChipNic<Intel, L>;
 
 /// A port of an RTL8169.
-pub type R8169Port<L = VfioUser> = Port<Rings<Gigabit>, L>;
+pub type R8169Nic<L = VfioUser> = ChipNic<Rings<Gigabit>, L>;
 /// A port of an RTL8139C+.
-pub type Rtl8139Port<L = VfioUser> = Port<Rings<Plus>, L>;
+pub type Rtl8139Nic<L = VfioUser> = ChipNic<Rings<Plus>, L>;
 /// A port of an RTL8139 in classic mode.
-pub type Rtl8139ClassicPort<L = VfioUser> = Port<Classic, L>;
+pub type Rtl8139ClassicNic<L = VfioUser> = ChipNic<Classic, L>;
 
 /// Received frames of a chip.
 type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;
 
-impl<C: Chip, L: Link> Port<C, L> {
+impl<C: Chip, L: Link> ChipNic<C, L> {
     /// Reaches the chip at `address` and starts it.
     ///
     /// # Errors
     /// See [`NicError`].
     pub fn connect(address: &L, patience: Duration) -> Result<Self, NicError> {
         let (bus, ram) = address.connect(patience)?;
-        let mut nic = Nic::new(address.driver().clone(), &ram, bus)?;
+        let mut nic = ChipDriver::new(address.driver().clone(), &ram, bus)?;
         // Setting up is none of the run.
         nic.registers_mut().take_slowest();
         Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
     }
 }
 
-impl<C: Chip, L: Link> Device for Port<C, L> {
-    type Batch = Batch<C>;
-
+impl<C: Chip, L: Link> Info for ChipNic<C, L> {
     fn lanes(&self) -> usize {
         1
     }
@@ -147,6 +146,38 @@ impl<C: Chip, L: Link> Device for Port<C, L> {
         self.address.driver().checksum
     }
 
+    fn is_connected(&self) -> bool {
+        self.nic.is_connected()
+    }
+
+    fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    fn stats(&self) -> QueueStats {
+        let (tx, rx) = (self.nic.tx_stats(), self.nic.rx_stats());
+        QueueStats {
+            doorbells: tx.doorbells + rx.doorbells,
+            interrupts: rx.interrupts,
+            full: tx.full,
+            malformed: rx.malformed,
+            ..QueueStats::default()
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.nic.is_sound() && self.nic.interrupt_stats().missed == 0
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        let counts = self.nic.registers().counts();
+        let used = |access: &&Access| access.reads > 0 || access.writes > 0 || access.mapped > 0;
+        let slowest = self.nic.registers().slowest();
+        Some(Registers::new(counts.iter().filter(used).copied().collect(), slowest))
+    }
+}
+
+impl<C: Chip, L: Link> Transmit for ChipNic<C, L> {
     fn slots(&self, _lane: usize) -> u16 {
         self.nic.slots()
     }
@@ -207,6 +238,10 @@ impl<C: Chip, L: Link> Device for Port<C, L> {
     fn count_full(&mut self, _lane: usize) {
         self.nic.count_full();
     }
+}
+
+impl<C: Chip, L: Link> Receive for ChipNic<C, L> {
+    type Batch = Batch<C>;
 
     fn batch(&self, _lane: usize) -> Batch<C> {
         self.nic.batch()
@@ -253,7 +288,9 @@ impl<C: Chip, L: Link> Device for Port<C, L> {
     fn posted(&self, _lane: usize) -> u16 {
         self.nic.outstanding()
     }
+}
 
+impl<C: Chip, L: Link> Wait for ChipNic<C, L> {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
         Ok(self.nic.wait(interest, timeout)?)
     }
@@ -284,35 +321,5 @@ impl<C: Chip, L: Link> Device for Port<C, L> {
         self.nic.restart(bus)?;
         self.reconnects += 1;
         Ok(())
-    }
-
-    fn is_connected(&self) -> bool {
-        self.nic.is_connected()
-    }
-
-    fn reconnects(&self) -> u64 {
-        self.reconnects
-    }
-
-    fn stats(&self) -> QueueStats {
-        let (tx, rx) = (self.nic.tx_stats(), self.nic.rx_stats());
-        QueueStats {
-            doorbells: tx.doorbells + rx.doorbells,
-            interrupts: rx.interrupts,
-            full: tx.full,
-            malformed: rx.malformed,
-            ..QueueStats::default()
-        }
-    }
-
-    fn is_sound(&self) -> bool {
-        self.nic.is_sound() && self.nic.interrupt_stats().missed == 0
-    }
-
-    fn registers(&self) -> Option<Registers> {
-        let counts = self.nic.registers().counts();
-        let used = |access: &&Access| access.reads > 0 || access.writes > 0 || access.mapped > 0;
-        let slowest = self.nic.registers().slowest();
-        Some(Registers::new(counts.iter().filter(used).copied().collect(), slowest))
     }
 }

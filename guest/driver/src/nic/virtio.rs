@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{Connected, Device, NicError, Registers};
+use super::{Connected, Info, NicError, Receive, Registers, Transmit, Wait};
 use crate::stats::QueueStats;
 use crate::virtio::VirtioNet;
 use crate::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader, RxBatch};
@@ -17,9 +17,7 @@ fn checksum_header() -> NetHeader {
     NetHeader { flags: HDR_F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..NetHeader::default() }
 }
 
-impl Device for VirtioNet {
-    type Batch = RxBatch;
-
+impl Info for VirtioNet {
     fn lanes(&self) -> usize {
         self.pairs.len()
     }
@@ -37,6 +35,35 @@ impl Device for VirtioNet {
         self.has(feature::CSUM)
     }
 
+    fn is_connected(&self) -> bool {
+        VirtioNet::is_connected(self)
+    }
+
+    fn reconnects(&self) -> u64 {
+        VirtioNet::reconnects(self)
+    }
+
+    fn stats(&self) -> QueueStats {
+        let mut sum = QueueStats::default();
+        for stats in self.pairs.iter().flat_map(|pair| [pair.tx.stats(), pair.rx.stats()]) {
+            sum.doorbells += stats.doorbells;
+            sum.interrupts += stats.interrupts;
+            sum.full += stats.full;
+            sum.malformed += stats.malformed;
+        }
+        sum
+    }
+
+    fn is_sound(&self) -> bool {
+        self.audit().iter().all(Audit::is_sound)
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        None
+    }
+}
+
+impl Transmit for VirtioNet {
     fn slots(&self, lane: usize) -> u16 {
         self.pairs[lane].tx.slots()
     }
@@ -97,6 +124,10 @@ impl Device for VirtioNet {
     fn count_full(&mut self, lane: usize) {
         self.pairs[lane].tx.count_full();
     }
+}
+
+impl Receive for VirtioNet {
+    type Batch = RxBatch;
 
     fn batch(&self, lane: usize) -> RxBatch {
         self.pairs[lane].rx.batch()
@@ -146,7 +177,9 @@ impl Device for VirtioNet {
     fn posted(&self, lane: usize) -> u16 {
         self.pairs[lane].rx.outstanding()
     }
+}
 
+impl Wait for VirtioNet {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
         Ok(VirtioNet::wait(self, interest, timeout)?)
     }
@@ -169,32 +202,5 @@ impl Device for VirtioNet {
 
     fn reconnect(&mut self, patience: Duration) -> Result<(), NicError> {
         Ok(VirtioNet::reconnect(self, patience)?)
-    }
-
-    fn is_connected(&self) -> bool {
-        VirtioNet::is_connected(self)
-    }
-
-    fn reconnects(&self) -> u64 {
-        VirtioNet::reconnects(self)
-    }
-
-    fn stats(&self) -> QueueStats {
-        let mut sum = QueueStats::default();
-        for stats in self.pairs.iter().flat_map(|pair| [pair.tx.stats(), pair.rx.stats()]) {
-            sum.doorbells += stats.doorbells;
-            sum.interrupts += stats.interrupts;
-            sum.full += stats.full;
-            sum.malformed += stats.malformed;
-        }
-        sum
-    }
-
-    fn is_sound(&self) -> bool {
-        self.audit().iter().all(Audit::is_sound)
-    }
-
-    fn registers(&self) -> Option<Registers> {
-        None
     }
 }

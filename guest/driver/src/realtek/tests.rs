@@ -5,7 +5,7 @@ pub(crate) mod fake;
 use std::time::Duration;
 
 use super::*;
-use crate::chip::{Interrupts, Offload, Receive, Segmentation};
+use crate::chip::{Interrupts, Offload, Reception, Segmentation};
 use crate::wait::{Interest, Wake};
 use fake::{Fake, at, word};
 
@@ -15,17 +15,17 @@ pub(crate) fn options(model: Model) -> Options {
     Options { size: 8, flush: false, ..Options::of(model) }
 }
 
-fn start<K: Kind>(options: Options) -> Nic<Rings<K>, Fake> {
+fn start<K: Kind>(options: Options) -> ChipDriver<Rings<K>, Fake> {
     let options = Options { model: K::MODEL, ..options };
     let ram = crate::chip::make_ram(&options).unwrap();
     let mut fake = Fake::new(&ram, K::MODEL);
     if options.csb {
         fake.offer_csb();
     }
-    Nic::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
+    ChipDriver::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub(crate) fn chip<C: Chip>(nic: &mut Nic<C, Fake>) -> &mut Fake {
+pub(crate) fn chip<C: Chip>(nic: &mut ChipDriver<C, Fake>) -> &mut Fake {
     nic.registers_mut().bus_mut()
 }
 
@@ -33,18 +33,18 @@ pub(crate) fn frame(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }
 
-pub(crate) fn send<C: Chip>(nic: &mut Nic<C, Fake>, bytes: &[u8]) {
+pub(crate) fn send<C: Chip>(nic: &mut ChipDriver<C, Fake>, bytes: &[u8]) {
     let slot = nic.next().unwrap();
     nic.write(slot, 0, bytes);
     nic.send(slot, u32::try_from(bytes.len()).unwrap());
 }
 
-pub(crate) fn log<C: Chip>(nic: &mut Nic<C, Fake>) -> Vec<String> {
+pub(crate) fn log<C: Chip>(nic: &mut ChipDriver<C, Fake>) -> Vec<String> {
     std::mem::take(&mut chip(nic).log)
 }
 
 /// Polls once; the bytes of the frames, which are given back.
-pub(crate) fn take<C: Chip>(nic: &mut Nic<C, Fake>) -> Vec<Vec<u8>> {
+pub(crate) fn take<C: Chip>(nic: &mut ChipDriver<C, Fake>) -> Vec<Vec<u8>> {
     let mut batch = nic.batch();
     nic.poll(&mut batch, usize::MAX);
     let read = |frame: &chip::Frame<_>| {
@@ -272,7 +272,7 @@ fn told(options: Options, rows: &[(usize, usize)]) {
 #[test]
 fn a_driver_that_polls_tells_a_chip_that_ran_short() {
     let polls =
-        Options { receive: Receive::Poll, interrupts: Interrupts::Idle, ..options(Model::R8169) };
+        Options { receive: Reception::Poll, interrupts: Interrupts::Idle, ..options(Model::R8169) };
     // Every eighth of the ring, and when all was used.
     told(Options { size: 64, ..polls.clone() }, &[(7, 0), (1, 1), (7, 0), (63, 1), (7, 0), (1, 1)]);
     told(Options { size: 256, ..polls.clone() }, &[(31, 0), (1, 1), (31, 0)]);
@@ -294,8 +294,11 @@ fn a_driver_that_polls_tells_a_chip_that_ran_short() {
 
 #[test]
 fn a_driver_that_goes_on_polling_says_what_the_mask_would_have_said() {
-    let mut nic =
-        start::<Gigabit>(Options { receive: Receive::Adaptive, size: 32, ..options(Model::R8169) });
+    let mut nic = start::<Gigabit>(Options {
+        receive: Reception::Adaptive,
+        size: 32,
+        ..options(Model::R8169)
+    });
     log(&mut nic);
     for _ in 0..31 {
         chip(&mut nic).receive(&frame(60), 0);

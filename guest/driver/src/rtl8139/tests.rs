@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(1);
 fn start(options: Options) -> Rtl8139Classic<Fake> {
     let ram = crate::chip::make_ram(&options).unwrap();
     let fake = Fake::new(&ram, Model::Rtl8139Classic);
-    Nic::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
+    ChipDriver::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn small() -> Options {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::sleep::{Epoll, Timer};
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 use vmlan_transport::sys::EventFd;
 
 /// Bits of the set; those below are the device's.
@@ -25,7 +25,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    pub(super) fn new(device: &impl Device) -> io::Result<Self> {
+    pub(super) fn new(device: &impl Nic) -> io::Result<Self> {
         let (set, awake, timer) = (Epoll::new()?, EventFd::new()?, Timer::new()?);
         awake.signal();
         set.add(awake.as_fd(), AWAKE)?;
@@ -36,7 +36,7 @@ impl Bell {
     }
 
     /// From now on for this device too.
-    pub(super) fn watch(&self, device: &impl Device) -> io::Result<()> {
+    pub(super) fn watch(&self, device: &impl Nic) -> io::Result<()> {
         for (bit, fd) in device.watched().into_iter().enumerate().take(TIMER) {
             self.set.add(fd, bit)?;
         }
@@ -44,7 +44,7 @@ impl Bell {
     }
 
     /// No longer for this device.
-    pub(super) fn leave(&self, device: &impl Device) {
+    pub(super) fn leave(&self, device: &impl Nic) {
         device.watched().into_iter().for_each(|fd| self.set.remove(fd));
     }
 

@@ -1,7 +1,7 @@
 //! Receive rings.
 
 use super::cursors::Cursors;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::{Nic, Receive};
 
 /// Room for the longest frame there is: 64 KiB that nobody cut.
 const LONGEST: usize = 1 << 17;
@@ -15,14 +15,14 @@ pub(super) struct RxRing<B> {
 }
 
 impl<B> RxRing<B> {
-    pub(super) fn new<D: Device<Batch = B>>(device: &D, lane: usize) -> Self {
+    pub(super) fn new<N: Receive<Batch = B>>(device: &N, lane: usize) -> Self {
         let at = Cursors::new(device.posted(lane).saturating_add(1));
         Self { at, batch: device.batch(lane), scratch: vec![0; LONGEST].into() }
     }
 
     /// Gives back what lies before `head`, and takes what has come.
     #[inline]
-    pub(super) fn sync<D: Device<Batch = B>>(&mut self, device: &mut D, lane: usize) {
+    pub(super) fn sync<N: Receive<Batch = B>>(&mut self, device: &mut N, lane: usize) {
         let count = self.at.given();
         if count > 0 {
             device.release_first(lane, &mut self.batch, count.into());
@@ -38,7 +38,7 @@ impl<B> RxRing<B> {
     }
 
     /// Gives everything back, read or not.
-    pub(super) fn clear<D: Device<Batch = B>>(&mut self, device: &mut D, lane: usize) {
+    pub(super) fn clear<N: Receive<Batch = B>>(&mut self, device: &mut N, lane: usize) {
         device.release(lane, &mut self.batch);
         self.at = Cursors::new(self.at.slots());
     }
@@ -47,13 +47,13 @@ impl<B> RxRing<B> {
 /// A receive ring. The program owns the slots from `head` up to, but not including, `tail`: each has a frame. It moves `head` past those
 /// it has done with, in order, and keeps the others; [`rxsync`](super::Port::rxsync) gives the former back and brings new ones.
 #[derive(Debug)]
-pub struct Rx<'a, D: Device> {
-    pub(super) device: &'a D,
+pub struct Rx<'a, N: Nic> {
+    pub(super) device: &'a N,
     pub(super) lane: usize,
-    pub(super) ring: &'a mut RxRing<D::Batch>,
+    pub(super) ring: &'a mut RxRing<N::Batch>,
 }
 
-impl<D: Device> Rx<'_, D> {
+impl<N: Nic> Rx<'_, N> {
     /// Slots of the ring. The program never owns all of them.
     #[must_use]
     pub fn slots(&self) -> u16 {
@@ -107,7 +107,7 @@ impl<D: Device> Rx<'_, D> {
     /// # Panics
     /// When it is not between `head` and `tail`: the device may be writing it.
     #[inline]
-    pub fn slot(&mut self, at: u16) -> RxSlot<'_, D> {
+    pub fn slot(&mut self, at: u16) -> RxSlot<'_, N> {
         let at = usize::from(self.ring.at.place(at));
         let RxRing { batch, scratch, .. } = self.ring;
         RxSlot { device: self.device, lane: self.lane, batch, at, scratch }
@@ -147,21 +147,21 @@ impl<D: Device> Rx<'_, D> {
 
 /// A receive slot: a frame in memory that the device shares, so its bytes are copied before anybody looks at them.
 #[derive(Debug)]
-pub struct RxSlot<'a, D: Device> {
-    device: &'a D,
+pub struct RxSlot<'a, N: Nic> {
+    device: &'a N,
     lane: usize,
-    batch: &'a D::Batch,
+    batch: &'a N::Batch,
     at: usize,
     scratch: &'a mut [u8],
 }
 
-impl<'a, D: Device> RxSlot<'a, D> {
+impl<'a, N: Nic> RxSlot<'a, N> {
     /// Bytes of the frame.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // No frame is.
     pub fn len(&self) -> usize {
-        D::frame_len(self.batch, self.at)
+        N::frame_len(self.batch, self.at)
     }
 
     /// Copies the frame's first bytes, as many as there are or `bytes` has; returns how many. What only looks at headers copies

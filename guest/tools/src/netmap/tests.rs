@@ -3,6 +3,7 @@ mod fake;
 use super::cursors::Cursors;
 use super::*;
 use fake::{Fake, Random, frame};
+use vmlan_driver::nic::Receive;
 use vmlan_transport::sys;
 
 const RX: Interest = Interest { rx: true, tx: false };

@@ -1,7 +1,7 @@
 //! Transmit rings.
 
 use super::cursors::Cursors;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// What a port keeps of a transmit ring.
 #[derive(Debug)]
@@ -11,14 +11,14 @@ pub(super) struct TxRing {
 }
 
 impl TxRing {
-    pub(super) fn new(device: &impl Device, lane: usize) -> Self {
+    pub(super) fn new(device: &impl Nic, lane: usize) -> Self {
         let at = Cursors::new(device.slots(lane));
         Self { at, lens: vec![0; usize::from(at.slots())].into() }
     }
 
     /// Sends what lies between the last sync's `head` and this one's, and takes sent slots back.
     #[inline]
-    pub(super) fn sync<D: Device>(&mut self, device: &mut D, lane: usize) {
+    pub(super) fn sync<N: Nic>(&mut self, device: &mut N, lane: usize) {
         let count = self.at.given();
         if count > 0 {
             self.send(device, lane, count);
@@ -28,7 +28,7 @@ impl TxRing {
     }
 
     #[inline]
-    fn send<D: Device>(&mut self, device: &mut D, lane: usize, count: u16) {
+    fn send<N: Nic>(&mut self, device: &mut N, lane: usize, count: u16) {
         let mut at = usize::from(self.at.ahead(self.at.head, self.at.slots() - count));
         for _ in 0..count {
             // There is one: slots between head and tail are free, and nobody else sends.
@@ -40,7 +40,7 @@ impl TxRing {
     }
 
     /// An unused ring, for a device that lost what was under way.
-    pub(super) fn reset(&mut self, device: &mut impl Device, lane: usize) {
+    pub(super) fn reset(&mut self, device: &mut impl Nic, lane: usize) {
         self.at = Cursors::new(self.at.slots());
         self.at.set_owned(device.reap(lane));
     }
@@ -68,13 +68,13 @@ pub enum Refused {
 /// A transmit ring. The program owns the slots from `head` up to, but not including, `tail`: it fills them, moves `head` past them,
 /// and [`txsync`](super::Port::txsync) sends them.
 #[derive(Debug)]
-pub struct Tx<'a, D: Device> {
-    pub(super) device: &'a D,
+pub struct Tx<'a, N: Nic> {
+    pub(super) device: &'a N,
     pub(super) lane: usize,
     pub(super) ring: &'a mut TxRing,
 }
 
-impl<D: Device> Tx<'_, D> {
+impl<N: Nic> Tx<'_, N> {
     /// Slots of the ring. The program never owns all of them.
     #[must_use]
     pub fn slots(&self) -> u16 {
@@ -134,7 +134,7 @@ impl<D: Device> Tx<'_, D> {
     /// # Panics
     /// When it is not between `head` and `tail`: the device may be reading it.
     #[inline]
-    pub fn slot(&mut self, at: u16) -> TxSlot<'_, D> {
+    pub fn slot(&mut self, at: u16) -> TxSlot<'_, N> {
         let slot = self.device.slot_ahead(self.lane, self.ring.at.place(at));
         let len = &mut self.ring.lens[usize::from(at)];
         TxSlot { device: self.device, lane: self.lane, slot, len }
@@ -184,14 +184,14 @@ impl<D: Device> Tx<'_, D> {
 /// A transmit slot: a length, and bytes in memory that the device shares. It keeps both when it comes back, so that a program which
 /// sends the same frame again needs not write it again (so long as the device finishes frames in order, as the switch does).
 #[derive(Debug)]
-pub struct TxSlot<'a, D: Device> {
-    device: &'a D,
+pub struct TxSlot<'a, N: Nic> {
+    device: &'a N,
     lane: usize,
     slot: u16,
     len: &'a mut u32,
 }
 
-impl<D: Device> TxSlot<'_, D> {
+impl<N: Nic> TxSlot<'_, N> {
     /// Longest frame, in bytes.
     #[inline]
     #[must_use]

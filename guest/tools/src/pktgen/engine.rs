@@ -20,7 +20,7 @@ use super::frame;
 use super::options::{Function, Options};
 use super::pace::Pace;
 use super::report::{Interval, Report};
-use vmlan_driver::nic::{Device, NicError, Registers};
+use vmlan_driver::nic::{Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::virtio::VirtioError;
 use vmlan_driver::wait::{Interest, Wake};
@@ -47,7 +47,7 @@ struct Lane<B> {
     number: u64,
 }
 
-struct Engine<'a, N: Device> {
+struct Engine<'a, N: Nic> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
     nic: N,
@@ -78,7 +78,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<'a, N: Device> Engine<'a, N> {
+impl<'a, N: Nic> Engine<'a, N> {
     fn new(
         options: &'a Options,
         nic: N,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::frame::{self, Template, Udp};
 use super::inbox::FrameQueue;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
 use vmlan_transport::sys::EventFd;
 
@@ -50,15 +50,15 @@ impl Counters {
 }
 
 /// The device, and what its interrupt handler needs.
-pub(super) struct Nic<D: Device> {
-    pub(super) device: D,
-    batches: Vec<D::Batch>,
+pub(super) struct Held<N: Nic> {
+    pub(super) device: N,
+    batches: Vec<N::Batch>,
     head: [u8; HEAD],
 }
 
 /// The device behind its lock, and the queues above it.
-pub(super) struct Driver<D: Device> {
-    nic: Mutex<Nic<D>>,
+pub(super) struct Driver<N: Nic> {
+    nic: Mutex<Held<N>>,
     /// Frames for smoltcp.
     pub(super) backlog: FrameQueue,
     /// The socket queue: datagrams to `port` go past smoltcp.
@@ -81,10 +81,10 @@ pub(super) struct Sleeper {
     pub(super) kick: EventFd,
 }
 
-impl<D: Device> Driver<D> {
+impl<N: Nic> Driver<N> {
     /// Datagrams to `port`, at most `socket_queue` of them, go past smoltcp.
     pub(super) fn new(
-        device: D,
+        device: N,
         (mac, ip): (Mac, Ipv4Addr),
         port: Option<u16>,
         (socket_queue, mtu): (u16, u16),
@@ -95,7 +95,7 @@ impl<D: Device> Driver<D> {
         let batches = (0..device.lanes()).map(|lane| device.batch(lane)).collect();
         let socket_slots = if port.is_some() { socket_queue.into() } else { 1 };
         Self {
-            nic: Mutex::new(Nic { device, batches, head: [0; HEAD] }),
+            nic: Mutex::new(Held { device, batches, head: [0; HEAD] }),
             backlog: FrameQueue::new(BACKLOG, bytes),
             socket: FrameQueue::new(socket_slots, bytes),
             port,
@@ -108,7 +108,7 @@ impl<D: Device> Driver<D> {
     }
 
     /// The driver's lock. A thread that failed while it held it is no reason to fail too.
-    pub(super) fn nic(&self) -> MutexGuard<'_, Nic<D>> {
+    pub(super) fn nic(&self) -> MutexGuard<'_, Held<N>> {
         self.nic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +141,7 @@ impl<D: Device> Driver<D> {
 
     /// Puts one frame where it belongs.
     #[inline]
-    fn sort(&self, device: &D, (lane, batch, at): (usize, &D::Batch, usize), head: &mut [u8]) {
+    fn sort(&self, device: &N, (lane, batch, at): (usize, &N::Batch, usize), head: &mut [u8]) {
         let len = device.read(lane, batch, at, head);
         let head = &head[..len];
         let Some(to) = head.get(..6) else { return };
@@ -200,12 +200,12 @@ impl<D: Device> Driver<D> {
     }
 
     /// Interrupts so far, for [`Self::pass_on`].
-    pub(super) fn interrupts(&self, device: &D) -> u64 {
+    pub(super) fn interrupts(&self, device: &N) -> u64 {
         if self.second.is_some() { device.stats().interrupts } else { 0 }
     }
 
     /// A doorbell may take the interrupt that the sleeping thread waits for: then it is told.
-    pub(super) fn pass_on(&self, device: &D, before: u64) {
+    pub(super) fn pass_on(&self, device: &N, before: u64) {
         let Some(second) = self.second.as_ref().filter(|s| s.asleep.load(Relaxed)) else { return };
         if device.stats().interrupts != before {
             second.kick.signal();
@@ -215,7 +215,7 @@ impl<D: Device> Driver<D> {
 
 /// Puts a frame into the next slot; false when there is none.
 #[inline]
-pub(super) fn transmit<D: Device>(device: &mut D, frame: &[u8]) -> bool {
+pub(super) fn transmit<N: Nic>(device: &mut N, frame: &[u8]) -> bool {
     let Some(slot) = device.next(0) else { return false };
     device.write(0, slot, 0, frame);
     device.send(0, slot, u32::try_from(frame.len()).unwrap_or(0));

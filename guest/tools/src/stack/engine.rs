@@ -10,8 +10,8 @@ use super::report::{Interval, Report, Schedule, Summary};
 use super::second::{self, Second};
 use super::work::{self, Step, Tally, Work};
 use super::{Error, SINK_PORT};
-use vmlan_driver::chip::{Interrupts, Receive};
-use vmlan_driver::nic::{self, Device, NicError, Registers};
+use vmlan_driver::chip::{Interrupts, Reception};
+use vmlan_driver::nic::{self, Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::stats::ratio;
 use vmlan_driver::virtio::VirtioError;
@@ -44,7 +44,7 @@ fn interrupts(place: &Address) -> bool {
         Address::VfioUser(address) => &address.driver,
         Address::Pci(address) => &address.driver,
     };
-    driver.interrupts == Interrupts::Always && driver.receive == Receive::Interrupt && !driver.csb
+    driver.interrupts == Interrupts::Always && driver.receive == Reception::Interrupt && !driver.csb
 }
 
 /// A run that waits for its device.
@@ -57,7 +57,7 @@ struct Run<'a> {
 impl nic::Visitor for Run<'_> {
     type Output = Result<Summary, Error>;
 
-    fn visit<D: Device>(self, device: D) -> Self::Output {
+    fn visit<N: Nic>(self, device: N) -> Self::Output {
         run_on(device, self.options, self.cpu, self.report)
     }
 }
@@ -69,8 +69,8 @@ fn mac_of(options: &Options) -> Mac {
 }
 
 /// The same on a device that is there.
-pub(super) fn run_on<D: Device>(
-    mut device: D,
+pub(super) fn run_on<N: Nic>(
+    mut device: N,
     options: &Options,
     cpu: Duration,
     report: &mut dyn FnMut(Report),
@@ -106,13 +106,13 @@ pub(super) fn run_on<D: Device>(
     })
 }
 
-struct Engine<'a, 'd, 's, D: Device> {
+struct Engine<'a, 'd, 's, N: Nic> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
-    driver: &'d Driver<D>,
-    second: Option<Second<'s, 'd, D>>,
-    host: Host<'d, D>,
-    work: Box<dyn Work<D>>,
+    driver: &'d Driver<N>,
+    second: Option<Second<'s, 'd, N>>,
+    host: Host<'d, N>,
+    work: Box<dyn Work<N>>,
     tally: Tally,
     schedule: Schedule,
     idle_since: Option<u64>,
@@ -128,11 +128,11 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
+impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     fn new(
         options: &'a Options,
-        driver: &'d Driver<D>,
-        second: Option<Second<'s, 'd, D>>,
+        driver: &'d Driver<N>,
+        second: Option<Second<'s, 'd, N>>,
         mac: Mac,
         report: &'a mut dyn FnMut(Report),
     ) -> Self {
@@ -360,8 +360,8 @@ impl<'a, 'd, 's, D: Device> Engine<'a, 'd, 's, D> {
 }
 
 /// Goes on with another switch; how long that took, or nothing if the run ended before.
-pub(super) fn reconnect<D: Device>(
-    driver: &Driver<D>,
+pub(super) fn reconnect<N: Nic>(
+    driver: &Driver<N>,
     options: &Options,
 ) -> Result<Option<Duration>, Error> {
     let gone = Instant::now();

@@ -13,15 +13,15 @@ use super::driver::Driver;
 use super::frame::{self, Flow};
 use super::options::Options;
 use super::phy::Phy;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
 
 /// First port for our own ends (RFC 6335).
 const EPHEMERAL: u16 = 49_152;
 
 /// A host on the LAN.
-pub(super) struct Host<'d, D: Device> {
-    pub(super) driver: &'d Driver<D>,
+pub(super) struct Host<'d, N: Nic> {
+    pub(super) driver: &'d Driver<N>,
     interface: Interface,
     sockets: SocketSet<'static>,
     scratch: Box<[u8]>,
@@ -32,8 +32,8 @@ pub(super) struct Host<'d, D: Device> {
     seed: u64,
 }
 
-impl<'d, D: Device> Host<'d, D> {
-    pub(super) fn new(driver: &'d Driver<D>, options: &Options, mac: Mac) -> Self {
+impl<'d, N: Nic> Host<'d, N> {
+    pub(super) fn new(driver: &'d Driver<N>, options: &Options, mac: Mac) -> Self {
         let clock = Instant::now();
         let mut scratch: Box<[u8]> =
             vec![0; usize::from(options.mtu) + frame::ETHERNET + 64].into();

@@ -6,25 +6,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 
-use super::driver::{Driver, Nic, transmit};
+use super::driver::{Driver, Held, transmit};
 use super::frame::{self, Flow};
 use super::inbox::FrameQueue;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// The least Ethernet frame, without CRC.
 const LEAST: usize = 60;
 
 /// One burst.
-pub(super) struct Phy<'d, D: Device> {
+pub(super) struct Phy<'d, N: Nic> {
     backlog: &'d FrameQueue,
-    out: Out<'d, D>,
+    out: Out<'d, N>,
     mtu: u16,
 }
 
 /// The way out.
-pub(super) struct Out<'d, D: Device> {
-    driver: &'d Driver<D>,
-    nic: Option<MutexGuard<'d, Nic<D>>>,
+pub(super) struct Out<'d, N: Nic> {
+    driver: &'d Driver<N>,
+    nic: Option<MutexGuard<'d, Held<N>>>,
     scratch: &'d mut [u8],
     /// The flow of the last UDP datagram.
     flow: &'d mut Option<Flow>,
@@ -33,10 +33,10 @@ pub(super) struct Out<'d, D: Device> {
     interrupts: u64,
 }
 
-impl<'d, D: Device> Phy<'d, D> {
+impl<'d, N: Nic> Phy<'d, N> {
     /// Begins a burst; frames are built in `scratch`.
     pub(super) fn new(
-        driver: &'d Driver<D>,
+        driver: &'d Driver<N>,
         scratch: &'d mut [u8],
         flow: &'d mut Option<Flow>,
         mtu: u16,
@@ -46,7 +46,7 @@ impl<'d, D: Device> Phy<'d, D> {
     }
 }
 
-impl<D: Device> Drop for Phy<'_, D> {
+impl<N: Nic> Drop for Phy<'_, N> {
     fn drop(&mut self) {
         if let Some(nic) = &mut self.out.nic {
             nic.device.flush(0);
@@ -56,7 +56,7 @@ impl<D: Device> Drop for Phy<'_, D> {
     }
 }
 
-impl<D: Device> Out<'_, D> {
+impl<N: Nic> Out<'_, N> {
     /// Takes the lock, and looks for a slot.
     fn has_room(&mut self) -> bool {
         let driver = self.driver;
@@ -65,7 +65,7 @@ impl<D: Device> Out<'_, D> {
             self.interrupts = driver.interrupts(&nic.device);
             self.nic = Some(nic);
         }
-        let Some(Nic { device, .. }) = self.nic.as_deref_mut() else { return false };
+        let Some(Held { device, .. }) = self.nic.as_deref_mut() else { return false };
         device.free_slots(0) > 0 || device.reap(0) > 0
     }
 
@@ -93,9 +93,9 @@ impl phy::RxToken for Came<'_> {
 }
 
 /// A slot for a frame.
-pub(super) struct Slot<'a, 'd, D: Device>(&'a mut Out<'d, D>);
+pub(super) struct Slot<'a, 'd, N: Nic>(&'a mut Out<'d, N>);
 
-impl<D: Device> phy::TxToken for Slot<'_, '_, D> {
+impl<N: Nic> phy::TxToken for Slot<'_, '_, N> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let result = fill(&mut self.0.scratch[..len]);
         self.0.send(len);
@@ -103,17 +103,17 @@ impl<D: Device> phy::TxToken for Slot<'_, '_, D> {
     }
 }
 
-impl<'d, D: Device> phy::Device for Phy<'d, D> {
+impl<'d, N: Nic> phy::Device for Phy<'d, N> {
     type RxToken<'a>
         = Came<'a>
     where
         Self: 'a;
     type TxToken<'a>
-        = Slot<'a, 'd, D>
+        = Slot<'a, 'd, N>
     where
         Self: 'a;
 
-    fn receive(&mut self, _now: Instant) -> Option<(Came<'_>, Slot<'_, 'd, D>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(Came<'_>, Slot<'_, 'd, N>)> {
         // Whatever came may want an answer.
         if self.backlog.len() == 0 || !self.out.has_room() {
             return None;
@@ -121,7 +121,7 @@ impl<'d, D: Device> phy::Device for Phy<'d, D> {
         Some((Came(self.backlog), Slot(&mut self.out)))
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<Slot<'_, 'd, D>> {
+    fn transmit(&mut self, _now: Instant) -> Option<Slot<'_, 'd, N>> {
         if self.out.has_room() { Some(Slot(&mut self.out)) } else { None }
     }
 

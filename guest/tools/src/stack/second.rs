@@ -12,7 +12,7 @@ use super::driver::{Driver, Sleeper};
 use super::engine::{NAP, reconnect};
 use super::options::Options;
 use super::report::Report;
-use vmlan_driver::nic::{Device, NicError};
+use vmlan_driver::nic::{Nic, NicError};
 use vmlan_driver::virtio::VirtioError;
 use vmlan_driver::wait::{Interest, Prepared, Wake};
 use vmlan_transport::sys::{self, EventFd};
@@ -26,9 +26,9 @@ struct Shared {
 }
 
 /// The thread; dropped, it ends.
-pub(super) struct Second<'s, 'd, D: Device> {
+pub(super) struct Second<'s, 'd, N: Nic> {
     shared: Arc<Shared>,
-    driver: &'d Driver<D>,
+    driver: &'d Driver<N>,
     sleeper: &'d Sleeper,
     thread: Option<ScopedJoinHandle<'s, ()>>,
 }
@@ -46,11 +46,11 @@ fn system(what: &'static str, source: std::io::Error) -> Error {
     NicError::from(VirtioError::System { what, source }).into()
 }
 
-impl<'s, 'd: 's, D: Device> Second<'s, 'd, D> {
+impl<'s, 'd: 's, N: Nic> Second<'s, 'd, N> {
     /// Starts it. The calling thread is the application's.
     pub(super) fn spawn(
         scope: &'s Scope<'s, 'd>,
-        driver: &'d Driver<D>,
+        driver: &'d Driver<N>,
         sleeper: &'d Sleeper,
         options: &'d Options,
     ) -> Self {
@@ -87,7 +87,7 @@ impl<'s, 'd: 's, D: Device> Second<'s, 'd, D> {
     }
 }
 
-impl<D: Device> Drop for Second<'_, '_, D> {
+impl<N: Nic> Drop for Second<'_, '_, N> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         self.sleeper.kick.signal();
@@ -106,8 +106,8 @@ impl Shared {
     }
 }
 
-struct Receive<'a, D: Device> {
-    driver: &'a Driver<D>,
+struct Receive<'a, N: Nic> {
+    driver: &'a Driver<N>,
     sleeper: &'a Sleeper,
     options: &'a Options,
     shared: &'a Shared,
@@ -115,7 +115,7 @@ struct Receive<'a, D: Device> {
     watched: Vec<(usize, OwnedFd)>,
 }
 
-impl<D: Device> Receive<'_, D> {
+impl<N: Nic> Receive<'_, N> {
     fn run(&mut self) -> Result<(), Error> {
         let mut idle = None;
         while !self.shared.stop.load(Relaxed) {

@@ -12,7 +12,7 @@ use super::host::Host;
 use super::options::{Options, SINK_PORT, Workload};
 use super::report::Schedule;
 use crate::pktgen::Latency;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl Step {
 }
 
 /// An application.
-pub(super) trait Work<D: Device> {
+pub(super) trait Work<N: Nic> {
     /// Does what can be done at `now`, in nanoseconds, without waiting.
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error>;
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error>;
 
     /// How long until it has something to do by itself.
     fn pause(&self, _now: u64) -> Option<Duration> {
@@ -50,17 +50,17 @@ pub(super) trait Work<D: Device> {
     }
 
     /// The run is over: says goodbye; is everything said?
-    fn close(&mut self, _host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, _host: &mut Host<'_, N>) -> bool {
         true
     }
 }
 
 /// Makes the application of `options`.
-pub(super) fn new<D: Device>(
+pub(super) fn new<N: Nic>(
     options: &Options,
-    host: &mut Host<'_, D>,
+    host: &mut Host<'_, N>,
     schedule: Schedule,
-) -> Box<dyn Work<D>> {
+) -> Box<dyn Work<N>> {
     let port = options.served(SINK_PORT);
     match options.workload {
         Workload::UdpStream => Box::new(stream::UdpStream::new(options, host)),

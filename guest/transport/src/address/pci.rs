@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::{AddressError, VfioUser};
 use crate::pci::Via;
-use crate::{Irq, Options, Receive};
+use crate::{Irq, Options, Reception};
 
 /// Domain, bus, device and function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Pci {
 impl Pci {
     /// Can the driver do without interrupts?
     pub(crate) fn polls(&self) -> bool {
-        self.driver.receive == Receive::Poll
+        self.driver.receive == Reception::Poll
     }
 
     /// MSI is wanted.

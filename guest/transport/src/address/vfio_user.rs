@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::AddressError;
-use crate::{Completion, Conflict, Interrupts, Irq, Model, Options, Receive};
+use crate::{Completion, Conflict, Interrupts, Irq, Model, Options, Reception};
 
 /// Which doorbells are rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,9 +156,9 @@ impl VfioUser {
             ("completion", "interrupt") => self.driver.completion = Completion::Interrupt,
             ("completion", "lazy") => self.driver.completion = Completion::Lazy,
             ("completion", _) => return Err(bad("interrupt or lazy")),
-            ("receive", "interrupt") => self.driver.receive = Receive::Interrupt,
-            ("receive", "poll") => self.driver.receive = Receive::Poll,
-            ("receive", "adaptive") => self.driver.receive = Receive::Adaptive,
+            ("receive", "interrupt") => self.driver.receive = Reception::Interrupt,
+            ("receive", "poll") => self.driver.receive = Reception::Poll,
+            ("receive", "adaptive") => self.driver.receive = Reception::Adaptive,
             ("receive", _) => return Err(bad("interrupt, poll or adaptive")),
             _ => return self.set_number(key, value),
         }
@@ -325,7 +325,7 @@ mod tests {
             reset_by_io: false,
             interrupts: Interrupts::Idle,
             completion: Completion::Lazy,
-            receive: Receive::Poll,
+            receive: Reception::Poll,
             combine: false,
             combine_frames: 3,
             combine_us: 4,

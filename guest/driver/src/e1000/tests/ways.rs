@@ -387,7 +387,7 @@ fn a_lazy_driver_sleeps_for_slots_all_the_same() {
 #[test]
 fn a_polling_receiver_is_never_interrupted_by_frames() {
     let completion = Completion::Lazy;
-    let mut nic = start(Options { receive: Receive::Poll, completion, ..small() });
+    let mut nic = start(Options { receive: Reception::Poll, completion, ..small() });
     let mut batch = nic.batch();
     assert_eq!(chip(&mut nic).get(Register::IMS), cause::LSC);
     let before = trips(&nic);
@@ -406,7 +406,7 @@ fn a_polling_receiver_is_never_interrupted_by_frames() {
 
 #[test]
 fn a_polling_receiver_takes_the_interrupts_of_what_it_sends() {
-    let mut nic = start(Options { receive: Receive::Poll, ..small() });
+    let mut nic = start(Options { receive: Reception::Poll, ..small() });
     for _ in 0..30 {
         burst(&mut nic, 2);
         chip(&mut nic).transmit();
@@ -424,7 +424,7 @@ fn a_polling_receiver_takes_the_interrupts_of_what_it_sends() {
 
 #[test]
 fn an_adaptive_receiver_polls_under_load_and_goes_back() {
-    let mut nic = start(Options { size: 64, receive: Receive::Adaptive, ..small() });
+    let mut nic = start(Options { size: 64, receive: Reception::Adaptive, ..small() });
     let mut batch = nic.batch();
     let mut receive = |nic: &mut E1000<Fake>, count: usize| {
         (0..count).for_each(|_| chip(nic).receive(&frame(60)));
@@ -455,7 +455,7 @@ fn an_adaptive_receiver_polls_under_load_and_goes_back() {
 
 #[test]
 fn while_it_polls_an_adaptive_driver_flushes_what_it_combined() {
-    let receive = Receive::Adaptive;
+    let receive = Reception::Adaptive;
     let mut nic = start(Options { size: 64, receive, combine: true, ..small() });
     let mut batch = nic.batch();
     (0..40).for_each(|_| chip(&mut nic).receive(&frame(60)));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use vmlan_driver::nic::{Connected, Device, NicError, Registers};
+use vmlan_driver::nic::{Connected, Info, NicError, Receive, Registers, Transmit, Wait};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::wait::{Interest, Prepared, Wake};
 use vmlan_transport::Mac;
@@ -108,9 +108,7 @@ impl Fake {
     }
 }
 
-impl Device for Fake {
-    type Batch = Vec<Vec<u8>>;
-
+impl Info for Fake {
     fn lanes(&self) -> usize {
         1
     }
@@ -127,6 +125,28 @@ impl Device for Fake {
         false
     }
 
+    fn is_connected(&self) -> bool {
+        !self.hung_up
+    }
+
+    fn reconnects(&self) -> u64 {
+        0
+    }
+
+    fn stats(&self) -> QueueStats {
+        QueueStats::default()
+    }
+
+    fn is_sound(&self) -> bool {
+        true
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        None
+    }
+}
+
+impl Transmit for Fake {
     fn slots(&self, _: usize) -> u16 {
         u16::try_from(self.bodies.borrow().len()).unwrap()
     }
@@ -179,6 +199,10 @@ impl Device for Fake {
     }
 
     fn count_full(&mut self, _: usize) {}
+}
+
+impl Receive for Fake {
+    type Batch = Vec<Vec<u8>>;
 
     fn batch(&self, _: usize) -> Self::Batch {
         Vec::new()
@@ -226,7 +250,9 @@ impl Device for Fake {
     fn posted(&self, _: usize) -> u16 {
         self.posted
     }
+}
 
+impl Wait for Fake {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
         let prepared = self.prepare_wait(interest)?;
         if let Prepared::Now(wake) = prepared {
@@ -272,25 +298,5 @@ impl Device for Fake {
     fn reconnect(&mut self, _: Duration) -> Result<(), NicError> {
         *self = Self::new(self.slots(0), self.posted);
         Ok(())
-    }
-
-    fn is_connected(&self) -> bool {
-        !self.hung_up
-    }
-
-    fn reconnects(&self) -> u64 {
-        0
-    }
-
-    fn stats(&self) -> QueueStats {
-        QueueStats::default()
-    }
-
-    fn is_sound(&self) -> bool {
-        true
-    }
-
-    fn registers(&self) -> Option<Registers> {
-        None
     }
 }

@@ -3,16 +3,16 @@
 use super::super::frame;
 use super::super::options::{Options, OptionsError};
 use super::Engine;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// Has the NIC room for the longest frame in each of its slots?
-pub(super) fn check_room<N: Device>(options: &Options, nic: &N) -> Result<(), OptionsError> {
+pub(super) fn check_room<N: Nic>(options: &Options, nic: &N) -> Result<(), OptionsError> {
     let Some(size) = options.largest() else { return Ok(()) };
     let room = (0..nic.lanes()).map(|lane| nic.room(lane)).min().unwrap_or(0);
     if size as usize > room { Err(OptionsError::Room { size, room }) } else { Ok(()) }
 }
 
-impl<N: Device> Engine<'_, N> {
+impl<N: Nic> Engine<'_, N> {
     /// Builds every slot's frame once; afterwards sending touches descriptors only.
     pub(super) fn prefill(&mut self) {
         if !self.options.sends() || self.replay.is_some() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::super::frame::{self, STAMP_AT, Verdict};
 use super::super::sequence;
 use super::Engine;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
-impl<N: Device> Engine<'_, N> {
+impl<N: Nic> Engine<'_, N> {
     /// Frames that one batch may still move. [`Self::count`] settles what became of them.
     pub(super) fn claim(&self) -> u32 {
         self.seat.claim(self.options.burst, self.counts.frames)

@@ -7,7 +7,7 @@ use super::super::options::{Function, Options};
 use super::super::sequence::{self, Faults};
 use super::super::summary::Summary;
 use super::Engine;
-use vmlan_driver::nic::{Device, Registers};
+use vmlan_driver::nic::{Nic, Registers};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::stats::ratio;
 use vmlan_transport::sys;
@@ -38,7 +38,7 @@ pub(super) struct Outcome {
     faults: Faults,
 }
 
-impl<N: Device> Engine<'_, N> {
+impl<N: Nic> Engine<'_, N> {
     pub(super) fn outcome(self) -> Outcome {
         // For what is sent the time runs until the last slot came back; for what is received, until the last frame.
         let end_ns = if self.options.sends() { self.now() } else { self.last_ns };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::super::frame::Verdict;
 use super::super::histogram::Histogram;
 use super::Engine;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// A ping without an answer for so long is lost.
 const TIMEOUT_NS: u64 = 1_000_000_000;
@@ -121,7 +121,7 @@ impl Pings {
     }
 }
 
-impl<N: Device> Engine<'_, N> {
+impl<N: Nic> Engine<'_, N> {
     pub(super) fn ping_pass(&mut self, now: u64) -> u32 {
         for n in 0..self.lanes.len() {
             self.take_answers(n);

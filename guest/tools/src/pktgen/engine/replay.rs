@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::capture::Capture;
 use super::super::options::Options;
 use super::Engine;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// Where a replay stands.
 pub(super) struct Replay {
@@ -47,7 +47,7 @@ impl Replay {
     }
 }
 
-impl<N: Device> Engine<'_, N> {
+impl<N: Nic> Engine<'_, N> {
     /// All on the first lane, so that the order stays.
     pub(super) fn replay_pass(&mut self, now: u64) -> u32 {
         for n in 0..self.lanes.len() {

@@ -10,7 +10,7 @@ use super::outcome::Outcome;
 use super::seat::Seat;
 use super::threads::several;
 use super::{Engine, NAP};
-use vmlan_driver::nic::{self, Device, NicError};
+use vmlan_driver::nic::{self, Nic, NicError};
 use vmlan_transport::Address;
 use vmlan_transport::sys;
 
@@ -75,7 +75,7 @@ struct Run<'a> {
 impl nic::Visitor for Run<'_> {
     type Output = Result<Outcome, Error>;
 
-    fn visit<D: Device>(self, mut nic: D) -> Self::Output {
+    fn visit<N: Nic>(self, mut nic: N) -> Self::Output {
         (self.report)(Report::Connected(nic.connected()));
         let mut options = self.options.clone();
         let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
@@ -86,9 +86,9 @@ impl nic::Visitor for Run<'_> {
 }
 
 /// One thread's work, on its own part of the NIC.
-pub(super) fn drive<D: Device>(
+pub(super) fn drive<N: Nic>(
     options: &Options,
-    nic: D,
+    nic: N,
     seat: Seat,
     report: &mut dyn FnMut(Report),
 ) -> Result<Outcome, Error> {

@@ -10,7 +10,7 @@ use super::super::report::{Interval, Report};
 use super::outcome::Outcome;
 use super::run::{drive, pin, reach};
 use super::seat::{Pool, Seat};
-use vmlan_driver::nic::{Device, NicError};
+use vmlan_driver::nic::{Info, NicError};
 use vmlan_driver::virtio::{VirtioError, VirtioNet};
 use vmlan_transport::address::VhostUser;
 

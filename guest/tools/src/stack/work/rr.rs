@@ -12,7 +12,7 @@ use super::super::pattern;
 use super::stream::{Call, nanos};
 use super::{Step, Tally, Work};
 use crate::pktgen::{Histogram, Latency, Pace};
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// A datagram without an answer for so long is lost.
 const TIMEOUT_NS: u64 = 1_000_000_000;
@@ -20,17 +20,17 @@ const TIMEOUT_NS: u64 = 1_000_000_000;
 pub(super) const BUFFER: usize = 16 << 10;
 
 /// How requests go and answers come.
-pub(super) trait Path<D: Device> {
+pub(super) trait Path<N: Nic> {
     /// Can requests be sent?
-    fn is_up(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<bool, Error>;
+    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error>;
     /// Sends a request.
-    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]);
+    fn ask(&mut self, host: &mut Host<'_, N>, request: &[u8]);
     /// Is the answer to `request` complete?
-    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool;
+    fn is_answered(&mut self, host: &mut Host<'_, N>, request: &[u8]) -> bool;
     /// Can a request, or its answer, be lost?
     fn loses(&self) -> bool;
     /// Says goodbye; is everything said?
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool;
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool;
 }
 
 /// The client.
@@ -73,8 +73,8 @@ impl<P> Rr<P> {
     }
 }
 
-impl<D: Device, P: Path<D>> Work<D> for Rr<P> {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic, P: Path<N>> Work<N> for Rr<P> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         if !self.path.is_up(host, now)? {
             return Ok(Step::Idle);
         }
@@ -115,7 +115,7 @@ impl<D: Device, P: Path<D>> Work<D> for Rr<P> {
         self.histogram.latency()
     }
 
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool {
         self.path.close(host)
     }
 }
@@ -127,23 +127,23 @@ pub(super) struct Udp {
 }
 
 impl Udp {
-    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+    pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let port = host.ephemeral();
         Self { socket: host.udp(port), to: options.peer() }
     }
 }
 
-impl<D: Device> Path<D> for Udp {
-    fn is_up(&mut self, _host: &mut Host<'_, D>, _now: u64) -> Result<bool, Error> {
+impl<N: Nic> Path<N> for Udp {
+    fn is_up(&mut self, _host: &mut Host<'_, N>, _now: u64) -> Result<bool, Error> {
         Ok(true)
     }
 
-    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]) {
+    fn ask(&mut self, host: &mut Host<'_, N>, request: &[u8]) {
         // A datagram that finds no room is lost like one on the way.
         let _ = host.udp_socket(self.socket).send_slice(request, endpoint(self.to));
     }
 
-    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool {
+    fn is_answered(&mut self, host: &mut Host<'_, N>, request: &[u8]) -> bool {
         let socket = host.udp_socket(self.socket);
         // Answers to requests that were given up come late.
         while let Ok((bytes, _)) = socket.recv() {
@@ -158,7 +158,7 @@ impl<D: Device> Path<D> for Udp {
         true
     }
 
-    fn close(&mut self, _host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, _host: &mut Host<'_, N>) -> bool {
         true
     }
 }
@@ -172,25 +172,25 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+    pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let socket = host.tcp(BUFFER, BUFFER);
         host.tcp_socket(socket).set_nagle_enabled(false);
         Self { socket, call: Call::new(host, socket, options), answered: 0 }
     }
 }
 
-impl<D: Device> Path<D> for Tcp {
-    fn is_up(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<bool, Error> {
+impl<N: Nic> Path<N> for Tcp {
+    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error> {
         self.call.is_up(host, now)
     }
 
-    fn ask(&mut self, host: &mut Host<'_, D>, request: &[u8]) {
+    fn ask(&mut self, host: &mut Host<'_, N>, request: &[u8]) {
         self.answered = 0;
         // The buffer is empty: what was asked before is answered.
         let _ = host.tcp_socket(self.socket).send_slice(request);
     }
 
-    fn is_answered(&mut self, host: &mut Host<'_, D>, request: &[u8]) -> bool {
+    fn is_answered(&mut self, host: &mut Host<'_, N>, request: &[u8]) -> bool {
         let socket = host.tcp_socket(self.socket);
         while socket.can_recv() {
             let Ok(len) = socket.recv(|bytes| (bytes.len(), bytes.len())) else { break };
@@ -203,7 +203,7 @@ impl<D: Device> Path<D> for Tcp {
         false
     }
 
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool {
         self.call.close(host)
     }
 }

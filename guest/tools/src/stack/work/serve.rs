@@ -10,7 +10,7 @@ use super::super::report::Schedule;
 use super::rr::BUFFER;
 use super::sink::{TcpSink, UdpSink};
 use super::{Step, Tally, Work};
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// Connections that are answered at once.
 const CONNECTIONS: usize = 4;
@@ -25,9 +25,9 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new<D: Device>(
+    pub(super) fn new<N: Nic>(
         options: &Options,
-        host: &mut Host<'_, D>,
+        host: &mut Host<'_, N>,
         schedule: Schedule,
     ) -> Self {
         let mut answerer = || {
@@ -44,9 +44,9 @@ impl Responder {
         }
     }
 
-    fn echo_datagrams<D: Device>(
+    fn echo_datagrams<N: Nic>(
         &mut self,
-        host: &mut Host<'_, D>,
+        host: &mut Host<'_, N>,
         tally: &mut Tally,
         now: u64,
     ) -> bool {
@@ -62,10 +62,10 @@ impl Responder {
         any
     }
 
-    fn echo_stream<D: Device>(
+    fn echo_stream<N: Nic>(
         &mut self,
         at: usize,
-        host: &mut Host<'_, D>,
+        host: &mut Host<'_, N>,
         tally: &mut Tally,
         now: u64,
     ) -> bool {
@@ -90,8 +90,8 @@ impl Responder {
     }
 }
 
-impl<D: Device> Work<D> for Responder {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic> Work<N> for Responder {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         let mut any = self.echo_datagrams(host, tally, now);
         for at in 0..self.tcp.len() {
             any |= self.echo_stream(at, host, tally, now);
@@ -101,10 +101,10 @@ impl<D: Device> Work<D> for Responder {
         Ok(Step::moved(any || sunk || read))
     }
 
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool {
         for handle in &self.tcp {
             host.tcp_socket(*handle).abort();
         }
-        Work::<D>::close(&mut self.streams, host)
+        Work::<N>::close(&mut self.streams, host)
     }
 }

@@ -12,7 +12,7 @@ use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::report::Schedule;
 use super::{Step, Tally, Work};
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// Longest stretch of an application's work that no interrupt cuts short.
 const SLICE: Duration = Duration::from_micros(2);
@@ -97,7 +97,7 @@ impl UdpSink {
     }
 
     /// Takes one datagram; false when there is none.
-    fn take<D: Device>(&mut self, host: &Host<'_, D>, tally: &mut Tally, now: u64) -> bool {
+    fn take<N: Nic>(&mut self, host: &Host<'_, N>, tally: &mut Tally, now: u64) -> bool {
         let verdict = host.driver.socket.take(|frame| self.pieces.judge(frame));
         match verdict {
             None => return false,
@@ -149,8 +149,8 @@ impl UdpSink {
     }
 }
 
-impl<D: Device> Work<D> for UdpSink {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic> Work<N> for UdpSink {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         // Where interrupts come first, each datagram gives them a chance.
         let most = if self.schedule == Schedule::InterruptsFirst { 1 } else { self.budget };
         let mut any = false;
@@ -181,7 +181,7 @@ struct Reader {
 }
 
 impl TcpSink {
-    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>, port: u16) -> Self {
+    pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>, port: u16) -> Self {
         let window = options.window();
         let mut open = || Reader { handle: host.tcp(window, 4096), place: 0, was_up: false };
         Self {
@@ -192,10 +192,10 @@ impl TcpSink {
         }
     }
 
-    fn serve<D: Device>(
+    fn serve<N: Nic>(
         &mut self,
         at: usize,
-        host: &mut Host<'_, D>,
+        host: &mut Host<'_, N>,
         tally: &mut Tally,
         now: u64,
     ) -> bool {
@@ -228,8 +228,8 @@ impl TcpSink {
     }
 }
 
-impl<D: Device> Work<D> for TcpSink {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic> Work<N> for TcpSink {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         let mut any = false;
         for at in 0..self.sockets.len() {
             any |= self.serve(at, host, tally, now);
@@ -237,7 +237,7 @@ impl<D: Device> Work<D> for TcpSink {
         Ok(Step::moved(any))
     }
 
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool {
         for reader in &self.sockets {
             host.tcp_socket(reader.handle).abort();
         }

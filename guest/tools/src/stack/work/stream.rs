@@ -13,7 +13,7 @@ use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::{Step, Tally, Work};
 use crate::pktgen::Pace;
-use vmlan_driver::nic::Device;
+use vmlan_driver::nic::Nic;
 
 /// Most datagrams of one pass.
 const CHUNK: u32 = 64;
@@ -39,7 +39,7 @@ pub(super) struct UdpStream {
 }
 
 impl UdpStream {
-    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+    pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let port = host.ephemeral();
         Self {
             socket: host.udp(port),
@@ -56,7 +56,7 @@ impl UdpStream {
     }
 
     /// An empty datagram, for which smoltcp finds the way. Sinks do not count it.
-    fn hello<D: Device>(&mut self, host: &mut Host<'_, D>, now: u64) -> Result<(), Error> {
+    fn hello<N: Nic>(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<(), Error> {
         if now >= self.refresh {
             self.refresh = now + REFRESH_NS;
             host.flow = None;
@@ -75,8 +75,8 @@ impl UdpStream {
     }
 }
 
-impl<D: Device> Work<D> for UdpStream {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic> Work<N> for UdpStream {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         self.hello(host, now)?;
         let Some(template) = &mut self.template else {
             return if now < self.patience {
@@ -116,7 +116,7 @@ pub(super) struct TcpStream {
 }
 
 impl TcpStream {
-    pub(super) fn new<D: Device>(options: &Options, host: &mut Host<'_, D>) -> Self {
+    pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let size = options.size() as usize;
         // Unless asked otherwise, a whole write fits.
         let least = if options.window == 0 { size } else { 0 };
@@ -126,8 +126,8 @@ impl TcpStream {
     }
 }
 
-impl<D: Device> Work<D> for TcpStream {
-    fn pass(&mut self, host: &mut Host<'_, D>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+impl<N: Nic> Work<N> for TcpStream {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
         if !self.call.is_up(host, now)? {
             return Ok(Step::Idle);
         }
@@ -146,7 +146,7 @@ impl<D: Device> Work<D> for TcpStream {
         Ok(Step::Moved)
     }
 
-    fn close(&mut self, host: &mut Host<'_, D>) -> bool {
+    fn close(&mut self, host: &mut Host<'_, N>) -> bool {
         self.call.close(host)
     }
 }
@@ -160,8 +160,8 @@ pub(super) struct Call {
 
 impl Call {
     /// Calls the peer of `options`.
-    pub(super) fn new<D: Device>(
-        host: &mut Host<'_, D>,
+    pub(super) fn new<N: Nic>(
+        host: &mut Host<'_, N>,
         socket: SocketHandle,
         options: &Options,
     ) -> Self {
@@ -171,7 +171,7 @@ impl Call {
     }
 
     /// Is the connection there?
-    pub(super) fn is_up<D: Device>(&self, host: &mut Host<'_, D>, now: u64) -> Result<bool, Error> {
+    pub(super) fn is_up<N: Nic>(&self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error> {
         let socket = host.tcp_socket(self.socket);
         match socket.state() {
             State::Established => Ok(true),
@@ -182,7 +182,7 @@ impl Call {
     }
 
     /// Hangs up; has the other end all that was sent?
-    pub(super) fn close<D: Device>(&self, host: &mut Host<'_, D>) -> bool {
+    pub(super) fn close<N: Nic>(&self, host: &mut Host<'_, N>) -> bool {
         let socket = host.tcp_socket(self.socket);
         socket.close();
         // Then our FIN is acknowledged.
