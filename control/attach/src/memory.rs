@@ -40,7 +40,7 @@ pub struct RegionDesc {
 pub enum MemoryError {
     /// It cannot be mapped, or does not fit the others.
     #[error(transparent)]
-    Ram(#[from] vmlan_ram::Error),
+    Ram(#[from] vmlan_ram::MapError),
     /// Pages of such a file come from another process or machine: touching one could hang a worker.
     #[error(
         "the memory file is neither memory nor on a local disk: use memfd, /dev/shm, hugetlbfs, ext4, xfs, btrfs or f2fs"
@@ -81,7 +81,7 @@ pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u6
     let align = if align.is_power_of_two() { align } else { PAGE };
     let start = offset & !(align - 1);
     let inside = offset - start;
-    let exact = inside.checked_add(size).ok_or(vmlan_ram::Error::BadSize { size, offset })?;
+    let exact = inside.checked_add(size).ok_or(vmlan_ram::MapError::BadSize { size, offset })?;
     let rounded = exact.checked_next_multiple_of(align).unwrap_or(exact);
     let fits = start.checked_add(rounded).is_some_and(|end| end <= meta.len());
     let len = if align > PAGE && fits { rounded } else { exact };
@@ -103,7 +103,7 @@ impl Memory {
     /// [`MemoryError`].
     pub fn region(desc: RegionDesc, fd: OwnedFd) -> Result<Region, MemoryError> {
         if desc.size == 0 {
-            return Err(vmlan_ram::Error::BadSize { size: 0, offset: desc.offset }.into());
+            return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
         }
         if desc.size > MAX_BYTES {
             return Err(MemoryError::TooMuch(desc.size));

@@ -407,7 +407,7 @@ impl<'m> FrameView<'_, 'm> {
     }
 
     /// Writes the whole frame at `offset` of one guest buffer; returns how many bytes fitted.
-    #[inline]
+    #[inline(always)]
     pub fn write_to(&self, dst: &mut SliceMut<'_>, offset: usize) -> usize {
         let mut done = dst.write(offset, self.head);
         for piece in self.body {

@@ -12,17 +12,27 @@
 //!
 //! *Nothing here panics on any value a guest can choose.* Addresses outside the map give `None`.
 //!
-//! *Guest memory changes while we look at it.* Every read copies out once; whoever checks a value
-//! must use the copy. The compiler is kept from reading twice: scalars are read by atomic loads, and a
-//! compiler fence follows each bulk copy out, so that a copy of the copy cannot become a second copy
-//! of the guest's bytes.
+//! *Guest memory changes while we look at it.* Every access is atomic, so that no value a guest
+//! stores, at whatever moment, is undefined behaviour here:
+//!
+//! - Fields of rings are read and written by atomic loads and stores, each once, with the ordering
+//!   that the caller names.
+//! - Runs of bytes are copied by assembly that amounts to relaxed atomic accesses of single bytes
+//!   (see `copy.rs`). A copy that races with a writer holds any mixture of old and new bytes. Its
+//!   order against other accesses is that of relaxed atomics: whoever needs more reads a field of
+//!   the ring with [`Acquire`](std::sync::atomic::Ordering::Acquire) before.
+//! - The compiler never reads guest memory by itself: what was copied out is ours, and a copy of the
+//!   copy cannot become a second look at the guest's bytes. So whoever checks a value must use the
+//!   copy that was checked, and then it stays checked.
 //!
 //! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the peer
-//! allows it; where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs
-//! its own port only (`reliability.md` F13).
+//! allows it. Where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs its
+//! own port only.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod bytes;
+mod copy;
 pub mod fault;
 mod log;
 mod map;
@@ -34,6 +44,6 @@ mod window;
 
 pub use log::DirtyLog;
 pub use map::{Map, Region};
-pub use mapping::{Error, Mapping};
+pub use mapping::{MapError, Mapping};
 pub use slice::{Slice, SliceMut, prefetch, recycle};
 pub use window::{Window, full_fence};

@@ -12,24 +12,20 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct DirtyLog {
     mapping: Arc<Mapping>,
-    offset: usize,
-    len: usize,
+    offset: u64,
+    len: u64,
 }
 
 impl DirtyLog {
     /// The `len` bytes at `offset` of `mapping`; `None` if they leave it.
     #[must_use]
     pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Option<Self> {
-        let end = offset.checked_add(len)?;
-        if end > mapping.len() as u64 {
-            return None;
-        }
-        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        mapping.part(offset, len)?;
         Some(Self { mapping, offset, len })
     }
 
     /// Marks the pages of `len` bytes at `gpa`. Pages beyond the log are ignored, as the spec leaves
-    /// them to the VMM's choice of size.
+    /// its size to the VMM.
     pub fn mark(&self, gpa: u64, len: u64) {
         if len == 0 {
             return;
@@ -44,9 +40,7 @@ impl DirtyLog {
     }
 
     fn byte(&self, index: u64) -> Option<&AtomicU8> {
-        let index = usize::try_from(index).ok().filter(|i| *i < self.len)?;
-        // SAFETY: offset + index < mapping.len(), by `new` and the line above; the mapping lives as
-        // long as `self`; an atomic byte may be shared with another process.
-        Some(unsafe { AtomicU8::from_ptr(self.mapping.base().as_ptr().add(self.offset + index)) })
+        let log = self.mapping.part(self.offset, self.len)?;
+        log.cells(usize::try_from(index).ok()?, 1)?.first()
     }
 }

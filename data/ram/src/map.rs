@@ -2,41 +2,41 @@
 
 use std::sync::Arc;
 
-use crate::{DirtyLog, Error, Mapping, Slice, SliceMut, Window};
+use crate::bytes::Bytes;
+use crate::{DirtyLog, MapError, Mapping, Slice, SliceMut, Window};
 
 /// One run of guest-physical addresses backed by part of a mapping.
 #[derive(Clone, Debug)]
 pub struct Region {
     gpa: u64,
-    size: u64,
     /// Where the VMM has it mapped: vhost-user gives ring addresses this way.
     uva: u64,
-    offset: usize,
+    /// Part of `mapping`.
+    bytes: Bytes<'static>,
     mapping: Arc<Mapping>,
 }
 
 impl Region {
-    /// `size` bytes at guest address `gpa`, found at `offset` of `mapping`; the VMM knows them as `uva`.
+    /// `size` bytes at guest address `gpa`, found at `offset` of `mapping`. The VMM has them mapped
+    /// at `uva`.
     ///
     /// # Errors
-    /// [`Error::BadSize`] if the region is empty, leaves the mapping, or wraps an address space.
+    /// [`MapError::BadSize`] if the region is empty, leaves the mapping, or wraps an address space.
     pub fn new(
         gpa: u64,
         size: u64,
         uva: u64,
         offset: u64,
         mapping: Arc<Mapping>,
-    ) -> Result<Self, Error> {
-        let bad = Error::BadSize { size, offset };
-        let wraps = gpa.checked_add(size).is_none() || uva.checked_add(size).is_none();
-        let end = offset.checked_add(size);
-        if size == 0 || wraps || end.is_none_or(|e| e > mapping.len() as u64) {
+    ) -> Result<Self, MapError> {
+        let bad = MapError::BadSize { size, offset };
+        if size == 0 || gpa.checked_add(size).is_none() || uva.checked_add(size).is_none() {
             return Err(bad);
         }
-        let Ok(offset) = usize::try_from(offset) else {
-            return Err(bad);
-        };
-        Ok(Self { gpa, size, uva, offset, mapping })
+        let bytes = mapping.part(offset, size).ok_or(bad)?;
+        // SAFETY: the region keeps the mapping, and lends its bytes no longer than it lives.
+        let bytes = unsafe { bytes.unbound() };
+        Ok(Self { gpa, uva, bytes, mapping })
     }
 
     /// First guest-physical address.
@@ -48,7 +48,7 @@ impl Region {
     /// Bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.bytes.len() as u64
     }
 
     /// The VMM's address of the first byte.
@@ -57,18 +57,11 @@ impl Region {
         self.uva
     }
 
-    /// Bytes from `gpa` to the region's end and where they are, if `gpa` lies inside.
+    /// The bytes from `gpa` to the region's end, if `gpa` lies inside.
     #[inline]
-    fn find(&self, gpa: u64) -> Option<(*mut u8, u64)> {
-        let off = gpa.wrapping_sub(self.gpa);
-        if off >= self.size {
-            return None;
-        }
-        let off = usize::try_from(off).ok()?;
-        // SAFETY: offset + off < mapping.len(), checked by `new` and above; the mapping lives as
-        // long as this region.
-        let p = unsafe { self.mapping.base().as_ptr().add(self.offset + off) };
-        Some((p, self.size - off as u64))
+    fn find(&self, gpa: u64) -> Option<Bytes<'_>> {
+        let offset = usize::try_from(gpa.wrapping_sub(self.gpa)).ok()?;
+        (offset < self.bytes.len()).then(|| self.bytes.sub(offset, usize::MAX))
     }
 }
 
@@ -87,21 +80,21 @@ impl Map {
     /// A map of `regions`, with dirty pages marked in `log` if given.
     ///
     /// # Errors
-    /// [`Error::Overlap`] and [`Error::TooMany`].
-    pub fn new(mut regions: Vec<Region>, log: Option<Arc<DirtyLog>>) -> Result<Self, Error> {
+    /// [`MapError::Overlap`] and [`MapError::TooMany`].
+    pub fn new(mut regions: Vec<Region>, log: Option<Arc<DirtyLog>>) -> Result<Self, MapError> {
         if regions.len() > Self::MAX_REGIONS {
-            return Err(Error::TooMany(regions.len()));
+            return Err(MapError::TooMany(regions.len()));
         }
         regions.sort_by_key(|r| r.gpa);
         for pair in regions.windows(2) {
             if let [a, b] = pair
-                && a.gpa + a.size > b.gpa
+                && a.gpa + a.size() > b.gpa
             {
-                return Err(Error::Overlap(b.gpa));
+                return Err(MapError::Overlap(b.gpa));
             }
         }
         // The largest first: nearly all buffers lie there, and the search is linear.
-        regions.sort_by_key(|r| std::cmp::Reverse(r.size));
+        regions.sort_by_key(|r| std::cmp::Reverse(r.size()));
         Ok(Self { regions, log })
     }
 
@@ -123,8 +116,9 @@ impl Map {
         self.regions.iter().any(|r| r.mapping.poisoned())
     }
 
+    /// The bytes from `gpa` to the end of the region that it lies in.
     #[inline]
-    fn find(&self, gpa: u64) -> Option<(*mut u8, u64)> {
+    fn find(&self, gpa: u64) -> Option<Bytes<'_>> {
         self.regions.iter().find_map(|r| r.find(gpa))
     }
 
@@ -132,43 +126,27 @@ impl Map {
     #[must_use]
     #[inline]
     pub fn slice(&self, gpa: u64, len: usize) -> Option<Slice<'_>> {
-        let (p, left) = self.find(gpa)?;
-        if len as u64 > left {
-            return None;
-        }
-        // SAFETY: p..p+len lies in a mapping this map keeps alive for the borrow.
-        Some(unsafe { Slice::new(p, len) })
+        self.find(gpa)?.get(0, len).map(Slice::new)
     }
 
     /// As [`Map::slice`], to write to.
     #[must_use]
     #[inline]
     pub fn slice_mut(&self, gpa: u64, len: usize) -> Option<SliceMut<'_>> {
-        let (p, left) = self.find(gpa)?;
-        if len as u64 > left {
-            return None;
-        }
-        // SAFETY: as in `slice`; mappings are made writable.
-        Some(unsafe { SliceMut::new(p, len) })
+        self.find(gpa)?.get(0, len).map(SliceMut::new)
     }
 
     /// The first run of the `len` bytes at `gpa`: shorter than `len` if a region ends before. Call
     /// again for the rest; adjacent regions need not be adjacent here.
     #[must_use]
     pub fn first_run(&self, gpa: u64, len: usize) -> Option<Slice<'_>> {
-        let (p, left) = self.find(gpa)?;
-        let n = usize::try_from(left).unwrap_or(usize::MAX).min(len);
-        // SAFETY: n <= left, as in `slice`.
-        Some(unsafe { Slice::new(p, n) })
+        Some(Slice::new(self.find(gpa)?.sub(0, len)))
     }
 
     /// As [`Map::first_run`], to write to.
     #[must_use]
     pub fn first_run_mut(&self, gpa: u64, len: usize) -> Option<SliceMut<'_>> {
-        let (p, left) = self.find(gpa)?;
-        let n = usize::try_from(left).unwrap_or(usize::MAX).min(len);
-        // SAFETY: n <= left, as in `slice_mut`.
-        Some(unsafe { SliceMut::new(p, n) })
+        Some(SliceMut::new(self.find(gpa)?.sub(0, len)))
     }
 
     /// The guest address of a byte the VMM knows as `uva`.
@@ -176,7 +154,7 @@ impl Map {
     pub fn gpa_of(&self, uva: u64) -> Option<u64> {
         self.regions.iter().find_map(|r| {
             let off = uva.wrapping_sub(r.uva);
-            (off < r.size).then(|| r.gpa + off)
+            (off < r.size()).then(|| r.gpa + off)
         })
     }
 
@@ -184,16 +162,16 @@ impl Map {
     /// window keeps this map alive.
     #[must_use]
     pub fn window(self: &Arc<Self>, gpa: u64, len: usize, align: usize) -> Option<Window> {
-        let (p, left) = self.find(gpa)?;
-        if len as u64 > left || align == 0 || !(p as usize).is_multiple_of(align) {
+        let bytes = self.find(gpa)?.get(0, len)?;
+        if align == 0 || !bytes.as_ptr().addr().is_multiple_of(align) {
             return None;
         }
-        // SAFETY: p..p+len lies in a mapping that the window's own `Arc` keeps alive.
-        Some(unsafe { Window::new(p, len, gpa, Arc::clone(self)) })
+        // SAFETY: the bytes lie in a mapping that this map keeps.
+        Some(unsafe { Window::new(bytes, gpa, Arc::clone(self)) })
     }
 
-    /// Marks `len` bytes at `gpa` as written, if anybody logs. Call after the write and before it
-    /// is published: the other order lets a migrating VMM copy the page too early.
+    /// Marks `len` bytes at `gpa` as written, if somebody keeps a log. Call after the write and
+    /// before it is published: the other order lets a migrating VMM copy the page too early.
     #[inline]
     pub fn mark_dirty(&self, gpa: u64, len: usize) {
         if let Some(log) = &self.log {

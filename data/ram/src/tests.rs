@@ -1,15 +1,15 @@
 //! Unit tests of the map and its doors.
 use std::io::Write;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::fs::MemfdFlags;
+
 use super::*;
 
-fn memfd(len: u64, flags: libc::c_uint) -> std::fs::File {
-    // SAFETY: a fresh descriptor, owned by the file at once.
-    let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"t".as_ptr(), flags)) };
-    let f = std::fs::File::from(fd);
+fn memfd(len: u64, flags: MemfdFlags) -> std::fs::File {
+    let f = std::fs::File::from(rustix::fs::memfd_create("t", flags).unwrap());
     f.set_len(len).unwrap();
     f
 }
@@ -18,7 +18,7 @@ fn map(pairs: &[(u64, u64)]) -> Arc<Map> {
     let regions = pairs
         .iter()
         .map(|(gpa, size)| {
-            let f = memfd(*size, libc::MFD_CLOEXEC);
+            let f = memfd(*size, MemfdFlags::CLOEXEC);
             let m = Arc::new(Mapping::new(f.as_fd(), 0, *size).unwrap());
             Region::new(*gpa, *size, gpa + 0x7000_0000_0000, 0, m).unwrap()
         })
@@ -42,18 +42,18 @@ fn slices_never_leave_their_region() {
 
 #[test]
 fn a_short_file_is_refused() {
-    let f = memfd(4096, libc::MFD_CLOEXEC);
-    assert!(matches!(Mapping::new(f.as_fd(), 0, 8192), Err(Error::ShortFile { .. })));
-    assert!(matches!(Mapping::new(f.as_fd(), u64::MAX, 1), Err(Error::BadSize { .. })));
-    assert!(matches!(Mapping::new(f.as_fd(), 0, 0), Err(Error::BadSize { .. })));
+    let f = memfd(4096, MemfdFlags::CLOEXEC);
+    assert!(matches!(Mapping::new(f.as_fd(), 0, 8192), Err(MapError::ShortFile { .. })));
+    assert!(matches!(Mapping::new(f.as_fd(), u64::MAX, 1), Err(MapError::BadSize { .. })));
+    assert!(matches!(Mapping::new(f.as_fd(), 0, 0), Err(MapError::BadSize { .. })));
 }
 
 #[test]
 fn overlapping_regions_are_refused() {
-    let f = memfd(8192, libc::MFD_CLOEXEC);
+    let f = memfd(8192, MemfdFlags::CLOEXEC);
     let m = Arc::new(Mapping::new(f.as_fd(), 0, 8192).unwrap());
     let r = |gpa| Region::new(gpa, 8192, gpa, 0, m.clone()).unwrap();
-    assert!(matches!(Map::new(vec![r(0), r(4096)], None), Err(Error::Overlap(4096))));
+    assert!(matches!(Map::new(vec![r(0), r(4096)], None), Err(MapError::Overlap(4096))));
     assert!(Region::new(0, 8193, 0, 0, m.clone()).is_err());
     assert!(Region::new(u64::MAX - 10, 4096, 0, 0, m).is_err());
 }
@@ -70,6 +70,25 @@ fn copies_of_every_length_agree() {
         assert_eq!(SliceMut::from_bytes(&mut dst).write(3, &src[..n]), n);
         assert_eq!(dst[3..3 + n], src[..n]);
         assert!(dst[3 + n..].iter().all(|b| *b == 0xee));
+        let mut dst = vec![0xee; 256];
+        // SAFETY: both have n bytes.
+        unsafe { copy::copy_by_bytes(src.as_ptr(), dst.as_mut_ptr(), n) };
+        assert_eq!((&dst[..n], dst[n]), (&src[..n], 0xee));
+    }
+}
+
+/// A hostile guest may map one file twice, so that a frame is copied onto itself.
+#[test]
+fn overlapping_copies_stay_inside() {
+    let m = map(&[(0, 4096)]);
+    let bytes: Vec<u8> = (0..=255).collect();
+    for n in [8, 16, 17, 60, 128, 129, 200] {
+        m.slice_mut(0, 256).unwrap().write(0, &bytes);
+        m.slice_mut(5, 251).unwrap().write_from(0, m.slice(0, n).unwrap());
+        let mut after = [0; 256];
+        m.slice(0, 256).unwrap().read(&mut after);
+        assert_eq!((&after[..5], &after[5 + n..]), (&bytes[..5], &bytes[5 + n..]));
+        assert_eq!(after[5..5 + n], bytes[..n]);
     }
 }
 
@@ -104,7 +123,7 @@ fn records_are_counted_up_to_the_first_that_fails() {
 
 #[test]
 fn a_sealable_file_is_sealed() {
-    let f = memfd(8192, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let f = memfd(8192, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let _m = Mapping::new(f.as_fd(), 0, 8192).unwrap();
     assert!(f.set_len(0).is_err(), "nobody can shrink it any more");
 }
@@ -112,7 +131,7 @@ fn a_sealable_file_is_sealed() {
 #[test]
 fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
     fault::install().unwrap();
-    let mut f = memfd(8192, libc::MFD_CLOEXEC);
+    let mut f = memfd(8192, MemfdFlags::CLOEXEC);
     f.write_all(&[7; 8192]).unwrap();
     let mapping = Arc::new(Mapping::new(f.as_fd(), 0, 8192).unwrap());
     let m = Map::new(vec![Region::new(0, 8192, 0, 0, mapping).unwrap()], None).unwrap();
@@ -127,7 +146,7 @@ fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
 
 #[test]
 fn dirty_pages_are_marked() {
-    let f = memfd(4096, libc::MFD_CLOEXEC);
+    let f = memfd(4096, MemfdFlags::CLOEXEC);
     let log = Arc::new(Mapping::new(f.as_fd(), 0, 4096).unwrap());
     let d = DirtyLog::new(log.clone(), 8, 2).unwrap();
     d.mark(4095, 2);
@@ -149,15 +168,15 @@ fn recycled_vectors_keep_their_storage() {
     assert!(v.is_empty() && v.capacity() == 100);
 }
 
-/// Sparse files cost a peer nothing, but all peers' mappings share this process's 128 TiB of addresses: when they are
-/// used up the next allocation of anybody ends the process.
+/// Sparse files cost a peer nothing, but all peers' mappings share this process's 128 TiB of
+/// addresses: when they are used up, the next allocation of anybody ends the process.
 #[test]
 fn all_mappings_together_leave_addresses_for_the_process() {
-    let f = memfd(8 << 40, libc::MFD_CLOEXEC);
+    let f = memfd(8 << 40, MemfdFlags::CLOEXEC);
     let maps: Vec<_> = (0..16).map(|_| Mapping::new(f.as_fd(), 0, 8 << 40)).collect();
     let got = maps.iter().filter(|m| m.is_ok()).count();
     assert!((7..=8).contains(&got), "{got} mappings of 8 TiB");
-    assert!(matches!(maps[15], Err(Error::NoAddresses { .. })));
+    assert!(matches!(maps[15], Err(MapError::NoAddresses { .. })));
     drop(maps);
     Mapping::new(f.as_fd(), 0, 8 << 40).unwrap();
 }

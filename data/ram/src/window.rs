@@ -3,24 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+use crate::bytes::Bytes;
 use crate::{Map, Slice};
 
-/// A ring (or other structure) in guest memory. Offsets are in bytes. Reads outside give 0, writes
-/// outside do nothing: the size was checked when the window was made, so neither happens in a
-/// correct model, and a wrong one harms nobody. Values are little-endian, as in virtio 1.x and on the wire
-/// of every NIC we model.
+/// A ring (or other structure) in guest memory. Offsets are in bytes.
+///
+/// The size was checked when the window was made, so a correct chip never reaches outside. Should
+/// one do so, reads give 0 and writes do nothing. Values are little-endian, as in virtio 1.x and in
+/// every NIC that is modelled here.
 #[derive(Debug)]
 pub struct Window {
-    ptr: *mut u8,
-    len: usize,
+    /// Mapped for as long as `map` lives.
+    bytes: Bytes<'static>,
     gpa: u64,
     map: Arc<Map>,
 }
-
-// SAFETY: all access is by atomics on memory that `map` keeps alive.
-unsafe impl Send for Window {}
-// SAFETY: as above.
-unsafe impl Sync for Window {}
 
 macro_rules! scalar {
     ($load:ident, $store:ident, $int:ty, $atomic:ty) => {
@@ -28,63 +25,49 @@ macro_rules! scalar {
         #[must_use]
         #[inline]
         pub fn $load(&self, off: usize, order: Ordering) -> $int {
-            match self.at(off, size_of::<$int>()) {
-                // SAFETY: `at` checked bounds and alignment; the memory outlives the reference.
-                Some(p) => <$int>::from_le(unsafe { <$atomic>::from_ptr(p.cast()) }.load(order)),
-                None => 0,
+            match self.bytes.cells::<$atomic>(off, 1) {
+                Some([cell]) => <$int>::from_le(cell.load(order)),
+                _ => 0,
             }
         }
 
         #[doc = concat!("Writes a `", stringify!($int), "` at `off`.")]
         #[inline]
         pub fn $store(&self, off: usize, value: $int, order: Ordering) {
-            if let Some(p) = self.at(off, size_of::<$int>()) {
-                // SAFETY: as for the load.
-                unsafe { <$atomic>::from_ptr(p.cast()) }.store(value.to_le(), order);
+            if let Some([cell]) = self.bytes.cells::<$atomic>(off, 1) {
+                cell.store(value.to_le(), order);
             }
         }
     };
 }
 
 impl Window {
+    /// A window on `bytes`, found at guest address `gpa` of `map`.
+    ///
     /// # Safety
-    /// `ptr..ptr + len` must lie in a mapping that `map` keeps alive.
-    pub(crate) unsafe fn new(ptr: *mut u8, len: usize, gpa: u64, map: Arc<Map>) -> Self {
-        Self { ptr, len, gpa, map }
+    /// `map` must keep `bytes` mapped.
+    pub(crate) unsafe fn new(bytes: Bytes<'_>, gpa: u64, map: Arc<Map>) -> Self {
+        // SAFETY: the caller's promise: the window owns the map, and gives out no bytes of it that
+        // outlive itself.
+        Self { bytes: unsafe { bytes.unbound() }, gpa, map }
     }
 
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.bytes.len()
     }
 
     /// True if there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Guest address of the first byte.
     #[must_use]
     pub fn gpa(&self) -> u64 {
         self.gpa
-    }
-
-    #[inline]
-    fn at(&self, off: usize, size: usize) -> Option<*mut u8> {
-        self.range(off, size, size)
-    }
-
-    /// `len` bytes at `off`, if they are inside and the first is a multiple of `align`.
-    #[inline]
-    fn range(&self, off: usize, len: usize, align: usize) -> Option<*mut u8> {
-        if off > self.len || self.len - off < len {
-            return None;
-        }
-        // SAFETY: off + len <= self.len.
-        let p = unsafe { self.ptr.add(off) };
-        (p as usize).is_multiple_of(align).then_some(p)
     }
 
     scalar!(u16, set_u16, u16, AtomicU16);
@@ -95,30 +78,23 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn replace_u32(&self, off: usize, old: u32, new: u32) -> bool {
+        let Some([cell]) = self.bytes.cells::<AtomicU32>(off, 1) else { return false };
         let (old, new) = (old.to_le(), new.to_le());
-        // SAFETY: as for the loads.
-        self.at(off, 4).is_some_and(|p| unsafe {
-            AtomicU32::from_ptr(p.cast())
-                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        })
+        cell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Reads the 16-byte descriptor at `off` as two words, each once.
     #[must_use]
     #[inline]
     pub fn descriptor(&self, off: usize) -> (u64, u64) {
-        let Some(p) = self.range(off, 2 * size_of::<u64>(), align_of::<u64>()) else {
-            return (0, 0);
-        };
-        // SAFETY: both words are in the range, whose alignment is theirs.
-        let word = |p: *mut u8| unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Relaxed);
-        // SAFETY: the second begins within it.
-        (u64::from_le(word(p)), u64::from_le(word(unsafe { p.add(size_of::<u64>()) })))
+        let Some([low, high]) = self.bytes.cells::<AtomicU64>(off, 2) else { return (0, 0) };
+        let word = |cell: &AtomicU64| u64::from_le(cell.load(Ordering::Relaxed));
+        (word(low), word(high))
     }
 
-    /// How many of the `n` records of `STRIDE` bytes from `off` on begin with a `u32` that passes `test`, before the first that does
-    /// not. Each is read once, and what its writer wrote before is there to be read afterwards.
+    /// Counts records of `STRIDE` bytes that begin with a `u32` for which `test` holds: those of the
+    /// `n` records from `off` on that come before the first that fails. Each `u32` is read once, and
+    /// what its writer wrote before it can be read afterwards.
     #[must_use]
     #[inline]
     pub fn leading<const STRIDE: usize>(
@@ -127,24 +103,25 @@ impl Window {
         n: usize,
         test: impl Fn(u32) -> bool,
     ) -> usize {
-        let len = n.saturating_mul(STRIDE);
-        let Some(p) = self.range(off, len, align_of::<u32>()) else { return 0 };
-        // SAFETY: each record is in the range; alignment is kept by the assertion.
-        let word = |i: usize| unsafe { AtomicU32::from_ptr(p.add(i * STRIDE).cast()) };
-        const { assert!(STRIDE >= size_of::<u32>() && STRIDE.is_multiple_of(align_of::<u32>())) };
-        (0..n).find(|&i| !test(u32::from_le(word(i).load(Ordering::Acquire)))).unwrap_or(n)
+        const { assert!(STRIDE > 0 && STRIDE.is_multiple_of(size_of::<u32>())) };
+        let words = STRIDE / size_of::<u32>();
+        let Some(cells) = self.bytes.cells::<AtomicU32>(off, n.saturating_mul(words)) else {
+            return 0;
+        };
+        let fails = |record: &[AtomicU32]| {
+            record.first().is_some_and(|cell| !test(u32::from_le(cell.load(Ordering::Acquire))))
+        };
+        cells.chunks_exact(words).position(fails).unwrap_or(n)
     }
 
     /// `len` bytes at `off`, to prefetch or copy.
     #[must_use]
     #[inline]
     pub fn slice(&self, off: usize, len: usize) -> Slice<'_> {
-        let off = off.min(self.len);
-        // SAFETY: the range is clamped to the window.
-        unsafe { Slice::new(self.ptr.add(off), len.min(self.len - off)) }
+        Slice::new(self.bytes.sub(off, len))
     }
 
-    /// Marks `len` bytes at `off` dirty, if anybody logs.
+    /// Marks `len` bytes at `off` dirty, if somebody keeps a log.
     #[inline]
     pub fn mark_dirty(&self, off: usize, len: usize) {
         self.map.mark_dirty(self.gpa.saturating_add(off as u64), len);
