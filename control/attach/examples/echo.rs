@@ -1,7 +1,8 @@
 //! Two vhost-user ports joined by a wire: what the guest of one sends, the guest of the other gets.
 //!
-//! `echo SOCKET_A SOCKET_B [SECONDS]`. A tool to try VMMs on the vhost-user back end without a switch: one thread
-//! pulls from either port and pushes to the other, naps when nothing moves, and prints counters each second.
+//! `echo SOCKET_A SOCKET_B [SECONDS]`. A tool to try VMMs on the vhost-user back end without a
+//! switch: one thread pulls from either port and pushes to the other, naps when nothing moves, and
+//! prints counters each second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

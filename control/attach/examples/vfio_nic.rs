@@ -1,8 +1,9 @@
-//! A vfio-user port whose NIC is looked at by nobody else: to try VMMs on the server without a switch, and to measure
-//! what a register access costs.
+//! A vfio-user port whose NIC is looked at by nobody else: to try VMMs on the server without a
+//! switch, and to measure what a register access costs.
 //!
-//! `vfio_nic SOCKET [SECONDS] [mapped]` serves SOCKET, sends back what the guest sends, and prints how things stand each
-//! second. `vfio_nic bench [mapped]` measures round trips of register accesses between two threads of its own.
+//! `vfio_nic SOCKET [SECONDS] [mapped]` serves SOCKET, sends back what the guest sends, and prints
+//! how things stand each second. `vfio_nic bench [mapped]` measures round trips of register
+//! accesses between two threads of its own.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

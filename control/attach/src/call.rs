@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_nic::Interrupt;
 
-use crate::interrupt_cost::{InterruptCost, write};
+use crate::interrupt_cost::{InterruptCost, SystemClocks, write};
 use crate::irq_limit::IrqLimit;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,8 @@ struct Line {
     pending: bool,
 }
 
-/// The interrupt of one ring. The descriptor may be exchanged while the ring runs: VMMs do so to mask it.
+/// The interrupt of one ring. The descriptor may be exchanged while the ring runs: VMMs do so to
+/// mask it.
 #[derive(Debug, Default)]
 pub struct Call {
     line: Mutex<Line>,
@@ -46,14 +47,15 @@ impl Call {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on interrupts go to `fd`; to nobody if `None`. One that hung stays stuck whatever it is given: else a
-    /// front end could park one worker after the other.
+    /// From now on interrupts go to `fd`; to nobody if `None`. One that hung stays stuck whatever
+    /// it is given: else a front end could park one worker after the other.
     pub fn set(&self, fd: Option<OwnedFd>) {
         self.line().fd = fd.map(|fd| Arc::new(fd.into()));
     }
 
-    /// Only notes interrupts until [`Call::release`]. While the attach thread has a port's locks it must make no write
-    /// that could hang until its timer ends it, or it would take the workers that wait for them along.
+    /// Only notes interrupts until [`Call::release`]. While the attach thread has a port's locks it
+    /// must make no write that could hang until its timer ends it, or it would take the workers
+    /// that wait for them along.
     pub fn hold(&self) {
         self.line().held = true;
     }
@@ -82,7 +84,8 @@ impl Call {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// True once a write hung or failed: the front end has broken the descriptor, and its port must be stopped.
+    /// True once a write hung or failed: the front end has broken the descriptor, and its port must
+    /// be stopped.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
@@ -107,7 +110,7 @@ impl Call {
     /// The lock is not held: exchanging the descriptor must not wait for it.
     fn write(&self, fd: &File) {
         self.raised.fetch_add(1, Ordering::Relaxed);
-        let (done, tolerable) = self.cost.timed(|| write(fd));
+        let (done, tolerable) = self.cost.timed(&SystemClocks, || write(fd));
         // WouldBlock: the counter is full, so an interrupt is pending already.
         let failed = done.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock);
         if failed || !tolerable {

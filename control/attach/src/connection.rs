@@ -10,11 +10,12 @@ use crate::poll::{Wait, poll};
 use crate::send_recv::{MAX_FDS, recv, send};
 use crate::waker::Waker;
 
-/// How long a started message may take to arrive, and a reply to be taken. Between messages a client may be
-/// silent for as long as it likes.
+/// How long a started message may take to arrive, and a reply to be taken. Between messages a
+/// client may be silent for as long as it likes.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a header.
+/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a
+/// header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Another version of the protocol, or a reply where a request belongs.
@@ -36,11 +37,13 @@ pub trait Framing {
     const HEADER: usize;
     /// Bytes that are taken up at once, at least a header and the longest body.
     const BUFFER: usize;
-    /// Bytes behind the message that is due may be read along with it, which saves system calls. Descriptors then
-    /// belong to the last message that the read touched: the kernel ends a read behind the bytes that they came with.
+    /// Bytes behind the message that is due may be read along with it, which saves system calls.
+    /// Descriptors then belong to the last message that the read touched: the kernel ends a read
+    /// behind the bytes that they came with.
     const AHEAD: bool;
 
-    /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes that follow.
+    /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes
+    /// that follow.
     ///
     /// # Errors
     /// [`Malformed`]: the connection cannot go on.
@@ -67,7 +70,8 @@ pub enum ConnectionError {
     /// What came is no message.
     #[error("malformed message")]
     Malformed(#[from] Malformed),
-    /// Descriptors were lost on the way: more than any request has, or this process is at its limit.
+    /// Descriptors were lost on the way: more than any request has, or this process is at its
+    /// limit.
     #[error("a message lost descriptors: too many were sent, or this process has too many open")]
     LostFds,
     /// A message was begun and not finished, or a reply not taken.
@@ -175,8 +179,9 @@ impl<F: Framing> Connection<F> {
         self.start == self.end
     }
 
-    /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past `goal` while there are
-    /// descriptors for the message that is due: the next one's must not be taken for its own.
+    /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past
+    /// `goal` while there are descriptors for the message that is due: the next one's must not be
+    /// taken for its own.
     fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
@@ -220,8 +225,8 @@ impl<F: Framing> Connection<F> {
         Message { header, body, fds }
     }
 
-    /// Sends `bytes`, and `fd` with the first of them. Waits for a slow reader at most [`DEADLINE`], and no longer
-    /// than until `waker` says stop.
+    /// Sends `bytes`, and `fd` with the first of them. Waits for a slow reader at most
+    /// [`DEADLINE`], and no longer than until `waker` says stop.
     ///
     /// # Errors
     /// [`ConnectionError`]: the connection must be dropped.
@@ -257,7 +262,8 @@ impl<F: Framing> Connection<F> {
         if waker.stops() {
             return Err(ConnectionError::Stopping);
         }
-        // Other news than "stop" is for later: it stays readable, and looking at it here would be a busy loop.
+        // Other news than "stop" is for later: it stays readable, and looking at it here would be a
+        // busy loop.
         let news = poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
         let stop = (!news).then(|| (waker.fd(), Wait::Read));
         let left = if news { left.min(SLICE) } else { left };

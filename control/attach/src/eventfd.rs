@@ -57,8 +57,8 @@ pub fn check(fd: OwnedFd) -> Result<OwnedFd, EventFdError> {
     Ok(fd)
 }
 
-/// How often an eventfd was written to since it was last read, by what /proc tells of it: looking changes nothing,
-/// and cannot block. 0 if it cannot be told.
+/// How often an eventfd was written to since it was last read, by what /proc tells of it: looking
+/// changes nothing, and cannot block. 0 if it cannot be told.
 #[must_use]
 pub fn count(fd: BorrowedFd<'_>) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));

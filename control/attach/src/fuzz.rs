@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets `vhost_user` and `vfio_user`: a VMM and its guest against one connection's state,
-//! without a socket. Kept inputs are replayed as plain tests.
+//! The bodies of the fuzz targets `vhost_user` and `vfio_user`: a VMM and its guest against one
+//! connection's state, without a socket. Kept inputs are replayed as plain tests.
 //!
 //! An input of `vhost_user` is a sequence of steps, each a byte and what follows it:
 //!
@@ -21,7 +21,8 @@
 //! | 0x80 to 0x8f | the unmask eventfd and the timer speak, the cable moves |
 //! | 0x90 to 0xff | as above |
 //!
-//! Guest memory is 64 KiB at address 0, for the guest and for the VMM, so that small numbers mean something.
+//! Guest memory is 64 KiB at address 0, for the guest and for the VMM, so that small numbers mean
+//! something.
 #![allow(clippy::expect_used, clippy::panic)]
 
 use std::fs::File;
@@ -337,7 +338,8 @@ mod vfio {
             let irqs = halves(&[20, 0x24, 0, 0, 1]);
             let command = [halves(&[4, 0, 7, 2]), vec![6, 0]].concat();
             let messages = [(1, vec![0; 4], 0), (2, map, 1), (8, irqs, 0x11), (10, command, 0)];
-            // CTRL.SLU; then rings of 16 descriptors, all transmit descriptors and no receive descriptor ours; IMS.
+            // CTRL.SLU; then rings of 16 descriptors, all transmit descriptors and no receive
+            // descriptor ours; IMS.
             let registers = [
                 (0, 0x40),
                 (0x3800, 0x1000),

@@ -1,10 +1,10 @@
 //! What raising interrupts costs, and how nobody hangs in it.
 //!
-//! A write to an eventfd waits while its counter is full, unless the open file is non-blocking. We make
-//! it so, but the front end shares the open file, and can clear the flag and fill the counter at any
-//! time. So nobody writes to one who cannot be interrupted: the workers have a watchdog, a port's own
-//! thread a timer ([`guard_thread`]). The signal ends the write with EINTR, and [`Call`] never writes
-//! to that descriptor again.
+//! A write to an eventfd waits while its counter is full, unless the open file is non-blocking. We
+//! make it so, but the front end shares the open file, and can clear the flag and fill the counter
+//! at any time. So nobody writes to one who cannot be interrupted: the workers have a watchdog, a
+//! port's own thread a timer ([`guard_thread`]). The signal ends the write with EINTR, and [`Call`]
+//! never writes to that descriptor again.
 //!
 //! [`Call`]: crate::call::Call
 
@@ -50,12 +50,35 @@ pub fn write(fd: &File) -> io::Result<usize> {
     })
 }
 
-/// What the interrupts of one port cost those who raise them, whoever is connected to it: else a front end would begin
-/// afresh by coming again, or by exchanging its descriptor.
+/// The clocks that a write is measured by.
+pub trait Clocks {
+    /// Nanoseconds that only ever grow.
+    fn monotonic(&self) -> u64;
+
+    /// CPU time that the calling thread has used.
+    fn thread_time(&self) -> Duration;
+}
+
+/// The system's clocks.
+pub struct SystemClocks;
+
+impl Clocks for SystemClocks {
+    fn monotonic(&self) -> u64 {
+        monotonic()
+    }
+
+    fn thread_time(&self) -> Duration {
+        thread_time()
+    }
+}
+
+/// What the interrupts of one port cost those who raise them, whoever is connected to it: else a
+/// front end would begin afresh by coming again, or by exchanging its descriptor.
 ///
-/// A write wakes whoever waits for the eventfd, and a front end can make that hundreds of thousands of epoll watches:
-/// 50 ms of a worker's time for each interrupt, which no signal ends. CPU time tells it from a worker that was preempted;
-/// asking for it costs system calls, so it is asked for only for a while after a write that seemed slow.
+/// A write wakes whoever waits for the eventfd, and a front end can make that hundreds of thousands
+/// of epoll watches: 50 ms of a worker's time for each interrupt, which no signal ends. CPU time
+/// tells it from a worker that was preempted; asking for it costs system calls, so it is asked for
+/// only for a while after a write that seemed slow.
 #[derive(Debug, Default)]
 pub struct InterruptCost {
     /// Until then, on [`monotonic`], writes are measured in CPU time.
@@ -75,7 +98,8 @@ struct Debt {
 /// A write that takes longer is looked at more closely. It may only have been preempted.
 const SUSPECT: Duration = Duration::from_micros(500);
 
-/// How long to look closely: what the first write of a crowd costs unseen is had that often at most.
+/// How long to look closely: what the first write of a crowd costs unseen is had that often at
+/// most.
 const MEASURED: u64 = 10_000_000_000;
 
 /// A front end that owes that much CPU time, of more than [`SLOW`] writes, is given up.
@@ -106,20 +130,21 @@ impl InterruptCost {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// Makes a write. False: it was one slow write too many.
-    pub fn timed<T>(&self, write: impl FnOnce() -> T) -> (T, bool) {
-        let start = monotonic();
-        let before = (start < self.measured.load(Ordering::Relaxed)).then(thread_time);
+    /// Makes a write, and measures it by `clocks`. False: it was one slow write too many.
+    pub fn timed<T>(&self, clocks: &impl Clocks, write: impl FnOnce() -> T) -> (T, bool) {
+        let start = clocks.monotonic();
+        let measured = start < self.measured.load(Ordering::Relaxed);
+        let before = measured.then(|| clocks.thread_time());
         let done = write();
-        let now = monotonic();
+        let now = clocks.monotonic();
         let slow = Duration::from_nanos(now.saturating_sub(start)) > SUSPECT;
-        (done, !slow || self.charge(now, before))
+        let used = || before.map(|before| clocks.thread_time().saturating_sub(before));
+        (done, !slow || self.charge(now, used()))
     }
 
-    /// Looks at a write that seemed slow: `before` is the thread's CPU time at its beginning, if that was asked for.
+    /// Looks at a write that seemed slow, and `used` that much CPU time, if that was asked for.
     #[cold]
-    fn charge(&self, now: u64, before: Option<Duration>) -> bool {
-        let used = before.map(|before| thread_time().saturating_sub(before));
+    fn charge(&self, now: u64, used: Option<Duration>) -> bool {
         if used.is_some_and(|used| used <= SUSPECT) {
             return true;
         }
@@ -145,6 +170,8 @@ impl Debt {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -159,6 +186,72 @@ mod tests {
         assert_eq!(slow(ms(1), ms(1)), 5, "a small crowd");
         assert_eq!(slow(ms(500), ms(1)), 99, "a machine with its own troubles");
         assert_eq!(slow(ms(11_000), ms(50)), 99, "50 ms in 11 s");
+    }
+
+    /// Clocks that only move when they are told to.
+    #[derive(Default)]
+    struct Simulated {
+        now: Cell<u64>,
+        cpu: Cell<u64>,
+    }
+
+    impl Simulated {
+        /// A write that takes so many microseconds, and so many of CPU time.
+        fn write(&self, cost: &InterruptCost, wall: u64, cpu: u64) -> bool {
+            let write = || {
+                self.now.set(self.now.get() + wall * 1000);
+                self.cpu.set(self.cpu.get() + cpu * 1000);
+            };
+            cost.timed(self, write).1
+        }
+    }
+
+    impl Clocks for Simulated {
+        fn monotonic(&self) -> u64 {
+            self.now.get()
+        }
+        fn thread_time(&self) -> Duration {
+            Duration::from_nanos(self.cpu.get())
+        }
+    }
+
+    /// Each watch on an eventfd is served by whoever writes to it.
+    #[test]
+    fn an_interrupt_that_wakes_a_crowd_is_soon_one_too_many() {
+        let count = |cpu| {
+            let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+            1 + (0..1000).take_while(|_| clocks.write(&cost, cpu, cpu)).count()
+        };
+        assert_eq!(count(50_000), 5, "the first is not measured, and three are tolerated");
+        assert_eq!(count(2_000), 5);
+        assert_eq!(count(1_000), 7, "5 ms in all");
+        assert_eq!(count(500), 1001, "quick enough");
+    }
+
+    /// By another descriptor now and then, or another connection: the cost is the port's.
+    #[test]
+    fn a_quick_interrupt_does_not_excuse_the_slow_ones_before() {
+        let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+        let slow = (0..100).take_while(|n| {
+            let _ = clocks.write(&cost, 10, 10);
+            clocks.write(&cost, 50_000, 50_000) && *n < 99
+        });
+        assert_eq!(1 + slow.count(), 5);
+    }
+
+    #[test]
+    fn a_writer_that_was_preempted_is_not_charged() {
+        let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+        assert!((0..1000).all(|_| clocks.write(&cost, 50_000, 10)));
+    }
+
+    #[test]
+    fn a_crowd_that_comes_again_later_is_looked_at_afresh() {
+        let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+        for _ in 0..100 {
+            assert!((0..2).all(|_| clocks.write(&cost, 20_000, 20_000)));
+            clocks.now.set(clocks.now.get() + MEASURED);
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! How many interrupts a port may raise: `irq_rate_max`, for NICs without a moderation of their own.
+//! How many interrupts a port may raise: `irq_rate_max`, for NICs without a moderation of their
+//! own.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,7 +7,8 @@ use vmlan_nic::notify::moderate::{Moderator, Set};
 
 use crate::timer::Timer;
 
-/// The limit of one port, whoever is connected to it: else a front end would begin afresh by coming again.
+/// The limit of one port, whoever is connected to it: else a front end would begin afresh by coming
+/// again.
 #[derive(Debug)]
 pub struct IrqLimit {
     moderator: Moderator,
@@ -22,8 +24,8 @@ impl IrqLimit {
         Ok(Self { moderator: Moderator::default(), timer: Timer::new()? })
     }
 
-    /// At most `rate_max` interrupts a second from now on; 0: no limit. What was held back is delivered by the port's
-    /// thread when that is due.
+    /// At most `rate_max` interrupts a second from now on; 0: no limit. What was held back is
+    /// delivered by the port's thread when that is due.
     pub fn set(&self, rate_max: u32) {
         self.moderator.set_rate(rate_max, &self.timer);
     }

@@ -5,8 +5,8 @@
 //!
 //! # Contract
 //!
-//! Whatever arrives on a socket, nothing here panics, no descriptor leaks, and no thread but the port's
-//! own waits for its peer. A peer can fault its own port and nothing else.
+//! Whatever arrives on a socket, nothing here panics, no descriptor leaks, and no thread but the
+//! port's own waits for its peer. A peer can fault its own port and nothing else.
 #![deny(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]

@@ -16,7 +16,8 @@ const PAGE: u64 = 4096;
 /// Largest dirty log: 256 MiB stand for 8 TiB.
 const MAX_LOG: u64 = 256 << 20;
 
-/// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are shared by all.
+/// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are
+/// shared by all.
 const MAX_BYTES: u64 = 8 << 40;
 
 /// What to tell whoever forgot to share the guest's memory with us.
@@ -65,8 +66,8 @@ pub enum MemoryError {
     Io(#[from] io::Error),
 }
 
-/// Maps the run `offset..offset + size` of a file. The mapping may be larger: its start is given back as the run's
-/// offset in it.
+/// Maps the run `offset..offset + size` of a file. The mapping may be larger: its start is given
+/// back as the run's offset in it.
 ///
 /// # Errors
 /// [`MemoryError`].

@@ -16,8 +16,9 @@ pub enum Wait {
     Write,
 }
 
-/// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether `fds[i]`
-/// is; all false after the timeout or a signal. `None` entries are left out; there must be another.
+/// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether
+/// `fds[i]` is; all false after the timeout or a signal. `None` entries are left out; there must be
+/// another.
 ///
 /// # Errors
 /// That of `ppoll`.

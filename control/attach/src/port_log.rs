@@ -11,8 +11,8 @@ const REFILL: Duration = Duration::from_secs(10);
 /// thousands of times in a second.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The log of one port. Of warnings the first few are logged at once, then one each ten seconds, which
-/// says how many were left out.
+/// The log of one port. Of warnings the first few are logged at once, then one each ten seconds,
+/// which says how many were left out.
 #[derive(Debug)]
 pub struct PortLog {
     port: String,

@@ -19,7 +19,8 @@ pub const MAX_FDS: usize = 16;
 pub struct Received {
     /// Bytes; 0 is the end of the stream.
     pub bytes: usize,
-    /// More descriptors were sent than fit or than this process may open: the kernel threw some away.
+    /// More descriptors were sent than fit or than this process may open: the kernel threw some
+    /// away.
     pub truncated: bool,
 }
 

@@ -104,7 +104,8 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A listening socket and its file, which is removed when it is closed or dropped, if it is still ours.
+/// A listening socket and its file, which is removed when it is closed or dropped, if it is still
+/// ours.
 #[derive(Debug)]
 pub struct Listener {
     sock: UnixListener,
@@ -193,8 +194,8 @@ fn check_free(path: &Path) -> Result<(), SocketError> {
 
 /// Permissions, then listening, then the name that others know.
 ///
-/// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at any moment: so
-/// permissions are given to what was looked at, by its descriptor.
+/// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at
+/// any moment: so permissions are given to what was looked at, by its descriptor.
 fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
     let file = open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
@@ -222,8 +223,8 @@ fn temp_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{:x}.{n:x}", std::process::id()))
 }
 
-/// Binds to `temp`, by way of its directory's descriptor if the path is too long for a socket: `temp` may be a little
-/// longer than the name it gets in the end.
+/// Binds to `temp`, by way of its directory's descriptor if the path is too long for a socket:
+/// `temp` may be a little longer than the name it gets in the end.
 fn bind(sock: &OwnedFd, temp: &Path) -> io::Result<()> {
     if check_path(temp).is_ok() {
         return bind_to(sock.as_fd(), temp);
@@ -289,8 +290,8 @@ fn listen(sock: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(sock, backlog)?)
 }
 
-/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener any
-/// more.
+/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener
+/// any more.
 fn shutdown(sock: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(sock, Shutdown::Both);
 }

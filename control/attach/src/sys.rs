@@ -16,9 +16,9 @@ fn check(ret: c_int) -> io::Result<()> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Ends blocking system calls of the thread that made it: a timer that signals this thread again and
-/// again. The handler does nothing; it is there, without `SA_RESTART`, so that calls return EINTR. The
-/// daemon's watchdog uses the same signal.
+/// Ends blocking system calls of the thread that made it: a timer that signals this thread again
+/// and again. The handler does nothing; it is there, without `SA_RESTART`, so that calls return
+/// EINTR. The daemon's watchdog uses the same signal.
 #[derive(Debug)]
 pub struct Interrupter {
     /// A pointer, which keeps this value in its thread.
@@ -55,8 +55,8 @@ impl Interrupter {
         }
     }
 
-    /// Runs `call`, whose system call is interrupted each time `patience` has passed: the first signal
-    /// may come just before it begins to wait.
+    /// Runs `call`, whose system call is interrupted each time `patience` has passed: the first
+    /// signal may come just before it begins to wait.
     pub fn during<T>(&self, patience: Duration, call: impl FnOnce() -> T) -> T {
         self.set(patience);
         let done = call();
@@ -122,9 +122,9 @@ impl SharedPages {
         let (at, len) = self.map.slice(0, self.len).map_or((std::ptr::null(), 0), |s| s.as_raw());
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive and
-        // nobody else has; all access to it is by the atomics of windows, which do not care whose zeros
-        // they meet. The new file is as long, and sealed.
+        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive
+        // and nobody else has; all access to it is by the atomics of windows, which do not care
+        // whose zeros they meet. The new file is as long, and sealed.
         unsafe { rustix::mm::mmap(at.cast_mut().cast(), len, prot, flags, &file, 0)? };
         Ok(file)
     }

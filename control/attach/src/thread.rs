@@ -13,10 +13,11 @@ const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Pause in accepting when the process has no descriptor left: the listener stays readable, so polling on would spin.
+/// Pause in accepting when the process has no descriptor left: the listener stays readable, so
+/// polling on would spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-/// Pause after a client that parked a worker in a write. Each time costs all ports of that worker up to 50 ms, the
-/// watchdog's patience: so it must not be had often.
+/// Pause after a client that parked a worker in a write. Each time costs all ports of that worker
+/// up to 50 ms, the watchdog's patience: so it must not be had often.
 pub const PENALTY: Duration = Duration::from_secs(3);
 
 /// A thread that ends when its waker says so.
@@ -52,8 +53,8 @@ impl PortThread {
 
     /// Ends it, for the port that log lines call `who`.
     ///
-    /// A client that keeps the thread somewhere for long costs a thread that sleeps, and not whoever calls this, who must
-    /// not leave anything to it that others may want.
+    /// A client that keeps the thread somewhere for long costs a thread that sleeps, and not
+    /// whoever calls this, who must not leave anything to it that others may want.
     pub fn close(&mut self, who: &str) {
         self.waker.stop();
         let Some(thread) = self.thread.take() else { return };

@@ -1,5 +1,5 @@
-//! What honest front ends do, with two that are not ours to bend: the crate `vhost` (Cloud Hypervisor's), and our
-//! own user-space driver, which shares no code with this back end.
+//! What honest front ends do, with two that are not ours to bend: the crate `vhost` (Cloud
+//! Hypervisor's), and our own user-space driver, which shares no code with this back end.
 
 mod common;
 
@@ -150,7 +150,7 @@ fn the_vhost_crate_adds_and_removes_memory_under_running_rings() {
 }
 
 #[test]
-fn row_95_and_98_inflight_region_is_made_kept_and_taken_back() {
+fn inflight_region_is_made_kept_and_taken_back() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut front = frontend(&f);
@@ -427,7 +427,7 @@ fn the_driver_bounces_frames_in_every_shape_of_ring() {
 }
 
 #[test]
-fn row_94_the_driver_goes_on_after_the_switch_is_gone_and_back() {
+fn the_driver_goes_on_after_the_switch_is_gone_and_back() {
     let f = Fixture::new();
     let address = address(&f, ",queues=2");
     let dir = f.dir;

@@ -1,5 +1,5 @@
-//! What a hostile front end sends, and what becomes of it: nothing, but for itself. Numbers in names are rows of
-//! the project's list of bugs that other back ends had.
+//! What a hostile front end sends, and what becomes of it: nothing, but for itself. Numbers in
+//! names are rows of the project's list of bugs that other back ends had.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn wrong_version_reply_flag_and_oversize_end_the_connection() {
 }
 
 #[test]
-fn row_71_every_request_with_every_wrong_size_or_fd_count_is_refused_and_leaks_nothing() {
+fn every_request_with_every_wrong_size_or_fd_count_is_refused_and_leaks_nothing() {
     let f = Fixture::new();
     let file = memfd(4096);
     let mut refused = 0;
@@ -68,7 +68,7 @@ impl ReadyOrWait for Fixture {
 }
 
 #[test]
-fn row_73_ring_numbers_are_checked_in_full_width() {
+fn ring_numbers_are_checked_in_full_width() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();
@@ -91,7 +91,7 @@ fn row_73_ring_numbers_are_checked_in_full_width() {
 }
 
 #[test]
-fn row_73_get_vring_base_of_no_ring_ends_the_connection() {
+fn get_vring_base_of_no_ring_ends_the_connection() {
     let f = Fixture::new();
     let mut raw = f.ready();
     assert_eq!(raw.base(0x1_0000), None, "an answer of its own kind cannot say no");
@@ -107,7 +107,7 @@ fn inflight_body(size: u64, offset: u64, queues: u16, ring: u16) -> Vec<u8> {
 }
 
 #[test]
-fn row_77_inflight_numbers_are_checked() {
+fn inflight_numbers_are_checked() {
     let f = Fixture::new();
     let mut raw = f.ready();
     let file = sealed(1 << 20);
@@ -134,7 +134,7 @@ fn row_77_inflight_numbers_are_checked() {
 }
 
 #[test]
-fn row_77_get_inflight_numbers_are_checked() {
+fn get_inflight_numbers_are_checked() {
     for (queues, ring) in [(9, 256), (0, 256), (u16::MAX, u16::MAX), (2, 0), (2, 0x8001)] {
         let f = Fixture::new();
         let mut raw = f.ready();
@@ -144,7 +144,7 @@ fn row_77_get_inflight_numbers_are_checked() {
 }
 
 #[test]
-fn row_78_inflight_fds_where_none_belong_are_closed() {
+fn inflight_fds_where_none_belong_are_closed() {
     let f = Fixture::new();
     let mut raw = f.ready();
     let file = sealed(4096);
@@ -156,7 +156,7 @@ fn row_78_inflight_fds_where_none_belong_are_closed() {
 }
 
 #[test]
-fn row_81_short_files_and_row_93_bad_sizes_are_refused() {
+fn short_files_and_bad_sizes_are_refused() {
     let f = Fixture::new();
     let mut raw = f.ready();
     let file = memfd(1 << 20);
@@ -234,7 +234,7 @@ fn memory_that_is_no_mappable_file_is_refused() {
 }
 
 #[test]
-fn row_84_a_ring_larger_than_its_inflight_part_does_not_start() {
+fn a_ring_larger_than_its_inflight_part_does_not_start() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();
@@ -253,7 +253,7 @@ fn row_84_a_ring_larger_than_its_inflight_part_does_not_start() {
 }
 
 #[test]
-fn row_92_more_fds_than_fit_end_the_connection_and_leak_nothing() {
+fn more_fds_than_fit_end_the_connection_and_leak_nothing() {
     let f = Fixture::new();
     let file = memfd(4096);
     for _ in 0..50 {
@@ -295,15 +295,14 @@ fn a_dribbled_message_is_whole_in_the_end_and_has_a_deadline() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(raw.reply().unwrap().1, words(&[0]));
-    // Silent between messages for longer than the deadline, then stuck within one. What was said before is told soon after.
-    std::thread::sleep(Duration::from_millis(500));
+    // Silent between messages for longer than the deadline, then stuck within one.
     let idle = f.changes.load(std::sync::atomic::Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(5500));
-    assert_eq!(f.changes.load(std::sync::atomic::Ordering::SeqCst), idle);
+    let changes = f.changes.load(std::sync::atomic::Ordering::SeqCst) - idle;
+    assert!(changes <= 1, "{changes}: what was said before is told after its reply");
     let start = Instant::now();
     raw.bytes(&message(8, 1, &halves(&[0, 64]))[..15], &[]).unwrap();
     assert!(raw.is_closed());
-    // No later than a reader's patience, which is 10 s.
     let took = start.elapsed();
     assert!(took > Duration::from_secs(4), "{took:?}");
     f.assert_alive();
@@ -317,11 +316,11 @@ fn a_front_end_that_never_reads_is_dropped_in_time() {
     let ask = message(1, 1, &[]);
     let start = Instant::now();
     // Until our side no longer takes any: its replies fill the socket, and it waits for room.
-    while f.detail("state").contains("connected") && start.elapsed() < Duration::from_secs(30) {
+    while f.detail("state").contains("connected") && start.elapsed() < PATIENCE {
         let _ = vmlan_transport::sys::send_with_fds(std::os::fd::AsFd::as_fd(&raw.sock), &ask, &[]);
     }
     let took = start.elapsed();
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(took < PATIENCE, "{took:?}");
     f.assert_alive();
 }
 
@@ -407,7 +406,7 @@ fn rings_outside_memory_do_not_start() {
 }
 
 #[test]
-fn row_100_kicks_and_enables_before_anything_else_are_harmless() {
+fn kicks_and_enables_before_anything_else_are_harmless() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();
@@ -445,7 +444,7 @@ fn a_started_ring_keeps_its_size_and_place() {
 }
 
 #[test]
-fn row_72_and_83_log_sizes_and_offsets_are_checked() {
+fn log_sizes_and_offsets_are_checked() {
     let f = Fixture::new();
     let file = memfd(8192);
     for (size, offset) in
@@ -463,7 +462,7 @@ fn row_72_and_83_log_sizes_and_offsets_are_checked() {
 }
 
 #[test]
-fn row_81_a_file_truncated_under_use_costs_its_own_port_only() {
+fn a_file_truncated_under_use_costs_its_own_port_only() {
     vmlan_ram::fault::install().unwrap();
     let (f, other) = (Fixture::new(), Fixture::new());
     let (guest, neighbour) = (Guest::new(), Guest::new());
@@ -492,7 +491,7 @@ fn row_81_a_file_truncated_under_use_costs_its_own_port_only() {
 }
 
 #[test]
-fn row_113_a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afresh() {
+fn a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afresh() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();
@@ -516,7 +515,7 @@ fn row_113_a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afr
 }
 
 #[test]
-fn row_97_refusals_hold_no_lock() {
+fn refusals_hold_no_lock() {
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();

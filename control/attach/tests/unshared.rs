@@ -1,32 +1,16 @@
-//! A vhost-user VM whose memory is not shared: its VMM announces none of it, and its rings are nowhere.
-//! The log and `port list` say what to do. Alone in its file: it collects the log of the process.
+//! A vhost-user VM whose memory is not shared: its VMM announces none of it, and its rings are
+//! nowhere. The log and `port list` say what to do. Alone in its file: it collects the log of the
+//! process.
 
 mod common;
-
-use std::sync::Mutex;
 
 use common::*;
 
 const TO_DO: &str = "guest memory is not shared: give the VM's memory backend share=on";
 
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-struct Collect;
-
-impl log::Log for Collect {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-    fn log(&self, record: &log::Record<'_>) {
-        LINES.lock().unwrap().push(record.args().to_string());
-    }
-    fn flush(&self) {}
-}
-
 #[test]
 fn memory_that_is_not_shared_is_named_in_the_log_and_in_the_port_list() {
-    log::set_logger(&Collect).unwrap();
-    log::set_max_level(log::LevelFilter::Info);
+    log_lines();
     let f = Fixture::new();
     let guest = Guest::new();
     let mut raw = f.ready();
@@ -35,7 +19,7 @@ fn memory_that_is_not_shared_is_named_in_the_log_and_in_the_port_list() {
     assert_eq!(raw.set_addr(0, desc, used, avail), Some(0));
     assert_eq!(raw.kick(0, guest.kick_fd()), Some(1));
     assert_eq!(f.detail("state"), format!("stopped: {TO_DO}"));
-    until("the log says so", || LINES.lock().unwrap().iter().any(|line| line.contains(TO_DO)));
+    until("the log says so", || log_lines().iter().any(|line| line.contains(TO_DO)));
     // QEMU asks for no answer here: we hang up, and the reason stays.
     raw.send(9, 1, &[halves(&[0, 0]), words(&[desc, used, avail, 0])].concat(), &[]);
     raw.send(12, 1, &words(&[0]), &[guest.kick_fd()]);

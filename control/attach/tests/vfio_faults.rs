@@ -1,5 +1,5 @@
-//! Faults under traffic: clients that go, memory that goes, descriptors that run out. Numbers in names are those of the
-//! project's list of faults.
+//! Faults under traffic: clients that go, memory that goes, descriptors that run out. Numbers in
+//! names are those of the project's list of faults.
 
 mod common;
 mod vfio;
@@ -90,7 +90,8 @@ impl Guest {
         assert_eq!(raw.map(0, 0, 1 << 20, rings.as_raw_fd()), Some(0));
         assert_eq!(raw.map(0, BUFFERS, 1 << 20, buffers.as_raw_fd()), Some(0));
         for n in 0..u64::from(RING) {
-            // Legacy descriptors (SDM 3.3.3): EOP, IFCS, RS; 60 to 1500 bytes. Receive descriptors: an address.
+            // Legacy descriptors (SDM 3.3.3): EOP, IFCS, RS; 60 to 1500 bytes. Receive descriptors:
+            // an address.
             let len = 60 + n * 20;
             let tx = [(BUFFERS + n * 4096).to_le_bytes(), (len | 0xb << 24).to_le_bytes()].concat();
             rings.write_all_at(&tx, 0x1000 + n * 16).unwrap();
@@ -142,7 +143,7 @@ fn frames_flow() {
 }
 
 #[test]
-fn fault_f12_memory_unmapped_in_mid_frame_is_gone_when_the_answer_comes() {
+fn memory_unmapped_in_mid_frame_is_gone_when_the_answer_comes() {
     let f = Fixture::new();
     let worker = Worker::new(f.door.port());
     let mut guest = Guest::start(&f);
@@ -175,7 +176,7 @@ fn fault_f12_memory_unmapped_in_mid_frame_is_gone_when_the_answer_comes() {
 }
 
 #[test]
-fn fault_f2_clients_that_die_under_traffic_leave_nothing_behind() {
+fn clients_that_die_under_traffic_leave_nothing_behind() {
     let f = Fixture::mapped();
     let worker = Worker::new(f.door.port());
     let (mut fds, mut rss) = (0, 0);
@@ -203,7 +204,7 @@ fn fault_f2_clients_that_die_under_traffic_leave_nothing_behind() {
 }
 
 #[test]
-fn fault_f13_a_file_truncated_under_traffic_costs_its_own_port_only() {
+fn a_file_truncated_under_traffic_costs_its_own_port_only() {
     vmlan_ram::fault::install().unwrap();
     let (f, other) = (Fixture::new(), Fixture::new());
     let (worker, neighbour) = (Worker::new(f.door.port()), Worker::new(other.door.port()));

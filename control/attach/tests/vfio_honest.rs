@@ -1,5 +1,5 @@
-//! A vfio-user client that keeps to the rules: Cloud Hypervisor's (the crate `vfio_user`), and one of our own for what
-//! that cannot say.
+//! A vfio-user client that keeps to the rules: Cloud Hypervisor's (the crate `vfio_user`), and one
+//! of our own for what that cannot say.
 
 mod common;
 mod vfio;
@@ -160,8 +160,8 @@ fn intx_is_unmasked_by_an_eventfd_as_kvm_does() {
         std::io::Write::write_all(&mut &unmask, &1u64.to_ne_bytes()).unwrap();
         until("unmasked", || count(&line) == 1);
     }
-    // Nobody has read it: so it must be looked at by its edges, and must not keep the thread awake. Other tests of this process may
-    // keep theirs, but not all the time.
+    // Nobody has read it: so it must be looked at by its edges, and must not keep the thread awake.
+    // Other tests of this process may keep theirs, but not all the time.
     let used = || {
         let before = cpu();
         std::thread::sleep(Duration::from_millis(300));

@@ -1,5 +1,6 @@
-//! What a hostile vfio-user client sends, and what becomes of it: nothing, but for itself. Numbers in names are rows of
-//! the project's list of bugs that other servers had, and of its list of faults.
+//! What a hostile vfio-user client sends, and what becomes of it: nothing, but for itself. Numbers
+//! in names are rows of the project's list of bugs that other servers had, and of its list of
+//! faults.
 
 mod common;
 mod vfio;
@@ -9,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{fds_of, memfd, rss_kib, until};
+use common::{PATIENCE, fds_of, memfd, rss_kib, until};
 use vfio::*;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -20,7 +21,7 @@ const ENOSPC: u32 = 28;
 const ENOTSUP: u32 = 95;
 
 #[test]
-fn row_150_a_dma_unmap_asks_for_as_much_room_as_it_likes_and_gets_none() {
+fn a_dma_unmap_asks_for_as_much_room_as_it_likes_and_gets_none() {
     let f = Fixture::new();
     let mut client = f.ready();
     let memory = memfd(1 << 20);
@@ -41,7 +42,7 @@ fn row_150_a_dma_unmap_asks_for_as_much_room_as_it_likes_and_gets_none() {
 }
 
 #[test]
-fn row_151_accesses_that_leave_their_region_or_wrap_are_refused() {
+fn accesses_that_leave_their_region_or_wrap_are_refused() {
     let f = Fixture::new();
     let mut client = f.ready();
     for (region, size) in [(0u32, 128u64 << 10), (1, 64), (7, 256)] {
@@ -75,7 +76,7 @@ fn row_151_accesses_that_leave_their_region_or_wrap_are_refused() {
 }
 
 #[test]
-fn row_152_capabilities_of_every_kind_are_taken_or_refused() {
+fn capabilities_of_every_kind_are_taken_or_refused() {
     let f = Fixture::mapped();
     let good = [
         r#"{"capabilities":{"max_msg_fds":0}}"#,
@@ -133,7 +134,7 @@ fn row_152_capabilities_of_every_kind_are_taken_or_refused() {
 }
 
 #[test]
-fn row_153_set_irqs_of_every_kind() {
+fn set_irqs_of_every_kind() {
     let f = Fixture::new();
     let mut client = f.ready();
     let line = eventfd();
@@ -173,7 +174,7 @@ fn row_153_set_irqs_of_every_kind() {
 }
 
 #[test]
-fn row_154_and_155_every_command_with_every_size_and_fd_count_ends_in_an_answer() {
+fn every_command_with_every_size_and_fd_count_ends_in_an_answer() {
     let f = Fixture::new();
     let file = memfd(4096);
     let mut client = f.ready();
@@ -204,7 +205,7 @@ fn row_154_and_155_every_command_with_every_size_and_fd_count_ends_in_an_answer(
 }
 
 #[test]
-fn row_156_a_message_in_pieces_is_one_and_regions_do_not_overlap() {
+fn a_message_in_pieces_is_one_and_regions_do_not_overlap() {
     let f = Fixture::new();
     let mut client = f.ready();
     let memory = memfd(1 << 20);
@@ -233,7 +234,7 @@ fn row_156_a_message_in_pieces_is_one_and_regions_do_not_overlap() {
 }
 
 #[test]
-fn row_156_one_vmm_at_a_time() {
+fn one_vmm_at_a_time() {
     let f = Fixture::new();
     let mut first = f.ready();
     for _ in 0..20 {
@@ -243,14 +244,15 @@ fn row_156_one_vmm_at_a_time() {
 }
 
 #[test]
-fn row_157_descriptors_of_half_a_header_and_too_many_are_closed() {
+fn descriptors_of_half_a_header_and_too_many_are_closed() {
     let f = Fixture::new();
     let file = memfd(4096);
     for round in 0..50 {
         f.wait_free();
         let client = f.connect();
         let fds = vec![file.as_raw_fd(); 1 + round % 16];
-        // Turned away if the one before has not been seen yet: its descriptors must come back all the same.
+        // Turned away if the one before has not been seen yet: its descriptors must come back all
+        // the same.
         let _ = client.bytes(&[1, 0, 2][..1 + round % 3], &fds);
         drop(client);
     }
@@ -269,7 +271,7 @@ fn row_157_descriptors_of_half_a_header_and_too_many_are_closed() {
 }
 
 #[test]
-fn row_158_and_163_a_file_shorter_than_its_region_is_refused() {
+fn a_file_shorter_than_its_region_is_refused() {
     let f = Fixture::new();
     let mut client = f.ready();
     let memory = memfd(1 << 20);
@@ -300,7 +302,7 @@ fn row_158_and_163_a_file_shorter_than_its_region_is_refused() {
 }
 
 #[test]
-fn row_159_version_of_every_shape() {
+fn version_of_every_shape() {
     let f = Fixture::new();
     let closed = |bytes: &[u8]| {
         f.wait_free();
@@ -338,7 +340,7 @@ impl Fixture {
 }
 
 #[test]
-fn row_160_the_number_behind_the_last_is_refused() {
+fn the_number_behind_the_last_is_refused() {
     let f = Fixture::new();
     let mut client = f.ready();
     let info = |argsz: u32, index: u32| {
@@ -365,7 +367,7 @@ fn row_160_the_number_behind_the_last_is_refused() {
 }
 
 #[test]
-fn row_161_no_reply_is_longer_than_its_asker_said() {
+fn no_reply_is_longer_than_its_asker_said() {
     let f = Fixture::mapped();
     let mut client = f.ready();
     for argsz in [32u32, 33, 63, 64, 65, u32::MAX] {
@@ -389,7 +391,7 @@ fn row_161_no_reply_is_longer_than_its_asker_said() {
 }
 
 #[test]
-fn row_162_a_doorbell_that_is_no_eventfd_is_refused_and_a_blocking_one_made_nonblocking() {
+fn a_doorbell_that_is_no_eventfd_is_refused_and_a_blocking_one_made_nonblocking() {
     let f = Fixture::new();
     let mut client = f.ready();
     let (pipe, other) = std::io::pipe().unwrap();
@@ -452,7 +454,7 @@ fn more_regions_than_agreed_are_refused() {
 }
 
 #[test]
-fn fault_f6_headers_that_contradict_themselves_end_the_connection() {
+fn headers_that_contradict_themselves_end_the_connection() {
     let f = Fixture::new();
     for (size, flags) in
         [(0u32, 0u32), (15, 0), (16 + 4809, 0), (u32::MAX, 0), (16, 1), (16, 2), (16, 0xf)]
@@ -475,7 +477,7 @@ fn fault_f6_headers_that_contradict_themselves_end_the_connection() {
 }
 
 #[test]
-fn fault_f5_a_message_that_does_not_end_has_a_deadline() {
+fn a_message_that_does_not_end_has_a_deadline() {
     let fixtures: Vec<_> = (0..6).map(|_| Fixture::new()).collect();
     let file = memfd(1 << 20);
     let mut clients: Vec<_> = fixtures.iter().map(Fixture::ready).collect();
@@ -495,7 +497,6 @@ fn fault_f5_a_message_that_does_not_end_has_a_deadline() {
         assert!(client.is_closed());
     }
     let took = start.elapsed();
-    // No later than a reader's patience, which is 10 s.
     assert!(took >= Duration::from_secs(4), "{took:?}");
     assert_eq!(clients[4].config16(0), 0x8086, "others do not notice");
     assert_eq!(clients[5].config16(0), 0x8086);
@@ -504,25 +505,25 @@ fn fault_f5_a_message_that_does_not_end_has_a_deadline() {
 }
 
 #[test]
-fn fault_f5_a_client_that_never_reads_is_dropped_in_time() {
+fn a_client_that_never_reads_is_dropped_in_time() {
     let f = Fixture::new();
     let client = f.ready();
     let bytes = message(1, READ, 0, &access(0, 0, 4096, &[])).repeat(64);
     client.sock.set_nonblocking(true).unwrap();
     let start = Instant::now();
     let mut out = &client.sock;
-    while start.elapsed() < Duration::from_secs(30) {
+    while start.elapsed() < PATIENCE {
         match out.write(&bytes) {
             Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => break,
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
     }
-    assert!(start.elapsed() < Duration::from_secs(30));
+    assert!(start.elapsed() < PATIENCE);
     f.assert_alive();
 }
 
 #[test]
-fn fault_f14_a_client_that_goes_before_its_replies_costs_nobody_a_signal() {
+fn a_client_that_goes_before_its_replies_costs_nobody_a_signal() {
     let f = Fixture::new();
     for _ in 0..50 {
         let client = f.ready();

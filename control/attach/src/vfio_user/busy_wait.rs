@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// How long to look for the next message before sleeping, where that has paid lately: about what sleeping and waking up
-/// costs.
+/// How long to look for the next message before sleeping, where that has paid lately: about what
+/// sleeping and waking up costs.
 const PATIENCE: Duration = Duration::from_micros(8);
 
-/// Whether to look for the next message before sleeping. Looking is tried, and goes on for as long as it finds something;
-/// after each time that it did not, it is left for longer. Where the client waits for this very CPU it never finds
-/// anything, and would only keep the client from its answer.
+/// Whether to look for the next message before sleeping. Looking is tried, and goes on for as long
+/// as it finds something; after each time that it did not, it is left for longer. Where the client
+/// waits for this very CPU it never finds anything, and would only keep the client from its answer.
 #[derive(Debug, Default)]
 pub struct BusyWait {
     /// Turns until the next try.

@@ -8,7 +8,8 @@ use vmlan_ram::Map;
 use crate::bytes::Body;
 use crate::memory::{Memory, MemoryError, RegionDesc};
 
-/// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other devices' BARs.
+/// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other
+/// devices' BARs.
 const MAX_UNSHARED: usize = 256;
 
 /// The page size that VERSION names.
@@ -165,7 +166,8 @@ impl Dma {
             UNMAP_ALL => return Err(unknown),
             _ => return Err(DmaError::Flags(flags & !UNMAP_ALL | flags & GET_DIRTY_BITMAP)),
         }
-        // "Must match exactly a previous mapping", but QEMU with an IOMMU unmaps whole ranges, as the kernel's VFIO lets it.
+        // "Must match exactly a previous mapping", but QEMU with an IOMMU unmaps whole ranges, as
+        // the kernel's VFIO lets it.
         let mut hit =
             self.shared.iter().chain(&self.unshared).filter(|r| r.overlaps(run)).peekable();
         if hit.peek().is_none() || hit.any(|r| !r.lies_in(run)) {

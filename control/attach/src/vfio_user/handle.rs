@@ -122,8 +122,8 @@ impl VfioUser {
         self.waker.wake();
     }
 
-    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. It takes
-    /// effect soon after: what was held back is delivered by the port's thread.
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. It
+    /// takes effect soon after: what was held back is delivered by the port's thread.
     pub fn set_irq_rate_max(&self, rate_max: u32) {
         self.shared.irq_rate_max.store(rate_max, Ordering::Release);
         self.waker.wake();
@@ -210,7 +210,8 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
     })
 }
 
-/// A port without a thread, and the file behind the registers that its clients may map, if there are such.
+/// A port without a thread, and the file behind the registers that its clients may map, if there
+/// are such.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn new_port(
     model: Model,

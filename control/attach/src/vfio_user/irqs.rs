@@ -142,7 +142,8 @@ impl Irqs {
                 IrqError::Flags { index, flags },
             );
         }
-        // There is one of each; `start` and `count` are the client's, and are not to be added (row 153).
+        // There is one of each; `start` and `count` are the client's, and are not to be added (row
+        // 153).
         if mode == Mode::None || (start, count) != (0, 1) {
             return Err(IrqError::Range { index, start, count });
         }

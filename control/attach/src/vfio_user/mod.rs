@@ -9,13 +9,15 @@
 //!  workers ── port ────┴─ pull, push, arm ──┘
 //! ```
 //!
-//! [`attach`] starts one thread for each port. It plays the part that the VMM's exit path plays for a NIC of its own:
-//! register accesses are messages, served in this thread against the model ([`Nic`]). While they come quickly one after
-//! the other it waits for the next by looking, not by sleeping.
+//! [`attach`] starts one thread for each port. It plays the part that the VMM's exit path plays for
+//! a NIC of its own: register accesses are messages, served in this thread against the model
+//! ([`Nic`]). While they come quickly one after the other it waits for the next by looking, not by
+//! sleeping.
 //!
-//! One client is served at a time. When it goes, its interrupts are disconnected, its memory unmapped and the NIC is
-//! reset, ready for the next. Where registers are shared memory ([`Doorbell::Mapped`]), each client gets a file of its
-//! own, so that one that has gone, and kept it, writes to nobody's registers.
+//! One client is served at a time. When it goes, its interrupts are disconnected, its memory
+//! unmapped and the NIC is reset, ready for the next. Where registers are shared memory
+//! ([`Doorbell::Mapped`]), each client gets a file of its own, so that one that has gone, and kept
+//! it, writes to nobody's registers.
 
 mod busy_wait;
 mod dma;
@@ -116,7 +118,8 @@ pub struct Config {
     pub irq_rate_max: u32,
     /// How doorbells come. Mapped ones only on [`Model::E1000`].
     pub doorbell: Doorbell,
-    /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`], nor a plain RTL8139.
+    /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`],
+    /// nor a plain RTL8139.
     pub csb: bool,
     /// How often a sleeping worker looks at mapped doorbells.
     pub poll_idle: Duration,
@@ -164,8 +167,8 @@ impl Config {
     }
 }
 
-/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's being up
-/// may have changed.
+/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread
+/// whenever the port's being up may have changed.
 ///
 /// # Errors
 /// [`AttachError`], naming the value and what to do.

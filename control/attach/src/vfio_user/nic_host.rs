@@ -21,7 +21,8 @@ use vmlan_nic::chip::Nic;
 struct Lines {
     intx: Call,
     has_intx: AtomicBool,
-    /// INTx masks itself when it is delivered, and stays so until the client says otherwise (AUTOMASKED).
+    /// INTx masks itself when it is delivered, and stays so until the client says otherwise
+    /// (AUTOMASKED).
     masked: AtomicBool,
     msi: Call,
     has_msi: AtomicBool,
@@ -140,7 +141,8 @@ impl NicHost {
         self.again(nic);
     }
 
-    /// The chip may have asserted its pin between our look and its own at the mask: one of both sees the other.
+    /// The chip may have asserted its pin between our look and its own at the mask: one of both
+    /// sees the other.
     fn again(&self, nic: &dyn Nic) {
         full_fence();
         nic.reassert();
@@ -163,8 +165,8 @@ impl NicHost {
         }
     }
 
-    /// By the time a worker comes back from a write that hung, the client may have gone, and another may be there that has
-    /// done nothing. The cost knows of it in any case.
+    /// By the time a worker comes back from a write that hung, the client may have gone, and
+    /// another may be there that has done nothing. The cost knows of it in any case.
     #[cold]
     fn give_up(&self, lines: &Arc<Lines>) {
         let now = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +183,8 @@ impl NicHost {
         &self.cost
     }
 
-    /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with it.
+    /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with
+    /// it.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)

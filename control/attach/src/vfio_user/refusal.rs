@@ -68,7 +68,8 @@ pub enum CommandRefusal {
 }
 
 impl CommandRefusal {
-    /// Good clients ask what there is, and are told that there is not: migration, interrupts of other kinds.
+    /// Good clients ask what there is, and are told that there is not: migration, interrupts of
+    /// other kinds.
     #[must_use]
     pub fn is_answer(&self) -> bool {
         /// DEVICE_FEATURE

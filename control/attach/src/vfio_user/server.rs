@@ -237,8 +237,8 @@ impl Server {
         (self.changed)();
     }
 
-    /// Serves the messages that are there, and those that come soon after: a bounded number, for the others want
-    /// attention too.
+    /// Serves the messages that are there, and those that come soon after: a bounded number, for
+    /// the others want attention too.
     fn listen_to(&mut self, said: bool) {
         let now = Instant::now();
         let due =
@@ -342,7 +342,8 @@ impl Server {
         }
     }
 
-    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its interrupts.
+    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its
+    /// interrupts.
     fn warn_of_unshared(&mut self) {
         let (shared, unshared) = self.shared.memory().bytes;
         let much = unshared >= MUCH && unshared > shared;
@@ -363,7 +364,8 @@ impl Server {
         self.hang_up();
     }
 
-    /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC reset.
+    /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC
+    /// reset.
     fn hang_up(&mut self) {
         if self.served.take().is_none() {
             return;

@@ -1,5 +1,5 @@
-//! One connection's state, and what each command does to it. Knows nothing of sockets, so that a fuzzer can be the
-//! client.
+//! One connection's state, and what each command does to it. Knows nothing of sockets, so that a
+//! fuzzer can be the client.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub struct Outcome {
     pub hang_up: bool,
     /// What [`Session::memory`] says may have changed.
     pub changed: bool,
-    /// Interrupts were set up: so all memory that there is has been described, and none is just being moved.
+    /// Interrupts were set up: so all memory that there is has been described, and none is just
+    /// being moved.
     pub settled: bool,
     /// How much it took, in accesses to single registers.
     pub work: usize,
@@ -288,8 +289,8 @@ impl Session {
         Ok(words(&[16, FLAGS, region::COUNT, irq::COUNT]))
     }
 
-    /// Capabilities are given only to who has room for them; `argsz` tells how much that is ("Message sizes"). The
-    /// descriptor comes with them, so that it is sent once.
+    /// Capabilities are given only to who has room for them; `argsz` tells how much that is
+    /// ("Message sizes"). The descriptor comes with them, so that it is sent once.
     fn region_info(
         &self,
         to: Header,

@@ -65,7 +65,8 @@ impl Client {
             Some(value) => value.as_u64().map(Some).ok_or(VersionError::Malformed(name)),
         };
         self.max_msg_fds = number("max_msg_fds")?.unwrap_or(1);
-        // Nothing depends on these: each reply is as long as was asked for, and we send no commands.
+        // Nothing depends on these: each reply is as long as was asked for, and we send no
+        // commands.
         for name in ["max_data_xfer_size", "max_dma_maps", "pgsizes"] {
             number(name)?;
         }

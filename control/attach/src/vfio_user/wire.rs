@@ -17,8 +17,8 @@ pub const MAX_DATA: usize = 4096;
 pub const ACCESS: usize = 16;
 /// Bytes of one write of REGION_WRITE_MULTI: offset, region, count, data.
 pub const ONE_WRITE: usize = 24;
-/// Most writes of one REGION_WRITE_MULTI. QEMU merges as many posted writes as that while the server
-/// is behind (`VFIO_USER_MULTI_MAX` in its `hw/vfio-user/protocol.h`).
+/// Most writes of one REGION_WRITE_MULTI. QEMU merges as many posted writes as that while the
+/// server is behind (`VFIO_USER_MULTI_MAX` in its `hw/vfio-user/protocol.h`).
 pub const MAX_WRITES: usize = 200;
 /// Longest REGION_WRITE: as much data as [`MAX_DATA`] allows.
 const MAX_WRITE: usize = ACCESS + MAX_DATA;
@@ -57,8 +57,8 @@ pub mod irq {
     pub const INTX: u32 = 0;
     /// Messages.
     pub const MSI: u32 = 1;
-    /// All that QEMU insists on. It asks for errors (3) and requests (4) as well, and takes no for an answer; an answer
-    /// that there are 0 makes it warn its user.
+    /// All that QEMU insists on. It asks for errors (3) and requests (4) as well, and takes no for
+    /// an answer; an answer that there are 0 makes it warn its user.
     pub const COUNT: u32 = 3;
     /// It can be delivered by eventfd.
     pub const EVENTFD: u32 = 1;

@@ -47,7 +47,8 @@ impl VhostUser {
         Arc::clone(&self.port)
     }
 
-    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. At once.
+    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. At
+    /// once.
     pub fn set_irq_rate_max(&self, rate_max: u32) {
         self.port.limit().set(rate_max);
     }

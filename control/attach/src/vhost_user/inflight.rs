@@ -1,8 +1,8 @@
 //! The inflight region: where a back end notes what it has in hand, for its successor.
 //!
-//! Ours completes strictly in order and starts where the used index stands in guest memory, so that the
-//! successor needs nothing from here. The region is kept because front ends ask for it, in the format of the
-//! specification ("Inflight I/O tracking", split virtqueues), with a true `used_idx`.
+//! Ours completes strictly in order and starts where the used index stands in guest memory, so that
+//! the successor needs nothing from here. The region is kept because front ends ask for it, in the
+//! format of the specification ("Inflight I/O tracking", split virtqueues), with a true `used_idx`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::wire::InflightDesc;
 use crate::bytes::widen;
 use crate::memory::{MemoryError, map_file, sealed_memfd};
 
-/// `QueueRegionSplit`: features, version, desc_num, last_batch_head, used_idx; then 16 bytes for each descriptor.
+/// `QueueRegionSplit`: features, version, desc_num, last_batch_head, used_idx; then 16 bytes for
+/// each descriptor.
 const VERSION: usize = 8;
 const DESC_NUM: usize = 10;
 const USED_IDX: usize = 14;
@@ -84,7 +85,8 @@ fn check(desc: InflightDesc, rings: usize) -> Result<u64, InflightError> {
     Ok(u64::from(stride(desc.ring_size)) * u64::from(desc.queues))
 }
 
-/// A fresh region for GET_INFLIGHT_FD. Nothing of it stays here: the front end keeps it and gives it back.
+/// A fresh region for GET_INFLIGHT_FD. Nothing of it stays here: the front end keeps it and gives
+/// it back.
 ///
 /// # Errors
 /// [`InflightError`].
@@ -119,8 +121,8 @@ impl InflightRegion {
         Ok(Self { map: Arc::new(map), queues: desc.queues, ring_size: desc.ring_size })
     }
 
-    /// The part of ring `index`, for a ring of `size` descriptors; `None` if the region does not cover it. A part
-    /// that is all zeros is begun.
+    /// The part of ring `index`, for a ring of `size` descriptors; `None` if the region does not
+    /// cover it. A part that is all zeros is begun.
     ///
     /// # Errors
     /// [`InflightError::RingTooLarge`], [`InflightError::Format`].

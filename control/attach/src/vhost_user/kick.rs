@@ -10,8 +10,8 @@ use crate::eventfd;
 
 /// The kick eventfd of a virtqueue, and how often the guest has written to it.
 ///
-/// Workers watch it edge-triggered and nobody reads it, so it counts by itself. (Reading it would also
-/// take the edge away from a worker that is just falling asleep.)
+/// Workers watch it edge-triggered and nobody reads it, so it counts by itself. (Reading it would
+/// also take the edge away from a worker that is just falling asleep.)
 pub struct Kick {
     /// The eventfd.
     pub fd: Arc<OwnedFd>,

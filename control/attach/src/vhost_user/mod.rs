@@ -1,4 +1,5 @@
-//! vhost-user, back end: a VMM's virtio-net device, served from here (QEMU's `docs/interop/vhost-user.rst`).
+//! vhost-user, back end: a VMM's virtio-net device, served from here (QEMU's
+//! `docs/interop/vhost-user.rst`).
 //!
 //! ```text
 //!  VMM ── socket ──► serve ──► stream ──► session ──► ring, memory, inflight
@@ -7,10 +8,11 @@
 //!  workers ──────────── pull, push, arm ─────────────────► port (NetTx, NetRx)
 //! ```
 //!
-//! [`attach`] starts one thread for each port. It sleeps in `poll` unless the front end says something. One front
-//! end is served at a time; when it goes, its rings are stopped, its memory unmapped, its descriptors closed, and
-//! the port waits for the next. Rings start where the used index stands in guest memory: a guest goes on after a
-//! restart of this process without noticing more than lost frames.
+//! [`attach`] starts one thread for each port. It sleeps in `poll` unless the front end says
+//! something. One front end is served at a time; when it goes, its rings are stopped, its memory
+//! unmapped, its descriptors closed, and the port waits for the next. Rings start where the used
+//! index stands in guest memory: a guest goes on after a restart of this process without noticing
+//! more than lost frames.
 
 mod feature_names;
 mod handle;
@@ -70,7 +72,8 @@ pub struct Config {
     pub mac: Option<Mac>,
     /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
     pub mtu: Option<u16>,
-    /// Interrupts per second, at most, of all rings together, whatever the guest asks for; 0: as the guest asks.
+    /// Interrupts per second, at most, of all rings together, whatever the guest asks for; 0: as
+    /// the guest asks.
     pub irq_rate_max: u32,
 }
 
@@ -85,8 +88,8 @@ impl Config {
     }
 }
 
-/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread whenever the port's
-/// doorbells or its being up may have changed.
+/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread
+/// whenever the port's doorbells or its being up may have changed.
 ///
 /// # Errors
 /// [`AttachError`], naming the value and what to do.

@@ -35,8 +35,9 @@ impl BothSides<'_> {
         self.tx.fault().or_else(|| self.rx.fault())
     }
 
-    /// Puts `map` under both sides, and gives back the one before, now nobody else's. Drop it without the locks:
-    /// unmapping takes 20 ms for each GiB in use, and every worker with a frame for this port would wait.
+    /// Puts `map` under both sides, and gives back the one before, now nobody else's. Drop it
+    /// without the locks: unmapping takes 20 ms for each GiB in use, and every worker with a frame
+    /// for this port would wait.
     #[must_use]
     pub fn set_map(&mut self, map: &Arc<Map>) -> Arc<Map> {
         self.tx.net.set_map(Arc::clone(map));
@@ -125,7 +126,8 @@ impl VhostUserPort {
         })
     }
 
-    /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard is dropped.
+    /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard
+    /// is dropped.
     pub fn both(&self) -> BothSides<'_> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         let tx = lock(&self.tx);
@@ -201,7 +203,8 @@ impl VhostUserPort {
     }
 }
 
-/// A reverse ARP request (RFC 903) from `mac` about itself, as QEMU sends it: switches learn the new place.
+/// A reverse ARP request (RFC 903) from `mac` about itself, as QEMU sends it: switches learn the
+/// new place.
 fn rarp(mac: Mac) -> [u8; 60] {
     let mut frame = [0; 60];
     let m = mac.octets();

@@ -8,8 +8,8 @@ use vmlan_nic::virtio::{Fault, Inflight, Net, QueueState, Rings};
 use super::port::BothSides;
 use crate::call::Call;
 
-/// The number of a virtqueue of a port. Even ones are the guest's receive queues, odd ones its transmit
-/// queues. A port has at most 256.
+/// The number of a virtqueue of a port. Even ones are the guest's receive queues, odd ones its
+/// transmit queues. A port has at most 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueIndex(pub u8);
 

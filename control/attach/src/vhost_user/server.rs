@@ -49,8 +49,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for front ends that knock at `listener`; without one it connects to them. How things
-    /// stand is written into `details`.
+    /// A server for front ends that knock at `listener`; without one it connects to them. How
+    /// things stand is written into `details`.
     pub fn new(
         config: &Config,
         port: Arc<VhostUserPort>,
@@ -145,7 +145,8 @@ impl Server {
             if let Some((_, session)) = &self.served {
                 session.raise_err();
             }
-            // Memory that is gone cannot be served; an honest front end connects again with new memory.
+            // Memory that is gone cannot be served; an honest front end connects again with new
+            // memory.
             if fault == PortFault::Truncated {
                 self.port.counters().faults.add_shared(1);
                 self.hang_up();
@@ -201,7 +202,8 @@ impl Server {
         }
     }
 
-    /// Serves the messages that are there, a bounded number: the waker and the listener want attention too.
+    /// Serves the messages that are there, a bounded number: the waker and the listener want
+    /// attention too.
     fn listen_to(&mut self, said: bool) {
         let now = Instant::now();
         let due = |(connection, _): &(Connection<Frames>, Session)| {

@@ -1,5 +1,5 @@
-//! One connection's state, and what each request does to it. Knows nothing of sockets, so that a fuzzer can be
-//! the front end.
+//! One connection's state, and what each request does to it. Knows nothing of sockets, so that a
+//! fuzzer can be the front end.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::memory::{Memory, MemoryError};
 const F_LOG_ALL: u64 = 1 << 26;
 const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// Features that the front end answers for, and takes from the guest only if the back end has them too: the
-/// control queue and what goes over it, announcing, link state, MTU.
+/// Features that the front end answers for, and takes from the guest only if the back end has them
+/// too: the control queue and what goes over it, announcing, link state, MTU.
 const FRONT_END: u64 = feature::MTU | feature::STATUS | feature::MQ | CTRL_VQ | GUEST_ANNOUNCE;
 const CTRL_VQ: u64 = 1 << 17;
 const GUEST_ANNOUNCE: u64 = 1 << 21;
 
-/// The virtio features offered. Constant: a guest keeps what it negotiated over our restarts, so they must never
-/// depend on anything (VPP-536, Snabb #932).
+/// The virtio features offered. Constant: a guest keeps what it negotiated over our restarts, so
+/// they must never depend on anything (VPP-536, Snabb #932).
 pub const FEATURES: u64 = feature::DATA_PATH | FRONT_END | F_LOG_ALL | F_PROTOCOL_FEATURES;
 
 /// Smallest MTU of IPv4 (RFC 791), and the largest that a frame here can carry.
@@ -64,8 +64,8 @@ pub struct Session {
 impl Session {
     /// A front end has connected to `port`, which has `queues` pairs of queues.
     ///
-    /// GET_QUEUE_NUM has two readings: pairs for QEMU, rings for Cloud Hypervisor. So the answer is the number of
-    /// rings, and as many pairs are allowed.
+    /// GET_QUEUE_NUM has two readings: pairs for QEMU, rings for Cloud Hypervisor. So the answer is
+    /// the number of rings, and as many pairs are allowed.
     #[must_use]
     pub fn new(port: Arc<VhostUserPort>, queues: u16) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
@@ -145,7 +145,8 @@ impl Session {
             | Request::RemMemReg
             | Request::SetLogBase => {
                 self.set_memory(request, body, message.fds)?;
-                // This one is answered in any case. QEMU takes any body, Cloud Hypervisor only its own back.
+                // This one is answered in any case. QEMU takes any body, Cloud Hypervisor only its
+                // own back.
                 return Ok((request == Request::SetLogBase)
                     .then(|| Reply { body: message.body, fd: None }));
             }
@@ -382,8 +383,8 @@ fn needed(request: Request) -> u64 {
     }
 }
 
-/// The descriptor of SET_VRING_KICK, CALL or ERR: there is one exactly if bit 8 of the body is clear, and the rest of
-/// the body must be the ring's number.
+/// The descriptor of SET_VRING_KICK, CALL or ERR: there is one exactly if bit 8 of the body is
+/// clear, and the rest of the body must be the ring's number.
 fn ring_fd(
     request: Request,
     body: Body<'_>,

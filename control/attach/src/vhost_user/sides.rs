@@ -1,4 +1,5 @@
-//! The two sides of a port, each behind its lock: the guest's transmit queues and its receive queues.
+//! The two sides of a port, each behind its lock: the guest's transmit queues and its receive
+//! queues.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

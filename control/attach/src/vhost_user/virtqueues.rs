@@ -7,8 +7,8 @@
 //!     └──────────── GET_VRING_BASE, RESET_DEVICE, SET_STATUS 0 ─────────┘
 //! ```
 //!
-//! While a ring is started its size and addresses cannot change: only the log flag, the doorbell and the
-//! interrupt can. Even rings are the guest's receive queues, odd ones its transmit queues.
+//! While a ring is started its size and addresses cannot change: only the log flag, the doorbell
+//! and the interrupt can. Even rings are the guest's receive queues, odd ones its transmit queues.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ impl VirtqueueTable {
 
     fn ring(&mut self, index: u32) -> Result<(QueueIndex, &mut Ring), VirtqueueError> {
         let rings = self.rings.len();
-        // Checked in full width: a number that was cut to 16 bits before the check was CVE-2020-10723.
+        // Checked in full width: a number that was cut to 16 bits before the check was
+        // CVE-2020-10723.
         let i = u8::try_from(index).or(Err(VirtqueueError::NoRing { index, rings }))?;
         let ring = self.rings.get_mut(usize::from(i));
         Ok((QueueIndex(i), ring.ok_or(VirtqueueError::NoRing { index, rings })?))
@@ -111,8 +112,8 @@ impl VirtqueueTable {
         self.settle(cx, i)
     }
 
-    /// SET_VRING_BASE. Only checked: a ring starts where its used index stands, which is the same for a front end
-    /// that tells the truth.
+    /// SET_VRING_BASE. Only checked: a ring starts where its used index stands, which is the same
+    /// for a front end that tells the truth.
     pub fn set_base(
         &mut self,
         cx: &Context<'_>,
@@ -145,8 +146,8 @@ impl VirtqueueTable {
         self.settle(cx, i)
     }
 
-    /// SET_VRING_KICK: starts the ring. The front end's next use of the ring may come before its first kick, so we
-    /// look at once and do not wait for one.
+    /// SET_VRING_KICK: starts the ring. The front end's next use of the ring may come before its
+    /// first kick, so we look at once and do not wait for one.
     pub fn set_kick(
         &mut self,
         cx: &Context<'_>,
@@ -215,8 +216,8 @@ impl VirtqueueTable {
         self.refresh(port, &mut port.both());
     }
 
-    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more, and no interrupt of it is held
-    /// back: whoever serves the ring next knows nothing of that.
+    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more, and no
+    /// interrupt of it is held back: whoever serves the ring next knows nothing of that.
     pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u16, VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let mut both = cx.port.both();
@@ -300,7 +301,8 @@ impl VirtqueueTable {
         (count(false), count(true))
     }
 
-    /// Starts whatever can be started now that the memory has changed. What cannot will say so when it is touched.
+    /// Starts whatever can be started now that the memory has changed. What cannot will say so when
+    /// it is touched.
     pub fn settle_all(&mut self, cx: &Context<'_>) {
         for i in self.indices() {
             let _ = self.settle(cx, i);

@@ -1,8 +1,9 @@
 //! Messages as bytes: header, requests, and what each request may carry.
 //!
-//! From QEMU's `docs/interop/vhost-user.rst`, which names every item here. All integers are in host order.
-//! The sizes and descriptor counts in [`Request::limits`] are checked before a request is looked at, so that
-//! no handler meets a body that is too short or a descriptor it does not expect (`reliability.md` rows 71, 78).
+//! From QEMU's `docs/interop/vhost-user.rst`, which names every item here. All integers are in host
+//! order. The sizes and descriptor counts in [`Request::limits`] are checked before a request is
+//! looked at, so that no handler meets a body that is too short or a descriptor it does not expect
+//! (`reliability.md` rows 71, 78).
 
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
@@ -28,7 +29,8 @@ const REPLY: u32 = 1 << 2;
 /// The sender wants a reply (with REPLY_ACK).
 const NEED_REPLY: u32 = 1 << 3;
 
-/// Bit of SET_VRING_KICK, CALL, ERR that says no descriptor comes along; the low 8 bits are the ring.
+/// Bit of SET_VRING_KICK, CALL, ERR that says no descriptor comes along; the low 8 bits are the
+/// ring.
 pub const NO_FD: u64 = 1 << 8;
 
 /// Protocol features.

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::{Config, Doorbell, VfioUser, attach};
 use vmlan_frame::Mac;
 use vmlan_transport::sys::{recv_with_fds, send_with_fds};
 
-use super::common::until;
+use super::common::{PATIENCE, until};
 
 pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 
@@ -134,25 +134,18 @@ impl Fixture {
         Raw::new(UnixStream::connect(self.path()).unwrap())
     }
 
-    /// A client that has negotiated, once the one before has gone. That may be on its way out still.
+    /// A client that has negotiated, once the one before has gone. That may be on its way out
+    /// still.
     pub fn ready(&self) -> Raw {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + PATIENCE;
         loop {
             self.wait_free();
             let mut raw = self.connect();
             if raw.negotiate() == Some(0) {
                 return raw;
             }
-            assert!(Instant::now() < end, "turned away for 10 s");
+            assert!(Instant::now() < end, "turned away again and again");
         }
-    }
-
-    /// One that has negotiated; `None` if nobody serves it within half a second.
-    pub fn try_ready(&self) -> Option<Raw> {
-        self.wait_free();
-        let mut raw = self.connect();
-        raw.sock.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        (raw.negotiate() == Some(0)).then_some(raw)
     }
 
     /// The port again, after it was closed.
@@ -206,8 +199,8 @@ pub struct Raw {
 
 impl Raw {
     pub fn new(sock: UnixStream) -> Self {
-        sock.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        sock.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        sock.set_read_timeout(Some(PATIENCE)).unwrap();
+        sock.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { sock, next: 1 }
     }
 
