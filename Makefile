@@ -45,21 +45,21 @@ bench: ## the paper's tables and more with native guests (about 28 minutes), int
 
 bench-switch: ## micro-benchmarks of the switch with in-process ports
 	@scripts/setup.sh build
-	$(CARGO) bench -p vmlan-bench
+	$(CARGO) bench -p vmlan-lab --bench switch
 
 bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest (root: hugepages, namespaces)
 	@scripts/setup.sh build peers
-	$(CARGO) build --release -p vmlan -p vmlan-bench
+	$(CARGO) build --release -p vmlan -p vmlan-lab
 	target/release/peers
 
 bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 	@scripts/setup.sh build test
-	$(CARGO) build --release -p vmlan -p vmlan-bench
+	$(CARGO) build --release -p vmlan -p vmlan-lab
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
 bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP by window and register accesses on each NIC (10 minutes)
 	@scripts/setup.sh build test
-	$(CARGO) build --release -p vmlan -p vmlan-bench
+	$(CARGO) build --release -p vmlan -p vmlan-lab
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-windows
 
 soak: ## the long runs: property tests with new dice, 100 times kill -9 of the switch and of a VM under traffic

@@ -10,16 +10,20 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::failure::Failure;
-use crate::lab::{Cores, Machine, Setup, Stop, Technique, chip, technique};
+use crate::native::{Cores, Machine, Setup, Stop, Technique, chip, technique};
 use crate::output::print;
 use vmlan_config::text::folded;
 
 mod fairness;
 mod kvm_analysis;
 mod latency;
+pub mod linux_e1000;
+mod linux_guest;
+pub mod linux_windows;
 mod livelock;
 mod paper;
 mod part;
+pub mod peers;
 mod plot;
 mod raw;
 mod report;
@@ -196,7 +200,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let report = (bench.run)(&mut run)?;
     let circumstances = Circumstances {
         bench: bench.name,
-        machine: Machine::read(),
+        machine: Machine::read(crate::COMMIT),
         cores: run.setup.cores,
         seconds,
         rounds,

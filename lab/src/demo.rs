@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::lab::pair::{Seen, Task};
-use crate::lab::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
+use crate::native::pair::{Seen, Task};
+use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::output::print;
 use vmlan_config::text::{columns, count, si};
 
@@ -107,7 +107,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     }
     let time = Duration::from_secs(args.seconds.into());
     let setup = Setup { stop: Stop::on_signals()?, cores: Cores::Free };
-    let machine = Machine::read();
+    let machine = Machine::read(crate::COMMIT);
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) or vhost-user (virtio).\n\
          60-byte frames from one to the other unless the row says otherwise; a register access is a trip to the switch's \

@@ -1,6 +1,7 @@
 //! Why a measurement was not made.
 
 use vmlan_api::client::ClientError;
+use vmlan_harness::HarnessError;
 
 /// Why a command did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +19,15 @@ impl From<ClientError> for Failure {
         match e.is_usage() {
             true => Self::Usage(e.to_string()),
             false => Self::Failed(e.to_string()),
+        }
+    }
+}
+
+impl From<HarnessError> for Failure {
+    fn from(e: HarnessError) -> Self {
+        match e {
+            HarnessError::Interrupted => Self::Failed("interrupted".into()),
+            other => Self::Failed(other.chain()),
         }
     }
 }

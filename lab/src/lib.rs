@@ -3,10 +3,9 @@
 pub mod bench;
 pub mod demo;
 mod failure;
-mod lab;
+mod native;
 mod output;
 pub mod probe;
-mod process;
 mod sys;
 
 pub use failure::Failure;

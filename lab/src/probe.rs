@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 
 use crate::bench::write;
 use crate::failure::Failure;
-use crate::lab::{Machine, Stop, progress};
+use crate::native::{Machine, Stop, progress};
 use crate::output::{print, print_json};
 
 mod advice;
@@ -126,5 +126,5 @@ fn measure(args: &ProbeArgs, time: Duration, stop: &Stop) -> Result<Report, Fail
     }
     progress("");
     let advice = Costs::of(&found, &kvm).map(Advice::of);
-    Ok(Report::new(Machine::read(), cores, args.seconds, kvm, found, advice))
+    Ok(Report::new(Machine::read(crate::COMMIT), cores, args.seconds, kvm, found, advice))
 }

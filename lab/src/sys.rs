@@ -2,33 +2,7 @@
 
 use std::io;
 
-/// The effective user.
-#[must_use]
-pub fn effective_uid() -> u32 {
-    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// Clock ticks in a second, the unit of /proc/PID/stat.
-#[must_use]
-pub fn ticks_per_second() -> u32 {
-    // SAFETY: sysconf takes a plain number and touches no memory.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    u32::try_from(ticks).unwrap_or(100).max(1)
-}
-
-/// Asks a process to end.
-///
-/// # Errors
-/// Those of `kill`.
-pub fn terminate(pid: u32) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    // SAFETY: kill takes plain numbers and touches no memory.
-    if unsafe { libc::kill(pid, libc::SIGTERM) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Puts the calling thread, and what it starts, into a network of its own; without root also into a user namespace of its own, in
 /// which it is root. That takes a process with one thread.
@@ -36,13 +10,12 @@ pub fn terminate(pid: u32) -> io::Result<()> {
 /// # Errors
 /// Those of `unshare`.
 pub fn own_network() -> io::Result<()> {
-    let root = effective_uid() == 0;
-    let flags = if root { libc::CLONE_NEWNET } else { libc::CLONE_NEWNET | libc::CLONE_NEWUSER };
-    // SAFETY: unshare takes plain numbers and touches no memory; neither flag parts threads from what they share in user space.
-    if unsafe { libc::unshare(flags) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    let flags = match rustix::process::geteuid().is_root() {
+        true => UnshareFlags::NEWNET,
+        false => UnshareFlags::NEWNET | UnshareFlags::NEWUSER,
+    };
+    // SAFETY: neither flag parts threads from what they share in user space: descriptors and the file system's state stay shared.
+    Ok(unsafe { unshare_unsafe(flags) }?)
 }
 
 /// Gives a guest the low region of this memory, from its address 0 on.

@@ -37,7 +37,13 @@ impl CpuTime {
 /// CPU time to the nanosecond, of the threads of a process that still run; `None` if the process is gone.
 #[must_use]
 pub fn run_time(pid: u32) -> Option<Duration> {
-    Cpu::of(pid).map(|cpu| Duration::from_nanos(cpu.nanos))
+    let mut sum = Duration::ZERO;
+    for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        // A thread that ends meanwhile is not a living one.
+        let Ok(sched) = read_to_string(thread.path().join("schedstat")) else { continue };
+        sum += Duration::from_nanos(on_cpu(&sched)?.0);
+    }
+    Some(sum)
 }
 
 /// What a process has used of the CPU, in each way that the kernel counts it.

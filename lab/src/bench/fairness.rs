@@ -14,7 +14,7 @@ use super::plot::Figure;
 use super::report::Report;
 use super::{Run, raw};
 use crate::failure::Failure;
-use crate::lab::{Cores, Technique};
+use crate::native::{Cores, Technique};
 
 /// NICs of guests that are flooded: one that is interrupted for everything, and one that is asked.
 const TECHNIQUES: [&str; 2] = ["plain", "virtio"];

@@ -12,8 +12,8 @@ use super::plot::Figure;
 use super::report::Report;
 use super::{Run, Samples};
 use crate::failure::Failure;
-use crate::lab::Chip;
-use crate::lab::chip::{Choice, WAYS};
+use crate::native::Chip;
+use crate::native::chip::{Choice, WAYS};
 
 type Measure = fn(&mut Run<'_>, &Choice) -> Result<Part, Failure>;
 

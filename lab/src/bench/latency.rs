@@ -7,8 +7,8 @@ use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
-use crate::lab::pair::{Seen, Task};
-use crate::lab::{Lab, Technique};
+use crate::native::pair::{Seen, Task};
+use crate::native::{Lab, Technique};
 use vmlan_config::text::to_f64;
 
 const TECHNIQUES: [&str; 7] =
@@ -195,7 +195,7 @@ fn figure(all: &All<'_>) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::technique;
+    use crate::native::technique;
 
     #[test]
     fn the_bound_of_send_combining_is_checked_against_moderation() {
@@ -224,7 +224,7 @@ mod tests {
     fn a_trip_comes_from_the_summary() {
         let latency =
             json!({ "p50_ns": 12_500, "p99_ns": 20_000, "p999_ns": 90_000, "max_ns": 100_000 });
-        let window = crate::lab::Window { frames_per_s: 2000.0, ..Default::default() };
+        let window = crate::native::Window { frames_per_s: 2000.0, ..Default::default() };
         let seen = Seen { window, said: vec![json!({ "latency": latency, "lost": 0 })] };
         let trip = Trip::of(&seen).unwrap();
         assert!((trip.p99_9 - 90.0).abs() < 1e-9 && (trip.trips_per_s - 1000.0).abs() < 1e-9);

@@ -9,7 +9,7 @@ use super::report::{Report, Table, cells, number};
 use super::sockets::{Job, Kind, Seen, Workload, show};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
-use crate::lab::{Technique, host};
+use crate::native::{Technique, host};
 use vmlan_config::text::to_f64;
 
 const TECHNIQUES: [&str; 6] = ["plain", "moderated", "combined", "csb", "mapped", "virtio"];
@@ -199,7 +199,7 @@ fn figure(all: &All<'_>) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{Window, technique};
+    use crate::native::{Window, technique};
 
     #[test]
     fn ours_stand_beside_the_papers() {

@@ -6,8 +6,8 @@ use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number, ratios};
 use super::{Run, Samples};
 use crate::failure::Failure;
-use crate::lab::pair::Task;
-use crate::lab::{Lab, Technique, Window};
+use crate::native::pair::Task;
+use crate::native::{Lab, Technique, Window};
 use vmlan_config::text::{count, si};
 
 const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1514];
@@ -182,7 +182,7 @@ fn figure(all: &[(&What, Samples<Window>)]) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::technique;
+    use crate::native::technique;
 
     #[test]
     fn the_report_has_a_row_for_each_technique_and_a_table_for_each_size() {

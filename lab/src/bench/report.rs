@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::plot::Figure;
 use super::rounds::Samples;
 use crate::failure::Failure;
-use crate::lab::{Cores, Machine};
+use crate::native::{Cores, Machine};
 use vmlan_config::text::columns;
 
 /// What has been found.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::BenchArgs;
 use crate::failure::Failure;
-use crate::lab::{Setup, progress};
+use crate::native::{Setup, progress};
 use vmlan_config::text::si;
 
 /// A bench under way.

@@ -7,7 +7,7 @@ use super::report::{Report, Table, cells, number};
 use super::sockets::{Job, Kind, Seen, Workload, show};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
-use crate::lab::{Technique, host};
+use crate::native::{Technique, host};
 
 const TECHNIQUES: [&str; 3] = ["plain", "csb", "virtio"];
 
@@ -168,7 +168,7 @@ fn figure(all: &All<'_>) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{Window, technique};
+    use crate::native::{Window, technique};
 
     #[test]
     fn ours_stand_beside_the_slides() {

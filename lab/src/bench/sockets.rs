@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::lab::host::{self, Peer};
-use crate::lab::pair::News;
-use crate::lab::{Lab, Plug, Setup, Technique, Window};
+use crate::native::host::{self, Peer};
+use crate::native::pair::News;
+use crate::native::{Lab, Plug, Setup, Technique, Window};
 use std::time::Duration;
 
 /// The guest on port `a`.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::lab::Window;
+use crate::native::Window;
 
 fn seen(frames_per_s: f64) -> Seen {
     let window = Window {
@@ -31,7 +31,7 @@ fn rows() -> Vec<Row> {
 fn the_figures_have_the_fields_of_the_contract() {
     let figures = Figures {
         commit: crate::COMMIT,
-        machine: Machine::read(),
+        machine: Machine::read(crate::COMMIT),
         guest: "native",
         cores: Cores::Free.to_string(),
         rows: rows(),

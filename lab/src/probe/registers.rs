@@ -18,7 +18,7 @@ use vmlan_transport::vfio_user::{VfioBus, region};
 use super::cores::{Cores, ONE_CORE, on_core, run_on};
 use super::figure::{Found, Samples};
 use super::worker::{Watch, Worker};
-use crate::lab::Directory;
+use crate::native::Scratch;
 use vmlan_config::text::chain;
 
 /// SDM 13.4.2 and 13.4.40: harmless to read; harmless to write while transmission is off.
@@ -55,14 +55,14 @@ pub(super) fn all(cores: Cores, time: Duration) -> Found {
 struct Server {
     // Dropped in this order: the socket goes before its directory.
     port: VfioUser,
-    dir: Directory,
+    dir: Scratch,
     doorbell: Doorbell,
 }
 
 impl Server {
     /// Threads take the core of whoever starts them.
     fn start(doorbell: Doorbell, cores: Cores) -> Result<Self, String> {
-        let dir = Directory::new().map_err(|e| e.to_string())?;
+        let dir = Scratch::new().map_err(|e| e.to_string())?;
         let mac = Mac::new([0x52, 0x54, 0, 0, 0, 0x0a]);
         let config = Config { doorbell, ..Config::new(dir.socket("probe"), mac) };
         let port = run_on(cores.far(), || vfio_user::attach(config, Arc::new(|| ())))?;

@@ -8,7 +8,7 @@ use super::advice::{Advice, PARAGRAPH, Row, short};
 use super::cores::Cores;
 use super::figure::{Figure, Found, Missing};
 use super::kvm::State;
-use crate::lab::Machine;
+use crate::native::Machine;
 use vmlan_config::text::folded;
 use vmlan_config::text::{columns, count, si};
 
@@ -217,7 +217,7 @@ mod tests {
         found.miss("the rest", "no time");
         let kvm = State { sentence: "KVM is & does.".into(), ..State::default() };
         let cores = Cores { here: 0, there: Some(3) };
-        Report::new(Machine::read(), cores, 0.5, kvm, found, advice)
+        Report::new(Machine::read(crate::COMMIT), cores, 0.5, kvm, found, advice)
     }
 
     #[test]

@@ -10,9 +10,9 @@ use super::super::report::{Table, cells, number};
 use super::super::rounds::{Cell, Samples};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
-use crate::lab::flood::ALL;
-use crate::lab::span::dropped;
-use crate::lab::{Flood, Idle, Lab, Look, Technique};
+use crate::native::flood::ALL;
+use crate::native::span::dropped;
+use crate::native::{Flood, Idle, Lab, Look, Technique};
 use vmlan_config::text::{count, si, to_f64};
 use vmlan_engine::stats::PortStats;
 

@@ -8,9 +8,9 @@ use super::super::report::{Table, cells, number};
 use super::super::rounds::{Cell, Samples};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
-use crate::lab::flood::ALL;
-use crate::lab::span::interrupts;
-use crate::lab::{Flood, Idle, Lab, MAC_A, MAC_B, Plug, Process, Span, Technique, technique};
+use crate::native::flood::ALL;
+use crate::native::span::interrupts;
+use crate::native::{Flood, Idle, Lab, MAC_A, MAC_B, Plug, Process, Span, Technique, technique};
 use vmlan_config::text::{si, to_f64};
 
 /// What the flooded guest may get.

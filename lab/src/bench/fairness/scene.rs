@@ -5,7 +5,7 @@ use std::time::Duration;
 use vmlan_transport::Mac;
 
 use crate::failure::Failure;
-use crate::lab::{Lab, Plug, Setup, Span, Station, technique};
+use crate::native::{Lab, Plug, Setup, Span, Station, technique};
 use vmlan_config::text::to_f64;
 
 /// Time for rings to fill and buckets to empty.

@@ -8,8 +8,8 @@ use super::super::report::{Table, cells};
 use super::super::rounds::{Cell, Samples};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
-use crate::lab::flood::ALL;
-use crate::lab::{Flood, Idle, Lab, Span, Technique};
+use crate::native::flood::ALL;
+use crate::native::{Flood, Idle, Lab, Span, Technique};
 use vmlan_config::text::{si, to_f64};
 use vmlan_engine::stats::PortStats;
 

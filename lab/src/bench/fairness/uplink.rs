@@ -8,8 +8,8 @@ use super::super::report::{Table, cells};
 use super::super::rounds::{Cell, Samples};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
-use crate::lab::flood::ALL;
-use crate::lab::{Idle, Technique};
+use crate::native::flood::ALL;
+use crate::native::{Idle, Technique};
 use vmlan_config::text::{si, to_f64};
 use vmlan_engine::stats::PortStats;
 

@@ -11,9 +11,9 @@ use super::super::report::{Table, cells, number};
 use super::super::rounds::Cell;
 use super::{Part, Run, Samples, series, steps};
 use crate::failure::Failure;
-use crate::lab::chip::Choice;
-use crate::lab::span::interrupts;
-use crate::lab::{Chip, Lab, MAC_A, MAC_B, Plug, Span, Technique, technique};
+use crate::native::chip::Choice;
+use crate::native::span::interrupts;
+use crate::native::{Chip, Lab, MAC_A, MAC_B, Plug, Span, Technique, technique};
 use vmlan_config::text::to_f64;
 
 /// Moderation changes nothing for a frame that comes alone, and is not the analysis' subject.

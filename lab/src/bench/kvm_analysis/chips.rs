@@ -7,9 +7,9 @@ use super::super::raw::{self, HEADS};
 use super::super::report::{Table, cells, number, ratios};
 use super::{Part, Run, Samples, series};
 use crate::failure::Failure;
-use crate::lab::chip::{Choice, WAYS};
-use crate::lab::pair::Task;
-use crate::lab::{Chip, Lab, Technique, Window};
+use crate::native::chip::{Choice, WAYS};
+use crate::native::pair::Task;
+use crate::native::{Chip, Lab, Technique, Window};
 use vmlan_config::text::to_f64;
 
 /// All there are.

@@ -7,8 +7,8 @@ use super::super::report::{Table, cells, number};
 use super::super::sockets::{Job, Kind, Seen, Workload, show};
 use super::{Part, Run, Samples, series};
 use crate::failure::Failure;
-use crate::lab::chip::Choice;
-use crate::lab::{Chip, Technique};
+use crate::native::chip::Choice;
+use crate::native::{Chip, Technique};
 
 /// What a connection may have under way, in KiB.
 const WINDOWS: [u32; 8] = [4, 8, 16, 32, 48, 64, 128, 256];
@@ -126,7 +126,7 @@ fn panel(choice: &Choice, all: &All<'_>, way: &str) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::Window;
+    use crate::native::Window;
 
     #[test]
     fn bandwidth_stands_by_window() {

@@ -1,6 +1,7 @@
 //! A virtual machine of one page of code, and what leaving it costs. Runs in a process of its own, which may be ended at any time:
 //! each figure is told as soon as there is one.
 
+use rustix::event::EventfdFlags;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -125,10 +126,9 @@ impl Guest {
         let _ = vm.set_tss_address(TSS);
         vm.create_irq_chip().map_err(word("makes no interrupt controller"))?;
         let vcpu = vm.create_vcpu(0).map_err(word("makes no processor"))?;
-        let eventfd = || {
-            EventFd::new(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
-                .map_err(|e| format!("no eventfd: {e}"))
-        };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd =
+            || EventFd::new(flags.bits().cast_signed()).map_err(|e| format!("no eventfd: {e}"));
         let (bell, irq) = (eventfd()?, eventfd()?);
         let port = IoEventAddress::Pio(KERNEL.into());
         vm.register_ioevent(&bell, &port, NoDatamatch).map_err(word("takes no ioeventfd"))?;

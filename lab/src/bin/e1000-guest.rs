@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use vmlan_bench::e1000::guest::{Args, run};
+use vmlan_lab::bench::linux_e1000::{Args, run};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {

@@ -1,7 +1,6 @@
 //! A Linux guest in QEMU (TCG) with the kernel's own e1000 driver: kernel pktgen and iperf3 towards a TAP of the host, with QEMU's
 //! model of the NIC and with ours.
 
-pub mod lab;
 mod table;
 mod work;
 
@@ -10,7 +9,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use vmlan_harness::{HarnessError, Image};
 
-use lab::{From, Lab, Model};
+use super::linux_guest::{From, Lab, Model};
 pub use work::Figures;
 
 const EXAMPLES: &str = "\

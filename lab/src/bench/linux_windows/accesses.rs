@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use vmlan_harness::{HarnessError, Station, connectivity};
 
-use crate::e1000::guest::lab::Lab;
+use crate::bench::linux_guest::Lab;
 
 /// What iperf3 is told: datagrams that make frames of 60 bytes, one each 10 ms; or of 1,442 bytes, 16 at once each 10 ms.
 const LOADS: [(&str, &str); 2] =

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Lab, MAC_A, MAC_B, Process, Reading, Window};
+use super::{Lab, Look, MAC_A, MAC_B, Process, Window};
 use crate::failure::Failure;
 
 /// Time for caches, clocks and the forwarding table to settle.
@@ -67,9 +67,10 @@ impl Lab {
     ) -> Result<Seen, Failure> {
         self.watch(WARM_UP, &mut guests, news)?;
         mark();
-        let before = Reading::take(self, &guests)?;
+        let pids: Vec<_> = guests.iter().map(Process::pid).collect();
+        let before = Look::take(self, &pids)?;
         self.watch(time, &mut guests, news)?;
-        let after = Reading::take(self, &guests)?;
+        let after = Look::take(self, &pids)?;
         mark();
         let window = Window::between(&before, &after);
         let said = guests.into_iter().map(|guest| {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vmlan_harness::{HarnessError, Station, connectivity};
 
-use crate::e1000::guest::lab::Lab;
+use crate::bench::linux_guest::Lab;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use vmlan_harness::{HarnessError, Station};
 
-use super::lab::Lab;
+use crate::bench::linux_guest::Lab;
 
 /// What one load has shown.
 #[derive(Debug, Clone, Serialize)]
@@ -51,7 +51,7 @@ pub fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Figures>, HarnessError> {
 /// Counters at one moment.
 struct Look {
     at: Instant,
-    host: super::lab::Host,
+    host: crate::bench::linux_guest::Host,
     interrupts: u64,
     guest_frames: u64,
 }
@@ -73,7 +73,7 @@ fn pktgen(
     size: u32,
     seconds: u32,
 ) -> Result<Figures, HarnessError> {
-    let link = super::lab::link(&mut lab.host)?;
+    let link = crate::bench::linux_guest::link(&mut lab.host)?;
     let mac = link["address"].as_str().unwrap_or("ff:ff:ff:ff:ff:ff");
     let script = PKTGEN
         .replace("SIZE", &size.to_string())

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use vmlan_bench::peers::{Args, run};
+use vmlan_lab::bench::peers::{Args, run};
 
 fn main() -> ExitCode {
     match run::run(&Args::parse()) {

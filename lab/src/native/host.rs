@@ -26,16 +26,16 @@ const NAP: Duration = Duration::from_millis(50);
 /// Puts this program into a network of its own: nothing of the machine's is touched. Before it has a second thread.
 ///
 /// # Errors
-/// Why that cannot be, with the mend.
+/// Why that cannot be, with the fix.
 pub(crate) fn enter() -> Result<(), String> {
-    let (uid, root) = (sys::effective_uid(), sys::effective_uid() == 0);
-    let mend = "run it as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
-    sys::own_network().map_err(|e| format!("no network of our own ({e}): {mend}"))?;
-    if !root {
+    let user = rustix::process::geteuid();
+    let fix = "run it as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
+    sys::own_network().map_err(|e| format!("no network of our own ({e}): {fix}"))?;
+    if !user.is_root() {
         // Root in there, or the programs we start would lose their rights.
         let write = |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text);
-        write("uid_map", format!("0 {uid} 1"))
-            .map_err(|e| format!("no root of our own ({e}): {mend}"))?;
+        write("uid_map", format!("0 {} 1", user.as_raw()))
+            .map_err(|e| format!("no root of our own ({e}): {fix}"))?;
     }
     let found = Command::new("ip").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.map_err(|e| format!("ip cannot be run ({e}): apt-get install iproute2"))?;

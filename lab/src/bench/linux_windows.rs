@@ -11,7 +11,7 @@ use clap::Parser;
 use serde::Serialize;
 use vmlan_harness::{HarnessError, Image};
 
-use crate::e1000::guest::lab::{From, Lab, Model};
+use crate::bench::linux_guest::{From, Lab, Model};
 pub use accesses::Accesses;
 pub use windows::Point;
 

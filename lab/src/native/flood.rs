@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use vmlan_driver::nic::{AnyNic, Receive, Transmit};
 use vmlan_transport::{Address, Mac};
 
-use super::pin::Pin;
 use crate::failure::Failure;
 use vmlan_config::text::chain;
+use vmlan_harness::Pin;
 
 /// Sleep when little has moved; with the way in and out of the kernel it lasts about twice as long.
 const NAP: Duration = Duration::from_micros(30);
@@ -126,7 +126,7 @@ impl Drop for Flood {
 }
 
 fn run(mut nics: Vec<Nic>, idle: Idle, stop: &AtomicBool) {
-    crate::process::exact_timers();
+    crate::native::exact_timers();
     let start = Instant::now();
     while !stop.load(Relaxed) {
         let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);

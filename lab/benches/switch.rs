@@ -1,7 +1,7 @@
 //! The switch alone: frames of 60 bytes between ports in this process. Each frame is really copied, out of
 //! a sender's buffer and into a receiver's, both 2 KiB apart as a driver's are.
 //!
-//! `cargo bench -p vmlan-bench --bench switch`; the same loops run under callgrind by
+//! `cargo bench -p vmlan-lab --bench switch`; the same loops run under callgrind by
 //! `VMLAN_BREATHS=1000 valgrind --tool=callgrind BINARY` (see docs/results).
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -6,34 +6,29 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use vmlan_api::Client;
 use vmlan_engine::stats::{PortStats, Stats};
+use vmlan_harness::{Launch, Pin};
 
 pub(crate) mod chip;
+mod cores;
 pub(crate) mod flood;
 pub(crate) mod host;
-mod machine;
 pub(crate) mod pair;
-mod pin;
-mod process;
 pub(crate) mod span;
 pub(crate) mod technique;
 mod window;
 
 pub(crate) use chip::Chip;
+pub(crate) use cores::Cores;
 pub(crate) use flood::{Flood, Idle, Station};
-pub(crate) use machine::Machine;
-pub(crate) use pin::Cores;
-pub(crate) use process::{Directory, Process};
 pub(crate) use span::{Look, Span};
 pub(crate) use technique::Technique;
-pub(crate) use window::{Reading, Window};
+pub(crate) use vmlan_harness::{Machine, Process, Scratch, Stop};
+pub(crate) use window::Window;
 
 /// Address of the guest on port `a`.
 pub(crate) const MAC_A: &str = "52:54:00:00:00:0a";
@@ -43,24 +38,8 @@ pub(crate) const MAC_B: &str = "52:54:00:00:00:0b";
 /// Longest wait for a process to be ready.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Set by Ctrl-C and SIGTERM.
-#[derive(Clone)]
-pub(crate) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Catches the signals.
-    pub(crate) fn on_signals() -> Result<Self, Failure> {
-        crate::process::on_signals().map(Self)
-    }
-
-    /// An error if the user has had enough.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Err(Failure::Failed("interrupted".into())),
-            false => Ok(()),
-        }
-    }
-}
+/// How long a process may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How laboratories are set up.
 #[derive(Clone)]
@@ -84,7 +63,7 @@ pub(crate) struct Plug<'a> {
 pub(crate) struct Lab {
     // Dropped in this order: the switch ends before its directory goes.
     switch: Process,
-    dir: Directory,
+    dir: Scratch,
     setup: Setup,
     /// Names of ports, and the addresses as guests see them.
     plugs: Vec<(String, String)>,
@@ -103,7 +82,7 @@ impl Lab {
 
     /// With these ports for guests, and `more` words on the switch's command line.
     pub(crate) fn start(setup: &Setup, plugs: &[Plug<'_>], more: &[&str]) -> Result<Self, Failure> {
-        let dir = Directory::new()?;
+        let dir = Scratch::new()?;
         let port =
             |p: &Plug<'_>| format!("{}={}", p.name, p.technique.at_switch(&text(&dir, p.name)));
         let ports: Vec<String> = plugs.iter().map(port).collect();
@@ -111,7 +90,7 @@ impl Lab {
         let mut words = vec!["switch", "--workers", "1", "--api", &api];
         words.extend(ports.iter().map(String::as_str));
         words.extend(more);
-        let switch = Process::start(&dir, "switch", &words, setup.cores.of(None))?;
+        let switch = start(&dir, "switch", &words, setup.cores.of(None))?;
         let seen =
             |p: &Plug<'_>| (p.name.to_owned(), p.technique.at_guest(&text(&dir, p.name), p.keys));
         let plugs = plugs.iter().map(seen).collect();
@@ -127,7 +106,7 @@ impl Lab {
         let (_, address) = address.ok_or_else(|| Failure::Failed(format!("no port {port}")))?;
         let (command, rest) = words.split_first().unwrap_or((&"pkt-gen", &[]));
         let words = [&[*command, "-i", address], rest].concat();
-        Process::start(&self.dir, port, &words, self.setup.cores.of(Some(port)))
+        start(&self.dir, port, &words, self.setup.cores.of(Some(port)))
     }
 
     /// As [`Lab::guest`], and waits until the switch sees it.
@@ -137,8 +116,8 @@ impl Lab {
         self.wait(
             |lab| {
                 // A short errand may be over already.
-                if guest.is_over() {
-                    return guest.alive().map(|()| true);
+                if guest.has_ended() {
+                    return Ok(guest.alive().map(|()| true)?);
                 }
                 Ok(lab.stats().is_ok_and(|ports| ports.iter().any(up)))
             },
@@ -201,13 +180,35 @@ impl Lab {
 
     /// Lets time pass; an error if the switch died or the user has had enough.
     pub(crate) fn pause(&mut self, time: Duration) -> Result<(), Failure> {
-        sleep(time);
-        self.setup.stop.check()?;
-        self.switch.alive()
+        self.setup.stop.sleep(time)?;
+        Ok(self.switch.alive()?)
     }
 }
 
-fn text(dir: &Directory, name: &str) -> String {
+/// Starts this same program as a process of the laboratory.
+fn start(dir: &Scratch, name: &str, words: &[&str], pin: Pin) -> Result<Process, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|e| Failure::Failed(format!("{name}: cannot be started: {e}")))?;
+    let file = |kind| dir.path().join(format!("{name}.{kind}"));
+    let launch = Launch::new(name, program)
+        .args(words)
+        .env("VMLAN_LOG", Some("warn".as_ref()))
+        .env("NOTIFY_SOCKET", None)
+        .env("JOURNAL_STREAM", None)
+        .output(file("out"))
+        .pin(pin)
+        .grace(GRACE);
+    Ok(launch.spawn(&file("log"))?)
+}
+
+/// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up to 50 us later: what plays a
+/// guest keeps its driver's bounds on time (send combining), as a kernel would.
+pub(crate) fn exact_timers() {
+    // A kernel that refuses leaves the sleeps as they were.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
+fn text(dir: &Scratch, name: &str) -> String {
     Path::display(&dir.socket(name)).to_string()
 }
 

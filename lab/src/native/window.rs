@@ -1,22 +1,10 @@
-//! What passes in a window of time: two readings of all counters, and the difference.
-
-use std::time::{Duration, Instant};
+//! What passes in a window of time: two looks at all counters, and the difference.
 
 use serde::Serialize;
 
-use super::{Lab, Process};
-use crate::failure::Failure;
-use crate::process::cpu_time;
+use super::Look;
 use vmlan_config::text::to_f64;
 use vmlan_engine::stats::PortStats;
-
-/// All counters at one moment.
-pub(crate) struct Reading {
-    at: Instant,
-    ports: Vec<PortStats>,
-    /// Of the switch, then of each guest.
-    cpu: Vec<Duration>,
-}
 
 /// What a window has shown. Rates are for each second; CPU is in cores: 1.0 is one core, busy all the time.
 /// "For 1,000 frames" counts both ends' and divides by the frames delivered.
@@ -46,22 +34,12 @@ pub(crate) struct Window {
     pub(crate) seconds: f64,
 }
 
-impl Reading {
-    /// Of the switch and these guests.
-    pub(crate) fn take(lab: &Lab, guests: &[Process]) -> Result<Self, Failure> {
-        let gone = || Failure::Failed("a process of the measurement is gone".into());
-        let pids = [lab.switch()].into_iter().chain(guests.iter().map(Process::pid));
-        let cpu: Option<Vec<_>> = pids.map(cpu_time).collect();
-        Ok(Self { cpu: cpu.ok_or_else(gone)?, ports: lab.stats()?, at: Instant::now() })
-    }
-}
-
 impl Window {
-    /// What was counted between two readings of the same processes.
-    pub(crate) fn between(before: &Reading, after: &Reading) -> Self {
+    /// What was counted between two looks at the same processes.
+    pub(crate) fn between(before: &Look, after: &Look) -> Self {
         let seconds = (after.at - before.at).as_secs_f64();
         let grown = |value: fn(&PortStats) -> u64| {
-            let sum = |r: &Reading| r.ports.iter().map(value).sum::<u64>();
+            let sum = |r: &Look| r.ports.iter().map(value).sum::<u64>();
             sum(after).saturating_sub(sum(before))
         };
         let per = |part: u64, whole: f64| if whole > 0.0 { to_f64(part) / whole } else { 0.0 };
@@ -101,6 +79,8 @@ fn interrupts(port: &PortStats) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use vmlan_engine::stats::{Accesses, DeviceStats};
 
@@ -124,7 +104,7 @@ mod tests {
             port
         };
         let at = Instant::now();
-        let reading = |s: u64, frames| Reading {
+        let reading = |s: u64, frames| Look {
             at: at + Duration::from_secs(s),
             ports: vec![nic(frames), port(frames)],
             cpu: [500, 250, 1000].map(|ms| Duration::from_millis(ms * s)).to_vec(),

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use vmlan_bench::kvm::{Args, run};
+use vmlan_lab::bench::linux_windows::{Args, run};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::Lab;
 use crate::failure::Failure;
-use crate::process::run_time;
 use vmlan_config::text::to_f64;
 use vmlan_engine::stats::{Accesses, PortStats};
+use vmlan_harness::usage::run_time;
 
 /// Stands among registers for virtio-net's kicks.
 pub(crate) const DOORBELL: &str = "doorbell";
@@ -18,7 +18,7 @@ pub(crate) struct Look {
     pub(crate) at: Instant,
     pub(crate) ports: Vec<PortStats>,
     /// Of the switch, then of the processes asked for.
-    cpu: Vec<Duration>,
+    pub(super) cpu: Vec<Duration>,
 }
 
 /// The time between two looks.

@@ -161,7 +161,7 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::technique;
+    use crate::native::technique;
 
     #[test]
     fn each_way_is_an_address_that_the_switch_and_the_driver_take() {
