@@ -15,6 +15,11 @@ fn port(stats: &Value, name: &str) -> Value {
     ports.iter().find(|p| p["name"] == name).unwrap().clone()
 }
 
+fn is_listed(fdb: &Value, mac: &str, port: &str) -> bool {
+    let entries = fdb["entries"].as_array().unwrap();
+    entries.iter().any(|e| e["mac"] == mac && e["port"] == port)
+}
+
 /// Sends 10,000 frames from `a` to `b`.
 fn traffic(switch: &Switch) -> Guest {
     let b = switch.here("vhost-user:@/b.sock");
@@ -52,14 +57,42 @@ fn stats_and_api_are_as_described() {
     let hex = list["ports"][1]["details"]["features-hex"].as_str();
     assert!(hex.is_some_and(|h| h.starts_with("0x")), "{list}");
     let fdb = switch.json(&["fdb", "list"]);
-    let learned = fdb["entries"].as_array().unwrap();
-    assert!(learned.iter().any(|e| e["mac"] == MAC_A && e["port"] == "a"), "{fdb}");
-    assert!(learned.iter().any(|e| e["mac"] == MAC_B && e["port"] == "b"), "{fdb}");
+    assert!(is_listed(&fdb, MAC_B, "b"), "{fdb}");
+    until("the sender, which has left", || !is_listed(&switch.json(&["fdb", "list"]), MAC_A, "a"));
     switch.ask(&["fdb", "add", "52:54:00:00:00:99", "a"]);
     describes_itself(&switch);
     // Its writer gathers for a while.
     let capture = || std::fs::metadata(switch.path("c.pcapng")).unwrap().len();
     until("the capture file", || capture() > 64 * 10_000);
+}
+
+/// However a guest leaves its port, its learned addresses go with it and the pinned ones stay.
+#[test]
+fn a_guest_that_leaves_takes_its_addresses_with_it() {
+    let ports = ["a=vhost-user:@/a.sock", "b=vfio-user:@/b.sock", "c=vfio-user:@/c.sock"];
+    let switch = Switch::start(&ports);
+    switch.ask(&["fdb", "add", "52:54:00:00:00:99", "a"]);
+    let guest = |port: &str, kind: &str, mac: &str| {
+        let address = switch.here(&format!("{kind}:@/{port}.sock"));
+        let guest = Guest::start(&["-i", &address, "-f", "rx", "-s", mac]);
+        // It announces itself.
+        until("the guest", || is_listed(&switch.json(&["fdb", "list"]), mac, port));
+        guest
+    };
+    let gone = |mac: &str, port: &str| {
+        until(port, || !is_listed(&switch.json(&["fdb", "list"]), mac, port));
+    };
+    let (a, b) = (guest("a", "vhost-user", MAC_A), guest("b", "vfio-user", MAC_B));
+    drop(a);
+    gone(MAC_A, "a");
+    drop(b);
+    gone(MAC_B, "b");
+    let _c = guest("c", "vfio-user", MAC_B);
+    switch.ask(&["port", "set", "c", "link=down"]);
+    gone(MAC_B, "c");
+    assert!(is_listed(&switch.json(&["fdb", "list"]), "52:54:00:00:00:99", "a"), "pinned");
+    switch.ask(&["port", "del", "a"]);
+    assert!(!is_listed(&switch.json(&["fdb", "list"]), "52:54:00:00:00:99", "a"));
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
             Next::Tick => {}
         }
         clock.tick(ports);
+        clock.forget_after(ports.forget_departed());
     }
 }
 
@@ -83,7 +84,7 @@ fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {
 
 enum Next {
     Action(Action),
-    /// It may be time to tick.
+    /// It may be time to tick, or to forget what was learned at ports that went down.
     Tick,
     /// Nobody can ask for anything any more.
     Hangup,
@@ -94,20 +95,26 @@ enum Next {
 struct Clock {
     period: Duration,
     next: Option<Instant>,
+    /// When to look again at ports that went down, if the forwarding table was walked just before.
+    forget: Option<Instant>,
 }
 
 impl Clock {
     fn new(ageing: Duration) -> Self {
-        Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None }
+        Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None, forget: None }
     }
 
     fn start(&mut self) {
         self.next.get_or_insert_with(|| Instant::now() + self.period);
     }
 
+    fn forget_after(&mut self, wait: Option<Duration>) {
+        self.forget = wait.map(|wait| Instant::now() + wait);
+    }
+
     /// What happens next.
     fn wait(&self, actions: &Receiver<Action>) -> Next {
-        let Some(next) = self.next else {
+        let Some(next) = self.next.into_iter().chain(self.forget).min() else {
             return actions.recv().map_or(Next::Hangup, Next::Action);
         };
         match actions.recv_timeout(next.saturating_duration_since(Instant::now())) {

@@ -152,17 +152,20 @@ impl Ports {
             );
             return refuse(Cause::Exists, &text);
         }
-        let news = News::new(self.changed.clone(), kept.first.clone());
+        let news = News::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
         let opened = match Opened::new(&name, &address, &news.changed()) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &text),
         };
-        news.is_of(&opened.port());
+        news.set_port(&opened.port());
         kept.closed();
         let port = opened.moves_frames().then(|| opened.port());
         let id = match port.map(|port| self.workers.reserve(name.as_str(), port)) {
             None => None,
-            Some(Ok(id)) => Some(id),
+            Some(Ok(id)) => {
+                news.set_id(id);
+                Some(id)
+            }
             Some(Err(full)) => return refuse(Cause::Failed, &format!("{full}: delete one first")),
         };
         log::info!("port {name}: {address}");
@@ -353,7 +356,16 @@ impl Ports {
     /// A thirtieth of the ageing time went by; returns how many learned addresses are left.
     #[must_use]
     pub fn age(&self) -> usize {
+        // A frame that was under way when its port went down may have been learned from since.
+        let down = self.entries.iter().filter(|e| !e.is_up()).filter_map(|e| e.id);
+        down.for_each(|id| self.switch.went_down(id));
         self.switch.fdb().tick()
+    }
+
+    /// Forgets what was learned at ports that went down. If it is too soon for that, how long to wait.
+    #[must_use]
+    pub fn forget_departed(&self) -> Option<Duration> {
+        self.switch.forget_departed(self.workers.now()).map(Duration::from_nanos)
     }
 
     /// True if any port could send something.

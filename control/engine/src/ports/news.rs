@@ -5,34 +5,51 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use vmlan_frame::Port;
 use vmlan_switch::policy::FirstMac;
+use vmlan_switch::{PortId, Switch};
 
 use super::Changed;
 
-/// Passes a port's news on. The MAC address that was seen first is forgotten there and then when the port's peer goes: the next one
+/// Passes on that a port has come up or gone down.
+///
+/// The MAC address that was seen first is forgotten at once when the port's peer goes: the next peer
 /// may be there before the control thread looks. A guest that merely stops its driver is held to it.
+/// The addresses that were learned are forgotten by the control thread, whenever the port went down.
 pub(super) struct News {
     port: Arc<OnceLock<Weak<dyn Port>>>,
+    id: Arc<OnceLock<PortId>>,
+    switch: Arc<Switch>,
     first: Arc<FirstMac>,
     changed: Changed,
 }
 
 impl News {
-    pub(super) fn new(changed: Changed, first: Arc<FirstMac>) -> Self {
-        Self { port: Arc::default(), first, changed }
+    pub(super) fn new(changed: Changed, first: Arc<FirstMac>, switch: Arc<Switch>) -> Self {
+        Self { port: Arc::default(), id: Arc::default(), switch, first, changed }
     }
 
-    /// The port that tells them; it is known only after it was given whom to tell.
-    pub(super) fn is_of(&self, port: &Arc<dyn Port>) {
+    /// The port that they are of: it exists only after it was given [`News::changed`].
+    pub(super) fn set_port(&self, port: &Arc<dyn Port>) {
         let _ = self.port.set(Arc::downgrade(port));
+    }
+
+    /// Its number in the switch, which it has before anything can be learned from it.
+    pub(super) fn set_id(&self, id: PortId) {
+        let _ = self.id.set(id);
     }
 
     /// For the port to call.
     pub(super) fn changed(&self) -> Changed {
-        let Self { port, first, changed } = self;
-        let (port, first, changed) = (port.clone(), first.clone(), changed.clone());
+        let Self { port, id, switch, first, changed } = self;
+        let (port, id, switch) = (port.clone(), id.clone(), switch.clone());
+        let (first, changed) = (first.clone(), changed.clone());
         Arc::new(move || {
-            if port.get().and_then(Weak::upgrade).is_some_and(|port| !port.is_connected()) {
-                first.0.store(0, Ordering::Relaxed);
+            if let Some(port) = port.get().and_then(Weak::upgrade) {
+                if !port.is_connected() {
+                    first.0.store(0, Ordering::Relaxed);
+                }
+                if let Some(id) = id.get().filter(|_| !port.is_up()) {
+                    switch.went_down(*id);
+                }
             }
             changed();
         })
@@ -79,10 +96,11 @@ mod tests {
     fn the_first_address_is_forgotten_with_the_peer_and_not_before() {
         let peer = Arc::new(Peer(AtomicBool::new(true), Counters::default()));
         let first = Arc::new(FirstMac::default());
-        let news = News::new(Arc::new(|| {}), first.clone());
+        let switch = Switch::new(vmlan_switch::Options::default());
+        let news = News::new(Arc::new(|| {}), first.clone(), switch);
         let changed = news.changed();
         let port: Arc<dyn Port> = peer.clone();
-        news.is_of(&port);
+        news.set_port(&port);
         first.0.store(7, Ordering::Relaxed);
         changed();
         assert_eq!(first.0.load(Ordering::Relaxed), 7, "the driver was stopped");
