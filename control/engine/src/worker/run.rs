@@ -165,13 +165,13 @@ impl Run {
                 self.due = earlier(self.due, due);
             }
             if breath.frames == 0 && breath.held_ns.is_none() {
-                self.shares.spent_on(own.id, 0, 0, false);
+                self.shares.spent(own.id, 0, false);
                 continue;
             }
             let before = std::mem::replace(&mut now, clock(&self.shared));
             let spent = now.saturating_sub(before);
             entry.port.counters().work_ns.add(spent);
-            self.shares.spent_on(own.id, spent, breath.frames, breath.frames >= MANY);
+            self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
         frames
     }

@@ -1,24 +1,49 @@
-//! Shares of a worker's time: deficit round robin by measured cost.
+//! Shares of a worker's time: deficit round robin by measured time.
 //!
-//! A worker asks its ports one after the other, round after round, a breath each. What a breath took, divided by the port's weight,
-//! is added to what the port has used. Ports that have more to do stay together: who is ahead of the last one of them by more than two of
-//! the cheapest of their breaths sits out until the others have caught up. So equal ports take turns, as without all this, and a port whose breaths are
-//! four times as long has a quarter as many.
+//! A worker asks its ports one after the other, round after round, for a breath each. The time that a
+//! breath took, divided by the port's weight, is added to what the port has used. Ports that have more
+//! to do stay together: a port that is ahead of the last of them by more than two of their cheapest
+//! breaths sits out until the others have caught up. So equal ports take turns, as they would without
+//! all this, and a port whose breaths are four times as long has a quarter as many.
 //!
-//! The quantum of the textbook is implicit: it is whatever the last one of those who have more to do needs. It is never waited for, as that
-//! one may always run: the worker is idle only if nobody has anything to do.
+//! The textbook's quantum is implicit: it is whatever the last of those ports needs that have more to
+//! do. Nobody waits for it, since that port may always run: the worker is idle only if no port has
+//! anything to do.
+//!
+//! # What is charged
+//!
+//! Time, and not frames: it is what the worker has to give, and a guest can make its frames as
+//! expensive as it likes. Ports that do the same work get the same number of frames as far as their
+//! frames cost the same; where a port's rings lie in the cache may make some percent of difference.
+//!
+//! While a breath lasts, the worker may be kept from its processor for milliseconds. That is not the
+//! port's doing. So each port has an estimate `long` of its long breaths: what exceeds it four times
+//! is forgiven. The estimate rises by half of what a breath exceeds it, and falls by 1/256 of what a
+//! breath falls short of it. So a long breath that is forgiven makes the estimate 2.5 times as long
+//! (half way from 1 to 4), and n short ones after it make it shorter by exp(-n/256):
+//!
+//! - A port whose long breaths are less than 256 ln 2.5 = 235 breaths apart is soon charged for them
+//!   in full: the estimate rises faster than it falls. This is why it rises fast and falls slowly.
+//! - If they are further apart it could go on being forgiven. So it is forgiven only time that it has
+//!   earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it gets one
+//!   and a half times its share at most.
+//! - A worker that loses its processor for 4 ms every 12 ms is forgiven all of it.
 
 #[cfg(test)]
 mod tests;
 
 use crate::{MAX_PORTS, PortId};
 
-/// Used time is kept in 64ths of nanoseconds, or a weight of 1000 would be lost in rounding. Lasts for nine years of one port's work;
-/// then all have used the same, and take turns.
+/// Used time is kept in 64ths of nanoseconds, or a weight of 1000 would be lost in rounding. Lasts for
+/// nine years of one port's work; then all have used the same, and take turns.
 const SCALE: u64 = 64;
 
-/// What is taken at first for a long breath, in nanoseconds.
+/// The first estimate of a port's long breaths, in nanoseconds, if its first breath is longer: more
+/// than breaths take that are not interrupted.
 const FIRST: u64 = 100_000;
+
+/// The most that a port can be forgiven at once, in nanoseconds: a few time slices of the kernel.
+const MOST_FORGIVEN: u64 = 20_000_000;
 
 /// What one port has used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,27 +52,25 @@ struct Share {
     used: u64,
     /// What its last breath added to it.
     last: u64,
-    /// The longest breaths it has, smoothed, in nanoseconds.
+    /// The estimate of its long breaths, in nanoseconds; 0: it has had none yet.
     long: u64,
+    /// What it may still be forgiven, in nanoseconds.
+    forgivable: u64,
     weight: u64,
     /// The round it was asked in.
     asked: u64,
     /// It had more to do after its last breath.
     more: bool,
-    /// What a frame of it costs, smoothed; and the mean of those ports whose frames cost about as much. In 64ths of nanoseconds; 0: not known yet.
-    cost: u64,
-    alike: u64,
-    breaths: u32,
 }
 
-/// Who may have how much of a worker's time. One worker's own.
+/// Which port may have how much of a worker's time. Each worker has its own.
 ///
 /// ```text
-/// begin(); for each port: if may_run(port) { breath; spent_on(port, ns, frames, more) }
+/// begin(); for each port: if may_run(port) { breath; spent(port, ns, more) }
 /// ```
 ///
-/// A port that is not asked (it waits for tokens, it has gone) holds nobody up. After a round in which a port was refused its turn there is
-/// work left: do not sleep.
+/// A port that is not asked (it waits for tokens, it has gone) holds nobody up. After a round in which
+/// a port was refused its turn there is work left: do not sleep.
 #[derive(Debug)]
 pub struct Shares {
     ports: Box<[Share]>,
@@ -107,46 +130,10 @@ impl Shares {
         may
     }
 
-    /// A breath of the port took `ns` and finished `frames`; `more` as in `spent`. Between ports whose frames cost the same but for an eighth, it is frames that are
-    /// shared: where a port's rings lie in the cache is not its doing.
+    /// A breath of the port took `ns` nanoseconds. `more`: it did so much that there is probably more to
+    /// do. Say no when the port waits for somebody else, or others would wait with it.
     #[inline]
-    pub fn spent_on(&mut self, port: PortId, ns: u64, frames: usize, more: bool) {
-        let frames = if more { frames as u64 } else { 0 };
-        let ns = if frames > 0 { self.as_alike(port, ns, frames) } else { ns };
-        self.spent(port, ns, more);
-    }
-
-    /// `ns`, times what frames of ports like this one cost, divided by what its own cost.
-    fn as_alike(&mut self, port: PortId, ns: u64, frames: u64) -> u64 {
-        let Some(share) = self.ports.get_mut(port.index()) else { return ns };
-        let cost = (ns.saturating_mul(SCALE) / frames).max(1);
-        share.cost = match share.cost {
-            0 => cost,
-            // The worker may have been kept from its processor.
-            old => old - old / 64 + cost.min(2 * old) / 64,
-        };
-        share.breaths = share.breaths.wrapping_add(1);
-        if share.breaths % 256 == 0 {
-            let own = share.cost;
-            let round = self.round;
-            let is_alike = |p: &&Share| {
-                p.more && p.asked.saturating_add(2) >= round && p.cost.abs_diff(own) <= own / 8
-            };
-            let sum = |(n, sum): (u64, u64), p: &Share| (n + 1, sum.saturating_add(p.cost));
-            let (n, sum) = self.ports.iter().filter(is_alike).fold((0, 0), sum);
-            if let Some(share) = self.ports.get_mut(port.index()) {
-                share.alike = sum.checked_div(n).unwrap_or(0);
-            }
-        }
-        let Some(Share { cost, alike, .. }) = self.ports.get(port.index()) else { return ns };
-        let known = *alike > 0 && cost.abs_diff(*alike) <= *alike / 8;
-        if known { ns.saturating_mul(*alike) / *cost } else { ns }
-    }
-
-    /// A breath of the port took `ns`. `more`: it did so much that there is probably more to do. Say no when it waits for somebody else, or others would
-    /// wait with it.
-    #[inline]
-    pub(crate) fn spent(&mut self, port: PortId, ns: u64, more: bool) {
+    pub fn spent(&mut self, port: PortId, ns: u64, more: bool) {
         let Some(share) = self.ports.get_mut(port.index()) else { return };
         share.last = share.charge(ns) * SCALE / share.weight.max(1);
         share.used = share.used.saturating_add(share.last);
@@ -166,20 +153,23 @@ impl Shares {
 }
 
 impl Share {
-    /// What of `ns` is the port's doing. While a breath lasts, the worker may be kept from its processor for milliseconds: what is far beyond the port's
-    /// long breaths is not charged. The estimate rises fast and falls slowly, so that many short breaths do not buy a long one.
+    /// What the port is charged for a breath of `ns` nanoseconds: see the top of this file.
     #[inline]
     fn charge(&mut self, ns: u64) -> u64 {
         if self.long == 0 {
-            self.long = ns.min(FIRST);
+            (self.long, self.forgivable) = (ns.min(FIRST), MOST_FORGIVEN);
         }
         let long = self.long;
-        let charged = ns.min(4 * long + 1000);
-        if charged > long {
-            self.long += (charged - long) / 2;
+        // A microsecond more, as the shortest breaths vary by more than four times.
+        let expected = ns.min(4 * long + 1000);
+        if expected > long {
+            self.long += (expected - long) / 2;
         } else {
-            self.long -= (long - charged) / 256;
+            self.long -= (long - expected) / 256;
         }
+        let forgiven = (ns - expected).min(self.forgivable);
+        let charged = ns - forgiven;
+        self.forgivable = (self.forgivable - forgiven + charged / 2).min(MOST_FORGIVEN);
         charged
     }
 }
