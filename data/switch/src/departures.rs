@@ -1,14 +1,14 @@
 //! Ports that went down: a guest that leaves takes its addresses with it.
 //!
 //! Frames to an address that was learned at such a port would be lost there until the address ages,
-//! though the guest may be reachable by another port already. So learned addresses are forgotten when
-//! their port goes down, as bridges do on loss of carrier; pinned ones stay.
+//! though the guest may be reachable by another port already. So learned addresses are forgotten
+//! when their port goes down, as bridges do on loss of carrier; pinned ones stay.
 //!
 //! Nothing of this is on the data path: a port's own thread marks the port, and the control thread
-//! walks the forwarding table, once for all ports that are marked. A guest can take its port down and
-//! up as often as it likes, and each time make a frame to be learned from. So the table is walked once
-//! in [`PAUSE_NS`] at most; a guest that comes back sooner may lose what was learned since, which
-//! costs a flood and is learned again with its next frame.
+//! walks the forwarding table, once for all ports that are marked. A guest can take its port down
+//! and up as often as it likes, and each time make a frame to be learned from. So the table is
+//! walked once in [`PAUSE_NS`] at most; a guest that comes back sooner may lose what was learned
+//! since, which costs a flood and is learned again with its next frame.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,8 +47,8 @@ impl Departures {
         self.marked.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Forgets what was learned at the marked ports, if it is time to. Nanoseconds until it is, if it
-    /// is not yet.
+    /// Forgets what was learned at the marked ports, if it is time to. Nanoseconds until it is, if
+    /// it is not yet.
     pub(crate) fn forget(&self, fdb: &Fdb, now: u64) -> Option<u64> {
         if !self.any() {
             return None;

@@ -28,8 +28,8 @@ pub use finding::{Check, Finding, Place, Step, StormTokens, Tag, Tags, Tokens, V
 pub struct Explanation {
     /// What was checked, in order.
     pub steps: Vec<Step>,
-    /// It would stay in its sender's ring at first, for want of tokens. What is said here becomes of
-    /// it when there are some.
+    /// It would stay in its sender's ring at first, for want of tokens. What is said here becomes
+    /// of it when there are some.
     pub held: bool,
     /// What came of it.
     pub end: End,

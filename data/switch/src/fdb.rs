@@ -1,4 +1,5 @@
-//! The forwarding table: which MAC address lives behind which port, in each broadcast domain by itself.
+//! The forwarding table: which MAC address lives behind which port, in each broadcast domain by
+//! itself.
 //!
 //! ```text
 //!  entry (AtomicU64):   63 .. 16   15 .. 6   5 .. 1      0
@@ -8,20 +9,22 @@
 //!                      those of others have the MAC's group bit set, which no address here has by itself.
 //! ```
 //!
-//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half written. Its domain stands
-//! elsewhere: whoever fills a slot claims it first by a word that is no entry, then writes the domain, then
-//! the entry. So an entry that is found has its own domain beside it, except to somebody who is late: between his two looks the
-//! slot may be given to another entry, and between his look and his compare-exchange to one that differs in nothing but
-//! the domain. Then one frame goes where the address lives in another domain, or one learned entry is moved or forgotten that was
-//! not meant. The first is harmless, as the switch asks each port whether it carries the domain; the second costs a flood.
-//! Pinned entries are written, moved and forgotten by the control thread alone, which is never late.
+//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half
+//! written. Its domain stands elsewhere: whoever fills a slot claims it first by a word that is no
+//! entry, then writes the domain, then the entry. So an entry that is found has its own domain
+//! beside it, except to somebody who is late: between his two looks the slot may be given to
+//! another entry, and between his look and his compare-exchange to one that differs in nothing but
+//! the domain. Then one frame goes where the address lives in another domain, or one learned entry
+//! is moved or forgotten that was not meant. The first is harmless, as the switch asks each port
+//! whether it carries the domain; the second costs a flood. Pinned entries are written, moved and
+//! forgotten by the control thread alone, which is never late.
 //!
-//! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks would
-//! have to pass unnoticed before an old entry could look young again.
+//! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks
+//! would have to pass unnoticed before an old entry could look young again.
 //!
 //! An address is never evicted for another one: when both its sets are full it is not learned, and
-//! frames to it are flooded. What an attacker can fill is bounded by the cap per port, and without the
-//! seed he cannot aim at a set.
+//! frames to it are flooded. What an attacker can fill is bounded by the cap per port, and without
+//! the seed he cannot aim at a set.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -29,7 +32,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 use vmlan_frame::{Counter, Mac};
 
 use crate::policy::Domain;
-use crate::{MAX_PORTS, PortId, PortSet};
+use crate::{MAX_PORTS, PortId};
+
+mod control;
+mod learn;
 
 const WAYS: usize = 4;
 const STATIC: u64 = 1;
@@ -64,7 +70,7 @@ pub struct Fdb {
     sets: Box<[Set]>,
     /// The domains of the sets' entries.
     domains: Box<[[AtomicU16; WAYS]]>,
-    mask: u64,
+    mask: usize,
     keys: [u64; 2],
     now: AtomicU8,
     /// Dynamic entries of each port.
@@ -90,7 +96,7 @@ pub struct FdbEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FdbError {
     /// Group addresses and zero name no single port.
-    #[error("{0} is no unicast address")]
+    #[error("{0} is not a unicast address")]
     NotUnicast(Mac),
     /// Both sets are full of static entries.
     #[error("no slot is left for {0}: give the table more entries")]
@@ -138,11 +144,19 @@ fn port_of(entry: u64) -> PortId {
 }
 
 fn tick_of(entry: u64) -> u8 {
-    u8::try_from((entry >> TICK_SHIFT) & u64::from(TICKS - 1)).unwrap_or(0)
+    let [low, ..] = (entry >> TICK_SHIFT).to_le_bytes();
+    low % TICKS
 }
 
 fn entry(mac: Mac, domain: Domain, port: PortId, tick: u8) -> u64 {
     key(mac, domain) << MAC_SHIFT | port.bits() << PORT_SHIFT | u64::from(tick) << TICK_SHIFT
+}
+
+/// The low bits of a hash, which are those that count.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // wanted
+fn low(hash: u64) -> usize {
+    hash as usize
 }
 
 /// The two halves of a 128-bit product.
@@ -175,7 +189,7 @@ impl Fdb {
         Self {
             sets: (0..sets).map(|_| Set::default()).collect(),
             domains: (0..sets).map(|_| Default::default()).collect(),
-            mask: sets as u64 - 1,
+            mask: sets - 1,
             keys: [random.hash_one(1), random.hash_one(2) | 1],
             now: AtomicU8::new(0),
             counts: (0..MAX_PORTS).map(|_| AtomicU32::new(0)).collect(),
@@ -196,7 +210,7 @@ impl Fdb {
     /// The numbers of the two sets.
     #[inline]
     fn sets_of(&self, hash: u64) -> [usize; 2] {
-        [hash, hash.rotate_left(32)].map(|h| usize::try_from(h & self.mask).unwrap_or(0))
+        [hash, hash.rotate_left(32)].map(|h| low(h) & self.mask)
     }
 
     #[inline]
@@ -267,7 +281,8 @@ impl Fdb {
         found.map(|(_, e)| self.line(e, domain))
     }
 
-    /// What [`Fdb::learn`] would do, which it does not: where the address would live then, or that it would be refused.
+    /// What [`Fdb::learn`] would do, which it does not: where the address would live then, or that
+    /// it would be refused.
     pub(crate) fn would_learn(&self, mac: Mac, domain: Domain, port: PortId) -> WouldLearn {
         match self.get(mac, domain) {
             Some(e) if e.port == port => WouldLearn::Known(e.age),
@@ -285,102 +300,6 @@ impl Fdb {
         self.slots_of(sets).any(|slot| slot.word.load(Ordering::Relaxed) == 0)
     }
 
-    /// A frame from `mac` came in by `port`. `mac` must be a unicast address.
-    #[inline]
-    pub(crate) fn learn(&self, mac: Mac, domain: Domain, port: PortId) -> Learned {
-        let hash = self.hash(mac, domain);
-        let now = self.now.load(Ordering::Relaxed);
-        let wanted = entry(mac, domain, port, now);
-        match self.find(hash, mac, domain) {
-            Some((_, e)) if e == wanted => Learned::Pass,
-            Some((word, e)) => self.refresh(word, e, wanted),
-            None => {
-                self.insert(self.sets_of(hash), wanted, domain);
-                Learned::Pass
-            }
-        }
-    }
-
-    /// The address is known, but was last seen earlier or elsewhere. Losing a race against another
-    /// worker is fine: the next frame tries again.
-    #[cold]
-    fn refresh(&self, word: &AtomicU64, old: u64, wanted: u64) -> Learned {
-        let (from, to) = (port_of(old), port_of(wanted));
-        if old & STATIC != 0 {
-            return if from == to { Learned::Pass } else { Learned::Refused };
-        }
-        if from != to && !self.may_grow(to) {
-            return Learned::Pass;
-        }
-        let won = word.compare_exchange(old, wanted, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if won && from != to {
-            self.count(from).fetch_sub(1, Ordering::Relaxed);
-            self.count(to).fetch_add(1, Ordering::Relaxed);
-        }
-        Learned::Pass
-    }
-
-    /// The two sets of an address in the order in which to look for a free slot: the first, as that is where look-ups
-    /// begin, unless it is nearly full and the second has more room. So the last slots stay for those
-    /// addresses that have no other.
-    fn by_room(&self, [first, second]: [usize; 2]) -> [usize; 2] {
-        let taken = |w: &&AtomicU64| w.load(Ordering::Relaxed) != 0;
-        let used = |set| self.words(set).iter().filter(taken).count();
-        let turned = used(first) + 1 >= WAYS && used(second) < used(first);
-        if turned { [second, first] } else { [first, second] }
-    }
-
-    #[cold]
-    fn insert(&self, sets: [usize; 2], wanted: u64, domain: Domain) {
-        let port = port_of(wanted);
-        if !self.may_grow(port) || key_of(wanted) & !GROUP == 0 {
-            self.unlearned.add_shared(1);
-            return;
-        }
-        for slot in self.slots_of(self.by_room(sets)) {
-            if self.fill(slot, 0, wanted, domain) {
-                self.count(port).fetch_add(1, Ordering::Relaxed);
-                self.remove_twin(sets, slot.word, wanted, domain);
-                return;
-            }
-        }
-        self.unlearned.add_shared(1);
-    }
-
-    /// Writes an entry over `old` and its domain beside it; false if somebody else was there first.
-    fn fill(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
-        let mine = slot.word.compare_exchange(old, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
-        if mine.is_ok() {
-            slot.domain.store(domain.bits(), Ordering::Relaxed);
-            slot.word.store(wanted, Ordering::Release);
-        }
-        mine.is_ok()
-    }
-
-    /// Two workers may have learned one address at the same time: the later slot goes. Or it was pinned meanwhile:
-    /// then what was learned goes, wherever it is. Of two who write and then look, one sees the other.
-    fn remove_twin(&self, sets: [usize; 2], mine: &AtomicU64, wanted: u64, domain: Domain) {
-        fence(Ordering::SeqCst);
-        let mut earlier = true;
-        let twin = |s: Slot<'_>| {
-            earlier &= !std::ptr::eq(s.word, mine);
-            let e = s.word.load(Ordering::Relaxed);
-            let same = key_of(e) == key_of(wanted) && domain_of(s.domain) == domain;
-            same && (earlier || e & STATIC != 0)
-        };
-        if self.slots_of(sets).any(twin) {
-            self.clear(mine, wanted);
-        }
-    }
-
-    fn clear(&self, word: &AtomicU64, old: u64) -> bool {
-        let won = word.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if won && old & STATIC == 0 {
-            self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
-        }
-        won
-    }
-
     fn may_grow(&self, port: PortId) -> bool {
         self.count(port).load(Ordering::Relaxed) < self.port_cap
     }
@@ -393,100 +312,6 @@ impl Fdb {
     fn entries(&self) -> impl Iterator<Item = (Slot<'_>, u64)> {
         let all = self.slots_of(0..self.sets.len());
         all.map(|s| (s, s.word.load(Ordering::Relaxed))).filter(|(_, e)| is_entry(*e))
-    }
-
-    /// Time passes: call each ageing time / 30. Removes what has not been seen for 30 calls; returns
-    /// how many learned entries are left.
-    pub fn tick(&self) -> usize {
-        let now = (self.now.load(Ordering::Relaxed) + 1) % TICKS;
-        self.now.store(now, Ordering::Relaxed);
-        let mut left = 0;
-        for (slot, e) in self.entries().filter(|(_, e)| e & STATIC == 0) {
-            if Self::age(now, e) < AGE || !self.clear(slot.word, e) {
-                left += 1;
-            }
-        }
-        left
-    }
-
-    fn age(now: u8, entry: u64) -> u8 {
-        (now + TICKS - tick_of(entry)) % TICKS
-    }
-
-    /// Pins `mac` to `port`: it neither ages nor moves, and other ports may not send from it.
-    ///
-    /// # Errors
-    /// [`FdbError`].
-    pub fn add_static(&self, mac: Mac, domain: Domain, port: PortId) -> Result<(), FdbError> {
-        if mac.is_group() || mac == Mac::default() {
-            return Err(FdbError::NotUnicast(mac));
-        }
-        let wanted = entry(mac, domain, port, 0) | STATIC;
-        self.remove(mac, domain);
-        let sets = self.by_room(self.sets_of(self.hash(mac, domain)));
-        let slots = || self.slots_of(sets).map(|s| (s, s.word.load(Ordering::Relaxed)));
-        // Only where no slot is free does a learned address give way: it will be learned again.
-        let free = slots().filter(|(_, e)| *e == 0);
-        let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);
-        if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted, domain)) {
-            fence(Ordering::SeqCst);
-            // It may have been learned again since it was removed, in a slot that is found first.
-            let twin = |(s, e): &(Slot<'_>, u64)| {
-                key_of(*e) == key_of(wanted) && e & STATIC == 0 && domain_of(s.domain) == domain
-            };
-            while let Some((slot, e)) = slots().find(twin) {
-                self.clear(slot.word, e);
-            }
-            return Ok(());
-        }
-        Err(FdbError::Full(mac))
-    }
-
-    fn replace(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
-        let won = self.fill(slot, old, wanted, domain);
-        if won && old != 0 {
-            self.count(port_of(old)).fetch_sub(1, Ordering::Relaxed);
-        }
-        won
-    }
-
-    /// Forgets an address, pinned or learned; false if it was not known.
-    pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
-        let hash = self.hash(mac, domain);
-        let mut found = false;
-        if mac.is_group() {
-            return found;
-        }
-        while let Some((word, e)) = self.find(hash, mac, domain) {
-            found |= self.clear(word, e);
-        }
-        found
-    }
-
-    /// True if any address is learned at one of these ports.
-    pub(crate) fn has_learned(&self, ports: &PortSet) -> bool {
-        ports.iter().any(|port| self.count(port).load(Ordering::Relaxed) > 0)
-    }
-
-    /// Forgets what was learned at these ports; pinned entries stay.
-    pub(crate) fn flush_learned(&self, ports: &PortSet) {
-        let learned = |e: u64| e & STATIC == 0 && ports.has(port_of(e));
-        for (slot, e) in self.entries().filter(|(_, e)| learned(*e)) {
-            self.clear(slot.word, e);
-        }
-    }
-
-    /// Forgets everything behind a port, pinned entries too.
-    pub fn flush_port(&self, port: PortId) {
-        for (slot, e) in self.entries().filter(|(_, e)| port_of(*e) == port) {
-            self.clear(slot.word, e);
-        }
-    }
-
-    /// All entries, in no order.
-    #[must_use]
-    pub fn list(&self) -> Vec<FdbEntry> {
-        self.entries().map(|(slot, e)| self.line(e, domain_of(slot.domain))).collect()
     }
 
     fn line(&self, e: u64, domain: Domain) -> FdbEntry {

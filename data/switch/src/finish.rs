@@ -1,25 +1,23 @@
 //! Delivery to a receiver that did not negotiate all that the frames need: they are finished in
-//! software first (checksums, segments) in a batch of our own, which still borrows the sender's payload.
+//! software first (checksums, segments) in a batch of our own, which still borrows the sender's
+//! payload.
 
-use vmlan_frame::{BATCH, Batch, Finisher, FrameView, Offloads, Port, Reason};
+use vmlan_frame::{Batch, Finisher, FrameView, Offloads, Port, Reason};
 
-/// Segments that must find room before a frame's first one is sent, at most: a frame of more may lose
-/// its tail to a full receiver, as a real wire would.
+use crate::numbers;
+
+/// Segments that must find room before a frame's first one is sent, at most: a frame of more may
+/// lose its tail to a full receiver, as a real wire would.
 const WHOLE: usize = 128;
 
 /// Storage for finished frames.
 pub(crate) struct Finished {
     frames: Batch<'static>,
-    /// 0, 1, 2, ...: the list that names all frames of a batch.
-    all: Vec<u16>,
 }
 
 impl Finished {
     pub(crate) fn new() -> Self {
-        Self {
-            frames: Batch::new(),
-            all: (0..BATCH).filter_map(|i| u16::try_from(i).ok()).collect(),
-        }
+        Self { frames: Batch::new() }
     }
 
     /// As [`Port::push`], for frames of which some need more than the receiver `takes`.
@@ -30,8 +28,7 @@ impl Finished {
         port: &dyn Port,
         takes: Offloads,
     ) -> usize {
-        let mut out =
-            Out { frames: Batch::take(&mut self.frames), all: &self.all, port, room: port.room() };
+        let mut out = Out { frames: Batch::take(&mut self.frames), port, room: port.room() };
         let fits = |i: &&u16| batch.frame(usize::from(**i)).is_none_or(|f| out.add(&f, takes));
         let done = list.iter().take_while(fits).count();
         out.flush();
@@ -43,7 +40,6 @@ impl Finished {
 /// Finished frames on their way to one port.
 struct Out<'m, 'p> {
     frames: Batch<'m>,
-    all: &'p [u16],
     port: &'p dyn Port,
     /// What the port had room for when last asked, less what was added since.
     room: usize,
@@ -101,17 +97,17 @@ impl<'m> Out<'m, '_> {
         }
         let fits = self.room >= wanted;
         if fits {
-            // A port whose ring is free promises room for a packet larger than the ring, but not for two: what
-            // comes behind segments asks again.
+            // A port whose ring is free promises room for a packet larger than the ring, but not
+            // for two: what comes behind segments asks again.
             self.room = if frames > 1 { 0 } else { self.room.saturating_sub(1) };
         }
         fits
     }
 
-    /// Sends what has been added. What finds no room in spite of the reservation is lost: another worker
-    /// was faster.
+    /// Sends what has been added. What finds no room in spite of the reservation is lost: another
+    /// worker was faster.
     fn flush(&mut self) {
-        let all = self.all.get(..self.frames.len()).unwrap_or_default();
+        let all = numbers::first(self.frames.len());
         let done = self.port.push(&self.frames, all);
         let lost = all.len().saturating_sub(done) as u64;
         if lost > 0 {

@@ -1,21 +1,24 @@
 //! One worker's breath: pull from a port, look up, push to the others.
 //!
-//! Two passes over a batch. The first looks only at headers: it learns the source, finds the destination, and
-//! appends the frame's number to that destination's list. The second walks the destinations that
-//! got any: one lock, one reservation, the copies, one publish, one interrupt decision for each. So the
-//! forwarding table is in the cache during the first pass, and each receiver's ring during its turn of the second.
+//! Two passes over a batch. The first looks only at headers: it learns the source, finds the
+//! destination, and appends the frame's number to that destination's list. The second walks the
+//! destinations that got any: one lock, one reservation, the copies, one publish, one interrupt
+//! decision for each. So the forwarding table is in the cache during the first pass, and each
+//! receiver's ring during its turn of the second.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Mac, Offloads, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Mac, Reason, Sink};
 
 use crate::fdb::Learned;
 use crate::finish::Finished;
 use crate::policy::alike::Alike;
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
-use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter};
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter, numbers};
+
+mod deliver;
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,9 +27,11 @@ pub struct Breath {
     pub frames: usize,
     /// Frames wait for a full receiver: look again within this many nanoseconds.
     pub held_ns: Option<u64>,
-    /// Frames wait for tokens, or for their turn at an uplink: look again after this many nanoseconds.
+    /// Frames wait for tokens, or for their turn at an uplink: look again after this many
+    /// nanoseconds.
     pub wait_ns: Option<u64>,
-    /// They are tokens of the port itself: until then nothing of it can pass, and its doorbell need not be heard.
+    /// They are tokens of the port itself: until then nothing of it can pass, and its doorbell need
+    /// not be heard.
     pub paused: bool,
 }
 
@@ -94,7 +99,8 @@ impl Forwarder {
         }
     }
 
-    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of the clock that the ports' limits were made with.
+    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of the clock that
+    /// the ports' limits were made with.
     pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
         let budget = meter::budget_from(&entry.policy, source, now);
@@ -202,7 +208,8 @@ impl Sink for Pass<'_> {
 }
 
 impl Pass<'_> {
-    /// First pass: headers only. Frames of one stream follow each other: one look-up serves the run.
+    /// First pass: headers only. Frames of one stream follow each other: one look-up serves the
+    /// run.
     fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.ways.clear();
         self.state.domains.clear();
@@ -225,8 +232,8 @@ impl Pass<'_> {
         }
     }
 
-    /// As [`Pass::classify`], where the policy has something to say about what is behind the MAC addresses: each frame is looked at,
-    /// and what is alike and passes is looked up together.
+    /// As [`Pass::classify`], where the policy has something to say about what is behind the MAC
+    /// addresses: each frame is looked at, and what is alike and passes is looked up together.
     fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.hashes.clear();
         let policy = &*self.entry.policy;
@@ -273,8 +280,8 @@ impl Pass<'_> {
         pass
     }
 
-    /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth it if
-    /// the batch looks like one stream. Hashes are kept for the look-ups.
+    /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth
+    /// it if the batch looks like one stream. Hashes are kept for the look-ups.
     fn prefetch(&mut self, batch: &Batch<'_>) {
         let fdb = &self.switch.fdb;
         self.state.hashes.clear();
@@ -336,9 +343,7 @@ impl Pass<'_> {
         if list.is_empty() {
             self.state.touched.push(port);
         }
-        // A batch has at most BATCH frames: their numbers fit.
-        let number = |i| u16::try_from(i).unwrap_or(u16::MAX);
-        list.extend(number(run.start)..number(run.end));
+        list.extend_from_slice(numbers::numbers(run));
     }
 
     fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
@@ -368,71 +373,5 @@ impl Pass<'_> {
             entry.port.counters().input.drop(reason, run.len() as u64);
         }
         run.for_each(|i| batch.set_dropped(i, reason));
-    }
-
-    /// Second pass, one destination: everything on its list.
-    fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
-        let Some(list) = self.state.lists.get_mut(to.index()) else { return };
-        let mut list = std::mem::take(list);
-        let allowed = self.allowed(batch, to, &list);
-        let now = list.get(..allowed).unwrap_or_default();
-        let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
-        if pushed > 0 {
-            self.switch.waits.took(to, pushed, self.now);
-        }
-        self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
-        self.not_allowed(batch, to, list.get(allowed..).unwrap_or_default());
-        if let Some(rest) = now.get(pushed..).filter(|r| !r.is_empty()) {
-            self.full(batch, to, rest);
-        }
-        list.clear();
-        if let Some(place) = self.state.lists.get_mut(to.index()) {
-            *place = list;
-        }
-    }
-
-    /// Hands frames to a port in the form it takes them: its tags, its offloads.
-    fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
-        let Some(entry) = self.table.get(to) else { return list.len() };
-        let Out { finished, retagged } = &mut self.state.out;
-        let mut push = |batch: &Batch<'_>, list: &[u16]| {
-            let takes = entry.port.offloads();
-            if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
-                return entry.port.push(batch, list);
-            }
-            finished.push(batch, list, &*entry.port, takes)
-        };
-        if self.table.all_open() {
-            return push(batch, list);
-        }
-        let from = (&self.entry.policy.vlan, self.state.domains.as_slice());
-        let to = (&entry.policy.vlan, entry.port.counters());
-        retagged.push(batch, list, from, to, push)
-    }
-
-    /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped. Floods
-    /// never wait, or one full port would stop everybody's broadcasts.
-    fn full(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
-        let left = self.switch.waits.full(to, self.now);
-        let (mut dropped, mut held) = (0, false);
-        for i in rest.iter().map(|i| usize::from(*i)) {
-            if left.is_some() && self.state.ways.get(i) == Some(&Way::To(to)) {
-                batch.hold(i);
-                held = true;
-            } else {
-                batch.set_dropped(i, Reason::ReceiverFull);
-                dropped += 1;
-            }
-        }
-        if let Some(entry) = self.table.get(to).filter(|_| dropped > 0) {
-            entry.port.counters().output.drop(Reason::ReceiverFull, dropped);
-        }
-        if held {
-            let held = &mut self.done.held_ns;
-            *held = Some(left.unwrap_or(0).min(held.unwrap_or(u64::MAX)));
-            if !self.state.blocked.contains(&to) {
-                self.state.blocked.push(to);
-            }
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! The body of the fuzz target `claims`: what [`Claims`] let pass, etherparse must find honest. It shares no code
-//! with our parser. Kept inputs are replayed as a plain test.
+//! The body of the fuzz target `claims`: what [`Claims`] let pass, etherparse must find honest. It
+//! shares no code with our parser. Kept inputs are replayed as a plain test.
 //!
 //! An input is a byte of settings and a frame:
 //!
@@ -80,8 +80,9 @@ pub fn claims(data: &[u8]) -> bool {
     verdict.is_ok()
 }
 
-/// True if the settings ask for anything in this frame but its source address. What they do not ask for may be broken,
-/// which etherparse does not bear: it reads beyond the end of extension headers if told to be lax.
+/// True if the settings ask for anything in this frame but its source address. What they do not ask
+/// for may be broken, which etherparse does not bear: it reads beyond the end of extension headers
+/// if told to be lax.
 fn asks(bits: u8, frame: &[u8]) -> bool {
     let tags =
         frame[12..].chunks_exact(4).take_while(|t| matches!(t[..2], [0x81, 0] | [0x88, 0xa8]));

@@ -8,8 +8,8 @@
 //!
 //! # Contract
 //!
-//! No thread, clock or descriptor is owned here: time is an argument. Nothing panics on a frame's bytes,
-//! allocates per frame, or blocks. A frame is delivered at most once to each port.
+//! No thread, clock or descriptor is owned here: time is an argument. Nothing panics on a frame's
+//! bytes, allocates per frame, or blocks. A frame is delivered at most once to each port.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
@@ -22,6 +22,7 @@ mod forward;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod meter;
+mod numbers;
 pub mod policy;
 mod port_set;
 mod table;
@@ -51,15 +52,21 @@ pub const MAX_PORTS: usize = 1024;
 /// How a switch behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Slots of the forwarding table, rounded up to a power of two. Give four for each address expected.
+    /// Slots of the forwarding table, rounded up to a power of two. Give four for each address
+    /// expected.
     pub fdb_entries: usize,
     /// Addresses one port may have in the table.
     pub fdb_port_cap: u32,
-    /// After this long without a frame an address is forgotten. [`Fdb::tick`] must be called 30 times
-    /// in it.
+    /// After this long without a frame an address is forgotten. [`Fdb::tick`] must be called 30
+    /// times in it.
     pub ageing: Duration,
     /// The longest a frame waits in its sender's ring for a full receiver, in one go.
     pub full_wait: Duration,
+}
+
+/// In nanoseconds; more than 584 years count as that.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Default for Options {
@@ -118,8 +125,8 @@ impl Switch {
     /// Forgets the addresses that were learned at ports which went down since the last call; pinned
     /// ones stay. For the control thread, at `now` nanoseconds of its clock.
     ///
-    /// However often ports go down, the forwarding table is walked ten times a second at most: if it
-    /// is too soon, returns the nanoseconds after which to call again.
+    /// However often ports go down, the forwarding table is walked ten times a second at most: if
+    /// it is too soon, returns the nanoseconds after which to call again.
     pub fn forget_departed(&self, now: u64) -> Option<u64> {
         self.departures.forget(&self.fdb, now)
     }

@@ -1,7 +1,8 @@
 //! Limits on the way: what may leave a port now, what may go to another, and what became of it.
 //!
-//! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back costs nothing. Whoever shares a
-//! limit with another worker may exceed it by one batch, which is owed then.
+//! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back
+//! costs nothing. Whoever shares a limit with another worker may exceed it by one batch, which is
+//! owed then.
 
 use std::ops::Range;
 
@@ -11,8 +12,8 @@ use crate::PortId;
 use crate::forward::{Pass, Way};
 use crate::policy::{Budget, Limiter, Policy, Turns};
 
-/// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It comes when others have had
-/// theirs, and rings nobody.
+/// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It
+/// comes when others have had theirs, and rings nobody.
 const TURN_NS: u64 = 100_000;
 
 /// How soon those who share a limit look whether it is their turn, likewise.
@@ -24,7 +25,8 @@ const FRAME: u64 = 1514;
 /// Bits of the shortest frame that drivers send.
 const SHORT: i64 = 60 * 8;
 
-/// Frames and bits on a wire: those of a frame that is still to be segmented are those of its segments.
+/// Frames and bits on a wire: those of a frame that is still to be segmented are those of its
+/// segments.
 #[inline]
 fn on_wire(len: usize, offload: Offload) -> (u64, u64) {
     let len = len as u64;
@@ -64,7 +66,8 @@ impl Budget {
     }
 }
 
-/// How many of `frames` the budget covers: one passes as long as something is left, and what it costs is taken away.
+/// How many of `frames` the budget covers: one passes as long as something is left, and what it
+/// costs is taken away.
 pub(crate) fn covered(
     batch: &Batch<'_>,
     frames: impl Iterator<Item = usize>,
@@ -80,7 +83,8 @@ pub(crate) fn covered(
     frames.take_while(|i| fits(i)).count()
 }
 
-/// What `source` may send now: what its limits have tokens for, and of one that it shares no more than its turn.
+/// What `source` may send now: what its limits have tokens for, and of one that it shares no more
+/// than its turn.
 pub(crate) fn budget_from(policy: &Policy, source: PortId, now: u64) -> Option<Budget> {
     if policy.from.is_none() {
         return None;
@@ -100,8 +104,9 @@ pub(crate) fn budget_from(policy: &Policy, source: PortId, now: u64) -> Option<B
     Some(budget)
 }
 
-fn in_bits(bytes: u64) -> i64 {
-    i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX)
+/// Bytes in bits; what is too much for the type is as good as no limit.
+pub(crate) fn in_bits(bytes: u64) -> i64 {
+    bytes.saturating_mul(8).min(i64::MAX.unsigned_abs()).cast_signed()
 }
 
 /// The limit that a source shares with others, and whose turn it is there.
@@ -118,13 +123,16 @@ pub(crate) fn wait_from(policy: &Policy, now: u64) -> u64 {
     }
 }
 
-/// Frames to ask a port for: as many of the shortest as the budget covers, and one to see whether there are more.
+/// Frames to ask a port for: as many of the shortest as the budget covers, and one to see whether
+/// there are more.
 pub(crate) fn worth_pulling(budget: Budget) -> usize {
     let frames = budget.frames.min(budget.bits / SHORT + 1);
-    usize::try_from(frames).unwrap_or(0).saturating_add(1).min(BATCH)
+    // What does not fit the type is more than a batch.
+    usize::try_from(frames.max(0)).map_or(BATCH, |n| n.saturating_add(1).min(BATCH))
 }
 
-/// What may go to a port. A guest is interrupted for helpings, not for single frames; at an uplink nobody is.
+/// What may go to a port. A guest is interrupted for helpings, not for single frames; at an uplink
+/// nobody is.
 pub(crate) fn budget_to(policy: &Policy, now: u64) -> Budget {
     match &policy.uplink {
         Some(_) => policy.to.budget(now),
@@ -154,7 +162,8 @@ impl Pass<'_> {
         admitted
     }
 
-    /// What became of the frames that were admitted: those that a full receiver sent back come again.
+    /// What became of the frames that were admitted: those that a full receiver sent back come
+    /// again.
     pub(crate) fn settle(&mut self, batch: &Batch<'_>, admitted: usize) {
         let from = &self.entry.policy.from;
         if from.is_none() {
@@ -181,8 +190,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Of the `finished` frames of the breath, those that the port dropped by itself cost their sender tokens too, or it could keep its worker busy with
-    /// them.
+    /// Of the `finished` frames of the breath, those that the port dropped by itself cost their
+    /// sender tokens too, or it could keep its worker busy with them.
     pub(crate) fn charge_unseen(&mut self, finished: usize) {
         let unseen = finished.saturating_sub(self.finished) as u64;
         if unseen > 0 && !self.entry.policy.from.is_none() {
@@ -192,7 +201,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The breath is over: tells those who share its limit what it took, and whether it waits for more.
+    /// The breath is over: tells those who share its limit what it took, and whether it waits for
+    /// more.
     pub(crate) fn tell_turns(&self) {
         let policy = &self.entry.policy;
         let (frames, bits) = self.sent;
@@ -204,7 +214,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Tells the uplink that the source waited for if it no longer does: whoever is not looked at, or has nothing left there, holds nobody up.
+    /// Tells the uplink that the source waited for if it no longer does: whoever is not looked at,
+    /// or has nothing left there, holds nobody up.
     pub(crate) fn leave_uplink(&self, waited: Option<PortId>) {
         let Some(uplink) = waited.filter(|_| self.uplink != waited) else { return };
         let queue = self.table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
@@ -218,7 +229,8 @@ impl Pass<'_> {
         *wait = Some(ns.min(wait.unwrap_or(u64::MAX)));
     }
 
-    /// How many of the frames of `list` may go to `to` now: as far as its tokens reach, and at an uplink only in turn.
+    /// How many of the frames of `list` may go to `to` now: as far as its tokens reach, and at an
+    /// uplink only in turn.
     pub(crate) fn allowed(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
         let limits = &entry.policy.to;
@@ -247,7 +259,8 @@ impl Pass<'_> {
         allowed
     }
 
-    /// The frames of `list` are not allowed to go to `to` now: nothing has been spent on them. An uplink is waited for, others are not.
+    /// The frames of `list` are not allowed to go to `to` now: nothing has been spent on them. An
+    /// uplink is waited for, others are not.
     pub(crate) fn not_allowed(&mut self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) {
         let Some(entry) = self.table.get(to).filter(|_| !list.is_empty()) else { return };
         if entry.policy.uplink.is_some() {
@@ -258,8 +271,8 @@ impl Pass<'_> {
         entry.port.counters().output.drop(Reason::OverLimit, list.len() as u64);
     }
 
-    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for it alone. Tokens and turns come for certain, so
-    /// that no account is kept of this waiting.
+    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for
+    /// it alone. Tokens and turns come for certain, so that no account is kept of this waiting.
     fn wait_at_uplink(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
         let mut held = 0;
         for i in rest.iter().map(|i| usize::from(*i)) {
@@ -290,7 +303,8 @@ impl Pass<'_> {
             all.unwrap_or_else(|| sum(list.iter().map(|i| cost(batch, usize::from(*i)))));
         policy.to.passed(frames, bits);
         if let Some(queue) = &policy.uplink {
-            // Who sent half a batch probably has more: to others it waits, or they would take its turn until its next breath.
+            // Who sent half a batch probably has more: to others it waits, or they would take its
+            // turn until its next breath.
             let waits = more || list.len() >= BATCH / 2 || self.uplink == Some(to);
             self.uplink = if waits { Some(to) } else { self.uplink };
             queue.sent(self.source, self.entry.policy.weight, bits / 8, waits, self.now);

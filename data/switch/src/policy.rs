@@ -1,7 +1,8 @@
 //! Policy: who may send what, where to, and how much.
 //!
-//! One [`Policy`] for each port, immutable, replaced whole with the table. What changes while frames move (tokens, counters, the
-//! MAC address that was learned first) lies in parts of it that are shared between a policy and the one that replaces it.
+//! One [`Policy`] for each port, immutable, replaced whole with the table. What changes while
+//! frames move (tokens, counters, the MAC address that was learned first) lies in parts of it that
+//! are shared between a policy and the one that replaces it.
 //!
 //! | part | question | when |
 //! | --- | --- | --- |
@@ -81,8 +82,8 @@ impl Reach {
         self.groups == Some(Groups(0)) && self.uplink.is_none()
     }
 
-    /// True if the port `from`, whose reach this is, may send to `to`: of several uplinks to its own only, and an uplink only to ports
-    /// that use it; to a monitor nobody.
+    /// True if the port `from`, whose reach this is, may send to `to`: of several uplinks to its
+    /// own only, and an uplink only to ports that use it; to a monitor nobody.
     #[must_use]
     pub fn covers(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
         let own = self.uplink == Some(to.0);
@@ -121,7 +122,8 @@ pub struct Policy {
     pub to: Limits,
     /// Its share of a worker's time, and of an uplink's bytes, in relation to other ports'.
     pub weight: u16,
-    /// Set if the port is an uplink of some port: its bandwidth is shared by weight when it is full.
+    /// Set if the port is an uplink of some port: its bandwidth is shared by weight when it is
+    /// full.
     pub uplink: Option<Arc<Turns>>,
     /// It receives mirrored frames and nothing else, and may send nothing.
     pub monitor: bool,

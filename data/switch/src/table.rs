@@ -13,6 +13,10 @@ use crate::policy::{Domain, Policy, Vlan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(u16);
 
+/// The bits of a port's number.
+const MASK: u16 = 1023;
+const _: () = assert!(MASK as usize + 1 == MAX_PORTS);
+
 impl PortId {
     /// The `index`-th port; `None` past the last a switch can have.
     #[must_use]
@@ -34,7 +38,8 @@ impl PortId {
 
     #[inline]
     pub(crate) fn from_bits(bits: u64) -> Self {
-        Self(u16::try_from(bits & (MAX_PORTS as u64 - 1)).unwrap_or(0))
+        let [a, b, ..] = bits.to_le_bytes();
+        Self(u16::from_le_bytes([a, b]) & MASK)
     }
 }
 
@@ -70,7 +75,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of `entries`; the index is the port's number. Entries past [`MAX_PORTS`] are left out.
+    /// A table of `entries`; the index is the port's number. Entries past [`MAX_PORTS`] are left
+    /// out.
     #[must_use]
     pub fn new(entries: Vec<Option<Entry>>) -> Self {
         let used = entries.iter().enumerate().filter(|(_, e)| e.is_some());

@@ -3,9 +3,9 @@
 //! A frame for a full receiver waits in its sender's ring, and so do the frames behind it. That is
 //! back-pressure between honest guests and an attack between others: a guest that stops receiving
 //! must cost its senders almost nothing. So waiting is paid for: each frame a receiver takes earns
-//! [`EARN_NS`] of it, up to the switch's `full_wait`. A receiver of 50,000 frames/s or more can be waited for
-//! all the time; one that takes nothing is waited for once, and then its frames are dropped
-//! and counted until it takes some.
+//! [`EARN_NS`] of it, up to the switch's `full_wait`. A receiver of 50,000 frames/s or more can be
+//! waited for all the time; one that takes nothing is waited for once, and then its frames are
+//! dropped and counted until it takes some.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,8 +23,8 @@ struct Wait {
     since: AtomicU64,
 }
 
-/// The accounts of all receivers. Several workers may update one at once; an update lost costs a few
-/// microseconds of somebody's waiting and nothing else.
+/// The accounts of all receivers. Several workers may update one at once; an update lost costs a
+/// few microseconds of somebody's waiting and nothing else.
 #[derive(Debug)]
 pub(crate) struct Waits {
     accounts: Box<[Wait]>,
@@ -33,7 +33,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub(crate) fn new(full_wait: Duration) -> Self {
-        let most = u64::try_from(full_wait.as_nanos()).unwrap_or(u64::MAX);
+        let most = crate::nanos(full_wait);
         let new = |_| Wait { credit: AtomicU64::new(most), since: AtomicU64::new(0) };
         Self { accounts: (0..MAX_PORTS).map(new).collect(), most }
     }
@@ -70,7 +70,8 @@ impl Waits {
         self.account(port).since.load(Ordering::Relaxed) != 0
     }
 
-    /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop them.
+    /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop
+    /// them.
     pub(crate) fn full(&self, port: PortId, now: u64) -> Option<u64> {
         let a = self.account(port);
         let credit = a.credit.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Those who watch frames pass: capture files, monitor ports, samplers.
 //!
-//! All of them are served after a batch has been delivered, and cost one branch for each batch where there are none. None of
-//! them holds a frame up: what finds no room is lost to the watcher, and counted.
+//! All of them are served after a batch has been delivered, and cost one branch for each batch
+//! where there are none. None of them holds a frame up: what finds no room is lost to the watcher,
+//! and counted.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
 use crate::policy::Domain;
-use crate::{PortId, PortSet};
+use crate::{PortId, PortSet, numbers};
 
 /// What a monitor port is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +46,8 @@ impl Pass<'_> {
         self.floods_to(port, domain) == Some(true)
     }
 
-    /// Where frame `i` went, if it is finished with. What goes to many is not lost because one of them had no room for it.
+    /// Where frame `i` went, if it is finished with. What goes to many is not lost because one of
+    /// them had no room for it.
     fn fate(&self, batch: &Batch<'_>, i: usize) -> Option<Fate> {
         if batch.verdict(i) == Verdict::Held {
             return None;
@@ -87,8 +89,9 @@ impl Pass<'_> {
         }
     }
 
-    /// Copies what the monitor port `to` is to see, in the form in which it came, tags and all. Only what was let through: a
-    /// monitor shows what the network carries; who looks for refused frames takes a capture file.
+    /// Copies what the monitor port `to` is to see, in the form in which it came, tags and all.
+    /// Only what was let through: a monitor shows what the network carries; who looks for refused
+    /// frames takes a capture file.
     fn show(&mut self, batch: &Batch<'_>, to: PortId) {
         let Some(entry) = self.table.get(to).filter(|e| e.port.is_up()) else { return };
         let (Some(watch), Some(list)) = (&entry.policy.watch, self.state.lists.get_mut(to.index()))
@@ -96,8 +99,8 @@ impl Pass<'_> {
             return;
         };
         let mut list = std::mem::take(list);
-        let wanted = (0..batch.len()).filter(|i| self.is_wanted(watch, batch, *i));
-        list.extend(wanted.filter_map(|i| u16::try_from(i).ok()));
+        let wanted = |i: &&u16| self.is_wanted(watch, batch, usize::from(**i));
+        list.extend(numbers::first(batch.len()).iter().filter(wanted));
         if !list.is_empty() {
             self.copy(batch, to, &list);
         }
@@ -147,7 +150,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Hands those frames of the batch over that chance has chosen. One that is held is counted when it is finished with.
+    /// Hands those frames of the batch over that chance has chosen. One that is held is counted
+    /// when it is finished with.
     fn sample(&self, batch: &Batch<'_>, sampling: &Sampling) {
         let done = || (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held);
         let frames = if batch.any_held() { done().count() } else { batch.len() };

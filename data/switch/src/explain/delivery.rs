@@ -4,7 +4,7 @@ use vmlan_frame::{Counters, Reason};
 
 use super::{End, Fate, Finding, Receiver, Tags, Trace, Verdict};
 use crate::forward::Way;
-use crate::meter::{budget_to, covered};
+use crate::meter::{budget_to, covered, in_bits};
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
 use crate::{Entry, PortId};
@@ -94,8 +94,8 @@ impl Trace<'_> {
             return Some(Finding::ToLimit { wait_ns: limits.wait(self.now).max(1) });
         }
         let bytes = to.uplink.as_ref()?.grant(self.source, self.policy().weight, self.now);
-        let bits = i64::try_from(bytes.saturating_mul(8)).unwrap_or(i64::MAX);
-        let turn = covered(&self.batch, 0..1, Budget { bits, frames: i64::MAX });
+        let turn = Budget { bits: in_bits(bytes), frames: i64::MAX };
+        let turn = covered(&self.batch, 0..1, turn);
         (turn == 0).then_some(Finding::NotItsTurn)
     }
 

@@ -115,8 +115,8 @@ fn domains_do_not_know_of_each_other() {
     assert_eq!(left, [(Domain::OPEN, id(0), Some(0)), (service, id(2), None)]);
 }
 
-/// Four threads with a domain and a port each, in a table that is far too small for them: no entry ever has
-/// another one's domain.
+/// Four threads with a domain and a port each, in a table that is far too small for them: no entry
+/// ever has another one's domain.
 #[test]
 fn a_slot_that_changes_hands_takes_its_domain_along() {
     let fdb = Fdb::new(8, u32::MAX);

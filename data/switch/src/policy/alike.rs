@@ -1,13 +1,15 @@
 //! Frames that no check can tell apart.
 //!
-//! Most frames of a batch are of one flow. What [`Vlan::enter`](super::Vlan::enter) and [`Claims::check`](super::Claims::check) say of an IPv4 packet of TCP, UDP
-//! or ICMP without options rests on a few fields: a frame that has the same in all of them is not parsed again.
+//! Most frames of a batch are of one flow. What [`Vlan::enter`](super::Vlan::enter) and
+//! [`Claims::check`](super::Claims::check) say of an IPv4 packet of TCP, UDP or ICMP without
+//! options rests on a few fields: a frame that has the same in all of them is not parsed again.
 
 /// Bytes looked at: Ethernet, IPv4 without options, TCP up to its data offset.
 const SHORT: usize = 48;
 
-/// The fields that count, from byte 12 on in words of eight: EtherType, version, IHL, total length, fragment, TTL, protocol, addresses, ports, the
-/// length of UDP (of TCP: half the sequence number, which changes seldom), TCP's data offset. Not identification and checksums.
+/// The fields that count, from byte 12 on in words of eight: EtherType, version, IHL, total length,
+/// fragment, TTL, protocol, addresses, ports, the length of UDP (of TCP: half the sequence number,
+/// which changes seldom), TCP's data offset. Not identification and checksums.
 const COUNTS: [[u8; 8]; 5] = [
     [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     [0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff],
@@ -25,7 +27,8 @@ const AT: [usize; 5] = [12, 20, 28, 36, 40];
 pub(crate) struct Alike([u64; 5]);
 
 impl Alike {
-    /// Those of an untagged IPv4 packet of TCP, UDP or ICMP without options that is no fragment; of others more counts than these.
+    /// Those of an untagged IPv4 packet of TCP, UDP or ICMP without options that is no fragment; of
+    /// others more counts than these.
     #[inline]
     pub(crate) fn of(head: &[u8]) -> Option<Self> {
         let short = head.first_chunk::<SHORT>()?;

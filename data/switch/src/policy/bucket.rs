@@ -1,8 +1,9 @@
 //! Token buckets in integers.
 //!
-//! What time has brought is computed from the clock's whole value, and compared with the sum of all that was ever spent: nothing is
-//! added up that was rounded before. Both sums are kept modulo 2^64, and only their difference is looked at, so that neither wraps
-//! into anything: not after years at 400 Gbit/s either.
+//! What time has brought is computed from the clock's whole value, and compared with the sum of all
+//! that was ever spent: nothing is added up that was rounded before. Both sums are kept modulo
+//! 2^64, and only their difference is looked at, so that neither wraps into anything: not after
+//! years at 400 Gbit/s either.
 //!
 //! # Clocks
 //!
@@ -18,12 +19,15 @@ mod tests;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::nanos;
+
 const SECOND: u64 = 1_000_000_000;
 
 /// Clocks of several workers may differ by this much; past it, the clock itself has gone back.
 const SKEW: u64 = SECOND;
 
-/// After this long without a look a bucket is full, whatever it owed. So differences are far from 2^63.
+/// After this long without a look a bucket is full, whatever it owed. So differences are far from
+/// 2^63.
 const LEAP: u64 = 3600 * SECOND;
 
 /// The highest rate, in tokens a second, and the longest burst; more is taken as that much.
@@ -36,7 +40,8 @@ const MAX_SPEND: u64 = 1 << 40;
 /// The longest sleep; a debt may last longer.
 const MAX_WAIT: u64 = SECOND;
 
-/// The longest that a helping is waited for, in nanoseconds: often enough for full rings, seldom enough to be no polling.
+/// The longest that a helping is waited for, in nanoseconds: often enough for full rings, seldom
+/// enough to be no polling.
 const HELPING: u64 = 500_000;
 
 /// A rate and how much of it may come at once.
@@ -50,15 +55,16 @@ pub struct Rate {
 
 /// A token bucket. Anybody may spend from it at any time, without a lock.
 ///
-/// In any stretch of time `t` there pass at most `rate * t` tokens, plus the burst, plus one helping for each of those who spend:
-/// a helping passes whole as long as there is one token left. What was overspent is paid before anything passes again.
+/// In any stretch of time `t` there pass at most `rate * t` tokens, plus the burst, plus one
+/// helping for each of those who spend: a helping passes whole as long as there is one token left.
+/// What was overspent is paid before anything passes again.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Bucket {
-    rate: Rate,
-    /// The rate: whole tokens a nanosecond, and the 10^9ths left over.
-    whole: u32,
-    part: u32,
+    burst: Duration,
+    /// The rate: whole tokens per nanosecond, and the 10^9ths left over.
+    whole: u64,
+    part: u64,
     depth: u64,
     /// The latest time it was looked at.
     latest: AtomicU64,
@@ -73,27 +79,25 @@ impl Bucket {
     #[must_use]
     pub fn new(rate: Rate, now: u64) -> Self {
         let per_second = rate.per_second.clamp(1, MAX_RATE);
-        let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let burst = u64::try_from(rate.burst.as_nanos()).unwrap_or(u64::MAX);
         let mut bucket = Self {
-            rate,
-            whole: narrow(per_second / SECOND),
-            part: narrow(per_second % SECOND),
+            burst: rate.burst,
+            whole: per_second / SECOND,
+            part: per_second % SECOND,
             depth: 0,
             latest: AtomicU64::new(now),
             spent: AtomicU64::new(0),
             opens: AtomicU64::new(0),
         };
-        bucket.depth = bucket.brought(burst.min(MAX_BURST)).0.max(1);
+        bucket.depth = bucket.brought(nanos(rate.burst).min(MAX_BURST)).0.max(1);
         bucket.spent = AtomicU64::new(bucket.brought(now).0.wrapping_sub(bucket.depth));
         bucket
     }
 
     /// A bucket of another rate that goes on where this one is.
     ///
-    /// Tokens gathered or owed stay the same number, or last the same time, whichever is less: a debt of the slow rate does not
-    /// hold up the fast one, what the fast one gathered or owes is nothing to the slow one, and changing the rate to and fro
-    /// brings nobody anything.
+    /// Tokens gathered or owed stay the same number, or last the same time, whichever is less: a
+    /// debt of the slow rate does not hold up the fast one, what the fast one gathered or owes is
+    /// nothing to the slow one, and changing the rate to and fro brings nobody anything.
     #[must_use]
     pub fn with_rate(&self, rate: Rate, now: u64) -> Self {
         let now = self.see(now);
@@ -101,6 +105,7 @@ impl Bucket {
         let (old, tokens) = (self.per_second(), self.tokens(now));
         let n = u128::from(tokens.unsigned_abs());
         let scaled = n * u128::from(new.per_second().min(old)) / u128::from(old);
+        // At most 2^63, which is one too many.
         let scaled = i64::try_from(scaled).unwrap_or(i64::MAX);
         let kept = if tokens < 0 { -scaled } else { scaled.min(new.depth.cast_signed()) };
         new.spent.store(new.brought(now).0.wrapping_sub(kept.cast_unsigned()), Ordering::Relaxed);
@@ -110,7 +115,7 @@ impl Bucket {
     /// Its rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
-        self.rate
+        Rate { per_second: self.per_second(), burst: self.burst }
     }
 
     /// Tokens there are at `now`; negative if some are owed.
@@ -122,8 +127,9 @@ impl Bucket {
 
     /// As [`Bucket::tokens`], but none for half the burst after somebody was refused.
     ///
-    /// Whoever is given each token as soon as it is there is interrupted as often as there are tokens. This is for receivers. It is
-    /// as exact: what comes while it is shut fits into the other half.
+    /// Whoever is given each token as soon as it is there is interrupted as often as there are
+    /// tokens. This is for receivers. It is as exact: what comes while it is shut fits into the
+    /// other half.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> i64 {
@@ -139,7 +145,8 @@ impl Bucket {
         tokens <= 0 || self.is_shut(latest)
     }
 
-    /// As [`Bucket::is_used_up`], and shuts it for those who take helpings: one of them was refused.
+    /// As [`Bucket::is_used_up`], and shuts it for those who take helpings: one of them was
+    /// refused.
     pub(crate) fn refuses(&self) -> bool {
         let (over, latest) = (self.is_used_up(), self.latest.load(Ordering::Relaxed));
         if over && !self.is_shut(latest) {
@@ -156,7 +163,7 @@ impl Bucket {
 
     /// Half the burst, in nanoseconds.
     fn half(&self) -> u64 {
-        u64::try_from(self.rate.burst.as_nanos()).map_or(MAX_BURST, |n| n.min(MAX_BURST)) / 2
+        nanos(self.burst).min(MAX_BURST) / 2
     }
 
     /// Takes `n` tokens, whether or not they are there.
@@ -165,7 +172,8 @@ impl Bucket {
         self.spent.fetch_add(n.min(MAX_SPEND), Ordering::Relaxed);
     }
 
-    /// Nanoseconds until a helping worth sleeping for is there, at most a second; 0: there is something now.
+    /// Nanoseconds until a helping worth sleeping for is there, at most a second; 0: there is
+    /// something now.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         let (tokens, rest) = self.look(now);
@@ -180,16 +188,17 @@ impl Bucket {
     }
 
     fn per_second(&self) -> u64 {
-        u64::from(self.whole) * SECOND + u64::from(self.part)
+        self.whole * SECOND + self.part
     }
 
-    /// Tokens that `now` nanoseconds bring, exactly: modulo 2^64, and the 10^9ths of one that is on its way.
+    /// Tokens that `now` nanoseconds bring, exactly: modulo 2^64, and the 10^9ths of one that is on
+    /// its way.
     #[inline]
     fn brought(&self, now: u64) -> (u64, u64) {
         let (s, ns) = (now / SECOND, now % SECOND);
-        let parts = ns * u64::from(self.part);
+        let parts = ns * self.part;
         let whole = s.wrapping_mul(self.per_second());
-        let whole = whole.wrapping_add(ns * u64::from(self.whole));
+        let whole = whole.wrapping_add(ns * self.whole);
         (whole.wrapping_add(parts / SECOND), parts % SECOND)
     }
 

@@ -1,10 +1,11 @@
 //! Who a sender may claim to be.
 //!
-//! Three questions, each only asked if a setting asks it: is the source MAC address the port's (`macs`); are the
-//! IP addresses that the frame claims, wherever they stand, the port's (`ips`); is it a server's or a router's message from
-//! a port that is neither (`dhcp_guard`, `ra_guard`). All answers come from the snapshot by way of
-//! [`vmlan_frame::Headers`], and what that did not understand is refused. `judge.rs` has the rules; what stands here is a
-//! short cut for the frames that nearly all are, and proven to be no more than that by `tests/agree.rs`.
+//! Three questions, each only asked if a setting asks it: is the source MAC address the port's
+//! (`macs`); are the IP addresses that the frame claims, wherever they stand, the port's (`ips`);
+//! is it a server's or a router's message from a port that is neither (`dhcp_guard`, `ra_guard`).
+//! All answers come from the snapshot by way of [`vmlan_frame::Headers`], and what that did not
+//! understand is refused. `judge.rs` has the rules; what stands here is a short cut for the frames
+//! that nearly all are, and proven to be no more than that by `tests/agree.rs`.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ impl Prefix {
     }
 }
 
-/// The address that was seen first on a port; 0 while none was. Forgotten when its peer disconnects.
+/// The address that was seen first on a port; 0 while none was. Forgotten when its peer
+/// disconnects.
 #[derive(Debug, Default)]
 pub struct FirstMac(pub AtomicU64);
 
@@ -147,8 +149,8 @@ impl Claims {
         if self.is_plain(head, len) { Ok(()) } else { self.judge(mac, head, len) }
     }
 
-    /// True for TCP and UDP over IPv4 without options and IPv6 without extension headers, whole, with one tag or
-    /// none, that are allowed. False tells nothing.
+    /// True for TCP and UDP over IPv4 without options and IPv6 without extension headers, whole,
+    /// with one tag or none, that are allowed. False tells nothing.
     #[inline]
     fn is_plain(&self, head: &[u8], len: usize) -> bool {
         let Some(short) = head.first_chunk::<SHORT>() else { return false };

@@ -1,4 +1,5 @@
-//! Broadcast domains: VLANs (IEEE 802.1Q), service VLANs (802.1ad), and the one of ports without either.
+//! Broadcast domains: VLANs (IEEE 802.1Q), service VLANs (802.1ad), and the one of ports without
+//! either.
 //!
 //! | port | sends | gets |
 //! | --- | --- | --- |
@@ -8,16 +9,17 @@
 //! | `qinq` | anything: tags are payload | the same |
 //! | `qinq_trunk` | an outer service tag of one of its VLANs, inside anything | the same |
 //!
-//! What is in a customer VLAN has at most one tag, and behind it nothing that anybody could read as a tag. So when the
-//! tag is taken off for an access port or a trunk's native VLAN, no second one comes to light that would carry the frame into
-//! another VLAN at the far end ("VLAN hopping").
+//! What is in a customer VLAN has at most one tag, and behind it nothing that anybody could read as
+//! a tag. So when the tag is taken off for an access port or a trunk's native VLAN, no second one
+//! comes to light that would carry the frame into another VLAN at the far end ("VLAN hopping").
 
 use std::fmt;
 
 use vmlan_frame::Reason;
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
 
-/// What switches called a service tag before 802.1ad did. Never accepted; but a peer might read them as tags.
+/// What switches called a service tag before 802.1ad did. Never accepted; but a peer might read
+/// them as tags.
 const OLD_SERVICE_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// Where the first tag lies: behind two MAC addresses.
@@ -155,7 +157,8 @@ pub enum Vlan {
     Trunk {
         /// Those that are tagged.
         tagged: VidSet,
-        /// The one whose frames carry no tag. If it is in `tagged` too, they are also accepted with one.
+        /// The one whose frames carry no tag. If it is in `tagged` too, they are also accepted with
+        /// one.
         native: Option<u16>,
     },
     /// A customer's port (802.1ad): whatever it sends is in one service VLAN.
@@ -271,8 +274,8 @@ impl Vlan {
         }
     }
 
-    /// The tag of a frame of this port that is not payload: kind and control information. Of frames that
-    /// [`Vlan::enter`] let in.
+    /// The tag of a frame of this port that is not payload: kind and control information. Of frames
+    /// that [`Vlan::enter`] let in.
     #[inline]
     pub(crate) fn own_tag(&self, head: &[u8]) -> Option<[u8; 4]> {
         let own = match self {

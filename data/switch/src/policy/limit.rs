@@ -69,15 +69,17 @@ impl Limits {
 
     /// What may pass at `now`: the least of all.
     ///
-    /// Frames pass as long as both numbers are above 0, each taking its bits and one frame: the last one may take more than is left.
+    /// Frames pass as long as both numbers are above 0, each taking its bits and one frame: the
+    /// last one may take more than is left.
     #[must_use]
     #[inline]
     pub fn budget(&self, now: u64) -> Budget {
         self.least(|bucket| bucket.tokens(now))
     }
 
-    /// As [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half the burst. One that is given each
-    /// frame as soon as there are tokens for it is interrupted for each frame.
+    /// As [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half the
+    /// burst. One that is given each frame as soon as there are tokens for it is interrupted for
+    /// each frame.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> Budget {
@@ -116,7 +118,8 @@ impl Limits {
         self.each_over(Bucket::is_used_up, |counters| counters.held.add_shared(frames));
     }
 
-    /// Frames were dropped, by those limiters that have no tokens left. Call it after [`Limits::passed`].
+    /// Frames were dropped, by those limiters that have no tokens left. Call it after
+    /// [`Limits::passed`].
     pub fn dropped(&self, frames: u64) {
         if frames == 0 {
             return;

@@ -5,16 +5,17 @@
 //!  will   [ MACs | tag' | rest ... up to 128 ] [ what no longer fits, borrowed from the old head ] [ borrowed ..... ]
 //! ```
 //!
-//! No checksum covers a tag, so offloads only move. Those that would no longer be understood behind the new tag
-//! (a third one, headers that no longer fit the snapshot) are done first.
+//! No checksum covers a tag, so offloads only move. Those that would no longer be understood behind
+//! the new tag (a third one, headers that no longer fit the snapshot) are done first.
 
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
-use vmlan_frame::{BATCH, Batch, Counters, Finisher, FrameView, Gso, HEAD, MAX_FRAME, MAX_GSO};
+use vmlan_frame::{Batch, Counters, Finisher, FrameView, Gso, HEAD, MAX_FRAME, MAX_GSO};
 use vmlan_frame::{Offload, Offloads, Reason};
 use vmlan_ram::Slice;
 
 use super::domain::{Form, TAG_AT, VID, be16};
 use super::{Domain, Vlan};
+use crate::numbers;
 
 const TAG: usize = 4;
 
@@ -23,8 +24,6 @@ pub(crate) struct Retagged {
     frames: Batch<'static>,
     /// Frames whose offloads had to be done before.
     finished: Batch<'static>,
-    /// 0, 1, 2, ...: the list that names all frames of a batch.
-    all: Vec<u16>,
 }
 
 /// What becomes of the bytes behind a frame's MAC addresses.
@@ -34,7 +33,8 @@ struct Change {
     push: Option<[u8; TAG]>,
 }
 
-/// What a frame from a port with `from` must become for one with `to`; nothing if it stays as it is.
+/// What a frame from a port with `from` must become for one with `to`; nothing if it stays as it
+/// is.
 #[inline]
 fn change(from: &Vlan, head: &[u8], domain: Domain, to: &Vlan) -> Result<Option<Change>, Reason> {
     let had = from.own_tag(head);
@@ -57,7 +57,8 @@ fn same_form(from: &Vlan, to: &Vlan) -> bool {
     matches!((from, to), (Open, Open) | (Qinq(_), Qinq(_)) | (QinqTrunk(_), QinqTrunk(_)))
 }
 
-/// True if a frame that carries no tag looks alike at both: access ports of one VLAN, which let no tag in but such as say only a priority.
+/// True if a frame that carries no tag looks alike at both: access ports of one VLAN, which let no
+/// tag in but such as say only a priority.
 fn bare_form(from: &Vlan, to: &Vlan) -> bool {
     matches!((from, to), (Vlan::Access(a), Vlan::Access(b)) if a == b)
 }
@@ -89,8 +90,8 @@ fn moved(offload: Offload, change: &Change) -> Offload {
     Offload { hdr_len, csum_start, ..offload }
 }
 
-/// True if what is still to be done to the frame could not be understood once it has the new tag: [`vmlan_frame::Headers`]
-/// looks behind two tags, and only into the snapshot.
+/// True if what is still to be done to the frame could not be understood once it has the new tag:
+/// [`vmlan_frame::Headers`] looks behind two tags, and only into the snapshot.
 fn must_finish(frame: &FrameView<'_, '_>, change: &Change) -> bool {
     let Offload { needs_csum, csum_start, csum_offset, hdr_len, .. } = frame.offload;
     if !needs_csum || change.strip || change.push.is_none() {
@@ -117,7 +118,8 @@ fn add<'b>(
     out.add_joined([macs, tag, rest], body, moved(frame.offload, &change))
 }
 
-/// The switch's own limits hold for what leaves it, too. Too short no frame can get: one that is shorter than a tag was not let in.
+/// The switch's own limits hold for what leaves it, too. Too short no frame can get: one that is
+/// shorter than a tag was not let in.
 fn fits(frame: &FrameView<'_, '_>, change: &Change) -> bool {
     let grows = !change.strip && change.push.is_some();
     let most = if frame.offload.gso == Gso::None { MAX_FRAME } else { MAX_GSO };
@@ -127,7 +129,6 @@ fn fits(frame: &FrameView<'_, '_>, change: &Change) -> bool {
 /// Changed frames on their way to one port.
 struct Out<'b, 'p> {
     frames: Batch<'b>,
-    all: &'p [u16],
     push: Push<'p>,
     /// Frames that found room.
     sent: usize,
@@ -144,7 +145,7 @@ impl<'b> Out<'b, '_> {
 
     /// Sends what has been added; false if there was not room for all of it. The rest is forgotten.
     fn flush(&mut self) -> bool {
-        let list = self.all.get(..self.frames.len()).unwrap_or_default();
+        let list = numbers::first(self.frames.len());
         if list.is_empty() {
             return true;
         }
@@ -173,16 +174,13 @@ enum Stop<'b> {
 
 impl Retagged {
     pub(crate) fn new() -> Self {
-        Self {
-            frames: Batch::new(),
-            finished: Batch::new(),
-            all: (0..BATCH).filter_map(|i| u16::try_from(i).ok()).collect(),
-        }
+        Self { frames: Batch::new(), finished: Batch::new() }
     }
 
-    /// Hands the frames of `batch` that `list` names to `push` in the form that they have at a port with `to`, which carries all their
-    /// domains (`domains`, by number of the frame). Returns how many entries of `list` were dealt with, as [`vmlan_frame::Port::push`];
-    /// those that cannot have that form are among them, and counted as the receiver's.
+    /// Hands the frames of `batch` that `list` names to `push` in the form that they have at a port
+    /// with `to`, which carries all their domains (`domains`, by number of the frame). Returns how
+    /// many entries of `list` were dealt with, as [`vmlan_frame::Port::push`]; those that cannot
+    /// have that form are among them, and counted as the receiver's.
     pub(crate) fn push(
         &mut self,
         batch: &Batch<'_>,
@@ -228,7 +226,7 @@ impl Retagged {
         change: Changes<'_>,
         push: Push<'_>,
     ) -> (usize, Stop<'b>) {
-        let mut out = Out { frames: Batch::take(&mut self.frames), all: &self.all, push, sent: 0 };
+        let mut out = Out { frames: Batch::take(&mut self.frames), push, sent: 0 };
         let add = |i: &u16| {
             let frame = batch.frame(usize::from(*i)).ok_or(Stop::Drop(Reason::TooLong))?;
             let change = change(*i, frame.head).map_err(Stop::Drop)?;
@@ -245,7 +243,8 @@ impl Retagged {
         (sent, stop)
     }
 
-    /// Delivers one frame whose offloads are done before it gets its tag. False if there is no room for it.
+    /// Delivers one frame whose offloads are done before it gets its tag. False if there is no room
+    /// for it.
     ///
     /// # Errors
     /// It cannot be finished, or only a part of it found room.
@@ -263,9 +262,9 @@ impl Retagged {
                 Ok(more) => more,
                 Err(reason) => break Err(reason),
             };
-            let list = self.all.get(..finished.len()).unwrap_or_default();
+            let list = numbers::first(finished.len());
             let frames = Batch::take(&mut self.frames);
-            let mut out = Out { frames, all: &self.all, push: &mut *push, sent: 0 };
+            let mut out = Out { frames, push: &mut *push, sent: 0 };
             let add = |i: &u16| match finished.frame(usize::from(*i)) {
                 Some(frame) => out.add(&frame, Some(change)),
                 None => Ok(()),

@@ -1,14 +1,14 @@
 //! Shares of a worker's time: deficit round robin by measured time.
 //!
-//! A worker asks its ports one after the other, round after round, for a breath each. The time that a
-//! breath took, divided by the port's weight, is added to what the port has used. Ports that have more
-//! to do stay together: a port that is ahead of the last of them by more than two of their cheapest
-//! breaths sits out until the others have caught up. So equal ports take turns, as they would without
-//! all this, and a port whose breaths are four times as long has a quarter as many.
+//! A worker asks its ports one after the other, round after round, for a breath each. The time that
+//! a breath took, divided by the port's weight, is added to what the port has used. Ports that have
+//! more to do stay together: a port that is ahead of the last of them by more than two of their
+//! cheapest breaths sits out until the others have caught up. So equal ports take turns, as they
+//! would without all this, and a port whose breaths are four times as long has a quarter as many.
 //!
-//! The textbook's quantum is implicit: it is whatever the last of those ports needs that have more to
-//! do. Nobody waits for it, since that port may always run: the worker is idle only if no port has
-//! anything to do.
+//! The textbook's quantum is implicit: it is whatever the last of those ports needs that have more
+//! to do. Nobody waits for it, since that port may always run: the worker is idle only if no port
+//! has anything to do.
 //!
 //! # What is charged
 //!
@@ -16,26 +16,28 @@
 //! expensive as it likes. Ports that do the same work get the same number of frames as far as their
 //! frames cost the same; where a port's rings lie in the cache may make some percent of difference.
 //!
-//! While a breath lasts, the worker may be kept from its processor for milliseconds. That is not the
-//! port's doing. So each port has an estimate `long` of its long breaths: what exceeds it four times
-//! is forgiven. The estimate rises by half of what a breath exceeds it, and falls by 1/256 of what a
-//! breath falls short of it. So a long breath that is forgiven makes the estimate 2.5 times as long
-//! (half way from 1 to 4), and n short ones after it make it shorter by exp(-n/256):
+//! While a breath lasts, the worker may be kept from its processor for milliseconds. That is not
+//! the port's doing. So each port has an estimate `long` of its long breaths: what exceeds it four
+//! times is forgiven. The estimate rises by half of what a breath exceeds it, and falls by 1/256 of
+//! what a breath falls short of it. So a long breath that is forgiven makes the estimate 2.5 times
+//! as long (half way from 1 to 4), and n short ones after it make it shorter by exp(-n/256):
 //!
-//! - A port whose long breaths are less than 256 ln 2.5 = 235 breaths apart is soon charged for them
+//! - A port whose long breaths are less than 256 ln 2.5 = 235 breaths apart is soon charged for
+//!   them
 //!   in full: the estimate rises faster than it falls. This is why it rises fast and falls slowly.
-//! - If they are further apart it could go on being forgiven. So it is forgiven only time that it has
+//! - If they are further apart it could go on being forgiven. So it is forgiven only time that it
+//!   has
 //!   earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it gets one
 //!   and a half times its share at most.
-//! - A worker that loses its processor for 4 ms every 12 ms is forgiven all of it.
+//! - A worker that loses its processor for 4 ms every 100 ms is forgiven all of it.
 
 #[cfg(test)]
 mod tests;
 
 use crate::{MAX_PORTS, PortId};
 
-/// Used time is kept in 64ths of nanoseconds, or a weight of 1000 would be lost in rounding. Lasts for
-/// nine years of one port's work; then all have used the same, and take turns.
+/// Used time is kept in 64ths of nanoseconds, or a weight of 1000 would be lost in rounding. Lasts
+/// for nine years of one port's work; then all have used the same, and take turns.
 const SCALE: u64 = 64;
 
 /// The first estimate of a port's long breaths, in nanoseconds, if its first breath is longer: more
@@ -69,13 +71,14 @@ struct Share {
 /// begin(); for each port: if may_run(port) { breath; spent(port, ns, more) }
 /// ```
 ///
-/// A port that is not asked (it waits for tokens, it has gone) holds nobody up. After a round in which
-/// a port was refused its turn there is work left: do not sleep.
+/// A port that is not asked (it waits for tokens, it has gone) holds nobody up. After a round in
+/// which a port was refused its turn there is work left: do not sleep.
 #[derive(Debug)]
 pub struct Shares {
     ports: Box<[Share]>,
     round: u64,
-    /// The least that any port has used which has more to do; and how far others may be ahead of it.
+    /// The least that any port has used which has more to do; and how far others may be ahead of
+    /// it.
     least: u64,
     ahead: u64,
     /// The same of this round, as far as it is known.
@@ -130,8 +133,8 @@ impl Shares {
         may
     }
 
-    /// A breath of the port took `ns` nanoseconds. `more`: it did so much that there is probably more to
-    /// do. Say no when the port waits for somebody else, or others would wait with it.
+    /// A breath of the port took `ns` nanoseconds. `more`: it did so much that there is probably
+    /// more to do. Say no when the port waits for somebody else, or others would wait with it.
     #[inline]
     pub fn spent(&mut self, port: PortId, ns: u64, more: bool) {
         let Some(share) = self.ports.get_mut(port.index()) else { return };

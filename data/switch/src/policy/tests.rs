@@ -94,7 +94,8 @@ impl Port for Flood {
             batch.add(&[Slice::from_bytes(frame)], Offload::NONE).unwrap();
         }
         sink.deliver(&mut batch);
-        // Those that are held come first next time; none is held with one that is done behind it, as all have one receiver.
+        // Those that are held come first next time; none is held with one that is done behind it,
+        // as all have one receiver.
         let done = (0..there).take_while(|i| batch.verdict(*i) == Verdict::Done).count();
         assert!((done..there).all(|i| batch.verdict(i) == Verdict::Held));
         batch.give_back(spare);

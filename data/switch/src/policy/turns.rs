@@ -1,11 +1,13 @@
-//! Whose turn it is at something that several wait for, by bytes and weight: an uplink, or a limit that ports share.
+//! Whose turn it is at something that several wait for, by bytes and weight: an uplink, or a limit
+//! that ports share.
 //!
-//! Start-time fair queueing without a queue: frames stay in their senders' rings. What a source sent, divided by its weight, is its
-//! virtual time. A source may send until it is a quantum ahead of the last of the others that wait; who is ahead waits in turn. Time
-//! that nobody waited is nobody's: a source that comes starts where the last of those who wait is.
+//! Start-time fair queueing without a queue: frames stay in their senders' rings. What a source
+//! sent, divided by its weight, is its virtual time. A source may send until it is a quantum ahead
+//! of the last of the others that wait; who is ahead waits in turn. Time that nobody waited is
+//! nobody's: a source that comes starts where the last of those who wait is.
 //!
-//! Workers share it without a lock. A source is asked for by one worker at a time (whoever holds its transmit side); what others see of it may be a
-//! moment old.
+//! Workers share it without a lock. A source is asked for by one worker at a time (whoever holds
+//! its transmit side); what others see of it may be a moment old.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +16,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::{MAX_PORTS, PortId};
 
-/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a worker's longest round.
+/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a
+/// worker's longest round.
 const PATIENCE: u64 = 2_000_000;
 
 /// How far, in bytes of the heavier of two sources, one may be ahead of the other.
@@ -75,20 +78,23 @@ fn ahead(a: u64, b: u64) -> i64 {
 }
 
 impl Turns {
-    /// Where those who wait sleep for up to `patience` nanoseconds, and are believed for so long: whoever finds that they no longer wait says so.
+    /// Where those who wait sleep for up to `patience` nanoseconds, and are believed for so long:
+    /// whoever finds that they no longer wait says so.
     #[must_use]
     pub fn patient(patience: u64) -> Self {
         Self { patience, ..Self::default() }
     }
 
-    /// `source` could not even try: it counts as one who waits until it can, and then says whether it does.
+    /// `source` could not even try: it counts as one who waits until it can, and then says whether
+    /// it does.
     pub fn wants(&self, source: PortId, weight: u16, now: u64) {
         self.sent(source, weight, 0, true, now);
     }
 
     /// Bytes that `source` may send now; `u64::MAX` if nobody else waits. Changes nothing.
     ///
-    /// Frames are sent as long as there are any bytes left: the last one may be longer, which counts against the next ones.
+    /// Frames are sent as long as there are any bytes left: the last one may be longer, which
+    /// counts against the next ones.
     #[must_use]
     pub fn grant(&self, source: PortId, weight: u16, now: u64) -> u64 {
         let Some((time, other)) = self.last_of_others(source, now) else { return u64::MAX };
@@ -97,7 +103,7 @@ impl Turns {
         let quantum = QUANTUM * SCALE / weight.max(u64::from(other));
         let lead = ahead(self.time_of(own, source, now), time);
         let left = quantum.cast_signed().saturating_sub(lead);
-        let bytes = u64::try_from(left).unwrap_or(0).saturating_mul(weight);
+        let bytes = left.max(0).unsigned_abs().saturating_mul(weight);
         bytes.div_ceil(SCALE)
     }
 
@@ -123,8 +129,9 @@ impl Turns {
         }
     }
 
-    /// Where a source stands. While it waits it keeps its place. Else it is no further back than the last of those who wait; but for
-    /// [`CREDIT`], if it has just had a whole batch through and will be back.
+    /// Where a source stands. While it waits it keeps its place. Else it is no further back than
+    /// the last of those who wait; but for [`CREDIT`], if it has just had a whole batch through and
+    /// will be back.
     fn time_of(&self, own: &Source, source: PortId, now: u64) -> u64 {
         let time = own.time.load(Ordering::Relaxed);
         let least = self.least.load(Ordering::Relaxed);

@@ -56,8 +56,8 @@ fn an_address_that_has_moved_is_not_forgotten_with_its_old_port() {
     assert_eq!((w.switch.forget_departed(MS), w.known(mac(9))), (None, Some(id(2))));
 }
 
-/// A guest that goes and comes all the time, with a frame each time, has the table walked ten times a
-/// second and no more; and no departure is forgotten over it.
+/// A guest that goes and comes all the time, with a frame each time, has the table walked ten times
+/// a second and no more; and no departure is forgotten over it.
 #[test]
 fn flapping_costs_ten_walks_a_second() {
     let mut w = world(3, Options::default());

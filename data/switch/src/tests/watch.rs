@@ -4,7 +4,8 @@ use vmlan_frame::{Fate, Sample, Sampler, Sampling};
 use super::*;
 use crate::policy::{Bucket, Limiter, Limits, Policy, Rate, Reach, Storm, VidSet, Vlan};
 
-/// Ports 0, 1, 2 and the monitor 3, which watches as told. All addresses are known: mac(n + 1) lives behind port n.
+/// Ports 0, 1, 2 and the monitor 3, which watches as told. All addresses are known: mac(n + 1)
+/// lives behind port n.
 fn watching(watch: Watch) -> World {
     let mut w = world(4, Options::default());
     w.watch(watch, Policy::default());

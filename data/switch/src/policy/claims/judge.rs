@@ -1,10 +1,11 @@
 //! The rules of [`Claims`].
 //!
-//! Two things hold throughout. A packet is judged by its longest reading: if its length is left to the device
-//! (segmentation), by all of the frame. And of fragments it is the first that is judged: its upper
-//! layer's header must directly follow the IP header's end or the fragment header, and so lies in the packet's first 8
-//! bytes that fragments are counted in, which no other fragment can overwrite (RFC 1858, RFC 5722, RFC 7112, RFC 7113).
-//! Later fragments need an allowed source and nothing else: without their first one they come to nothing.
+//! Two things hold throughout. A packet is judged by its longest reading: if its length is left to
+//! the device (segmentation), by all of the frame. And of fragments it is the first that is judged:
+//! its upper layer's header must directly follow the IP header's end or the fragment header, and so
+//! lies in the packet's first 8 bytes that fragments are counted in, which no other fragment can
+//! overwrite (RFC 1858, RFC 5722, RFC 7112, RFC 7113). Later fragments need an allowed source and
+//! nothing else: without their first one they come to nothing.
 
 use vmlan_frame::headers::{
     Arp, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_RARP,
@@ -18,7 +19,8 @@ use super::{Claims, Macs, Prefix, has_v4, has_v6, is_host, is_host_v6};
 const OTHER_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// Protocols that hide another one: authentication header, Mobile IPv6, HIP, Shim6, and the two for
-/// experiments (RFC 7045). Nobody can tell what is behind those that RFC 7113 section 5 wants dropped.
+/// experiments (RFC 7045). Nobody can tell what is behind those that RFC 7113 section 5 wants
+/// dropped.
 const HIDING: [u8; 6] = [51, 135, 139, 140, 253, 254];
 
 /// ICMPv6: multicast listener report, done, report of version 2 (RFC 2710, RFC 3810).
@@ -45,7 +47,8 @@ impl Claims {
         }
         let case = Case { claims: self, mac, head, len, h: Headers::parse(head, len) };
         match case.h.ethertype {
-            // Providers and their customers use two tags, but not to hosts that are held to addresses.
+            // Providers and their customers use two tags, but not to hosts that are held to
+            // addresses.
             _ if self.ips.is_some() && case.h.tags > 1 => Err(Reason::NotParsed),
             ETHERTYPE_ARP | ETHERTYPE_RARP => case.arp(),
             ETHERTYPE_IPV4 => case.ipv4(),
@@ -72,8 +75,8 @@ fn refuse_if(refused: bool, reason: Reason) -> Result<(), Reason> {
 }
 
 impl Case<'_> {
-    /// A protocol that somebody decides on, in a form that some receivers understand and we do not: behind
-    /// more tags, or in IEEE 802.2 SNAP (CVE-2021-27853, -27854, -27861, -27862).
+    /// A protocol that somebody decides on, in a form that some receivers understand and we do not:
+    /// behind more tags, or in IEEE 802.2 SNAP (CVE-2021-27853, -27854, -27861, -27862).
     fn is_wrapped(&self) -> bool {
         let h = &self.h;
         let snap = || self.head.get(h.l3).is_none_or(|dsap| dsap & 0xfe == 0xaa);
@@ -93,7 +96,8 @@ impl Case<'_> {
         let honest = match (self.h.ethertype, operation) {
             (ETHERTYPE_ARP, 1) if sender.1 == [0; 4] => own(target.1),
             (ETHERTYPE_ARP, 1 | 2) => own(sender.1),
-            // Hypervisors announce a guest that has moved by a request for itself, without IP addresses.
+            // Hypervisors announce a guest that has moved by a request for itself, without IP
+            // addresses.
             (ETHERTYPE_RARP, 3 | 4) => {
                 let own = |ip| ip == [0; 4] || own(ip);
                 target.0 == self.mac && own(sender.1) && own(target.1)
@@ -177,8 +181,9 @@ impl Case<'_> {
         kind.is_some_and(|k| k == Neighbour::NS || listener(k)) && !self.h.fragment && self.has_v6()
     }
 
-    /// RFC 4861. What it tells about the sender's link-layer address must be true, and an advertisement, a redirect, or the
-    /// solicitation of one that has no address yet (RFC 4862 section 5.4.2), must be about the port itself.
+    /// RFC 4861. What it tells about the sender's link-layer address must be true, and an
+    /// advertisement, a redirect, or the solicitation of one that has no address yet (RFC 4862
+    /// section 5.4.2), must be about the port itself.
     fn neighbour(&self, source: u128, destination: &[u8; 16]) -> Result<(), Reason> {
         let message = self.h.neighbour(self.head).ok_or(Reason::NotParsed)?;
         let target = message.target.map_or(0, u128::from_be_bytes);
@@ -205,8 +210,8 @@ impl Case<'_> {
         self.claims.ips.as_ref().is_some_and(|ips| ips.iter().any(|p| p.address.is_ipv6()))
     }
 
-    /// May be claimed. Where an IPv6 address may be, so may the link-local one made of the frame's own source MAC address.
-    /// Those made otherwise (RFC 7217) must be listed.
+    /// May be claimed. Where an IPv6 address may be, so may the link-local one made of the frame's
+    /// own source MAC address. Those made otherwise (RFC 7217) must be listed.
     fn own_v6(&self, ip: u128) -> bool {
         let Some(ips) = &self.claims.ips else { return true };
         let local = || ip == link_local(self.mac) && self.has_v6();

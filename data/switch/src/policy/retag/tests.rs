@@ -56,8 +56,8 @@ fn own_tags(vlan: &Vlan, frame: &[u8]) -> (Vec<Tag>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// A frame gets only where its domain is carried, in exactly the form that is expected there, and nobody at
-    /// the far end of a trunk can read it as one of another VLAN.
+    /// A frame gets only where its domain is carried, in exactly the form that is expected there,
+    /// and nobody at the far end of a trunk can read it as one of another VLAN.
     #[test]
     fn broadcast_domains_never_mix(from in vlan(), to in vlan(), piece in 14usize..300,
                                    frames in prop::collection::vec(frame(), 1..20)) {
@@ -84,7 +84,8 @@ proptest! {
             };
             prop_assert_eq!(&tags, &wanted);
             prop_assert!(wanted.iter().all(|t| t.1 == vid));
-            // The other end of the wire, were it one of ours with the same settings, and any other: all tags there are, are ours.
+            // The other end of the wire, were it one of ours with the same settings, and any other:
+            // all tags there are, are ours.
             prop_assert_eq!(to.enter(bytes), Ok(domain));
             if domain.bits() < 0x1000 && domain != Domain::OPEN {
                 prop_assert_eq!(read(bytes), (wanted, true));
@@ -112,7 +113,8 @@ proptest! {
     }
 }
 
-/// A TCP segment over IPv4 or IPv6 behind `tags`, its sum still to be done; `gso`: to be cut into segments of 100 bytes.
+/// A TCP segment over IPv4 or IPv6 behind `tags`, its sum still to be done; `gso`: to be cut into
+/// segments of 100 bytes.
 fn tcp(tags: &[[u8; 4]], v6: bool, payload: usize, gso: bool) -> (Vec<u8>, Offload) {
     let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     tags.iter().for_each(|t| f.extend(t));
@@ -216,7 +218,8 @@ fn ways() -> Vec<Way> {
     ]
 }
 
-/// Unfinished checksums and segments come out right whatever the tags become, done by us or by the receiver.
+/// Unfinished checksums and segments come out right whatever the tags become, done by us or by the
+/// receiver.
 #[test]
 fn offloads_move_with_the_tag() {
     for (from, tags, to, after) in ways() {

@@ -33,7 +33,7 @@ fn port(weight: u16, cost: u64) -> Worker {
     Worker { weight, cost, awake: always, more: true }
 }
 
-/// Costs vary by a fifth; once in 2000 breaths the worker loses its processor for 4 ms.
+/// Costs vary by a fifth. After each 100 ms of work or so, the worker loses its processor for 4 ms.
 fn live(ports: &[Worker], from: u64, until: u64) -> Day {
     let mut shares = Shares::default();
     let mut day = Day::default();
@@ -42,6 +42,7 @@ fn live(ports: &[Worker], from: u64, until: u64) -> Day {
     }
     let mut since: Vec<Option<u64>> = vec![None; ports.len()];
     let (mut now, mut chance) = (0u64, 88_172_645_463_325_252u64);
+    let mut next_loss = 50 * MS;
     while now < until {
         shares.begin();
         let (mut any, mut ran) = (false, false);
@@ -63,7 +64,11 @@ fn live(ports: &[Worker], from: u64, until: u64) -> Day {
             }
             ran = true;
             let cost = port.cost * (80 + chance % 41) / 100;
-            let lost = if chance % 2000 == 7 { 4 * MS } else { 0 };
+            let mut lost = 0;
+            if now >= next_loss {
+                lost = 4 * MS;
+                next_loss = now + 50 * MS + chance % (100 * MS);
+            }
             shares.spent(PortId::new(i).unwrap(), cost + lost, port.more);
             if now >= from {
                 day.used[i] += cost;
@@ -72,7 +77,8 @@ fn live(ports: &[Worker], from: u64, until: u64) -> Day {
                 // Who lost the processor made everybody wait.
                 day.waited[i] = day.waited[i].max(waited);
             }
-            // The clock of this world does not count what was lost, so that what others wait for is each other.
+            // The clock of this world does not count what was lost, so that what others wait for is
+            // each other.
             now += cost;
             since[i] = Some(now);
         }
@@ -117,7 +123,8 @@ fn equal_costs_take_turns() {
     }
 }
 
-/// Equal time, however long the breaths: as of 60-byte frames, of 1514-byte frames, of large segments.
+/// Equal time, however long the breaths: as of 60-byte frames, of 1514-byte frames, of large
+/// segments.
 #[test]
 fn mixed_costs() {
     for n in [2, 4, 16, 64] {
@@ -261,7 +268,8 @@ fn outliers_are_no_way_out() {
 }
 
 proptest! {
-    /// Whatever ports do: somebody may run if anybody has anything to do, at the latest in the round after the next.
+    /// Whatever ports do: somebody may run if anybody has anything to do, at the latest in the
+    /// round after the next.
     #[test]
     fn work_conserving(steps in prop::collection::vec((0usize..6, 0u64..100_000, any::<bool>(), 1u16..1001), 1..300)) {
         let mut shares = Shares::default();
@@ -332,8 +340,8 @@ fn time_is_shared_whatever_frames_cost() {
     }
 }
 
-/// A guest cannot get more than one and a half times its share by breaths of different length, however
-/// long the long ones are and however seldom they come.
+/// A guest cannot get more than one and a half times its share by breaths of different length,
+/// however long the long ones are and however seldom they come.
 #[test]
 fn short_breaths_do_not_buy_long_ones() {
     for period in [2, 50, 200, 235, 300, 500, 1000, 5000] {

@@ -1,4 +1,5 @@
-//! Limits, through whole breaths: exact to 1 % over a second, nothing lost at senders, everything counted at receivers.
+//! Limits, through whole breaths: exact to 1 % over a second, nothing lost at senders, everything
+//! counted at receivers.
 
 use super::*;
 
@@ -13,7 +14,8 @@ const KBIT: u64 = 1000;
 const MBIT: u64 = 1000 * KBIT;
 const GBIT: u64 = 1000 * MBIT;
 
-/// The rates of the acceptance test, and the ends of the range; with frames that are much or little beside them.
+/// The rates of the acceptance test, and the ends of the range; with frames that are much or little
+/// beside them.
 const CASES: [(Of, usize); 12] = [
     (Of::Bits(64 * KBIT), 60),
     (Of::Bits(MBIT), 60),
@@ -68,7 +70,8 @@ fn assert_exact(of: Of, len: usize, (frames, bits): (u64, u64), ns: u64) {
     assert!(off <= should / 100 + helping, "{of:?} {len}: {is} of {should} in {} ms", ns / MS);
 }
 
-/// A sender that always has more, and its worker: sleeps as long as it is told, and a little longer.
+/// A sender that always has more, and its worker: sleeps as long as it is told, and a little
+/// longer.
 fn run_from(world: &mut World, until: u64, mut late: u64) {
     while world.now < until {
         world.ports[0].make(256);
@@ -223,7 +226,8 @@ fn changed_while_running() {
             world.policies[0].from = from(&own);
             world.enforce();
             let (changed, before) = (world.now, world.ports[1].received());
-            // The worker looks at once when its table changes. In ten milliseconds, no more than these bring, and what was there.
+            // The worker looks at once when its table changes. In ten milliseconds, no more than
+            // these bring, and what was there.
             run_from(&mut world, changed + 10 * MS, 5);
             let (begin, then) = (world.now, world.ports[1].received());
             let frames = then.frames - before.frames;

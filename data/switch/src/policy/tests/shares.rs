@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Three ports flood an uplink that takes 1 Gbit/s, each frames of another length: by weight, in bytes, and nothing is lost.
+/// Three ports flood an uplink that takes 1 Gbit/s, each frames of another length: by weight, in
+/// bytes, and nothing is lost.
 #[test]
 fn of_an_uplink() {
     let weights = [1, 2, 4];
@@ -41,7 +42,8 @@ fn of_an_uplink() {
     assert_eq!(got.missing, 0);
 }
 
-/// An uplink that is limited, and frames of other lengths beside each other: in whatever order the worker comes by.
+/// An uplink that is limited, and frames of other lengths beside each other: in whatever order the
+/// worker comes by.
 #[test]
 fn of_a_limited_uplink() {
     for (lengths, ns) in [([1514, 512, 60], 300), ([60, 512, 1514], 300), ([1514, 60, 1514], 50)] {

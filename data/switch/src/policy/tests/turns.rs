@@ -1,4 +1,5 @@
-//! A limit that ports share is divided among those who want it, and an uplink is held up by nobody who has left.
+//! A limit that ports share is divided among those who want it, and an uplink is held up by nobody
+//! who has left.
 
 use super::*;
 
@@ -25,7 +26,8 @@ impl Tenant {
         World::new(ports, policies.collect())
     }
 
-    /// Frames of each in a second, as a worker serves them: always in the same order, each not before it was told to.
+    /// Frames of each in a second, as a worker serves them: always in the same order, each not
+    /// before it was told to.
     fn run(&self, frames: bool) -> [u64; 2] {
         let mut world = self.world(frames);
         let mut due = [0; 2];
@@ -92,7 +94,8 @@ fn who_asks_for_little_gets_it() {
     }
 }
 
-/// A source that waited for an uplink and has nothing for it any more, or may send nothing, is no longer waited for.
+/// A source that waited for an uplink and has nothing for it any more, or may send nothing, is no
+/// longer waited for.
 #[test]
 fn who_has_left_an_uplink_holds_nobody_up() {
     let queue = Arc::new(Turns::patient(1000 * MS));

@@ -34,7 +34,8 @@ fn sender(port: usize, weight: u16, lengths: &'static [u64]) -> Sender {
     Sender { port, weight, lengths, awake: |_| true, every: 3 * US }
 }
 
-/// An uplink that takes `per_us` bytes a microsecond, and makes room when it likes: bytes that each sent from `from` on, and those it could have.
+/// An uplink that takes `per_us` bytes a microsecond, and makes room when it likes: bytes that each
+/// sent from `from` on, and those it could have.
 fn run(queue: &Turns, senders: &[Sender], per_us: u64, from: u64, until: u64) -> (Vec<u64>, u64) {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let mut sent = vec![0; senders.len()];
@@ -225,8 +226,9 @@ fn two_threads() {
         let other = s.spawn(|| run([0, 1]));
         (run([2, 3]), other.join().unwrap())
     });
-    // The threads run as the machine lets them, and who is not heard of for two milliseconds of this clock has no share of them: so much for
-    // shares. But nobody is left out, and no more goes than there is room for.
+    // The threads run as the machine lets them, and who is not heard of for two milliseconds of
+    // this clock has no share of them: so much for shares. But nobody is left out, and no more goes
+    // than there is room for.
     let total = a.iter().chain(&b).sum::<u64>();
     let most = clock.into_inner() / 500 * 60;
     assert!(total > most / 4 && total <= most, "{total} of {most}");

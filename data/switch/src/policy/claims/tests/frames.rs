@@ -1,4 +1,5 @@
-//! Frames, honest ones unless a test says otherwise: from [`MAC`], 10.0.0.1, 2001:db8::1, to a neighbour.
+//! Frames, honest ones unless a test says otherwise: from [`MAC`], 10.0.0.1, 2001:db8::1, to a
+//! neighbour.
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::fuzz::{LINK_LOCAL, MAC};

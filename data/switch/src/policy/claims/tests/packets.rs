@@ -260,7 +260,8 @@ fn first_fragments_show_what_is_in_them() {
             NotParsed,
         );
     }
-    // More of the chain in what is fragmented: another fragment may replace what follows it (RFC 5722).
+    // More of the chain in what is fragmented: another fragment may replace what follows it (RFC
+    // 5722).
     for chain in [
         vec![fragment(0, true), (DESTINATION, padding())],
         vec![fragment(0, true), (ROUTING, vec![0, 4, 0, 0, 0, 0, 0])],

@@ -126,7 +126,8 @@ fn mac(n: u8) -> Mac {
     Mac::new([2, 0, 0, 0, 0, n])
 }
 
-/// From `src` to `dst` (0: to all), with these tags of the kind 8100h, and one byte that tells it from others.
+/// From `src` to `dst` (0: to all), with these tags of the kind 8100h, and one byte that tells it
+/// from others.
 fn frame_of(dst: u8, src: u8, vids: &[u16], payload: u8) -> Vec<u8> {
     let to = if dst == 0 { Mac::BROADCAST } else { mac(dst) };
     let mut f = [to.octets(), mac(src).octets()].concat();
@@ -220,7 +221,8 @@ fn a_port_that_left_a_vlan_gets_nothing_more_of_it() {
     assert_eq!(lan.got(), [(1, vec![], 3)]);
 }
 
-/// Two switches, a wire of service VLANs between them, and a customer on both who has VLANs of his own.
+/// Two switches, a wire of service VLANs between them, and a customer on both who has VLANs of his
+/// own.
 #[test]
 fn a_customers_vlans_cross_the_provider_unseen() {
     let ends = [Vlan::Qinq(100), Vlan::Qinq(200), Vlan::QinqTrunk(VidSet::new([100, 200]))];
@@ -256,7 +258,8 @@ fn held_frames_come_in_order_with_their_tags() {
     assert_eq!(lan.ends[3].counters.drops().count(), 0);
 }
 
-/// Large segments change their tag on the way to a receiver that takes them whole, and to one that does not.
+/// Large segments change their tag on the way to a receiver that takes them whole, and to one that
+/// does not.
 #[test]
 fn segments_change_tags_whoever_cuts_them() {
     for (from, tags, to, after) in ways() {

@@ -1,0 +1,74 @@
+//! The second pass of a breath: what each destination is handed.
+
+use vmlan_frame::{Batch, Offloads, Reason};
+
+use super::{Out, Pass, Way};
+use crate::PortId;
+
+impl Pass<'_> {
+    /// Second pass, one destination: everything on its list.
+    pub(super) fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
+        let Some(list) = self.state.lists.get_mut(to.index()) else { return };
+        let mut list = std::mem::take(list);
+        let allowed = self.allowed(batch, to, &list);
+        let now = list.get(..allowed).unwrap_or_default();
+        let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
+        if pushed > 0 {
+            self.switch.waits.took(to, pushed, self.now);
+        }
+        self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
+        self.not_allowed(batch, to, list.get(allowed..).unwrap_or_default());
+        if let Some(rest) = now.get(pushed..).filter(|r| !r.is_empty()) {
+            self.full(batch, to, rest);
+        }
+        list.clear();
+        if let Some(place) = self.state.lists.get_mut(to.index()) {
+            *place = list;
+        }
+    }
+
+    /// Hands frames to a port in the form it takes them: its tags, its offloads.
+    fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
+        let Some(entry) = self.table.get(to) else { return list.len() };
+        let Out { finished, retagged } = &mut self.state.out;
+        let mut push = |batch: &Batch<'_>, list: &[u16]| {
+            let takes = entry.port.offloads();
+            if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
+                return entry.port.push(batch, list);
+            }
+            finished.push(batch, list, &*entry.port, takes)
+        };
+        if self.table.all_open() {
+            return push(batch, list);
+        }
+        let from = (&self.entry.policy.vlan, self.state.domains.as_slice());
+        let to = (&entry.policy.vlan, entry.port.counters());
+        retagged.push(batch, list, from, to, push)
+    }
+
+    /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped.
+    /// Floods never wait, or one full port would stop everybody's broadcasts.
+    fn full(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
+        let left = self.switch.waits.full(to, self.now);
+        let (mut dropped, mut held) = (0, false);
+        for i in rest.iter().map(|i| usize::from(*i)) {
+            if left.is_some() && self.state.ways.get(i) == Some(&Way::To(to)) {
+                batch.hold(i);
+                held = true;
+            } else {
+                batch.set_dropped(i, Reason::ReceiverFull);
+                dropped += 1;
+            }
+        }
+        if let Some(entry) = self.table.get(to).filter(|_| dropped > 0) {
+            entry.port.counters().output.drop(Reason::ReceiverFull, dropped);
+        }
+        if held {
+            let held = &mut self.done.held_ns;
+            *held = Some(left.unwrap_or(0).min(held.unwrap_or(u64::MAX)));
+            if !self.state.blocked.contains(&to) {
+                self.state.blocked.push(to);
+            }
+        }
+    }
+}
