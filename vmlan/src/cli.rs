@@ -7,6 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Failure;
+use crate::output::with_api;
 use crate::{pktgen, serve, stack};
 use vmlan_api::Client;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
@@ -35,6 +36,9 @@ const START_HERE: &str = if cfg!(feature = "lab") {
 #[derive(Debug, Parser)]
 #[command(name = "vmlan", version, disable_help_subcommand = true, after_help = START_HERE)]
 struct Cli {
+    /// The API's socket of the running switch, for the commands that talk to one
+    #[arg(long, value_name = "PATH")]
+    api: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -115,6 +119,48 @@ pub(crate) struct ApiArgs {
     /// The API's socket [default: /run/vmlan/api.sock for root, else $XDG_RUNTIME_DIR/vmlan.sock]
     #[arg(long, value_name = "PATH", global = true)]
     api: Option<PathBuf>,
+}
+
+impl Command {
+    /// Where a command's own `--api` stands; `None`: it talks to no switch.
+    fn api(&mut self) -> Option<&mut Option<PathBuf>> {
+        match self {
+            Self::Switch(args) => Some(&mut args.api),
+            Self::Port(args) => Some(&mut args.api.api),
+            Self::Fdb(args) => Some(&mut args.api.api),
+            Self::Apply(args) => Some(&mut args.api.api),
+            Self::Limit(args) => Some(&mut args.api.api),
+            Self::Sflow(args) => Some(&mut args.api.api),
+            Self::Stats(args) => Some(&mut args.api.api),
+            Self::Explain(args) => Some(&mut args.api.api),
+            Self::VmArgs(args) => Some(&mut args.api.api),
+            Self::PktGen(_) | Self::Stack(_) => None,
+            #[cfg(feature = "lab")]
+            Self::Demo(_) | Self::Bench(_) | Self::Probe(_) => None,
+        }
+    }
+
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            #[cfg(feature = "lab")]
+            Self::Demo(args) => Ok(vmlan_lab::demo::run(&args)?),
+            #[cfg(feature = "lab")]
+            Self::Bench(args) => Ok(vmlan_lab::bench::run(&args)?),
+            #[cfg(feature = "lab")]
+            Self::Probe(args) => Ok(vmlan_lab::probe::run(&args)?),
+            Self::Switch(args) => args.settings().and_then(serve::run),
+            Self::Port(args) => ask::port(args),
+            Self::Fdb(args) => ask::fdb(args),
+            Self::Apply(args) => rules::apply(&args),
+            Self::Limit(args) => rules::limit(args),
+            Self::Sflow(args) => sflow::run(args),
+            Self::Stats(args) => watch::run(&args),
+            Self::Explain(args) => explain::run(&args),
+            Self::VmArgs(args) => attach::run(&args),
+            Self::PktGen(args) => pktgen::run(&args),
+            Self::Stack(args) => stack::run(&args),
+        }
+    }
 }
 
 impl ApiArgs {
@@ -304,33 +350,26 @@ fn switch_help() -> String {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let Cli { api, mut command } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return wrong_usage(&e),
     };
-    let done = match cli.command {
-        #[cfg(feature = "lab")]
-        Command::Demo(args) => vmlan_lab::demo::run(&args).map_err(Failure::from),
-        #[cfg(feature = "lab")]
-        Command::Bench(args) => vmlan_lab::bench::run(&args).map_err(Failure::from),
-        #[cfg(feature = "lab")]
-        Command::Probe(args) => vmlan_lab::probe::run(&args).map_err(Failure::from),
-        Command::Switch(args) => args.settings().and_then(serve::run),
-        Command::Port(args) => ask::port(args),
-        Command::Fdb(args) => ask::fdb(args),
-        Command::Apply(args) => rules::apply(&args),
-        Command::Limit(args) => rules::limit(args),
-        Command::Sflow(args) => sflow::run(args),
-        Command::Stats(args) => watch::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::VmArgs(args) => attach::run(&args),
-        Command::PktGen(args) => pktgen::run(&args),
-        Command::Stack(args) => stack::run(&args),
+    let api = match command.api() {
+        // `vmlan port list --api PATH` goes before `vmlan --api PATH port list`.
+        Some(own) => {
+            *own = own.take().or(api);
+            own.clone()
+        }
+        None if api.is_some() => {
+            eprintln!("vmlan: --api: this command talks to no switch: leave it out");
+            return ExitCode::from(2);
+        }
+        None => None,
     };
-    match done {
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("vmlan: {failure}");
+            eprintln!("{}", with_api(&format!("vmlan: {failure}"), api.as_deref()));
             failure.code()
         }
     }

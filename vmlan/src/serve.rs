@@ -1,6 +1,7 @@
 //! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,11 @@ use signal_hook::iterator::Signals;
 use vmlan_switch::Switch;
 
 use crate::exit::Failure;
+use crate::output::program;
 use crate::{log_format, notify};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
+use vmlan_config::api_path::default_path;
 use vmlan_config::settings::{Plan, Running, Settings};
 use vmlan_engine::action::{Action, PortInfo};
 use vmlan_engine::apply;
@@ -67,10 +70,11 @@ fn start(
         let _ = changed.send(Action::PortChanged);
     });
     ports.apply(plan, false).map_err(|failed| failed.first())?;
-    let lines: Vec<_> = ports.list().iter().map(line).collect();
+    let program = program_at(&running.api);
+    let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();
     let socket = claim.publish()?;
     let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;
-    say(&running.api.display().to_string(), &lines);
+    say(&running.api, &lines, &program);
     Ok((ports, server))
 }
 
@@ -101,23 +105,33 @@ fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handl
     Ok(handle)
 }
 
+/// How the other commands are called, so that they reach the switch at `api`.
+fn program_at(api: &Path) -> String {
+    let is_default = default_path().is_ok_and(|usual| usual == api);
+    program((!is_default).then_some(api))
+}
+
 /// How to attach to a port.
-fn line(port: &PortInfo) -> String {
+fn line(port: &PortInfo, program: &str) -> String {
     let how = match port.kind.as_str() {
         k if k == Kind::Tap.name() => {
             "the host's side is a network interface of that name".to_owned()
         }
         k if k == Kind::Pcap.name() => "open it with tshark -r or Wireshark".to_owned(),
-        _ => format!("attach a VM: vmlan vm-args {}", port.name),
+        _ => format!("attach a VM: {program} vm-args {}", port.name),
     };
     format!("port {}  {}  ({how})", port.name, port.address)
 }
 
-fn say(api: &str, lines: &[String]) {
+fn say(api: &Path, lines: &[String], program: &str) {
     let mut out = std::io::stdout().lock();
-    let none = "no ports were given: add one with `vmlan port add vm1=vhost-user:/tmp/vm1.sock`";
-    let ports = if lines.is_empty() { none.to_owned() } else { lines.join("\n") };
-    let text = format!("{ports}\napi {api}\n");
+    let ports = match lines {
+        [] => format!(
+            "no ports were given: add one with `{program} port add vm1=vhost-user:/tmp/vm1.sock`"
+        ),
+        lines => lines.join("\n"),
+    };
+    let text = format!("{ports}\napi {}\n", api.display());
     // Nobody may be reading; the switch runs all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

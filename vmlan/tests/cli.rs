@@ -152,7 +152,11 @@ fn without_a_switch_the_others_say_so() {
         fails(
             &args,
             1,
-            &["/nonexistent/api.sock", "no switch answers there", "start `vmlan switch`"],
+            &[
+                "/nonexistent/api.sock",
+                "no switch answers there",
+                "start `vmlan --api /nonexistent/api.sock switch`",
+            ],
         );
     }
 }
@@ -242,4 +246,58 @@ fn a_bench_of_nothing_says_what_it_would_have_been_of() {
         let args = ["bench", "kvm-analysis", "--part", part, "--only", only];
         fails(&args, 1, &["not measured: ", said]);
     }
+}
+
+#[test]
+fn exit_codes_are_a_contract() {
+    let switch = Switch::start(&["vm1=vhost-user:@/vm1.sock"]);
+    let api = switch.api();
+    let taken = switch.here("vm1=vhost-user:@/other.sock");
+    for (args, code) in [
+        (["--version"].as_slice(), 0),
+        (&["port", "--help"], 0),
+        (&["port", "list", "--api", &api], 0),
+        // Tried, and failed.
+        (&["port", "list", "--api", "/nonexistent/api.sock"], 1),
+        (&["port", "del", "nobody", "--api", &api], 1),
+        (&["port", "add", &taken, "--api", &api], 1),
+        (&["fdb", "del", "52:54:00:00:00:01", "--api", &api], 1),
+        (&["apply", "/nonexistent.toml", "--api", &api], 1),
+        (&["switch", "--config", "/nonexistent.toml"], 1),
+        (&["switch", "--api", &api], 1),
+        // Wrong usage, whoever finds it out.
+        (&[], 2),
+        (&["port"], 2),
+        (&["nonsense"], 2),
+        (&["port", "add", "a=nonsense:b", "--api", &api], 2),
+        (&["port", "set", "vm1", "nonsense=1", "--api", &api], 2),
+        (&["vm-args", "a=tap:t0"], 2),
+        (&["pkt-gen", "-i", "nonsense", "-f", "tx"], 2),
+        (&["--api", &api, "pkt-gen", "-i", "vhost-user:/x", "-f", "tx"], 2),
+    ] {
+        let out = vmlan(args);
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {error}");
+        assert_eq!(out.stderr.is_empty(), code == 0 || error.is_empty(), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn api_stands_before_or_behind_the_command() {
+    let switch = Switch::start(&["vm1=vhost-user:@/vm1.sock"]);
+    let api = switch.api();
+    let hint = format!("(attach a VM: vmlan --api {api} vm-args vm1)");
+    assert!(switch.said[0].ends_with(&hint), "{:?}", switch.said);
+    for args in [
+        ["--api", &api, "port", "list"].as_slice(),
+        &["port", "--api", &api, "list"],
+        &["port", "list", "--api", &api],
+        &["--api", "/nonexistent", "port", "list", "--api", &api],
+    ] {
+        let out = vmlan(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    let see = format!("port vm9: there is none: see `vmlan --api {api} port list`");
+    fails(&["--api", &api, "port", "del", "vm9"], 1, &[&see]);
+    fails(&["--api", &api, "pkt-gen", "-i", "vhost-user:/x", "-f", "tx"], 2, &["leave it out"]);
 }

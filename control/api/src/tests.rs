@@ -221,3 +221,51 @@ fn no_switch_is_an_error_with_a_mend() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("/nonexistent/api.sock") && error.contains("vmlan switch"), "{error}");
 }
+
+#[test]
+fn the_json_of_errors_is_a_contract() {
+    let rig = rig();
+    let ask = |request: &str, body: &str| {
+        let length = body.len();
+        let head = format!("host: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+        let answer = raw(&rig.place, format!("{request} HTTP/1.1\r\n{head}{body}").as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let json = head.to_lowercase().contains("\r\ncontent-type: application/json\r\n");
+        assert!(json, "{head}");
+        (head.lines().next().unwrap().to_owned(), body.to_owned())
+    };
+    for (request, body, status, error) in [
+        (
+            "GET /v1/ports/a",
+            "",
+            "HTTP/1.1 404 Not Found",
+            r#"{"error":"port a: there is none: see `vmlan port list`"}"#,
+        ),
+        (
+            "POST /v1/ports",
+            r#"{"name":"a","address":"tap:x"}"#,
+            "HTTP/1.1 409 Conflict",
+            r#"{"error":"port a: taken"}"#,
+        ),
+        (
+            "DELETE /v1/ports/a",
+            "",
+            "HTTP/1.1 500 Internal Server Error",
+            r#"{"error":"the switch is stopping"}"#,
+        ),
+        (
+            "PATCH /v1/ports/a",
+            "{}",
+            "HTTP/1.1 400 Bad Request",
+            r#"{"error":"there is nothing to set: give at least one key"}"#,
+        ),
+        (
+            "PUT /v1/ports",
+            "",
+            "HTTP/1.1 405 Method Not Allowed",
+            r#"{"error":"/v1/ports: this method is not for it: use GET, POST"}"#,
+        ),
+    ] {
+        assert_eq!(ask(request, body), (status.to_owned(), error.to_owned()), "{request}");
+    }
+}

@@ -15,6 +15,7 @@ mod mac;
 mod text;
 mod version;
 pub use mac::{mac_of, nic_mac_of};
+pub use text::shell_word;
 use text::{commas, libvirt_commandline, shell, words, xml};
 pub use version::QemuVersion;
 
@@ -259,8 +260,11 @@ impl Plug<'_> {
         ])
     }
 
+    /// `-nic none`: without any `-netdev` or `-nic` QEMU adds a NIC of its own, which becomes the guest's
+    /// first. libvirt starts QEMU without default devices.
     fn qemu_vfio_user(&self) -> Result<Vec<String>, VmArgsError> {
-        Ok([self.qemu_memory(), self.qemu_vfio_user_device()?].concat())
+        let no_default = words(&[("-nic", "none".to_owned())]);
+        Ok([self.qemu_memory(), no_default, self.qemu_vfio_user_device()?].concat())
     }
 
     /// The socket is a structure, which only the JSON form of `-device` can say.

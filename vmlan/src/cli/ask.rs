@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::{FdbList, NewMac, NewPort, PortList};
 use vmlan_config::address::{Address, NamedAddress, PortName};
-use vmlan_config::text::columns;
+use vmlan_config::text::{columns, folded};
 use vmlan_engine::action::{FdbLine, PortInfo};
 
 pub(super) fn port(args: PortArgs) -> Result<(), Failure> {
@@ -75,41 +75,57 @@ fn show(json: bool, port: &PortInfo) -> Result<(), Failure> {
     if json { print_json(port) } else { print(&ports_table(std::slice::from_ref(port))) }
 }
 
+/// Longest line of `port list`, as long as no word of it is longer.
+const WIDTH: usize = 100;
+/// Longest address that decides how wide the column of addresses is.
+const ADDRESS: usize = 60;
+
+/// One line for each port, and below it what does not fit there.
 fn ports_table(ports: &[PortInfo]) -> String {
-    let mut rows = vec![["NAME", "LINK", "ADDRESS", "STATE"].map(str::to_owned).to_vec()];
-    let mut policies = vec![String::new()];
-    for p in ports {
+    let addresses: Vec<_> = ports.iter().map(|p| without_policy(&p.address)).collect();
+    let longest = |all: &mut dyn Iterator<Item = usize>| all.max().unwrap_or(0);
+    let name_width = longest(&mut ports.iter().map(|p| p.name.len())).max("NAME".len());
+    let short = addresses.iter().map(|(address, _)| address.len()).filter(|n| *n <= ADDRESS);
+    let address_width = longest(&mut short.into_iter()).max("ADDRESS".len());
+    let line = |name: &str, link: &str, address: &str, rest: &str| {
+        let text = format!("{name:name_width$}  {link:4}  {address:address_width$}  {rest}");
+        text.trim_end().to_owned()
+    };
+    let mut text = line("NAME", "LINK", "ADDRESS", "STATE") + "\n";
+    let margin = name_width + 2;
+    for (p, (address, policy)) in ports.iter().zip(&addresses) {
         let link = if p.up { "up" } else { "down" };
-        // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
-        // programs: see --json.
-        let known = |k: &String| {
-            matches!(k.as_str(), "kind" | "path" | "interface" | "protocol-features")
-                || k.ends_with("-hex")
-        };
-        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-        let details: Vec<_> = p
-            .details
-            .iter()
-            .filter(|(k, _)| !known(k))
-            .map(|(k, v)| match k.as_str() {
-                "state" => text(v),
-                // An emulated NIC's cable: LINK says whether a guest is at its end.
-                "link" => format!("cable {}", text(v)),
-                _ => format!("{k} {}", text(v)),
-            })
-            .collect();
-        let (address, policy) = without_policy(&p.address);
-        rows.push(vec![p.name.clone(), link.into(), address, details.join(", ")]);
-        policies.push(policy);
+        let (state, details) = state_and_details(p);
+        let all = [&*state, &*details].into_iter().filter(|s| !s.is_empty());
+        let all = all.collect::<Vec<_>>().join(", ");
+        // The most that fits stands beside the address.
+        let fits = |rest: &&&str| line(&p.name, link, address, rest).chars().count() <= WIDTH;
+        let beside = [&*all, &*state].iter().find(fits).copied().unwrap_or_default();
+        let below = all.strip_prefix(beside).unwrap_or_default().trim_start_matches(", ");
+        text += &(line(&p.name, link, address, beside) + "\n");
+        for more in [below, policy].into_iter().filter(|more| !more.is_empty()) {
+            text += &format!("{:margin$}{}\n", "", folded(more, margin));
+        }
     }
-    let margin = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0) + 2;
-    let below = |policy: &String| format!("{:margin$}{}\n", "", super::folded(policy, margin));
-    let table = columns(&rows, 4);
-    let lines = table.lines().zip(&policies).map(|(line, policy)| match policy.as_str() {
-        "" => format!("{line}\n"),
-        _ => format!("{line}\n{}", below(policy)),
+    text
+}
+
+/// What a port's state is, and what else its kind has to say.
+fn state_and_details(port: &PortInfo) -> (String, String) {
+    // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
+    // programs: see --json.
+    let known = |k: &str| {
+        matches!(k, "kind" | "path" | "interface" | "protocol-features" | "state")
+            || k.ends_with("-hex")
+    };
+    let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    let details = port.details.iter().filter(|(k, _)| !known(k)).map(|(k, v)| match k.as_str() {
+        // An emulated NIC's cable: LINK says whether a guest is at its end.
+        "link" => format!("cable {}", text(v)),
+        _ => format!("{k} {}", text(v)),
     });
-    lines.collect()
+    let state = port.details.get("state").map(text).unwrap_or_default();
+    (state, details.collect::<Vec<_>>().join(", "))
 }
 
 /// An address, and what it says of what its port may do: that has a line of its own, as it may be long.
@@ -183,5 +199,32 @@ mod tests {
                     vm2   down  tap:t1                      listening\n\
                     vm3   down  odd                         listening\n";
         assert_eq!(text, want, "{text}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_100_columns() {
+        let details = [
+            ("state", "connected"),
+            ("model", "e1000"),
+            ("mac", "52:54:00:00:00:01"),
+            ("doorbell", "mapped, looked at every 250us"),
+            ("link", "up"),
+            ("interrupts", "INTx"),
+            ("memory", "1024 MiB in 2 regions"),
+        ];
+        let port = |name: &str, address: String| PortInfo {
+            name: name.into(),
+            address,
+            up: true,
+            details: details.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect(),
+            ..PortInfo::default()
+        };
+        let deep = format!("vfio-user:/{}", "d".repeat(70));
+        let text = ports_table(&[port("vm1", "vfio-user:/tmp/1".into()), port("vm2", deep)]);
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+        let want = "NAME  LINK  ADDRESS           STATE\n\
+                    vm1   up    vfio-user:/tmp/1  connected\n      \
+                    doorbell mapped, looked at every 250us, interrupts INTx, cable up, mac\n";
+        assert!(text.starts_with(want), "{text}");
     }
 }

@@ -14,7 +14,7 @@ use vmlan_config::vm_args::{QemuVersion, VmArgs, Vmm, Wanted, vm_args};
 #[derive(Debug, Args)]
 pub(super) struct VmArgsArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// A port of the running switch, or any port with its address
     #[arg(value_name = "NAME[=ADDRESS]")]
     port: String,

@@ -9,7 +9,7 @@ use vmlan_frame::Mac;
 
 use super::ApiArgs;
 use crate::exit::Failure;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, with_api};
 use vmlan_api::WhatIf;
 use vmlan_engine::explain::Explained;
 use vmlan_engine::explain::frame::{Inside, Wanted, parse_hex, to_hex};
@@ -21,7 +21,7 @@ const MAX_HEX: u64 = 1 << 20;
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// The port that would send it
     #[arg(long, value_name = "NAME")]
     port: String,
@@ -68,7 +68,10 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let frame = args.frame().map_err(Failure::Usage)?;
     let question = WhatIf { port: args.port.clone(), frame: to_hex(&frame) };
     let told: Explained = args.api.client()?.send(&Method::POST, "/v1/explain", &question)?;
-    if args.json { print_json(&told) } else { print(&told.table()) }
+    if args.json {
+        return print_json(&told);
+    }
+    print(&with_api(&told.table(), args.api.api.as_deref()))
 }
 
 impl ExplainArgs {

@@ -19,7 +19,7 @@ use vmlan_engine::action::{Applied, LimitInfo};
 #[derive(Debug, Args)]
 pub(super) struct ApplyArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// The configuration file
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -34,7 +34,7 @@ pub(super) struct ApplyArgs {
 #[derive(Debug, Args)]
 pub(super) struct LimitArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,

@@ -17,7 +17,7 @@ const PATH: &str = "/v1/sflow";
 #[derive(Debug, Args)]
 pub(super) struct SflowArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,

@@ -14,7 +14,7 @@ use vmlan_engine::stats::{Stats, rates, table};
 #[derive(Debug, Args)]
 pub(super) struct StatsArgs {
     #[command(flatten)]
-    api: ApiArgs,
+    pub(super) api: ApiArgs,
     /// Show rates, every second, until interrupted
     #[arg(long)]
     watch: bool,

@@ -29,13 +29,14 @@ pub(super) fn xml(text: &str) -> String {
 pub(super) fn shell(args: &[String]) -> String {
     let lines: Vec<String> = args
         .chunks(2)
-        .map(|pair| pair.iter().map(|w| quote(w)).collect::<Vec<_>>().join(" "))
+        .map(|pair| pair.iter().map(|w| shell_word(w)).collect::<Vec<_>>().join(" "))
         .collect();
     lines.join(" \\\n") + "\n"
 }
 
-/// One word for a shell.
-pub(super) fn quote(word: &str) -> String {
+/// `word`, quoted for a shell where that is necessary.
+#[must_use]
+pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
