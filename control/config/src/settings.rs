@@ -11,7 +11,7 @@ use crate::file::{Config, RANGES, SwitchTable};
 mod check;
 #[cfg(test)]
 mod tests;
-pub use check::{Limits, World, Wrong, listed};
+pub use check::{Limits, World, Wrong};
 
 /// Why a switch cannot be started with what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

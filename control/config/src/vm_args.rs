@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use vmlan_frame::Mac;
 
-use crate::address::{Address, Kind, PortName};
+use crate::address::{Address, Kind, Model, PortName, Spec};
 use crate::hint::hint;
 
 mod mac;
@@ -157,14 +157,12 @@ struct Plug<'a> {
 }
 
 /// QEMU has an e1000 and an rtl8139 with C+ of its own.
-fn instead(address: &Address) -> &'static str {
-    match address.word("model") {
-        Some("r8169") => "a stream port with -device e1000, for QEMU has no r8169",
-        Some("rtl8139") if address.is_off("plus") => {
-            "a stream port with -device rtl8139, which is a C+ one"
-        }
-        Some("rtl8139") => "a stream port with -device rtl8139",
-        _ => "a stream port with -device e1000",
+const fn instead(model: Model) -> &'static str {
+    match model {
+        Model::E1000 => "a stream port with -device e1000",
+        Model::R8169 => "a stream port with -device e1000, for QEMU has no r8169",
+        Model::Rtl8139 { plus: true } => "a stream port with -device rtl8139",
+        Model::Rtl8139 { plus: false } => "a stream port with -device rtl8139, which is a C+ one",
     }
 }
 
@@ -181,13 +179,22 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         name: name.to_string(),
         place: address.place().to_owned(),
     })?;
+    let (vmm_listens, queues, mac, model) = match address.spec() {
+        Spec::VhostUser(spec) => (spec.connect, spec.queues, spec.mac, Model::E1000),
+        Spec::Stream(spec) => (spec.connect, 1, spec.mac, Model::E1000),
+        Spec::VfioUser(spec) => (false, 1, spec.mac, spec.model),
+        Spec::Tap(_) | Spec::Pcap(_) => {
+            let (name, kind) = (name.to_string(), address.kind());
+            return Err(VmArgsError::NotForVms { name, kind });
+        }
+    };
     let plug = Plug {
         name: name.as_str(),
         path: path.to_string_lossy().into_owned(),
-        vmm_listens: address.is_on("connect"),
-        queues: address.short("queues").unwrap_or(1),
-        mac: address.mac().unwrap_or_else(|| mac_of(name)),
-        instead: instead(address),
+        vmm_listens,
+        queues,
+        mac: mac.unwrap_or_else(|| mac_of(name)),
+        instead: instead(model),
         wanted,
     };
     let done = |args: Vec<String>, text: Option<String>| VmArgs {

@@ -3,6 +3,7 @@
 //! Everything here runs on the control thread. A port is taken from the workers before it is closed, so
 //! that no frame of it is under way when its memory goes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,11 +12,12 @@ use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
 use crate::action::PortInfo;
+use crate::socket_mode;
 use crate::worker::Workers;
-use vmlan_config::address::{Address, Kind, NamedAddress, PortName, SflowTable};
+use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
 use vmlan_config::change::say_changes;
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_config::settings::{World, listed};
+use vmlan_config::settings::World;
 
 mod apply;
 mod fdb;
@@ -24,13 +26,12 @@ mod news;
 mod open;
 mod policy;
 mod sflow;
-mod socket;
 mod tell;
 #[cfg(test)]
 mod tests;
 pub use apply::Failed;
 use news::News;
-use open::{Changed, Opened, is_link_up};
+use open::{Changed, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
 
@@ -217,12 +218,12 @@ impl Ports {
     pub fn set(&mut self, name: &PortName, keys: &[(String, String)]) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         let old = self.entries[index].address.clone();
-        let mut new = old.clone();
+        let mut new = old.draft();
         let wrong = |e| Refusal::new(Cause::Invalid, format!("port {name}: {e}"));
         for (key, value) in keys {
             new.replace(key, value).map_err(wrong)?;
         }
-        let new = new.checked().map_err(|e| {
+        let new = new.check().map_err(|e| {
             // What was set before cannot be left out.
             let before = e.key().filter(|key| keys.iter().all(|(given, _)| given != key));
             let mend = before.map(|key| format!(" (`{key}=` leaves it out)")).unwrap_or_default();
@@ -303,9 +304,9 @@ impl Ports {
     fn mirror(&self) {
         for file in &self.entries {
             let Some(mirror) = file.opened.mirror() else { continue };
+            let Spec::Pcap(Pcap { ports, .. }) = file.address.spec() else { continue };
             self.workers.clear_mirror(&mirror);
-            let wanted =
-                |e: &&Entry| file.address.ports().is_none_or(|list| list.contains(&e.name));
+            let wanted = |e: &&Entry| ports.as_ref().is_none_or(|list| list.contains(&e.name));
             let ports: Vec<_> = self
                 .entries
                 .iter()
@@ -318,7 +319,7 @@ impl Ports {
 
     /// The port that has `mac` in its `macs`: it is pinned there.
     fn listed_by(&self, mac: Mac) -> Option<&PortName> {
-        let lists = |e: &&Entry| listed(&e.address).contains(&mac);
+        let lists = |e: &&Entry| e.address.policy().macs.listed().contains(&mac);
         self.entries.iter().find(lists).map(|e| &e.name)
     }
 
@@ -387,14 +388,15 @@ impl Drop for Ports {
 impl Entry {
     /// Does what the live keys of its address say that were otherwise in `old`.
     fn follow(&self, old: &Address) -> Result<(), Refusal> {
-        let new = &self.address;
+        let (new, old) = (self.address.spec(), old.spec());
         let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", self.name));
-        if new.number("mode") != old.number("mode") {
-            socket::set_mode(new).map_err(fail)?;
+        // A port without `mode` keeps the permissions it has.
+        if let Some(mode) = new.mode().filter(|mode| old.mode() != Some(*mode)) {
+            socket_mode::set(Path::new(self.address.place()), mode).map_err(fail)?;
         }
-        self.opened.set_link(is_link_up(new));
-        if new.number("irq_rate_max") != old.number("irq_rate_max") {
-            self.opened.set_irq_rate_max(new.number("irq_rate_max").unwrap_or(0));
+        self.opened.set_link(new.link());
+        if new.irq_rate_max() != old.irq_rate_max() {
+            self.opened.set_irq_rate_max(new.irq_rate_max());
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{FdbArgs, FdbCommand, PortArgs, PortCommand, named_failure};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::{FdbList, NewMac, NewPort, PortList};
-use vmlan_config::address::{Address, NamedAddress, PortName};
+use vmlan_config::address::{Draft, NamedAddress, PortName};
 use vmlan_config::text::{columns, folded};
 use vmlan_engine::action::{FdbLine, PortInfo};
 
@@ -130,16 +130,14 @@ fn state_and_details(port: &PortInfo) -> (String, String) {
 
 /// An address, and what it says of what its port may do: that has a line of its own, as it may be long.
 fn without_policy(text: &str) -> (String, String) {
-    let Ok(mut address) = text.parse::<Address>() else { return (text.to_owned(), String::new()) };
+    let Ok(mut draft) = Draft::parse(text) else { return (text.to_owned(), String::new()) };
     let mut policy = Vec::new();
-    for key in address.kind().policy_keys() {
-        if let Some(value) = address.value(key.name) {
+    for key in draft.kind().policy_keys() {
+        if let Some(value) = draft.take(key.name) {
             policy.push(format!("{}={value}", key.name));
-            // Taking away a key that is there cannot fail.
-            let _ = address.replace(key.name, "");
         }
     }
-    (address.to_string(), policy.join(" "))
+    (draft.to_string(), policy.join(" "))
 }
 
 pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {

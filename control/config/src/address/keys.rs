@@ -36,10 +36,10 @@ const VHOST_USER: &[Key] = &[
     CONNECT,
     MODE,
     GROUP,
-    key("queues", Takes::Number(1, 64), "queue pairs offered"),
+    key("queues", Takes::Short(1, 64), "queue pairs offered"),
     IRQ_RATE_MAX,
     key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
-    key("mtu", Takes::Number(68, 9216), "MTU told to the guest"),
+    key("mtu", Takes::Short(68, 9216), "MTU told to the guest"),
 ];
 
 const VFIO_USER: &[Key] = &[
@@ -76,7 +76,7 @@ const VFIO_USER: &[Key] = &[
 ];
 
 const TAP: &[Key] = &[
-    key("queues", Takes::Number(1, 256), "queues of the device"),
+    key("queues", Takes::Short(1, 256), "queues of the device"),
     key(
         "offload",
         Takes::OnOff,
@@ -94,7 +94,7 @@ const PCAP: &[Key] = &[
 
 /// How long an idle bucket gathers tokens.
 const BURST: Takes = Takes::Time(Duration::from_micros(100), Duration::from_secs(1));
-const VID: Takes = Takes::Number(1, 4094);
+const VID: Takes = Takes::Short(1, 4094);
 
 /// What a port may do: keys of all kinds but `pcap`, all changed without closing the port.
 pub const POLICY: &[Key] = &[
@@ -139,7 +139,7 @@ pub const POLICY: &[Key] = &[
     key("to_limit", Takes::Limit, "a limit shared with others, for what is sent to it"),
     key(
         "weight",
-        Takes::Number(1, 1000),
+        Takes::Short(1, 1000),
         "its share of switch and uplink in relation to others' (default 1)",
     ),
     key(

@@ -32,6 +32,17 @@ pub enum MacRule {
     Listed(Vec<Mac>),
 }
 
+impl MacRule {
+    /// The addresses that are listed.
+    #[must_use]
+    pub fn listed(&self) -> &[Mac] {
+        match self {
+            Self::Listed(macs) => macs,
+            Self::Any | Self::First => &[],
+        }
+    }
+}
+
 /// An address and how many of its leading bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IpRange {

@@ -1,8 +1,9 @@
-//! What an address says of what its port may do.
+//! What a port may do: the keys that all kinds but `pcap` have, typed.
 
 use std::time::Duration;
 
-use super::{Address, IpRange, MacRule, PortName, Value, VidList};
+use super::values::Values;
+use super::{IpRange, LimitTable, MacRule, PortName, VidList};
 
 /// Burst if none is given.
 pub const BURST: Duration = Duration::from_millis(10);
@@ -17,7 +18,14 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Its words: rate, frames, burst, limit.
+    /// The key of the limit that is shared with other ports.
+    #[must_use]
+    pub const fn limit_key(self) -> &'static str {
+        let [.., limit] = self.keys();
+        limit
+    }
+
+    /// Its keys: rate, frames, burst, limit.
     const fn keys(self) -> [&'static str; 4] {
         match self {
             Self::From => ["from_rate", "from_frames", "from_burst", "from_limit"],
@@ -26,140 +34,155 @@ impl Direction {
     }
 }
 
+/// What a port may do, as its address says; nothing is looked up yet that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPolicy {
+    /// `macs`: source MAC addresses.
+    pub macs: MacRule,
+    /// `ips`: IP addresses; `None`: any.
+    pub ips: Option<Vec<IpRange>>,
+    /// `dhcp_guard`: it may not answer as a DHCP server.
+    pub dhcp_guard: bool,
+    /// `ra_guard`: it may not advertise itself as a router.
+    pub ra_guard: bool,
+    /// `member`: its groups.
+    pub member: Vec<PortName>,
+    /// `reach`: the groups it may send to; `None`: to all.
+    pub reach: Option<Vec<PortName>>,
+    /// `uplink`: the only uplink its traffic leaves by; `None`: any.
+    pub uplink: Option<PortName>,
+    /// Its broadcast domains.
+    pub vlan: VlanRule,
+    /// `broadcast_frames`: frames a second to everybody.
+    pub broadcast_frames: Option<u64>,
+    /// `multicast_frames`: frames a second to groups.
+    pub multicast_frames: Option<u64>,
+    /// `unknown_frames`: frames a second to unknown addresses.
+    pub unknown_frames: Option<u64>,
+    /// Limits of what it sends.
+    pub from: PortLimit,
+    /// Limits of what it is sent.
+    pub to: PortLimit,
+    /// `weight`: its share of switch and uplink in relation to others'.
+    pub weight: u16,
+    /// Whose frames it is shown; `None`: it takes part in switching.
+    pub watch: Option<WatchRule>,
+}
+
+/// Limits of one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLimit {
+    /// The port's own.
+    pub own: LimitTable,
+    /// The name of one that it shares with others.
+    pub shared: Option<PortName>,
+}
+
+/// What a port watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRule {
+    /// `watch`: the ports.
+    pub ports: WatchedPorts,
+    /// `watch_vlan`: the VLAN.
+    pub vlan: Option<u16>,
+}
+
+/// The ports that a port watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchedPorts {
+    /// All that come.
+    All,
+    /// These.
+    Listed(Vec<PortName>),
+}
+
 /// Broadcast domains of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VlanRule<'a> {
+pub enum VlanRule {
     /// None: tags are payload.
     Open,
     /// `vlan`
     Access(u16),
     /// `trunk`, `native`; no list: all.
-    Trunk(Option<&'a VidList>, Option<u16>),
+    Trunk(Option<VidList>, Option<u16>),
     /// `qinq`
     Qinq(u16),
     /// `qinq_trunk`; no list: all.
-    QinqTrunk(Option<&'a VidList>),
+    QinqTrunk(Option<VidList>),
 }
 
-impl Address {
-    /// `macs`
-    #[must_use]
-    pub fn macs(&self) -> &MacRule {
-        match self.values.get("macs") {
-            Some(Value::Macs(macs)) => macs,
-            _ => &MacRule::Any,
+impl PortPolicy {
+    pub(super) fn new(values: &Values) -> Self {
+        Self {
+            macs: values.macs("macs"),
+            ips: values.ips("ips").map(<[_]>::to_vec),
+            dhcp_guard: values.is_on("dhcp_guard"),
+            ra_guard: values.is_on("ra_guard"),
+            member: values.names("member").map(<[_]>::to_vec).unwrap_or_default(),
+            reach: values.names_or_all("reach").flatten().map(<[_]>::to_vec),
+            uplink: values.name("uplink"),
+            vlan: VlanRule::new(values),
+            broadcast_frames: values.count("broadcast_frames"),
+            multicast_frames: values.count("multicast_frames"),
+            unknown_frames: values.count("unknown_frames"),
+            from: PortLimit::new(values, Direction::From),
+            to: PortLimit::new(values, Direction::To),
+            weight: values.short("weight").unwrap_or(1),
+            watch: WatchRule::new(values),
         }
     }
 
-    /// `ips`; `None`: any.
+    /// The limits of one direction.
     #[must_use]
-    pub fn ips(&self) -> Option<&[IpRange]> {
-        match self.values.get("ips")? {
-            Value::Ips(ips) => ips.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// `member`
-    #[must_use]
-    pub fn member(&self) -> &[PortName] {
-        match self.values.get("member") {
-            Some(Value::Names(groups)) => groups,
-            _ => &[],
-        }
-    }
-
-    /// `reach`; `None`: all.
-    #[must_use]
-    pub fn reach(&self) -> Option<&[PortName]> {
-        match self.values.get("reach")? {
-            Value::Some(groups) => groups.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// `uplink`; `None`: any.
-    #[must_use]
-    pub fn uplink(&self) -> Option<&PortName> {
-        match self.values.get("uplink")? {
-            Value::Name(port) => port.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// `vlan`, `trunk` and `native`, `qinq`, `qinq_trunk`
-    #[must_use]
-    pub fn vlan(&self) -> VlanRule<'_> {
-        let vids = |key| match self.values.get(key) {
-            Some(Value::Vids(vids)) => Some(vids.as_ref()),
-            _ => None,
-        };
-        if let Some(vid) = self.short("vlan") {
-            VlanRule::Access(vid)
-        } else if let Some(vids) = vids("trunk") {
-            VlanRule::Trunk(vids, self.short("native"))
-        } else if let Some(vid) = self.short("qinq") {
-            VlanRule::Qinq(vid)
-        } else {
-            vids("qinq_trunk").map_or(VlanRule::Open, VlanRule::QinqTrunk)
-        }
-    }
-
-    /// `from_rate`, `from_frames`, `from_burst`, or the same with `to`.
-    #[must_use]
-    pub fn limit(&self, direction: Direction) -> super::LimitTable {
-        let [rate, frames, burst, _] = direction.keys();
-        super::LimitTable {
-            rate: self.rate(rate),
-            frames: self.count(frames),
-            burst: self.time(burst).unwrap_or(BURST),
-        }
-    }
-
-    /// `from_limit` or `to_limit`
-    #[must_use]
-    pub fn shared_limit(&self, direction: Direction) -> Option<&PortName> {
-        let [.., limit] = direction.keys();
-        match self.values.get(limit)? {
-            Value::Name(name) => name.as_ref(),
-            _ => None,
-        }
-    }
-
-    fn rate(&self, key: &str) -> Option<u64> {
-        match self.values.get(key)? {
-            Value::Rate(bits) => Some(*bits),
-            _ => None,
-        }
-    }
-
-    /// The value of a key that takes a count.
-    #[must_use]
-    pub fn count(&self, key: &str) -> Option<u64> {
-        match self.values.get(key)? {
-            Value::Count(n) => Some(*n),
-            _ => None,
+    pub const fn limit(&self, direction: Direction) -> &PortLimit {
+        match direction {
+            Direction::From => &self.from,
+            Direction::To => &self.to,
         }
     }
 
     /// True if the port watches others and takes no part in switching.
     #[must_use]
-    pub fn is_watcher(&self) -> bool {
-        ["watch", "watch_vlan"].iter().any(|key| self.values.get(key).is_some())
+    pub const fn is_watcher(&self) -> bool {
+        self.watch.is_some()
     }
+}
 
-    /// The ports it watches; the inner `None`: all.
-    #[must_use]
-    pub fn watch(&self) -> Option<Option<&[PortName]>> {
-        match self.values.get("watch")? {
-            Value::Some(ports) => Some(ports.as_deref()),
-            _ => None,
+impl PortLimit {
+    fn new(values: &Values, direction: Direction) -> Self {
+        let [rate, frames, burst, limit] = direction.keys();
+        let own = LimitTable {
+            rate: values.rate(rate),
+            frames: values.count(frames),
+            burst: values.time(burst).unwrap_or(BURST),
+        };
+        Self { own, shared: values.name(limit) }
+    }
+}
+
+impl WatchRule {
+    fn new(values: &Values) -> Option<Self> {
+        let vlan = values.short("watch_vlan");
+        let ports = match values.names_or_all("watch") {
+            Some(None) => WatchedPorts::All,
+            Some(Some(ports)) => WatchedPorts::Listed(ports.to_vec()),
+            None if vlan.is_some() => WatchedPorts::Listed(Vec::new()),
+            None => return None,
+        };
+        Some(Self { ports, vlan })
+    }
+}
+
+impl VlanRule {
+    fn new(values: &Values) -> Self {
+        if let Some(vid) = values.short("vlan") {
+            Self::Access(vid)
+        } else if let Some(vids) = values.vids("trunk") {
+            Self::Trunk(vids.cloned(), values.short("native"))
+        } else if let Some(vid) = values.short("qinq") {
+            Self::Qinq(vid)
+        } else {
+            values.vids("qinq_trunk").map_or(Self::Open, |vids| Self::QinqTrunk(vids.cloned()))
         }
-    }
-
-    /// The VLAN it watches.
-    #[must_use]
-    pub fn watch_vlan(&self) -> Option<u16> {
-        self.short("watch_vlan")
     }
 }

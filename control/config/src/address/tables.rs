@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::amount::{Count, Rate, Time};
 use super::policy::BURST;
 use super::values::Values;
-use super::{AddressError, LIMIT, SFLOW, Value};
+use super::{AddressError, LIMIT, SFLOW};
 
 /// A limit: in bits a second, in frames a second, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +48,11 @@ impl LimitTable {
         for (key, value) in pairs {
             values.set("a limit", LIMIT.iter(), key, Some(value))?;
         }
-        let amount = |key| match values.get(key) {
-            Some(Value::Rate(n) | Value::Count(n)) => Some(*n),
-            _ => None,
+        let limit = Self {
+            rate: values.rate("rate"),
+            frames: values.count("frames"),
+            burst: values.time("burst").unwrap_or(BURST),
         };
-        let burst = match values.get("burst") {
-            Some(Value::Time(time)) => *time,
-            _ => BURST,
-        };
-        let limit = Self { rate: amount("rate"), frames: amount("frames"), burst };
         if limit.is_none() { Err(AddressError::EmptyLimit) } else { Ok(limit) }
     }
 
@@ -93,23 +89,12 @@ impl SflowTable {
         for (key, value) in pairs {
             values.set("[sflow]", SFLOW.iter(), key, Some(value))?;
         }
-        let number = |key, otherwise| match values.get(key) {
-            Some(Value::Number(n)) => *n,
-            _ => otherwise,
-        };
-        let Some(Value::Socket(collector)) = values.get("collector") else {
-            return Err(AddressError::NoCollector);
-        };
-        let agent = match values.get("agent") {
-            Some(Value::Ip(agent)) => Some(*agent),
-            _ => None,
-        };
         Ok(Self {
-            collector: *collector,
-            sampling: number("sampling", 1000),
-            polling: number("polling", 20),
-            agent,
-            header: number("header", 128),
+            collector: values.socket("collector").ok_or(AddressError::NoCollector)?,
+            sampling: values.number("sampling").unwrap_or(1000),
+            polling: values.number("polling").unwrap_or(20),
+            agent: values.ip("agent"),
+            header: values.number("header").unwrap_or(128),
         })
     }
 

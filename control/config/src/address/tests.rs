@@ -1,5 +1,9 @@
-use super::*;
+use std::time::Duration;
+
 use proptest::prelude::*;
+use vmlan_frame::Mac;
+
+use super::*;
 
 proptest! {
     /// Whatever is typed is refused in one line, or means the same when it is written down and read again.
@@ -28,7 +32,7 @@ proptest! {
     ) {
         let given = format!("tap:t,from_burst={us}us,from_frames={frames},from_rate={}kbit", Thousandths(rate));
         let address = ok(&given);
-        let limit = address.limit(Direction::From);
+        let limit = address.policy().from.own;
         prop_assert_eq!((limit.rate, limit.frames), (Some(rate), Some(frames)));
         prop_assert_eq!(limit.burst, Duration::from_micros(us));
         prop_assert_eq!(ok(&address.to_string()), address);
@@ -50,7 +54,7 @@ proptest! {
         let nets: std::collections::BTreeSet<_> = ips.iter().map(net).collect();
         let i = joined(nets.into_iter().collect());
         let address = ok(&format!("tap:t,ips={i},macs={m},trunk={v}"));
-        let VlanRule::Trunk(Some(list), None) = address.vlan() else { panic!("{address}") };
+        let VlanRule::Trunk(Some(list), None) = &address.policy().vlan else { panic!("{address}") };
         prop_assert_eq!(list.iter().collect::<Vec<_>>(), vids.into_iter().collect::<Vec<_>>());
         prop_assert_eq!(ok(&address.to_string()), address);
     }
@@ -74,24 +78,30 @@ fn an_address_says_what_it_says() {
     let a =
         ok("vhost-user:/run/vm1.sock,queues=2,mode=0660,group=kvm,connect,mac=52:54:00:00:00:01");
     assert_eq!((a.kind(), a.place()), (Kind::VhostUser, "/run/vm1.sock"));
-    assert_eq!((a.short("queues"), a.number("mode")), (Some(2), Some(0o660)));
-    assert_eq!((a.text("group"), a.is_on("connect")), (Some("kvm"), true));
-    assert_eq!(a.mac().map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
+    let Spec::VhostUser(spec) = a.spec() else { panic!("{a}") };
+    assert_eq!((spec.queues, spec.mode, spec.mtu), (2, Some(0o660), None));
+    assert_eq!((spec.group.as_deref(), spec.connect), (Some("kvm"), true));
+    assert_eq!(spec.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
     let n = ok("vfio-user:/n,doorbell=mapped,poll_idle=1500us,irq_rate_max=0,link=up");
-    assert_eq!(
-        (n.word("doorbell"), n.word("link"), n.word("model")),
-        (Some("mapped"), Some("up"), None)
-    );
-    assert_eq!(n.time("poll_idle"), Some(Duration::from_micros(1500)));
+    let Spec::VfioUser(spec) = n.spec() else { panic!("{n}") };
+    assert_eq!((spec.doorbell, spec.link, spec.model), (Doorbell::Mapped, true, Model::E1000));
+    assert_eq!(spec.poll_idle, Some(Duration::from_micros(1500)));
+    let Spec::VfioUser(spec) = ok("vfio-user:/n,model=rtl8139,plus=off").spec().clone() else {
+        panic!("of another kind");
+    };
+    assert_eq!(spec.model, Model::Rtl8139 { plus: false });
     for (text, canonical) in
         [("1000ms", "1s"), ("1000us", "1ms"), ("01ms", "1ms"), ("50us", "50us")]
     {
         let address = ok(&format!("vfio-user:/n,poll_idle={text}"));
         assert_eq!(address.to_string(), format!("vfio-user:/n,poll_idle={canonical}"));
     }
-    let p = ok("pcap:out.pcapng,ports=vm1+vm2");
-    assert_eq!(p.ports().map(<[_]>::len), Some(2));
-    assert_eq!(ok("pcap:x").ports(), None);
+    let ports = |text: &str| match ok(text).spec() {
+        Spec::Pcap(pcap) => pcap.ports.as_ref().map(Vec::len),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ports("pcap:out.pcapng,ports=vm1+vm2"), Some(2));
+    assert_eq!(ports("pcap:x"), None);
 }
 
 #[test]
@@ -271,16 +281,17 @@ fn names_are_plain_words() {
 #[test]
 fn what_a_change_touches_is_known() {
     let a = ok("vhost-user:/run/a,mode=0600");
-    let mut b = a.clone();
-    b.replace("mode", "0660").unwrap();
-    b.replace("to_rate", "1Mbit").unwrap();
+    let with = |address: &Address, keys: &[(&str, &str)]| {
+        let mut draft = address.draft();
+        keys.iter().for_each(|(key, value)| draft.replace(key, value).unwrap());
+        draft.check().unwrap()
+    };
+    let b = with(&a, &[("mode", "0660"), ("to_rate", "1Mbit")]);
     assert_eq!(a.differences(&b), Some(vec!["mode", "to_rate"]));
     assert!(a.differs_only_live(&b));
-    b.replace("queues", "2").unwrap();
+    let b = with(&b, &[("queues", "2")]);
     assert!(!a.differs_only_live(&b));
-    for key in ["queues", "mode", "to_rate", "mtu"] {
-        b.replace(key, "").unwrap();
-    }
+    let b = with(&b, &[("queues", ""), ("mode", ""), ("to_rate", ""), ("mtu", "")]);
     assert_eq!(b, ok("vhost-user:/run/a"));
     assert_eq!(a.differences(&ok("vhost-user:/run/b")), None);
 }

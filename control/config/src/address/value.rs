@@ -17,6 +17,8 @@ pub enum Takes {
     OnOff,
     /// A number between two bounds, both included.
     Number(u32, u32),
+    /// As [`Takes::Number`], of 16 bits.
+    Short(u16, u16),
     /// A time between two bounds, both included, in whole `us`, `ms` or `s`.
     Time(Duration, Duration),
     /// Bits a second.
@@ -62,6 +64,8 @@ pub enum Value {
     OnOff(bool),
     /// Of [`Takes::Number`].
     Number(u32),
+    /// Of [`Takes::Short`].
+    Short(u16),
     /// Of [`Takes::Time`].
     Time(Duration),
     /// Of [`Takes::Rate`].
@@ -131,6 +135,10 @@ impl Takes {
                 let n = digits(text).and_then(|n| u32::try_from(n).ok())?;
                 (*least..=*most).contains(&n).then_some(Value::Number(n))
             }
+            Self::Short(least, most) => {
+                let n = digits(text).and_then(|n| u16::try_from(n).ok())?;
+                (*least..=*most).contains(&n).then_some(Value::Short(n))
+            }
             Self::Time(least, most) => {
                 let time = parse_time(text)?;
                 (*least..=*most).contains(&time).then_some(Value::Time(time))
@@ -197,6 +205,7 @@ impl fmt::Display for Takes {
         match self {
             Self::OnOff => f.write_str("on or off"),
             Self::Number(least, most) => write!(f, "a number from {least} to {most}"),
+            Self::Short(least, most) => write!(f, "a number from {least} to {most}"),
             Self::Time(least, most) => {
                 write!(f, "a time from {} to {}, like 1ms,", Time(*least), Time(*most))
             }
@@ -237,6 +246,7 @@ impl fmt::Display for Value {
         match self {
             Self::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
             Self::Number(n) => write!(f, "{n}"),
+            Self::Short(n) => write!(f, "{n}"),
             Self::Time(time) => Time(*time).fmt(f),
             Self::Rate(bits) => Rate(*bits).fmt(f),
             Self::Count(n) => Count(*n).fmt(f),

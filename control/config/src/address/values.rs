@@ -1,8 +1,12 @@
 //! Values of the keys of one address, or of one table of the configuration file.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use super::{AddressError, Bad, Key, Takes, Value};
+use vmlan_frame::Mac;
+
+use super::{AddressError, Bad, IpRange, Key, MacRule, PortName, Takes, Value, VidList};
 use crate::hint::hint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +28,100 @@ const WATCH: [&str; 2] = ["watch", "watch_vlan"];
 /// Keys that a port which watches may have all the same: what it is sent can be limited.
 const WATCHER: [&str; 6] = ["watch", "watch_vlan", "to_rate", "to_frames", "to_burst", "to_limit"];
 
+/// The value of a key, if it is given and of this form.
+macro_rules! typed {
+    ($values:expr, $key:expr, $form:pat => $value:expr) => {
+        match $values.get($key) {
+            Some($form) => Some($value),
+            _ => None,
+        }
+    };
+}
+
 impl Values {
+    pub(super) fn on(&self, key: &str) -> Option<bool> {
+        typed!(self, key, Value::OnOff(on) => *on)
+    }
+
+    /// True if an on/off key is given as on.
+    pub(super) fn is_on(&self, key: &str) -> bool {
+        self.on(key) == Some(true)
+    }
+
+    pub(super) fn short(&self, key: &str) -> Option<u16> {
+        typed!(self, key, Value::Short(n) => *n)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Option<u32> {
+        typed!(self, key, Value::Number(n) | Value::Mode(n) => *n)
+    }
+
+    pub(super) fn count(&self, key: &str) -> Option<u64> {
+        typed!(self, key, Value::Count(n) => *n)
+    }
+
+    pub(super) fn rate(&self, key: &str) -> Option<u64> {
+        typed!(self, key, Value::Rate(bits) => *bits)
+    }
+
+    pub(super) fn time(&self, key: &str) -> Option<Duration> {
+        typed!(self, key, Value::Time(time) => *time)
+    }
+
+    pub(super) fn word(&self, key: &str) -> Option<&'static str> {
+        typed!(self, key, Value::Word(word) => *word)
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        typed!(self, key, Value::Text(text) => text.clone())
+    }
+
+    pub(super) fn mac(&self, key: &str) -> Option<Mac> {
+        typed!(self, key, Value::Mac(mac) => *mac)
+    }
+
+    pub(super) fn macs(&self, key: &str) -> MacRule {
+        typed!(self, key, Value::Macs(macs) => macs.clone()).unwrap_or(MacRule::Any)
+    }
+
+    /// `None`: any.
+    pub(super) fn ips(&self, key: &str) -> Option<&[IpRange]> {
+        typed!(self, key, Value::Ips(ips) => ips.as_deref()).flatten()
+    }
+
+    pub(super) fn socket(&self, key: &str) -> Option<SocketAddr> {
+        typed!(self, key, Value::Socket(socket) => *socket)
+    }
+
+    pub(super) fn ip(&self, key: &str) -> Option<IpAddr> {
+        typed!(self, key, Value::Ip(ip) => *ip)
+    }
+
+    /// The inner `None`: all.
+    pub(super) fn vids(&self, key: &str) -> Option<Option<&VidList>> {
+        typed!(self, key, Value::Vids(vids) => vids.as_ref())
+    }
+
+    pub(super) fn names(&self, key: &str) -> Option<&[PortName]> {
+        typed!(self, key, Value::Names(names) => names.as_slice())
+    }
+
+    /// The inner `None`: all.
+    pub(super) fn names_or_all(&self, key: &str) -> Option<Option<&[PortName]>> {
+        typed!(self, key, Value::Some(names) => names.as_deref())
+    }
+
+    /// `None`: any.
+    pub(super) fn name(&self, key: &str) -> Option<PortName> {
+        typed!(self, key, Value::Name(name) => name.clone()).flatten()
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+        self.0.remove(key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {

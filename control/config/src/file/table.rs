@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toml::{Spanned, Value};
 
 use super::TableError;
-use crate::address::{Address, AddressError, Kind, NamedAddress, Pair, PortName, Takes};
+use crate::address::{AddressError, Draft, Kind, NamedAddress, Pair, PortName, Takes};
 
 /// A table.
 pub(super) type Fields = BTreeMap<String, Spanned<Value>>;
@@ -29,8 +29,8 @@ impl From<AddressError> for Wrong {
 /// `[port.NAME]`
 pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong> {
     let name: PortName = name.parse()?;
-    let mut address = whereabouts(&mut fields)?;
-    let kind = address.kind();
+    let mut draft = whereabouts(&mut fields)?;
+    let kind = draft.kind();
     for (key, value) in fields {
         if key == "group" && value.get_ref().is_array() {
             return Err((Some(key), TableError::GroupList));
@@ -38,23 +38,23 @@ pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong
         let list = kind.all_keys().find(|k| k.name == key).filter(|k| k.takes.is_list());
         let text = text(&key, value.into_inner(), list.map(|k| &k.takes))?;
         let wrong = |e| (Some(key.clone()), TableError::Address(e));
-        address.set(&key, Some(&text)).map_err(wrong)?;
+        draft.set(&key, Some(&text)).map_err(wrong)?;
     }
-    Ok(NamedAddress { name, address: address.checked()? })
+    Ok(NamedAddress { name, address: draft.check()? })
 }
 
 /// `address`, or `kind` and `place`.
-fn whereabouts(fields: &mut Fields) -> Result<Address, Wrong> {
+fn whereabouts(fields: &mut Fields) -> Result<Draft, Wrong> {
     if let Some(address) = take_text(fields, "address")? {
         if let Some(key) = ["kind", "place"].into_iter().find(|key| fields.contains_key(*key)) {
             return Err((Some(key.into()), TableError::Both(key)));
         }
-        return Ok(Address::unchecked(&address)?);
+        return Ok(Draft::parse(&address)?);
     }
     let missing = TableError::Missing;
     let kind: Kind = take_text(fields, "kind")?.ok_or(missing("kind"))?.parse()?;
     let place = take_text(fields, "place")?.ok_or(missing("place"))?;
-    Ok(Address::new(kind, &place)?)
+    Ok(Draft::new(kind, &place)?)
 }
 
 /// Words and values of a table without lists.

@@ -6,7 +6,7 @@ use std::fmt;
 use vmlan_frame::Mac;
 use vmlan_switch::policy::MAX_GROUPS;
 
-use crate::address::{Address, Direction, Kind, LimitTable, MacRule, PortName};
+use crate::address::{Address, Direction, Kind, LimitTable, PortName, Spec, WatchedPorts};
 use crate::refusal::{Cause, Refusal};
 
 /// What contradicts the rest. The text names value, reason and mend.
@@ -61,14 +61,6 @@ pub struct World<'a> {
     limits: &'a Limits,
 }
 
-/// The MAC addresses listed by a port.
-pub fn listed(address: &Address) -> &[Mac] {
-    match address.macs() {
-        MacRule::Listed(macs) => macs,
-        MacRule::Any | MacRule::First => &[],
-    }
-}
-
 fn names<'n>(what: &str, add: &str, names: impl Iterator<Item = &'n PortName>) -> String {
     let names: Vec<_> = names.map(PortName::as_str).collect();
     if names.is_empty() { add.to_owned() } else { format!("the {what} are {}", names.join(", ")) }
@@ -91,13 +83,13 @@ impl<'a> World<'a> {
             limits,
         };
         for (name, address) in &world.ports {
-            world.groups.extend(address.member());
+            world.groups.extend(&address.policy().member);
             if world.groups.len() > MAX_GROUPS {
                 let text =
                     format!("the switch would have more than {MAX_GROUPS} groups: use fewer");
                 return Err(wrong(name, Some("member"), Cause::Invalid, text));
             }
-            for mac in listed(address) {
+            for mac in address.policy().macs.listed() {
                 if let Some(other) = world.macs.insert(*mac, name) {
                     let text = format!(
                         "macs={mac}: port {other} lists it too: leave it out of one of them"
@@ -121,23 +113,25 @@ impl<'a> World<'a> {
         if let Some(text) = self.no_uplink(name, address) {
             return bad("uplink", text);
         }
-        let mut reach = address.reach().unwrap_or_default().iter();
+        let mut reach = address.policy().reach.iter().flatten();
         if let Some(missing) = reach.find(|group| !self.groups.contains(group)) {
             let add = "add a port with member= of it, or [group.NAME] to the file";
             let mend = names("groups", add, self.groups.iter().copied());
             return bad("reach", format!("reach={missing}: there is no such group: {mend}"));
         }
-        for (key, direction) in [("from_limit", Direction::From), ("to_limit", Direction::To)] {
-            let Some(limit) = address.shared_limit(direction) else { continue };
+        for direction in [Direction::From, Direction::To] {
+            let key = direction.limit_key();
+            let Some(limit) = &address.policy().limit(direction).shared else { continue };
             if !self.limits.contains_key(limit) {
                 let add = "add it by [limit.NAME] or `vmlan limit set`";
                 let mend = names("limits", add, self.limits.keys());
                 return bad(key, format!("{key}={limit}: there is no such limit: {mend}"));
             }
         }
-        let ports = address.ports().filter(|ports| old.and_then(Address::ports) != Some(ports));
-        for (key, list) in [("ports", ports), ("watch", address.watch().flatten())] {
-            if let Some(text) = self.not_watched(name, key, list.unwrap_or_default()) {
+        let captured = captured(address);
+        let captured = if old.map(self::captured) == Some(captured) { &[] } else { captured };
+        for (key, list) in [("ports", captured), ("watch", watched(address))] {
+            if let Some(text) = self.not_watched(name, key, list) {
                 return bad(key, text);
             }
         }
@@ -146,7 +140,7 @@ impl<'a> World<'a> {
 
     /// What is wrong with the port's uplink.
     fn no_uplink(&self, name: &PortName, address: &Address) -> Option<String> {
-        let uplink = address.uplink()?;
+        let uplink = address.policy().uplink.as_ref()?;
         let said = format!("uplink={uplink}:");
         if uplink == name {
             return Some(format!("{said} a port cannot be its own uplink: name another, or any"));
@@ -175,9 +169,25 @@ impl<'a> World<'a> {
     }
 }
 
+/// The ports that a capture file names.
+fn captured(address: &Address) -> &[PortName] {
+    match address.spec() {
+        Spec::Pcap(pcap) => pcap.ports.as_deref().unwrap_or_default(),
+        _ => &[],
+    }
+}
+
+/// The ports that a port names that watches others.
+fn watched(address: &Address) -> &[PortName] {
+    match address.policy().watch.as_ref().map(|rule| &rule.ports) {
+        Some(WatchedPorts::Listed(ports)) => ports,
+        _ => &[],
+    }
+}
+
 /// Capture files and ports that watch do not.
 fn takes_part(address: &Address) -> bool {
-    address.kind() != Kind::Pcap && !address.is_watcher()
+    address.kind() != Kind::Pcap && !address.policy().is_watcher()
 }
 
 fn wrong(port: &PortName, key: Option<&'static str>, cause: Cause, text: String) -> Wrong {

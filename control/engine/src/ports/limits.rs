@@ -27,8 +27,9 @@ impl Ports {
     /// Names of the ports that have this limit.
     fn users(&self, limit: &PortName) -> Vec<String> {
         let both = [Direction::From, Direction::To];
-        let uses =
-            |e: &&super::Entry| both.iter().any(|d| e.address.shared_limit(*d) == Some(limit));
+        let uses = |e: &&super::Entry| {
+            both.iter().any(|d| e.address.policy().limit(*d).shared.as_ref() == Some(limit))
+        };
         self.entries.iter().filter(uses).map(|e| e.name.to_string()).collect()
     }
 

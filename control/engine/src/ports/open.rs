@@ -7,7 +7,7 @@ use vmlan_attach::{vfio_user, vhost_user};
 use vmlan_frame::{Mirror, Port};
 use vmlan_uplink::{pcap, stream, tap};
 
-use vmlan_config::address::{Address, Kind, PortName};
+use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
 use vmlan_config::text::chain;
 use vmlan_config::vm_args::nic_mac_of;
 
@@ -30,35 +30,34 @@ impl Opened {
         address: &Address,
         changed: &Changed,
     ) -> Result<Self, String> {
-        let path = || PathBuf::from(address.place());
+        let path = PathBuf::from(address.place());
         let label = format!("port {name}");
-        match address.kind() {
-            Kind::VhostUser => {
-                let config = vhost_user(name, address);
+        match address.spec() {
+            Spec::VhostUser(spec) => {
+                let config = vhost_user(name, path, spec);
                 vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
             }
-            Kind::VfioUser => {
-                let config = vfio_user(name, address);
+            Spec::VfioUser(spec) => {
+                let config = vfio_user(name, path, spec);
                 vfio_user::attach(config, changed.clone()).map(Self::Nic).map_err(|e| chain(&e))
             }
-            Kind::Tap => {
+            Spec::Tap(spec) => {
                 let config = tap::Config {
                     label,
-                    queues: address.short("queues").unwrap_or(1),
-                    offload: !address.is_off("offload"),
+                    queues: spec.queues,
+                    offload: spec.offload,
                     ..tap::Config::new(address.place())
                 };
                 tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| chain(&e))
             }
-            Kind::Stream => {
-                let connect = address.is_on("connect");
-                let mode = address.number("mode");
-                let config = stream::Config { label, connect, mode, ..stream::Config::new(path()) };
+            Spec::Stream(spec) => {
+                let (connect, mode) = (spec.connect, spec.mode);
+                let config = stream::Config { label, connect, mode, ..stream::Config::new(path) };
                 stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
             }
-            Kind::Pcap => {
-                let plain = pcap::Config::new(path());
-                let snaplen = address.number("snaplen").unwrap_or(plain.snaplen);
+            Spec::Pcap(spec) => {
+                let plain = pcap::Config::new(path);
+                let snaplen = spec.snaplen.unwrap_or(plain.snaplen);
                 let config = pcap::Config { label, snaplen, ..plain };
                 pcap::open(config).map(Self::Pcap).map_err(|e| chain(&e))
             }
@@ -135,45 +134,39 @@ impl Opened {
     }
 }
 
-/// True unless the address says that the NIC's cable is pulled.
-pub(super) fn is_link_up(address: &Address) -> bool {
-    address.word("link") != Some("down")
-}
-
-fn vhost_user(name: &PortName, address: &Address) -> vhost_user::Config {
+fn vhost_user(name: &PortName, path: PathBuf, spec: &VhostUser) -> vhost_user::Config {
     vhost_user::Config {
         name: Some(name.to_string()),
-        path: PathBuf::from(address.place()),
-        connect: address.is_on("connect"),
-        mode: address.number("mode"),
-        group: address.text("group").map(str::to_owned),
-        queues: address.short("queues").unwrap_or(1),
-        mac: address.mac(),
-        mtu: address.short("mtu"),
-        irq_rate_max: address.number("irq_rate_max").unwrap_or(0),
+        path,
+        connect: spec.connect,
+        mode: spec.mode,
+        group: spec.group.clone(),
+        queues: spec.queues,
+        mac: spec.mac,
+        mtu: spec.mtu,
+        irq_rate_max: spec.irq_rate_max,
     }
 }
 
-fn vfio_user(name: &PortName, address: &Address) -> vfio_user::Config {
-    let mac = address.mac().unwrap_or_else(|| nic_mac_of(name));
-    let plain = vfio_user::Config::new(PathBuf::from(address.place()), mac);
+fn vfio_user(name: &PortName, path: PathBuf, spec: &VfioUser) -> vfio_user::Config {
+    let plain = vfio_user::Config::new(path, spec.mac.unwrap_or_else(|| nic_mac_of(name)));
     vfio_user::Config {
         name: Some(name.to_string()),
-        mode: address.number("mode"),
-        group: address.text("group").map(str::to_owned),
-        model: match address.word("model") {
-            Some("r8169") => vfio_user::Model::R8169,
-            Some("rtl8139") => vfio_user::Model::Rtl8139 { plus: !address.is_off("plus") },
-            _ => plain.model,
+        mode: spec.mode,
+        group: spec.group.clone(),
+        model: match spec.model {
+            Model::E1000 => vfio_user::Model::E1000,
+            Model::R8169 => vfio_user::Model::R8169,
+            Model::Rtl8139 { plus } => vfio_user::Model::Rtl8139 { plus },
         },
-        irq_rate_max: address.number("irq_rate_max").unwrap_or(plain.irq_rate_max),
-        doorbell: match address.word("doorbell") {
-            Some("mapped") => vfio_user::Doorbell::Mapped,
-            _ => plain.doorbell,
+        irq_rate_max: spec.irq_rate_max,
+        doorbell: match spec.doorbell {
+            Doorbell::Mapped => vfio_user::Doorbell::Mapped,
+            Doorbell::Trapped => vfio_user::Doorbell::Trapped,
         },
-        csb: address.is_on("csb"),
-        poll_idle: address.time("poll_idle").unwrap_or(plain.poll_idle),
-        link: is_link_up(address),
+        csb: spec.csb,
+        poll_idle: spec.poll_idle.unwrap_or(plain.poll_idle),
+        link: spec.link,
         ..plain
     }
 }

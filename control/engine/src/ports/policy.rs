@@ -16,7 +16,10 @@ use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
 use super::Entry;
 use crate::worker::Workers;
-use vmlan_config::address::{Address, Direction, LimitTable, MacRule, PortName, VidList, VlanRule};
+use vmlan_config::address::{
+    Address, Direction, LimitTable, MacRule, PortName, PortPolicy, VidList, VlanRule, WatchRule,
+    WatchedPorts,
+};
 
 mod limit;
 mod pins;
@@ -27,7 +30,7 @@ use limit::{SLEEP, limiter, shared_limiter, storm_limit};
 #[derive(Clone)]
 struct Inputs {
     id: PortId,
-    address: Address,
+    policy: PortPolicy,
     reach: Reach,
     is_uplink: bool,
     shared: [Option<Arc<Limiter>>; 2],
@@ -104,7 +107,10 @@ impl Rules {
 
     /// Numbers the groups; one that stays keeps its number.
     fn number<'e>(&mut self, addresses: impl Iterator<Item = &'e Address>) {
-        let named = |a: &'e Address| a.member().iter().chain(a.reach().unwrap_or_default());
+        let named = |a: &'e Address| {
+            let policy = a.policy();
+            policy.member.iter().chain(policy.reach.iter().flatten())
+        };
         let mut groups = self.named.clone();
         groups.extend(addresses.flat_map(named).cloned());
         self.numbers.resize(MAX_GROUPS, None);
@@ -129,7 +135,7 @@ impl Rules {
     }
 
     fn shared(&self, address: &Address, direction: Direction) -> Option<Arc<Limiter>> {
-        let shared = self.limits.get(address.shared_limit(direction)?)?;
+        let shared = self.limits.get(address.policy().limit(direction).shared.as_ref()?)?;
         Some(shared.limiter.clone())
     }
 }
@@ -148,8 +154,9 @@ pub(super) fn enforce(
     rules.number(entries.iter().map(|e| &e.address));
     let ids: BTreeMap<PortName, PortId> =
         staying(entries).filter_map(|e| Some((e.name.clone(), e.id?))).collect();
-    let uplinks: BTreeSet<PortId> =
-        staying(entries).filter_map(|e| ids.get(e.address.uplink()?).copied()).collect();
+    let uplinks: BTreeSet<PortId> = staying(entries)
+        .filter_map(|e| ids.get(e.address.policy().uplink.as_ref()?).copied())
+        .collect();
     pins::repin(entries, fdb)?;
     let mut changed = Vec::new();
     for entry in entries.iter_mut() {
@@ -189,27 +196,28 @@ impl Inputs {
         ids: &BTreeMap<PortName, PortId>,
         uplinks: &BTreeSet<PortId>,
     ) -> Self {
-        let address = &entry.address;
-        let resolve =
-            |names: &[PortName]| PortSet::new(names.iter().filter_map(|n| ids.get(n)).copied());
-        let watch = || Watch {
-            ports: address
-                .watch()
-                .map_or_else(PortSet::default, |ports| ports.map_or(PortSet::ALL, resolve)),
-            domain: address.watch_vlan().map(Domain::customer),
+        let (address, policy) = (&entry.address, entry.address.policy());
+        let watch = |rule: &WatchRule| Watch {
+            ports: match &rule.ports {
+                WatchedPorts::All => PortSet::ALL,
+                WatchedPorts::Listed(names) => {
+                    PortSet::new(names.iter().filter_map(|n| ids.get(n)).copied())
+                }
+            },
+            domain: rule.vlan.map(Domain::customer),
         };
         Self {
             id,
             reach: Reach {
-                member: rules.bits(address.member()),
-                groups: address.reach().map(|groups| rules.bits(groups)),
-                uplink: address.uplink().and_then(|uplink| ids.get(uplink)).copied(),
+                member: rules.bits(&policy.member),
+                groups: policy.reach.as_ref().map(|groups| rules.bits(groups)),
+                uplink: policy.uplink.as_ref().and_then(|uplink| ids.get(uplink)).copied(),
             },
             is_uplink: uplinks.contains(&id),
             shared: [Direction::From, Direction::To].map(|d| rules.shared(address, d)),
-            watch: address.is_watcher().then(watch),
+            watch: policy.watch.as_ref().map(watch),
             sampling: entry.kept.sampling.clone(),
-            address: address.clone(),
+            policy: policy.clone(),
         }
     }
 
@@ -221,27 +229,27 @@ impl Inputs {
             && self.watch == other.watch
             && same(&self.sampling, &other.sampling)
             && both.into_iter().all(|(a, b)| same(a, b))
-            && self.address.same_policy(&other.address)
+            && self.policy == other.policy
     }
 
     fn policy(&self, kept: &Kept, now: u64) -> Policy {
         let old = kept.policy();
-        let address = &self.address;
+        let policy = &self.policy;
         let limits = |direction, running: Option<&Limits>, shared: &Option<_>| Limits {
-            own: limiter(address.limit(direction), running.and_then(|l| l.own.as_ref()), now),
+            own: limiter(policy.limit(direction).own, running.and_then(|l| l.own.as_ref()), now),
             shared: Option::clone(shared),
         };
         let [from, to] = &self.shared;
         Policy {
-            claims: claims(address, &kept.first),
-            vlan: vlan(address.vlan()),
+            claims: claims(policy, &kept.first),
+            vlan: vlan(&policy.vlan),
             reach: self.reach.clone(),
-            storm: storm(address, old.map(|p| &p.storm), now),
+            storm: storm(policy, old.map(|p| &p.storm), now),
             from: limits(Direction::From, old.map(|p| &p.from), from),
             to: limits(Direction::To, old.map(|p| &p.to), to),
-            weight: address.short("weight").unwrap_or(1),
+            weight: policy.weight,
             uplink: kept.queue.clone(),
-            monitor: address.is_watcher(),
+            monitor: policy.is_watcher(),
             watch: self.watch.clone().map(Arc::new),
             sampling: self.sampling.clone(),
         }
@@ -252,39 +260,40 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }
 
-fn claims(address: &Address, first: &Arc<FirstMac>) -> Claims {
+fn claims(policy: &PortPolicy, first: &Arc<FirstMac>) -> Claims {
     let prefix = |range: &vmlan_config::address::IpRange| Prefix {
         address: range.address,
         bits: range.bits,
     };
     Claims {
-        macs: match address.macs() {
+        macs: match &policy.macs {
             MacRule::Any => Macs::Any,
             MacRule::First => Macs::First(first.clone()),
             MacRule::Listed(list) => Macs::Listed(list.as_slice().into()),
         },
-        ips: address.ips().map(|list| list.iter().map(prefix).collect()),
-        dhcp_guard: address.is_on("dhcp_guard"),
-        ra_guard: address.is_on("ra_guard"),
+        ips: policy.ips.as_ref().map(|list| list.iter().map(prefix).collect()),
+        dhcp_guard: policy.dhcp_guard,
+        ra_guard: policy.ra_guard,
     }
 }
 
-fn vlan(rule: VlanRule<'_>) -> Vlan {
-    let vids = |list: Option<&VidList>| list.map_or_else(VidSet::all, |l| VidSet::new(l.iter()));
-    match rule {
+fn vlan(rule: &VlanRule) -> Vlan {
+    let vids =
+        |list: &Option<VidList>| list.as_ref().map_or_else(VidSet::all, |l| VidSet::new(l.iter()));
+    match *rule {
         VlanRule::Open => Vlan::Open,
         VlanRule::Access(vid) => Vlan::Access(vid),
-        VlanRule::Trunk(list, native) => Vlan::Trunk { tagged: vids(list), native },
+        VlanRule::Trunk(ref list, native) => Vlan::Trunk { tagged: vids(list), native },
         VlanRule::Qinq(vid) => Vlan::Qinq(vid),
-        VlanRule::QinqTrunk(list) => Vlan::QinqTrunk(vids(list)),
+        VlanRule::QinqTrunk(ref list) => Vlan::QinqTrunk(vids(list)),
     }
 }
 
-fn storm(address: &Address, old: Option<&Storm>, now: u64) -> Storm {
-    let limit = |key, old: Option<&Arc<_>>| storm_limit(address.count(key), old, now);
+fn storm(policy: &PortPolicy, old: Option<&Storm>, now: u64) -> Storm {
+    let limit = |frames, old: Option<&Arc<_>>| storm_limit(frames, old, now);
     Storm {
-        broadcast: limit("broadcast_frames", old.and_then(|s| s.broadcast.as_ref())),
-        multicast: limit("multicast_frames", old.and_then(|s| s.multicast.as_ref())),
-        unknown: limit("unknown_frames", old.and_then(|s| s.unknown.as_ref())),
+        broadcast: limit(policy.broadcast_frames, old.and_then(|s| s.broadcast.as_ref())),
+        multicast: limit(policy.multicast_frames, old.and_then(|s| s.multicast.as_ref())),
+        unknown: limit(policy.unknown_frames, old.and_then(|s| s.unknown.as_ref())),
     }
 }

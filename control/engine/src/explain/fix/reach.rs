@@ -24,7 +24,7 @@ impl Known<'_> {
     }
 
     fn is_uplink(&self, name: &str) -> bool {
-        self.ports.iter().any(|p| p.2.uplink().is_some_and(|u| u.as_str() == name))
+        self.ports.iter().any(|p| p.2.policy().uplink.as_ref().is_some_and(|u| u.as_str() == name))
     }
 
     fn barrier(&self, source: PortId, to: PortId) -> Option<Barrier> {
@@ -33,15 +33,15 @@ impl Known<'_> {
         if self.keys(to, &["watch", "watch_vlan"]).is_some() {
             return Some(Barrier::Monitor);
         }
-        let own = from.uplink().is_some_and(|u| u.as_str() == to_name);
-        let common = |groups: &[_]| groups.iter().any(|g| there.member().contains(g));
-        if !own && from.reach().is_some_and(|groups| !common(groups)) {
+        let own = from.policy().uplink.as_ref().is_some_and(|u| u.as_str() == to_name);
+        let common = |groups: &[_]| groups.iter().any(|g| there.policy().member.contains(g));
+        if !own && from.policy().reach.as_deref().is_some_and(|groups| !common(groups)) {
             return Some(Barrier::Groups);
         }
-        if !own && from.uplink().is_some() && self.is_uplink(to_name) {
+        if !own && from.policy().uplink.is_some() && self.is_uplink(to_name) {
             return Some(Barrier::Uplink);
         }
-        let other = there.uplink().is_some_and(|u| u.as_str() != name);
+        let other = there.policy().uplink.as_ref().is_some_and(|u| u.as_str() != name);
         (other && self.is_uplink(name)).then_some(Barrier::OtherUplink)
     }
 
@@ -127,8 +127,9 @@ impl Known<'_> {
             let names: Vec<_> = all.iter().map(|g| g.as_str().to_owned()).collect();
             names.join("+")
         };
-        let members = self.address(to).map(Address::member).unwrap_or_default();
-        let reached = self.address(source).and_then(Address::reach).unwrap_or_default();
+        let members = self.address(to).map(|a| &*a.policy().member).unwrap_or_default();
+        let reached =
+            self.address(source).and_then(|a| a.policy().reach.as_deref()).unwrap_or_default();
         match (members, reached) {
             ([group, ..], []) => {
                 format!(

@@ -10,7 +10,6 @@ use vmlan_switch::{Fdb, PortId};
 
 use super::Entry;
 use vmlan_config::address::{Address, VlanRule};
-use vmlan_config::settings::listed;
 
 /// An address in a domain.
 type Pin = (Mac, Domain);
@@ -30,12 +29,12 @@ impl Named {
     fn by<'a>(addresses: impl Iterator<Item = &'a Address>) -> Self {
         let mut named = Self::default();
         for address in addresses {
-            match address.vlan() {
+            match &address.policy().vlan {
                 VlanRule::Open => {}
-                VlanRule::Access(vid) => named.customer.extend([vid]),
-                VlanRule::Qinq(vid) => named.service.extend([vid]),
+                VlanRule::Access(vid) => named.customer.extend([*vid]),
+                VlanRule::Qinq(vid) => named.service.extend([*vid]),
                 VlanRule::Trunk(list, native) => {
-                    named.customer.extend(list.into_iter().flat_map(|l| l.iter()).chain(native));
+                    named.customer.extend(list.into_iter().flat_map(|l| l.iter()).chain(*native));
                 }
                 VlanRule::QinqTrunk(list) => {
                     named.service.extend(list.into_iter().flat_map(|l| l.iter()));
@@ -48,16 +47,16 @@ impl Named {
 
 /// What is to be pinned to a port: its addresses in each of its domains. `named`: by anybody.
 fn wanted(address: &Address, named: impl FnOnce() -> Rc<Named>) -> Result<Vec<Pin>, String> {
-    let macs = listed(address);
+    let macs = address.policy().macs.listed();
     if macs.is_empty() {
         return Ok(Vec::new());
     }
     let customer = |vids: BTreeSet<u16>| vids.into_iter().map(Domain::customer).collect();
-    let domains: Vec<_> = match address.vlan() {
+    let domains: Vec<_> = match &address.policy().vlan {
         VlanRule::Open => vec![Domain::OPEN],
-        VlanRule::Access(vid) => vec![Domain::customer(vid)],
-        VlanRule::Qinq(vid) => vec![Domain::service(vid)],
-        VlanRule::Trunk(Some(list), native) => customer(list.iter().chain(native).collect()),
+        VlanRule::Access(vid) => vec![Domain::customer(*vid)],
+        VlanRule::Qinq(vid) => vec![Domain::service(*vid)],
+        VlanRule::Trunk(Some(list), native) => customer(list.iter().chain(*native).collect()),
         // Its native VLAN is among those that are named.
         VlanRule::Trunk(None, _) => {
             named().customer.iter().copied().map(Domain::customer).collect()

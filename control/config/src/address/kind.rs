@@ -1,0 +1,69 @@
+//! The kinds of ports.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::AddressError;
+use crate::hint::hint;
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A VM's virtio-net NIC over a vhost-user socket.
+    VhostUser,
+    /// A VM's emulated NIC over a vfio-user socket.
+    VfioUser,
+    /// A TAP device of this host.
+    Tap,
+    /// QEMU's `-netdev stream` framing over a UNIX socket.
+    Stream,
+    /// A capture file that other ports are mirrored into.
+    Pcap,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap];
+
+    /// Its word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::VhostUser => "vhost-user",
+            Self::VfioUser => "vfio-user",
+            Self::Tap => "tap",
+            Self::Stream => "stream",
+            Self::Pcap => "pcap",
+        }
+    }
+
+    /// What PLACE is, for messages.
+    #[must_use]
+    pub const fn place(self) -> &'static str {
+        match self {
+            Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
+            Self::Tap => "the name of a network interface (1 to 15 characters)",
+            Self::Pcap => "the path of a file",
+        }
+    }
+
+    fn names() -> [&'static str; 5] {
+        Self::ALL.map(Self::name)
+    }
+}
+
+impl FromStr for Kind {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, AddressError> {
+        let found = Self::ALL.into_iter().find(|k| k.name() == s);
+        found.ok_or_else(|| AddressError::Kind { given: s.into(), hint: hint(s, &Self::names()) })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

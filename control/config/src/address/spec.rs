@@ -1,0 +1,240 @@
+//! What a port is: the keys that only its kind has, typed.
+
+use std::time::Duration;
+
+use vmlan_frame::Mac;
+
+use super::values::Values;
+use super::{AddressError, Kind, PortName};
+
+/// What a port is, by kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spec {
+    /// A VM's virtio-net NIC.
+    VhostUser(VhostUser),
+    /// A VM's emulated NIC.
+    VfioUser(VfioUser),
+    /// A TAP device of this host.
+    Tap(Tap),
+    /// QEMU's `-netdev stream` framing.
+    Stream(Stream),
+    /// A capture file.
+    Pcap(Pcap),
+}
+
+/// Keys of a vhost-user port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUser {
+    /// Connect to the socket, rather than listen.
+    pub connect: bool,
+    /// Permission bits of the socket file.
+    pub mode: Option<u32>,
+    /// Group that owns the socket file.
+    pub group: Option<String>,
+    /// Queue pairs offered.
+    pub queues: u16,
+    /// Interrupts a second at most; 0: no limit.
+    pub irq_rate_max: u32,
+    /// MAC address to give the VM.
+    pub mac: Option<Mac>,
+    /// MTU told to the guest.
+    pub mtu: Option<u16>,
+}
+
+/// Keys of a vfio-user port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfioUser {
+    /// The NIC that the guest sees.
+    pub model: Model,
+    /// How the guest rings.
+    pub doorbell: Doorbell,
+    /// Offer shared indexes to drivers that know them.
+    pub csb: bool,
+    /// Longest sleep between looks at mapped doorbells; `None`: the usual one.
+    pub poll_idle: Option<Duration>,
+    /// Interrupts a second at most; 0: no limit.
+    pub irq_rate_max: u32,
+    /// MAC address in its EEPROM; `None`: one made of the port's name.
+    pub mac: Option<Mac>,
+    /// Its cable is plugged in.
+    pub link: bool,
+    /// Permission bits of the socket file.
+    pub mode: Option<u32>,
+    /// Group that owns the socket file.
+    pub group: Option<String>,
+}
+
+/// The NICs that are emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// Intel 82540EM.
+    E1000,
+    /// Realtek RTL8169SB.
+    R8169,
+    /// Realtek RTL8139C+, or without `plus` an RTL8139.
+    Rtl8139 {
+        /// It has the C+ mode.
+        plus: bool,
+    },
+}
+
+/// How the guest rings an emulated NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Ringing leaves the guest.
+    Trapped,
+    /// Ringing is a store to shared memory.
+    Mapped,
+}
+
+/// Keys of a TAP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tap {
+    /// Queues of the device.
+    pub queues: u16,
+    /// Take unfinished checksums and segments from the host.
+    pub offload: bool,
+}
+
+/// Keys of a stream port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Connect to the socket, rather than listen.
+    pub connect: bool,
+    /// Permission bits of the socket file.
+    pub mode: Option<u32>,
+    /// MAC address to give the VM.
+    pub mac: Option<Mac>,
+}
+
+/// Keys of a capture file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pcap {
+    /// The ports that are captured; `None`: all.
+    pub ports: Option<Vec<PortName>>,
+    /// Bytes kept of each frame; `None`: all.
+    pub snaplen: Option<u32>,
+}
+
+impl Model {
+    /// Its word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::E1000 => "e1000",
+            Self::R8169 => "r8169",
+            Self::Rtl8139 { .. } => "rtl8139",
+        }
+    }
+}
+
+impl Spec {
+    /// From the values of a port of this kind.
+    ///
+    /// # Errors
+    /// If values contradict each other.
+    pub(super) fn new(kind: Kind, values: &Values) -> Result<Self, AddressError> {
+        let (connect, mode, mac) =
+            (values.is_on("connect"), values.number("mode"), values.mac("mac"));
+        Ok(match kind {
+            Kind::VhostUser => Self::VhostUser(VhostUser {
+                connect,
+                mode,
+                group: values.text("group"),
+                queues: values.short("queues").unwrap_or(1),
+                irq_rate_max: values.number("irq_rate_max").unwrap_or(0),
+                mac,
+                mtu: values.short("mtu"),
+            }),
+            Kind::VfioUser => Self::VfioUser(VfioUser::new(values)?),
+            Kind::Tap => Self::Tap(Tap {
+                queues: values.short("queues").unwrap_or(1),
+                offload: values.on("offload").unwrap_or(true),
+            }),
+            Kind::Stream => Self::Stream(Stream { connect, mode, mac }),
+            Kind::Pcap => {
+                let ports = values.names("ports").map(<[_]>::to_vec);
+                Self::Pcap(Pcap { ports, snaplen: values.number("snaplen") })
+            }
+        })
+    }
+
+    /// The permission bits wanted for a socket file that the port makes.
+    #[must_use]
+    pub const fn mode(&self) -> Option<u32> {
+        match self {
+            Self::VhostUser(VhostUser { connect: false, mode, .. })
+            | Self::VfioUser(VfioUser { mode, .. })
+            | Self::Stream(Stream { connect: false, mode, .. }) => *mode,
+            _ => None,
+        }
+    }
+
+    /// Interrupts a second at most; 0: no limit, or nobody to interrupt.
+    #[must_use]
+    pub const fn irq_rate_max(&self) -> u32 {
+        match self {
+            Self::VhostUser(VhostUser { irq_rate_max, .. })
+            | Self::VfioUser(VfioUser { irq_rate_max, .. }) => *irq_rate_max,
+            _ => 0,
+        }
+    }
+
+    /// False if the cable of an emulated NIC is to be unplugged.
+    #[must_use]
+    pub const fn link(&self) -> bool {
+        match self {
+            Self::VfioUser(VfioUser { link, .. }) => *link,
+            _ => true,
+        }
+    }
+}
+
+impl VfioUser {
+    fn new(values: &Values) -> Result<Self, AddressError> {
+        let model = match values.word("model") {
+            Some("r8169") => Model::R8169,
+            Some("rtl8139") => Model::Rtl8139 { plus: values.on("plus").unwrap_or(true) },
+            _ => Model::E1000,
+        };
+        let doorbell = match values.word("doorbell") {
+            Some("mapped") => Doorbell::Mapped,
+            _ => Doorbell::Trapped,
+        };
+        let spec = Self {
+            model,
+            doorbell,
+            csb: values.is_on("csb"),
+            poll_idle: values.time("poll_idle"),
+            irq_rate_max: values.number("irq_rate_max").unwrap_or(0),
+            mac: values.mac("mac"),
+            link: values.word("link") != Some("down"),
+            mode: values.number("mode"),
+            group: values.text("group"),
+        };
+        spec.check(values)?;
+        Ok(spec)
+    }
+
+    /// Which keys do not go together.
+    fn check(&self, values: &Values) -> Result<(), AddressError> {
+        let name = || self.model.name().to_owned();
+        let is_e1000 = self.model == Model::E1000;
+        let mapped = self.doorbell == Doorbell::Mapped;
+        if values.get("plus").is_some() && !matches!(self.model, Model::Rtl8139 { .. }) {
+            let (given, wanted) = (values.say("plus"), "model=rtl8139");
+            return Err(AddressError::Alone { key: "plus", given, wanted });
+        }
+        if mapped && !is_e1000 {
+            return Err(AddressError::NoMapped(name()));
+        }
+        if let (Some(time), false) = (values.get("poll_idle"), is_e1000) {
+            return Err(AddressError::NotPolled(time.to_string(), name()));
+        }
+        match (self.csb, self.model) {
+            (true, Model::Rtl8139 { plus: false }) => Err(AddressError::CsbPlain),
+            (true, _) if mapped => Err(AddressError::CsbMapped),
+            _ => Ok(()),
+        }
+    }
+}
