@@ -7,7 +7,7 @@ use vmlan_driver::chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_frame::Mac;
-use vmlan_nic::chip::{Config, Host, Nic, PciFunction};
+use vmlan_nic::chip::{Config, Host, Nic};
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_tests::numbered::Sizes;

@@ -27,7 +27,8 @@ use crate::virtio::{Features, NetRx, NetTx, Rings, feature};
 
 /// Where the transmit side's avail ring is.
 pub const AVAIL: u64 = 0x1000;
-const MEMORY: u64 = 0x1_0000;
+const LEN: usize = 0x1_0000;
+const MEMORY: u64 = LEN as u64;
 /// The memory's two regions touch here: buffers that cross are split.
 const BORDER: u64 = 0x8000;
 
@@ -82,7 +83,7 @@ pub fn virtqueue(data: &[u8]) {
     let [config, count, rest @ ..] = data else { return };
     let (steps, memory) = rest.split_at(rest.len().min(usize::from(*count)));
     WORLD.with_borrow_mut(|world| {
-        let mut zeros = vec![0; usize::try_from(MEMORY).unwrap_or(0)];
+        let mut zeros = vec![0; LEN];
         let n = memory.len().min(zeros.len());
         let (low, _) = zeros.split_at_mut(n);
         low.copy_from_slice(memory.get(..n).unwrap_or_default());

@@ -16,6 +16,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+pub(crate) mod bits;
 pub mod chip;
 pub mod e1000;
 #[cfg(any(test, feature = "fuzz"))]

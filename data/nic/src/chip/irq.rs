@@ -417,7 +417,7 @@ impl Irq {
     }
 
     /// The pin stays up until the guest clears the causes. A message says it all to a driver that asked for that in its CSB: its
-    /// causes are taken out of the register, so that it need not look there, and the next one is another message (csb.md section 5).
+    /// causes are taken out of the register, so that it need not look there, and the next one is another message (`docs/csb.md`).
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
             && s.csb.as_ref().is_some_and(|csb| csb.messages_say_all());

@@ -76,7 +76,7 @@ impl Pci {
     /// Reads; outside there is 0. `asserted`: the level of INTA#.
     pub fn read(&self, offset: u64, data: &mut [u8], asserted: bool) {
         data.fill(0);
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let start = place(offset);
         let status = if asserted { INTERRUPT_STATUS } else { 0 };
         for (byte, (at, value)) in data.iter_mut().zip(self.bytes.iter().enumerate().skip(start)) {
             *byte = *value | if at == STATUS { status } else { 0 };
@@ -85,7 +85,7 @@ impl Pci {
 
     /// Writes what can be written.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let start = place(offset);
         let state = self.byte(self.table.pmcsr) & 3;
         let slots = self.bytes.iter_mut().zip(&self.masks).skip(start);
         for ((byte, mask), value) in slots.zip(data) {
@@ -140,4 +140,9 @@ impl Pci {
         let msi = self.sends_messages();
         !self.asleep() && (msi || self.command() & INTX_DISABLE == 0)
     }
+}
+
+/// An offset as an index. What is beyond all indexes is outside as well.
+fn place(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
 }

@@ -13,7 +13,7 @@ pub const SHORTEST: usize = 60;
 /// What one side counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Side {
+pub struct SideStats {
     /// Good frames.
     pub frames: Counter,
     pub bytes: Counter,
@@ -33,7 +33,7 @@ pub struct Side {
 /// The sums of one batch. Frames alike that follow each other are counted together.
 #[derive(Debug, Default)]
 pub struct Sums {
-    frames: u64,
+    frames: usize,
     bytes: u64,
     /// Of the frames alone, without padding and FCS.
     payload: u64,
@@ -43,7 +43,7 @@ pub struct Sums {
     other_frames: u64,
     other_bytes: u64,
     /// Frames like the last one that are not added yet.
-    same: u64,
+    same: usize,
     destination: Mac,
     len: usize,
 }
@@ -66,7 +66,7 @@ impl Sums {
     }
 
     /// Counts `n` such frames.
-    pub fn add_many(&mut self, destination: Mac, len: usize, n: u64) {
+    pub fn add_many(&mut self, destination: Mac, len: usize, n: usize) {
         self.settle();
         (self.same, self.len, self.destination) = (n, len, destination);
     }
@@ -80,13 +80,14 @@ impl Sums {
     /// Frames counted so far, and their bytes without padding and FCS.
     pub fn frames(&mut self) -> (usize, u64) {
         self.settle();
-        (usize::try_from(self.frames).unwrap_or(usize::MAX), self.payload)
+        (self.frames, self.payload)
     }
 
     fn settle(&mut self) {
         let n = std::mem::take(&mut self.same);
         let bytes = wire(self.len);
         self.frames += n;
+        let n = n as u64;
         self.bytes += bytes as u64 * n;
         self.payload += self.len as u64 * n;
         if let Some(count) = self.sizes.get_mut(class(bytes)) {
@@ -113,12 +114,12 @@ fn class(n: usize) -> usize {
     }
 }
 
-impl Side {
+impl SideStats {
     /// Adds the sums of a batch. One thread at a time: whoever holds the side's lock.
     pub fn count(&self, mut sums: Sums) {
         sums.settle();
         if sums.frames > 0 {
-            self.frames.add(sums.frames);
+            self.frames.add(sums.frames as u64);
             self.bytes.add(sums.bytes);
             for (counter, n) in self.sizes.iter().zip(sums.sizes) {
                 if n > 0 {
@@ -130,8 +131,8 @@ impl Side {
             self.broadcast.add(sums.broadcast);
             self.multicast.add(sums.multicast);
         }
-        if sums.frames | sums.other_frames > 0 {
-            self.all_frames.add(sums.frames + sums.other_frames);
+        if sums.frames > 0 || sums.other_frames > 0 {
+            self.all_frames.add(sums.frames as u64 + sums.other_frames);
             self.all_bytes.add(sums.bytes + sums.other_bytes);
         }
     }
@@ -141,7 +142,7 @@ impl Side {
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Written under the transmit side's lock.
-    pub tx: Side,
+    pub tx: SideStats,
     /// Written under the receive side's lock.
-    pub rx: Side,
+    pub rx: SideStats,
 }

@@ -1,6 +1,8 @@
 //! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7 data), and the bits of
 //! the registers that the data path looks at.
 
+use crate::bits::low32;
+
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all kinds.
 pub mod tx {
     /// End Of Packet. Meaningless in context descriptors.
@@ -63,12 +65,6 @@ pub fn kind(word: u64) -> Kind {
 #[inline]
 pub fn data_len(word: u64) -> u32 {
     low32(word) & if word & tx::DEXT == 0 { 0xffff } else { 0xf_ffff }
-}
-
-#[inline]
-fn low32(word: u64) -> u32 {
-    let [a, b, c, d, ..] = word.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
 }
 
 /// The upper doubleword, which a write-back replaces.

@@ -118,6 +118,7 @@ impl Stats {
         Some(match width {
             Width::Word => {
                 read.store(now, Ordering::Relaxed);
+                // Counters stick at their largest value (SDM 13.7).
                 u32::try_from(now.wrapping_sub(before)).unwrap_or(u32::MAX)
             }
             Width::Low => {

@@ -1,4 +1,4 @@
-//! Doorbells that ring only when somebody listens (DESIGN section 5).
+//! Doorbells that ring only when somebody listens.
 //!
 //! | the guest's side, [`ring`] | the worker, [`arm`] |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! The notification protocol, once for all NICs (DESIGN section 5).
+//! The notification protocol, once for all NICs.
 //!
 //! Leaving the guest costs microseconds, so each side rings only when the other has said that it sleeps. Both rules are the
 //! same for every kind of doorbell and interrupt, in either direction and on every CPU:

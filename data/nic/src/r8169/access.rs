@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, R8169};
 use super::regs::*;
+use crate::bits::low32;
 use crate::chip::{After, Sends};
 use crate::realtek::cplus::Which;
 use crate::realtek::isr;
@@ -53,7 +54,7 @@ impl R8169 {
             MPC => {
                 let all = tally::missed(&self.core.stats, &self.core.counters);
                 let missed = all.wrapping_sub(self.missed.load(Ordering::Relaxed));
-                u32::try_from(missed.min(MISSED)).unwrap_or(0)
+                low32(missed.min(MISSED))
             }
             CR9346 => self.control().eeprom.read().into(),
             PHYAR => self.control().phy.access(),

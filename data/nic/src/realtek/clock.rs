@@ -62,9 +62,10 @@ impl Clock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// TCTR.
+    /// TCTR: the lower half of all clocks.
     pub fn count(&self) -> u32 {
-        u32::try_from(self.state().clocks(self.host.now()) % LAP).unwrap_or(0)
+        let [a, b, c, d, ..] = self.state().clocks(self.host.now()).to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
     }
 
     /// TCTR is written, whatever to: it counts from 0.

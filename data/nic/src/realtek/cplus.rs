@@ -187,6 +187,7 @@ impl<C: Cplus> Receiving<C> {
         FS | LS | C::STATUS.pam | Self::length(len)
     }
 
+    /// As much of it as the field can say.
     #[inline]
     fn length(len: usize) -> u32 {
         u32::try_from(len).unwrap_or(u32::MAX).min(C::STATUS.len)

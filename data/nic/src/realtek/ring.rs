@@ -164,9 +164,10 @@ impl<C: Cplus> Ring<C> {
         let base = self.place.base & !ALIGN;
         let most = C::MOST as usize * SIZE;
         let run = self.map().first_run(base, most).map_or(0, |run| run.len() / SIZE);
-        let len = u32::try_from(run * SIZE).unwrap_or(0);
-        let found = len > 0 && self.descriptors.find(base, len);
-        let within = if found { u32::try_from(run).unwrap_or(0) } else { 0 };
+        // The run is no longer than the largest ring.
+        let run = u32::try_from(run).unwrap_or(C::MOST).min(C::MOST);
+        let found = run > 0 && self.descriptors.find(base, 16 * run);
+        let within = if found { run } else { 0 };
         self.within = Some(within);
         within
     }

@@ -7,6 +7,7 @@ use super::plan;
 use super::scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
 use super::transmit::{CHUNK, ChipOf, Flight, Setup, State, Transmit};
 use super::{DescriptorRing, Look, SIZE, add, distance};
+use crate::bits::small;
 use crate::chip::Chip;
 use crate::chip::sums::SHORTEST;
 
@@ -88,7 +89,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
             state.found.clear();
             pieces.clear();
             let want = Want { context: flight.context, ..Want::default() };
-            let number = u16::try_from(index).unwrap_or(0);
+            let number = small(index);
             let mut found = Found { flight: number, want, ..Found::default() };
             let first = self.ring.read(flight.at);
             let span = Span { at: flight.at, first, posted: flight.count, size: self.look.size };
@@ -113,8 +114,6 @@ impl<'q, T: Transmit> Pass<'q, T> {
         let mut pieces = [Slice::from_bytes(&[]); CHUNK];
         let room = (limit - state.lent.len()).min(BATCH - state.flights.len()).min(CHUNK);
         let n = self.find_singles(state, room, &mut pieces);
-        // Both are at most 256.
-        let small = |n| u16::try_from(n).unwrap_or(0);
         let first = small(state.flights.len());
         state.lent.extend(first..first + small(n));
         state.flights.extend((0..n).scan(state.next, |next, _| {
@@ -206,7 +205,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
         pieces: &mut Vec<Slice<'q>>,
     ) -> bool {
         let context = T::context(&state.memory, first.1);
-        let flight = u16::try_from(state.flights.len()).unwrap_or(0);
+        let flight = small(state.flights.len());
         let mut found =
             Found { flight, want: Want { context, ..Want::default() }, ..Found::default() };
         let posted = self.posted(state);

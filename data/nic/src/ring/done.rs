@@ -60,7 +60,7 @@ fn count_mixed<M: Chip>(chip: &M, batch: &Batch<'_>, sums: &mut Sums) -> (usize,
         let size = usize::from(frame.offload.gso_size).max(1);
         let headers = usize::from(frame.offload.hdr_len);
         let payload = frame.len.saturating_sub(headers);
-        sums.add_many(destination, headers + size, (payload / size) as u64);
+        sums.add_many(destination, headers + size, payload / size);
         if !payload.is_multiple_of(size) {
             sums.add(destination, headers + payload % size);
         }

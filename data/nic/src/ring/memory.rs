@@ -67,6 +67,7 @@ impl Descriptors {
     #[inline]
     pub fn leading(&self, index: u32, n: u32, test: impl Fn(u32) -> bool) -> u32 {
         let found = |w: &Window| w.leading::<SIZE>(at(index), n as usize, test);
+        // No more than `n`, which is what a count beyond u32 saturates to.
         self.window.as_ref().map_or(0, found).try_into().unwrap_or(n)
     }
 

@@ -27,6 +27,8 @@ pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
 pub use scan::{Found, Want};
 pub use transmit::{Setup, Transmit, Transmitter, WORK};
 
+use vmlan_ram::Map;
+
 /// Bytes of a descriptor.
 pub const SIZE: usize = 16;
 
@@ -69,4 +71,17 @@ pub fn distance(from: u32, to: u32, size: u32) -> u32 {
 pub fn halves(desc: &[u8; SIZE]) -> (u64, u64) {
     let [a, b, c, d, e, f, g, h, rest @ ..] = *desc;
     (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest))
+}
+
+/// All of `len` bytes at `addr` is guest memory, in however many regions.
+pub fn is_memory(map: &Map, addr: u64, len: usize) -> bool {
+    let mut done = 0;
+    while done < len {
+        let gpa = addr.checked_add(done as u64);
+        match gpa.and_then(|gpa| map.first_run(gpa, len - done)) {
+            Some(run) => done += run.len(),
+            None => return false,
+        }
+    }
+    true
 }

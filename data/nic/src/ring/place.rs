@@ -115,7 +115,7 @@ impl<'q, R: Receive> Pass<'q, R> {
         strip.then(|| u16::from_be_bytes(*tci))
     }
 
-    /// Writes back buffers at the head of the ring that take no data (`reliability.md` rows 5 and 7).
+    /// Writes back buffers at the head of the ring that take no data. Others looped over these for ever.
     fn skip_empty(&mut self) {
         while self.at != self.tail
             && self.budget > 0

@@ -5,6 +5,7 @@ use vmlan_ram::Slice;
 
 use super::transmit::Transmit;
 use super::{DescriptorRing, add};
+use crate::bits::small;
 use crate::chip::sums::FCS;
 
 /// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames of more are skipped
@@ -94,8 +95,6 @@ pub fn scan<'q, T: Transmit>(
     let mut at = span.at;
     let (mut addr, mut word) = span.first;
     let first = word;
-    // Pieces are bounded by their capacity, far below 2^16.
-    let small = |n| u16::try_from(n).unwrap_or(0);
     found.first = small(before);
     found.want.first = word;
     let mut n = 1;
@@ -152,11 +151,11 @@ fn gather<'q, T: Transmit>(
         found.bad = Some(Reason::TooLong);
         return;
     }
-    let mut done = 0;
-    while done < len {
+    let (mut done, bytes) = (0, len as usize);
+    while done < bytes {
         found.crossed += 1;
-        let gpa = addr.checked_add(done.into());
-        let run = gpa.and_then(|gpa| ring.map().first_run(gpa, (len - done) as usize));
+        let gpa = addr.checked_add(done as u64);
+        let run = gpa.and_then(|gpa| ring.map().first_run(gpa, bytes - done));
         let Some(run) = run else {
             found.bad = Some(Reason::BadDescriptor);
             return;
@@ -166,7 +165,7 @@ fn gather<'q, T: Transmit>(
             return;
         }
         run.prefetch();
-        done += u32::try_from(run.len()).unwrap_or(len);
+        done += run.len();
         pieces.push(run);
     }
     found.len += len;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, Rtl8139, wire};
 use super::regs::*;
+use crate::bits::low32;
 use crate::chip::{After, Chip, Core, Sends};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
@@ -258,6 +259,6 @@ impl Rtl8139 {
     /// MPC.
     fn missed_now(&self) -> u32 {
         let n = self.missed().wrapping_sub(self.mpc.load(Ordering::Relaxed));
-        u32::try_from(n.min(MPC_MAX)).unwrap_or(0)
+        low32(n.min(MPC_MAX))
     }
 }

@@ -46,7 +46,7 @@ pub mod status {
 /// What the registers say about the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// RBSTART; 0: the driver has never set it (`reliability.md` row 24).
+    /// RBSTART; 0: the driver has never set it.
     pub base: u32,
     /// Bytes of the buffer.
     pub size: u32,

@@ -15,6 +15,7 @@ use crate::chip::{Chip, Fault, Received};
 use crate::realtek::cplus::Cplus;
 use crate::realtek::filter::{Match, Rules};
 use crate::realtek::isr;
+use crate::ring::is_memory;
 
 /// Bytes that a frame of the usual length takes.
 const USUAL: u32 = 1528;
@@ -62,7 +63,7 @@ impl Classic {
     }
 
     /// Reads the registers, and checks that the buffer is in memory. A buffer at 0 was never set: nobody's memory is there to be
-    /// overwritten (`reliability.md` row 24).
+    /// overwritten.
     fn look(&mut self, chip: &Rtl8139) -> Option<Look> {
         let look = Look::new(&chip.regs);
         if self.good != Some((look.base, look.size)) {
@@ -75,13 +76,7 @@ impl Classic {
     }
 
     fn holds(&self, look: &Look) -> bool {
-        let mut done = 0;
-        while look.base != 0 && done < look.size {
-            let at = u64::from(look.base) + u64::from(done);
-            let Some(run) = self.map.first_run(at, (look.size - done) as usize) else { break };
-            done += u32::try_from(run.len()).unwrap_or(0);
-        }
-        done == look.size
+        look.base != 0 && is_memory(&self.map, look.base.into(), look.size as usize)
     }
 
     fn update(&mut self, chip: &Rtl8139) {
@@ -233,15 +228,8 @@ struct Place<'m> {
 impl Place<'_> {
     /// All of it is in memory: behind the buffer's end there may be none.
     fn is_there(&self) -> bool {
-        self.parts.iter().all(|&(at, len)| {
-            let mut done = 0;
-            while done < len {
-                let gpa = self.base + u64::from(at) + u64::from(done);
-                let Some(run) = self.map.first_run(gpa, (len - done) as usize) else { break };
-                done += u32::try_from(run.len()).unwrap_or(0);
-            }
-            done == len
-        })
+        let part = |at: u32, len: u32| is_memory(self.map, self.base + u64::from(at), len as usize);
+        self.parts.iter().all(|&(at, len)| part(at, len))
     }
 
     /// Writes bytes, and goes on behind them.
@@ -256,8 +244,9 @@ impl Place<'_> {
                     return;
                 }
                 bytes = bytes.sub(n, usize::MAX);
-                let n = u32::try_from(n).unwrap_or(*left);
-                (*at, *left) = (*at + n, left.saturating_sub(n));
+                // No more than what was left.
+                let n = u32::try_from(n).unwrap_or(*left).min(*left);
+                (*at, *left) = (*at + n, *left - n);
             }
         }
     }

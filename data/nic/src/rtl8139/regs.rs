@@ -301,6 +301,7 @@ impl Registers {
         offset: u64,
         len: usize,
     ) -> impl Iterator<Item = (&realtek::Registers, u64, std::ops::Range<usize>)> {
+        // An end behind the access is its end.
         let until = |end: u64| usize::try_from(end.saturating_sub(offset)).unwrap_or(len).min(len);
         let (start, end) = (until(CHANGES.start), until(CHANGES.end));
         let mode = if self.plus_mode().0 { &self.mode } else { &self.all };

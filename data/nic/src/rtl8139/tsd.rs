@@ -13,11 +13,13 @@ use vmlan_ram::Map;
 use super::buffer::LONGEST;
 use super::chip::Rtl8139;
 use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
+use crate::bits::low32;
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction};
 use crate::realtek::isr;
 use crate::ring::{
     DescriptorRing, Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance, halves,
+    is_memory,
 };
 
 /// Pairs of registers.
@@ -56,25 +58,15 @@ impl Pairs {
     /// TSD and TSAD of the descriptor at `index`.
     #[inline]
     fn registers(&self, index: u32) -> (u8, u8) {
-        let pair = (index + self.first) % PAIRS;
-        let at = u8::try_from(4 * pair).unwrap_or(0);
+        let [pair, ..] = ((index + self.first) % PAIRS).to_le_bytes();
+        let at = 4 * pair;
         (TSD0 + at, TSAD0 + at)
     }
 
     /// All of the frame can be sent: it is neither too short nor too long, and in memory.
     fn is_good(&self, address: u64, word: u64) -> bool {
         let len = Tsd::len(word) as usize;
-        if !(MIN_FRAME..=LONGEST).contains(&len) {
-            return false;
-        }
-        let mut done = 0;
-        while done < len {
-            match self.map.first_run(address + done as u64, len - done) {
-                Some(run) => done += run.len(),
-                None => return false,
-            }
-        }
-        true
+        (MIN_FRAME..=LONGEST).contains(&len) && is_memory(&self.map, address, len)
     }
 }
 
@@ -153,7 +145,7 @@ impl Transmit for Tsd {
     }
 
     fn len(word: u64) -> u32 {
-        u32::try_from(word & u64::from(tsd::SIZE)).unwrap_or(0)
+        low32(word) & tsd::SIZE
     }
 
     fn is_last(_: u64) -> bool {

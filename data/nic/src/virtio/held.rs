@@ -32,8 +32,8 @@ impl Held {
 
     /// The smallest member.
     pub(super) fn first(&self) -> Option<u16> {
-        let bits = (0u16..).step_by(64).zip(self.0).find(|(_, w)| *w != 0);
-        bits.map(|(base, w)| base + u16::try_from(w.trailing_zeros()).unwrap_or(0))
+        let (base, w) = (0u16..).step_by(64).zip(self.0).find(|(_, w)| *w != 0)?;
+        (base..).zip(0..64).find(|(_, bit)| w >> bit & 1 != 0).map(|(at, _)| at)
     }
 
     /// Subtracts `n` from each member; those below vanish.

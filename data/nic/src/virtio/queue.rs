@@ -16,6 +16,7 @@ use vmlan_ram::{DirtyLog, Map, Window};
 use super::desc::{Chain, Desc};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::Interrupt;
+use crate::bits::small;
 use crate::notify::Guard;
 use crate::notify::virtqueue::{self, VirtqueueFields};
 
@@ -245,8 +246,7 @@ impl Queue {
                 ring.write(0, now.as_flattened());
             }
             self.log_used(off, 8 * n);
-            // n <= HEADS: both fit.
-            self.entries_at = self.entries_at.wrapping_add(u16::try_from(n).unwrap_or(0));
+            self.entries_at = self.entries_at.wrapping_add(small(n));
             entries = later;
         }
         self.staged = 0;

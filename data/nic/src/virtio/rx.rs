@@ -13,7 +13,8 @@ const CHUNK: usize = 32;
 /// Pieces of memory one frame is spread over, at most: 64 KiB in buffers of 256 bytes.
 const MAX_RUNS: usize = 256;
 
-/// Descriptors one push visits, at most, whatever the guest posts (`reliability.md` row 102).
+/// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte
+/// must not keep a worker busy for ever.
 const BUDGET: usize = 4096;
 
 /// What a receive queue remembers between pushes.

@@ -7,6 +7,7 @@ use super::held::Held;
 use super::net::QueueState;
 use super::queue::{HEADS, Queue};
 use super::{Fault, Net, header};
+use crate::bits::small;
 
 /// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked
 /// at: more than the cache misses a core keeps in flight, fewer than its first cache holds.
@@ -249,8 +250,7 @@ impl<'q> Visit<'q> {
                 }
             }
         }
-        // n <= CHUNK.
-        self.queue.next = self.queue.next.wrapping_add(u16::try_from(n).unwrap_or(0));
+        self.queue.next = self.queue.next.wrapping_add(small(n));
         n
     }
 
@@ -328,8 +328,7 @@ impl<'q> Visit<'q> {
         let head = self.queue.head(self.queue.done.wrapping_add(at));
         let desc = self.queue.desc(head)?;
         self.budget -= 1;
-        // Pieces are bounded by their capacity, far below 2^16.
-        let first = u16::try_from(pieces.len()).unwrap_or(0);
+        let first = small(pieces.len());
         if desc.is_single(false)
             && let Some(piece) = self.map.slice(desc.addr, desc.len as usize)
         {
@@ -359,23 +358,23 @@ impl<'q> Visit<'q> {
                 pieces.truncate(before);
                 return Ok((0, true));
             }
-            let mut done = 0u32;
-            while done < len {
+            let (mut done, bytes) = (0, len as usize);
+            while done < bytes {
                 let bad = Fault::BadAddress { addr, len };
-                let gpa = addr.checked_add(done.into()).ok_or(bad)?;
-                let run = self.map.first_run(gpa, (len - done) as usize).ok_or(bad)?;
+                let gpa = addr.checked_add(done as u64).ok_or(bad)?;
+                let run = self.map.first_run(gpa, bytes - done).ok_or(bad)?;
                 if pieces.len() - before >= MAX_PIECES {
                     self.budget = self.budget.saturating_sub(visited);
                     pieces.truncate(before);
                     return Ok((0, true));
                 }
                 run.prefetch();
+                done += run.len();
                 pieces.push(run);
-                done += u32::try_from(run.len()).unwrap_or(len);
             }
         }
         self.budget = self.budget.saturating_sub(visited);
-        Ok((u16::try_from(pieces.len() - before).unwrap_or(0), false))
+        Ok((small(pieces.len() - before), false))
     }
 
     /// Second pass: reads headers, adds the frames to the batch. False if the batch is full.

@@ -472,12 +472,12 @@ fn no_kick_is_lost() {
 }
 
 #[test]
-fn none_is_lost_when_the_block_is_turned_on() {
+fn none_is_lost_when_the_csb_is_turned_on() {
     turned_on(Without::Nothing);
 }
 
 #[test]
-fn none_is_lost_when_the_block_is_turned_off() {
+fn none_is_lost_when_the_csb_is_turned_off() {
     turned_off(Without::Nothing);
     turned_off_by_another(Without::Nothing);
 }

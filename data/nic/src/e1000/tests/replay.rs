@@ -91,8 +91,8 @@ fn write_seeds() {
 }
 
 #[test]
-fn any_steps_around_a_block() {
-    replay::any_steps_around_a_block(e1000, |steps, random| {
+fn any_steps_around_a_csb() {
+    replay::any_steps_around_a_csb(e1000, |steps, random| {
         let config = random.below(16) & 0xfe;
         let at = 0x2000 + u64::from(random.below(255));
         let tx = [(0x2000, 60 | 0x0b << 24), (at, 1514 | 0x8b << 24)];

@@ -33,10 +33,10 @@ fn write_seeds() {
 }
 
 #[test]
-fn any_steps_around_a_block() {
+fn any_steps_around_a_csb() {
     let frames = [(0xb000_003c, 0, 0x2000), (0xb000_05ea, 0, 0x2000)];
     let memory = seeds::memory(&frames, &[(2048, 0x4000), (2048, 0x7c00)]);
-    replay::any_steps_around_a_block(r8169, |steps, random| {
+    replay::any_steps_around_a_csb(r8169, |steps, random| {
         replay::input(random.below(16) & 0xfe, steps, &memory)
     });
 }

@@ -227,7 +227,7 @@ fn the_8139c_has_no_more_than_it_has() {
 
 /// With a CSB, CSBAL and CSBAH are where FER and FEMR were, and survive a software reset.
 #[test]
-fn registers_of_the_shared_status_block() {
+fn registers_of_the_csb() {
     let guest = Guest::plus_with(true);
     guest.set32(CSBAH, 7);
     guest.set32(CSBAL, 0x1240);

@@ -122,7 +122,7 @@ fn bad_places() {
 
 /// In classic mode the CSB stands by: indexes in it mean nothing there.
 #[test]
-fn classic_mode_beside_a_block() {
+fn classic_mode_beside_a_csb() {
     let mut guest = Guest::plus_with(true);
     assert!(guest.chip.posts_silently());
     guest.set32(CSBAL, CSB as u32);

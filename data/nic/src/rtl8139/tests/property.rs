@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn any_steps_with_a_block(steps in vec(step(), 0..120)) {
+    fn any_steps_with_a_csb(steps in vec(step(), 0..120)) {
         any_steps(Guest::plus_with(true), &steps)?;
     }
 }

@@ -55,10 +55,10 @@ fn write_seeds() {
 }
 
 #[test]
-fn any_steps_around_a_block() {
+fn any_steps_around_a_csb() {
     let frames = [(0xb000_003c, 0, 0x2000), (0xb000_05ea, 0, 0x2000)];
     let memory = seeds::memory(&frames, &[(2048, 0x4000), (2048, 0x7c00)]);
-    replay::any_steps_around_a_block(rtl8139, |steps, random| {
+    replay::any_steps_around_a_csb(rtl8139, |steps, random| {
         replay::input(random.below(16) & 0xfe, steps, &memory)
     });
 }

@@ -10,7 +10,7 @@ use crate::chip::{CsbFault, Fault};
 /// FreeBSD frees its CSB without a word. From when the driver has stopped the chip, or may no longer be written for, nothing is
 /// stored in memory that may be somebody else's.
 #[test]
-fn a_stopped_chip_leaves_the_blocks_memory_alone() {
+fn a_stopped_chip_leaves_the_csbs_memory_alone() {
     type Stop = (&'static str, fn(&Driver<'_>));
     let stops: [Stop; 3] = [
         ("no bus master", |d| d.chip.write_config(4, &[0, 0])),
@@ -77,7 +77,7 @@ fn a_chip_that_was_stopped_while_it_slept_is_kicked_again() {
 
 /// What only warns does not hide what stops the other side.
 #[test]
-fn a_misplaced_block_hides_no_trouble() {
+fn a_misplaced_csb_hides_no_fault() {
     let guest = Guest::with(true);
     let driver = Driver::new(&guest, Kind::New);
     driver.set(CSBAL, CSB + 4);

@@ -68,7 +68,7 @@ fn all_generations_on_and_off_and_on() {
 
 /// Where both indexes are wrong after each start, and right or wrong in the CSB, too.
 #[test]
-fn interfaces_go_down_and_up_with_the_block_on() {
+fn interfaces_go_down_and_up_with_the_csb_on() {
     for kind in Kind::ALL {
         let guest = Guest::with(true);
         let mut driver = Driver::new(&guest, kind);

@@ -48,7 +48,7 @@ fn serve(chip: &E1000, spare: &mut Batch<'static>) -> usize {
 }
 
 #[test]
-fn where_a_block_cannot_be() {
+fn where_a_csb_cannot_be() {
     let guest = Guest::with(true);
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     file.set_len(MEMORY).unwrap();
@@ -83,7 +83,7 @@ fn where_a_block_cannot_be() {
 }
 
 #[test]
-fn the_blocks_memory_goes_away_and_comes_back() {
+fn the_csbs_memory_goes_away_and_comes_back() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::New);
     let mut wire = Wire::default();
@@ -123,7 +123,7 @@ fn the_blocks_memory_goes_away_and_comes_back() {
 }
 
 #[test]
-fn the_block_lies_in_a_ring() {
+fn the_csb_lies_in_a_ring() {
     let guest = Guest::with(true);
     let mut spare = Batch::new();
     for at in [TX_RING, TX_RING + 64, RX_RING, RX_RING + 16 * u64::from(SIZE) - 128, TX_BUFFERS] {
@@ -238,7 +238,7 @@ fn turned_on_and_off_with_any_indexes() {
 }
 
 #[test]
-fn one_block_for_two_chips() {
+fn one_csb_for_two_chips() {
     // Two ports of one VM: the same memory.
     let (one, mut two) = (Guest::with(true), Guest::with(true));
     two.map = one.map.clone();

@@ -12,7 +12,7 @@ const ICS: u32 = 0xc8;
 const ITR: u32 = 0xc4;
 
 #[test]
-fn csb_01_subsystem_1101_and_two_registers() {
+fn subsystem_1101_and_two_registers() {
     for csb in [false, true] {
         let guest = Guest::with(csb);
         let mut id = [0; 4];
@@ -40,7 +40,7 @@ fn csb_01_subsystem_1101_and_two_registers() {
 }
 
 #[test]
-fn csb_02_ctrl_rst_keeps_the_block_and_a_full_reset_drops_it() {
+fn ctrl_rst_keeps_the_csb_and_a_full_reset_drops_it() {
     let guest = Guest::with(true);
     /// What, whether it keeps the CSB, how.
     type Reset = (&'static str, bool, fn(&E1000));
@@ -86,7 +86,7 @@ fn csb_02_ctrl_rst_keeps_the_block_and_a_full_reset_drops_it() {
 }
 
 #[test]
-fn csb_03_csb_on_is_read_each_time_and_old_indexes_are_not_believed() {
+fn csb_on_is_read_each_time_and_old_indexes_are_not_believed() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::G4);
     let mut wire = Wire::default();
@@ -124,7 +124,7 @@ fn csb_03_csb_on_is_read_each_time_and_old_indexes_are_not_believed() {
 }
 
 #[test]
-fn csb_04_wishes_are_bit_0() {
+fn wishes_are_bit_0() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::New);
     let mut wire = Wire::default();
@@ -144,7 +144,7 @@ fn csb_04_wishes_are_bit_0() {
 }
 
 #[test]
-fn csb_05_nothing_is_written_but_the_hosts_words() {
+fn nothing_is_written_but_the_hosts_words() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::G4);
     for at in (0x14..0x1000).step_by(4) {
@@ -168,7 +168,7 @@ fn csb_05_nothing_is_written_but_the_hosts_words() {
 }
 
 #[test]
-fn csb_06_need_rxkick_and_rxkick_at_say_the_same() {
+fn need_rxkick_and_rxkick_at_say_the_same() {
     let guest = Guest::with(true);
     for kind in [Kind::G0, Kind::G1, Kind::New] {
         let mut driver = Driver::new(&guest, kind);
@@ -192,7 +192,7 @@ fn csb_06_need_rxkick_and_rxkick_at_say_the_same() {
 }
 
 #[test]
-fn csb_07_writes_of_tdt_and_tctl_kick_whatever_they_write() {
+fn writes_of_tdt_and_tctl_kick_whatever_they_write() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::New);
     let mut wire = Wire::default();
@@ -236,7 +236,7 @@ fn may_rise(on: u32, tx: u32, rx: u32, pending: u32) -> bool {
 }
 
 #[test]
-fn csb_08_the_gate_and_what_it_keeps_in() {
+fn the_gate_and_what_it_keeps_in() {
     let (bench, csb) = bench();
     let put = |at: usize, value| csb.set_u32(at, value, Ordering::Release);
     let bits = [cause::TXDW, cause::TXQE, cause::LSC, cause::RXDMT0, cause::RXO, cause::RXT0, 512];
@@ -276,7 +276,7 @@ fn csb_08_the_gate_and_what_it_keeps_in() {
 }
 
 #[test]
-fn csb_08_a_message_about_frames_leaves_nothing_in_icr() {
+fn a_message_about_frames_leaves_nothing_in_icr() {
     const USE_MSIX: usize = 0x18;
     // Asked for by 1 and nothing else, sampled when the CSB is placed, and only with MSI.
     for (word, msi, takes) in [(1, 1, true), (1, 0, false), (0, 1, false), (0x0a5a_5a5b, 1, false)]
@@ -316,7 +316,7 @@ fn csb_08_a_message_about_frames_leaves_nothing_in_icr() {
 }
 
 #[test]
-fn csb_08_turning_it_off_lets_out_what_was_kept_in() {
+fn turning_it_off_lets_out_what_was_kept_in() {
     let guest = Guest::with(true);
     for looks in [true, false] {
         let mut driver = Driver::new(&guest, Kind::New);
@@ -340,13 +340,13 @@ fn csb_08_turning_it_off_lets_out_what_was_kept_in() {
 }
 
 #[test]
-fn csb_09_every_store_then_load_has_its_fence() {
+fn every_store_then_load_has_its_fence() {
     // The proof is loom's (`tests/loom`). Here: hundreds of sleeps of both sides, with threads.
     super::threads::both_sides_sleep(Kind::New, 20_000);
 }
 
 #[test]
-fn csb_10_the_threshold_is_of_the_receive_ring_and_set_again() {
+fn the_threshold_is_of_the_receive_ring_and_set_again() {
     let guest = Guest::with(true);
     let driver = Driver::new(&guest, Kind::New);
     // The transmit ring's size is written last, and is another. 8 descriptors, frames of 9,000 bytes: 5 each.
@@ -375,7 +375,7 @@ fn csb_10_the_threshold_is_of_the_receive_ring_and_set_again() {
 }
 
 #[test]
-fn csb_11_moderation_and_the_gate() {
+fn moderation_and_the_gate() {
     let (bench, csb) = bench();
     let put = |at: usize, value| csb.set_u32(at, value, Ordering::Release);
     put(CSB_ON, 1);
@@ -413,7 +413,7 @@ fn csb_11_moderation_and_the_gate() {
 }
 
 #[test]
-fn csb_12_a_driver_as_it_should_be_touches_no_register() {
+fn a_driver_as_it_should_be_touches_no_register() {
     let guest = Guest::with(true);
     let mut driver = Driver::new(&guest, Kind::New);
     let mut wire = Wire::default();
