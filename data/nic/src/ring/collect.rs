@@ -36,7 +36,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
         let mut pieces: Vec<Slice<'q>> = recycle(std::mem::take(&mut state.pieces));
         if self.lend_held(state, batch, limit, &mut pieces) {
             while self.may_go_on(state, batch, limit) {
-                if self.singles(state, batch, limit) == CHUNK {
+                if usize::from(self.singles(state, batch, limit)) == CHUNK {
                     continue;
                 }
                 if !self.may_go_on(state, batch, limit) {
@@ -107,7 +107,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
     /// Both passes for the usual case: descriptors each with a whole frame about which nothing is to be said.
     /// Returns how many there were before another kind, up to a chunk.
     #[inline]
-    fn singles(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) -> usize {
+    fn singles(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) -> u16 {
         if state.skipping || !T::has_plain(self.setup) {
             return 0;
         }
@@ -115,13 +115,13 @@ impl<'q, T: Transmit> Pass<'q, T> {
         let room = (limit - state.lent.len()).min(BATCH - state.flights.len()).min(CHUNK);
         let n = self.find_singles(state, room, &mut pieces);
         let first = small(state.flights.len());
-        state.lent.extend(first..first + small(n));
+        state.lent.extend(first..first + n);
         state.flights.extend((0..n).scan(state.next, |next, _| {
             let at = std::mem::replace(next, add(*next, 1, self.look.size));
             Some(Flight { at, count: 1, ..Flight::default() })
         }));
-        state.next = add(state.next, small(n).into(), self.look.size);
-        for (number, piece) in (first..).zip(pieces.get(..n).unwrap_or_default()) {
+        state.next = add(state.next, n.into(), self.look.size);
+        for (number, piece) in (first..).zip(pieces.get(..usize::from(n)).unwrap_or_default()) {
             if let Err(reason) = batch.add_plain(*piece) {
                 state.lent.retain(|lent| *lent != number);
                 self.drop(reason);
@@ -136,13 +136,13 @@ impl<'q, T: Transmit> Pass<'q, T> {
         state: &State<T>,
         room: usize,
         pieces: &mut [Slice<'q>; CHUNK],
-    ) -> usize {
+    ) -> u16 {
         let shortest = if self.setup.pad { SHORTEST } else { vmlan_frame::MIN_FRAME };
         let posted = self.posted(state).min(self.look.size - state.next) as usize;
         let mut words = [[0; SIZE]; CHUNK];
         let words = words.get_mut(..posted.min(room).min(self.budget)).unwrap_or_default();
         self.ring.copy(state.next, words);
-        let (mut found, mut bytes) = (0, 0);
+        let (mut found, mut bytes) = (0u16, 0);
         for (place, desc) in pieces.iter_mut().zip(words) {
             let (addr, word) = T::Ring::split(desc);
             let len = T::len(word) as usize;
@@ -159,7 +159,8 @@ impl<'q, T: Transmit> Pass<'q, T> {
                 break;
             }
         }
-        (self.budget, self.work) = (self.budget - found, self.work.saturating_sub(bytes));
+        self.budget -= usize::from(found);
+        self.work = self.work.saturating_sub(bytes);
         found
     }
 
