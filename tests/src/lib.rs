@@ -24,5 +24,6 @@ pub mod linux_nic;
 pub mod linux_nic_suite;
 pub mod numbered;
 pub mod random;
+pub mod sleep_together;
 pub mod steps;
 pub mod virtio_guest;

@@ -15,6 +15,7 @@ use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::numbered::{STALL, mac, watch_over};
 use vmlan_tests::random::Random;
+use vmlan_tests::sleep_together::Sleeper;
 use vmlan_tests::usage::threads;
 use vmlan_tests::{Result, Switch};
 use vmlan_transport::vfio_user::VfioBus;
@@ -32,9 +33,11 @@ fn sleep<C: Chip>(guest: &mut ChipGuest<C, VfioBus>, interest: Interest, who: &s
 }
 
 /// Until the `end` that depends on how many frames were sent, and how often it slept for that; returns both.
+/// `own` and `other`: what this guest and its peer are doing.
 fn send_all<C: Chip>(
     guest: &mut ChipGuest<C, VfioBus>,
     to: u8,
+    [own, other]: [&Sleeper; 2],
     end: &dyn Fn(u64, u64) -> bool,
 ) -> (u64, u64) {
     let (mut random, mut sleeps, mut n, mut stuck) = (Random(0x1234_5678), 0, 0, None);
@@ -51,13 +54,14 @@ fn send_all<C: Chip>(
         } else {
             guest.flush();
             sleeps += 1;
-            sleep(guest, Interest { rx: false, tx: true }, "the sender", n);
+            own.sleep(|| sleep(guest, Interest { rx: false, tx: true }, "the sender", n));
             // Woken again and again, for nothing, is no better.
             let since = *stuck.get_or_insert_with(Instant::now);
             assert!(since.elapsed() < STALL, "the sender gets no slot for frame {n}");
         }
         if n >= next {
             guest.flush();
+            own.sometimes_wait_for(other, &mut random);
             random.pause();
             next = n + random.stretch();
         } else if n % 64 == 0 {
@@ -65,24 +69,26 @@ fn send_all<C: Chip>(
         }
     }
     guest.flush();
+    own.done();
     (n, sleeps)
 }
 
 /// Until as many frames came as `sent` says, once it says so. Counts how often it slept.
 fn receive_all<C: Chip>(
     guest: &mut ChipGuest<C, VfioBus>,
+    (own, other): (&Sleeper, Option<&Sleeper>),
     sleeps: &AtomicU64,
     frames: &AtomicU64,
     sent: &dyn Fn() -> Option<u64>,
 ) -> u64 {
     let (mut random, mut n) = (Random(0x8765_4321), 0);
     let mut next = random.stretch();
-    let own = mac(guest.id, 0);
+    let address = mac(guest.id, 0);
     let mut last = Instant::now();
     while sent().is_none_or(|all| n < all) {
         let mut got = 0;
         guest.receive(|_, bytes| {
-            if bytes[..6] != own {
+            if bytes[..6] != address {
                 return;
             }
             let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -95,12 +101,16 @@ fn receive_all<C: Chip>(
             frames.store(n, Ordering::Relaxed);
         }
         if n >= next {
+            if let Some(other) = other {
+                own.sometimes_wait_for(other, &mut random);
+            }
             random.pause();
             next = n + random.stretch();
         } else if got == 0 {
             sleeps.fetch_add(1, Ordering::Relaxed);
             // The sender may be done, and this one does not know yet.
-            let wake = guest.wait(Interest { rx: true, tx: false }, Duration::from_millis(200));
+            let nap = Duration::from_millis(200);
+            let wake = own.sleep(|| guest.wait(Interest { rx: true, tx: false }, nap));
             assert!(last.elapsed() < STALL, "frame {n} does not come: {wake:?}");
             assert_eq!(guest.nic.interrupt_stats().missed, 0, "frame {n} came without interrupt");
         }
@@ -109,15 +119,17 @@ fn receive_all<C: Chip>(
 }
 
 /// How long a busy machine may take for what it would do in less.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Whether the sender fills its ring: one that waits for each doorbell does not.
+fn fills(keys: &str) -> bool {
+    keys.contains("batch")
+}
 
 /// Whether so many frames, and sleeps of sender and receiver, show anything.
 fn enough<C: Chip>(keys: &str, count: u64, slept: u64, naps: u64) -> bool {
-    // A sender that waits for each doorbell never fills its ring.
-    let fills = keys.contains("batch");
-    // In classic mode each frame costs so many accesses that the receiver is rarely idle.
-    let (least, nap) = if C::MODEL == Model::Rtl8139Classic { (2000, 0) } else { (20_000, 100) };
-    count > least && (slept > 10 || !fills) && naps > nap
+    let least = if C::MODEL == Model::Rtl8139Classic { 2000 } else { 20_000 };
+    count > least && (slept > 10 || !fills(keys)) && naps > 10
 }
 
 /// One run through a switch of its own, for `time`, and until it shows something.
@@ -138,14 +150,16 @@ fn run<C: Chip>(name: &str, port: &str, keys: &str, workers: &str, time: Duratio
         let so_far = begin.elapsed();
         so_far > LONGEST || so_far > time && shows(n, slept)
     };
+    let (of_a, of_b) = (Sleeper::default(), Sleeper::default());
+    let watches = (&of_b, fills(keys).then_some(&of_a));
     let (slept, got) = std::thread::scope(|scope| {
-        let (a, all, over) = (&mut a, &all, &over);
+        let (a, all, over, pair) = (&mut a, &all, &over, [&of_a, &of_b]);
         let sender = scope.spawn(move || {
-            let (n, sleeps) = send_all(a, 2, over);
+            let (n, sleeps) = send_all(a, 2, pair, over);
             all.set(n).expect("once");
             sleeps
         });
-        let received = receive_all(&mut b, &naps, &frames, &|| all.get().copied());
+        let received = receive_all(&mut b, watches, &naps, &frames, &|| all.get().copied());
         (sender.join().expect("the sender"), received)
     });
     let count = *all.get().expect("the sender is done");

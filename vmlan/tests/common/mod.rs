@@ -120,7 +120,7 @@ impl Switch {
 
     /// The exit code, waited for.
     pub fn wait(&mut self) -> Option<i32> {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(180);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -160,7 +160,7 @@ pub fn sleeps(pid: u32, thread: &str) -> u64 {
 
 /// Polls until `ready`.
 pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(180);
     while !ready() {
         assert!(Instant::now() < end, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(10));

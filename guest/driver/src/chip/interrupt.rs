@@ -372,6 +372,9 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             self.enable(self.causes_of_csb());
             return;
         }
+        // A posted kick that arrives once the CSB is off would be taken for the tail of now, and the
+        // chip would use descriptors that it was not given.
+        C::settle(&mut self.registers);
         csb.stop();
         // What was published without a kick may not have been seen.
         C::ring(&mut self.registers, &mut self.tx);
