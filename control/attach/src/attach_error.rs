@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::socket::SocketError;
+use crate::vhost_user::MAX_PAIRS;
 
 /// Why a port could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum AttachError {
     #[error("cannot start the port's thread")]
     Thread(#[source] io::Error),
     /// More queue pairs than a port can have.
-    #[error("{0} queue pairs are more than the {most} a port can have", most = crate::vhost_user::MAX_PAIRS)]
+    #[error("{0} queue pairs are more than the {MAX_PAIRS} a port can have")]
     Queues(u16),
     /// Two ways to ring that exclude each other.
     #[error(
@@ -24,8 +25,8 @@ pub enum AttachError {
     CsbMapped,
     /// A model whose registers cannot be shared memory.
     #[error(
-        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and a \
-         store to those beside the doorbell (interrupt status, commands) must be heard: leave it \
+        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and \
+         a store to those beside the doorbell (interrupt status, commands) must be heard: leave it \
          out, or write model=e1000"
     )]
     NoMapped(&'static str),

@@ -1,4 +1,4 @@
-//! An interrupt: an eventfd of the front end's that is written to.
+//! An interrupt of a guest: an eventfd that its VMM handed over, and that we write to.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ struct Line {
     pending: bool,
 }
 
-/// The interrupt of one ring. The descriptor may be exchanged while the ring runs: VMMs do so to
+/// One interrupt. The descriptor may be exchanged while its virtqueue or NIC runs: VMMs do so to
 /// mask it.
 #[derive(Debug, Default)]
 pub struct Call {
@@ -26,18 +26,18 @@ pub struct Call {
     raised: AtomicU64,
     stuck: AtomicBool,
     cost: Arc<InterruptCost>,
-    /// The port's limit, and this one's number there.
+    /// The port's limit of interrupts, and the number of this interrupt there.
     limit: Option<(Arc<IrqLimit>, u8)>,
 }
 
 impl Call {
-    /// One of the port that has this cost.
+    /// An interrupt without a descriptor. What its writes cost is added to `cost`.
     #[must_use]
     pub fn new(cost: Arc<InterruptCost>) -> Self {
         Self { cost, ..Self::default() }
     }
 
-    /// One that the port's limit holds for, as number `who`.
+    /// An interrupt that `limit` may hold back, as its number `who`.
     #[must_use]
     pub fn limited(cost: Arc<InterruptCost>, limit: Arc<IrqLimit>, who: u8) -> Self {
         Self { cost, limit: Some((limit, who)), ..Self::default() }
@@ -47,20 +47,21 @@ impl Call {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on interrupts go to `fd`; to nobody if `None`. One that hung stays stuck whatever
-    /// it is given: else a front end could park one worker after the other.
+    /// Sends interrupts to `fd` from now on, or to nobody if it is `None`. An interrupt that hung
+    /// stays stuck with a new descriptor too: otherwise a peer could park one worker after the
+    /// other.
     pub fn set(&self, fd: Option<OwnedFd>) {
         self.line().fd = fd.map(|fd| Arc::new(fd.into()));
     }
 
-    /// Only notes interrupts until [`Call::release`]. While the attach thread has a port's locks it
-    /// must make no write that could hang until its timer ends it, or it would take the workers
-    /// that wait for them along.
+    /// Only notes interrupts until [`Call::release`]. A write can hang until the thread's timer
+    /// ends it. The attach thread must not write while it has a port's locks, or the workers that
+    /// wait for them would hang too.
     pub fn hold(&self) {
         self.line().held = true;
     }
 
-    /// Raises what was noted. Call without locks.
+    /// Raises the interrupt that was noted, if there was one. Call it without locks.
     pub fn release(&self) {
         let mut line = self.line();
         line.held = false;
@@ -71,7 +72,7 @@ impl Call {
         }
     }
 
-    /// Delivers what the limit held back. Call without locks.
+    /// Delivers an interrupt that the limit held back. Call it without locks.
     pub fn deliver(&self) {
         if let Some(fd) = self.target() {
             self.write(&fd);
@@ -84,8 +85,8 @@ impl Call {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// True once a write hung or failed: the front end has broken the descriptor, and its port must
-    /// be stopped.
+    /// True once a write hung or failed: the peer has broken the descriptor, and its port must be
+    /// stopped.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
@@ -107,7 +108,7 @@ impl Call {
         if line.held { None } else { line.fd.clone() }
     }
 
-    /// The lock is not held: exchanging the descriptor must not wait for it.
+    /// The lock is not held meanwhile: who exchanges the descriptor must not wait for the write.
     fn write(&self, fd: &File) {
         self.raised.fetch_add(1, Ordering::Relaxed);
         let (done, tolerable) = self.cost.timed(&SystemClocks, || write(fd));
@@ -121,7 +122,7 @@ impl Call {
 
 impl Interrupt for Call {
     fn raise(&self) -> bool {
-        // One that reaches nobody, or not yet, uses up nothing of the limit.
+        // An interrupt that reaches nobody, or not yet, does not count against the limit.
         let Some(fd) = self.target() else { return true };
         let admitted = self.limit.as_ref().is_none_or(|(limit, who)| limit.admits(*who));
         if admitted {

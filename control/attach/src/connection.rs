@@ -1,4 +1,4 @@
-//! A connection's bytes: messages cut out of the stream, replies put into it, no wait unbounded.
+//! A connection: messages are cut out of its bytes, and replies are sent. No wait is unbounded.
 
 use std::fmt::Debug;
 use std::io;
@@ -10,12 +10,12 @@ use crate::poll::{Wait, poll};
 use crate::send_recv::{MAX_FDS, recv, send};
 use crate::waker::Waker;
 
-/// How long a started message may take to arrive, and a reply to be taken. Between messages a
-/// client may be silent for as long as it likes.
+/// How long a message that has begun may take to arrive, and a reply to be read. Between messages a
+/// peer may be silent for as long as it likes.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Why the bytes of a connection are no messages: nothing that follows can be trusted to start at a
-/// header.
+/// Why the bytes of a connection are not messages. Nothing that follows can be trusted to start at
+/// a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Another version of the protocol, or a reply where a request belongs.
@@ -39,7 +39,7 @@ pub trait Framing {
     const BUFFER: usize;
     /// Bytes behind the message that is due may be read along with it, which saves system calls.
     /// Descriptors then belong to the last message that the read touched: the kernel ends a read
-    /// behind the bytes that they came with.
+    /// after the bytes that they came with.
     const AHEAD: bool;
 
     /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes
@@ -57,17 +57,18 @@ pub struct Message<'s, H> {
     pub header: H,
     /// Its body.
     pub body: &'s [u8],
-    /// What came along. Dropped, so closed, unless a handler takes it.
+    /// The descriptors that came along. They are closed with the message, unless a handler takes
+    /// them.
     pub fds: Vec<OwnedFd>,
 }
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// The client hung up.
-    #[error("the front end closed the connection")]
+    /// The peer hung up.
+    #[error("the VMM closed the connection")]
     Closed,
-    /// What came is no message.
+    /// What came is not a message.
     #[error("malformed message")]
     Malformed(#[from] Malformed),
     /// Descriptors were lost on the way: more than any request has, or this process is at its
@@ -75,7 +76,7 @@ pub enum ConnectionError {
     #[error("a message lost descriptors: too many were sent, or this process has too many open")]
     LostFds,
     /// A message was begun and not finished, or a reply not taken.
-    #[error("the front end stopped in the middle of a message for {} s", DEADLINE.as_secs())]
+    #[error("the VMM stopped in the middle of a message for {} s", DEADLINE.as_secs())]
     Stuck,
     /// The socket failed.
     #[error("the socket failed")]
@@ -86,7 +87,7 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// The client has gone, in whatever way, without breaking a rule.
+    /// The peer has gone, in whatever way, without breaking a rule.
     #[must_use]
     pub fn is_goodbye(&self) -> bool {
         match self {
@@ -99,15 +100,16 @@ impl ConnectionError {
     }
 }
 
-/// How long a write waits between two looks at the stop flag, while its descriptor has other news.
+/// How long a write waits between two looks at the stop flag, while the waker is readable for
+/// another reason.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// One connection, read without ever waiting.
+/// One connection. Reading it never waits.
 #[derive(Debug)]
 pub struct Connection<F: Framing> {
     sock: OwnedFd,
     buf: Box<[u8]>,
-    /// What was read and not yet given out: `buf[start..end]`.
+    /// What was read and not handed out yet: `buf[start..end]`.
     start: usize,
     end: usize,
     header: Option<(F::Header, usize)>,
@@ -172,7 +174,7 @@ impl<F: Framing> Connection<F> {
         }
     }
 
-    /// True if nothing was read that was not given out.
+    /// True if everything that was read was handed out.
     #[must_use]
     #[inline]
     pub fn is_drained(&self) -> bool {
@@ -262,11 +264,11 @@ impl<F: Framing> Connection<F> {
         if waker.stops() {
             return Err(ConnectionError::Stopping);
         }
-        // Other news than "stop" is for later: it stays readable, and looking at it here would be a
-        // busy loop.
-        let news = poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
-        let stop = (!news).then(|| (waker.fd(), Wait::Read));
-        let left = if news { left.min(SLICE) } else { left };
+        // Only "stop" matters here. For any other reason the waker stays readable, and polling it
+        // would be a busy loop.
+        let woken = poll([Some((waker.fd(), Wait::Read))], Some(Duration::ZERO))?[0];
+        let stop = (!woken).then(|| (waker.fd(), Wait::Read));
+        let left = if woken { left.min(SLICE) } else { left };
         poll([stop, Some((self.sock.as_fd(), Wait::Write))], Some(left))?;
         Ok(())
     }

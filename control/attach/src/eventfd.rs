@@ -32,11 +32,11 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a descriptor is no doorbell.
+/// Why a descriptor cannot be a doorbell or an interrupt.
 #[derive(Debug, thiserror::Error)]
 pub enum EventFdError {
     /// It is something else: writing to a pipe, a terminal or a file could block or do harm.
-    #[error("the descriptor is no eventfd but `{0}`")]
+    #[error("the descriptor is not an eventfd but `{0}`")]
     NotEventFd(String),
     /// It could not be looked at.
     #[error("cannot look at the descriptor")]
@@ -57,8 +57,8 @@ pub fn check(fd: OwnedFd) -> Result<OwnedFd, EventFdError> {
     Ok(fd)
 }
 
-/// How often an eventfd was written to since it was last read, by what /proc tells of it: looking
-/// changes nothing, and cannot block. 0 if it cannot be told.
+/// How often an eventfd was written to since it was last read, as /proc says: looking changes
+/// nothing and cannot block. 0 if /proc does not say.
 #[must_use]
 pub fn count(fd: BorrowedFd<'_>) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));

@@ -5,21 +5,28 @@
 //!
 //! | | meaning |
 //! | --- | --- |
-//! | 0 to 0x7f | a request of this number: a byte of descriptors (low nibble: how many; high: which), a byte of length, the body |
+//! | 0 to 0x7f | a request of this number: a byte of descriptors, a byte of length, the body |
 //! | 0x80 + n | an honest set-up, up to step n |
-//! | 0x90 to 0x9f | pull, hold some; 0xa0 to 0xaf: push; 0xb0 to 0xbf: the rest of what workers do |
+//! | 0x90 to 0x9f | pull, hold some |
+//! | 0xa0 to 0xaf | push |
+//! | 0xb0 to 0xbf | the rest of what workers do |
 //! | 0xc0 to 0xff | the guest writes: two bytes of address, a byte of length, the bytes |
+//!
+//! The byte of descriptors says how many (low nibble) and which (high nibble).
 //!
 //! An input of `vfio_user`:
 //!
 //! | | meaning |
 //! | --- | --- |
-//! | 0 to 0x1f | a command of this number, with the rest as above; a high nibble of 0xf in the descriptors' byte: NO_REPLY |
-//! | 0x20 to 0x3f | an honest set-up, up to step n: version, memory, interrupts, bus master, link, rings |
-//! | 0x40 to 0x5f | the guest writes a register: two bytes of offset in words, four of value; from 0x50 on in shared memory |
+//! | 0 to 0x1f | a command of this number, with the rest as above |
+//! | 0x20 to 0x3f | an honest set-up, up to step n: version, memory, interrupts, link, rings |
+//! | 0x40 to 0x4f | the guest writes a register: two bytes of offset in words, four of value |
+//! | 0x50 to 0x5f | the same in shared memory |
 //! | 0x60 to 0x7f | the guest reads one |
 //! | 0x80 to 0x8f | the unmask eventfd and the timer speak, the cable moves |
 //! | 0x90 to 0xff | as above |
+//!
+//! A high nibble of 0xf in the byte of descriptors stands for NO_REPLY.
 //!
 //! Guest memory is 64 KiB at address 0, for the guest and for the VMM, so that small numbers mean
 //! something.

@@ -1,10 +1,10 @@
-//! What raising interrupts costs, and how nobody hangs in it.
+//! What raising interrupts costs, and how a write that hangs is ended.
 //!
 //! A write to an eventfd waits while its counter is full, unless the open file is non-blocking. We
 //! make it so, but the front end shares the open file, and can clear the flag and fill the counter
-//! at any time. So nobody writes to one who cannot be interrupted: the workers have a watchdog, a
-//! port's own thread a timer ([`guard_thread`]). The signal ends the write with EINTR, and [`Call`]
-//! never writes to that descriptor again.
+//! at any time. So only threads that can be interrupted write to one: workers have a watchdog, a
+//! port's own thread has a timer ([`guard_thread`]). The signal ends the write with EINTR, and
+//! [`Call`] never writes to that descriptor again.
 //!
 //! [`Call`]: crate::call::Call
 
@@ -29,7 +29,7 @@ thread_local! {
 /// How long a port's own thread may take for one write.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Sees to it that no [`Call`] can keep the calling thread for ever.
+/// Makes sure that no [`Call`] can keep the calling thread for ever.
 ///
 /// # Errors
 /// That of the system: this thread must not raise interrupts.
@@ -38,7 +38,7 @@ pub fn guard_thread() -> io::Result<()> {
     GUARD.with(|guard| guard.set(timer)).map_err(|_| io::ErrorKind::AlreadyExists.into())
 }
 
-/// Writes to `fd`, and is interrupted if that takes too long and this is a port's own thread.
+/// Writes to `fd`. On a port's own thread the write is interrupted if it takes too long.
 pub fn write(fd: &File) -> io::Result<usize> {
     let one = || {
         let mut fd = fd;
@@ -72,13 +72,14 @@ impl Clocks for SystemClocks {
     }
 }
 
-/// What the interrupts of one port cost those who raise them, whoever is connected to it: else a
-/// front end would begin afresh by coming again, or by exchanging its descriptor.
+/// What the interrupts of one port cost those who raise them. It belongs to the port and not to a
+/// connection: otherwise a peer could start afresh by connecting again or by exchanging its
+/// descriptor.
 ///
-/// A write wakes whoever waits for the eventfd, and a front end can make that hundreds of thousands
-/// of epoll watches: 50 ms of a worker's time for each interrupt, which no signal ends. CPU time
-/// tells it from a worker that was preempted; asking for it costs system calls, so it is asked for
-/// only for a while after a write that seemed slow.
+/// A write wakes everybody who waits for the eventfd. A peer can make that hundreds of thousands of
+/// epoll watches: 50 ms of a worker's time for each interrupt, which no signal ends. CPU time tells
+/// this from a worker that was preempted. Asking for it costs system calls, so it is measured only
+/// for a while after a write that seemed slow.
 #[derive(Debug, Default)]
 pub struct InterruptCost {
     /// Until then, on [`monotonic`], writes are measured in CPU time.
@@ -98,18 +99,20 @@ struct Debt {
 /// A write that takes longer is looked at more closely. It may only have been preempted.
 const SUSPECT: Duration = Duration::from_micros(500);
 
-/// How long to look closely: what the first write of a crowd costs unseen is had that often at
-/// most.
+/// How long to look closely, in nanoseconds. The first slow write is not measured: a peer gets one
+/// such write for each of these times at most.
 const MEASURED: u64 = 10_000_000_000;
 
-/// A front end that owes that much CPU time, of more than [`SLOW`] writes, is given up.
+/// A peer that owes that much CPU time, of more than [`SLOW`] writes, is hung up on.
 const DEBT: Duration = Duration::from_millis(5);
 
-/// A single write may have been charged with what the machine did meanwhile.
+/// Slow writes that are tolerated in any case: they may have been charged with what the machine did
+/// meanwhile.
 const SLOW: u32 = 3;
 
-/// What is forgiven: 5 ms in each second. What others do to a port is forgotten after 10 s.
+/// What is forgiven: one part in this many of the time that passes, 5 ms in each second.
 const FORGIVEN: u32 = 200;
+/// Most that is owed, so that everything is forgotten after 10 s.
 const MOST: Duration = Duration::from_millis(50);
 
 impl InterruptCost {
@@ -142,7 +145,7 @@ impl InterruptCost {
         (done, !slow || self.charge(now, used()))
     }
 
-    /// Looks at a write that seemed slow, and `used` that much CPU time, if that was asked for.
+    /// Judges a write that seemed slow, by the CPU time that it used if that was measured.
     #[cold]
     fn charge(&self, now: u64, used: Option<Duration>) -> bool {
         if used.is_some_and(|used| used <= SUSPECT) {
@@ -155,7 +158,7 @@ impl InterruptCost {
 }
 
 impl Debt {
-    /// True if that is tolerable.
+    /// Adds a slow write. True if that is tolerable.
     fn add(&mut self, now: Duration, used: Duration) -> bool {
         self.time = self.time.saturating_sub(now.saturating_sub(self.at) / FORGIVEN);
         if self.time.is_zero() {

@@ -1,5 +1,4 @@
-//! How many interrupts a port may raise: `irq_rate_max`, for NICs without a moderation of their
-//! own.
+//! The limit of a port's interrupts, `irq_rate_max`, for NICs that have no moderation of their own.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,8 +6,8 @@ use vmlan_nic::notify::moderate::{Moderator, Set};
 
 use crate::timer::Timer;
 
-/// The limit of one port, whoever is connected to it: else a front end would begin afresh by coming
-/// again.
+/// The limit of one port. It belongs to the port and not to a connection: otherwise a front end
+/// could start afresh by connecting again.
 #[derive(Debug)]
 pub struct IrqLimit {
     moderator: Moderator,
@@ -16,7 +15,7 @@ pub struct IrqLimit {
 }
 
 impl IrqLimit {
-    /// None yet.
+    /// No limit yet.
     ///
     /// # Errors
     /// That of the system.
@@ -30,7 +29,7 @@ impl IrqLimit {
         self.moderator.set_rate(rate_max, &self.timer);
     }
 
-    /// There is one.
+    /// True if there is a limit.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.moderator.is_on()
@@ -55,7 +54,7 @@ impl IrqLimit {
         self.timer.fd()
     }
 
-    /// It has fired, perhaps: what is to be delivered now.
+    /// Looks whether the timer has fired, and returns the interrupts that are to be delivered now.
     #[must_use]
     pub fn due(&self) -> Set {
         // First the timer, then the look: one that is set meanwhile fires again.

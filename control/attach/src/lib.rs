@@ -1,12 +1,12 @@
-//! The doors VMs come in by: sockets that VMMs speak, and the [`vmlan_frame::Port`] behind each.
+//! Sockets that VMs plug into, and the [`vmlan_frame::Port`] behind each.
 //!
 //! - [`vhost_user`]: virtio-net over vhost-user, for any VMM that speaks it.
 //! - [`vfio_user`]: emulated NICs over vfio-user, for guests that have nothing but an old driver.
 //!
 //! # Contract
 //!
-//! Whatever arrives on a socket, nothing here panics, no descriptor leaks, and no thread but the
-//! port's own waits for its peer. A peer can fault its own port and nothing else.
+//! Whatever arrives on a socket, nothing here panics, no descriptor leaks, and only the port's own
+//! thread waits for its peer. A peer can harm its own port and nothing else.
 #![deny(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
@@ -38,7 +38,8 @@ use std::sync::Arc;
 pub use attach_error::AttachError;
 pub use socket::SocketError;
 
-/// Called by a port's thread whenever the port's doorbells or its being up may have changed.
+/// Called by a port's thread whenever the port may have come up or gone down, or its doorbells may
+/// have changed.
 pub type Changed = Arc<dyn Fn() + Send + Sync>;
 
 /// What a port is and how its connection stands: keys and values, for people and for JSON.

@@ -16,14 +16,14 @@ const PAGE: u64 = 4096;
 /// Largest dirty log: 256 MiB stand for 8 TiB.
 const MAX_LOG: u64 = 256 << 20;
 
-/// Most guest memory: sparse files cost a hostile VMM nothing, but this process' addresses are
-/// shared by all.
+/// Most bytes of guest memory of one VM. Sparse files cost a hostile VMM nothing, but all VMs share
+/// the address space of this process.
 const MAX_BYTES: u64 = 8 << 40;
 
 /// What to tell whoever forgot to share the guest's memory with us.
 pub const UNSHARED: &str = "guest memory is not shared: give the VM's memory backend share=on";
 
-/// Where a run of guest memory is for the guest, for the VMM, and in its file.
+/// Where a region of guest memory is: for the guest, for the VMM, and in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDesc {
     /// Guest-physical address.
@@ -44,7 +44,8 @@ pub enum MemoryError {
     Ram(#[from] vmlan_ram::MapError),
     /// Pages of such a file come from another process or machine: touching one could hang a worker.
     #[error(
-        "the memory file is neither memory nor on a local disk: use memfd, /dev/shm, hugetlbfs, ext4, xfs, btrfs or f2fs"
+        "the memory file is neither memory nor on a local disk: use memfd, /dev/shm, hugetlbfs, \
+         ext4, xfs, btrfs or f2fs"
     )]
     Remote,
     /// More memory than a VM may map.
@@ -58,16 +59,16 @@ pub enum MemoryError {
         /// Bytes.
         size: u64,
     },
-    /// A log without bytes, or absurdly large.
-    #[error("a dirty log of {0} bytes")]
+    /// A log that is empty, or far too large.
+    #[error("a dirty log of {0} bytes is empty or too large")]
     LogSize(u64),
     /// A system call failed.
     #[error("cannot look at the memory file")]
     Io(#[from] io::Error),
 }
 
-/// Maps the run `offset..offset + size` of a file. The mapping may be larger: its start is given
-/// back as the run's offset in it.
+/// Maps the bytes `offset..offset + size` of a file. The mapping may be larger than that. Returns
+/// it, and the offset in it at which the bytes begin.
 ///
 /// # Errors
 /// [`MemoryError`].
@@ -163,7 +164,7 @@ impl Memory {
         Ok(())
     }
 
-    /// True if there is a log to write.
+    /// True if the VMM gave a dirty log.
     #[must_use]
     pub fn has_log(&self) -> bool {
         self.log.is_some()
@@ -175,7 +176,7 @@ impl Memory {
         self.regions.iter().map(Region::size).sum()
     }
 
-    /// A snapshot to work on, logging if `log` says so.
+    /// A map of all regions. Writes to it are noted in the dirty log if `log` is true.
     ///
     /// # Errors
     /// [`MemoryError::Ram`]: never for regions that were checked by `replace`.

@@ -34,7 +34,7 @@ pub fn poll<const N: usize>(
         PollFd::from_borrowed_fd(fd, flags)
     });
     let first = present.next().ok_or(io::ErrorKind::InvalidInput)?;
-    // Those that are there, in order; what is behind them is not shown to the kernel.
+    // Entries that are present, in order. The kernel is not shown the rest of the array.
     let mut set = std::array::from_fn::<_, N, _>(|_| first.clone());
     let mut count = 1;
     for (to, from) in set.iter_mut().skip(1).zip(present) {

@@ -1,4 +1,4 @@
-//! What is logged about one port. A hostile peer cannot make a flood of it.
+//! The log lines of one port. A hostile peer cannot cause a flood of them.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ pub struct PortLog {
     goodbye: Option<Instant>,
     /// When a ready driver was last logged.
     welcome: Option<Instant>,
-    /// This connection's was: a guest can stop and start its driver as often as it likes.
+    /// This was logged for the present connection: a guest can stop and start its driver as often
+    /// as it likes.
     welcomed: bool,
 }
 

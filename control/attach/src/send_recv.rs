@@ -10,8 +10,8 @@ use rustix::net::{
 };
 
 /// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::limits`); the rest
-/// of the room is there so that a sender of a few too many is told so, instead of being cut off by
-/// `MSG_CTRUNC`.
+/// of the room is there so that a sender of a few too many gets an answer, instead of being cut off
+/// by `MSG_CTRUNC`.
 pub const MAX_FDS: usize = 16;
 
 /// What one [`recv`] brought.

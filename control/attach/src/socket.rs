@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Connections that may wait. Only one is served; the others are told so by being closed.
+/// Connections that may wait to be accepted. Only one is served at a time; the others are closed.
 const BACKLOG: i32 = 8;
 
 /// Permission bits when only a group was asked for: its members may connect.
@@ -41,8 +41,8 @@ pub fn port_name(name: Option<&str>, path: &Path) -> String {
 /// Why there is no socket to listen on.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A file that is no socket lies there, and may be somebody's data.
-    #[error("`{}` exists and is no socket: remove it or choose another path", .0.display())]
+    /// There is a file that is not a socket. It may be somebody's data.
+    #[error("`{}` exists and is not a socket: remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
     /// Another program listens there.
     #[error("another process listens on `{}`: stop it or choose another path", .0.display())]
@@ -50,8 +50,12 @@ pub enum SocketError {
     /// No such group on this machine.
     #[error("there is no group `{0}`: name one of /etc/group or give its number")]
     NoGroup(String),
-    /// Its directory is missing.
-    #[error("cannot make the socket `{}`: make its directory `{}` first", path.display(), parent(path).display())]
+    /// The directory is missing.
+    #[error(
+        "cannot make the socket `{}`: make its directory `{}` first",
+        path.display(),
+        parent(path).display()
+    )]
     NoDirectory {
         /// The socket's place.
         path: PathBuf,
@@ -59,7 +63,7 @@ pub enum SocketError {
         #[source]
         source: io::Error,
     },
-    /// The directory belongs to somebody else, or cannot be written at all.
+    /// The directory belongs to somebody else, or is not writable at all.
     #[error("this user may not make the socket `{}`: choose another path", .path.display())]
     NotWritable {
         /// The socket's place.
@@ -155,9 +159,9 @@ impl Listener {
 }
 
 impl Listener {
-    /// Gives up the path, also if a thread that does not end has the socket still.
+    /// Gives up the path. It does so even if a thread that hangs still has the socket.
     pub fn close(&self) {
-        // The file's number may be somebody else's once it is free.
+        // Once only: the inode may be somebody else's afterwards.
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -192,10 +196,10 @@ fn check_free(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Permissions, then listening, then the name that others know.
+/// Sets the permissions, listens, and then gives the socket the name that others know.
 ///
-/// The directory may be the guest's user's, who can exchange `temp` for a link to a file of ours at
-/// any moment: so permissions are given to what was looked at, by its descriptor.
+/// The directory may belong to the guest's user, who can replace `temp` by a link to a file of ours
+/// at any moment. So the permissions are set by the descriptor of what was checked.
 fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
     let file = open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
@@ -223,8 +227,8 @@ fn temp_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{:x}.{n:x}", std::process::id()))
 }
 
-/// Binds to `temp`, by way of its directory's descriptor if the path is too long for a socket:
-/// `temp` may be a little longer than the name it gets in the end.
+/// Binds to `temp`. If that path is too long for a socket, it goes through the descriptor of the
+/// directory: `temp` may be a little longer than the final name.
 fn bind(sock: &OwnedFd, temp: &Path) -> io::Result<()> {
     if check_path(temp).is_ok() {
         return bind_to(sock.as_fd(), temp);
@@ -233,8 +237,8 @@ fn bind(sock: &OwnedFd, temp: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let dir = fs::File::open(dir)?;
-    let near = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-    bind_to(sock.as_fd(), &near)
+    let short = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+    bind_to(sock.as_fd(), &short)
 }
 
 fn group_id(group: &str) -> Result<u32, SocketError> {
@@ -290,8 +294,7 @@ fn listen(sock: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(sock, backlog)?)
 }
 
-/// Ends what `sock` is for, whoever has descriptors of it still: nobody can connect to a listener
-/// any more.
+/// Shuts `sock` down for all descriptors of it: nobody can connect to a listener any more.
 fn shutdown(sock: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(sock, Shutdown::Both);
 }

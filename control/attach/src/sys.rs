@@ -1,4 +1,5 @@
-//! What only `unsafe` code can do. The only file of this crate with `unsafe` in it.
+//! What needs `unsafe` code: signals that end system calls, and memory that is mapped anew. The
+//! only file of this crate with `unsafe` in it.
 
 use std::ffi::c_int;
 use std::io;
@@ -82,8 +83,8 @@ impl Drop for Interrupter {
     }
 }
 
-/// Memory of ours at an address that stays, in a file that can be exchanged: whoever was given the
-/// file before keeps memory that nobody looks at any more.
+/// Memory of ours whose address stays, while the file behind it can be exchanged. Whoever was given
+/// the file before keeps memory that nobody looks at any more.
 #[derive(Debug)]
 pub struct SharedPages {
     map: Arc<Map>,

@@ -13,11 +13,11 @@ const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Pause in accepting when the process has no descriptor left: the listener stays readable, so
-/// polling on would spin.
+/// Pause in accepting when the process has no descriptor left: the listener stays readable, and
+/// polling it would spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-/// Pause after a client that parked a worker in a write. Each time costs all ports of that worker
-/// up to 50 ms, the watchdog's patience: so it must not be had often.
+/// Pause after a peer that parked a worker in a write. Each such write costs all ports of that
+/// worker up to 50 ms, the watchdog's patience, so it must not happen often.
 pub const PENALTY: Duration = Duration::from_secs(3);
 
 /// A thread that ends when its waker says so.
@@ -28,7 +28,7 @@ pub struct PortThread {
 }
 
 impl PortThread {
-    /// Starts it. It may raise interrupts: none can keep it for ever.
+    /// Starts the thread. It may raise interrupts: none can keep it for ever.
     ///
     /// # Errors
     /// That of the system.
@@ -51,10 +51,10 @@ impl PortThread {
         Ok(Self { waker, thread: Some(thread) })
     }
 
-    /// Ends it, for the port that log lines call `who`.
+    /// Ends the thread of the port that log lines call `who`.
     ///
-    /// A client that keeps the thread somewhere for long costs a thread that sleeps, and not
-    /// whoever calls this, who must not leave anything to it that others may want.
+    /// If a peer keeps the thread somewhere for long, the thread is left behind, and the caller
+    /// goes on. So the caller must not rely on the thread to release anything that others need.
     pub fn close(&mut self, who: &str) {
         self.waker.stop();
         let Some(thread) = self.thread.take() else { return };

@@ -15,7 +15,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A new one.
+    /// A waker that has not been used.
     ///
     /// # Errors
     /// That of `eventfd`.

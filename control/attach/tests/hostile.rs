@@ -1,5 +1,5 @@
-//! What a hostile front end sends, and what becomes of it: nothing, but for itself. Numbers in
-//! names are rows of the project's list of bugs that other back ends had.
+//! What a hostile front end can send. It harms itself at most. `docs/known-faults.md` says which
+//! other back ends had these faults.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Faults under traffic: clients that go, memory that goes, descriptors that run out. Numbers in
-//! names are those of the project's list of faults.
+//! Faults under traffic: clients that go, memory that goes, descriptors that run out. Many are
+//! listed in `docs/known-faults.md`.
 
 mod common;
 mod vfio;

@@ -1,6 +1,5 @@
-//! What a hostile vfio-user client sends, and what becomes of it: nothing, but for itself. Numbers
-//! in names are rows of the project's list of bugs that other servers had, and of its list of
-//! faults.
+//! What a hostile vfio-user client can send. It harms itself at most. `docs/known-faults.md` says
+//! which other servers had these faults.
 
 mod common;
 mod vfio;
@@ -382,7 +381,9 @@ fn no_reply_is_longer_than_its_asker_said() {
     let mut qemu = f.connect();
     let mut body = vec![0; 4];
     body.extend(
-        br#"{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, "migration": {"max_bitmap_size": 268435456, "pgsize": 4096}, "write_multiple": true}}"#,
+        br#"{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535,
+         "max_data_xfer_size": 1048576, "migration": {"max_bitmap_size": 268435456,
+         "pgsize": 4096}, "write_multiple": true}}"#,
     );
     body.push(0);
     let reply = qemu.call(VERSION, &body, &[]).unwrap();

@@ -125,6 +125,6 @@ fn a_client_that_talks_all_the_time_does_not_wake_the_workers_for_each_message()
         client.post(e1000::TDLEN, i * 128);
     }
     client.get(e1000::STATUS);
-    let news = f.changes.load(std::sync::atomic::Ordering::SeqCst) - before;
-    assert_eq!(news, 0);
+    let woken = f.changes.load(std::sync::atomic::Ordering::SeqCst) - before;
+    assert_eq!(woken, 0);
 }

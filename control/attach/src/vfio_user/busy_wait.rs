@@ -1,14 +1,14 @@
-//! When waiting by looking pays.
+//! When it pays to poll for the next message instead of sleeping.
 
 use std::time::Duration;
 
-/// How long to look for the next message before sleeping, where that has paid lately: about what
-/// sleeping and waking up costs.
+/// How long to poll for the next message, while that has paid lately: about what it costs to sleep
+/// and wake up.
 const PATIENCE: Duration = Duration::from_micros(8);
 
-/// Whether to look for the next message before sleeping. Looking is tried, and goes on for as long
-/// as it finds something; after each time that it did not, it is left for longer. Where the client
-/// waits for this very CPU it never finds anything, and would only keep the client from its answer.
+/// Decides whether to poll for the next message before sleeping. Polling goes on for as long as it
+/// finds something. After each time that it does not, it pauses for longer. If the client waits for
+/// this very CPU, polling never finds anything and would only delay the client.
 #[derive(Debug, Default)]
 pub struct BusyWait {
     /// Turns until the next try.

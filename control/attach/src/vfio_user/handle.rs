@@ -1,4 +1,4 @@
-//! The port as its owner has it, and what it shares with the port's thread.
+//! The handle of a vfio-user port: what its owner calls, and what it shares with the port's thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,7 +27,7 @@ use crate::{AttachError, Changed, Details};
 /// Memory without a descriptor that is worth mentioning: less are ROMs.
 pub const MUCH: u64 = 1 << 20;
 
-/// What the handle and the thread both know.
+/// What the handle and the thread share.
 pub struct Shared {
     /// The port.
     pub port: Arc<VfioUserPort>,
@@ -122,8 +122,8 @@ impl VfioUser {
         self.waker.wake();
     }
 
-    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. It
-    /// takes effect soon after: what was held back is delivered by the port's thread.
+    /// Limits the interrupts per second, whatever the guest asks for; 0: no limit. It takes effect
+    /// soon after; the port's thread delivers what was held back.
     pub fn set_irq_rate_max(&self, rate_max: u32) {
         self.shared.irq_rate_max.store(rate_max, Ordering::Release);
         self.waker.wake();

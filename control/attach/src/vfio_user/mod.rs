@@ -2,22 +2,21 @@
 //! `docs/interop/vfio-user.rst`).
 //!
 //! ```text
-//!  VMM ── socket ──► serve ──► stream ──► session ──► dma, irqs
-//!                    thread    messages   state          │
-//!                      │                    ▼            ▼
-//!                      │                   nic ◄────── host: INTx, MSI, timer, doorbell
-//!  workers ── port ────┴─ pull, push, arm ──┘
+//!  VMM ── socket ──► server ─► connection ─► session ─► dma, irqs
+//!                    thread    messages      state       │
+//!                      │                       ▼         ▼
+//!                      │                      nic ◄─── host: INTx, MSI, timer, doorbell
+//!  workers ── port ────┴── pull, push, arm ───┘
 //! ```
 //!
-//! [`attach`] starts one thread for each port. It plays the part that the VMM's exit path plays for
-//! a NIC of its own: register accesses are messages, served in this thread against the model
-//! ([`Nic`]). While they come quickly one after the other it waits for the next by looking, not by
-//! sleeping.
+//! [`attach`] starts one thread for each port. Register accesses are messages, and the thread hands
+//! them to the NIC ([`Nic`](vmlan_nic::chip::Nic)). While they come in quick succession, it polls
+//! for the next one instead of sleeping.
 //!
 //! One client is served at a time. When it goes, its interrupts are disconnected, its memory
 //! unmapped and the NIC is reset, ready for the next. Where registers are shared memory
-//! ([`Doorbell::Mapped`]), each client gets a file of its own, so that one that has gone, and kept
-//! it, writes to nobody's registers.
+//! ([`Doorbell::Mapped`]), each client gets a file of its own: one that has gone and kept its file
+//! does not write to the registers of the next.
 
 mod busy_wait;
 mod dma;
@@ -66,7 +65,7 @@ pub enum Model {
     R8169,
     /// Realtek RTL8139C+, or without `plus` a plain RTL8139.
     Rtl8139 {
-        /// It has descriptor rings, offloads and what else the C+ brought.
+        /// With the descriptor rings, offloads and other features of the C+.
         plus: bool,
     },
 }
@@ -83,7 +82,7 @@ impl Model {
         }
     }
 
-    /// Its doorbells stand in pages of their own, which can be shared memory.
+    /// True if its doorbells are in pages of their own, which can be shared memory.
     const fn maps_doorbells(self) -> bool {
         matches!(self, Self::E1000)
     }
@@ -102,7 +101,7 @@ pub enum Doorbell {
 /// How to attach a VM.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The port's name, for log lines; the path stands in for none.
+    /// The port's name, for log lines. Without one they name the path.
     pub name: Option<String>,
     /// The socket. VMMs connect to it.
     pub path: PathBuf,
@@ -114,9 +113,9 @@ pub struct Config {
     pub model: Model,
     /// Its address.
     pub mac: Mac,
-    /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
+    /// Limit of interrupts per second, whatever the guest asks for; 0: no limit.
     pub irq_rate_max: u32,
-    /// How doorbells come. Mapped ones only on [`Model::E1000`].
+    /// How doorbells reach us. Mapped ones are for [`Model::E1000`] only.
     pub doorbell: Doorbell,
     /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`],
     /// nor a plain RTL8139.
@@ -146,7 +145,7 @@ impl Config {
         }
     }
 
-    /// What does not go together.
+    /// Refuses settings that exclude each other.
     fn check(&self) -> Result<(), AttachError> {
         let mapped = self.doorbell == Doorbell::Mapped;
         match self.model {
@@ -167,8 +166,8 @@ impl Config {
     }
 }
 
-/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread
-/// whenever the port's being up may have changed.
+/// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
+/// thread whenever the port may have come up or gone down.
 ///
 /// # Errors
 /// [`AttachError`], naming the value and what to do.

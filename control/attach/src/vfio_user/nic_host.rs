@@ -1,4 +1,4 @@
-//! What leads from the chip to the world: interrupts, a timer, the worker's doorbell.
+//! What a NIC needs from the outside: interrupts, a timer, the worker's doorbell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,13 +55,13 @@ pub enum Mode {
     Msi,
 }
 
-/// The chip's host.
+/// The host of one port's NIC.
 #[derive(Debug)]
 pub struct NicHost {
     lines: Mutex<Arc<Lines>>,
     /// Interrupts of the clients before this one.
     before: AtomicU64,
-    /// This client's are broken.
+    /// This client's interrupts are broken.
     stuck: AtomicBool,
     cost: Arc<InterruptCost>,
     timer: Timer,
@@ -70,7 +70,7 @@ pub struct NicHost {
 }
 
 impl NicHost {
-    /// NicHost to nobody yet. `waker` is told when a client's interrupt is found to be broken.
+    /// A host without a client. `waker` is told when a client's interrupt is found to be broken.
     ///
     /// # Errors
     /// That of the system.
@@ -141,14 +141,14 @@ impl NicHost {
         self.again(nic);
     }
 
-    /// The chip may have asserted its pin between our look and its own at the mask: one of both
-    /// sees the other.
+    /// The chip may assert its pin at the same time: with the fence, it sees the mask cleared or we
+    /// see the pin asserted.
     fn again(&self, nic: &dyn Nic) {
         full_fence();
         nic.reassert();
     }
 
-    /// Delivers an interrupt because the client asks for it: a test of its own wiring.
+    /// Delivers an interrupt because the client asks for one, to test its set-up.
     pub fn trigger(&self, mode: Mode) {
         let lines = self.lines();
         match mode {
@@ -166,7 +166,7 @@ impl NicHost {
     }
 
     /// By the time a worker comes back from a write that hung, the client may have gone, and
-    /// another may be there that has done nothing. The cost knows of it in any case.
+    /// another may be there that has done nothing. The cost is charged in any case.
     #[cold]
     fn give_up(&self, lines: &Arc<Lines>) {
         let now = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ pub enum CommandRefusal {
     #[error("command {0} is not supported")]
     Unknown(u16),
     /// A body of a length this command cannot have.
-    #[error("{} with a body of {size} bytes", command.name())]
+    #[error("{} cannot have a body of {size} bytes", command.name())]
     BodySize {
         /// The command.
         command: Command,
@@ -20,7 +20,7 @@ pub enum CommandRefusal {
         size: usize,
     },
     /// Too many descriptors, or too few.
-    #[error("{} with {count} descriptors", command.name())]
+    #[error("{} cannot have {count} descriptors", command.name())]
     FdCount {
         /// The command.
         command: Command,
@@ -34,7 +34,7 @@ pub enum CommandRefusal {
     #[error("VERSION failed")]
     Version(#[from] VersionError),
     /// The room for the reply is too small.
-    #[error("{} with an argsz of {argsz}", command.name())]
+    #[error("{} needs more room for its reply than an argsz of {argsz}", command.name())]
     Argsz {
         /// The command.
         command: Command,
@@ -42,7 +42,7 @@ pub enum CommandRefusal {
         argsz: u32,
     },
     /// No such region or interrupt.
-    #[error("{}: there is no number {index}", command.name())]
+    #[error("{}: number {index} does not exist", command.name())]
     Index {
         /// The command.
         command: Command,
@@ -50,7 +50,7 @@ pub enum CommandRefusal {
         index: u32,
     },
     /// An access outside its region, or longer than agreed.
-    #[error("an access to {count} bytes at {offset:#x} of region {region}")]
+    #[error("{count} bytes at {offset:#x} of region {region} are outside the region or too many")]
     Access {
         /// The region's number.
         region: u32,
@@ -68,8 +68,8 @@ pub enum CommandRefusal {
 }
 
 impl CommandRefusal {
-    /// Good clients ask what there is, and are told that there is not: migration, interrupts of
-    /// other kinds.
+    /// True if it answers a question that good clients ask: whether there is migration, or
+    /// interrupts of other kinds.
     #[must_use]
     pub fn is_answer(&self) -> bool {
         /// DEVICE_FEATURE

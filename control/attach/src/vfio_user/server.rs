@@ -196,7 +196,7 @@ impl Server {
             self.port().counters().faults.add_shared(1);
             self.hang_up();
         }
-        // Also if whoever did it has gone: going first must not pay.
+        // Also if the client that did it has gone: hanging up first must not pay.
         if self.port().host().cost().take_broken() {
             self.pause.begin(PENALTY);
         }
@@ -237,8 +237,8 @@ impl Server {
         (self.changed)();
     }
 
-    /// Serves the messages that are there, and those that come soon after: a bounded number, for
-    /// the others want attention too.
+    /// Serves the messages that are there, and those that come soon after. Their number is bounded:
+    /// the waker, the timer and the listener need attention too.
     fn listen_to(&mut self, said: bool) {
         let now = Instant::now();
         let due =
@@ -342,8 +342,8 @@ impl Server {
         }
     }
 
-    /// Most of the guest's memory is out of reach: said once for each client, when it sets up its
-    /// interrupts.
+    /// Warns if most of the guest's memory is out of reach, once for each client, when it sets up
+    /// its interrupts.
     fn warn_of_unshared(&mut self) {
         let (shared, unshared) = self.shared.memory().bytes;
         let much = unshared >= MUCH && unshared > shared;

@@ -30,14 +30,14 @@ pub struct Outcome {
     pub hang_up: bool,
     /// What [`Session::memory`] says may have changed.
     pub changed: bool,
-    /// Interrupts were set up: so all memory that there is has been described, and none is just
-    /// being moved.
+    /// Interrupts were set up. By then the client has described all its memory, and is not just
+    /// moving it.
     pub settled: bool,
-    /// How much it took, in accesses to single registers.
+    /// How much work the message was, in accesses to single registers.
     pub work: usize,
 }
 
-/// What a connection is like, for people who look at the port.
+/// The client's memory, for people who look at the port.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySummary {
     /// Bytes within reach, and out of it.
@@ -87,7 +87,7 @@ impl Session {
         self.irqs.unmask_fd()
     }
 
-    /// It was written to.
+    /// The unmask eventfd was written to.
     pub fn unmasked(&self) {
         self.irqs.unmasked(self.nic());
     }
@@ -226,7 +226,7 @@ impl Session {
         Ok(())
     }
 
-    /// Commands that are rare.
+    /// Handles the commands that are rare.
     fn control(
         &mut self,
         command: Command,
@@ -274,7 +274,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Puts the memory as it now is under the NIC. When this returns, the map before is gone.
+    /// Gives the NIC the memory as it is now. When this returns, the map before is gone.
     fn remap(&self) -> Result<(), DmaError> {
         let map = self.dma.snapshot()?;
         drop(self.nic().set_map(map));
@@ -289,8 +289,8 @@ impl Session {
         Ok(words(&[16, FLAGS, region::COUNT, irq::COUNT]))
     }
 
-    /// Capabilities are given only to who has room for them; `argsz` tells how much that is
-    /// ("Message sizes"). The descriptor comes with them, so that it is sent once.
+    /// Capabilities are sent only to a client that has room for them, as `argsz` says ("Message
+    /// sizes"). The descriptor comes with them, so that it is sent once.
     fn region_info(
         &self,
         to: Header,

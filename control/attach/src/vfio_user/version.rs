@@ -84,7 +84,8 @@ impl Client {
         body.extend(self.minor.min(MINOR).to_ne_bytes());
         let multiple = if self.write_multiple { r#","write_multiple":true"# } else { "" };
         let text = format!(
-            r#"{{"capabilities":{{"max_msg_fds":1,"max_data_xfer_size":{MAX_DATA},"max_dma_maps":{MAX_DMA_MAPS}{multiple}}}}}"#
+            "{{\"capabilities\":{{\"max_msg_fds\":1,\"max_data_xfer_size\":{MAX_DATA},\
+             \"max_dma_maps\":{MAX_DMA_MAPS}{multiple}}}}}"
         );
         body.extend(text.bytes());
         body.push(0);

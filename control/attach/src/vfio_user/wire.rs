@@ -165,7 +165,7 @@ pub struct Header {
     pub no_reply: bool,
 }
 
-/// How the messages are cut. Register writes that need no reply come many at a time.
+/// How messages are cut out of the stream. Register writes that need no reply come many at a time.
 #[derive(Debug)]
 pub struct Frames;
 

@@ -1,4 +1,4 @@
-//! The port as its owner has it.
+//! The handle of a vhost-user port: what its owner calls.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,8 +47,8 @@ impl VhostUser {
         Arc::clone(&self.port)
     }
 
-    /// At most so many interrupts a second, whatever the guest asks for; 0: as the guest asks. At
-    /// once.
+    /// Limits the interrupts per second, whatever the guest asks for; 0: no limit. It takes effect
+    /// at once.
     pub fn set_irq_rate_max(&self, rate_max: u32) {
         self.port.limit().set(rate_max);
     }

@@ -1,7 +1,8 @@
-//! The inflight region: where a back end notes what it has in hand, for its successor.
+//! The inflight region: where a back end notes the descriptors that it is working on, for its
+//! successor.
 //!
-//! Ours completes strictly in order and starts where the used index stands in guest memory, so that
-//! the successor needs nothing from here. The region is kept because front ends ask for it, in the
+//! We complete descriptors strictly in order and start at the used index in guest memory, so our
+//! successor needs nothing from here. The region is kept because front ends ask for it, in the
 //! format of the specification ("Inflight I/O tracking", split virtqueues), with a true `used_idx`.
 
 use std::os::fd::OwnedFd;
@@ -31,13 +32,13 @@ const MAX_RING: u16 = 32768;
 /// Why an inflight region was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum InflightError {
-    /// More rings than the device has, or none.
-    #[error("an inflight region for {0} rings")]
+    /// More virtqueues than the device has, or none.
+    #[error("an inflight region for {0} virtqueues is not possible")]
     Queues(u16),
-    /// A ring size that no ring has.
-    #[error("an inflight region for rings of {0} descriptors")]
+    /// A size that no virtqueue has.
+    #[error("an inflight region for virtqueues of {0} descriptors is not possible")]
     RingSize(u16),
-    /// The region is smaller than its rings, or far larger.
+    /// The region is smaller than its virtqueues, or far larger.
     #[error("an inflight region of {size} bytes where {needed} are needed")]
     Size {
         /// Bytes offered.
@@ -45,16 +46,16 @@ pub enum InflightError {
         /// Bytes needed.
         needed: u64,
     },
-    /// The ring has more descriptors than its part of the region.
-    #[error("a ring of {ring} descriptors does not fit an inflight region made for {room}")]
+    /// The virtqueue has more descriptors than its part of the region.
+    #[error("a virtqueue of {ring} descriptors does not fit an inflight region made for {room}")]
     RingTooLarge {
-        /// Descriptors of the ring.
+        /// Descriptors of the virtqueue.
         ring: u16,
         /// Descriptors there is room for.
         room: u16,
     },
-    /// A format we do not know, or a region of other rings.
-    #[error("the inflight region has version {version} and {desc_num} descriptors for a ring")]
+    /// A format we do not know, or a region of other virtqueues.
+    #[error("the inflight region has version {version} and {desc_num} descriptors for a virtqueue")]
     Format {
         /// Its version.
         version: u16,
@@ -74,7 +75,7 @@ fn stride(ring_size: u16) -> u32 {
     (HEAD + DESC * u32::from(ring_size)).next_multiple_of(ALIGN)
 }
 
-/// Checks what a front end asks for; returns the bytes that its rings need.
+/// Checks what a front end asks for; returns the bytes that its virtqueues need.
 fn check(desc: InflightDesc, rings: usize) -> Result<u64, InflightError> {
     if desc.queues == 0 || usize::from(desc.queues) > rings {
         return Err(InflightError::Queues(desc.queues));
@@ -121,8 +122,8 @@ impl InflightRegion {
         Ok(Self { map: Arc::new(map), queues: desc.queues, ring_size: desc.ring_size })
     }
 
-    /// The part of ring `index`, for a ring of `size` descriptors; `None` if the region does not
-    /// cover it. A part that is all zeros is begun.
+    /// The part of virtqueue `index`, for a virtqueue of `size` descriptors; `None` if the region
+    /// does not cover it. A part that is all zeros is begun.
     ///
     /// # Errors
     /// [`InflightError::RingTooLarge`], [`InflightError::Format`].

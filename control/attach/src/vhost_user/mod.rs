@@ -2,16 +2,16 @@
 //! `docs/interop/vhost-user.rst`).
 //!
 //! ```text
-//!  VMM ── socket ──► serve ──► stream ──► session ──► ring, memory, inflight
-//!                    thread    messages   state            │ both locks
+//!  VMM ── socket ──► server ─► connection ─► session ─► virtqueues, memory, inflight
+//!                    thread    messages      state        │ both locks
 //!                                                          ▼
 //!  workers ──────────── pull, push, arm ─────────────────► port (NetTx, NetRx)
 //! ```
 //!
 //! [`attach`] starts one thread for each port. It sleeps in `poll` unless the front end says
-//! something. One front end is served at a time; when it goes, its rings are stopped, its memory
-//! unmapped, its descriptors closed, and the port waits for the next. Rings start where the used
-//! index stands in guest memory: a guest goes on after a restart of this process without noticing
+//! something. One front end is served at a time; when it goes, its virtqueues are stopped, its
+//! memory unmapped, its descriptors closed, and the port waits for the next. Virtqueues start at
+//! the used index in guest memory: after a restart of this process a guest goes on, and notices no
 //! more than lost frames.
 
 mod feature_names;
@@ -56,7 +56,7 @@ pub const MAX_PAIRS: u16 = vmlan_nic::virtio::MAX_QUEUES / 2;
 /// How to attach a VM.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The port's name, for log lines; the path stands in for none.
+    /// The port's name, for log lines. Without one they name the path.
     pub name: Option<String>,
     /// The socket.
     pub path: PathBuf,
@@ -72,8 +72,8 @@ pub struct Config {
     pub mac: Option<Mac>,
     /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
     pub mtu: Option<u16>,
-    /// Interrupts per second, at most, of all rings together, whatever the guest asks for; 0: as
-    /// the guest asks.
+    /// Limit of interrupts per second, of all virtqueues together, whatever the guest asks for; 0:
+    /// no limit.
     pub irq_rate_max: u32,
 }
 
@@ -88,8 +88,8 @@ impl Config {
     }
 }
 
-/// Opens the door at `config.path` and starts its thread. `changed` is called by that thread
-/// whenever the port's doorbells or its being up may have changed.
+/// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
+/// thread whenever the port may have come up or gone down, or its doorbells may have changed.
 ///
 /// # Errors
 /// [`AttachError`], naming the value and what to do.

@@ -1,4 +1,4 @@
-//! The port: two locked sides, and the few words that workers read without a lock.
+//! The port: two locked sides, and the few flags that workers read without a lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl BothSides<'_> {
         self.tx.fault().or_else(|| self.rx.fault())
     }
 
-    /// Puts `map` under both sides, and gives back the one before, now nobody else's. Drop it
+    /// Gives both sides `map`, and returns the map before, which nobody else has any more. Drop it
     /// without the locks: unmapping takes 20 ms for each GiB in use, and every worker with a frame
     /// for this port would wait.
     #[must_use]
@@ -82,7 +82,7 @@ impl Drop for BothSides<'_> {
 pub struct VhostUserPort {
     tx: Mutex<Side<NetTx>>,
     rx: Mutex<Side<NetRx>>,
-    /// Control threads that want both locks: a busy worker lets them in.
+    /// Control threads that want both locks. While there are some, workers pass the port by.
     wanted: AtomicU32,
     up: AtomicBool,
     connected: AtomicBool,
@@ -90,7 +90,7 @@ pub struct VhostUserPort {
     discard: AtomicBool,
     quarantined: AtomicBool,
     offloads: AtomicU8,
-    bells: Mutex<Vec<Kick>>,
+    kicks: Mutex<Vec<Kick>>,
     version: AtomicU64,
     rarp: Mutex<VecDeque<Mac>>,
     has_rarp: AtomicBool,
@@ -115,7 +115,7 @@ impl VhostUserPort {
             discard: AtomicBool::new(false),
             quarantined: AtomicBool::new(false),
             offloads: AtomicU8::new(0),
-            bells: Mutex::default(),
+            kicks: Mutex::default(),
             version: AtomicU64::new(0),
             rarp: Mutex::default(),
             has_rarp: AtomicBool::new(false),
@@ -135,7 +135,7 @@ impl VhostUserPort {
         BothSides { tx, rx, port: self }
     }
 
-    /// Says whether a front end is there.
+    /// Notes whether a front end is connected.
     pub fn set_connected(&self, on: bool) {
         self.connected.store(on, Ordering::Release);
     }
@@ -146,19 +146,19 @@ impl VhostUserPort {
         &self.cost
     }
 
-    /// How many interrupts it may raise.
+    /// The limit of its interrupts.
     #[must_use]
     pub fn limit(&self) -> &Arc<IrqLimit> {
         &self.limit
     }
 
     /// Replaces the doorbells.
-    pub fn set_bells(&self, bells: Vec<Kick>) {
-        let mut held = lock(&self.bells);
-        let same = held.iter().zip(&bells).all(|(a, b)| Arc::ptr_eq(&a.fd, &b.fd));
-        if !same || held.len() != bells.len() {
+    pub fn set_kicks(&self, kicks: Vec<Kick>) {
+        let mut held = lock(&self.kicks);
+        let same = held.iter().zip(&kicks).all(|(a, b)| Arc::ptr_eq(&a.fd, &b.fd));
+        if !same || held.len() != kicks.len() {
             held.iter().for_each(|kick| kick.count(&self.counters));
-            *held = bells;
+            *held = kicks;
             self.version.fetch_add(1, Ordering::Release);
         }
     }
@@ -186,7 +186,7 @@ impl VhostUserPort {
         }
     }
 
-    /// Lends the announcements that wait. Whoever holds them up gets them again.
+    /// Lends the announcements that wait.
     #[cold]
     fn lend_rarp(&self, spare: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
         let frames: Vec<_> = lock(&self.rarp).drain(..).map(rarp).collect();
@@ -217,7 +217,7 @@ fn rarp(mac: Mac) -> [u8; 60] {
     frame
 }
 
-/// Receives what a disabled ring sends.
+/// Throws away what a disabled virtqueue sends.
 struct Discard<'c>(&'c Counters);
 
 impl Sink for Discard<'_> {
@@ -308,18 +308,18 @@ impl Port for VhostUserPort {
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {
-        lock(&self.bells).iter().map(|bell| bell.fd.clone() as Doorbell).collect()
+        lock(&self.kicks).iter().map(|kick| kick.fd.clone() as Doorbell).collect()
     }
 
     fn count_doorbells(&self) {
-        lock(&self.bells).iter().for_each(|bell| bell.count(&self.counters));
+        lock(&self.kicks).iter().for_each(|kick| kick.count(&self.counters));
     }
 
     fn doorbells_version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Of a NIC whose interrupts are limited, or were.
+    /// Counters of a NIC whose interrupts are or were limited; `None` for others.
     fn device(&self) -> Option<NicCounters> {
         let (held, late) = self.limit.counts();
         let delivered =

@@ -45,7 +45,7 @@ impl fmt::Display for QueueIndex {
     }
 }
 
-/// What both sides of a NIC can be told, whatever kind their queues have.
+/// What can be done to the queues of a side, transmit or receive.
 pub trait Queues {
     /// Starts a queue.
     fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault>;

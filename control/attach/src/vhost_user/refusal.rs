@@ -13,7 +13,7 @@ pub enum RequestRefusal {
     #[error("request {0} is not supported")]
     Unknown(u32),
     /// A body of a length this request cannot have.
-    #[error("{} with a body of {size} bytes", request.name())]
+    #[error("{} cannot have a body of {size} bytes", request.name())]
     BodySize {
         /// The request.
         request: Request,
@@ -21,7 +21,7 @@ pub enum RequestRefusal {
         size: usize,
     },
     /// Too many descriptors, or too few.
-    #[error("{} with {count} descriptors", request.name())]
+    #[error("{} cannot have {count} descriptors", request.name())]
     FdCount {
         /// The request.
         request: Request,
@@ -29,16 +29,18 @@ pub enum RequestRefusal {
         count: usize,
     },
     /// A request that needs a protocol feature that was not negotiated.
-    #[error("{} without its protocol feature", .0.name())]
+    #[error("{} needs a protocol feature that was not negotiated", .0.name())]
     NotNegotiated(Request),
     /// Bits that were not offered.
     #[error("features {0:#x} were not offered")]
     Features(u64),
-    /// Features changed under a running ring.
-    #[error("features changed while rings are started")]
+    /// Features that change under a running virtqueue.
+    #[error("features cannot change while virtqueues are started")]
     RingsStarted,
-    /// A count that does not fit what came.
-    #[error("a memory table of {regions} regions with {fds} descriptors and {size} bytes")]
+    /// A number of regions that does not fit the body or the descriptors.
+    #[error(
+        "a memory table of {regions} regions does not fit its {fds} descriptors and {size} bytes"
+    )]
     Table {
         /// Regions announced.
         regions: u32,
@@ -47,11 +49,11 @@ pub enum RequestRefusal {
         /// Bytes that came.
         size: usize,
     },
-    /// No such MTU.
-    #[error("an MTU of {0}")]
+    /// An MTU outside what IPv4 needs and a frame carries.
+    #[error("an MTU of {0} is not possible")]
     Mtu(u64),
-    /// No such status.
-    #[error("a device status of {0:#x}")]
+    /// A status of more than 8 bits.
+    #[error("{0:#x} is not a device status")]
     Status(u64),
     /// The memory or the log.
     #[error("{} failed", request.name())]
@@ -62,7 +64,7 @@ pub enum RequestRefusal {
         #[source]
         source: MemoryError,
     },
-    /// A ring.
+    /// A virtqueue.
     #[error("{} failed", request.name())]
     Ring {
         /// The request.
@@ -75,13 +77,13 @@ pub enum RequestRefusal {
     #[error("the inflight region was refused")]
     Inflight(#[from] InflightError),
     /// A descriptor.
-    #[error("a descriptor is of no use")]
+    #[error("a descriptor cannot be used")]
     EventFd(#[from] EventFdError),
 }
 
 impl RequestRefusal {
-    /// True if a ring is in memory that the front end did not announce: most likely its user forgot
-    /// to have the memory shared.
+    /// True if a virtqueue is in memory that the front end did not announce: most likely its user
+    /// forgot to have the memory shared.
     #[must_use]
     pub fn is_unshared(&self) -> bool {
         matches!(self, Self::Ring { source: VirtqueueError::Address { .. }, .. })

@@ -44,7 +44,7 @@ pub struct Server {
     details: Arc<Mutex<Details>>,
     log: PortLog,
     fault: Option<PortFault>,
-    /// The latest front end put rings into memory that it does not share.
+    /// The latest front end put virtqueues into memory that it does not share.
     unshared: bool,
 }
 
@@ -270,7 +270,7 @@ impl Server {
         self.hang_up();
     }
 
-    /// Ends the connection: rings stopped, memory unmapped, descriptors closed, in this order.
+    /// Ends the connection: virtqueues stopped, memory unmapped, descriptors closed, in this order.
     fn hang_up(&mut self) {
         if self.served.take().is_none() {
             return;

@@ -64,8 +64,8 @@ pub struct Session {
 impl Session {
     /// A front end has connected to `port`, which has `queues` pairs of queues.
     ///
-    /// GET_QUEUE_NUM has two readings: pairs for QEMU, rings for Cloud Hypervisor. So the answer is
-    /// the number of rings, and as many pairs are allowed.
+    /// GET_QUEUE_NUM has two readings: pairs for QEMU, virtqueues for Cloud Hypervisor. So the
+    /// answer is the number of virtqueues, and as many pairs are allowed.
     #[must_use]
     pub fn new(port: Arc<VhostUserPort>, queues: u16) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
@@ -247,7 +247,7 @@ impl Session {
         self.remap().map_err(wrap)
     }
 
-    /// Puts the memory as it now is under the rings. When this returns, the map before is gone.
+    /// Gives the virtqueues the memory as it is now. When this returns, the map before is gone.
     fn remap(&mut self) -> Result<(), MemoryError> {
         let map = self.memory.snapshot(self.features & F_LOG_ALL != 0)?;
         let old = self.port.both().set_map(&map);
@@ -326,7 +326,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the front end that a ring broke.
+    /// Tells the front end that a virtqueue broke.
     pub fn raise_err(&self) {
         self.rings.raise_err();
     }
@@ -358,7 +358,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.port.set_bells(Vec::new());
+        self.port.set_kicks(Vec::new());
         self.port.both().reset();
         // No frame of this front end is under way any more.
         self.port.set_connected(false);
@@ -384,7 +384,7 @@ fn needed(request: Request) -> u64 {
 }
 
 /// The descriptor of SET_VRING_KICK, CALL or ERR: there is one exactly if bit 8 of the body is
-/// clear, and the rest of the body must be the ring's number.
+/// clear, and the rest of the body must be the virtqueue's number.
 fn ring_fd(
     request: Request,
     body: Body<'_>,

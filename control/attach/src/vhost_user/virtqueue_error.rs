@@ -7,11 +7,11 @@ use super::queue_index::QueueIndex;
 use crate::eventfd::EventFdError;
 use crate::memory::UNSHARED;
 
-/// Why a ring was not set up as asked.
+/// Why a virtqueue was not set up as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum VirtqueueError {
-    /// No such ring.
-    #[error("there is no ring {index}: this port has {rings}")]
+    /// The virtqueue does not exist.
+    #[error("virtqueue {index} does not exist: this port has {rings}")]
     NoRing {
         /// The number asked for.
         index: u32,
@@ -19,48 +19,48 @@ pub enum VirtqueueError {
         rings: usize,
     },
     /// It must be stopped for that.
-    #[error("ring {0} is started: stop it with GET_VRING_BASE first")]
+    #[error("virtqueue {0} is started: stop it with GET_VRING_BASE first")]
     Started(QueueIndex),
-    /// A base beyond 16 bits (packed rings use more; we do not offer them).
-    #[error("ring base {0} has more than 16 bits")]
+    /// A base beyond 16 bits (packed virtqueues use more; we do not offer them).
+    #[error("a virtqueue's base has 16 bits: {0} is too large")]
     Base(u32),
-    /// A size no ring has.
-    #[error("ring size {0} is no power of two from 1 to 32768")]
+    /// A size that no virtqueue has.
+    #[error("virtqueue size {0} is not a power of two from 1 to 32768")]
     Size(u32),
     /// The addresses do not lie in any region. A VMM announces no region at all for memory that it
     /// does not share.
-    #[error("ring {index} is at {addr:#x}, outside the memory that was announced: {UNSHARED}")]
+    #[error("virtqueue {index} is at {addr:#x}, outside the memory that was announced: {UNSHARED}")]
     Address {
-        /// The ring.
+        /// The virtqueue.
         index: QueueIndex,
         /// The first address that was not found.
         addr: u64,
     },
-    /// The model refused it.
-    #[error("ring {index} cannot start")]
+    /// The NIC refused it.
+    #[error("virtqueue {index} cannot start")]
     Fault {
-        /// The ring.
+        /// The virtqueue.
         index: QueueIndex,
         /// Why.
         #[source]
         source: Fault,
     },
-    /// No doorbell: such a ring would have to be polled for ever.
-    #[error("ring {0} comes without a kick descriptor; polled rings are not supported")]
+    /// No doorbell: such a virtqueue would have to be polled for ever.
+    #[error("virtqueue {0} has no kick descriptor: polled virtqueues are not supported")]
     NoKick(QueueIndex),
-    /// The descriptor that should ring or be rung.
-    #[error("ring {index}'s descriptor is of no use")]
+    /// The descriptor of its doorbell or interrupt.
+    #[error("the descriptor of virtqueue {index} cannot be used")]
     EventFd {
-        /// The ring.
+        /// The virtqueue.
         index: QueueIndex,
         /// Why.
         #[source]
         source: EventFdError,
     },
     /// Its inflight region.
-    #[error("ring {index} cannot start")]
+    #[error("virtqueue {index} cannot start")]
     Inflight {
-        /// The ring.
+        /// The virtqueue.
         index: QueueIndex,
         /// Why.
         #[source]

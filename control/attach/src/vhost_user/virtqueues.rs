@@ -1,4 +1,4 @@
-//! The rings of one connection, as the front end has set them up ("Ring states").
+//! The virtqueues of one connection, as the front end has set them up ("Ring states").
 //!
 //! ```text
 //!            NUM, ADDR, BASE              KICK with all of it known
@@ -7,8 +7,9 @@
 //!     └──────────── GET_VRING_BASE, RESET_DEVICE, SET_STATUS 0 ─────────┘
 //! ```
 //!
-//! While a ring is started its size and addresses cannot change: only the log flag, the doorbell
-//! and the interrupt can. Even rings are the guest's receive queues, odd ones its transmit queues.
+//! While a virtqueue is started its size and addresses cannot change: only the log flag, the
+//! doorbell and the interrupt can. Even virtqueues are the guest's receive queues, odd ones its
+//! transmit queues.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::call::Call;
 use crate::eventfd;
 
 #[derive(Debug)]
-struct Ring {
+struct Virtqueue {
     size: u16,
     addr: Option<VirtqueueAddr>,
     base: u16,
@@ -38,7 +39,7 @@ struct Ring {
     enabled: bool,
 }
 
-impl Ring {
+impl Virtqueue {
     fn new(index: QueueIndex, port: &VhostUserPort) -> Self {
         let (cost, limit) = (Arc::clone(port.cost()), Arc::clone(port.limit()));
         Self {
@@ -53,23 +54,23 @@ impl Ring {
     }
 }
 
-/// All rings of one connection.
+/// All virtqueues of one connection.
 #[derive(Debug)]
 pub struct VirtqueueTable {
-    rings: Vec<Ring>,
-    /// Without VHOST_USER_F_PROTOCOL_FEATURES there is no enabling: a started ring is enabled.
+    rings: Vec<Virtqueue>,
+    /// Without VHOST_USER_F_PROTOCOL_FEATURES there is no enabling: a started virtqueue is enabled.
     always_enabled: bool,
 }
 
 impl VirtqueueTable {
-    /// `count` rings of `port`, all stopped.
+    /// `count` virtqueues of `port`, all stopped.
     #[must_use]
     pub fn new(count: usize, port: &VhostUserPort) -> Self {
-        let rings = QueueIndex::first(count).map(|i| Ring::new(i, port)).collect();
+        let rings = QueueIndex::first(count).map(|i| Virtqueue::new(i, port)).collect();
         Self { rings, always_enabled: false }
     }
 
-    /// How many rings there are.
+    /// How many virtqueues there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rings.len()
@@ -79,11 +80,11 @@ impl VirtqueueTable {
         QueueIndex::first(self.rings.len())
     }
 
-    fn indexed(&self) -> impl Iterator<Item = (QueueIndex, &Ring)> {
+    fn indexed(&self) -> impl Iterator<Item = (QueueIndex, &Virtqueue)> {
         self.indices().zip(&self.rings)
     }
 
-    fn ring(&mut self, index: u32) -> Result<(QueueIndex, &mut Ring), VirtqueueError> {
+    fn ring(&mut self, index: u32) -> Result<(QueueIndex, &mut Virtqueue), VirtqueueError> {
         let rings = self.rings.len();
         // Checked in full width: a number that was cut to 16 bits before the check was
         // CVE-2020-10723.
@@ -112,8 +113,8 @@ impl VirtqueueTable {
         self.settle(cx, i)
     }
 
-    /// SET_VRING_BASE. Only checked: a ring starts where its used index stands, which is the same
-    /// for a front end that tells the truth.
+    /// SET_VRING_BASE. Only checked: a virtqueue starts where its used index stands, which is the
+    /// same for a front end that tells the truth.
     pub fn set_base(
         &mut self,
         cx: &Context<'_>,
@@ -146,8 +147,8 @@ impl VirtqueueTable {
         self.settle(cx, i)
     }
 
-    /// SET_VRING_KICK: starts the ring. The front end's next use of the ring may come before its
-    /// first kick, so we look at once and do not wait for one.
+    /// SET_VRING_KICK: starts the virtqueue. The front end's next use of the virtqueue may come
+    /// before its first kick, so we look at once and do not wait for one.
     pub fn set_kick(
         &mut self,
         cx: &Context<'_>,
@@ -169,7 +170,7 @@ impl VirtqueueTable {
         settled
     }
 
-    /// SET_VRING_CALL: may come at any time, also for a running ring.
+    /// SET_VRING_CALL: may come at any time, also for a running virtqueue.
     pub fn set_call(
         &mut self,
         cx: &Context<'_>,
@@ -210,14 +211,15 @@ impl VirtqueueTable {
         Ok(())
     }
 
-    /// Whether started rings are enabled by that alone.
+    /// Whether started virtqueues are enabled by that alone.
     pub fn set_always_enabled(&mut self, port: &VhostUserPort, on: bool) {
         self.always_enabled = on;
         self.refresh(port, &mut port.both());
     }
 
-    /// GET_VRING_BASE: stops the ring. When this returns, nothing of it is touched any more, and no
-    /// interrupt of it is held back: whoever serves the ring next knows nothing of that.
+    /// GET_VRING_BASE: stops the virtqueue. When this returns, nothing of it is touched any more,
+    /// and no interrupt of it is held back: whoever serves the virtqueue next knows nothing of
+    /// that.
     pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u16, VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let mut both = cx.port.both();
@@ -233,7 +235,7 @@ impl VirtqueueTable {
         Ok(base)
     }
 
-    /// Stops and disables all rings.
+    /// Stops and disables all virtqueues.
     pub fn reset(&mut self, port: &VhostUserPort) {
         let mut both = port.both();
         for (i, ring) in QueueIndex::first(self.rings.len()).zip(&mut self.rings) {
@@ -276,24 +278,25 @@ impl VirtqueueTable {
         ring.call.deliver();
     }
 
-    /// True if a ring is started.
+    /// True if a virtqueue is started.
     #[must_use]
     pub fn any_started(&self, port: &VhostUserPort) -> bool {
         let mut both = port.both();
         self.indices().any(|i| i.is_started(&mut both))
     }
 
-    /// Tells the front end that a ring broke (SET_VRING_ERR).
+    /// Tells the front end that a virtqueue broke (SET_VRING_ERR).
     pub fn raise_err(&self) {
         for ring in &self.rings {
             vmlan_nic::Interrupt::raise(&ring.err);
         }
     }
 
-    /// How many rings are started and enabled: (the guest's receive rings, its transmit rings).
+    /// How many virtqueues are started and enabled: (the guest's receive virtqueues, its transmit
+    /// virtqueues).
     #[must_use]
     pub fn live(&self) -> (usize, usize) {
-        let live = |r: &Ring| r.kick.is_some() && (r.enabled || self.always_enabled);
+        let live = |r: &Virtqueue| r.kick.is_some() && (r.enabled || self.always_enabled);
         let count = |odd| {
             let rings = self.indexed();
             rings.filter(|(i, r)| i.is_transmit() == odd && live(r)).count()
@@ -310,7 +313,7 @@ impl VirtqueueTable {
         self.refresh(cx.port, &mut cx.port.both());
     }
 
-    /// Starts ring `i` if all of it is known and it is not started yet.
+    /// Starts virtqueue `i` if all of it is known and it is not started yet.
     fn settle(&mut self, cx: &Context<'_>, i: QueueIndex) -> Result<(), VirtqueueError> {
         let Some(ring) = self.rings.get(usize::from(i.0)) else { return Ok(()) };
         let (Some(addr), true, true) = (ring.addr, ring.kick.is_some(), ring.size > 0) else {
@@ -337,24 +340,27 @@ impl VirtqueueTable {
         started.map_err(|source| VirtqueueError::Fault { index: i, source })
     }
 
-    /// Brings enabling and doorbells in line with the rings' states.
+    /// Brings enabling and doorbells in line with the virtqueues' states.
     fn refresh(&self, port: &VhostUserPort, both: &mut BothSides<'_>) {
-        let live = |r: &Ring| r.enabled || self.always_enabled;
-        let sends = |(i, r): (QueueIndex, &Ring)| i.is_transmit() && r.kick.is_some() && live(r);
+        let live = |r: &Virtqueue| r.enabled || self.always_enabled;
+        let sends =
+            |(i, r): (QueueIndex, &Virtqueue)| i.is_transmit() && r.kick.is_some() && live(r);
         let any_sends = self.indexed().any(sends);
         for (i, ring) in self.indexed().filter(|(_, r)| r.kick.is_some()) {
-            // "Started but disabled": a transmit ring is emptied, and what it holds thrown away.
+            // "Started but disabled": a transmit virtqueue is emptied, and what it holds thrown
+            // away.
             let on = live(ring) || i.is_transmit() && !any_sends;
             let (side, number) = i.queue(both);
             let _ = side.enable(number, on);
         }
         port.set_discard(!any_sends);
-        let kick = |(i, r): (QueueIndex, &Ring)| Some(Kick::new(r.kick.clone()?, i.is_transmit()));
-        port.set_bells(self.indexed().filter_map(kick).collect());
+        let kick =
+            |(i, r): (QueueIndex, &Virtqueue)| Some(Kick::new(r.kick.clone()?, i.is_transmit()));
+        port.set_kicks(self.indexed().filter_map(kick).collect());
     }
 }
 
-/// What rings need to know of their connection.
+/// What virtqueues need to know of their connection.
 pub struct Context<'c> {
     /// The port.
     pub port: &'c VhostUserPort,

@@ -2,8 +2,7 @@
 //!
 //! From QEMU's `docs/interop/vhost-user.rst`, which names every item here. All integers are in host
 //! order. The sizes and descriptor counts in [`Request::limits`] are checked before a request is
-//! looked at, so that no handler meets a body that is too short or a descriptor it does not expect
-//! (`reliability.md` rows 71, 78).
+//! handled: no handler meets a body that is too short or a descriptor that it does not expect.
 
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
@@ -30,7 +29,7 @@ const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
 /// Bit of SET_VRING_KICK, CALL, ERR that says no descriptor comes along; the low 8 bits are the
-/// ring.
+/// virtqueue.
 pub const NO_FD: u64 = 1 << 8;
 
 /// Protocol features.
@@ -183,7 +182,8 @@ pub struct Message {
     pub header: Header,
     /// Its body.
     pub body: Vec<u8>,
-    /// What came along. Dropped, so closed, unless a handler takes it.
+    /// The descriptors that came along. They are closed with the message, unless a handler takes
+    /// them.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -193,7 +193,7 @@ impl From<connection::Message<'_, Header>> for Message {
     }
 }
 
-/// How the messages are cut. One at a time: there is no hurry.
+/// How messages are cut out of the stream. One at a time: speed does not matter here.
 #[derive(Debug)]
 pub struct Frames;
 
@@ -209,7 +209,7 @@ impl Framing for Frames {
     }
 }
 
-/// What goes back.
+/// A reply.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// The body.
