@@ -1,15 +1,18 @@
-//! What the drivers of NICs with registers share: the whole driver but for what only one chip knows ([`Chip`]: its registers, its
-//! descriptors, how it is started). A driver has the plain behaviour of a kernel's unless [`Options`] say otherwise: one doorbell
-//! for each frame, each completion reported, one interrupt for each unless the chip moderates them, and a receiver that polls from an
-//! interrupt on until the ring is dry.
+//! What the drivers of NICs with registers share: the whole driver but for what only one chip knows
+//! ([`Chip`]: its registers, its descriptors, how it is started). A driver has the plain behaviour
+//! of a kernel's unless [`Options`] say otherwise: one doorbell for each frame, each completion
+//! reported, one interrupt for each unless the chip moderates them, and a receiver that polls from
+//! an interrupt on until the ring is dry.
 //!
-//! What a guest can do against the price of leaving it, from the paper (sections 3 and 4): send combining ([`Options::combine`]),
-//! lazy completion, polling, and the shared status block ([`Options::csb`]), which does without registers and interrupts while
-//! both sides are awake.
+//! What a guest can do against the price of leaving it, from the paper (sections 3 and 4): send
+//! combining ([`Options::combine`]), lazy completion, polling, and the shared status block
+//! ([`Options::csb`]), which does without registers and interrupts while both sides are awake.
 //!
-//! It reaches the chip by a [`Bus`]: over vfio-user ([`vmlan_transport::vfio_user::bus::VfioBus`]), inside a VM ([`vmlan_transport::pci::PciBus`]), or in
-//! the same process for tests. Register accesses are counted by name, for each is a trip out of the guest. Once the bus fails,
-//! registers read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`]; [`ChipDriver::restart`] goes on with another chip.
+//! It reaches the chip by a [`Bus`]: over vfio-user ([`vmlan_transport::vfio_user::bus::VfioBus`]),
+//! inside a VM ([`vmlan_transport::pci::PciBus`]), or in the same process for tests. Register
+//! accesses are counted by name, for each is a trip out of the guest. Once the bus fails, registers
+//! read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`];
+//! [`ChipDriver::restart`] goes on with another chip.
 
 mod combine;
 mod csb;
@@ -107,8 +110,8 @@ fn ram_bytes_of<C: Chip>(options: &Options) -> (usize, usize) {
 }
 
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
-    /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see [`make_ram`]), which the
-    /// device must be able to reach.
+    /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see
+    /// [`make_ram`]), which the device must be able to reach.
     ///
     /// # Errors
     /// See [`ChipError`].
@@ -139,7 +142,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         Ok(nic)
     }
 
-    /// Goes on with another chip: both rings are empty again, what is in the transmit buffers stays, and so does the address.
+    /// Goes on with another chip: both rings are empty again, what is in the transmit buffers
+    /// stays, and so does the address.
     ///
     /// # Errors
     /// See [`ChipError`].
@@ -223,7 +227,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 }
 
-/// Transmit: [`ChipDriver::next`] → [`ChipDriver::write`] → [`ChipDriver::send`] ... [`ChipDriver::flush`].
+/// Transmit: [`ChipDriver::next`] → [`ChipDriver::write`] → [`ChipDriver::send`] ...
+/// [`ChipDriver::flush`].
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// How many slots there are.
     #[must_use]
@@ -282,7 +287,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// An interrupt says that asking pays, or, if it is none to come, that there is nothing else to do.
+    /// An interrupt says that asking pays, or, if it is none to come, that there is nothing else to
+    /// do.
     fn look_for_sent(&mut self) {
         if self.is_plain() && self.enabled & C::CAUSES.sent != 0 {
             self.look_for_interrupt();
@@ -300,13 +306,15 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// The next slot to fill; None when all are under way (counted as `full`). Slots are used in turn.
+    /// The next slot to fill; None when all are under way (counted as `full`). Slots are used in
+    /// turn.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<u16> {
         self.tx.next()
     }
 
-    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than [`Self::free_slots`].
+    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than
+    /// [`Self::free_slots`].
     #[inline]
     #[must_use]
     pub fn slot_ahead(&self, ahead: u16) -> u16 {
@@ -327,7 +335,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.tx.set_offload(slot, offload);
     }
 
-    /// Describes the frame of `len` bytes in the next slot, and rings the doorbell unless bursts have one.
+    /// Describes the frame of `len` bytes in the next slot, and rings the doorbell unless bursts
+    /// have one.
     ///
     /// # Panics
     /// When `len` exceeds [`Self::room`] or `slot` is not [`Self::next`].
@@ -344,7 +353,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.options.batch || self.is_csb_on()
     }
 
-    /// Sends up to `count` free slots whose buffers were filled before, all with `len` bytes; returns how many.
+    /// Sends up to `count` free slots whose buffers were filled before, all with `len` bytes;
+    /// returns how many.
     #[inline]
     pub fn send_filled(&mut self, count: u32, len: u32) -> u32 {
         let count = count.min(self.tx.free_slots().into());
@@ -417,8 +427,9 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         Batch { frames: Vec::with_capacity(self.options.size.into()) }
     }
 
-    /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how many it holds.
-    /// With [`Interrupts::Always`] nothing is looked at before an interrupt came, and a dry ring ends the polling.
+    /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how
+    /// many it holds. With [`Interrupts::Always`] nothing is looked at before an interrupt came,
+    /// and a dry ring ends the polling.
     pub fn poll(&mut self, batch: &mut Batch<FormatOf<C>>, most: usize) -> usize {
         self.flush_due();
         let before = batch.frames.len();
@@ -482,10 +493,11 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more than there were when `first` was the tail.
-    /// A driver that is to enable interrupts again does not tell it: that says it as well. One that polls does nothing else that the chip
-    /// would hear, so it tells when the chip may have run short, and for every eighth of the ring (a quarter of a small one): who wants
-    /// room for many frames waits for three quarters.
+    /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more
+    /// than there were when `first` was the tail. A driver that is to enable interrupts again does
+    /// not tell it: that says it as well. One that polls does nothing else that the chip would
+    /// hear, so it tells when the chip may have run short, and for every eighth of the ring (a
+    /// quarter of a small one): who wants room for many frames waits for three quarters.
     fn is_worth_telling(&self, first: u16) -> bool {
         let size = usize::from(self.rx.size());
         let many = (size / 8).max(8).min(size / 4 - 1);
@@ -500,8 +512,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then by the register only if the chip
-    /// asked for that.
+    /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then
+    /// by the register only if the chip asked for that.
     #[inline]
     fn return_buffers(&mut self, old: u16, tells: bool) {
         let (tail, mut tells) = (self.rx.tail(), tells);

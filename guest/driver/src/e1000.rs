@@ -1,5 +1,5 @@
-//! The Intel 82540EM after the 8254x software developer's manual (SDM): what only this chip's driver knows. All else is in
-//! [`crate::chip`].
+//! The Intel 82540EM after the 8254x software developer's manual (SDM): what only this chip's
+//! driver knows. All else is in [`crate::chip`].
 
 mod descriptor;
 pub mod registers;

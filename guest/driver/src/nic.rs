@@ -1,5 +1,5 @@
-//! Any NIC of ours, by what programs need of one: [`Nic`]. A program is compiled once for each kind ([`open`] and [`Visitor`]), so
-//! that no call on the data path goes through a table.
+//! Any NIC of ours, by what programs need of one: [`Nic`]. A program is compiled once for each kind
+//! ([`open`] and [`Visitor`]), so that no call on the data path goes through a table.
 
 mod any;
 mod chip;
@@ -86,8 +86,8 @@ pub trait Visitor {
     fn visit<N: Nic>(self, nic: N) -> Self::Output;
 }
 
-/// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With `largest`, slots for frames of so
-/// many bytes.
+/// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With
+/// `largest`, slots for frames of so many bytes.
 ///
 /// # Errors
 /// See [`NicError`].
@@ -142,7 +142,8 @@ pub trait Info {
     fn lanes(&self) -> usize;
     /// What was found, for the first line of a run.
     fn connected(&self) -> Connected;
-    /// Uses `chosen` as its address if it has one; the address in force when that is not up to the tool.
+    /// Uses `chosen` as its address if it has one; the address in force when that is not up to the
+    /// tool.
     fn settle_mac(&mut self, chosen: Option<Mac>) -> Option<Mac>;
     /// Can the NIC complete UDP checksums?
     fn can_checksum(&self) -> bool;
@@ -173,7 +174,8 @@ pub trait Transmit {
     fn reap(&mut self, lane: usize) -> u16;
     /// The next slot to fill; `None` when all are under way, which is counted.
     fn next(&mut self, lane: usize) -> Option<u16>;
-    /// The slot that `next` gives after `ahead` others, of which there are fewer than `free_slots`: it can be written already.
+    /// The slot that `next` gives after `ahead` others, of which there are fewer than `free_slots`:
+    /// it can be written already.
     fn slot_ahead(&self, lane: usize, ahead: u16) -> u16;
     /// Writes `bytes` of the frame from byte `at` on into a slot. Panics when they leave it.
     fn write(&self, lane: usize, slot: u16, at: usize, bytes: &[u8]);
@@ -181,7 +183,8 @@ pub trait Transmit {
     fn offload_checksum(&mut self, lane: usize, slot: u16, on: bool);
     /// Sends the frame of `len` bytes in the slot that `next` gave.
     fn send(&mut self, lane: usize, slot: u16, len: u32);
-    /// Sends up to `count` free slots that were filled before, all with `len` bytes; returns how many.
+    /// Sends up to `count` free slots that were filled before, all with `len` bytes; returns how
+    /// many.
     fn send_filled(&mut self, lane: usize, count: u32, len: u32) -> u32;
     /// Ends a burst: what was sent is seen by the device, now or as the driver's options say.
     fn flush(&mut self, lane: usize);
@@ -215,27 +218,29 @@ pub trait Receive {
     fn posted(&self, lane: usize) -> u16;
 }
 
-/// Sleeping until something comes: [`Self::wait`]; or, for programs that sleep on descriptors of their
-/// own as well, [`Self::prepare_wait`], a sleep on [`Self::watched`], [`Self::finish_wait`].
+/// Sleeping until something comes: [`Self::wait`]; or, for programs that sleep on descriptors of
+/// their own as well, [`Self::prepare_wait`], a sleep on [`Self::watched`], [`Self::finish_wait`].
 pub trait Wait {
     /// Sleeps until something of `interest` is there, the device is gone, or the time is up.
     ///
     /// # Errors
     /// See [`NicError`].
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError>;
-    /// The first half of `wait`: states the wishes of `interest` and looks again. [`Prepared::Now`]: do not sleep. Otherwise sleep
-    /// until one of [`Self::watched`] can be read. `finish_wait` follows in either case.
+    /// The first half of `wait`: states the wishes of `interest` and looks again.
+    /// [`Prepared::Now`]: do not sleep. Otherwise sleep until one of [`Self::watched`] can be read.
+    /// `finish_wait` follows in either case.
     ///
     /// # Errors
     /// See [`NicError`].
     fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError>;
     /// What to sleep on: 62 descriptors at most, the same until `reconnect`.
     fn watched(&self) -> Vec<BorrowedFd<'_>>;
-    /// Which of [`Self::watched`] tell that the device is gone: bit n stands for the `n`th. A thread that sleeps while another uses
-    /// the device leaves them out, because replies to the other can be read there, too.
+    /// Which of [`Self::watched`] tell that the device is gone: bit n stands for the `n`th. A
+    /// thread that sleeps while another uses the device leaves them out, because replies to the
+    /// other can be read there, too.
     fn watched_for_end(&self) -> u64;
-    /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready` tells that the `n`th of
-    /// [`Self::watched`] could be read.
+    /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready`
+    /// tells that the `n`th of [`Self::watched`] could be read.
     ///
     /// # Errors
     /// See [`NicError`].

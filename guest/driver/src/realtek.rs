@@ -1,6 +1,7 @@
-//! What Realtek's chips have in common: registers, descriptors of C+ mode, and how they are started (datasheets of the RTL8139C+ and
-//! the RTL8169, and what their drivers do). [`R8169`] and [`Rtl8139`] have rings of descriptors and differ little; an RTL8139 in
-//! classic mode is [`crate::rtl8139::Classic`].
+//! What Realtek's chips have in common: registers, descriptors of C+ mode, and how they are started
+//! (datasheets of the RTL8139C+ and the RTL8169, and what their drivers do). [`R8169`] and
+//! [`Rtl8139`] have rings of descriptors and differ little; an RTL8139 in classic mode is
+//! [`crate::rtl8139::Classic`].
 
 mod descriptor;
 pub mod registers;
@@ -195,7 +196,8 @@ impl<K: Kind> Chip for Rings<K> {
         registers.write(K::POLL, NPQ)
     }
 
-    /// There is no doorbell for buffers: with a shared status block any write of TPPoll is one, and this one does nothing else.
+    /// There is no doorbell for buffers: with a shared status block any write of TPPoll is one, and
+    /// this one does nothing else.
     #[inline]
     fn give<B: Bus>(registers: &mut Registers<B>, _tail: u16) {
         registers.write(K::POLL, 0);

@@ -1,9 +1,11 @@
-//! The RTL8139 in classic mode, as Linux's `8139too` drives it: four pairs of registers for transmission, and one buffer in which the
-//! chip writes received frames one behind the other. In C+ mode it is [`crate::realtek::Rtl8139`].
+//! The RTL8139 in classic mode, as Linux's `8139too` drives it: four pairs of registers for
+//! transmission, and one buffer in which the chip writes received frames one behind the other. In
+//! C+ mode it is [`crate::realtek::Rtl8139`].
 //!
 //! ```text
 //!  a frame out   W TSDn                  interrupt: R ISR, W ISR; R TSDn for each frame under way
-//!  frames in     interrupt: R ISR, W IMR; then R ISR; for each frame R CR, W CAPR, R ISR, W ISR if it was set; R CR, W IMR
+//!  frames in     interrupt: R ISR, W IMR; then R ISR; for each frame R CR, W CAPR, R ISR,
+//!                W ISR if it was set; R CR, W IMR
 //! ```
 
 mod rx;

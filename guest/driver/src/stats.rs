@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// Counters of one queue, since it was made. A queue belongs to one thread, so they are plain numbers.
+/// Counters of one queue, since it was made. A queue belongs to one thread, so they are plain
+/// numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// Ethernet frames.
@@ -21,7 +22,8 @@ pub struct QueueStats {
     pub batches: u64,
     /// Transmit: no free slot when one was wanted.
     pub full: u64,
-    /// Frames the device delivered in a form it must not (length beyond the buffer, no room for the header, ...).
+    /// Frames the device delivered in a form it must not (length beyond the buffer, no room for the
+    /// header, ...).
     pub malformed: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A virtio-net NIC behind vhost-user: connect, negotiate, wait, stop, and go on after the back end died.
+//! A virtio-net NIC behind vhost-user: connect, negotiate, wait, stop, and go on after the back end
+//! died.
 
 mod connect;
 mod log;
@@ -36,9 +37,11 @@ pub enum VirtioError {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The back end hung up, or said nothing, while features were agreed on: a port serves one front end at a time.
+    /// The back end hung up, or said nothing, while features were agreed on: a port serves one
+    /// front end at a time.
     #[error(
-        "{path}: the back end hangs up or says nothing: has the port another front end, or is it no vhost-user port (see `vmlan port list`)?"
+        "{path}: the back end hangs up or says nothing: has the port another front end, or is it \
+         no vhost-user port (see `vmlan port list`)?"
     )]
     TurnedAway {
         /// The UNIX socket.
@@ -96,7 +99,8 @@ impl Pair {
 /// A virtio-net NIC, seen by VMM and guest at once.
 #[derive(Debug)]
 pub struct VirtioNet {
-    /// The queue pairs. They are independent of each other: [`Self::split`] gives each thread some of them.
+    /// The queue pairs. They are independent of each other: [`Self::split`] gives each thread some
+    /// of them.
     pub pairs: Vec<Pair>,
     address: Address,
     ram: Arc<Ram>,
@@ -109,7 +113,8 @@ pub struct VirtioNet {
 }
 
 impl VirtioNet {
-    /// Reaches the back end of `address` (trying for `patience`), negotiates, hands over the RAM and starts the rings.
+    /// Reaches the back end of `address` (trying for `patience`), negotiates, hands over the RAM
+    /// and starts the rings.
     ///
     /// # Errors
     /// See [`VirtioError`]; nothing is left behind then.
@@ -135,8 +140,9 @@ impl VirtioNet {
         Ok(nic)
     }
 
-    /// Reaches a back end again after it went away, with the same RAM and the same rings: it goes on from the used index
-    /// of each, so frames may be lost but no descriptor is. Tries until `patience` is over.
+    /// Reaches a back end again after it went away, with the same RAM and the same rings: it goes
+    /// on from the used index of each, so frames may be lost but no descriptor is. Tries until
+    /// `patience` is over.
     ///
     /// # Errors
     /// See [`VirtioError`]; the NIC can try again.
@@ -205,8 +211,8 @@ impl VirtioNet {
         &self.ram
     }
 
-    /// Sleeps until something of `interest` is there, the back end goes away, or `timeout` is over. States the wishes,
-    /// looks again, and only then sleeps; takes the wishes back afterwards.
+    /// Sleeps until something of `interest` is there, the back end goes away, or `timeout` is over.
+    /// States the wishes, looks again, and only then sleeps; takes the wishes back afterwards.
     ///
     /// # Errors
     /// Whatever `poll(2)` reports.
@@ -250,7 +256,8 @@ impl VirtioNet {
         }
     }
 
-    /// What to sleep on: the socket, then each pair's two interrupts. Without a back end there is nothing.
+    /// What to sleep on: the socket, then each pair's two interrupts. Without a back end there is
+    /// nothing.
     #[must_use]
     pub fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.descriptors().collect()
@@ -268,7 +275,8 @@ impl VirtioNet {
         }
     }
 
-    /// Takes the interrupts and the wishes back, after a sleep that ended because the descriptors of `bits` could be read.
+    /// Takes the interrupts and the wishes back, after a sleep that ended because the descriptors
+    /// of `bits` could be read.
     pub fn finish_wait(&mut self, bits: u64) -> Wake {
         self.disarm();
         for (n, pair) in self.pairs.iter_mut().enumerate() {
@@ -279,7 +287,8 @@ impl VirtioNet {
                 pair.tx.queue.take_interrupts();
             }
         }
-        // The back end never speaks first on this socket, so "readable" is its end. Frames it left behind come first.
+        // The back end never speaks first on this socket, so "readable" is its end. Frames it left
+        // behind come first.
         match bits {
             0 => Wake::Timeout,
             1 => Wake::Disconnected,
@@ -294,7 +303,8 @@ impl VirtioNet {
         sys::poll_readable(&[link], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
     }
 
-    /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive 1, ...).
+    /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive
+    /// 1, ...).
     #[must_use]
     pub fn audit(&self) -> Vec<Audit> {
         let rings = |pair: &Pair| [pair.rx.queue.ring.audit(), pair.tx.queue.ring.audit()];

@@ -13,8 +13,10 @@ use vmlan_transport::sys::poll_readable;
 
 const USAGE: &str = "usage: bridge ADDRESS ADDRESS
 Passes every frame from each port to the other, until Ctrl-C.
-The ports are of two switches, or in a VM the NICs of two LANs: frames would go round and round on one.
-An e1000 has to take frames for everybody: bridge vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock";
+The two ports are on different switches, or in a VM the NICs of different LANs: on one and the
+same, frames would circle for ever.
+An e1000 has to take frames for everybody (promisc):
+    bridge vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock";
 
 fn main() -> ExitCode {
     program::run(USAGE, 2, bridge)
@@ -43,7 +45,8 @@ fn pass(from: &mut Port, to: &mut Port) -> u64 {
     while tx.space() > 0
         && let Some(frame) = rx.pop()
     {
-        count += u64::from(tx.push(frame).is_ok()); // One that is too long for the other port is dropped.
+        // One that is too long for the other port is dropped.
+        count += u64::from(tx.push(frame).is_ok());
     }
     count
 }

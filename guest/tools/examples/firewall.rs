@@ -12,9 +12,12 @@ use vmlan_tools::netmap::{Interest, Port};
 use vmlan_transport::sys::poll_readable;
 
 const USAGE: &str = "usage: firewall ADDRESS ADDRESS PORT...
-Passes frames from each port to the other, but for those to one of the TCP or UDP ports, until Ctrl-C.
-The ports are of two switches, or in a VM the NICs of two LANs: frames would go round and round on one.
-An e1000 has to take frames for everybody: firewall vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock 23 445";
+Passes frames from each port to the other, except those to one of the TCP or UDP ports, until
+Ctrl-C.
+The two ports are on different switches, or in a VM the NICs of different LANs: on one and the
+same, frames would circle for ever.
+An e1000 has to take frames for everybody (promisc):
+    firewall vfio-user:/run/vm1.sock,promisc vhost-user:/run/vm2.sock 23 445";
 
 fn main() -> ExitCode {
     program::run(USAGE, 3, firewall)
@@ -22,7 +25,7 @@ fn main() -> ExitCode {
 
 fn firewall(args: &[String], stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
     let port = |arg: &String| {
-        arg.parse().map_err(|_| format!("'{arg}' is no TCP or UDP port: write its number"))
+        arg.parse().map_err(|_| format!("'{arg}' is not a TCP or UDP port: write its number"))
     };
     let closed = args[2..].iter().map(port).collect::<Result<Vec<u16>, _>>()?;
     let (mut a, mut b) = (Port::open(&args[0])?, Port::open(&args[1])?);

@@ -1,5 +1,6 @@
-//! The least command line for the traffic tools: `pktgen FUNCTION ADDRESS [SIZE [SECONDS [RATE]]]`; FUNCTION as in pkt-gen
-//! (tx, rx, txseq, rxseq, ping, pong). The full one is `vmlan pkt-gen`. Prints the summary as JSON.
+//! The least command line for the traffic tools: `pktgen FUNCTION ADDRESS [SIZE [SECONDS [RATE]]]`;
+//! FUNCTION as in pkt-gen (tx, rx, txseq, rxseq, ping, pong). The full one is `vmlan pkt-gen`.
+//! Prints the summary as JSON.
 use std::time::Duration;
 
 use vmlan_tools::pktgen::{Function, Options, run};

@@ -1,10 +1,10 @@
-//! Packet programs on the user-space drivers of [`vmlan_driver`], over any NIC that it drives ([`vmlan_driver::nic::Nic`]).
+//! Packet programs on the user-space drivers of [`vmlan_driver`], over any NIC that it drives
+//! ([`vmlan_driver::nic::Nic`]).
 //!
-//! | module | what it is | specification |
-//! | --- | --- | --- |
-//! | [`netmap`] | [`netmap::Port`]: any NIC as netmap-like rings, for packet programs of your own | |
-//! | [`pktgen`] | `tx`, `rx`, `ping`, `pong` with counters and a summary | |
-//! | [`stack`] | UDP and TCP sockets, streams, request-response, livelock | RFC 768, 791, 9293 (smoltcp) |
+//! - [`netmap`]: [`netmap::Port`]: any NIC as netmap-like rings, for packet programs of your own
+//! - [`pktgen`]: `tx`, `rx`, `ping`, `pong` with counters and a summary
+//! - [`stack`]: UDP and TCP sockets, streams, request-response, livelock (RFC 768, 791, 9293
+//!   (smoltcp))
 #![forbid(unsafe_code)]
 
 pub mod netmap;

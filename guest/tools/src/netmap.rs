@@ -1,4 +1,5 @@
-//! Packet programs: a NIC's rings as slots that a program fills or reads and hands over by moving `head`, as with netmap.
+//! Packet programs: a NIC's rings as slots that a program fills or reads and hands over by moving
+//! `head`, as with netmap.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -19,42 +20,53 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Port::open`] takes any address that the driver knows (`vhost-user:`, `vfio-user:`, and inside a VM `pci:`), [`Port::new`] any
-//! [`Nic`], on whatever bus it is. `guest/driver/examples/` has a bridge, a firewall and a counter.
+//! [`Port::open`] takes any address that the driver knows (`vhost-user:`, `vfio-user:`, and inside
+//! a VM `pci:`), [`Port::new`] any [`Nic`], on whatever bus it is. `guest/driver/examples/` has a
+//! bridge, a firewall and a counter.
 //!
 //! # The names
 //!
-//! | netmap | here | what differs |
-//! | --- | --- | --- |
-//! | `nm_open`, `nmport_open` | [`Port::open`] | an address of a port instead of an interface's name |
-//! | `NETMAP_TXRING(nifp, i)`, `NETMAP_RXRING(nifp, i)` | [`Port::tx`], [`Port::rx`], [`Port::rings`] | |
-//! | `ring->num_slots` | [`Tx::slots`], [`Rx::slots`] | |
-//! | `ring->head`, `ring->cur`, `ring->tail` | `head()`, `cur()`, `tail()` | the same meaning |
-//! | `ring->head = ring->cur = i` | `set_head(i)` takes `cur` along, `set_cur(i)` | moving beyond `tail` panics; with netmap the ring is reset |
-//! | `nm_ring_next`, `nm_ring_space`, `nm_ring_empty` | `next`, `space`, `is_empty` | |
-//! | `nm_tx_pending` | [`Tx::is_pending`] | |
-//! | `ring->slot[i].len` | [`TxSlot::set_len`], [`TxSlot::len`], [`RxSlot::len`] | |
-//! | `NETMAP_BUF(ring, slot->buf_idx)` | [`TxSlot::write`], [`TxSlot::put`], [`RxSlot::read`], [`RxSlot::bytes`] | the device is another process that may write at any moment, so bytes are copied in and out |
-//! | `NS_BUF_CHANGED` (swap buffers) | | no: each port has memory of its own, which only its device reaches; a forwarded frame is copied |
-//! | `NS_MOREFRAG` | | no: a slot holds a whole frame, whatever number of buffers it came in |
-//! | `ioctl(fd, NIOCTXSYNC)`, `NIOCRXSYNC` | [`Port::txsync`], [`Port::rxsync`] | all rings of the port, as there |
-//! | `poll(fd, POLLIN \| POLLOUT)` of one port | [`Port::poll`] | syncs before and after, as there |
-//! | `poll`, `epoll`, `kqueue` of many | [`Port::arm`], then the descriptor ([`AsFd`]), then sync | see below |
+//! - `nm_open`, `nmport_open`: [`Port::open`]; an address of a port instead of an interface's name
+//! - `NETMAP_TXRING(nifp, i)`, `NETMAP_RXRING(nifp, i)`: [`Port::tx`], [`Port::rx`],
+//!   [`Port::rings`]
+//! - `ring->num_slots`: [`Tx::slots`], [`Rx::slots`]
+//! - `ring->head`, `ring->cur`, `ring->tail`: `head()`, `cur()`, `tail()`; the same meaning
+//! - `ring->head = ring->cur = i`: `set_head(i)` takes `cur` along, `set_cur(i)`; moving beyond
+//!   `tail` panics; with netmap the ring is reset
+//! - `nm_ring_next`, `nm_ring_space`, `nm_ring_empty`: `next`, `space`, `is_empty`
+//! - `nm_tx_pending`: [`Tx::is_pending`]
+//! - `ring->slot[i].len`: [`TxSlot::set_len`], [`TxSlot::len`], [`RxSlot::len`]
+//! - `NETMAP_BUF(ring, slot->buf_idx)`: [`TxSlot::write`], [`TxSlot::put`], [`RxSlot::read`],
+//!   [`RxSlot::bytes`]; the device is another process that may write at any moment, so bytes are
+//!   copied in and out
+//! - `NS_BUF_CHANGED` (swap buffers): no: each port has memory of its own, which only its device
+//!   reaches; a forwarded frame is copied
+//! - `NS_MOREFRAG`: no: a slot holds a whole frame, whatever number of buffers it came in
+//! - `ioctl(fd, NIOCTXSYNC)`, `NIOCRXSYNC`: [`Port::txsync`], [`Port::rxsync`]; all rings of the
+//!   port, as there
+//! - `poll(fd, POLLIN | POLLOUT)` of one port: [`Port::poll`]; syncs before and after, as there
+//! - `poll`, `epoll`, `kqueue` of many: [`Port::arm`], then the descriptor ([`AsFd`]), then sync;
+//!   see below
 //!
 //! # Sleeping on the descriptor
 //!
 //! A device interrupts only those who say that they want it. So, before each sleep:
 //!
-//! 1. [`Port::arm`] for each port: it syncs, states the wishes, and looks again. False: something is there, do not sleep.
-//! 2. `poll(2)`, `select(2)`, `epoll(7)`, for *readable*, on the ports' descriptors and whatever else.
-//! 3. [`Port::txsync`] and [`Port::rxsync`] (or the next `arm`): they take the interrupts and the wishes back.
+//! 1. [`Port::arm`] for each port: it syncs, states the wishes, and looks again. False: something
+//!    is there, do not sleep.
+//! 2. `poll(2)`, `select(2)`, `epoll(7)`, for *readable*, on the ports' descriptors and whatever
+//!    else.
+//! 3. [`Port::txsync`] and [`Port::rxsync`] (or the next `arm`): they take the interrupts and the
+//!    wishes back.
 //!
-//! A port that is not armed has a descriptor that can be read. So a program that forgets step 1, or does not look at its answer, spins
-//! but never misses a frame. The descriptor is the same for the port's whole life, [`Port::reconnect`] included.
+//! A port that is not armed has a descriptor that can be read. So a program that forgets step 1, or
+//! does not look at its answer, spins but never misses a frame. The descriptor is the same for the
+//! port's whole life, [`Port::reconnect`] included.
 //!
 //! # Panic contract
 //!
-//! Nothing that a device does makes this module panic. A program that touches a slot it does not own does.
+//! Nothing that a device does makes this module panic. A program that touches a slot it does not
+//! own does.
 
 mod bell;
 mod cursors;
@@ -120,8 +132,8 @@ pub struct Ready {
     pub tx: bool,
 }
 
-/// A NIC, its rings and its descriptor. When it is dropped, frames that the device has not taken yet are lost:
-/// [`Tx::is_pending`] tells whether there are any.
+/// A NIC, its rings and its descriptor. When it is dropped, frames that the device has not taken
+/// yet are lost: [`Tx::is_pending`] tells whether there are any.
 #[derive(Debug)]
 pub struct Port<N: Nic = AnyNic> {
     device: N,
@@ -153,7 +165,8 @@ impl Port {
 }
 
 impl<N: Nic> Port<N> {
-    /// A port on any device. Nobody else has sent with it, or has received frames that are not released.
+    /// A port on any device. Nobody else has sent with it, or has received frames that are not
+    /// released.
     ///
     /// # Errors
     /// [`Error::System`] when there is no descriptor left.
@@ -201,7 +214,8 @@ impl<N: Nic> Port<N> {
         (rx, Tx { device: &self.device, lane, ring: &mut self.tx[lane] })
     }
 
-    /// Sends what the program filled in all transmit rings, and takes sent slots back: `tail` moves on.
+    /// Sends what the program filled in all transmit rings, and takes sent slots back: `tail` moves
+    /// on.
     ///
     /// # Errors
     /// See [`Error`]; never [`Error::Gone`].
@@ -227,8 +241,9 @@ impl<N: Nic> Port<N> {
         Ok(())
     }
 
-    /// Gets ready for a sleep on the descriptor: sends what was filled, gives back what was read, and syncs what is of interest.
-    /// False if something of it is there now, so that there must be no sleep.
+    /// Gets ready for a sleep on the descriptor: sends what was filled, gives back what was read,
+    /// and syncs what is of interest. False if something of it is there now, so that there must be
+    /// no sleep.
     ///
     /// # Errors
     /// See [`Error`].
@@ -250,7 +265,8 @@ impl<N: Nic> Port<N> {
         }
     }
 
-    /// Syncs, and if there is nothing of interest sleeps until there is, or `timeout` is over (or a signal came); then syncs again.
+    /// Syncs, and if there is nothing of interest sleeps until there is, or `timeout` is over (or a
+    /// signal came); then syncs again.
     ///
     /// # Errors
     /// See [`Error`].
@@ -271,8 +287,8 @@ impl<N: Nic> Port<N> {
         }
     }
 
-    /// Goes on with another device at the same place, when the first is gone. Frames under way are lost, and so is what the program
-    /// had in its slots: all rings are as in a new port.
+    /// Goes on with another device at the same place, when the first is gone. Frames under way are
+    /// lost, and so is what the program had in its slots: all rings are as in a new port.
     ///
     /// # Errors
     /// See [`Error`]; it can be tried again.

@@ -1,5 +1,5 @@
-//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong|txseq|rxseq`, on a [`VirtioNet`](vmlan_driver::virtio::VirtioNet)
-//! or an [`E1000`](vmlan_driver::e1000::E1000).
+//! Traffic tools: what users of netmap's `pkt-gen` know as `-f tx|rx|ping|pong|txseq|rxseq`, on a
+//! [`VirtioNet`](vmlan_driver::virtio::VirtioNet) or an [`E1000`](vmlan_driver::e1000::E1000).
 //!
 //! ```no_run
 //! use vmlan_driver::pktgen::{self, Function, Options};
@@ -8,8 +8,9 @@
 //! let summary = pktgen::run(&options, &mut |report| eprintln!("{report}")).unwrap();
 //! println!("{:.0} frames/s", summary.frames_per_s);
 //! ```
-//! The engine prints nothing: all it has to say goes through the callback, which runs in the loop that moves frames and
-//! must not block. It keeps going when the back end dies, waiting [`Options::patience`] for a new one.
+//! The engine prints nothing: all it has to say goes through the callback, which runs in the loop
+//! that moves frames and must not block. It keeps going when the back end dies, waiting
+//! [`Options::patience`] for a new one.
 
 mod capture;
 mod engine;

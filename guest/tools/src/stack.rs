@@ -1,5 +1,6 @@
-//! UDP and TCP sockets with no kernel in the way, on any [`Nic`](vmlan_driver::nic::Nic), and the workloads that netperf's users
-//! know: streams, sinks, request-response; and a sink that shows receive livelock.
+//! UDP and TCP sockets with no kernel in the way, on any [`Nic`](vmlan_driver::nic::Nic), and the
+//! workloads that netperf's users know: streams, sinks, request-response; and a sink that shows
+//! receive livelock.
 //!
 //! ```no_run
 //! use std::net::{Ipv4Addr, SocketAddrV4};
@@ -21,9 +22,10 @@
 //!                        +------ lock -------+--+---------------+
 //!   device                            Device
 //! ```
-//! TCP, ARP and request-response go through smoltcp. Datagrams of streams and sinks go past it: the addresses are those that smoltcp
-//! resolved, the header is built once, and a datagram costs a copy and a checksum, as in a kernel. With one thread the driver's
-//! receive work and the application take turns; with two, receive work has its own, and the lock stands between them.
+//! TCP, ARP and request-response go through smoltcp. Datagrams of streams and sinks go past it: the
+//! addresses are those that smoltcp resolved, the header is built once, and a datagram costs a copy
+//! and a checksum, as in a kernel. With one thread the driver's receive work and the application
+//! take turns; with two, receive work has its own, and the lock stands between them.
 //!
 //! Panic contract: nothing that arrives makes this panic.
 
@@ -59,7 +61,10 @@ pub enum Error {
     #[error("the NIC failed")]
     Device(#[from] vmlan_driver::nic::NicError),
     /// Slots are too short for our packets.
-    #[error("the NIC takes frames of {room} bytes, and an MTU of {mtu} needs {}: use a smaller --mtu", .mtu + 14)]
+    #[error(
+        "the NIC takes frames of {room} bytes, and an MTU of {mtu} needs {}: use a smaller --mtu",
+        .mtu + 14
+    )]
     Room {
         /// Bytes of a slot.
         room: usize,
@@ -68,7 +73,8 @@ pub enum Error {
     },
     /// The fragments of a datagram do not fit the transmit ring.
     #[error(
-        "a datagram takes {frames} frames, and the NIC has {slots} slots: use a smaller -l, or a larger size= in the address"
+        "a datagram takes {frames} frames, and the NIC has {slots} slots: use a smaller -l, or a \
+         larger size= in the address"
     )]
     Slots {
         /// Transmit slots.

@@ -1,7 +1,8 @@
-//! The driver against DPDK's vhost library: a back end that shares nothing with this project. `dpdk-testpmd` forwards between
-//! two vhost ports; a driver is at either end.
+//! The driver against DPDK's vhost library: a back end that shares nothing with this project.
+//! `dpdk-testpmd` forwards between two vhost ports; a driver is at either end.
 //!
-//! Without `dpdk-testpmd` the tests say that they are skipped; with `VMLAN_REQUIRE_PEERS=1` they fail instead.
+//! Without `dpdk-testpmd` the tests say that they are skipped; with `VMLAN_REQUIRE_PEERS=1` they
+//! fail instead.
 
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -15,7 +16,8 @@ use vmlan_tools::pktgen::{self, Function, Options, Report, Summary};
 use vmlan_transport::address::VhostUser;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// testpmd drops what it forwards to a port until it has noticed that the port is connected, and says nothing about when.
+/// testpmd drops what it forwards to a port until it has noticed that the port is connected, and
+/// says nothing about when.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// One testpmd at a time: it polls a whole core.
@@ -151,7 +153,8 @@ impl Running {
     }
 }
 
-/// Sends numbered frames from `a` to `b` slowly enough that testpmd need not drop any, and wants each exactly once and whole.
+/// Sends numbered frames from `a` to `b` slowly enough that testpmd need not drop any, and wants
+/// each exactly once and whole.
 fn transfer(keys: &str, queues: u16, size: u32, count: u64) -> (Summary, Summary) {
     let dir = tempfile::tempdir().unwrap();
     let _peer = Testpmd::start(dir.path(), false, queues);

@@ -28,7 +28,8 @@ pub enum Address {
 pub enum AddressError {
     /// Another kind of port.
     #[error(
-        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket, vfio-user:/path/to/socket or, inside a VM, pci:0000:00:03.0"
+        "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket, \
+         vfio-user:/path/to/socket or, inside a VM, pci:0000:00:03.0"
     )]
     Kind(String),
     /// No path.
@@ -52,7 +53,8 @@ pub enum AddressError {
     Bdf(String),
     /// A key that a PCI address has not.
     #[error(
-        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, unmask and mmap_timeout: {VFIO_USER_KEYS}"
+        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, \
+         unmask and mmap_timeout: {VFIO_USER_KEYS}"
     )]
     PciKey(String),
     /// A value that the key does not take.

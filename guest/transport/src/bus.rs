@@ -1,4 +1,5 @@
-//! What the driver needs of whoever embeds it: the way to a chip, over a socket or in the same process.
+//! What the driver needs of whoever embeds it: the way to a chip, over a socket or in the same
+//! process.
 
 use std::error::Error;
 use std::io;
@@ -95,7 +96,8 @@ pub trait Bus {
     /// See [`BusError`].
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError>;
 
-    /// Reads a register of 32 bits: a trip to the device. Which BAR the registers are in is the chip's affair.
+    /// Reads a register of 32 bits: a trip to the device. Which BAR the registers are in is the
+    /// chip's affair.
     ///
     /// # Errors
     /// See [`BusError`].
@@ -107,7 +109,8 @@ pub trait Bus {
     /// See [`BusError`].
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
 
-    /// Reads a register of any width. A bus whose chip has registers of 32 bits only can do without.
+    /// Reads a register of any width. A bus whose chip has registers of 32 bits only can do
+    /// without.
     ///
     /// # Errors
     /// See [`BusError`].
@@ -161,7 +164,8 @@ pub trait Bus {
     /// See [`BusError`].
     fn unmask(&mut self) -> Result<(), BusError>;
 
-    /// Sleeps until an interrupt comes (which [`Self::take_interrupts`] then counts), the device goes away, or the time is up.
+    /// Sleeps until an interrupt comes (which [`Self::take_interrupts`] then counts), the device
+    /// goes away, or the time is up.
     ///
     /// # Errors
     /// See [`BusError`].
@@ -180,7 +184,8 @@ pub trait Bus {
         sys::monotonic()
     }
 
-    /// Firmware and a kernel have given the chip its addresses and its interrupt: the driver must leave both alone.
+    /// Firmware and a kernel have given the chip its addresses and its interrupt: the driver must
+    /// leave both alone.
     fn is_set_up(&self) -> bool {
         false
     }

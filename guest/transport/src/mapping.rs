@@ -24,8 +24,8 @@ pub(crate) struct Mapping {
     whole: (NonNull<u8>, usize),
 }
 
-// SAFETY: the mapping is never moved, is unmapped only in Drop, and is reached only through atomics,
-// raw copies and volatile accesses, so it may be used from any thread.
+// SAFETY: the mapping is never moved, is unmapped only in Drop, and is reached only through
+// atomics, raw copies and volatile accesses, so it may be used from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
@@ -106,12 +106,13 @@ impl Mapping {
     #[inline]
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len()).as_ptr();
-        // SAFETY: `to` has room for bytes.len() bytes of the mapping, which no Rust reference to bytes
-        // ever covers, so it cannot overlap with `bytes`.
+        // SAFETY: `to` has room for bytes.len() bytes of the mapping, which no Rust reference to
+        // bytes ever covers, so it cannot overlap with `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Fills `bytes` from `offset` on. The device may write at the same time: the copy is a snapshot.
+    /// Fills `bytes` from `offset` on. The device may write at the same time: the copy is a
+    /// snapshot.
     ///
     /// # Panics
     /// When the range leaves the mapping.
@@ -127,8 +128,8 @@ impl Mapping {
     pub(crate) fn words(&self) -> &[AtomicU32] {
         debug_assert!(self.base.cast::<AtomicU32>().is_aligned());
         // SAFETY: `len` bytes lie behind `base`, which is aligned as files are mapped page by page,
-        // until Drop, which needs `self` for itself; atomics are valid for any bits, and may be changed
-        // by others at any time.
+        // until Drop, which needs `self` for itself; atomics are valid for any bits, and may be
+        // changed by others at any time.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 4) }
     }
 
@@ -179,7 +180,8 @@ impl Mapping {
         at
     }
 
-    /// Shows other pages of the file, each `page` bytes long: the first ones are `order` from now on.
+    /// Shows other pages of the file, each `page` bytes long: the first ones are `order` from now
+    /// on.
     ///
     /// # Errors
     /// Whatever `mmap(2)` reports; the mapping is of no use then.
@@ -189,15 +191,16 @@ impl Mapping {
         for (at, from) in order.iter().enumerate() {
             let place = self.at(at * page, page).as_ptr().cast();
             // SAFETY: it replaces pages inside our own mapping, which nothing borrows: `self` is
-            // borrowed exclusively, and views are made of a `Ram` only, which the mapping is not yet.
+            // borrowed exclusively, and views are made of a `Ram` only, which the mapping is not
+            // yet.
             unsafe { rustix::mm::mmap(place, page, prot, flags, file, (from * page) as u64)? };
         }
         Ok(())
     }
 
-    /// Makes it memory for a device: transparent huge pages if there are any, all there, not swapped,
-    /// and not copied for children (else the birth of a child would move the parent's next store to
-    /// another page than the device's).
+    /// Makes it memory for a device: transparent huge pages if there are any, all there, not
+    /// swapped, and not copied for children (else the birth of a child would move the parent's next
+    /// store to another page than the device's).
     ///
     /// # Errors
     /// Whatever `madvise(2)` and `mlock(2)` report.
@@ -214,8 +217,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Puts pages of a range into a pipe, by reference, from the first one on; returns how many bytes
-    /// of it are in the pipe now.
+    /// Puts pages of a range into a pipe, by reference, from the first one on; returns how many
+    /// bytes of it are in the pipe now.
     ///
     /// # Errors
     /// Whatever `vmsplice(2)` reports.
@@ -230,8 +233,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and len are those of the mapping made in `new`. Whoever has a pointer into it
-        // keeps it alive.
+        // SAFETY: base and len are those of the mapping made in `new`. Whoever has a pointer into
+        // it keeps it alive.
         let _ = unsafe { rustix::mm::munmap(self.whole.0.as_ptr().cast(), self.whole.1) };
     }
 }

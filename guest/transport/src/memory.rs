@@ -1,18 +1,20 @@
-//! Guest RAM: one memfd, mapped shared, that the back end sees as two regions of guest-physical memory.
+//! Guest RAM: one memfd, mapped shared, that the back end sees as two regions of guest-physical
+//! memory.
 //!
 //! ```text
 //! offset in the file   0 ............ low ..................... low + high
 //!                      | rings         | buffers                |
 //! guest-physical       0               4 GiB
 //! ```
-//! The hole between them is what a real machine with more than 3 GiB has, so a back end that mixes up offsets,
-//! guest-physical and user addresses cannot pass. Rings live in the low region, buffers in the high one.
+//! The hole between them is what a real machine with more than 3 GiB has, so a back end that mixes
+//! up offsets, guest-physical and user addresses cannot pass. Rings live in the low region, buffers
+//! in the high one.
 //!
-//! Inside a VM, where this crate is not the VMM, and without an IOMMU, it is one physically contiguous run of pinned memory
-//! instead ([`crate::pci`]).
+//! Inside a VM, where this crate is not the VMM, and without an IOMMU, it is one physically
+//! contiguous run of pinned memory instead ([`crate::pci`]).
 //!
-//! The other side of this memory is another process: ring words are atomics ([`View`]) and bodies are
-//! copied in and out.
+//! The other side of this memory is another process: ring words are atomics ([`View`]) and bodies
+//! are copied in and out.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -37,7 +39,8 @@ pub struct Region {
     pub guest_phys: u64,
     /// Length.
     pub size: u64,
-    /// Address in this process: what vhost-user calls the user address; ring addresses are given in it.
+    /// Address in this process: what vhost-user calls the user address; ring addresses are given in
+    /// it.
     pub user_addr: u64,
     /// Offset in the file.
     pub offset: u64,
@@ -73,8 +76,9 @@ impl Ram {
         Ok(Arc::new(Self { mapping, low, backing: Backing::Shared(file) }))
     }
 
-    /// RAM with `low` bytes for rings and the rest for buffers, in the part of `mapping` that starts at `start` and lies in
-    /// physical memory from `phys` on without a gap, for as long as `pins` are open.
+    /// RAM with `low` bytes for rings and the rest for buffers, in the part of `mapping` that
+    /// starts at `start` and lies in physical memory from `phys` on without a gap, for as long as
+    /// `pins` are open.
     ///
     /// # Panics
     /// When the part leaves the mapping: the caller has just found it there.
@@ -153,7 +157,8 @@ impl Ram {
         self.mapping.write(offset, bytes);
     }
 
-    /// Copies from the RAM at `offset` into `bytes`. The device may write at the same time: the copy is a snapshot.
+    /// Copies from the RAM at `offset` into `bytes`. The device may write at the same time: the
+    /// copy is a snapshot.
     ///
     /// # Panics
     /// When the range leaves the RAM.
@@ -211,8 +216,9 @@ impl<T: Word> Deref for View<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `view` checked that count aligned words lie within the mapping, which `ram` keeps; T is an atomic
-        // integer, valid for any bits, and may be changed by others at any time.
+        // SAFETY: `view` checked that count aligned words lie within the mapping, which `ram`
+        // keeps; T is an atomic integer, valid for any bits, and may be changed by others at any
+        // time.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
     }
 }
@@ -222,11 +228,13 @@ impl<T: Word> Deref for View<T> {
 pub struct SharedWords(Mapping);
 
 impl SharedWords {
-    /// Maps `bytes` of a file, from `offset` on; both are multiples of a page. A server that cuts the file short afterwards ends
-    /// this process by SIGBUS: the driver trusts its device that far, as a VMM does.
+    /// Maps `bytes` of a file, from `offset` on; both are multiples of a page. A server that cuts
+    /// the file short afterwards ends this process by SIGBUS: the driver trusts its device that
+    /// far, as a VMM does.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is shorter or a range that is no page; whatever `mmap(2)` reports.
+    /// `InvalidInput` for a file that is shorter or a range that is no page; whatever `mmap(2)`
+    /// reports.
     pub fn map(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let end = offset.checked_add(bytes);
         let page = PAGE as u64;
@@ -249,7 +257,8 @@ impl Deref for SharedWords {
     }
 }
 
-/// Hands out pieces of one range, never takes one back: rings and buffer pools live as long as the RAM.
+/// Hands out pieces of one range, never takes one back: rings and buffer pools live as long as the
+/// RAM.
 #[derive(Debug)]
 pub struct Pool {
     next: usize,

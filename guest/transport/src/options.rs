@@ -16,8 +16,9 @@ pub enum Interrupts {
 pub enum Completion {
     /// Each frame is reported (RS), and interrupts.
     Interrupt,
-    /// A frame is reported now and then, and what is missing is read from TDH; the chip interrupts only while the driver sleeps
-    /// because all slots are under way. The paper's "lazy completion" (section 3.3.1).
+    /// A frame is reported now and then, and what is missing is read from TDH; the chip interrupts
+    /// only while the driver sleeps because all slots are under way. The paper's "lazy completion"
+    /// (section 3.3.1).
     Lazy,
 }
 
@@ -26,10 +27,11 @@ pub enum Completion {
 pub enum Reception {
     /// By an interrupt; then it polls, a budget at a time, until the ring is dry.
     Interrupt,
-    /// It polls, and sleeps for a tick at a time: received frames never interrupt (the paper's section 3.3.2).
+    /// It polls, and sleeps for a tick at a time: received frames never interrupt (the paper's
+    /// section 3.3.2).
     Poll,
-    /// As with `Interrupt`, until an interrupt finds a good part of a budget; as with `Poll` then, until several ticks in turn
-    /// find nothing.
+    /// As with `Interrupt`, until an interrupt finds a good part of a budget; as with `Poll` then,
+    /// until several ticks in turn find nothing.
     Adaptive,
 }
 
@@ -38,11 +40,11 @@ pub enum Reception {
 pub struct Options {
     /// Which chip.
     pub model: Model,
-    /// Descriptors of each ring: a multiple of 8, from 8 to 4096, or what the chip has at most. Of an RTL8139 in classic mode: frames
-    /// that the driver copies and keeps.
+    /// Descriptors of each ring: a multiple of 8, from 8 to 4096, or what the chip has at most. Of
+    /// an RTL8139 in classic mode: frames that the driver copies and keeps.
     pub size: u16,
-    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384, or what the chip has at most. Of an RTL8139 in classic mode: of the
-    /// only one, 8192, 16384 or 32768.
+    /// Bytes of a receive buffer: 256, 512, 1024 ... 16384, or what the chip has at most. Of an
+    /// RTL8139 in classic mode: of the only one, 8192, 16384 or 32768.
     pub buffer: u16,
     /// Bytes of a transmit buffer: the largest frame.
     pub room: usize,
@@ -60,14 +62,15 @@ pub struct Options {
     pub completion: Completion,
     /// How received frames are.
     pub receive: Reception,
-    /// Send combining: TDT is not written while the completion interrupt of an earlier write is to come; that interrupt writes
-    /// it for all frames sent meanwhile (the paper's section 3.2).
+    /// Send combining: TDT is not written while the completion interrupt of an earlier write is to
+    /// come; that interrupt writes it for all frames sent meanwhile (the paper's section 3.2).
     pub combine: bool,
     /// Frames that send combining holds back at most.
     pub combine_frames: u16,
     /// How long it holds a frame back at most, in microseconds.
     pub combine_us: u16,
-    /// The shared status block: indexes in memory instead of registers, while both sides are awake (the paper's section 4).
+    /// The shared status block: indexes in memory instead of registers, while both sides are awake
+    /// (the paper's section 4).
     pub csb: bool,
     /// Most frames of one poll.
     pub budget: u16,
@@ -87,10 +90,11 @@ pub struct Options {
     pub mitigate: u16,
     /// Unit of its timers, 0 to 3, in C+CR.
     pub mitigate_unit: u8,
-    /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published in any case.
+    /// One write of TDT for a burst, instead of one for each frame. With CSB, bursts are published
+    /// in any case.
     pub batch: bool,
-    /// Read a register after interrupts were masked or acknowledged, so that the write has arrived. With posted writes a Realtek chip's
-    /// driver must.
+    /// Read a register after interrupts were masked or acknowledged, so that the write has arrived.
+    /// With posted writes a Realtek chip's driver must.
     pub flush: bool,
     /// Take all frames, whatever their address.
     pub promisc: bool,
@@ -144,25 +148,29 @@ impl Default for Options {
 pub enum Conflict {
     /// Combining and CSB.
     #[error(
-        "combine=on and csb=on: CSB has no completion interrupts while both sides are awake, so none would flush the frames \
+        "combine=on and csb=on: CSB has no completion interrupts while both sides are awake, so \
+         none would flush the frames \
          that combining defers; use one of them"
     )]
     CombineCsb,
     /// Combining and lazy completion.
     #[error(
-        "combine=on and completion=lazy: deferred frames are flushed by the completion interrupt, which lazy completion does \
+        "combine=on and completion=lazy: deferred frames are flushed by the completion interrupt, \
+         which lazy completion does \
          without; use completion=interrupt"
     )]
     CombineLazy,
     /// Combining and interrupts only while asleep.
     #[error(
-        "combine=on and interrupts=idle: deferred frames are flushed by the completion interrupt, which interrupts=idle takes \
+        "combine=on and interrupts=idle: deferred frames are flushed by the completion interrupt, \
+         which interrupts=idle takes \
          only while asleep; use interrupts=always"
     )]
     CombineIdle,
     /// Combining and doorbells that cost nothing.
     #[error(
-        "combine=on and doorbell=mapped: a mapped doorbell is a store, so there is nothing to save by ringing less; use \
+        "combine=on and doorbell=mapped: a mapped doorbell is a store, so there is nothing to save \
+         by ringing less; use \
          doorbell=trapped"
     )]
     CombineMapped,
@@ -171,18 +179,21 @@ pub enum Conflict {
     CombineNothing,
     /// CSB and doorbells that nobody hears.
     #[error(
-        "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings nobody; use doorbell=trapped"
+        "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings \
+         nobody; use doorbell=trapped"
     )]
     CsbMapped,
     /// CSB and lazy completion.
     #[error(
-        "csb=on and completion=lazy: with CSB slots come back by an index in memory, without reports or interrupts to be lazy \
+        "csb=on and completion=lazy: with CSB slots come back by an index in memory, without \
+         reports or interrupts to be lazy \
          about; leave completion=lazy out"
     )]
     CsbLazy,
     /// CSB and the adaptive receiver.
     #[error(
-        "csb=on and receive=adaptive: with CSB an awake driver polls and a sleeping one is interrupted, which is what adaptive \
+        "csb=on and receive=adaptive: with CSB an awake driver polls and a sleeping one is \
+         interrupted, which is what adaptive \
          would find; leave receive=adaptive out"
     )]
     CsbAdaptive,
@@ -220,7 +231,8 @@ pub enum Conflict {
     },
     /// Interrupts only while asleep, and the adaptive receiver.
     #[error(
-        "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; use interrupts=always"
+        "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; \
+         use interrupts=always"
     )]
     IdleAdaptive,
 }

@@ -15,8 +15,8 @@ use rustix::net::{
 };
 use rustix::time::ClockId;
 
-/// Descriptors that one vhost-user message can carry: the specification's limit is 8 regions, and 32
-/// is what peers accept.
+/// Descriptors that one vhost-user message can carry: the specification's limit is 8 regions, and
+/// 32 is what peers accept.
 pub const MAX_FDS: usize = 32;
 
 /// Descriptors that [`poll_readable`] looks at, as its answer has 64 bits.
@@ -36,8 +36,8 @@ impl EventFd {
         Ok(Self(rustix::event::eventfd(0, flags)?.into()))
     }
 
-    /// Adds one to the count. A count that is already at its limit wakes the reader just as well, so
-    /// that is not an error.
+    /// Adds one to the count. A count that is already at its limit wakes the reader just as well,
+    /// so that is not an error.
     pub fn signal(&self) {
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
@@ -121,8 +121,8 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
     if fds.len() > MAX_FDS || fds.contains(&-1) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the borrows end with this call, which only shows their numbers to the kernel; -1, which
-    // they must not be, was refused.
+    // SAFETY: the borrows end with this call, which only shows their numbers to the kernel; -1,
+    // which they must not be, was refused.
     let borrow = |fd: &RawFd| unsafe { BorrowedFd::borrow_raw(*fd) };
     let fds: Vec<_> = fds.iter().map(borrow).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -201,8 +201,8 @@ pub fn process_cpu() -> Duration {
 /// Lets the calling thread run on one processor only.
 ///
 /// # Errors
-/// Whatever `sched_setaffinity(2)` reports: EINVAL for a processor that does not exist, or that this
-/// process may not use.
+/// Whatever `sched_setaffinity(2)` reports: EINVAL for a processor that does not exist, or that
+/// this process may not use.
 pub fn pin_to_cpu(cpu: u16) -> io::Result<()> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();

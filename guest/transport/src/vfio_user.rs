@@ -1,8 +1,8 @@
 //! A client of vfio-user: what a VMM sends (QEMU `docs/interop/vfio-user.rst`).
 //!
-//! [`Client`] speaks the messages; [`VfioBus`] plays the VMM for one PCI device: it shares the guest's RAM, maps what
-//! may be mapped, and hands register accesses and interrupts to and fro. Integers on the wire are in host order. Every
-//! wait is bounded by [`REPLY_TIMEOUT`].
+//! [`Client`] speaks the messages; [`VfioBus`] plays the VMM for one PCI device: it shares the
+//! guest's RAM, maps what may be mapped, and hands register accesses and interrupts to and fro.
+//! Integers on the wire are in host order. Every wait is bounded by [`REPLY_TIMEOUT`].
 
 mod bus;
 #[cfg(test)]
@@ -25,7 +25,10 @@ use wire::{Header, Reader, Words};
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What we say about ourselves in VERSION, as QEMU does.
-const CAPABILITIES: &str = r#"{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":4096,"write_multiple":false}}"#;
+const CAPABILITIES: &str = concat!(
+    r#"{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"#,
+    r#""max_dma_maps":65535,"pgsizes":4096,"write_multiple":false}}"#
+);
 
 /// The regions of a PCI device (`linux/vfio.h`).
 pub mod region {
@@ -307,8 +310,8 @@ impl Client {
         Ok(IrqInfo { flags, count: words.u32()? })
     }
 
-    /// DEVICE_SET_IRQS for the first interrupt of kind `index`: `flags` are a DATA and an ACTION of [`irq`]; `fd` comes with
-    /// DATA_EVENTFD (none: take the eventfd away).
+    /// DEVICE_SET_IRQS for the first interrupt of kind `index`: `flags` are a DATA and an ACTION of
+    /// [`irq`]; `fd` comes with DATA_EVENTFD (none: take the eventfd away).
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -337,7 +340,8 @@ impl Client {
         self.call(Command::SetIrqs, &body, fds).map(|_| ())
     }
 
-    /// DMA_MAP of one region of the guest's RAM, readable and writable; without `fd` the server has to ask for its bytes.
+    /// DMA_MAP of one region of the guest's RAM, readable and writable; without `fd` the server has
+    /// to ask for its bytes.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -351,7 +355,8 @@ impl Client {
         self.call(Command::DmaMap, &body.0, fd.as_slice()).map(|_| ())
     }
 
-    /// DMA_UNMAP of a range of guest-physical addresses: answered when the server no longer touches it.
+    /// DMA_UNMAP of a range of guest-physical addresses: answered when the server no longer touches
+    /// it.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -420,8 +425,8 @@ impl Client {
         Ok(())
     }
 
-    /// REGION_WRITE_MULTI of 32-bit values, each to an offset of a region: what QEMU 11 merges posted writes into while the
-    /// server lags behind. Up to 200 in one message.
+    /// REGION_WRITE_MULTI of 32-bit values, each to an offset of a region: what QEMU 11 merges
+    /// posted writes into while the server lags behind. Up to 200 in one message.
     ///
     /// # Errors
     /// See [`ProtocolError`].

@@ -1,7 +1,7 @@
 //! The front end of vhost-user: what a VMM sends (QEMU `docs/interop/vhost-user.rst`).
 //!
-//! All integers on the wire are in host order. Requests whose success matters ask for a reply when REPLY_ACK was
-//! negotiated. Every wait is bounded by [`REPLY_TIMEOUT`].
+//! All integers on the wire are in host order. Requests whose success matters ask for a reply when
+//! REPLY_ACK was negotiated. Every wait is bounded by [`REPLY_TIMEOUT`].
 
 pub mod feature;
 #[cfg(test)]
@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::memory::Region;
+use crate::numbers::narrow32;
 use crate::sys;
 
 /// How long a back end may take to answer.
@@ -136,7 +137,8 @@ pub struct VringAddr {
     pub used: u64,
     /// Avail ring.
     pub avail: u64,
-    /// Guest-physical address of the used ring when its writes are to be logged (VHOST_VRING_F_LOG).
+    /// Guest-physical address of the used ring when its writes are to be logged
+    /// (VHOST_VRING_F_LOG).
     pub log: Option<u64>,
 }
 
@@ -219,7 +221,7 @@ impl FrontEnd {
         body: &[u8],
         fds: &[RawFd],
     ) -> Result<(), ProtocolError> {
-        let size = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let size = narrow32(body.len() as u64);
         let mut message = halves(&[request as u32, FLAG_VERSION | flags, size]);
         message.extend_from_slice(body);
         self.send_raw(&message, fds).map_err(|source| ProtocolError::Socket { request, source })
@@ -300,7 +302,8 @@ impl FrontEnd {
         self.set(Request::SetFeatures, &words(&[features]), &[])
     }
 
-    /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES with what is in `wanted` too; returns what is in force.
+    /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES with what is in `wanted` too; returns what
+    /// is in force.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -311,7 +314,8 @@ impl FrontEnd {
         Ok(common)
     }
 
-    /// GET_QUEUE_NUM: most queues (for virtio-net, back ends count pairs or rings; both are meant as an upper bound).
+    /// GET_QUEUE_NUM: most queues (for virtio-net, back ends count pairs or rings; both are meant
+    /// as an upper bound).
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -327,8 +331,8 @@ impl FrontEnd {
         self.set(Request::SetOwner, &[], &[])
     }
 
-    /// Hands over the guest's RAM: by ADD_MEM_REG for each region when CONFIGURE_MEM_SLOTS was negotiated, else by
-    /// SET_MEM_TABLE.
+    /// Hands over the guest's RAM: by ADD_MEM_REG for each region when CONFIGURE_MEM_SLOTS was
+    /// negotiated, else by SET_MEM_TABLE.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -336,7 +340,7 @@ impl FrontEnd {
         if self.has(protocol::CONFIGURE_MEM_SLOTS) {
             return regions.iter().try_for_each(|region| self.add_region(region, fd));
         }
-        let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+        let count = narrow32(regions.len() as u64);
         let mut body = halves(&[count, 0]);
         for region in regions {
             body.extend(words(&region_words(region)));
@@ -468,12 +472,14 @@ impl FrontEnd {
         self.set(Request::SetInflightFd, &body, &[inflight.file.as_raw_fd()])
     }
 
-    /// SET_LOG_BASE with a shared file of `size` bytes: one bit for each 4 KiB of guest-physical memory.
+    /// SET_LOG_BASE with a shared file of `size` bytes: one bit for each 4 KiB of guest-physical
+    /// memory.
     ///
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_log_base(&self, size: u64, file: &File) -> Result<(), ProtocolError> {
-        // The back end always answers this one (its body differs between back ends), REPLY_ACK or not.
+        // The back end always answers this one (its body differs between back ends), REPLY_ACK or
+        // not.
         self.send(Request::SetLogBase, 0, &words(&[size, 0]), &[file.as_raw_fd()])?;
         self.receive(Request::SetLogBase).map(drop)
     }

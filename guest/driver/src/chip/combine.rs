@@ -1,8 +1,10 @@
-//! Send combining (the paper's section 3.2): while the completion interrupt of an earlier write of TDT is to come, frames are
-//! deferred; that interrupt writes TDT for all of them. So there is one write for each interrupt, and moderation sets the pace.
+//! Send combining (the paper's section 3.2): while the completion interrupt of an earlier write of
+//! TDT is to come, frames are deferred; that interrupt writes TDT for all of them. So there is one
+//! write for each interrupt, and moderation sets the pace.
 //!
-//! Two bounds keep latency known, and end the waiting if the interrupt does not come: so many frames, and so much time since
-//! the first of them. Time is looked at wherever the caller comes by, and it shortens the caller's sleep.
+//! Two bounds keep latency known, and end the waiting if the interrupt does not come: so many
+//! frames, and so much time since the first of them. Time is looked at wherever the caller comes
+//! by, and it shortens the caller's sleep.
 
 use std::time::Duration;
 
@@ -36,7 +38,8 @@ impl Combine {
         (self.in_flight, self.deferred) = (false, 0);
     }
 
-    /// `frames` more are in the ring. True: write TDT now. `now` is only asked for when waiting begins.
+    /// `frames` more are in the ring. True: write TDT now. `now` is only asked for when waiting
+    /// begins.
     #[inline]
     pub(super) fn offer(&mut self, frames: u32, now: impl FnOnce() -> Duration) -> bool {
         if !self.on {

@@ -1,6 +1,6 @@
-//! The shared status block: a page of ours in which driver and chip tell each other of their indexes (the paper's section 4; layout
-//! and handshake as QEMU's e1000-paravirt and FreeBSD 10's `if_lem` have them). When to ring, and how to go to sleep, is
-//! [`crate::notify::csb`]'s.
+//! The shared status block: a page of ours in which driver and chip tell each other of their
+//! indexes (the paper's section 4; layout and handshake as QEMU's e1000-paravirt and FreeBSD 10's
+//! `if_lem` have them). When to ring, and how to go to sleep, is [`crate::notify::csb`]'s.
 //!
 //! All words are 32 bits, little endian. Ours fill the first cache line, the chip's the second.
 
@@ -90,8 +90,9 @@ impl Csb {
         self.gpa
     }
 
-    /// As a chip finds it that does not know it yet: no word is left to chance, for some change what the chip does. `by_message`: it
-    /// interrupts by MSI, and need not leave in ICR what a message has said.
+    /// As a chip finds it that does not know it yet: no word is left to chance, for some change
+    /// what the chip does. `by_message`: it interrupts by MSI, and need not leave in ICR what a
+    /// message has said.
     pub(super) fn reset(&mut self, by_message: bool) {
         self.on = false;
         self.words.iter().for_each(|word| word.store(0, Relaxed));

@@ -1,4 +1,5 @@
-//! For tests that stand still: what the driver knows, in one line, and what it can do to wake the others up.
+//! For tests that stand still: what the driver knows, in one line, and what it can do to wake the
+//! others up.
 
 use super::{Bus, Chip, ChipDriver, Irq, RxSide, TxSide};
 
@@ -21,7 +22,8 @@ impl Poke {
 }
 
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
-    /// What the driver waits for, where its rings stand, and the causes that the chip has latched (which it asks for).
+    /// What the driver waits for, where its rings stand, and the causes that the chip has latched
+    /// (which it asks for).
     pub fn explain(&mut self) -> String {
         let causes = C::causes(&mut self.registers);
         let ready = self.rx.ready(&mut self.registers);
@@ -30,7 +32,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         format!(
             "enabled {:#x} of causes {causes:#x}, {load:?}, {combine:?}, untold buffers {}, {:?}; \
              tx: {} of {} slots under way, tail {}, half done {half_done}, {} doorbells; \
-             rx: next {}, tail {}, {} outstanding, frame there {ready}, {} done out of order, {} frames; \
+             rx: next {}, tail {}, {} outstanding, frame there {ready}, {} done out of order, {} \
+             frames; \
              bus: {:?}",
             self.enabled,
             self.untold,

@@ -11,7 +11,8 @@ pub enum ChipError {
     Bus(#[from] BusError),
     /// Another device.
     #[error(
-        "there is PCI device {found:#010x} (device, vendor), and no {model} ({wanted:#010x}): give the address the port's model=",
+        "there is PCI device {found:#010x} (device, vendor), and no {model} ({wanted:#010x}): give \
+         the address the port's model=",
         wanted = .model.pci_id()
     )]
     NotFound {
@@ -22,7 +23,8 @@ pub enum ChipError {
     },
     /// C+ mode is wanted and the chip has classic mode alone.
     #[error(
-        "the chip is a plain RTL8139 (PCI revision {found:#04x}; a C+ has 0x20) and has no descriptor rings: give the address the \
+        "the chip is a plain RTL8139 (PCI revision {found:#04x}; a C+ has 0x20) and has no \
+         descriptor rings: give the address the \
          port's plus=off (model=rtl8139,plus=off)"
     )]
     NoPlus {
@@ -67,7 +69,8 @@ pub enum ChipError {
     Options(#[from] Conflict),
     /// `csb=on` and the chip has none.
     #[error(
-        "the NIC offers no CSB (its subsystem is {found:#06x}, and 0x1101 would offer it): add csb=on to the switch's port, or \
+        "the NIC offers no CSB (its subsystem is {found:#06x}, and 0x1101 would offer it): add \
+         csb=on to the switch's port, or \
          leave csb=on out here"
     )]
     NoCsb {

@@ -3,8 +3,9 @@
 //! ```text
 //!   enabled ── interrupt: read causes, mask ──► polling ── ring dry: enable ──► enabled
 //! ```
-//! A cause that appears while masked stays, so that enabling interrupts at once: nothing is lost between the last look
-//! at the ring and that. While CSB is on nothing is masked: its flags, set only for a sleep, take the mask's place.
+//! A cause that appears while masked stays, so that enabling interrupts at once: nothing is lost
+//! between the last look at the ring and that. While CSB is on nothing is masked: its flags, set
+//! only for a sleep, take the mask's place.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use crate::wait::Prepared;
 
 /// No moderation of the chip lasts so long: a frame that lies there longer had no interrupt.
 const LATE: Duration = Duration::from_millis(100);
-/// How long a receiver that polls sleeps. FreeBSD's polls 1,000 to 5,000 times a second, at its timer's ticks.
+/// How long a receiver that polls sleeps. FreeBSD's polls 1,000 to 5,000 times a second, at its
+/// timer's ticks.
 const TICK: Duration = Duration::from_micros(200);
 /// So many ticks in turn without a frame, and an adaptive receiver wants interrupts again.
 const QUIET: u8 = 10;
@@ -67,8 +69,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.take_interrupt() && self.enabled == 0
     }
 
-    /// True when there was one of ours; the driver polls now, unless it was only about sent frames and the chip's driver does not mask
-    /// those.
+    /// True when there was one of ours; the driver polls now, unless it was only about sent frames
+    /// and the chip's driver does not mask those.
     fn take_interrupt(&mut self) -> bool {
         let count = self.registers.bus_mut().take_interrupts();
         if count == 0 {
@@ -144,8 +146,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         C::CAUSES.link | sent | received
     }
 
-    /// All that is enabled while CSB is on, whose flags say when they interrupt. Messages say which frames there are, but not
-    /// that the link has changed: that cause would stay.
+    /// All that is enabled while CSB is on, whose flags say when they interrupt. Messages say which
+    /// frames there are, but not that the link has changed: that cause would stay.
     pub(super) fn causes_of_csb(&self) -> u32 {
         let link = if self.options.irq == Irq::Msi { 0 } else { C::CAUSES.link };
         C::CAUSES.sent | C::CAUSES.received | C::CAUSES.csb | link
@@ -180,7 +182,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         let found = self.rx.stats().frames - self.load.before;
         if !self.load.polls && found >= u64::from(self.options.budget / 4).max(2) {
             (self.load.polls, self.load.quiet) = (true, 0);
-            // The mask, which is not written now, would have told the chip of the buffers that it has got back since the interrupt.
+            // The mask, which is not written now, would have told the chip of the buffers that it
+            // has got back since the interrupt.
             self.tell_of_buffers();
         }
         self.load.polls
@@ -206,8 +209,9 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         on.is_some_and(|csb| self.tx.has_moved(csb.host_tdh())) || self.tx.is_half_done()
     }
 
-    /// Sleeps until an interrupt comes, the device goes away, or `timeout` is over. Enables the causes (or sets CSB's flags), looks
-    /// again, and only then sleeps; what send combining holds back leaves in time, whatever the timeout.
+    /// Sleeps until an interrupt comes, the device goes away, or `timeout` is over. Enables the
+    /// causes (or sets CSB's flags), looks again, and only then sleeps; what send combining holds
+    /// back leaves in time, whatever the timeout.
     ///
     /// # Errors
     /// See [`ChipError`]; a device that is gone is [`Wake::Disconnected`].
@@ -249,8 +253,9 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         wake
     }
 
-    /// The first half of [`Self::wait`], for a caller that sleeps by itself: [`Self::finish_wait`] follows in any case. After
-    /// [`Prepared::Sleep`] it must come back within that time, and begin anew.
+    /// The first half of [`Self::wait`], for a caller that sleeps by itself: [`Self::finish_wait`]
+    /// follows in any case. After [`Prepared::Sleep`] it must come back within that time, and begin
+    /// anew.
     ///
     /// # Errors
     /// See [`ChipError`].
@@ -272,7 +277,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         Ok(Prepared::Sleep(if ticks { limit.min(TICK) } else { limit }))
     }
 
-    /// The second half of [`Self::wait`]: was the interrupt's descriptor readable, was the one that tells of the device's end?
+    /// The second half of [`Self::wait`]: was the interrupt's descriptor readable, was the one that
+    /// tells of the device's end?
     ///
     /// # Errors
     /// See [`ChipError`].
@@ -356,7 +362,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             || interest.tx && csb::want_completion(csb, sent)
     }
 
-    /// Turns CSB on or off, of a chip that was started with it: in between, the registers count again.
+    /// Turns CSB on or off, of a chip that was started with it: in between, the registers count
+    /// again.
     ///
     /// # Panics
     /// When [`super::Options::csb`] is off.
@@ -379,7 +386,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         // What was published without a kick may not have been seen.
         C::ring(&mut self.registers, &mut self.tx);
         C::give(&mut self.registers, rdt);
-        // As after an interrupt: the driver polls until the ring is dry, and enables again. Causes that stand interrupt then.
+        // As after an interrupt: the driver polls until the ring is dry, and enables again. Causes
+        // that stand interrupt then.
         C::mask(&mut self.registers);
         self.settle();
         self.enabled = 0;

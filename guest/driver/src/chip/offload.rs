@@ -9,11 +9,12 @@ pub struct Segmentation {
     pub header: u8,
 }
 
-/// What the device shall do with a frame before it leaves. Offsets are bytes from the start of the frame; a chip that finds the
-/// headers by itself does not look at them.
+/// What the device shall do with a frame before it leaves. Offsets are bytes from the start of the
+/// frame; a chip that finds the headers by itself does not look at them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Insert the TCP or UDP checksum: where the sum starts, where it goes. The field holds the pseudo header's sum.
+    /// Insert the TCP or UDP checksum: where the sum starts, where it goes. The field holds the
+    /// pseudo header's sum.
     pub checksum: Option<(u8, u8)>,
     /// Insert the IPv4 header checksum: where the header starts, its last byte.
     pub ip: Option<(u8, u8)>,

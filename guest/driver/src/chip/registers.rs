@@ -28,14 +28,17 @@ pub trait Register: Copy + Debug + Send + 'static {
     fn index(self) -> usize;
 }
 
-/// Declares the registers that a driver touches: their names (the datasheet's in brackets where it is no identifier or not unique),
-/// their widths ([`Width`]) unless that is four bytes, their offsets.
+/// Declares the registers that a driver touches: their names (the datasheet's in brackets where it
+/// is no identifier or not unique), their widths ([`Width`]) unless that is four bytes, their
+/// offsets.
 macro_rules! registers {
     (@width) => { $crate::chip::Width::Four };
     (@width $width:ident) => { $crate::chip::Width::$width };
     (@name $name:ident) => { stringify!($name) };
     (@name $name:ident $text:literal) => { $text };
-    ($($(#[$doc:meta])* $name:ident $(($text:literal))? $(: $width:ident)? = $offset:literal,)*) => {
+    ($(
+        $(#[$doc:meta])* $name:ident $(($text:literal))? $(: $width:ident)? = $offset:literal,
+    )*) => {
         /// A register. Of an array it stands for the first element.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(clippy::upper_case_acronyms)] // The datasheet's names.
@@ -71,7 +74,9 @@ macro_rules! registers {
 
             #[inline]
             fn width(self) -> $crate::chip::Width {
-                match self { $(Self::$name => $crate::chip::registers::registers!(@width $($width)?),)* }
+                match self {
+                    $(Self::$name => $crate::chip::registers::registers!(@width $($width)?),)*
+                }
             }
 
             fn name(self) -> &'static str {
@@ -100,8 +105,8 @@ pub struct Access {
     pub mapped: u64,
 }
 
-/// The registers, counted. After the bus has failed they behave as on a PCI bus whose device is gone: reads are all
-/// ones, writes are lost; [`Self::failure`] tells why.
+/// The registers, counted. After the bus has failed they behave as on a PCI bus whose device is
+/// gone: reads are all ones, writes are lost; [`Self::failure`] tells why.
 #[derive(Debug)]
 pub struct Registers<R, B> {
     bus: B,
@@ -144,8 +149,9 @@ impl<R: Register, B: Bus> Registers<R, B> {
         }
     }
 
-    /// Writes a register: what was stored in the guest's RAM before is visible to whoever sees this write. True when the write
-    /// was a trip to the device, false when it was a store in a shared page.
+    /// Writes a register: what was stored in the guest's RAM before is visible to whoever sees this
+    /// write. True when the write was a trip to the device, false when it was a store in a shared
+    /// page.
     #[inline]
     pub fn write(&mut self, register: R, value: u32) -> bool {
         self.write_at(register, 0, value)
@@ -208,7 +214,8 @@ impl<R: Register, B: Bus> Registers<R, B> {
         &self.counts[..R::ALL.len()]
     }
 
-    /// The longest that a read or write took since this was last asked: a guest's processor stands still for so long.
+    /// The longest that a read or write took since this was last asked: a guest's processor stands
+    /// still for so long.
     pub fn take_slowest(&mut self) -> Duration {
         std::mem::take(&mut self.slowest)
     }

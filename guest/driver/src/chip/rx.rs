@@ -29,8 +29,8 @@ pub trait Report: Copy + Debug + Send {
 
 /// Receive descriptors of a chip: two words of 64 bits.
 pub trait RxFormat: Report {
-    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not by a tail. Otherwise the
-    /// second word is the one that the chip reports in.
+    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not
+    /// by a tail. Otherwise the second word is the one that the chip reports in.
     const OWNED: bool;
     /// The length in a frame's last descriptor is the whole frame's, and the others have none.
     const WHOLE: bool;
@@ -194,7 +194,8 @@ impl<F: RxFormat> RxRing<F> {
         if descriptors == self.size - 1 { Found::Junk(descriptors) } else { Found::Nothing }
     }
 
-    /// The descriptor `count` places (at most all of them) after the next one. There are 4,096 at most, so nothing overflows.
+    /// The descriptor `count` places (at most all of them) after the next one. There are 4,096 at
+    /// most, so nothing overflows.
     #[inline]
     fn ahead(&self, count: u16) -> u16 {
         let at = self.next + count;
@@ -333,8 +334,8 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
         frames.first().map_or(self.next, |frame| frame.first)
     }
 
-    /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many. The device does not look before it is
-    /// told of the tail.
+    /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many. The
+    /// device does not look before it is told of the tail.
     fn refill(&mut self, most: u16, end: u16) -> u16 {
         let mut count = 0;
         while count < most && self.after(self.tail) != end {

@@ -76,7 +76,8 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn ram_bytes(options: &Options) -> (usize, usize);
     /// With memory out of two pools.
     fn new(ram: &Arc<Ram>, low: &mut Pool, high: &mut Pool, options: &Options) -> Self;
-    /// Unused, for a device that has been reset. Frames under way are lost; buffers keep their contents.
+    /// Unused, for a device that has been reset. Frames under way are lost; buffers keep their
+    /// contents.
     fn reset(&mut self);
     /// How many slots there are.
     fn slots(&self) -> u16;
@@ -99,7 +100,8 @@ pub trait TxSide<R: Register>: Debug + Send {
     /// Describes the frame in the next slot. The device need not look before the doorbell.
     ///
     /// # Panics
-    /// When there is no free slot, `slot` is not the next one, or the frame leaves it: bugs of the caller.
+    /// When there is no free slot, `slot` is not the next one, or the frame leaves it: bugs of the
+    /// caller.
     fn send(&mut self, slot: u16, len: u32);
     /// Frames sent since the last call.
     fn take_pending(&mut self) -> u32;
@@ -121,7 +123,8 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn has_moved(&self, head: u32) -> bool;
     /// Has a good part of what is under way been sent, as far as memory tells?
     fn is_half_done(&self) -> bool;
-    /// Frames that are done though an earlier one is not, and heads that cannot be: the device must not do either.
+    /// Frames that are done though an earlier one is not, and heads that cannot be: the device must
+    /// not do either.
     fn out_of_order(&self) -> u64;
     /// Counters.
     fn stats(&self) -> &QueueStats;
@@ -148,8 +151,9 @@ pub trait RxSide<R: Register>: Debug + Send {
     fn note_received(&mut self) {}
     /// Is there a frame?
     fn ready<B: Bus>(&mut self, registers: &mut Registers<R, B>) -> bool;
-    /// May the device have found too few buffers for a frame when `tail` was the tail? Asked once there are more: the device looks again
-    /// before it waits, so either it sees those, or this sees that it took what was left.
+    /// May the device have found too few buffers for a frame when `tail` was the tail? Asked once
+    /// there are more: the device looks again before it waits, so either it sees those, or this
+    /// sees that it took what was left.
     fn ran_short(&self, tail: u16) -> bool;
     /// Adds frames to a batch until it holds `most`; returns how many were added.
     fn poll<B: Bus>(

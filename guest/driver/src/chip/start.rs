@@ -1,4 +1,5 @@
-//! Finding a chip and setting it up, as far as that is the same for all: PCI, and the shared status block.
+//! Finding a chip and setting it up, as far as that is the same for all: PCI, and the shared status
+//! block.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.check()
     }
 
-    /// Lets the chip answer and reach memory, and leaves the other bits of the command register as they are.
+    /// Lets the chip answer and reach memory, and leaves the other bits of the command register as
+    /// they are.
     fn allow_access(&mut self) {
         let [low, high, ..] = self.config32(config::COMMAND).to_le_bytes();
         let command = (u16::from_le_bytes([low, high]) | config::ENABLE).to_le_bytes();
@@ -110,7 +112,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         if self.options.irq == Irq::Msi { self.enable_msi() } else { Ok(()) }
     }
 
-    /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a 64-bit address.
+    /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a
+    /// 64-bit address.
     fn enable_msi(&mut self) -> Result<(), ChipError> {
         /// More than there can be: a longer list runs in a circle.
         const MOST: usize = 48;

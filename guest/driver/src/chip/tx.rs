@@ -1,4 +1,5 @@
-//! A ring of transmit descriptors: fixed buffers, used in turn; each frame takes one descriptor or several.
+//! A ring of transmit descriptors: fixed buffers, used in turn; each frame takes one descriptor or
+//! several.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,16 +9,19 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::{Bus, Offload, Register, Registers, TxSide};
 use crate::stats::QueueStats;
 use vmlan_transport::memory::{Pool, Ram, View};
+use vmlan_transport::numbers::narrow16;
 use vmlan_transport::{Completion, Options};
 
 /// Where a ring of descriptors may lie.
 pub(crate) const ALIGN: usize = 256;
 
-/// Done frames are looked for so many at a time while there are more under way: the device finishes them in order, so a done one
-/// vouches for those before it, and its cache lines are left alone in between.
+/// Done frames are looked for so many at a time while there are more under way: the device finishes
+/// them in order, so a done one vouches for those before it, and its cache lines are left alone in
+/// between.
 const CHUNK: u16 = 16;
 
-/// So often in vain are reports looked for while none is to come, before the head is asked for: a trip.
+/// So often in vain are reports looked for while none is to come, before the head is asked for: a
+/// trip.
 const PATIENCE: u32 = 64;
 
 /// Which part of its frame a descriptor is for.
@@ -33,8 +37,8 @@ pub struct Part {
 
 /// Transmit descriptors of a chip: two words of 64 bits.
 pub trait TxFormat: Debug + Send {
-    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not by a tail. Otherwise the
-    /// second word is the one that the chip reports in.
+    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not
+    /// by a tail. Otherwise the second word is the one that the chip reports in.
     const OWNED: bool;
 
     /// What all descriptors have in common.
@@ -55,7 +59,8 @@ pub trait TxFormat: Debug + Send {
     const END: u64 = 0;
 }
 
-/// The transmit side. A slot is a buffer; slots are used in turn, and as many are under way as descriptors suffice for.
+/// The transmit side. A slot is a buffer; slots are used in turn, and as many are under way as
+/// descriptors suffice for.
 #[derive(Debug)]
 pub struct TxRing<F> {
     format: F,
@@ -63,7 +68,8 @@ pub struct TxRing<F> {
     ram: Arc<Ram>,
     /// Descriptors.
     size: u16,
-    /// Slots; with all of them under way at least one descriptor is free, as the device demands (head = tail: empty).
+    /// Slots; with all of them under way at least one descriptor is free, as the device demands
+    /// (head = tail: empty).
     slots: u16,
     chunk: u16,
     next: u16,
@@ -73,7 +79,8 @@ pub struct TxRing<F> {
     head: u16,
     /// The next descriptor to fill.
     tail: u16,
-    /// One slot of so many is reported; with more than one, the last one of each stretch and of the ring.
+    /// One slot of so many is reported; with more than one, the last one of each stretch and of the
+    /// ring.
     every: u16,
     /// The next slot to be reported.
     report: u16,
@@ -93,7 +100,8 @@ pub struct TxRing<F> {
     stats: QueueStats,
 }
 
-/// Distance of two buffers: an odd number of cache lines, or all would share a few sets of the L1 cache.
+/// Distance of two buffers: an odd number of cache lines, or all would share a few sets of the L1
+/// cache.
 pub(crate) fn stride(bytes: usize) -> usize {
     64 * (bytes.div_ceil(64) | 1)
 }
@@ -105,7 +113,7 @@ impl<F: TxFormat> TxRing<F> {
     /// Most descriptors of one frame.
     fn per_frame(options: &Options) -> u16 {
         let pieces = options.room.div_ceil(usize::from(options.segment)).max(1);
-        u16::try_from(pieces + F::beside(options)).unwrap_or(u16::MAX)
+        narrow16((pieces + F::beside(options)) as u64)
     }
 
     fn slots_of(options: &Options) -> u16 {
@@ -194,7 +202,8 @@ impl<F: TxFormat> TxRing<F> {
         }
     }
 
-    /// The slot `ahead` places (at most all of them) after the oldest. There are fewer than 4,096, so nothing overflows.
+    /// The slot `ahead` places (at most all of them) after the oldest. There are fewer than 4,096,
+    /// so nothing overflows.
     #[inline]
     fn slot_after(&self, ahead: u16) -> u16 {
         let slot = self.oldest + ahead;
@@ -440,7 +449,8 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
             && self.is_done((self.under_way / 2).max(self.chunk.min(self.under_way)) - 1)
     }
 
-    /// Descriptors that are done though an earlier one is not, and heads that cannot be: the device must not do either.
+    /// Descriptors that are done though an earlier one is not, and heads that cannot be: the device
+    /// must not do either.
     fn out_of_order(&self) -> u64 {
         let reported = |n: &u16| self.report_after(self.slot_after(*n)) == self.slot_after(*n);
         let mut done = (0..self.under_way)

@@ -1,5 +1,6 @@
-//! Registers of the 82540EM, from Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual"
-//! (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits wide.
+//! Registers of the 82540EM, from Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers
+//! Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits
+//! wide.
 
 /// PCI vendor and device ID as the first word of configuration space shows them (SDM 4.1).
 pub const PCI_ID: u32 = 0x100e_8086;
@@ -49,7 +50,8 @@ crate::chip::registers::registers! {
     RDTR = 0x2820,
     /// Receive absolute delay timer, in units of 1.024 us (SDM 13.4.31).
     RADV = 0x282c,
-    /// The shared status block's address, low: written last, it takes effect. Of QEMU's e1000-paravirt, as is the next.
+    /// The shared status block's address, low: written last, it takes effect. Of QEMU's
+    /// e1000-paravirt, as is the next.
     CSBAL = 0x2830,
     /// The shared status block's address, high.
     CSBAH = 0x2834,

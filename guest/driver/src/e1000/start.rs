@@ -4,6 +4,7 @@ use super::registers::{self, Register, ctrl, eerd, rctl, status, tctl};
 use super::{ChipError, E1000};
 use crate::chip::start::{LINK_PATIENCE, PATIENCE};
 use crate::chip::{Bus, RxSide};
+use vmlan_transport::numbers::narrow16;
 
 impl<B: Bus> E1000<B> {
     /// CTRL.RST, with interrupts masked and both sides stopped before (SDM 14.4).
@@ -41,7 +42,7 @@ impl<B: Bus> E1000<B> {
         let value = self
             .until(Register::EERD, PATIENCE, |value| value & eerd::DONE != 0)
             .ok_or(ChipError::Stuck("a read of its EEPROM"))?;
-        Ok(u16::try_from(value >> eerd::DATA).unwrap_or(0))
+        Ok(narrow16((value >> eerd::DATA).into()))
     }
 
     /// The address in the EEPROM's first three words, if the checksum over it is right.

@@ -1,5 +1,6 @@
-//! A NIC of whatever kind, for programs that learn only while they run what they are given. Each call is one comparison dearer
-//! than with [`super::open`], which compiles the program once for each kind.
+//! A NIC of whatever kind, for programs that learn only while they run what they are given. Each
+//! call is one comparison dearer than with [`super::open`], which compiles the program once for
+//! each kind.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -58,7 +59,8 @@ pub enum AnyBatch {
 type BatchOf<N> = <N as Receive>::Batch;
 
 impl AnyNic {
-    /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so many bytes.
+    /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so
+    /// many bytes.
     ///
     /// # Errors
     /// See [`NicError`].

@@ -90,7 +90,8 @@ impl Link for Pci {
     }
 }
 
-/// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only a matter of starting over.
+/// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only
+/// a matter of starting over.
 #[derive(Debug)]
 pub struct ChipNic<C: Chip, L: Link = VfioUser> {
     nic: ChipDriver<C, L::Bus>,

@@ -22,7 +22,8 @@ pub enum NicError {
 }
 
 impl NicError {
-    /// May the NIC be there later? Nobody listens yet, somebody else has the port, or its link is down.
+    /// May the NIC be there later? Nobody listens yet, somebody else has the port, or its link is
+    /// down.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         match self {

@@ -21,7 +21,8 @@ pub struct Registers {
     pub accesses_per_1000_frames: f64,
     /// Interrupts for 1,000 frames.
     pub interrupts_per_1000_frames: f64,
-    /// The longest that one of the reads or writes took, in microseconds: a guest's processor stands still for so long.
+    /// The longest that one of the reads or writes took, in microseconds: a guest's processor
+    /// stands still for so long.
     pub slowest_us: f64,
     /// Each register that was touched.
     pub by_name: Vec<Access>,
@@ -59,7 +60,8 @@ impl fmt::Display for Registers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes, slowest {:.0} us; {} more in shared pages)",
+            "registers: {:.1} accesses per 1,000 frames ({} reads, {} writes, slowest {:.0} us; {} \
+             more in shared pages)",
             self.accesses_per_1000_frames, self.reads, self.writes, self.slowest_us, self.mapped
         )?;
         for (n, access) in self.by_name.iter().enumerate() {

@@ -10,6 +10,7 @@ use crate::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader, RxBatch};
 use crate::virtio::virtqueue::Audit;
 use crate::wait::{Interest, Prepared, Wake};
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::narrow16;
 use vmlan_transport::vhost_user::feature;
 
 /// "Complete the UDP checksum": from byte 34 on, at byte 40.
@@ -23,7 +24,7 @@ impl Info for VirtioNet {
     }
 
     fn connected(&self) -> Connected {
-        let queues = u16::try_from(self.pairs.len()).unwrap_or(u16::MAX);
+        let queues = narrow16(self.pairs.len() as u64);
         Connected::Virtio { features: self.features(), queues }
     }
 

@@ -1,7 +1,8 @@
-//! The shared status block, driver side: the order of stores and loads. Layout and handshake are the driver's.
+//! The shared status block, driver side: the order of stores and loads. Layout and handshake are
+//! the driver's.
 //!
-//! The drivers of 2013 had no fences here, and lost wake-ups were mended by the next packet or by a timer. These have none to
-//! lose.
+//! The drivers of 2013 had no fences here, and lost wake-ups were mended by the next packet or by a
+//! timer. These have none to lose.
 
 use super::{Guard, Point};
 
@@ -23,7 +24,8 @@ pub trait Words: Guard {
     fn host_rxkick_at(&self) -> u32;
 }
 
-/// The chip knows the block: from now on it reads the indexes here. They must be what TDT and RDT say. No interrupt is wanted.
+/// The chip knows the block: from now on it reads the indexes here. They must be what TDT and RDT
+/// say. No interrupt is wanted.
 pub fn start(words: &impl Words, tdt: u32, rdt: u32) {
     words.set_guest_need_txkick(0);
     words.set_guest_need_rxkick(0);
@@ -32,7 +34,8 @@ pub fn start(words: &impl Words, tdt: u32, rdt: u32) {
     words.set_guest_csb_on(1);
 }
 
-/// Back to the registers. Write TDT and RDT after this: what was published without a kick may not have been seen.
+/// Back to the registers. Write TDT and RDT after this: what was published without a kick may not
+/// have been seen.
 pub fn stop(words: &impl Words) {
     words.set_guest_csb_on(0);
 }
@@ -47,8 +50,8 @@ pub fn send(words: &impl Words, tail: u32) -> bool {
     words.host_need_txkick() & 1 != 0
 }
 
-/// About to sleep until frames are sent: asks for an interrupt, then calls `look`. True: there is news (what `look` says),
-/// do not sleep.
+/// About to sleep until frames are sent: asks for an interrupt, then calls `look`. True: there is
+/// news (what `look` says), do not sleep.
 #[inline]
 #[must_use]
 pub fn want_completion(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
@@ -63,8 +66,9 @@ pub fn unwant_completion(words: &impl Words) {
     words.set_guest_need_txkick(0);
 }
 
-/// Gives the receive descriptors from `old` up to `new` (as RDT before and after) of a ring of `size` to the chip, with one
-/// store. True: write RDT, for the chip waits for one that was among them.
+/// Gives the receive descriptors from `old` up to `new` (as RDT before and after) of a ring of
+/// `size` to the chip, with one store. True: write RDT, for the chip waits for one that was among
+/// them.
 #[inline]
 #[must_use]
 pub fn refill(words: &impl Words, size: u32, old: u32, new: u32) -> bool {
@@ -73,8 +77,8 @@ pub fn refill(words: &impl Words, size: u32, old: u32, new: u32) -> bool {
     passed(words.host_rxkick_at(), size, old, new)
 }
 
-/// Would a tail that is moved from `old` to `new` one by one ever be `at`, after a move? With all of them below `size`; an `at`
-/// that is not (all ones: no wish) is never met.
+/// Would a tail that is moved from `old` to `new` one by one ever be `at`, after a move? With all
+/// of them below `size`; an `at` that is not (all ones: no wish) is never met.
 #[inline]
 #[must_use]
 pub fn passed(at: u32, size: u32, old: u32, new: u32) -> bool {
@@ -82,7 +86,8 @@ pub fn passed(at: u32, size: u32, old: u32, new: u32) -> bool {
     at < size && at != old && steps(at) <= steps(new)
 }
 
-/// About to sleep until a frame is received: asks for an interrupt, then calls `look`. True: there is news, do not sleep.
+/// About to sleep until a frame is received: asks for an interrupt, then calls `look`. True: there
+/// is news, do not sleep.
 #[inline]
 #[must_use]
 pub fn want_reception(words: &impl Words, look: impl FnOnce() -> bool) -> bool {

@@ -1,18 +1,20 @@
-//! When to ring, and how to go to sleep: the driver's side of each protocol, written from its specification.
+//! When to ring, and how to go to sleep: the driver's side of each protocol, written from its
+//! specification.
 //!
-//! Whoever publishes something and then asks whether the other side wants to be told, and whoever says that it wants to be told
-//! and then looks whether it must sleep, stores one word and loads another. Processors (x86 too) may do that in the other
-//! order, unless a full fence stands between. With one on each side, one side at least sees what the other has stored.
+//! Whoever publishes something and then asks whether the other side wants to be told, and whoever
+//! says that it wants to be told and then looks whether it must sleep, stores one word and loads
+//! another. Processors (x86 too) may do that in the other order, unless a full fence stands
+//! between. With one on each side, one side at least sees what the other has stored.
 //!
-//! | module | we publish | and ring if | we wait for | after we have set |
+//! | module | we publish | and ring if | we wait for | after setting |
 //! | --- | --- | --- | --- | --- |
-//! | [`virtqueue`] | `avail.idx` | `used.flags`, `avail_event` | `used.idx` | `avail.flags`, `used_event` |
+//! | [`virtqueue`] | `avail.idx` | `used.flags` or `avail_event` | `used.idx` | `used_event` |
 //! | [`csb`] | `guest_tdt` | `host_need_txkick` | `host_tdh` or DD | `guest_need_txkick` |
 //! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
 //! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |
 //!
-//! The device's side is another crate's, and shares nothing with this one. That the two fit is tried with every interleaving,
-//! and with each [`Point`] taken away, in that crate's `tests/loom`.
+//! The device's side is another crate's, and shares nothing with this one. That the two fit is
+//! tried with every interleaving, and with each [`Point`] taken away, in that crate's `tests/loom`.
 
 pub mod csb;
 pub mod registers;

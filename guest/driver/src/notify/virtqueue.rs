@@ -28,7 +28,8 @@ pub fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Moves `avail.idx` from `old` to `new`; true when the device asked for a doorbell (2.7.13, steps 4 to 7).
+/// Moves `avail.idx` from `old` to `new`; true when the device asked for a doorbell (2.7.13, steps
+/// 4 to 7).
 #[inline]
 #[must_use]
 pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool {
@@ -41,8 +42,9 @@ pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool 
     }
 }
 
-/// States the wish for an interrupt once `used.idx` is `after` (at least one) beyond `from`, then looks again: true when that
-/// is already so and sleeping would be wrong. Without EVENT_IDX every used buffer interrupts, and is news.
+/// States the wish for an interrupt once `used.idx` is `after` (at least one) beyond `from`, then
+/// looks again: true when that is already so and sleeping would be wrong. Without EVENT_IDX every
+/// used buffer interrupts, and is news.
 #[inline]
 #[must_use]
 pub fn arm(words: &impl Words, from: u16, after: u16, event_idx: bool) -> bool {

@@ -1,5 +1,5 @@
-//! Registers of the RTL8139C+ and the RTL8169, from Realtek's datasheets of both. Each is as wide as it is. A few lie elsewhere, or
-//! are only, in one of the chips.
+//! Registers of the RTL8139C+ and the RTL8169, from Realtek's datasheets of both. Each is as wide
+//! as it is. A few lie elsewhere, or are only, in one of the chips.
 
 crate::chip::registers::registers! {
     /// ID registers: the address, bytes 0 to 3.
@@ -66,7 +66,8 @@ crate::chip::registers::registers! {
     RDSAR = 0xe4,
     /// Its high half.
     RDSARH = 0xe8,
-    /// The shared status block's address, low: written last, it takes effect. The paper's, as is the next.
+    /// The shared status block's address, low: written last, it takes effect. The paper's, as is
+    /// the next.
     CSBAL = 0xf0,
     /// Its high half.
     CSBAH = 0xf4,

@@ -1,5 +1,6 @@
-//! The receive buffer. Each frame begins with its status and its length, and is copied out at once, as a kernel's driver does, so that
-//! its place can be given back: what a batch holds lies in slots of ours.
+//! The receive buffer. Each frame begins with its status and its length, and is copied out at once,
+//! as a kernel's driver does, so that its place can be given back: what a batch holds lies in slots
+//! of ours.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use crate::realtek::Registers;
 use crate::realtek::registers::{Register, cause, cr};
 use crate::stats::QueueStats;
 use vmlan_transport::memory::{Pool, Ram};
+use vmlan_transport::numbers::narrow16;
 
 /// Bytes behind the buffer that a frame which begins in it may run over.
 const OVERRUN: usize = 2048;
@@ -91,11 +93,12 @@ impl Buffer {
         (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]).into())
     }
 
-    /// Copies the next frame out, and gives its place back. None: it is none, and all is given back.
+    /// Copies the next frame out, and gives its place back. None: it is none, and all is given
+    /// back.
     fn take<B: Bus>(&mut self, registers: &mut Registers<B>) -> Option<Frame<Copied>> {
         let (status, len) = self.header();
         if status & ROK == 0 || !LENGTHS.contains(&len) {
-            let next = u16::try_from(registers.read(Register::CBR)).unwrap_or(0);
+            let next = narrow16(registers.read(Register::CBR).into());
             self.read = (next % self.length) & !3;
             self.give(registers);
             return None;
@@ -104,7 +107,7 @@ impl Buffer {
         let to = &mut self.slots[usize::from(slot) * SLOT..][..bytes];
         self.ram.read(self.at + usize::from(self.read) + HEADER, to);
         let end = (usize::from(self.read) + HEADER + len).next_multiple_of(4);
-        self.read = u16::try_from(end % usize::from(self.length)).unwrap_or(0);
+        self.read = narrow16((end % usize::from(self.length)) as u64);
         self.next = self.after(slot);
         self.give(registers);
         let word = status.into();
@@ -121,7 +124,8 @@ impl Buffer {
             return true;
         }
         self.dried = got > 0;
-        // A cause that is out of date would interrupt again and again. One that came in between is taken back, too, so: look.
+        // A cause that is out of date would interrupt again and again. One that came in between is
+        // taken back, too, so: look.
         got == 0 && Self::acknowledge(registers) && Self::look(registers)
     }
 }

@@ -34,7 +34,8 @@ fn the_chip_is_started_with_addresses_it_can_reach() {
     assert!(far.check().is_err());
 }
 
-/// Figure 11 of the KVM analysis: (2) W fire, (4) R status, (5) W ACK; and what it leaves out, the read of TSD.
+/// Figure 11 of the KVM analysis: (2) W fire, (4) R status, (5) W ACK; and what it leaves out, the
+/// read of TSD.
 #[test]
 fn a_frame_out_takes_the_accesses_of_the_analysis() {
     let mut nic = start(small());
@@ -59,7 +60,8 @@ fn a_frame_out_takes_the_accesses_of_the_analysis() {
     assert!(nic.is_sound());
 }
 
-/// (2) R status, (3) W disable; then (5) R interrupt, (6) while R not empty, (b) R interrupt, W ACK; (7) W enable; and the W CAPR.
+/// (2) R status, (3) W disable; then (5) R interrupt, (6) while R not empty, (b) R interrupt, W
+/// ACK; (7) W enable; and the W CAPR.
 #[test]
 fn a_frame_in_takes_the_accesses_of_the_analysis() {
     let mut nic = start(Options { size: 64, ..small() });

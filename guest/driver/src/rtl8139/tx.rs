@@ -1,4 +1,5 @@
-//! Four transmit buffers, each with a register for its address and one that sends it and says what has become of it.
+//! Four transmit buffers, each with a register for its address and one that sends it and says what
+//! has become of it.
 
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@ use vmlan_transport::socket::{self, RETRY, SocketError};
 use vmlan_transport::vhost_user::feature;
 use vmlan_transport::vhost_user::{F_PROTOCOL_FEATURES, FrontEnd, ProtocolError, protocol};
 
-/// A connection whose features are agreed. `promised`: what the guest was given on the first connection and must get again.
+/// A connection whose features are agreed. `promised`: what the guest was given on the first
+/// connection and must get again.
 pub(super) fn open(
     address: &Address,
     listener: Option<&UnixListener>,

@@ -13,7 +13,8 @@ use vmlan_transport::vhost_user::feature;
 
 const PAGE: u64 = 4096;
 
-/// A log in shared memory: one bit for each guest-physical page the back end wrote, page 0 in the lowest bit of byte 0.
+/// A log in shared memory: one bit for each guest-physical page the back end wrote, page 0 in the
+/// lowest bit of byte 0.
 #[derive(Debug)]
 pub struct DirtyLog {
     file: File,
@@ -44,8 +45,8 @@ impl DirtyLog {
 }
 
 impl VirtioNet {
-    /// Makes the running back end log its writes to guest memory, rings included: SET_LOG_BASE, SET_FEATURES with LOG_ALL,
-    /// and SET_VRING_ADDR with the log flag for each ring.
+    /// Makes the running back end log its writes to guest memory, rings included: SET_LOG_BASE,
+    /// SET_FEATURES with LOG_ALL, and SET_VRING_ADDR with the log flag for each ring.
     ///
     /// # Errors
     /// See [`VirtioError`].

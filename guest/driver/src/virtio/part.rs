@@ -1,4 +1,5 @@
-//! One NIC for several threads: each has some of its queue pairs, and they meet only to connect anew.
+//! One NIC for several threads: each has some of its queue pairs, and they meet only to connect
+//! anew.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,9 +63,10 @@ impl State {
 }
 
 impl VirtioNet {
-    /// Splits the NIC into `parts`, each a NIC with some of the queue pairs, for a thread each; none gets no pair, so there may
-    /// be fewer. What concerns the connection as a whole ([`Self::front_end`], [`Self::stop`], dirty logging) is not to be
-    /// had from a part. [`Self::reconnect`] succeeds once all parts have called it, or ended.
+    /// Splits the NIC into `parts`, each a NIC with some of the queue pairs, for a thread each;
+    /// none gets no pair, so there may be fewer. What concerns the connection as a whole
+    /// ([`Self::front_end`], [`Self::stop`], dirty logging) is not to be had from a part.
+    /// [`Self::reconnect`] succeeds once all parts have called it, or ended.
     ///
     /// # Errors
     /// See [`VirtioError`]; the NIC is gone then.
@@ -99,7 +101,8 @@ impl VirtioNet {
         part.or(self.front.as_ref().map(AsFd::as_fd))
     }
 
-    /// As [`Self::reconnect`], for a part: the last of all parts does it for them, with the pairs of all.
+    /// As [`Self::reconnect`], for a part: the last of all parts does it for them, with the pairs
+    /// of all.
     pub(super) fn rejoin(&mut self, patience: Duration) -> Result<(), VirtioError> {
         let Some(part) = &mut self.part else { return Err(VirtioError::NotConnected) };
         let whole = Arc::clone(&part.whole);
@@ -125,7 +128,8 @@ impl VirtioNet {
         Ok(())
     }
 
-    /// Leaves the pairs of a part that ends to the others: a device is started with all of its rings or not at all.
+    /// Leaves the pairs of a part that ends to the others: a device is started with all of its
+    /// rings or not at all.
     pub(super) fn park(&mut self) {
         if let Some(part) = self.part.take() {
             part.whole.lock().parked[part.number] = Some(std::mem::take(&mut self.pairs));

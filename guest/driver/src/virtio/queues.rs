@@ -1,4 +1,5 @@
-//! Transmit and receive queues of a virtio-net device (virtio 1.2, 5.1.6): fixed buffers, batches, one doorbell for a batch.
+//! Transmit and receive queues of a virtio-net device (virtio 1.2, 5.1.6): fixed buffers, batches,
+//! one doorbell for a batch.
 //!
 //! Transmit: [`TxQueue::next`] → [`TxQueue::write`] → [`TxQueue::send`] ... [`TxQueue::flush`].
 //! Receive: [`RxQueue::poll`] → [`RxQueue::read`] ... → [`RxQueue::release`].
@@ -16,6 +17,7 @@ pub use header::{
     GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HDR_F_DATA_VALID, HDR_F_NEEDS_CSUM, NetHeader,
 };
 use vmlan_transport::memory::{Pool, Ram};
+use vmlan_transport::numbers::narrow32;
 use vmlan_transport::sys::EventFd;
 
 /// What both directions have: a ring over fixed buffers, and the two eventfds.
@@ -41,7 +43,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Distance of two buffers. Not a power of two: otherwise all headers would share a few sets of the L1 cache.
+    /// Distance of two buffers. Not a power of two: otherwise all headers would share a few sets of
+    /// the L1 cache.
     pub(crate) fn stride(self) -> usize {
         let lines = self.buffer.div_ceil(64);
         64 * (lines + 1 - lines % 2)
@@ -74,13 +77,13 @@ impl Queue {
         self.first + usize::from(slot) * self.stride
     }
 
-    /// Describes the first `len` bytes of a slot's buffer: in one segment, or with the header in one of its own, as a device
-    /// without ANY_LAYOUT demands (5.1.6.6), and the rest cut evenly.
+    /// Describes the first `len` bytes of a slot's buffer: in one segment, or with the header in
+    /// one of its own, as a device without ANY_LAYOUT demands (5.1.6.6), and the rest cut evenly.
     fn describe(&self, slot: u16, writable: bool, len: usize) {
         let start = self.ram.guest_phys(self.offset(slot));
         let piece = |at: usize, len: usize| Segment {
             guest_phys: start + at as u64,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
+            len: narrow32(len as u64),
         };
         let most = usize::from(self.ring.options().segments);
         if most == 1 || len <= self.header {
@@ -117,7 +120,8 @@ impl Queue {
     }
 }
 
-/// The driver's end of a transmit queue. A frame is built in a slot, and a batch of slots is sent with one doorbell at most.
+/// The driver's end of a transmit queue. A frame is built in a slot, and a batch of slots is sent
+/// with one doorbell at most.
 #[derive(Debug)]
 pub struct TxQueue {
     pub(crate) queue: Queue,
@@ -162,7 +166,8 @@ impl TxQueue {
         self.queue.ring.outstanding()
     }
 
-    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than [`Self::free_slots`].
+    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than
+    /// [`Self::free_slots`].
     #[inline]
     #[must_use]
     pub fn slot_ahead(&self, ahead: u16) -> u16 {
@@ -200,8 +205,8 @@ impl TxQueue {
         self.queue.ram.write(self.queue.offset(slot), &bytes[..self.queue.header]);
     }
 
-    /// Posts a slot with a frame of `len` bytes; the device sees it after [`Self::flush`]. The descriptor is written only when
-    /// the length differs from the slot's last frame.
+    /// Posts a slot with a frame of `len` bytes; the device sees it after [`Self::flush`]. The
+    /// descriptor is written only when the length differs from the slot's last frame.
     ///
     /// # Panics
     /// When `len` exceeds [`Self::room`] or the slot was not taken by [`Self::next`].
@@ -223,7 +228,8 @@ impl TxQueue {
         self.lens[usize::from(slot)] = len;
     }
 
-    /// Posts up to `count` free slots whose buffers were filled before, all with `len` bytes; returns how many.
+    /// Posts up to `count` free slots whose buffers were filled before, all with `len` bytes;
+    /// returns how many.
     #[inline]
     pub fn send_filled(&mut self, count: u32, len: u32) -> u32 {
         let count = count.min(self.queue.ring.free_slots().into());
@@ -235,7 +241,8 @@ impl TxQueue {
         count
     }
 
-    /// Shows the device everything posted since the last flush and rings the doorbell if it wants that. Returns the frames.
+    /// Shows the device everything posted since the last flush and rings the doorbell if it wants
+    /// that. Returns the frames.
     #[inline]
     pub fn flush(&mut self) -> u32 {
         let count = std::mem::take(&mut self.pending);
@@ -296,7 +303,8 @@ impl RxBatch {
     }
 }
 
-/// The driver's end of a receive queue: all slots are posted from the start, and posted again when released.
+/// The driver's end of a receive queue: all slots are posted from the start, and posted again when
+/// released.
 #[derive(Debug)]
 pub struct RxQueue {
     pub(crate) queue: Queue,
@@ -429,8 +437,8 @@ impl RxQueue {
         NetHeader::decode(bytes)
     }
 
-    /// Posts the batch's buffers again, tells the device if it wants that, and empties the batch. Buffers of a frame that is
-    /// not complete yet stay.
+    /// Posts the batch's buffers again, tells the device if it wants that, and empties the batch.
+    /// Buffers of a frame that is not complete yet stay.
     pub fn release(&mut self, batch: &mut RxBatch) {
         batch.frames.clear();
         let done = std::mem::take(&mut batch.complete);

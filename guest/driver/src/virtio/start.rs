@@ -14,7 +14,8 @@ const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 
 impl VirtioNet {
-    /// Everything between SET_FEATURES and DRIVER_OK, on a fresh connection. Rings go on from their used index.
+    /// Everything between SET_FEATURES and DRIVER_OK, on a fresh connection. Rings go on from their
+    /// used index.
     pub(super) fn start(&mut self) -> Result<(), VirtioError> {
         let front = self.front.as_ref().ok_or(VirtioError::NotConnected)?;
         let status = front.has(protocol::STATUS);
@@ -60,8 +61,8 @@ impl VirtioNet {
         for (index, _) in rings(&self.pairs).filter(|_| front.rings_start_disabled()) {
             front.set_vring_enable(index, true)?;
         }
-        // Answered in order: the rings are enabled when this is. Without REPLY_ACK nothing else says so, and what a ring that is not yet enabled
-        // sends is thrown away.
+        // Answered in order: the rings are enabled when this is. Without REPLY_ACK nothing else
+        // says so, and what a ring that is not yet enabled sends is thrown away.
         if front.rings_start_disabled() {
             front.features()?;
         }
@@ -76,7 +77,8 @@ impl VirtioNet {
         front.set_vring_kick(index, queue.kick.as_fd())
     }
 
-    /// What was posted before the device came, and a doorbell for each ring: a new device has seen neither.
+    /// What was posted before the device came, and a doorbell for each ring: a new device has seen
+    /// neither.
     fn greet(&mut self) {
         for pair in &mut self.pairs {
             pair.rx.start();
@@ -86,8 +88,9 @@ impl VirtioNet {
         }
     }
 
-    /// Stops every ring: GET_VRING_BASE for each, after which the back end touches none. Returns the bases, in the order of
-    /// the rings; for a device that uses buffers in order they equal the used indices.
+    /// Stops every ring: GET_VRING_BASE for each, after which the back end touches none. Returns
+    /// the bases, in the order of the rings; for a device that uses buffers in order they equal the
+    /// used indices.
     ///
     /// # Errors
     /// See [`VirtioError`].

@@ -1,7 +1,8 @@
 //! The driver's side of a split virtqueue (virtio 1.2, section 2.7).
 //!
-//! Buffers are fixed, so a descriptor keeps its address for ever and only its length changes. What is handed around is a
-//! *slot*: a descriptor together with those behind it in its chain. Each slot has exactly one owner:
+//! Buffers are fixed, so a descriptor keeps its address for ever and only its length changes. What
+//! is handed around is a *slot*: a descriptor together with those behind it in its chain. Each slot
+//! has exactly one owner:
 //!
 //! ```text
 //!          take()            post() + publish()          the device             next_used()
@@ -9,8 +10,8 @@
 //!    ▲                   the caller's            the device's              ours again          │
 //!    └──────────────────────────────────────── release() ◄─────────────────────────────────────┘
 //! ```
-//! Free slots are kept in a first-in-first-out queue. A device that uses buffers in order therefore sees descriptors
-//! 0, 1, 2... for ever, which IN_ORDER demands (2.7.8) and caches like.
+//! Free slots are kept in a first-in-first-out queue. A device that uses buffers in order therefore
+//! sees descriptors 0, 1, 2... for ever, which IN_ORDER demands (2.7.8) and caches like.
 //!
 //! When to ring and how to go to sleep: [`crate::notify::virtqueue`].
 
@@ -45,7 +46,8 @@ enum Owner {
     Device,
 }
 
-/// The driver's side of one split virtqueue. Not shared between threads; whoever holds it is "the driver".
+/// The driver's side of one split virtqueue. Not shared between threads; whoever holds it is "the
+/// driver".
 #[derive(Debug)]
 pub struct SplitRing {
     options: RingOptions,
@@ -57,7 +59,8 @@ pub struct SplitRing {
     used_elems: View<AtomicU32>,
     tables: View<AtomicU64>,
     owners: Box<[Owner]>,
-    /// Slots in the order they were posted, by position in the avail ring: our own copy, which the device cannot touch.
+    /// Slots in the order they were posted, by position in the avail ring: our own copy, which the
+    /// device cannot touch.
     posted: Box<[u16]>,
     free: Box<[u16]>,
     free_head: u16,
@@ -100,7 +103,8 @@ impl virtqueue::Words for SplitRing {
 }
 
 impl SplitRing {
-    /// A ring whose parts are taken from `low`, the pool of the RAM's low region; all slots are free.
+    /// A ring whose parts are taken from `low`, the pool of the RAM's low region; all slots are
+    /// free.
     #[must_use]
     pub fn new(ram: &Arc<Ram>, low: &mut Pool, options: RingOptions) -> Self {
         let places = Places::take(low, options);
@@ -171,7 +175,8 @@ impl SplitRing {
         self.options
     }
 
-    /// How many used entries named a slot that the device did not own: each is a fault of the device.
+    /// How many used entries named a slot that the device did not own: each is a fault of the
+    /// device.
     #[must_use]
     pub fn bad_used(&self) -> u64 {
         self.bad_used
@@ -191,8 +196,9 @@ impl SplitRing {
         self.published.wrapping_sub(self.last_used)
     }
 
-    /// The index the device has to start from: everything before it was used. It is read from the used ring, so it is right
-    /// even when the device died without being asked (what a VMM does when GET_VRING_BASE fails).
+    /// The index the device has to start from: everything before it was used. It is read from the
+    /// used ring, so it is right even when the device died without being asked (what a VMM does
+    /// when GET_VRING_BASE fails).
     #[must_use]
     pub fn base(&self) -> u16 {
         virtqueue::Words::used_idx(self)
@@ -206,10 +212,12 @@ impl SplitRing {
         2 + 4 * usize::from(self.options.size)
     }
 
-    /// Writes the chain of a slot: its segments, which the device may write when `writable`. Only for a free or held slot.
+    /// Writes the chain of a slot: its segments, which the device may write when `writable`. Only
+    /// for a free or held slot.
     ///
     /// # Panics
-    /// For no segment, more than [`RingOptions::segments`], or a slot the device owns: bugs of the caller.
+    /// For no segment, more than [`RingOptions::segments`], or a slot the device owns: bugs of the
+    /// caller.
     pub fn write_slot(&self, slot: u16, writable: bool, segments: &[Segment]) {
         let count = segments.len();
         assert!((1..=usize::from(self.options.segments)).contains(&count), "{count} segments");
@@ -245,7 +253,8 @@ impl SplitRing {
         Some(slot)
     }
 
-    /// The slot that [`Self::take`] gives after `ahead` others; only meaningful for fewer than [`Self::free_slots`].
+    /// The slot that [`Self::take`] gives after `ahead` others; only meaningful for fewer than
+    /// [`Self::free_slots`].
     #[inline]
     #[must_use]
     pub fn free_ahead(&self, ahead: u16) -> u16 {
@@ -276,7 +285,8 @@ impl SplitRing {
         *owner = Owner::Device;
         let position = usize::from(self.avail_idx & self.mask);
         let head = self.head(slot).to_le();
-        // In steady state the entry is the same as a lap ago: not writing it keeps the line clean in the device's cache.
+        // In steady state the entry is the same as a lap ago: not writing it keeps the line clean
+        // in the device's cache.
         let entry = &self.avail[AVAIL_RING + position];
         if entry.load(Relaxed) != head {
             entry.store(head, Relaxed);
@@ -311,8 +321,8 @@ impl SplitRing {
         self.last_used != self.used_seen
     }
 
-    /// The next used slot, now held by the caller, and the bytes the device wrote into it (or [`WHOLE`]).
-    /// Entries that name a slot the device does not own are counted and skipped.
+    /// The next used slot, now held by the caller, and the bytes the device wrote into it (or
+    /// [`WHOLE`]). Entries that name a slot the device does not own are counted and skipped.
     #[inline(always)] // Many call it by now, and a call for each frame is felt.
     pub fn next_used(&mut self) -> Option<(u16, u32)> {
         while self.has_used() {
@@ -351,7 +361,8 @@ impl SplitRing {
         (slot * per_slot == id && slot < self.options.slots()).then_some((slot, len))
     }
 
-    /// IN_ORDER (2.7.9): one entry may stand for a batch; it lies where the batch starts and names the batch's last slot.
+    /// IN_ORDER (2.7.9): one entry may stand for a batch; it lies where the batch starts and names
+    /// the batch's last slot.
     #[inline]
     fn in_order(&mut self, position: usize) -> Option<(u16, u32)> {
         let slot = self.posted[position];
@@ -366,8 +377,9 @@ impl SplitRing {
         Some((slot, WHOLE))
     }
 
-    /// States the wish for an interrupt once `after` more slots are used (at least one), then looks again: true when that is
-    /// already so and sleeping would be wrong. Without EVENT_IDX every used slot interrupts.
+    /// States the wish for an interrupt once `after` more slots are used (at least one), then looks
+    /// again: true when that is already so and sleeping would be wrong. Without EVENT_IDX every
+    /// used slot interrupts.
     #[must_use]
     pub fn arm(&mut self, after: u16) -> bool {
         virtqueue::arm(self, self.last_used, after, self.options.event_idx)

@@ -1,4 +1,5 @@
-//! What the packet programs beside this folder have in common: their command line, Ctrl-C, and a look into frames.
+//! What the packet programs beside this folder have in common: their command line, Ctrl-C, and a
+//! look into frames.
 #![allow(dead_code)] // Each of them uses a part.
 
 use std::error::Error;
@@ -6,8 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Runs `work` with the arguments, `least` of them at least, and a flag that Ctrl-C (or SIGTERM) sets. With too few, or with `--help`,
-/// prints the usage.
+/// Runs `work` with the arguments, `least` of them at least, and a flag that Ctrl-C (or SIGTERM)
+/// sets. With too few, or with `--help`, prints the usage.
 pub fn run(
     usage: &str,
     least: usize,
@@ -45,7 +46,8 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     Ok(stop)
 }
 
-/// The protocol of a frame, and TCP's or UDP's ports (source, destination) where the frame has them: later fragments do not.
+/// The protocol of a frame, and TCP's or UDP's ports (source, destination) where the frame has
+/// them: later fragments do not.
 pub fn parse(frame: &[u8]) -> (&'static str, Option<[u16; 2]>) {
     let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let mut at = 12;

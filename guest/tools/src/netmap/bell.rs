@@ -1,6 +1,6 @@
-//! The one descriptor of a port: an epoll set of what its device sleeps on, a timer, and an eventfd that can be read whenever the
-//! port is *not* armed. So a program that polls the descriptor without having armed the port is woken at once, too often, instead
-//! of never.
+//! The one descriptor of a port: an epoll set of what its device sleeps on, a timer, and an eventfd
+//! that can be read whenever the port is *not* armed. So a program that polls the descriptor
+//! without having armed the port is woken at once, too often, instead of never.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -18,7 +18,8 @@ pub(super) struct Cursors {
 }
 
 impl Cursors {
-    /// All at zero, in a ring of at least two places: one is always the device's, or full and empty would look the same.
+    /// All at zero, in a ring of at least two places: one is always the device's, or full and empty
+    /// would look the same.
     pub(super) fn new(slots: u16) -> Self {
         Self { slots: slots.max(2), seen: 0, head: 0, cur: 0, tail: 0 }
     }
@@ -83,7 +84,8 @@ impl Cursors {
         self.head = to;
     }
 
-    /// Moves `head` by one, and `cur` where it would be left behind. There is a slot between `head` and `tail`.
+    /// Moves `head` by one, and `cur` where it would be left behind. There is a slot between `head`
+    /// and `tail`.
     #[inline]
     pub(super) fn step(&mut self) {
         let next = if self.head + 1 == self.slots { 0 } else { self.head + 1 };

@@ -2,6 +2,7 @@
 
 use super::cursors::Cursors;
 use vmlan_driver::nic::{Nic, Receive};
+use vmlan_transport::numbers::narrow16;
 
 /// Room for the longest frame there is: 64 KiB that nobody cut.
 const LONGEST: usize = 1 << 17;
@@ -29,7 +30,7 @@ impl<B> RxRing<B> {
             self.at.sync();
         }
         let held = device.poll(lane, &mut self.batch, usize::from(self.at.slots() - 1));
-        self.at.set_owned(u16::try_from(held).unwrap_or(u16::MAX));
+        self.at.set_owned(narrow16(held as u64));
     }
 
     /// Is every slot the program's?
@@ -44,8 +45,9 @@ impl<B> RxRing<B> {
     }
 }
 
-/// A receive ring. The program owns the slots from `head` up to, but not including, `tail`: each has a frame. It moves `head` past those
-/// it has done with, in order, and keeps the others; [`rxsync`](super::Port::rxsync) gives the former back and brings new ones.
+/// A receive ring. The program owns the slots from `head` up to, but not including, `tail`: each
+/// has a frame. It moves `head` past those it has done with, in order, and keeps the others;
+/// [`rxsync`](super::Port::rxsync) gives the former back and brings new ones.
 #[derive(Debug)]
 pub struct Rx<'a, N: Nic> {
     pub(super) device: &'a N,
@@ -113,7 +115,8 @@ impl<N: Nic> Rx<'_, N> {
         RxSlot { device: self.device, lane: self.lane, batch, at, scratch }
     }
 
-    /// Moves `head`, and `cur` where it would be left behind: the next sync gives the slots before it back.
+    /// Moves `head`, and `cur` where it would be left behind: the next sync gives the slots before
+    /// it back.
     ///
     /// # Panics
     /// When `to` is not from `head` to `tail`.
@@ -145,7 +148,8 @@ impl<N: Nic> Rx<'_, N> {
     }
 }
 
-/// A receive slot: a frame in memory that the device shares, so its bytes are copied before anybody looks at them.
+/// A receive slot: a frame in memory that the device shares, so its bytes are copied before anybody
+/// looks at them.
 #[derive(Debug)]
 pub struct RxSlot<'a, N: Nic> {
     device: &'a N,
@@ -164,8 +168,8 @@ impl<'a, N: Nic> RxSlot<'a, N> {
         N::frame_len(self.batch, self.at)
     }
 
-    /// Copies the frame's first bytes, as many as there are or `bytes` has; returns how many. What only looks at headers copies
-    /// no more than those.
+    /// Copies the frame's first bytes, as many as there are or `bytes` has; returns how many. What
+    /// only looks at headers copies no more than those.
     #[inline]
     pub fn read(&self, bytes: &mut [u8]) -> usize {
         self.device.read(self.lane, self.batch, self.at, bytes)
@@ -179,7 +183,8 @@ impl<'a, N: Nic> RxSlot<'a, N> {
         &mut self.scratch[..len]
     }
 
-    /// Is the frame's checksum still to be completed? Only where the address asked for that (`guest_csum=on`).
+    /// Is the frame's checksum still to be completed? Only where the address asked for that
+    /// (`guest_csum=on`).
     #[must_use]
     pub fn checksum_pending(&self) -> bool {
         self.device.checksum_pending(self.lane, self.batch, self.at)

@@ -88,7 +88,8 @@ fn what_is_beyond_tail_is_not_the_programs() {
     assert!(caught(|port| port.tx(0).set_head(1)), "never filled");
 }
 
-/// The program and the device do whatever comes to their minds; every frame is sent once, in order, as it was.
+/// The program and the device do whatever comes to their minds; every frame is sent once, in order,
+/// as it was.
 #[test]
 fn frames_leave_in_order_whatever_program_and_device_do() {
     for seed in 0..60 {

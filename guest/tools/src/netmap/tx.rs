@@ -2,6 +2,7 @@
 
 use super::cursors::Cursors;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::narrow32;
 
 /// What a port keeps of a transmit ring.
 #[derive(Debug)]
@@ -65,8 +66,8 @@ pub enum Refused {
     TooShort(usize),
 }
 
-/// A transmit ring. The program owns the slots from `head` up to, but not including, `tail`: it fills them, moves `head` past them,
-/// and [`txsync`](super::Port::txsync) sends them.
+/// A transmit ring. The program owns the slots from `head` up to, but not including, `tail`: it
+/// fills them, moves `head` past them, and [`txsync`](super::Port::txsync) sends them.
 #[derive(Debug)]
 pub struct Tx<'a, N: Nic> {
     pub(super) device: &'a N,
@@ -140,7 +141,8 @@ impl<N: Nic> Tx<'_, N> {
         TxSlot { device: self.device, lane: self.lane, slot, len }
     }
 
-    /// Moves `head`, and `cur` where it would be left behind: the slots before it are sent by the next sync.
+    /// Moves `head`, and `cur` where it would be left behind: the slots before it are sent by the
+    /// next sync.
     ///
     /// # Panics
     /// When `to` is not from `head` to `tail`, or a slot in between was never filled.
@@ -181,8 +183,9 @@ impl<N: Nic> Tx<'_, N> {
     }
 }
 
-/// A transmit slot: a length, and bytes in memory that the device shares. It keeps both when it comes back, so that a program which
-/// sends the same frame again needs not write it again (so long as the device finishes frames in order, as the switch does).
+/// A transmit slot: a length, and bytes in memory that the device shares. It keeps both when it
+/// comes back, so that a program which sends the same frame again needs not write it again (so long
+/// as the device finishes frames in order, as the switch does).
 #[derive(Debug)]
 pub struct TxSlot<'a, N: Nic> {
     device: &'a N,
@@ -226,7 +229,7 @@ impl<N: Nic> TxSlot<'_, N> {
         if len < 14 {
             return Err(Refused::TooShort(len));
         }
-        *self.len = u32::try_from(len).unwrap_or(u32::MAX);
+        *self.len = narrow32(len as u64);
         Ok(())
     }
 

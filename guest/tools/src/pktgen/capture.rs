@@ -1,8 +1,9 @@
-//! Frames out of a capture file: pcap (microseconds or nanoseconds, either byte order) and pcapng (draft-ietf-opsawg-pcapng).
-//! Nothing in the file is believed before it is checked.
+//! Frames out of a capture file: pcap (microseconds or nanoseconds, either byte order) and pcapng
+//! (draft-ietf-opsawg-pcapng). Nothing in the file is believed before it is checked.
 
 use std::io;
 use std::path::Path;
+use vmlan_transport::numbers::{limit64, narrow32};
 
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u32 = 1;
@@ -43,7 +44,8 @@ struct Record {
     due: u64,
 }
 
-/// The frames of a capture, in memory, as they are sent: those below 60 bytes are filled up with zeros.
+/// The frames of a capture, in memory, as they are sent: those below 60 bytes are filled up with
+/// zeros.
 #[derive(Debug, Default)]
 pub struct Capture {
     bytes: Vec<u8>,
@@ -113,7 +115,8 @@ impl Capture {
         (&self.bytes[start..start + len as usize], due)
     }
 
-    /// Nanoseconds from the first frame to the next lap's first: the recorded time and one mean gap.
+    /// Nanoseconds from the first frame to the next lap's first: the recorded time and one mean
+    /// gap.
     #[must_use]
     pub fn period(&self) -> u64 {
         let last = self.records.last().map_or(0, |record| record.due);
@@ -122,13 +125,13 @@ impl Capture {
     }
 
     fn add(&mut self, frame: &[u8], original: u32, nanos: u128) {
-        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        let nanos = limit64(nanos);
         let first = *self.first.get_or_insert(nanos);
         let before = self.records.last().map_or(0, |record| record.due);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(frame);
         self.bytes.resize(start + frame.len().max(LEAST), 0);
-        let len = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
+        let len = narrow32((self.bytes.len() - start) as u64);
         self.snapped += usize::from((frame.len() as u64) < u64::from(original));
         // Clocks are set back at times; the order in the file is what counts.
         self.records.push(Record { start, len, due: nanos.saturating_sub(first).max(before) });

@@ -24,6 +24,7 @@ use vmlan_driver::nic::{Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::virtio::VirtioError;
 use vmlan_driver::wait::{Interest, Wake};
+use vmlan_transport::numbers::nanos;
 
 pub use self::run::run;
 
@@ -31,7 +32,8 @@ pub use self::run::run;
 const NAP: Duration = Duration::from_millis(100);
 /// How long the last frames may take to leave the transmit rings.
 const DRAIN: Duration = Duration::from_secs(1);
-/// A sleep lasts this much longer than it should, at the worst that is usual: a ping polls the clock instead, or it would be late.
+/// A sleep lasts this much longer than it should, at the worst that is usual: a ping polls the
+/// clock instead, or it would be late.
 const OVERSLEPT: Duration = Duration::from_micros(100);
 
 /// What the engine keeps for each queue pair.
@@ -39,7 +41,8 @@ struct Lane<B> {
     batch: B,
     /// Its number among all lanes of the run.
     queue: u8,
-    /// Sums of the prefilled frames, by slot: whole bodies, or without the headers where those change with each frame.
+    /// Sums of the prefilled frames, by slot: whole bodies, or without the headers where those
+    /// change with each frame.
     bodies: Vec<u64>,
     /// Sizes of the prefilled frames, by slot; empty when all are the same.
     sizes: Vec<u32>,
@@ -53,7 +56,8 @@ struct Engine<'a, N: Nic> {
     nic: N,
     seat: Seat,
     lanes: Vec<Lane<N::Batch>>,
-    /// All frames in the slots are alike in size and sent as they are: nothing is touched but descriptors.
+    /// All frames in the slots are alike in size and sent as they are: nothing is touched but
+    /// descriptors.
     plain: bool,
     /// Each frame gets a number and a sum when it is sent.
     numbers: bool,
@@ -74,10 +78,6 @@ struct Engine<'a, N: Nic> {
     before: Option<Registers>,
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl<'a, N: Nic> Engine<'a, N> {
     fn new(
         options: &'a Options,
@@ -93,7 +93,8 @@ impl<'a, N: Nic> Engine<'a, N> {
         let now = nanos(seat.clock.elapsed());
         let lane = |n| Lane {
             batch: nic.batch(n),
-            queue: u8::try_from(seat.first + n).unwrap_or(u8::MAX),
+            // There are MAX_PAIRS lanes at most.
+            queue: (seat.first + n).to_le_bytes()[0],
             bodies: Vec::new(),
             sizes: Vec::new(),
             number: 0,
@@ -133,7 +134,8 @@ impl<'a, N: Nic> Engine<'a, N> {
         let frame = frame::announcement(self.options.src_mac);
         self.nic.reap(0);
         let Some(slot) = self.nic.next(0) else { return };
-        // A slot that holds a prefilled frame gets it back: the announcement goes out before any of those.
+        // A slot that holds a prefilled frame gets it back: the announcement goes out before any of
+        // those.
         self.nic.write(0, slot, 0, &frame);
         self.nic.offload_checksum(0, slot, false);
         self.nic.send(0, slot, 60);
@@ -208,7 +210,8 @@ impl<'a, N: Nic> Engine<'a, N> {
         let soon = pause.is_some_and(|pause| pause < early);
         let waits = pause.is_none() || !self.pings.none_under_way();
         if soon || waits && now - since < nanos(self.options.spin) {
-            // A sender that waits for slots must not pull the used index's cache line from the device all the time.
+            // A sender that waits for slots must not pull the used index's cache line from the
+            // device all the time.
             let pauses = if self.options.function == Function::Tx { 16 } else { 1 };
             (0..pauses).for_each(|_| std::hint::spin_loop());
             return Ok(());
@@ -253,7 +256,8 @@ impl<'a, N: Nic> Engine<'a, N> {
             }
         }
         (self.report)(Report::Reconnected(gone.elapsed()));
-        // Frames under way keep their slots, so an announcement is sent only where no prefilled slot is needed for it.
+        // Frames under way keep their slots, so an announcement is sent only where no prefilled
+        // slot is needed for it.
         if !self.options.sends() {
             self.announce();
         }

@@ -4,14 +4,16 @@
 //! 0            12    14         34        42     44       52      60
 //! | dst | src  | type| IPv4     | UDP     | mark | number | sum   | pattern ...
 //! ```
-//! `mark` is one magic byte and the number of the queue. The sum covers everything from byte 12 on except itself and the
-//! UDP checksum (which the way may fill in), so it tells a changed, cut or mixed-up body. MAC addresses are not covered.
+//! `mark` is one magic byte and the number of the queue. The sum covers everything from byte 12 on
+//! except itself and the UDP checksum (which the way may fill in), so it tells a changed, cut or
+//! mixed-up body. MAC addresses are not covered.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
 use super::options::Options;
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::{narrow16, narrow32};
 
 const MAGIC: u8 = 0x76;
 /// Bytes before the payload.
@@ -34,7 +36,7 @@ pub(super) fn internet_sum(bytes: &[u8], sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    u16::try_from(sum).unwrap_or(u16::MAX)
+    narrow16(sum)
 }
 
 /// The sum over the UDP pseudo header of a frame of `len` bytes.
@@ -46,10 +48,11 @@ fn pseudo_sum(frame: &[u8], len: usize) -> u64 {
 /// The `n`th of a range; of the whole range by chance where `random` is given.
 fn nth(first: u32, last: u32, n: u64, random: Option<u64>) -> u32 {
     let span = u64::from(last - first) + 1;
-    first.wrapping_add(u32::try_from(random.unwrap_or(n) % span).unwrap_or(0))
+    first.wrapping_add(narrow32(random.unwrap_or(n) % span))
 }
 
-/// A well mixed number for each `n` (splitmix64): chance that needs no state and repeats from run to run.
+/// A well mixed number for each `n` (splitmix64): chance that needs no state and repeats from run
+/// to run.
 pub(super) fn chance(n: u64, kind: u64) -> u64 {
     let mut mixed = n.wrapping_add(kind << 56).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -58,10 +61,11 @@ pub(super) fn chance(n: u64, kind: u64) -> u64 {
 }
 
 fn short(value: u32) -> u16 {
-    u16::try_from(value).unwrap_or(u16::MAX)
+    narrow16(value.into())
 }
 
-/// One end of the `n`th frame: an address and a port. By chance any, or any of a range that was given.
+/// One end of the `n`th frame: an address and a port. By chance any, or any of a range that was
+/// given.
 fn end(
     ips: &RangeInclusive<Ipv4Addr>,
     ports: &RangeInclusive<u16>,
@@ -189,7 +193,8 @@ fn word(frame: &[u8], at: usize) -> u64 {
     frame[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// Looks at a received frame. `checksum_pending`: the header says the UDP checksum is still to be completed.
+/// Looks at a received frame. `checksum_pending`: the header says the UDP checksum is still to be
+/// completed.
 pub(super) fn verify(frame: &[u8], checksum_pending: bool) -> Verdict {
     if frame.len() < PATTERN || frame[12..IP] != [8, 0] || frame[MARK] != MAGIC {
         return Verdict::Other;
@@ -206,8 +211,8 @@ pub(super) fn verify(frame: &[u8], checksum_pending: bool) -> Verdict {
     }
 }
 
-/// Turns an IPv4 frame round: swaps MAC and IP addresses (the sum covers the latter, so it is made anew). A frame to a group is
-/// answered from `own`. False when it is no frame to answer.
+/// Turns an IPv4 frame round: swaps MAC and IP addresses (the sum covers the latter, so it is made
+/// anew). A frame to a group is answered from `own`. False when it is no frame to answer.
 pub(super) fn turn_round(frame: &mut [u8], own: Mac) -> bool {
     if frame.len() < PATTERN || frame[12..IP] != [8, 0] {
         return false;

@@ -1,4 +1,5 @@
-//! Round-trip times in an HDR histogram: three digits at every percentile, no allocation per sample.
+//! Round-trip times in an HDR histogram: three digits at every percentile, no allocation per
+//! sample.
 
 use hdrhistogram::Histogram as Hdr;
 use serde::Serialize;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::capture::Capture;
 use vmlan_transport::Address;
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::narrow32;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,7 +48,8 @@ pub struct Options {
     pub count: u64,
     /// `-T`: how long to run.
     pub seconds: Option<Duration>,
-    /// `-R`: frames a second, of all threads together; 0 for no limit. A ping then does not wait for the answer to the one before.
+    /// `-R`: frames a second, of all threads together; 0 for no limit. A ping then does not wait
+    /// for the answer to the one before.
     pub rate: u64,
     /// `-b`: most frames of one batch.
     pub burst: u32,
@@ -77,7 +79,8 @@ pub struct Options {
     pub replay: Option<Arc<Capture>>,
     /// Replay at the times that were recorded.
     pub recorded_timing: bool,
-    /// Tx: number the frames and sum them up (then the body is touched for each frame). Always so for ping.
+    /// Tx: number the frames and sum them up (then the body is touched for each frame). Always so
+    /// for ping.
     pub sequence: bool,
     /// Rx: check numbers and sums of such frames.
     pub verify: bool,
@@ -113,7 +116,8 @@ pub enum OptionsError {
     },
     /// Threads without a lane.
     #[error(
-        "-p {threads}: each thread needs a queue pair of its own, and the NIC has {lanes}: add queues={threads} to its address, \
+        "-p {threads}: each thread needs a queue pair of its own, and the NIC has {lanes}: add \
+         queues={threads} to its address, \
          or use -p {lanes}"
     )]
     Lanes {
@@ -124,7 +128,8 @@ pub enum OptionsError {
     },
     /// Threads on a NIC with one queue pair.
     #[error(
-        "-p {0}: each thread needs a queue pair of its own, and an e1000 has one: use -p 1, or a virtio port"
+        "-p {0}: each thread needs a queue pair of its own, and an e1000 has one: use -p 1, or a \
+         virtio port"
     )]
     OneLane(u16),
     /// No thread.
@@ -146,7 +151,8 @@ pub enum OptionsError {
     Burst,
     /// Name of a function.
     #[error(
-        "'{0}' is no function: use tx, rx, ping or pong (txseq and rxseq number and check the frames)"
+        "'{0}' is no function: use tx, rx, ping or pong (txseq and rxseq number and check the \
+         frames)"
     )]
     Function(String),
     /// An empty range.
@@ -155,7 +161,8 @@ pub enum OptionsError {
 }
 
 impl Options {
-    /// The defaults: 60 bytes to broadcast, no limits, bursts of 256, 20 us of polling, one report a second.
+    /// The defaults: 60 bytes to broadcast, no limits, bursts of 256, 20 us of polling, one report
+    /// a second.
     #[must_use]
     pub fn new(address: Address, function: Function) -> Self {
         let one = |a, b, c, d| Ipv4Addr::new(a, b, c, d)..=Ipv4Addr::new(a, b, c, d);
@@ -199,7 +206,8 @@ impl Options {
         Mac([0x02, 0x76, 0x6d, 0x00, a, b])
     }
 
-    /// Sets the function by its pkt-gen name; `txseq` and `rxseq` also switch numbering and checking on.
+    /// Sets the function by its pkt-gen name; `txseq` and `rxseq` also switch numbering and
+    /// checking on.
     ///
     /// # Errors
     /// [`OptionsError::Function`].
@@ -319,10 +327,11 @@ impl Options {
     pub(super) fn size_of(&self, n: u64) -> u32 {
         let Some(least) = self.least_size else { return self.size };
         let span = u64::from(self.size - least) + 1;
-        least + u32::try_from(super::frame::chance(n, 3) % span).unwrap_or(0)
+        least + narrow32(super::frame::chance(n, 3) % span)
     }
 
-    /// Has each frame to be given its addresses when it is sent? Not if those in the slots go round all there are.
+    /// Has each frame to be given its addresses when it is sent? Not if those in the slots go round
+    /// all there are.
     pub(super) fn varies(&self, slots: u64) -> bool {
         let ips = |range: &RangeInclusive<Ipv4Addr>| {
             u64::from(u32::from(*range.end()) - u32::from(*range.start()))

@@ -1,6 +1,8 @@
-//! Token pacing: a token is a frame, and at most one millisecond's worth (or one burst) is saved up.
+//! Token pacing: a token is a frame, and at most one millisecond's worth (or one burst) is saved
+//! up.
 
 use std::time::Duration;
+use vmlan_transport::numbers::{limit32, limit64};
 
 /// Time is an argument: nanoseconds since the run began.
 #[derive(Debug)]
@@ -20,11 +22,11 @@ impl Pace {
 
     fn earned(&self, now: u64) -> u64 {
         let passed = u128::from(now.saturating_sub(self.start));
-        u64::try_from(passed * u128::from(self.rate) / 1_000_000_000).unwrap_or(u64::MAX)
+        limit64(passed * u128::from(self.rate) / 1_000_000_000)
     }
 
-    /// Frames that may be sent now, up to `wanted`. Tokens that cannot be saved up are gone, so a stall is not followed by a
-    /// flood.
+    /// Frames that may be sent now, up to `wanted`. Tokens that cannot be saved up are gone, so a
+    /// stall is not followed by a flood.
     pub(crate) fn allow(&mut self, now: u64, wanted: u32) -> u32 {
         if self.rate == 0 {
             return wanted;
@@ -34,11 +36,7 @@ impl Pace {
         let cap = (self.rate / 100).max(self.most);
         self.spent += saved.saturating_sub(cap);
         let saved = saved.min(cap);
-        if saved < self.most.min(wanted.into()) {
-            0
-        } else {
-            u32::try_from(saved).unwrap_or(wanted).min(wanted)
-        }
+        if saved < self.most.min(wanted.into()) { 0 } else { limit32(saved).min(wanted) }
     }
 
     pub(crate) fn spend(&mut self, frames: u32) {
@@ -51,7 +49,7 @@ impl Pace {
             return Duration::ZERO;
         }
         let target = u128::from(self.spent + self.most) * 1_000_000_000 / u128::from(self.rate);
-        let at = u64::try_from(target).unwrap_or(u64::MAX).saturating_add(self.start + 1);
+        let at = limit64(target).saturating_add(self.start + 1);
         Duration::from_nanos(at.saturating_sub(now))
     }
 }

@@ -77,7 +77,8 @@ impl fmt::Display for Interval {
         let (bits, bits_unit) = scaled(ratio(self.bytes, 1) * 8.0 / seconds);
         write!(
             out,
-            "main_thread [0] {rate:.3} {rate_unit}pps ({frames:.3} {frames_unit}pkts {bits:.3} {bits_unit}bps in {} \
+            "main_thread [0] {rate:.3} {rate_unit}pps ({frames:.3} {frames_unit}pkts {bits:.3} \
+             {bits_unit}bps in {} \
              usec) {:.2} avg_batch {} min_space {} kicks {} irqs",
             self.micros,
             ratio(self.frames, self.batches),

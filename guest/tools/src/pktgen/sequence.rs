@@ -1,10 +1,12 @@
 //! Numbers as they come: which never came, which came twice, which came late.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use vmlan_transport::numbers::narrow32;
 
 /// How far behind the newest number a late one is still told from one that came twice.
 const WINDOW: u64 = 1 << 16;
-/// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our memory.
+/// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our
+/// memory.
 const STREAMS: usize = 256;
 
 /// Lanes of ours, see [`vmlan_transport::vhost_user::MAX_PAIRS`].
@@ -33,12 +35,13 @@ struct Stream {
     next: u64,
     /// One bit for each of the last [`WINDOW`] numbers: it came.
     seen: Box<[u64]>,
-    /// The next number expected on each lane of ours. Order is kept within a lane only: which frame of two lanes is looked
-    /// at first says nothing.
+    /// The next number expected on each lane of ours. Order is kept within a lane only: which frame
+    /// of two lanes is looked at first says nothing.
     lanes: [u64; LANES],
 }
 
-/// All streams; threads that receive share one of these, as a sender's queue may be spread over several of ours.
+/// All streams; threads that receive share one of these, as a sender's queue may be spread over
+/// several of ours.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     streams: Vec<Stream>,
@@ -54,7 +57,7 @@ impl Stream {
 
     fn bit(number: u64) -> (usize, u64) {
         let at = number % WINDOW;
-        (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+        (narrow32(at / 64) as usize, 1 << (at % 64))
     }
 
     fn mark(&mut self, number: u64) {
@@ -79,7 +82,8 @@ impl Stream {
             self.clear(self.next, next);
             self.next = next;
         } else if self.next - number > WINDOW {
-            // Nothing is that late: its sender counts from the beginning again. What came before stays as it was counted.
+            // Nothing is that late: its sender counts from the beginning again. What came before
+            // stays as it was counted.
             faults.restarts += 1;
             *self = Self { next: number + 1, ..Self::new(self.key) };
             faults.lost = faults.lost.saturating_add(number);
@@ -99,7 +103,8 @@ impl Stream {
 }
 
 impl Sequences {
-    /// A number of `sender`'s queue, on a lane of ours. False when there are too many senders to follow this one.
+    /// A number of `sender`'s queue, on a lane of ours. False when there are too many senders to
+    /// follow this one.
     pub(super) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
         let [a, b, c, d, e, f] = sender;
         let key = u64::from_be_bytes([0, queue, a, b, c, d, e, f]);

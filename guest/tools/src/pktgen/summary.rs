@@ -69,8 +69,8 @@ pub struct Summary {
     pub registers: Option<Registers>,
     /// Round trips (ping), from the moment each was sent.
     pub latency: Option<Latency>,
-    /// Round trips of pings at a rate, from the moment each was due: a ping that is sent late since we or the NIC were busy
-    /// has waited too.
+    /// Round trips of pings at a rate, from the moment each was due: a ping that is sent late since
+    /// we or the NIC were busy has waited too.
     pub latency_due: Option<Latency>,
 }
 
@@ -85,8 +85,10 @@ impl fmt::Display for Summary {
         let per_k = |count| 1000.0 * ratio(count, self.frames);
         write!(
             out,
-            "{verb} {} packets {} bytes in {:.2} seconds.\nSpeed: {rate:.3} {unit}pps Bandwidth: {bits:.3} {bits_unit}bps (raw \
-             {raw:.3} {raw_unit}bps). Average batch: {:.2} pkts\n{:.1} doorbells and {:.1} interrupts per 1,000 packets, \
+            "{verb} {} packets {} bytes in {:.2} seconds.\nSpeed: {rate:.3} {unit}pps Bandwidth: \
+             {bits:.3} {bits_unit}bps (raw \
+             {raw:.3} {raw_unit}bps). Average batch: {:.2} pkts\n{:.1} doorbells and {:.1} \
+             interrupts per 1,000 packets, \
              {:.2} s of CPU",
             self.frames,
             self.bytes,
@@ -116,7 +118,8 @@ impl Summary {
             let Self { lost, duplicated, reordered, corrupt, restarts, .. } = self;
             write!(
                 out,
-                "\nsequence: {lost} lost, {duplicated} duplicated, {reordered} reordered, {corrupt} corrupt"
+                "\nsequence: {lost} lost, {duplicated} duplicated, {reordered} reordered, \
+                 {corrupt} corrupt"
             )?;
             if *restarts > 0 {
                 write!(out, ", {restarts} restarts of a sender")?;

@@ -198,7 +198,8 @@ fn a_report_reads_as_pkt_gen_users_expect() {
     };
     assert_eq!(
         Report::Interval(interval).to_string(),
-        "main_thread [0] 4.567 Mpps (4.568 Mpkts 2.192 Gbps in 1000123 usec) 64.00 avg_batch 12 min_space 5 kicks 6 irqs"
+        "main_thread [0] 4.567 Mpps (4.568 Mpkts 2.192 Gbps in 1000123 usec) 64.00 avg_batch 12 \
+         min_space 5 kicks 6 irqs"
     );
 }
 

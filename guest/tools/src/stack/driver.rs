@@ -1,4 +1,5 @@
-//! What a kernel's driver and its interrupt handler do: frames from the rings to the queues above, and the other way round.
+//! What a kernel's driver and its interrupt handler do: frames from the rings to the queues above,
+//! and the other way round.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,6 +10,7 @@ use super::frame::{self, Template, Udp};
 use super::inbox::FrameQueue;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::narrow32;
 use vmlan_transport::sys::EventFd;
 
 /// Frames that wait for smoltcp: more than fit the windows of our connections.
@@ -117,7 +119,8 @@ impl<N: Nic> Driver<N> {
         self.backlog.len() + self.socket.len() > 0
     }
 
-    /// The interrupt handler's work: up to `most` frames of each lane from the rings to the queues; how many it took.
+    /// The interrupt handler's work: up to `most` frames of each lane from the rings to the queues;
+    /// how many it took.
     pub(super) fn receive(&self, most: usize) -> usize {
         let nic = &mut *self.nic();
         let mut total = 0;
@@ -174,7 +177,8 @@ impl<N: Nic> Driver<N> {
         ours && (udp.offset > 0 || udp.to_port(head) == port)
     }
 
-    /// Sends up to `most` datagrams from number `number` on, with one flush for each `burst`; returns how many had slots.
+    /// Sends up to `most` datagrams from number `number` on, with one flush for each `burst`;
+    /// returns how many had slots.
     pub(super) fn send(&self, template: &mut Template, number: u64, most: u32, burst: u32) -> u32 {
         let device = &mut self.nic().device;
         let frames = template.count();
@@ -218,6 +222,6 @@ impl<N: Nic> Driver<N> {
 pub(super) fn transmit<N: Nic>(device: &mut N, frame: &[u8]) -> bool {
     let Some(slot) = device.next(0) else { return false };
     device.write(0, slot, 0, frame);
-    device.send(0, slot, u32::try_from(frame.len()).unwrap_or(0));
+    device.send(0, slot, narrow32(frame.len() as u64));
     true
 }

@@ -1,4 +1,5 @@
-//! The loop: the driver's turn, the stack's, the application's; when nothing moves, poll a little, then sleep.
+//! The loop: the driver's turn, the stack's, the application's; when nothing moves, poll a little,
+//! then sleep.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use vmlan_driver::virtio::VirtioError;
 use vmlan_driver::wait::{Interest, Wake};
 use vmlan_transport::Address;
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::nanos;
 use vmlan_transport::sys;
 
 /// Longest sleep, so that the stop flag is looked at.
@@ -25,10 +27,12 @@ pub(super) const NAP: Duration = Duration::from_millis(100);
 /// How long the last words may take.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs one workload to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
+/// Runs one workload to its end: the count, the time, silence, or the stop flag. Blocks; all news
+/// go through `report`.
 ///
 /// # Errors
-/// See [`Error`]: wrong options, no switch or no peer within [`Options::patience`], or one that refuses.
+/// See [`Error`]: wrong options, no switch or no peer within [`Options::patience`], or one that
+/// refuses.
 pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
     options.check()?;
     let run = Run { options, cpu: sys::process_cpu(), report };
@@ -36,8 +40,8 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
     nic::open(&options.address, Some(largest), options.patience, run)?
 }
 
-/// Does the device interrupt the application for received frames, whatever it is doing? With CSB and virtio it does so only for a driver
-/// that sleeps.
+/// Does the device interrupt the application for received frames, whatever it is doing? With CSB
+/// and virtio it does so only for a driver that sleeps.
 fn interrupts(place: &Address) -> bool {
     let driver = match place {
         Address::VhostUser(_) => return false,
@@ -124,10 +128,6 @@ struct Engine<'a, 'd, 's, N: Nic> {
     base: (Counted, QueueStats),
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     fn new(
         options: &'a Options,
@@ -191,8 +191,8 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         Ok(())
     }
 
-    /// The driver's turn, if it has no thread of its own. A driver that is interrupted comes before the application for as long as
-    /// frames come: that is the livelock.
+    /// The driver's turn, if it has no thread of its own. A driver that is interrupted comes before
+    /// the application for as long as frames come: that is the livelock.
     fn drive(&mut self) -> Result<usize, Error> {
         if self.second.is_some() {
             return Ok(0);
@@ -218,7 +218,8 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         self.tally.is_complete() || late || silent || self.options.stopped()
     }
 
-    /// Reports, and notes when the measured stretch begins and ends: what arrives counts though the application may never see it.
+    /// Reports, and notes when the measured stretch begins and ends: what arrives counts though the
+    /// application may never see it.
     fn measure(&mut self, now: u64) -> Result<(), Error> {
         let arrived = self.driver.counters.arrived.load(Relaxed);
         if arrived != self.arrived {

@@ -1,6 +1,7 @@
 //! UDP datagrams over IPv4 over Ethernet (RFC 768, RFC 791), for the path past smoltcp.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use vmlan_transport::numbers::narrow16;
 
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
@@ -28,7 +29,7 @@ pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    u16::try_from(sum).unwrap_or(0)
+    narrow16(sum)
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {
@@ -78,7 +79,8 @@ pub(super) struct Udp {
 }
 
 impl Udp {
-    /// Looks at the first bytes of a frame; lengths beyond them are not checked. IPv4 options are none of the fast path's business.
+    /// Looks at the first bytes of a frame; lengths beyond them are not checked. IPv4 options are
+    /// none of the fast path's business.
     #[inline]
     pub(super) fn parse(frame: &[u8]) -> Option<Self> {
         let header = frame.get(ETHERNET..ETHERNET + IPV4 + UDP)?;
@@ -122,12 +124,14 @@ impl Udp {
     }
 }
 
-/// Is a whole datagram's checksum, over its pieces' sums, right? `addresses` are bytes 26 to 34 of a frame.
+/// Is a whole datagram's checksum, over its pieces' sums, right? `addresses` are bytes 26 to 34 of
+/// a frame.
 pub(super) fn is_whole(addresses: &[u8], total: u64, length: usize) -> bool {
     fold(total + pseudo(addresses, length)) == 0xffff
 }
 
-/// Completes a checksum that the sender left to its device, of a TCP or UDP packet (a frame that never left this host).
+/// Completes a checksum that the sender left to its device, of a TCP or UDP packet (a frame that
+/// never left this host).
 pub(super) fn complete_checksum(frame: &mut [u8]) {
     let end = (ETHERNET + usize::from(be16(frame, 16))).min(frame.len());
     let header = ETHERNET + usize::from(frame.get(14).copied().unwrap_or(0) & 15) * 4;
@@ -147,7 +151,8 @@ pub(super) fn complete_checksum(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&if check == 0 { u16::MAX } else { check }.to_be_bytes());
 }
 
-/// Datagrams of one flow and one size, which differ in their number only. A long one is several frames.
+/// Datagrams of one flow and one size, which differ in their number only. A long one is several
+/// frames.
 #[derive(Debug)]
 pub(super) struct Template {
     frames: Vec<Vec<u8>>,
@@ -162,7 +167,7 @@ impl Template {
     pub(super) fn new(flow: &Flow, size: usize, mtu: usize) -> Self {
         let length = UDP + size;
         let mut datagram = Vec::with_capacity(length);
-        for word in [flow.from.port(), flow.to.port(), u16::try_from(length).unwrap_or(0), 0] {
+        for word in [flow.from.port(), flow.to.port(), narrow16(length as u64), 0] {
             datagram.extend(word.to_be_bytes());
         }
         datagram.extend((0..size).map(super::pattern::byte));
@@ -218,7 +223,7 @@ fn seal(frame: &mut [u8]) {
 }
 
 fn fragment(flow: &Flow, offset: usize, more: bool, piece: &[u8]) -> Vec<u8> {
-    let word = |value: usize| u16::try_from(value).unwrap_or(0).to_be_bytes();
+    let word = |value: usize| narrow16(value as u64).to_be_bytes();
     let mut frame = flow.ethernet.to_vec();
     frame.extend([0x45, 0]);
     frame.extend(word(IPV4 + piece.len()));

@@ -15,6 +15,7 @@ use super::options::Options;
 use super::phy::Phy;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
+use vmlan_transport::numbers::{nanos, narrow16};
 
 /// First port for our own ends (RFC 6335).
 const EPHEMERAL: u16 = 49_152;
@@ -59,7 +60,7 @@ impl<'d, N: Nic> Host<'d, N> {
 
     /// Nanoseconds since the start.
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanos(self.clock.elapsed())
     }
 
     fn time(&self) -> time::Instant {
@@ -68,7 +69,7 @@ impl<'d, N: Nic> Host<'d, N> {
 
     /// A port of ours that nobody uses.
     pub(super) fn ephemeral(&self) -> u16 {
-        EPHEMERAL + u16::try_from(self.seed % 16_000).unwrap_or(0)
+        EPHEMERAL + narrow16(self.seed % 16_000)
     }
 
     /// Hands the frames that came to the sockets; how many there were.

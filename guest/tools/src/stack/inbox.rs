@@ -10,7 +10,8 @@ struct Slot {
     bytes: Box<[u8]>,
 }
 
-/// The slots are made once. Their locks are never waited for: a slot is the putter's before `tail` passes it, and the taker's after.
+/// The slots are made once. Their locks are never waited for: a slot is the putter's before `tail`
+/// passes it, and the taker's after.
 #[derive(Debug)]
 pub(super) struct FrameQueue {
     slots: Box<[Mutex<Slot>]>,
@@ -39,7 +40,8 @@ impl FrameQueue {
         self.len() >= self.slots.len()
     }
 
-    /// Lets `fill` write a frame and say how long it is; not called, and false, when there is no room.
+    /// Lets `fill` write a frame and say how long it is; not called, and false, when there is no
+    /// room.
     #[inline]
     pub(super) fn put(&self, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         if self.is_full() {

@@ -19,8 +19,8 @@ pub const SINK_PORT: u16 = 7009;
 const MAX_DATAGRAM: u32 = 65_507;
 /// Longest write to a TCP socket.
 const MAX_WRITE: u32 = 1 << 20;
-/// Bytes that a TCP connection may have under way: what Linux allows a sender by default is more, and what a guest's ring holds is
-/// less.
+/// Bytes that a TCP connection may have under way: what Linux allows a sender by default is more,
+/// and what a guest's ring holds is less.
 const WINDOW: u32 = 256 << 10;
 /// Most of these that can be asked for; a sink has a buffer of this size for each connection.
 const MAX_WINDOW: u32 = 16 << 20;
@@ -125,9 +125,11 @@ pub struct Options {
     pub mac: Option<Mac>,
     /// Bytes of an IP packet, at most.
     pub mtu: u16,
-    /// Bytes of a datagram's payload, of a write, or of a request; 0: 8, 1460 or 1, as the workload has it.
+    /// Bytes of a datagram's payload, of a write, or of a request; 0: 8, 1460 or 1, as the workload
+    /// has it.
     pub size: u32,
-    /// Bytes of a TCP stream's send buffer and of a TCP sink's receive buffers: no more are ever under way. 0: 256 KiB.
+    /// Bytes of a TCP stream's send buffer and of a TCP sink's receive buffers: no more are ever
+    /// under way. 0: 256 KiB.
     pub window: u32,
     /// Messages to send or receive; 0: no limit.
     pub count: u64,
@@ -137,9 +139,11 @@ pub struct Options {
     pub warmup: Duration,
     /// Datagrams or requests a second; 0: no limit.
     pub rate: u64,
-    /// Datagrams given to the driver with one flush, as an application does that sends several with one call.
+    /// Datagrams given to the driver with one flush, as an application does that sends several with
+    /// one call.
     pub burst: u32,
-    /// 1: the driver's receive work and the application take turns on one thread. 2: each has its own.
+    /// 1: the driver's receive work and the application take turns on one thread. 2: each has its
+    /// own.
     pub threads: u8,
     /// What the application does with a datagram (sinks), in nanoseconds.
     pub app_ns: u64,
@@ -166,7 +170,8 @@ pub struct Options {
 pub enum OptionsError {
     /// Name of a workload.
     #[error(
-        "'{0}' is no workload: use udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, responder or livelock-sink"
+        "'{0}' is no workload: use udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, \
+         responder or livelock-sink"
     )]
     Workload(String),
     /// Nobody to talk to.
@@ -206,8 +211,8 @@ pub enum OptionsError {
 }
 
 impl Options {
-    /// The defaults: usual sizes and ports, no limits, one thread, 256 datagrams of socket queue, 20 us of polling, one report a
-    /// second.
+    /// The defaults: usual sizes and ports, no limits, one thread, 256 datagrams of socket queue,
+    /// 20 us of polling, one report a second.
     #[must_use]
     pub fn new(address: Address, workload: Workload, ip: (Ipv4Addr, u8)) -> Self {
         Self {

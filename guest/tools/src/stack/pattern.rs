@@ -1,11 +1,11 @@
 //! What our senders write: a byte follows from its place in the stream.
 
-/// A prime, so that no power of two hides a shift.
-const PERIOD: usize = 251;
+/// A prime, so that no power of two hides a shift; one byte has room for it.
+const PERIOD: u8 = 251;
 
 /// The byte at a place.
 pub(super) fn byte(at: usize) -> u8 {
-    u8::try_from(at % PERIOD).unwrap_or(0)
+    (at % usize::from(PERIOD)).to_le_bytes()[0]
 }
 
 /// The bytes from any place on, without building them anew.
@@ -15,12 +15,12 @@ pub(super) struct Pattern(Box<[u8]>);
 impl Pattern {
     /// For runs of up to so many bytes.
     pub(super) fn new(longest: usize) -> Self {
-        Self((0..longest + PERIOD).map(byte).collect())
+        Self((0..longest + usize::from(PERIOD)).map(byte).collect())
     }
 
     /// `len` bytes from `place` on.
     pub(super) fn at(&self, place: u64, len: usize) -> &[u8] {
-        let from = usize::try_from(place % PERIOD as u64).unwrap_or(0);
+        let from = usize::from((place % u64::from(PERIOD)).to_le_bytes()[0]);
         &self.0[from..from + len]
     }
 }

@@ -1,4 +1,5 @@
-//! smoltcp's view of the driver. A burst holds the driver's lock from its first frame on, and ends with one flush.
+//! smoltcp's view of the driver. A burst holds the driver's lock from its first frame on, and ends
+//! with one flush.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;

@@ -55,7 +55,8 @@ impl fmt::Display for Interval {
         let (bits, bits_unit) = scaled(ratio(self.bytes, 1) * 8.0 / seconds);
         write!(
             out,
-            "{rate:.3} {rate_unit}msg/s {bits:.3} {bits_unit}bit/s ({} messages in {} usec) tx {} rx {} frames {} kicks \
+            "{rate:.3} {rate_unit}msg/s {bits:.3} {bits_unit}bit/s ({} messages in {} usec) tx {} \
+             rx {} frames {} kicks \
              {} irqs",
             self.messages,
             self.micros,
@@ -86,7 +87,8 @@ impl fmt::Display for Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// One thread: an interrupt comes before the application, and its handler runs until no frame is left.
+    /// One thread: an interrupt comes before the application, and its handler runs until no frame
+    /// is left.
     InterruptsFirst,
     /// One thread: the driver polls, and takes turns with the application.
     InTurns,
@@ -105,7 +107,8 @@ pub struct Summary {
     pub schedule: Schedule,
     /// Bytes of a message that was sent: payload of a datagram, of a write, or of a request.
     pub size: u32,
-    /// Datagrams (streams: sent, sinks: taken by the application), writes or reads (TCP), or transactions (request-response).
+    /// Datagrams (streams: sent, sinks: taken by the application), writes or reads (TCP), or
+    /// transactions (request-response).
     pub messages: u64,
     /// Their payload; of request-response in one direction.
     pub bytes: u64,
@@ -125,7 +128,8 @@ pub struct Summary {
     pub arrived_per_s: f64,
     /// Of those that arrived, the ones the socket queue had no room for.
     pub dropped: u64,
-    /// Numbers that never came to a UDP sink's application (payload from 8 bytes on), or requests without an answer.
+    /// Numbers that never came to a UDP sink's application (payload from 8 bytes on), or requests
+    /// without an answer.
     pub lost: u64,
     /// Datagrams that came twice or late.
     pub out_of_order: u64,
@@ -154,7 +158,8 @@ impl fmt::Display for Summary {
         let (rate, unit) = scaled(self.messages_per_s);
         write!(
             out,
-            "{}: {} messages, {} bytes in {:.3} s: {rate:.3} {unit}msg/s, {:.3} Mbit/s; frames tx {} rx {}, {} doorbells, {} \
+            "{}: {} messages, {} bytes in {:.3} s: {rate:.3} {unit}msg/s, {:.3} Mbit/s; frames tx \
+             {} rx {}, {} doorbells, {} \
              interrupts, {:.2} s of CPU, {} lost, {} corrupt",
             self.workload.name(),
             self.messages,

@@ -67,7 +67,8 @@ impl<'s, 'd: 's, N: Nic> Second<'s, 'd, N> {
         Self { shared, driver, sleeper, thread: Some(scope.spawn(run)) }
     }
 
-    /// The application has nothing to do for so long, or until something comes. `blocked`: it waits for transmit slots.
+    /// The application has nothing to do for so long, or until something comes. `blocked`: it waits
+    /// for transmit slots.
     pub(super) fn sleep(&self, blocked: bool, nap: Duration) {
         if blocked && !self.driver.blocked.swap(true, Relaxed) {
             self.sleeper.kick.signal();
@@ -111,7 +112,8 @@ struct Receive<'a, N: Nic> {
     sleeper: &'a Sleeper,
     options: &'a Options,
     shared: &'a Shared,
-    /// Copies of the interrupts among what the device watches, and their places there: no lock is held while this sleeps.
+    /// Copies of the interrupts among what the device watches, and their places there: no lock is
+    /// held while this sleeps.
     watched: Vec<(usize, OwnedFd)>,
 }
 

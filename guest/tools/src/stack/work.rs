@@ -13,6 +13,7 @@ use super::options::{Options, SINK_PORT, Workload};
 use super::report::Schedule;
 use crate::pktgen::Latency;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::{limit32, nanos};
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl Tally {
             corrupt: 0,
             connections: 0,
             count: options.count,
-            warmup: u64::try_from(options.warmup.as_nanos()).unwrap_or(u64::MAX),
+            warmup: nanos(options.warmup),
             first_ns: None,
             last_ns: 0,
             warm: None,
@@ -128,7 +129,7 @@ impl Tally {
     /// Messages still to go, as far as one pass is concerned.
     pub(super) fn left(&self) -> u32 {
         let left = self.count.saturating_sub(self.messages);
-        if self.count == 0 { u32::MAX } else { u32::try_from(left).unwrap_or(u32::MAX) }
+        if self.count == 0 { u32::MAX } else { limit32(left) }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -161,7 +162,8 @@ impl Tally {
         self.warm.map_or((0, 0), |(messages, bytes, _)| (messages, bytes))
     }
 
-    /// How long the measured stretch lasted: a sender's ends now, a receiver's with its last message.
+    /// How long the measured stretch lasted: a sender's ends now, a receiver's with its last
+    /// message.
     pub(super) fn nanos(&self, now: u64) -> u64 {
         let end = if self.sends { now } else { self.last_ns };
         let start = self.warm.map(|(_, _, at)| at).or(self.first_ns);

@@ -47,8 +47,9 @@ impl Bdf {
 
 /// Which device, and how to drive it.
 ///
-/// In words: `pci:BDF[,key=value...]` with `via=auto|vfio|uio|sysfs` (see [`crate::pci`]) and the keys of a `vfio-user:` address
-/// ([`VfioUser`]), but for those that say how the VMM treats registers: `writes`, `doorbell`, `unmask`, `mmap_timeout`.
+/// In words: `pci:BDF[,key=value...]` with `via=auto|vfio|uio|sysfs` (see [`crate::pci`]) and the
+/// keys of a `vfio-user:` address ([`VfioUser`]), but for those that say how the VMM treats
+/// registers: `writes`, `doorbell`, `unmask`, `mmap_timeout`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pci {
     /// Where it is.

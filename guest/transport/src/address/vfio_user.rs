@@ -1,4 +1,5 @@
-//! Addresses of vfio-user ports seen from the guest's side: `vfio-user:/run/vm2.sock[,key=value...]`.
+//! Addresses of vfio-user ports seen from the guest's side:
+//! `vfio-user:/run/vm2.sock[,key=value...]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,7 +10,8 @@ use crate::{Completion, Conflict, Interrupts, Irq, Model, Options, Reception};
 /// Which doorbells are rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Mapped when the server offers that, unless trips are what the driver's options are about (send combining, CSB).
+    /// Mapped when the server offers that, unless trips are what the driver's options are about
+    /// (send combining, CSB).
     Auto,
     /// By messages.
     Trapped,
@@ -24,47 +26,61 @@ pub enum Unmask {
     Eventfd,
     /// By a message at the end of the handler.
     Message,
-    /// By a message after the first access to a register: QEMU without KVM, which also takes mapped registers away meanwhile and
-    /// for [`VfioUser::mmap_timeout`] after the interrupt.
+    /// By a message after the first access to a register: QEMU without KVM, which also takes mapped
+    /// registers away meanwhile and for [`VfioUser::mmap_timeout`] after the interrupt.
     Access,
 }
 
 /// All keys of an address.
-pub const KEYS: &str = "model, plus, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, completion, receive, combine, \
-                        combine_frames, combine_us, csb, size, buffer, segment, mtu, budget, refill, itr, tidv, tadv, rdtr, radv, \
-                        mitigate, mitigate_unit, batch, flush, promisc, secrc, csum, tso";
+pub const KEYS: &str = "\
+    model, plus, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, \
+    completion, receive, combine, combine_frames, combine_us, csb, size, buffer, segment, \
+    mtu, budget, refill, itr, tidv, tadv, rdtr, radv, mitigate, mitigate_unit, batch, \
+    flush, promisc, secrc, csum, tso";
 
 /// How to reach a server and how to drive the chip behind it.
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
 ///
-/// | key | value | meaning |
-/// | --- | --- | --- |
-/// | `model` | `e1000`, `r8169`, `rtl8139` | the port's (default `e1000`); it changes the defaults below |
-/// | `plus` | `on`, `off` | an `rtl8139` is driven in C+ mode, or in classic mode |
-/// | `writes` | `waited`, `posted` | register writes wait for their reply (QEMU 10, Cloud Hypervisor), or not (QEMU 11) |
-/// | `doorbell` | `auto`, `trapped`, `mapped` | whether ring registers that can be mapped are |
-/// | `irq` | `intx`, `msi` | how the chip interrupts |
-/// | `unmask` | `eventfd`, `message`, `access` | how INTx is unmasked (KVM: eventfd; QEMU without KVM: access) |
-/// | `mmap_timeout` | 0 to 65535 | with `unmask=access`: ms without mapped registers after an interrupt (default 1100; 0: none) |
-/// | `reset` | `io`, `memory` | where CTRL.RST is written: the I/O window, as Linux does, or the register |
-/// | `interrupts` | `always`, `idle` | like a kernel's driver, or only while there is nothing to do |
-/// | `completion` | `interrupt`, `lazy` | each sent frame is reported and interrupts, or one now and then is reported, without interrupts |
-/// | `receive` | `interrupt`, `poll`, `adaptive` | received frames interrupt, with a budget; never do, the driver looks; or do until there is load |
-/// | `combine` | `on`, `off` | send combining: TDT is written by the completion interrupt of an earlier write |
-/// | `combine_frames` | 1 to 4096 | most frames that are held back for that (default 64) |
-/// | `combine_us` | 0 to 65535 | longest time that one is, in microseconds (default 200) |
-/// | `csb` | `on`, `off` | the shared status block: no registers and no interrupts while both sides are awake |
-/// | `size` | 8 to 4096, a multiple of 8 | descriptors of a ring (default 256); `r8169`: up to 1024, `rtl8139`: up to 64 (default) |
-/// | `buffer` | 256, 512, 1024, 2048, 4096, 8192, 16384 or 32768 | bytes of a receive buffer (default 2048); `plus=off`: of the only one (default 32768) |
-/// | `segment` | 64 to 16288 | most bytes one transmit descriptor is for (default 4096) |
-/// | `mtu` | 68 to 16110 | long packets are taken from 1501 on |
-/// | `budget` | 1 to 4096 | most frames of one poll (default 64) |
-/// | `refill` | 0 to 4096 | receive buffers returned with one write of RDT; 0, and with `csb`: all of a poll (default 16) |
-/// | `itr` `tidv` `tadv` `rdtr` `radv` | 0 to 65535 | moderation, in the registers' units |
-/// | `mitigate` | 0 to 65535, or 0x0 to 0xffff | `r8169`: IntrMitigate |
-/// | `mitigate_unit` | 0 to 3 | `r8169`: the unit of its timers, in C+CR |
-/// | `batch` `flush` `promisc` `secrc` `csum` `tso` | `on`, `off` | one TDT write for each burst (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's driver has it); filters; CRC; offloads |
+/// - `model` (`e1000`, `r8169`, `rtl8139`): the port's (default `e1000`); it changes the defaults
+///   below
+/// - `plus` (`on`, `off`): an `rtl8139` is driven in C+ mode, or in classic mode
+/// - `writes` (`waited`, `posted`): register writes wait for their reply (QEMU 10, Cloud
+///   Hypervisor), or not (QEMU 11)
+/// - `doorbell` (`auto`, `trapped`, `mapped`): whether ring registers that can be mapped are
+/// - `irq` (`intx`, `msi`): how the chip interrupts
+/// - `unmask` (`eventfd`, `message`, `access`): how INTx is unmasked (KVM: eventfd; QEMU without
+///   KVM: access)
+/// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an
+///   interrupt (default 1100; 0: none)
+/// - `reset` (`io`, `memory`): where CTRL.RST is written: the I/O window, as Linux does, or the
+///   register
+/// - `interrupts` (`always`, `idle`): like a kernel's driver, or only while there is nothing to do
+/// - `completion` (`interrupt`, `lazy`): each sent frame is reported and interrupts, or one now and
+///   then is reported, without interrupts
+/// - `receive` (`interrupt`, `poll`, `adaptive`): received frames interrupt, with a budget; never
+///   do, the driver looks; or do until there is load
+/// - `combine` (`on`, `off`): send combining: TDT is written by the completion interrupt of an
+///   earlier write
+/// - `combine_frames` (1 to 4096): most frames that are held back for that (default 64)
+/// - `combine_us` (0 to 65535): longest time that one is, in microseconds (default 200)
+/// - `csb` (`on`, `off`): the shared status block: no registers and no interrupts while both sides
+///   are awake
+/// - `size` (8 to 4096, a multiple of 8): descriptors of a ring (default 256); `r8169`: up to 1024,
+///   `rtl8139`: up to 64 (default)
+/// - `buffer` (256, 512, 1024, 2048, 4096, 8192, 16384 or 32768): bytes of a receive buffer
+///   (default 2048); `plus=off`: of the only one (default 32768)
+/// - `segment` (64 to 16288): most bytes one transmit descriptor is for (default 4096)
+/// - `mtu` (68 to 16110): long packets are taken from 1501 on
+/// - `budget` (1 to 4096): most frames of one poll (default 64)
+/// - `refill` (0 to 4096): receive buffers returned with one write of RDT; 0, and with `csb`: all
+///   of a poll (default 16)
+/// - `itr` `tidv` `tadv` `rdtr` `radv` (0 to 65535): moderation, in the registers' units
+/// - `mitigate` (0 to 65535, or 0x0 to 0xffff): `r8169`: IntrMitigate
+/// - `mitigate_unit` (0 to 3): `r8169`: the unit of its timers, in C+CR
+/// - `batch` `flush` `promisc` `secrc` `csum` `tso` (`on`, `off`): one TDT write for each burst
+///   (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's
+///   driver has it); filters; CRC; offloads
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +93,8 @@ pub struct VfioUser {
     pub doorbell: Doorbell,
     /// How INTx is unmasked.
     pub unmask: Unmask,
-    /// With [`Unmask::Access`]: milliseconds for which mapped registers are taken away after an interrupt.
+    /// With [`Unmask::Access`]: milliseconds for which mapped registers are taken away after an
+    /// interrupt.
     pub mmap_timeout: u16,
     /// The driver.
     pub driver: Options,
@@ -256,7 +273,8 @@ impl FromStr for VfioUser {
         let mut address = Self::new(path);
         let model = model(&parts)?;
         address.driver = Options::of(model);
-        // Else an interrupt might be acknowledged after the frames that it was about were looked for.
+        // Else an interrupt might be acknowledged after the frames that it was about were looked
+        // for.
         if parts.contains(&("writes", "posted")) {
             address.driver.flush = true;
         }
@@ -306,10 +324,12 @@ mod tests {
 
     #[test]
     fn an_address_says_everything() {
-        let text = "vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,unmask=message,reset=memory,mmap_timeout=7,\
-                    interrupts=idle,size=4096,buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,\
-                    tidv=1,tadv=2,rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on,\
-                    completion=lazy,receive=poll,combine_frames=3,combine_us=4";
+        let text = "\
+            vfio-user:/run/a.sock,model=e1000,writes=posted,doorbell=mapped,irq=msi,\
+            unmask=message,reset=memory,mmap_timeout=7,interrupts=idle,size=4096,\
+            buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,tidv=1,tadv=2,\
+            rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on,\
+            completion=lazy,receive=poll,combine_frames=3,combine_us=4";
         let address: VfioUser = text.parse().unwrap();
         assert_eq!(address.path, PathBuf::from("/run/a.sock"));
         assert!(address.posted);

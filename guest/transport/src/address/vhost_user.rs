@@ -7,8 +7,10 @@ use super::{AddressError, on_off};
 use crate::vhost_user::{MAX_PAIRS, feature, protocol};
 
 /// All keys of an address.
-pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, in_order, mrg, version_1, any_layout, \
-                        csum, guest_csum, tso, guest_tso, uso, guest_uso, mtu_feature, reply_ack, mem_slots, inflight, status";
+pub const KEYS: &str = "\
+    server, queues, size, buffer, segments, mtu, event_idx, indirect, in_order, mrg, \
+    version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, guest_uso, mtu_feature, \
+    reply_ack, mem_slots, inflight, status";
 
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[
@@ -39,18 +41,20 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 ///
 /// In words: `vhost-user:PATH[,key=value...]` with the keys
 ///
-/// | key | value | meaning |
-/// | --- | --- | --- |
-/// | `server` (or the bare words `listen`, `connect`) | `on`, `off` | listen on PATH instead of connecting to it |
-/// | `queues` | 1 to 16 | queue pairs |
-/// | `size` | power of two, 2 to 32768 | descriptors of a ring (default 1024) |
-/// | `buffer` | bytes, 64 to 65600 | bytes of one buffer, header included (default 2048; 65600 where frames may be larger and cannot be merged) |
-/// | `segments` | 1, 2, 4, 8 | descriptors a frame is cut into |
-/// | `mtu` | 68 to 65535 | told to the back end (NET_SET_MTU) |
-/// | `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso` `guest_tso` `uso` `guest_uso` | `on`, `off` | virtio features to ask for |
-/// | `reply_ack` `mem_slots` `inflight` `status` | `on`, `off` | protocol features to ask for |
+/// - `server` (or the bare words `listen`, `connect`) (`on`, `off`): listen on PATH instead of
+///   connecting to it
+/// - `queues` (1 to 16): queue pairs
+/// - `size` (power of two, 2 to 32768): descriptors of a ring (default 1024)
+/// - `buffer` (bytes, 64 to 65600): bytes of one buffer, header included (default 2048; 65600 where
+///   frames may be larger and cannot be merged)
+/// - `segments` (1, 2, 4, 8): descriptors a frame is cut into
+/// - `mtu` (68 to 65535): told to the back end (NET_SET_MTU)
+/// - `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso`
+///   `guest_tso` `uso` `guest_uso` (`on`, `off`): virtio features to ask for
+/// - `reply_ack` `mem_slots` `inflight` `status` (`on`, `off`): protocol features to ask for
 ///
-/// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is done without.
+/// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is
+/// done without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUser {
     /// The UNIX socket.
@@ -92,26 +96,27 @@ impl VhostUser {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
         let bad = |wanted| AddressError::Value { key: key.into(), value: value.into(), wanted };
-        let number = |least: u32, most: u32, wanted| {
+        let number = |least: u16, most: u16, wanted| {
             value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
         };
-        let short = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
         match key {
             "server" => self.listen = on_off(value).ok_or(bad("on or off"))?,
-            "queues" => self.queues = short(number(1, MAX_PAIRS.into(), "a number from 1 to 16")?),
+            "queues" => self.queues = number(1, MAX_PAIRS, "a number from 1 to 16")?,
             "size" => {
                 let wanted = "a power of two from 2 to 32768";
                 let size = number(2, 32_768, wanted)?;
-                self.ring_size =
-                    short(size).is_power_of_two().then_some(short(size)).ok_or(bad(wanted))?;
+                self.ring_size = size.is_power_of_two().then_some(size).ok_or(bad(wanted))?;
             }
-            "buffer" => self.buffer = number(64, 65_600, "64 to 65600 bytes")? as usize,
+            "buffer" => {
+                let bytes = value.parse().ok().filter(|n| (64..=65_600).contains(n));
+                self.buffer = bytes.ok_or(bad("64 to 65600 bytes"))?;
+            }
             "segments" => {
                 let wanted = "1, 2, 4 or 8";
-                let count = short(number(1, 8, wanted)?);
+                let count = number(1, 8, wanted)?;
                 self.segments = count.is_power_of_two().then_some(count).ok_or(bad(wanted))?;
             }
-            "mtu" => self.mtu = Some(short(number(68, 65_535, "68 to 65535 bytes")?)),
+            "mtu" => self.mtu = Some(number(68, 65_535, "68 to 65535 bytes")?),
             _ => return self.toggle(key, value),
         }
         Ok(())
@@ -167,7 +172,8 @@ mod tests {
 
     #[test]
     fn an_address_says_everything() {
-        let text = "vhost-user:/run/a.sock,queues=2,size=256,server=on,event_idx=off,mrg=off,csum=on,inflight=off";
+        let text = "vhost-user:/run/a.sock,queues=2,size=256,server=on,event_idx=off,mrg=off,\
+                    csum=on,inflight=off";
         let address: VhostUser = text.parse().unwrap();
         assert_eq!(address.path, PathBuf::from("/run/a.sock"));
         assert!(address.listen);

@@ -1,7 +1,7 @@
 //! Taking a device from its kernel driver, and giving it back.
 //!
-//! What was there before is kept in a file below `/run` (or `/tmp`, where there is no such place) meanwhile, so that a run after one
-//! that was killed still knows it.
+//! What was there before is kept in a file below `/run` (or `/tmp`, where there is no such place)
+//! meanwhile, so that a run after one that was killed still knows it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -93,7 +93,8 @@ impl Claim {
             text.push_str(&interface.to_line());
             text.push('\n');
         }
-        // Only the run after a killed one would miss it. Made anew, so that nobody's link in its place is followed.
+        // Only the run after a killed one would miss it. Made anew, so that nobody's link in its
+        // place is followed.
         let path = self.memory();
         let _ = fs::remove_file(&path);
         let made = File::options().write(true).create_new(true).open(path);

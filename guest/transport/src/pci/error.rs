@@ -41,17 +41,20 @@ pub enum PciError {
     NoModule(&'static str),
     /// Linux' list of devices whose INTx cannot be masked has this one.
     #[error(
-        "uio_pci_generic does not take an r8169, whose INTx Linux does not trust: use vfio-pci with irq=msi, or via=sysfs,receive=poll"
+        "uio_pci_generic does not take an r8169, whose INTx Linux does not trust: use vfio-pci \
+         with irq=msi, or via=sysfs,receive=poll"
     )]
     Unmaskable,
     /// No IOMMU, and no way around it.
     #[error(
-        "there is no IOMMU, and this kernel has no VFIO without one (CONFIG_VFIO_NOIOMMU; Debian's has not): give the VM an IOMMU, or use via=uio or via=sysfs"
+        "there is no IOMMU, and this kernel has no VFIO without one (CONFIG_VFIO_NOIOMMU; Debian's \
+         has not): give the VM an IOMMU, or use via=uio or via=sysfs"
     )]
     NoIommu,
     /// No IOMMU, and the way around it is closed.
     #[error(
-        "there is no IOMMU, and VFIO's no-IOMMU mode is off: echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+        "there is no IOMMU, and VFIO's no-IOMMU mode is off: echo 1 > \
+         /sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
     )]
     NoIommuModeOff,
     /// Physical addresses mean nothing behind an IOMMU.
@@ -59,7 +62,8 @@ pub enum PciError {
     Translated,
     /// Others in the IOMMU group have kernel drivers.
     #[error(
-        "other devices of the IOMMU group {group} have drivers: unbind those too (see /sys/kernel/iommu_groups/{group}/devices)"
+        "other devices of the IOMMU group {group} have drivers: unbind those too (see \
+         /sys/kernel/iommu_groups/{group}/devices)"
     )]
     Group {
         /// The group.
@@ -67,7 +71,8 @@ pub enum PciError {
     },
     /// sysfs brings no interrupts, and the driver is to wait for them.
     #[error(
-        "no interrupt of the device reaches a program through sysfs alone: add receive=poll, or modprobe uio_pci_generic (via=uio)"
+        "no interrupt of the device reaches a program through sysfs alone: add receive=poll, or \
+         modprobe uio_pci_generic (via=uio)"
     )]
     NoInterrupts,
     /// UIO knows only INTx.
@@ -75,7 +80,9 @@ pub enum PciError {
     NoMsi,
     /// Huge pages.
     #[error(
-        "no {wanted} bytes of physically contiguous memory: reserve 2 MiB huge pages (echo {pages} > /proc/sys/vm/nr_hugepages; {free} are free, {run} of them in a row), or ask for less (size=, buffer=)"
+        "no {wanted} bytes of physically contiguous memory: reserve 2 MiB huge pages (echo {pages} \
+         > /proc/sys/vm/nr_hugepages; {free} are free, {run} of them in a row), or ask for less \
+         (size=, buffer=)"
     )]
     NoMemory {
         /// Bytes.

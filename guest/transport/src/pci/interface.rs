@@ -1,7 +1,7 @@
 //! A kernel's network interface: what is lost when its driver is unbound, and how it comes back.
 //!
-//! Addresses and routes are kept as the very messages in which the kernel lists them (`rtnetlink(7)`), and sent back to it with the
-//! interface's new index.
+//! Addresses and routes are kept as the very messages in which the kernel lists them
+//! (`rtnetlink(7)`), and sent back to it with the interface's new index.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -27,7 +27,8 @@ const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
 const CREATE: u16 = 0x400;
 const REPLACE: u16 = 0x100;
-/// Length of a message's header, of `ifaddrmsg`, of `rtmsg`, and where in the latter the route's origin lies.
+/// Length of a message's header, of `ifaddrmsg`, of `rtmsg`, and where in the latter the route's
+/// origin lies.
 const HEAD: usize = 16;
 const IFADDRMSG: usize = 8;
 const RTMSG: usize = 12;
@@ -120,7 +121,8 @@ impl Interface {
         first
     }
 
-    /// The new interface's index: of the one with the old name if it comes, as udev may rename it, or else of any.
+    /// The new interface's index: of the one with the old name if it comes, as udev may rename it,
+    /// or else of any.
     fn wait_for(&self, sysfs: &Sysfs) -> io::Result<u32> {
         let end = Instant::now() + PATIENCE;
         loop {

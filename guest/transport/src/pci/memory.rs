@@ -1,8 +1,10 @@
-//! Memory for a device that no IOMMU serves: one run of physical memory without gaps, which the kernel leaves where it is.
+//! Memory for a device that no IOMMU serves: one run of physical memory without gaps, which the
+//! kernel leaves where it is.
 //!
-//! First choice are huge pages: a single one is a run by itself, and of several those are taken that lie in a row. Without any, a
-//! transparent huge page, or small pages that happen to lie in a row, will do; a pipe holds them so that the kernel does not move
-//! them. `/proc/self/pagemap` tells the physical addresses, to root only.
+//! First choice are huge pages: a single one is a run by itself, and of several those are taken
+//! that lie in a row. Without any, a transparent huge page, or small pages that happen to lie in a
+//! row, will do; a pipe holds them so that the kernel does not move them. `/proc/self/pagemap`
+//! tells the physical addresses, to root only.
 
 use std::fs::{self, File};
 use std::io;
@@ -87,8 +89,8 @@ fn huge(
     Ok(Ok(Ram::pinned(mapping, parts, first, vec![file.into()])))
 }
 
-/// The numbers of `need` pages (of [`HUGE`] bytes, at these addresses) that follow each other, in that order, if there are; and the
-/// length of the longest row.
+/// The numbers of `need` pages (of [`HUGE`] bytes, at these addresses) that follow each other, in
+/// that order, if there are; and the length of the longest row.
 fn row(phys: &[u64], need: usize) -> (usize, Option<Vec<usize>>) {
     let mut sorted: Vec<usize> = (0..phys.len()).collect();
     sorted.sort_by_key(|at| phys[*at]);
@@ -144,7 +146,8 @@ fn addresses(mapping: &Mapping, page: usize) -> Result<Vec<u64>, PciError> {
         .collect()
 }
 
-/// The number of the page frame behind an address: bits 54 to 0 of its entry, if bit 63 says that it is there.
+/// The number of the page frame behind an address: bits 54 to 0 of its entry, if bit 63 says that
+/// it is there.
 fn physical(pagemap: &File, address: usize) -> io::Result<u64> {
     let mut bytes = [0; 8];
     pagemap.read_exact_at(&mut bytes, (address / PAGE * 8) as u64)?;

@@ -1,6 +1,7 @@
 //! Stopping a chip that goes back to the kernel: no interrupt, no DMA, no address of ours in it.
 //!
-//! The bus does this when it is dropped, after a panic of the driver too, so it knows these few registers by itself.
+//! The bus does this when it is dropped, after a panic of the driver too, so it knows these few
+//! registers by itself.
 
 use crate::mapping::Mapping;
 use crate::{Model, Width};

@@ -21,7 +21,8 @@ pub(super) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A socket to the kernel's routing tables, connected to nobody: what is written goes to the kernel.
+/// A socket to the kernel's routing tables, connected to nobody: what is written goes to the
+/// kernel.
 pub(super) fn rtnetlink() -> io::Result<File> {
     let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
     // NETLINK_ROUTE is protocol 0.

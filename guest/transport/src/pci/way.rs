@@ -66,7 +66,8 @@ pub(super) struct Offers {
     pub domain: Option<String>,
     /// The driver can do without interrupts.
     pub polls: bool,
-    /// The kernel does not trust the device to mask INTx: it has a list of such (`quirk_broken_intx_masking`).
+    /// The kernel does not trust the device to mask INTx: it has a list of such
+    /// (`quirk_broken_intx_masking`).
     pub unmaskable: bool,
 }
 

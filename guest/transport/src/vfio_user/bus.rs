@@ -26,7 +26,8 @@ pub enum ConnectError {
     Bus(#[from] BusError),
     /// The server hangs up while the device is set up.
     #[error(
-        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see `vmlan port list`)?"
+        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see \
+         `vmlan port list`)?"
     )]
     TurnedAway {
         /// The UNIX socket.
@@ -37,7 +38,8 @@ pub enum ConnectError {
     },
     /// `doorbell=mapped` and the server has no page to map.
     #[error(
-        "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use doorbell=trapped here"
+        "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use \
+         doorbell=trapped here"
     )]
     NoDoorbell,
 }
@@ -75,7 +77,8 @@ fn other(what: &'static str, source: io::Error) -> BusError {
 }
 
 impl VfioBus {
-    /// Reaches the server of `address` (trying for `patience`), shares `ram` with it and maps what is to be mapped.
+    /// Reaches the server of `address` (trying for `patience`), shares `ram` with it and maps what
+    /// is to be mapped.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -154,7 +157,8 @@ impl VfioBus {
         self.windows.clear();
     }
 
-    /// INTx has fired: it is masked, and a VMM that waits for an access takes care that there is one.
+    /// INTx has fired: it is masked, and a VMM that waits for an access takes care that there is
+    /// one.
     fn fired(&mut self) {
         self.masked = true;
         if self.unmask == Unmask::Access && !self.mmap_timeout.is_zero() {
@@ -183,7 +187,8 @@ impl VfioBus {
     }
 }
 
-/// What a VMM asks before it builds its device; the BAR of the registers is what matters of the answers.
+/// What a VMM asks before it builds its device; the BAR of the registers is what matters of the
+/// answers.
 fn hello(client: &Client, registers: u32) -> Result<RegionInfo, ProtocolError> {
     client.version()?;
     let info = client.device_info()?;

@@ -1,4 +1,5 @@
-//! The bytes on the wire, compared with what the specification's structures say; a thread plays the server.
+//! The bytes on the wire, compared with what the specification's structures say; a thread plays the
+//! server.
 
 use std::fs::File;
 use std::io::Write;
@@ -241,7 +242,8 @@ fn refusals_and_nonsense_are_errors_not_panics() {
     assert!(matches!(error, ProtocolError::Socket { .. }), "{error}");
 }
 
-/// A whole server at a socket: BAR0 with sparse areas in `file`, registers that read as their offset; reading ICS interrupts.
+/// A whole server at a socket: BAR0 with sparse areas in `file`, registers that read as their
+/// offset; reading ICS interrupts.
 fn device(listener: &UnixListener, file: &File, mappable: bool) -> Vec<Arrived> {
     let (socket, _) = listener.accept().unwrap();
     let mut trigger = None;

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Area;
+use crate::numbers::narrow32;
 
 /// `VFIO_REGION_INFO_FLAG_CAPS`.
 pub(super) const REGION_HAS_CAPABILITIES: u32 = 1 << 3;
@@ -48,7 +49,10 @@ pub enum ProtocolError {
         source: io::Error,
     },
     /// The server answered with an error.
-    #[error("vfio-user {command:?} was refused: {}", io::Error::from_raw_os_error((*errno).cast_signed()))]
+    #[error(
+        "vfio-user {command:?} was refused: {}",
+        io::Error::from_raw_os_error((*errno).cast_signed())
+    )]
     Refused {
         /// The command.
         command: Command,
@@ -77,7 +81,7 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn command(id: u16, command: Command, body: usize, no_reply: bool) -> Self {
-        let size = u32::try_from(HEADER + body).unwrap_or(u32::MAX);
+        let size = narrow32((HEADER + body) as u64);
         let flags = if no_reply { NO_REPLY } else { 0 };
         Self { id, command: command as u16, size, flags, error: 0 }
     }
@@ -126,7 +130,7 @@ pub(super) fn access(region: u32, offset: u64, count: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&offset.to_ne_bytes());
     bytes[8..12].copy_from_slice(&region.to_ne_bytes());
-    bytes[12..].copy_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_ne_bytes());
+    bytes[12..].copy_from_slice(&narrow32(count as u64).to_ne_bytes());
     bytes
 }
 

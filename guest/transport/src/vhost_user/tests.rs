@@ -1,4 +1,5 @@
-//! The bytes on the wire, compared with what the specification's structures say; a thread plays the back end.
+//! The bytes on the wire, compared with what the specification's structures say; a thread plays the
+//! back end.
 
 use std::io::Write;
 use std::thread::JoinHandle;
@@ -26,7 +27,8 @@ fn read_request(socket: &UnixStream) -> Option<Arrived> {
     Some((half(0), half(4), body, count))
 }
 
-/// A back end that answers with what `answers` says (None: no answer), until the front end hangs up.
+/// A back end that answers with what `answers` says (None: no answer), until the front end hangs
+/// up.
 fn back_end(
     answers: impl Fn(&Arrived) -> Option<Vec<u8>> + Send + 'static,
 ) -> (FrontEnd, JoinHandle<Vec<Arrived>>) {

@@ -1,5 +1,5 @@
-//! A model of the chip: registers, both rings, INTx, the shared status block. It shares nothing with the driver but the names of the registers, and does
-//! its work when the test says so.
+//! A model of the chip: registers, both rings, INTx, the shared status block. It shares nothing
+//! with the driver but the names of the registers, and does its work when the test says so.
 
 use std::cell::Cell;
 use std::io;

@@ -1,4 +1,5 @@
-//! Send combining, lazy completion, polling, CSB: what they cost in register accesses, and that nothing waits for ever.
+//! Send combining, lazy completion, polling, CSB: what they cost in register accesses, and that
+//! nothing waits for ever.
 
 use super::fake::word;
 use super::*;
@@ -318,7 +319,8 @@ fn combining_holds_back_so_long_even_while_the_caller_sleeps() {
         assert_eq!(slept, timeout, "all of it, though it woke in between");
         assert_eq!(chip(&mut nic).waiting(), finished);
     }
-    // A caller that sleeps by itself is told when to come back, and one that is busy sends as it comes by.
+    // A caller that sleeps by itself is told when to come back, and one that is busy sends as it
+    // comes by.
     let mut nic = combining(100, 200);
     let mut batch = nic.batch();
     for what in 0..4 {

@@ -1,5 +1,6 @@
-//! A model of the chips: registers, rings of descriptors, the four pairs and the buffer of classic mode, INTx, the shared status block. It
-//! shares nothing with the driver, and does its work when the test says so.
+//! A model of the chips: registers, rings of descriptors, the four pairs and the buffer of classic
+//! mode, INTx, the shared status block. It shares nothing with the driver, and does its work when
+//! the test says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -171,7 +172,8 @@ impl Fake {
         frames
     }
 
-    /// Delivers a frame, with a CRC of four bytes, in as many buffers as it takes; `status` goes to the last one.
+    /// Delivers a frame, with a CRC of four bytes, in as many buffers as it takes; `status` goes to
+    /// the last one.
     pub(crate) fn receive(&mut self, frame: &[u8], status: u64) {
         let bytes = [frame, &[0xcc; 4]].concat();
         let lens = if self.model == Model::R8169 { 0x3fff } else { 0x1fff };

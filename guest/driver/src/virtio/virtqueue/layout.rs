@@ -69,8 +69,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Cache-line aligned, so that what the driver writes and what the device writes share no line (the specification asks
-    /// for 16, 2 and 4).
+    /// Cache-line aligned, so that what the driver writes and what the device writes share no line
+    /// (the specification asks for 16, 2 and 4).
     pub(super) fn take(low: &mut Pool, options: RingOptions) -> Self {
         let size = usize::from(options.size);
         let mut places = Self {
@@ -89,7 +89,8 @@ impl Places {
     }
 }
 
-/// Where every slot of a ring is. A ring is sound when `slots == free + held + avail + used` and every fault is 0.
+/// Where every slot of a ring is. A ring is sound when `slots == free + held + avail + used` and
+/// every fault is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
     /// Slots of the ring.
@@ -108,13 +109,15 @@ pub struct Audit {
     pub twice: u32,
     /// Used entries, ever, that named a slot the device did not own.
     pub foreign: u64,
-    /// Entries of the avail ring from the used index on that name a slot which was used already: with a device that uses
-    /// buffers out of order, those are what a new device that starts at the used index would see twice.
+    /// Entries of the avail ring from the used index on that name a slot which was used already:
+    /// with a device that uses buffers out of order, those are what a new device that starts at the
+    /// used index would see twice.
     pub misplaced: u32,
 }
 
 impl Audit {
-    /// No descriptor is lost, none is in two places, and the device never named one that was not its own.
+    /// No descriptor is lost, none is in two places, and the device never named one that was not
+    /// its own.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let known = self.free + self.held + self.avail + self.used;
@@ -123,8 +126,9 @@ impl Audit {
 }
 
 impl SplitRing {
-    /// Counts where every slot is, from the shared rings and the driver's own books. With a live device the answer is a
-    /// snapshot; it is exact when the device is stopped or dead. Changes nothing.
+    /// Counts where every slot is, from the shared rings and the driver's own books. With a live
+    /// device the answer is a snapshot; it is exact when the device is stopped or dead. Changes
+    /// nothing.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit {
@@ -179,8 +183,8 @@ impl SplitRing {
         seen
     }
 
-    /// The avail ring from the used index on: what a device that starts there will see. It must hold as many slots as the
-    /// device owes us, each once.
+    /// The avail ring from the used index on: what a device that starts there will see. It must
+    /// hold as many slots as the device owes us, each once.
     fn audit_avail(&self, audit: &mut Audit, used: &BTreeSet<u16>) {
         let mut seen = BTreeSet::new();
         let start = virtqueue::Words::used_idx(self);

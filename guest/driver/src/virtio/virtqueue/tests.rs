@@ -5,7 +5,8 @@ use super::*;
 /// Offset in the RAM, length, may the device write.
 type Piece = (usize, usize, bool);
 
-/// The device's side, written from virtio 1.2 section 2.7 alone: raw offsets, no code of the driver.
+/// The device's side, written from virtio 1.2 section 2.7 alone: raw offsets, no code of the
+/// driver.
 pub(crate) struct Device {
     ram: Arc<Ram>,
     places: Places,
@@ -246,7 +247,8 @@ fn interrupts_follow_our_wish() {
 fn in_order_devices_may_write_one_entry_for_a_batch() {
     let (_ram, mut ring, mut device) = ring(RingOptions { in_order: true, ..PLAIN });
     post(&mut ring, 6);
-    // Slots 0 to 3 as one batch: an entry where the batch starts, naming its last; then 4 and 5 each with its own.
+    // Slots 0 to 3 as one batch: an entry where the batch starts, naming its last; then 4 and 5
+    // each with its own.
     device.push(3, 70);
     device.used_idx = 4;
     device.push(4, 40);
@@ -296,7 +298,8 @@ fn a_new_device_goes_on_from_the_used_index() {
         device.push(head, 0);
     }
     device.publish();
-    // Killed: five taken, two of them used. Nothing is lost, and the next device sees the other six, each once.
+    // Killed: five taken, two of them used. Nothing is lost, and the next device sees the other
+    // six, each once.
     let audit = ring.audit();
     assert!(audit.is_sound(), "{audit:?}");
     assert_eq!((audit.avail, audit.used, audit.misplaced), (6, 2, 0));

@@ -33,7 +33,8 @@ impl Random {
 
 #[derive(Debug)]
 pub(super) struct Fake {
-    /// What lies in the slots, those that are free in the order of their use, and those that were sent.
+    /// What lies in the slots, those that are free in the order of their use, and those that were
+    /// sent.
     bodies: RefCell<Vec<Vec<u8>>>,
     free: VecDeque<u16>,
     under_way: Vec<u16>,

@@ -6,6 +6,7 @@ use super::super::frame::{self, STAMP_AT, Verdict};
 use super::super::sequence;
 use super::Engine;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::narrow32;
 
 impl<N: Nic> Engine<'_, N> {
     /// Frames that one batch may still move. [`Self::count`] settles what became of them.
@@ -55,7 +56,8 @@ impl<N: Nic> Engine<'_, N> {
         free
     }
 
-    /// Sends frames that differ: in size, in their addresses, or by their numbers. How many, and their bytes.
+    /// Sends frames that differ: in size, in their addresses, or by their numbers. How many, and
+    /// their bytes.
     pub(super) fn send_each(&mut self, n: usize, wanted: u32) -> (u32, u64) {
         let count = wanted.min(self.nic.free_slots(n).into());
         let mut bytes = 0;
@@ -88,7 +90,8 @@ impl<N: Nic> Engine<'_, N> {
         lane.number += 1;
     }
 
-    /// A sender is flooded with other guests' frames like anyone else; its buffers must not run out for that.
+    /// A sender is flooded with other guests' frames like anyone else; its buffers must not run out
+    /// for that.
     pub(super) fn ignore_received(&mut self, n: usize) {
         let batch = &mut self.lanes[n].batch;
         if self.nic.ready(n) {
@@ -109,7 +112,7 @@ impl<N: Nic> Engine<'_, N> {
             }
             let batch = &mut self.lanes[n].batch;
             let frames = self.nic.poll(n, batch, claimed as usize);
-            let frames = u32::try_from(frames).unwrap_or(u32::MAX);
+            let frames = narrow32(frames as u64);
             let left = self.nic.posted(n);
             self.min_space = Some(self.min_space.map_or(left, |least| least.min(left)));
             let bytes = N::bytes(&self.lanes[n].batch);
@@ -180,7 +183,7 @@ impl<N: Nic> Engine<'_, N> {
             return 0;
         }
         let Some(slot) = self.nic.next(n) else { return 0 };
-        let len = u32::try_from(len).unwrap_or(0);
+        let len = narrow32(len as u64);
         self.nic.write(n, slot, 0, bytes);
         self.nic.send(n, slot, len);
         len

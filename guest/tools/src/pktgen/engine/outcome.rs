@@ -40,7 +40,8 @@ pub(super) struct Outcome {
 
 impl<N: Nic> Engine<'_, N> {
     pub(super) fn outcome(self) -> Outcome {
-        // For what is sent the time runs until the last slot came back; for what is received, until the last frame.
+        // For what is sent the time runs until the last slot came back; for what is received, until
+        // the last frame.
         let end_ns = if self.options.sends() { self.now() } else { self.last_ns };
         let queues = self.nic.stats();
         Outcome {

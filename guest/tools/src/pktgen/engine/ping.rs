@@ -1,8 +1,10 @@
-//! Pings: back to back, each after the answer to the one before; or at a rate, whatever becomes of the answers.
+//! Pings: back to back, each after the answer to the one before; or at a rate, whatever becomes of
+//! the answers.
 //!
-//! At a rate each ping has a time at which it is due, and is noted with that and with the time at which it was sent. If the
-//! NIC stalls for a second, a thousand pings at 1,000/s are late by up to that second; taken from when they were sent, they would
-//! look as quick as ever ("coordinated omission").
+//! At a rate each ping has a time at which it is due, and is noted with that and with the time at
+//! which it was sent. If the NIC stalls for a second, a thousand pings at 1,000/s are late by up to
+//! that second; taken from when they were sent, they would look as quick as ever ("coordinated
+//! omission").
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use super::super::frame::Verdict;
 use super::super::histogram::Histogram;
 use super::Engine;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::limit64;
 
 /// A ping without an answer for so long is lost.
 const TIMEOUT_NS: u64 = 1_000_000_000;
@@ -58,7 +61,7 @@ impl Pings {
     /// When the next one is due.
     fn next_due(&self) -> u64 {
         let after = u128::from(self.made) * 1_000_000_000 / u128::from(self.rate.max(1));
-        self.start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX))
+        self.start.saturating_add(limit64(after))
     }
 
     /// How long until the next one is due; None back to back.
@@ -135,7 +138,8 @@ impl<N: Nic> Engine<'_, N> {
         while sent < claimed && self.nic.free_slots(0) > 0 {
             let Some(due) = self.pings.take_due(self.now()) else { break };
             let number = self.lanes[0].number;
-            // Before the frame leaves: an e1000's doorbell may take as long as the whole way there and back.
+            // Before the frame leaves: an e1000's doorbell may take as long as the whole way there
+            // and back.
             let start = self.now();
             let (count, len) = self.send_each(0, 1);
             self.nic.flush(0);

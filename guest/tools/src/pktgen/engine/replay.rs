@@ -7,6 +7,7 @@ use super::super::capture::Capture;
 use super::super::options::Options;
 use super::Engine;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::narrow32;
 
 /// Where a replay stands.
 pub(super) struct Replay {
@@ -64,7 +65,7 @@ impl<N: Nic> Engine<'_, N> {
         while sent < wanted.min(free.into()) {
             let Some(frame) = replay.peek(now) else { break };
             let Some(slot) = self.nic.next(0) else { break };
-            let len = u32::try_from(frame.len()).unwrap_or(0);
+            let len = narrow32(frame.len() as u64);
             self.nic.write(0, slot, 0, frame);
             self.nic.send(0, slot, len);
             replay.advance();

@@ -17,7 +17,8 @@ use vmlan_transport::sys;
 /// Pause between two attempts to reach the NIC.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news go through `report`.
+/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news
+/// go through `report`.
 ///
 /// # Errors
 /// See [`Error`]: wrong options, no back end within [`Options::patience`], or one that refuses.
@@ -38,7 +39,8 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
     Ok(outcome.summary(options, cpu))
 }
 
-/// Tries for [`Options::patience`], and gives up early when the run is stopped: nobody may wait for it any more.
+/// Tries for [`Options::patience`], and gives up early when the run is stopped: nobody may wait for
+/// it any more.
 pub(super) fn reach<T>(
     options: &Options,
     mut open: impl FnMut(Duration) -> Result<T, NicError>,

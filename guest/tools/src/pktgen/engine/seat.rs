@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::super::sequence::Sequences;
+use vmlan_transport::numbers::limit32;
 
 /// Frames that the threads of a run have between them.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ impl Pool {
     fn claim(&self, most: u32) -> u32 {
         let rest = |left: u64| Some(left.saturating_sub(most.into()));
         let before = self.left.fetch_update(Relaxed, Relaxed, rest).unwrap_or(0);
-        u32::try_from(before).unwrap_or(u32::MAX).min(most)
+        limit32(before).min(most)
     }
 
     fn settle(&self, claimed: u32, moved: u32) {
@@ -69,7 +70,7 @@ impl Seat {
         match &self.pool {
             Some(pool) => pool.claim(most),
             None if self.count == 0 => most,
-            None => u32::try_from(self.count.saturating_sub(moved)).unwrap_or(u32::MAX).min(most),
+            None => limit32(self.count.saturating_sub(moved)).min(most),
         }
     }
 

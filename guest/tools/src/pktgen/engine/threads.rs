@@ -150,7 +150,8 @@ impl Chorus {
                     intervals.push_back(interval);
                 }
             }
-            // The NIC is one: it goes when the first thread sees that, and is back when the last one has its part of it.
+            // The NIC is one: it goes when the first thread sees that, and is back when the last
+            // one has its part of it.
             Some(Report::Disconnected) => {
                 self.gone += 1;
                 return (self.gone == 1).then_some(Report::Disconnected);

@@ -128,7 +128,8 @@ fn what_is_no_capture_is_refused_and_never_believed() {
     assert!(matches!(said(&classic(false, 0xa1b2_c3d4, 0, 1)[..24]), CaptureError::Empty));
     let files = [classic(true, 0xa1b2_c3d4, 0, 1), next_generation(false, 9, [0, 1])];
     for file in files {
-        // Cut anywhere but between two records, or with any byte changed: an error or frames, never a panic.
+        // Cut anywhere but between two records, or with any byte changed: an error or frames, never
+        // a panic.
         let whole: Vec<_> =
             (0..file.len()).filter(|len| Capture::parse(&file[..*len]).is_ok()).collect();
         assert!(whole.len() <= 4, "{whole:?}");

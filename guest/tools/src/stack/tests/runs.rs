@@ -30,7 +30,8 @@ fn clean() -> Fate {
     Box::new(|_| true)
 }
 
-/// Runs both; the server ends 300 ms after the client, so that it has all, also if it waits for a core.
+/// Runs both; the server ends 300 ms after the client, so that it has all, also if it waits for a
+/// core.
 fn both(fate: Fate, served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
     both_on(pair(fate), served, asked)
 }
@@ -158,7 +159,8 @@ fn tcp_goes_on_among_flipped_bits_and_nonsense() {
         let mut stream = client(Workload::TcpStream);
         (stream.count, stream.threads) = (700, threads);
         let (mut n, mut state) = (0_u32, 0x9e37_79b9_7f4a_7c15_u64);
-        // By chance, and not by turns: a window that is sent again must not meet the same fate for ever.
+        // By chance, and not by turns: a window that is sent again must not meet the same fate for
+        // ever.
         let fate = Box::new(move |frame: &mut Vec<u8>| {
             let mut random = |below: usize| {
                 state ^= state << 13;
@@ -252,7 +254,8 @@ fn requests_keep_their_rate_and_lost_ones_are_counted() {
     let (_, asked) = both(fate, server(Workload::Responder), &rr);
     let asked = asked.unwrap();
     assert_eq!((asked.messages, asked.lost), (200, 1));
-    // 200 requests at 1,000 a second, and a second of waiting for the lost one; the machine may be slow, but not fast.
+    // 200 requests at 1,000 a second, and a second of waiting for the lost one; the machine may be
+    // slow, but not fast.
     assert!(asked.seconds >= 1.1, "{} s", asked.seconds);
 }
 
@@ -266,8 +269,9 @@ fn a_socket_queue_is_bounded_and_the_application_goes_on() {
         stream.rate = 10_000;
         let (got, sent) = both(clean(), sink, &stream);
         assert_eq!(sent.unwrap().messages, 4000);
-        // An application that takes a millisecond for each gets some hundred of them in 0.4 s, and not one more. The time ends with
-        // the last frame; what is in the socket's queue then is taken after it.
+        // An application that takes a millisecond for each gets some hundred of them in 0.4 s, and
+        // not one more. The time ends with the last frame; what is in the socket's queue then is
+        // taken after it.
         let most = (got.seconds * 1000.0) + 2.0 + 16.0;
         let messages = f64::from(u32::try_from(got.messages).unwrap());
         assert!(got.messages >= 20 && messages <= most, "{} in {} s", got.messages, got.seconds);

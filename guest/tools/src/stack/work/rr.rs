@@ -9,10 +9,11 @@ use super::super::Error;
 use super::super::host::{Host, endpoint};
 use super::super::options::Options;
 use super::super::pattern;
-use super::stream::{Call, nanos};
+use super::stream::Call;
 use super::{Step, Tally, Work};
 use crate::pktgen::{Histogram, Latency, Pace};
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::nanos;
 
 /// A datagram without an answer for so long is lost.
 const TIMEOUT_NS: u64 = 1_000_000_000;

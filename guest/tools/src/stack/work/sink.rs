@@ -124,7 +124,8 @@ impl UdpSink {
             tally.out_of_order += 1;
             return;
         }
-        // The first one seen of a stream that runs already counts for nothing; neither do numbers that are none.
+        // The first one seen of a stream that runs already counts for nothing; neither do numbers
+        // that are none.
         let gap = number - self.expected;
         if self.expected > 0 && gap < 1 << 32 {
             tally.lost += gap;

@@ -14,15 +14,13 @@ use super::super::pattern::Pattern;
 use super::{Step, Tally, Work};
 use crate::pktgen::Pace;
 use vmlan_driver::nic::Nic;
+use vmlan_transport::numbers::{nanos, narrow32};
 
 /// Most datagrams of one pass.
 const CHUNK: u32 = 64;
-/// How often smoltcp sends an empty datagram of its own, so that it asks for the peer's address again before anybody forgets ours.
+/// How often smoltcp sends an empty datagram of its own, so that it asks for the peer's address
+/// again before anybody forgets ours.
 const REFRESH_NS: u64 = 30_000_000_000;
-
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 pub(super) struct UdpStream {
     socket: SocketHandle,
@@ -134,7 +132,7 @@ impl<N: Nic> Work<N> for TcpStream {
         let size = self.size as u64;
         let socket = host.tcp_socket(self.socket);
         // What a write that blocks has still to hand over.
-        let written = usize::try_from(self.place % size).unwrap_or(0);
+        let written = narrow32(self.place % size) as usize;
         let rest = self.pattern.at(self.place, self.size - written);
         let count = socket.send_slice(rest).map_err(|_| Error::Closed(self.call.to))? as u64;
         if count == 0 {
