@@ -233,8 +233,8 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
     options.stop = Some(process::on_signals()?);
     let summary = pktgen::run(&options, &mut |report| print_news(args.json, &report));
     let summary = summary.map_err(|e| match &e {
-        pktgen::Error::Options(e) => Failure::Usage(e.to_string()),
-        pktgen::Error::Cpu { .. } => Failure::Failed(chain(&e)),
+        pktgen::PktGenError::Options(e) => Failure::Usage(e.to_string()),
+        pktgen::PktGenError::Cpu { .. } => Failure::Failed(chain(&e)),
         _ => Failure::Failed(format!("{}: {}", args.address, chain(&e))),
     })?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }

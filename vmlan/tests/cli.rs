@@ -174,7 +174,7 @@ fn a_guest_that_finds_no_place_is_told_why() {
     let address = switch.here("vhost-user:@/vm1.sock");
     let _first = Guest::start(&["-i", &address, "-f", "rx"]);
     until("the first guest", || switch.json(&["port", "list"])["ports"][0]["up"] == true);
-    guest(&address, "has the port another front end");
+    guest(&address, "does the port have another front end");
 }
 
 #[test]

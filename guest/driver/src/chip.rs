@@ -22,8 +22,8 @@ mod interrupt;
 mod offload;
 pub(crate) mod registers;
 mod rx;
-mod sides;
 pub(crate) mod start;
+mod traits;
 mod tx;
 
 use std::io;
@@ -45,7 +45,7 @@ pub use vmlan_transport::{
 
 pub use registers::{Access, Register, Registers};
 pub use rx::{Batch, Frame, Report, RxFormat, RxRing};
-pub use sides::{Chip, RxSide, TxSide};
+pub use traits::{Chip, RxSide, TxSide};
 pub(crate) use tx::stride;
 pub use tx::{Part, TxFormat, TxRing};
 
@@ -495,7 +495,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
 
     /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more
     /// than there were when `first` was the tail. A driver that is to enable interrupts again does
-    /// not tell it: that says it as well. One that polls does nothing else that the chip would
+    /// not tell it: that wakes it as well. One that polls does nothing else that the chip would
     /// hear, so it tells when the chip may have run short, and for every eighth of the ring (a
     /// quarter of a small one): who wants room for many frames waits for three quarters.
     fn is_worth_telling(&self, first: u16) -> bool {

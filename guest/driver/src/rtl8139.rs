@@ -74,7 +74,7 @@ impl Chip for Classic {
 
     /// TSDn of each frame.
     fn ring<B: Bus>(registers: &mut Registers<B>, tx: &mut Pairs) -> bool {
-        tx.tell(registers)
+        tx.publish(registers)
     }
 
     /// CAPR was written while frames were copied.

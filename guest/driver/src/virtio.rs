@@ -40,7 +40,8 @@ pub enum VirtioError {
     /// The back end hung up, or said nothing, while features were agreed on: a port serves one
     /// front end at a time.
     #[error(
-        "{path}: the back end hangs up or says nothing: has the port another front end, or is it \
+        "{path}: the back end hangs up or says nothing: does the port have another front end, or \
+         is it \
          no vhost-user port (see `vmlan port list`)?"
     )]
     TurnedAway {
@@ -60,7 +61,7 @@ pub enum VirtioError {
         source: io::Error,
     },
     /// The conversation with the back end failed.
-    #[error("the back end does not go along")]
+    #[error("the back end cannot be talked to")]
     Protocol(#[from] ProtocolError),
     /// The back end has fewer queues than asked for.
     #[error("{wanted} queue pairs are wanted, the back end has {offered}: use queues={offered}")]

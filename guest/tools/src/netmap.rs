@@ -96,7 +96,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a port cannot be had, or fails.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NetmapError {
     /// The address is none.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -117,7 +117,7 @@ pub enum Error {
     Gone,
 }
 
-impl Error {
+impl NetmapError {
     fn descriptor(source: io::Error) -> Self {
         Self::System { what: "make the port's descriptor", source }
     }
@@ -146,20 +146,20 @@ impl Port {
     /// Opens the port at an address, trying for 5 s. Slots take frames of 1,514 bytes at least.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn open(address: &str) -> Result<Self, Error> {
+    /// See [`NetmapError`].
+    pub fn open(address: &str) -> Result<Self, NetmapError> {
         Self::open_for(&address.parse()?, None, PATIENCE)
     }
 
     /// The same for a parsed address, with slots for frames of `largest` bytes.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`NetmapError`].
     pub fn open_for(
         place: &Address,
         largest: Option<usize>,
         patience: Duration,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, NetmapError> {
         Self::new(AnyNic::open(place, largest, patience)?)
     }
 }
@@ -169,9 +169,9 @@ impl<N: Nic> Port<N> {
     /// released.
     ///
     /// # Errors
-    /// [`Error::System`] when there is no descriptor left.
-    pub fn new(mut device: N) -> Result<Self, Error> {
-        let bell = Bell::new(&device).map_err(Error::descriptor)?;
+    /// [`NetmapError::System`] when there is no descriptor left.
+    pub fn new(mut device: N) -> Result<Self, NetmapError> {
+        let bell = Bell::new(&device).map_err(NetmapError::descriptor)?;
         let mut tx: Vec<_> = (0..device.lanes()).map(|lane| TxRing::new(&device, lane)).collect();
         let rx = (0..device.lanes()).map(|lane| RxRing::new(&device, lane)).collect();
         for (lane, ring) in tx.iter_mut().enumerate() {
@@ -218,9 +218,9 @@ impl<N: Nic> Port<N> {
     /// on.
     ///
     /// # Errors
-    /// See [`Error`]; never [`Error::Gone`].
+    /// See [`NetmapError`]; never [`NetmapError::Gone`].
     #[inline]
-    pub fn txsync(&mut self) -> Result<(), Error> {
+    pub fn txsync(&mut self) -> Result<(), NetmapError> {
         self.rouse()?;
         for (lane, ring) in self.tx.iter_mut().enumerate() {
             ring.sync(&mut self.device, lane);
@@ -231,9 +231,9 @@ impl<N: Nic> Port<N> {
     /// Gives read slots of all receive rings back, and takes received frames: `tail` moves on.
     ///
     /// # Errors
-    /// See [`Error`]; never [`Error::Gone`].
+    /// See [`NetmapError`]; never [`NetmapError::Gone`].
     #[inline]
-    pub fn rxsync(&mut self) -> Result<(), Error> {
+    pub fn rxsync(&mut self) -> Result<(), NetmapError> {
         self.rouse()?;
         for (lane, ring) in self.rx.iter_mut().enumerate() {
             ring.sync(&mut self.device, lane);
@@ -246,15 +246,15 @@ impl<N: Nic> Port<N> {
     /// no sleep.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn arm(&mut self, want: Interest) -> Result<bool, Error> {
+    /// See [`NetmapError`].
+    pub fn arm(&mut self, want: Interest) -> Result<bool, NetmapError> {
         self.sync(want)?;
         if self.has(want).any() {
             return Ok(false);
         }
         match self.device.prepare_wait(self.wish(want))? {
             Prepared::Sleep(most) => {
-                self.bell.arm(most).map_err(Error::descriptor)?;
+                self.bell.arm(most).map_err(NetmapError::descriptor)?;
                 Ok(true)
             }
             Prepared::Now(wake) => {
@@ -269,8 +269,8 @@ impl<N: Nic> Port<N> {
     /// signal came); then syncs again.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn poll(&mut self, want: Interest, timeout: Duration) -> Result<Ready, Error> {
+    /// See [`NetmapError`].
+    pub fn poll(&mut self, want: Interest, timeout: Duration) -> Result<Ready, NetmapError> {
         let start = Instant::now();
         self.sync(want)?;
         loop {
@@ -291,15 +291,15 @@ impl<N: Nic> Port<N> {
     /// lost, and so is what the program had in its slots: all rings are as in a new port.
     ///
     /// # Errors
-    /// See [`Error`]; it can be tried again.
-    pub fn reconnect(&mut self, patience: Duration) -> Result<(), Error> {
+    /// See [`NetmapError`]; it can be tried again.
+    pub fn reconnect(&mut self, patience: Duration) -> Result<(), NetmapError> {
         self.rouse()?;
         for (lane, ring) in self.rx.iter_mut().enumerate() {
             ring.clear(&mut self.device, lane);
         }
         self.bell.leave(&self.device);
         let done = self.device.reconnect(patience);
-        self.bell.watch(&self.device).map_err(Error::descriptor)?;
+        self.bell.watch(&self.device).map_err(NetmapError::descriptor)?;
         done?;
         for (lane, ring) in self.tx.iter_mut().enumerate() {
             ring.reset(&mut self.device, lane);
@@ -309,20 +309,20 @@ impl<N: Nic> Port<N> {
 
     /// The end of a sleep, if there was one.
     #[inline]
-    fn rouse(&mut self) -> Result<(), Error> {
+    fn rouse(&mut self) -> Result<(), NetmapError> {
         if self.bell.is_armed() { self.end_sleep() } else { Ok(()) }
     }
 
     #[cold]
-    fn end_sleep(&mut self) -> Result<(), Error> {
+    fn end_sleep(&mut self) -> Result<(), NetmapError> {
         let what = "look at the port's descriptor";
-        let ready = self.bell.disarm().map_err(|source| Error::System { what, source })?;
+        let ready = self.bell.disarm().map_err(|source| NetmapError::System { what, source })?;
         // That it is gone is found again by whoever wants to sleep.
         self.device.finish_wait(ready)?;
         Ok(())
     }
 
-    fn sync(&mut self, want: Interest) -> Result<(), Error> {
+    fn sync(&mut self, want: Interest) -> Result<(), NetmapError> {
         if want.tx || self.tx.iter().any(|ring| ring.at.given() > 0) {
             self.txsync()?;
         }
@@ -332,11 +332,12 @@ impl<N: Nic> Port<N> {
         self.rouse()
     }
 
-    /// Syncs after a sleep. Frames that a device left behind come before the news that it is gone.
-    fn look(&mut self, want: Interest, wake: Wake) -> Result<Ready, Error> {
+    /// Syncs after a sleep. Frames that a device left behind come before the report that it is
+    /// gone.
+    fn look(&mut self, want: Interest, wake: Wake) -> Result<Ready, NetmapError> {
         self.sync(want)?;
         let ready = self.has(want);
-        if wake == Wake::Disconnected && !ready.any() { Err(Error::Gone) } else { Ok(ready) }
+        if wake == Wake::Disconnected && !ready.any() { Err(NetmapError::Gone) } else { Ok(ready) }
     }
 
     fn has(&self, want: Interest) -> Ready {

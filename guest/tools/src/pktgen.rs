@@ -40,7 +40,7 @@ pub use vmlan_transport::{Mac, MacError};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PktGenError {
     /// Options that contradict each other or are out of range.
     #[error("wrong options")]
     Options(#[from] OptionsError),

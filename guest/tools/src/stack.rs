@@ -37,8 +37,8 @@ mod inbox;
 mod options;
 mod pattern;
 mod phy;
+mod receive_thread;
 mod report;
-mod second;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -53,7 +53,7 @@ pub use crate::pktgen::Latency;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StackError {
     /// Options that contradict each other or are out of range.
     #[error(transparent)]
     Options(#[from] OptionsError),

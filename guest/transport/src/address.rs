@@ -23,7 +23,7 @@ pub enum Address {
     Pci(Pci),
 }
 
-/// Why an address is not understood; each names the value and the mend.
+/// Why an address is not understood; each names the value and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Another kind of port.
@@ -38,27 +38,27 @@ pub enum AddressError {
     )]
     NoPath,
     /// A key that does not exist.
-    #[error("'{0}' is no key of a vhost-user address: valid: {VHOST_USER_KEYS}")]
+    #[error("'{0}' is not a key of a vhost-user address: valid: {VHOST_USER_KEYS}")]
     Key(String),
     /// A key that a chip's address has not.
-    #[error("'{0}' is no key of a vfio-user address: valid: {VFIO_USER_KEYS}")]
+    #[error("'{0}' is not a key of a vfio-user address: valid: {VFIO_USER_KEYS}")]
     VfioKey(String),
     /// Keys of a chip's address that contradict each other.
     #[error(transparent)]
     Conflict(#[from] crate::Conflict),
     /// No place on a PCI bus.
     #[error(
-        "'{0}' is no PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
+        "'{0}' is not a PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
     )]
     Bdf(String),
     /// A key that a PCI address has not.
     #[error(
-        "'{0}' is no key of a pci address: valid: via, and of these all but writes, doorbell, \
+        "'{0}' is not a key of a pci address: valid: via, and of these all but writes, doorbell, \
          unmask and mmap_timeout: {VFIO_USER_KEYS}"
     )]
     PciKey(String),
     /// A value that the key does not take.
-    #[error("{key}={value}: {wanted} is wanted")]
+    #[error("{key}={value}: {wanted} is expected")]
     Value {
         /// The key.
         key: String,

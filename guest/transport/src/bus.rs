@@ -43,7 +43,7 @@ pub enum Irq {
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// The conversation with the server failed.
-    #[error("the device's server does not go along")]
+    #[error("the device's server cannot be talked to")]
     Protocol(#[from] ProtocolError),
     /// Something on the way.
     #[error("cannot {what}")]

@@ -6,9 +6,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac(pub [u8; 6]);
 
-/// Not a MAC address.
+/// The text is not a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no MAC address: write it as 02:00:00:00:00:01")]
+#[error("'{0}' is not a MAC address: write it as 02:00:00:00:00:01")]
 pub struct MacError(String);
 
 impl FromStr for Mac {

@@ -233,8 +233,8 @@ impl SharedWords {
     /// far, as a VMM does.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is shorter or a range that is no page; whatever `mmap(2)`
-    /// reports.
+    /// `InvalidInput` for a file that is shorter or a range that is not made of pages; whatever
+    /// `mmap(2)` reports.
     pub fn map(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let end = offset.checked_add(bytes);
         let page = PAGE as u64;

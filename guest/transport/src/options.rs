@@ -177,7 +177,7 @@ pub enum Conflict {
     /// Combining that never combines.
     #[error("combine_frames=0: no frame could be deferred; use 1 or more, or combine=off")]
     CombineNothing,
-    /// CSB and doorbells that nobody hears.
+    /// CSB and doorbells that nothing hears.
     #[error(
         "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings \
          nobody; use doorbell=trapped"

@@ -36,7 +36,7 @@ pub enum SocketError {
     },
     /// The socket is somebody else's.
     #[error(
-        "{path}: this socket is not for this user: give the switch's port mode= or group=, or run \
+        "{path}: this user may not open the socket: give the switch's port mode= or group=, or run \
          as its owner"
     )]
     Forbidden {

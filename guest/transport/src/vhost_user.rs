@@ -167,15 +167,15 @@ struct Reply {
     fds: Vec<OwnedFd>,
 }
 
-fn words(values: &[u64]) -> Vec<u8> {
+fn u64s(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-fn halves(values: &[u32]) -> Vec<u8> {
+fn u32s(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-fn region_words(region: &Region) -> [u64; 4] {
+fn region_u64s(region: &Region) -> [u64; 4] {
     [region.guest_phys, region.size, region.user_addr, region.offset]
 }
 
@@ -222,7 +222,7 @@ impl FrontEnd {
         fds: &[RawFd],
     ) -> Result<(), ProtocolError> {
         let size = narrow32(body.len() as u64);
-        let mut message = halves(&[request as u32, FLAG_VERSION | flags, size]);
+        let mut message = u32s(&[request as u32, FLAG_VERSION | flags, size]);
         message.extend_from_slice(body);
         self.send_raw(&message, fds).map_err(|source| ProtocolError::Socket { request, source })
     }
@@ -299,7 +299,7 @@ impl FrontEnd {
     /// See [`ProtocolError`].
     pub fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         self.disabled = features & F_PROTOCOL_FEATURES != 0;
-        self.set(Request::SetFeatures, &words(&[features]), &[])
+        self.set(Request::SetFeatures, &u64s(&[features]), &[])
     }
 
     /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES with what is in `wanted` too; returns what
@@ -309,7 +309,7 @@ impl FrontEnd {
     /// See [`ProtocolError`].
     pub fn negotiate_protocol(&mut self, wanted: u64) -> Result<u64, ProtocolError> {
         let common = self.get(Request::GetProtocolFeatures)? & wanted;
-        self.send(Request::SetProtocolFeatures, 0, &words(&[common]), &[])?;
+        self.send(Request::SetProtocolFeatures, 0, &u64s(&[common]), &[])?;
         self.acked = common;
         Ok(common)
     }
@@ -341,9 +341,9 @@ impl FrontEnd {
             return regions.iter().try_for_each(|region| self.add_region(region, fd));
         }
         let count = narrow32(regions.len() as u64);
-        let mut body = halves(&[count, 0]);
+        let mut body = u32s(&[count, 0]);
         for region in regions {
-            body.extend(words(&region_words(region)));
+            body.extend(u64s(&region_u64s(region)));
         }
         self.set(Request::SetMemTable, &body, &vec![fd; regions.len()])
     }
@@ -361,8 +361,8 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn add_region(&self, region: &Region, fd: RawFd) -> Result<(), ProtocolError> {
-        let [a, b, c, d] = region_words(region);
-        self.set(Request::AddMemReg, &words(&[0, a, b, c, d]), &[fd])
+        let [a, b, c, d] = region_u64s(region);
+        self.set(Request::AddMemReg, &u64s(&[0, a, b, c, d]), &[fd])
     }
 
     /// REM_MEM_REG: after the answer the back end must not touch the region.
@@ -370,12 +370,12 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn remove_region(&self, region: &Region) -> Result<(), ProtocolError> {
-        let [a, b, c, d] = region_words(region);
-        self.set(Request::RemMemReg, &words(&[0, a, b, c, d]), &[])
+        let [a, b, c, d] = region_u64s(region);
+        self.set(Request::RemMemReg, &u64s(&[0, a, b, c, d]), &[])
     }
 
     fn set_vring_state(&self, request: Request, index: u32, num: u32) -> Result<(), ProtocolError> {
-        self.set(request, &halves(&[index, num]), &[])
+        self.set(request, &u32s(&[index, num]), &[])
     }
 
     /// SET_VRING_NUM: descriptors of a ring.
@@ -408,7 +408,7 @@ impl FrontEnd {
     /// See [`ProtocolError`].
     pub fn get_vring_base(&self, index: u32) -> Result<u32, ProtocolError> {
         let request = Request::GetVringBase;
-        self.send(request, 0, &halves(&[index, 0]), &[])?;
+        self.send(request, 0, &u32s(&[index, 0]), &[])?;
         let [a, b, c, d, base @ ..] = self.u64_of(request, &self.receive(request)?)?.to_ne_bytes();
         if u32::from_ne_bytes([a, b, c, d]) != index {
             return Err(ProtocolError::BadReply { request, what: "the reply is for another ring" });
@@ -421,8 +421,8 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_vring_addr(&self, index: u32, addr: VringAddr) -> Result<(), ProtocolError> {
-        let mut body = halves(&[index, addr.log.is_some().into()]);
-        body.extend(words(&[addr.desc, addr.used, addr.avail, addr.log.unwrap_or(0)]));
+        let mut body = u32s(&[index, addr.log.is_some().into()]);
+        body.extend(u64s(&[addr.desc, addr.used, addr.avail, addr.log.unwrap_or(0)]));
         self.set(Request::SetVringAddr, &body, &[])
     }
 
@@ -431,7 +431,7 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_vring_kick(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
-        self.set(Request::SetVringKick, &words(&[index.into()]), &[fd.as_raw_fd()])
+        self.set(Request::SetVringKick, &u64s(&[index.into()]), &[fd.as_raw_fd()])
     }
 
     /// SET_VRING_CALL: the eventfd that is the device's interrupt.
@@ -439,7 +439,7 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_vring_call(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
-        self.set(Request::SetVringCall, &words(&[index.into()]), &[fd.as_raw_fd()])
+        self.set(Request::SetVringCall, &u64s(&[index.into()]), &[fd.as_raw_fd()])
     }
 
     /// GET_INFLIGHT_FD for `queues` rings of `size` descriptors.
@@ -480,7 +480,7 @@ impl FrontEnd {
     pub fn set_log_base(&self, size: u64, file: &File) -> Result<(), ProtocolError> {
         // The back end always answers this one (its body differs between back ends), REPLY_ACK or
         // not.
-        self.send(Request::SetLogBase, 0, &words(&[size, 0]), &[file.as_raw_fd()])?;
+        self.send(Request::SetLogBase, 0, &u64s(&[size, 0]), &[file.as_raw_fd()])?;
         self.receive(Request::SetLogBase).map(drop)
     }
 
@@ -489,7 +489,7 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_status(&self, status: u8) -> Result<(), ProtocolError> {
-        self.set(Request::SetStatus, &words(&[status.into()]), &[])
+        self.set(Request::SetStatus, &u64s(&[status.into()]), &[])
     }
 
     /// GET_STATUS.
@@ -505,7 +505,7 @@ impl FrontEnd {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ProtocolError> {
-        self.set(Request::NetSetMtu, &words(&[mtu.into()]), &[])
+        self.set(Request::NetSetMtu, &u64s(&[mtu.into()]), &[])
     }
 
     /// SEND_RARP: asks the back end to announce this MAC address for the guest.
@@ -534,7 +534,7 @@ impl AsFd for FrontEnd {
 }
 
 fn inflight_body(size: u64, offset: u64, queues: u16, ring: u16) -> Vec<u8> {
-    let mut body = words(&[size, offset]);
+    let mut body = u64s(&[size, offset]);
     body.extend(queues.to_ne_bytes());
     body.extend(ring.to_ne_bytes());
     // What QEMU sends is the C struct with its padding, and back ends check the size.

@@ -55,7 +55,7 @@ fn ends_are_written_as_pkt_gen_has_them_or_as_a_mac() {
     refused("-f tx -s 10.1.0.1:99999", "-s: '10.1.0.1:99999' is neither");
     refused("-f tx -d 10.1.0.9-10.1.0.1", "smaller end first");
     refused("-f tx -d 02:00:00:00:00:01 -D 02:00:00:00:00:02", "given twice");
-    refused("-f tx -D 10.0.0.1", "-D: '10.0.0.1' is no MAC");
+    refused("-f tx -D 10.0.0.1", "-D: '10.0.0.1' is not a MAC");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_file_that_is_no_capture_is_one_clear_line() {
     refused("-f tx -P /nonexistent/file.pcap", "it cannot be read: No such file");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "frames, honestly").unwrap();
-    refused(&format!("-f tx -P {}", file.path().display()), "this is no capture: a file");
+    refused(&format!("-f tx -P {}", file.path().display()), "this is not a capture: a file");
     std::fs::write(file.path(), [0xd4, 0xc3, 0xb2, 0xa1]).unwrap();
     refused(&format!("-f tx -P {}", file.path().display()), "cut off");
 }

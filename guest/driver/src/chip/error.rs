@@ -11,7 +11,8 @@ pub enum ChipError {
     Bus(#[from] BusError),
     /// Another device.
     #[error(
-        "there is PCI device {found:#010x} (device, vendor), and no {model} ({wanted:#010x}): give \
+        "there is PCI device {found:#010x} (device, vendor), and not an {model} ({wanted:#010x}): \
+         give \
          the address the port's model=",
         wanted = .model.pci_id()
     )]

@@ -1,8 +1,8 @@
 //! The shared status block, driver side: the order of stores and loads. Layout and handshake are
 //! the driver's.
 //!
-//! The drivers of 2013 had no fences here, and lost wake-ups were mended by the next packet or by a
-//! timer. These have none to lose.
+//! The drivers of 2013 had no fences here, and lost wake-ups were made good by the next packet or
+//! by a timer. These have none to lose.
 
 use super::{Guard, Point};
 

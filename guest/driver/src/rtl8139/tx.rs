@@ -70,7 +70,7 @@ impl Pairs {
     }
 
     /// Sends the frames that the chip does not know yet. False if there are none.
-    pub(super) fn tell<B: Bus>(&mut self, registers: &mut Registers<B>) -> bool {
+    pub(super) fn publish<B: Bus>(&mut self, registers: &mut Registers<B>) -> bool {
         let any = self.told < self.under_way;
         while self.told < self.under_way {
             let slot = usize::from((self.oldest + self.told) % PAIRS);

@@ -28,7 +28,7 @@ pub(super) fn open(
         let front =
             FrontEnd::new(stream).map_err(SocketError::failed(path, "set up the connection"))?;
         match negotiate(front, address, promised) {
-            // A back end that is about to exit still accepts: that is no answer yet.
+            // A back end that is about to exit still accepts: that is not an answer yet.
             Err(VirtioError::Protocol(ProtocolError::Socket { .. })) if Instant::now() < end => {
                 std::thread::sleep(RETRY);
             }

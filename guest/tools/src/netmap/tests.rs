@@ -316,8 +316,8 @@ fn frames_left_behind_come_before_the_news() {
     port.device.hang_up();
     assert!(port.poll(RX, Duration::from_secs(5)).unwrap().rx);
     assert_eq!(port.rx(0).pop().unwrap(), frame(0));
-    assert!(matches!(port.poll(RX, Duration::from_secs(5)), Err(Error::Gone)));
-    assert!(matches!(port.arm(RX), Err(Error::Gone)));
+    assert!(matches!(port.poll(RX, Duration::from_secs(5)), Err(NetmapError::Gone)));
+    assert!(matches!(port.arm(RX), Err(NetmapError::Gone)));
     assert!(readable(&port), "whoever sleeps on it is told");
     port.tx(0).push(&frame(3)).unwrap();
     let descriptor = port.as_raw_fd();

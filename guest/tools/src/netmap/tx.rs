@@ -62,7 +62,7 @@ pub enum Refused {
         room: usize,
     },
     /// A frame has two addresses and a type: 14 bytes.
-    #[error("{0} bytes are no Ethernet frame")]
+    #[error("{0} bytes are not an Ethernet frame")]
     TooShort(usize),
 }
 

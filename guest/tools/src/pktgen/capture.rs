@@ -20,7 +20,7 @@ pub enum CaptureError {
     #[error("it cannot be read")]
     Read(#[from] io::Error),
     /// Another kind of file.
-    #[error("this is no capture: a file in the format pcap or pcapng is wanted")]
+    #[error("this is not a capture: a file in the format pcap or pcapng is expected")]
     Format,
     /// No frame in it.
     #[error("there is no frame in this capture")]

@@ -6,7 +6,7 @@ mod outcome;
 mod ping;
 mod replay;
 mod run;
-mod seat;
+mod share;
 mod threads;
 
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use self::outcome::Counts;
 use self::ping::Pings;
 use self::replay::Replay;
-use self::seat::Seat;
-use super::Error;
+use self::share::Share;
+use super::PktGenError;
 use super::frame;
 use super::options::{Function, Options};
 use super::pace::Pace;
@@ -54,7 +54,7 @@ struct Engine<'a, N: Nic> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
     nic: N,
-    seat: Seat,
+    share: Share,
     lanes: Vec<Lane<N::Batch>>,
     /// All frames in the slots are alike in size and sent as they are: nothing is touched but
     /// descriptors.
@@ -82,19 +82,19 @@ impl<'a, N: Nic> Engine<'a, N> {
     fn new(
         options: &'a Options,
         nic: N,
-        seat: Seat,
+        share: Share,
         report: &'a mut dyn FnMut(Report),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, PktGenError> {
         let lanes = nic.lanes();
         fill::check_room(options, &nic)?;
         let slots: u64 = (0..lanes).map(|n| u64::from(nic.slots(n))).sum();
         let varies = options.sends() && options.replay.is_none() && options.varies(slots);
         let numbers = options.sequence || options.function == Function::Ping;
-        let now = nanos(seat.clock.elapsed());
+        let now = nanos(share.clock.elapsed());
         let lane = |n| Lane {
             batch: nic.batch(n),
             // There are MAX_PAIRS lanes at most.
-            queue: (seat.first + n).to_le_bytes()[0],
+            queue: (share.first + n).to_le_bytes()[0],
             bodies: Vec::new(),
             sizes: Vec::new(),
             number: 0,
@@ -117,18 +117,18 @@ impl<'a, N: Nic> Engine<'a, N> {
             reported: Default::default(),
             min_space: None,
             scratch: vec![0; 1 << 17].into(),
-            seat,
+            share,
             options,
             report,
         })
     }
 
     fn now(&self) -> u64 {
-        nanos(self.seat.clock.elapsed())
+        nanos(self.share.clock.elapsed())
     }
 
     fn announce(&mut self) {
-        if !self.options.announce || !self.seat.is_first() {
+        if !self.options.announce || !self.share.is_first() {
             return;
         }
         let frame = frame::announcement(self.options.src_mac);
@@ -151,7 +151,7 @@ impl<'a, N: Nic> Engine<'a, N> {
         }
     }
 
-    fn main(&mut self) -> Result<(), Error> {
+    fn main(&mut self) -> Result<(), PktGenError> {
         loop {
             let now = self.now();
             if self.is_over(now) {
@@ -168,7 +168,7 @@ impl<'a, N: Nic> Engine<'a, N> {
             if moved > 0 {
                 self.first_ns.get_or_insert(now);
                 self.last_ns = now;
-                self.seat.moved(now);
+                self.share.moved(now);
                 self.idle_since = None;
             } else {
                 self.idle(now)?;
@@ -177,17 +177,17 @@ impl<'a, N: Nic> Engine<'a, N> {
     }
 
     fn is_over(&self, now: u64) -> bool {
-        let counted = self.options.count > 0 && self.seat.all_moved(self.counts.frames);
+        let counted = self.options.count > 0 && self.share.all_moved(self.counts.frames);
         let late = self.options.seconds.is_some_and(|time| now >= nanos(time));
         let silent = self.options.idle_exit.is_some_and(|time| {
-            let silence = self.seat.silence(now, self.first_ns, self.last_ns);
+            let silence = self.share.silence(now, self.first_ns, self.last_ns);
             silence.is_some_and(|silence| silence >= nanos(time))
         });
         counted && self.pings.none_under_way()
             || late
             || silent
             || self.options.stopped()
-            || self.seat.aborted()
+            || self.share.aborted()
     }
 
     /// How long until it may send again; None when it does not wait for a time.
@@ -202,7 +202,7 @@ impl<'a, N: Nic> Engine<'a, N> {
     }
 
     /// Nothing moved: poll for [`Options::spin`], then sleep.
-    fn idle(&mut self, now: u64) -> Result<(), Error> {
+    fn idle(&mut self, now: u64) -> Result<(), PktGenError> {
         let since = *self.idle_since.get_or_insert(now);
         let pause = self.pause(now);
         let exact = self.options.function == Function::Ping && self.options.spin > Duration::ZERO;
@@ -241,7 +241,7 @@ impl<'a, N: Nic> Engine<'a, N> {
         }
     }
 
-    fn reconnect(&mut self) -> Result<(), Error> {
+    fn reconnect(&mut self) -> Result<(), PktGenError> {
         (self.report)(Report::Disconnected);
         let gone = Instant::now();
         loop {

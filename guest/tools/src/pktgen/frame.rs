@@ -212,7 +212,7 @@ pub(super) fn verify(frame: &[u8], checksum_pending: bool) -> Verdict {
 }
 
 /// Turns an IPv4 frame round: swaps MAC and IP addresses (the sum covers the latter, so it is made
-/// anew). A frame to a group is answered from `own`. False when it is no frame to answer.
+/// anew). A frame to a group is answered from `own`. False when it is not a frame to answer.
 pub(super) fn turn_round(frame: &mut [u8], own: Mac) -> bool {
     if frame.len() < PATTERN || frame[12..IP] != [8, 0] {
         return false;

@@ -151,7 +151,7 @@ pub enum OptionsError {
     Burst,
     /// Name of a function.
     #[error(
-        "'{0}' is no function: use tx, rx, ping or pong (txseq and rxseq number and check the \
+        "'{0}' is not a function: use tx, rx, ping or pong (txseq and rxseq number and check the \
          frames)"
     )]
     Function(String),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use vmlan_driver::nic::Connected;
 use vmlan_driver::stats::ratio;
 
-/// News of a run. `Display` gives the line pkt-gen's users know.
+/// A report of a run. `Display` gives the line pkt-gen's users know.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Report {
     /// Connected.

@@ -128,7 +128,7 @@ impl Sequences {
     }
 }
 
-/// A thread that died in the middle of counting is no reason not to report.
+/// A thread that died in the middle of counting does not stop the report.
 pub(super) fn lock(sequences: &Mutex<Sequences>) -> MutexGuard<'_, Sequences> {
     sequences.lock().unwrap_or_else(PoisonError::into_inner)
 }

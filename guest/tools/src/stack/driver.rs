@@ -52,7 +52,7 @@ impl Counters {
 }
 
 /// The device, and what its interrupt handler needs.
-pub(super) struct Held<N: Nic> {
+pub(super) struct LockedNic<N: Nic> {
     pub(super) device: N,
     batches: Vec<N::Batch>,
     head: [u8; HEAD],
@@ -60,7 +60,7 @@ pub(super) struct Held<N: Nic> {
 
 /// The device behind its lock, and the queues above it.
 pub(super) struct Driver<N: Nic> {
-    nic: Mutex<Held<N>>,
+    nic: Mutex<LockedNic<N>>,
     /// Frames for smoltcp.
     pub(super) backlog: FrameQueue,
     /// The socket queue: datagrams to `port` go past smoltcp.
@@ -97,7 +97,7 @@ impl<N: Nic> Driver<N> {
         let batches = (0..device.lanes()).map(|lane| device.batch(lane)).collect();
         let socket_slots = if port.is_some() { socket_queue.into() } else { 1 };
         Self {
-            nic: Mutex::new(Held { device, batches, head: [0; HEAD] }),
+            nic: Mutex::new(LockedNic { device, batches, head: [0; HEAD] }),
             backlog: FrameQueue::new(BACKLOG, bytes),
             socket: FrameQueue::new(socket_slots, bytes),
             port,
@@ -109,8 +109,8 @@ impl<N: Nic> Driver<N> {
         }
     }
 
-    /// The driver's lock. A thread that failed while it held it is no reason to fail too.
-    pub(super) fn nic(&self) -> MutexGuard<'_, Held<N>> {
+    /// The driver's lock. A thread that failed while it held it must not make others fail too.
+    pub(super) fn nic(&self) -> MutexGuard<'_, LockedNic<N>> {
         self.nic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::driver::{Counted, Driver};
 use super::host::Host;
 use super::options::{Options, Workload};
+use super::receive_thread::{self, ReceiveThread};
 use super::report::{Interval, Report, Schedule, Summary};
-use super::second::{self, Second};
 use super::work::{self, Step, Tally, Work};
-use super::{Error, SINK_PORT};
+use super::{SINK_PORT, StackError};
 use vmlan_driver::chip::{Interrupts, Reception};
 use vmlan_driver::nic::{self, Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
@@ -27,13 +27,13 @@ pub(super) const NAP: Duration = Duration::from_millis(100);
 /// How long the last words may take.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs one workload to its end: the count, the time, silence, or the stop flag. Blocks; all news
-/// go through `report`.
+/// Runs one workload to its end: the count, the time, silence, or the stop flag. Blocks; all
+/// reports go through `report`.
 ///
 /// # Errors
-/// See [`Error`]: wrong options, no switch or no peer within [`Options::patience`], or one that
-/// refuses.
-pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
+/// See [`StackError`]: wrong options, no switch or no peer within [`Options::patience`], or one
+/// that refuses.
+pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, StackError> {
     options.check()?;
     let run = Run { options, cpu: sys::process_cpu(), report };
     let largest = usize::from(options.mtu) + super::frame::ETHERNET;
@@ -59,7 +59,7 @@ struct Run<'a> {
 }
 
 impl nic::Visitor for Run<'_> {
-    type Output = Result<Summary, Error>;
+    type Output = Result<Summary, StackError>;
 
     fn visit<N: Nic>(self, device: N) -> Self::Output {
         run_on(device, self.options, self.cpu, self.report)
@@ -78,13 +78,13 @@ pub(super) fn run_on<N: Nic>(
     options: &Options,
     cpu: Duration,
     report: &mut dyn FnMut(Report),
-) -> Result<Summary, Error> {
+) -> Result<Summary, StackError> {
     let connected = device.connected();
     // An e1000 has an address of its own; else it is up to us.
     let mac = device.settle_mac(options.mac).unwrap_or_else(|| mac_of(options));
     let (room, mtu) = (device.room(0), options.mtu);
     if room < usize::from(mtu) + super::frame::ETHERNET {
-        return Err(Error::Room { room, mtu });
+        return Err(StackError::Room { room, mtu });
     }
     report(Report::Connected(connected, mac, options.ip.0));
     let before = device.registers();
@@ -95,11 +95,11 @@ pub(super) fn run_on<N: Nic>(
         _ => None,
     };
     let addresses = (mac, options.ip.0);
-    let sleeper = (options.threads == 2).then(second::sleeper).transpose()?;
+    let sleeper = (options.threads == 2).then(receive_thread::sleeper).transpose()?;
     let lengths = (options.socket_queue, mtu);
     let driver = Driver::new(device, addresses, port, lengths, sleeper);
     std::thread::scope(|scope| {
-        let spawn = |sleeper| Second::spawn(scope, &driver, sleeper, options);
+        let spawn = |sleeper| ReceiveThread::spawn(scope, &driver, sleeper, options);
         let second = driver.second.as_ref().map(spawn);
         let mut engine = Engine::new(options, &driver, second, mac, report);
         let main = engine.main();
@@ -114,7 +114,7 @@ struct Engine<'a, 'd, 's, N: Nic> {
     options: &'a Options,
     report: &'a mut dyn FnMut(Report),
     driver: &'d Driver<N>,
-    second: Option<Second<'s, 'd, N>>,
+    second: Option<ReceiveThread<'s, 'd, N>>,
     host: Host<'d, N>,
     work: Box<dyn Work<N>>,
     tally: Tally,
@@ -132,7 +132,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     fn new(
         options: &'a Options,
         driver: &'d Driver<N>,
-        second: Option<Second<'s, 'd, N>>,
+        second: Option<ReceiveThread<'s, 'd, N>>,
         mac: Mac,
         report: &'a mut dyn FnMut(Report),
     ) -> Self {
@@ -163,7 +163,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         }
     }
 
-    fn main(&mut self) -> Result<(), Error> {
+    fn main(&mut self) -> Result<(), StackError> {
         loop {
             let now = self.host.now();
             if self.is_over(now) {
@@ -183,17 +183,17 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     }
 
     /// The time is up before [`Options::patience`]: was there a peer at all?
-    fn found(&self) -> Result<(), Error> {
+    fn found(&self) -> Result<(), StackError> {
         let alone = self.options.workload.calls() && !self.tally.has_begun();
         if alone && !self.options.stopped() {
-            return Err(Error::NoAnswer(self.options.peer()));
+            return Err(StackError::NoAnswer(self.options.peer()));
         }
         Ok(())
     }
 
     /// The driver's turn, if it has no thread of its own. A driver that is interrupted comes before
     /// the application for as long as frames come: that is the livelock.
-    fn drive(&mut self) -> Result<usize, Error> {
+    fn drive(&mut self) -> Result<usize, StackError> {
         if self.second.is_some() {
             return Ok(0);
         }
@@ -220,7 +220,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
 
     /// Reports, and notes when the measured stretch begins and ends: what arrives counts though the
     /// application may never see it.
-    fn measure(&mut self, now: u64) -> Result<(), Error> {
+    fn measure(&mut self, now: u64) -> Result<(), StackError> {
         let arrived = self.driver.counters.arrived.load(Relaxed);
         if arrived != self.arrived {
             self.arrived = arrived;
@@ -234,7 +234,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     }
 
     /// Nothing moved: poll for [`Options::spin`], then sleep.
-    fn idle(&mut self, now: u64, step: Step) -> Result<(), Error> {
+    fn idle(&mut self, now: u64, step: Step) -> Result<(), StackError> {
         let since = *self.idle_since.get_or_insert(now);
         let pause = self.work.pause(now);
         let spin = self.options.spin;
@@ -263,7 +263,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         if wake == Wake::Disconnected { self.reconnect() } else { Ok(()) }
     }
 
-    fn reconnect(&mut self) -> Result<(), Error> {
+    fn reconnect(&mut self) -> Result<(), StackError> {
         (self.report)(Report::Disconnected);
         let time = reconnect(self.driver, self.options)?;
         if let Some(time) = time {
@@ -272,12 +272,12 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         Ok(())
     }
 
-    fn tick(&mut self, now: u64) -> Result<(), Error> {
+    fn tick(&mut self, now: u64) -> Result<(), StackError> {
         if now < self.next_report {
             return Ok(());
         }
         if let Some(second) = &self.second {
-            second.news(self.report)?;
+            second.reports(self.report)?;
         }
         let (then, old, counted, queues) = &self.reported;
         let (total, stats) = (self.driver.counters.now(), self.driver.nic().device.stats());
@@ -364,7 +364,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
 pub(super) fn reconnect<N: Nic>(
     driver: &Driver<N>,
     options: &Options,
-) -> Result<Option<Duration>, Error> {
+) -> Result<Option<Duration>, StackError> {
     let gone = Instant::now();
     loop {
         let result = driver.nic().device.reconnect(NAP);

@@ -170,7 +170,7 @@ pub struct Options {
 pub enum OptionsError {
     /// Name of a workload.
     #[error(
-        "'{0}' is no workload: use udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, \
+        "'{0}' is not a workload: use udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, \
          responder or livelock-sink"
     )]
     Workload(String),
@@ -181,7 +181,7 @@ pub enum OptionsError {
     #[error("a network of {0} bits: write the address like 10.0.0.1/24")]
     Prefix(u8),
     /// An address a host cannot have.
-    #[error("{0} is no address of a host: use one like 10.0.0.1")]
+    #[error("{0} is not an address of a host: use one like 10.0.0.1")]
     NotAHost(Ipv4Addr),
     /// The peer is elsewhere.
     #[error("{0} is not in our network: add --gateway IP, or make the network larger in --ip")]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 
-use super::driver::{Driver, Held, transmit};
+use super::driver::{Driver, LockedNic, transmit};
 use super::frame::{self, Flow};
 use super::inbox::FrameQueue;
 use vmlan_driver::nic::Nic;
@@ -25,7 +25,7 @@ pub(super) struct Phy<'d, N: Nic> {
 /// The way out.
 pub(super) struct Out<'d, N: Nic> {
     driver: &'d Driver<N>,
-    nic: Option<MutexGuard<'d, Held<N>>>,
+    nic: Option<MutexGuard<'d, LockedNic<N>>>,
     scratch: &'d mut [u8],
     /// The flow of the last UDP datagram.
     flow: &'d mut Option<Flow>,
@@ -66,7 +66,7 @@ impl<N: Nic> Out<'_, N> {
             self.interrupts = driver.interrupts(&nic.device);
             self.nic = Some(nic);
         }
-        let Some(Held { device, .. }) = self.nic.as_deref_mut() else { return false };
+        let Some(LockedNic { device, .. }) = self.nic.as_deref_mut() else { return false };
         device.free_slots(0) > 0 || device.reap(0) > 0
     }
 

@@ -12,7 +12,7 @@ use vmlan_driver::nic::{Connected, Registers};
 use vmlan_driver::stats::ratio;
 use vmlan_transport::Mac;
 
-/// News of a run.
+/// A report of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Report {
     /// Connected, with these addresses.

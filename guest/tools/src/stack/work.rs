@@ -7,7 +7,7 @@ mod stream;
 
 use std::time::Duration;
 
-use super::Error;
+use super::StackError;
 use super::host::Host;
 use super::options::{Options, SINK_PORT, Workload};
 use super::report::Schedule;
@@ -35,7 +35,12 @@ impl Step {
 /// An application.
 pub(super) trait Work<N: Nic> {
     /// Does what can be done at `now`, in nanoseconds, without waiting.
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error>;
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError>;
 
     /// How long until it has something to do by itself.
     fn pause(&self, _now: u64) -> Option<Duration> {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_names_the_mend() {
+    fn a_wrong_address_says_what_to_do() {
         for (text, word) in [
             ("vhost-user:/a", "pci:"),
             ("pci:", "0000:00:03.0"),

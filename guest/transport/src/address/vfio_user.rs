@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_names_the_mend() {
+    fn a_wrong_address_says_what_to_do() {
         for (text, word) in [
             ("vhost-user:/a", "vfio-user:"),
             ("vfio-user:", "no path"),

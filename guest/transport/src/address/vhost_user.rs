@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_names_the_mend() {
+    fn a_wrong_address_says_what_to_do() {
         for (text, word) in [
             ("tap:x", "vhost-user:"),
             ("vhost-user:", "no path"),

@@ -1,4 +1,4 @@
-//! What can be wrong with a device, in one line each, with the mend.
+//! What can be wrong with a device, in one line each, with what to do.
 
 use std::io;
 
@@ -13,7 +13,8 @@ pub enum PciError {
     NoDevice(Bdf),
     /// Something else.
     #[error(
-        "{bdf} is {found}, and no {model} ({:04x}:{:04x}): is another model= meant?",
+        "{bdf} is {found}, and not an {model} ({:04x}:{:04x}): should the address have another \
+         model=?",
         .model.pci_id() & 0xffff,
         .model.pci_id() >> 16
     )]

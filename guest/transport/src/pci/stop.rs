@@ -50,7 +50,7 @@ pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
     }
 }
 
-/// Resets the chip, once it is no bus master any more.
+/// Resets the chip, once it is no longer a bus master.
 pub(super) fn reset(model: Model, registers: &Mapping) {
     match model {
         Model::E1000 => {

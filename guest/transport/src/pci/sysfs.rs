@@ -61,7 +61,7 @@ impl Sysfs {
     pub fn offers(&self) -> Offers {
         let driver = |name: &str| Path::new(BUS).join("drivers").join(name).is_dir();
         let no_iommu = word(Path::new("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"));
-        // In no-IOMMU mode a device bound to vfio-pci has a group that is no real one.
+        // In no-IOMMU mode a device bound to vfio-pci has a group that is not a real one.
         let pretended =
             word(&self.dir.join("iommu_group/name")).is_some_and(|n| n == "vfio-noiommu");
         Offers {

@@ -72,7 +72,7 @@ pub(super) struct Offers {
 }
 
 /// # Errors
-/// What the wanted way lacks, with the mend.
+/// What the wanted way lacks, with what to do.
 pub(super) fn choose(via: Via, offers: &Offers) -> Result<Way, PciError> {
     match via {
         Via::Vfio => vfio(offers),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_way_lacks_is_named_with_the_mend() {
+    fn what_a_way_lacks_is_named_with_what_to_do() {
         for (via, there, words) in [
             (Via::Vfio, "uio", "modprobe vfio-pci"),
             (Via::Vfio, "vfio off", "enable_unsafe_noiommu_mode"),

@@ -26,7 +26,8 @@ pub enum ConnectError {
     Bus(#[from] BusError),
     /// The server hangs up while the device is set up.
     #[error(
-        "{path}: the server hangs up: has the port another VM, or is it no vfio-user port (see \
+        "{path}: the server hangs up: does the port have another VM, or is it no vfio-user port \
+         (see \
          `vmlan port list`)?"
     )]
     TurnedAway {
@@ -90,7 +91,7 @@ impl VfioBus {
         let end = Instant::now() + patience;
         loop {
             match Self::connect_once(address, ram, end) {
-                // A server that is about to exit still accepts: that is no answer yet.
+                // A server that is about to exit still accepts: that is not an answer yet.
                 Err(ConnectError::Bus(source)) if source.is_gone() => {
                     if Instant::now() >= end {
                         return Err(ConnectError::TurnedAway {

@@ -352,7 +352,7 @@ fn a_vmm_without_kvm_unmasks_after_an_access_and_takes_the_mapping_away() {
 }
 
 #[test]
-fn what_cannot_be_mapped_or_reached_names_the_mend() {
+fn what_cannot_be_mapped_or_reached_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.sock");
     let ram = Ram::new(4096, 4096).unwrap();

@@ -38,7 +38,7 @@ fn back_end(
         while let Some(request) = read_request(&theirs) {
             if let Some(body) = answers(&request) {
                 let size = u32::try_from(body.len()).unwrap();
-                let header = halves(&[request.0, 5, size]);
+                let header = u32s(&[request.0, 5, size]);
                 // The front end may have hung up over what the header says.
                 let _ = theirs.write_all(&header).and_then(|()| theirs.write_all(&body));
             }
@@ -53,9 +53,9 @@ const REGION: Region = Region { guest_phys: 1, size: 2, user_addr: 3, offset: 4 
 
 fn acked(request: &Arrived) -> Option<Vec<u8>> {
     match request.0 {
-        15 => Some(words(&[u64::MAX])),
+        15 => Some(u64s(&[u64::MAX])),
         16 => None,
-        _ => Some(words(&[0])),
+        _ => Some(u64s(&[0])),
     }
 }
 
@@ -77,20 +77,20 @@ fn requests_have_the_layout_of_the_specification() {
     front.send_rarp([2, 0, 0, 0, 0, 1]).unwrap();
     front.reset_device().unwrap();
     drop(front);
-    let mut addr = halves(&[3, 1]);
-    addr.extend(words(&[5, 6, 7, 8]));
-    let mut table = words(&[64, 0]);
+    let mut addr = u32s(&[3, 1]);
+    addr.extend(u64s(&[5, 6, 7, 8]));
+    let mut table = u64s(&[64, 0]);
     table.extend([2_u16.to_ne_bytes(), 256_u16.to_ne_bytes(), [0; 2], [0; 2]].concat());
     let expected = [
         (15, 1, vec![], 0),
-        (16, 1, words(&[protocol::ALL]), 0),
-        (37, 9, words(&[0, 1, 2, 3, 4]), 1),
-        (38, 9, words(&[0, 1, 2, 3, 4]), 0),
+        (16, 1, u64s(&[protocol::ALL]), 0),
+        (37, 9, u64s(&[0, 1, 2, 3, 4]), 1),
+        (38, 9, u64s(&[0, 1, 2, 3, 4]), 0),
         (9, 9, addr, 0),
-        (8, 9, halves(&[3, 256]), 0),
-        (12, 9, words(&[3]), 1),
+        (8, 9, u32s(&[3, 256]), 0),
+        (12, 9, u64s(&[3]), 1),
         (32, 9, table, 1),
-        (6, 1, words(&[4096, 0]), 1),
+        (6, 1, u64s(&[4096, 0]), 1),
         (19, 9, vec![2, 0, 0, 0, 0, 1, 0, 0], 0),
         (34, 9, vec![], 0),
     ];
@@ -104,8 +104,8 @@ fn without_reply_ack_nothing_is_waited_for() {
     front.set_memory(&[REGION, REGION], file.as_raw_fd()).unwrap();
     front.set_owner().unwrap();
     drop(front);
-    let mut table = halves(&[2, 0]);
-    table.extend(words(&[1, 2, 3, 4, 1, 2, 3, 4]));
+    let mut table = u32s(&[2, 0]);
+    table.extend(u64s(&[1, 2, 3, 4, 1, 2, 3, 4]));
     assert_eq!(thread.join().unwrap(), [(5, 1, table, 2), (3, 1, vec![], 0)]);
 }
 
@@ -118,12 +118,12 @@ fn a_refusal_and_nonsense_are_errors_not_panics() {
         thread.join().unwrap();
         result
     };
-    assert_eq!(answer(halves(&[1, 77])).unwrap(), 77);
-    assert!(matches!(answer(halves(&[0, 77])), Err(ProtocolError::BadReply { .. })));
+    assert_eq!(answer(u32s(&[1, 77])).unwrap(), 77);
+    assert!(matches!(answer(u32s(&[0, 77])), Err(ProtocolError::BadReply { .. })));
     assert!(matches!(answer(vec![]), Err(ProtocolError::BadReply { .. })));
     assert!(matches!(answer(vec![0; 5000]), Err(ProtocolError::BadReply { .. })));
     let (mut front, thread) = back_end(|request| match request.0 {
-        5 | 37 => Some(words(&[22])),
+        5 | 37 => Some(u64s(&[22])),
         _ => acked(request),
     });
     front.negotiate_protocol(protocol::ALL).unwrap();

@@ -73,7 +73,7 @@ fn the_block_is_handed_over_as_the_protocol_says() {
 }
 
 #[test]
-fn a_chip_without_a_block_is_refused_with_the_mend() {
+fn a_chip_without_a_block_is_refused_with_what_to_do() {
     let options = Options { csb: true, ..small() };
     let ram = crate::chip::make_ram(&options).unwrap();
     let error = E1000::new(options, &ram, Fake::new(&ram)).unwrap_err();

@@ -33,7 +33,7 @@ impl<N: Nic> Engine<'_, N> {
 
     /// The number of a slot's frame among all that are in slots.
     fn nth(&self, lane: usize, slot: u16) -> u64 {
-        let before = (self.seat.first + lane) as u64;
+        let before = (self.share.first + lane) as u64;
         before * u64::from(self.nic.slots(lane)) + u64::from(slot)
     }
 

@@ -11,11 +11,11 @@ use vmlan_transport::numbers::narrow32;
 impl<N: Nic> Engine<'_, N> {
     /// Frames that one batch may still move. [`Self::count`] settles what became of them.
     pub(super) fn claim(&self) -> u32 {
-        self.seat.claim(self.options.burst, self.counts.frames)
+        self.share.claim(self.options.burst, self.counts.frames)
     }
 
     pub(super) fn count(&mut self, claimed: u32, frames: u32, bytes: u64) {
-        self.seat.settle(claimed, frames);
+        self.share.settle(claimed, frames);
         self.counts.frames += u64::from(frames);
         self.counts.bytes += bytes;
         self.counts.batches += u64::from(frames > 0);
@@ -28,7 +28,7 @@ impl<N: Nic> Engine<'_, N> {
             let claimed = self.claim();
             let wanted = self.pace.allow(now, claimed);
             if wanted == 0 {
-                self.seat.settle(claimed, 0);
+                self.share.settle(claimed, 0);
                 continue;
             }
             self.make_room(n);
@@ -78,7 +78,7 @@ impl<N: Nic> Engine<'_, N> {
         let mut body = lane.bodies[usize::from(slot)];
         if self.varies {
             // Lanes take turns, so that all of them together go through the range.
-            let nth = lane.number * self.seat.lanes as u64 + u64::from(lane.queue);
+            let nth = lane.number * self.share.lanes as u64 + u64::from(lane.queue);
             let head = frame::head(self.options, size, nth, offload);
             self.nic.write(n, slot, 0, &head);
             body ^= frame::head_sum(&head);
@@ -138,7 +138,7 @@ impl<N: Nic> Engine<'_, N> {
     }
 
     fn check_sequence(&mut self, n: usize, frames: u32) {
-        let sequences = Arc::clone(&self.seat.sequences);
+        let sequences = Arc::clone(&self.share.sequences);
         let mut sequences = sequence::lock(&sequences);
         for at in 0..frames as usize {
             match self.verdict(n, at) {

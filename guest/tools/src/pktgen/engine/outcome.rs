@@ -55,7 +55,7 @@ impl<N: Nic> Engine<'_, N> {
                 registers.since(&before, self.counts.frames, queues.interrupts)
             }),
             queues,
-            faults: sequence::lock(&self.seat.sequences).faults(),
+            faults: sequence::lock(&self.share.sequences).faults(),
             sent: self.pings.sent,
             due: self.pings.due,
         }

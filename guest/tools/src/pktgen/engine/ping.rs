@@ -86,7 +86,7 @@ impl Pings {
         self.under_way.push_back(Ping { number, due, sent, answered: false });
     }
 
-    /// An answer; false when it is none to a ping under way.
+    /// An answer; false when it answers no ping under way.
     pub(super) fn answer(&mut self, number: u64, now: u64) -> bool {
         let first = self.under_way.front().map_or(0, |ping| ping.number);
         let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());

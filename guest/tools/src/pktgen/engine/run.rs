@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::Error;
+use super::super::PktGenError;
 use super::super::options::Options;
 use super::super::report::Report;
 use super::super::summary::Summary;
 use super::outcome::Outcome;
-use super::seat::Seat;
+use super::share::Share;
 use super::threads::several;
 use super::{Engine, NAP};
 use vmlan_driver::nic::{self, Nic, NicError};
@@ -17,12 +17,13 @@ use vmlan_transport::sys;
 /// Pause between two attempts to reach the NIC.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all news
-/// go through `report`.
+/// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all
+/// reports go through `report`.
 ///
 /// # Errors
-/// See [`Error`]: wrong options, no back end within [`Options::patience`], or one that refuses.
-pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, Error> {
+/// See [`PktGenError`]: wrong options, no back end within [`Options::patience`], or one that
+/// refuses.
+pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary, PktGenError> {
     options.check()?;
     let cpu = sys::process_cpu();
     let outcome = match &options.address {
@@ -44,7 +45,7 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
 pub(super) fn reach<T>(
     options: &Options,
     mut open: impl FnMut(Duration) -> Result<T, NicError>,
-) -> Result<T, Error> {
+) -> Result<T, PktGenError> {
     if matches!(&options.address, Address::VhostUser(address) if address.listen) {
         return Ok(open(options.patience)?);
     }
@@ -55,7 +56,7 @@ pub(super) fn reach<T>(
             Err(error) if !error.is_absence() || left <= NAP || Instant::now() >= end => {
                 return Err(error.into());
             }
-            Err(_) if options.stopped() => return Err(Error::Interrupted),
+            Err(_) if options.stopped() => return Err(PktGenError::Interrupted),
             // The server is to see the end of this attempt before the next one begins.
             Err(_) => std::thread::sleep(SETTLE),
             Ok(done) => return Ok(done),
@@ -63,9 +64,9 @@ pub(super) fn reach<T>(
     }
 }
 
-pub(super) fn pin(options: &Options, thread: u16) -> Result<(), Error> {
+pub(super) fn pin(options: &Options, thread: u16) -> Result<(), PktGenError> {
     let Some(cpu) = options.cpu_of(thread) else { return Ok(()) };
-    sys::pin_to_cpu(cpu).map_err(|source| Error::Cpu { cpu, source })
+    sys::pin_to_cpu(cpu).map_err(|source| PktGenError::Cpu { cpu, source })
 }
 
 /// A run that waits for its device.
@@ -75,15 +76,15 @@ struct Run<'a> {
 }
 
 impl nic::Visitor for Run<'_> {
-    type Output = Result<Outcome, Error>;
+    type Output = Result<Outcome, PktGenError>;
 
     fn visit<N: Nic>(self, mut nic: N) -> Self::Output {
         (self.report)(Report::Connected(nic.connected()));
         let mut options = self.options.clone();
         let chosen = (options.src_mac != Options::default_mac()).then_some(options.src_mac);
         options.src_mac = nic.settle_mac(chosen).unwrap_or(options.src_mac);
-        let seat = Seat::alone(nic.lanes(), options.count);
-        drive(&options, nic, seat, self.report)
+        let share = Share::alone(nic.lanes(), options.count);
+        drive(&options, nic, share, self.report)
     }
 }
 
@@ -91,10 +92,10 @@ impl nic::Visitor for Run<'_> {
 pub(super) fn drive<N: Nic>(
     options: &Options,
     nic: N,
-    seat: Seat,
+    share: Share,
     report: &mut dyn FnMut(Report),
-) -> Result<Outcome, Error> {
-    let mut engine = Engine::new(options, nic, seat, report)?;
+) -> Result<Outcome, PktGenError> {
+    let mut engine = Engine::new(options, nic, share, report)?;
     engine.prefill();
     engine.announce();
     let main = engine.main();

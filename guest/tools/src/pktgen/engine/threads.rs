@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use super::super::Error;
+use super::super::PktGenError;
 use super::super::options::{Options, OptionsError};
 use super::super::report::{Interval, Report};
 use super::outcome::Outcome;
 use super::run::{drive, pin, reach};
-use super::seat::{Pool, Seat};
+use super::share::{Pool, Share};
 use vmlan_driver::nic::{Info, NicError};
 use vmlan_driver::virtio::{VirtioError, VirtioNet};
 use vmlan_transport::address::VhostUser;
@@ -19,7 +19,7 @@ pub(super) fn several(
     options: &Options,
     address: &VhostUser,
     report: &mut dyn FnMut(Report),
-) -> Result<Outcome, Error> {
+) -> Result<Outcome, PktGenError> {
     let mut address = address.clone();
     let largest = options.largest().unwrap_or(0) as usize;
     address.buffer = address.buffer.max(largest + vmlan_driver::virtio::queues::NetHeader::LEN);
@@ -31,20 +31,20 @@ pub(super) fn several(
     }
     let parts = nic.split(options.threads).map_err(NicError::from)?;
     let abort = Arc::new(AtomicBool::new(false));
-    let mut seat = Seat::alone(lanes, options.count);
-    seat.abort = Some(Arc::clone(&abort));
-    seat.last = options.idle_exit.map(|_| Arc::default());
-    seat.pool = (options.count > 0).then(|| Arc::new(Pool::new(options.count)));
+    let mut share = Share::alone(lanes, options.count);
+    share.abort = Some(Arc::clone(&abort));
+    share.last = options.idle_exit.map(|_| Arc::default());
+    share.pool = (options.count > 0).then(|| Arc::new(Pool::new(options.count)));
     std::thread::scope(|threads| {
-        let (news, heard) = mpsc::channel();
+        let (reports, heard) = mpsc::channel();
         let mut workers = Vec::new();
         for (n, part) in (0..).zip(parts) {
-            let (news, place) = (news.clone(), seat.clone());
-            seat.first += part.lanes();
-            workers.push(threads.spawn(move || one(options, n, part, place, &news)));
+            let (reports, place) = (reports.clone(), share.clone());
+            share.first += part.lanes();
+            workers.push(threads.spawn(move || one(options, n, part, place, &reports)));
         }
-        drop(news);
-        Chorus::new(options.threads).listen(&heard, report);
+        drop(reports);
+        MergedReports::new(options.threads).listen(&heard, report);
         collect(workers.into_iter().map(|worker| match worker.join() {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -53,12 +53,12 @@ pub(super) fn several(
 }
 
 /// What a thread has to say; None: it has ended.
-type News = (u16, Option<Report>);
+type ThreadReport = (u16, Option<Report>);
 
 /// Tells that a thread has ended, also when it panics, and stops the others unless it went well.
 struct Ends<'a> {
     thread: u16,
-    news: &'a mpsc::Sender<News>,
+    reports: &'a mpsc::Sender<ThreadReport>,
     abort: Option<Arc<AtomicBool>>,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Ends<'_> {
             abort.store(true, Relaxed);
         }
         // Whoever listens is gone only when nobody wants to hear it.
-        let _ = self.news.send((self.thread, None));
+        let _ = self.reports.send((self.thread, None));
     }
 }
 
@@ -76,15 +76,15 @@ fn one(
     options: &Options,
     thread: u16,
     part: VirtioNet,
-    seat: Seat,
-    news: &mpsc::Sender<News>,
-) -> Result<Outcome, Error> {
-    let mut ends = Ends { thread, news, abort: seat.abort.clone() };
+    share: Share,
+    reports: &mpsc::Sender<ThreadReport>,
+) -> Result<Outcome, PktGenError> {
+    let mut ends = Ends { thread, reports, abort: share.abort.clone() };
     let mut options = options.clone();
-    options.rate = share(options.rate, options.threads, thread);
+    options.rate = rate_of_thread(options.rate, options.threads, thread);
     pin(&options, thread)?;
-    let outcome = drive(&options, part, seat, &mut |report| {
-        let _ = news.send((thread, Some(report)));
+    let outcome = drive(&options, part, share, &mut |report| {
+        let _ = reports.send((thread, Some(report)));
     })?;
     // One that has seen its senders fall silent may end alone.
     ends.abort = None;
@@ -92,15 +92,17 @@ fn one(
 }
 
 /// A thread's part of a rate.
-fn share(rate: u64, threads: u16, thread: u16) -> u64 {
+fn rate_of_thread(rate: u64, threads: u16, thread: u16) -> u64 {
     let threads = u64::from(threads);
     rate / threads + u64::from(u64::from(thread) < rate % threads)
 }
 
 /// The outcome of all, or the first reason that tells something.
-fn collect(done: impl Iterator<Item = Result<Outcome, Error>>) -> Result<Outcome, Error> {
+fn collect(
+    done: impl Iterator<Item = Result<Outcome, PktGenError>>,
+) -> Result<Outcome, PktGenError> {
     let mut sum: Option<Outcome> = None;
-    let mut failure: Option<Error> = None;
+    let mut failure: Option<PktGenError> = None;
     for result in done {
         match (result, &mut sum) {
             (Ok(outcome), Some(sum)) => sum.merge(&outcome),
@@ -108,7 +110,7 @@ fn collect(done: impl Iterator<Item = Result<Outcome, Error>>) -> Result<Outcome
             (Err(error), _) => {
                 let vague = matches!(
                     failure,
-                    None | Some(Error::Device(NicError::Virtio(VirtioError::NotConnected)))
+                    None | Some(PktGenError::Device(NicError::Virtio(VirtioError::NotConnected)))
                 );
                 failure = if vague { Some(error) } else { failure };
             }
@@ -121,19 +123,19 @@ fn collect(done: impl Iterator<Item = Result<Outcome, Error>>) -> Result<Outcome
 }
 
 /// Makes one report of what all threads tell.
-struct Chorus {
+struct MergedReports {
     intervals: Vec<Option<VecDeque<Interval>>>,
     gone: u16,
 }
 
-impl Chorus {
+impl MergedReports {
     fn new(threads: u16) -> Self {
         Self { intervals: vec![Some(VecDeque::new()); threads.into()], gone: 0 }
     }
 
     /// Until all have ended.
-    fn listen(&mut self, news: &mpsc::Receiver<News>, report: &mut dyn FnMut(Report)) {
-        for (thread, told) in news {
+    fn listen(&mut self, reports: &mpsc::Receiver<ThreadReport>, report: &mut dyn FnMut(Report)) {
+        for (thread, told) in reports {
             let told = self.hear(thread.into(), told);
             told.into_iter().for_each(&mut *report);
             while let Some(interval) = self.complete() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::engine::run_on;
 use super::super::report::Report;
-use super::super::{Error, Options, OptionsError, Schedule, Summary, Workload};
+use super::super::{Options, OptionsError, Schedule, StackError, Summary, Workload};
 use super::wire::{Fate, Wire, pair};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -32,7 +32,7 @@ fn clean() -> Fate {
 
 /// Runs both; the server ends 300 ms after the client, so that it has all, also if it waits for a
 /// core.
-fn both(fate: Fate, served: Options, asked: &Options) -> (Summary, Result<Summary, Error>) {
+fn both(fate: Fate, served: Options, asked: &Options) -> (Summary, Result<Summary, StackError>) {
     both_on(pair(fate), served, asked)
 }
 
@@ -40,7 +40,7 @@ fn both_on(
     (a, b): (Wire, Wire),
     mut served: Options,
     asked: &Options,
-) -> (Summary, Result<Summary, Error>) {
+) -> (Summary, Result<Summary, StackError>) {
     let stop = Arc::new(AtomicBool::new(false));
     served.stop = Some(Arc::clone(&stop));
     std::thread::scope(|scope| {
@@ -359,10 +359,10 @@ fn wrong_options_name_the_mend() {
     (long.size, long.mtu) = (65_507, 576);
     let (_, sent) = both(clean(), server(Workload::UdpSink), &long);
     let error = sent.unwrap_err();
-    assert!(matches!(error, Error::Slots { slots: 64, frames: 119 }), "{error}");
+    assert!(matches!(error, StackError::Slots { slots: 64, frames: 119 }), "{error}");
     let mut options = client(Workload::UdpStream);
     options.mtu = 2040;
     let (a, _b) = pair(clean());
     let error = run_on(a, &options, Duration::ZERO, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, Error::Room { room: 2048, mtu: 2040 }), "{error}");
+    assert!(matches!(error, StackError::Room { room: 2048, mtu: 2040 }), "{error}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smoltcp::iface::SocketHandle;
 
-use super::super::Error;
+use super::super::StackError;
 use super::super::host::{Host, endpoint};
 use super::super::options::Options;
 use super::super::pattern;
@@ -23,7 +23,7 @@ pub(super) const BUFFER: usize = 16 << 10;
 /// How requests go and answers come.
 pub(super) trait Path<N: Nic> {
     /// Can requests be sent?
-    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error>;
+    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, StackError>;
     /// Sends a request.
     fn ask(&mut self, host: &mut Host<'_, N>, request: &[u8]);
     /// Is the answer to `request` complete?
@@ -75,7 +75,12 @@ impl<P> Rr<P> {
 }
 
 impl<N: Nic, P: Path<N>> Work<N> for Rr<P> {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         if !self.path.is_up(host, now)? {
             return Ok(Step::Idle);
         }
@@ -86,7 +91,7 @@ impl<N: Nic, P: Path<N>> Work<N> for Rr<P> {
                     return Ok(Step::Moved);
                 }
             } else if !self.warm && now >= self.patience {
-                return Err(Error::NoAnswer(self.to));
+                return Err(StackError::NoAnswer(self.to));
             } else if !self.path.loses() || now.saturating_sub(sent) < TIMEOUT_NS {
                 return Ok(Step::Idle);
             } else {
@@ -135,7 +140,7 @@ impl Udp {
 }
 
 impl<N: Nic> Path<N> for Udp {
-    fn is_up(&mut self, _host: &mut Host<'_, N>, _now: u64) -> Result<bool, Error> {
+    fn is_up(&mut self, _host: &mut Host<'_, N>, _now: u64) -> Result<bool, StackError> {
         Ok(true)
     }
 
@@ -181,7 +186,7 @@ impl Tcp {
 }
 
 impl<N: Nic> Path<N> for Tcp {
-    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error> {
+    fn is_up(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<bool, StackError> {
         self.call.is_up(host, now)
     }
 

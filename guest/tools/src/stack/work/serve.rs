@@ -3,7 +3,7 @@
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
-use super::super::Error;
+use super::super::StackError;
 use super::super::host::Host;
 use super::super::options::{ECHO_PORT, Options, SINK_PORT};
 use super::super::report::Schedule;
@@ -91,7 +91,12 @@ impl Responder {
 }
 
 impl<N: Nic> Work<N> for Responder {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         let mut any = self.echo_datagrams(host, tally, now);
         for at in 0..self.tcp.len() {
             any |= self.echo_stream(at, host, tally, now);

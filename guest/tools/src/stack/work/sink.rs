@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
-use super::super::Error;
+use super::super::StackError;
 use super::super::frame::{self, Udp};
 use super::super::host::Host;
 use super::super::options::Options;
@@ -151,7 +151,12 @@ impl UdpSink {
 }
 
 impl<N: Nic> Work<N> for UdpSink {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         // Where interrupts come first, each datagram gives them a chance.
         let most = if self.schedule == Schedule::InterruptsFirst { 1 } else { self.budget };
         let mut any = false;
@@ -230,7 +235,12 @@ impl TcpSink {
 }
 
 impl<N: Nic> Work<N> for TcpSink {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         let mut any = false;
         for at in 0..self.sockets.len() {
             any |= self.serve(at, host, tally, now);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
-use super::super::Error;
+use super::super::StackError;
 use super::super::frame::Template;
 use super::super::host::{Host, endpoint};
 use super::super::options::Options;
@@ -54,7 +54,7 @@ impl UdpStream {
     }
 
     /// An empty datagram, for which smoltcp finds the way. Sinks do not count it.
-    fn hello<N: Nic>(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<(), Error> {
+    fn hello<N: Nic>(&mut self, host: &mut Host<'_, N>, now: u64) -> Result<(), StackError> {
         if now >= self.refresh {
             self.refresh = now + REFRESH_NS;
             host.flow = None;
@@ -65,7 +65,7 @@ impl UdpStream {
             let template = Template::new(&flow, self.size, self.mtu);
             let (slots, frames) = (host.driver.nic().device.slots(0), template.count());
             if frames > slots.into() {
-                return Err(Error::Slots { slots, frames });
+                return Err(StackError::Slots { slots, frames });
             }
             self.template = Some(template);
         }
@@ -74,13 +74,18 @@ impl UdpStream {
 }
 
 impl<N: Nic> Work<N> for UdpStream {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         self.hello(host, now)?;
         let Some(template) = &mut self.template else {
             return if now < self.patience {
                 Ok(Step::Idle)
             } else {
-                Err(Error::NoAnswer(self.to))
+                Err(StackError::NoAnswer(self.to))
             };
         };
         let wanted = CHUNK.max(self.burst).min(tally.left());
@@ -125,7 +130,12 @@ impl TcpStream {
 }
 
 impl<N: Nic> Work<N> for TcpStream {
-    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Result<Step, Error> {
+    fn pass(
+        &mut self,
+        host: &mut Host<'_, N>,
+        tally: &mut Tally,
+        now: u64,
+    ) -> Result<Step, StackError> {
         if !self.call.is_up(host, now)? {
             return Ok(Step::Idle);
         }
@@ -134,7 +144,7 @@ impl<N: Nic> Work<N> for TcpStream {
         // What a write that blocks has still to hand over.
         let written = narrow32(self.place % size) as usize;
         let rest = self.pattern.at(self.place, self.size - written);
-        let count = socket.send_slice(rest).map_err(|_| Error::Closed(self.call.to))? as u64;
+        let count = socket.send_slice(rest).map_err(|_| StackError::Closed(self.call.to))? as u64;
         if count == 0 {
             return Ok(Step::Idle);
         }
@@ -169,13 +179,17 @@ impl Call {
     }
 
     /// Is the connection there?
-    pub(super) fn is_up<N: Nic>(&self, host: &mut Host<'_, N>, now: u64) -> Result<bool, Error> {
+    pub(super) fn is_up<N: Nic>(
+        &self,
+        host: &mut Host<'_, N>,
+        now: u64,
+    ) -> Result<bool, StackError> {
         let socket = host.tcp_socket(self.socket);
         match socket.state() {
             State::Established => Ok(true),
             State::SynSent if now < self.patience => Ok(false),
-            State::SynSent => Err(Error::NoAnswer(self.to)),
-            _ => Err(Error::Closed(self.to)),
+            State::SynSent => Err(StackError::NoAnswer(self.to)),
+            _ => Err(StackError::Closed(self.to)),
         }
     }
 

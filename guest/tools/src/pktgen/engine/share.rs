@@ -37,7 +37,7 @@ impl Pool {
 
 /// What a thread shares with the others.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct Share {
     /// The first of its lanes, among those of the run.
     pub(super) first: usize,
     /// Lanes of the run.
@@ -55,7 +55,7 @@ pub(super) struct Seat {
     pub(super) abort: Option<Arc<AtomicBool>>,
 }
 
-impl Seat {
+impl Share {
     pub(super) fn alone(lanes: usize, count: u64) -> Self {
         let (clock, sequences) = (Instant::now(), Arc::default());
         Self { first: 0, lanes, clock, sequences, pool: None, count, last: None, abort: None }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use super::Error;
+use super::StackError;
 use super::driver::{Driver, Sleeper};
 use super::engine::{NAP, reconnect};
 use super::options::Options;
@@ -22,11 +22,11 @@ use vmlan_transport::sys::{self, EventFd};
 struct Shared {
     stop: AtomicBool,
     app: Thread,
-    news: Mutex<Vec<Result<Report, Error>>>,
+    reports: Mutex<Vec<Result<Report, StackError>>>,
 }
 
 /// The thread; dropped, it ends.
-pub(super) struct Second<'s, 'd, N: Nic> {
+pub(super) struct ReceiveThread<'s, 'd, N: Nic> {
     shared: Arc<Shared>,
     driver: &'d Driver<N>,
     sleeper: &'d Sleeper,
@@ -37,16 +37,16 @@ pub(super) struct Second<'s, 'd, N: Nic> {
 ///
 /// # Errors
 /// No eventfd to be had.
-pub(super) fn sleeper() -> Result<Sleeper, Error> {
+pub(super) fn sleeper() -> Result<Sleeper, StackError> {
     let kick = EventFd::new().map_err(|source| system("make an eventfd", source))?;
     Ok(Sleeper { asleep: AtomicBool::new(false), kick })
 }
 
-fn system(what: &'static str, source: std::io::Error) -> Error {
+fn system(what: &'static str, source: std::io::Error) -> StackError {
     NicError::from(VirtioError::System { what, source }).into()
 }
 
-impl<'s, 'd: 's, N: Nic> Second<'s, 'd, N> {
+impl<'s, 'd: 's, N: Nic> ReceiveThread<'s, 'd, N> {
     /// Starts it. The calling thread is the application's.
     pub(super) fn spawn(
         scope: &'s Scope<'s, 'd>,
@@ -55,13 +55,13 @@ impl<'s, 'd: 's, N: Nic> Second<'s, 'd, N> {
         options: &'d Options,
     ) -> Self {
         let (stop, app) = (AtomicBool::new(false), std::thread::current());
-        let shared = Arc::new(Shared { stop, app, news: Mutex::default() });
+        let shared = Arc::new(Shared { stop, app, reports: Mutex::default() });
         let theirs = Arc::clone(&shared);
         let run = move || {
             let watched = Vec::new();
             let mut work = Receive { driver, sleeper, options, shared: &theirs, watched };
             if let Err(error) = work.run() {
-                theirs.tell(Err(error));
+                theirs.report(Err(error));
             }
         };
         Self { shared, driver, sleeper, thread: Some(scope.spawn(run)) }
@@ -82,13 +82,13 @@ impl<'s, 'd: 's, N: Nic> Second<'s, 'd, N> {
     ///
     /// # Errors
     /// What it ended with.
-    pub(super) fn news(&self, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
-        let news = self.shared.news.lock().map(|mut news| std::mem::take(&mut *news));
-        news.unwrap_or_default().into_iter().try_for_each(|one| one.map(&mut *report))
+    pub(super) fn reports(&self, report: &mut dyn FnMut(Report)) -> Result<(), StackError> {
+        let reports = self.shared.reports.lock().map(|mut reports| std::mem::take(&mut *reports));
+        reports.unwrap_or_default().into_iter().try_for_each(|one| one.map(&mut *report))
     }
 }
 
-impl<N: Nic> Drop for Second<'_, '_, N> {
+impl<N: Nic> Drop for ReceiveThread<'_, '_, N> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         self.sleeper.kick.signal();
@@ -99,9 +99,9 @@ impl<N: Nic> Drop for Second<'_, '_, N> {
 }
 
 impl Shared {
-    fn tell(&self, news: Result<Report, Error>) {
-        if let Ok(mut list) = self.news.lock() {
-            list.push(news);
+    fn report(&self, reports: Result<Report, StackError>) {
+        if let Ok(mut list) = self.reports.lock() {
+            list.push(reports);
         }
         self.app.unpark();
     }
@@ -118,7 +118,7 @@ struct Receive<'a, N: Nic> {
 }
 
 impl<N: Nic> Receive<'_, N> {
-    fn run(&mut self) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), StackError> {
         let mut idle = None;
         while !self.shared.stop.load(Relaxed) {
             if self.driver.receive(self.options.budget.into()) > 0 {
@@ -138,7 +138,7 @@ impl<N: Nic> Receive<'_, N> {
         Ok(())
     }
 
-    fn sleep(&mut self) -> Result<Wake, Error> {
+    fn sleep(&mut self) -> Result<Wake, StackError> {
         let blocked = self.driver.blocked.load(Relaxed);
         let prepared = self.prepare(blocked)?;
         let (ready, kicked) = match prepared {
@@ -166,7 +166,7 @@ impl<N: Nic> Receive<'_, N> {
         Ok(wake)
     }
 
-    fn prepare(&mut self, blocked: bool) -> Result<Prepared, Error> {
+    fn prepare(&mut self, blocked: bool) -> Result<Prepared, StackError> {
         let device = &mut self.driver.nic().device;
         if self.watched.is_empty() {
             let end = device.watched_for_end();
@@ -183,7 +183,7 @@ impl<N: Nic> Receive<'_, N> {
     }
 
     /// Sleeps; the bits of what could be read, and whether somebody kicked.
-    fn poll(&self, nap: Duration) -> Result<(u64, bool), Error> {
+    fn poll(&self, nap: Duration) -> Result<(u64, bool), StackError> {
         let mut fds: Vec<_> = self.watched.iter().map(|(_, fd)| fd.as_fd()).collect();
         fds.push(self.sleeper.kick.as_fd());
         let bits = sys::poll_readable(&fds, Some(nap))
@@ -193,11 +193,11 @@ impl<N: Nic> Receive<'_, N> {
         Ok((ready, bits >> self.watched.len() & 1 == 1))
     }
 
-    fn reconnect(&mut self) -> Result<(), Error> {
-        self.shared.tell(Ok(Report::Disconnected));
+    fn reconnect(&mut self) -> Result<(), StackError> {
+        self.shared.report(Ok(Report::Disconnected));
         self.watched.clear();
         if let Some(time) = reconnect(self.driver, self.options)? {
-            self.shared.tell(Ok(Report::Reconnected(time)));
+            self.shared.report(Ok(Report::Reconnected(time)));
         }
         Ok(())
     }
