@@ -11,9 +11,8 @@ pub enum ChipError {
     Bus(#[from] BusError),
     /// Another device.
     #[error(
-        "there is PCI device {found:#010x} (device, vendor), and not an {model} ({wanted:#010x}): \
-         give \
-         the address the port's model=",
+        "the PCI device is {found:#010x} (device, vendor), not {model} ({wanted:#010x}): give the \
+         address the port's model=",
         wanted = .model.pci_id()
     )]
     NotFound {

@@ -99,7 +99,7 @@ fn what_is_no_such_chip_is_left_alone() {
     let other = Fake::new(&ram, Model::Rtl8139Plus);
     let error = R8169::new(options, &ram, other).unwrap_err();
     assert!(matches!(error, ChipError::NotFound { found: 0x8139_10ec, model: Model::R8169 }));
-    assert!(error.to_string().contains("no r8169 (0x816910ec)"), "{error}");
+    assert!(error.to_string().contains("not r8169 (0x816910ec)"), "{error}");
 }
 
 #[test]

@@ -13,8 +13,7 @@ pub enum PciError {
     NoDevice(Bdf),
     /// Something else.
     #[error(
-        "{bdf} is {found}, and not an {model} ({:04x}:{:04x}): should the address have another \
-         model=?",
+        "{bdf} is {found}, not {model} ({:04x}:{:04x}): should the address have another model=?",
         .model.pci_id() & 0xffff,
         .model.pci_id() >> 16
     )]
