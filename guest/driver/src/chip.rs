@@ -20,18 +20,20 @@ mod diagnose;
 mod error;
 mod interrupt;
 mod offload;
+mod receive;
 pub(crate) mod registers;
 mod rx;
 pub(crate) mod start;
 mod traits;
+mod transmit;
 mod tx;
 
 use std::io;
 use std::sync::Arc;
 
 use crate::stats::QueueStats;
-pub use crate::wait::{Interest, Prepared, Wake};
-use crate::{notify, realtek, rtl8139};
+pub(crate) use crate::wait::{Interest, Prepared, Wake};
+use crate::{realtek, rtl8139};
 use combine::Combine;
 use csb::Csb;
 pub use diagnose::Poke;
@@ -39,8 +41,8 @@ pub use error::ChipError;
 pub use interrupt::Causes;
 pub use offload::{Offload, Segmentation};
 use vmlan_transport::memory::{Pool, Ram};
-pub use vmlan_transport::{
-    Bus, BusError, Completion, Conflict, Interrupts, Irq, Model, Options, Reception, Watched, Width,
+pub(crate) use vmlan_transport::{
+    Bus, Completion, Interrupts, Irq, Model, Options, Reception, Width,
 };
 
 pub use registers::{Access, Register, Registers};
@@ -224,317 +226,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.registers.failure().is_none() && self.registers.bus().is_connected()
-    }
-}
-
-/// Transmit: [`ChipDriver::next`] → [`ChipDriver::write`] → [`ChipDriver::send`] ...
-/// [`ChipDriver::flush`].
-impl<C: Chip, B: Bus> ChipDriver<C, B> {
-    /// How many slots there are.
-    #[must_use]
-    pub fn slots(&self) -> u16 {
-        self.tx.slots()
-    }
-
-    /// Longest frame that fits a slot, in bytes.
-    #[must_use]
-    pub fn room(&self) -> usize {
-        self.tx.room()
-    }
-
-    /// Slots that can be sent now.
-    #[inline]
-    #[must_use]
-    pub fn free_slots(&self) -> u16 {
-        self.tx.free_slots()
-    }
-
-    /// Slots under way.
-    #[must_use]
-    pub fn under_way(&self) -> u16 {
-        self.tx.under_way()
-    }
-
-    /// Takes sent slots back; returns how many are free now.
-    #[inline]
-    pub fn reap(&mut self) -> u16 {
-        if self.combine.defers() {
-            self.flush_due();
-            self.look_for_interrupt();
-        }
-        let before = self.tx.under_way();
-        self.take_sent();
-        // While it polls, the driver sees by itself what an interrupt would tell.
-        if self.load.polls && self.tx.under_way() < before && self.combine.complete() {
-            self.ring();
-        }
-        self.tx.free_slots()
-    }
-
-    #[inline]
-    fn take_sent(&mut self) {
-        if self.tx.wants_to_ask() {
-            self.look_for_sent();
-        }
-        if let Some(csb) = self.csb.as_ref().filter(|csb| csb.is_on())
-            && self.tx.retire_to(csb.host_tdh())
-        {
-            return;
-        }
-        self.tx.reap(&mut self.registers);
-        if self.tx.wants_head() {
-            self.ask_for_head();
-        }
-    }
-
-    /// An interrupt says that asking pays, or, if it is none to come, that there is nothing else to
-    /// do.
-    fn look_for_sent(&mut self) {
-        if self.is_plain() && self.enabled & C::CAUSES.sent != 0 {
-            self.look_for_interrupt();
-        } else {
-            self.tx.note_sent();
-        }
-    }
-
-    /// Nothing under way will be reported: what netmap's drivers do then is to read the head.
-    #[cold]
-    fn ask_for_head(&mut self) {
-        let head = C::head(&mut self.registers);
-        if self.registers.failure().is_none() {
-            self.tx.retire_to(head);
-        }
-    }
-
-    /// The next slot to fill; None when all are under way (counted as `full`). Slots are used in
-    /// turn.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<u16> {
-        self.tx.next()
-    }
-
-    /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than
-    /// [`Self::free_slots`].
-    #[inline]
-    #[must_use]
-    pub fn slot_ahead(&self, ahead: u16) -> u16 {
-        self.tx.slot_ahead(ahead)
-    }
-
-    /// Writes `bytes` of the frame from byte `at` on into the buffer of a slot.
-    ///
-    /// # Panics
-    /// When they do not fit [`Self::room`].
-    #[inline]
-    pub fn write(&self, slot: u16, at: usize, bytes: &[u8]) {
-        self.tx.write(slot, at, bytes);
-    }
-
-    /// What the device shall do with the frames sent from this slot from now on.
-    pub fn set_offload(&mut self, slot: u16, offload: Offload) {
-        self.tx.set_offload(slot, offload);
-    }
-
-    /// Describes the frame of `len` bytes in the next slot, and rings the doorbell unless bursts
-    /// have one.
-    ///
-    /// # Panics
-    /// When `len` exceeds [`Self::room`] or `slot` is not [`Self::next`].
-    #[inline]
-    pub fn send(&mut self, slot: u16, len: u32) {
-        self.tx.send(slot, len);
-        if !self.rings_by_burst() {
-            self.offer(1);
-        }
-    }
-
-    #[inline]
-    fn rings_by_burst(&self) -> bool {
-        self.options.batch || self.is_csb_on()
-    }
-
-    /// Sends up to `count` free slots whose buffers were filled before, all with `len` bytes;
-    /// returns how many.
-    #[inline]
-    pub fn send_filled(&mut self, count: u32, len: u32) -> u32 {
-        let count = count.min(self.tx.free_slots().into());
-        for _ in 0..count {
-            let Some(slot) = self.tx.next() else { break };
-            self.send(slot, len);
-        }
-        count
-    }
-
-    /// The device is told of `frames`, now or by the completion of those before.
-    #[inline]
-    fn offer(&mut self, frames: u32) {
-        let registers = &self.registers;
-        if self.combine.offer(frames, || registers.bus().now()) {
-            self.ring();
-        }
-    }
-
-    /// The doorbell: the register, or `guest_tdt`, and the register only if the chip sleeps.
-    #[inline]
-    fn ring(&mut self) {
-        if let Some(csb) = &self.csb {
-            let asked = notify::csb::send(csb, self.tx.tail().into());
-            if csb.is_on() && !asked {
-                self.tx.stats_mut().doorbells_saved += 1;
-                return;
-            }
-        }
-        self.tx.stats_mut().doorbells += 1;
-        if C::ring(&mut self.registers, &mut self.tx) {
-            self.look_for_interrupt();
-        }
-    }
-
-    /// Ends a burst; returns its frames.
-    #[inline]
-    pub fn flush(&mut self) -> u32 {
-        let count = self.tx.take_pending();
-        if count > 0 {
-            self.tx.stats_mut().batches += 1;
-            if self.rings_by_burst() {
-                self.offer(count);
-            }
-            self.flush_due();
-            self.look_for_interrupt();
-        }
-        count
-    }
-
-    /// Frames that were deferred for as long as they may are sent.
-    #[inline]
-    fn flush_due(&mut self) {
-        if self.combine.defers() && self.combine.is_due(self.registers.bus().now()) {
-            self.ring();
-        }
-    }
-
-    /// Counts a moment in which the caller had frames and no slot.
-    pub fn count_full(&mut self) {
-        self.tx.stats_mut().full += 1;
-    }
-}
-
-/// Receive: [`ChipDriver::poll`] → [`ChipDriver::read`] ... → [`ChipDriver::release`].
-impl<C: Chip, B: Bus> ChipDriver<C, B> {
-    /// A batch with room for every descriptor.
-    #[must_use]
-    pub fn batch(&self) -> Batch<FormatOf<C>> {
-        Batch { frames: Vec::with_capacity(self.options.size.into()) }
-    }
-
-    /// Adds received frames, no more than the budget, to a batch until it holds `most`; returns how
-    /// many it holds. With [`Interrupts::Always`] nothing is looked at before an interrupt came,
-    /// and a dry ring ends the polling.
-    pub fn poll(&mut self, batch: &mut Batch<FormatOf<C>>, most: usize) -> usize {
-        self.flush_due();
-        let before = batch.frames.len();
-        if !self.may_poll() {
-            return before;
-        }
-        let most = most.min(before + usize::from(self.options.budget));
-        if self.rx.poll(&mut self.registers, batch, most) == 0 && most > before {
-            self.complete();
-        }
-        batch.frames.len()
-    }
-
-    /// Is there something to poll?
-    #[inline]
-    pub fn ready(&mut self) -> bool {
-        if !self.may_poll() {
-            return false;
-        }
-        let ready = self.rx.ready(&mut self.registers);
-        if !ready {
-            self.complete();
-        }
-        ready
-    }
-
-    /// Copies bytes of a frame, from byte `at` on, into `bytes`; returns how many there were.
-    #[inline]
-    pub fn read(&self, frame: Frame<FormatOf<C>>, at: usize, bytes: &mut [u8]) -> usize {
-        self.rx.read(frame, at, bytes)
-    }
-
-    /// Gives the batch's buffers back to the device, tells it for every so many, and empties it.
-    pub fn release(&mut self, batch: &mut Batch<FormatOf<C>>) {
-        self.release_first(batch, batch.frames.len());
-    }
-
-    /// The same for the first `count` frames only; the others move up.
-    ///
-    /// # Panics
-    /// When there are fewer.
-    pub fn release_first(&mut self, batch: &mut Batch<FormatOf<C>>, count: usize) {
-        let end = self.rx.start_of(&batch.frames[count..]);
-        batch.frames.drain(..count);
-        let whole = self.options.refill == 0 || self.is_csb_on();
-        let most = if whole { u16::MAX } else { self.options.refill };
-        let first = self.rx.tail();
-        loop {
-            let old = self.rx.tail();
-            let count = self.rx.refill(most, end);
-            if count == 0 {
-                break;
-            }
-            self.untold += usize::from(count);
-            self.return_buffers(old, C::TAILS);
-        }
-        if C::TAILS || self.is_csb_on() {
-            self.untold = 0;
-        } else if self.rx.tail() != first && self.is_worth_telling(first) {
-            self.tell_of_buffers();
-        }
-    }
-
-    /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more
-    /// than there were when `first` was the tail. A driver that is to enable interrupts again does
-    /// not tell it: that wakes it as well. One that polls does nothing else that the chip would
-    /// hear, so it tells when the chip may have run short, and for every eighth of the ring (a
-    /// quarter of a small one): who wants room for many frames waits for three quarters.
-    fn is_worth_telling(&self, first: u16) -> bool {
-        let size = usize::from(self.rx.size());
-        let many = (size / 8).max(8).min(size / 4 - 1);
-        (!self.is_plain() || self.polls()) && (self.untold >= many || self.rx.ran_short(first))
-    }
-
-    /// There are buffers that nothing has told the chip of.
-    fn tell_of_buffers(&mut self) {
-        if std::mem::take(&mut self.untold) > 0 {
-            self.rx.stats_mut().doorbells += 1;
-            C::give(&mut self.registers, self.rx.tail());
-        }
-    }
-
-    /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then
-    /// by the register only if the chip asked for that.
-    #[inline]
-    fn return_buffers(&mut self, old: u16, tells: bool) {
-        let (tail, mut tells) = (self.rx.tail(), tells);
-        if let Some(csb) = &self.csb {
-            let size = self.rx.size().into();
-            let asked = notify::csb::refill(csb, size, old.into(), tail.into());
-            if csb.is_on() {
-                tells = asked;
-                self.rx.stats_mut().doorbells_saved += u64::from(!asked);
-            }
-        }
-        if tells {
-            self.rx.stats_mut().doorbells += 1;
-            C::give(&mut self.registers, tail);
-        }
-    }
-
-    /// Buffers the device has, as far as we know.
-    #[must_use]
-    pub fn outstanding(&self) -> u16 {
-        self.rx.outstanding()
     }
 }
 

@@ -7,11 +7,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use crate::chip::{self, Causes, Chip, ChipDriver, Model, RxRing, TxRing, TxSide};
-pub use crate::chip::{
-    Access, Bus, BusError, ChipError, Completion, Conflict, Interest, InterruptStats, Interrupts,
-    Irq, Offload, Options, Prepared, Reception, Segmentation, Wake, Watched,
-};
+use crate::chip::{self, Bus, Causes, Chip, ChipDriver, ChipError, Model, RxRing, TxRing, TxSide};
 pub use descriptor::rx as rx_bits;
 use descriptor::{RxDescriptor, TxDescriptor};
 use registers::{Register, cause};

@@ -1,7 +1,6 @@
 //! Any NIC of ours, by what programs need of one: [`Nic`]. A program is compiled once for each kind
 //! ([`open`] and [`Visitor`]), so that no call on the data path goes through a table.
 
-mod any;
 mod chip;
 mod error;
 mod registers;
@@ -11,7 +10,6 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use self::any::{AnyBatch, AnyNic};
 pub use self::chip::{ChipNic, E1000Nic, Link, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic};
 pub use self::error::NicError;
 pub use self::registers::Registers;
@@ -117,8 +115,9 @@ fn open_chip<L: Link, V: Visitor>(
     })
 }
 
-/// With slots for frames of `largest` bytes.
-fn sized(place: &Address, largest: Option<usize>) -> Address {
+/// The address of the same NIC, with slots for frames of `largest` bytes.
+#[must_use]
+pub fn sized(place: &Address, largest: Option<usize>) -> Address {
     let mut place = place.clone();
     let largest = largest.unwrap_or(0);
     match &mut place {

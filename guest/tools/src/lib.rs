@@ -7,6 +7,9 @@
 //!   (smoltcp))
 #![forbid(unsafe_code)]
 
+mod any_nic;
 pub mod netmap;
 pub mod pktgen;
 pub mod stack;
+
+pub use any_nic::{AnyBatch, AnyNic};

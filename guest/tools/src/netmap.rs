@@ -80,12 +80,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::AnyNic;
 use bell::Bell;
 use rx::RxRing;
 pub use rx::{Rx, RxSlot};
 use tx::TxRing;
 pub use tx::{Refused, Tx, TxSlot};
-use vmlan_driver::nic::{AnyNic, Nic, NicError};
+use vmlan_driver::nic::{Nic, NicError};
 pub use vmlan_driver::wait::Interest;
 use vmlan_driver::wait::{Prepared, Wake};
 use vmlan_transport::Address;

@@ -5,6 +5,7 @@
 //! Integers on the wire are in host order. Every wait is bounded by [`REPLY_TIMEOUT`].
 
 mod bus;
+mod device;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use crate::memory::Region;
 use crate::sys;
 pub use bus::{ConnectError, VfioBus};
+pub use device::{Area, DeviceInfo, IrqInfo, RegionInfo, Version, irq, region};
 pub use wire::{Command, ProtocolError};
 use wire::{Header, Reader, Words};
 
@@ -29,99 +31,6 @@ const CAPABILITIES: &str = concat!(
     r#"{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"#,
     r#""max_dma_maps":65535,"pgsizes":4096,"write_multiple":false}}"#
 );
-
-/// The regions of a PCI device (`linux/vfio.h`).
-pub mod region {
-    /// The first base address register; 0 to 5 are BARs.
-    pub const BAR0: u32 = 0;
-    /// The second one: of an 82540EM, the I/O window.
-    pub const BAR1: u32 = 1;
-    /// Configuration space.
-    pub const CONFIG: u32 = 7;
-    /// `VFIO_REGION_INFO_FLAG_MMAP`.
-    pub const FLAG_MMAP: u32 = 1 << 2;
-}
-
-/// The interrupts of a PCI device, and what SET_IRQS can do with them (`linux/vfio.h`).
-pub mod irq {
-    /// INTA#.
-    pub const INTX: u32 = 0;
-    /// Message signalled.
-    pub const MSI: u32 = 1;
-    /// `VFIO_IRQ_INFO_EVENTFD`.
-    pub const INFO_EVENTFD: u32 = 1 << 0;
-    /// `VFIO_IRQ_INFO_MASKABLE`.
-    pub const INFO_MASKABLE: u32 = 1 << 1;
-    /// `VFIO_IRQ_INFO_AUTOMASKED`.
-    pub const INFO_AUTOMASKED: u32 = 1 << 2;
-    /// `VFIO_IRQ_SET_DATA_NONE`.
-    pub const DATA_NONE: u32 = 1 << 0;
-    /// `VFIO_IRQ_SET_DATA_BOOL`.
-    pub const DATA_BOOL: u32 = 1 << 1;
-    /// `VFIO_IRQ_SET_DATA_EVENTFD`.
-    pub const DATA_EVENTFD: u32 = 1 << 2;
-    /// `VFIO_IRQ_SET_ACTION_MASK`.
-    pub const ACTION_MASK: u32 = 1 << 3;
-    /// `VFIO_IRQ_SET_ACTION_UNMASK`.
-    pub const ACTION_UNMASK: u32 = 1 << 4;
-    /// `VFIO_IRQ_SET_ACTION_TRIGGER`.
-    pub const ACTION_TRIGGER: u32 = 1 << 5;
-}
-
-/// The answer to VERSION.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
-    /// Major version: 0.
-    pub major: u16,
-    /// Minor version.
-    pub minor: u16,
-    /// The server's capabilities, as JSON.
-    pub json: String,
-}
-
-/// The answer to DEVICE_GET_INFO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Bit 0: can be reset; bit 1: a PCI device.
-    pub flags: u32,
-    /// Number of regions.
-    pub regions: u32,
-    /// Number of kinds of interrupt.
-    pub irqs: u32,
-}
-
-/// A run of bytes in a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Area {
-    /// Where it starts in the region.
-    pub offset: u64,
-    /// Its length.
-    pub size: u64,
-}
-
-/// The answer to DEVICE_GET_REGION_INFO.
-#[derive(Debug)]
-pub struct RegionInfo {
-    /// Bit 0: readable, 1: writable, 2: can be mapped, 3: has capabilities.
-    pub flags: u32,
-    /// Length of the region in bytes; 0: the device has none.
-    pub size: u64,
-    /// Where the region starts in the file.
-    pub offset: u64,
-    /// The parts that can be mapped (sparse mmap); none: the whole, when it can be mapped at all.
-    pub areas: Vec<Area>,
-    /// The file to map.
-    pub fds: Vec<OwnedFd>,
-}
-
-/// The answer to DEVICE_GET_IRQ_INFO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IrqInfo {
-    /// See [`irq`].
-    pub flags: u32,
-    /// How many interrupts of this kind there are.
-    pub count: u32,
-}
 
 /// One connection to a server.
 #[derive(Debug)]

@@ -184,7 +184,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             (self.load.polls, self.load.quiet) = (true, 0);
             // The mask, which is not written now, would have told the chip of the buffers that it
             // has got back since the interrupt.
-            self.tell_of_buffers();
+            self.publish_buffers();
         }
         self.load.polls
     }

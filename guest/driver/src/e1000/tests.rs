@@ -6,6 +6,9 @@ mod ways;
 use super::descriptor::{command, rx as bits};
 use super::registers::{cause, rctl};
 use super::*;
+use crate::chip::{
+    Interest, InterruptStats, Interrupts, Irq, Offload, Options, Segmentation, Wake,
+};
 use fake::Fake;
 use std::time::Duration;
 

@@ -11,7 +11,6 @@ use super::receive_thread::{self, ReceiveThread};
 use super::report::{Interval, Report, Schedule, Summary};
 use super::work::{self, Step, Tally, Work};
 use super::{SINK_PORT, StackError};
-use vmlan_driver::chip::{Interrupts, Reception};
 use vmlan_driver::nic::{self, Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::stats::ratio;
@@ -21,6 +20,7 @@ use vmlan_transport::Address;
 use vmlan_transport::Mac;
 use vmlan_transport::numbers::nanos;
 use vmlan_transport::sys;
+use vmlan_transport::{Interrupts, Reception};
 
 /// Longest sleep, so that the stop flag is looked at.
 pub(super) const NAP: Duration = Duration::from_millis(100);

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::super::registers::Register;
-use super::super::{Bus, BusError, Irq, Wake, Watched};
+use crate::chip::{Bus, Irq, Wake};
 use vmlan_transport::memory::{HIGH_GPA, Ram};
 use vmlan_transport::vfio_user::{Command, ProtocolError};
+use vmlan_transport::{BusError, Watched};
 
 pub(super) const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
 

@@ -3,6 +3,8 @@
 
 use super::fake::word;
 use super::*;
+use crate::chip::{Completion, Prepared, Reception};
+use vmlan_transport::Conflict;
 
 const BOTH: Interest = Interest { rx: true, tx: true };
 const TX: Interest = Interest { rx: false, tx: true };

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chip::{Bus, BusError, Irq, Model, Wake, Watched, Width};
+use crate::chip::{Bus, Irq, Model, Wake, Width};
 use vmlan_transport::memory::{HIGH_GPA, Ram};
+use vmlan_transport::{BusError, Watched};
 
 pub(crate) const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
 

@@ -1,20 +1,20 @@
 //! A NIC of whatever kind, for programs that learn only while they run what they are given. Each
-//! call is one comparison dearer than with [`super::open`], which compiles the program once for
+//! call is one comparison dearer than with [`vmlan_driver::nic::open`], which compiles the program once for
 //! each kind.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{
+use vmlan_driver::nic::{
     ChipNic, Connected, E1000Nic, Info, NicError, R8169Nic, Receive, Registers, Rtl8139ClassicNic,
-    Rtl8139Nic, Transmit, Wait,
+    Rtl8139Nic, Transmit, Wait, sized,
 };
-use crate::chip::Model;
-use crate::stats::QueueStats;
-use crate::virtio::{VirtioNet, queues};
-use crate::wait::{Interest, Prepared, Wake};
+use vmlan_driver::stats::QueueStats;
+use vmlan_driver::virtio::{VirtioNet, queues};
+use vmlan_driver::wait::{Interest, Prepared, Wake};
 use vmlan_transport::Address;
 use vmlan_transport::Mac;
+use vmlan_transport::Model;
 use vmlan_transport::address::Pci;
 
 /// A device of any kind.
@@ -69,7 +69,7 @@ impl AnyNic {
         largest: Option<usize>,
         patience: Duration,
     ) -> Result<Self, NicError> {
-        Ok(match super::sized(place, largest) {
+        Ok(match sized(place, largest) {
             Address::VhostUser(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
             Address::VfioUser(address) => match address.driver.model {
                 Model::E1000 => Self::E1000(ChipNic::connect(&address, patience)?),
