@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
-use vmlan_driver::chip::{Chip as DriverChip, Model, Offload};
+use vmlan_driver::chip::{Chip as DriverChip, Offload};
 use vmlan_frame::NicCounters;
 use vmlan_nic::chip::{Host, Nic};
+use vmlan_transport::Model;
 
 use crate::chip_guest::{self, ChipGuest};
 use crate::exchange::TestGuest;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::e1000::Offload;
+use vmlan_driver::chip::Offload;
 use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::E1000Guest;
 use vmlan_tests::exchange::TestGuest;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::e1000::Offload;
+use vmlan_driver::chip::Offload;
 use vmlan_driver::e1000::registers::Register;
 use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::E1000Guest;

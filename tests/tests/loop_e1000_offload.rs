@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use vmlan_attach::vfio_user::Doorbell;
+use vmlan_driver::chip::{Offload, Segmentation};
 use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::e1000::{Frame, Offload, Segmentation, rx_bits};
+use vmlan_driver::e1000::{Frame, rx_bits};
 use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_tests::chip_guest::{CTRL_VME, E1000Guest};
 use vmlan_tests::exchange::TestGuest;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use vmlan_driver::chip::{self, Model};
+use vmlan_driver::chip::{self};
 use vmlan_driver::e1000::Intel;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
@@ -16,6 +16,7 @@ use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_tests::in_process_chip::register_pages;
 use vmlan_tests::numbered::Sizes;
 use vmlan_tests::steps::{Make, Steps};
+use vmlan_transport::Model;
 
 /// Every legal length.
 const ALL: Sizes = Sizes { least: 14, most: 1514 };

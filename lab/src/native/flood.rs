@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use vmlan_driver::nic::{AnyNic, Receive, Transmit};
+use vmlan_driver::nic::{Receive, Transmit};
+use vmlan_tools::AnyNic;
 use vmlan_transport::{Address, Mac};
 
 use crate::failure::Failure;

@@ -10,8 +10,9 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use vmlan_attach::vfio_user::{self, Config, Doorbell, VfioUser};
-use vmlan_driver::e1000::{Bus as _, E1000};
+use vmlan_driver::e1000::E1000;
 use vmlan_frame::{Mac, Port};
+use vmlan_transport::Bus as _;
 use vmlan_transport::address;
 use vmlan_transport::vfio_user::{VfioBus, region};
 
