@@ -97,9 +97,9 @@ fn what_is_in_the_way_stays_and_what_was_begun_goes() {
         &["file"],
     );
     refused(&[first, "vm1=vhost-user:@/none/a.sock"], 1, &["port vm1: ", "/none` first"], &[]);
-    refused(&[first, "s=stream:@/none/a.sock"], 1, &["port s: ", "make that first"], &[]);
+    refused(&[first, "s=stream:@/none/a.sock"], 1, &["port s: ", "create it first"], &[]);
     refused(&[first, "vm1=vhost-user:/proc/a.sock"], 1, &["port vm1: ", "/proc/"], &[]);
-    refused(&[first, "c=pcap:@/none/a.pcapng"], 1, &["/none/a.pcapng", "make that first"], &[]);
+    refused(&[first, "c=pcap:@/none/a.pcapng"], 1, &["/none/a.pcapng", "create it first"], &[]);
     refused(
         &[first, "c=pcap:@/c.pcapng,ports=vm0+vm9"],
         2,

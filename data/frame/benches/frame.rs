@@ -1,5 +1,5 @@
-//! What this crate costs for each frame: `cargo bench -p vmlan-frame`. The best of many rounds, since the
-//! machine is shared; memory is warm.
+//! What this crate costs for each frame: `cargo bench -p vmlan-frame`. The best of many rounds,
+//! since the machine is shared; memory is warm.
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -28,7 +28,8 @@ fn packet(payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Adds `bytes` to a batch, finishes them for a receiver that takes `takes`; returns the time of both.
+/// Adds `bytes` to a batch, finishes them for a receiver that takes `takes`; returns the time of
+/// both.
 fn finish(bytes: &[u8], gso_size: u16, takes: Offloads) -> f64 {
     let gso = if gso_size > 0 { Gso::Tcp4 } else { Gso::None };
     let offload = Offload {

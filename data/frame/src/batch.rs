@@ -10,7 +10,7 @@
 
 use vmlan_ram::{Slice, SliceMut, recycle};
 
-use crate::{BATCH, Gso, HEAD, MAX_FRAME, MAX_GSO, MIN_FRAME, Mac, Offload, Offloads, Reason};
+use crate::{BATCH, Gso, HEAD, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason};
 
 /// Slices a batch holds for the bytes behind the heads.
 const PIECES: usize = 4096;
@@ -73,7 +73,8 @@ impl<'m> Batch<'m> {
         }
     }
 
-    /// Takes the storage out of `spare`, for another borrow. Give it back with [`Batch::give_back`].
+    /// Takes the storage out of `spare`, for another borrow. Give it back with
+    /// [`Batch::give_back`].
     #[must_use]
     pub fn take(spare: &mut Batch<'static>) -> Self {
         let Batch { heads, frames, pieces, .. } = std::mem::take(spare);
@@ -116,8 +117,8 @@ impl<'m> Batch<'m> {
         self.frames.len() < self.heads.len().min(BATCH) && self.pieces.len() + pieces <= PIECES
     }
 
-    /// Adds a frame that lies in `pieces`: copies its first [`HEAD`] bytes, borrows the rest, and checks
-    /// `offload` against the copy.
+    /// Adds a frame that lies in `pieces`: copies its first [`HEAD`] bytes, borrows the rest, and
+    /// checks `offload` against the copy.
     ///
     /// # Errors
     /// The reason to drop it: too short, too long, or an offload claim that does not hold. Also
@@ -181,7 +182,8 @@ impl<'m> Batch<'m> {
         self.close(first, len, head_len, offload)
     }
 
-    /// Adds a frame made of a header of our own and borrowed payload: a segment. `offload` is trusted.
+    /// Adds a frame made of a header of our own and borrowed payload: a segment. `offload` is
+    /// trusted.
     ///
     /// # Errors
     /// [`Reason::TooLong`] if the head is longer than [`HEAD`] or there is no room.
@@ -248,8 +250,7 @@ impl<'m> Batch<'m> {
         if len < MIN_FRAME {
             return Err(Reason::Runt);
         }
-        let most = if offload.gso == Gso::None { MAX_FRAME } else { MAX_GSO };
-        if len > most {
+        if len > MAX_FRAME {
             return Err(Reason::TooLong);
         }
         if !offload.needs_csum && offload.gso == Gso::None {
@@ -283,8 +284,9 @@ impl<'m> Batch<'m> {
         Ok(())
     }
 
-    /// The snapshot of frame `i`, for its port to complete before it lends it: what a NIC would fill in (lengths,
-    /// checksums of headers). Offloads were checked when it was added; whoever changes what they rest on answers for it.
+    /// The snapshot of frame `i`, for its port to complete before it lends it: what a NIC would
+    /// fill in (lengths, checksums of headers). Offloads were checked when it was added; whoever
+    /// changes what they rest on answers for it.
     #[must_use]
     pub fn head_mut(&mut self, i: usize) -> Option<&mut [u8]> {
         let len = usize::from(self.frames.get(i)?.head_len);
@@ -308,7 +310,8 @@ impl<'m> Batch<'m> {
         (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
     }
 
-    /// How many frames from `i` on have the same destination and source: one look-up serves them all.
+    /// How many frames from `i` on have the same destination and source: one look-up serves them
+    /// all.
     #[must_use]
     #[inline]
     pub fn run(&self, i: usize) -> usize {

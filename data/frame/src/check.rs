@@ -6,10 +6,10 @@
 
 use crate::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_RARP};
 use crate::headers::{ICMPV6, TCP, UDP, is_tag};
-use crate::{Gso, HEAD, Headers, MAX_FRAME, Network, Offload, Reason};
+use crate::{Gso, HEAD, Headers, MAX_PACKET, Network, Offload, Reason};
 
-/// Least payload of a TCP segment: Linux' `TCP_MIN_SND_MSS`, for the same reason (CVE-2019-11478 made
-/// hosts cut a frame into thousands of segments).
+/// Least payload of a TCP segment: Linux' `TCP_MIN_SND_MSS`, for the same reason (CVE-2019-11478
+/// made hosts cut a frame into thousands of segments).
 const MIN_TCP_SEGMENT: u16 = 48;
 
 /// Most segments of a UDP frame (Linux' `UDP_MAX_SEGMENTS`).
@@ -24,13 +24,14 @@ const UDP_SUM: usize = 6;
 const ICMP_SUM: usize = 2;
 
 impl Offload {
-    /// Checks a claim made by a guest against the frame's header snapshot and total length; fills in
-    /// `hdr_len` from our own parse and clears what means nothing.
+    /// Checks a claim made by a guest against the frame's header snapshot and total length; fills
+    /// in `hdr_len` from our own parse and clears what means nothing.
     ///
     /// # Errors
-    /// [`Reason::BadOffload`] if an offset lies outside the snapshot, on a header, or otherwise does not
-    /// fit what the frame is; [`Reason::BadHeader`] if headers to be segmented are broken, not whole in
-    /// the snapshot, or contradict the frame's length; [`Reason::TooLong`] if segments would be.
+    /// [`Reason::BadOffload`] if an offset lies outside the snapshot, on a header, or otherwise
+    /// does not fit what the frame is; [`Reason::BadHeader`] if headers to be segmented are broken,
+    /// not whole in the snapshot, or contradict the frame's length; [`Reason::TooLong`] if segments
+    /// would be.
     pub fn check(self, head: &[u8], len: usize) -> Result<Self, Reason> {
         self.verify(head, len).map(|(offload, _)| offload)
     }
@@ -97,8 +98,9 @@ impl Offload {
         if !enough {
             return Err(Reason::BadOffload);
         }
-        // A segment is a frame without segmentation to do.
-        if h.header_len + size.min(payload) > MAX_FRAME { Err(Reason::TooLong) } else { Ok(()) }
+        // A segment's length must fit its IP header, also where the device is to fill that in.
+        let packet = h.header_len - h.l3 + size.min(payload);
+        if packet > MAX_PACKET { Err(Reason::TooLong) } else { Ok(()) }
     }
 }
 

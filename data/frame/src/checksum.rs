@@ -4,12 +4,12 @@ use vmlan_ram::Slice;
 
 use crate::Headers;
 
-/// Bytes copied out of guest memory at a time: small enough to stay in the first-level cache and to cost
-/// little to set up, large enough that the copy is a bulk one.
+/// Bytes copied out of guest memory at a time: small enough to stay in the first-level cache and to
+/// cost little to set up, large enough that the copy is a bulk one.
 const CHUNK: usize = 512;
 
-/// A running one's complement sum. Runs may have any length: the byte order of a run that starts at an
-/// odd place is put right (RFC 1071 section 2 (B)).
+/// A running one's complement sum. Runs may have any length: the byte order of a run that starts at
+/// an odd place is put right (RFC 1071 section 2 (B)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum {
     /// In the machine's byte order, unfolded: grows by less than 2^32 for each 4 bytes.
@@ -68,8 +68,8 @@ impl Checksum {
         }
     }
 
-    /// The pseudo-header of an IP packet (RFC 9293 section 3.1, RFC 8200 section 8.1) whose upper layer has
-    /// `len` bytes, as in `head`. `None` if there is no IP header.
+    /// The pseudo-header of an IP packet (RFC 9293 section 3.1, RFC 8200 section 8.1) whose upper
+    /// layer has `len` bytes, as in `head`. `None` if there is no IP header.
     #[must_use]
     pub fn pseudo_header(head: &[u8], headers: &Headers, len: usize) -> Option<Self> {
         let (source, destination) = headers.addresses(head)?;

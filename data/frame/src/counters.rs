@@ -92,7 +92,8 @@ pub struct Snapshot {
     pub notifications: u64,
 }
 
-/// Counters of one port. `in` and `out` are seen from the switch: `input` is what the port's owner sent.
+/// Counters of one port. `in` and `out` are seen from the switch: `input` is what the port's owner
+/// sent.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// From the port into the switch. Written under the port's transmit-side lock.

@@ -2,11 +2,12 @@
 
 use crate::{HEAD, Headers};
 
-/// A number that is the same for all frames of a flow, in both directions, and spreads flows well: of the
-/// IP addresses and TCP or UDP ports, else of the MAC addresses. Fragments hash without ports, so that
-/// they stay in order with each other.
+/// A number that is the same for all frames of a flow, in both directions, and spreads flows well:
+/// of the IP addresses and TCP or UDP ports, else of the MAC addresses. Fragments hash without
+/// ports, so that they stay in order with each other.
 ///
-/// It is no keyed hash: a guest can aim its flows at one queue of a receiver, as it can by sending one flow.
+/// It is no keyed hash: a guest can aim its flows at one queue of a receiver, as it can by sending
+/// one flow.
 #[must_use]
 pub fn flow_hash(head: &[u8], len: usize) -> u32 {
     let h = Headers::parse(head, len);

@@ -1,5 +1,5 @@
-//! The body of the fuzz target `frame`: parser, offload check, finisher. Kept inputs are replayed as a
-//! plain test.
+//! The body of the fuzz target `frame`: parser, offload check, finisher. Kept inputs are replayed
+//! as a plain test.
 //!
 //! An input is a claim of 12 bytes and a frame:
 //!

@@ -5,8 +5,8 @@
 //!
 //! It never panics, looks only at the snapshot, and says what it did *not* understand: an offset is
 //! set only if what it points at was reached by headers that are whole and inside the snapshot.
-//! Whoever enforces something must treat a frame that is not [`Headers::parsed`] as hostile, but for the
-//! two kinds of packet that [`Headers::understood`] names.
+//! Whoever enforces something must treat a frame that is not [`Headers::parsed`] as hostile, but
+//! for the two kinds of packet that [`Headers::understood`] names.
 
 mod arp;
 mod neighbour;
@@ -83,19 +83,22 @@ pub struct Headers {
     /// Bytes the IP header says the packet has, that header included. A claim: compare it, or see
     /// [`Headers::parsed`].
     pub ip_len: usize,
-    /// A fragment, or an IPv6 packet with a fragment header ("atomic fragment") (RFC 791, RFC 8200 section 4.5).
+    /// A fragment, or an IPv6 packet with a fragment header ("atomic fragment") (RFC 791, RFC 8200
+    /// section 4.5).
     pub fragment: bool,
     /// There is an IPv6 routing header: the destination is not the final one.
     pub routing: bool,
-    /// A fragment other than the first: it has no upper layer's header, and its length covers those it has.
+    /// A fragment other than the first: it has no upper layer's header, and its length covers those
+    /// it has.
     pub later: bool,
-    /// Extension headers follow the fragment header: they are part of what is fragmented, so that another
-    /// fragment may overwrite what comes after them (RFC 5722, RFC 7112).
+    /// Extension headers follow the fragment header: they are part of what is fragmented, so that
+    /// another fragment may overwrite what comes after them (RFC 5722, RFC 7112).
     pub split: bool,
-    /// Options that send the packet another way (IPv4 source routes, routing header type 0) or give it
-    /// another source (Mobile IPv6's home address), or options that cannot be read.
+    /// Options that send the packet another way (IPv4 source routes, routing header type 0) or give
+    /// it another source (Mobile IPv6's home address), or options that cannot be read.
     pub detour: bool,
-    /// The upper layer's protocol number; meaningful if [`Headers::l4`] is set or this is a fragment.
+    /// The upper layer's protocol number; meaningful if [`Headers::l4`] is set or this is a
+    /// fragment.
     pub protocol: u8,
     /// Where the upper layer's header starts. Not set in fragments other than the first.
     pub l4: usize,
@@ -154,8 +157,9 @@ impl Headers {
         }
     }
 
-    /// As much was understood as a frame of `len` bytes has: [`Headers::parsed`]; or the TCP or UDP header of
-    /// a packet that left its length to the device; or the headers of a [`Headers::later`] fragment.
+    /// As much was understood as a frame of `len` bytes has: [`Headers::parsed`]; or the TCP or UDP
+    /// header of a packet that left its length to the device; or the headers of a
+    /// [`Headers::later`] fragment.
     #[must_use]
     #[inline]
     pub fn understood(&self, len: usize) -> bool {

@@ -57,8 +57,10 @@ pub const BATCH: usize = 256;
 /// Shortest frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;
 
-/// Longest frame without segmentation to do: jumbo payload of 9,216 bytes, header, two VLAN tags.
-pub const MAX_FRAME: usize = 9216 + 14 + 8;
+/// Longest frame: an IP packet of 65,535 bytes, Ethernet header, two VLAN tags. Frames that are
+/// still to be segmented have this length, and so may others: passt's interfaces have an MTU of
+/// 65,520. Receivers have limits of their own.
+pub const MAX_FRAME: usize = MAX_PACKET + 14 + 8;
 
-/// Longest frame with segmentation to do: an IP packet of 65,535 bytes, header, two VLAN tags.
-pub const MAX_GSO: usize = 65_535 + 14 + 8;
+/// Longest IP packet (IPv6 without jumbograms: 40 bytes less of payload).
+pub(crate) const MAX_PACKET: usize = 65_535;

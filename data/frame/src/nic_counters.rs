@@ -25,8 +25,8 @@ pub struct NicCounters {
     pub held: u64,
     /// Interrupts delivered to the guest.
     pub delivered: u64,
-    /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them if
-    /// they were never cleared.
+    /// The NIC's own statistics registers, by the datasheet's names, as the guest would read them
+    /// if they were never cleared.
     pub statistics: Vec<(&'static str, u64)>,
     /// Counts of its shared status block (CSB), if it offers one.
     pub csb: Option<CsbCounters>,

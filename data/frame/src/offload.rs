@@ -17,8 +17,8 @@ pub enum Gso {
 /// What is still to be done to a frame, or known about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The checksum from `csum_start` to the end is still to be filled in, at `csum_start + csum_offset`.
-    /// The field holds the pseudo-header's sum.
+    /// The checksum from `csum_start` to the end is still to be filled in, at `csum_start +
+    /// csum_offset`. The field holds the pseudo-header's sum.
     pub needs_csum: bool,
     /// Somebody on this host vouches for the checksum; never set together with `needs_csum`.
     pub csum_valid: bool,

@@ -24,19 +24,20 @@ pub type Doorbell = Arc<dyn AsFd + Send + Sync>;
 ///
 /// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for
 /// as long as the frames are lent, [`Port::push`] the receive side, which is a leaf. So whoever
-/// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is borrowed
-/// or being written. Order: transmit side, then receive side.
+/// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is
+/// borrowed or being written. Order: transmit side, then receive side.
 ///
 /// No method blocks, and each does bounded work.
 pub trait Port: Send + Sync {
     /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's.
     ///
     /// Returns how many were finished. 0 means that there is nothing to do, or that the port is not
-    /// ready, held up, or just being changed by its owner. Work that came to no frame counts as one,
-    /// so that it is charged for.
+    /// ready, held up, or just being changed by its owner. Work that came to no frame counts as
+    /// one, so that it is charged for.
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
 
-    /// Delivers the frames of `batch` that `list` names, in that order, and publishes them together.
+    /// Delivers the frames of `batch` that `list` names, in that order, and publishes them
+    /// together.
     ///
     /// Returns how many entries of `list` were dealt with: delivered, or dropped and counted for a
     /// reason of this port's own (too long, not ready). The rest found no room. The caller makes
@@ -85,8 +86,8 @@ pub trait Port: Send + Sync {
         0
     }
 
-    /// How long its worker may sleep while this port is armed, if some of its doorbells are words in
-    /// shared memory, which wake nobody: the port is looked at once in this time.
+    /// How long its worker may sleep while this port is armed, if some of its doorbells are words
+    /// in shared memory, which wake nobody: the port is looked at once in this time.
     fn poll_interval(&self) -> Option<Duration> {
         None
     }

@@ -25,7 +25,8 @@ reasons! {
     Runt = "runt",
     /// Longer than the switch, or the receiver's largest buffer, can take.
     TooLong = "too-long",
-    /// Offload fields that contradict the frame: checksum or segmentation outside it, unknown kinds.
+    /// Offload fields that contradict the frame: checksum or segmentation outside it, unknown
+    /// kinds.
     BadOffload = "bad-offload",
     /// Headers that cannot be segmented or are longer than the snapshot.
     BadHeader = "bad-header",
@@ -63,7 +64,8 @@ reasons! {
     Vlan = "vlan",
     /// The port may not reach the one that the frame is for (`reach`).
     Isolated = "isolated",
-    /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and so on).
+    /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and
+    /// so on).
     Storm = "storm",
     /// Over the limit of frames to the port (`to_rate`, `to_frames`, `to_limit`).
     OverLimit = "over-limit",

@@ -34,14 +34,17 @@ pub struct Sample<'f> {
 
 /// Somebody who takes samples of one port: an sFlow agent.
 pub trait Sampler: Send + Sync {
-    /// Takes a sample. Must neither block nor allocate: what does not fit a bounded queue is lost, and counted by it.
+    /// Takes a sample. Must neither block nor allocate: what does not fit a bounded queue is lost,
+    /// and counted by it.
     fn sample(&self, sample: &Sample<'_>);
 }
 
-/// Chooses which frames of a port are samples. The distance from one to the next is drawn from 1 to 2N-1, each as likely as
-/// the others: N on average, and no rhythm that traffic could fall in with (sFlow version 5, section 3.1).
+/// Chooses which frames of a port are samples. The distance from one to the next is drawn from 1 to
+/// 2N-1, each as likely as the others: N on average, and no rhythm that traffic could fall in with
+/// (sFlow version 5, section 3.1).
 ///
-/// Written by one thread at a time, whoever holds the port's transmit side; no locked instruction is spent on it.
+/// Written by one thread at a time, whoever holds the port's transmit side; no locked instruction
+/// is spent on it.
 pub struct Sampling {
     rate: u32,
     /// Frames until the next sample, it included; never 0.
@@ -53,7 +56,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// One frame of `rate` (at least 1) on average, for `sampler`. The same `seed` chooses the same frames.
+    /// One frame of `rate` (at least 1) on average, for `sampler`. The same `seed` chooses the same
+    /// frames.
     #[must_use]
     pub fn new(rate: u32, seed: u64, sampler: Arc<dyn Sampler>) -> Self {
         let new = Self {
@@ -75,8 +79,8 @@ impl Sampling {
         &*self.sampler
     }
 
-    /// `frames` frames have passed; `each` is called for those of them that are samples, with their place among the `frames`
-    /// and their number among all.
+    /// `frames` frames have passed; `each` is called for those of them that are samples, with their
+    /// place among the `frames` and their number among all.
     #[inline]
     pub fn pass(&self, frames: usize, each: impl FnMut(usize, u64)) {
         let (left, frames) = (self.left.load(Ordering::Relaxed), frames as u64);

@@ -29,8 +29,9 @@ enum Work {
     },
 }
 
-/// Makes of one frame those that a receiver can take. Resumable: it goes on where the output batch was
-/// full. It allocates nothing, and its work is bounded by the frame's pieces and segments (at most 1,366).
+/// Makes of one frame those that a receiver can take. Resumable: it goes on where the output batch
+/// was full. It allocates nothing, and its work is bounded by the frame's pieces and segments (at
+/// most 1,366).
 pub struct Finisher<'b, 'm> {
     head: &'b [u8],
     offload: Offload,
@@ -77,11 +78,12 @@ impl<'b, 'm> Finisher<'b, 'm> {
         self.count
     }
 
-    /// Appends as many of the frames as `out` has room for. Returns true if there are more: empty `out`
-    /// and call again.
+    /// Appends as many of the frames as `out` has room for. Returns true if there are more: empty
+    /// `out` and call again.
     ///
     /// # Errors
-    /// [`Reason::TooLong`] if a frame has more pieces than an empty batch holds; the rest is then lost.
+    /// [`Reason::TooLong`] if a frame has more pieces than an empty batch holds; the rest is then
+    /// lost.
     pub fn fill(&mut self, out: &mut Batch<'m>) -> Result<bool, Reason> {
         while self.next < self.count {
             let body = self.next_body();
@@ -213,8 +215,8 @@ impl<'b, 'm> Finisher<'b, 'm> {
 /// A frame whose checksum we computed ourselves.
 const VALID: Offload = Offload { csum_valid: true, ..Offload::NONE };
 
-/// The head of a new frame. Reads outside it give nothing and writes outside do nothing: every place was
-/// checked by the parser, so neither happens.
+/// The head of a new frame. Reads outside it give nothing and writes outside do nothing: every
+/// place was checked by the parser, so neither happens.
 struct Head {
     bytes: [u8; HEAD],
     len: usize,

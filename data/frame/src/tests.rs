@@ -2,9 +2,9 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod finish;
+mod known_faults;
 mod packet;
 mod parse;
 mod replay;
-mod rows;
 mod sample;
 mod sums;

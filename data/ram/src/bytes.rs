@@ -30,8 +30,9 @@ impl<'m> Bytes<'m> {
     /// The run `ptr..ptr + len`.
     ///
     /// # Safety
-    /// The run must stay mapped for `'m`, and writable if it is written to. Whoever else accesses it
-    /// from within this process must do so by atomic accesses too, or only read what nobody writes.
+    /// The run must stay mapped for `'m`, and writable if it is written to. Whoever else accesses
+    /// it from within this process must do so by atomic accesses too, or only read what nobody
+    /// writes.
     pub(crate) unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, _owner: PhantomData }
     }
@@ -85,8 +86,8 @@ impl<'m> Bytes<'m> {
         Some(Self { ptr: self.ptr.wrapping_add(offset), len, ..self })
     }
 
-    /// Copies the first bytes of `from` here; returns how many (the shorter of the two lengths). The
-    /// two may overlap: what is copied is then any mixture of what was there.
+    /// Copies the first bytes of `from` here; returns how many (the shorter of the two lengths).
+    /// The two may overlap: what is copied is then any mixture of what was there.
     #[inline(always)]
     pub(crate) fn copy_from(self, from: Bytes<'_>) -> usize {
         let n = self.len.min(from.len);
@@ -120,10 +121,11 @@ pub(crate) fn prefetch(p: *const u8, write: bool) {
     // SAFETY: a prefetch is a hint: it never faults and changes nothing that a program can see.
     // PREFETCHW does nothing on CPUs that lack it.
     unsafe {
+        use std::arch::asm;
         if write {
-            std::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+            asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
         } else {
-            std::arch::asm!("prefetcht0 [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+            asm!("prefetcht0 [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

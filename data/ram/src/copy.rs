@@ -1,15 +1,16 @@
 //! Copies from, to and between memory that others change at the same time.
 //!
 //! For Rust a plain read of bytes that a guest, its VMM or another peer may store to meanwhile is a
-//! data race, which is undefined behaviour whatever the CPU does. So on x86-64 every copy is made by
-//! assembly. The compiler does not see the accesses: it cannot repeat, split or drop them, and it
-//! believes nothing about the bytes but what the copy holds. What the assembly does is what relaxed
-//! atomic loads and stores of single bytes would do, some of them twice. So a race gives any mixture
-//! of old and new bytes, and nothing worse.
+//! data race, which is undefined behaviour whatever the CPU does. So on x86-64 every copy is made
+//! by assembly. The compiler does not see the accesses: it cannot repeat, split or drop them, and
+//! it believes nothing about the bytes but what the copy holds. What the assembly does is what
+//! relaxed atomic loads and stores of single bytes would do, some of them twice. So a race gives
+//! any mixture of old and new bytes, and nothing worse.
 //!
-//! Short copies (headers, descriptors, frames up to 128 bytes) are overlapping moves from both ends:
-//! no loop and no call. All loads come before all stores, so overlapping runs are copied correctly.
-//! Longer copies call the C library's `memmove`, as Rust's own copy would, but from assembly.
+//! Short copies (headers, descriptors, frames up to 128 bytes) are overlapping moves from both
+//! ends: no loop and no call. All loads come before all stores, so overlapping runs are copied
+//! correctly. Longer copies call the C library's `memmove`, as Rust's own copy would, but from
+//! assembly.
 //!
 //! Nanoseconds for a copy out of a cached, misaligned run (Xeon, Sapphire Rapids):
 //!
@@ -72,8 +73,8 @@ pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, n: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_long(src: *const u8, dst: *mut u8, n: usize) {
-    // SAFETY: `memmove` is called with the C ABI's registers, a stack aligned for it, and all that it
-    // may change named. The runs are the caller's.
+    // SAFETY: `memmove` is called with the C ABI's registers, a stack aligned for it, and all that
+    // it may change named. The runs are the caller's.
     unsafe {
         std::arch::asm!(
             "call [rip + {memmove}@GOTPCREL]",
@@ -96,7 +97,8 @@ pub(crate) unsafe fn load(src: *const u8) -> [u8; 8] {
     #[cfg(target_arch = "x86_64")]
     {
         let word: u64;
-        // SAFETY: reads the caller's 8 bytes. `readonly`, but not `pure`: made once, where it stands.
+        // SAFETY: reads the caller's 8 bytes. `readonly`, but not `pure`: made once, where it
+        // stands.
         unsafe {
             std::arch::asm!(
                 "mov {word}, [{src}]",

@@ -1,11 +1,11 @@
 //! What happens when a mapped file shrinks: SIGBUS, survived.
 //!
-//! A peer may truncate a file that is mapped here. Touching the lost pages raises SIGBUS, which would
-//! end the process and every other VM's network with it. [`install`] puts a handler in place that
-//! looks the address up among the guarded mappings, replaces the *whole* mapping by private zeros,
-//! and marks it poisoned. The interrupted copy then goes on over zeros, and the port is shut down by
-//! whoever next asks [`crate::Map::poisoned`]. An address that is not ours gets the default action: a
-//! crash with a core.
+//! A peer may truncate a file that is mapped here. Touching the lost pages raises SIGBUS, which
+//! would end the process and every other VM's network with it. [`install`] puts a handler in place
+//! that looks the address up among the guarded mappings, replaces the *whole* mapping by private
+//! zeros, and marks it poisoned. The interrupted copy then goes on over zeros, and the port is shut
+//! down by whoever next asks [`crate::Map::poisoned`]. An address that is not ours gets the default
+//! action: a crash with a core.
 //!
 //! The handler only accesses a fixed table of atomics and makes one bare system call, `mmap`, so it
 //! is async-signal-safe.
@@ -20,8 +20,8 @@ pub const SLOTS: usize = 8192;
 
 #[derive(Debug)]
 struct Slot {
-    /// Odd while the two words below belong together. The handler may look while the slot of another
-    /// mapping changes hands, and must not take one's start for the other's.
+    /// Odd while the two words below belong together. The handler may look while the slot of
+    /// another mapping changes hands, and must not take one's start for the other's.
     version: AtomicUsize,
     /// 0: free; 1: being set up; else the first address.
     start: AtomicUsize,
@@ -94,9 +94,9 @@ pub fn install() -> io::Result<()> {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; si_addr is set for SIGBUS.
-    // Restoring the default action and returning repeats the access, which then ends the process as
-    // if there were no handler.
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; si_addr is set for
+    // SIGBUS. Restoring the default action and returning repeats the access, which then ends the
+    // process as if there were no handler.
     unsafe {
         if !replace((*info).si_addr().addr()) {
             libc::signal(libc::SIGBUS, libc::SIG_DFL);

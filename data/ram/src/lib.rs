@@ -21,13 +21,13 @@
 //!   (see `copy.rs`). A copy that races with a writer holds any mixture of old and new bytes. Its
 //!   order against other accesses is that of relaxed atomics: whoever needs more reads a field of
 //!   the ring with [`Acquire`](std::sync::atomic::Ordering::Acquire) before.
-//! - The compiler never reads guest memory by itself: what was copied out is ours, and a copy of the
-//!   copy cannot become a second look at the guest's bytes. So whoever checks a value must use the
+//! - The compiler never reads guest memory by itself: what was copied out is ours, and a copy of
+//!   the copy cannot become a second look at the guest's bytes. So whoever checks a value must use the
 //!   copy that was checked, and then it stays checked.
 //!
-//! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the peer
-//! allows it. Where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs its
-//! own port only.
+//! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the
+//! peer allows it. Where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs
+//! its own port only.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 

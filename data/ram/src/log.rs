@@ -24,8 +24,8 @@ impl DirtyLog {
         Some(Self { mapping, offset, len })
     }
 
-    /// Marks the pages of `len` bytes at `gpa`. Pages beyond the log are ignored, as the spec leaves
-    /// its size to the VMM.
+    /// Marks the pages of `len` bytes at `gpa`. Pages beyond the log are ignored, as the spec
+    /// leaves its size to the VMM.
     pub fn mark(&self, gpa: u64, len: u64) {
         if len == 0 {
             return;

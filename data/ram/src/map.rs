@@ -158,8 +158,8 @@ impl Map {
         })
     }
 
-    /// A ring of `len` bytes at `gpa`, which must be a multiple of `align` and lie in one region. The
-    /// window keeps this map alive.
+    /// A ring of `len` bytes at `gpa`, which must be a multiple of `align` and lie in one region.
+    /// The window keeps this map alive.
     #[must_use]
     pub fn window(self: &Arc<Self>, gpa: u64, len: usize, align: usize) -> Option<Window> {
         let bytes = self.find(gpa)?.get(0, len)?;

@@ -98,7 +98,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `size` bytes of `fd` from `offset`, shared, after checking that the file is long enough.
+    /// Maps `size` bytes of `fd` from `offset`, shared, after checking that the file is long
+    /// enough.
     ///
     /// The file is sealed against shrinking where its owner allows it (memfd with `ALLOW_SEALING`).
     ///

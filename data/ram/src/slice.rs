@@ -150,7 +150,7 @@ pub fn prefetch<T>(value: &T) {
 pub fn recycle<'b>(mut v: Vec<Slice<'_>>) -> Vec<Slice<'b>> {
     v.clear();
     let mut v = std::mem::ManuallyDrop::new(v);
-    // SAFETY: `Slice<'a>` and `Slice<'b>` differ only in a lifetime, so layout and allocation agree,
-    // and the vector is empty: no slice outlives its borrow.
+    // SAFETY: `Slice<'a>` and `Slice<'b>` differ only in a lifetime, so layout and allocation
+    // agree, and the vector is empty: no slice outlives its borrow.
     unsafe { Vec::from_raw_parts(v.as_mut_ptr().cast(), 0, v.capacity()) }
 }

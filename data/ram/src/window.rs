@@ -92,9 +92,9 @@ impl Window {
         (word(low), word(high))
     }
 
-    /// Counts records of `STRIDE` bytes that begin with a `u32` for which `test` holds: those of the
-    /// `n` records from `off` on that come before the first that fails. Each `u32` is read once, and
-    /// what its writer wrote before it can be read afterwards.
+    /// Counts records of `STRIDE` bytes that begin with a `u32` for which `test` holds: those of
+    /// the `n` records from `off` on that come before the first that fails. Each `u32` is read
+    /// once, and what its writer wrote before it can be read afterwards.
     #[must_use]
     #[inline]
     pub fn leading<const STRIDE: usize>(

@@ -69,8 +69,8 @@ impl Wanted {
     }
 }
 
-/// Locks `m`. The states behind our locks are valid between any two statements, so a panic elsewhere
-/// does not spoil them.
+/// Locks `m`. The states behind our locks are valid between any two statements, so a panic
+/// elsewhere does not spoil them.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }

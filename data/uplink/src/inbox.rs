@@ -5,8 +5,9 @@
 //!                                      parsed                     end
 //! ```
 //!
-//! Frames lie back to back, so a burst of small ones stays in the cache although each read must offer
-//! room for the longest. Frames that the switch holds stay; when room runs out, they move to the front.
+//! Frames lie back to back, so a burst of small ones stays in the cache although each read must
+//! offer room for the longest. Frames that the switch holds stay; when room runs out, they move to
+//! the front.
 
 use vmlan_frame::{BATCH, Batch, Direction, Offload, Reason, Sink, Verdict};
 use vmlan_ram::Slice;

@@ -8,8 +8,8 @@
 //! # Contract
 //!
 //! No error of a device or peer ends a worker: a frame that cannot be delivered is dropped and
-//! counted, a device or peer that goes away takes its port down until it is back. Each port has one small
-//! control thread that sleeps in `poll`; the data path neither blocks nor allocates.
+//! counted, a device or peer that goes away takes its port down until it is back. Each port has one
+//! small control thread that sleeps in `poll`; the data path neither blocks nor allocates.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
@@ -26,7 +26,14 @@ pub mod tap;
 #[cfg(test)]
 mod testing;
 
+use std::path::Path;
 use std::sync::Arc;
+
+/// True if the directory that `path` is to be in is there. Where it is, ENOENT means one in which
+/// nothing can be made, like /proc.
+fn has_directory(path: &Path) -> bool {
+    path.parent().is_some_and(|dir| dir.as_os_str().is_empty() || dir.exists())
+}
 
 /// Called after a port's doorbells or its `is_up` changed.
 pub type Changed = Arc<dyn Fn() + Send + Sync>;

@@ -1,12 +1,13 @@
 //! A capture file, written while frames pass: `pcap:out.pcapng[,snaplen=N]`.
 //!
 //! ```text
-//!  workers ── capture: format into the queue ──► [ 4 MiB ] ── swapped for an empty one ──► writer ──► file
+//!  workers ── capture: format into the queue ──► [ 4 MiB ] ── swapped for an empty one ──┐
+//!                                                                      file ◄── writer ◄──┘
 //! ```
 //!
-//! A capturing worker holds the queue's lock for one copy and never waits for it: what finds it taken for too
-//! long, or full, is lost to the capture, counted, and told in the file's statistics. The writer sleeps while
-//! the queue is empty; frames are in the file [`GATHER`] after they passed.
+//! A capturing worker holds the queue's lock for one copy and never waits for it: what finds it
+//! taken for too long, or full, is lost to the capture, counted, and told in the file's statistics.
+//! The writer sleeps while the queue is empty; frames are in the file [`GATHER`] after they passed.
 
 mod blocks;
 #[cfg(test)]
@@ -21,11 +22,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vmlan_frame::{Batch, Counters, FrameView, MAX_GSO, Mirror, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Counters, FrameView, Mirror, Offloads, Port, Reason, Sink};
 
 use crate::Details;
 use crate::control::lock;
-use crate::sys;
+use crate::has_directory;
 
 /// Bytes that wait for the writer, at most.
 const QUEUE: usize = 4 * 1024 * 1024;
@@ -61,18 +62,18 @@ impl Config {
 
 /// Why a capture could not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PcapError {
     /// A device, a pipe, a directory, a symbolic link.
-    #[error("{0}: exists and is no regular file; choose another path or remove it")]
+    #[error("{0}: exists and is not a regular file: choose another path or remove it")]
     NotFile(PathBuf),
     /// A frame needs its Ethernet header to be of use.
-    #[error("snaplen={0}: at least 14 bytes")]
+    #[error("snaplen={0}: use at least 14 bytes")]
     BadSnaplen(u32),
     /// Its directory is missing.
-    #[error("{0}: its directory does not exist; make that first")]
+    #[error("{0}: its directory does not exist: create it first")]
     NoDirectory(PathBuf, #[source] io::Error),
     /// The file or its directory belongs to somebody else, or cannot be written at all.
-    #[error("{0}: this user may not write there; choose another path")]
+    #[error("{0}: this user may not write there: choose another path")]
     NotWritable(PathBuf, #[source] io::Error),
     /// Anything else.
     #[error("{0}")]
@@ -109,13 +110,13 @@ pub struct Pcap {
 /// Creates (or empties) the file and starts the writer.
 ///
 /// # Errors
-/// If the file cannot be had: see [`Error`].
-pub fn open(config: Config) -> Result<Pcap, Error> {
+/// If the file cannot be had: see [`PcapError`].
+pub fn open(config: Config) -> Result<Pcap, PcapError> {
     if config.snaplen < 14 {
-        return Err(Error::BadSnaplen(config.snaplen));
+        return Err(PcapError::BadSnaplen(config.snaplen));
     }
     let mut file = create(&config)?;
-    let fail = |e| Error::Io(config.path.clone(), e);
+    let fail = |e| PcapError::Io(config.path.clone(), e);
     let mut bytes = Vec::with_capacity(QUEUE);
     blocks::section(&mut bytes);
     // At once, so that the file is a capture whenever somebody looks.
@@ -140,24 +141,22 @@ pub fn open(config: Config) -> Result<Pcap, Error> {
 }
 
 /// Opens the file without following a link or waiting for a pipe's reader; nobody else may read it.
-fn create(config: &Config) -> Result<File, Error> {
+fn create(config: &Config) -> Result<File, PcapError> {
     let path = &config.path;
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
     let file = options.open(path).map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => Error::NotFile(path.clone()),
-        Some(libc::ENOENT) if !sys::has_directory(&config.path) => {
-            Error::NoDirectory(path.clone(), e)
-        }
+        Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => PcapError::NotFile(path.clone()),
+        Some(libc::ENOENT) if !has_directory(path) => PcapError::NoDirectory(path.clone(), e),
         Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
-            Error::NotWritable(path.clone(), e)
+            PcapError::NotWritable(path.clone(), e)
         }
-        _ => Error::Io(path.clone(), e),
+        _ => PcapError::Io(path.clone(), e),
     })?;
-    let fail = |e| Error::Io(path.clone(), e);
+    let fail = |e| PcapError::Io(path.clone(), e);
     if !file.metadata().map_err(fail)?.is_file() {
-        return Err(Error::NotFile(path.clone()));
+        return Err(PcapError::NotFile(path.clone()));
     }
     file.set_permissions(Permissions::from_mode(0o600)).map_err(fail)?;
     file.set_len(0).map_err(fail)?;
@@ -305,7 +304,7 @@ impl Shared {
         frame: &FrameView<'_, '_>,
         dropped: Option<Reason>,
     ) -> bool {
-        let snaplen = usize::try_from(self.config.snaplen).unwrap_or(MAX_GSO);
+        let snaplen = self.config.snaplen as usize;
         let Some(mut queue) = self.try_queue() else { return false };
         let (before, most) = (queue.bytes.len(), frame.len.min(snaplen) + blocks::OVERHEAD);
         if before + most > QUEUE || queue.stop {

@@ -1,14 +1,17 @@
 //! sFlow version 5: samples of frames, and interface counters, sent to a collector by UDP.
 //!
 //! ```text
-//!  workers ── Source: a fixed-size record ──► [ 1024 records ] ── swapped for an empty one ──► thread ──► UDP
+//!  workers ── Source: a fixed-size record ──► [ 1024 records ] ── swapped for an empty one ──┐
+//!                                                                        UDP ◄── thread ◄──┘
 //! ```
 //!
-//! A worker holds the queue's lock for one copy of at most 128 bytes and never waits for it: a sample that finds it taken
-//! for too long, or full, is lost, counted, and told to the collector. The thread sleeps until there is a sample, or
-//! counters are due; a collector that is not there costs nothing but a count.
+//! A worker holds the queue's lock for one copy of at most 128 bytes and never waits for it: a
+//! sample that finds it taken for too long, or full, is lost, counted, and told to the collector.
+//! The thread sleeps until there is a sample, or counters are due; a collector that is not there
+//! costs nothing but a count.
 //!
-//! Interface number (ifIndex) n is the switch's port n-1. In is what comes from the port into the switch.
+//! Interface number (ifIndex) n is the switch's port n-1. In is what comes from the port into the
+//! switch.
 
 mod encode;
 #[cfg(test)]
@@ -29,11 +32,13 @@ use encode::{Agent, Datagram};
 /// Samples that wait for the thread, at most.
 const QUEUE: usize = 1024;
 
-/// How long samples may gather before they are sent together. The specification wants them sent within a second.
+/// How long samples may gather before they are sent together. The specification wants them sent
+/// within a second.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Without an error for so long the collector is there again. A refusal is told by the kernel at the datagram after the one
-/// that was refused, and once for several, so that of those to nobody many seem to have been sent.
+/// Without an error for so long the collector is there again. A refusal is told by the kernel at
+/// the datagram after the one that was refused, and once for several, so that of those to nobody
+/// many seem to have been sent.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Looks at a taken lock before a sample is given up: some microseconds.
@@ -69,12 +74,12 @@ pub struct Counts {
 
 /// Why nothing can be exported.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SflowError {
     /// No socket.
-    #[error("no UDP socket for it")]
+    #[error("cannot open a UDP socket for it")]
     Socket(#[source] io::Error),
     /// No thread.
-    #[error("no thread for it")]
+    #[error("cannot start a thread for it")]
     Thread(#[source] io::Error),
 }
 
@@ -148,9 +153,9 @@ pub struct Sflow {
 /// Starts to export. A collector that cannot be reached, now or later, is no error: it may come.
 ///
 /// # Errors
-/// [`Error`]
-pub fn start(config: Config) -> Result<Sflow, Error> {
-    let sender = Sender::new(config.collector).map_err(Error::Socket)?;
+/// [`SflowError`]
+pub fn start(config: Config) -> Result<Sflow, SflowError> {
+    let sender = Sender::new(config.collector).map_err(SflowError::Socket)?;
     let queue = Arc::new(Queue {
         waiting: Mutex::new(Waiting { records: Vec::with_capacity(QUEUE), stop: false }),
         ready: Condvar::new(),
@@ -170,13 +175,13 @@ pub fn start(config: Config) -> Result<Sflow, Error> {
     let thread = std::thread::Builder::new()
         .name("sflow".to_owned())
         .spawn(move || Export::new(&served, sender).run())
-        .map_err(Error::Thread)?;
+        .map_err(SflowError::Thread)?;
     Ok(Sflow { shared, thread: Some(thread) })
 }
 
 impl Sflow {
-    /// Begins with the switch's port `number`: its counters are sent from now on, and its frames sampled by what is returned.
-    /// `seed` decides which.
+    /// Begins with the switch's port `number`: its counters are sent from now on, and its frames
+    /// sampled by what is returned. `seed` decides which.
     #[must_use]
     pub fn add(&self, number: usize, name: &str, port: Arc<dyn Port>, seed: u64) -> Arc<Sampling> {
         let interface = encode::interface(number);
@@ -324,7 +329,8 @@ impl<'s> Export<'s> {
         }
     }
 
-    /// Sleeps until there are samples (and for more of them) or counters are due; takes the samples. True if it is to end.
+    /// Sleeps until there are samples (and for more of them) or counters are due; takes the
+    /// samples. True if it is to end.
     fn gather(&self, records: &mut Vec<Record>) -> bool {
         let queue = &self.shared.queue;
         let mut waiting = lock(&queue.waiting);
@@ -424,7 +430,8 @@ impl Shared {
     }
 }
 
-/// The socket. Connected, so that the kernel tells when nobody is there; a network that is not there yet is tried again.
+/// The socket. Connected, so that the kernel tells when nobody is there; a network that is not
+/// there yet is tried again.
 struct Sender {
     socket: UdpSocket,
     collector: SocketAddr,

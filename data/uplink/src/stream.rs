@@ -1,10 +1,12 @@
 //! A UNIX socket as a port: `stream:/path.sock[,connect]`.
 //!
-//! QEMU's `-netdev stream` framing: each frame after its length in four bytes, big-endian, and no offload header.
-//! passt, gvproxy and socket_vmnet speak it too. One peer at a time; the next one waits in the backlog.
+//! QEMU's `-netdev stream` framing: each frame after its length in four bytes, big-endian, and no
+//! offload header. passt, gvproxy and socket_vmnet speak it too. One peer at a time; the next one
+//! waits in the backlog.
 //!
-//! The peer is as hostile as a guest: lengths are checked, a peer that sends nonsense is disconnected, and
-//! one that does not read finds its senders told "no room" and costs nobody else anything.
+//! The peer is as hostile as a guest: lengths are checked, a peer that sends nonsense is
+//! disconnected, and one that does not read finds its senders told "no room" and costs nobody else
+//! anything.
 
 mod file;
 mod read;
@@ -20,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use vmlan_frame::{Batch, Counters, Doorbell, Offloads, Port, Reason, Sink};
 
 use self::file::Listener;
@@ -61,18 +64,18 @@ impl Config {
 
 /// Why a port could not be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StreamError {
     /// Something else has that name.
-    #[error("{0}: exists and is no socket; choose another path or remove it")]
+    #[error("{0}: exists and is not a socket: choose another path or remove it")]
     NotSocket(PathBuf),
     /// Another process listens there.
-    #[error("{0}: another process listens there; add `,connect` to connect to it")]
+    #[error("{0}: another process listens there: add `,connect` to connect to it")]
     InUse(PathBuf),
     /// Its directory is missing.
-    #[error("{0}: its directory does not exist; make that first")]
+    #[error("{0}: its directory does not exist: create it first")]
     NoDirectory(PathBuf, #[source] io::Error),
     /// The directory belongs to somebody else, or cannot be written at all.
-    #[error("{0}: this user may not make a socket there; choose another path")]
+    #[error("{0}: this user may not create a socket there: choose another path")]
     NotWritable(PathBuf, #[source] io::Error),
     /// Anything else.
     #[error("{0}")]
@@ -116,9 +119,9 @@ impl std::fmt::Debug for StreamPort {
 /// succeeds.
 ///
 /// # Errors
-/// If the socket file cannot be had: see [`Error`].
-pub fn open(config: Config, changed: Changed) -> Result<Stream, Error> {
-    let fail = |e| Error::Io(config.path.clone(), e);
+/// If the socket file cannot be had: see [`StreamError`].
+pub fn open(config: Config, changed: Changed) -> Result<Stream, StreamError> {
+    let fail = |e| StreamError::Io(config.path.clone(), e);
     let listener = match config.connect {
         true => None,
         false => Some(Listener::new(&config.path, config.mode.unwrap_or(0o600))?),
@@ -172,7 +175,8 @@ impl Drop for Stream {
     }
 }
 
-/// The control thread: gets peers, gets rid of them, and waits for a slow one on the data path's behalf.
+/// The control thread: gets peers, gets rid of them, and waits for a slow one on the data path's
+/// behalf.
 fn serve(port: &StreamPort, listener: Option<&Listener>) {
     let mut retry = None;
     while !port.wake.stopped() {
@@ -219,20 +223,21 @@ impl StreamPort {
     /// Sleeps until there is something to do for the control thread.
     fn wait(&self, listener: Option<&Listener>, retry: Option<Duration>) {
         let peer = lock(&self.rx).peer.clone();
-        let mut fds = vec![sys::pollfd(self.wake.fd(), libc::POLLIN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
         match (&peer, listener) {
             (Some(peer), _) if self.blocked.load(Ordering::Acquire) => {
-                fds.push(sys::pollfd(peer.as_fd(), libc::POLLOUT));
+                fds.push(PollFd::new(peer, PollFlags::OUT));
             }
-            // After a failed accept (EMFILE) the listener stays readable: it is left alone for a while.
+            // After a failed accept (EMFILE) the listener stays readable: it is left alone for a
+            // while.
             (None, Some(l)) if retry.is_none() => {
-                fds.push(sys::pollfd(l.socket.as_fd(), libc::POLLIN));
+                fds.push(PollFd::new(&l.socket, PollFlags::IN));
             }
             _ => {}
         }
         sys::poll(&mut fds, if peer.is_none() { retry } else { None });
         self.wake.clear();
-        if peer.is_some() && fds.get(1).is_some_and(|f| f.revents != 0) {
+        if peer.is_some() && fds.get(1).is_some_and(|f| !f.revents().is_empty()) {
             self.unblock();
         }
     }
@@ -306,7 +311,8 @@ impl StreamPort {
     /// Sends what the socket takes; returns how much of `list` is dealt with.
     fn send(&self, rx: &mut Rx, batch: &Batch<'_>, list: &[u16]) -> usize {
         if rx.peer.is_none() {
-            // Frames that were under way when it went. Killing it again would keep its thread from looking for the next one.
+            // Frames that were under way when it went. Killing it again would keep its thread from
+            // looking for the next one.
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
         }
@@ -333,7 +339,7 @@ impl StreamPort {
 
 fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = sys::unix_socket()?;
-    sys::unix_connect(socket.as_fd(), path)?;
+    file::connect(&socket, path)?;
     Ok(socket)
 }
 

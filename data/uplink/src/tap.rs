@@ -1,10 +1,11 @@
 //! A TAP device of the host as a port: `tap:NAME[,queues=N][,offload=off]`.
 //!
-//! The host's kernel is the port's owner: what it sends into the device we pull, what we push it receives.
+//! The host's kernel is the port's owner: what it sends into the device we pull, what we push it
+//! receives.
 //!
-//! *Link down* (`F17`): writes fail with EIO, which costs the frame and nothing else; the port is up
-//! again when the link is. *Deleted* (`F18`): reads and writes fail with EBADFD; the port goes down and a
-//! new device is made, or attached to, as soon as that works. Links are watched by netlink, and the
+//! *Link down*: writes fail with EIO, which costs the frame and nothing else; the port is up again
+//! when the link is. *Deleted*: reads and writes fail with EBADFD; the port goes down and a new
+//! device is made, or attached to, as soon as that works. Links are watched by netlink, and the
 //! worker's own errors are believed too.
 
 mod device;
@@ -19,12 +20,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use vmlan_frame::{
-    Batch, Counters, Doorbell, FrameView, MAX_GSO, MIN_FRAME, Offloads, Port, Reason, Sink,
+    Batch, Counters, Doorbell, FrameView, MAX_FRAME, MIN_FRAME, Offloads, Port, Reason, Sink,
 };
 use vmlan_ram::Slice;
 
-pub use self::device::Error;
+pub use self::device::TapError;
 use crate::control::{Wake, Wanted, lock};
 use crate::inbox::Inbox;
 use crate::{Changed, Details, sys};
@@ -32,7 +35,8 @@ use crate::{Changed, Details, sys};
 /// Time between attempts to get the device back.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs of a frame that are written where they lie; a frame in more pieces is copied together first.
+/// Runs of a frame that are written where they lie; a frame in more pieces is copied together
+/// first.
 const RUNS: usize = 64;
 
 /// What is asked for.
@@ -110,10 +114,10 @@ impl std::fmt::Debug for Callback {
 /// Opens (or creates) the device and starts its control thread.
 ///
 /// # Errors
-/// If the device cannot be had: see [`Error`].
-pub fn open(config: Config, changed: Changed) -> Result<Tap, Error> {
+/// If the device cannot be had: see [`TapError`].
+pub fn open(config: Config, changed: Changed) -> Result<Tap, TapError> {
     device::check(&config)?;
-    let fail = |e| Error::Io(config.name.clone(), e);
+    let fail = |e| TapError::Io(config.name.clone(), e);
     let wake = Wake::new().map_err(fail)?;
     let events = sys::link_events().map_err(fail)?;
     let port = Arc::new(TapPort::new(config.clone(), changed, wake));
@@ -177,7 +181,7 @@ impl Drop for Tap {
 fn watch(port: &TapPort, events: &OwnedFd) {
     while !port.wake.stopped() {
         let mut fds =
-            [sys::pollfd(events.as_fd(), libc::POLLIN), sys::pollfd(port.wake.fd(), libc::POLLIN)];
+            [events.as_fd(), port.wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         sys::poll(&mut fds, (!port.attached()).then_some(RETRY));
         sys::drain(events.as_fd());
         port.wake.clear();
@@ -195,7 +199,7 @@ impl TapPort {
             wake,
             wanted: Wanted::default(),
             tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(), next: 0 }),
-            rx: Mutex::new(Rx { queues: Vec::new(), scratch: vec![0; MAX_GSO] }),
+            rx: Mutex::new(Rx { queues: Vec::new(), scratch: vec![0; MAX_FRAME] }),
             counters: Counters::default(),
             offloads: AtomicU8::new(0),
             version: AtomicU64::new(0),
@@ -302,15 +306,15 @@ impl TapPort {
     fn fill_from(&self, queue: BorrowedFd<'_>, inbox: &mut Inbox, limit: usize) -> bool {
         while inbox.len() < limit {
             // One byte over, so that a cut frame is longer than allowed.
-            let Some(room) = inbox.free(header::LEN + MAX_GSO + 1) else { return true };
-            let room = room.get_mut(..header::LEN + MAX_GSO + 1).unwrap_or_default();
-            match sys::read(queue, room) {
+            let Some(room) = inbox.free(header::LEN + MAX_FRAME + 1) else { return true };
+            let room = room.get_mut(..header::LEN + MAX_FRAME + 1).unwrap_or_default();
+            match rustix::io::read(queue, room) {
                 Ok(n) => {
                     inbox.filled(n);
                     self.accept(inbox);
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
                 Err(_) => {
                     self.report_gone();
                     return true;
@@ -320,8 +324,8 @@ impl TapPort {
         false
     }
 
-    /// Makes a frame of what was just read. The kernel is believed no more than a guest: lengths are
-    /// checked here, offsets by the batch.
+    /// Makes a frame of what was just read. The kernel is believed no more than a guest: lengths
+    /// are checked here, offsets by the batch.
     fn accept(&self, inbox: &mut Inbox) {
         let parsed = inbox.tail().first_chunk().ok_or(Reason::Runt).and_then(header::parse);
         match parsed {
@@ -363,7 +367,7 @@ impl TapPort {
         }
     }
 
-    /// Why the kernel did not take a frame. No errno ends more than the frame (CH #6683).
+    /// Why the kernel did not take a frame. No errno costs more than the frame.
     fn refused(&self, e: &io::Error) -> Reason {
         match e.raw_os_error() {
             Some(libc::EIO) => Reason::LinkDown,
@@ -377,8 +381,8 @@ impl TapPort {
     }
 }
 
-/// The queue for a frame: one flow, one queue. For IPv4 the bytes mixed are both addresses, and both
-/// ports; for IPv6 they are the source's low half.
+/// The queue for a frame: one flow, one queue. For IPv4 the bytes mixed are both addresses, and
+/// both ports; for IPv6 they are the source's low half.
 fn pick<'q>(queues: &'q [Arc<OwnedFd>], head: &[u8]) -> Option<&'q Arc<OwnedFd>> {
     if queues.len() < 2 {
         return queues.first();

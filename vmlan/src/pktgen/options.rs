@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_frame::MAX_FRAME;
 use vmlan_tools::pktgen::{Capture, Function, Options};
 use vmlan_transport::{Address, Mac};
 
@@ -44,6 +43,9 @@ fn times(args: &PktGenArgs, options: &mut Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Longest frame that a NIC sends in one piece: jumbo payload, Ethernet header, two VLAN tags.
+const MAX_FRAME: usize = 9216 + 14 + 8;
+
 /// The smaller one, if there are two, and the larger one.
 fn sizes(given: &[u32]) -> Result<(Option<u32>, u32), Failure> {
     let (least, most) = match *given {
@@ -54,7 +56,7 @@ fn sizes(given: &[u32]) -> Result<(Option<u32>, u32), Failure> {
     };
     let fits = usize::try_from(most).is_ok_and(|size| size <= MAX_FRAME);
     if !fits {
-        let why = format!("-l: {most} bytes are more than the {MAX_FRAME} that a switch passes on");
+        let why = format!("-l: {most} bytes are more than the {MAX_FRAME} that a NIC sends");
         return Err(Failure::Usage(why));
     }
     Ok((least, most))
@@ -122,7 +124,7 @@ fn replay(args: &PktGenArgs, options: &mut Options) -> Result<(), Failure> {
     let capture = Capture::open(path).map_err(|e| wrong(&chain(&e)))?;
     let longest = capture.longest();
     if usize::try_from(longest).is_ok_and(|longest| longest > MAX_FRAME) {
-        let many = "more than the switch passes on";
+        let many = "more than a NIC sends";
         return Err(wrong(&format!("a frame has {longest} bytes, {many} ({MAX_FRAME})")));
     }
     if capture.snapped() > 0 {

@@ -212,7 +212,7 @@ fn keys_of(settings: &[ClaimSetting]) -> Vec<&'static str> {
 
 fn plain(reason: Reason) -> &'static str {
     match reason {
-        Reason::Runt | Reason::TooLong => "send a frame of 14 to 9216 bytes, tags included",
+        Reason::Runt | Reason::TooLong => "send a frame of 14 to 65557 bytes, tags included",
         Reason::BadSource => "send it from a valid source address",
         Reason::SamePort => "nothing: both are behind this port, which the frame need not leave",
         Reason::NoReceiver => "bring up another port that accepts such frames",

@@ -1,5 +1,5 @@
-//! Options that make a packet something else than its fixed header says. Few packets have any: out of line, so that the parser
-//! costs those without what it did.
+//! Options that make a packet something else than its fixed header says. Few packets have any: out
+//! of line, so that the parser costs those without what it did.
 
 /// IPv4's loose and strict source routes (RFC 791 section 3.1).
 const ROUTES: [u8; 2] = [131, 137];
@@ -22,8 +22,8 @@ pub(super) fn home_address(options: &[u8]) -> bool {
     any(options, 2, None, |kind| kind == HOME_ADDRESS)
 }
 
-/// True if an option is `odd`, or they cannot be walked. Lengths in them leave out `extra` bytes. IPv4 has two kinds
-/// without length, 0 (end) and 1; IPv6 has 0, and no end.
+/// True if an option is `odd`, or they cannot be walked. Lengths in them leave out `extra` bytes.
+/// IPv4 has two kinds without length, 0 (end) and 1; IPv6 has 0, and no end.
 fn any(mut rest: &[u8], extra: usize, one: Option<u8>, odd: impl Fn(u8) -> bool) -> bool {
     while let Some((kind, tail)) = rest.split_first() {
         if *kind == 0 && one.is_some() {

@@ -10,7 +10,8 @@ fn parse(bytes: &[u8]) -> Headers {
     Headers::parse(&bytes[..bytes.len().min(HEAD)], bytes.len())
 }
 
-/// Ethernet and IPv6 with these extension headers (kind, then bytes without the next-header field), then `last`.
+/// Ethernet and IPv6 with these extension headers (kind, then bytes without the next-header field),
+/// then `last`.
 fn v6(extensions: &[(u8, &[u8])], last: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2; 12];
     bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]);
@@ -34,7 +35,8 @@ proptest! {
         let h = parse(&packet.whole());
         prop_assert!(h.parsed && !h.fragment && !h.routing);
         prop_assert_eq!(usize::from(h.tags), packet.tags);
-        prop_assert_eq!((h.l3, h.l4, h.header_len), (packet.l3(), packet.l4(), packet.header_len()));
+        let places = (packet.l3(), packet.l4(), packet.header_len());
+        prop_assert_eq!((h.l3, h.l4, h.header_len), places);
         prop_assert_eq!(h.network, if packet.v6 { Network::Ipv6 } else { Network::Ipv4 });
         prop_assert_eq!(h.protocol, if packet.tcp { TCP } else { UDP });
         prop_assert_eq!(h.tci, [None, Some(5), Some(6)][packet.tags]);
@@ -74,7 +76,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), len in 0..300usize) {
+    fn no_bytes_make_it_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        len in 0..300usize,
+    ) {
         let h = Headers::parse(&bytes, len);
         prop_assert!(h.header_len <= HEAD && h.l4 <= HEAD);
         let _ = flow_hash(&bytes, len);
@@ -88,7 +93,7 @@ fn every_truncation_is_unparsed() {
         assert!(!parse(&bytes[..len]).parsed, "{len}");
     }
     assert!(parse(&bytes).parsed);
-    // Padding behind the packet is fine: short frames have it (row 135).
+    // Padding behind the packet is fine: short frames have it.
     assert!(parse(&[&bytes[..], &[0; 6]].concat()).parsed);
 }
 

@@ -15,7 +15,8 @@ fn sampling(rate: u32, seed: u64) -> Sampling {
     Sampling::new(rate, seed, Arc::new(Nobody))
 }
 
-/// Numbers of the frames chosen among `frames`, which pass in batches of the lengths that `batch` gives.
+/// Numbers of the frames chosen among `frames`, which pass in batches of the lengths that `batch`
+/// gives.
 fn chosen(s: &Sampling, frames: usize, mut batch: impl FnMut(usize) -> usize) -> Vec<u64> {
     let (mut chosen, mut passed, mut round) = (Vec::new(), 0, 0);
     while passed < frames {
@@ -37,7 +38,8 @@ fn one_of_a_thousand_is_a_thousandth() {
         let n = chosen(&sampling(1000, seed), 1_000_000, |_| 256).len();
         assert!((950..=1050).contains(&n), "seed {seed}: {n} samples of 1e6 frames");
     }
-    // The distances' standard deviation is N/sqrt(3): over 2e7 frames the mean is within 1.3 % (3 sigma 1.2 %).
+    // The distances' standard deviation is N/sqrt(3): over 2e7 frames the mean is within 1.3 % (3
+    // sigma 1.2 %).
     let n = chosen(&sampling(1000, 42), 20_000_000, |_| 256).len();
     assert!((19_740..=20_260).contains(&n), "{n} samples of 2e7 frames");
 }

@@ -5,7 +5,7 @@
 
 use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{
-    Batch, Checksum, Gso, HEAD, Headers, MAX_FRAME, MAX_GSO, MIN_FRAME, Network, Offload, Reason,
+    Batch, Checksum, Gso, HEAD, Headers, MAX_FRAME, MIN_FRAME, Network, Offload, Reason,
 };
 use vmlan_ram::Slice;
 
@@ -128,11 +128,10 @@ fn add_changed<'q>(
         len = len.saturating_sub(FCS);
         trim(pieces, len);
     }
-    let most = if plan.segment.is_some() { MAX_GSO } else { MAX_FRAME };
     if len < MIN_FRAME {
         return Err(Reason::Runt);
     }
-    if len > most - TAG {
+    if len > MAX_FRAME - TAG {
         return Err(Reason::TooLong);
     }
     let mut frame = Frame::new(pieces, len);
@@ -342,8 +341,6 @@ impl<'p, 'q> Frame<'p, 'q> {
             offload.gso = kind_of(&h);
             let flags = self.head.get(h.l4 + 13).copied().unwrap_or_default();
             offload.ecn = h.protocol == TCP && flags & CWR != 0;
-        } else if self.len > MAX_FRAME {
-            return Err(Reason::TooLong);
         }
         offload.check(self.bytes(), self.len)
     }

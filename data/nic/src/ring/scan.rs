@@ -1,6 +1,6 @@
 //! Transmit, first half: which descriptors make a frame, and where its bytes lie.
 
-use vmlan_frame::{MAX_GSO, Reason};
+use vmlan_frame::{MAX_FRAME, Reason};
 use vmlan_ram::Slice;
 
 use super::transmit::Transmit;
@@ -147,7 +147,7 @@ fn gather<'q, T: Transmit>(
         return;
     }
     // Longer than any frame: not worth the walk.
-    if (found.len + len) as usize > MAX_GSO + FCS {
+    if (found.len + len) as usize > MAX_FRAME + FCS {
         found.bad = Some(Reason::TooLong);
         return;
     }

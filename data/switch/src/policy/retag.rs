@@ -9,7 +9,7 @@
 //! the new tag (a third one, headers that no longer fit the snapshot) are done first.
 
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
-use vmlan_frame::{Batch, Counters, Finisher, FrameView, Gso, HEAD, MAX_FRAME, MAX_GSO};
+use vmlan_frame::{Batch, Counters, Finisher, FrameView, HEAD, MAX_FRAME};
 use vmlan_frame::{Offload, Offloads, Reason};
 use vmlan_ram::Slice;
 
@@ -122,8 +122,7 @@ fn add<'b>(
 /// shorter than a tag was not let in.
 fn fits(frame: &FrameView<'_, '_>, change: &Change) -> bool {
     let grows = !change.strip && change.push.is_some();
-    let most = if frame.offload.gso == Gso::None { MAX_FRAME } else { MAX_GSO };
-    !grows || frame.len + TAG <= most
+    !grows || frame.len + TAG <= MAX_FRAME
 }
 
 /// Changed frames on their way to one port.

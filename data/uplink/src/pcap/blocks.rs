@@ -1,5 +1,5 @@
-//! Blocks of a pcapng file (draft-ietf-opsawg-pcapng-02), in the host's byte order, which the section
-//! header tells.
+//! Blocks of a pcapng file (draft-ietf-opsawg-pcapng-02), in the host's byte order, which the
+//! section header tells.
 
 use vmlan_frame::{FrameView, Reason};
 

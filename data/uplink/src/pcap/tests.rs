@@ -148,7 +148,7 @@ fn snaplen_cuts_data_and_not_the_length() {
     }
     assert!(matches!(
         open(Config { snaplen: 13, ..Config::new(path) }),
-        Err(Error::BadSnaplen(13))
+        Err(PcapError::BadSnaplen(13))
     ));
 }
 
@@ -167,11 +167,11 @@ fn the_file_is_private_and_nothing_else_is_overwritten() {
     assert!(Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
     for bad in ["link", "pipe", "."] {
         let e = open(Config::new(dir.path().join(bad))).unwrap_err();
-        assert!(matches!(e, Error::NotFile(_)), "{bad}: {e:?}");
+        assert!(matches!(e, PcapError::NotFile(_)), "{bad}: {e:?}");
     }
-    assert!(matches!(open(Config::new("/dev/null")), Err(Error::NotFile(_))));
+    assert!(matches!(open(Config::new("/dev/null")), Err(PcapError::NotFile(_))));
     let none = open(Config::new(dir.path().join("no/where"))).unwrap_err();
-    assert!(matches!(none, Error::NoDirectory(..)), "{none:?}");
+    assert!(matches!(none, PcapError::NoDirectory(..)), "{none:?}");
 }
 
 #[test]

@@ -44,12 +44,14 @@ pub(super) struct Agent {
     pub(super) uptime: u32,
 }
 
-/// Longest header: version, address and its type, sub-agent, sequence number, uptime, number of samples.
+/// Longest header: version, address and its type, sub-agent, sequence number, uptime, number of
+/// samples.
 const HEADER: usize = 4 + 4 + 16 + 4 * 4;
 
 /// A datagram that is being filled. All its room is allocated once.
 pub(super) struct Datagram {
-    /// Room for the longest header, then samples: the header is written before them when it is known.
+    /// Room for the longest header, then samples: the header is written before them when it is
+    /// known.
     bytes: Vec<u8>,
     samples: u32,
 }
@@ -119,7 +121,8 @@ pub(super) fn low(n: u64) -> u32 {
     u32::try_from(n & u64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// `output` of a flow sample: one interface, many, or the reason why there is none (section 5, `interface`).
+/// `output` of a flow sample: one interface, many, or the reason why there is none (section 5,
+/// `interface`).
 pub(super) fn output(fate: Fate) -> u32 {
     match fate {
         Fate::Port(number) => interface(number),

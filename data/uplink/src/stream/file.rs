@@ -2,13 +2,13 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use super::Error;
-use crate::sys;
+use super::StreamError;
+use crate::{has_directory, sys};
 
 /// A listening socket and its file, which is removed on drop if it is still ours.
 #[derive(Debug)]
@@ -19,20 +19,21 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, whose permission bits become `mode`. A socket file on which nobody listens
-    /// is replaced; anything else that is there stays.
-    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, Error> {
+    /// Listens at `path`, whose permission bits become `mode`. A socket file on which nobody
+    /// listens is replaced; anything else that is there stays.
+    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, StreamError> {
         make_way(path)?;
-        let fail = |e| Error::Io(path.to_owned(), e);
-        // `bind` takes the mode from the socket: at no moment may more people connect than asked for.
+        let fail = |e| StreamError::Io(path.to_owned(), e);
+        // `bind` takes the mode from the socket: at no moment may more people connect than asked
+        // for.
         let socket = File::from(sys::unix_socket().map_err(fail)?);
         socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
-        sys::unix_listen(socket.as_fd(), path).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) if !sys::has_directory(path) => {
-                Error::NoDirectory(path.to_owned(), e)
+        listen(&socket, path).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOENT) if !has_directory(path) => {
+                StreamError::NoDirectory(path.to_owned(), e)
             }
             Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
-                Error::NotWritable(path.to_owned(), e)
+                StreamError::NotWritable(path.to_owned(), e)
             }
             _ => fail(e),
         })?;
@@ -44,8 +45,20 @@ impl Listener {
     }
 }
 
-/// Whoever owns the directory can put a link to a file of ours in the socket's place at any moment: permissions are
-/// given to what was looked at, by its descriptor.
+/// Gives `socket` the name `path`, and listens. The file's mode follows the mode that `fchmod` set
+/// on the socket before, less the umask (Linux, `unix_bind_bsd`).
+fn listen(socket: &File, path: &Path) -> io::Result<()> {
+    rustix::net::bind(socket, &sys::unix_address(path)?)?;
+    Ok(rustix::net::listen(socket, 16)?)
+}
+
+/// Connects `socket` to `path`: at once, or not (`EAGAIN` when the backlog is full).
+pub(super) fn connect(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+    Ok(rustix::net::connect(socket, &sys::unix_address(path)?)?)
+}
+
+/// Whoever owns the directory can put a link to a file of ours in the socket's place at any moment:
+/// permissions are given to what was looked at, by its descriptor.
 fn widen(path: &Path, mode: u32) -> io::Result<()> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
@@ -72,24 +85,24 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Removes a stale socket file.
-fn make_way(path: &Path) -> Result<(), Error> {
-    let fail = |e| Error::Io(path.to_owned(), e);
+fn make_way(path: &Path) -> Result<(), StreamError> {
+    let fail = |e| StreamError::Io(path.to_owned(), e);
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(fail(e)),
         Ok(meta) if !meta.file_type().is_socket() => {
-            return Err(Error::NotSocket(path.to_owned()));
+            return Err(StreamError::NotSocket(path.to_owned()));
         }
         Ok(_) => {}
     }
     let probe = sys::unix_socket().map_err(fail)?;
-    match sys::unix_connect(probe.as_fd(), path) {
+    match connect(&probe, path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             log::info!("{}: nobody listens, replaced", path.display());
             fs::remove_file(path).map_err(fail)
         }
         // A full backlog (EAGAIN) is somebody's too.
-        _ => Err(Error::InUse(path.to_owned())),
+        _ => Err(StreamError::InUse(path.to_owned())),
     }
 }
 

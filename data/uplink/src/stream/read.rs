@@ -1,14 +1,13 @@
 //! From the peer: its bytes cut into frames.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Direction, MAX_GSO, MIN_FRAME, Offload, Reason};
+use rustix::io::Errno;
+use vmlan_frame::{BATCH, Direction, MAX_FRAME, MIN_FRAME, Offload, Reason};
 
 use super::PREFIX;
 use crate::inbox::Inbox;
-use crate::sys;
 
 /// Longest frame that is skipped; a longer one means that we do not understand each other.
 pub(super) const ABSURD: usize = 1024 * 1024;
@@ -70,15 +69,15 @@ impl Tx {
     fn read(&mut self) -> Look {
         let Some(peer) = self.peer.clone() else { return Look::Drained };
         // Held frames may fill the buffer; whatever the tail began, this completes it.
-        let Some(room) = self.inbox.free(PREFIX + MAX_GSO) else { return Look::Drained };
-        match sys::read(peer.as_fd(), room) {
+        let Some(room) = self.inbox.free(PREFIX + MAX_FRAME) else { return Look::Drained };
+        match rustix::io::read(&peer, room) {
             Ok(0) => Look::Closed,
             Ok(n) => {
                 self.inbox.filled(n);
                 Look::More
             }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Look::More,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Look::Drained,
+            Err(Errno::INTR) => Look::More,
+            Err(Errno::AGAIN) => Look::Drained,
             Err(_) => Look::Closed,
         }
     }
@@ -97,7 +96,7 @@ impl Tx {
             if len > ABSURD {
                 return Look::Nonsense;
             }
-            if !(MIN_FRAME..=MAX_GSO).contains(&len) {
+            if !(MIN_FRAME..=MAX_FRAME).contains(&len) {
                 let reason = if len < MIN_FRAME { Reason::Runt } else { Reason::TooLong };
                 input.drop(reason, 1);
                 self.inbox.skip(PREFIX);

@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, Counters, FrameView, MAX_GSO, Reason};
+use rustix::net::Shutdown;
+use vmlan_frame::{Batch, Counters, FrameView, MAX_FRAME, Reason};
 use vmlan_ram::Slice;
 
 use super::PREFIX;
-use crate::sys::{self, Gather};
+use crate::sys::Gather;
 
 /// Frames in one system call.
 const FRAMES: usize = 64;
@@ -31,15 +32,15 @@ pub(super) enum Sent {
 #[derive(Debug)]
 pub(super) struct Rx {
     pub(super) peer: Option<Arc<OwnedFd>>,
-    /// The frame that was sent in part: at most one, since whatever follows waits with its sender. So
-    /// a peer that never reads costs 64 KiB here.
+    /// The frame that was sent in part: at most one, since whatever follows waits with its sender.
+    /// So a peer that never reads costs 64 KiB here.
     rest: Vec<u8>,
     sent: usize,
 }
 
 impl Rx {
     pub(super) fn new() -> Self {
-        Self { peer: None, rest: Vec::with_capacity(PREFIX + MAX_GSO), sent: 0 }
+        Self { peer: None, rest: Vec::with_capacity(PREFIX + MAX_FRAME), sent: 0 }
     }
 
     /// A new peer, or none.
@@ -89,8 +90,9 @@ impl Rx {
             return self.send_alone(batch, list, counters);
         }
         match runs.send(peer.as_fd()) {
-            // A sender's memory file shrank. The kernel does not say which frame's: copies find out, for
-            // `vmlan_ram::fault` gives them zeros. It must not cost the peer, who has done nothing.
+            // A sender's memory file shrank. The kernel does not say which frame's: copies find
+            // out, for `vmlan_ram::fault` gives them zeros. It must not cost the peer, who has done
+            // nothing.
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
                 self.send_alone(batch, list, counters)
             }
@@ -106,7 +108,7 @@ impl Rx {
         let Some(frame) = list.first().and_then(|i| batch.frame(usize::from(*i))) else {
             return Sent::Frames(1);
         };
-        if frame.len > MAX_GSO {
+        if frame.len > MAX_FRAME {
             counters.output.drop(Reason::TooLong, 1);
             return Sent::Frames(1);
         }
@@ -142,7 +144,7 @@ impl Rx {
     fn keep(&mut self, frame: &FrameView<'_, '_>, sent: usize) {
         self.rest.clear();
         self.rest.extend_from_slice(&u32::try_from(frame.len).unwrap_or(0).to_be_bytes());
-        self.rest.resize(PREFIX + frame.len.min(MAX_GSO), 0);
+        self.rest.resize(PREFIX + frame.len.min(MAX_FRAME), 0);
         frame.copy_to(self.rest.get_mut(PREFIX..).unwrap_or_default());
         self.sent = sent;
     }
@@ -164,6 +166,6 @@ fn outcome(r: io::Result<usize>) -> Result<usize, Sent> {
 /// Ends the connection for whoever still holds the descriptor.
 pub(super) fn hang_up(peer: Option<Arc<OwnedFd>>) {
     if let Some(peer) = peer {
-        sys::shutdown(peer.as_fd());
+        let _ = rustix::net::shutdown(&peer, Shutdown::Both);
     }
 }

@@ -1,6 +1,6 @@
 //! Getting hold of a TAP device (kernel: `Documentation/networking/tuntap.rst`).
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,15 +17,18 @@ const MAX_QUEUES: u16 = 256;
 
 /// Why a TAP device could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TapError {
     /// Not a name the kernel takes.
-    #[error("`{0}` is no interface name: 1 to 15 characters without `/`, `%`, `:` and blanks")]
+    #[error(
+        "`{0}` is not a valid interface name: use 1 to 15 characters, none of them `/`, `%`, `:` or \
+         blank"
+    )]
     BadName(String),
     /// Queues out of range.
     #[error("queues={0}: a tap device has 1 to 256 queues")]
     BadQueues(u16),
     /// The control device cannot be opened.
-    #[error("/dev/net/tun: load the module `tun`, or give this process the device")]
+    #[error("/dev/net/tun: load the module `tun`, or give this process access to the device")]
     NoTun(#[source] io::Error),
     /// Neither root nor the device's owner.
     #[error(
@@ -43,18 +46,32 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another process has it open.
-    #[error("tap `{0}`: another process uses it")]
-    Busy(String, #[source] io::Error),
+    /// A device without `multi_queue` is in use already.
+    #[error(
+        "tap `{name}`: {user} uses it, and a device made without multi_queue serves one program: \
+         stop that program or choose another interface"
+    )]
+    Busy {
+        /// The device.
+        name: String,
+        /// The program that uses it, with its process, if this user may know.
+        user: String,
+        /// `EBUSY`.
+        #[source]
+        source: io::Error,
+    },
     /// It exists, but is something else.
-    #[error("tap `{0}`: exists and is no tap device, or one made without multi_queue (queues=1)")]
+    #[error(
+        "tap `{0}`: exists and is not a tap device, or was made without multi_queue (then use \
+         queues=1)"
+    )]
     NotTap(String, #[source] io::Error),
     /// Anything else.
     #[error("tap `{0}`")]
     Io(String, #[source] io::Error),
 }
 
-impl Error {
+impl TapError {
     fn new(config: &Config, e: io::Error) -> Self {
         let name = config.name.clone();
         match e.raw_os_error() {
@@ -62,7 +79,10 @@ impl Error {
                 let multi_queue = if config.queues > 1 { "multi_queue " } else { "" };
                 Self::NotAllowed { name, user: user(), multi_queue, source: e }
             }
-            Some(libc::EBUSY) => Self::Busy(name, e),
+            Some(libc::EBUSY) => {
+                let user = holder(&name).unwrap_or_else(|| "another program".to_owned());
+                Self::Busy { name, user, source: e }
+            }
             Some(libc::EINVAL) => Self::NotTap(name, e),
             _ => Self::Io(name, e),
         }
@@ -71,9 +91,27 @@ impl Error {
 
 /// The effective user, as `ip tuntap` takes it.
 fn user() -> String {
-    let id = sys::effective_uid().to_string();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let id = rustix::process::geteuid().as_raw().to_string();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     name_of(&users, &id).map_or(id.clone(), str::to_owned)
+}
+
+/// A process that holds TAP device `name`: a descriptor of `/dev/net/tun` says in its fdinfo which
+/// interface it is attached to. Only root may look at the processes of others.
+fn holder(name: &str) -> Option<String> {
+    let line = format!("iff:\t{name}");
+    let numbers = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.file_name());
+    let mut processes = numbers.filter_map(|number| number.to_str()?.parse::<u32>().ok());
+    let process = processes.find(|process| {
+        let infos = fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
+        let mut texts = infos.filter_map(|info| fs::read_to_string(info.path()).ok());
+        texts.any(|text| text.lines().any(|l| l == line))
+    })?;
+    if process == std::process::id() {
+        return Some("another port of this program".to_owned());
+    }
+    let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    Some(format!("{} (process {process})", program.trim_end()))
 }
 
 /// passwd(5): name, password, number.
@@ -92,7 +130,7 @@ pub(super) struct Device {
     pub(super) offloads: Offloads,
 }
 
-pub(super) fn check(config: &Config) -> Result<(), Error> {
+pub(super) fn check(config: &Config) -> Result<(), TapError> {
     let name = &config.name;
     let bad = |c: char| !c.is_ascii_graphic() || matches!(c, '/' | '%' | ':');
     if name.is_empty()
@@ -100,25 +138,24 @@ pub(super) fn check(config: &Config) -> Result<(), Error> {
         || name.contains(bad)
         || name.starts_with('.')
     {
-        return Err(Error::BadName(name.clone()));
+        return Err(TapError::BadName(name.clone()));
     }
     if !(1..=MAX_QUEUES).contains(&config.queues) {
-        return Err(Error::BadQueues(config.queues));
+        return Err(TapError::BadQueues(config.queues));
     }
     Ok(())
 }
 
-/// Opens or creates the device. One that we create is set up at once, if we may: it was not there for
-/// anybody else to do so.
-pub(super) fn open(config: &Config) -> Result<Device, Error> {
-    let fail = |e| Error::new(config, e);
+/// Opens or creates the device. One that we create is set up at once, if we may: it was not there
+/// for anybody else to do so.
+pub(super) fn open(config: &Config) -> Result<Device, TapError> {
+    let fail = |e| TapError::new(config, e);
     let socket = UnixDatagram::unbound().map_err(fail)?;
     let ours = sys::link_flags(socket.as_fd(), &config.name).is_err();
     let queues = attach_all(config)?;
     let mut uso = true;
     for q in &queues {
-        let len = libc::c_int::try_from(header::LEN).map_err(io::Error::other).map_err(fail)?;
-        sys::tun_set_header(q.as_fd(), len).map_err(fail)?;
+        sys::tun_set_header(q.as_fd(), header::LEN_FOR_IOCTL).map_err(fail)?;
         uso &= set_offload(q, config.offload).map_err(fail)?;
     }
     if ours && let Err(e) = sys::link_set_up(socket.as_fd(), &config.name) {
@@ -127,11 +164,11 @@ pub(super) fn open(config: &Config) -> Result<Device, Error> {
     Ok(Device { queues, offloads: accepted(uso) })
 }
 
-fn attach_all(config: &Config) -> Result<Vec<Arc<OwnedFd>>, Error> {
+fn attach_all(config: &Config) -> Result<Vec<Arc<OwnedFd>>, TapError> {
     let multi = config.queues > 1;
     let first = match attach(config, multi) {
         // A device made with `multi_queue` is attached with the flag only, also to one queue.
-        Err(Error::NotTap(..)) if !multi => attach(config, true)?,
+        Err(TapError::NotTap(..)) if !multi => attach(config, true)?,
         other => other?,
     };
     let mut queues = vec![first];
@@ -141,15 +178,15 @@ fn attach_all(config: &Config) -> Result<Vec<Arc<OwnedFd>>, Error> {
     Ok(queues)
 }
 
-fn attach(config: &Config, multi: bool) -> Result<Arc<OwnedFd>, Error> {
+fn attach(config: &Config, multi: bool) -> Result<Arc<OwnedFd>, TapError> {
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let tun = options.open("/dev/net/tun").map_err(Error::NoTun)?;
+    let tun = options.open("/dev/net/tun").map_err(TapError::NoTun)?;
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     if multi {
         flags |= libc::IFF_MULTI_QUEUE;
     }
-    sys::tun_attach(tun.as_fd(), &config.name, flags).map_err(|e| Error::new(config, e))?;
+    sys::tun_attach(tun.as_fd(), &config.name, flags).map_err(|e| TapError::new(config, e))?;
     Ok(Arc::new(tun.into()))
 }
 
@@ -188,7 +225,7 @@ mod tests {
         assert_eq!(name_of(users, "1000"), Some("ann"));
         assert_eq!(name_of(users, "100"), None);
         let config = Config { queues: 2, ..Config::new("vmlan0") };
-        let error = Error::new(&config, io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        let error = TapError::new(&config, io::Error::from_raw_os_error(libc::EPERM)).to_string();
         let said = format!(
             "sudo ip tuntap add vmlan0 mode tap user {} multi_queue vnet_hdr && \
              sudo ip link set vmlan0 up",

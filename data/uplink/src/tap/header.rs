@@ -1,10 +1,12 @@
-//! The virtio-net header that a TAP device puts before each frame (virtio 1.2 section 5.1.6, without
-//! `num_buffers`), in the host's byte order: the legacy form, TAP's default.
+//! The virtio-net header that a TAP device puts before each frame (virtio 1.2 section 5.1.6,
+//! without `num_buffers`), in the host's byte order: the legacy form, TAP's default.
 
 use vmlan_frame::{Gso, Offload, Reason};
 
+/// Bytes, as `TUNSETVNETHDRSZ` takes them.
+pub(crate) const LEN_FOR_IOCTL: libc::c_int = 10;
 /// Bytes.
-pub(crate) const LEN: usize = 10;
+pub(crate) const LEN: usize = LEN_FOR_IOCTL.unsigned_abs() as usize;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;

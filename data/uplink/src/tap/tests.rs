@@ -64,11 +64,11 @@ fn pull_now(port: &TapPort, limit: usize) -> Keep {
 #[test]
 fn names_and_queues_are_checked() {
     for name in ["", "a/b", "tap%d", "a b", "0123456789abcdef", "..", "ä"] {
-        assert!(matches!(device::check(&Config::new(name)), Err(Error::BadName(_))), "{name}");
+        assert!(matches!(device::check(&Config::new(name)), Err(TapError::BadName(_))), "{name}");
     }
     for queues in [0, 257, u16::MAX] {
         let config = Config { queues, ..Config::new("vmlan0") };
-        assert!(matches!(device::check(&config), Err(Error::BadQueues(_))));
+        assert!(matches!(device::check(&config), Err(TapError::BadQueues(_))));
     }
     assert!(device::check(&Config::new("vmlan0")).is_ok());
 }
@@ -97,7 +97,7 @@ fn header_round_trips() {
 }
 
 #[test]
-fn row_123_a_message_shorter_than_its_header() {
+fn a_message_shorter_than_its_header() {
     let (port, kernel) = fake();
     for len in 0..header::LEN + MIN_FRAME {
         kernel.send(&vec![0; len]).unwrap();
@@ -127,7 +127,7 @@ fn headers_that_lie_cost_their_frame() {
 }
 
 #[test]
-fn row_124_no_errno_ends_more_than_its_frame() {
+fn no_errno_ends_more_than_its_frame() {
     let (port, kernel) = fake();
     let f = frame(1, 60);
     drop(kernel);
@@ -149,7 +149,7 @@ fn row_124_no_errno_ends_more_than_its_frame() {
 }
 
 #[test]
-fn row_124_a_frame_the_kernel_refuses() {
+fn a_frame_the_kernel_refuses() {
     namespace(|| {
         let tap = host("10.9.8.1", 1, true);
         let port = tap.port();
@@ -162,7 +162,7 @@ fn row_124_a_frame_the_kernel_refuses() {
 }
 
 #[test]
-fn f17_link_down_costs_frames_and_is_survived() {
+fn link_down_costs_frames_and_is_survived() {
     namespace(|| {
         let tap = host("10.9.8.1", 1, true);
         let port = tap.port();
@@ -181,7 +181,7 @@ fn f17_link_down_costs_frames_and_is_survived() {
 }
 
 #[test]
-fn f18_a_deleted_device_is_made_again() {
+fn a_deleted_device_is_made_again() {
     namespace(|| {
         let (changes, changed) = counted();
         let tap = open(Config::new("vmlan0"), changed).unwrap();
@@ -198,7 +198,7 @@ fn f18_a_deleted_device_is_made_again() {
 }
 
 #[test]
-fn f18_a_name_taken_meanwhile_is_told_and_waited_for() {
+fn a_name_taken_meanwhile_is_told_and_waited_for() {
     namespace(|| {
         let tap = host("10.9.8.1", 1, true);
         let port = tap.port();
@@ -206,7 +206,7 @@ fn f18_a_name_taken_meanwhile_is_told_and_waited_for() {
         ip("link set vmlan0 name other0");
         ip("link add vmlan0 type bridge");
         ip("link delete other0");
-        wait("told", || tap.details()[1].1.contains("no tap device"));
+        wait("told", || tap.details()[1].1.contains("not a tap device"));
         assert!(!port.is_up() && !port.arm());
         assert_eq!(push(&*port, &[(&frame(1, 60), Offload::NONE)]), 1);
         assert_eq!(port.counters().output.dropped(Reason::LinkDown), 1);
@@ -222,7 +222,7 @@ fn free(name: &str) -> bool {
 }
 
 #[test]
-fn f21_short_long_and_scattered_frames() {
+fn short_long_and_scattered_frames() {
     namespace(|| {
         let tap = host("10.9.8.1", 1, true);
         let port = tap.port();
@@ -298,9 +298,12 @@ fn closing_takes_our_device_away_and_leaves_others() {
         assert!(!free("vmlan0"), "its owner's device stays");
         ip("tuntap add plain0 mode tap");
         let two = Config { queues: 2, ..Config::new("plain0") };
-        assert!(matches!(open(two, counted().1), Err(Error::NotTap(..))));
+        assert!(matches!(open(two, counted().1), Err(TapError::NotTap(..))));
         let _one = open(Config::new("plain0"), counted().1).unwrap();
-        assert!(matches!(open(Config::new("plain0"), counted().1), Err(Error::Busy(..))));
+        let busy = open(Config::new("plain0"), counted().1).unwrap_err();
+        assert!(matches!(busy, TapError::Busy { .. }));
+        let says = "another port of this program uses it, and a device made without multi_queue";
+        assert!(busy.to_string().contains(says), "{busy}");
     });
 }
 
@@ -310,7 +313,8 @@ fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
         ip("tuntap add mine0 mode tap user 65534 multi_queue vnet_hdr");
         ip("tuntap add theirs0 mode tap user 65533 multi_queue vnet_hdr");
         ip("link set mine0 up");
-        sys::become_user(65534).unwrap();
+        let nobody = rustix::thread::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         if let Err(e) = std::fs::File::options().write(true).open("/dev/net/tun") {
             assert!(!required("VMLAN_REQUIRE_ROOT"), "/dev/net/tun is closed to users: {e}");
             eprintln!("SKIPPED: /dev/net/tun is closed to users: {e}");
@@ -325,8 +329,8 @@ fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
         }
         for name in ["theirs0", "new0"] {
             let e = open(Config { queues: 2, ..Config::new(name) }, counted().1).unwrap_err();
-            let mend = format!("ip tuntap add {name} mode tap user nobody multi_queue vnet_hdr");
-            assert!(e.to_string().contains(&mend), "{e}");
+            let fix = format!("ip tuntap add {name} mode tap user nobody multi_queue vnet_hdr");
+            assert!(e.to_string().contains(&fix), "{e}");
         }
     });
 }

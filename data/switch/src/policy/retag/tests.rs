@@ -1,6 +1,6 @@
 //! What arrives, byte for byte, against what an outsider reads in it.
 use proptest::prelude::*;
-use vmlan_frame::{Batch, Checksum, Headers};
+use vmlan_frame::{Batch, Checksum, Gso, Headers};
 
 use super::*;
 use crate::policy::VidSet;

@@ -1,5 +1,5 @@
-//! Payload that must arrive, with offloads on and off: two hosts' kernels, each in its namespace, with
-//! their TAP devices joined by our two ports.
+//! Payload that must arrive, with offloads on and off: two hosts' kernels, each in its namespace,
+//! with their TAP devices joined by our two ports.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, Sender};

@@ -1,4 +1,4 @@
-//! Bugs that other devices had (docs: the project's table of reliability, by row).
+//! Classes of faults that other network devices had: see docs/known-faults.md.
 use vmlan_ram::Slice;
 
 use super::finish::run;
@@ -23,14 +23,14 @@ fn changed(packet: &Packet, at: usize, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn row_04_no_header_and_no_segment_size() {
+fn no_header_and_no_segment_size() {
     let packet = Packet::default();
     let offload = Offload { gso_size: 0, hdr_len: 0, ..packet.offload(1000) };
     assert_eq!(refused(&packet.unfinished(), offload), BAD);
 }
 
 #[test]
-fn row_13_segmentation_without_an_ip_header() {
+fn segmentation_without_an_ip_header() {
     let packet = Packet::default();
     for ethertype in [[0u8, 0], [0, 0x40], [0x08, 0x06], [0x88, 0xcc], [0x81, 0], [0xff, 0xff]] {
         let bytes = changed(&packet, 12, &ethertype);
@@ -43,7 +43,7 @@ fn row_13_segmentation_without_an_ip_header() {
 }
 
 #[test]
-fn row_14_a_short_fragment_with_an_sctp_checksum_to_do() {
+fn a_short_fragment_with_an_sctp_checksum_to_do() {
     let packet = Packet { tcp: false, payload: vec![], ..Packet::default() };
     let mut bytes = changed(&packet, 23, &[132]);
     let offload = Offload { csum_offset: 8, ..packet.offload(0) };
@@ -55,7 +55,7 @@ fn row_14_a_short_fragment_with_an_sctp_checksum_to_do() {
 }
 
 #[test]
-fn row_16_headers_longer_than_the_snapshot() {
+fn headers_longer_than_the_snapshot() {
     let packet = Packet { v6: true, ip_options: 7, tags: 2, ..Packet::default() };
     assert!(packet.l4() + 18 > HEAD);
     assert_eq!(refused(&packet.unfinished(), packet.offload(1000)), BAD);
@@ -67,7 +67,7 @@ fn row_16_headers_longer_than_the_snapshot() {
 }
 
 #[test]
-fn row_20_header_lengths_beyond_the_frame_leak_nothing() {
+fn header_lengths_beyond_the_frame_leak_nothing() {
     const CANARY: u8 = 0xa5;
     let packet = Packet { payload: vec![], tcp_options: 0, ..Packet::default() };
     for ihl in 0x40..=0x4f {
@@ -90,7 +90,7 @@ fn row_20_header_lengths_beyond_the_frame_leak_nothing() {
 }
 
 #[test]
-fn row_27_the_claimed_header_length_is_ignored() {
+fn the_claimed_header_length_is_ignored() {
     let packet = Packet::default();
     for hdr_len in [0, 1, 11, 12, 13, 53, 55, 127, 128, 129, 0x7fff, 0xffff] {
         let offload = Offload { hdr_len, ..packet.offload(1000) };
@@ -102,7 +102,7 @@ fn row_27_the_claimed_header_length_is_ignored() {
 }
 
 #[test]
-fn row_28_the_checksum_field_outside_its_header() {
+fn the_checksum_field_outside_its_header() {
     let packet = Packet::default();
     for csum_offset in [0, 1, 11, 12, 13, 15, 17, 18, 93, 94, 0x7fff, 0xffff] {
         for gso_size in [0, 1000] {
@@ -113,7 +113,7 @@ fn row_28_the_checksum_field_outside_its_header() {
 }
 
 #[test]
-fn row_40_ip_header_length_unchecked() {
+fn ip_header_length_unchecked() {
     let packet = Packet::default();
     for ihl in 0x40..0x45 {
         let bytes = changed(&packet, 14, &[ihl]);
@@ -123,7 +123,7 @@ fn row_40_ip_header_length_unchecked() {
 }
 
 #[test]
-fn row_65_lengths_in_the_packet_beyond_the_frame() {
+fn lengths_in_the_packet_beyond_the_frame() {
     let packet = Packet { tcp: false, ..Packet::default() };
     for len in [1u16, 19, 20, 27, 4029, 0xffff] {
         let bytes = changed(&packet, 16, &len.to_be_bytes());
@@ -137,7 +137,7 @@ fn row_65_lengths_in_the_packet_beyond_the_frame() {
 }
 
 #[test]
-fn row_66_no_payload_and_tiny_segments() {
+fn no_payload_and_tiny_segments() {
     let packet = Packet { payload: vec![], ..Packet::default() };
     assert_eq!(
         run(&packet.unfinished(), &[9], packet.offload(48), Offloads::NONE).unwrap().len(),
@@ -155,7 +155,7 @@ fn row_66_no_payload_and_tiny_segments() {
 }
 
 #[test]
-fn row_69_more_tags_than_expected() {
+fn more_tags_than_expected() {
     let packet = Packet { tags: 2, ..Packet::default() };
     let mut bytes = packet.unfinished();
     for n in 1..40 {
@@ -169,7 +169,7 @@ fn row_69_more_tags_than_expected() {
 }
 
 #[test]
-fn row_80_csum_start_beyond_packet() {
+fn csum_start_beyond_packet() {
     let packet = Packet { payload: vec![1; 6], tcp_options: 0, ..Packet::default() };
     for csum_start in [43, 44, 45, 59, 60, 61, 127, 128, 0x7fff, 0xfffe, 0xffff] {
         for gso_size in [0, 48] {
@@ -180,7 +180,7 @@ fn row_80_csum_start_beyond_packet() {
 }
 
 #[test]
-fn row_80_a_checksum_over_addresses() {
+fn a_checksum_over_addresses() {
     // Stored over them, it would change who the frame is from after that was looked at.
     let packet = Packet { tcp: false, ..Packet::default() };
     for (csum_start, csum_offset) in (0..34).flat_map(|a| (0..40).map(move |b| (a, b))) {
@@ -200,7 +200,7 @@ fn row_80_a_checksum_over_addresses() {
 }
 
 #[test]
-fn row_91_gso_size_zero() {
+fn gso_size_zero() {
     for (v6, tcp) in [(false, true), (true, true), (false, false), (true, false)] {
         let packet = Packet { v6, tcp, ..Packet::default() };
         let offload = Offload { gso_size: 0, ..packet.offload(1000) };
@@ -209,7 +209,7 @@ fn row_91_gso_size_zero() {
 }
 
 #[test]
-fn row_104_frames_shorter_than_an_ethernet_header() {
+fn frames_shorter_than_an_ethernet_header() {
     let mut batch = Batch::new();
     for len in 0..14 {
         let pieces = [Slice::from_bytes(&[0; 14][..len])];
@@ -219,7 +219,7 @@ fn row_104_frames_shorter_than_an_ethernet_header() {
 }
 
 #[test]
-fn row_131_ip_length_shorter_than_its_headers() {
+fn ip_length_shorter_than_its_headers() {
     let packet = Packet::default();
     for len in 0..u16::try_from(packet.header_len() - packet.l3()).unwrap() {
         let bytes = changed(&packet, 16, &len.to_be_bytes());
@@ -239,7 +239,7 @@ fn row_131_ip_length_shorter_than_its_headers() {
 }
 
 #[test]
-fn row_140_protocol_zero_is_no_wildcard() {
+fn protocol_zero_is_no_wildcard() {
     let packet = Packet::default();
     let bytes = changed(&packet, 23, &[0]);
     let h = Headers::parse(&bytes[..HEAD], bytes.len());
@@ -248,7 +248,7 @@ fn row_140_protocol_zero_is_no_wildcard() {
 }
 
 #[test]
-fn row_142_a_checksum_over_a_neighbour_discovery_message() {
+fn a_checksum_over_a_neighbour_discovery_message() {
     let packet = Packet { v6: true, ..Packet::default() };
     let bytes = changed(&packet, 20, &[58]);
     for csum_offset in 0..60 {
@@ -259,7 +259,7 @@ fn row_142_a_checksum_over_a_neighbour_discovery_message() {
 }
 
 #[test]
-fn row_148_bytes_missing_from_or_behind_the_packet() {
+fn bytes_missing_from_or_behind_the_packet() {
     let packet = Packet::default();
     let bytes = packet.unfinished();
     assert_eq!(refused(&bytes[..bytes.len() - 1], packet.offload(1000)), HEADER);
