@@ -1,30 +1,31 @@
-//! The forwarding table: which MAC address lives behind which port, in each broadcast domain by
+//! The forwarding table: which MAC address is behind which port, for each broadcast domain by
 //! itself.
 //!
 //! ```text
 //!  entry (AtomicU64):   63 .. 16   15 .. 6   5 .. 1      0
 //!                        MAC        port      last seen   static
 //!  set: 4 entries, 32 bytes. An address may lie in either of two sets, chosen by a keyed hash.
-//!  domain (AtomicU16): one for each entry, in an array of their own. Nobody reads it for entries of the open domain:
-//!                      those of others have the MAC's group bit set, which no address here has by itself.
+//!  domain (AtomicU16): one for each entry, in an array of their own. It is not read for entries of
+//!                      the open domain. Those of other domains have the MAC's group bit set, which
+//!                      no address in the table has by itself.
 //! ```
 //!
-//! Anybody looks up and learns without a lock. An entry is one word, so it is never seen half
-//! written. Its domain stands elsewhere: whoever fills a slot claims it first by a word that is no
-//! entry, then writes the domain, then the entry. So an entry that is found has its own domain
-//! beside it, except to somebody who is late: between his two looks the slot may be given to
-//! another entry, and between his look and his compare-exchange to one that differs in nothing but
-//! the domain. Then one frame goes where the address lives in another domain, or one learned entry
-//! is moved or forgotten that was not meant. The first is harmless, as the switch asks each port
-//! whether it carries the domain; the second costs a flood. Pinned entries are written, moved and
-//! forgotten by the control thread alone, which is never late.
+//! All workers look up and learn without a lock. An entry is one word, so it is never seen half
+//! written. Its domain is kept elsewhere: to fill a slot, a worker first claims it by a word that
+//! is not an entry, then writes the domain, then the entry. So whoever finds an entry finds its own
+//! domain beside it, except after a delay: between the two reads the slot may have been given to
+//! another entry, and between the read and a compare-exchange to one that differs in nothing but
+//! the domain. Then a frame goes to where the address is in another domain, or the wrong learned
+//! entry is moved or forgotten. The first is harmless, since the switch asks each port whether it
+//! carries the domain. The second costs a flood. Pinned entries are written, moved and forgotten by
+//! the control thread alone, which is never delayed against itself.
 //!
 //! "Last seen" counts ticks modulo 32; [`Fdb::tick`] removes entries of age 30, so two more ticks
 //! would have to pass unnoticed before an old entry could look young again.
 //!
 //! An address is never evicted for another one: when both its sets are full it is not learned, and
-//! frames to it are flooded. What an attacker can fill is bounded by the cap per port, and without
-//! the seed he cannot aim at a set.
+//! frames to it are flooded. An attacker can fill no more than the cap per port, and cannot aim at
+//! a set without knowing the seed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -44,10 +45,10 @@ const TICKS: u8 = 32;
 const PORT_SHIFT: u32 = 6;
 const MAC_SHIFT: u32 = 16;
 
-/// In an entry's MAC address: it lives in another domain than [`Domain::OPEN`].
+/// Set in an entry's MAC address if it is in another domain than [`Domain::OPEN`].
 const GROUP: u64 = 1 << 40;
 
-/// A slot that somebody is about to fill: no address, no port.
+/// The word in a slot that a worker is about to fill: no address, no port.
 const CLAIMED: u64 = STATIC;
 
 /// Ticks after which an entry is forgotten: [`Fdb::tick`] is called each ageing time / `AGE`.
@@ -57,7 +58,7 @@ pub(crate) const AGE: u8 = 30;
 #[repr(align(32))]
 struct Set([AtomicU64; WAYS]);
 
-/// A place for an entry.
+/// The place of an entry.
 #[derive(Clone, Copy)]
 struct Slot<'s> {
     word: &'s AtomicU64,
@@ -84,9 +85,9 @@ pub struct Fdb {
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
-    /// The broadcast domain in which it does.
+    /// The broadcast domain in which it is there.
     pub domain: Domain,
-    /// The port it lives behind.
+    /// The port that it is behind.
     pub port: PortId,
     /// Ticks since it was last seen (ageing time / 30 each); `None` for a static entry.
     pub age: Option<u8>,
@@ -95,7 +96,7 @@ pub struct FdbEntry {
 /// Why a static entry was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FdbError {
-    /// Group addresses and zero name no single port.
+    /// A group address, or zero: it cannot be behind one port.
     #[error("{0} is not a unicast address")]
     NotUnicast(Mac),
     /// Both sets are full of static entries.
@@ -198,7 +199,7 @@ impl Fdb {
         }
     }
 
-    /// The keyed hash of an address: it names the two sets where the address may lie.
+    /// The keyed hash of an address, which selects the two sets that it may be in.
     #[inline]
     pub(crate) fn hash(&self, mac: Mac, domain: Domain) -> u64 {
         let [a, b] = self.keys;
@@ -241,7 +242,7 @@ impl Fdb {
         find(first).or_else(|| find(second))
     }
 
-    /// As [`Fdb::find`], where the domain has to be compared.
+    /// [`Fdb::find`] for domains that have to be compared.
     #[inline(never)] // or looking up in the open domain gets slower
     fn find_beside(&self, hash: u64, mac: Mac, domain: Domain) -> Option<(&AtomicU64, u64)> {
         let key = key(mac, domain);
@@ -261,19 +262,19 @@ impl Fdb {
         }
     }
 
-    /// The port behind which `mac` lives.
+    /// The port that `mac` is behind.
     #[must_use]
     pub fn lookup(&self, mac: Mac, domain: Domain) -> Option<PortId> {
         self.get(mac, domain).map(|e| e.port)
     }
 
-    /// The same, with the hash computed before, for a unicast address.
+    /// [`Fdb::lookup`] of a unicast address whose hash was computed before.
     #[inline]
     pub(crate) fn lookup_hashed(&self, mac: Mac, domain: Domain, hash: u64) -> Option<PortId> {
         self.find(hash, mac, domain).map(|(_, e)| port_of(e))
     }
 
-    /// The line of an address.
+    /// The entry of an address.
     #[must_use]
     pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
         let hash = (!mac.is_group()).then(|| self.hash(mac, domain));
@@ -281,8 +282,7 @@ impl Fdb {
         found.map(|(_, e)| self.line(e, domain))
     }
 
-    /// What [`Fdb::learn`] would do, which it does not: where the address would live then, or that
-    /// it would be refused.
+    /// What [`Fdb::learn`] would do. Changes nothing.
     pub(crate) fn would_learn(&self, mac: Mac, domain: Domain, port: PortId) -> WouldLearn {
         match self.get(mac, domain) {
             Some(e) if e.port == port => WouldLearn::Known(e.age),

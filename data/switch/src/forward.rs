@@ -30,8 +30,8 @@ pub struct Breath {
     /// Frames wait for tokens, or for their turn at an uplink: look again after this many
     /// nanoseconds.
     pub wait_ns: Option<u64>,
-    /// They are tokens of the port itself: until then nothing of it can pass, and its doorbell need
-    /// not be heard.
+    /// The tokens are the port's own: until then nothing of it can pass, and its doorbell need not
+    /// be heard.
     pub paused: bool,
 }
 
@@ -127,7 +127,7 @@ impl Forwarder {
         let limit = budget.map_or(BATCH, meter::worth_pulling);
         let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
         pass.charge_unseen(frames);
-        pass.tell_turns();
+        pass.report_to_turns();
         pass.leave_uplink(waited);
         let (done, uplink) = (pass.done, pass.uplink);
         if let Some(at) = self.state.at_uplink.get_mut(source.index()) {
@@ -142,7 +142,7 @@ impl Forwarder {
     }
 }
 
-/// What the policy says of a frame by itself: its domain, and whether it may pass.
+/// A frame's domain by the policy, and whether it may pass.
 #[inline]
 fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
     let head = batch.head(i);
@@ -152,7 +152,7 @@ fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<
     }
 }
 
-/// The same of the first frame of `run`, and how many from it on are judged alike.
+/// [`check_frame`] of the first frame of `run`, and how many frames from it on are judged alike.
 #[inline]
 fn check_run(
     policy: &Policy,
@@ -232,8 +232,8 @@ impl Pass<'_> {
         }
     }
 
-    /// As [`Pass::classify`], where the policy has something to say about what is behind the MAC
-    /// addresses: each frame is looked at, and what is alike and passes is looked up together.
+    /// [`Pass::classify`] where the policy depends on what is behind the MAC addresses: each frame
+    /// is looked at, and equal frames that pass are looked up together.
     fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.hashes.clear();
         let policy = &*self.entry.policy;
@@ -343,7 +343,7 @@ impl Pass<'_> {
         if list.is_empty() {
             self.state.touched.push(port);
         }
-        list.extend_from_slice(numbers::numbers(run));
+        list.extend(numbers::range(&run));
     }
 
     fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {

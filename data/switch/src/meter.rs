@@ -1,8 +1,8 @@
-//! Limits on the way: what may leave a port now, what may go to another, and what became of it.
+//! Limits on a frame's way: what may leave a port now, what may go to another, and what is charged.
 //!
-//! Tokens are spent for what has passed, after it has: a frame that a full receiver sends back
-//! costs nothing. Whoever shares a limit with another worker may exceed it by one batch, which is
-//! owed then.
+//! Tokens are spent for frames that have passed, afterwards: a frame that a full receiver sends
+//! back costs nothing. Two workers that share a limit may exceed it by one batch, which is owed
+//! then.
 
 use std::ops::Range;
 
@@ -12,14 +12,15 @@ use crate::PortId;
 use crate::forward::{Pass, Way};
 use crate::policy::{Budget, Limiter, Policy, Turns};
 
-/// How soon frames are looked at again that wait for their turn at an uplink, in nanoseconds. It
-/// comes when others have had theirs, and rings nobody.
+/// How soon to look again at frames that wait for their turn at an uplink, in nanoseconds. Their
+/// turn comes when others have had theirs, and no doorbell announces it.
 const TURN_NS: u64 = 100_000;
 
-/// How soon those who share a limit look whether it is their turn, likewise.
+/// How soon a port that shares a limit looks again whether it is its turn, in nanoseconds. No
+/// doorbell announces that either.
 const SHARED_TURN_NS: u64 = 20_000;
 
-/// What a frame counts for among those who share a limit that knows frames only.
+/// Bytes that a frame counts as among ports that share a limit of frames only.
 const FRAME: u64 = 1514;
 
 /// Bits of the shortest frame that drivers send.
@@ -39,7 +40,7 @@ fn on_wire(len: usize, offload: Offload) -> (u64, u64) {
     (segments, (len + (segments - 1) * headers) * 8)
 }
 
-/// The same of frame `i`.
+/// Frames and bits on a wire of frame `i`.
 #[inline]
 fn cost(batch: &Batch<'_>, i: usize) -> (u64, u64) {
     let offload = if batch.needs() == Offloads::NONE { Offload::NONE } else { batch.offload(i) };
@@ -66,8 +67,8 @@ impl Budget {
     }
 }
 
-/// How many of `frames` the budget covers: one passes as long as something is left, and what it
-/// costs is taken away.
+/// How many of `frames` the budget covers. A frame passes as long as something is left, and its
+/// cost is subtracted.
 pub(crate) fn covered(
     batch: &Batch<'_>,
     frames: impl Iterator<Item = usize>,
@@ -83,8 +84,8 @@ pub(crate) fn covered(
     frames.take_while(|i| fits(i)).count()
 }
 
-/// What `source` may send now: what its limits have tokens for, and of one that it shares no more
-/// than its turn.
+/// What `source` may send now: what its limits have tokens for and, of a limit that it shares, no
+/// more than its turn.
 pub(crate) fn budget_from(policy: &Policy, source: PortId, now: u64) -> Option<Budget> {
     if policy.from.is_none() {
         return None;
@@ -115,7 +116,7 @@ fn shared(policy: &Policy) -> Option<(&Limiter, &Turns)> {
     Some((limiter, limiter.turns.as_deref()?))
 }
 
-/// How long a source waits that may send nothing: for tokens, or for its turn.
+/// How long a source that may send nothing waits, for tokens or for its turn, in nanoseconds.
 pub(crate) fn wait_from(policy: &Policy, now: u64) -> u64 {
     match policy.from.wait(now) {
         0 if shared(policy).is_some() => SHARED_TURN_NS,
@@ -123,16 +124,16 @@ pub(crate) fn wait_from(policy: &Policy, now: u64) -> u64 {
     }
 }
 
-/// Frames to ask a port for: as many of the shortest as the budget covers, and one to see whether
-/// there are more.
+/// How many frames to ask a port for: as many of the shortest as the budget covers, and one more to
+/// see whether there are more.
 pub(crate) fn worth_pulling(budget: Budget) -> usize {
     let frames = budget.frames.min(budget.bits / SHORT + 1);
     // What does not fit the type is more than a batch.
     usize::try_from(frames.max(0)).map_or(BATCH, |n| n.saturating_add(1).min(BATCH))
 }
 
-/// What may go to a port. A guest is interrupted for helpings, not for single frames; at an uplink
-/// nobody is.
+/// What may go to a port. A guest gets helpings, so that it is not interrupted for single frames;
+/// an uplink does not need that.
 pub(crate) fn budget_to(policy: &Policy, now: u64) -> Budget {
     match &policy.uplink {
         Some(_) => policy.to.budget(now),
@@ -162,8 +163,8 @@ impl Pass<'_> {
         admitted
     }
 
-    /// What became of the frames that were admitted: those that a full receiver sent back come
-    /// again.
+    /// Charges the source for those admitted frames that are finished with. Frames that a full
+    /// receiver sent back come again.
     pub(crate) fn settle(&mut self, batch: &Batch<'_>, admitted: usize) {
         let from = &self.entry.policy.from;
         if from.is_none() {
@@ -190,8 +191,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Of the `finished` frames of the breath, those that the port dropped by itself cost their
-    /// sender tokens too, or it could keep its worker busy with them.
+    /// Charges the source for those of the `finished` frames that its port dropped by itself. Else
+    /// a guest could keep its worker busy with such frames.
     pub(crate) fn charge_unseen(&mut self, finished: usize) {
         let unseen = finished.saturating_sub(self.finished) as u64;
         if unseen > 0 && !self.entry.policy.from.is_none() {
@@ -201,9 +202,9 @@ impl Pass<'_> {
         }
     }
 
-    /// The breath is over: tells those who share its limit what it took, and whether it waits for
-    /// more.
-    pub(crate) fn tell_turns(&self) {
+    /// At the end of a breath: lets the ports that share its limit know what it took, and whether
+    /// it waits for more.
+    pub(crate) fn report_to_turns(&self) {
         let policy = &self.entry.policy;
         let (frames, bits) = self.sent;
         if let Some((limiter, turns)) = shared(policy)
@@ -214,8 +215,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Tells the uplink that the source waited for if it no longer does: whoever is not looked at,
-    /// or has nothing left there, holds nobody up.
+    /// Leaves the queue of the uplink that the source waited for, if it no longer does: a source
+    /// that is not looked at, or has nothing left, must not hold others up.
     pub(crate) fn leave_uplink(&self, waited: Option<PortId>) {
         let Some(uplink) = waited.filter(|_| self.uplink != waited) else { return };
         let queue = self.table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
@@ -229,8 +230,8 @@ impl Pass<'_> {
         *wait = Some(ns.min(wait.unwrap_or(u64::MAX)));
     }
 
-    /// How many of the frames of `list` may go to `to` now: as far as its tokens reach, and at an
-    /// uplink only in turn.
+    /// How many of the frames of `list` may go to `to` now: as many as it has tokens for, and at an
+    /// uplink only when it is the source's turn.
     pub(crate) fn allowed(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
         let limits = &entry.policy.to;
@@ -259,8 +260,8 @@ impl Pass<'_> {
         allowed
     }
 
-    /// The frames of `list` are not allowed to go to `to` now: nothing has been spent on them. An
-    /// uplink is waited for, others are not.
+    /// The frames of `list` may not go to `to` now; nothing has been spent on them. They wait for
+    /// an uplink, and are dropped for other ports.
     pub(crate) fn not_allowed(&mut self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) {
         let Some(entry) = self.table.get(to).filter(|_| !list.is_empty()) else { return };
         if entry.policy.uplink.is_some() {
@@ -271,8 +272,8 @@ impl Pass<'_> {
         entry.port.counters().output.drop(Reason::OverLimit, list.len() as u64);
     }
 
-    /// Frames that an uplink has no tokens for, or not yet: their sender keeps those that are for
-    /// it alone. Tokens and turns come for certain, so that no account is kept of this waiting.
+    /// Frames that an uplink has no tokens for, or whose turn has not come: those for the uplink
+    /// alone are held. Tokens and turns are certain to come, so no account is kept of this waiting.
     fn wait_at_uplink(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
         let mut held = 0;
         for i in rest.iter().map(|i| usize::from(*i)) {
@@ -291,7 +292,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The frames of `list` went to `to`; `more` of this source for it found no room or no tokens.
+    /// The frames of `list` went to `to`. `more`: other frames of this source for it found no room
+    /// or no tokens.
     pub(crate) fn pushed(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16], more: bool) {
         let Some(entry) = self.table.get(to) else { return };
         let policy = &entry.policy;
@@ -303,8 +305,8 @@ impl Pass<'_> {
             all.unwrap_or_else(|| sum(list.iter().map(|i| cost(batch, usize::from(*i)))));
         policy.to.passed(frames, bits);
         if let Some(queue) = &policy.uplink {
-            // Who sent half a batch probably has more: to others it waits, or they would take its
-            // turn until its next breath.
+            // A source that sent half a batch probably has more. It counts as waiting, or others
+            // would take its turn until its next breath.
             let waits = more || list.len() >= BATCH / 2 || self.uplink == Some(to);
             self.uplink = if waits { Some(to) } else { self.uplink };
             queue.sent(self.source, self.entry.policy.weight, bits / 8, waits, self.now);

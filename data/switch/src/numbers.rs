@@ -5,6 +5,7 @@ use std::ops::Range;
 use vmlan_frame::BATCH;
 
 /// 0, 1, 2, ...: the list that names all frames of a batch.
+#[allow(clippy::indexing_slicing)] // evaluated by the compiler
 static ALL: [u16; BATCH] = {
     let mut all = [0; BATCH];
     let mut i = 0;
@@ -20,13 +21,16 @@ static ALL: [u16; BATCH] = {
 /// The list that names the first `n` frames of a batch.
 #[inline]
 pub(crate) fn first(n: usize) -> &'static [u16] {
-    numbers(0..n)
+    ALL.get(..n).unwrap_or_default()
 }
 
-/// The list that names the frames of `run`.
+/// The numbers of the frames of `run`.
 #[inline]
-pub(crate) fn numbers(run: Range<usize>) -> &'static [u16] {
-    ALL.get(run).unwrap_or_default()
+#[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames
+pub(crate) fn range(run: &Range<usize>) -> Range<u16> {
+    const { assert!(BATCH <= u16::MAX as usize) };
+    debug_assert!(run.end <= BATCH, "no batch has {} frames", run.end);
+    run.start as u16..run.end as u16
 }
 
 #[cfg(test)]
@@ -36,6 +40,6 @@ mod tests {
     #[test]
     fn numbers_are_their_places() {
         assert!(first(BATCH).iter().enumerate().all(|(i, n)| usize::from(*n) == i));
-        assert_eq!((numbers(3..5), first(0)), (&[3, 4][..], &[][..]));
+        assert_eq!((range(&(3..5)), first(0)), (3..5, &[][..]));
     }
 }

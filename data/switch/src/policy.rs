@@ -1,30 +1,35 @@
 //! Policy: who may send what, where to, and how much.
 //!
 //! One [`Policy`] for each port, immutable, replaced whole with the table. What changes while
-//! frames move (tokens, counters, the MAC address that was learned first) lies in parts of it that
-//! are shared between a policy and the one that replaces it.
+//! frames move (tokens, counters, the MAC address that was seen first) is in parts that a policy
+//! shares with the one that replaces it.
 //!
 //! | part | question | when |
 //! | --- | --- | --- |
-//! | [`Limits`] `from` | has the port tokens left? | before anything of a frame is looked at; else it stays in its sender's ring |
+//! | [`Limits`] `from` | has the port tokens? | first of all; else the frame stays in its ring |
 //! | [`Vlan`] | which broadcast domain is it in? | first pass |
-//! | [`Claims`] | is the sender who it says it is? | first pass |
+//! | [`Claims`] | is the sender who it claims to be? | first pass |
 //! | [`Table::reaches`](crate::Table::reaches) | may it go there? | first pass |
-//! | [`Storm`] | too many to all? | first pass |
-//! | [`Limits`] `to` | has the receiver tokens left? | before its lock, its descriptors, the copy, the interrupt |
+//! | [`Storm`] | are these too many frames to all? | first pass |
+//! | [`Limits`] `to` | has the receiver tokens? | before its lock and its descriptors |
 //! | [`Shares`], [`Turns`] | whose turn is it? | before a breath; when an uplink is full |
 //!
 //! # How exact
 //!
-//! | what | is | shown by |
-//! | --- | --- | --- |
-//! | a limit, in any time `t` | at most `rate * t`, the burst, and one helping of each who spends; no less, if it is looked at once in a burst | `bucket::tests::exact`, from 1 to 4 * 10^11 tokens a second |
-//! | over a second, through whole breaths | to 1 %, or one frame where a frame is more | `tests::limits`, from 64 kbit/s to 400 Gbit/s |
-//! | another rate | in force with the next breath; nothing is lost | `tests::limits::changed_while_running` |
-//! | any clock (still, back, to its end) | never more than the burst, never less than what is owed | `bucket::tests::any_clock`, against a model |
-//! | wake-ups of a receiver over its limit | two in a burst | `limit::tests::helpings_are_exact` |
-//! | a worker's time, by weight | to 2 % in a second; two of the cheapest breaths at any moment | `share::tests` |
-//! | an uplink's bytes, by weight | to 2 % in half a second; 64 KiB of the heavier one at any moment | `turns::tests`, `tests::shares` |
+//! - A limit passes, in any time `t`, at most `rate * t`, the burst, and one helping for each
+//!   worker that spends; and no less, if it is looked at once in a burst (`bucket::tests::exact`,
+//!   from 1 to 4 * 10^11 tokens per second).
+//! - Over a second, through whole breaths, it is kept to 1 %, or to one frame where a frame is more
+//!   (`tests::limits`, from 64 kbit/s to 400 Gbit/s).
+//! - Another rate is in force with the next breath, and nothing is lost
+//!   (`tests::limits::changed_while_running`).
+//! - Whatever the clock does (stand still, go back, come to its end), never more than the burst
+//!   passes, and never less than is owed is paid (`bucket::tests::any_clock`, against a model).
+//! - A receiver over its limit is woken twice in a burst (`limit::tests::helpings_are_exact`).
+//! - A worker's time is shared by weight to 2 % in a second, and to two of the cheapest breaths at
+//!   any moment (`share::tests`).
+//! - An uplink's bytes are shared by weight to 2 % in half a second, and to 64 KiB of the heavier
+//!   one at any moment (`turns::tests`, `tests::shares`).
 
 pub(crate) mod alike;
 mod bucket;
@@ -69,7 +74,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// True if it says nothing: the port may send to all.
+    /// True if it restricts nothing: the port may send to all.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.groups.is_none() && self.uplink.is_none()
@@ -82,8 +87,9 @@ impl Reach {
         self.groups == Some(Groups(0)) && self.uplink.is_none()
     }
 
-    /// True if the port `from`, whose reach this is, may send to `to`: of several uplinks to its
-    /// own only, and an uplink only to ports that use it; to a monitor nobody.
+    /// True if the port `from`, whose reach this is, may send to `to`. Of several uplinks a port
+    /// may send to its own only, and an uplink only to ports that use it. No port may send to a
+    /// monitor.
     #[must_use]
     pub fn covers(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
         let own = self.uplink == Some(to.0);
@@ -94,7 +100,7 @@ impl Reach {
     }
 }
 
-/// Limits of what goes to many: frames a second from the port.
+/// Limits of frames to all, in frames per second from the port.
 #[derive(Clone, Debug, Default)]
 pub struct Storm {
     /// To ff:ff:ff:ff:ff:ff.

@@ -1,4 +1,4 @@
-//! Those who watch frames pass: capture files, monitor ports, samplers.
+//! Who watches frames: capture files, monitor ports, samplers.
 //!
 //! All of them are served after a batch has been delivered, and cost one branch for each batch
 //! where there are none. None of them holds a frame up: what finds no room is lost to the watcher,
@@ -46,8 +46,8 @@ impl Pass<'_> {
         self.floods_to(port, domain) == Some(true)
     }
 
-    /// Where frame `i` went, if it is finished with. What goes to many is not lost because one of
-    /// them had no room for it.
+    /// Where frame `i` went, if it is finished with. A frame to all is not lost because one
+    /// receiver had no room for it.
     fn fate(&self, batch: &Batch<'_>, i: usize) -> Option<Fate> {
         if batch.verdict(i) == Verdict::Held {
             return None;

@@ -11,8 +11,8 @@ use crate::policy::Domain;
 use crate::{PortId, PortSet};
 
 impl Fdb {
-    /// Time passes: call each ageing time / 30. Removes what has not been seen for 30 calls;
-    /// returns how many learned entries are left.
+    /// Lets addresses age: to be called once in a thirtieth of the ageing time. Removes learned
+    /// entries that have not been seen for 30 calls, and returns how many are left.
     pub fn tick(&self) -> usize {
         let now = (self.now.load(Ordering::Relaxed) + 1) % TICKS;
         self.now.store(now, Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Fdb {
         self.remove(mac, domain);
         let sets = self.by_room(self.sets_of(self.hash(mac, domain)));
         let slots = || self.slots_of(sets).map(|s| (s, s.word.load(Ordering::Relaxed)));
-        // Only where no slot is free does a learned address give way: it will be learned again.
+        // A learned address gives way only if no slot is free: it will be learned again.
         let free = slots().filter(|(_, e)| *e == 0);
         let learned = slots().filter(|(_, e)| *e != 0 && e & STATIC == 0);
         if free.chain(learned).any(|(slot, old)| self.replace(slot, old, wanted, domain)) {

@@ -44,9 +44,9 @@ impl Fdb {
         Learned::Pass
     }
 
-    /// The two sets of an address in the order in which to look for a free slot: the first, as that
-    /// is where look-ups begin, unless it is nearly full and the second has more room. So the last
-    /// slots stay for those addresses that have no other.
+    /// The two sets of an address in the order in which to look for a free slot: the first, since
+    /// look-ups begin there, unless it is nearly full and the second has more room. So the last
+    /// slots are left to addresses that have no other.
     pub(super) fn by_room(&self, [first, second]: [usize; 2]) -> [usize; 2] {
         let taken = |w: &&AtomicU64| w.load(Ordering::Relaxed) != 0;
         let used = |set| self.words(set).iter().filter(taken).count();
@@ -71,7 +71,7 @@ impl Fdb {
         self.unlearned.add_shared(1);
     }
 
-    /// Writes an entry over `old` and its domain beside it; false if somebody else was there first.
+    /// Writes an entry over `old`, and its domain beside it. False if another worker was faster.
     pub(super) fn fill(&self, slot: Slot<'_>, old: u64, wanted: u64, domain: Domain) -> bool {
         let mine = slot.word.compare_exchange(old, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
         if mine.is_ok() {
@@ -81,9 +81,9 @@ impl Fdb {
         mine.is_ok()
     }
 
-    /// Two workers may have learned one address at the same time: the later slot goes. Or it was
-    /// pinned meanwhile: then what was learned goes, wherever it is. Of two who write and then
-    /// look, one sees the other.
+    /// Two workers may have learned one address at the same time: then the later slot is cleared.
+    /// Or the address was pinned meanwhile: then the learned entry is cleared, wherever it is. Of
+    /// two threads that write and then look, at least one sees the other.
     fn remove_twin(&self, sets: [usize; 2], mine: &AtomicU64, wanted: u64, domain: Domain) {
         fence(Ordering::SeqCst);
         let mut earlier = true;

@@ -27,8 +27,8 @@ const AT: [usize; 5] = [12, 20, 28, 36, 40];
 pub(crate) struct Alike([u64; 5]);
 
 impl Alike {
-    /// Those of an untagged IPv4 packet of TCP, UDP or ICMP without options that is no fragment; of
-    /// others more counts than these.
+    /// The fields of an untagged IPv4 packet of TCP, UDP or ICMP that has no options and is not a
+    /// fragment. `None` for others: they are judged by more than these fields.
     #[inline]
     pub(crate) fn of(head: &[u8]) -> Option<Self> {
         let short = head.first_chunk::<SHORT>()?;

@@ -1,17 +1,16 @@
 //! Token buckets in integers.
 //!
-//! What time has brought is computed from the clock's whole value, and compared with the sum of all
-//! that was ever spent: nothing is added up that was rounded before. Both sums are kept modulo
-//! 2^64, and only their difference is looked at, so that neither wraps into anything: not after
-//! years at 400 Gbit/s either.
+//! The tokens that time has brought are computed from the clock's whole value and compared with the
+//! sum of all tokens ever spent. So rounding errors do not add up. Both sums are kept modulo 2^64,
+//! and only their difference is looked at, so that it does not matter when they wrap, which they do
+//! after years at 400 Gbit/s.
 //!
 //! # Clocks
 //!
-//! | the clock | the bucket |
-//! | --- | --- |
-//! | stands still, or goes back by less than [`SKEW`] (another worker took its time earlier) | gains nothing until it goes on |
-//! | goes back further | goes on from there with the tokens it had |
-//! | leaps forward | is full, never fuller |
+//! - It stands still, or goes back by less than [`SKEW`] because another worker took its time
+//!   earlier: the bucket gains nothing until it goes on.
+//! - It goes back further: the bucket goes on from there with the tokens it had.
+//! - It leaps forward: the bucket is full, never fuller.
 
 #[cfg(test)]
 mod tests;
@@ -23,41 +22,43 @@ use crate::nanos;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Clocks of several workers may differ by this much; past it, the clock itself has gone back.
+/// The clocks of several workers may differ by this much, in nanoseconds. If it is more, the clock
+/// itself has gone back.
 const SKEW: u64 = SECOND;
 
-/// After this long without a look a bucket is full, whatever it owed. So differences are far from
-/// 2^63.
+/// A bucket that nobody looked at for this long, in nanoseconds, is full, whatever it owed. So
+/// differences stay far below 2^63.
 const LEAP: u64 = 3600 * SECOND;
 
-/// The highest rate, in tokens a second, and the longest burst; more is taken as that much.
+/// The highest rate, in tokens per second, and the longest burst, in nanoseconds. Higher values are
+/// taken as these.
 const MAX_RATE: u64 = 1_000_000_000_000;
 const MAX_BURST: u64 = 10 * SECOND;
 
 /// The most that is spent in one go: far beyond a batch of the largest frames.
 const MAX_SPEND: u64 = 1 << 40;
 
-/// The longest sleep; a debt may last longer.
+/// The longest wait, in nanoseconds. A debt may last longer.
 const MAX_WAIT: u64 = SECOND;
 
-/// The longest that a helping is waited for, in nanoseconds: often enough for full rings, seldom
-/// enough to be no polling.
+/// The longest that a helping is waited for, in nanoseconds: short enough for rings not to run
+/// full, long enough not to be polling.
 const HELPING: u64 = 500_000;
 
 /// A rate and how much of it may come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens a second: bits, or frames. At least 1; up to 10^12.
+    /// Tokens per second: bits, or frames. From 1 to 10^12.
     pub per_second: u64,
-    /// Time's worth of tokens that an idle bucket gathers; one token at least. Up to 10 s.
+    /// How long an idle bucket gathers tokens. Up to 10 s; at least one token.
     pub burst: Duration,
 }
 
-/// A token bucket. Anybody may spend from it at any time, without a lock.
+/// A token bucket. All workers may spend from it at any time, without a lock.
 ///
-/// In any stretch of time `t` there pass at most `rate * t` tokens, plus the burst, plus one
-/// helping for each of those who spend: a helping passes whole as long as there is one token left.
-/// What was overspent is paid before anything passes again.
+/// In any time `t` at most `rate * t` tokens pass, plus the burst, plus one helping for each worker
+/// that spends: a helping passes whole as long as there is one token left. What was overspent is
+/// paid back before anything passes again.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Bucket {
@@ -70,7 +71,7 @@ pub struct Bucket {
     latest: AtomicU64,
     /// All tokens ever spent or forfeited, modulo 2^64.
     spent: AtomicU64,
-    /// Until when nothing passes that comes in helpings.
+    /// Until this time nothing passes that comes in helpings.
     opens: AtomicU64,
 }
 
@@ -95,9 +96,10 @@ impl Bucket {
 
     /// A bucket of another rate that goes on where this one is.
     ///
-    /// Tokens gathered or owed stay the same number, or last the same time, whichever is less: a
-    /// debt of the slow rate does not hold up the fast one, what the fast one gathered or owes is
-    /// nothing to the slow one, and changing the rate to and fro brings nobody anything.
+    /// Of the tokens gathered or owed, the same number is kept, or what lasts the same time,
+    /// whichever is less. So a debt of the slow rate does not hold up the fast one, what the fast
+    /// one gathered or owes counts little at the slow one, and nothing is gained by changing the
+    /// rate to and fro.
     #[must_use]
     pub fn with_rate(&self, rate: Rate, now: u64) -> Self {
         let now = self.see(now);
@@ -105,7 +107,7 @@ impl Bucket {
         let (old, tokens) = (self.per_second(), self.tokens(now));
         let n = u128::from(tokens.unsigned_abs());
         let scaled = n * u128::from(new.per_second().min(old)) / u128::from(old);
-        // At most 2^63, which is one too many.
+        // At most 2^63, which is one more than fits: saturate.
         let scaled = i64::try_from(scaled).unwrap_or(i64::MAX);
         let kept = if tokens < 0 { -scaled } else { scaled.min(new.depth.cast_signed()) };
         new.spent.store(new.brought(now).0.wrapping_sub(kept.cast_unsigned()), Ordering::Relaxed);
@@ -125,11 +127,11 @@ impl Bucket {
         self.look(now).0
     }
 
-    /// As [`Bucket::tokens`], but none for half the burst after somebody was refused.
+    /// Like [`Bucket::tokens`], but none for half the burst after a frame was refused.
     ///
-    /// Whoever is given each token as soon as it is there is interrupted as often as there are
-    /// tokens. This is for receivers. It is as exact: what comes while it is shut fits into the
-    /// other half.
+    /// This is for receivers: a guest that is given each token as soon as it is there is
+    /// interrupted as often as there are tokens. The rate is kept as exactly: what comes while the
+    /// bucket is shut fits into the other half of the burst.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> i64 {
@@ -137,7 +139,7 @@ impl Bucket {
         if self.is_shut(now) { tokens.min(0) } else { tokens }
     }
 
-    /// True if nothing might be spent of it when it was looked at last.
+    /// True if it had no tokens left when it was looked at last.
     pub(crate) fn is_used_up(&self) -> bool {
         let latest = self.latest.load(Ordering::Relaxed);
         let (brought, _) = self.brought(latest);
@@ -145,8 +147,8 @@ impl Bucket {
         tokens <= 0 || self.is_shut(latest)
     }
 
-    /// As [`Bucket::is_used_up`], and shuts it for those who take helpings: one of them was
-    /// refused.
+    /// Like [`Bucket::is_used_up`], and shuts the bucket for those who take helpings: one of them
+    /// was refused.
     pub(crate) fn refuses(&self) -> bool {
         let (over, latest) = (self.is_used_up(), self.latest.load(Ordering::Relaxed));
         if over && !self.is_shut(latest) {
@@ -157,7 +159,7 @@ impl Bucket {
 
     fn is_shut(&self, now: u64) -> bool {
         let left = self.opens.load(Ordering::Relaxed).saturating_sub(now);
-        // Longer than it can be: the clock has gone back.
+        // A longer time than possible means that the clock has gone back.
         left > 0 && left <= self.half()
     }
 
@@ -172,8 +174,8 @@ impl Bucket {
         self.spent.fetch_add(n.min(MAX_SPEND), Ordering::Relaxed);
     }
 
-    /// Nanoseconds until a helping worth sleeping for is there, at most a second; 0: there is
-    /// something now.
+    /// Nanoseconds until there is a helping worth sleeping for, at most a second; 0 if there are
+    /// tokens now.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         let (tokens, rest) = self.look(now);
@@ -191,8 +193,8 @@ impl Bucket {
         self.whole * SECOND + self.part
     }
 
-    /// Tokens that `now` nanoseconds bring, exactly: modulo 2^64, and the 10^9ths of one that is on
-    /// its way.
+    /// The tokens that `now` nanoseconds bring, exactly: whole ones modulo 2^64, and the 10^9ths of
+    /// the next.
     #[inline]
     fn brought(&self, now: u64) -> (u64, u64) {
         let (s, ns) = (now / SECOND, now % SECOND);
@@ -202,7 +204,7 @@ impl Bucket {
         (whole.wrapping_add(parts / SECOND), parts % SECOND)
     }
 
-    /// Tokens there are, and the 10^9ths of the next one. What exceeds the depth is forfeited.
+    /// The tokens that there are, and the 10^9ths of the next. What exceeds the depth is forfeited.
     #[inline]
     fn look(&self, now: u64) -> (i64, u64) {
         let now = self.see(now);
@@ -213,18 +215,20 @@ impl Bucket {
         if tokens <= depth {
             return (tokens, rest);
         }
-        // Once is enough: if it fails somebody spends, and the surplus goes with the next look.
+        // Trying once is enough: if it fails another worker spends, and the surplus goes with the
+        // next look.
         let full = brought.wrapping_sub(self.depth);
         let _ = self.spent.compare_exchange(spent, full, Ordering::Relaxed, Ordering::Relaxed);
         (depth, rest)
     }
 
-    /// The time to reckon with: the latest that anybody has seen.
+    /// The time that counts: the latest that any worker has seen.
     #[inline]
     fn see(&self, now: u64) -> u64 {
         let latest = self.latest.load(Ordering::Relaxed);
         if now.wrapping_sub(latest) < LEAP && now >= latest {
-            // Two workers may overwrite each other here: by their skew, which the next look mends.
+            // Two workers may overwrite each other's time here. It is wrong by their skew until the
+            // next look.
             self.latest.store(now, Ordering::Relaxed);
             return now;
         }
@@ -236,7 +240,7 @@ impl Bucket {
     fn leap(&self, latest: u64, now: u64) -> u64 {
         let brought = self.brought(now).0;
         if now > latest {
-            // First the tokens, then the time: who comes between does the same again.
+            // First the tokens, then the time: a worker that comes between does the same again.
             self.spent.store(brought.wrapping_sub(self.depth), Ordering::Relaxed);
             self.latest.store(now, Ordering::Relaxed);
             return now;

@@ -100,9 +100,9 @@ pub struct Claims {
     pub macs: Macs,
     /// By source IP address, and in ARP and neighbour discovery; `None`: all.
     pub ips: Option<Arc<[Prefix]>>,
-    /// It is no DHCP server.
+    /// It may not answer as a DHCP server.
     pub dhcp_guard: bool,
-    /// It is no router.
+    /// It may not act as a router.
     pub ra_guard: bool,
 }
 
@@ -129,7 +129,7 @@ impl Claims {
         self.look(head, len, true)
     }
 
-    /// What [`Claims::check`] would say; changes nothing.
+    /// What [`Claims::check`] would return. Changes nothing.
     ///
     /// # Errors
     /// Why it would not pass.
@@ -150,7 +150,7 @@ impl Claims {
     }
 
     /// True for TCP and UDP over IPv4 without options and IPv6 without extension headers, whole,
-    /// with one tag or none, that are allowed. False tells nothing.
+    /// with one tag or none, that are allowed. False means nothing: the rules decide.
     #[inline]
     fn is_plain(&self, head: &[u8], len: usize) -> bool {
         let Some(short) = head.first_chunk::<SHORT>() else { return false };

@@ -5,24 +5,24 @@
 //! | --- | --- | --- |
 //! | none of these | anything: tags are payload | the same |
 //! | `vlan` | untagged, or tagged with VID 0 (priority only) | untagged |
-//! | `trunk`, `native` | one tag of a VLAN of the trunk; untagged or VID 0: native | one tag; native: untagged |
+//! | `trunk` | one tag of a VLAN of the trunk | the same |
+//! | `native` | untagged, or tagged with VID 0 | untagged |
 //! | `qinq` | anything: tags are payload | the same |
 //! | `qinq_trunk` | an outer service tag of one of its VLANs, inside anything | the same |
 //!
-//! What is in a customer VLAN has at most one tag, and behind it nothing that anybody could read as
-//! a tag. So when the tag is taken off for an access port or a trunk's native VLAN, no second one
-//! comes to light that would carry the frame into another VLAN at the far end ("VLAN hopping").
+//! A frame in a customer VLAN has at most one tag, and behind it nothing that could be read as a
+//! tag. So when the tag is removed for an access port or a trunk's native VLAN, no second tag
+//! appears that would carry the frame into another VLAN at the far end ("VLAN hopping").
 
 use std::fmt;
 
 use vmlan_frame::Reason;
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
 
-/// What switches called a service tag before 802.1ad did. Never accepted; but a peer might read
-/// them as tags.
+/// EtherTypes of service tags before 802.1ad. Never accepted, but a peer might read them as tags.
 const OLD_SERVICE_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
-/// Where the first tag lies: behind two MAC addresses.
+/// Offset of the first tag: behind two MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
 /// The identifier in a tag's control information (802.1Q section 9.6); the rest is priority.
@@ -61,7 +61,7 @@ impl Domain {
         Self(vid & 0xfff | 0x1000)
     }
 
-    /// As a number below 2^13: what the forwarding table keeps.
+    /// As a number below 2^13, as the forwarding table keeps it.
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u16 {
@@ -97,7 +97,7 @@ impl fmt::Display for Domain {
 pub struct VidSet(Box<[u64; 64]>);
 
 impl VidSet {
-    /// These and no others; those that name no VLAN (0, 4095 and what is larger) are left out.
+    /// A set of these. Numbers that do not name a VLAN (0, 4095 and above) are left out.
     #[must_use]
     pub fn new(vids: impl IntoIterator<Item = u16>) -> Self {
         let mut set = Box::new([0u64; 64]);
@@ -109,7 +109,7 @@ impl VidSet {
         Self(set)
     }
 
-    /// All there are.
+    /// All VLANs.
     #[must_use]
     pub fn all() -> Self {
         Self::new(1..VID)
@@ -148,7 +148,7 @@ impl fmt::Display for VidSet {
 /// A port's VLAN settings. Identifiers that name no VLAN (0, 4095) match nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
-    /// None: its frames are in [`Domain::OPEN`], whatever tags they carry.
+    /// No settings: its frames are in [`Domain::OPEN`], whatever tags they carry.
     #[default]
     Open,
     /// Untagged frames of one VLAN.
@@ -200,7 +200,7 @@ enum Outer {
     Service(u16),
 }
 
-/// The outermost tag. None is found where a tag is cut short, or hides behind another one.
+/// The outermost tag. `None` if a tag is cut short, or if a second one follows it.
 #[inline]
 fn outer(head: &[u8]) -> Option<Outer> {
     let kind = be16(head, TAG_AT)?;
@@ -254,7 +254,7 @@ impl Vlan {
         self.form(domain).is_some()
     }
 
-    /// What frames of `domain` look like at this port; `None` if they do not get there.
+    /// The form of frames of `domain` at this port; `None` if the port does not carry them.
     #[must_use]
     #[inline]
     pub fn form(&self, domain: Domain) -> Option<Form> {

@@ -31,13 +31,13 @@ impl LimitCounters {
 /// One limit: in bits, in frames, or both.
 #[derive(Debug, Default)]
 pub struct Limiter {
-    /// Bits of frames (without preamble and frame check sequence) a second.
+    /// Bits per second, without preamble and frame check sequence.
     pub bits: Option<Bucket>,
-    /// Frames a second.
+    /// Frames per second.
     pub frames: Option<Bucket>,
     /// Kept when the rates change.
     pub counters: Arc<LimitCounters>,
-    /// Whose turn it is, if ports share it: else who comes first would have it all.
+    /// Whose turn it is, if ports share it: else the first to come would take all.
     pub turns: Option<Arc<Turns>>,
 }
 
@@ -53,9 +53,9 @@ pub struct Limits {
 /// How much may pass now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Bits; nothing passes when there are none left.
+    /// Bits. Nothing passes when none are left.
     pub bits: i64,
-    /// Frames, likewise.
+    /// Frames. Nothing passes when none are left.
     pub frames: i64,
 }
 
@@ -77,9 +77,9 @@ impl Limits {
         self.least(|bucket| bucket.tokens(now))
     }
 
-    /// As [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half the
-    /// burst. One that is given each frame as soon as there are tokens for it is interrupted for
-    /// each frame.
+    /// Like [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half
+    /// the burst. A guest that is given each frame as soon as there are tokens for it is
+    /// interrupted for each.
     #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> Budget {
@@ -140,7 +140,8 @@ impl Limits {
         self.own.iter().chain(&self.shared).map(|l| &**l)
     }
 
-    /// Those that are over; all, if another worker has just seen new tokens come.
+    /// Counts at the limiters that are over; at all, if another worker has just seen new tokens
+    /// come.
     fn each_over(&self, over: fn(&Bucket) -> bool, count: impl Fn(&LimitCounters)) {
         let is_over = |l: &Limiter| {
             let [bits, frames] = [&l.bits, &l.frames].map(|b| b.as_ref().is_some_and(over));

@@ -1,8 +1,8 @@
 //! The form that a frame has at each port: tags taken off and put on.
 //!
 //! ```text
-//!  was    [ MACs | tag | rest of the head (128) ] [ borrowed ..... ]
-//!  will   [ MACs | tag' | rest ... up to 128 ] [ what no longer fits, borrowed from the old head ] [ borrowed ..... ]
+//!  before [ MACs | tag | rest of the head (128) ] [ borrowed ..... ]
+//!  after  [ MACs | tag' | rest ... up to 128 ] [ the rest of the old head, borrowed ] [ borrowed ]
 //! ```
 //!
 //! No checksum covers a tag, so offloads only move. Those that would no longer be understood behind
@@ -33,8 +33,7 @@ struct Change {
     push: Option<[u8; TAG]>,
 }
 
-/// What a frame from a port with `from` must become for one with `to`; nothing if it stays as it
-/// is.
+/// What must be changed in a frame from a port with `from` for one with `to`; `None` if nothing.
 #[inline]
 fn change(from: &Vlan, head: &[u8], domain: Domain, to: &Vlan) -> Result<Option<Change>, Reason> {
     let had = from.own_tag(head);

@@ -23,12 +23,11 @@
 //! as long (half way from 1 to 4), and n short ones after it make it shorter by exp(-n/256):
 //!
 //! - A port whose long breaths are less than 256 ln 2.5 = 235 breaths apart is soon charged for
-//!   them
-//!   in full: the estimate rises faster than it falls. This is why it rises fast and falls slowly.
+//!   them in full: the estimate rises faster than it falls. This is why it rises fast and falls
+//!   slowly.
 //! - If they are further apart it could go on being forgiven. So it is forgiven only time that it
-//!   has
-//!   earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it gets one
-//!   and a half times its share at most.
+//!   has earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it gets
+//!   one and a half times its share at most.
 //! - A worker that loses its processor for 4 ms every 100 ms is forgiven all of it.
 
 #[cfg(test)]

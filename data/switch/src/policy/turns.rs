@@ -1,13 +1,13 @@
-//! Whose turn it is at something that several wait for, by bytes and weight: an uplink, or a limit
-//! that ports share.
+//! Whose turn it is, by bytes and weight, where several ports wait: at an uplink, or at a shared
+//! limit.
 //!
 //! Start-time fair queueing without a queue: frames stay in their senders' rings. What a source
 //! sent, divided by its weight, is its virtual time. A source may send until it is a quantum ahead
-//! of the last of the others that wait; who is ahead waits in turn. Time that nobody waited is
-//! nobody's: a source that comes starts where the last of those who wait is.
+//! of the last of the others that wait; then it waits in turn. No credit is gathered without
+//! waiting: a source that comes starts where the last of the waiting ones is.
 //!
-//! Workers share it without a lock. A source is asked for by one worker at a time (whoever holds
-//! its transmit side); what others see of it may be a moment old.
+//! Workers share it without a lock. One worker at a time acts for a source (the one that holds its
+//! transmit side); what others see of it may be a moment old.
 
 #[cfg(test)]
 mod tests;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::{MAX_PORTS, PortId};
 
-/// A source that has not tried for this long, in nanoseconds, does not wait any more: longer than a
-/// worker's longest round.
+/// A source that has not tried for this long, in nanoseconds, no longer counts as waiting. It is
+/// longer than a worker's longest round.
 const PATIENCE: u64 = 2_000_000;
 
 /// How far, in bytes of the heavier of two sources, one may be ahead of the other.
@@ -29,7 +29,7 @@ const CREDIT: u64 = 4 * QUANTUM;
 /// Virtual time is kept in 1024ths of bytes, modulo 2^64: only differences are looked at.
 const SCALE: u64 = 1024;
 
-/// Nobody is ahead of others by so much: it has slept until the numbers began anew.
+/// A source cannot be ahead of others by so much: it has slept until the numbers wrapped.
 const STALE: i64 = 1 << 50;
 
 #[derive(Debug, Default)]
@@ -51,12 +51,13 @@ impl Source {
 /// A queue without frames in it: they stay in their senders' rings, and this says whose turn it is.
 ///
 /// ```text
-/// while grant() leaves bytes: send a frame (the last one may be longer); sent(all that went, is there more that did not?)
+/// while grant() leaves bytes: send a frame (the last one may be longer);
+/// sent(bytes that went, is there more that did not?)
 /// ```
 #[derive(Debug)]
 pub struct Turns {
     sources: Box<[Source]>,
-    /// One bit for each source that waits, or did when it was heard of last.
+    /// One bit for each source that waited when it was last heard of.
     waiting: [AtomicU64; MAX_PORTS / 64],
     /// Virtual time of the last of those who wait.
     least: AtomicU64,
@@ -78,15 +79,15 @@ fn ahead(a: u64, b: u64) -> i64 {
 }
 
 impl Turns {
-    /// Where those who wait sleep for up to `patience` nanoseconds, and are believed for so long:
-    /// whoever finds that they no longer wait says so.
+    /// For sources that sleep for up to `patience` nanoseconds while they wait, and count as
+    /// waiting for so long. Whoever finds that one no longer waits must say so.
     #[must_use]
     pub fn patient(patience: u64) -> Self {
         Self { patience, ..Self::default() }
     }
 
-    /// `source` could not even try: it counts as one who waits until it can, and then says whether
-    /// it does.
+    /// `source` could not even try: it counts as waiting until it can, and then says whether it
+    /// does.
     pub fn wants(&self, source: PortId, weight: u16, now: u64) {
         self.sent(source, weight, 0, true, now);
     }
@@ -129,9 +130,9 @@ impl Turns {
         }
     }
 
-    /// Where a source stands. While it waits it keeps its place. Else it is no further back than
-    /// the last of those who wait; but for [`CREDIT`], if it has just had a whole batch through and
-    /// will be back.
+    /// The virtual time of a source. While it waits it keeps its place. Else it is no further back
+    /// than the last of the waiting ones, except by [`CREDIT`] if it has just sent a whole batch
+    /// and will be back.
     fn time_of(&self, own: &Source, source: PortId, now: u64) -> u64 {
         let time = own.time.load(Ordering::Relaxed);
         let least = self.least.load(Ordering::Relaxed);
@@ -150,7 +151,7 @@ impl Turns {
         least.wrapping_sub(lead.max(-credit).unsigned_abs())
     }
 
-    /// True if it had more when it was heard of last.
+    /// True if it had more when it was last heard of.
     #[must_use]
     pub fn is_waiting(&self, source: PortId) -> bool {
         let (word, bit) = place(source);
@@ -168,7 +169,7 @@ impl Turns {
         }
     }
 
-    /// Virtual time and weight of the last of those who wait, other than `source`.
+    /// Virtual time and weight of the last of the waiting sources other than `source`.
     fn last_of_others(&self, source: PortId, now: u64) -> Option<(u64, u16)> {
         let mut last: Option<(u64, u16)> = None;
         for (i, word) in self.waiting.iter().enumerate() {

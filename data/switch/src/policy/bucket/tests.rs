@@ -143,7 +143,13 @@ proptest! {
     /// Another rate: no more than was there, neither in tokens nor in time; and to and fro brings
     /// nothing.
     #[test]
-    fn with_rate(old in rates(), new in rates(), burst_us in 100u64..1_000_000, spent in 0u64..20_000_000, now in any::<u64>()) {
+    fn with_rate(
+        old in rates(),
+        new in rates(),
+        burst_us in 100u64..1_000_000,
+        spent in 0u64..20_000_000,
+        now in any::<u64>(),
+    ) {
         let bucket = Bucket::new(rate(old, burst_us), now);
         bucket.spend(spent);
         let before = bucket.tokens(now);
@@ -151,7 +157,9 @@ proptest! {
         let after = other.tokens(now);
         prop_assert!(after.signum() == before.signum() || after == 0);
         prop_assert!(after.unsigned_abs() <= before.unsigned_abs());
-        let time = |tokens: i64, rate: u64| i128::from(tokens.unsigned_abs()) * i128::from(SECOND) / i128::from(rate);
+        let time = |tokens: i64, rate: u64| {
+            i128::from(tokens.unsigned_abs()) * i128::from(SECOND) / i128::from(rate)
+        };
         prop_assert!(time(after, new) <= time(before, old) + i128::from(SECOND / new) + 1);
         prop_assert!(other.with_rate(bucket.rate(), now).tokens(now) <= before.max(0));
         prop_assert_eq!(bucket.with_rate(bucket.rate(), now).tokens(now), before);

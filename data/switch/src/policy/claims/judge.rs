@@ -19,8 +19,8 @@ use super::{Claims, Macs, Prefix, has_v4, has_v6, is_host, is_host_v6};
 const OTHER_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// Protocols that hide another one: authentication header, Mobile IPv6, HIP, Shim6, and the two for
-/// experiments (RFC 7045). Nobody can tell what is behind those that RFC 7113 section 5 wants
-/// dropped.
+/// experiments (RFC 7045). RFC 7113 section 5 asks to drop packets whose upper layer cannot be
+/// known.
 const HIDING: [u8; 6] = [51, 135, 139, 140, 253, 254];
 
 /// ICMPv6: multicast listener report, done, report of version 2 (RFC 2710, RFC 3810).
@@ -181,7 +181,7 @@ impl Case<'_> {
         kind.is_some_and(|k| k == Neighbour::NS || listener(k)) && !self.h.fragment && self.has_v6()
     }
 
-    /// RFC 4861. What it tells about the sender's link-layer address must be true, and an
+    /// RFC 4861. What it says about the sender's link-layer address must be true, and an
     /// advertisement, a redirect, or the solicitation of one that has no address yet (RFC 4862
     /// section 5.4.2), must be about the port itself.
     fn neighbour(&self, source: u128, destination: &[u8; 16]) -> Result<(), Reason> {

@@ -25,7 +25,8 @@ pub(crate) fn vlan() -> impl Strategy<Value = Vlan> {
     prop_oneof![
         1 => Just(Vlan::Open),
         2 => vid().prop_map(Vlan::Access),
-        4 => (set(), prop::option::of(vid())).prop_map(|(tagged, native)| Vlan::Trunk { tagged, native }),
+        4 => (set(), prop::option::of(vid()))
+            .prop_map(|(tagged, native)| Vlan::Trunk { tagged, native }),
         2 => vid().prop_map(Vlan::Qinq),
         2 => set().prop_map(Vlan::QinqTrunk),
     ]
@@ -113,7 +114,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_set_says_what_is_in_it(vids in prop::collection::vec(prop_oneof![0u16..40, 4080..=u16::MAX], 0..40)) {
+    fn a_set_says_what_is_in_it(
+        vids in prop::collection::vec(prop_oneof![0u16..40, 4080..=u16::MAX], 0..40),
+    ) {
         let set = VidSet::new(vids.clone());
         for vid in 0..=u16::MAX {
             prop_assert_eq!(set.has(vid), vids.contains(&vid) && (1..4095).contains(&vid));

@@ -95,17 +95,23 @@ proptest! {
 
     /// Whatever room there is, what is dealt with is a prefix of the list, each frame once.
     #[test]
-    fn a_full_receiver_gets_a_prefix(to in vlan(), room in 0usize..40, tagged in prop::collection::vec(any::<bool>(), 1..40)) {
+    fn a_full_receiver_gets_a_prefix(
+        to in vlan(),
+        room in 0usize..40,
+        tagged in prop::collection::vec(any::<bool>(), 1..40),
+    ) {
         let from = Vlan::Trunk { tagged: VidSet::all(), native: Some(1) };
         let frames: Vec<Vec<u8>> = tagged.iter().enumerate().map(|(i, tagged)| {
             let mut f = vec![i as u8; 300];
-            f[12..18].copy_from_slice(if *tagged { &[0x81, 0, 0, 2, 8, 0] } else { &[8, 0, 0, 0, 0, 0] });
+            let kind = if *tagged { &[0x81, 0, 0, 2, 8, 0] } else { &[8, 0, 0, 0, 0, 0] };
+            f[12..18].copy_from_slice(kind);
             f
         }).collect();
         let mut batch = Batch::new();
         frames.iter().for_each(|f| add(&mut batch, f, 100, Offload::NONE));
         let domains: Vec<_> = frames.iter().map(|f| from.enter(f).unwrap()).collect();
-        let list: Vec<u16> = (0..frames.len() as u16).filter(|i| to.carries(domains[usize::from(*i)])).collect();
+        let carried = |i: &u16| to.carries(domains[usize::from(*i)]);
+        let list: Vec<u16> = (0..frames.len() as u16).filter(carried).collect();
         let (got, done) = push(&batch, &list, (&from, &domains), (&to, &Counters::default()), room);
         prop_assert_eq!(done, list.len().min(room));
         let numbers: Vec<_> = got.iter().map(|(f, _)| u16::from(f[0])).collect();

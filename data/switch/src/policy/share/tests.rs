@@ -271,7 +271,12 @@ proptest! {
     /// Whatever ports do: somebody may run if anybody has anything to do, at the latest in the
     /// round after the next.
     #[test]
-    fn work_conserving(steps in prop::collection::vec((0usize..6, 0u64..100_000, any::<bool>(), 1u16..1001), 1..300)) {
+    fn work_conserving(
+        steps in prop::collection::vec(
+            (0usize..6, 0u64..100_000, any::<bool>(), 1u16..1001),
+            1..300,
+        ),
+    ) {
         let mut shares = Shares::default();
         let mut refused = [0; 6];
         for (skip, ns, more, weight) in steps {

@@ -239,7 +239,10 @@ proptest! {
     /// Whatever is said and whatever the clock does: of those who wait one may send.
     #[test]
     fn somebody_may_send(
-        steps in prop::collection::vec((0usize..6, 1u16..1001, 0u64..100_000, any::<bool>(), 0u64..3_000_000, any::<bool>()), 1..300),
+        steps in prop::collection::vec(
+            (0usize..6, 1u16..1001, 0u64..100_000, any::<bool>(), 0u64..3_000_000, any::<bool>()),
+            1..300,
+        ),
     ) {
         let queue = Turns::default();
         let mut now = 10 * MS;

@@ -68,7 +68,7 @@ fn advertisements_and_redirects_are_about_the_port() {
 
 /// CVE-2023-5366: the target was not looked at if options followed it.
 #[test]
-fn row_142_the_target_counts_whatever_options_follow() {
+fn the_target_counts_whatever_options_follow() {
     let nonce = vec![14, 1, 1, 2, 3, 4, 5, 6];
     let own = link_layer(2, MAC);
     let large = [&[200, 2][..], &[1; 14]].concat();
@@ -92,7 +92,7 @@ fn row_142_the_target_counts_whatever_options_follow() {
 }
 
 #[test]
-fn row_144_options_end_where_the_message_does() {
+fn options_end_where_the_message_does() {
     let own = link_layer(2, MAC);
     for bad in [
         &[1, 0][..],

@@ -154,7 +154,7 @@ fn nothing_else_passes_where_addresses_are_listed() {
 
 /// CVE-2021-27853, -27854, -27861, -27862: guards passed by what some receivers unwrap.
 #[test]
-fn row_135_guards_are_not_passed_by_wrapping() {
+fn guards_are_not_passed_by_wrapping() {
     for packet in [dhcp_discover().frame(), dad(YOU6).frame(), arp(2, YOU, ME)] {
         let kind = [packet[12], packet[13]];
         let snap = [&[0xaa, 0xaa, 3, 0, 0, 0][..], &kind, &packet[14..]].concat();

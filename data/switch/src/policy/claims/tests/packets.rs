@@ -140,7 +140,7 @@ fn link_local_addresses_are_made_of_the_frames_own() {
 
 /// CVE-2016-10377: the IP length is less than the header's.
 #[test]
-fn row_131_lengths_that_are_too_short_or_too_long() {
+fn lengths_that_are_too_short_or_too_long() {
     for (protocol, payload) in [(UDP, udp(1, 2)), (TCP, tcp(16)), (1, vec![8; 16])] {
         let good = V4 { protocol, payload, ..V4::default() };
         let frame = good.frame();
@@ -168,7 +168,7 @@ fn row_131_lengths_that_are_too_short_or_too_long() {
 
 /// CVE-2020-35498: padding behind the packet.
 #[test]
-fn row_135_extra_padding_changes_nothing() {
+fn extra_padding_changes_nothing() {
     let honest = [V4::default().frame(), V6::default().frame(), dad(ME6).frame(), arp(1, ME, YOU)];
     let lies = [
         (V4 { from: YOU, ..V4::default() }.frame(), SpoofedIp),
@@ -187,7 +187,7 @@ fn row_135_extra_padding_changes_nothing() {
 
 /// CVE-2023-1668: protocol 0 made the rest of the header count for nothing.
 #[test]
-fn row_140_protocol_zero() {
+fn protocol_zero_does_not_bypass_the_rules() {
     passes(&CHECKED, &V4 { protocol: 0, ..V4::default() }.frame());
     refused(&CHECKED, &V4 { protocol: 0, from: YOU, ..V4::default() }.frame(), SpoofedIp);
     // In IPv6 it announces hop-by-hop options.

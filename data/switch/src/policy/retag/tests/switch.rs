@@ -290,8 +290,10 @@ proptest! {
 
     /// A broadcast reaches every port that carries its domain, once, and no other.
     #[test]
-    fn a_broadcast_reaches_its_domain(vlans in prop::collection::vec(vlan(), 2..8),
-                                      frames in prop::collection::vec((0usize..8, frame()), 1..30)) {
+    fn a_broadcast_reaches_its_domain(
+        vlans in prop::collection::vec(vlan(), 2..8),
+        frames in prop::collection::vec((0usize..8, frame()), 1..30),
+    ) {
         let mut lan = lan(&vlans, &[]);
         for (from, mut bytes) in frames {
             let from = from % vlans.len();
