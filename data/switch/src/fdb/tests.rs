@@ -75,8 +75,8 @@ fn pin_while_learned(domain: Domain) {
         let mut stolen = 0;
         for _ in 0..25_000 {
             fdb.add_static(mac(1), domain, id(0)).unwrap();
-            // The learner sees to its own entry, if it was under way.
-            let end = Instant::now() + Duration::from_secs(20);
+            // The learner removes its own entry, if it was writing one; as long as that may take.
+            let end = Instant::now() + Duration::from_secs(300);
             stolen += 1;
             while Instant::now() < end {
                 if fdb.list().len() == 1 {
@@ -120,13 +120,12 @@ fn domains_do_not_know_of_each_other() {
 #[test]
 fn a_slot_that_changes_hands_takes_its_domain_along() {
     let fdb = Fdb::new(8, u32::MAX);
-    let end = Instant::now() + Duration::from_millis(200);
     std::thread::scope(|s| {
         for n in 0..4u16 {
             let (fdb, domain) = (&fdb, Domain::customer(n));
             s.spawn(move || {
                 let mut x = u32::from(n) + 1;
-                while Instant::now() < end {
+                for _ in 0..500_000 {
                     x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let m = mac((x >> 28) as u8 + 1);
                     if x & 1 << 20 == 0 {
