@@ -1,9 +1,11 @@
-//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST]`.
+//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND]
+//! [FRAMES] [BURST]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
-//! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each frame) or `sum` (a context and a data
-//! descriptor, as Linux sends TCP). Prints the fastest of the rounds, since the machine is shared.
+//! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each
+//! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). Prints the fastest of the
+//! rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Cost of the r8169's data path for each frame: `r8169_path [BYTES] [ROUNDS] [FRAMES] [BURST]`.
 //!
-//! Guest and device take turns in one thread, as in `e1000_path local` (for callgrind: everything is in the cache). One descriptor for each frame.
-//! Prints the fastest of the rounds, since the machine is shared.
+//! Guest and device take turns in one thread, as in `e1000_path local` (for callgrind: everything
+//! is in the cache). One descriptor for each frame. Prints the fastest of the rounds, since the
+//! machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -8,8 +8,8 @@ pub const fn low32(n: u64) -> u32 {
 }
 
 /// A count or an index in a list whose capacity is far below 2^16: frames of a batch, pieces of
-/// memory. Were that broken, the result would name nothing: every look-up is checked, so a frame would
-/// be lost and not mistaken for another.
+/// memory. Were that broken, the result would name nothing: every look-up is checked, so a frame
+/// would be lost and not mistaken for another.
 #[inline]
 pub fn small(n: usize) -> u16 {
     debug_assert!(n < usize::from(u16::MAX), "a list of more than its capacity: {n}");

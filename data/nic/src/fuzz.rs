@@ -1,18 +1,21 @@
-//! The body of the fuzz target `virtqueue`: a guest's memory and what is done to it. Kept inputs are
-//! replayed as a plain test.
+//! The body of the fuzz target `virtqueue`: a guest's memory and what is done to it. Kept inputs
+//! are replayed as a plain test.
 //!
-//! An input is a byte of configuration, a byte that counts the steps, the steps, and the guest's memory
-//! from address 0 on (the rest of it is zero):
+//! An input is a byte of configuration, a byte that counts the steps, the steps, and the guest's
+//! memory from address 0 on (the rest of it is zero):
 //!
 //! | | meaning |
 //! | --- | --- |
-//! | first byte | bits 0 to 3: log2 of the ring's size; 4: header of 10 bytes; 5 `EVENT_IDX`; 6 `MRG_RXBUF`; 7: no `INDIRECT_DESC` |
+//! | first byte, bits 0 to 3 | log2 of the ring's size |
+//! | bit 4 | header of 10 bytes |
+//! | bits 5, 6, 7 | `EVENT_IDX`; `MRG_RXBUF`; no `INDIRECT_DESC` |
 //! | a step, `0xxx_nnnn` | pull up to n frames; x: hold every x-th |
 //! | a step, `10sn_nnnn` | push n frames, s: long ones |
 //! | a step, `11nn_nnnn` | n more buffers become available, in both rings |
 //!
-//! Descriptors are at 0, the transmit side's avail ring at [`AVAIL`]; its used ring, and the receive
-//! side's avail ring, follow at the next multiples of 0x1000. Buffers may lie anywhere, also over rings.
+//! Descriptors are at 0, the transmit side's avail ring at [`AVAIL`]; its used ring, and the
+//! receive side's avail ring, follow at the next multiples of 0x1000. Buffers may lie anywhere,
+//! also over rings.
 #![allow(clippy::expect_used, clippy::panic)]
 
 use std::cell::RefCell;

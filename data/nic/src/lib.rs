@@ -8,7 +8,7 @@
 //!
 //! # Contract
 //!
-//! A model owns no file descriptor, thread or clock: time is an argument, an interrupt is a call on
+//! A NIC here owns no file descriptor, thread or clock: time is an argument, an interrupt is a call on
 //! [`Interrupt`]. Whatever a guest writes into its memory, nothing here panics, every call does
 //! bounded work, and only bytes that the guest named are read or written. A guest that breaks the
 //! rules of its ring stops that ring ([`virtio::Fault`]) and nothing else.
@@ -30,6 +30,7 @@ pub mod virtio;
 
 /// A wire to the guest's interrupt controller.
 pub trait Interrupt: Send + Sync {
-    /// Raises the interrupt. Must not block. False: a limit holds it back, and it will be raised, and counted, later.
+    /// Raises the interrupt. Must not block. False: a limit holds it back, and it will be raised,
+    /// and counted, later.
     fn raise(&self) -> bool;
 }

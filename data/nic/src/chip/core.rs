@@ -1,7 +1,8 @@
 //! What every chip has beside its registers, and how it is locked.
 //!
-//! Order of locks: the chip's own (its control lock), transmit side, receive side, interrupt block. The data path (`port.rs`) takes
-//! the last three, the VMM's side all of them. What the host is to be told is told after all of them are released: see [`After`].
+//! Order of locks: the chip's own (its control lock), transmit side, receive side, interrupt block.
+//! The data path (`port.rs`) takes the last three, the VMM's side all of them. What the host is to
+//! be told is told after all of them are released: see [`After`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,7 +101,8 @@ impl<M: Chip> Core<M> {
         self.irq.set_messages(as_messages);
     }
 
-    /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA does.
+    /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA
+    /// does.
     pub(crate) fn stopped<T>(&self, change: impl FnOnce(&mut M::Tx, &mut M::Rx) -> T) -> T {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         let done = {
@@ -150,7 +152,8 @@ impl<M: Chip> Core<M> {
         }
     }
 
-    /// Tells the host of an edge of INTA#, unless configuration space keeps it in. Call without locks.
+    /// Tells the host of an edge of INTA#, unless configuration space keeps it in. Call without
+    /// locks.
     pub(crate) fn tell(&self, edge: Edge) {
         match edge {
             Edge::None => {}
@@ -170,7 +173,8 @@ impl<M: Chip> Core<M> {
         self.tell(self.irq.post(causes, chip.delays(), &*self.host));
     }
 
-    /// As [`Core::post`], for completed transmissions. `delayed`: every descriptor that is reported asked for delay.
+    /// As [`Core::post`], for completed transmissions. `delayed`: every descriptor that is reported
+    /// asked for delay.
     pub(crate) fn post_transmit(&self, chip: &M, causes: u32, delayed: bool) {
         self.tell(self.irq.post_transmit(causes, delayed, chip.delays(), &*self.host));
     }
@@ -246,7 +250,8 @@ impl<M: Chip> Core<M> {
         rx.replace_csb(chip, csb, gate.dma && gate.receive);
     }
 
-    /// Looks for the CSB where it was placed, in the map that both sides have now, and tells the interrupt block.
+    /// Looks for the CSB where it was placed, in the map that both sides have now, and tells the
+    /// interrupt block.
     fn find_csb(&self, tx: &M::Tx) -> Option<Arc<Csb>> {
         let mut placed = lock(&self.csb);
         let address = placed.address;
@@ -258,8 +263,8 @@ impl<M: Chip> Core<M> {
         csb
     }
 
-    /// What is wrong with the CSB's place. Workers ask: they do not wait for who is looking for it in the guest's memory, which may
-    /// be slow.
+    /// What is wrong with the CSB's place. Workers ask: they do not wait for who is looking for it
+    /// in the guest's memory, which may be slow.
     pub(super) fn csb_fault(&self) -> Option<Fault> {
         self.csb.try_lock().ok().and_then(|placed| placed.fault)
     }

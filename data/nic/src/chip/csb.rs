@@ -1,45 +1,58 @@
-//! The shared status block ("CSB", communication CSB: L. Rizzo, G. Lettieri, V. Maffione, *Speeding up packet I/O in
-//! virtual machines*, ANCS 2013; FreeBSD 10's `if_lem`): 104 bytes of the guest's memory, by which driver and chip tell each
-//! other of their indexes while both are awake, so that neither a register access nor an interrupt is needed.
+//! The shared status block ("CSB", communication status block: L. Rizzo, G. Lettieri, V. Maffione,
+//! *Speeding up packet I/O in virtual machines*, ANCS 2013; FreeBSD 10's `if_lem`): 104 bytes of
+//! the guest's memory, by which driver and chip tell each other of their indexes while both are
+//! awake, so that neither a register access nor an interrupt is needed.
 //!
 //! ```text
-//!  0x00  guest_tdt            0x40  host_tdh            the guest finds subsystem 1101h, writes CSBAH, then CSBAL:
-//!  0x04  guest_need_txkick    0x44  host_need_txkick    the CSB is placed (0: released). It counts from when the
-//!  0x08  guest_need_rxkick    0x50  host_rdh            guest sets guest_csb_on, and as long as that is not 0.
+//!  0x00  guest_tdt            0x40  host_tdh
+//!  0x04  guest_need_txkick    0x44  host_need_txkick
+//!  0x08  guest_need_rxkick    0x50  host_rdh
 //!  0x0c  guest_csb_on         0x54  host_need_rxkick
 //!  0x10  guest_rdt            0x5c  host_rxkick_at      all: 32 bits, little-endian
 //! ```
 //!
-//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow them, so that turning the CSB
-//!   off in mid-traffic changes nothing; a write of TDT, RDT or TCTL is a kick, whatever it writes.
-//! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, block or not. Whoever is awake looks at
-//!   them when the CSB's tail has moved, otherwise now and then, and before going to sleep: see [`CsbSide::hint`].
+//! The guest finds subsystem 1101h, writes CSBAH, then CSBAL: the CSB is placed there (0:
+//! released). It counts from when the guest sets `guest_csb_on`, and as long as that is not 0. All
+//! of it, with its races, is in `docs/csb.md`.
+//!
+//! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow
+//!   them, so that turning the CSB off in mid-traffic changes nothing; a write of TDT, RDT or TCTL
+//!   is a kick, whatever it writes.
+//! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, CSB
+//!   or not. Whoever is awake looks at them when the CSB's tail has moved, otherwise now and then,
+//!   and before going to sleep: see [`CsbSide::hint`].
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
-//! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise: [`Csb::judge`].
+//! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise:
+//!   [`Csb::judge`].
 //!
 //! # Whom to believe
 //!
-//! When the CSB is turned on, and after the ring was stopped or moved, an index in it may be of long ago (FreeBSD 10.4 sets
-//! neither when its interface goes up). If it differs from the register, the register counts until the word in the CSB
-//! changes. The guest is not told that we are awake before then, so that it goes on to write TDT.
-//! Where the register leaves too few buffers, the descriptors say whether the word is of now: `e1000::ring::Ring::reconsider`.
+//! When the CSB is turned on, and after the ring was stopped or moved, an index in it may be of
+//! long ago (FreeBSD 10.4 sets neither when its interface goes up). If it differs from the
+//! register, the register counts until the word in the CSB changes. The guest is not told that we
+//! are awake before then, so that it goes on to write TDT. Where the register leaves too few
+//! buffers, the descriptors say whether the word is of now: `e1000::ring::Ring::reconsider`.
 //!
-//! While a side is stopped, or may not use the guest's memory, nothing is stored in the CSB: see `Transmitter::arm`.
+//! While a side is stopped, or may not use the guest's memory, nothing is stored in the CSB: see
+//! `Transmitter::arm`.
 //!
-//! When the CSB is turned off, the guest may have published frames that no register knows of, or written the register
-//! since. The later of both counts: see [`CsbSide::leave`]. Drivers with posted register writes should read a register before they
-//! turn the CSB off, lest an old kick arrive after that.
+//! When the CSB is turned off, the guest may have published frames that no register knows of, or
+//! written the register since. The later of both counts: see [`CsbSide::leave`]. Drivers with
+//! posted register writes should read a register before they turn the CSB off, lest an old kick
+//! arrive after that.
 //!
 //! # Interrupts that need no register access
 //!
-//! `guest_use_msix` is 1 when the CSB is placed, and the guest has MSI on: causes about frames are taken out of ICR as their message is
-//! sent, so that the handler need not read it. The authors did this with a vector of MSI-X of its own, which this chip has not; here it
-//! is the one message of MSI. A driver that asks for it must not enable other causes, or look at ICR now and then.
+//! `guest_use_msix` is 1 when the CSB is placed, and the guest has MSI on: causes about frames are
+//! taken out of ICR as their message is sent, so that the handler need not read it. The authors did
+//! this with a vector of MSI-X of its own, which this chip has not; here it is the one message of
+//! MSI. A driver that asks for it must not enable other causes, or look at ICR now and then.
 //!
 //! # What there is not
 //!
 //! MSI-X, the ring of virtio-net headers, `host_txcycles_lim` (the worker has its own ways of
-//! waiting), `guest_txkick_at` and `host_isr`: not read, not written. Nothing is written from 0x68 on, which some drivers use.
+//! waiting), `guest_txkick_at` and `host_isr`: not read, not written. Nothing is written from 0x68
+//! on, which some drivers use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,7 +89,8 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct Csb {
     words: Window,
-    /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, for there are drivers that leave garbage there.
+    /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, for there are drivers that
+    /// leave garbage there.
     by_message: bool,
     /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
     on: Arc<AtomicBool>,
@@ -162,13 +176,15 @@ impl Csb {
         on
     }
 
-    /// The driver does not look at ICR after a message about frames. As of the last [`Self::judge`].
+    /// The driver does not look at ICR after a message about frames. As of the last
+    /// [`Self::judge`].
     pub fn messages_say_all(&self) -> bool {
         self.by_message && self.on.load(Ordering::Relaxed)
     }
 
-    /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has published what it is about,
-    /// with a full fence after it. Overruns, and all that is not about frames, always pass; a low ring alone never does.
+    /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has
+    /// published what it is about, with a full fence after it. Overruns, and all that is not about
+    /// frames, always pass; a low ring alone never does.
     #[inline]
     pub fn judge(&self, pending: u32, of: &Kinds) -> Verdict {
         if !self.is_on() || pending & !(of.receive | of.low | of.transmit) != 0 {
@@ -198,7 +214,8 @@ pub enum Direction {
     Receive,
 }
 
-/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is none: [`CsbSide::notice`].
+/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is
+/// none: [`CsbSide::notice`].
 pub trait Register {
     /// Its value.
     fn get(&self) -> u32;
@@ -248,7 +265,8 @@ impl CsbSide {
         self.csb.is_some()
     }
 
-    /// A new CSB, or none. The host's words in it are those of a chip that sleeps and waits for nothing.
+    /// A new CSB, or none. The host's words in it are those of a chip that sleeps and waits for
+    /// nothing.
     pub fn place(&mut self, csb: Option<Arc<Csb>>) {
         self.csb = csb;
         self.restart();
@@ -258,8 +276,8 @@ impl CsbSide {
         }
     }
 
-    /// The same CSB, in a new map. If it was away, what the guest did meanwhile is found when it is back. `on`: this side is, so
-    /// that the CSB is its driver's still.
+    /// The same CSB, in a new map. If it was away, what the guest did meanwhile is found when it is
+    /// back. `on`: this side is, so that the CSB is its driver's still.
     pub fn replace(&mut self, csb: Option<Arc<Csb>>, on: bool) {
         self.csb = csb;
         if self.direction == Direction::Transmit {
@@ -305,7 +323,8 @@ impl CsbSide {
         self.awake = true;
     }
 
-    /// It is not, or soon will not be: the caller states the wish in the CSB that this returns. `wishes`: counts them.
+    /// It is not, or soon will not be: the caller states the wish in the CSB that this returns.
+    /// `wishes`: counts them.
     pub fn ask(&mut self, wishes: &AtomicU64) -> Option<Arc<Csb>> {
         self.awake = false;
         let csb = self.csb.as_ref()?;
@@ -356,7 +375,8 @@ impl CsbSide {
         tail
     }
 
-    /// For rings whose descriptors say who owns them: there is no tail to choose, only the CSB to notice.
+    /// For rings whose descriptors say who owns them: there is no tail to choose, only the CSB to
+    /// notice.
     #[inline]
     pub fn notice(&mut self) {
         let Some(csb) = self.csb.take() else { return };
@@ -370,8 +390,9 @@ impl CsbSide {
         self.csb = Some(csb);
     }
 
-    /// For the same: the tail in the CSB, neither checked nor believed. `None`: descriptors themselves are to be looked at, for there
-    /// is no CSB, or somebody is about to wait for the guest.
+    /// For the same: the tail in the CSB, neither checked nor believed. `None`: descriptors
+    /// themselves are to be looked at, for there is no CSB, or somebody is about to wait for the
+    /// guest.
     #[inline]
     pub fn hint(&self) -> Option<u32> {
         let waits = match self.direction {
@@ -422,7 +443,8 @@ impl CsbSide {
         word
     }
 
-    /// The tail while the CSB is off; when it has just been turned off, the later of the register and the CSB's word.
+    /// The tail while the CSB is off; when it has just been turned off, the later of the register
+    /// and the CSB's word.
     fn leave(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
         if self.tail == Tail::Register {
             return register.get();
@@ -438,8 +460,9 @@ impl CsbSide {
         for _ in 0..TRIES {
             let known = register.raw();
             let (later, ahead) = (distance(last, known % size, size), distance(last, word, size));
-            // One far ahead is a kick that was long on its way. But there are drivers that refill most of a ring by the register
-            // alone, as soon as the CSB is off, and that never write it again if they get no frames.
+            // One far ahead is a kick that was long on its way. But there are drivers that refill
+            // most of a ring by the register alone, as soon as the CSB is off, and that never write
+            // it again if they get no frames.
             let near = later <= size / 2 || ahead == 0 && self.direction == Direction::Receive;
             if known == word || later > ahead && near {
                 return known;

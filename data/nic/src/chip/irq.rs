@@ -1,24 +1,29 @@
 //! The interrupt block: a cause register, a mask, and moderation; the same for all chips.
 //!
-//! A cause is always latched at once. Moderation decides when INTA# may rise. It is a hold-off: the first interrupt
-//! after silence is delivered at once, and opens windows in which later ones of its kind are held back:
+//! A cause is always latched at once. Moderation decides when INTA# may rise. It is a hold-off: the
+//! first interrupt after silence is delivered at once, and opens windows in which later ones of its
+//! kind are held back:
 //!
-//! - all kinds but link changes: the chip's window for all ([`Delays::all`]) and the host's own floor, whichever is longer;
-//! - link changes: nothing but the host's floor after another link change, which a guest can make as many of as it likes;
+//! - all kinds but link changes: the chip's window for all ([`Delays::all`]) and the host's own
+//!   floor, whichever is longer;
+//! - link changes: nothing but the host's floor after another link change, which a guest can make
+//!   as many of as it likes;
 //! - repeats of a level that still stands when the VMM unmasks it: the host's floor;
 //! - transmit completions none of which asked to be prompt: [`Delays::transmit`];
-//! - receptions: [`Delays::receive`]. Overruns and low rings are not receptions: the real chips report them at once, and so do we,
-//!   within the window for all.
+//! - receptions: [`Delays::receive`]. Overruns and low rings are not receptions: the real chips
+//!   report them at once, and so do we, within the window for all.
 //!
-//! Real chips delay the first interrupt instead. Their drivers cannot tell, except that a lone frame is seen sooner.
+//! Real chips delay the first interrupt instead. Their drivers cannot tell, except that a lone
+//! frame is seen sooner.
 //!
 //! # No interrupt is lost
 //!
-//! Whenever a cause is pending, enabled and not delivered, the timer is set, for a time at or before the end of the
-//! window that holds it ([`crate::notify::moderate`]). The length of a window is read anew from the registers each
-//! time: one that the guest has shortened ends sooner at the next look (any write to a moderation register through
-//! the chip is one; a store to a mapped page is seen when the timer fires, or at the next cause).
-//! With no window open nothing sets the timer: an idle chip wakes nobody.
+//! Whenever a cause is pending, enabled and not delivered, the timer is set, for a time at or
+//! before the end of the window that holds it ([`crate::notify::moderate`]). The length of a window
+//! is read again from the registers each time: one that the guest has shortened ends sooner at the
+//! next look (any write to a moderation register through the chip is one; a store to a mapped page
+//! is seen when the timer fires, or at the next cause). With no window open nothing sets the timer:
+//! an idle chip wakes nobody.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,8 +95,8 @@ struct State {
     shut: bool,
 }
 
-/// Written with the lock, read without: it is held while the CSB is read, and the guest's memory may be slow (its VMM may be
-/// punching holes into it). Who asks for counts must not wait for that.
+/// Written with the lock, read without: it is held while the CSB is read, and the guest's memory
+/// may be slow (its VMM may be punching holes into it). Who asks for counts must not wait for that.
 #[derive(Debug, Default)]
 struct Counts {
     raised: Counter,
@@ -115,8 +120,9 @@ pub struct Irq {
 
 /// What the caller must tell the host, once it holds no lock.
 ///
-/// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that followed it. That is one
-/// interrupt too many and never one too few; repeats of a level interrupt go through `Nic::reassert`.
+/// Two threads may tell theirs in either order, so a host can hear of a rise after the fall that
+/// followed it. That is one interrupt too many and never one too few; repeats of a level interrupt
+/// go through `Nic::reassert`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum Edge {
@@ -136,7 +142,8 @@ impl Irq {
         Self { kinds, state, counts, csb_on, messages, floor: Floor::new(rate_max) }
     }
 
-    /// From now on at most `rate_max` interrupts per second. Call [`Irq::timer`] then: what is held may be due.
+    /// From now on at most `rate_max` interrupts per second. Call [`Irq::timer`] then: what is held
+    /// may be due.
     pub fn set_rate_max(&self, rate_max: u32) {
         self.floor.set(rate_max);
     }
@@ -156,7 +163,8 @@ impl Irq {
         edge
     }
 
-    /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported asked for delay (IDE).
+    /// As [`Irq::post`], for completed transmissions. `delayed`: every descriptor that is reported
+    /// asked for delay (IDE).
     #[inline]
     pub fn post_transmit(
         &self,
@@ -192,13 +200,15 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// As [`Irq::ack`], where the register is read without effect (ISR of Realtek's): what was posted since it was read is not
-    /// cleared, for the driver cannot mean it.
+    /// As [`Irq::ack`], where the register is read without effect (ISR of Realtek's): what was
+    /// posted since it was read is not cleared, for the driver cannot mean it.
     ///
-    /// Drivers acknowledge, and then look at their rings. But the write may be posted (QEMU 11), and arrive long after that look: a
-    /// frame of the time between would have neither been seen nor have a cause. On the real bus that takes a fraction of a
-    /// microsecond, here a message and two threads. Some drivers (8139cp) acknowledge several times without reading the register
-    /// again, and some never read it: after [`REFUSALS`] they are believed, and have had so many interrupts too many.
+    /// Drivers acknowledge, and then look at their rings. But the write may be posted (QEMU 11),
+    /// and arrive long after that look: a frame of the time between would have neither been seen
+    /// nor have a cause. On the real bus that takes a fraction of a microsecond, here a message and
+    /// two threads. Some drivers (8139cp) acknowledge several times without reading the register
+    /// again, and some never read it: after [`REFUSALS`] they are believed, and have had so many
+    /// interrupts too many.
     pub fn ack_seen(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         let believed = s.refused == REFUSALS;
@@ -244,8 +254,9 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// The timer has fired, early or late: what was held back is looked at again. An early call finds it still held, and
-    /// sets the timer once more, for a host may have forgotten the time that it was given.
+    /// The timer has fired, early or late: what was held back is looked at again. An early call
+    /// finds it still held, and sets the timer once more, for a host may have forgotten the time
+    /// that it was given.
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.alarm.clear();
@@ -256,8 +267,9 @@ impl Irq {
         self.settle(&mut s, delays, host)
     }
 
-    /// The VMM has unmasked a level interrupt. True: it still stands, and is to be delivered again now. The host's floor
-    /// holds for repeats, too: a guest that never looks at ICR has one for each end of an interrupt.
+    /// The VMM has unmasked a level interrupt. True: it still stands, and is to be delivered again
+    /// now. The host's floor holds for repeats, too: a guest that never looks at ICR has one for
+    /// each end of an interrupt.
     pub fn repeat(&self, host: &dyn Host) -> bool {
         let mut s = self.state();
         s.level && self.repeat_now(&mut s, host)
@@ -331,8 +343,8 @@ impl Irq {
         let mut s = self.state();
         let edge = Self::fall(&mut s);
         let csb = s.csb.take();
-        // The host's floor holds for guests that reset the chip for each interrupt, too. Their own windows are gone: what opens these
-        // two says nothing of their length.
+        // The host's floor holds for guests that reset the chip for each interrupt, too. Their own
+        // windows are gone: what opens these two says nothing of their length.
         *s = State { csb, all: s.all, link: s.link, ..State::default() };
         edge
     }
@@ -345,8 +357,9 @@ impl Irq {
         drop(old);
     }
 
-    /// The worker is going to sleep: what the CSB keeps in is looked at once more. It heals guests that ask for an interrupt
-    /// and look again without a fence between (all of 2013 do); their stores have arrived by now.
+    /// The worker is going to sleep: what the CSB keeps in is looked at once more. It heals guests
+    /// that ask for an interrupt and look again without a fence between (all of 2013 do); their
+    /// stores have arrived by now.
     pub fn regate(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         if s.shut { self.settle(&mut s, delays, host) } else { Edge::None }
@@ -362,7 +375,8 @@ impl Irq {
         &self.csb_on
     }
 
-    /// The CSB is on; interrupts that it kept in, and those that were let out because it asked for them.
+    /// The CSB is on; interrupts that it kept in, and those that were let out because it asked for
+    /// them.
     pub fn csb_state(&self) -> (bool, u64, u64) {
         let Counts { suppressed, wished, .. } = &self.counts;
         (self.csb_on.load(Ordering::Relaxed), suppressed.get(), wished.get())
@@ -416,8 +430,9 @@ impl Irq {
         Edge::Rise
     }
 
-    /// The pin stays up until the guest clears the causes. A message says it all to a driver that asked for that in its CSB: its
-    /// causes are taken out of the register, so that it need not look there, and the next one is another message (`docs/csb.md`).
+    /// The pin stays up until the guest clears the causes. A message says it all to a driver that
+    /// asked for that in its CSB: its causes are taken out of the register, so that it need not
+    /// look there, and the next one is another message (`docs/csb.md`).
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
             && s.csb.as_ref().is_some_and(|csb| csb.messages_say_all());

@@ -1,17 +1,18 @@
-//! What all chips with registers and rings share: how they are told things, their locks, their interrupts, their port.
+//! What all chips with registers and rings share: how they are told things, their locks, their
+//! interrupts, their port.
 //!
 //! ```text
 //!  VMM (attach thread)                         switch (workers)
-//!    Nic::read, Nic::write                     Nic::pull ──► ring::transmit: ring ─► frames ─► Batch
-//!        │                                       Nic::push ──► ring::receive: filter ─► buffers, write-back
-//!        ▼                                              │
-//!    the chip's registers (atomics) ◄───────────────────┤ read once for each pass, checked
-//!        ▼                                              ▼
+//!    PciFunction::read, ::write       Nic::pull ──► ring::transmit: ring ─► frames ─► Batch
+//!        │                            Nic::push ──► ring::receive: filter ─► buffers, write-back
+//!        ▼                                        │
+//!    the chip's registers (atomics) ◄─────────────┤ read once for each pass, checked
+//!        ▼                                        ▼
 //!    Core: interrupt block, moderation, CSB ──► Host::raise
 //! ```
 //!
-//! A model implements [`Chip`]: its registers, and what its descriptors look like ([`crate::ring`]). Everything else, [`Nic`], comes
-//! from here, once for all of them.
+//! A chip implements [`PciFunction`] (what the VMM sees) and [`Chip`] (its registers, and what its
+//! descriptors mean: [`crate::ring`]). Everything else, [`Nic`], comes from here, once for all.
 
 pub mod access;
 #[cfg(test)]
@@ -47,15 +48,15 @@ pub struct Config {
     pub mac: Mac,
     /// Interrupts per second, at most, whatever the guest asks for; 0: as the guest asks.
     pub irq_rate_max: u32,
-    /// There is a CSB (`csb.rs`), for drivers that look for it. Not for chips whose registers the guest has
-    /// mapped: a kick must be heard.
+    /// There is a CSB (`csb.rs`), for drivers that look for it. Not for chips whose registers the
+    /// guest has mapped: a kick must be heard.
     pub csb: bool,
 }
 
 /// What the chip needs of whoever embeds it.
 ///
-/// `raise`, `lower` and `doorbell` are called without any of the chip's locks; `now` and `set_timer` may be called
-/// with the interrupt block's.
+/// `raise`, `lower` and `doorbell` are called without any of the chip's locks; `now` and
+/// `set_timer` may be called with the interrupt block's.
 pub trait Host: Send + Sync {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
@@ -65,7 +66,8 @@ pub trait Host: Send + Sync {
     fn raise(&self);
     /// INTA# became deasserted.
     fn lower(&self) {}
-    /// A register that the worker waits for has moved: a doorbell after [`Nic::arm`], room after [`Nic::want_room`].
+    /// A register that the worker waits for has moved: a doorbell after [`Nic::arm`], room after
+    /// [`Nic::want_room`].
     fn doorbell(&self);
 }
 
@@ -78,7 +80,7 @@ pub enum Space {
     Config,
 }
 
-/// What a model looks like on its bus.
+/// What a chip looks like on its bus.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Its name in configuration.
@@ -107,7 +109,8 @@ pub enum CsbFault {
 /// Why the chip stands still although somebody is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The guest's transmit or receive ring is not where descriptors can be: the real chip would hang.
+    /// The guest's transmit or receive ring is not where descriptors can be: the real chip would
+    /// hang.
     #[error("the guest's {ring} ring at {base:#x}, {len} bytes, is not in its memory")]
     BadRing {
         /// "transmit" or "receive".

@@ -55,8 +55,9 @@ pub trait Chip: PciFunction + Sized {
     fn tick(&self) {}
 }
 
-/// An emulated NIC, as its embedder sees it. It has locks of its own. The first methods, and those of
-/// [`PciFunction`], are called by the VMM's side; the others by workers, as [`vmlan_frame::Port`] says.
+/// An emulated NIC, as its embedder sees it. It has locks of its own. The first methods, and those
+/// of [`PciFunction`], are called by the VMM's side; the others by workers, as
+/// [`vmlan_frame::Port`] says.
 pub trait Nic: PciFunction {
     /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody
     /// else's now: drop it without locks, for unmapping takes time.

@@ -13,7 +13,8 @@ const INTERRUPT_STATUS: u8 = 1 << 3;
 /// A chip's configuration space.
 #[derive(Debug)]
 pub struct Table {
-    /// Offset, value after reset, mask of bits that can be written. Everything else is 0 and stays so.
+    /// Offset, value after reset, mask of bits that can be written. Everything else is 0 and stays
+    /// so.
     pub bytes: &'static [(usize, &'static [u8], &'static [u8])],
     /// Offset of the power management capability's PMCSR.
     pub pmcsr: usize,
@@ -135,7 +136,8 @@ impl Pci {
         self.table.msi.is_some_and(|msi| self.byte(msi + 2) & 1 != 0)
     }
 
-    /// The interrupt pin, or MSI in its place, is let out. With MSI the disable bit of the pin means nothing.
+    /// The interrupt pin, or MSI in its place, is let out. With MSI the disable bit of the pin
+    /// means nothing.
     pub fn may_interrupt(&self) -> bool {
         let msi = self.sends_messages();
         !self.asleep() && (msi || self.command() & INTX_DISABLE == 0)

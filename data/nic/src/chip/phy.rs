@@ -1,6 +1,8 @@
-//! A PHY for 10, 100 and 1000BASE-T (IEEE 802.3 clause 22). Chips differ in how they reach it, in its id, and in registers from 16 on.
+//! A PHY for 10, 100 and 1000BASE-T (IEEE 802.3 clause 22). Chips differ in how they reach it, in
+//! its id, and in registers from 16 on.
 //!
-//! Autonegotiation takes no time. Its other end is the switch: 1000BASE-T full duplex, without PAUSE.
+//! Autonegotiation takes no time. Its other end is the switch: 1000BASE-T full duplex, without
+//! PAUSE.
 
 /// Registers.
 pub mod reg {

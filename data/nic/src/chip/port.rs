@@ -35,7 +35,8 @@ impl Gate {
 /// What a pull did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames finished, those dropped here included; 1, if there were descriptors but no whole frame.
+    /// Frames finished, those dropped here included; 1, if there were descriptors but no whole
+    /// frame.
     pub finished: usize,
     /// Interrupt causes to post, without locks.
     pub causes: u32,
@@ -72,10 +73,11 @@ pub trait Sends<M>: Send {
     fn stop(&mut self, chip: &M);
     /// Why it stands still.
     fn fault(&self) -> Option<Fault>;
-    /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and there is something to do.
+    /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and
+    /// there is something to do.
     fn arm(&mut self, chip: &M, on: bool) -> bool;
-    /// Lends up to `limit` frames to `sink`, those that were held first, and writes back what is finished. Storage for the frames
-    /// is `spare`'s.
+    /// Lends up to `limit` frames to `sink`, those that were held first, and writes back what is
+    /// finished. Storage for the frames is `spare`'s.
     fn transmit(
         &mut self,
         chip: &M,
@@ -160,8 +162,8 @@ pub(super) fn push<M: Chip>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize 
     dealt
 }
 
-/// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever turned it off and then
-/// had the lock knows that no DMA runs any more.
+/// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever
+/// turned it off and then had the lock knows that no DMA runs any more.
 fn receive<M: Chip>(
     chip: &M,
     batch: &Batch<'_>,
@@ -208,8 +210,8 @@ pub(super) fn want_room<M: Chip>(chip: &M) -> bool {
     core.rx_bell.arm(|| !is_up(chip) || lock(&core.rx).want_room(chip))
 }
 
-/// Loopback: frames go to the chip's own receive side, once the transmit side has found them all. Nothing recurses, for receiving
-/// transmits nothing. What finds no room is lost, as on a wire.
+/// Loopback: frames go to the chip's own receive side, once the transmit side has found them all.
+/// Nothing recurses, for receiving transmits nothing. What finds no room is lost, as on a wire.
 struct OwnReceiver<'c, M> {
     chip: &'c M,
     causes: u32,

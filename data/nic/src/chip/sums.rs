@@ -1,7 +1,8 @@
-//! What a chip counts of the frames that pass, for whatever registers show it. Totals only ever grow.
+//! What a chip counts of the frames that pass, for whatever registers show it. Totals only ever
+//! grow.
 //!
-//! Bytes count from the destination address through the FCS, and frames shorter than 64 bytes count as the 64 they
-//! are on the wire.
+//! Bytes count from the destination address through the FCS, and frames shorter than 64 bytes count
+//! as the 64 they are on the wire.
 
 use vmlan_frame::{Counter, Mac};
 

@@ -1,7 +1,8 @@
 //! BAR0, word by word: what reads and writes of a register do beside loading and storing it.
 //!
-//! Registers are 32 bits wide (SDM 13.2). Of an access of another size or alignment, a read returns the bytes it asks for
-//! (and has the effects of reading each word that it touches), and a write stores the words that it covers whole.
+//! Registers are 32 bits wide (SDM 13.2). Of an access of another size or alignment, a read returns
+//! the bytes it asks for (and has the effects of reading each word that it touches), and a write
+//! stores the words that it covers whole.
 
 use std::sync::atomic::Ordering;
 
@@ -46,7 +47,8 @@ impl E1000 {
         });
     }
 
-    /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing answers.
+    /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing
+    /// answers.
     pub(super) fn read_register(&self, offset: u32) -> u32 {
         let Some(row) = self.regs.touch(offset, false) else { return 0 };
         match offset {
@@ -93,7 +95,8 @@ impl E1000 {
         }
     }
 
-    /// The ring registers. Only writes to the tails count as doorbells, but any of them may make a ring good.
+    /// The ring registers. Only writes to the tails count as doorbells, but any of them may make a
+    /// ring good.
     fn write_ring(&self, offset: u32, value: u32) {
         self.regs.set(offset, value);
         match offset {
@@ -191,7 +194,8 @@ impl E1000 {
         self.stats.read(offset, &core.stats, &core.counters).unwrap_or(0)
     }
 
-    /// A write of CSBAL places the CSB, or releases it (0). All ones in CSBAH released it once, for three days of 2013.
+    /// A write of CSBAL places the CSB, or releases it (0). All ones in CSBAH released it once, for
+    /// three days of 2013.
     fn write_csb(&self, register: u32, value: u32) {
         self.regs.set(register, value);
         let high = self.regs.get(CSBAH);

@@ -62,7 +62,8 @@ impl E1000 {
     /// Bytes of the window for BAR0's pages 0x2000 and 0x3000, the ring registers.
     pub const PAGES: usize = 0x2000;
 
-    /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as well.
+    /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as
+    /// well.
     #[must_use]
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
         let control = Control {

@@ -1,9 +1,10 @@
-//! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7 data), and the bits of
-//! the registers that the data path looks at.
+//! Descriptors: layouts and bits (SDM 3.2.3 receive, 3.3.3 transmit legacy, 3.3.6 context, 3.3.7
+//! data), and the bits of the registers that the data path looks at.
 
 use crate::bits::low32;
 
-/// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all kinds.
+/// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all
+/// kinds.
 pub mod tx {
     /// End Of Packet. Meaningless in context descriptors.
     pub const EOP: u64 = 1 << 24;
@@ -135,7 +136,8 @@ impl Context {
     }
 }
 
-/// Bits of a receive descriptor's second quadword: length, packet checksum, status, errors, special.
+/// Bits of a receive descriptor's second quadword: length, packet checksum, status, errors,
+/// special.
 pub mod rx {
     /// Descriptor Done.
     pub const DD: u64 = 1 << 32;

@@ -1,5 +1,5 @@
-//! The EEPROM: 64 words behind a Microwire bus that the driver drives by hand through EECD, and a register that reads it
-//! in one go, EERD (SDM 5.3, 5.4, 5.6, 13.4.3, 13.4.4).
+//! The EEPROM: 64 words behind a Microwire bus that the driver drives by hand through EECD, and a
+//! register that reads it in one go, EERD (SDM 5.3, 5.4, 5.6, 13.4.3, 13.4.4).
 
 use vmlan_frame::Mac;
 
@@ -48,7 +48,8 @@ impl Eeprom {
             (0x02, u16::from_le_bytes([e, f])),
             // LED defaults (5.6.5).
             (0x04, 0x8911),
-            // Initialization control word 1 (5.6.9): signature, power management, subsystem ids from here.
+            // Initialization control word 1 (5.6.9): signature, power management, subsystem ids
+            // from here.
             (0x0a, 0x400b),
             (0x0b, 0x001e),
             (0x0c, 0x8086),
@@ -93,7 +94,8 @@ impl Eeprom {
         self.chip.pins(pins & eecd::CS != 0, pins & eecd::SK != 0, pins & eecd::DI != 0);
     }
 
-    /// EERD: the word at bits 15:8 in bits 31:16, with DONE (bit 4), at once. Without START (bit 0) nothing is read.
+    /// EERD: the word at bits 15:8 in bits 31:16, with DONE (bit 4), at once. Without START (bit 0)
+    /// nothing is read.
     pub fn read_word(&self, eerd: u32) -> u32 {
         if eerd & 1 == 0 {
             return eerd & 0xff00;

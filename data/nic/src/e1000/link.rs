@@ -72,8 +72,8 @@ impl E1000 {
         self.core.run(self, after);
     }
 
-    /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI. `flapped`: the link went down
-    /// and up again in between. A change of the link posts LSC.
+    /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI.
+    /// `flapped`: the link went down and up again in between. A change of the link posts LSC.
     pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
         let ctrl = self.regs.get(CTRL);
         // The PHY is held in reset as long as the bit stands.
@@ -102,7 +102,8 @@ impl E1000 {
     }
 }
 
-/// STATUS: link, speed and duplex (SDM 13.4.2). Speed and duplex are those that CTRL forces, or else the PHY's.
+/// STATUS: link, speed and duplex (SDM 13.4.2). Speed and duplex are those that CTRL forces, or
+/// else the PHY's.
 fn status(ctrl: u32, link: bool, control: &Control) -> u32 {
     let mode = control.phy.mode();
     let speed = if ctrl & bit::CTRL_FRCSPD != 0 { (ctrl >> 8 & 3).min(2) } else { mode.speed };

@@ -19,8 +19,8 @@ fn shorter(a: u64, b: u64) -> u64 {
 }
 
 impl E1000 {
-    /// Windows of moderation, from the registers as they are now. Some of them lie in the shared pages: each is read
-    /// once, and has 16 bits, so that no window is longer than 67 ms.
+    /// Windows of moderation, from the registers as they are now. Some of them lie in the shared
+    /// pages: each is read once, and has 16 bits, so that no window is longer than 67 ms.
     #[inline]
     pub(super) fn windows(&self) -> Delays {
         let get = |register| u64::from(self.regs.get(register) & 0xffff);

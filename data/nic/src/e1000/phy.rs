@@ -1,4 +1,5 @@
-//! The PHY, an 88E1011 inside the chip, reached through MDIC (SDM 13.4.7, and its tables of PHY registers).
+//! The PHY, an 88E1011 inside the chip, reached through MDIC (SDM 13.4.7, and its tables of PHY
+//! registers).
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,7 +1,7 @@
 //! Registers (SDM chapter 13): offsets, and where their values live.
 //!
-//! Scalars live in atomics, so that the data path reads them without a lock. The pages 0x2000 and 0x3000 live in the
-//! shared window.
+//! Scalars live in atomics, so that the data path reads them without a lock. The pages 0x2000 and
+//! 0x3000 live in the shared window.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -185,8 +185,8 @@ const END: u32 = 0xa000;
 const MAPPED_END: u32 = 0x2_0000;
 
 impl Registers {
-    /// All zero. Without `csb` there are no registers for the CSB. Panics never: rows that do not fit are left
-    /// out, and a test looks for them.
+    /// All zero. Without `csb` there are no registers for the CSB. Panics never: rows that do not
+    /// fit are left out, and a test looks for them.
     pub fn new(pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
         let exists = |row: &Row| csb || !matches!(row.offset, CSBAL | CSBAH);
@@ -224,14 +224,16 @@ impl Registers {
         }
     }
 
-    /// Replaces the value of a ring register if it is still `old`; false: somebody has written it since.
+    /// Replaces the value of a ring register if it is still `old`; false: somebody has written it
+    /// since.
     #[must_use]
     #[inline]
     pub fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
         self.pages.replace_u32((offset - PAGES_START) as usize, old, new)
     }
 
-    /// Two registers as one address: `low` with its 4 lowest bits cleared (descriptor rings are aligned to 16 bytes).
+    /// Two registers as one address: `low` with its 4 lowest bits cleared (descriptor rings are
+    /// aligned to 16 bytes).
     #[inline]
     pub fn base(&self, low: u32, high: u32) -> u64 {
         u64::from(self.get(low) & !0xf) | u64::from(self.get(high)) << 32

@@ -26,8 +26,9 @@ impl E1000 {
         self.core.run(self, after);
     }
 
-    /// A new machine takes the place of the old: a reset, and the EEPROM as it left the factory. What the old guest wrote
-    /// there is not for the next one's eyes, and a wrong checksum would keep its driver away.
+    /// A new machine takes the place of the old: a reset, and the EEPROM as it left the factory.
+    /// What the old guest wrote there is not for the next one's eyes, and a wrong checksum would
+    /// keep its driver away.
     pub(super) fn replace(&self) {
         self.control().eeprom = super::eeprom::Eeprom::new(self.mac);
         self.power_on();
@@ -62,7 +63,8 @@ impl E1000 {
         });
         self.load_eeprom(control);
         self.filter_version.fetch_add(1, Ordering::Release);
-        // The link goes down without a word: LSC would be latched in a chip that has just forgotten all causes.
+        // The link goes down without a word: LSC would be latched in a chip that has just forgotten
+        // all causes.
         let _ = self.update_link(control, false);
         After { edge, ..After::default() }
     }

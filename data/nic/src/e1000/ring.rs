@@ -1,4 +1,5 @@
-//! A descriptor ring where its registers say it is. The registers are hostile memory: each pass reads each once.
+//! A descriptor ring where its registers say it is. The registers are hostile memory: each pass
+//! reads each once.
 
 use std::sync::Arc;
 
@@ -190,9 +191,9 @@ impl DescriptorRing for Ring {
     }
 
     /// If the CSB was turned on when nobody waited for room, the guest may have given back all that
-    /// was taken by its word alone, before it was first looked at: nothing would move the word again.
-    /// The proof is in the last descriptor that the word claims: we had set DD there, and the guest
-    /// clears it when it gives the buffer back, in order.
+    /// was taken by its word alone, before it was first looked at: nothing would move the word
+    /// again. The proof is in the last descriptor that the word claims: we had set DD there, and
+    /// the guest clears it when it gives the buffer back, in order.
     #[cold]
     fn reconsider(&mut self, look: Look) {
         let Look { size, head, tail, .. } = look;

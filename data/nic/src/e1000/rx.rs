@@ -2,9 +2,10 @@
 //!
 //! - No frame on this wire is damaged, so RCTL.SBP changes nothing.
 //! - The packet checksum field (RXCSUM.PCSS) is 0: the drivers of this chip use the two below.
-//! - Checksums are reported (IPCS, TCPCS) for frames that somebody on this host vouches for; for all others IXSM
-//!   tells the guest to look itself.
-//! - RXDMT0 is raised when the free descriptors fall to the threshold, RXO when the switch had to drop frames.
+//! - Checksums are reported (IPCS, TCPCS) for frames that somebody on this host vouches for; for
+//!   all others IXSM tells the guest to look itself.
+//! - RXDMT0 is raised when the free descriptors fall to the threshold, RXO when the switch had to
+//!   drop frames.
 
 use std::sync::atomic::Ordering;
 

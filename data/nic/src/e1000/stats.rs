@@ -1,7 +1,9 @@
-//! Statistics registers (SDM 13.7). Totals only ever grow; what the guest reads is their distance from its last read.
+//! Statistics registers (SDM 13.7). Totals only ever grow; what the guest reads is their distance
+//! from its last read.
 //!
-//! MPC, packets missed for want of receive buffers, is what the switch dropped after its time of waiting for this
-//! receiver was over; RNBC counts how often a push ran out of buffers, whether or not the frames were waited for.
+//! MPC, packets missed for want of receive buffers, is what the switch dropped after its time of
+//! waiting for this receiver was over; RNBC counts how often a push ran out of buffers, whether or
+//! not the frames were waited for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,9 +20,11 @@ const WORDS: usize = ((END - START) / 4) as usize;
 /// The statistics registers.
 #[derive(Debug)]
 pub struct Stats {
-    /// For each register (the low one of a pair), the total at the last read. Written by the VMM's thread.
+    /// For each register (the low one of a pair), the total at the last read. Written by the VMM's
+    /// thread.
     read: [AtomicU64; WORDS],
-    /// For the low register of a pair, the total at which it was read: the high one, read next, belongs to it.
+    /// For the low register of a pair, the total at which it was read: the high one, read next,
+    /// belongs to it.
     latched: [AtomicU64; WORDS],
 }
 
@@ -45,7 +49,8 @@ enum Width {
 type Total = fn(&sums::Stats, &Counters) -> u64;
 const NONE: Total = |_, _| 0;
 
-/// The registers by address (table 13-2). Those of errors that this wire does not make are always 0.
+/// The registers by address (table 13-2). Those of errors that this wire does not make are always
+/// 0.
 static TABLE: &[(u32, &str, Width, Total)] = &[
     (0x4000, "CRCERRS", Width::Word, NONE),
     (0x4004, "ALGNERRC", Width::Word, NONE),
@@ -108,7 +113,8 @@ static TABLE: &[(u32, &str, Width, Total)] = &[
 ];
 
 impl Stats {
-    /// Reads the register at `offset` as the guest does, which clears it. `None`: there is no such register.
+    /// Reads the register at `offset` as the guest does, which clears it. `None`: there is no such
+    /// register.
     pub fn read(&self, offset: u32, sums: &sums::Stats, counters: &Counters) -> Option<u32> {
         let (_, _, width, total) = TABLE.iter().find(|(at, ..)| *at == offset)?;
         let high = u32::from(*width == Width::High) * 4;
@@ -148,7 +154,8 @@ impl Stats {
         }
     }
 
-    /// Names and totals since the chip was made, those that can be other than 0. Pairs are one number.
+    /// Names and totals since the chip was made, those that can be other than 0. Pairs are one
+    /// number.
     pub fn totals(sums: &sums::Stats, counters: &Counters) -> Vec<(&'static str, u64)> {
         let shown = TABLE.iter().filter(|(_, _, width, total)| {
             *width != Width::High && !std::ptr::fn_addr_eq(*total, NONE)

@@ -6,14 +6,15 @@
 //! | full fence | full fence |
 //! | read the wish: ring if it stands | read TDT (RDT) again: sleep if there is nothing |
 //!
-//! Each side stores, then reads what the other stores, with a full fence between. So at least one of them sees the
-//! other's store: either the guest's side rings, or the worker does not go to sleep. Whoever takes the wish away (a swap)
-//! rings after that, so a second ringer that finds it gone relies on a bell that is still to come, and what it stored is
-//! seen by the worker which that bell wakes. All changes of the wish are swaps, so that they stand in one order which every
+//! Each side stores, then reads what the other stores, with a full fence between. So at least one
+//! of them sees the other's store: either the guest's side rings, or the worker does not go to
+//! sleep. Whoever takes the wish away (a swap) rings after that, so a second ringer that finds it
+//! gone relies on a bell that is still to come, and what it stored is seen by the worker which that
+//! bell wakes. All changes of the wish are swaps, so that they stand in one order which every
 //! thread can tell.
 //!
-//! A register that is mapped into the guest rings nobody. The worker arms all the same, for the link and for registers that
-//! are not mapped, and looks again when its timer says so.
+//! A register that is mapped into the guest rings no bell. The worker arms all the same, for the
+//! link and for registers that are not mapped, and looks again when its timer says so.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,8 +30,8 @@ pub trait BellFlag: Guard {
     fn take_wanted(&self) -> bool;
 }
 
-/// The worker is about to sleep: states the wish. Returns what `look`, the second look at the tail, says: true if there is
-/// something to do, then do not sleep.
+/// The worker is about to sleep: states the wish. Returns what `look`, the second look at the tail,
+/// says: true if there is something to do, then do not sleep.
 #[inline]
 #[must_use]
 pub fn arm(words: &impl BellFlag, look: impl FnOnce() -> bool) -> bool {

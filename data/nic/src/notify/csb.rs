@@ -1,17 +1,18 @@
 //! The CSB's flags ("CSB" of the paper and of FreeBSD 10's `if_lem`), device side.
 //!
-//! The CSB is 104 bytes of guest memory, in which guest and chip tell each other of their indexes without a register access
-//! or an interrupt while both are awake. Four pairs of words, each with both rules of [`super`]:
+//! The CSB is 104 bytes of guest memory, in which guest and chip tell each other of their indexes
+//! without a register access or an interrupt while both are awake. Four pairs of words, each with
+//! both rules of [`super`]:
 //!
 //! | what is new | published by | wish | stated by | told by |
 //! | --- | --- | --- | --- | --- |
-//! | frames to send | the guest: `guest_tdt` | `host_need_txkick` | [`arm_transmit`] | a write of TDT |
-//! | frames sent | [`publish_sent`] | `guest_need_txkick` | the guest | an interrupt |
-//! | buffers to fill | the guest: `guest_rdt` | `host_rxkick_at` | [`arm_room`] | a write of RDT |
-//! | frames received | [`publish_received`] | `guest_need_rxkick` | the guest | an interrupt |
+//! | frames to send | guest: `guest_tdt` | `host_need_txkick` | [`arm_transmit`] | write of TDT |
+//! | frames sent | [`publish_sent`] | `guest_need_txkick` | guest | interrupt |
+//! | buffers to fill | guest: `guest_rdt` | `host_rxkick_at` | [`arm_room`] | write of RDT |
+//! | frames received | [`publish_received`] | `guest_need_rxkick` | guest | interrupt |
 //!
-//! Every word the guest writes is hostile: wishes are read by bit 0 only (one guest parks `guest_need_txkick` at 2), and what
-//! an index is worth is the caller's to check.
+//! Every word the guest writes is hostile: wishes are read by bit 0 only (one guest parks
+//! `guest_need_txkick` at 2), and what an index is worth is the caller's to check.
 
 use super::{Guard, Point};
 
@@ -20,7 +21,8 @@ pub const NO_KICK: u32 = u32::MAX;
 
 /// The words of a CSB.
 pub trait CsbFields: Guard {
-    /// `guest_tdt`: the first descriptor that is not for us to send. Acquire: the descriptors before it are written.
+    /// `guest_tdt`: the first descriptor that is not for us to send. Acquire: the descriptors
+    /// before it are written.
     fn guest_tdt(&self) -> u32;
     /// `guest_rdt`: the first descriptor that is not for us to fill. Acquire.
     fn guest_rdt(&self) -> u32;
@@ -42,9 +44,10 @@ pub trait CsbFields: Guard {
     fn set_host_rxkick_at(&self, index: u32);
 }
 
-/// The worker is about to sleep: asks for a write of TDT when there is something to send. Returns what `look`, the second
-/// look, says: true if there is something already, then do not sleep, for nobody may ring. Call it whenever there is a
-/// block, also while `guest_csb_on` is 0: a guest that sets it later trusts the wish that it finds.
+/// The worker is about to sleep: asks for a write of TDT when there is something to send. Returns
+/// what `look`, the second look, says: true if there is something already, then do not sleep, for
+/// nobody may ring. Call it whenever there is a CSB, also while `guest_csb_on` is 0: a guest that
+/// sets it later trusts the wish that it finds.
 ///
 /// Arm the [`super::bell`] first: [`accept_kick`] relies on it.
 #[inline]
@@ -61,9 +64,10 @@ pub fn disarm_transmit(words: &impl CsbFields) {
     words.set_host_need_txkick(0);
 }
 
-/// `guest_csb_on` is found to be 0, and `host_need_txkick` was set: from now on the registers count, and the guest's processors
-/// write them, once each has noticed the one or the other. What one of them had published before it noticed is found by `look`,
-/// the last one at the CSB. (None: not in production.)
+/// `guest_csb_on` is found to be 0, and `host_need_txkick` was set: from now on the registers
+/// count, and the guest's processors write them, once each has noticed the one or the other. What
+/// one of them had published before it noticed is found by `look`, the last one at the CSB. (None:
+/// not in production.)
 #[inline]
 #[must_use]
 pub fn leave<T>(words: &impl CsbFields, look: impl FnOnce() -> T) -> Option<T> {
@@ -71,17 +75,20 @@ pub fn leave<T>(words: &impl CsbFields, look: impl FnOnce() -> T) -> Option<T> {
     words.looks_again(Point::CsbLeaveLook).then(look)
 }
 
-/// TDT or TCTL was written, by whatever thread: one kick is enough for one sleep. Ring the worker's [`super::bell`] *after*
-/// this: either that finds the worker's wish and wakes it, or the worker has not yet armed, and states this one again.
+/// TDT or TCTL was written, by whatever thread: one kick is enough for one sleep. Ring the worker's
+/// [`super::bell`] *after* this: either that finds the worker's wish and wakes it, or the worker
+/// has not yet armed, and states this one again.
 ///
-/// The reference has a full fence here, between the wish and the next look at `guest_tdt`. It is not needed: that look is
-/// no reason to sleep, only the one after [`arm_transmit`] is, and that one has its fence.
+/// The reference has a full fence here, between the wish and the next look at `guest_tdt`. It is
+/// not needed: nobody goes to sleep because of that look, only the one after [`arm_transmit`] is,
+/// and that one has its fence.
 #[inline]
 pub fn accept_kick(words: &impl CsbFields) {
     words.set_host_need_txkick(0);
 }
 
-/// Frames up to `head` (as TDH) are sent, and their descriptors written back. True if the guest wants an interrupt for that.
+/// Frames up to `head` (as TDH) are sent, and their descriptors written back. True if the guest
+/// wants an interrupt for that.
 #[inline]
 #[must_use]
 pub fn publish_sent(words: &impl CsbFields, head: u32) -> bool {
@@ -90,16 +97,16 @@ pub fn publish_sent(words: &impl CsbFields, head: u32) -> bool {
     wants_sent(words)
 }
 
-/// The guest wants an interrupt for sent frames: what the interrupt block asks again when a held-off interrupt is due, or the
-/// mask has changed.
+/// The guest wants an interrupt for sent frames: what the interrupt block asks again when a
+/// held-off interrupt is due, or the mask has changed.
 #[inline]
 #[must_use]
 pub fn wants_sent(words: &impl CsbFields) -> bool {
     words.guest_need_txkick() & 1 != 0
 }
 
-/// Frames up to `head` (as RDH) are received, and their descriptors (DD) written back. True if the guest wants an interrupt
-/// for that.
+/// Frames up to `head` (as RDH) are received, and their descriptors (DD) written back. True if the
+/// guest wants an interrupt for that.
 #[inline]
 #[must_use]
 pub fn publish_received(words: &impl CsbFields, head: u32) -> bool {
@@ -115,7 +122,8 @@ pub fn wants_received(words: &impl CsbFields) -> bool {
     words.guest_need_rxkick() & 1 != 0
 }
 
-/// The receive ring as the chip last saw it. All below `size`, or what comes of it is nonsense, but no more than that.
+/// The receive ring as the chip last saw it. All below `size`, or what comes of it is nonsense, but
+/// no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// Descriptors.
@@ -126,7 +134,8 @@ pub struct Ring {
     pub tail: u32,
 }
 
-/// The index whose return is worth a kick: when the guest has given back about three quarters of what it holds now.
+/// The index whose return is worth a kick: when the guest has given back about three quarters of
+/// what it holds now.
 #[inline]
 #[must_use]
 pub fn kick_at(ring: Ring) -> u32 {
@@ -140,9 +149,10 @@ pub fn kick_at(ring: Ring) -> u32 {
     u32::try_from(at).unwrap_or(NO_KICK)
 }
 
-/// Frames wait for buffers: asks for a write of RDT when most of `ring` is given back. Returns what `look`, the second look,
-/// says: true if `guest_rdt` is no longer [`Ring::tail`]. *Any* movement must count, not only enough of it for the frame
-/// that waits: the guest may have passed the index already, and would never pass it again. Then [`disarm_room`], and try.
+/// Frames wait for buffers: asks for a write of RDT when most of `ring` is given back. Returns what
+/// `look`, the second look, says: true if `guest_rdt` is no longer [`Ring::tail`]. *Any* movement
+/// must count, not only enough of it for the frame that waits: the guest may have passed the index
+/// already, and would never pass it again. Then [`disarm_room`], and try.
 #[inline]
 #[must_use]
 pub fn arm_room(words: &impl CsbFields, ring: Ring, look: impl FnOnce() -> bool) -> bool {
@@ -152,7 +162,8 @@ pub fn arm_room(words: &impl CsbFields, ring: Ring, look: impl FnOnce() -> bool)
     words.looks_again(Point::CsbRoomLook) && look()
 }
 
-/// There is room, or nobody waits for it. Only after [`arm_room`], for it dirties the guest's cache line.
+/// There is room, or nobody waits for it. Only after [`arm_room`], for it dirties the guest's cache
+/// line.
 #[inline]
 pub fn disarm_room(words: &impl CsbFields) {
     words.set_host_rxkick_at(NO_KICK);

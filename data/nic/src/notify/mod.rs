@@ -1,7 +1,8 @@
 //! The notification protocol, once for all NICs.
 //!
-//! Leaving the guest costs microseconds, so each side rings only when the other has said that it sleeps. Both rules are the
-//! same for every kind of doorbell and interrupt, in either direction and on every CPU:
+//! Leaving the guest costs microseconds, so each side rings only when the other has said that it
+//! sleeps. Both rules are the same for every kind of doorbell and interrupt, in either direction
+//! and on every CPU:
 //!
 //! - *publish, full fence, read the other side's wish*;
 //! - *state the wish, full fence, look again*, before sleeping.
@@ -10,12 +11,13 @@
 //! | --- | --- | --- |
 //! | [`virtqueue`] | `avail.idx`, `used.idx` | `flags`, or event indexes |
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
-//! | [`csb`] | `guest_tdt`, `guest_rdt`, DD and `host_tdh` | `host_need_txkick`, `host_rxkick_at`, `guest_need_*kick` |
+//! | [`csb`] | `guest_tdt`, `guest_rdt` | `host_need_txkick`, `host_rxkick_at` |
+//! | | `host_tdh`, DD | `guest_need_txkick`, `guest_need_rxkick` |
 //!
-//! [`moderate`] decides when a wish for an interrupt is met: the host has a word in that, too.
+//! [`moderate`] decides when a wish for an interrupt is met: the host has a say in that, too.
 //!
-//! The words are behind traits, so that loom can try every interleaving (`tests/loom`), and can do so with each fence and
-//! each second look, a [`Point`], taken away: [`Guard`].
+//! The words are behind traits, so that loom can try every interleaving (`tests/loom`), and can do
+//! so with each fence and each second look, a [`Point`], taken away: [`Guard`].
 
 pub mod bell;
 pub mod csb;
@@ -31,7 +33,8 @@ pub enum Point {
     VirtqueueArm,
     /// That second look.
     VirtqueueLook,
-    /// Fence: a tail's register (or the link, or a wish that is gone) is stored, then the worker's wish is read.
+    /// Fence: a tail's register (or the link, or a wish that is gone) is stored, then the worker's
+    /// wish is read.
     BellRing,
     /// Fence: the worker's wish is stated, then the tail is looked at again.
     BellArm,
@@ -49,7 +52,8 @@ pub enum Point {
     CsbRoomLook,
     /// Fence: DD is published, then `guest_need_rxkick` is read.
     CsbReceived,
-    /// Fence: the guest has turned the CSB off, and kicks are wanted; then its indexes are looked at once more.
+    /// Fence: the guest has turned the CSB off, and kicks are wanted; then its indexes are looked
+    /// at once more.
     CsbLeave,
     /// That look.
     CsbLeaveLook,
@@ -75,7 +79,8 @@ impl Point {
     ];
 }
 
-/// The points, by name, so that a test can take one away. In production they cost nothing beside the fence.
+/// The points, by name, so that a test can take one away. In production they cost nothing beside
+/// the fence.
 pub trait Guard {
     /// A sequentially consistent fence.
     #[inline]

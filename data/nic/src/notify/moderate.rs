@@ -1,18 +1,22 @@
-//! Interrupt moderation, once for all NICs: how long an interrupt is held back, and what comes of it.
+//! Interrupt moderation, once for all NICs: how long an interrupt is held back, and what comes of
+//! it.
 //!
-//! It is a hold-off. The first interrupt after silence is delivered at once, and opens a [`Window`]; what comes within it is
-//! held back, and delivered when it ends, once, however much came. Real chips delay the first one instead, which costs a lone
-//! frame its latency and saves no interrupt.
+//! It is a hold-off. The first interrupt after silence is delivered at once, and opens a
+//! [`Window`]; what comes within it is held back, and delivered when it ends, once, however much
+//! came. Real chips delay the first one instead, which costs a lone frame its latency and saves no
+//! interrupt.
 //!
 //! # No interrupt is lost
 //!
-//! Whatever is held back has a timer set, at or before the end of its window ([`Alarm`]). A window is kept as the time it opened,
-//! and its length is read anew each time: one that was shortened ends sooner, at the next look. A timer that fires early finds
-//! the interrupt still held and is set again; one that fires late, or for nothing, is harmless. Without a limit no clock is
-//! asked and no timer is set.
+//! Whatever is held back has a timer set, at or before the end of its window ([`Alarm`]). A window
+//! is kept as the time it opened, and its length is read again each time: one that was shortened
+//! ends sooner, at the next look. A timer that fires early finds the interrupt still held and is
+//! set again; one that fires late, or for nothing, is harmless. Without a limit no clock is asked
+//! and no timer is set.
 //!
-//! A NIC with registers of its own for this has a window for each, and lets the longest count ([`crate::e1000`]). One with
-//! nothing but the host's limit and several interrupts (virtio: one for each ring) has a [`Moderator`].
+//! A NIC with registers of its own for this has a window for each, and lets the longest count
+//! ([`crate::e1000`]). One with nothing but the host's limit and several interrupts (virtio: one
+//! for each ring) has a [`Moderator`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,7 +34,8 @@ pub trait Clock {
     fn set_timer(&self, at: u64);
 }
 
-/// The host's own limit: the shortest time between two interrupts, whatever the guest asks for. Changed while it is in use.
+/// The host's own limit: the shortest time between two interrupts, whatever the guest asks for.
+/// Changed while it is in use.
 #[derive(Debug, Default)]
 pub struct Floor(AtomicU64);
 
@@ -64,8 +69,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// When it ends if it is `len` long; a time that has passed: it is closed. One that opened in the future (a clock set
-    /// back) would never end: it is closed.
+    /// When it ends if it is `len` long; a time that has passed: it is closed. One that opened in
+    /// the future (a clock set back) would never end: it is closed.
     #[inline]
     #[must_use]
     pub fn end(self, len: u64, now: u64) -> u64 {
@@ -176,12 +181,15 @@ impl Gate {
     }
 }
 
-/// The limit of a port that has several interrupts: it holds for all of them together, both directions and all queues.
+/// The limit of a port that has several interrupts: it holds for all of them together, both
+/// directions and all queues.
 ///
-/// When a window ends, all that were held are delivered, and the next window is as many floors long: so each has its
-/// turn, and over time there are no more than the limit says. A port with `n` busy interrupts and a limit of `r` gives each of them `r / n` a second.
+/// When a window ends, all that were held are delivered, and the next window is as many floors
+/// long: so each has its turn, and over time there are no more than the limit says. A port with `n`
+/// busy interrupts and a limit of `r` gives each of them `r / n` a second.
 ///
-/// Every decision is taken under one lock, which nothing waits under; the write that follows is made without it.
+/// Every decision is taken under one lock, which nothing waits under; the write that follows is
+/// made without it.
 #[derive(Debug, Default)]
 pub struct Moderator {
     floor: Floor,
@@ -195,7 +203,8 @@ impl Moderator {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The interrupt `who` is due. True: deliver it now. False: it is noted, and [`Moderator::due`] will name it.
+    /// The interrupt `who` is due. True: deliver it now. False: it is noted, and [`Moderator::due`]
+    /// will name it.
     #[inline]
     #[must_use]
     pub fn admits(&self, who: u8, clock: &impl Clock) -> bool {
@@ -205,11 +214,12 @@ impl Moderator {
     fn judge(&self, who: u8, clock: &impl Clock) -> bool {
         let mut gate = self.gate();
         let now = clock.now();
-        // Read again: whoever takes the limit away finds what is noted before, and we find it gone after.
+        // Read again: whoever takes the limit away finds what is noted before, and we find it gone
+        // after.
         let end = gate.end(self.floor.ns(), now);
         let was_held = gate.held.remove(who);
-        // Others wait, and are about to be delivered by the timer, which is due. Whoever came here in time would open the
-        // next window before it, again and again: so it joins them.
+        // Others wait, and are about to be delivered by the timer, which is due. Whoever came here
+        // in time would open the next window before it, again and again: so it joins them.
         if end <= now && gate.held.is_empty() {
             gate.deliver(1, now);
             self.late.add_shared(was_held.into());
@@ -243,8 +253,8 @@ impl Moderator {
         std::mem::take(&mut gate.held)
     }
 
-    /// Takes `who` back: it is to be delivered now whatever the limit says, or never again. True if it was held. It counts
-    /// for the limit as if it had waited.
+    /// Takes `who` back: it is to be delivered now whatever the limit says, or never again. True if
+    /// it was held. It counts for the limit as if it had waited.
     #[must_use]
     pub fn take(&self, who: u8) -> bool {
         let mut gate = self.gate();
@@ -256,7 +266,8 @@ impl Moderator {
         held
     }
 
-    /// From now on at most `rate_max` interrupts a second; 0: no limit. What is held back is due as the new limit says.
+    /// From now on at most `rate_max` interrupts a second; 0: no limit. What is held back is due as
+    /// the new limit says.
     pub fn set_rate(&self, rate_max: u32, clock: &impl Clock) {
         let mut gate = self.gate();
         self.floor.set(rate_max);

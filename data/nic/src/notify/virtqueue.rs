@@ -1,8 +1,8 @@
 //! The notification protocol of a split ring (virtio 1.2 sections 2.7.7 and 2.7.10), device side.
 //!
-//! Both rules of [`super`], as publisher ([`publish`]) and as sleeper ([`arm`]). Whichever fence comes first in the order of all
-//! fences, the later side sees what the earlier wrote: so either the publisher sees the wish and rings, or the sleeper sees
-//! the news and stays awake.
+//! Both rules of [`super`], as publisher ([`publish`]) and as sleeper ([`arm`]). Whichever fence
+//! comes first in the order of all fences, the later side sees what the earlier wrote: so either
+//! the publisher sees the wish and rings, or the sleeper sees what is new and stays awake.
 
 use super::{Guard, Point};
 
@@ -27,8 +27,8 @@ pub trait VirtqueueFields: Guard {
     fn set_avail_event(&self, idx: u16);
 }
 
-/// Publishes the buffers used since `old`, so that `used.idx` is `new`. Returns true if the driver wants
-/// an interrupt for them. `event_idx`: whether `VIRTIO_F_EVENT_IDX` was negotiated.
+/// Publishes the buffers used since `old`, so that `used.idx` is `new`. Returns true if the driver
+/// wants an interrupt for them. `event_idx`: whether `VIRTIO_F_EVENT_IDX` was negotiated.
 #[inline]
 pub fn publish(words: &impl VirtqueueFields, old: u16, new: u16, event_idx: bool) -> bool {
     words.set_used_idx(new);

@@ -1,5 +1,5 @@
-//! The window of registers, in I/O space (BAR0) and in memory (BAR1): what reads and writes of a register do beside loading and storing
-//! it.
+//! The window of registers, in I/O space (BAR0) and in memory (BAR1): what reads and writes of a
+//! register do beside loading and storing it.
 
 use std::sync::atomic::Ordering;
 
@@ -132,7 +132,7 @@ impl R8169 {
         }
         let on = self.regs.get(CR);
         let new = write.over(on) & !on;
-        // Rings begin anew before the data path finds them on.
+        // Rings begin again before the data path finds them on.
         if new & cr::TE != 0 {
             self.rewind(Which::Normal);
             self.rewind(Which::High);
@@ -151,7 +151,8 @@ impl R8169 {
         After { ring_tx: on(cr::TE), ring_rx: on(cr::RE), ..After::default() }
     }
 
-    /// A doorbell, whatever is written: for frames to send; and for buffers, which have none of their own.
+    /// A doorbell, whatever is written: for frames to send; and for buffers, which have none of
+    /// their own.
     fn write_poll(&self, value: u32) {
         let counters = &self.core.counters;
         if value & (tppoll::HPQ | tppoll::NPQ) != 0 {
@@ -166,7 +167,8 @@ impl R8169 {
         }
     }
 
-    /// Also a bell for buffers: a driver that has just given some to the chip tends to do this next.
+    /// Also a bell for buffers: a driver that has just given some to the chip tends to do this
+    /// next.
     fn write_interrupt(&self, write: &Write) {
         let (delays, irq, host) = (self.windows(), &self.core.irq, &*self.core.host);
         self.core.tell(match write.row.offset {
@@ -197,7 +199,8 @@ impl R8169 {
         });
     }
 
-    /// The statistics are dumped at once. What lies outside the guest's memory is lost, as on the bus.
+    /// The statistics are dumped at once. What lies outside the guest's memory is lost, as on the
+    /// bus.
     fn write_tally(&self, write: &Write) {
         self.regs.store(write);
         if write.value & tally::DUMP == 0 || !self.wire().dma {

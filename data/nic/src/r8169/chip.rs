@@ -50,7 +50,7 @@ pub struct R8169 {
     pub(super) asleep: AtomicBool,
     /// Moves after each write to a register that the receive side keeps a digest of.
     pub(super) filter_version: AtomicU32,
-    /// How often each ring was told to begin anew.
+    /// How often each ring was told to begin again.
     rewinds: [AtomicU32; 3],
     control: Mutex<Control>,
 }

@@ -52,8 +52,8 @@ impl R8169 {
         });
     }
 
-    /// Brings the gate in line with the cable, the PHY, TCR and PCI. `flapped`: the link went down and up again in between. A
-    /// change of the link posts LinkChg.
+    /// Brings the gate in line with the cable, the PHY, TCR and PCI. `flapped`: the link went down
+    /// and up again in between. A change of the link posts LinkChg.
     pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
         let link = control.phy.link();
         let loopback = self.regs.get(TCR) & tcr::LBK != 0 || control.phy.loopback();

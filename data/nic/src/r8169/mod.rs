@@ -1,20 +1,25 @@
-//! Realtek RTL8169SB, the PCI gigabit chip that Linux's `r8169` calls RTL8169sb/8110sb (Realtek, *RTL8169 Gigabit Ethernet MAC Controller
-//! with Power Management*; registers by their names there).
+//! Realtek RTL8169SB, the PCI gigabit chip that Linux's `r8169` calls RTL8169sb/8110sb (Realtek,
+//! *RTL8169 Gigabit Ethernet MAC Controller with Power Management*; registers by their names
+//! there).
 //!
-//! Registers are here; descriptors and the other things that the RTL8139C+ has, too, in [`crate::realtek`]; everything else in
-//! [`crate::chip`] and [`crate::ring`].
+//! Registers are here; descriptors and the other things that the RTL8139C+ has, too, in
+//! [`crate::realtek`]; everything else in [`crate::chip`] and [`crate::ring`].
 //!
-//! No register can be mapped into a guest: all 256 bytes are one page, in which ISR is cleared by writing ones and commands clear
-//! themselves. A store that nobody sees at once would do neither.
+//! No register can be mapped into a guest: all 256 bytes are one page, in which ISR is cleared by
+//! writing ones and commands clear themselves. A store that nobody sees at once would do neither.
 //!
 //! # Where it differs from the real chip
 //!
 //! - A transmit ring is looked at whenever the worker is awake, not only after a write of TPPoll.
 //! - One descriptor of a ring stays unused until others are given back.
-//! - Moderation holds interrupts off after one was delivered, instead of delaying the first (see `chip/irq.rs`).
-//! - Autonegotiation, PHY and EEPROM operations, resets and dumps take no time. The other end of the wire does 1000BASE-T without PAUSE.
-//! - Addresses have 64 bits whether or not C+CR.DAC is set. Big-endian descriptors (C+CR.ENDIAN) there are none.
-//! - RER, TER and SERR are never posted. Nothing wakes the guest. There is no flash, no VPD, and no CardBus.
+//! - Moderation holds interrupts off after one was delivered, instead of delaying the first (see
+//!   `chip/irq.rs`).
+//! - Autonegotiation, PHY and EEPROM operations, resets and dumps take no time. The other end of
+//!   the wire does 1000BASE-T without PAUSE.
+//! - Addresses have 64 bits whether or not C+CR.DAC is set. Big-endian descriptors (C+CR.ENDIAN)
+//!   there are none.
+//! - RER, TER and SERR are never posted. Nothing wakes the guest. There is no flash, no VPD, and no
+//!   CardBus.
 
 mod access;
 mod chip;

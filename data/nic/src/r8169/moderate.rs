@@ -10,9 +10,10 @@
 //!      3             x 32
 //! ```
 //!
-//! The register is in no datasheet. Fields and units are those that Linux's `r8169` uses (its comment on interrupt coalescing, and
-//! `ethtool -C`): "8169" in its table. An interrupt is due when a timer has run out, or when so many frames have passed since the
-//! last. A timer of 0 waits for nothing. As everywhere here, the first interrupt after silence waits for nothing either.
+//! The register is in no datasheet. Fields and units are those that Linux's `r8169` uses (its
+//! comment on interrupt coalescing, and `ethtool -C`): "8169" in its table. An interrupt is due
+//! when a timer has run out, or when so many frames have passed since the last. A timer of 0 waits
+//! for nothing. As everywhere here, the first interrupt after silence waits for nothing either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +42,8 @@ pub struct Since {
 }
 
 impl Since {
-    /// Frames since the number of interrupts changed. What came together with the interrupt may be counted as after it.
+    /// Frames since the number of interrupts changed. What came together with the interrupt may be
+    /// counted as after it.
     fn frames(&self, delivered: u64, frames: u64) -> u64 {
         let seen = self.seen.swap(frames, Ordering::Relaxed);
         if self.delivered.swap(delivered, Ordering::Relaxed) != delivered {

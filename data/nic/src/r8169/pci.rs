@@ -9,7 +9,8 @@ const MSI: usize = 0x50;
 /// The RTL8169SB's. Its MSI capability is where the later chips of its kind have theirs.
 #[rustfmt::skip]
 pub static TABLE: Table = Table { pmcsr: PMCSR, msi: Some(MSI), bytes: &[
-    // Vendor 10EC, device 8169, command: I/O, memory, bus master, MWI, parity, SERR#, interrupt disable.
+    // Vendor 10EC, device 8169, command: I/O, memory, bus master, MWI, parity, SERR#, interrupt
+    // disable.
     (0x00, &[0xec, 0x10, 0x69, 0x81], &[0, 0, 0, 0]),
     (COMMAND, &[0x00, 0x00], &[0x57, 0x05]),
     // Status: capabilities, fast back-to-back, medium DEVSEL.

@@ -1,7 +1,8 @@
-//! The PHY inside the chip, reached through PHYAR (60h; registers from 16 on as Realtek's PHYs have them).
+//! The PHY inside the chip, reached through PHYAR (60h; registers from 16 on as Realtek's PHYs have
+//! them).
 //!
-//! Its id is that of the "RTL8211" which Linux's `realtek` knows: the driver of this chip insists on a PHY that `realtek` has an entry
-//! for.
+//! Its id is that of the "RTL8211" which Linux's `realtek` knows: the driver of this chip insists
+//! on a PHY that `realtek` has an entry for.
 
 use std::ops::{Deref, DerefMut};
 
@@ -24,7 +25,8 @@ mod phyar {
     pub const KEPT: u32 = 0x001f_ffff;
 }
 
-/// Extended pages that keep what is written to them. Drivers patch analog parts there, which are none.
+/// Extended pages that keep what is written to them. Drivers patch analog parts there, which are
+/// none.
 const PAGES: usize = 7;
 
 /// After a reset of either kind.

@@ -1,5 +1,5 @@
-//! Registers (RTL8169 datasheet, chapter 7, from memory and from what drivers do): names, places, which bits can be written, values
-//! after reset. What else a register does is in `access.rs`.
+//! Registers (RTL8169 datasheet, chapter 7, from memory and from what drivers do): names, places,
+//! which bits can be written, values after reset. What else a register does is in `access.rs`.
 
 use crate::realtek::regs::{Row, row};
 
@@ -104,9 +104,10 @@ pub mod tcr {
     pub const CRC: u32 = 1 << 16;
     /// Loopback: 01 in bits 18:17 (11 is the 8139's).
     pub const LBK: u32 = 1 << 17;
-    /// The chip's version, in bits that cannot be written: 30:26 and 23. These say RTL8169SB/8110SB. Of those that
-    /// today's drivers know, it is the one about which they know least that is special: the S must have its PLL turned on, and a PHY
-    /// patched at length; the SC has an undocumented register for its bus' clock.
+    /// The chip's version, in bits that cannot be written: 30:26 and 23. These say
+    /// RTL8169SB/8110SB. Of those that today's drivers know, it is the one about which they know
+    /// least that is special: the S must have its PLL turned on, and a PHY patched at length; the
+    /// SC has an undocumented register for its bus' clock.
     pub const HWVERID: u32 = 0x1000_0000;
     /// Inter-frame gap of 96 ns, as after reset.
     pub const IFG: u32 = 0x0300_0000;
@@ -196,7 +197,11 @@ pub static CARDBUS: &[Row] = &[
 /// In their place, for drivers that find the subsystem.
 pub static CSB: &[Row] = &[row("CSBAL", CSBAL, 4, ALL, 0), row("CSBAH", CSBAH, 4, ALL, 0)];
 
-/// Survives CR.RST: addresses, what the EEPROM has loaded, wake-up, the CSB (its driver places it once).
+/// Survives CR.RST: addresses, what the EEPROM has loaded, wake-up, the CSB (its driver places it
+/// once).
 pub fn is_sticky(row: &Row) -> bool {
-    matches!(row.offset, IDR0..=MAR4 | CONFIG0..=CONFIG5 | 0x82 | WAKEUP..WAKEUP_END | CSBAL | CSBAH)
+    matches!(
+        row.offset,
+        IDR0..=MAR4 | CONFIG0..=CONFIG5 | 0x82 | WAKEUP..WAKEUP_END | CSBAL | CSBAH
+    )
 }

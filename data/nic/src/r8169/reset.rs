@@ -10,7 +10,8 @@
 //! | what the EEPROM stores | yes | yes |
 //! | everything else | no | no |
 //!
-//! Descriptor addresses become 0, which means that there is no ring: a receiver that is turned on too early writes nowhere.
+//! Descriptor addresses become 0, which means that there is no ring: a receiver that is turned on
+//! too early writes nowhere.
 
 use std::sync::atomic::Ordering;
 

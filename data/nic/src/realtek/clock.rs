@@ -1,7 +1,9 @@
-//! The chip's own timer: TCTR (48h) counts clocks of the PCI bus, and when it reaches TimerInt, the chip posts TimeOut (RTL8139C+ and
-//! RTL8169 datasheets, "TCTR", "TimerInt"). FreeBSD's `re` moderates interrupts by it.
+//! The chip's own timer: TCTR (48h) counts clocks of the PCI bus, and when it reaches TimerInt, the
+//! chip posts TimeOut (RTL8139C+ and RTL8169 datasheets, "TCTR", "TimerInt"). FreeBSD's `re`
+//! moderates interrupts by it.
 //!
-//! The host has one timer for us, and the interrupt block needs one, too: [`Clock`] stands between, as the host of both.
+//! The host has one timer for us, and the interrupt block needs one, too: [`Clock`] stands between,
+//! as the host of both.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +96,8 @@ impl Clock {
         }
     }
 
-    /// The host's timer has fired. True: TCTR has reached TimerInt. The interrupt block is to look as well: it states its wish anew.
+    /// The host's timer has fired. True: TCTR has reached TimerInt. The interrupt block is to look
+    /// as well: it states its wish again.
     #[must_use]
     pub fn fired(&self) -> bool {
         let mut s = self.state();

@@ -1,8 +1,10 @@
-//! The rings of C+ mode and of the RTL8169, as [`crate::ring`] walks them: what their descriptors ask for, and what they are written
-//! back with (RTL8139C+ datasheet 5.5 and 5.6; the RTL8169's differ in the places of a few bits).
+//! The rings of C+ mode and of the RTL8169, as [`crate::ring`] walks them: what their descriptors
+//! ask for, and what they are written back with (RTL8139C+ datasheet 5.5 and 5.6; the RTL8169's
+//! differ in the places of a few bits).
 //!
-//! Where several descriptors make a frame, the first one's command counts. What comes where a first segment should stand is passed over
-//! up to the next last segment, and dropped; so is a first segment amid a frame.
+//! Where several descriptors make a frame, the first one's command counts. What comes where a first
+//! segment should stand is passed over up to the next last segment, and dropped; so is a first
+//! segment amid a frame.
 
 use std::marker::PhantomData;
 
@@ -162,7 +164,7 @@ impl<C: Cplus> Transmit for Sending<C> {
         })
     }
 
-    /// OWN is cleared; of the rest what is no status stays.
+    /// OWN is cleared; what is not status stays.
     #[inline]
     fn complete(ring: &mut Ring<C>, _: &C, look: Look, to: u32) -> (u32, bool) {
         let mut at = look.head;
@@ -193,7 +195,8 @@ impl<C: Cplus> Receiving<C> {
         u32::try_from(len).unwrap_or(u32::MAX).min(C::STATUS.len)
     }
 
-    /// That of any other part of a frame: opts1 and opts2. Of a frame in several buffers the last one's length is the whole frame's.
+    /// That of any other part of a frame: opts1 and opts2. Of a frame in several buffers the last
+    /// one's length is the whole frame's.
     #[inline(never)]
     fn status(own: Mac, what: &Written) -> (u32, u32) {
         let first = if what.first { FS } else { 0 };
@@ -267,7 +270,8 @@ impl<C: Cplus> Receive for Receiving<C> {
     }
 }
 
-/// What the receive side looks at: a copy of the registers, taken anew when one of them was written.
+/// What the receive side looks at: a copy of the registers, taken anew when one of them was
+/// written.
 #[derive(Debug)]
 pub struct Digest {
     version: Option<u32>,

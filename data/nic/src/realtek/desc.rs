@@ -1,5 +1,5 @@
-//! Descriptors of C+ mode, which the RTL8169 has, too (RTL8139C+ datasheet 5.5 and 5.6; RTL8169 datasheet 9.1 and 9.2, numbered
-//! from memory): 16 bytes, little-endian.
+//! Descriptors of C+ mode, which the RTL8169 has, too (RTL8139C+ datasheet 5.5 and 5.6; RTL8169
+//! datasheet 9.1 and 9.2, numbered from memory): 16 bytes, little-endian.
 //!
 //! ```text
 //!   0  opts1   OWN EOR FS LS  command or status, length
@@ -7,8 +7,9 @@
 //!   8  address of the buffer, 64 bits
 //! ```
 //!
-//! OWN says whose the descriptor is: the chip takes it while it is set, and clears it last of all. EOR ends the ring; it stays where it
-//! is when the chip writes back. The bits of a receive status lie one place lower in the 8139C+: [`Status`].
+//! OWN says whose the descriptor is: the chip takes it while it is set, and clears it last of all.
+//! EOR ends the ring; it stays where it is when the chip writes back. The bits of a receive status
+//! lie one place lower in the 8139C+: [`Status`].
 
 /// Bytes of a descriptor.
 pub const SIZE: usize = 16;
@@ -45,7 +46,8 @@ pub mod tx {
 /// opts2 of a receive descriptor: a tag was taken out of the frame (TAVA).
 pub const TAVA: u32 = 1 << 16;
 
-/// The tag of opts2. Its two bytes stand in the order of the wire: VIDL in bits 15:8, then PRIO, CFI and VIDH.
+/// The tag of opts2. Its two bytes stand in the order of the wire: VIDL in bits 15:8, then PRIO,
+/// CFI and VIDH.
 #[must_use]
 pub fn tag(opts2: u32) -> u16 {
     let [high, low, ..] = opts2.to_le_bytes();
@@ -77,7 +79,8 @@ pub fn join(opts1: u32, opts2: u32) -> u64 {
 /// Where the bits of a receive status lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Bits of the lengths: the buffer's as the guest gives it, the frame's as the chip returns it, FCS included.
+    /// Bits of the lengths: the buffer's as the guest gives it, the frame's as the chip returns it,
+    /// FCS included.
     pub len: u32,
     /// Multicast.
     pub mar: u32,

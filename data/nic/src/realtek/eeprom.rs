@@ -1,6 +1,6 @@
-//! The 93C46 EEPROM, 64 words, and register 9346CR (50h), by which drivers drive its bus by hand, have it loaded, and unlock the
-//! configuration registers (RTL8139C+ and RTL8169 datasheets, "9346CR" and "EEPROM contents"; the places of the words are those that
-//! drivers read).
+//! The 93C46 EEPROM, 64 words, and register 9346CR (50h), by which drivers drive its bus by hand,
+//! have it loaded, and unlock the configuration registers (RTL8139C+ and RTL8169 datasheets,
+//! "9346CR" and "EEPROM contents"; the places of the words are those that drivers read).
 
 use vmlan_frame::Mac;
 

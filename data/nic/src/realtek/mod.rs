@@ -1,5 +1,6 @@
-//! What the RTL8139C+ and the RTL8169 have in common: registers of many widths, the EEPROM, the timer, the receive filter, the
-//! descriptors whose rings say themselves who owns what, and the statistics.
+//! What the RTL8139C+ and the RTL8169 have in common: registers of many widths, the EEPROM, the
+//! timer, the receive filter, the descriptors whose rings say themselves who owns what, and the
+//! statistics.
 
 pub mod clock;
 pub mod cplus;

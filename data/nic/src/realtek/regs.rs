@@ -1,5 +1,6 @@
-//! The registers of a Realtek chip: 256 bytes, in which each register is as wide as it is. An access of any size at any offset
-//! acts on each register that it touches: once, in the order of their addresses.
+//! The registers of a Realtek chip: 256 bytes, in which each register is as wide as it is. An
+//! access of any size at any offset acts on each register that it touches: once, in the order of
+//! their addresses.
 //!
 //! Values live in atomics, so that the data path reads them without a lock.
 
@@ -117,8 +118,8 @@ impl Registers {
         (before, after)
     }
 
-    /// Reads the registers in `offset..offset + data.len()`; `read` says what is in each. Between registers there is 0, behind the
-    /// window nothing answers: ones.
+    /// Reads the registers in `offset..offset + data.len()`; `read` says what is in each. Between
+    /// registers there is 0, behind the window nothing answers: ones.
     pub fn read(&self, offset: u64, data: &mut [u8], mut read: impl FnMut(&'static Row) -> u32) {
         let mut at = usize::try_from(offset).unwrap_or(WINDOW);
         let mut rest = data;

@@ -1,5 +1,6 @@
-//! A ring whose descriptors say themselves who owns them: there is no register for its head, its tail or its length. The chip takes
-//! descriptors in turn while OWN is set, and begins anew behind the one with EOR, or behind the most that a ring can have.
+//! A ring whose descriptors say themselves who owns them: there is no register for its head, its
+//! tail or its length. The chip takes descriptors in turn while OWN is set, and begins again behind
+//! the one with EOR, or behind the most that a ring can have.
 //!
 //! ```text
 //!     head: first not written back      tail: first that is not known to be ours
@@ -8,20 +9,25 @@
 //!    ◄─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! - Each look goes on where the last one ended, and reads at most [`AHEAD`] descriptors. An OWN that was seen is believed: only the
-//!   driver that gave a descriptor away could take it back, and it has to stop the chip before.
-//! - The size is known once EOR was seen. Until then it is the largest, which is the same to whoever counts, for nothing has wrapped. Linux
-//!   sets EOR in a transmit ring only as it fills the last descriptor, and clears it with the rest when that was sent.
-//! - One descriptor always stays out of reach, so that head equal to tail means that there is none. A ring of a single descriptor
-//!   (boot loaders have such) counts as two that are the same.
-//! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head has come round: what is known to be
-//!   ours never wraps at two places. One that is gone makes the ring as long as it can be.
+//! - Each look goes on where the last one ended, and reads at most [`AHEAD`] descriptors. An OWN
+//!   that was seen is believed: only the driver that gave a descriptor away could take it back, and
+//!   it has to stop the chip before.
+//! - The size is known once EOR was seen. Until then it is the largest, which is the same to
+//!   whoever counts, for nothing has wrapped. Linux sets EOR in a transmit ring only as it fills
+//!   the last descriptor, and clears it with the rest when that was sent.
+//! - One descriptor always stays out of reach, so that head equal to tail means that there is none.
+//!   A ring of a single descriptor (boot loaders have such) counts as two that are the same.
+//! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head
+//!   has come round: what is known to be ours never wraps at two places. One that is gone makes the
+//!   ring as long as it can be.
 //! - A ring that runs out of its region of memory stops there.
-//! - With a CSB, while we are awake, nobody looks before its tail has moved: the descriptors next to ours are those that the guest
-//!   is writing, and a look takes their cache line away from it. A guest that does not tell its tails, or tells the same again because
-//!   it gives away all of a ring at once, is found out when we are about to sleep, or after [`PATIENCE`] looks: others may keep us awake.
-//! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a driver that keeps one descriptor back may put
-//!   it there.
+//! - With a CSB, while we are awake, nobody looks before its tail has moved: the descriptors next
+//!   to ours are those that the guest is writing, and a look takes their cache line away from it. A
+//!   guest that does not tell its tails, or tells the same again because it gives away all of a
+//!   ring at once, is found out when we are about to sleep, or after [`PATIENCE`] looks: others may
+//!   keep us awake.
+//! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a
+//!   driver that keeps one descriptor back may put it there.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -38,8 +44,8 @@ use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
 /// Descriptors that one look reads, at most.
 const AHEAD: u32 = 256;
 
-/// Looks in turn that are saved while the CSB's tail stands still: one cache line is taken from the guest for so many of a busy worker's
-/// rounds.
+/// Looks in turn that are saved while the CSB's tail stands still: one cache line is taken from the
+/// guest for so many of a busy worker's rounds.
 const PATIENCE: u8 = 64;
 
 /// Bits of a ring's address that do not exist.
@@ -172,7 +178,8 @@ impl<C: Cplus> Ring<C> {
         within
     }
 
-    /// Moves the tail over descriptors that are ours, if there is reason to think that there are more.
+    /// Moves the tail over descriptors that are ours, if there is reason to think that there are
+    /// more.
     #[inline]
     fn follow(&mut self, within: u32) {
         let hint = self.csb.hint().filter(|tail| *tail < self.size && !self.single);
@@ -205,7 +212,8 @@ impl<C: Cplus> Ring<C> {
         }
     }
 
-    /// The usual case: descriptors that are neither the last one nor said to be it. Returns how many there are, up to `most`.
+    /// The usual case: descriptors that are neither the last one nor said to be it. Returns how
+    /// many there are, up to `most`.
     #[inline]
     fn run(&mut self, within: u32, most: u32) -> u32 {
         if self.single {
@@ -240,9 +248,10 @@ impl<C: Cplus> Ring<C> {
         self.pass(index, word & EOR != 0 || index + 1 == C::MOST)
     }
 
-    /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the size of a receive ring is known before it
-    /// wraps: who asks for room says by an index when there is enough. (Whose size is known has to hold a frame: one that is being sent
-    /// is not to be dropped because of a mark that somebody left in memory.)
+    /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the
+    /// size of a receive ring is known before it wraps: who asks for room says by an index when
+    /// there is enough. (Whose size is known has to hold a frame: one that is being sent is not to
+    /// be dropped because of a mark that somebody left in memory.)
     #[inline]
     fn glimpse(&mut self, index: u32, last: bool) {
         let first = self.size == C::MOST && index > 0 && self.head <= self.tail;
@@ -257,7 +266,8 @@ impl<C: Cplus> Ring<C> {
         distance(self.head, self.tail, self.size) + 1 < self.size
     }
 
-    /// Moves the tail over the descriptor at `index`, the `last` of the ring or not. False: not yet.
+    /// Moves the tail over the descriptor at `index`, the `last` of the ring or not. False: not
+    /// yet.
     fn pass(&mut self, index: u32, last: bool) -> bool {
         let known = self.single || self.tail + 1 == self.size;
         if last != known && !(self.resize(index, last) && self.has_room()) {
@@ -297,8 +307,8 @@ impl<C: Cplus> Ring<C> {
         self.descriptors.word(self.index(index), Ordering::Relaxed)
     }
 
-    /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. Of the last that a ring can have it does not
-    /// show, so that is looked at.
+    /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. Of the
+    /// last that a ring can have it does not show, so that is looked at.
     #[inline]
     pub fn eor(&self, index: u32) -> u32 {
         if index + 1 < self.size && !self.single { 0 } else { self.last_eor(index) }
@@ -309,7 +319,8 @@ impl<C: Cplus> Ring<C> {
         if self.size == C::MOST { self.opts1(index) & EOR } else { EOR }
     }
 
-    /// Gives the descriptor at `index` back to the guest, after all that was written before. `word`: opts1 without OWN, and opts2.
+    /// Gives the descriptor at `index` back to the guest, after all that was written before.
+    /// `word`: opts1 without OWN, and opts2.
     #[inline]
     pub fn give(&self, index: u32, word: u64) {
         self.descriptors.set_u64(self.index(index), 0, word);

@@ -1,5 +1,5 @@
-//! The statistics that both chips keep, and dump into the guest's memory when DTCCR (10h) is written (RTL8139C+ datasheet, "Dump
-//! Tally Counter Command"; in the RTL8169 they are the same).
+//! The statistics that both chips keep, and dump into the guest's memory when DTCCR (10h) is
+//! written (RTL8139C+ datasheet, "Dump Tally Counter Command"; in the RTL8169 they are the same).
 //!
 //! They count from power-on: neither a software reset nor a dump clears them.
 
@@ -34,7 +34,9 @@ const TABLE: [(&str, usize, Total); 13] = [
     ("FAE", 2, NONE),
     ("Tx1Col", 4, NONE),
     ("TxMCol", 4, NONE),
-    ("RxOkPhy", 8, |s, _| s.rx.frames.get().saturating_sub(s.rx.broadcast.get() + s.rx.multicast.get())),
+    ("RxOkPhy", 8, |s, _| {
+        s.rx.frames.get().saturating_sub(s.rx.broadcast.get() + s.rx.multicast.get())
+    }),
     ("RxOkBrd", 8, |s, _| s.rx.broadcast.get()),
     ("RxOkMul", 4, |s, _| s.rx.multicast.get()),
     ("TxAbt", 2, NONE),

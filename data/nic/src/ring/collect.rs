@@ -28,8 +28,9 @@ pub struct Pass<'q, T: Transmit> {
 }
 
 impl<'q, T: Transmit> Pass<'q, T> {
-    /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors and asks for the frames'
-    /// first bytes, so that their cache misses overlap; the second looks at them.
+    /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors
+    /// and asks for the frames' first bytes, so that their cache misses overlap; the second looks
+    /// at them.
     pub fn collect(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) {
         state.lent.clear();
         state.stalled = None;
@@ -104,8 +105,8 @@ impl<'q, T: Transmit> Pass<'q, T> {
         true
     }
 
-    /// Both passes for the usual case: descriptors each with a whole frame about which nothing is to be said.
-    /// Returns how many there were before another kind, up to a chunk.
+    /// Both passes for the usual case: descriptors each with a whole frame about which nothing is
+    /// to be said. Returns how many there were before another kind, up to a chunk.
     #[inline]
     fn singles(&mut self, state: &mut State<T>, batch: &mut Batch<'q>, limit: usize) -> u16 {
         if state.skipping || !T::has_plain(self.setup) {
@@ -197,7 +198,8 @@ impl<'q, T: Transmit> Pass<'q, T> {
         self.budget = self.budget.saturating_sub(n as usize);
     }
 
-    /// Reads the frame that begins with the next descriptor, `first`. False if its end is not posted.
+    /// Reads the frame that begins with the next descriptor, `first`. False if its end is not
+    /// posted.
     #[inline]
     fn find_one(
         &mut self,

@@ -8,12 +8,12 @@ use super::{Look, SIZE};
 use crate::chip::csb::{Csb, CsbSide};
 use crate::chip::{Chip, Fault};
 
-/// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what the
-/// CSB has to do with that. Intel's chips say so in registers, Realtek's in the descriptors. What
-/// the descriptors mean is not known here: see [`super::Transmit`] and [`super::Receive`].
+/// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what
+/// the CSB has to do with that. Intel's chips say so in registers, Realtek's in the descriptors.
+/// What the descriptors mean is not known here: see [`super::Transmit`] and [`super::Receive`].
 ///
-/// A descriptor is two quadwords: an address, and a word with everything else, whichever comes first
-/// in memory.
+/// A descriptor is two quadwords: an address, and a word with everything else, whichever comes
+/// first in memory.
 pub trait DescriptorRing: Send {
     /// The chip whose registers say where the ring is.
     type Chip: Chip;
@@ -42,7 +42,8 @@ pub trait DescriptorRing: Send {
 
     /// The descriptor at `index`, read once: address, word.
     fn read(&self, index: u32) -> (u64, u64);
-    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
+    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its
+    /// end.
     fn copy(&self, index: u32, out: &mut [[u8; SIZE]]);
     /// Address and word of a descriptor copied out.
     fn split(desc: &[u8; SIZE]) -> (u64, u64);

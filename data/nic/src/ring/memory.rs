@@ -63,7 +63,8 @@ impl Descriptors {
         self.window.as_ref().map_or(0, |w| w.u32(at(index), order))
     }
 
-    /// How many of `n` descriptors from `index` on have a first doubleword that passes `test`, before the first that has not.
+    /// How many of `n` descriptors from `index` on have a first doubleword that passes `test`,
+    /// before the first that has not.
     #[inline]
     pub fn leading(&self, index: u32, n: u32, test: impl Fn(u32) -> bool) -> u32 {
         let found = |w: &Window| w.leading::<SIZE>(at(index), n as usize, test);
@@ -71,7 +72,8 @@ impl Descriptors {
         self.window.as_ref().map_or(0, found).try_into().unwrap_or(n)
     }
 
-    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its end.
+    /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its
+    /// end.
     #[inline]
     pub fn copy(&self, index: u32, out: &mut [[u8; SIZE]]) {
         let out = out.as_flattened_mut();
@@ -80,7 +82,8 @@ impl Descriptors {
         }
     }
 
-    /// Writes the quadword at `offset` (0 or 8) of the descriptor at `index`, after all that was written before.
+    /// Writes the quadword at `offset` (0 or 8) of the descriptor at `index`, after all that was
+    /// written before.
     #[inline]
     pub fn set_u64(&self, index: u32, offset: usize, word: u64) {
         if let Some(window) = &self.window {

@@ -1,14 +1,15 @@
 //! Descriptor rings, once for all chips that have them.
 //!
 //! ```text
-//!   transmit: scan descriptors ─► collect frames ─► plan offloads ─► Batch ─► sink ─► done: write back, in order
+//!   transmit: scan descriptors ─► collect frames ─► plan offloads ─► Batch ─► sink
+//!             ─► done: write back, in order
 //!   receive:  filter ─► find buffers ─► copy ─► write back
 //! ```
 //!
 //! Chips differ in where their descriptors come from ([`DescriptorRing`]: once for Intel, once for
-//! Realtek) and in what the descriptors' words mean ([`Transmit`] and [`Receive`]: functions without
-//! state). They get [`Transmitter`] and [`Receiver`], which keep account of what is lent, held,
-//! dropped and written back, and bound what one pass does whatever the guest has posted.
+//! Realtek) and in what the descriptors' words mean ([`Transmit`] and [`Receive`]: functions
+//! without state). They get [`Transmitter`] and [`Receiver`], which keep account of what is lent,
+//! held, dropped and written back, and bound what one pass does whatever the guest has posted.
 
 mod collect;
 mod descriptor_ring;
@@ -41,7 +42,8 @@ pub struct Look {
     pub head: u32,
     /// The first that is not ours. Below `size`; equal to `head`: none is.
     pub tail: u32,
-    /// Somebody moved the ring or its head since this side last wrote it: what is known of it is void.
+    /// Somebody moved the ring or its head since this side last wrote it: what is known of it is
+    /// void.
     pub moved: bool,
 }
 

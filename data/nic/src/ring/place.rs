@@ -1,4 +1,5 @@
-//! Receiving what does not fit one buffer as it is: long frames, tags to be stripped, buffers that take no data.
+//! Receiving what does not fit one buffer as it is: long frames, tags to be stripped, buffers that
+//! take no data.
 
 use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{Checksum, FrameView, Headers, Mac, Network, Reason};
@@ -9,7 +10,8 @@ use super::{DescriptorRing, add};
 use crate::chip::Chip;
 use crate::chip::sums::{FCS, SHORTEST};
 
-/// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256 bytes, needs 37.
+/// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256
+/// bytes, needs 37.
 const MAX_PARTS: usize = 64;
 
 /// Where a VLAN tag begins, and its bytes.
@@ -79,7 +81,8 @@ fn run_len(source: &Source<'_, '_>, from: usize) -> usize {
 }
 
 impl<'q, R: Receive> Pass<'q, R> {
-    /// Delivers a frame the thorough way. Nothing is used unless all of it fits, but buffers that take no data before it.
+    /// Delivers a frame the thorough way. Nothing is used unless all of it fits, but buffers that
+    /// take no data before it.
     #[cold]
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
@@ -115,7 +118,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         strip.then(|| u16::from_be_bytes(*tci))
     }
 
-    /// Writes back buffers at the head of the ring that take no data. Others looped over these for ever.
+    /// Writes back buffers at the head of the ring that take no data. Others looped over these for
+    /// ever.
     fn skip_empty(&mut self) {
         while self.at != self.tail
             && self.budget > 0
@@ -127,8 +131,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         }
     }
 
-    /// Finds room for `total` bytes. `None`: there is none; false: it is not in the guest's memory, or too
-    /// scattered.
+    /// Finds room for `total` bytes. `None`: there is none; false: it is not in the guest's memory,
+    /// or too scattered.
     fn gather(&mut self, total: usize, parts: &mut Parts<'q>) -> Option<bool> {
         let (mut at, mut left, mut good) = (self.at, total, true);
         while left > 0 {
@@ -137,7 +141,8 @@ impl<'q, R: Receive> Pass<'q, R> {
             }
             self.budget -= 1;
             let (addr, room) = R::buffer(self.ring, at, &self.shape);
-            // One that takes no data, amid a frame, takes a share and loses it; so the frame is lost.
+            // One that takes no data, amid a frame, takes a share and loses it; so the frame is
+            // lost.
             good &= room > 0;
             let n = left.min(if room > 0 { room } else { self.shape.buffer.max(1) });
             good = good && self.gather_one(addr, n, parts).is_some();
@@ -170,11 +175,13 @@ impl<'q, R: Receive> Pass<'q, R> {
         }
     }
 
-    /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them says.
+    /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them
+    /// says.
     fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written) {
         let mut left = total;
         for i in 0..parts.descriptors {
-            // Its length was read before, and may be another now: what it says is what was written, or less.
+            // Its length was read before, and may be another now: what it says is what was written,
+            // or less.
             let last = i + 1 == parts.descriptors;
             let room = R::buffer(self.ring, self.at, &self.shape).1;
             let len = if last { left } else { left.min(room) };

@@ -1,7 +1,8 @@
 //! Transmit, second half: what is to be done to a frame, and its way into the batch.
 //!
-//! A chip says what its descriptors ask for ([`Plan`]); here it is checked against the frame's own headers, and done or left to the
-//! receiver. Header bytes are copied out first: what is checked is what is sent. Nothing is written to the guest's memory.
+//! A chip says what its descriptors ask for ([`Plan`]); here it is checked against the frame's own
+//! headers, and done or left to the receiver. Header bytes are copied out first: what is checked is
+//! what is sent. Nothing is written to the guest's memory.
 
 use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{
@@ -187,7 +188,8 @@ impl<'p, 'q> Frame<'p, 'q> {
         Self { head, used, rest, body, len, tag: 0 }
     }
 
-    /// The special field as tag control information, behind the addresses. The tag never touches guest memory.
+    /// The special field as tag control information, behind the addresses. The tag never touches
+    /// guest memory.
     fn insert_tag(&mut self, vet: u16, tci: u16) {
         self.head.copy_within(TAG_AT..HEAD - TAG, TAG_AT + TAG);
         self.set16(TAG_AT, vet);
@@ -205,7 +207,8 @@ impl<'p, 'q> Frame<'p, 'q> {
         self.head.get(..self.used).unwrap_or_default()
     }
 
-    /// Zeros behind a short frame, which lies in the head whole: what is there was never anything else.
+    /// Zeros behind a short frame, which lies in the head whole: what is there was never anything
+    /// else.
     fn pad(&mut self) {
         if self.len < SHORTEST {
             (self.used, self.len) = (SHORTEST, SHORTEST);
@@ -314,7 +317,8 @@ impl<'p, 'q> Frame<'p, 'q> {
         Ok(Offload::NONE)
     }
 
-    /// Segmentation: headers become those of the whole, as a receiver that takes it in one piece expects.
+    /// Segmentation: headers become those of the whole, as a receiver that takes it in one piece
+    /// expects.
     fn segment(&mut self, segment: &Segment) -> Result<Offload, Reason> {
         let (h, at) = self.agreed(segment)?;
         let small = |n| u16::try_from(n).map_err(|_| Reason::TooLong);
@@ -336,7 +340,7 @@ impl<'p, 'q> Frame<'p, 'q> {
         offload.check(self.bytes(), self.len)?;
         self.set16(at, sum.folded());
         let mut offload = Offload { gso_size: segment.mss, ..offload };
-        // What fits one segment is no segmentation.
+        // What fits one segment is not segmentation.
         if self.len - h.header_len > usize::from(segment.mss) {
             offload.gso = kind_of(&h);
             let flags = self.head.get(h.l4 + 13).copied().unwrap_or_default();

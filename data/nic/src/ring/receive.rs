@@ -1,13 +1,17 @@
-//! The receive side: frames meant for this station are copied to the guest's buffers, between head and tail.
+//! The receive side: frames meant for this station are copied to the guest's buffers, between head
+//! and tail.
 //!
-//! A frame is written only if descriptors for all of it are posted: one that finds no room is left with its sender, which is what
-//! the real chip's packet buffer is for. A frame whose buffers are not in the guest's memory is dropped, and its descriptors are
-//! written back with an error, so that the ring goes on.
+//! A frame is written only if descriptors for all of it are posted: one that finds no room is left
+//! with its sender, which is what the real chip's packet buffer is for. A frame whose buffers are
+//! not in the guest's memory is dropped, and its descriptors are written back with an error, so
+//! that the ring goes on.
 //!
 //! - No frame on this wire is damaged.
-//! - An FCS that is appended is zeros: no driver looks at it, and computing it would cost more than everything else here.
+//! - An FCS that is appended is zeros: no driver looks at it, and computing it would cost more than
+//!   everything else here.
 //! - Frames below 60 bytes are padded with zeros, as their sender's hardware would have done.
-//! - Checksums are reported for frames that somebody on this host vouches for; all others the guest is told to look at itself.
+//! - Checksums are reported for frames that somebody on this host vouches for; all others the guest
+//!   is told to look at itself.
 
 use std::sync::Arc;
 
@@ -43,7 +47,8 @@ const LAST: [u8; 8] = [0; 8];
 pub struct Shape {
     /// Bytes of a buffer, of those that are usual: 0 is never.
     pub buffer: usize,
-    /// Frames of up to so many bytes, FCS included, are taken as they are by a single buffer that holds them; 0: each is looked at.
+    /// Frames of up to so many bytes, FCS included, are taken as they are by a single buffer that
+    /// holds them; 0: each is looked at.
     pub quick: usize,
     /// Bytes of the longest frame, with its FCS.
     pub longest: usize,
@@ -63,7 +68,7 @@ pub trait Filter<G: DescriptorRing>: Send {
     fn shape(&self) -> &Shape;
     /// True if the frame that begins with `head` is for this station.
     fn accepts(&self, head: &[u8]) -> bool;
-    /// That hangs on more than its destination.
+    /// Whether it is depends on more than its destination.
     fn by_more(&self) -> bool;
     /// `head` begins a frame with a VLAN tag.
     fn is_tagged(&self, head: &[u8]) -> bool;
@@ -176,8 +181,9 @@ impl<R: Receive> Receives<ChipOf<R>> for Receiver<R> {
         self.ring.fault()
     }
 
-    /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is cut only if all its segments
-    /// find room, so a ring that is nearly all posted says that they do: waiting for more would be vain.
+    /// Frames, of the longest that are usual, for which descriptors are posted. A large packet is
+    /// cut only if all its segments find room, so a ring that is nearly all posted says that they
+    /// do: waiting for more would be pointless.
     fn room(&mut self, chip: &ChipOf<R>) -> usize {
         let Ok(look) = self.ring.look(chip) else { return 0 };
         self.filter.update(chip, &self.ring, &look);
@@ -278,8 +284,9 @@ pub struct Pass<'q, R: Receive> {
 }
 
 impl<'q, R: Receive> Pass<'q, R> {
-    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their cache lines, so that the
-    /// misses overlap; the second copies. Returns how many were dealt with.
+    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their
+    /// cache lines, so that the misses overlap; the second copies. Returns how many were dealt
+    /// with.
     #[inline]
     fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> usize {
         let mut targets = [const { None }; CHUNK];
@@ -311,7 +318,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         dealt
     }
 
-    /// True if the frame is for this station. Remembered for the next, unless it hangs on more than the address.
+    /// True if the frame is for this station. Remembered for the next, unless that depends on more
+    /// than the address.
     #[inline(never)]
     fn admit(&mut self, batch: &Batch<'_>, i: usize) -> bool {
         let accepted = batch.frame(i).is_some_and(|frame| self.filter.accepts(frame.head));

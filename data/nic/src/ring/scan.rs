@@ -8,8 +8,8 @@ use super::{DescriptorRing, add};
 use crate::bits::small;
 use crate::chip::sums::FCS;
 
-/// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames of more are skipped
-/// to their end and dropped.
+/// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames
+/// of more are skipped to their end and dropped.
 pub const MAX_PIECES: usize = 128;
 
 /// What the chip is asked to do to a frame.
@@ -83,8 +83,8 @@ pub struct Span {
     pub size: u32,
 }
 
-/// Reads the descriptors of one frame; adds its pieces and asks for their first cache lines. What is wrong with it is left in
-/// `found.bad`: its end is looked for all the same.
+/// Reads the descriptors of one frame; adds its pieces and asks for their first cache lines. What
+/// is wrong with it is left in `found.bad`: its end is looked for all the same.
 pub fn scan<'q, T: Transmit>(
     ring: &'q T::Ring,
     span: Span,

@@ -1,18 +1,22 @@
-//! The transmit side: descriptors between head and tail become frames that are lent, and are written back when those are
-//! finished with.
+//! The transmit side: descriptors between head and tail become frames that are lent, and are
+//! written back when those are finished with.
 //!
 //! ```text
 //!           head               next                    tail
 //!         │ in flight: lent or held │ not looked at yet   │
 //!    ─────┴──────────────┬──────────┴─────────────────────┴──────► ring
-//!      a flight: [ data ][ data, last ]   write-back strictly in order, up to the first flight that is held
+//!      a flight: [ data ][ data, last ]
+//!
+//!      write-back: strictly in order, up to the first flight that is held
 //! ```
 //!
-//! Descriptors between frames (contexts, those without data) belong to no flight: they are passed with the flight before them.
-//! Frames that the sink holds are found again by their first descriptor when they are lent again; descriptors that make another
-//! frame then are the guest's fault, and the frame is dropped.
+//! Descriptors between frames (contexts, those without data) belong to no flight: they are passed
+//! with the flight before them. Frames that the sink holds are found again by their first
+//! descriptor when they are lent again; descriptors that make another frame then are the guest's
+//! fault, and the frame is dropped.
 //!
-//! What one pull does is bounded, whatever the ring holds: [`BUDGET`] descriptors, [`WORK`] bytes, 256 frames.
+//! What one pull does is bounded, whatever the ring holds: [`BUDGET`] descriptors, [`WORK`] bytes,
+//! 256 frames.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -29,7 +33,8 @@ use crate::chip::csb::Csb;
 use crate::chip::{Chip, Fault, Sends, Sent};
 use crate::notify::csb;
 
-/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked at.
+/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is
+/// looked at.
 pub const CHUNK: usize = 32;
 
 /// Descriptors one pull visits, whatever the guest posts; the last frame may exceed it.
@@ -71,14 +76,16 @@ pub trait Transmit: Sized {
     fn len(word: u64) -> u32;
     /// It is the last of its frame.
     fn is_last(word: u64) -> bool;
-    /// A descriptor where a frame should begin: true if it belongs to none. What it says is kept in `memory`.
+    /// A descriptor where a frame should begin: true if it belongs to none. What it says is kept in
+    /// `memory`.
     fn between(memory: &mut Self::Memory, addr: u64, word: u64) -> bool;
     /// With these registers a descriptor as [`Self::PLAIN`] is the usual case.
     #[inline]
     fn has_plain(_setup: Setup) -> bool {
         true
     }
-    /// The descriptor may stand in the frame that begins with `first`; `n`: how many of its before it.
+    /// The descriptor may stand in the frame that begins with `first`; `n`: how many of its before
+    /// it.
     fn fits(first: u64, word: u64, n: u32) -> bool;
     /// It names data; else it is skipped.
     fn has_data(addr: u64, word: u64) -> bool;
@@ -122,7 +129,8 @@ pub struct State<T: Transmit> {
     pub memory: T::Memory,
     /// Descriptors up to the next that is last belong to a frame that was dropped.
     pub skipping: bool,
-    /// The tail at which a frame was found unfinished, and the size of the ring: in another it may be too long.
+    /// The tail at which a frame was found unfinished, and the size of the ring: in another it may
+    /// be too long.
     pub stalled: Option<(u32, u32)>,
     /// In ring order, at most 256.
     pub flights: Vec<Flight<T::Context>>,
@@ -159,8 +167,8 @@ impl<T: Transmit> State<T> {
         self.stalled == Some((look.tail, look.size))
     }
 
-    /// True if more descriptors may be taken in: what is held must not let those behind it pile up, for they are all
-    /// written back in one pass.
+    /// True if more descriptors may be taken in: what is held must not let those behind it pile up,
+    /// for they are all written back in one pass.
     #[inline]
     pub fn has_room(&self, look: &Look) -> bool {
         let taken = distance(look.head, self.next, look.size) as usize;
@@ -230,8 +238,8 @@ impl<T: Transmit> Sends<ChipOf<T>> for Transmitter<T> {
         self.ring.fault()
     }
 
-    /// While it is off nothing is stored: the driver may have given the CSB's memory to others (FreeBSD 10.4 tells nobody).
-    /// What turns it on again rings.
+    /// While it is off nothing is stored: the driver may have given the CSB's memory to others
+    /// (FreeBSD 10.4 tells nobody). What turns it on again rings.
     fn arm(&mut self, chip: &ChipOf<T>, on: bool) -> bool {
         if !on {
             return false;
@@ -271,8 +279,8 @@ impl<T: Transmit> Sends<ChipOf<T>> for Transmitter<T> {
             finished += count(chip, &batch);
         }
         let to = settle(state, &batch);
-        // Descriptors without a frame, or without its end, are work as well: who has nothing but those is charged as for a frame, not his
-        // neighbours.
+        // Descriptors without a frame, or without its end, are work as well: who has nothing but
+        // those is charged as for a frame, not his neighbours.
         if batch.is_empty() && limit > 0 {
             finished = finished.max(1);
         }

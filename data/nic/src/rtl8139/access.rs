@@ -90,14 +90,16 @@ impl Rtl8139 {
         }
     }
 
-    /// A frame to send, if OWN is among what is written, and 0. What is said about the one before goes.
+    /// A frame to send, if OWN is among what is written, and 0. What is said about the one before
+    /// goes.
     fn write_tsd(&self, write: &Write) {
         let at = write.row.offset;
         let value = write.over(self.regs.get(at));
         if write.covers & tsd::OWN == 0 || value & tsd::OWN != 0 {
             self.regs.store(write);
         } else {
-            // One store: a worker that is awake sends the frame, and says so here, as soon as it sees OWN gone.
+            // One store: a worker that is awake sends the frame, and says so here, as soon as it
+            // sees OWN gone.
             self.regs.set(at, value & tsd::WRITABLE);
             self.core.counters.input.notifications.add_shared(1);
             self.core.ring_tx();
@@ -119,7 +121,7 @@ impl Rtl8139 {
         }
         let before = self.regs.get(CR);
         if write.value & !before & cr::RE != 0 {
-            // Before anything is received. In C+ mode the ring begins anew.
+            // Before anything is received. In C+ mode the ring begins again.
             self.empty();
         }
         let (_, value) = self.regs.store(write);
@@ -190,7 +192,8 @@ impl Rtl8139 {
         }
     }
 
-    /// Dumps the tally counters, at once. Where there is no memory, the bit stays: the dump is never done.
+    /// Dumps the tally counters, at once. Where there is no memory, the bit stays: the dump is
+    /// never done.
     fn dump(&self) {
         let address = self.regs.address(DTCCR) & ADDRESS;
         let Core { stats, counters, .. } = &self.core;

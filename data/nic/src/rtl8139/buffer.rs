@@ -1,28 +1,34 @@
-//! The receive buffer of classic mode (datasheet 6.7, 6.13, 6.14, 6.18; "Receive Operation"): a piece of the guest's memory that
-//! frames are written into one behind the other, each with four bytes in front that say what it is.
+//! The receive buffer of classic mode (datasheet 6.7, 6.13, 6.14, 6.18; "Receive Operation"): a
+//! piece of the guest's memory that frames are written into one behind the other, each with four
+//! bytes in front that say what it is.
 //!
 //! ```text
-//!  RBSTART        CAPR + 16 (read by the driver)      CBR (written by us)      RBLEN   1.5 KiB more, if RCR.WRAP
-//!     │  free            │ frames: [status, length][bytes, FCS][..4]  │  free    │ . . . . . . . .┊
-//!     └──────────────────┴─────────────────────────────────────────────┴──────────┘
+//!  RBSTART       CAPR + 16: the driver's           CBR: ours    RBLEN   with RCR.WRAP,
+//!     │  free        │ frames: [status, length][bytes, FCS] │  free    │  1.5 KiB more ┊
+//!     └──────────────┴──────────────────────────────────────┴──────────┘
 //! ```
 //!
 //! - CBR is always a multiple of 4, so a header never crosses the end.
-//! - Without WRAP a frame that reaches the end goes on at the beginning. With WRAP it goes on behind the end, and the next frame
-//!   begins where it would have ended without. WRAP means nothing with 64 KiB.
-//! - What is behind the end, drivers reserve 1.5 KiB of, as the datasheet says. A frame of more than 1,532 bytes can be too long for
-//!   that: it goes to the beginning, and what is left before the end is filled with one that means nothing ([`Look::filler`]), for
-//!   the driver knows where a frame is only by the length of the one before.
-//! - The buffer is never filled to the last byte: CBR equal to the read pointer means empty (CR.BUFE).
+//! - Without WRAP a frame that reaches the end goes on at the beginning. With WRAP it goes on
+//!   behind the end, and the next frame begins where it would have ended without. WRAP means
+//!   nothing with 64 KiB.
+//! - What is behind the end, drivers reserve 1.5 KiB of, as the datasheet says. A frame of more
+//!   than 1,532 bytes can be too long for that: it goes to the beginning, and what is left before
+//!   the end is filled with one that means nothing ([`Look::filler`]), for the driver knows where a
+//!   frame is only by the length of the one before.
+//! - The buffer is never filled to the last byte: CBR equal to the read pointer means empty
+//!   (CR.BUFE).
 //!
-//! Every value that the guest writes is taken modulo the buffer: whatever they are, a frame is written only to the bytes that
-//! [`Look::parts`] names, all of which lie in the buffer or in the 1.5 KiB behind it.
+//! Every value that the guest writes is taken modulo the buffer: whatever they are, a frame is
+//! written only to the bytes that [`Look::parts`] names, all of which lie in the buffer or in the
+//! 1.5 KiB behind it.
 
 use super::regs::{self, Registers, rcr};
 
 /// Bytes behind the buffer that WRAP lets us use.
 pub const OVERRUN: u32 = 1536;
-/// Longest frame, with its FCS: what drivers are ready for, and the longest that the transmitter takes.
+/// Longest frame, with its FCS: what drivers are ready for, and the longest that the transmitter
+/// takes.
 pub const LONGEST: usize = 1792;
 /// In front of each frame.
 pub const HEADER: u32 = 4;
@@ -98,7 +104,8 @@ impl Look {
         (HEADER + len).next_multiple_of(4)
     }
 
-    /// Where a frame of `len`, FCS included, goes. `None`: it would overrun the end by more than drivers have room for.
+    /// Where a frame of `len`, FCS included, goes. `None`: it would overrun the end by more than
+    /// drivers have room for.
     pub fn parts(&self, len: u32) -> Option<Parts> {
         let total = HEADER + len;
         let before = total.min(self.size - self.at);
@@ -110,7 +117,8 @@ impl Look {
         }
     }
 
-    /// The length of a frame, FCS included, that leaves the end behind, so that what did not fit there goes to the beginning.
+    /// The length of a frame, FCS included, that leaves the end behind, so that what did not fit
+    /// there goes to the beginning.
     pub fn filler(&self) -> u32 {
         (self.size - self.at).saturating_sub(HEADER).max(64)
     }

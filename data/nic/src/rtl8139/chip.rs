@@ -22,7 +22,8 @@ use crate::realtek::tally::{self, Tally};
 /// The PCI device id.
 const DEVICE: u16 = 0x8139;
 
-/// What its causes are about: beside the RTL8169's, frames that could not be sent (TER), and what is received with errors.
+/// What its causes are about: beside the RTL8169's, frames that could not be sent (TER), and what
+/// is received with errors.
 static KINDS: Kinds =
     Kinds { transmit: isr::TOK | isr::TER | isr::TDU, written: isr::TOK | isr::TER, ..isr::KINDS };
 

@@ -1,6 +1,8 @@
-//! The receive side of classic mode: frames meant for this station are written into the receive buffer (`buffer.rs`).
+//! The receive side of classic mode: frames meant for this station are written into the receive
+//! buffer (`buffer.rs`).
 //!
-//! A frame that finds no room is left with its sender, as everywhere. RXOVW is posted when the switch had to drop frames.
+//! A frame that finds no room is left with its sender, as everywhere. RXOVW is posted when the
+//! switch had to drop frames.
 
 use std::sync::Arc;
 
@@ -62,8 +64,8 @@ impl Classic {
         self.fault.or(self.map.poisoned().then_some(Fault::Truncated))
     }
 
-    /// Reads the registers, and checks that the buffer is in memory. A buffer at 0 was never set: nobody's memory is there to be
-    /// overwritten.
+    /// Reads the registers, and checks that the buffer is in memory. A buffer at 0 was never set:
+    /// nobody's memory is there to be overwritten.
     fn look(&mut self, chip: &Rtl8139) -> Option<Look> {
         let look = Look::new(&chip.regs);
         if self.good != Some((look.base, look.size)) {
@@ -86,7 +88,8 @@ impl Classic {
         }
     }
 
-    /// Frames of the usual length for which there is room; if nearly all of the buffer is free, as many as anybody asks for.
+    /// Frames of the usual length for which there is room; if nearly all of the buffer is free, as
+    /// many as anybody asks for.
     pub fn room(&mut self, chip: &Rtl8139) -> usize {
         let Some(look) = self.look(chip) else { return 0 };
         let frames = (look.free() / USUAL) as usize;
@@ -165,7 +168,8 @@ impl Classic {
         Outcome::Delivered(to, frame.len)
     }
 
-    /// Writes a frame of `len` bytes, FCS included, with its header. False: that is not all in memory, and nothing was written.
+    /// Writes a frame of `len` bytes, FCS included, with its header. False: that is not all in
+    /// memory, and nothing was written.
     fn write<'b>(
         &self,
         look: &Look,
@@ -185,7 +189,8 @@ impl Classic {
         there
     }
 
-    /// Writes a frame that means nothing: from the station to itself, of a protocol that is there to test a wire.
+    /// Writes a frame that means nothing: from the station to itself, of a protocol that is there
+    /// to test a wire.
     fn fill(&self, look: &Look, len: u32) -> bool {
         let mut head = [0; 14];
         let own = self.rules.own;

@@ -1,4 +1,5 @@
-//! PCI configuration space (datasheet chapter 7). The chip has no MSI, so there is none here: interrupts are INTA#'s.
+//! PCI configuration space (datasheet chapter 7). The chip has no MSI, so there is none here:
+//! interrupts are INTA#'s.
 
 use crate::chip::pci::{COMMAND, Table};
 
@@ -9,7 +10,8 @@ macro_rules! table {
     ($revision:literal) => {
         Table {
             bytes: &[
-                // Vendor 10EC, device 8139, command: I/O, memory, bus master, MWI, parity, SERR#, interrupt disable.
+                // Vendor 10EC, device 8139, command: I/O, memory, bus master, MWI, parity, SERR#,
+                // interrupt disable.
                 (0x00, &[0xec, 0x10, 0x39, 0x81], &[0, 0, 0, 0]),
                 (COMMAND, &[0x00, 0x00], &[0x57, 0x05]),
                 // Status: capabilities, fast back-to-back, medium DEVSEL.

@@ -1,6 +1,8 @@
-//! The PHY, whose registers are among the chip's: BMCR, BMSR, ANAR, ANLPAR, ANER (IEEE 802.3 clause 22).
+//! The PHY, whose registers are among the chip's: BMCR, BMSR, ANAR, ANLPAR, ANER (IEEE 802.3 clause
+//! 22).
 //!
-//! Autonegotiation takes no time here. Its other end is the switch: 100BASE-TX full duplex, without PAUSE.
+//! Autonegotiation takes no time here. Its other end is the switch: 100BASE-TX full duplex, without
+//! PAUSE.
 
 use super::regs::{ANAR, ANER, ANLPAR, BMCR, BMSR};
 
@@ -91,8 +93,8 @@ impl Phy {
         }
     }
 
-    /// A register as written; `mode`: the bits that choose the mode can be written (9346CR). True if the link went down and up
-    /// again.
+    /// A register as written; `mode`: the bits that choose the mode can be written (9346CR). True
+    /// if the link went down and up again.
     pub fn write(&mut self, offset: u8, value: u32, mode: bool) -> bool {
         let [low, high, ..] = value.to_le_bytes();
         let value = u16::from_le_bytes([low, high]);

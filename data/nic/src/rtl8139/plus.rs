@@ -17,7 +17,7 @@ const LONGEST: usize = 4096 + 18 + FCS;
 /// What is beside the registers.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// Times that the transmit rings were told to begin anew.
+    /// Times that the transmit rings were told to begin again.
     transmit: AtomicU32,
     /// And the receive ring.
     receive: AtomicU32,

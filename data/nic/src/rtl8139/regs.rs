@@ -120,8 +120,8 @@ offsets! {
     RDSAR_HI = 0xe8,
     /// C+: Early Transmit Threshold.
     ETTHR = 0xec,
-    /// CSB address, low; writing it places the CSB (`chip/csb.rs`). The chip has function event registers of
-    /// its CardBus variant here.
+    /// CSB address, low; writing it places the CSB (`chip/csb.rs`). The chip has function event
+    /// registers of its CardBus variant here.
     CSBAL = 0xf0,
     /// CSB address, high.
     CSBAH = 0xf4,
@@ -295,7 +295,8 @@ impl Registers {
         }
     }
 
-    /// An access as up to three: below, in and behind the registers that change. The mode is that at its beginning.
+    /// An access as up to three: below, in and behind the registers that change. The mode is that
+    /// at its beginning.
     fn split(
         &self,
         offset: u64,
@@ -312,8 +313,8 @@ impl Registers {
             .map(move |(view, part)| (view, offset.saturating_add(part.start as u64), part))
     }
 
-    /// The C+ transmitter goes on: the registers are the same, only their meaning has changed. It goes off: what is in them now is
-    /// no frame to send.
+    /// The C+ transmitter goes on: the registers are the same, only their meaning has changed. It
+    /// goes off: what is in them now is not a frame to send.
     pub fn change_mode(&self, on: bool) {
         for row in table::PLUS_MODE.iter().filter(|row| on && row.offset >= TNPDS) {
             self.mode.set(row.offset, self.all.get(row.offset) & row.mask);

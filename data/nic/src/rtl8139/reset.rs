@@ -36,7 +36,8 @@ impl Rtl8139 {
         let mut after = self.reset_chip(control, true);
         self.tally.clear(&self.core.stats, &self.core.counters);
         self.load_eeprom(control);
-        // The link goes down without a word: the cause would be latched in a chip that has just forgotten all causes.
+        // The link goes down without a word: the cause would be latched in a chip that has just
+        // forgotten all causes.
         after.merge(After { causes: 0, ..self.update_link(control, false) });
         after
     }
@@ -84,8 +85,8 @@ impl Rtl8139 {
         });
     }
 
-    /// Brings MSR, CSCR and what lets frames pass in line with the cable, the PHY and PCI. `flapped`: the link went down and up again in
-    /// between. A change of the link posts LinkChg.
+    /// Brings MSR, CSCR and what lets frames pass in line with the cable, the PHY and PCI.
+    /// `flapped`: the link went down and up again in between. A change of the link posts LinkChg.
     pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
         let (link, mode) = (control.phy.link(), control.phy.mode());
         let speed = if mode.fast { 0 } else { msr::SPEED_10 };

@@ -1,6 +1,6 @@
-//! The registers, as the RTL8139C+ datasheet (chapter 6) lists them: name, offset, width, which bits can be written, value after
-//! power-on. They are bytes, words and doublewords next to each other, and any of them may be read or written with others in one
-//! access.
+//! The registers, as the RTL8139C+ datasheet (chapter 6) lists them: name, offset, width, which
+//! bits can be written, value after power-on. They are bytes, words and doublewords next to each
+//! other, and any of them may be read or written with others in one access.
 //!
 //! What else a register does (bits that clear themselves, side effects) is in `access.rs`.
 
@@ -106,7 +106,8 @@ pub static CSB: &[Row] = &[
     row("CSBAH", CSBAH, 4, ALL, 0),
 ];
 
-/// Survives a software reset (CR.RST): the addresses, what the EEPROM initializes, wake-up patterns, the CSB.
+/// Survives a software reset (CR.RST): the addresses, what the EEPROM initializes, wake-up
+/// patterns, the CSB.
 pub fn is_sticky(row: &Row) -> bool {
     let at = row.offset;
     at < TSD0

@@ -93,7 +93,8 @@ impl<'q> Chain<'q> {
         Ok(Some((desc.addr, desc.len)))
     }
 
-    /// Goes on in the table that `desc` names. Its length is the one copied out: it is not read again.
+    /// Goes on in the table that `desc` names. Its length is the one copied out: it is not read
+    /// again.
     fn enter(&mut self, desc: &Desc) -> Result<(), Fault> {
         if !self.indirect || self.table.is_some() || desc.flags & NEXT != 0 {
             return Err(Fault::Indirect);

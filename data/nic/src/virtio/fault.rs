@@ -1,11 +1,11 @@
 //! How a guest can break the rules of a ring.
 
 /// A broken rule. The queue has stopped; its port must be reset. Per-frame trouble (a bad header, a
-/// frame too long) is no fault: the frame is dropped and counted.
+/// frame too long) is not a fault: the frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The ring's size is no power of two up to 32768 (virtio 1.2 section 2.7).
-    #[error("queue size {0} is no power of two from 1 to 32768")]
+    /// The ring's size is not a power of two up to 32768 (virtio 1.2 section 2.7).
+    #[error("queue size {0} is not a power of two from 1 to 32768")]
     BadSize(u16),
     /// A part of the ring is unaligned or lies outside the guest's memory.
     #[error("no ring memory at guest address {0:#x}")]

@@ -77,8 +77,8 @@ impl Features {
         self.0 & bits == bits
     }
 
-    /// Bytes of the header before each frame (virtio 1.2 section 5.1.6: 12, but 10 for a legacy driver
-    /// without mergeable buffers).
+    /// Bytes of the header before each frame (virtio 1.2 section 5.1.6: 12, but 10 for a legacy
+    /// driver without mergeable buffers).
     #[must_use]
     #[inline]
     pub const fn header_len(self) -> usize {

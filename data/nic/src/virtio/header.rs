@@ -15,16 +15,16 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// True if nothing is claimed about a frame. DATA_VALID is for the receiver's header: a sender's word for its own
-/// checksum is worth nothing.
+/// True if nothing is claimed about a frame. DATA_VALID is for the receiver's header: a sender's
+/// word for its own checksum is worth nothing.
 #[inline]
 pub(super) fn is_plain(header: &[u8; 10]) -> bool {
     let [flags, gso_type, ..] = *header;
     flags & NEEDS_CSUM == 0 && gso_type == 0
 }
 
-/// What a transmitted frame claims. Only what the driver may send (`allowed`) is believed; offsets are
-/// checked by [`vmlan_frame::Batch::add`], against the frame.
+/// What a transmitted frame claims. Only what the driver may send (`allowed`) is believed; offsets
+/// are checked by [`vmlan_frame::Batch::add`], against the frame.
 ///
 /// # Errors
 /// [`Reason::BadOffload`].
@@ -60,7 +60,8 @@ fn parse_claim(header: &[u8; 10], allowed: Offloads) -> Result<Offload, Reason> 
     if sound { Ok(offload) } else { Err(Reason::BadOffload) }
 }
 
-/// The header of a frame delivered in `buffers` buffers. `csum`: the driver negotiated `GUEST_CSUM`.
+/// The header of a frame delivered in `buffers` buffers. `csum`: the driver negotiated
+/// `GUEST_CSUM`.
 pub(super) fn build(offload: &Offload, buffers: u16, csum: bool) -> [u8; LEN] {
     let [n0, n1] = buffers.to_le_bytes();
     if !offload.needs_csum {

@@ -26,8 +26,9 @@ pub struct Rings {
     pub log: Option<u64>,
 }
 
-/// Where each batch's used index is noted for whoever audits the connection: `used_idx` of the queue's
-/// `QueueRegionSplit` in the inflight region. Nothing here reads it (see the folder's text).
+/// Where each batch's used index is noted for whoever audits the connection: `used_idx` of the
+/// queue's `QueueRegionSplit` in the inflight region. Nothing here reads it (see the folder's
+/// text).
 #[derive(Debug)]
 pub struct Inflight {
     /// The queue's part of the region.
@@ -38,8 +39,8 @@ pub struct Inflight {
 
 /// What distinguishes the two sides.
 pub trait QueueState: Default {
-    /// Whether doorbells are wanted from the start: for frames they are, for receive buffers only while
-    /// a sender waits ([`super::NetRx::want_room`]).
+    /// Whether doorbells are wanted from the start: for frames they are, for receive buffers only
+    /// while a sender waits ([`super::NetRx::want_room`]).
     const WANTS_DOORBELLS: bool;
 }
 
@@ -114,8 +115,9 @@ impl<S: QueueState> Net<S> {
         self.features
     }
 
-    /// Replaces the memory map. Running queues go on at the same indexes; one that has lost its ring
-    /// is stopped with [`Fault::BadRing`]. When this returns, nothing here refers to the old map.
+    /// Replaces the memory map. Running queues go on at the same indexes; one that has lost its
+    /// ring is stopped with [`Fault::BadRing`]. When this returns, nothing here refers to the old
+    /// map.
     pub fn set_map(&mut self, map: Arc<Map>) {
         self.map = map;
         self.rebuild();
@@ -159,9 +161,9 @@ impl<S: QueueState> Net<S> {
         }
     }
 
-    /// Starts queue `index` where the used index stands in its ring, whatever base the VMM gave, with
-    /// the features and the map in force. Clears an earlier fault. Doorbells are wanted at first from
-    /// transmit queues, not from receive queues.
+    /// Starts queue `index` where the used index stands in its ring, whatever base the VMM gave,
+    /// with the features and the map in force. Clears an earlier fault. Doorbells are wanted at
+    /// first from transmit queues, not from receive queues.
     ///
     /// # Errors
     /// [`Fault::NoSuchQueue`], [`Fault::BadSize`], [`Fault::BadRing`].

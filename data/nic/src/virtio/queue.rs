@@ -43,7 +43,8 @@ pub(super) struct Queue {
     entries: Box<[[u8; 8]; HEADS as usize]>,
     staged: usize,
     entries_at: u16,
-    /// No interrupt was decided on since the start: the predecessor may have died before raising one.
+    /// No interrupt was decided on since the start: the predecessor may have died before raising
+    /// one.
     fresh: bool,
     /// The wish for doorbells stands.
     armed: bool,
@@ -219,8 +220,8 @@ impl Queue {
         }
     }
 
-    /// Notes that the `n` chains after `done` were used, with nothing written to them. Nothing else is
-    /// staged, and n is at most [`HEADS`].
+    /// Notes that the `n` chains after `done` were used, with nothing written to them. Nothing else
+    /// is staged, and n is at most [`HEADS`].
     #[inline]
     pub(super) fn stage_unwritten(&mut self, n: u16) {
         let (n, from) = (usize::from(n), usize::from(self.done & (HEADS - 1)));

@@ -49,8 +49,8 @@ enum Outcome<'m> {
 
 impl Net<RxState> {
     /// Delivers the frames of `batch` that `list` names, in that order. Returns how many entries of
-    /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go to
-    /// one queue.
+    /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go
+    /// to one queue.
     pub fn push(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
         if self.ready.is_empty() {
             counters.output.drop(Reason::LinkDown, list.len() as u64);
@@ -99,14 +99,15 @@ impl Net<RxState> {
         }
     }
 
-    /// Buffers posted and not used, over all queues: with mergeable buffers a frame may need several.
+    /// Buffers posted and not used, over all queues: with mergeable buffers a frame may need
+    /// several.
     pub fn room(&mut self) -> usize {
         let live = self.slots.iter_mut().filter_map(Slot::live);
         live.map(|(queue, _)| usize::from(queue.look().unwrap_or(0))).sum()
     }
 
-    /// Asks for a doorbell when buffers are posted. Returns true if there is room already, or new buffers
-    /// since a push found too few: then nobody may ring.
+    /// Asks for a doorbell when buffers are posted. Returns true if there is room already, or new
+    /// buffers since a push found too few: then nobody may ring.
     pub fn want_room(&mut self) -> bool {
         let mut room = false;
         for (queue, state) in self.slots.iter_mut().filter_map(Slot::live) {
@@ -131,8 +132,9 @@ struct Visit<'q> {
 }
 
 impl<'q> Visit<'q> {
-    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their cache
-    /// lines, so that the misses overlap; the second copies. Returns how many were dealt with.
+    /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their
+    /// cache lines, so that the misses overlap; the second copies. Returns how many were dealt
+    /// with.
     #[inline]
     fn chunk(
         &mut self,
@@ -230,7 +232,8 @@ impl<'q> Visit<'q> {
         slot.map_or(0, |i| usize::from(*i))
     }
 
-    /// First pass, thorough: reads more of the avail ring, then finds room for frame `i`, and uses it.
+    /// First pass, thorough: reads more of the avail ring, then finds room for frame `i`, and uses
+    /// it.
     #[inline(never)]
     fn place(&mut self, queue: &mut Queue, batch: &Batch<'_>, i: usize) -> Outcome<'q> {
         if queue.next == queue.fetched
@@ -298,9 +301,9 @@ impl<'q> Visit<'q> {
             if position == queue.fetched
                 && let Err(outcome) = refill(queue)
             {
-                // With the whole ring posted, waiting for more is vain.
-                let vain = matches!(outcome, Outcome::NoRoom) && buffers == queue.size();
-                return Ok(if vain { Outcome::Dropped(Reason::TooLong) } else { outcome });
+                // With the whole ring posted, waiting for more is pointless.
+                let pointless = matches!(outcome, Outcome::NoRoom) && buffers == queue.size();
+                return Ok(if pointless { Outcome::Dropped(Reason::TooLong) } else { outcome });
             }
             if self.budget == 0 {
                 return Ok(Outcome::NoRoom);

@@ -9,22 +9,24 @@ use super::queue::{HEADS, Queue};
 use super::{Fault, Net, header};
 use crate::bits::small;
 
-/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is looked
-/// at: more than the cache misses a core keeps in flight, fewer than its first cache holds.
+/// Frames whose descriptors are read, and whose first bytes are asked for, before the first is
+/// looked at: more than the cache misses a core keeps in flight, fewer than its first cache holds.
 const CHUNK: usize = 32;
 
-/// Pieces of one frame, at most. Linux sends up to 46 (`MAX_SKB_FRAGS` can be 45); longer chains are
-/// dropped.
+/// Pieces of one frame, at most. Linux sends up to 46 (`MAX_SKB_FRAGS` can be 45); longer chains
+/// are dropped.
 const MAX_PIECES: usize = 128;
 
-/// Descriptors one pull visits in all queues together, whatever the guest posts; the last chain may exceed it.
+/// Descriptors one pull visits in all queues together, whatever the guest posts; the last chain may
+/// exceed it.
 const BUDGET: usize = 4096;
 
-/// Work one pull lends in all queues together, in bytes to copy: other ports wait that long for their turn. The last
-/// frame may exceed it.
+/// Work one pull lends in all queues together, in bytes to copy: other ports wait that long for
+/// their turn. The last frame may exceed it.
 const WORK: usize = 1 << 20;
 
-/// What a segment costs whoever has to cut it off, in bytes to copy: a frame of 64 KiB can claim 1,365 of them.
+/// What a segment costs whoever has to cut it off, in bytes to copy: a frame of 64 KiB can claim
+/// 1,365 of them.
 const SEGMENT: usize = 512;
 
 /// The work that a frame can make for one receiver.
@@ -74,9 +76,9 @@ impl QueueState for TxState {
 pub type NetTx = Net<TxState>;
 
 impl Net<TxState> {
-    /// Lends up to `limit` frames to `sink`, queue after queue, beginning with another queue each time;
-    /// gives back the buffers of those it finished. Returns how many that were, counting those that were
-    /// dropped here. Storage for the frames is `batch`'s.
+    /// Lends up to `limit` frames to `sink`, queue after queue, beginning with another queue each
+    /// time; gives back the buffers of those it finished. Returns how many that were, counting
+    /// those that were dropped here. Storage for the frames is `batch`'s.
     pub fn pull(
         &mut self,
         batch: &mut Batch<'static>,
@@ -173,8 +175,9 @@ impl<'q> Visit<'q> {
         (finished + dropped, fault)
     }
 
-    /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors and asks
-    /// for the frames' first bytes, so that their cache misses overlap; the second looks at them.
+    /// Puts frames into the batch, a chunk at a time, in two passes: the first reads descriptors
+    /// and asks for the frames' first bytes, so that their cache misses overlap; the second looks
+    /// at them.
     fn collect(
         &mut self,
         state: &mut TxState,
@@ -214,8 +217,8 @@ impl<'q> Visit<'q> {
         (dropped, fault)
     }
 
-    /// Both passes for the usual case, which is nearly all that some drivers send: nothing is held, each
-    /// frame lies with its header in one buffer. Returns how many there were before another
+    /// Both passes for the usual case, which is nearly all that some drivers send: nothing is held,
+    /// each frame lies with its header in one buffer. Returns how many there were before another
     /// kind, up to a chunk.
     #[inline]
     fn singles(
@@ -439,8 +442,8 @@ impl<'q> Visit<'q> {
         Ok(work(batch.frame_len(batch.len() - 1), &offload))
     }
 
-    /// Gives back, in order, the buffers of all frames up to the first that is held. Returns how many
-    /// frames of the batch were finished.
+    /// Gives back, in order, the buffers of all frames up to the first that is held. Returns how
+    /// many frames of the batch were finished.
     #[inline]
     fn settle(&mut self, state: &mut TxState, batch: &Batch<'_>) -> usize {
         let (mut frames, mut bytes) = (batch.len(), batch.bytes());
@@ -465,7 +468,8 @@ impl<'q> Visit<'q> {
     }
 }
 
-/// Takes a header that lies in several pieces off their front. `None`: there are not that many bytes.
+/// Takes a header that lies in several pieces off their front. `None`: there are not that many
+/// bytes.
 #[inline(never)]
 fn take_header(pieces: &mut [Slice<'_>], hlen: usize) -> Option<[u8; 10]> {
     let mut bytes = [0; header::LEN];

@@ -13,7 +13,8 @@ use driver::registers;
 
 /// Frames that change hands.
 const ALL: u32 = 2;
-/// Descriptors of the receive ring, when it is about room: a wish is for four of the five that a guest can give.
+/// Descriptors of the receive ring, when it is about room: a wish is for four of the five that a
+/// guest can give.
 const SIZE: u32 = 6;
 
 /// The CSB, the chip and the rings.
@@ -498,7 +499,8 @@ fn no_reception_is_lost() {
     receptions(Without::Nothing);
 }
 
-/// The reference looks again for enough room, and its authors' guests may pass the index before it is stated.
+/// The reference looks again for enough room, and its authors' guests may pass the index before it
+/// is stated.
 #[test]
 fn room_is_lost_when_the_second_look_wants_enough() {
     assert_eq!(fails(room_for_enough, Without::Nothing).as_deref(), Some("lost wake-up"));

@@ -1,6 +1,8 @@
-//! Takes away each fence and each second look in turn: loom must find the failure, in every pairing that has it.
+//! Takes away each fence and each second look in turn: loom must find the failure, in every pairing
+//! that has it.
 //!
-//! `docs/notify-mutations.md` is this test's report. With `VMLAN_WRITE_MUTATIONS=1` it is written, else compared.
+//! `docs/notify-mutations.md` is this test's report. With `VMLAN_WRITE_MUTATIONS=1` it is written,
+//! else compared.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -55,7 +57,7 @@ fn of_device(point: device::Point) -> Role {
         P::CsbRoomArm => ("fence: `host_rxkick_at` stored, `guest_rdt` loaded", ROOM),
         P::CsbRoomLook => ("second look at `guest_rdt`", ROOM),
         P::CsbReceived => ("fence: DD stored, `guest_need_rxkick` loaded", RECEPTIONS),
-        P::CsbLeave => ("fence: `host_need_txkick` stored, `guest_tdt` loaded for the last time", LEAVES),
+        P::CsbLeave => ("fence: `host_need_txkick` stored, `guest_tdt` loaded a last time", LEAVES),
         P::CsbLeaveLook => ("last look at `guest_tdt`", LEAVES),
     }
 }
@@ -68,7 +70,9 @@ fn of_driver(point: driver::Point) -> Role {
         P::VirtqueueArm => ("fence: wish stored, `used.idx` loaded", INTERRUPTS),
         P::VirtqueueLook => ("second look at `used.idx`", INTERRUPTS),
         P::CsbSend => ("fence: `guest_tdt` stored, `host_need_txkick` loaded", KICKS),
-        P::CsbCompletionArm => ("fence: `guest_need_txkick` stored, `host_tdh` loaded", COMPLETIONS),
+        P::CsbCompletionArm => {
+            ("fence: `guest_need_txkick` stored, `host_tdh` loaded", COMPLETIONS)
+        }
         P::CsbCompletionLook => ("second look at `host_tdh`", COMPLETIONS),
         P::CsbRefill => ("fence: `guest_rdt` stored, `host_rxkick_at` loaded", ROOM),
         P::CsbReceptionArm => ("fence: `guest_need_rxkick` stored, DD loaded", RECEPTIONS),
@@ -113,33 +117,37 @@ fn line(side: &str, point: &str, (what, pairings): Role, without: Without) -> St
 const INTRODUCTION: &str = "\
 # Every fence and every second look of the notification protocol, taken away
 
-Written by `data/nic/tests/loom/mutations.rs`, which takes away one at a time, lets loom try the interleavings of the real
-driver's functions (`guest/driver/src/notify`) against the real device's (`data/nic/src/notify`), and fails unless loom finds
-the failure in every pairing named. To write it anew:
+Written by `data/nic/tests/loom/mutations.rs`. It takes away one at a time, lets loom try the
+interleavings of the real driver's functions (`guest/driver/src/notify`) and the real device's
+(`data/nic/src/notify`), and fails unless loom finds the failure in every pairing named. To write
+this file again:
 
 ```sh
-VMLAN_WRITE_MUTATIONS=1 RUSTFLAGS=\"--cfg loom\" cargo test -p vmlan-nic --release --test loom --target-dir target/loom mutations
+VMLAN_WRITE_MUTATIONS=1 RUSTFLAGS=\"--cfg loom\" cargo test -p vmlan-nic --release --test loom \\
+    --target-dir target/loom mutations
 ```
 
-*Lost wake-up*: one side sleeps for ever though the other has news. *Lost frame*: an index is seen, and what is behind it is
-not.
+*Lost wake-up*: one side sleeps for ever although the other has published something. *Lost frame*:
+an index is seen, and what it stands for is not.
 
 | side | point | what was removed | what loom found |
 | --- | --- | --- | --- |
 ";
 
 const CONCLUSION: &str = "
-Beside the points, one rule was broken to see it fail: a second look for *enough* room, as the CSB's reference has it, instead
-of for any movement of `guest_rdt` (test `room_is_lost_when_the_second_look_wants_enough`): **lost wake-up**, for the guest may
-have passed `host_rxkick_at` before it was stated, and never does again.
+Beside the points, one rule was broken to see it fail: a second look for *enough* room, as in the
+CSB's reference, instead of for any movement of `guest_rdt` (test
+`room_is_lost_when_the_second_look_wants_enough`): **lost wake-up**. The guest may have passed
+`host_rxkick_at` before it was stated, and never passes it again.
 
-Not there, since nothing fails without them:
+There is no fence at these places, because nothing fails without one:
 
-- the fence between taking `host_need_txkick` away (a kick, or the worker wakes) and the next look at `guest_tdt`: that look
-  is no reason to sleep, only the one after the wish is stated again;
-- fences around `guest_csb_on`: the indexes are stored before it with release, and the chip states its wish whether it is set
-  or not;
-- any fence where a wish is taken back: at worst somebody rings in vain.
+- between taking `host_need_txkick` away (a kick, or the worker wakes) and the next look at
+  `guest_tdt`: nobody goes to sleep because of that look, only because of the one after the wish is
+  stated again;
+- around `guest_csb_on`: the indexes are stored before it with release, and the chip states its wish
+  whether it is set or not;
+- where a wish is taken back: at worst there is a doorbell that nobody needs.
 ";
 
 #[test]
@@ -158,5 +166,5 @@ fn every_fence_and_every_second_look_is_missed() {
         std::fs::write(&path, &report).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == report, "{}: write it anew, as it says", path.display());
+    assert!(written == report, "{}: write it again, as it says", path.display());
 }

@@ -1,4 +1,5 @@
-//! The e1000's tails: trapped, where the write rings if the worker sleeps, and mapped, where nobody rings.
+//! The e1000's tails: trapped, where the write rings if the worker sleeps, and mapped, where nobody
+//! rings.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -52,7 +52,7 @@ impl Wire {
 pub trait Sleeper {
     /// Takes what there is; returns how much that makes in all, or nothing when one was lost.
     fn take(&mut self) -> Option<u32>;
-    /// States the wish. True: there is news, do not sleep.
+    /// States the wish. True: there is something new, do not sleep.
     fn arm(&mut self) -> bool;
     /// Takes the wish back.
     fn disarm(&mut self);
@@ -60,10 +60,10 @@ pub trait Sleeper {
     fn sleep(&mut self) -> bool;
 }
 
-/// The life of a sleeper, until it has taken `all`, each of which is news twice at most. What went wrong is to be looked at once
-/// the other thread is joined, for loom cannot abandon a thread.
+/// The life of a sleeper, until it has taken `all`, each of which is new twice at most. What went
+/// wrong is to be looked at once the other thread is joined, for loom cannot abandon a thread.
 pub fn live(all: u32, sleeper: &mut impl Sleeper) -> Result<(), &'static str> {
-    let mut news = 0;
+    let mut looks = 0;
     loop {
         match sleeper.take() {
             None => return Err("lost frame"),
@@ -71,8 +71,8 @@ pub fn live(all: u32, sleeper: &mut impl Sleeper) -> Result<(), &'static str> {
             Some(_) => {}
         }
         if sleeper.arm() {
-            news += 1;
-            if news > 2 * all {
+            looks += 1;
+            if looks > 2 * all {
                 return Err("no sleep");
             }
         } else if !sleeper.sleep() {

@@ -1,17 +1,19 @@
-//! What the fuzz targets of chips share: a guest's memory, and what its driver, its VMM and the switch do. Each chip says in its
-//! `tests/fuzz.rs` what it is, how a driver sets it up, and what else one may do: [`Fuzzed`].
+//! What the fuzz targets of chips share: a guest's memory, and what its driver, its VMM and the
+//! switch do. Each chip says in its `tests/fuzz.rs` what it is, how a driver sets it up, and what
+//! else one may do: [`Fuzzed`].
 //!
-//! An input is a byte of configuration, two bytes that count the bytes of steps, the steps, and the guest's memory from
-//! address 0 on (the rest of it is zero). Bit 0 of the configuration: nothing is set up; bit 3: a floor under interrupts; the others
-//! are the chip's.
+//! An input is a byte of configuration, two bytes that count the bytes of steps, the steps, and the
+//! guest's memory from address 0 on (the rest of it is zero). Bit 0 of the configuration: nothing
+//! is set up; bit 3: a floor under interrupts; the others are the chip's.
 //!
-//! A step is a byte, its high half the operation, then operands (0 past the end). Operations 4 to 7, 14 and 15 are the chip's, the
-//! others are here: [`Run::step`]. The chip offers a CSB; a step places it at [`BLOCK`], others change the guest's
-//! words in it.
+//! A step is a byte, its high half the operation, then operands (0 past the end). Operations 4 to
+//! 7, 14 and 15 are the chip's, the others are here: [`Run::step`]. The chip offers a CSB; a step
+//! places it at [`BLOCK`], others change the guest's words in it.
 //!
-//! What must hold: nothing panics; a pass is bounded in frames and bytes; nothing outside the guest's memory is written, nor what
-//! the chip says that it leaves alone; a cause that is pending and enabled is delivered, or the timer is set, or the CSB keeps it
-//! in; and after all of it a driver that starts anew finds a chip that moves frames.
+//! What must hold: nothing panics; a pass is bounded in frames and bytes; nothing outside the
+//! guest's memory is written, nor what the chip says that it leaves alone; a cause that is pending
+//! and enabled is delivered, or the timer is set, or the CSB keeps it in; and after all of it a
+//! driver that starts again finds a chip that moves frames.
 #![allow(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation)]
 
@@ -54,7 +56,8 @@ pub trait Fuzzed: Chip {
 
     /// The chip that the byte of configuration asks for. `pages`: for registers that can be mapped.
     fn make(config: Config, pages: Window, host: Arc<dyn Host>, byte: u8) -> Self;
-    /// What a driver does. `byte`: of configuration; 0 at the end of a run, and then the rings are good.
+    /// What a driver does. `byte`: of configuration; 0 at the end of a run, and then the rings are
+    /// good.
     fn set_up(run: &mut Run<'_, Self>, byte: u8);
     /// Writes the transmit descriptor of a part of a frame.
     fn put_part(run: &Run<'_, Self>, index: u32, part: Part);
@@ -68,7 +71,8 @@ pub trait Fuzzed: Chip {
     fn step(run: &mut Run<'_, Self>, operation: u8, n: u8);
     /// Reset by software.
     fn restart(run: &mut Run<'_, Self>);
-    /// The part of the guest's memory that may be written while frames are pushed, or pulled; `None`: who knows.
+    /// The part of the guest's memory that may be written while frames are pushed, or pulled;
+    /// `None`: who knows.
     fn may_write(&self, _push: bool) -> Option<Range<u64>> {
         None
     }
@@ -90,7 +94,8 @@ pub struct Part {
 /// What a receive descriptor says.
 #[derive(Clone, Copy, Debug)]
 pub struct Filled {
-    /// Bytes of the frame, FCS included: in this buffer, or, if it is the last, of all of it ([`Filled::whole`]).
+    /// Bytes of the frame, FCS included: in this buffer, or, if it is the last, of all of it
+    /// ([`Filled::whole`]).
     pub len: u32,
     /// See there.
     pub whole: bool,

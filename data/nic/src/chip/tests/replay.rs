@@ -67,8 +67,8 @@ pub fn write_seeds(target: &str, seeds: &[Vec<u8>]) {
     }
 }
 
-/// What the fuzzer would take long to find: sequences that are mostly about the CSB. `build` makes an input of steps. `CSB_INPUTS=1000000`
-/// for a long run.
+/// What the fuzzer would take long to find: sequences that are mostly about the CSB. `build` makes
+/// an input of steps. `CSB_INPUTS=1000000` for a long run.
 pub fn any_steps_around_a_csb(body: Body, mut build: impl FnMut(&[u8], &mut Random) -> Vec<u8>) {
     let inputs = std::env::var("CSB_INPUTS").map_or(1500, |n| n.parse().unwrap());
     let mut random = Random(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! The three chips share one walker: the same traffic through each of them gives the same frames, whatever their descriptors look
-//! like (e1000: legacy).
+//! The three chips share one walker: the same traffic through each of them gives the same frames,
+//! whatever their descriptors look like (e1000: legacy).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -55,7 +55,8 @@ impl Sink for Keep<'_> {
     }
 }
 
-/// What came of it: frames sent, frames received with their tags, and how many of each push found room.
+/// What came of it: frames sent, frames received with their tags, and how many of each push found
+/// room.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     sent: Vec<Vec<u8>>,

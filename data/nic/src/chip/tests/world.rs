@@ -10,7 +10,8 @@ use vmlan_ram::{Map, Mapping, Region, Window};
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 0x1_0000;
-/// Bytes before, between and after the two regions of the guest's memory, which the guest does not have.
+/// Bytes before, between and after the two regions of the guest's memory, which the guest does not
+/// have.
 const GUARD: u64 = 0x1000;
 const HALF: u64 = MEMORY / 2;
 /// The guard's bytes.

@@ -1,9 +1,10 @@
-//! The body of the fuzz target `e1000`: see [`crate::chip::fuzz`]. The driver that sets things up has rings of 32 descriptors.
+//! The body of the fuzz target `e1000`: see [`crate::chip::fuzz`]. The driver that sets things up
+//! has rings of 32 descriptors.
 //!
-//! | byte | bits |
-//! | --- | --- |
-//! | configuration | 1: long frames; 2: loopback; 7:4: RCTL 19:16 |
-//! | step | 4, 5: a ring register, trapped or mapped; 6: a tail moves on; 7: another register; 14: MDIC; 15: EECD |
+//! The byte of configuration has these bits. 1: long frames; 2: loopback; 7:4: RCTL 19:16.
+//!
+//! Steps. 4, 5: a ring register, trapped or mapped; 6: a tail moves on; 7: another register; 14:
+//! MDIC; 15: EECD.
 #![allow(clippy::indexing_slicing)]
 
 use std::sync::Arc;

@@ -50,7 +50,8 @@ impl Sink for Nothing {
     fn deliver(&mut self, _: &mut Batch<'_>) {}
 }
 
-/// A worker, and a driver that always has frames and buffers: its tails run behind the heads, in the mapped pages.
+/// A worker, and a driver that always has frames and buffers: its tails run behind the heads, in
+/// the mapped pages.
 fn work(bench: &Bench, until: &AtomicBool) {
     let mut spare = Batch::new();
     for n in (0..=u8::MAX).cycle() {

@@ -47,7 +47,8 @@ fn seeds() -> Vec<Vec<u8>> {
         (0, EOP | RS),
     ];
     let nowhere = [(1 << 40, 60 | EOP | RS), (0xffff, 60 | EOP), (u64::MAX, 60 | EOP | RS), (0, 0)];
-    // CSB on, indexes: 31 frames and buffers; both sides sleep, wishes, off, elsewhere, on again, reset, timer.
+    // CSB on, indexes: 31 frames and buffers; both sides sleep, wishes, off, elsewhere, on again,
+    // reset, timer.
     let csb = [
         0xd9, 0xda, 0xdc, 31, 0xdd, 31, 0x0f, 0x28, 0xd7, 0xde, 5, 0x28, 0xdc, 9, 0xdd, 9, 0x0f,
         0x2f, 0xd6, 0xdd, 20, 0x28, 0xdb, 0, 0x0f, 0xda, 0xdc, 3, 0xd4, 0x0f, 0xd5, 0x0f, 0xde, 0,

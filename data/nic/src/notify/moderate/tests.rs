@@ -242,7 +242,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_and_what_is_held_has_a_timer(steps in prop::collection::vec(step(), 1..200)) {
+    fn nothing_is_lost_and_what_is_held_has_a_timer(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
         let mut port = Port::new(500);
         // Raised since it was last delivered.
         let mut waits = [false; 4];

@@ -1,6 +1,7 @@
-//! Every register: value after power-on, bits that can be written, how it is accessed. From the RTL8169 datasheet as far as it is
-//! remembered (7.x: sections of its chapter "Register Descriptions" are not cited, for want of the paper), and from what Linux's
-//! `r8169` and FreeBSD's `re` rely on; apart from the table in `regs.rs`.
+//! Every register: value after power-on, bits that can be written, how it is accessed. From the
+//! RTL8169 datasheet as far as it is remembered (7.x: sections of its chapter "Register
+//! Descriptions" are not cited, for want of the paper), and from what Linux's `r8169` and FreeBSD's
+//! `re` rely on; apart from the table in `regs.rs`.
 
 use proptest::prelude::*;
 
@@ -48,9 +49,11 @@ const REGISTERS: &[Line] = &[
     // Bits 9 to 13 do not exist.
     ("IMR", 0x3c, 2, 0, Rw(0xc1ff)),
     ("ISR", 0x3e, 2, 0, Own("interrupts")),
-    // HWVERID (30:26, 23): RTL8169SB. IFG1:0 (25:24), IFG2 (19), LBK (18:17), CRC (16), MXDMA (10:8).
+    // HWVERID (30:26, 23): RTL8169SB. IFG1:0 (25:24), IFG2 (19), LBK (18:17), CRC (16), MXDMA
+    // (10:8).
     ("TCR", 0x40, 4, 0x1300_0000, Own("versions")),
-    // MulERINT (24), RER8 (16), RXFTH (15:13), MXDMA (10:8), AER to AAP (5:0). 9356SEL (6) is 0: a 93C46.
+    // MulERINT (24), RER8 (16), RXFTH (15:13), MXDMA (10:8), AER to AAP (5:0). 9356SEL (6) is 0: a
+    // 93C46.
     ("RCR", 0x44, 4, 0, Rw(0x0101_e73f)),
     ("TCTR", 0x48, 4, 0, Own("timer")),
     ("MPC", 0x4c, 4, 0, Ro),
@@ -158,7 +161,8 @@ fn what_is_between_registers_is_nothing() {
     assert_eq!(guest.get(0x100, 4), ALL, "nothing answers");
 }
 
-/// Which of Linux's versions it is: RTL_GIGA_MAC_VER_04, by the bits that its table compares (FC8h of TCR >> 20).
+/// Which of Linux's versions it is: RTL_GIGA_MAC_VER_04, by the bits that its table compares (FC8h
+/// of TCR >> 20).
 #[test]
 fn versions() {
     let guest = Guest::cold(0, false);

@@ -110,7 +110,8 @@ fn wishes_are_heard() {
     assert_eq!(get(&guest, 0x5c), u32::MAX, "content");
 }
 
-/// Descriptors are looked at when the tail is told to have moved, or before sleep; whatever it says, OWN counts.
+/// Descriptors are looked at when the tail is told to have moved, or before sleep; whatever it
+/// says, OWN counts.
 #[test]
 fn tails_are_hints() {
     let mut guest = guest();
@@ -212,7 +213,8 @@ fn messages_that_say_all() {
 /// One wake-up more or less does not matter; that nobody sleeps must not.
 const LOOKS: u32 = 200;
 
-/// A driver that gives all descriptors away tells the same tail again, and a worker that others keep awake never is about to sleep.
+/// A driver that gives all descriptors away tells the same tail again, and a worker that others
+/// keep awake never is about to sleep.
 #[test]
 fn a_ring_that_is_given_away_whole() {
     let mut guest = guest();
@@ -270,8 +272,9 @@ fn a_kick_is_asked_for_within_a_ring_that_has_not_wrapped() {
     assert!(at < SIZE, "{at}");
 }
 
-/// Rings of any size, filled as far as there is room or less; tails told before or after OWN, late, or never; the CSB turned off and on, the map
-/// replaced: a worker that is never about to sleep sends all.
+/// Rings of any size, filled as far as there is room or less; tails told before or after OWN, late,
+/// or never; the CSB turned off and on, the map replaced: a worker that is never about to sleep
+/// sends all.
 #[test]
 fn drivers_of_all_kinds_are_heard_by_a_worker_that_never_sleeps() {
     for seed in 1..=300u32 {

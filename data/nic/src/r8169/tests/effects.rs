@@ -67,7 +67,7 @@ fn eeprom() {
         word
     };
     assert_eq!([0, 1, 2, 7, 8, 9].map(word), [0x8129, 0x10ec, 0x8169, 0x5452, 0x0100, 0x0302]);
-    // A new address, until it is loaded anew.
+    // A new address, until it is loaded again.
     guest.set8(CR9346, 0xc0);
     guest.set32(IDR0, 0x1234_5678);
     guest.set8(CR9346, 0);
@@ -178,7 +178,8 @@ fn doorbells_ring_only_when_somebody_listens() {
     assert_eq!(counters.rx_doorbells.get(), 1);
 }
 
-/// These chips have no register for the receive ring's tail: what a driver does after it has given buffers rings.
+/// These chips have no register for the receive ring's tail: what a driver does after it has given
+/// buffers rings.
 #[test]
 fn room_is_told_by_what_drivers_do_next() {
     for (name, ring) in [

@@ -1,9 +1,10 @@
 //! The body of the fuzz target `r8169`: see [`crate::chip::fuzz`].
 //!
-//! | byte | bits |
-//! | --- | --- |
-//! | configuration | 1: long frames; 2: loopback; 4: tags are stripped; 5: checksums are looked at; 6: frames bring their FCS; 7: moderation |
-//! | step | 4: where a ring is; 5: bits of a descriptor, as `realtek/tests/fuzz.rs`; 6: descriptors are given; 7: another register; 14: PHYAR; 15: 9346CR |
+//! The byte of configuration has these bits. 1: long frames; 2: loopback; 4: tags are stripped; 5:
+//! checksums are looked at; 6: frames bring their FCS; 7: moderation.
+//!
+//! Steps. 4: where a ring is; 5: bits of a descriptor, as `realtek/tests/fuzz.rs`; 6: descriptors
+//! are given; 7: another register; 14: PHYAR; 15: 9346CR.
 #![allow(clippy::indexing_slicing)]
 
 use std::sync::Arc;

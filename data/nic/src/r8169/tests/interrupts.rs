@@ -60,8 +60,9 @@ fn frames_are_reported() {
     assert_eq!(guest.isr(), RDU | FOVW, "and a frame was lost");
 }
 
-/// A driver's acknowledgement that was long on its way (posted writes): a frame that came meanwhile is still reported. But a driver
-/// that never reads ISR is believed before long, or it would be interrupted for ever.
+/// A driver's acknowledgement that was long on its way (posted writes): a frame that came meanwhile
+/// is still reported. But a driver that never reads ISR is believed before long, or it would be
+/// interrupted for ever.
 #[test]
 fn what_was_posted_since_isr_was_read_is_not_acknowledged() {
     let guest = Guest::new();
@@ -76,7 +77,8 @@ fn what_was_posted_since_isr_was_read_is_not_acknowledged() {
     assert_eq!((guest.host.raises(), guest.isr()), (2, ROK));
     guest.set16(ISR, ROK);
     assert_eq!((guest.isr(), guest.chip.is_asserted()), (0, false));
-    // One that polls again and again, and acknowledges each time without looking (8139cp): two are under way.
+    // One that polls again and again, and acknowledges each time without looking (8139cp): two are
+    // under way.
     guest.arrive_plain(&[&frame(MAC, 60)]);
     guest.set16(ISR, ROK);
     guest.set16(ISR, ROK);
@@ -112,7 +114,8 @@ fn a_reset_does_not_shorten_the_hosts_floor() {
     assert_eq!(guest.host.raises(), 2);
 }
 
-/// A message is for what was pending when it was sent: what an acknowledgement leaves is worth another.
+/// A message is for what was pending when it was sent: what an acknowledgement leaves is worth
+/// another.
 #[test]
 fn with_messages_what_is_left_is_told_again() {
     let mut guest = Guest::new();
@@ -130,7 +133,8 @@ fn with_messages_what_is_left_is_told_again() {
     assert_eq!((guest.host.raises(), guest.isr()), (2, 0));
 }
 
-/// A cause comes and the driver serves it, `n` times, `gap` ns apart. Returns the interrupts it got.
+/// A cause comes and the driver serves it, `n` times, `gap` ns apart. Returns the interrupts it
+/// got.
 fn traffic(guest: &mut Guest, receive: bool, n: u32, gap: u64) -> u32 {
     let before = guest.host.raises();
     let packet = frame(MAC, 60);
@@ -215,7 +219,7 @@ fn the_hosts_floor_holds_whatever_the_guest_asks() {
     guest.set16(IMR, 0xffff);
     let n = traffic(&mut guest, true, 10_000, 1000);
     assert!((10..=12).contains(&n), "{n} in 10 ms at 1,000/s");
-    // Its timer is no way round it.
+    // Its timer does not get round it.
     let before = guest.host.raises();
     for _ in 0..1000 {
         guest.set32(TIMERINT, 1);
@@ -247,9 +251,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: a pending enabled cause is delivered, or the timer is set for a time within the longest window.
+    /// Whatever happens: a pending enabled cause is delivered, or the timer is set for a time
+    /// within the longest window.
     #[test]
-    fn no_interrupt_is_ever_lost(steps in prop::collection::vec(step(), 1..60), rate in 0u32..20_000) {
+    fn no_interrupt_is_ever_lost(
+        steps in prop::collection::vec(step(), 1..60),
+        rate in 0u32..20_000,
+    ) {
         let mut guest = Guest::cold(rate, false);
         guest.start();
         for step in steps {
@@ -274,7 +282,8 @@ proptest! {
             if pending && !guest.chip.is_asserted() {
                 let now = guest.host.clock.load(std::sync::atomic::Ordering::Relaxed);
                 let at = *guest.host.timer.lock().unwrap();
-                prop_assert!(at.is_some_and(|at| at <= now + 1_000_000_000), "held, and no timer: {at:?}");
+                let set = at.is_some_and(|at| at <= now + 1_000_000_000);
+                prop_assert!(set, "held, and no timer: {at:?}");
             }
         }
     }

@@ -101,8 +101,8 @@ fn buffers_of_no_length() {
     assert_eq!(guest.received(SIZE - 1).0, EOR, "EOR stays where it is");
 }
 
-/// Receive buffers of a byte each. A frame for which the whole ring is too small is dropped, not tried for ever; one that
-/// just fits takes all of it, and what one push visits is bounded.
+/// Receive buffers of a byte each. A frame for which the whole ring is too small is dropped, not
+/// tried for ever; one that just fits takes all of it, and what one push visits is bounded.
 #[test]
 fn buffers_of_one_byte() {
     let guest = Guest::new();

@@ -135,7 +135,7 @@ fn checksums_of_what_has_none_are_not_computed() {
         assert_eq!(finish(&lent), [bytes]);
     }
     assert_eq!(guest.dropped(), 0);
-    // Padding behind a packet is no part of the sum.
+    // Padding behind a packet is not part of the sum.
     let want = packet(true, 2);
     let mut padded = unfinished(&want);
     padded.resize(200, 0xaa);
@@ -304,7 +304,8 @@ fn rings_of_one_descriptor() {
     }
 }
 
-/// One descriptor always stays out of reach, so such a frame never is whole: what comes behind it must not wait for that.
+/// One descriptor always stays out of reach, so such a frame never is whole: what comes behind it
+/// must not wait for that.
 #[test]
 fn a_frame_as_long_as_its_ring_stops_nobody() {
     let mut guest = Guest::new();

@@ -42,7 +42,8 @@ pub fn written<C: Cplus + Fuzzed>(run: &Run<'_, C>, index: u32) -> Option<Filled
     (opts1 & OWN == 0).then_some(filled)
 }
 
-/// Gives the next descriptors of a ring to the chip: `n` 3:2 says of which (3: also of the receive ring), 1:0 how many.
+/// Gives the next descriptors of a ring to the chip: `n` 3:2 says of which (3: also of the receive
+/// ring), 1:0 how many.
 pub fn give<C: Fuzzed>(run: &mut Run<'_, C>, n: u8) {
     let ring = usize::from(n >> 2 & 3).min(2);
     for _ in 0..[1, 2, 7, RING - 1][usize::from(n & 3)] {
@@ -52,7 +53,8 @@ pub fn give<C: Fuzzed>(run: &mut Run<'_, C>, n: u8) {
     }
 }
 
-/// Changes bits 31:24 of a descriptor, whoever owns it: `n` 3:2 says of which ring. Operands: which one, which bits.
+/// Changes bits 31:24 of a descriptor, whoever owns it: `n` 3:2 says of which ring. Operands: which
+/// one, which bits.
 pub fn flip<C: Fuzzed>(run: &mut Run<'_, C>, n: u8) {
     let (index, bits) = (run.byte(), run.byte());
     let ring = RINGS[usize::from(n >> 2 & 3).min(2)];

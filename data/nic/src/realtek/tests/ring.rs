@@ -241,10 +241,12 @@ fn another_map_keeps_the_place() {
 }
 
 proptest! {
-    /// Whatever is in the descriptors and however it changes: indexes are within the ring, what was seen as ours stays so, and a
-    /// look reads no more than it may.
+    /// Whatever is in the descriptors and however it changes: indexes are within the ring, what was
+    /// seen as ours stays so, and a look reads no more than it may.
     #[test]
-    fn any_contents(steps in prop::collection::vec((0u32..40, 0u32..4, 0u32..8, any::<bool>()), 1..200)) {
+    fn any_contents(
+        steps in prop::collection::vec((0u32..40, 0u32..4, 0u32..8, any::<bool>()), 1..200),
+    ) {
         let mut bench = Bench::new(BASE);
         let mut known = (0, 0, 1024);
         for (index, flags, serve, rewind) in steps {
@@ -259,7 +261,8 @@ proptest! {
                 prop_assert_eq!(look.head, known.0);
                 let before = distance(known.0, known.1, known.2);
                 prop_assert!(posted >= before && posted <= before + AHEAD);
-                prop_assert_eq!(add(look.head, before, look.size), if known.1 < look.size { known.1 } else { 0 });
+                let tail = if known.1 < look.size { known.1 } else { 0 };
+                prop_assert_eq!(add(look.head, before, look.size), tail);
             }
             let n = serve.min(posted);
             let head = add(look.head, n, look.size);

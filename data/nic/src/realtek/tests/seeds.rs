@@ -9,7 +9,8 @@ type Desc = (u32, u32, u64);
 
 const ALL: u32 = OWN | FS | LS;
 
-/// The guest's memory: transmit descriptors for both rings, and receive buffers of 2 KiB (or as long as `buffers` says).
+/// The guest's memory: transmit descriptors for both rings, and receive buffers of 2 KiB (or as
+/// long as `buffers` says).
 pub fn memory(sent: &[Desc], buffers: &[(u32, u64)]) -> Vec<u8> {
     let mut memory = vec![0u8; usize::try_from(MEMORY).unwrap()];
     let mut put = |ring: u32, i: usize, (opts1, opts2, address): Desc| {
@@ -36,7 +37,8 @@ pub fn memory(sent: &[Desc], buffers: &[(u32, u64)]) -> Vec<u8> {
     memory
 }
 
-/// Both rings, held frames, rings that move, EOR that comes and goes, a map that goes and comes, D3 (PMCSR at `pmcsr`), a reset.
+/// Both rings, held frames, rings that move, EOR that comes and goes, a map that goes and comes, D3
+/// (PMCSR at `pmcsr`), a reset.
 fn steps(pmcsr: u8) -> Vec<u8> {
     vec![
         0x0f, 0x28, 0x11, 0x63, 0x34, 0x0f, 0x6b, 0x67, 0x0f, 0x28, // held, given, again

@@ -18,8 +18,8 @@ fn places(size: u32, other: u32) -> impl Iterator<Item = u32> {
     near.chain(far).chain((0..8).map(move |n| size - 1 - n)).chain([0, 1, 4, size / 2])
 }
 
-/// For all places of CBR and the read pointer (unaligned ones, too), lengths, sizes and modes: what is written lies in what is free, and
-/// the read pointer is never reached.
+/// For all places of CBR and the read pointer (unaligned ones, too), lengths, sizes and modes: what
+/// is written lies in what is free, and the read pointer is never reached.
 #[test]
 fn a_frame_never_lies_on_what_is_not_read_nor_outside() {
     let mut fitted = 0u64;
@@ -45,7 +45,8 @@ fn check(look: Look, len: u32) -> bool {
     let unread = (at + size - read) % size;
     assert_eq!(look.is_empty(), unread == 0);
     if need > look.free() {
-        // There is truly no room: it would touch what is not read, or fill the buffer to the last byte.
+        // There is truly no room: it would touch what is not read, or fill the buffer to the last
+        // byte.
         assert!(unread + need >= size, "{look:?} {len}");
         return false;
     }
@@ -103,8 +104,8 @@ fn registers_of_any_value() {
     }
 }
 
-/// The whole way, against a driver that keeps its own account: lengths and read pointers at random, all sizes and modes, several times
-/// round; nothing outside the buffer is ever written.
+/// The whole way, against a driver that keeps its own account: lengths and read pointers at random,
+/// all sizes and modes, several times round; nothing outside the buffer is ever written.
 #[test]
 fn frames_pass_in_order_however_they_wrap() {
     for rblen in 0..4u32 {
@@ -157,8 +158,8 @@ fn expect(guest: &Guest, sent: &[Vec<u8>], n: usize) -> bool {
     true
 }
 
-/// Hostile registers of all kinds, changed while frames come: whatever is written, it is written between RBSTART and 1.5 KiB behind the
-/// longest buffer.
+/// Hostile registers of all kinds, changed while frames come: whatever is written, it is written
+/// between RBSTART and 1.5 KiB behind the longest buffer.
 #[test]
 fn nothing_is_written_outside_whatever_the_driver_does() {
     let guest = Guest::classic();
@@ -229,7 +230,8 @@ fn long_frames_are_dropped() {
     assert!(guest.take().is_none());
 }
 
-/// With WRAP a long frame overruns the end by no more than drivers have reserved: it goes to the beginning, and is found there.
+/// With WRAP a long frame overruns the end by no more than drivers have reserved: it goes to the
+/// beginning, and is found there.
 #[test]
 fn long_frames_at_the_end_go_to_the_beginning() {
     for at in (0x1e00u16..0x2000).step_by(4) {

@@ -1,5 +1,6 @@
-//! Every register against the datasheet (RTL8139C+ rev. 1.6, chapter 6): value after reset, bits that can be written. This table was
-//! written apart from the one in `table.rs`; where it departs from the datasheet, it says why.
+//! Every register against the datasheet (RTL8139C+ rev. 1.6, chapter 6): value after reset, bits
+//! that can be written. This table was written apart from the one in `table.rs`; where it departs
+//! from the datasheet, it says why.
 
 use super::guest::*;
 use crate::chip::PciFunction;
@@ -47,7 +48,8 @@ const MANUAL: &[Line] = &[
     ("ISR",      0x3e, 2, 0, Own("interrupts")),
     // Hardware version 8139C+; IFG.
     ("TCR",      0x40, 4, 0x7780_0000, Own("tcr")),
-    // ERTH, MulERINT, RER8, RXFTH, RBLEN, MXDMA, WRAP, AER to AAP; not 9356SEL (6), which the EEPROM decides.
+    // ERTH, MulERINT, RER8, RXFTH, RBLEN, MXDMA, WRAP, AER to AAP; not 9356SEL (6), which the
+    // EEPROM decides.
     ("RCR",      0x44, 4, 0, Rw(0x0f03_ffbf)),
     ("TCTR",     0x48, 4, 0, Own("timer")),
     ("MPC",      0x4c, 4, 0, Own("overflow")),

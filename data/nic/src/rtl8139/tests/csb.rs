@@ -1,5 +1,5 @@
-//! The CSB in C+ mode. What it does is `chip/csb.rs`'s, and tested there and with e1000; here is what is this chip's:
-//! where it is placed, its kicks, and modes.
+//! The CSB in C+ mode. What it does is `chip/csb.rs`'s, and tested there and with e1000; here is
+//! what is this chip's: where it is placed, its kicks, and modes.
 
 use super::guest::*;
 use crate::chip::{Nic, PciFunction};

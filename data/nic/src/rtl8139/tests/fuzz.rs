@@ -1,9 +1,11 @@
 //! The body of the fuzz target `rtl8139`: see [`crate::chip::fuzz`].
 //!
-//! | byte | bits |
-//! | --- | --- |
-//! | configuration | 1: WRAP, or tags and checksums are looked at; 2: loopback; 4: classic mode; 5: there is no other (8139C); 7:6: RBLEN |
-//! | step | 4: where things are; 5: bits of a descriptor, as `realtek/tests/fuzz.rs`, or TSD; 6: descriptors are given, frames sent, the buffer read; 7: another register; 14: see [`hostile`]; 15: 9346CR |
+//! The byte of configuration has these bits. 1: WRAP, or tags and checksums are looked at; 2:
+//! loopback; 4: classic mode; 5: there is no other (8139C); 7:6: RBLEN.
+//!
+//! Steps. 4: where things are; 5: bits of a descriptor, as `realtek/tests/fuzz.rs`, or TSD; 6:
+//! descriptors are given, frames sent, the buffer read; 7: another register; 14: see [`hostile`];
+//! 15: 9346CR.
 #![allow(clippy::indexing_slicing)]
 
 use std::ops::Range;

@@ -313,7 +313,8 @@ impl Guest {
         self.arrive_with(&frames)
     }
 
-    /// Classic mode, as drivers do: takes the next frame out of the buffer. Status, frame with its FCS.
+    /// Classic mode, as drivers do: takes the next frame out of the buffer. Status, frame with its
+    /// FCS.
     pub fn take(&self) -> Option<(u16, Vec<u8>)> {
         if self.get8(CR) & BUFE != 0 {
             return None;

@@ -141,7 +141,7 @@ fn buffers_in_the_ring_itself() {
     }
 }
 
-/// Loopback is no recursion, in either mode, and short frames are as long as all.
+/// Loopback does not recurse, in either mode, and short frames are as long as all.
 #[test]
 fn loopback_of_short_frames_is_no_recursion() {
     for plus in [false, true] {
@@ -257,7 +257,8 @@ fn lengths_of_any_size() {
     assert!(guest.take().is_none());
 }
 
-/// What a frame takes is counted with its header, its FCS and its alignment. (All of it: `buffer.rs`.)
+/// What a frame takes is counted with its header, its FCS and its alignment. (All of it:
+/// `buffer.rs`.)
 #[test]
 fn the_alignment_counts() {
     for over in 0..8u16 {

@@ -196,7 +196,8 @@ fn tally() {
     assert_eq!(guest.read(TALLY, 64), [0; 64]);
 }
 
-/// Registers of both modes are in the same places, and frames of one are never taken for the other's.
+/// Registers of both modes are in the same places, and frames of one are never taken for the
+/// other's.
 #[test]
 fn changing_modes() {
     let mut guest = Guest::plus();
@@ -237,7 +238,7 @@ fn one_side_only() {
     assert_eq!(guest.rx_opts(0).0 & OWN, 0);
 }
 
-/// A ring begins anew after each of these, and nowhere else.
+/// A ring begins again after each of these, and nowhere else.
 #[test]
 fn where_rings_begin() {
     let mut guest = Guest::plus();

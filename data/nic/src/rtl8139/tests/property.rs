@@ -1,4 +1,5 @@
-//! Any registers and descriptors: bounded work, no panic, no byte changed that the guest did not name.
+//! Any registers and descriptors: bounded work, no panic, no byte changed that the guest did not
+//! name.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -133,7 +134,7 @@ fn any_steps(mut guest: Guest, steps: &[Step]) -> Result<(), TestCaseError> {
         run(&mut guest, step);
     }
     check(&guest);
-    // A driver that starts anew finds a good chip.
+    // A driver that starts again finds a good chip.
     guest.chip.reset();
     guest.chip.write(Space::Config, 4, &[7, 0]);
     guest.chip.set_link(true);

@@ -1,4 +1,5 @@
-//! Receive in classic mode, but for the buffer itself (`buffer.rs`): the filter, the header, the counters.
+//! Receive in classic mode, but for the buffer itself (`buffer.rs`): the filter, the header, the
+//! counters.
 
 use vmlan_frame::Reason;
 
@@ -34,7 +35,7 @@ fn the_filter_and_what_the_header_says() {
     guest.set16(IDR + 4, u16::from_le_bytes([OTHER[4], OTHER[5]]));
     assert_eq!(status(2, OTHER), Some(0x4001));
     assert_eq!(status(2, MAC), None);
-    assert_eq!(guest.dropped(), 0, "what is for others is no loss");
+    assert_eq!(guest.dropped(), 0, "what is for others is not lost");
 }
 
 #[test]

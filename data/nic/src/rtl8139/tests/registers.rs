@@ -1,4 +1,5 @@
-//! Registers with a will of their own: command, transmit configuration, EEPROM, PHY, link; accesses of all sizes; configuration space.
+//! Registers with a will of their own: command, transmit configuration, EEPROM, PHY, link; accesses
+//! of all sizes; configuration space.
 
 use vmlan_frame::Mac;
 
@@ -30,7 +31,8 @@ fn transmit_configuration() {
     assert_eq!(guest.get32(TCR), 0x7480_0700);
 }
 
-/// Each register that an access touches is touched once; between registers, and behind the last, nothing happens.
+/// Each register that an access touches is touched once; between registers, and behind the last,
+/// nothing happens.
 #[test]
 fn accesses_of_all_sizes_at_all_offsets() {
     for plus in [false, true] {
@@ -167,7 +169,7 @@ fn phy() {
     assert_eq!((guest.get16(0x66), guest.get8(MSR) & 8), (0x0061, 8));
     guest.set16(BMCR, 0x8000);
     assert_eq!((guest.get16(BMCR), guest.get16(0x66)), (0x3100, 0x01e1));
-    // The registers are no bytes of others.
+    // The registers are not bytes of others.
     guest.set8(0x67, 0);
     assert_eq!(guest.get16(0x66), 0x00e1);
 }

@@ -7,7 +7,8 @@ use crate::realtek::seeds;
 /// PMCSR in configuration space.
 const PMCSR: u8 = 0x54;
 
-/// Classic mode: frames both ways, the buffer read, or not, or wrongly; it moves, is cut, and wraps; modes change.
+/// Classic mode: frames both ways, the buffer read, or not, or wrongly; it moves, is cut, and
+/// wraps; modes change.
 const CLASSIC: [u8; 87] = [
     0x0f, 0x28, 0x68, 0x2f, 0x68, 0x3f, 0x67, 0x11, 0x63, 0x12, 0x0f, // both ways, held
     0x2f, 0x2f, 0x2f, 0x2f, 0x69, 0x2f, 0x6b, 0x2f, 0x68, // the buffer fills up

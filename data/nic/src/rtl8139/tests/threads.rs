@@ -1,5 +1,6 @@
-//! A driver and a worker in threads of their own, in classic mode: each sleeps as soon as it has nothing to do, and only the other's
-//! register writes and interrupts wake it. Nothing is lost, reordered or slept through.
+//! A driver and a worker in threads of their own, in classic mode: each sleeps as soon as it has
+//! nothing to do, and only the other's register writes and interrupts wake it. Nothing is lost,
+//! reordered or slept through.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -75,8 +76,8 @@ fn drive(guest: &mut Guest, gongs: &Gongs) {
         }
         if !busy {
             gongs.interrupt.wait("the driver");
-            // Before it looks again. What came meanwhile is not acknowledged: the level stands, and its VMM, which unmasks the
-            // interrupt now, is told of it again.
+            // Before it looks again. What came meanwhile is not acknowledged: the level stands, and
+            // its VMM, which unmasks the interrupt now, is told of it again.
             guest.ack(0xffff);
             guest.chip.reassert();
         }

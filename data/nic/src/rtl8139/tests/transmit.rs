@@ -84,7 +84,7 @@ fn bad_frames_are_told() {
     }
 }
 
-/// Off, frames wait; on again, they are sent from where it stood. A reset begins anew.
+/// Off, frames wait; on again, they are sent from where it stood. A reset begins again.
 #[test]
 fn off_and_on() {
     let mut guest = Guest::classic();
@@ -168,7 +168,7 @@ fn loopback() {
         got += 1;
     }
     assert_eq!(got, 5);
-    // One bit of the two is no loopback.
+    // One bit of the two is not loopback.
     guest.set32(TCR, 1 << 17);
     guest.send(&frame(MAC, 60));
     assert_eq!(guest.pull().len(), 1);

@@ -360,7 +360,8 @@ fn only_negotiated_offloads_are_believed() {
     }
 }
 
-/// A chain in an indirect table may have 32,768 descriptors without a byte: none of them uses up a piece.
+/// A chain in an indirect table may have 32,768 descriptors without a byte: none of them uses up a
+/// piece.
 #[test]
 fn chains_of_empty_buffers_are_not_followed_to_their_end() {
     const TABLE: u32 = 32768;

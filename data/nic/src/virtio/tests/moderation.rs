@@ -59,7 +59,8 @@ impl Interrupt for Port {
     }
 }
 
-/// The guest sleeps until it is interrupted, takes what there is, gives the buffers back and sleeps again.
+/// The guest sleeps until it is interrupted, takes what there is, gives the buffers back and sleeps
+/// again.
 fn flood(features: u64, rate: u32) -> (Arc<Port>, u64, u64) {
     let mut b = Bench::<NetRx>::new(256, V1 | features);
     let port = Arc::new(Port::default());
@@ -106,7 +107,8 @@ fn a_flood_interrupts_no_more_often_than_allowed_and_nothing_is_left_behind() {
     }
 }
 
-/// The ring is small: the guest, which is told late, is out of buffers meanwhile, and goes on from there.
+/// The ring is small: the guest, which is told late, is out of buffers meanwhile, and goes on from
+/// there.
 #[test]
 fn a_guest_that_is_told_late_gets_all_that_its_ring_held() {
     let (port, pushed, taken) = flood(EVENT, 100);

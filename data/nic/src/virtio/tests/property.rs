@@ -1,4 +1,5 @@
-//! Any ring contents: bounded work, no panic, no buffer used that was not made available, none twice.
+//! Any ring contents: bounded work, no panic, no buffer used that was not made available, none
+//! twice.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,8 +14,8 @@ const TABLE: u64 = 0x4_0000;
 /// One descriptor: address, length, flags, next.
 type Raw = (u64, u32, u16, u16);
 
-/// Descriptors that are mostly sensible, so that long ways are walked too. None points at the rings: a
-/// guest may overwrite those itself, and then nothing is promised to it.
+/// Descriptors that are mostly sensible, so that long ways are walked too. None points at the
+/// rings: a guest may overwrite those itself, and then nothing is promised to it.
 fn raw() -> impl Strategy<Value = Raw> {
     let place = prop_oneof![
         6 => (0u64..64).prop_map(|i| BUFFERS + 0x100 * i),
@@ -30,8 +31,14 @@ fn raw() -> impl Strategy<Value = Raw> {
         1 => 0u32..16,
         1 => any::<u32>(),
     ];
-    let flags = prop_oneof![6 => Just(0), 6 => Just(WRITE), 3 => Just(NEXT), 3 => Just(WRITE | NEXT),
-        2 => Just(INDIRECT), 1 => any::<u16>()];
+    let flags = prop_oneof![
+        6 => Just(0),
+        6 => Just(WRITE),
+        3 => Just(NEXT),
+        3 => Just(WRITE | NEXT),
+        2 => Just(INDIRECT),
+        1 => any::<u16>(),
+    ];
     (place, len, flags, 0..=SIZE)
 }
 

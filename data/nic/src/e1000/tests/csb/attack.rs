@@ -7,8 +7,8 @@ use super::*;
 use crate::chip::lock;
 use crate::chip::{CsbFault, Fault};
 
-/// FreeBSD frees its CSB without a word. From when the driver has stopped the chip, or may no longer be written for, nothing is
-/// stored in memory that may be somebody else's.
+/// FreeBSD frees its CSB without a word. From when the driver has stopped the chip, or may no
+/// longer be written for, nothing is stored in memory that may be somebody else's.
 #[test]
 fn a_stopped_chip_leaves_the_csbs_memory_alone() {
     type Stop = (&'static str, fn(&Driver<'_>));
@@ -39,7 +39,8 @@ fn a_stopped_chip_leaves_the_csbs_memory_alone() {
     }
 }
 
-/// The chip sleeps for want of a driver. When one is there, it is rung by that, and then by kicks that it asked for.
+/// The chip sleeps for want of a driver. When one is there, it is rung by that, and then by kicks
+/// that it asked for.
 #[test]
 fn a_chip_that_was_stopped_while_it_slept_is_kicked_again() {
     let guest = Guest::with(true);
@@ -93,8 +94,9 @@ fn a_misplaced_csb_hides_no_fault() {
     assert_eq!(driver.chip.fault(), Some(misplaced));
 }
 
-/// The ring is all frames when the CSB is turned on, and nobody waits for room then: the guest gives everything back by the
-/// word alone, and is never asked for a kick. Nothing moves the word again but a frame.
+/// The ring is all frames when the CSB is turned on, and nobody waits for room then: the guest
+/// gives everything back by the word alone, and is never asked for a kick. Nothing moves the word
+/// again but a frame.
 #[test]
 fn a_consumed_ring_given_back_after_it_was_turned_on_is_found() {
     for kind in [Kind::G2, Kind::G3, Kind::G4, Kind::New] {
@@ -121,8 +123,8 @@ fn a_consumed_ring_given_back_after_it_was_turned_on_is_found() {
     }
 }
 
-/// A VMM that punches holes into its memory holds up whoever touches that meanwhile, with the locks that they have. Not those who
-/// ask for counts.
+/// A VMM that punches holes into its memory holds up whoever touches that meanwhile, with the locks
+/// that they have. Not those who ask for counts.
 #[test]
 fn counts_wait_for_nobody() {
     let guest = Guest::with(true);

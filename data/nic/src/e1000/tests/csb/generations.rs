@@ -1,6 +1,7 @@
-//! Drivers of all generations move frames both ways, through sleeps of both sides, with the CSB turned on and off, and the
-//! interface taken down and up. One thread: nothing runs between a driver's store and its next load, as on a machine that is kind
-//! to drivers without fences. What the kind machine does not show is healed by the worker: see the last tests.
+//! Drivers of all generations move frames both ways, through sleeps of both sides, with the CSB
+//! turned on and off, and the interface taken down and up. One thread: nothing runs between a
+//! driver's store and its next load, as on a machine that is kind to drivers without fences. What
+//! the kind machine does not show is healed by the worker: see the last tests.
 
 use super::super::super::cause;
 use super::*;
@@ -109,7 +110,7 @@ fn releases_and_the_next_driver() {
     }
 }
 
-/// FreeBSD 10.4 parks `guest_need_txkick` at 2: that is no wish.
+/// FreeBSD 10.4 parks `guest_need_txkick` at 2: that is not a wish.
 #[test]
 fn parked_at_2() {
     let guest = Guest::with(true);
@@ -128,8 +129,8 @@ fn parked_at_2() {
     assert_eq!(driver.sent, wire.come);
 }
 
-/// A driver without fences states its wish and looks again, and its store arrives after the look: the frame came between.
-/// The worker looks at what was kept in once more before it sleeps.
+/// A driver without fences states its wish and looks again, and its store arrives after the look:
+/// the frame came between. The worker looks at what was kept in once more before it sleeps.
 #[test]
 fn a_wish_that_arrives_late_is_seen_before_the_worker_sleeps() {
     let guest = Guest::with(true);
@@ -149,7 +150,8 @@ fn a_wish_that_arrives_late_is_seen_before_the_worker_sleeps() {
 /// Turned off with frames published that no register knows of.
 #[test]
 fn what_was_published_before_it_was_turned_off_is_sent() {
-    // The register write that races with it: none; of all frames; an old kick, long on its way; and then one more frame.
+    // The register write that races with it: none; of all frames; an old kick, long on its way; and
+    // then one more frame.
     for (what, write) in [("none", None), ("the last", Some(0)), ("an old kick", Some(8))] {
         for head in [0, 30, SIZE - 3] {
             let guest = Guest::with(true);
@@ -175,7 +177,8 @@ fn what_was_published_before_it_was_turned_off_is_sent() {
     }
 }
 
-/// Turned off while the chip waits for buffers; then the whole ring is refilled by one write of RDT.
+/// Turned off while the chip waits for buffers; then the whole ring is refilled by one write of
+/// RDT.
 #[test]
 fn buffers_given_back_after_it_was_turned_off_are_seen() {
     for kind in Kind::ALL {

@@ -1,5 +1,5 @@
-//! Guests that break every rule of the CSB. They may lose their own frames. The chip goes on, says what is wrong, and is as
-//! good as new for a driver that resets it.
+//! Guests that break every rule of the CSB. They may lose their own frames. The chip goes on, says
+//! what is wrong, and is as good as new for a driver that resets it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -160,9 +160,10 @@ fn indexes_out_of_range_and_backwards() {
         assert_eq!(driver.chip.fault(), Some(Fault::BadIndex { ring, size, index }));
         driver.put(GUEST_RDT, (driver.reg(RD + HEAD) + SIZE - 1) % SIZE);
         serve(driver.chip, &mut spare);
-        assert_eq!(driver.chip.fault(), None, "mended, it goes on");
+        assert_eq!(driver.chip.fault(), None, "corrected, it goes on");
     }
-    // Backwards: as if nearly the whole ring was posted. It is what the same register values would do.
+    // Backwards: as if nearly the whole ring was posted. It is what the same register values would
+    // do.
     for n in (0..500u32).rev() {
         driver.put(GUEST_TDT, n % SIZE);
         driver.put(GUEST_RDT, n * 7 % SIZE);
@@ -183,7 +184,8 @@ impl Random {
     }
 }
 
-/// Does `evil` to the CSB as fast as it can while the chips are served, then looks whether they recover.
+/// Does `evil` to the CSB as fast as it can while the chips are served, then looks whether they
+/// recover.
 fn torment(guests: &[&Guest], evil: impl Fn(&Driver<'_>, &mut Random) + Sync) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

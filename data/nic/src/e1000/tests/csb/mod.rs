@@ -1,4 +1,5 @@
-//! The CSB: scripted drivers of all generations that were in use, and a wire with numbered frames both ways.
+//! The CSB: scripted drivers of all generations that were in use, and a wire with numbered frames
+//! both ways.
 
 mod attack;
 mod generations;
@@ -72,7 +73,8 @@ pub struct Driver<'g> {
 }
 
 impl<'g> Driver<'g> {
-    /// Places the CSB, resets the chip through the I/O window, starts it: in this order, as FreeBSD does.
+    /// Places the CSB, resets the chip through the I/O window, starts it: in this order, as FreeBSD
+    /// does.
     pub fn new(guest: &'g Guest, kind: Kind) -> Self {
         let window = |at: u64, len: usize| guest.map.window(at, len, 4).unwrap();
         let mut driver = Self {
@@ -227,7 +229,8 @@ impl<'g> Driver<'g> {
         self.rx.u64(16 * index as usize + 8, Ordering::Acquire)
     }
 
-    /// Receives what there is, and says whether it wants an interrupt for more. Frames must be those that are next.
+    /// Receives what there is, and says whether it wants an interrupt for more. Frames must be
+    /// those that are next.
     pub fn receive(&mut self, most: u32) -> u32 {
         if self.is_on() {
             self.put(GUEST_NEED_RXKICK, 0);

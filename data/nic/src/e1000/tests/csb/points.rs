@@ -349,7 +349,8 @@ fn every_store_then_load_has_its_fence() {
 fn the_threshold_is_of_the_receive_ring_and_set_again() {
     let guest = Guest::with(true);
     let driver = Driver::new(&guest, Kind::New);
-    // The transmit ring's size is written last, and is another. 8 descriptors, frames of 9,000 bytes: 5 each.
+    // The transmit ring's size is written last, and is another. 8 descriptors, frames of 9,000
+    // bytes: 5 each.
     driver.set(RCTL, 0);
     guest.ring(RD, RX_RING, 8);
     driver.set(TD + LEN, 16 * 512);

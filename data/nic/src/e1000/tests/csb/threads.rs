@@ -1,4 +1,5 @@
-//! A worker and a driver in threads of their own. Both sleep as often as they can; a wake-up that is lost shows as a standstill.
+//! A worker and a driver in threads of their own. Both sleep as often as they can; a wake-up that
+//! is lost shows as a standstill.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

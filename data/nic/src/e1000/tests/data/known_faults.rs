@@ -109,7 +109,7 @@ fn heads_and_tails_outside_the_ring() {
         assert!(!guest.chip.arm(), "nothing to stay awake for");
         assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 0);
         assert_eq!(guest.chip.room(), 0);
-        // The guest mends it, and all is well.
+        // The guest corrects it, and all is well.
         guest.start();
         guest.send(0, &frame([2; 6], 60));
         assert_eq!(guest.pull().len(), 1);

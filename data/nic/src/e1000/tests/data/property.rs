@@ -115,7 +115,7 @@ proptest! {
             prop_assert_eq!(guest.read(TX_BUFFERS, 0x4_0000), sent);
             prop_assert_eq!(guest.read(behind, 0x1000), [0xee; 0x1000]);
         }
-        // Whatever it was, a driver that starts anew finds a chip that works.
+        // Whatever it was, a driver that starts again finds a chip that works.
         guest.set(CTRL, 1 << 26);
         guest.start();
         guest.send(0, &frame([2; 6], 100));

@@ -127,7 +127,7 @@ fn addresses_are_filtered() {
     guest.set(RA + 8 * 15 + 4, 0x0707 | 1 << 31);
     assert!(to(other) && to(MAC));
     assert_eq!(guest.statistic("TPR"), 15);
-    assert_eq!(guest.dropped(), 0, "what is not meant for us is no loss");
+    assert_eq!(guest.dropped(), 0, "what is not meant for us is not lost");
 }
 
 #[test]

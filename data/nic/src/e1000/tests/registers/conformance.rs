@@ -1,6 +1,6 @@
-//! Every register against the manual (317453, revision 4.0): value after reset, bits that can be written, and how it is
-//! accessed. This table was written from the manual, apart from the one in `table.rs`; where it departs from the manual, it
-//! says why.
+//! Every register against the manual (317453, revision 4.0): value after reset, bits that can be
+//! written, and how it is accessed. This table was written from the manual, apart from the one in
+//! `table.rs`; where it departs from the manual, it says why.
 
 use super::*;
 
@@ -201,7 +201,8 @@ fn ctrl_bits() {
     }
 }
 
-/// SDM 13.4.16: 64 KiB in all; the transmitter has what the receiver leaves. CTRL.RST makes it so, and keeps it.
+/// SDM 13.4.16: 64 KiB in all; the transmitter has what the receiver leaves. CTRL.RST makes it so,
+/// and keeps it.
 #[test]
 fn packet_buffer() {
     let bench = Bench::new();

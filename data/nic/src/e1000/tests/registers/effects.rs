@@ -1,4 +1,5 @@
-//! What registers do beside keeping values: one line for each effect, with the manual's section (317453, revision 4.0).
+//! What registers do beside keeping values: one line for each effect, with the manual's section
+//! (317453, revision 4.0).
 
 use vmlan_frame::Reason;
 
@@ -37,7 +38,8 @@ const MANUAL: &[Line] = &[
     ("13.4.1", "CTRL", "PHY_RST resets the PHY and holds it", |b| {
         b.set_phy(4, 1);
         b.write(CTRL, bit::CTRL_PHY_RST | bit::CTRL_SLU);
-        b.phy(4) != 1 && b.read(STATUS) & bit::STATUS_LU == 0 && b.read(CTRL) & bit::CTRL_PHY_RST != 0
+        let held = b.read(CTRL) & bit::CTRL_PHY_RST != 0;
+        b.phy(4) != 1 && b.read(STATUS) & bit::STATUS_LU == 0 && held
     }),
     ("13.4.1", "CTRL", "SLU lets the link come up: LSC", |b| {
         b.write(CTRL, 0);

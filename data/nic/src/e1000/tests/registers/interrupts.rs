@@ -17,7 +17,8 @@ fn bench() -> Bench {
     bench
 }
 
-/// A cause comes and the driver serves it, as often as `n` says, `gap` ns apart. Returns the interrupts it got.
+/// A cause comes and the driver serves it, as often as `n` says, `gap` ns apart. Returns the
+/// interrupts it got.
 fn traffic(bench: &Bench, causes: u32, n: u32, gap: u64) -> u32 {
     let before = bench.host.raises();
     for _ in 0..n {
@@ -161,7 +162,7 @@ fn receive_windows_need_rdtr() {
     // The shorter of the two: 102.4 us.
     let n = traffic(&bench, RXT0, 1024, 1000);
     assert!((9..=12).contains(&n), "{n}");
-    assert_eq!(traffic(&bench, cause::RXO, 10, 1000), 10, "an overrun is no reception");
+    assert_eq!(traffic(&bench, cause::RXO, 10, 1000), 10, "an overrun is not a reception");
 }
 
 #[test]
@@ -331,9 +332,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: a pending enabled cause is delivered, or the timer is set for a time within the longest window.
+    /// Whatever happens: a pending enabled cause is delivered, or the timer is set for a time
+    /// within the longest window.
     #[test]
-    fn no_interrupt_is_ever_lost(steps in prop::collection::vec(step(), 1..60), rate in 0u32..20_000) {
+    fn no_interrupt_is_ever_lost(
+        steps in prop::collection::vec(step(), 1..60),
+        rate in 0u32..20_000,
+    ) {
         let bench = Bench::with_rate(rate);
         bench.start();
         for step in steps {
@@ -352,7 +357,8 @@ proptest! {
             if pending && !bench.chip.is_asserted() {
                 let now = bench.host.now();
                 let at = bench.timer();
-                prop_assert!(at.is_some_and(|at| at <= now + 1_000_000_000), "held, and no timer: {at:?}");
+                let set = at.is_some_and(|at| at <= now + 1_000_000_000);
+                prop_assert!(set, "held, and no timer: {at:?}");
             }
         }
     }
