@@ -13,19 +13,19 @@ use vmlan_ram::Map;
 use super::csb::{Csb, Placed};
 use super::irq::{Edge, Irq, Kinds};
 use super::pci::Change;
-use super::port::{Receives, Sends};
+use super::port::{ReceiveSide, TransmitSide};
 use super::sums::Stats;
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
 /// A chip without its registers.
-pub struct Core<M: Chip> {
+pub struct Core<C: Chip> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) irq: Irq,
     pub(crate) counters: Counters,
     pub(crate) stats: Stats,
-    pub(crate) tx: Mutex<M::Tx>,
-    pub(crate) rx: Mutex<M::Rx>,
+    pub(crate) tx: Mutex<C::Tx>,
+    pub(crate) rx: Mutex<C::Rx>,
     /// The CSB, as CSBAL was last written. Only with both sides' locks.
     csb: Mutex<Placed>,
     /// Threads that want the lock of a side: a busy worker lets them in.
@@ -70,13 +70,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<M: Chip> Core<M> {
+impl<C: Chip> Core<C> {
     /// As after power-on: nothing on, nothing pending. `tx` and `rx`: its sides.
     pub(crate) fn new(
         config: Config,
         kinds: &'static Kinds,
         host: Arc<dyn Host>,
-        (tx, rx): (M::Tx, M::Rx),
+        (tx, rx): (C::Tx, C::Rx),
     ) -> Self {
         Self {
             host,
@@ -103,7 +103,7 @@ impl<M: Chip> Core<M> {
 
     /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA
     /// does.
-    pub(crate) fn stopped<T>(&self, change: impl FnOnce(&mut M::Tx, &mut M::Rx) -> T) -> T {
+    pub(crate) fn stopped<T>(&self, change: impl FnOnce(&mut C::Tx, &mut C::Rx) -> T) -> T {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         let done = {
             let (mut tx, mut rx) = (lock(&self.tx), lock(&self.rx));
@@ -114,21 +114,21 @@ impl<M: Chip> Core<M> {
     }
 
     /// Stops the transmit side: when this returns, none of its DMA runs.
-    pub(crate) fn stop_tx(&self, chip: &M) {
+    pub(crate) fn stop_tx(&self, chip: &C) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         lock(&self.tx).stop(chip);
         self.wanted.fetch_sub(1, Ordering::Release);
     }
 
     /// Stops the receive side.
-    pub(crate) fn stop_rx(&self, chip: &M) {
+    pub(crate) fn stop_rx(&self, chip: &C) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         lock(&self.rx).stop(chip);
         self.wanted.fetch_sub(1, Ordering::Release);
     }
 
     /// Configuration space has changed, and the gate with it. `after`: what else there is to do.
-    pub(crate) fn reconfigured(&self, chip: &M, change: Change, mut after: After) -> After {
+    pub(crate) fn reconfigured(&self, chip: &C, change: Change, mut after: After) -> After {
         // A level that was kept in comes out now.
         after.repeat = change.let_out;
         if change.stops {
@@ -169,23 +169,23 @@ impl<M: Chip> Core<M> {
     }
 
     /// Posts causes and tells the host. Call without locks.
-    pub(crate) fn post(&self, chip: &M, causes: u32) {
+    pub(crate) fn post(&self, chip: &C, causes: u32) {
         self.tell(self.irq.post(causes, chip.delays(), &*self.host));
     }
 
     /// As [`Core::post`], for completed transmissions. `delayed`: every descriptor that is reported
     /// asked for delay.
-    pub(crate) fn post_transmit(&self, chip: &M, causes: u32, delayed: bool) {
+    pub(crate) fn post_transmit(&self, chip: &C, causes: u32, delayed: bool) {
         self.tell(self.irq.post_transmit(causes, delayed, chip.delays(), &*self.host));
     }
 
     /// A moderation register has changed, or what kept interrupts in is gone.
-    pub(crate) fn remoderate(&self, chip: &M) {
+    pub(crate) fn remoderate(&self, chip: &C) {
         self.tell(self.irq.remoderate(chip.delays(), &*self.host));
     }
 
     /// Tells the host, and rings. Call without locks.
-    pub(crate) fn run(&self, chip: &M, after: After) {
+    pub(crate) fn run(&self, chip: &C, after: After) {
         self.tell(after.edge);
         if after.causes != 0 {
             self.post(chip, after.causes);
@@ -209,7 +209,7 @@ impl<M: Chip> Core<M> {
     }
 
     /// Replaces the memory map, once no frame is lent or being written. Returns the old ones.
-    pub(super) fn set_map(&self, chip: &M, map: Arc<Map>) -> (Arc<Map>, Arc<Map>) {
+    pub(super) fn set_map(&self, chip: &C, map: Arc<Map>) -> (Arc<Map>, Arc<Map>) {
         self.stopped(|tx, rx| {
             let old = tx.set_map(Arc::clone(&map));
             let same = rx.set_map(map);
@@ -219,7 +219,7 @@ impl<M: Chip> Core<M> {
     }
 
     /// CSBAL was written: the CSB is at `address` from now on; 0: there is none.
-    pub(crate) fn place_csb(&self, chip: &M, address: u64) {
+    pub(crate) fn place_csb(&self, chip: &C, address: u64) {
         self.stopped(|tx, rx| {
             *lock(&self.csb) = Placed { address, fault: None };
             let csb = self.find_csb(tx);
@@ -237,13 +237,13 @@ impl<M: Chip> Core<M> {
     }
 
     /// As after power-on: there is no CSB. With both sides' locks.
-    pub(crate) fn drop_csb(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+    pub(crate) fn drop_csb(&self, chip: &C, tx: &mut C::Tx, rx: &mut C::Rx) {
         *lock(&self.csb) = Placed::default();
         self.replace_csb(chip, tx, rx);
     }
 
     /// The map has been replaced: the CSB is now elsewhere, gone, or back.
-    fn replace_csb(&self, chip: &M, tx: &mut M::Tx, rx: &mut M::Rx) {
+    fn replace_csb(&self, chip: &C, tx: &mut C::Tx, rx: &mut C::Rx) {
         let csb = self.find_csb(tx);
         let gate = chip.gate();
         tx.replace_csb(chip, csb.clone(), gate.dma && gate.transmit);
@@ -252,7 +252,7 @@ impl<M: Chip> Core<M> {
 
     /// Looks for the CSB where it was placed, in the map that both sides have now, and tells the
     /// interrupt block.
-    fn find_csb(&self, tx: &M::Tx) -> Option<Arc<Csb>> {
+    fn find_csb(&self, tx: &C::Tx) -> Option<Arc<Csb>> {
         let mut placed = lock(&self.csb);
         let address = placed.address;
         let csb = (address != 0).then(|| Csb::find(tx.map(), address, self.irq.csb_on()));

@@ -20,6 +20,7 @@ pub mod access;
 pub(crate) mod bench;
 mod core;
 pub(crate) mod csb;
+mod csb_side;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
@@ -35,7 +36,7 @@ pub use self::core::Core;
 pub(crate) use self::core::{After, lock};
 pub use self::irq::{Delays, Edge, Kinds};
 pub use self::nic::{Chip, Nic, PciFunction};
-pub use self::port::{Gate, Received, Receives, Sends, Sent};
+pub use self::port::{Gate, ReceiveSide, Received, Sent, TransmitSide};
 
 use std::ops::Range;
 

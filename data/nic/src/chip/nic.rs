@@ -7,7 +7,7 @@ use vmlan_frame::{Batch, Counters, NicCounters, Offloads, RegisterCount, Sink};
 use vmlan_ram::Map;
 
 use super::irq::Delays;
-use super::port::{self, Gate, Receives, Sends};
+use super::port::{self, Gate, ReceiveSide, TransmitSide};
 use super::{Core, Fault, Layout, Space};
 
 /// The PCI function and the cable: what the VMM sees and does. Every chip implements it for itself.
@@ -37,9 +37,9 @@ pub trait PciFunction: Send + Sync {
 /// sides). The rest of a [`Nic`] is written once, generic over this, and compiled for each chip.
 pub trait Chip: PciFunction + Sized {
     /// Its transmit side.
-    type Tx: Sends<Self>;
+    type Tx: TransmitSide<Self>;
     /// Its receive side.
-    type Rx: Receives<Self>;
+    type Rx: ReceiveSide<Self>;
 
     /// What it shares with the others.
     fn core(&self) -> &Core<Self>;

@@ -60,27 +60,27 @@ pub struct Received {
 }
 
 /// A transmit side, behind its lock.
-pub trait Sends<M>: Send {
+pub trait TransmitSide<C>: Send {
     /// The guest's memory.
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept. No frame is lent.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
     /// A new CSB, or none.
-    fn place_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>);
+    fn place_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>);
     /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
-    fn replace_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>, on: bool);
+    fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool);
     /// Forgets everything about its rings but the registers.
-    fn stop(&mut self, chip: &M);
+    fn stop(&mut self, chip: &C);
     /// Why it stands still.
     fn fault(&self) -> Option<Fault>;
     /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and
     /// there is something to do.
-    fn arm(&mut self, chip: &M, on: bool) -> bool;
+    fn arm(&mut self, chip: &C, on: bool) -> bool;
     /// Lends up to `limit` frames to `sink`, those that were held first, and writes back what is
     /// finished. Storage for the frames is `spare`'s.
     fn transmit(
         &mut self,
-        chip: &M,
+        chip: &C,
         spare: &mut Batch<'static>,
         limit: usize,
         sink: &mut dyn Sink,
@@ -88,26 +88,26 @@ pub trait Sends<M>: Send {
 }
 
 /// A receive side, behind its lock.
-pub trait Receives<M>: Send {
+pub trait ReceiveSide<C>: Send {
     /// Replaces the map; nothing of the old one is kept. No frame is being written.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;
     /// A new CSB, or none.
-    fn place_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>);
+    fn place_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>);
     /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
-    fn replace_csb(&mut self, chip: &M, csb: Option<Arc<Csb>>, on: bool);
+    fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool);
     /// Forgets everything about its ring but the registers.
-    fn stop(&mut self, chip: &M);
+    fn stop(&mut self, chip: &C);
     /// Why it stands still.
     fn fault(&self) -> Option<Fault>;
     /// Frames that could be received now, roughly.
-    fn room(&mut self, chip: &M) -> usize;
+    fn room(&mut self, chip: &C) -> usize;
     /// Somebody waits for room: asks the guest to say so when there is. True if there is already.
-    fn want_room(&mut self, chip: &M) -> bool;
+    fn want_room(&mut self, chip: &C) -> bool;
     /// Delivers the frames of `batch` that `list` names, in that order.
-    fn receive(&mut self, chip: &M, batch: &Batch<'_>, list: &[u16]) -> Received;
+    fn receive(&mut self, chip: &C, batch: &Batch<'_>, list: &[u16]) -> Received;
 }
 
-pub(super) fn fault<M: Chip>(chip: &M) -> Option<Fault> {
+pub(super) fn fault<C: Chip>(chip: &C) -> Option<Fault> {
     let core = chip.core();
     let transmit = || core.tx.try_lock().ok().and_then(|tx| tx.fault());
     let receive = || core.rx.try_lock().ok().and_then(|rx| rx.fault());
@@ -115,8 +115,8 @@ pub(super) fn fault<M: Chip>(chip: &M) -> Option<Fault> {
     transmit().or_else(receive).or_else(|| core.csb_fault())
 }
 
-pub(super) fn pull<M: Chip>(
-    chip: &M,
+pub(super) fn pull<C: Chip>(
+    chip: &C,
     batch: &mut Batch<'static>,
     limit: usize,
     sink: &mut dyn Sink,
@@ -150,7 +150,7 @@ pub(super) fn pull<M: Chip>(
     sent.finished
 }
 
-pub(super) fn push<M: Chip>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize {
+pub(super) fn push<C: Chip>(chip: &C, batch: &Batch<'_>, list: &[u16]) -> usize {
     let Received { dealt, causes, reopened } =
         receive(chip, batch, list, |gate| gate.link && !gate.loopback);
     if reopened {
@@ -164,8 +164,8 @@ pub(super) fn push<M: Chip>(chip: &M, batch: &Batch<'_>, list: &[u16]) -> usize 
 
 /// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever
 /// turned it off and then had the lock knows that no DMA runs any more.
-fn receive<M: Chip>(
-    chip: &M,
+fn receive<C: Chip>(
+    chip: &C,
     batch: &Batch<'_>,
     list: &[u16],
     wire: fn(&Gate) -> bool,
@@ -180,19 +180,19 @@ fn receive<M: Chip>(
     Received { dealt: list.len(), ..Received::default() }
 }
 
-pub(super) fn is_up<M: Chip>(chip: &M) -> bool {
+pub(super) fn is_up<C: Chip>(chip: &C) -> bool {
     let gate = chip.gate();
     gate.dma && gate.link && gate.receive
 }
 
-pub(super) fn room<M: Chip>(chip: &M) -> usize {
+pub(super) fn room<C: Chip>(chip: &C) -> usize {
     let mut rx = lock(&chip.core().rx);
     let gate = chip.gate();
     // One that is off drops what comes.
     if gate.dma && gate.receive { rx.room(chip) } else { BATCH }
 }
 
-pub(super) fn arm<M: Chip>(chip: &M) -> bool {
+pub(super) fn arm<C: Chip>(chip: &C) -> bool {
     let core = chip.core();
     let more = core.tx_bell.arm(|| {
         let mut tx = lock(&core.tx);
@@ -205,19 +205,19 @@ pub(super) fn arm<M: Chip>(chip: &M) -> bool {
     more
 }
 
-pub(super) fn want_room<M: Chip>(chip: &M) -> bool {
+pub(super) fn want_room<C: Chip>(chip: &C) -> bool {
     let core = chip.core();
     core.rx_bell.arm(|| !is_up(chip) || lock(&core.rx).want_room(chip))
 }
 
 /// Loopback: frames go to the chip's own receive side, once the transmit side has found them all.
 /// Nothing recurses, for receiving transmits nothing. What finds no room is lost, as on a wire.
-struct OwnReceiver<'c, M> {
-    chip: &'c M,
+struct OwnReceiver<'c, C> {
+    chip: &'c C,
     causes: u32,
 }
 
-impl<M: Chip> OwnReceiver<'_, M> {
+impl<C: Chip> OwnReceiver<'_, C> {
     fn receive(&mut self, batch: &Batch<'_>, list: &[u16]) {
         let received = receive(self.chip, batch, list, |gate| gate.loopback);
         self.causes |= received.causes;
@@ -245,7 +245,7 @@ impl<M: Chip> OwnReceiver<'_, M> {
     }
 }
 
-impl<M: Chip> Sink for OwnReceiver<'_, M> {
+impl<C: Chip> Sink for OwnReceiver<'_, C> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         if batch.needs() == Offloads::NONE {
             let mut list = [0u16; BATCH];

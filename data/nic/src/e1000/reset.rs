@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, E1000};
 use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
-use crate::chip::{After, Receives};
+use crate::chip::{After, ReceiveSide};
 
 impl E1000 {
     /// PCI reset: everything as after power-on.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::chip::{Control, R8169};
 use super::regs::*;
 use crate::bits::low32;
-use crate::chip::{After, Sends};
+use crate::chip::{After, TransmitSide};
 use crate::realtek::cplus::Which;
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
@@ -208,9 +208,9 @@ impl R8169 {
         }
         let address = self.regs.address(DTCCR);
         let (stats, counters) = (&self.core.stats, &self.core.counters);
-        let _written = self
-            .core
-            .stopped(|tx, _| self.tally.dump(stats, counters, Sends::<Self>::map(tx), address));
+        let _written = self.core.stopped(|tx, _| {
+            self.tally.dump(stats, counters, TransmitSide::<Self>::map(tx), address)
+        });
     }
 
     /// A write of CSBAL places the CSB, or releases it (0).

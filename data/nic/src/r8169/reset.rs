@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use super::chip::{Control, R8169};
 use super::regs::{CR, IDR0, IDR4, is_sticky};
-use crate::chip::{After, Receives, Sends};
+use crate::chip::{After, ReceiveSide, TransmitSide};
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::tally;
 

@@ -8,7 +8,7 @@ use vmlan_ram::Map;
 use super::cplus::{Cplus, Sending, Which};
 use super::ring::Ring;
 use crate::chip::csb::Csb;
-use crate::chip::{Fault, Sends, Sent};
+use crate::chip::{Fault, Sent, TransmitSide};
 use crate::ring::{Transmitter, WORK};
 
 /// A transmit side of two rings. A CSB knows of the normal one only.
@@ -24,7 +24,7 @@ impl<C: Cplus> Default for Queues<C> {
     }
 }
 
-impl<C: Cplus> Sends<C> for Queues<C> {
+impl<C: Cplus> TransmitSide<C> for Queues<C> {
     fn map(&self) -> &Arc<Map> {
         self.normal.map()
     }

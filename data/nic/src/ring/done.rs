@@ -28,7 +28,7 @@ pub fn settle<T: Transmit>(state: &mut State<T>, batch: &Batch<'_>) -> u32 {
 
 /// Counts the frames that are finished with; returns how many.
 #[inline]
-pub fn count<M: Chip>(chip: &M, batch: &Batch<'_>) -> usize {
+pub fn count<C: Chip>(chip: &C, batch: &Batch<'_>) -> usize {
     let mut sums = Sums::default();
     let (mut frames, mut bytes) = (batch.len(), batch.bytes());
     if batch.any_held() || !Offloads::CSUM.covers(batch.needs()) {
@@ -45,7 +45,7 @@ pub fn count<M: Chip>(chip: &M, batch: &Batch<'_>) -> usize {
 
 /// As [`count`], where frames may be held or segmented. Returns frames and bytes.
 #[inline(never)]
-fn count_mixed<M: Chip>(chip: &M, batch: &Batch<'_>, sums: &mut Sums) -> (usize, u64) {
+fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut Sums) -> (usize, u64) {
     let (mut frames, mut bytes) = (0, 0);
     for i in (0..batch.len()).filter(|i| batch.verdict(*i) == Verdict::Done) {
         let Some(frame) = batch.frame(i) else { break };

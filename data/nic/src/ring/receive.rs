@@ -22,7 +22,7 @@ use super::place::Outcome;
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
 use crate::chip::sums::{SHORTEST, Sums};
-use crate::chip::{Chip, Fault, Received, Receives};
+use crate::chip::{Chip, Fault, ReceiveSide, Received};
 use crate::notify::csb;
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
@@ -158,7 +158,7 @@ impl<R: Receive> Receiver<R> {
     }
 }
 
-impl<R: Receive> Receives<ChipOf<R>> for Receiver<R> {
+impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
         self.ring.set_map(map)
     }

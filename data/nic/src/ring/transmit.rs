@@ -30,7 +30,7 @@ use super::plan::Plan;
 use super::scan::{Found, MAX_PIECES, Want};
 use super::{DescriptorRing, Look, distance};
 use crate::chip::csb::Csb;
-use crate::chip::{Chip, Fault, Sends, Sent};
+use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::csb;
 
 /// Frames whose descriptors are read, and whose first bytes are asked for, before the first is
@@ -208,7 +208,7 @@ impl<T: Transmit> Transmitter<T> {
     }
 }
 
-impl<T: Transmit> Sends<ChipOf<T>> for Transmitter<T> {
+impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
     fn map(&self) -> &Arc<Map> {
         self.ring.map()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::chip::{Control, Rtl8139, wire};
 use super::regs::*;
 use crate::bits::low32;
-use crate::chip::{After, Chip, Core, Sends};
+use crate::chip::{After, Chip, Core, TransmitSide};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally::{ADDRESS, DUMP};

@@ -11,7 +11,7 @@ use super::classic::Classic;
 use super::regs::Registers;
 use super::tsd::{Pairs, Tsd};
 use crate::chip::csb::Csb;
-use crate::chip::{Fault, Received, Receives, Sends, Sent};
+use crate::chip::{Fault, ReceiveSide, Received, Sent, TransmitSide};
 use crate::realtek::cplus::{Digest, Receiving, Which};
 use crate::realtek::queues::Queues;
 use crate::realtek::ring::Ring;
@@ -64,7 +64,7 @@ impl Rx {
     }
 }
 
-impl Sends<Rtl8139> for Tx {
+impl TransmitSide<Rtl8139> for Tx {
     fn map(&self) -> &Arc<Map> {
         self.classic.map()
     }
@@ -109,7 +109,7 @@ impl Sends<Rtl8139> for Tx {
     }
 }
 
-impl Receives<Rtl8139> for Rx {
+impl ReceiveSide<Rtl8139> for Rx {
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
         drop(self.plus.set_map(Arc::clone(&map)));
         self.classic.set_map(map)

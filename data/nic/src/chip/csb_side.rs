@@ -1,0 +1,290 @@
+//! What one side of a chip has of the CSB: whose tail counts, and which wishes stand. The rules are in
+//! `csb.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::csb::Csb;
+use crate::notify::csb::{self, CsbFields};
+use crate::ring::distance;
+
+/// Times that a tail is looked at again because a register write raced with it.
+const TRIES: usize = 8;
+
+/// Which ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Transmit,
+    Receive,
+}
+
+/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is
+/// none: [`CsbSide::notice`].
+pub trait Register {
+    /// Its value.
+    fn get(&self) -> u32;
+    /// Its value, bits that do not exist included: they may be memory.
+    fn raw(&self) -> u32;
+    /// Replaces its value if it is still `old`; false: somebody has written it since.
+    fn replace(&self, old: u32, new: u32) -> bool;
+}
+
+/// Where the tail is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    /// In the register.
+    Register,
+    /// In the register, until the word in the CSB is no longer this.
+    Stale(u32),
+    /// In the CSB.
+    Csb,
+}
+
+/// What one side of the chip has of the CSB.
+#[derive(Debug)]
+pub struct CsbSide {
+    direction: Direction,
+    csb: Option<Arc<Csb>>,
+    tail: Tail,
+    /// The tail as last read in the CSB.
+    last: u32,
+    /// The wish for a kick stands.
+    asked: bool,
+    /// The worker is awake.
+    awake: bool,
+    /// The guest has turned the CSB off.
+    off: bool,
+}
+
+impl CsbSide {
+    pub fn new(direction: Direction) -> Self {
+        let tail = Tail::Register;
+        let (csb, last, asked, awake, off) = (None, 0, false, false, false);
+        Self { direction, csb, tail, last, asked, awake, off }
+    }
+
+    /// There is a CSB.
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.csb.is_some()
+    }
+
+    /// A new CSB, or none. The host's words in it are those of a chip that sleeps and waits for
+    /// nothing.
+    pub fn place(&mut self, csb: Option<Arc<Csb>>) {
+        self.csb = csb;
+        self.restart();
+        if self.direction == Direction::Receive {
+            self.asked = true;
+            self.content();
+        }
+    }
+
+    /// The same CSB, in a new map. If it was away, what the guest did meanwhile is found when it is
+    /// back. `on`: this side is, so that the CSB is its driver's still.
+    pub fn replace(&mut self, csb: Option<Arc<Csb>>, on: bool) {
+        self.csb = csb;
+        if self.direction == Direction::Transmit {
+            self.asked = true;
+            if let Some(csb) = self.csb.as_ref().filter(|_| on) {
+                csb.set_host_need_txkick(1);
+            }
+        }
+    }
+
+    /// The ring was stopped or moved: the word in the CSB may be of before.
+    pub fn restart(&mut self) {
+        let csb = self.csb.take();
+        self.believe_register(csb.as_deref());
+        self.csb = csb;
+    }
+
+    /// As long as the register counts the guest must write it, so the wish for kicks stands.
+    fn believe_register(&mut self, csb: Option<&Csb>) {
+        self.tail = Tail::Register;
+        if self.direction == Direction::Transmit {
+            self.asked = true;
+            if let Some(csb) = csb {
+                csb.set_host_need_txkick(1);
+            }
+        }
+    }
+
+    /// The word in the CSB, if it is not believed because the register says otherwise.
+    pub fn doubted(&self) -> Option<u32> {
+        let Tail::Stale(word) = self.tail else { return None };
+        self.csb.as_ref().filter(|csb| csb.is_on()).map(|_| word)
+    }
+
+    /// There is proof that the word is of now.
+    pub fn believe_word(&mut self) {
+        self.tail = Tail::Csb;
+    }
+
+    /// The worker is awake, and looks by itself.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.awake = true;
+    }
+
+    /// It is not, or soon will not be: the caller states the wish in the CSB that this returns.
+    /// `wishes`: counts them.
+    pub fn ask(&mut self, wishes: &AtomicU64) -> Option<Arc<Csb>> {
+        self.awake = false;
+        let csb = self.csb.as_ref()?;
+        if self.tail == Tail::Csb {
+            wishes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.asked = true;
+        Some(Arc::clone(csb))
+    }
+
+    /// Takes the wish for room back, if one stands.
+    #[inline]
+    pub fn content(&mut self) {
+        if std::mem::take(&mut self.asked)
+            && let Some(csb) = &self.csb
+        {
+            csb::disarm_room(&**csb);
+        }
+    }
+
+    /// True once after the guest has turned the CSB off.
+    #[inline]
+    pub fn take_off(&mut self) -> bool {
+        std::mem::take(&mut self.off)
+    }
+
+    #[inline]
+    fn word(&self, csb: &Csb) -> u32 {
+        match self.direction {
+            Direction::Transmit => csb.guest_tdt(),
+            Direction::Receive => csb.guest_rdt(),
+        }
+    }
+
+    /// The tail of a ring of `size`, not checked. `moved`: what is known of the ring is void.
+    #[inline]
+    pub fn tail(&mut self, register: &impl Register, size: u32, moved: bool) -> u32 {
+        let Some(csb) = self.csb.take() else { return register.get() };
+        if moved && self.tail != Tail::Register {
+            self.believe_register(Some(&csb));
+        }
+        let tail = if csb.is_on() {
+            self.tail_while_on(&csb, register, size)
+        } else {
+            self.leave(&csb, register, size)
+        };
+        self.csb = Some(csb);
+        tail
+    }
+
+    /// For rings whose descriptors say who owns them: there is no tail to choose, only the CSB to
+    /// notice.
+    #[inline]
+    pub fn notice(&mut self) {
+        let Some(csb) = self.csb.take() else { return };
+        if csb.is_on() {
+            self.tail = Tail::Csb;
+            self.disarm(&csb);
+        } else if self.tail != Tail::Register {
+            self.off = true;
+            self.believe_register(Some(&csb));
+        }
+        self.csb = Some(csb);
+    }
+
+    /// For the same: the tail in the CSB, neither checked nor believed. `None`: descriptors
+    /// themselves are to be looked at, for there is no CSB, or somebody is about to wait for the
+    /// guest.
+    #[inline]
+    pub fn hint(&self) -> Option<u32> {
+        let waits = match self.direction {
+            Direction::Transmit => !self.awake,
+            Direction::Receive => self.asked,
+        };
+        let csb = self.csb.as_ref().filter(|_| self.tail == Tail::Csb && !waits)?;
+        Some(self.word(csb))
+    }
+
+    /// The worker is awake, and looks at the tail by itself: kicks are not needed.
+    #[inline]
+    fn disarm(&mut self, csb: &Csb) {
+        if self.asked && self.awake && self.direction == Direction::Transmit {
+            self.asked = false;
+            csb::disarm_transmit(csb);
+        }
+    }
+
+    #[inline]
+    fn tail_while_on(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
+        let word = self.word(csb);
+        match self.tail {
+            Tail::Csb => {}
+            Tail::Stale(old) if word == old => return register.get(),
+            Tail::Register if word != register.get() => {
+                self.tail = Tail::Stale(word);
+                return register.get();
+            }
+            Tail::Stale(_) | Tail::Register => self.tail = Tail::Csb,
+        }
+        self.disarm(csb);
+        self.follow(csb, register, size)
+    }
+
+    /// The tail in the CSB, and the register brought in line with it.
+    fn follow(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
+        let mut word = self.word(csb);
+        for _ in 0..TRIES {
+            let known = register.raw();
+            if word >= size || known == word || register.replace(known, word) {
+                break;
+            }
+            // A kick has arrived: the word may have moved on before it.
+            word = self.word(csb);
+        }
+        self.last = word;
+        word
+    }
+
+    /// The tail while the CSB is off; when it has just been turned off, the later of the register
+    /// and the CSB's word.
+    fn leave(&mut self, csb: &Csb, register: &impl Register, size: u32) -> u32 {
+        if self.tail == Tail::Register {
+            return register.get();
+        }
+        self.off = true;
+        let believed = self.tail == Tail::Csb;
+        self.believe_register(Some(csb));
+        let last = self.last;
+        let word = csb::leave(csb, || self.word(csb)).filter(|word| *word < size);
+        let Some(word) = word.filter(|_| believed && last < size) else {
+            return register.get();
+        };
+        for _ in 0..TRIES {
+            let known = register.raw();
+            let (later, ahead) = (distance(last, known % size, size), distance(last, word, size));
+            // One far ahead is a kick that was long on its way. But there are drivers that refill
+            // most of a ring by the register alone, as soon as the CSB is off, and that never write
+            // it again if they get no frames.
+            let near = later <= size / 2 || ahead == 0 && self.direction == Direction::Receive;
+            if known == word || later > ahead && near {
+                return known;
+            }
+            if register.replace(known, word) {
+                return word;
+            }
+        }
+        register.get()
+    }
+
+    /// Publishes the head, after all write-backs. The fence is for whoever posts a cause now.
+    #[inline]
+    pub fn publish(&self, head: u32) {
+        let Some(csb) = &self.csb else { return };
+        let _wished = match self.direction {
+            Direction::Transmit => csb::publish_sent(&**csb, head),
+            Direction::Receive => csb::publish_received(&**csb, head),
+        };
+    }
+}
