@@ -204,18 +204,6 @@ fn a_hundred_idle_ports_use_no_cpu() {
     drop(raws);
 }
 
-/// How many descriptors there may be from now on; returns how many there could be.
-fn set_limit(soft: u64) -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the calls.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
-        let old = std::mem::replace(&mut limit.rlim_cur, soft);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
-        old
-    }
-}
-
 #[test]
 fn without_a_descriptor_left_accepting_pauses_and_goes_on_later() {
     let _alone = alone();
@@ -223,14 +211,14 @@ fn without_a_descriptor_left_accepting_pauses_and_goes_on_later() {
     let f = Fixture::new();
     // The lowest number that is free: with this limit nothing else is.
     let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
-    let limit = set_limit(u64::try_from(free).unwrap() + 1);
+    let limit = set_fd_limit(u64::try_from(free).unwrap() + 1);
     // This takes the last one; the port has none to accept it with.
     let begin = std::time::Instant::now();
     let connected = std::os::unix::net::UnixStream::connect(f.path());
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let spins = accepts_without_pause(&f.path(), begin);
     let state = f.detail("state");
-    set_limit(limit);
+    set_fd_limit(limit);
     assert!(state.contains("waiting"), "{state}");
     assert!(!spins);
     let mut raw = Raw::new(connected.unwrap());

@@ -95,19 +95,11 @@ fn an_interrupt_that_hangs_the_ports_thread_is_ended() {
 /// Pulls on a thread of its own, which is interrupted as the watchdog does; true if it had to be.
 fn pull_is_parked(f: &Fixture) -> bool {
     use std::os::unix::thread::JoinHandleExt;
-    extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: all zeros is a valid sigaction; the handler does nothing, so that calls end with
-    // EINTR.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
-        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
-    }
+    // Port threads have given SIGUSR1 a handler that does nothing, so that calls end with EINTR.
     let port = f.door.port();
     let (tell, told) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
-        // SAFETY: no pointers.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
         port.pull(&mut Batch::new(), 256, &mut Nobody)
     });
     let tid = told.recv().unwrap();

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, fds_of, memfd, rss_kib, until};
+use common::{PATIENCE, clear_nonblocking, fds_of, memfd, rss_kib, until};
 use vfio::*;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -406,13 +406,11 @@ fn a_doorbell_that_is_no_eventfd_is_refused_and_a_blocking_one_made_nonblocking(
         assert_eq!(client.set_irqs(EVENTFD | TRIGGER, MSI, 1, &[fd]), Some(EINVAL));
     }
     let line = eventfd();
-    // SAFETY: no pointers.
-    unsafe { libc::fcntl(line.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
+    clear_nonblocking(&line);
     assert_eq!(client.set_irqs(EVENTFD | TRIGGER, INTX, 1, &[raw(&line)]), Some(0));
     (&line).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
     // It is full, and blocking again: this port's own thread is not to hang in it.
-    // SAFETY: no pointers.
-    unsafe { libc::fcntl(line.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
+    clear_nonblocking(&line);
     // Who hangs does not answer.
     assert_eq!(client.set_irqs(NONE | TRIGGER, INTX, 1, &[]), Some(0));
 }

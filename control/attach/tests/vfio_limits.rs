@@ -8,19 +8,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use common::{accepts_without_pause, fds_of, log_lines, memfd, until};
+use common::{accepts_without_pause, fds_of, log_lines, memfd, set_fd_limit, until};
 use vfio::*;
-
-fn set_limit(soft: u64) -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the calls.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
-        let old = std::mem::replace(&mut limit.rlim_cur, soft);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
-        old
-    }
-}
 
 /// As long as it lives, this process has room for a few descriptors more.
 struct Limit {
@@ -30,7 +19,7 @@ struct Limit {
 
 impl Limit {
     fn new(spare: usize) -> Self {
-        let before = set_limit(200);
+        let before = set_fd_limit(200);
         let mut fill: Vec<_> = (0..200).map_while(|_| File::open("/dev/null").ok()).collect();
         assert!(fill.len() < 200, "full");
         fill.truncate(fill.len() - spare);
@@ -40,7 +29,7 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        set_limit(self.before);
+        set_fd_limit(self.before);
     }
 }
 

@@ -88,6 +88,18 @@ fn parse(flags: u32) -> Option<(Data, Action)> {
     Some((data, action))
 }
 
+/// The bytes behind the fixed part, and whether there is a descriptor, must fit the kind of data.
+fn check_data(data: Data, extra: &[u8], has_fd: bool, flags: u32) -> Result<(), IrqError> {
+    let fits = match data {
+        Data::None => !has_fd,
+        Data::Bool => !has_fd && extra.len() == 1,
+        // The number that the descriptor has for the client may come along, for nothing.
+        Data::EventFd => matches!(extra.len(), 0 | 4),
+    };
+    let refused = IrqError::Data { data: extra.len(), fds: usize::from(has_fd), flags };
+    if fits { Ok(()) } else { Err(refused) }
+}
+
 /// One client's interrupts.
 #[derive(Debug)]
 pub struct Irqs {
@@ -148,16 +160,7 @@ impl Irqs {
             return Err(IrqError::Range { index, start, count });
         }
         let extra = bytes.get(FIXED..).unwrap_or_default();
-        let fits = match data {
-            Data::None => fd.is_none(),
-            Data::Bool => fd.is_none() && extra.len() == 1,
-            // The number that the descriptor has for the client may come along, for nothing.
-            Data::EventFd => matches!(extra.len(), 0 | 4),
-        };
-        if !fits {
-            let fds = usize::from(fd.is_some());
-            return Err(IrqError::Data { data: extra.len(), fds, flags });
-        }
+        check_data(data, extra, fd.is_some(), flags)?;
         if action != Action::Trigger && mode != Mode::Intx {
             return Err(IrqError::Flags { index, flags });
         }

@@ -16,6 +16,7 @@ use super::virtqueues::{Context, VirtqueueTable};
 use super::wire::{
     Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, VirtqueueAddr, protocol,
 };
+use crate::Details;
 use crate::bytes::widen;
 use crate::memory::{Memory, MemoryError};
 
@@ -125,7 +126,7 @@ impl Session {
         if !counts.contains(&count) {
             return Err(RequestRefusal::FdCount { request, count });
         }
-        if self.protocol & needed(request) != needed(request) {
+        if self.protocol & request.needs() != request.needs() {
             return Err(RequestRefusal::NotNegotiated(request));
         }
         let body = Body(&message.body);
@@ -338,7 +339,7 @@ impl Session {
 
     /// For `port list`.
     #[must_use]
-    pub fn details(&self) -> Vec<(&'static str, String)> {
+    pub fn details(&self) -> Details {
         let (rx, tx) = self.rings.live();
         let mut list = vec![
             ("features", feature_names::features(self.features)),
@@ -363,23 +364,6 @@ impl Drop for Session {
         // No frame of this front end is under way any more.
         self.port.set_connected(false);
         self.rings.flush_all(&self.port);
-    }
-}
-
-/// The protocol feature that a request belongs to.
-fn needed(request: Request) -> u64 {
-    match request {
-        Request::GetQueueNum => protocol::MQ,
-        Request::SendRarp => protocol::RARP,
-        Request::NetSetMtu => protocol::NET_MTU,
-        Request::SetLogBase => protocol::LOG_SHMFD,
-        Request::GetInflightFd | Request::SetInflightFd => protocol::INFLIGHT_SHMFD,
-        Request::ResetDevice => protocol::RESET_DEVICE,
-        Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => {
-            protocol::CONFIGURE_MEM_SLOTS
-        }
-        Request::SetStatus | Request::GetStatus => protocol::STATUS,
-        _ => 0,
     }
 }
 

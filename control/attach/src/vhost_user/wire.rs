@@ -129,6 +129,24 @@ requests! {
 }
 
 impl Request {
+    /// The protocol features that must be negotiated for it.
+    #[must_use]
+    pub fn needs(self) -> u64 {
+        match self {
+            Self::GetQueueNum => protocol::MQ,
+            Self::SendRarp => protocol::RARP,
+            Self::NetSetMtu => protocol::NET_MTU,
+            Self::SetLogBase => protocol::LOG_SHMFD,
+            Self::GetInflightFd | Self::SetInflightFd => protocol::INFLIGHT_SHMFD,
+            Self::ResetDevice => protocol::RESET_DEVICE,
+            Self::GetMaxMemSlots | Self::AddMemReg | Self::RemMemReg => {
+                protocol::CONFIGURE_MEM_SLOTS
+            }
+            Self::SetStatus | Self::GetStatus => protocol::STATUS,
+            _ => 0,
+        }
+    }
+
     /// The front end waits for an answer of the request's own kind, asked for or not.
     #[must_use]
     pub fn has_reply(self) -> bool {

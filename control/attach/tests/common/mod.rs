@@ -3,12 +3,15 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
+use rustix::fs::OFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 use vmlan_attach::vhost_user::{Config, VhostUser, attach};
 use vmlan_transport::memory::Ram;
@@ -217,23 +220,24 @@ impl Raw {
 /// 100,000 watches on `file`: each is served by whoever writes to it, which takes milliseconds.
 /// They end with what is returned.
 pub fn crowd(file: impl AsFd) -> Vec<OwnedFd> {
-    let most = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
-    // SAFETY: `most` outlives the call.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most) };
+    set_fd_limit(4096);
     let fds: Vec<_> = (0..400).map(|_| file.as_fd().try_clone_to_owned().unwrap()).collect();
     let watch = |_| {
-        // SAFETY: no pointers; the descriptor is new.
-        let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(0)) };
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         for fd in &fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            let (e, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
-            // SAFETY: `event` outlives the call.
-            assert_eq!(unsafe { libc::epoll_ctl(e, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+            epoll::add(&watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
         }
-        epoll
+        watch
     };
     let watches: Vec<_> = (0..250).map(watch).collect();
     watches.into_iter().chain(fds).collect()
+}
+
+/// How many descriptors this process may have from now on. Returns how many it might have before.
+pub fn set_fd_limit(most: u64) -> u64 {
+    let old = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..old }).unwrap();
+    old.current.unwrap_or(u64::MAX)
 }
 
 /// True if waking the crowd on `call` takes long enough here that a port must have had enough of
@@ -293,9 +297,7 @@ pub fn make_blocking(eventfd: impl AsFd) {
 }
 
 pub fn clear_nonblocking(file: impl AsFd) {
-    // SAFETY: no pointers.
-    let set = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_RDWR) };
-    assert_eq!(set, 0);
+    rustix::fs::fcntl_setfl(file, OFlags::RDWR).unwrap();
 }
 
 /// A guest without a VMM: RAM, and where its rings are in it.
