@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use vmlan_attach::vfio_user::Doorbell;
 use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::nic::{Connected, E1000Nic, Link, Nic, NicError};
+use vmlan_driver::nic::{BusAddress, Connected, E1000Nic, Nic, NicError};
 use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_known, one_way};
 use vmlan_tests::in_process_chip::InProcessBus;
@@ -260,7 +260,7 @@ impl Near {
     }
 }
 
-impl Link for Near {
+impl BusAddress for Near {
     type Bus = InProcessBus;
 
     fn driver(&self) -> &Options {

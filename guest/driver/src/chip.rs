@@ -38,7 +38,6 @@ use combine::Combine;
 use csb::Csb;
 pub use diagnose::Poke;
 pub use error::ChipError;
-pub use interrupt::Causes;
 pub use offload::{Offload, Segmentation};
 use vmlan_transport::memory::{Pool, Ram};
 pub(crate) use vmlan_transport::{
@@ -47,7 +46,7 @@ pub(crate) use vmlan_transport::{
 
 pub use registers::{Access, Register, Registers};
 pub use rx::{Batch, Frame, Report, RxFormat, RxRing};
-pub use traits::{Chip, RxSide, TxSide};
+pub use traits::{Causes, Chip, RxSide, TxSide};
 pub(crate) use tx::stride;
 pub use tx::{Part, TxFormat, TxRing};
 
@@ -186,7 +185,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         &self.registers
     }
 
-    /// The same, to touch registers beside the driver.
+    /// The registers, for whoever touches some beside the driver.
     pub fn registers_mut(&mut self) -> &mut Registers<C::Register, B> {
         &mut self.registers
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use self::chip::{ChipNic, E1000Nic, Link, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic};
+pub use self::chip::{BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic};
 pub use self::error::NicError;
 pub use self::registers::Registers;
 use crate::chip::Model;
@@ -102,7 +102,7 @@ pub fn open<V: Visitor>(
     })
 }
 
-fn open_chip<L: Link, V: Visitor>(
+fn open_chip<L: BusAddress, V: Visitor>(
     address: &L,
     patience: Duration,
     visitor: V,
@@ -211,7 +211,7 @@ pub trait Receive {
     fn checksum_pending(&self, lane: usize, batch: &Self::Batch, at: usize) -> bool;
     /// Gives the buffers of a batch back to the device, and empties it.
     fn release(&mut self, lane: usize, batch: &mut Self::Batch);
-    /// The same for the first `count` frames only; the others move up.
+    /// Gives the buffers of the first `count` frames of a batch back; the other frames move up.
     fn release_first(&mut self, lane: usize, batch: &mut Self::Batch, count: usize);
     /// Buffers the device has.
     fn posted(&self, lane: usize) -> u16;

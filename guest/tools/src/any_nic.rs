@@ -1,6 +1,6 @@
 //! A NIC of whatever kind, for programs that learn only while they run what they are given. Each
-//! call is one comparison dearer than with [`vmlan_driver::nic::open`], which compiles the program once for
-//! each kind.
+//! call is one comparison dearer than with [`vmlan_driver::nic::open`], which compiles the program
+//! once for each kind.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub enum AnyNic {
     R8169(R8169Nic),
     /// An RTL8139C+ behind vfio-user.
     Rtl8139(Rtl8139Nic),
-    /// The same in classic mode.
+    /// An RTL8139 in classic mode.
     Classic(Rtl8139ClassicNic),
     /// An e1000 inside a VM.
     PciE1000(E1000Nic<Pci>),
@@ -37,7 +37,7 @@ pub enum AnyNic {
     PciR8169(R8169Nic<Pci>),
     /// An RTL8139C+ inside a VM.
     PciRtl8139(Rtl8139Nic<Pci>),
-    /// The same in classic mode.
+    /// An RTL8139 in classic mode.
     PciClassic(Rtl8139ClassicNic<Pci>),
 }
 
@@ -52,7 +52,7 @@ pub enum AnyBatch {
     R8169(BatchOf<R8169Nic>),
     /// An RTL8139C+.
     Rtl8139(BatchOf<Rtl8139Nic>),
-    /// The same in classic mode.
+    /// An RTL8139 in classic mode.
     Classic(BatchOf<Rtl8139ClassicNic>),
 }
 

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! [`Port::open`] takes any address that the driver knows (`vhost-user:`, `vfio-user:`, and inside
-//! a VM `pci:`), [`Port::new`] any [`Nic`], on whatever bus it is. `guest/driver/examples/` has a
+//! a VM `pci:`), [`Port::new`] any [`Nic`], on whatever bus it is. `guest/tools/examples/` has a
 //! bridge, a firewall and a counter.
 //!
 //! # The names

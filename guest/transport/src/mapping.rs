@@ -39,7 +39,7 @@ impl Mapping {
         Self::new(Some((file, offset)), len, MapFlags::SHARED)
     }
 
-    /// The same, with all of its pages there from the beginning.
+    /// The first `len` bytes of `file`, shared, with all pages there from the beginning.
     ///
     /// # Errors
     /// Whatever `mmap(2)` reports.

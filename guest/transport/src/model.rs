@@ -12,7 +12,7 @@ pub enum Model {
     R8169,
     /// Realtek's RTL8139C+ with its descriptor rings.
     Rtl8139Plus,
-    /// The same with four transmit registers and a receive buffer, as every RTL8139 has them.
+    /// Any RTL8139 in classic mode: four transmit registers and one receive buffer.
     Rtl8139Classic,
 }
 

@@ -143,7 +143,7 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
 /// Fills `bytes`, and appends the descriptors that came with them to `fds`.
 ///
 /// # Errors
-/// As [`recv_with_fds`]; `UnexpectedEof` when the peer hangs up before.
+/// Those of [`recv_with_fds`], and `UnexpectedEof` when the peer hangs up before.
 pub fn recv_all(sock: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {

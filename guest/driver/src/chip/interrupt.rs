@@ -24,19 +24,6 @@ const TICK: Duration = Duration::from_micros(200);
 /// So many ticks in turn without a frame, and an adaptive receiver wants interrupts again.
 const QUIET: u8 = 10;
 
-/// The interrupt causes of a chip that a driver enables.
-#[derive(Clone, Copy, Debug)]
-pub struct Causes {
-    /// Frames were sent.
-    pub sent: u32,
-    /// Frames were received, or could not be.
-    pub received: u32,
-    /// The link has changed.
-    pub link: u32,
-    /// What else is enabled while CSB is on, whose flags say when causes interrupt.
-    pub csb: u32,
-}
-
 /// What the adaptive receiver knows.
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -379,8 +366,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             self.enable(self.causes_of_csb());
             return;
         }
-        // A posted kick that arrives once the CSB is off would be taken for the tail of now, and the
-        // chip would use descriptors that it was not given.
+        // A posted kick that arrives once the CSB is off would be taken for the tail of now, and
+        // the chip would use descriptors that it was not given.
         C::settle(&mut self.registers);
         csb.stop();
         // What was published without a kick may not have been seen.

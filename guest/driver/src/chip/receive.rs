@@ -51,7 +51,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.release_first(batch, batch.frames.len());
     }
 
-    /// The same for the first `count` frames only; the others move up.
+    /// Gives the buffers of the first `count` frames back; the other frames move up.
     ///
     /// # Panics
     /// When there are fewer.

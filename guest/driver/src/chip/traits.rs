@@ -4,11 +4,23 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{
-    Batch, Bus, Causes, ChipDriver, ChipError, Frame, Model, Offload, Options, Register, Registers,
-    Report,
+    Batch, Bus, ChipDriver, ChipError, Frame, Model, Offload, Options, Register, Registers, Report,
 };
 use crate::stats::QueueStats;
 use vmlan_transport::memory::{Pool, Ram};
+
+/// The interrupt causes of a chip that a driver enables.
+#[derive(Clone, Copy, Debug)]
+pub struct Causes {
+    /// Frames were sent.
+    pub sent: u32,
+    /// Frames were received, or could not be.
+    pub received: u32,
+    /// The link has changed.
+    pub link: u32,
+    /// What else is enabled while CSB is on, whose flags say when causes interrupt.
+    pub csb: u32,
+}
 
 /// What only the driver of one chip knows.
 pub trait Chip: Debug + Sized + Send + 'static {
@@ -115,7 +127,7 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn reap<B: Bus>(&mut self, registers: &mut Registers<R, B>) -> u16;
     /// Frames are under way, and none of them will be reported.
     fn is_blind(&self) -> bool;
-    /// The same, looked at in vain many times: the device's head is worth a read.
+    /// Reports were looked for in vain many times: the device's head is worth a read.
     fn wants_head(&mut self) -> bool;
     /// Takes slots back up to the device's head; false if it said nothing yet.
     fn retire_to(&mut self, head: u32) -> bool;
@@ -128,7 +140,7 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn out_of_order(&self) -> u64;
     /// Counters.
     fn stats(&self) -> &QueueStats;
-    /// The same.
+    /// Its counters, to be changed.
     fn stats_mut(&mut self) -> &mut QueueStats;
 }
 
@@ -174,6 +186,6 @@ pub trait RxSide<R: Register>: Debug + Send {
     fn out_of_order(&self) -> u64;
     /// Counters.
     fn stats(&self) -> &QueueStats;
-    /// The same.
+    /// Its counters, to be changed.
     fn stats_mut(&mut self) -> &mut QueueStats;
 }

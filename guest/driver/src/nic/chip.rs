@@ -20,7 +20,7 @@ use vmlan_transport::pci::{PciBus, PciError};
 use vmlan_transport::vfio_user::VfioBus;
 
 /// An address, and the bus that it leads to.
-pub trait Link: Clone + Send {
+pub trait BusAddress: Clone + Send {
     /// The bus.
     type Bus: Bus + Send;
 
@@ -43,7 +43,7 @@ pub trait Link: Clone + Send {
     fn connected(&self, mac: Mac, bus: &Self::Bus) -> Connected;
 }
 
-impl Link for VfioUser {
+impl BusAddress for VfioUser {
     type Bus = VfioBus;
 
     fn driver(&self) -> &Options {
@@ -66,7 +66,7 @@ impl Link for VfioUser {
     }
 }
 
-impl Link for Pci {
+impl BusAddress for Pci {
     type Bus = PciBus;
 
     fn driver(&self) -> &Options {
@@ -93,7 +93,7 @@ impl Link for Pci {
 /// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only
 /// a matter of starting over.
 #[derive(Debug)]
-pub struct ChipNic<C: Chip, L: Link = VfioUser> {
+pub struct ChipNic<C: Chip, L: BusAddress = VfioUser> {
     nic: ChipDriver<C, L::Bus>,
     address: L,
     ram: Arc<Ram>,
@@ -113,7 +113,7 @@ pub type Rtl8139ClassicNic<L = VfioUser> = ChipNic<Classic, L>;
 /// Received frames of a chip.
 type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;
 
-impl<C: Chip, L: Link> ChipNic<C, L> {
+impl<C: Chip, L: BusAddress> ChipNic<C, L> {
     /// Reaches the chip at `address` and starts it.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl<C: Chip, L: Link> ChipNic<C, L> {
     }
 }
 
-impl<C: Chip, L: Link> Info for ChipNic<C, L> {
+impl<C: Chip, L: BusAddress> Info for ChipNic<C, L> {
     fn lanes(&self) -> usize {
         1
     }
@@ -178,7 +178,7 @@ impl<C: Chip, L: Link> Info for ChipNic<C, L> {
     }
 }
 
-impl<C: Chip, L: Link> Transmit for ChipNic<C, L> {
+impl<C: Chip, L: BusAddress> Transmit for ChipNic<C, L> {
     fn slots(&self, _lane: usize) -> u16 {
         self.nic.slots()
     }
@@ -241,7 +241,7 @@ impl<C: Chip, L: Link> Transmit for ChipNic<C, L> {
     }
 }
 
-impl<C: Chip, L: Link> Receive for ChipNic<C, L> {
+impl<C: Chip, L: BusAddress> Receive for ChipNic<C, L> {
     type Batch = Batch<C>;
 
     fn batch(&self, _lane: usize) -> Batch<C> {
@@ -291,7 +291,7 @@ impl<C: Chip, L: Link> Receive for ChipNic<C, L> {
     }
 }
 
-impl<C: Chip, L: Link> Wait for ChipNic<C, L> {
+impl<C: Chip, L: BusAddress> Wait for ChipNic<C, L> {
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError> {
         Ok(self.nic.wait(interest, timeout)?)
     }

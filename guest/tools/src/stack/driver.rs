@@ -31,7 +31,7 @@ pub(super) struct Counters {
     pub(super) dropped: AtomicU64,
 }
 
-/// The same at one moment.
+/// The values of [`Counters`] at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     pub(super) sent: u64,

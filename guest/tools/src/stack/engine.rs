@@ -72,7 +72,7 @@ fn mac_of(options: &Options) -> Mac {
     Mac([2, 0x76, a, b, c, d])
 }
 
-/// The same on a device that is there.
+/// Runs one workload on a NIC that is there already.
 pub(super) fn run_on<N: Nic>(
     mut device: N,
     options: &Options,

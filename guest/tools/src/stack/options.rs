@@ -39,7 +39,7 @@ pub enum Workload {
     TcpSink,
     /// Send a request over UDP, wait for the answer, and so on.
     UdpRr,
-    /// The same over one TCP connection.
+    /// Requests and responses over one TCP connection.
     TcpRr,
     /// Serve all of the above at once.
     Responder,

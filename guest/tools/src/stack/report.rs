@@ -124,7 +124,7 @@ pub struct Summary {
     pub frames_received: u64,
     /// Datagrams that arrived for the application of a UDP sink.
     pub arrived: u64,
-    /// The same, a second.
+    /// Datagrams that arrived in a second.
     pub arrived_per_s: f64,
     /// Of those that arrived, the ones the socket queue had no room for.
     pub dropped: u64,

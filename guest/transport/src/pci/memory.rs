@@ -37,7 +37,7 @@ pub(super) fn contiguous(low: usize, high: usize) -> Result<Arc<Ram>, PciError> 
     Err(PciError::NoMemory { wanted, pages: 2 * wanted.div_ceil(HUGE), free, run })
 }
 
-/// The same of huge pages or not at all.
+/// RAM for rings and buffers made of huge pages, if there are enough.
 pub(super) fn huge_pages(low: usize, high: usize) -> Option<Arc<Ram>> {
     rows_of_huge_pages(low, high).ok()?.ok()
 }

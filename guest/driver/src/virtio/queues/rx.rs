@@ -173,7 +173,7 @@ impl RxQueue {
         self.post_first(batch, done);
     }
 
-    /// The same for the first `count` frames only; the others move up.
+    /// Gives the buffers of the first `count` frames back; the other frames move up.
     ///
     /// # Panics
     /// When there are fewer.
