@@ -111,7 +111,7 @@ fn no_dma_after_it_was_ended() {
             let moved = || (counters.input.frames.get(), counters.output.frames.get());
             let (before, since) = (moved(), Instant::now());
             while moved().0 == before.0 || moved().1 == before.1 {
-                assert!(since.elapsed() < Duration::from_secs(20), "{what}: nothing moves");
+                assert!(since.elapsed() < Duration::from_secs(300), "{what}: nothing moves");
                 std::thread::yield_now();
             }
             end();

@@ -24,7 +24,7 @@ impl Gong {
 
     fn wait(&self, who: &str) {
         let rung = self.0.lock().unwrap();
-        let patience = Duration::from_secs(20);
+        let patience = Duration::from_secs(300);
         let (mut rung, late) = self.1.wait_timeout_while(rung, patience, |rung| !*rung).unwrap();
         assert!(!late.timed_out(), "{who} was not woken");
         *rung = false;

@@ -142,7 +142,7 @@ fn counts_wait_for_nobody() {
             let _ = chip.fault();
             told.send(chip.device().csb)
         });
-        let answer = tell.recv_timeout(Duration::from_secs(5));
+        let answer = tell.recv_timeout(Duration::from_secs(120));
         drop(locks);
         let csb = answer.expect("it waits").expect("there is one");
         assert!(csb.on && csb.suppressed > 0, "{csb:?}");

@@ -16,7 +16,7 @@ impl Drop for Ends<'_> {
 }
 
 /// How long nothing may happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Sleeps until `count` is no longer `seen`, or `ended`.
 fn sleep(what: &str, ended: &AtomicBool, awake: impl Fn() -> bool) {
