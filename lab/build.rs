@@ -10,7 +10,8 @@ fn main() {
     };
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=VMLAN_COMMIT={commit}");
-    // Not run again for every edit: only when a commit is made (the reflog grows), if git could say where that is; or this file changes.
+    // Not run again for every edit: only when a commit is made (the reflog grows), if git could say
+    // where that is; or this file changes.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     println!("cargo::rerun-if-changed={}", log.as_deref().unwrap_or("no such file"));
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! The switch alone: frames of 60 bytes between ports in this process. Each frame is really copied, out of
-//! a sender's buffer and into a receiver's, both 2 KiB apart as a driver's are.
+//! The switch alone: frames of 60 bytes between ports in this process. Each frame is really copied,
+//! out of a sender's buffer and into a receiver's, both 2 KiB apart as a driver's are.
 //!
 //! `cargo bench -p vmlan-lab --bench switch`; the same loops run under callgrind by
 //! `VMLAN_BREATHS=1000 valgrind --tool=callgrind BINARY` (see docs/results).
@@ -14,8 +14,8 @@ use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
 const SLOT: usize = 2048;
 const FRAME: usize = 60;
 
-/// A port over two rings of buffers in our own memory: one is sent from, again and again, the other is
-/// written to.
+/// A port over two rings of buffers in our own memory: one is sent from, again and again, the other
+/// is written to.
 struct Ring {
     tx: Mutex<(Vec<u8>, usize)>,
     rx: Mutex<(Vec<u8>, usize)>,
@@ -95,7 +95,8 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, b[0], b[1], b[2], b[3]]
 }
 
-/// `ports` ports and `macs` addresses, spread evenly; port 0 sends to all the others' in a mixed order.
+/// `ports` ports and `macs` addresses, spread evenly; port 0 sends to all the others' in a mixed
+/// order.
 fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
     let slots = if macs <= ports { BATCH } else { 16 * BATCH };
     let step = std::sync::atomic::AtomicUsize::new(1);

@@ -1,7 +1,8 @@
 //! `vmlan bench NAME`: figures, as a table beside the paper's numbers, as JSON, and as a picture.
 //!
-//! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every round, forwards and backwards in turn,
-//! so that a drift of the machine favours nobody, and it makes a [`Report`] of them. Ratios are taken within a round.
+//! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every
+//! round, forwards and backwards in turn, so that a drift of the machine favours nobody, and it
+//! makes a [`Report`] of them. Ratios are taken within a round.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ struct Bench {
     about: &'static str,
     /// Seconds of each measurement unless asked otherwise.
     seconds: u16,
-    /// Rounds, likewise.
+    /// Rounds unless asked otherwise.
     rounds: u16,
     run: fn(&mut Run<'_>) -> Result<Report, Failure>,
 }
@@ -50,7 +51,8 @@ struct Bench {
 const BENCHES: &[Bench] = &[
     Bench {
         name: "paper",
-        about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the host and to a guest",
+        about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the \
+            host and to a guest",
         seconds: 1,
         rounds: 2,
         run: paper::run,
@@ -78,21 +80,24 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "livelock",
-        about: "the paper's figure 3: what an application receives under far more load than it can take",
+        about: "the paper's figure 3: what an application receives under far more load than it can \
+            take",
         seconds: 1,
         rounds: 2,
         run: livelock::run,
     },
     Bench {
         name: "fairness",
-        about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an uplink",
+        about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an \
+            uplink",
         seconds: 1,
         rounds: 1,
         run: fairness::run,
     },
     Bench {
         name: "kvm-analysis",
-        about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses for a frame, TCP by window, frames/s",
+        about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses \
+            for a frame, TCP by window, frames/s",
         seconds: 1,
         rounds: 2,
         run: kvm_analysis::run,
@@ -104,7 +109,8 @@ const BENCHES: &[Bench] = &[
 #[command(after_help = help())]
 pub struct BenchArgs {
     /// What to measure
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BENCHES.iter().map(|b| b.name)))]
+    #[arg(value_name = "NAME",
+          value_parser = PossibleValuesParser::new(BENCHES.iter().map(|b| b.name)))]
     name: String,
     /// Write all figures of all rounds to this file
     #[arg(long, value_name = "FILE")]
@@ -112,7 +118,8 @@ pub struct BenchArgs {
     /// Draw them into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Put the tables into this Markdown file, between `<!-- vmlan bench NAME -->` and `<!-- end -->` (at its end without those)
+    /// Put the tables into this Markdown file, between `<!-- vmlan bench NAME -->` and `<!-- end
+    /// -->` (at its end without those)
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
     /// Seconds of each measurement [default: see NAME below]
@@ -127,10 +134,12 @@ pub struct BenchArgs {
     /// Bytes of the frames (raw, kvm-analysis) or of their payload (slides)
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<u32>,
-    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink; or of kvm-analysis: accesses, windows, chips
+    /// Only these parts of fairness: queues, shares, limits, neighbour, uplink; or of kvm-analysis:
+    /// accesses, windows, chips
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<String>,
-    /// Keep the switch on the last core and the guests on the first, instead of where the kernel likes
+    /// Keep the switch on the last core and the guests on the first, instead of where the kernel
+    /// likes
     #[arg(long)]
     pin: bool,
 }
@@ -150,7 +159,8 @@ fn help() -> String {
     for chip in chip::ALL {
         text += &format!("  {:12} {}\n", chip.name, folded(chip.note, 15));
     }
-    text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only plain,csb --rounds 5 --json raw.json\n";
+    text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only \
+        plain,csb --rounds 5 --json raw.json\n";
     text
 }
 
@@ -172,10 +182,11 @@ impl BenchArgs {
 /// Runs one.
 ///
 /// # Errors
-/// If it was asked wrongly, on Ctrl-C, if a file cannot be written, or (after the report) if something could not be measured.
+/// If it was asked wrongly, on Ctrl-C, if a file cannot be written, or (after the report) if
+/// something could not be measured.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
-        return Err(Failure::Usage(format!("'{}' is no bench", args.name)));
+        return Err(Failure::Usage(format!("'{}' is not the name of a bench", args.name)));
     };
     if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis"].contains(&bench.name) {
         let name = bench.name;

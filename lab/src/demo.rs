@@ -1,4 +1,5 @@
-//! `vmlan demo`: a switch and two native guests as separate processes; the same frames over a NIC driven in each way, slow to fast.
+//! `vmlan demo`: a switch and two native guests as separate processes; the same frames over a NIC
+//! driven in each way, slow to fast.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::native::pair::{Seen, Task};
+use crate::native::pair::{Measured, Task};
 use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::output::print;
 use vmlan_config::text::{columns, count, si};
@@ -109,8 +110,10 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let setup = Setup { stop: Stop::on_signals()?, cores: Cores::Free };
     let machine = Machine::read(crate::COMMIT);
     print(&format!(
-        "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) or vhost-user (virtio).\n\
-         60-byte frames from one to the other unless the row says otherwise; a register access is a trip to the switch's \
+        "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) \
+            or vhost-user (virtio).\n\
+         60-byte frames from one to the other unless the row says otherwise; a register access is \
+         a trip to the switch's \
          process and back.\n{machine}; {}; guests with nothing to do sleep at once\n\n",
         Cores::Free
     ))?;
@@ -118,7 +121,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     for plan in PLANS {
         let row = measure(&setup, plan, time);
         progress("");
-        // Ctrl-C ends the guests as well; what they say of it is no news.
+        // Ctrl-C ends the guests as well; that they say so is expected.
         setup.stop.check()?;
         match row {
             Ok(row) => rows.push(row),
@@ -146,7 +149,7 @@ fn measure(setup: &Setup, plan: Plan, time: Duration) -> Result<Row, Failure> {
 }
 
 impl Row {
-    fn new(plan: Plan, seen: &Seen) -> Self {
+    fn new(plan: Plan, seen: &Measured) -> Self {
         let window = &seen.window;
         Self {
             name: plan.name().into(),
@@ -226,8 +229,8 @@ fn table(rows: &[Row]) -> String {
         ]
     }));
     let mut text = columns(&lines, 1);
-    text += "\naccesses/k, interrupts/k: register accesses (virtio: doorbells) and interrupts for each 1,000 frames, both guests. \
-             CPU: 100 % is one core.\n";
+    text += "\naccesses/k, interrupts/k: register accesses (virtio: doorbells) and interrupts for \
+        each 1,000 frames, both guests. CPU: 100 % is one core.\n";
     for (row, trip) in rows.iter().filter_map(|r| Some((r, r.round_trip_us?))) {
         let _ = writeln!(
             text,

@@ -1,8 +1,8 @@
-//! A laboratory: a switch and guests as separate processes of this program, and what passes between them. `demo` and `bench`
-//! measure in it.
+//! A laboratory: a switch and guests as separate processes of this program, and what passes between
+//! them. `demo` and `bench` measure in it.
 //!
-//! "Native" guests (DESIGN section 9) are processes that play VMM and driver over the real socket, with memory of their own: the
-//! same road a VM's frames take, without a VM.
+//! "Native" guests are processes that play VMM and driver over the real socket,
+//! with memory of their own: the same road a VM's frames take, without a VM.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +70,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// With the ports `a` and `b`, which use one technique, and `keys` beside the technique's for the guests.
+    /// With the ports `a` and `b`, which use one technique, and `keys` beside the technique's for
+    /// the guests.
     pub(crate) fn pair(
         setup: &Setup,
         technique: &'static Technique,
@@ -201,8 +202,9 @@ fn start(dir: &Scratch, name: &str, words: &[&str], pin: Pin) -> Result<Process,
     Ok(launch.spawn(&file("log"))?)
 }
 
-/// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up to 50 us later: what plays a
-/// guest keeps its driver's bounds on time (send combining), as a kernel would.
+/// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up
+/// to 50 us later: what plays a guest keeps its driver's bounds on time (send combining), as a
+/// kernel would.
 pub(crate) fn exact_timers() {
     // A kernel that refuses leaves the sleeps as they were.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

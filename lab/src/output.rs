@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 
-/// Prints `text`. A reader that has gone away, like `head`, is no failure.
+/// Prints `text`. A reader that has gone away, like `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();

@@ -1,8 +1,9 @@
-//! `vmlan probe`: what leaving the guest costs on this host, and which technique it therefore gains most from.
+//! `vmlan probe`: what leaving the guest costs on this host, and which technique it therefore gains
+//! most from.
 //!
 //! ```text
-//!  kvm        a guest of one page, in a child process: exits to the kernel and to user space, interrupts
-//!  vfio-user  registers of our e1000 over the real socket, and in a shared page; frames to a worker
+//!  kvm        a guest of one page, in a child process: exits to kernel and user space, interrupts
+//!  vfio-user  registers of our e1000 over the real socket and in a shared page; frames to a worker
 //!  wake       eventfds, on one core and between two
 //!  line       a cache line between two cores
 //!  copy       64 to 65,536 bytes, hot and cold
@@ -53,7 +54,8 @@ enum Part {
 /// Arguments of `vmlan probe`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  vmlan probe\n  vmlan probe --only kvm,copy --seconds 1 --json | jq '.figures[] | {what, median_ns}'"
+    after_help = "Example:\n  vmlan probe\n  vmlan probe --only kvm,copy --seconds 1 --json | jq \
+        '.figures[] | {what, median_ns}'"
 )]
 pub struct ProbeArgs {
     /// Measure this only; the closing paragraph wants vfio-user, wake and copy
@@ -69,7 +71,8 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// KVM's device
-    #[arg(long, value_name = "PATH", default_value = "/dev/kvm", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "PATH", default_value = "/dev/kvm",
+          value_parser = NonEmptyStringValueParser::new())]
     kvm: String,
     /// Be the process that has the guest
     #[arg(long, hide = true)]

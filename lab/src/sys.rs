@@ -4,8 +4,8 @@ use std::io;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Puts the calling thread, and what it starts, into a network of its own; without root also into a user namespace of its own, in
-/// which it is root. That takes a process with one thread.
+/// Puts the calling thread, and what it starts, into a network of its own; without root also into a
+/// user namespace of its own, in which it is root. That takes a process with one thread.
 ///
 /// # Errors
 /// Those of `unshare`.
@@ -14,7 +14,8 @@ pub fn own_network() -> io::Result<()> {
         true => UnshareFlags::NEWNET,
         false => UnshareFlags::NEWNET | UnshareFlags::NEWUSER,
     };
-    // SAFETY: neither flag parts threads from what they share in user space: descriptors and the file system's state stay shared.
+    // SAFETY: neither flag parts threads from what they share in user space: descriptors and the
+    // file system's state stay shared.
     Ok(unsafe { unshare_unsafe(flags) }?)
 }
 
@@ -33,9 +34,11 @@ pub(crate) fn give_memory(
         userspace_addr: low.user_addr,
         ..Default::default()
     };
-    // A guest may outlive whoever made it: its memory stays mapped for as long as this process lives.
+    // A guest may outlive whoever made it: its memory stays mapped for as long as this process
+    // lives.
     std::mem::forget(ram.clone());
-    // SAFETY: the region is mapped for good, since one owner of `ram` is never dropped, and nobody holds a Rust reference to bytes
-    // in it: `Ram` is made for memory that another writes at any time.
+    // SAFETY: the region is mapped for good, since one owner of `ram` is never dropped, and nobody
+    // holds a Rust reference to bytes in it: `Ram` is made for memory that another writes at any
+    // time.
     unsafe { vm.set_user_memory_region(region) }.map_err(io::Error::from)
 }

@@ -1,4 +1,5 @@
-//! A guest with a chip that has registers, inside the test process: as [`crate::virtio_guest`], over any bus that the driver can be on.
+//! A guest with a chip that has registers, inside the test process: as [`crate::virtio_guest`],
+//! over any bus that the driver can be on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ fn words(model: Model) -> &'static str {
     }
 }
 
-/// The driver's options behind keys as in an address (`,size=64,tso=on`), with room for the frames that they allow.
+/// The driver's options behind keys as in an address (`,size=64,tso=on`), with room for the frames
+/// that they allow.
 ///
 /// # Panics
 /// When a key is wrong.
@@ -61,7 +63,8 @@ pub fn address(model: Model, path: &Path, keys: &str) -> VfioUser {
 }
 
 impl<C: Chip> ChipGuest<C, VfioBus> {
-    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys` (`,size=64,doorbell=mapped`).
+    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys`
+    /// (`,size=64,doorbell=mapped`).
     ///
     /// # Panics
     /// When it cannot.
@@ -197,7 +200,8 @@ impl<C: Chip, B: Bus> TestGuest for ChipGuest<C, B> {
     }
 
     fn assert_sound(&self) {
-        // Exact only while the chip does not write; it may, for a moment, if there are other guests.
+        // Exact only while the chip does not write; it may, for a moment, if there are other
+        // guests.
         let found = settles(|| self.nic.is_sound());
         assert!(found, "guest {}: {:?} {:?}", self.id, self.nic.tx_stats(), self.nic.rx_stats());
         assert_eq!(

@@ -48,8 +48,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `traffic` for a few rounds to warm up, and then for more: no allocation may happen in any thread that is counted.
-/// A port's thread may still be seeing an earlier guest off, which allocates: then the next rounds count.
+/// Runs `traffic` for a few rounds to warm up, and then for more: no allocation may happen in any
+/// thread that is counted. A port's thread may still be seeing an earlier guest off, which
+/// allocates: then the next rounds count.
 ///
 /// # Panics
 /// When one happens each time.

@@ -1,4 +1,5 @@
-//! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with virtio-net, and the host.
+//! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with
+//! virtio-net, and the host.
 
 use crate::{Boot, Guest, Image, NetNs, Result, Switch, linux_nic, linux_nic_suite::LinuxNicSuite};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ impl E1000 {
     }
 }
 
-/// 10.77.0.1, 10.77.0.2 and 10.77.0.101, on ports `e1`, `vm2` and `host`. All of it ends when this is dropped.
+/// 10.77.0.1, 10.77.0.2 and 10.77.0.101, on ports `e1`, `vm2` and `host`. All of it ends when this
+/// is dropped.
 pub struct E1000Lan {
     /// The guest with the e1000.
     pub e1000: Guest,

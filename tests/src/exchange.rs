@@ -18,16 +18,18 @@ pub trait TestGuest {
     fn expect_padding(&mut self);
     /// Forgets what was sent and expected, for the next round.
     fn start_over(&mut self);
-    /// Waits until the device has seen all that was posted to it, receive buffers above all: an introduction is a
-    /// broadcast, which does not wait for a receiver whose buffers are on their way back.
+    /// Waits until the device has seen all that was posted to it, receive buffers above all: an
+    /// introduction is a broadcast, which does not wait for a receiver whose buffers are on their
+    /// way back.
     fn settle(&mut self) {}
-    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do not wait for
-    /// a full receiver.
+    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do
+    /// not wait for a full receiver.
     fn introduce(&mut self);
-    /// Sends the next numbered frames of each flow to guest `to`, until there are no slots or `count` of each are sent;
-    /// returns how many were sent now.
+    /// Sends the next numbered frames of each flow to guest `to`, until there are no slots or
+    /// `count` of each are sent; returns how many were sent now.
     fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64;
-    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (0xff: everybody).
+    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (0xff:
+    /// everybody).
     fn receive_next(&mut self, to: u8, sizes: Sizes) -> u64;
     /// Every descriptor is where it belongs.
     fn assert_sound(&self);
@@ -77,8 +79,8 @@ impl TestGuest for VirtioGuest {
     }
 }
 
-/// What two guests and their ports look like that stand still; then each is poked in turn, and it is told which poke went home: that
-/// is the wake-up that was lost.
+/// What two guests and their ports look like that stand still; then each is poked in turn, and it
+/// is told which poke went home: that is the wake-up that was lost.
 fn explain_stall(a: &mut dyn TestGuest, b: &mut dyn TestGuest, sizes: Sizes) -> String {
     /// Much longer than anything that is still to come.
     const LONG: Duration = Duration::from_millis(100);
@@ -106,7 +108,8 @@ fn explain_stall(a: &mut dyn TestGuest, b: &mut dyn TestGuest, sizes: Sizes) -> 
     lines.join("\n  ")
 }
 
-/// Both guests send `count` numbered frames on each queue to each other; all arrive, in order, unchanged.
+/// Both guests send `count` numbered frames on each queue to each other; all arrive, in order,
+/// unchanged.
 ///
 /// # Panics
 /// When not.
@@ -118,7 +121,8 @@ pub fn exchange(a: &mut dyn TestGuest, b: &mut dyn TestGuest, count: u64, sizes:
     exchange_known(a, b, count, sizes);
 }
 
-/// As [`exchange`], between guests that the switch knows: nothing is flooded, so nobody else sees a frame of theirs.
+/// As [`exchange`], between guests that the switch knows: nothing is flooded, so nobody else sees a
+/// frame of theirs.
 ///
 /// # Panics
 /// When not.

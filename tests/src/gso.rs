@@ -1,5 +1,5 @@
-//! Frames with unfinished business (checksum, segmentation), and a judgement on what became of them that shares no code
-//! with the switch: headers are read and checksums computed by `etherparse`.
+//! Frames with unfinished business (checksum, segmentation), and a judgement on what became of them
+//! that shares no code with the switch: headers are read and checksums computed by `etherparse`.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use vmlan_driver::virtio::queues::{
@@ -82,7 +82,8 @@ fn pseudo(kind: Kind, frame: &[u8]) -> u16 {
     u16::try_from(sum).expect("folded")
 }
 
-/// A frame whose checksum is to be completed, and with `gso_size` > 0 that is to be cut into segments of so many bytes.
+/// A frame whose checksum is to be completed, and with `gso_size` > 0 that is to be cut into
+/// segments of so many bytes.
 #[must_use]
 pub fn unfinished(
     kind: Kind,

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The five tests of `ethtool -t eth0 offline`, by their first word, and the driver's verdict: 0 is a pass.
+/// The five tests of `ethtool -t eth0 offline`, by their first word, and the driver's verdict: 0 is
+/// a pass.
 ///
 /// # Errors
 /// [`HarnessError::Garbled`] if ethtool does not name five tests.
@@ -68,7 +69,8 @@ pub fn grown_to(
     }
 }
 
-/// The same, of a count that is to grow by no more than `most`: the lowest of a few tries, as others may speak meanwhile.
+/// The same, of a count that is to grow by no more than `most`: the lowest of a few tries, as
+/// others may speak meanwhile.
 ///
 /// # Errors
 /// As [`grown`].
@@ -88,7 +90,8 @@ pub fn hardly_grown(
     Ok(lowest)
 }
 
-/// [`pings`], of which all are to be answered; the best of a few tries, as ping itself waits for the last answer for a second only.
+/// [`pings`], of which all are to be answered; the best of a few tries, as ping itself waits for
+/// the last answer for a second only.
 ///
 /// # Errors
 /// As [`pings`].
@@ -145,7 +148,8 @@ pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
     }
 }
 
-/// An interface for VLAN `id` on top of `interface`, with the station's last number in 10.78.`id`.0/24.
+/// An interface for VLAN `id` on top of `interface`, with the station's last number in
+/// 10.78.`id`.0/24.
 ///
 /// # Errors
 /// As [`Station::sh`].
@@ -159,7 +163,8 @@ pub fn vlan(station: &mut dyn Station, interface: &str, id: u16) -> Result<()> {
         .map(drop)
 }
 
-/// Tells `station` for good where on its `interface` the address of `other` is, so that it never asks.
+/// Tells `station` for good where on its `interface` the address of `other` is, so that it never
+/// asks.
 ///
 /// # Errors
 /// As [`Station::sh`].
@@ -182,15 +187,16 @@ pub fn mtu(station: &mut dyn Station, interface: &str, mtu: u32) -> Result<()> {
     station.sh(&format!("ip link set {interface} mtu {mtu}")).map(drop)
 }
 
-/// Starts the guest's kernel packet generator: UDP of `size` bytes (without the check sequence) to `mac`, one each `delay`, until
-/// [`stop_generator`].
+/// Starts the guest's kernel packet generator: UDP of `size` bytes (without the check sequence) to
+/// `mac`, one each `delay`, until [`stop_generator`].
 ///
 /// # Errors
 /// As [`Station::sh`].
 pub fn generate(from: &mut Guest, mac: &str, ip: &str, size: u32, delay: Duration) -> Result<()> {
     let delay = delay.as_nanos();
     from.sh(&format!(
-        "cd /proc/net/pktgen && echo 'rem_device_all' > kpktgend_0 && echo 'add_device eth0' > kpktgend_0 &&
+        "cd /proc/net/pktgen && echo 'rem_device_all' > kpktgend_0 && echo 'add_device eth0' > \
+            kpktgend_0 &&
          for set in 'count 0' 'pkt_size {size}' 'delay {delay}' 'dst {ip}' 'dst_mac {mac}'; do
            echo \"$set\" > eth0 || exit 1
          done"

@@ -138,7 +138,8 @@ pub fn attack<C: Chip>(
     }
 }
 
-/// Two honest guests, until `stop`; every frame is compared with what was sent, none may be missing.
+/// Two honest guests, until `stop`; every frame is compared with what was sent, none may be
+/// missing.
 pub fn talk(a: &mut dyn TestGuest, b: &mut dyn TestGuest, stop: &AtomicBool, frames: &AtomicU64) {
     let _stops = Stops(stop);
     while !stopped(stop) {
@@ -150,7 +151,8 @@ pub fn talk(a: &mut dyn TestGuest, b: &mut dyn TestGuest, stop: &AtomicBool, fra
 /// How long a busy machine may take for what it would do in less.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Sleeps until `time` is over and there was `enough` to show something, or somebody failed; then all stop.
+/// Sleeps until `time` is over and there was `enough` to show something, or somebody failed; then
+/// all stop.
 pub fn hold_out(time: Duration, stop: &AtomicBool, enough: impl Fn() -> bool) {
     let begin = Instant::now();
     let over = || begin.elapsed() > LONGEST || begin.elapsed() > time && enough();

@@ -1,5 +1,6 @@
-//! A hostile VM: it speaks vhost-user well enough to be let in, over memory that it can take away and rings in which it
-//! writes what it likes. Its memory is a file on tmpfs, which nobody can seal.
+//! A hostile VM: it speaks vhost-user well enough to be let in, over memory that it can take away
+//! and rings in which it writes what it likes. Its memory is a file on tmpfs, which nobody can
+//! seal.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +37,8 @@ pub enum Attack {
     Truncate,
     /// `avail.idx` runs ahead by more than the ring's size.
     Jump,
-    /// A circle of empty descriptors: more than a frame may have. The frame is refused, the ring goes on.
+    /// A circle of empty descriptors: more than a frame may have. The frame is refused, the ring
+    /// goes on.
     Loop,
     /// A circle of full ones: the same.
     Pieces,

@@ -220,7 +220,8 @@ impl InProcessBus {
 }
 
 impl E1000Guest<InProcessBus> {
-    /// Adds a port `name` to the switch, and guest `id` to it, with no socket between. The chip offers CSB when `keys` ask for it.
+    /// Adds a port `name` to the switch, and guest `id` to it, with no socket between. The chip
+    /// offers CSB when `keys` ask for it.
     ///
     /// # Panics
     /// When something cannot be had.

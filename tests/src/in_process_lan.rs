@@ -1,4 +1,5 @@
-//! A switch inside the test process: the program's own workers and ports, without command line and API.
+//! A switch inside the test process: the program's own workers and ports, without command line and
+//! API.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -71,7 +72,8 @@ impl Lan {
         path
     }
 
-    /// Adds a vfio-user port with an e1000 and returns its socket; `change` may change what it is made with.
+    /// Adds a vfio-user port with an e1000 and returns its socket; `change` may change what it is
+    /// made with.
     pub fn add_e1000(
         &mut self,
         name: &str,
@@ -80,7 +82,8 @@ impl Lan {
         self.add_chip(name, Model::E1000, change)
     }
 
-    /// Adds a vfio-user port with a chip and returns its socket; `change` may change what it is made with.
+    /// Adds a vfio-user port with a chip and returns its socket; `change` may change what it is
+    /// made with.
     pub fn add_chip(
         &mut self,
         name: &str,
@@ -134,14 +137,16 @@ impl Lan {
         entry.door.close();
     }
 
-    /// Waits until the guest of such a port, which has no policy, is gone: then no frame of it is on its way any more.
+    /// Waits until the guest of such a port, which has no policy, is gone: then no frame of it is
+    /// on its way any more.
     ///
     /// # Panics
     /// When it stays.
     pub fn wait_gone(&self, name: &str) {
         let port = &self.ports[name].port;
         assert!(settles(|| !port.is_connected()), "{name} is still there");
-        // From now on nothing is pulled; a breath that had begun is over when all workers have another table.
+        // From now on nothing is pulled; a breath that had begun is over when all workers have
+        // another table.
         self.set_policy(name, Policy::default());
     }
 

@@ -5,7 +5,8 @@ use crate::{Process, Result, Switch, usage, vmlan_program};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Starts `vmlan pkt-gen` as guest `from` on the port at `address`; what it sends is for guest `to`.
+/// Starts `vmlan pkt-gen` as guest `from` on the port at `address`; what it sends is for guest
+/// `to`.
 ///
 /// # Errors
 /// As [`Process::start`].
@@ -31,8 +32,8 @@ pub fn holdings(switch: &Switch) -> (usize, u64, u64) {
     (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
 }
 
-/// What it holds once that is no more than `first` and so much more memory of its own and mapped, in KiB: what is just being given
-/// back may take a moment.
+/// What it holds once that is no more than `first` and so much more memory of its own and mapped,
+/// in KiB: what is just being given back may take a moment.
 ///
 /// # Panics
 /// When it stays more.
@@ -72,8 +73,8 @@ impl Pauses {
 
 /// The descriptors that a switch has open and should not grow beyond.
 ///
-/// A connection to the API closes a little after its answer, so that a count may be one too high: it is checked
-/// against the lowest that was seen, and given time to fall.
+/// A connection to the API closes a little after its answer, so that a count may be one too high:
+/// it is checked against the lowest that was seen, and given time to fall.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors(usize);
 

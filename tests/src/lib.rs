@@ -1,8 +1,9 @@
 //! Tests across crates: house rules, sockets, real guests in QEMU.
 //!
-//! Processes, network namespaces and Linux guests are the laboratory's ([`vmlan_harness`]). What is here plays guests inside the
-//! test process ([`virtio_guest`], [`chip_guest`]), on a switch that is a process ([`Switch`]) or inside it too ([`in_process_lan`]),
-//! and holds what several tests ask of a NIC, of a hostile guest or of one that is killed.
+//! Processes, network namespaces and Linux guests are the laboratory's ([`vmlan_harness`]). What is
+//! here plays guests inside the test process ([`virtio_guest`], [`chip_guest`]), on a switch that
+//! is a process ([`Switch`]) or inside it too ([`in_process_lan`]), and holds what several tests
+//! ask of a NIC, of a hostile guest or of one that is killed.
 
 pub use vmlan_harness::{
     Boot, Extras, Guest, HarnessError, Image, NetNs, Process, Result, Said, Station, Switch,

@@ -1,4 +1,5 @@
-//! Emulated NICs as their stock Linux drivers have them: what the chapters of a boot test need to know of each.
+//! Emulated NICs as their stock Linux drivers have them: what the chapters of a boot test need to
+//! know of each.
 
 use crate::{Guest, HarnessError, Result, Station, connectivity, guest_tools};
 use std::collections::BTreeSet;
@@ -56,9 +57,11 @@ pub struct LinuxNic {
     pub driver: &'static str,
     /// Options that it is loaded with in turn.
     pub options: &'static [&'static str],
-    /// Frames received, frames sent, bytes received, bytes sent: as many of these as it counts well.
+    /// Frames received, frames sent, bytes received, bytes sent: as many of these as it counts
+    /// well.
     pub sums: &'static [Count],
-    /// The same by their names in the datasheet, as `vmlan stats` shows them; none if it counts nothing.
+    /// The same by their names in the datasheet, as `vmlan stats` shows them; none if it counts
+    /// nothing.
     pub registers: &'static [&'static str],
     /// Bytes that it counts and the switch never sees, with each frame.
     pub trailer: u64,
@@ -196,7 +199,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Chosen so that the groups that the guest is in already let none of them through, and those to join not the stray.
+    /// Chosen so that the groups that the guest is in already let none of them through, and those
+    /// to join not the stray.
     ///
     /// # Errors
     /// As [`Station::sh`].

@@ -1,5 +1,5 @@
-//! What any emulated NIC has to show in a Linux guest, chapter by chapter: a guest with it, one with virtio-net, and a third station,
-//! on one switch. Throughputs are printed and never judged.
+//! What any emulated NIC has to show in a Linux guest, chapter by chapter: a guest with it, one
+//! with virtio-net, and a third station, on one switch. Throughputs are printed and never judged.
 
 use crate::{
     Guest, NetNs, Result, Station, Switch, connectivity, guest_tools,
@@ -53,7 +53,8 @@ fn flow(what: &str, from: &mut dyn Station, to: &str, amount: &str) -> Result<()
 }
 
 /// What the driver should never have to say.
-const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x timeout|rtl_.*_cond|rx resets|BUG|Oops";
+const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x \
+    timeout|rtl_.*_cond|rx resets|BUG|Oops";
 
 #[allow(clippy::missing_errors_doc, clippy::missing_panics_doc)] // Failed checks, all of them.
 impl LinuxNicSuite<'_> {
@@ -75,7 +76,8 @@ impl LinuxNicSuite<'_> {
         connectivity::some_offloads(self.guest, on, self.card.offloads)
     }
 
-    /// Every station serves once; the guest exchanges echoes of all sizes and checksummed files with both others.
+    /// Every station serves once; the guest exchanges echoes of all sizes and checksummed files
+    /// with both others.
     pub fn every_pair(&mut self) -> Result<()> {
         let third: &mut dyn Station = match &mut self.e1000 {
             Some(e1000) => &mut **e1000,
@@ -97,16 +99,19 @@ impl LinuxNicSuite<'_> {
         self.no_checksum_errors()
     }
 
-    /// What the driver read from the chip's statistics is what the switch counted, frame by frame and, where the chip counts them,
-    /// byte by byte; `vmlan stats` shows the chip's statistics, and register accesses by name.
+    /// What the driver read from the chip's statistics is what the switch counted, frame by frame
+    /// and, where the chip counts them, byte by byte; `vmlan stats` shows the chip's statistics,
+    /// and register accesses by name.
     pub fn statistics(&mut self) -> Result<()> {
         self.offloads(false)?;
-        // No frame but the ones meant: none asks for addresses, and none is shorter than 60 bytes, to which the chip pads.
+        // No frame but the ones meant: none asks for addresses, and none is shorter than 60 bytes,
+        // to which the chip pads.
         let (guest, third, interface) = self.pair();
         guest_tools::neighbour(guest, "eth0", third, interface)?;
         guest_tools::neighbour(third, interface, guest, "eth0")?;
         let mut seen = [const { Vec::new() }; 3];
-        // Others may still speak by themselves (IPv6 is young): a second and a third try see less of that.
+        // Others may still speak by themselves (IPv6 is young): a second and a third try see less
+        // of that.
         for _ in 0..8 {
             seen = self.counted()?;
             if seen[0] == seen[1] {
@@ -115,7 +120,8 @@ impl LinuxNicSuite<'_> {
         }
         let [driver, ours, chip] = seen;
         println!(
-            "  received, sent, bytes of each: the driver {driver:?}, vmlan stats {ours:?}, the chip {chip:?}"
+            "  received, sent, bytes of each: the driver {driver:?}, vmlan stats {ours:?}, the \
+                chip {chip:?}"
         );
         assert_eq!(driver, ours, "frames or bytes");
         assert!(chip.is_empty() || chip == driver, "the chip counts otherwise");
@@ -202,7 +208,8 @@ impl LinuxNicSuite<'_> {
         Ok(())
     }
 
-    /// A TSO frame crosses the switch whole, and a large one of the virtio guest is cut for the NIC.
+    /// A TSO frame crosses the switch whole, and a large one of the virtio guest is cut for the
+    /// NIC.
     pub fn unsegmented(&mut self) -> Result<()> {
         self.offloads(true)?;
         let (own, virtio, name) =
@@ -220,7 +227,8 @@ impl LinuxNicSuite<'_> {
         Ok(())
     }
 
-    /// Bytes a frame at the NIC's port and at the virtio guest's, of the larger of both directions, while `during` runs.
+    /// Bytes a frame at the NIC's port and at the virtio guest's, of the larger of both directions,
+    /// while `during` runs.
     fn means(&mut self, during: impl FnOnce(&mut Self) -> Result<()>) -> Result<(u64, u64)> {
         let read = |scene: &Self| -> Result<[[u64; 4]; 2]> {
             let read = |name: &str| -> Result<[u64; 4]> {
@@ -256,7 +264,8 @@ impl LinuxNicSuite<'_> {
         Ok(())
     }
 
-    /// By how much the NIC's count of frames to groups grows while `count` datagrams are sent to one, all of which are to arrive.
+    /// By how much the NIC's count of frames to groups grows while `count` datagrams are sent to
+    /// one, all of which are to arrive.
     fn heard_of(&mut self, group: &str, count: u32) -> Result<u64> {
         let Self { card, guest, host, .. } = self;
         guest_tools::grown_to(guest, card.groups, count.into(), || {
@@ -353,8 +362,9 @@ impl LinuxNicSuite<'_> {
         Ok(())
     }
 
-    /// Tagged frames of full length, with the tag set and stripped by the chip (if it can) and by the kernel; other VLANs stay out.
-    /// Between the guests, whose kernel is ours: the host's need not have VLANs.
+    /// Tagged frames of full length, with the tag set and stripped by the chip (if it can) and by
+    /// the kernel; other VLANs stay out. Between the guests, whose kernel is ours: the host's need
+    /// not have VLANs.
     pub fn vlan(&mut self) -> Result<()> {
         let LinuxNicSuite { card, guest, virtio, .. } = self;
         guest_tools::vlan(*guest, "eth0", 5)?;

@@ -1,5 +1,6 @@
-//! Numbered frames: every byte follows from a frame's number, so that a receiver can tell that what came is the next one expected,
-//! byte for byte. And what tests wait by: progress, deadlines, a state that settles.
+//! Numbered frames: every byte follows from a frame's number, so that a receiver can tell that what
+//! came is the next one expected, byte for byte. And what tests wait by: progress, deadlines, a
+//! state that settles.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub fn mac(guest: u8, flow: u8) -> MacBytes {
     [0x52, 0x54, 0, 0, guest, flow]
 }
 
-/// A frame of `len` bytes, all of which follow from the arguments. From [`UDP_FROM`] bytes on it is UDP over IPv4.
+/// A frame of `len` bytes, all of which follow from the arguments. From [`UDP_FROM`] bytes on it is
+/// UDP over IPv4.
 #[must_use]
 pub fn frame(to: MacBytes, from: MacBytes, n: u64, len: usize) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(from[5]) << 56 | 1;
@@ -51,7 +53,8 @@ pub fn frame(to: MacBytes, from: MacBytes, n: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Lengths of the frames of a flow, by number: all from `least` to `most`, in an order that mixes them.
+/// Lengths of the frames of a flow, by number: all from `least` to `most`, in an order that mixes
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Shortest, in bytes.
@@ -91,8 +94,8 @@ impl Expected {
         self.next.clear();
     }
 
-    /// Judges a frame that came to guest `id`; false if it is not for `dst`: frames for others come until the switch knows
-    /// where those are, and a NIC does not pass them on.
+    /// Judges a frame that came to guest `id`; false if it is not for `dst`: frames for others come
+    /// until the switch knows where those are, and a NIC does not pass them on.
     ///
     /// # Panics
     /// When it is not the next of its flow, byte for byte.
@@ -112,8 +115,9 @@ impl Expected {
     }
 }
 
-/// Ends the whole test if a count that grows with each frame stands still for long: a guest whose register access is never answered
-/// sleeps in a system call, and so would the test for ever. Ends with what is returned.
+/// Ends the whole test if a count that grows with each frame stands still for long: a guest whose
+/// register access is never answered sleeps in a system call, and so would the test for ever. Ends
+/// with what is returned.
 #[must_use]
 pub fn watch_over(frames: Arc<AtomicU64>, state: impl Fn() -> String + Send + 'static) -> Watched {
     let over = Arc::new(AtomicBool::new(false));

@@ -15,13 +15,14 @@ impl Random {
         self.0 % bound
     }
 
-    /// Frames until the next pause: often just a few, so that every length of a burst up to a ring's size meets a sleeping peer.
+    /// Frames until the next pause: often just a few, so that every length of a burst up to a
+    /// ring's size meets a sleeping peer.
     pub fn stretch(&mut self) -> u64 {
         if self.below(16) > 0 { 1 + self.below(300) } else { self.below(20_000) }
     }
 
-    /// Longer than the switch spins (20 us), so that it sleeps; or just about that long, so that it is caught
-    /// falling asleep.
+    /// Longer than the switch spins (20 us), so that it sleeps; or just about that long, so that it
+    /// is caught falling asleep.
     pub fn pause(&mut self) {
         let end = Instant::now() + Duration::from_micros(15 + self.below(120));
         if self.below(2) == 0 {

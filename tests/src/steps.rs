@@ -1,9 +1,11 @@
-//! Drivers, chips and a worker in steps: each is a thread, but only one runs at a time, and which one goes on is drawn by lot
-//! wherever they meet (register accesses, interrupts, doorbells, falling asleep). Time is drawn as well. So a run is what its seed says,
-//! pauses are as long as those of a machine that has other things to do, and a wake-up that was lost shows at once: everybody sleeps.
+//! Drivers, chips and a worker in steps: each is a thread, but only one runs at a time, and which
+//! one goes on is drawn by lot wherever they meet (register accesses, interrupts, doorbells,
+//! falling asleep). Time is drawn as well. So a run is what its seed says, pauses are as long as
+//! those of a machine that has other things to do, and a wake-up that was lost shows at once:
+//! everybody sleeps.
 //!
-//! What a port's thread and a worker do is done here as it is done there, in short. Drivers and chips are the real ones; between two
-//! stores to the guest's memory nobody else has a turn.
+//! What a port's thread and a worker do is done here as it is done there, in short. Drivers and
+//! chips are the real ones; between two stores to the guest's memory nobody else has a turn.
 
 mod host;
 mod turns;
@@ -38,7 +40,8 @@ const IDLE: (u32, u32) = (10, 20);
 
 /// Two guests, their chips, and a worker between.
 pub struct Steps<C: DriverChip> {
-    // It ends before they go: a driver that turned its chip off would wait for a side that somebody holds whose turn it is not.
+    // It ends before they go: a driver that turned its chip off would wait for a side that somebody
+    // holds whose turn it is not.
     world: World,
     guests: [ChipGuest<C, StepBus>; 2],
 }
@@ -94,7 +97,8 @@ impl Drop for World {
 }
 
 impl<C: DriverChip> Steps<C> {
-    /// Two guests with these keys of an address, on chips made by `make`; everything else follows from the seed.
+    /// Two guests with these keys of an address, on chips made by `make`; everything else follows
+    /// from the seed.
     ///
     /// # Panics
     /// When a chip does not start.

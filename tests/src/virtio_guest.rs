@@ -1,4 +1,5 @@
-//! A guest with virtio-net inside the test process: the driver's NIC over vhost-user, and numbered frames.
+//! A guest with virtio-net inside the test process: the driver's NIC over vhost-user, and numbered
+//! frames.
 
 use std::path::Path;
 
@@ -22,7 +23,8 @@ pub struct VirtioGuest {
 }
 
 impl VirtioGuest {
-    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys` (`,size=64,mrg=off`).
+    /// Plugs guest `id` into the port at `path`, with further keys of the address in `keys`
+    /// (`,size=64,mrg=off`).
     ///
     /// # Panics
     /// When it cannot.
@@ -36,7 +38,8 @@ impl VirtioGuest {
         Self { nic, id, batches, sent, expected: Expected::default(), scratch: vec![0; 70_000] }
     }
 
-    /// Sends one frame on `queue`; false when all slots are under way. [`Self::flush`] shows it to the switch.
+    /// Sends one frame on `queue`; false when all slots are under way. [`Self::flush`] shows it to
+    /// the switch.
     pub fn send(&mut self, queue: usize, header: NetHeader, bytes: &[u8]) -> bool {
         let tx = &mut self.nic.pairs[queue].tx;
         if tx.free_slots() == 0 && tx.reap() == 0 {
@@ -54,8 +57,8 @@ impl VirtioGuest {
         self.nic.pairs.iter_mut().for_each(|pair| _ = pair.tx.flush());
     }
 
-    /// Sends the next numbered frames of every queue's flow to guest `to`, until there are no slots or `count` of each
-    /// flow are sent. Returns how many were sent now.
+    /// Sends the next numbered frames of every queue's flow to guest `to`, until there are no slots
+    /// or `count` of each flow are sent. Returns how many were sent now.
     pub fn send_next(&mut self, to: u8, count: u64, sizes: Sizes) -> u64 {
         let mut total = 0;
         for queue in 0..self.sent.len() {
@@ -74,8 +77,8 @@ impl VirtioGuest {
         total
     }
 
-    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do not wait for
-    /// a full receiver.
+    /// Lets the switch know where this guest is: until then frames to it are flooded, and floods do
+    /// not wait for a full receiver.
     ///
     /// # Panics
     /// When the frame is not taken.
@@ -108,7 +111,8 @@ impl VirtioGuest {
         count
     }
 
-    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (byte 4 of the destination).
+    /// Takes all frames that are there; each must be the next of its flow, to guest `to` (byte 4 of
+    /// the destination).
     ///
     /// # Panics
     /// When a frame was lost, changed, reordered or came twice.
@@ -145,7 +149,8 @@ impl VirtioGuest {
     /// When one is not.
     pub fn assert_sound(&self) {
         let sound = || self.nic.audit().iter().all(Audit::is_sound);
-        // An audit is exact only while the switch does not write; it may, for a moment, if there are other guests.
+        // An audit is exact only while the switch does not write; it may, for a moment, if there
+        // are other guests.
         assert!(settles(sound), "guest {}: {:?}", self.id, self.nic.audit());
         let malformed: u64 = self.nic.pairs.iter().map(|pair| pair.rx.stats().malformed).sum();
         assert_eq!(malformed, 0, "guest {}: frames in a form they must not have", self.id);

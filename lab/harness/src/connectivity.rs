@@ -4,10 +4,12 @@ use crate::{HarnessError, Result, Station};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Lengths of the transferred files: one byte, around one segment, odd ones, and more than any offload's 64 KiB.
+/// Lengths of the transferred files: one byte, around one segment, odd ones, and more than any
+/// offload's 64 KiB.
 const FILES: &[u32] = &[1, 59, 1447, 1449, 4097, 65_535, 300_007];
 
-/// ICMP payloads: the minimum frame and its neighbours, odd ones, the largest unfragmented, and fragments.
+/// ICMP payloads: the minimum frame and its neighbours, odd ones, the largest unfragmented, and
+/// fragments.
 const PINGS: &[u32] = &[0, 1, 17, 18, 19, 63, 255, 511, 1001, 1471, 1472, 1473, 4001, 8999];
 
 /// Lengths whose first echo may take longer than is waited for it.
@@ -33,7 +35,8 @@ pub fn reaches(from: &mut dyn Station, to: &str) -> Result<()> {
     }
 }
 
-/// Echoes of every payload length that has ever been trouble; the sender's kernel checks the checksum of each.
+/// Echoes of every payload length that has ever been trouble; the sender's kernel checks the
+/// checksum of each.
 ///
 /// # Errors
 /// [`HarnessError::Failed`] naming the lengths that did not come back.
@@ -72,7 +75,8 @@ pub fn serve(station: &mut dyn Station) -> Result<()> {
     let files = station.files().to_owned();
     let lengths: Vec<_> = FILES.iter().map(u32::to_string).collect();
     station.sh(&format!(
-        "cd {files} && for n in {}; do head -c $n /dev/urandom > f$n || exit 1; done && sha256sum f* > sums",
+        "cd {files} && for n in {}; do head -c $n /dev/urandom > f$n || exit 1; done && sha256sum \
+            f* > sums",
         lengths.join(" ")
     ))?;
     station.background(&format!("busybox httpd -f -p 80 -h {files}"))?;
@@ -83,8 +87,9 @@ pub fn serve(station: &mut dyn Station) -> Result<()> {
         .map(drop)
 }
 
-/// Fetches every file of [`serve`] over TCP and compares the sums. By `nc`, reading the head line by line: a static busybox's
-/// wget looks up the service name, and glibc's name service crashes there.
+/// Fetches every file of [`serve`] over TCP and compares the sums. By `nc`, reading the head line
+/// by line: a static busybox's wget looks up the service name, and glibc's name service crashes
+/// there.
 ///
 /// # Errors
 /// [`HarnessError::Failed`] naming the files that came wrong.
@@ -93,7 +98,8 @@ pub fn fetch(to: &mut dyn Station, from: &str) -> Result<()> {
         "get() {{ printf 'GET /%s HTTP/1.0\r\n\r\n' $1 | busybox nc -w 10 {from} 80 | {{
            while read -r head && [ ${{#head}} -gt 1 ]; do :; done; cat; }} > $1; }}
          d=$(mktemp -d) && cd $d && get sums && for f in $(cut -c67- sums); do get $f; done
-         busybox sha256sum -c sums > sums.said 2>&1; code=$?; grep -v OK sums.said; wc -l < sums; rm -r $d; exit $code"
+         busybox sha256sum -c sums > sums.said 2>&1; code=$?; grep -v OK sums.said; wc -l < sums; \
+         rm -r $d; exit $code"
     );
     let said = to.run(&command, Duration::from_secs(120))?;
     let whole = said.text.trim() == FILES.len().to_string();
@@ -113,7 +119,8 @@ pub struct Flow {
     pub lost_percent: f64,
 }
 
-/// iperf3 from `from` to the server on `to`, for `seconds` unless `options` (as iperf3 has them) say how many bytes (`-n`).
+/// iperf3 from `from` to the server on `to`, for `seconds` unless `options` (as iperf3 has them)
+/// say how many bytes (`-n`).
 ///
 /// # Errors
 /// [`HarnessError::Failed`] with iperf3's own error.
@@ -121,7 +128,8 @@ pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> R
     let time = if options.contains("-n ") { String::new() } else { format!("-t {seconds}") };
     let command = format!("iperf3 -J {time} -c {to} {options}");
     let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 60))?;
-    // A server that still puts the last run away refuses the next, on a busy machine also by a reset, and more than once.
+    // A server that still puts the last run away refuses the next, on a busy machine also by a
+    // reset, and more than once.
     let refused = ["is busy", "control message"];
     for _ in 0..12 {
         if said.code == 0 || !refused.iter().any(|why| said.text.contains(why)) {
@@ -142,8 +150,9 @@ pub fn iperf(from: &mut dyn Station, to: &str, seconds: u32, options: &str) -> R
     }
 }
 
-/// TCP flows at a useful speed; UDP at a modest rate arrives nearly whole (a guest under TCG drops some by itself). The best of
-/// a few tries counts: a machine that is busy elsewhere says nothing about the switch.
+/// TCP flows at a useful speed; UDP at a modest rate arrives nearly whole (a guest under TCG drops
+/// some by itself). The best of a few tries counts: a machine that is busy elsewhere says nothing
+/// about the switch.
 ///
 /// # Errors
 /// [`HarnessError::Failed`] with the figures.
@@ -170,7 +179,8 @@ fn flow(from: &mut dyn Station, to: &str) -> Result<(Flow, Flow)> {
     Ok((tcp, udp))
 }
 
-/// Checksum errors the station's kernel has counted on receipt, over all protocols: 0 on a sound LAN.
+/// Checksum errors the station's kernel has counted on receipt, over all protocols: 0 on a sound
+/// LAN.
 ///
 /// # Errors
 /// [`HarnessError::Failed`] with the kernel's own table if there is any.

@@ -19,8 +19,8 @@ pub enum Pin {
 }
 
 impl Pin {
-    /// Runs `start` so that a process it starts is pinned: a child takes its parent's cores at birth. This thread has its own
-    /// cores back afterwards.
+    /// Runs `start` so that a process it starts is pinned: a child takes its parent's cores at
+    /// birth. This thread has its own cores back afterwards.
     ///
     /// # Errors
     /// Those of `sched_setaffinity(2)` and of `start`.

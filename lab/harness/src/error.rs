@@ -81,7 +81,8 @@ pub enum HarnessError {
     },
 }
 
-/// A test that returns an error is reported by `Debug`; people read that, so it is the message and its causes.
+/// A test that returns an error is reported by `Debug`; people read that, so it is the message and
+/// its causes.
 impl fmt::Debug for HarnessError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.chain())

@@ -1,11 +1,13 @@
 //! The laboratory's harness: what tests and benches start, measure and end.
 //!
-//! Three nouns: a [`Guest`] is a Linux VM in stock QEMU (TCG, no KVM, no root), a [`NetNs`] is a network namespace that plays the
-//! host, and a [`Switch`] is the `vmlan switch` process under test. Guest and namespace are both a [`Station`]: something with an
-//! address that runs shell commands. [`connectivity`] holds what one station asks of another.
+//! Three nouns: a [`Guest`] is a Linux VM in stock QEMU (TCG, no KVM, no root), a [`NetNs`] is a
+//! network namespace that plays the host, and a [`Switch`] is the `vmlan switch` process under
+//! test. Guest and namespace are both a [`Station`]: something with an address that runs shell
+//! commands. [`connectivity`] holds what one station asks of another.
 //!
-//! Everything that is started ends with its owner: by `Drop`, and by the parent-death signal if the owner itself is killed.
-//! What is missing on the machine is reported as one line that says what to do, mostly `scripts/setup.sh test`.
+//! Everything that is started ends with its owner: by `Drop`, and by the parent-death signal if the
+//! owner itself is killed. What is missing on the machine is reported as one line that says what to
+//! do, mostly `scripts/setup.sh test`.
 //!
 //! It depends on none of our crates: it starts the program as a user would.
 #![forbid(unsafe_code)]

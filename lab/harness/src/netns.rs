@@ -1,4 +1,5 @@
-//! A network namespace that plays a host on the LAN. As root a plain one, otherwise one inside a user namespace.
+//! A network namespace that plays a host on the LAN. As root a plain one, otherwise one inside a
+//! user namespace.
 
 use crate::program::both_outputs;
 use crate::{HarnessError, Process, Result, Said, Station, output_of};
@@ -33,7 +34,8 @@ impl NetNs {
         NetNs::hold(dir, name, number, unshare.split(' ').map(str::to_owned).collect())
     }
 
-    /// A second namespace beside this one, with the same owner, so that interfaces can be moved between them.
+    /// A second namespace beside this one, with the same owner, so that interfaces can be moved
+    /// between them.
     ///
     /// # Errors
     /// As [`NetNs::new`].
@@ -61,7 +63,8 @@ impl NetNs {
     #[must_use]
     pub fn enter(&self, argv: &[&str]) -> Vec<String> {
         let pid = self.holder.pid().to_string();
-        // Without root the user namespace has to be entered too; as root it is our own, which cannot be re-entered.
+        // Without root the user namespace has to be entered too; as root it is our own, which
+        // cannot be re-entered.
         let same_user = same_user_namespace(&pid);
         let user: &[&str] = if same_user { &[] } else { &["--user", "--preserve-credentials"] };
         // A change of credentials clears the parent-death signal, so it is set again behind it.

@@ -64,14 +64,15 @@ impl Launch {
         self
     }
 
-    /// The kernel kills it when whoever started it is killed: `setpriv --pdeathsig KILL`. That follows the *thread* which starts
-    /// it, so this must not be a short-lived one.
+    /// The kernel kills it when whoever started it is killed: `setpriv --pdeathsig KILL`. That
+    /// follows the *thread* which starts it, so this must not be a short-lived one.
     #[must_use]
     pub fn dies_with_us(self) -> Self {
         self.wrapped(["setpriv", "--pdeathsig", "KILL", "--"])
     }
 
-    /// It is started by this command line, which ends where its own begins, and stays the same process.
+    /// It is started by this command line, which ends where its own begins, and stays the same
+    /// process.
     #[must_use]
     pub fn wrapped(mut self, command: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.wrappers.extend(command.into_iter().map(|word| word.as_ref().to_owned()));
@@ -91,7 +92,8 @@ impl Launch {
         self
     }
 
-    /// How long it may take to end when asked to, before it is killed. Without this it is killed at once.
+    /// How long it may take to end when asked to, before it is killed. Without this it is killed at
+    /// once.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -122,8 +124,8 @@ impl Launch {
     /// Starts it; what it prints is appended to `log`.
     ///
     /// # Errors
-    /// [`HarnessError::File`] for the log, [`HarnessError::Missing`] when the first program of the command line is not there,
-    /// [`HarnessError::Io`] when it cannot be started or pinned.
+    /// [`HarnessError::File`] for the log, [`HarnessError::Missing`] when the first program of the
+    /// command line is not there, [`HarnessError::Io`] when it cannot be started or pinned.
     pub fn spawn(self, log: &Path) -> Result<Process> {
         let append = || File::options().create(true).append(true).open(log);
         let errors = append().map_err(HarnessError::file(log))?;
@@ -240,7 +242,8 @@ impl Process {
         self.wait_for(&Stop::default(), what, within, |_| Ok(ready().then_some(())))
     }
 
-    /// Waits until what it printed since the last call that succeeded satisfies `done`, and returns that text.
+    /// Waits until what it printed since the last call that succeeded satisfies `done`, and returns
+    /// that text.
     ///
     /// # Errors
     /// [`HarnessError::Ended`], [`HarnessError::Deadline`], or [`HarnessError::Interrupted`].
@@ -346,7 +349,8 @@ impl Process {
 
     fn ask_to_end(&mut self) {
         drop(self.child.stdin.take());
-        // Not reaped yet, so its id cannot belong to another process. An error means that it has just ended.
+        // Not reaped yet, so its id cannot belong to another process. An error means that it has
+        // just ended.
         if self.status().is_none() {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }

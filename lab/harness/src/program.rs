@@ -9,7 +9,8 @@ use crate::{HarnessError, Result, SETUP};
 /// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// [`HarnessError::Missing`] if the program is not there, [`HarnessError::Failed`] if it does not exit 0.
+/// [`HarnessError::Missing`] if the program is not there, [`HarnessError::Failed`] if it does not
+/// exit 0.
 pub fn output_of(program: &str, args: &[&str]) -> Result<String> {
     let out = Command::new(program).args(args).stdin(Stdio::null()).output();
     let out = out.map_err(|_| missing(program))?;
@@ -25,7 +26,8 @@ pub(crate) fn both_outputs(out: &Output) -> String {
     [&out.stdout, &out.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
 
-/// Finds a program in `PATH` or in the directories that hold system programs, which may not be in a plain user's `PATH`.
+/// Finds a program in `PATH` or in the directories that hold system programs, which may not be in a
+/// plain user's `PATH`.
 ///
 /// # Errors
 /// [`HarnessError::Missing`].
@@ -52,7 +54,8 @@ pub fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n  ")
 }
 
-/// The program under test: `$VMLAN_BIN`, or a release build made once for each test process, so that it is never stale.
+/// The program under test: `$VMLAN_BIN`, or a release build made once for each test process, so
+/// that it is never stale.
 ///
 /// # Panics
 /// If it cannot be built.

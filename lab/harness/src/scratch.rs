@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use crate::{HarnessError, Result};
 
-/// A directory of our own that nobody else may enter; removed when dropped, unless [`Scratch::keep`] was called because a log is
-/// worth reading.
+/// A directory of our own that nobody else may enter; removed when dropped, unless
+/// [`Scratch::keep`] was called because a log is worth reading.
 #[derive(Debug)]
 pub struct Scratch {
     dir: Option<TempDir>,

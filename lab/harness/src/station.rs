@@ -1,4 +1,5 @@
-//! Something on the LAN that has an address and runs shell commands: a guest, or a namespace of the host.
+//! Something on the LAN that has an address and runs shell commands: a guest, or a namespace of the
+//! host.
 
 use crate::{HarnessError, Result};
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub trait Station {
     /// Runs a shell command line to its end.
     ///
     /// # Errors
-    /// [`HarnessError::Deadline`] if it takes longer than `within`; not for an exit code other than 0.
+    /// [`HarnessError::Deadline`] if it takes longer than `within`; not for an exit code other than
+    /// 0.
     fn run(&mut self, command: &str, within: Duration) -> Result<Said>;
 
     /// A directory of its own for files.
@@ -35,7 +37,8 @@ pub trait Station {
     /// As [`Station::run`]; a command that ends or fails later is not noticed here.
     fn background(&mut self, command: &str) -> Result<()>;
 
-    /// Runs a command that has to succeed within a minute, of which most need a moment: the machine may be busy.
+    /// Runs a command that has to succeed within a minute, of which most need a moment: the machine
+    /// may be busy.
     ///
     /// # Errors
     /// As [`Station::run`], and [`HarnessError::Failed`] for an exit code other than 0.

@@ -58,7 +58,8 @@ impl Stop {
     /// Asks `ready` every few milliseconds until it gives a value.
     ///
     /// # Errors
-    /// [`HarnessError::Deadline`] naming `what` after `within`, [`HarnessError::Interrupted`], and those of `ready`.
+    /// [`HarnessError::Deadline`] naming `what` after `within`, [`HarnessError::Interrupted`], and
+    /// those of `ready`.
     pub fn wait_for<T>(
         &self,
         what: &str,

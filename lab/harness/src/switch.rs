@@ -17,8 +17,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts `vmlan switch` with `ports` (`NAME=ADDRESS`), inside `netns` if one is given (TAP devices are made there),
-    /// and waits until its API answers.
+    /// Starts `vmlan switch` with `ports` (`NAME=ADDRESS`), inside `netns` if one is given (TAP
+    /// devices are made there), and waits until its API answers.
     ///
     /// # Errors
     /// [`HarnessError::Ended`] with the switch's own words.
@@ -109,7 +109,7 @@ impl Switch {
     /// `vmlan stats --json`, in the shape that its schema gives.
     ///
     /// # Errors
-    /// As [`Switch::ask`]; [`HarnessError::Garbled`] if it is no JSON.
+    /// As [`Switch::ask`]; [`HarnessError::Garbled`] if it is not JSON.
     pub fn stats(&self) -> Result<Value> {
         let text = self.ask(&["stats", "--json"])?;
         serde_json::from_str(&text)

@@ -1,6 +1,8 @@
-//! DPDK's testpmd with two virtio-user ports: a guest's driver written by somebody else, at millions of frames a second.
+//! DPDK's testpmd with two virtio-user ports: a guest's driver written by somebody else, at
+//! millions of frames a second.
 //!
-//! It needs neither root nor hugepages (`--no-huge` keeps its memory in a memfd, which vhost-user can pass on).
+//! It needs neither root nor hugepages (`--no-huge` keeps its memory in a memfd, which vhost-user
+//! can pass on).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +14,8 @@ const START: Duration = Duration::from_secs(30);
 /// Longest wait for counters.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Frames each port puts into circulation; below the rings' 1024, so that none has to wait for room.
+/// Frames each port puts into circulation; below the rings' 1024, so that none has to wait for
+/// room.
 pub const BURSTS: u64 = 8;
 
 /// testpmd's burst.
@@ -59,21 +62,24 @@ impl Testpmd {
         find_program("dpdk-testpmd")?;
         let mut argv = Vec::new();
         // Line by line, for DPDK prints statistics through stdio.
-        let eal = "stdbuf -oL dpdk-testpmd --lcores 0@0,1@0 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
+        let eal = "stdbuf -oL dpdk-testpmd --lcores 0@0,1@0 --main-lcore 0 --no-pci --no-huge \
+            --no-shconf --no-telemetry -m 256";
         argv.extend(eal.split(' ').map(str::to_owned));
         for (number, port) in ports.iter().enumerate() {
             let options =
                 if port.options.is_empty() { String::new() } else { format!(",{}", port.options) };
             argv.push("--vdev".into());
             argv.push(format!(
-                "net_virtio_user{number},path={},server={},mac=02:00:00:00:00:0{number},queue_size=1024,queues={queues}{options}",
+                "net_virtio_user{number},path={},server={},mac=02:00:00:00:00:0{number},\
+                 queue_size=1024,queues={queues}{options}",
                 port.socket.display(),
                 u8::from(port.server),
             ));
         }
         let own = format!(
-            "-- -i --nb-cores=1 --forward-mode=io --burst={BURST} --txd=1024 --rxd=1024 --rxq={queues} --txq={queues} \
-             --no-lsc-interrupt --total-num-mbufs=16384 --stats-period 0"
+            "-- -i --nb-cores=1 --forward-mode=io --burst={BURST} --txd=1024 --rxd=1024 \
+             --rxq={queues} --txq={queues} --no-lsc-interrupt --total-num-mbufs=16384 \
+             --stats-period 0"
         );
         argv.extend(own.split(' ').map(str::to_owned));
         let log = dir.join("testpmd.log");
@@ -86,8 +92,9 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Puts [`BURSTS`] bursts of `length`-byte frames (without FCS) into circulation from each port, shared by its queues: were
-    /// it more, one queue might have to take more than its ring holds.
+    /// Puts [`BURSTS`] bursts of `length`-byte frames (without FCS) into circulation from each
+    /// port, shared by its queues: were it more, one queue might have to take more than its ring
+    /// holds.
     ///
     /// # Errors
     /// As [`Process::say`].

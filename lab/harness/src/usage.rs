@@ -34,7 +34,8 @@ impl CpuTime {
     }
 }
 
-/// CPU time to the nanosecond, of the threads of a process that still run; `None` if the process is gone.
+/// CPU time to the nanosecond, of the threads of a process that still run; `None` if the process is
+/// gone.
 #[must_use]
 pub fn run_time(pid: u32) -> Option<Duration> {
     let mut sum = Duration::ZERO;
@@ -88,8 +89,9 @@ pub fn cpu(pid: u32) -> Cpu {
     Cpu::of(pid).expect("a living process")
 }
 
-/// What a process has used of the CPU in each of a few stretches of `silence`, until it was `little`: what was still under way
-/// when the first began, or is the machine's doing, is not in all of them. Returns the last, and how long it took.
+/// What a process has used of the CPU in each of a few stretches of `silence`, until it was
+/// `little`: what was still under way when the first began, or is the machine's doing, is not in
+/// all of them. Returns the last, and how long it took.
 ///
 /// # Panics
 /// When the process is gone.
@@ -127,7 +129,8 @@ pub fn machine_busy() -> Result<Duration> {
     busy(&text).map(duration).ok_or_else(unclear)
 }
 
-/// The process ids of the kernel threads that take over network work when it becomes too much for the interrupted process.
+/// The process ids of the kernel threads that take over network work when it becomes too much for
+/// the interrupted process.
 #[must_use]
 pub fn ksoftirqd() -> Vec<u32> {
     let Ok(all) = read_dir("/proc") else { return Vec::new() };
@@ -139,13 +142,15 @@ pub fn ksoftirqd() -> Vec<u32> {
         .collect()
 }
 
-/// Resident memory of a process, in KiB, shared guest memory not counted (`RssAnon`); 0 if it is gone.
+/// Resident memory of a process, in KiB, shared guest memory not counted (`RssAnon`); 0 if it is
+/// gone.
 #[must_use]
 pub fn rss_kib(pid: u32) -> u64 {
     status(pid, "RssAnon:")
 }
 
-/// Address space of a process, in KiB (`VmSize`): guest memory that stays mapped shows here. 0 if it is gone.
+/// Address space of a process, in KiB (`VmSize`): guest memory that stays mapped shows here. 0 if
+/// it is gone.
 #[must_use]
 pub fn mapped_kib(pid: u32) -> u64 {
     status(pid, "VmSize:")
@@ -178,13 +183,15 @@ fn duration(ticks: u64) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// Fields 14 and 15, utime and stime. The name in field 2 may hold spaces and brackets: fields are counted from the last bracket.
+/// Fields 14 and 15, utime and stime. The name in field 2 may hold spaces and brackets: fields are
+/// counted from the last bracket.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// Time on the CPU and number of slices; between them the time in the queue (Documentation/scheduler/sched-stats.rst).
+/// Time on the CPU and number of slices; between them the time in the queue
+/// (Documentation/scheduler/sched-stats.rst).
 fn on_cpu(schedstat: &str) -> Option<(u64, u64)> {
     let mut fields = schedstat.split_whitespace();
     Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))

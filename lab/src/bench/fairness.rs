@@ -1,4 +1,5 @@
-//! Who gets what, and what it costs the others: the fairness paper's figures 6 to 10, and shares, limits, neighbours and uplinks.
+//! Who gets what, and what it costs the others: the fairness paper's figures 6 to 10, and shares,
+//! limits, neighbours and uplinks.
 
 mod limits;
 mod neighbour;
@@ -30,10 +31,13 @@ const PARTS: [(&str, Measure); 5] = [
 ];
 
 const NOTES: [&str; 2] = [
-    "One worker. Floods come from one thread of this program that drives all flooding virtio-net ports by polling: frames lie ready, only descriptors are \
-     written. It has the first core, where it shares that with other guests it sleeps 30 us when little has moved; the switch has the last one.",
-    "Cycles and instructions: this machine's hypervisor offers no counters for them (perf stat: not supported), so what is given is CPU time \
-     (/proc/PID/task/TID/schedstat, to the nanosecond): unhalted cycles are that times the clock. Instructions are not given.",
+    "One worker. Floods come from one thread of this program that drives all flooding virtio-net \
+     ports by polling: frames lie ready, only descriptors are written. It has the first core, \
+     where it shares that with other guests it sleeps 30 us when little has moved; the switch has \
+     the last one.",
+    "Cycles and instructions: this machine's hypervisor offers no counters for them (perf stat: \
+     not supported), so what is given is CPU time (/proc/PID/task/TID/schedstat, to the \
+     nanosecond): unhalted cycles are that times the clock. Instructions are not given.",
 ];
 
 /// Measures and reports.

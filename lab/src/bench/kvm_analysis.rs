@@ -1,4 +1,5 @@
-//! Ozaki and Nakao's "Analysis of Network I/O Performance in KVM" (2007) again, with each NIC there is.
+//! Ozaki and Nakao's "Analysis of Network I/O Performance in KVM" (2007) again, with each NIC there
+//! is.
 
 mod accesses;
 mod chips;

@@ -7,7 +7,7 @@ use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
-use crate::native::pair::{Seen, Task};
+use crate::native::pair::{Measured, Task};
 use crate::native::{Lab, Technique};
 use vmlan_config::text::to_f64;
 
@@ -18,12 +18,12 @@ const TECHNIQUES: [&str; 7] =
 const BOUNDS: [(u32, &str, &str); 2] =
     [(200, "combined", ""), (50, "combined, 50 us", "combine_us=50")];
 
-/// Requests a second for `-R`, 0 for back to back. The last is for [`BOUNDS`] alone: so many that some are due while a write of
-/// TDT is under way.
+/// Requests a second for `-R`, 0 for back to back. The last is for [`BOUNDS`] alone: so many that
+/// some are due while a write of TDT is under way.
 const PACES: [(&str, &str); 3] =
     [("1000", "1,000 a second"), ("0", "back to back"), ("10000", "10,000 a second")];
 
-struct What {
+struct Case {
     technique: &'static Technique,
     /// The technique's, or that of a variant.
     name: &'static str,
@@ -45,7 +45,7 @@ struct Trip {
 
 impl Trip {
     /// From the summary that `pkt-gen -f ping --json` prints.
-    fn of(seen: &Seen) -> Option<Self> {
+    fn of(seen: &Measured) -> Option<Self> {
         let latency = seen.said.first()?.get("latency")?;
         let us = |field| Some(latency.get(field)?.as_f64()? / 1000.0);
         Some(Self {
@@ -62,48 +62,49 @@ impl Trip {
 
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
-    let whats = whats(&run.args.techniques(&TECHNIQUES)?);
-    let name = |w: &What| format!("{}, {}", w.name, w.pace.1);
-    let show = |_: &What, t: &Trip| {
+    let cases = cases(&run.args.techniques(&TECHNIQUES)?);
+    let name = |w: &Case| format!("{}, {}", w.name, w.pace.1);
+    let show = |_: &Case, t: &Trip| {
         format!(
             "{:.0}/s, p50 {:.1} us, p99 {:.1}, p99.9 {:.1}",
             t.trips_per_s, t.p50, t.p99, t.p99_9
         )
     };
-    let samples = run.rounds(&whats, name, show, |cell| {
+    let samples = run.rounds(&cases, name, show, |cell| {
         let mut lab = Lab::pair(cell.setup, cell.what.technique, cell.what.keys)?;
         let task = Task { bytes: 60, ping: true, sender: &["-R", cell.what.pace.0] };
         let seen = lab.pkt_gen(task, cell.time, cell.news)?;
         Trip::of(&seen).ok_or_else(|| Failure::Failed("the sender measured no round trip".into()))
     })?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all)
 }
 
 /// Each technique at each pace; send combining with each bound.
-fn whats(techniques: &[&'static Technique]) -> Vec<What> {
-    let mut whats = Vec::new();
+fn cases(techniques: &[&'static Technique]) -> Vec<Case> {
+    let mut cases = Vec::new();
     for (n, pace) in PACES.iter().enumerate() {
         let wanted = |t: &Technique| n < 2 || ["moderated", "combined"].contains(&t.name);
         for &technique in techniques.iter().filter(|t| wanted(t)) {
-            whats.push(What { technique, name: technique.name, keys: "", pace });
+            cases.push(Case { technique, name: technique.name, keys: "", pace });
             let others = BOUNDS.iter().skip(1).filter(|_| technique.name == "combined");
-            whats.extend(others.map(|(_, name, keys)| What { technique, name, keys, pace }));
+            cases.extend(others.map(|(_, name, keys)| Case { technique, name, keys, pace }));
         }
     }
-    whats
+    cases
 }
 
-type All<'a> = [(&'a What, Samples<Trip>)];
+type Results<'a> = [(&'a Case, Samples<Trip>)];
 
-fn report(all: &All<'_>) -> Result<Report, Failure> {
-    let keys = |w: &What| json!({ "technique": w.name, "pace": w.pace.1 });
+fn report(all: &Results<'_>) -> Result<Report, Failure> {
+    let keys = |w: &Case| json!({ "technique": w.name, "pace": w.pace.1 });
     let mut notes = vec![
-        "`vmlan pkt-gen` ping to pong, 60 bytes; microseconds from giving a request to the driver to the answer, percentiles of a round, medians of \
-         the rounds; worst: of all rounds. Back to back: one request under way; otherwise each is sent when it is due."
+        "`vmlan pkt-gen` ping to pong, 60 bytes; microseconds from giving a request to the driver \
+         to the answer, percentiles of a round, medians of the rounds; worst: of all rounds. Back \
+         to back: one request under way; otherwise each is sent when it is due."
             .to_owned(),
-        "The bound: a frame waits for `combine_us` at most, once on each way; a percentile may be so much above that of moderation alone, with which \
-         combining shares everything else."
+        "The bound: a frame waits for `combine_us` at most, once on each way; a percentile may be \
+         so much above that of moderation alone, with which combining shares everything else."
             .to_owned(),
     ];
     notes.extend(raw::techniques(all.iter().map(|c| c.0.technique)));
@@ -116,7 +117,7 @@ fn report(all: &All<'_>) -> Result<Report, Failure> {
     })
 }
 
-fn table(all: &All<'_>, pace: &str) -> Table {
+fn table(all: &Results<'_>, pace: &str) -> Table {
     let mut table = Table::new(
         pace,
         &["NIC", "p50 us", "p99 us", "p99.9 us", "worst us", "round trips/s", "lost"],
@@ -139,7 +140,7 @@ fn table(all: &All<'_>, pace: &str) -> Table {
 }
 
 /// Does send combining keep its bound?
-fn bounds(all: &All<'_>) -> Table {
+fn bounds(all: &Results<'_>) -> Table {
     let find =
         |name: &str, pace: &str| all.iter().find(|(w, _)| w.name == name && w.pace.1 == pace);
     let heads =
@@ -168,7 +169,7 @@ fn bounds(all: &All<'_>) -> Table {
 type Quantile = (&'static str, fn(&Trip) -> f64);
 const QUANTILES: [Quantile; 3] = [("p50", |t| t.p50), ("p99", |t| t.p99), ("p99.9", |t| t.p99_9)];
 
-fn figure(all: &All<'_>) -> Figure {
+fn figure(all: &Results<'_>) -> Figure {
     let panel = |pace: &str| {
         let series = all.iter().filter(|(w, _)| w.pace.1 == pace).map(|(what, samples)| {
             let points = QUANTILES
@@ -199,9 +200,9 @@ mod tests {
 
     #[test]
     fn the_bound_of_send_combining_is_checked_against_moderation() {
-        let whats = whats(&technique::named(&["moderated", "combined"]).unwrap());
-        assert_eq!(whats.len(), 9);
-        let trip = |w: &What| {
+        let cases = cases(&technique::named(&["moderated", "combined"]).unwrap());
+        assert_eq!(cases.len(), 9);
+        let trip = |w: &Case| {
             let p50 = match w.name {
                 "moderated" => 100.0,
                 "combined" => 450.0,
@@ -209,7 +210,7 @@ mod tests {
             };
             Trip { p50, p99: p50, p99_9: p50, max: 999.0, trips_per_s: 1000.0, lost: 1.0 }
         };
-        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(trip(w)); 2]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(trip(w)); 2]))).collect();
         let report = report(&all).unwrap();
         let rows: Vec<_> = report.tables[2].rows.iter().map(|row| row.join(" | ")).collect();
         assert_eq!(rows.len(), 6);
@@ -225,7 +226,7 @@ mod tests {
         let latency =
             json!({ "p50_ns": 12_500, "p99_ns": 20_000, "p999_ns": 90_000, "max_ns": 100_000 });
         let window = crate::native::Window { frames_per_s: 2000.0, ..Default::default() };
-        let seen = Seen { window, said: vec![json!({ "latency": latency, "lost": 0 })] };
+        let seen = Measured { window, said: vec![json!({ "latency": latency, "lost": 0 })] };
         let trip = Trip::of(&seen).unwrap();
         assert!((trip.p99_9 - 90.0).abs() < 1e-9 && (trip.trips_per_s - 1000.0).abs() < 1e-9);
     }

@@ -1,5 +1,5 @@
-//! A Linux guest in QEMU (TCG) with the kernel's own e1000 driver: kernel pktgen and iperf3 towards a TAP of the host, with QEMU's
-//! model of the NIC and with ours.
+//! A Linux guest in QEMU (TCG) with the kernel's own e1000 driver: kernel pktgen and iperf3 towards
+//! a TAP of the host, with QEMU's model of the NIC and with ours.
 
 mod table;
 mod work;

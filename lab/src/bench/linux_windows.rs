@@ -1,5 +1,6 @@
-//! The KVM analysis (Ozaki and Nakao, 2007) with Linux guests and the kernel's own drivers: TCP bandwidth against the window, by iperf3
-//! `-w` between guest and host, and register accesses for a frame. VirtioGuest guests show the same in `vmlan bench kvm-analysis`.
+//! The KVM analysis (Ozaki and Nakao, 2007) with Linux guests and the kernel's own drivers: TCP
+//! bandwidth against the window, by iperf3 `-w` between guest and host, and register accesses for a
+//! frame. VirtioGuest guests show the same in `vmlan bench kvm-analysis`.
 
 mod accesses;
 mod table;
@@ -25,11 +26,13 @@ const MODELS: [Model; 6] = [
 ];
 
 const EXAMPLES: &str = "\
-NICs: qemu (its own rtl8139, on the TAP itself), rtl8139 (driver 8139too), rtl8139-c+ (8139cp), r8169, e1000, virtio-net
+NICs: qemu (its own rtl8139, on the TAP itself), rtl8139 (driver 8139too), rtl8139-c+ (8139cp), \
+r8169, e1000, virtio-net
 
 Examples:
   sudo make bench-kvm
-  VMLAN_BIN=target/release/vmlan kvm-windows --only rtl8139,virtio-net --windows 8,64 --json kvm.json";
+  VMLAN_BIN=target/release/vmlan kvm-windows --only rtl8139,virtio-net --windows 8,64 --json \
+  kvm.json";
 
 /// A Linux guest (TCG) on each NIC: TCP by window, and register accesses for a frame.
 ///
@@ -41,7 +44,8 @@ pub struct Args {
     #[arg(long, value_name = "NIC", value_delimiter = ',', value_parser = MODELS.map(|m| m.file))]
     pub only: Vec<String>,
     /// TCP windows (iperf3 -w), in KiB.
-    #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64, 128],
+    #[arg(long, value_name = "KIB", value_delimiter = ',',
+          default_values_t = [4, 8, 16, 32, 64, 128],
           value_parser = clap::value_parser!(u32).range(2..=192))]
     pub windows: Vec<u32>,
     /// Rounds; each boots a guest for every NIC.

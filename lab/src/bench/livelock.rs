@@ -1,4 +1,5 @@
-//! Receive livelock, the paper's figure 3: offered load swept far past capacity against what the application receives.
+//! Receive livelock, the paper's figure 3: offered load swept far past capacity against what the
+//! application receives.
 
 use serde::Serialize;
 use serde_json::json;
@@ -28,14 +29,14 @@ const FAR: f64 = 10.0;
 /// So much of the peak is saturation.
 const SATURATED: f64 = 0.95;
 
-struct What {
+struct Case {
     load: u64,
     technique: &'static Technique,
 }
 
 /// For each second.
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     offered: f64,
     received: f64,
     /// Datagrams that found the socket's queue full.
@@ -44,30 +45,31 @@ struct Seen {
     window: Window,
 }
 
-type All<'a> = [(&'a What, Samples<Seen>)];
+type Results<'a> = [(&'a Case, Samples<Measured>)];
 
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
-    // The guest under test keeps its own processor, whatever the source takes: otherwise the kernel's scheduler is measured.
+    // The guest under test keeps its own processor, whatever the source takes: otherwise the
+    // kernel's scheduler is measured.
     run.setup.cores = Cores::Receiver;
-    let whats: Vec<_> = LOADS
+    let cases: Vec<_> = LOADS
         .iter()
-        .flat_map(|&load| techniques.iter().map(move |technique| What { load, technique }))
+        .flat_map(|&load| techniques.iter().map(move |technique| Case { load, technique }))
         .collect();
-    let name = |w: &What| match w.load {
+    let name = |w: &Case| match w.load {
         0 => format!("{}, all there is", w.technique.name),
         load => format!("{}, {}/s", w.technique.name, si(to_f64(load))),
     };
-    let show = |_: &What, s: &Seen| {
+    let show = |_: &Case, s: &Measured| {
         format!("offered {}/s, the application received {}/s", si(s.offered), si(s.received))
     };
-    let samples = run.rounds(&whats, name, show, measure)?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let samples = run.rounds(&cases, name, show, measure)?;
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all)
 }
 
-fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
+fn measure(cell: Cell<'_, Case>) -> Result<Measured, Failure> {
     let load = cell.what.load.to_string();
     let plugs = [("a", technique::one("virtio")?), ("b", cell.what.technique)]
         .map(|(name, technique)| Plug { name, technique, keys: "" });
@@ -81,10 +83,10 @@ fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
     let source = source.split(' ').chain(["-d", MAC_B, "-b", BURST, "-R", &load]);
     let a = lab.ready_guest("a", &source.collect::<Vec<_>>())?;
     let seen = lab.measure(vec![a, b], cell.time, cell.news, &mut || ())?;
-    Seen::of(&seen.said[1], seen.window)
+    Measured::of(&seen.said[1], seen.window)
 }
 
-impl Seen {
+impl Measured {
     fn of(sink: &serde_json::Value, window: Window) -> Result<Self, Failure> {
         let field = |name: &str| {
             let found = sink.get(name).and_then(serde_json::Value::as_f64);
@@ -118,8 +120,8 @@ impl Curve {
         full.fold(f64::INFINITY, f64::min)
     }
 
-    /// Offered and received far past saturation: nearest to [`FAR`] times that load, and where least is received. `None` if the
-    /// source got nowhere near.
+    /// Offered and received far past saturation: nearest to [`FAR`] times that load, and where
+    /// least is received. `None` if the source got nowhere near.
     fn far(&self) -> Option<[(f64, f64); 2]> {
         let load = self.saturating();
         let far = || self.points.iter().copied().filter(|p| p.0 >= FAR * load);
@@ -128,7 +130,7 @@ impl Curve {
     }
 }
 
-fn curves(all: &All<'_>) -> Vec<Curve> {
+fn curves(all: &Results<'_>) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     for (what, samples) in all {
         let at = curves.iter().position(|c| c.technique == what.technique).unwrap_or_else(|| {
@@ -141,19 +143,23 @@ fn curves(all: &All<'_>) -> Vec<Curve> {
     curves
 }
 
-fn report(all: &All<'_>) -> Result<Report, Failure> {
-    let keys = |w: &What| json!({ "technique": w.technique.name, "asked": w.load });
+fn report(all: &Results<'_>) -> Result<Report, Failure> {
+    let keys = |w: &Case| json!({ "technique": w.technique.name, "asked": w.load });
     let curves = curves(all);
     let mut notes = vec![
         format!(
-            "`vmlan pkt-gen` tx (virtio) in bursts of {BURST} to `vmlan stack -f livelock-sink`, 60-byte frames; the application works {APPLICATION_NS} ns on \
-             a datagram; a full receiver loses frames at once (`--full-wait 0`). offered: frames the switch took from the source; received: datagrams \
-             that the application took. saturated: the least load at which it got {:.0} % of its peak; far beyond: the least load of {FAR} times \
-             that and more; at worst: the load beyond at which least was received.",
+            "`vmlan pkt-gen` tx (virtio) in bursts of {BURST} to `vmlan stack -f livelock-sink`, \
+             60-byte frames; the application works {APPLICATION_NS} ns on a datagram; a full \
+             receiver loses frames at once (`--full-wait 0`). offered: frames the switch took from \
+             the source; received: datagrams that the application took. saturated: the least load \
+             at which it got {:.0} % of its peak; far beyond: the least load of {FAR} times that \
+             and more; at worst: the load beyond at which least was received.",
             SATURATED * 100.0
         ),
-        "The paper (figure 3): most configurations fall to very low rates or 0; only Linux with virtio (without VHOST) and FreeBSD's polling hold \
-         their peak, up to 20 Mframes/s offered. Goal: 90 % of the peak at ten times the load that saturates, with polling, CSB and virtio."
+        "The paper (figure 3): most configurations fall to very low rates or 0; only Linux with \
+         virtio (without VHOST) and FreeBSD's polling hold their peak, up to 20 Mframes/s offered. \
+         Goal: 90 % of the peak at ten times the load that saturates, with polling, CSB and \
+         virtio."
             .to_owned(),
     ];
     notes.extend(raw::techniques(all.iter().map(|c| c.0.technique)));
@@ -200,14 +206,14 @@ fn verdicts(curves: &[Curve]) -> Table {
 }
 
 /// A row for each load: offered and received of each technique.
-fn loads(all: &All<'_>, curves: &[Curve]) -> Table {
+fn loads(all: &Results<'_>, curves: &[Curve]) -> Table {
     let mut heads = vec!["asked of the source".to_owned()];
     heads.extend(curves.iter().map(|c| format!("{}: offered, received", c.technique.name)));
     let mut table = Table { title: "Frames a second".into(), heads, rows: Vec::new() };
     for load in LOADS {
         let asked = if load == 0 { "all".into() } else { si(to_f64(load)) };
         let cell = |c: &Curve| {
-            let here = |w: &What| w.load == load && w.technique == c.technique;
+            let here = |w: &Case| w.load == load && w.technique == c.technique;
             let found = all.iter().find(|(w, _)| here(w));
             let both =
                 found.and_then(|(_, s)| s.median(|s| s.offered).zip(s.median(|s| s.received)));
@@ -237,19 +243,19 @@ mod tests {
 
     #[test]
     fn verdicts_are_about_loads_far_past_saturation() {
-        let whats: Vec<_> = ["plain", "virtio"]
+        let cases: Vec<_> = ["plain", "virtio"]
             .into_iter()
             .flat_map(|name| {
-                LOADS.map(|load| What { load, technique: technique::one(name).unwrap() })
+                LOADS.map(|load| Case { load, technique: technique::one(name).unwrap() })
             })
             .collect();
-        let seen = |w: &What| {
+        let seen = |w: &Case| {
             let offered = if w.load == 0 { 5e6 } else { to_f64(w.load) };
             let falls = if w.technique.name == "plain" { 1e6 } else { 4.5e6 };
             let received = if offered > falls { 1000.0 } else { offered.min(190_000.0) };
-            Seen { offered, received, queue_full: 0.0, window: Window::default() }
+            Measured { offered, received, queue_full: 0.0, window: Window::default() }
         };
-        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
         let report = report(&all).unwrap();
         let rows: Vec<_> = report.tables[0].rows.iter().map(|r| r.join(" ")).collect();
         assert_eq!(

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number};
-use super::sockets::{Job, Kind, Seen, Workload, show};
+use super::sockets::{Job, Kind, Measured, Workload, show};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
 use crate::native::{Technique, host};
@@ -46,29 +46,29 @@ impl Scene {
     }
 }
 
-struct What {
+struct Case {
     scene: Scene,
     workload: Workload,
     technique: &'static Technique,
 }
 
-type All<'a> = [(&'a What, Samples<Seen>)];
+type Results<'a> = [(&'a Case, Samples<Measured>)];
 
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
     let skipped = host::enter().err();
     let scenes = SCENES.iter().filter(|s| !s.host || skipped.is_none());
-    let mut whats = Vec::new();
+    let mut cases = Vec::new();
     for &scene in scenes {
         for workload in WORKLOADS {
-            whats.extend(techniques.iter().map(|technique| What { scene, workload, technique }));
+            cases.extend(techniques.iter().map(|technique| Case { scene, workload, technique }));
         }
     }
-    let name = |w: &What| format!("{}, {}, {}", w.scene.name(), w.workload.name, w.technique.name);
-    let shown = |w: &What, seen: &Seen| show(w.workload, seen);
-    let samples = run.rounds(&whats, name, shown, |cell| {
-        let What { scene, workload, technique } = *cell.what;
+    let name = |w: &Case| format!("{}, {}, {}", w.scene.name(), w.workload.name, w.technique.name);
+    let shown = |w: &Case, seen: &Measured| show(w.workload, seen);
+    let samples = run.rounds(&cases, name, shown, |cell| {
+        let Case { scene, workload, technique } = *cell.what;
         let threads = scene.threads;
         let job = Job {
             setup: cell.setup,
@@ -81,20 +81,26 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         };
         if scene.host { job.guest_to_host() } else { job.guest_to_guest() }
     })?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all, skipped)
 }
 
-fn report(all: &All<'_>, skipped: Option<String>) -> Result<Report, Failure> {
-    let keys = |w: &What| json!({ "scene": w.scene.name(), "workload": w.workload.name, "unit": w.workload.unit(), "technique": w.technique.name });
+fn report(all: &Results<'_>, skipped: Option<String>) -> Result<Report, Failure> {
+    let keys = |w: &Case| {
+        let (scene, workload, unit) = (w.scene.name(), w.workload.name, w.workload.unit());
+        json!({ "scene": scene, "workload": workload, "unit": unit, "technique": w.technique.name })
+    };
     let mut notes = vec![
-        "`vmlan stack`: UDP8 and UDP-1460 in thousands of datagrams a second that the receiving application got (* where the sender was more than a \
-         tenth faster), TCP (writes of 1,460 bytes) and TCPw (of 64 KiB) in Mbit/s there, TCPRR in thousands of transactions a second; in \
-         parentheses, times plain. paper: Linux and FreeBSD guests in its figures 4 and 5 (guest to host over TAP, rows TX; guest to guest over \
-         VALE; virtio from figure 11), and times BASE: for the shape, absolute figures of other hardware are no target."
+        "`vmlan stack`: UDP8 and UDP-1460 in thousands of datagrams a second that the receiving \
+         application got (* where the sender was more than a tenth faster), TCP (writes of 1,460 \
+         bytes) and TCPw (of 64 KiB) in Mbit/s there, TCPRR in thousands of transactions a second; \
+         in parentheses, times plain. paper: Linux and FreeBSD guests in its figures 4 and 5 \
+         (guest to host over TAP, rows TX; guest to guest over VALE; virtio from figure 11), and \
+         times BASE: for the shape, absolute figures of other hardware are not a target."
             .to_owned(),
-        "threads: driver and application of a guest take turns (1), or have a thread each (2), for the paper's 1 and 2 CPUs of a guest. The host is \
-         this program in a network namespace of its own, behind a tap port, with sockets of the kernel."
+        "threads: driver and application of a guest take turns (1), or have a thread each (2), for \
+         the paper's 1 and 2 CPUs of a guest. The host is this program in a network namespace of \
+         its own, behind a tap port, with sockets of the kernel."
             .to_owned(),
     ];
     notes.extend(skipped.map(|why| format!("guest to host is left out: {why}")));
@@ -109,7 +115,7 @@ fn report(all: &All<'_>, skipped: Option<String>) -> Result<Report, Failure> {
     })
 }
 
-fn table(all: &All<'_>, scene: Scene) -> Table {
+fn table(all: &Results<'_>, scene: Scene) -> Table {
     let mut heads = vec!["NIC".to_owned()];
     for w in WORKLOADS {
         heads.extend([format!("{} {}", w.name, w.unit()), "paper".into()]);
@@ -132,18 +138,18 @@ fn table(all: &All<'_>, scene: Scene) -> Table {
 }
 
 fn find<'a>(
-    all: &'a All<'_>,
+    all: &'a Results<'_>,
     scene: Scene,
     name: &str,
     column: usize,
-) -> Option<&'a Samples<Seen>> {
+) -> Option<&'a Samples<Measured>> {
     let is =
-        |w: &What| w.scene == scene && w.technique.name == name && w.workload == WORKLOADS[column];
+        |w: &Case| w.scene == scene && w.technique.name == name && w.workload == WORKLOADS[column];
     all.iter().find(|(w, _)| is(w)).map(|(_, samples)| samples)
 }
 
 /// `409 (10x)`, with a star where the receiver does not keep up.
-fn ours(all: &All<'_>, scene: Scene, name: &str, column: usize) -> String {
+fn ours(all: &Results<'_>, scene: Scene, name: &str, column: usize) -> String {
     let Some(samples) = find(all, scene, name, column) else { return "-".into() };
     let Some(value) = samples.median(|s| s.value) else { return "-".into() };
     let slow = WORKLOADS[column].kind == Kind::Datagrams
@@ -167,7 +173,7 @@ fn theirs(scene: Scene, name: &str, column: usize) -> String {
 }
 
 /// A panel for each workload: bars for each technique in each scene.
-fn figure(all: &All<'_>) -> Figure {
+fn figure(all: &Results<'_>) -> Figure {
     let panel = |workload: &Workload| {
         let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
         for (what, samples) in all.iter().filter(|(w, _)| w.workload == *workload) {
@@ -203,16 +209,16 @@ mod tests {
 
     #[test]
     fn ours_stand_beside_the_papers() {
-        let mut whats = Vec::new();
+        let mut cases = Vec::new();
         for technique in technique::named(&["plain", "csb", "mapped"]).unwrap() {
-            whats.extend(WORKLOADS.map(|workload| What { scene: SCENES[2], workload, technique }));
+            cases.extend(WORKLOADS.map(|workload| Case { scene: SCENES[2], workload, technique }));
         }
-        let seen = |w: &What| {
+        let seen = |w: &Case| {
             let value = if w.technique.name == "plain" { 40.0 } else { 1000.0 };
             let sent = if w.technique.name == "csb" { 2000.0 } else { value };
-            Seen { value, sent, window: Window::default() }
+            Measured { value, sent, window: Window::default() }
         };
-        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
         let report = report(&all, Some("no rights".into())).unwrap();
         assert_eq!(report.tables.len(), 1);
         let rows: Vec<_> = report.tables[0].rows.iter().map(|row| row[..3].join(", ")).collect();

@@ -7,7 +7,8 @@ use plotters::prelude::*;
 use crate::native::technique::ALL;
 use vmlan_config::text::to_f64;
 
-/// Colours that colour-blind people can tell apart (Okabe and Ito), and some more: for the techniques in their order, and two.
+/// Colours that colour-blind people can tell apart (Okabe and Ito), and some more: for the
+/// techniques in their order, and two.
 const COLOURS: [RGBColor; ALL.len() + 2] = [
     RGBColor(0, 0, 0),
     RGBColor(230, 159, 0),
@@ -46,7 +47,8 @@ pub(super) struct Panel {
     pub(super) y: String,
     /// Logarithmic; otherwise from 0.
     pub(super) log: bool,
-    /// Name and points; y by x, or by the number of the group. The name is `""` for a line that only guides the eye.
+    /// Name and points; y by x, or by the number of the group. The name is `""` for a line that
+    /// only guides the eye.
     pub(super) series: Vec<(String, Vec<(f64, f64)>)>,
 }
 
@@ -133,7 +135,8 @@ impl Figure {
     }
 }
 
-/// A technique has the same colour in all pictures; others come after those. Where there is none, all colours are for the others.
+/// A technique has the same colour in all pictures; others come after those. Where there is none,
+/// all colours are for the others.
 fn colour(names: &[&str], n: usize) -> RGBColor {
     let technique = |name: &str| ALL.iter().position(|t| t.name == name);
     match technique(names[n]) {

@@ -25,11 +25,13 @@ const TECHNIQUES: [&str; 10] = [
     "virtio-4096",
 ];
 
-/// The paper, section 4.4: pkt-gen in both guests, e1000 with CSB, VALE; frames of 64 and of 1500 bytes.
-const PAPER: &str = "The paper (2013, i7-3930K, KVM, VALE; pkt-gen in both guests, e1000 with CSB): 5 Mframes/s at 64 bytes, 1.89 Mframes/s and \
-                     22.7 Gbit/s at 1500. For the shape: absolute figures of other hardware are no target.";
+/// The paper, section 4.4: pkt-gen in both guests, e1000 with CSB, VALE; frames of 64 and of 1500
+/// bytes.
+const PAPER: &str = "The paper (2013, i7-3930K, KVM, VALE; pkt-gen in both guests, e1000 with \
+    CSB): 5 Mframes/s at 64 bytes, 1.89 Mframes/s and 22.7 Gbit/s at 1500. For the shape: absolute \
+    figures of other hardware are not a target.";
 
-struct What {
+struct Case {
     technique: &'static Technique,
     bytes: u32,
 }
@@ -38,13 +40,13 @@ struct What {
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
     let sizes = run.args.sizes(&SIZES, 60, 1514)?;
-    let whats: Vec<_> = sizes
+    let cases: Vec<_> = sizes
         .iter()
-        .flat_map(|&bytes| techniques.iter().map(move |technique| What { technique, bytes }))
+        .flat_map(|&bytes| techniques.iter().map(move |technique| Case { technique, bytes }))
         .collect();
-    let name = |w: &What| format!("{}, {} B", w.technique.name, w.bytes);
+    let name = |w: &Case| format!("{}, {} B", w.technique.name, w.bytes);
     let samples = run.rounds(
-        &whats,
+        &cases,
         name,
         |_, window| show(window),
         |cell| {
@@ -53,7 +55,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
             Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
         },
     )?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all, &sizes)
 }
 
@@ -68,8 +70,8 @@ pub(super) fn show(w: &Window) -> String {
     )
 }
 
-fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Failure> {
-    let keys = |w: &What| json!({ "technique": w.technique.name, "bytes": w.bytes });
+fn report(all: &[(&Case, Samples<Window>)], sizes: &[u32]) -> Result<Report, Failure> {
+    let keys = |w: &Case| json!({ "technique": w.technique.name, "bytes": w.bytes });
     let notes = [words(), PAPER.to_owned()]
         .into_iter()
         .chain(techniques(all.iter().map(|c| c.0.technique)));
@@ -83,9 +85,10 @@ fn report(all: &[(&What, Samples<Window>)], sizes: &[u32]) -> Result<Report, Fai
 }
 
 pub(super) fn words() -> String {
-    "`vmlan pkt-gen` tx to rx; a guest with nothing to do sleeps at once (`--spin 0`). accesses, interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both guests, for each \
-     1,000 frames delivered. CPU in cores: of the switch, the sender, the receiver. drops: frames lost in the rounds together. times plain: \
-     round by round."
+    "`vmlan pkt-gen` tx to rx; a guest with nothing to do sleeps at once (`--spin 0`). accesses, \
+     interrupts: register accesses that left the guest (virtio: doorbells) and interrupts, both \
+     guests, for each 1,000 frames delivered. CPU in cores: of the switch, the sender, the \
+     receiver. drops: frames lost in the rounds together. times plain: round by round."
         .into()
 }
 
@@ -102,7 +105,7 @@ pub(super) fn techniques(
     seen.into_iter().map(|t| format!("- {}: {}", t.name, t.note))
 }
 
-fn table(all: &[(&What, Samples<Window>)], bytes: u32) -> Table {
+fn table(all: &[(&Case, Samples<Window>)], bytes: u32) -> Table {
     let mut table = Table::new(format!("{bytes} bytes"), &HEADS);
     let here = || all.iter().filter(|(w, _)| w.bytes == bytes);
     let plain = here().find(|(w, _)| w.technique.name == "plain");
@@ -150,7 +153,7 @@ pub(super) fn row(
     ]
 }
 
-fn figure(all: &[(&What, Samples<Window>)]) -> Figure {
+fn figure(all: &[(&Case, Samples<Window>)]) -> Figure {
     let sizes: Vec<f64> = SIZES.iter().map(|&s| s.into()).collect();
     let panel = |title: &str, y: &str, value: fn(&Window) -> f64| {
         let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
@@ -193,10 +196,10 @@ mod tests {
             drops: 2,
             ..Window::default()
         };
-        let what = |name, bytes| What { technique: technique::one(name).unwrap(), bytes };
-        let whats = [what("plain", 60), what("csb", 60), what("plain", 1514), what("csb", 1514)];
+        let what = |name, bytes| Case { technique: technique::one(name).unwrap(), bytes };
+        let cases = [what("plain", 60), what("csb", 60), what("plain", 1514), what("csb", 1514)];
         let samples = |rate: f64| Samples(vec![Some(window(rate)), None, Some(window(rate * 2.0))]);
-        let all: Vec<_> = whats.iter().zip([1e5, 2e6, 1e5, 1e6].map(samples)).collect();
+        let all: Vec<_> = cases.iter().zip([1e5, 2e6, 1e5, 1e6].map(samples)).collect();
         let report = report(&all, &[60, 1514]).unwrap();
         assert_eq!(report.tables.len(), 2);
         let row = report.tables[0].rows[1].join(" ");

@@ -10,7 +10,8 @@ fn begin(bench: &str) -> String {
     format!("<!-- vmlan bench {bench} -->")
 }
 
-/// Replaces what stands between the markers of `bench` in the file; appends it with markers if there are none.
+/// Replaces what stands between the markers of `bench` in the file; appends it with markers if
+/// there are none.
 pub(super) fn put(path: &Path, bench: &str, section: &str) -> Result<(), Failure> {
     let fail = |e: &dyn std::fmt::Display| Failure::Failed(format!("{}: {e}", path.display()));
     let old = match std::fs::read_to_string(path) {
@@ -19,7 +20,7 @@ pub(super) fn put(path: &Path, bench: &str, section: &str) -> Result<(), Failure
         Err(e) => return Err(fail(&e)),
     };
     let new = replaced(&old, bench, section).ok_or_else(|| {
-        fail(&format!("'{}' is not followed by '{END}': mend the file", begin(bench)))
+        fail(&format!("'{}' is not followed by '{END}': add that line", begin(bench)))
     })?;
     super::write(path, &new)
 }

@@ -48,7 +48,8 @@ impl<F> Samples<F> {
 }
 
 impl Run<'_> {
-    /// Measures every cell once a round, every other round backwards. A cell that fails is noted and does without the figure.
+    /// Measures every cell once a round, every other round backwards. A cell that fails is noted
+    /// and does without the figure.
     ///
     /// # Errors
     /// Only Ctrl-C.
@@ -72,7 +73,7 @@ impl Run<'_> {
             let cell = Cell { what, setup: &self.setup, time: self.time, news: &mut news };
             let found = measure(cell);
             progress("");
-            // Ctrl-C ends the guests as well; what they say of it is no news.
+            // Ctrl-C ends the guests as well; that they say so is expected.
             self.setup.stop.check()?;
             match &found {
                 Ok(figures) => eprintln!("{label}: {}", show(what, figures)),
@@ -83,7 +84,8 @@ impl Run<'_> {
             }
             samples[at].0.push(found.ok());
         }
-        // Rounds that ran backwards were pushed in their own order all the same: one value a round for each cell.
+        // Rounds that ran backwards were pushed in their own order all the same: one value a round
+        // for each cell.
         Ok(samples)
     }
 

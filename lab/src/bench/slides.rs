@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number};
-use super::sockets::{Job, Kind, Seen, Workload, show};
+use super::sockets::{Job, Kind, Measured, Workload, show};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
 use crate::native::{Technique, host};
@@ -14,21 +14,22 @@ const TECHNIQUES: [&str; 3] = ["plain", "csb", "virtio"];
 /// Payloads of the slides; the last is the most that a UDP datagram takes, where they write 64 KB.
 const SIZES: [u32; 5] = [20, 500, 1500, 15_000, 65_507];
 
-/// Thousands of datagrams a second, by [`SIZES`]: e1000 and virtio under QEMU-KVM with Linux, guest to host.
+/// Thousands of datagrams a second, by [`SIZES`]: e1000 and virtio under QEMU-KVM with Linux, guest
+/// to host.
 const TRANSMIT: [(&str, [f64; 5]); 2] =
     [("plain", [32.0, 32.0, 17.0, 3.6, 0.91]), ("virtio", [270.0, 270.0, 240.0, 162.0, 70.0])];
 /// The receiving application's.
 const RECEIVE: [(&str, [f64; 5]); 2] =
     [("plain", [600.0, 590.0, 136.0, 15.0, 17.0]), ("virtio", [560.0, 430.0, 382.0, 143.0, 38.3])];
 
-struct What {
+struct Case {
     /// The guest sends; otherwise it receives.
     sends: bool,
     bytes: u32,
     technique: &'static Technique,
 }
 
-impl What {
+impl Case {
     fn direction(&self) -> &'static str {
         if self.sends { "transmit" } else { "receive" }
     }
@@ -38,25 +39,25 @@ impl What {
     }
 }
 
-type All<'a> = [(&'a What, Samples<Seen>)];
+type Results<'a> = [(&'a Case, Samples<Measured>)];
 
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
     let sizes = run.args.sizes(&SIZES, 8, 65_507)?;
     let skipped = host::enter().err();
-    let mut whats = Vec::new();
+    let mut cases = Vec::new();
     for sends in [true, false] {
         for &bytes in &sizes {
-            whats.extend(techniques.iter().map(|technique| What { sends, bytes, technique }));
+            cases.extend(techniques.iter().map(|technique| Case { sends, bytes, technique }));
         }
     }
     // Between guests one run shows both.
-    whats.retain(|w| w.sends || skipped.is_none());
-    let name = |w: &What| format!("{}, {} B, {}", w.direction(), w.bytes, w.technique.name);
-    let shown = |w: &What, seen: &Seen| show(w.workload(), seen);
-    let samples = run.rounds(&whats, name, shown, |cell| {
-        let What { sends, technique, .. } = *cell.what;
+    cases.retain(|w| w.sends || skipped.is_none());
+    let name = |w: &Case| format!("{}, {} B, {}", w.direction(), w.bytes, w.technique.name);
+    let shown = |w: &Case, seen: &Measured| show(w.workload(), seen);
+    let samples = run.rounds(&cases, name, shown, |cell| {
+        let Case { sends, technique, .. } = *cell.what;
         let (setup, workload) = (cell.setup, cell.what.workload());
         let job = Job {
             setup,
@@ -73,20 +74,28 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
             (true, false) => job.host_to_guest(),
         }
     })?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all, skipped)
 }
 
-fn report(all: &All<'_>, skipped: Option<String>) -> Result<Report, Failure> {
-    let keys = |w: &What| json!({ "direction": w.direction(), "bytes": w.bytes, "technique": w.technique.name });
+fn report(all: &Results<'_>, skipped: Option<String>) -> Result<Report, Failure> {
+    let keys = |w: &Case| {
+        let technique = w.technique.name;
+        json!({ "direction": w.direction(), "bytes": w.bytes, "technique": technique })
+    };
     let mut notes = vec![
-        "`vmlan stack` UDP, one thread; the peer is the host (kernel sockets behind a tap port). Thousands of datagrams a second: sent by the sending \
-         application, received by the receiving one; Gbit/s of payload received. More than 1,472 bytes go as fragments of IP, without offload (the \
-         slides' virtio passes up to 64 KB in one piece). slides: the e1000 and virtio of QEMU-KVM there, transmit as sent, receive as received."
+        "`vmlan stack` UDP, one thread; the peer is the host (kernel sockets behind a tap port). \
+         Thousands of datagrams a second: sent by the sending application, received by the \
+         receiving one; Gbit/s of payload received. More than 1,472 bytes go as fragments of IP, \
+         without offload (the slides' virtio passes up to 64 KB in one piece). slides: the e1000 \
+         and virtio of QEMU-KVM there, transmit as sent, receive as received."
             .to_owned(),
     ];
     notes.extend(skipped.map(|why| {
-        format!("The peer is another guest of the same kind instead, so that one run shows both directions: {why}")
+        format!(
+            "The peer is another guest of the same kind instead, so that one run shows both \
+            directions: {why}"
+        )
     }));
     notes.extend(raw::techniques(all.iter().map(|c| c.0.technique)));
     let directions = [true, false].into_iter().filter(|s| all.iter().any(|(w, _)| w.sends == *s));
@@ -99,7 +108,7 @@ fn report(all: &All<'_>, skipped: Option<String>) -> Result<Report, Failure> {
     })
 }
 
-fn table(all: &All<'_>, sends: bool) -> Table {
+fn table(all: &Results<'_>, sends: bool) -> Table {
     let title = if sends { "transmit" } else { "receive" };
     let heads = [
         "payload, NIC",
@@ -112,7 +121,7 @@ fn table(all: &All<'_>, sends: bool) -> Table {
     ];
     let mut table = Table::new(title, &heads);
     for (what, samples) in all.iter().filter(|(w, _)| w.sends == sends) {
-        let m = |value: fn(&Seen) -> f64| number(samples.median(value));
+        let m = |value: fn(&Measured) -> f64| number(samples.median(value));
         let bits = f64::from(what.bytes) * 8e-6;
         table.rows.push(vec![
             format!("{} B, {}", what.bytes, what.technique.name),
@@ -133,7 +142,7 @@ fn theirs(sends: bool, technique: &str, bytes: u32) -> Option<f64> {
     row.get(SIZES.iter().position(|s| *s == bytes)?).copied()
 }
 
-fn figure(all: &All<'_>) -> Figure {
+fn figure(all: &Results<'_>) -> Figure {
     let panel = |sends: bool| {
         let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
         for (what, samples) in all.iter().filter(|(w, _)| w.sends == sends) {
@@ -173,9 +182,9 @@ mod tests {
     #[test]
     fn ours_stand_beside_the_slides() {
         let technique = technique::one("virtio").unwrap();
-        let whats = [true, false].map(|sends| What { sends, bytes: 1500, technique });
-        let seen = Seen { value: 100.0, sent: 125.0, window: Window::default() };
-        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(seen.clone())]))).collect();
+        let cases = [true, false].map(|sends| Case { sends, bytes: 1500, technique });
+        let seen = Measured { value: 100.0, sent: 125.0, window: Window::default() };
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen.clone())]))).collect();
         let report = report(&all, None).unwrap();
         let rows: Vec<_> = report.tables.iter().map(|t| t.rows[0].join(" ")).collect();
         assert_eq!(

@@ -64,7 +64,7 @@ impl Workload {
 
 /// What has been seen.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Seen {
+pub(super) struct Measured {
     /// In the workload's unit, at the receiver.
     pub(super) value: f64,
     /// The same at the sender.
@@ -109,7 +109,7 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// From the guest on `a` to that on `b`.
-    pub(super) fn guest_to_guest(self) -> Result<Seen, Failure> {
+    pub(super) fn guest_to_guest(self) -> Result<Measured, Failure> {
         let [threads, bytes, window] =
             [self.threads.into(), self.workload.bytes, self.window].map(|n| n.to_string());
         let mut lab = Lab::pair(self.setup, self.technique, "")?;
@@ -124,11 +124,11 @@ impl Job<'_> {
         let kind = self.workload.kind;
         let sent = value(kind, a)?;
         let value = if kind == Kind::Requests { sent } else { value(kind, b)? };
-        checked(Seen { value, sent, window: seen.window })
+        checked(Measured { value, sent, window: seen.window })
     }
 
     /// From the guest on `a` to this program's own sockets.
-    pub(super) fn guest_to_host(self) -> Result<Seen, Failure> {
+    pub(super) fn guest_to_host(self) -> Result<Measured, Failure> {
         let (threads, bytes) = (self.threads.to_string(), self.workload.bytes.to_string());
         let mut lab = self.beside_host()?;
         let mut peer = Peer::server()?;
@@ -142,11 +142,11 @@ impl Job<'_> {
             Kind::Stream => peer.rates().mbit,
             Kind::Requests => sent,
         };
-        checked(Seen { value, sent, window: seen.window })
+        checked(Measured { value, sent, window: seen.window })
     }
 
     /// From this program's socket to the guest on `a`: datagrams.
-    pub(super) fn host_to_guest(self) -> Result<Seen, Failure> {
+    pub(super) fn host_to_guest(self) -> Result<Measured, Failure> {
         let threads = self.threads.to_string();
         let mut lab = self.beside_host()?;
         let here = format!("{GUEST}/24");
@@ -156,7 +156,7 @@ impl Job<'_> {
         let mut peer = Peer::sender(GUEST, bytes)?;
         let seen = lab.measure(vec![a], self.time, self.news, &mut || peer.mark())?;
         let value = value(self.workload.kind, &seen.said[0])?;
-        checked(Seen { value, sent: peer.rates().messages / 1000.0, window: seen.window })
+        checked(Measured { value, sent: peer.rates().messages / 1000.0, window: seen.window })
     }
 
     fn beside_host(&self) -> Result<Lab, Failure> {
@@ -167,12 +167,12 @@ impl Job<'_> {
     }
 }
 
-fn checked(seen: Seen) -> Result<Seen, Failure> {
+fn checked(seen: Measured) -> Result<Measured, Failure> {
     if seen.value > 0.0 { Ok(seen) } else { Err(Failure::Failed("nothing arrived".into())) }
 }
 
 /// For the line of a measurement that is done.
-pub(super) fn show(workload: Workload, seen: &Seen) -> String {
+pub(super) fn show(workload: Workload, seen: &Measured) -> String {
     format!(
         "{:.1} {} (sent {:.1}), {:.0} accesses and {:.1} interrupts for 1,000 frames",
         seen.value,

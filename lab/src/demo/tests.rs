@@ -1,7 +1,7 @@
 use super::*;
 use crate::native::Window;
 
-fn seen(frames_per_s: f64) -> Seen {
+fn seen(frames_per_s: f64) -> Measured {
     let window = Window {
         frames_per_s,
         gbit_per_s: 0.96,
@@ -14,7 +14,7 @@ fn seen(frames_per_s: f64) -> Seen {
         ..Window::default()
     };
     let sender = serde_json::json!({ "latency": { "p50_ns": 12_500, "p99_ns": 90_000 } });
-    Seen { window, said: vec![sender] }
+    Measured { window, said: vec![sender] }
 }
 
 fn rows() -> Vec<Row> {

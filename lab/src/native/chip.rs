@@ -1,4 +1,5 @@
-//! The NICs that are compared with each other, and the ways of driving each that are alike in all of them.
+//! The NICs that are compared with each other, and the ways of driving each that are alike in all
+//! of them.
 
 use super::Technique;
 use crate::failure::Failure;
@@ -19,16 +20,18 @@ pub(crate) const WAYS: [(&str, &str); 4] = [
     ("plain", "each frame is announced by a register, each interrupt comes at once"),
     (
         "moderated",
-        "interrupts at least 250 us apart: irq_rate_max=4000 at the port, since rtl8139 has no moderation of its own",
+        "interrupts at least 250 us apart: irq_rate_max=4000 at the port, since rtl8139 has no \
+            moderation of its own",
     ),
     (
         "mapped",
-        "the ring registers are words in shared memory (e1000 alone: all registers of a Realtek chip share one page)",
+        "the ring registers are words in shared memory (e1000 alone: all registers of a Realtek \
+            chip share one page)",
     ),
     (
         "csb",
-        "indices in a block of shared memory; kicks and interrupts only for a side that sleeps (classic rtl8139 has no rings to have \
-         indices of)",
+        "indices in a block of shared memory; kicks and interrupts only for a side that sleeps \
+         (classic rtl8139 has no rings to have indices of)",
     ),
 ];
 
@@ -36,7 +39,8 @@ pub(crate) const WAYS: [(&str, &str); 4] = [
 pub(crate) const ALL: &[Chip] = &[
     Chip {
         name: "rtl8139",
-        note: "classic mode: four transmit descriptors that are registers, received frames copied out of one ring buffer",
+        note: "classic mode: four transmit descriptors that are registers, received frames copied \
+            out of one ring buffer",
         ways: &[
             way("plain", "model=rtl8139,plus=off", "model=rtl8139,plus=off,writes=waited"),
             way(
@@ -108,14 +112,15 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// The chips and the ways with these names, in the order of the tables (all chips for none, all ways for none); a name that is
-    /// neither is refused with those that are.
+    /// The chips and the ways with these names, in the order of the tables (all chips for none, all
+    /// ways for none); a name that is neither is refused with those that are.
     pub(crate) fn of(names: &[impl AsRef<str>]) -> Result<Self, Failure> {
         let is = |known: &str| names.iter().any(|n| n.as_ref() == known);
         let known = || ALL.iter().map(|c| c.name).chain(WAYS.map(|(name, _)| name));
         if let Some(odd) = names.iter().find(|n| known().all(|name| name != n.as_ref())) {
             let all: Vec<_> = known().collect();
-            let text = format!("'{}' is no NIC and no way: there are ", odd.as_ref());
+            let text =
+                format!("'{}' is neither a NIC nor a way to drive one: there are ", odd.as_ref());
             return Err(Failure::Usage(text + &all.join(", ")));
         }
         let chips = ALL.iter().filter(|c| is(c.name)).collect::<Vec<_>>();

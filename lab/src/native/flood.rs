@@ -1,6 +1,7 @@
-//! Guests that flood, many of them in one thread: it fills all rings in turn and empties what has arrived, by polling, and sleeps
-//! for a moment when there was little to do. So a flood costs little beside the switch that has to carry it. Virtio-net; frames lie
-//! ready in all slots, and only descriptors are touched.
+//! Guests that flood, many of them in one thread: it fills all rings in turn and empties what has
+//! arrived, by polling, and sleeps for a moment when there was little to do. So a flood costs
+//! little beside the switch that has to carry it. Virtio-net; frames lie ready in all slots, and
+//! only descriptors are touched.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +19,8 @@ use vmlan_harness::Pin;
 
 /// Sleep when little has moved; with the way in and out of the kernel it lasts about twice as long.
 const NAP: Duration = Duration::from_micros(30);
-/// Where nobody else needs the core: time between two looks at the rings. Looking takes their cache lines from the switch.
+/// Where nobody else needs the core: time between two looks at the rings. Looking takes their cache
+/// lines from the switch.
 const GAP: Duration = Duration::from_micros(4);
 /// A paced station sends when so much of a second is due, in one burst.
 const BURSTS_PER_SECOND: u64 = 10_000;
@@ -78,7 +80,8 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Connects the stations (address, station) and tells the switch where they are. They are silent.
+    /// Connects the stations (address, station) and tells the switch where they are. They are
+    /// silent.
     pub(super) fn start(
         stations: &[(String, &Station)],
         idle: Idle,
@@ -97,7 +100,8 @@ impl Flood {
         Ok(Self { dials, stop, thread: Some(thread) })
     }
 
-    /// From now on station `at` sends so many frames a second ([`ALL`]: all there is; 0: none) of so many bytes.
+    /// From now on station `at` sends so many frames a second ([`ALL`]: all there is; 0: none) of
+    /// so many bytes.
     pub(crate) fn order(&self, at: usize, bytes: u32, rate: u64) {
         self.dials[at].bytes.store(bytes, Relaxed);
         self.dials[at].rate.store(rate, Relaxed);
@@ -245,7 +249,8 @@ impl Nic {
     }
 }
 
-/// IPv4, UDP, 46 bytes of it, and padding up to the largest size: whole at whatever length it is sent.
+/// IPv4, UDP, 46 bytes of it, and padding up to the largest size: whole at whatever length it is
+/// sent.
 fn frame(from: Mac, to: Mac) -> Vec<u8> {
     let ip = |mac: Mac| [10, 0, mac.0[4], mac.0[5]];
     let mut head = vec![0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0];

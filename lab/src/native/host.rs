@@ -1,4 +1,5 @@
-//! The host as a peer: this program in a network of its own, behind a `tap:` port, with plain sockets.
+//! The host as a peer: this program in a network of its own, behind a `tap:` port, with plain
+//! sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -23,13 +24,15 @@ const SINK: u16 = 7009;
 /// Longest wait in a system call, so that the end is seen.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Puts this program into a network of its own: nothing of the machine's is touched. Before it has a second thread.
+/// Puts this program into a network of its own: nothing of the machine's is touched. Before it has
+/// a second thread.
 ///
 /// # Errors
 /// Why that cannot be, with the fix.
 pub(crate) fn enter() -> Result<(), String> {
     let user = rustix::process::geteuid();
-    let fix = "run it as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
+    let fix = "run it as root, or allow user namespaces: sysctl -w \
+        kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
     sys::own_network().map_err(|e| format!("no network of our own ({e}): {fix}"))?;
     if !user.is_root() {
         // Root in there, or the programs we start would lose their rights.

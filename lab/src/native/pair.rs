@@ -23,7 +23,7 @@ pub(crate) struct Task<'a> {
 
 /// What was seen.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Measured {
     /// By the switch.
     pub(crate) window: Window,
     /// What each guest says of its whole run, in the order of [`Lab::measure`].
@@ -40,11 +40,11 @@ impl Lab {
         task: Task<'_>,
         time: Duration,
         news: News<'_>,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<Measured, Failure> {
         let bytes = task.bytes.to_string();
         let (sends, answers) = if task.ping { ("ping", "pong") } else { ("tx", "rx") };
-        // Guests that have nothing to do sleep at once: three processes share this machine's cores, often only two, and one
-        // that waits by spinning takes its core from whoever it waits for.
+        // Guests that have nothing to do sleep at once: three processes share this machine's cores,
+        // often only two, and one that waits by spinning takes its core from whoever it waits for.
         let common = ["pkt-gen", "--json", "--spin", "0"];
         let words = ["-f", sends, "-s", MAC_A, "-d", MAC_B, "-l", &bytes];
         let b = self.ready_guest("b", &[&common[..], &["-f", answers, "-s", MAC_B]].concat())?;
@@ -56,15 +56,15 @@ impl Lab {
         Ok(seen)
     }
 
-    /// Measures guests that are busy for `time`, after a moment in which they warm up; then ends them, in this order. `mark` is
-    /// called when the time begins and when it ends.
+    /// Measures guests that are busy for `time`, after a moment in which they warm up; then ends
+    /// them, in this order. `mark` is called when the time begins and when it ends.
     pub(crate) fn measure(
         &mut self,
         mut guests: Vec<Process>,
         time: Duration,
         news: News<'_>,
         mark: &mut dyn FnMut(),
-    ) -> Result<Seen, Failure> {
+    ) -> Result<Measured, Failure> {
         self.watch(WARM_UP, &mut guests, news)?;
         mark();
         let pids: Vec<_> = guests.iter().map(Process::pid).collect();
@@ -75,9 +75,9 @@ impl Lab {
         let window = Window::between(&before, &after);
         let said = guests.into_iter().map(|guest| {
             serde_json::from_str(&guest.finish()?)
-                .map_err(|e| Failure::Failed(format!("a guest's summary makes no sense: {e}")))
+                .map_err(|e| Failure::Failed(format!("a guest's summary cannot be read: {e}")))
         });
-        Ok(Seen { window, said: said.collect::<Result<_, _>>()? })
+        Ok(Measured { window, said: said.collect::<Result<_, _>>()? })
     }
 
     /// Lets `time` pass as long as everybody lives.

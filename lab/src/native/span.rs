@@ -1,4 +1,5 @@
-//! What passes between two moments, port by port, and the CPU time of each process to the nanosecond.
+//! What passes between two moments, port by port, and the CPU time of each process to the
+//! nanosecond.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -61,7 +62,8 @@ impl Span {
         Ok(Self::between(before, Look::take(lab, pids)?))
     }
 
-    /// Accesses to each register of a port's NIC that was touched. Virtio-net has none: its doorbells stand for them.
+    /// Accesses to each register of a port's NIC that was touched. Virtio-net has none: its
+    /// doorbells stand for them.
     pub(crate) fn registers(&self, port: &str) -> BTreeMap<String, Accesses> {
         let all = |look: &Look| {
             let found = look.ports.iter().find(|p| p.name == port);

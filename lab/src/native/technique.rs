@@ -1,4 +1,5 @@
-//! The ways of driving a NIC that are compared, in one table: what the switch is told, what the guest is told, and why.
+//! The ways of driving a NIC that are compared, in one table: what the switch is told, what the
+//! guest is told, and why.
 
 use crate::failure::Failure;
 
@@ -21,7 +22,8 @@ pub(crate) struct Technique {
 pub(crate) const ALL: &[Technique] = &[
     Technique {
         name: "plain",
-        note: "e1000 as it is: one write of TDT for each frame, one RS, interrupts as they come (the paper's BASE)",
+        note: "e1000 as it is: one write of TDT for each frame, one RS, interrupts as they come \
+            (the paper's BASE)",
         kind: "vfio-user",
         switch: "model=e1000",
         guest: "writes=waited",
@@ -35,14 +37,17 @@ pub(crate) const ALL: &[Technique] = &[
     },
     Technique {
         name: "combined",
-        note: "as moderated, and one write of TDT under way: frames meanwhile wait for its interrupt (the paper's SC)",
+        note: "as moderated, and one write of TDT under way: frames meanwhile wait for its \
+            interrupt (the paper's SC)",
         kind: "vfio-user",
         switch: "model=e1000",
         guest: "writes=waited,itr=976,combine=on",
     },
     Technique {
         name: "csb",
-        note: "indices in a block of shared memory, kicks and interrupts only for a side that sleeps (the paper's CSB); MSI; 1,024 descriptors, as virtio here (the paper's driver: 2,048)",
+        note: "indices in a block of shared memory, kicks and interrupts only for a side that \
+            sleeps (the paper's CSB); MSI; 1,024 descriptors, as virtio here (the paper's driver: \
+            2,048)",
         kind: "vfio-user",
         switch: "model=e1000,csb=on",
         guest: "writes=waited,csb=on,irq=msi,size=1024",
@@ -84,7 +89,8 @@ pub(crate) const ALL: &[Technique] = &[
     },
     Technique {
         name: "mapped-4096",
-        note: "mapped with rings of 4,096 descriptors, interrupts only while there is nothing to do",
+        note: "mapped with rings of 4,096 descriptors, interrupts only while there is nothing to \
+            do",
         kind: "vfio-user",
         switch: "model=e1000,doorbell=mapped",
         guest: "writes=waited,doorbell=mapped,size=4096,interrupts=idle",
@@ -125,12 +131,13 @@ impl Technique {
     }
 }
 
-/// The techniques with these names, in the order of the table; a name that is none is refused with those that are.
+/// The techniques with these names, in the order of the table; a name that is none is refused with
+/// those that are.
 pub(crate) fn named(names: &[impl AsRef<str>]) -> Result<Vec<&'static Technique>, Failure> {
     let is = |t: &Technique, name: &str| t.name == name;
     if let Some(odd) = names.iter().find(|n| !ALL.iter().any(|t| is(t, n.as_ref()))) {
         let all: Vec<_> = ALL.iter().map(|t| t.name).collect();
-        let text = format!("'{}' is no technique: there are {}", odd.as_ref(), all.join(", "));
+        let text = format!("'{}' is not a technique: there are {}", odd.as_ref(), all.join(", "));
         return Err(Failure::Usage(text));
     }
     Ok(ALL.iter().filter(|t| names.iter().any(|n| is(t, n.as_ref()))).collect())

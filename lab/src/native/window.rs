@@ -6,8 +6,8 @@ use super::Look;
 use vmlan_config::text::to_f64;
 use vmlan_engine::stats::PortStats;
 
-/// What a window has shown. Rates are for each second; CPU is in cores: 1.0 is one core, busy all the time.
-/// "For 1,000 frames" counts both ends' and divides by the frames delivered.
+/// What a window has shown. Rates are for each second; CPU is in cores: 1.0 is one core, busy all
+/// the time. "For 1,000 frames" counts both ends' and divides by the frames delivered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Window {
     /// Frames delivered.

@@ -1,7 +1,8 @@
 //! What the figures mean: which technique this host gains most from.
 //!
-//! The sum is done for one piece of work: a guest sends bursts of [`BURST`] frames of 60 bytes, and between bursts both sides sleep.
-//! Counted is what a frame costs the guest's processor, or the thread that serves its registers where that is the slower of the two.
+//! The sum is done for one piece of work: a guest sends bursts of [`BURST`] frames of 60 bytes, and
+//! between bursts both sides sleep. Counted is what a frame costs the guest's processor, or the
+//! thread that serves its registers where that is the slower of the two.
 
 use serde::Serialize;
 
@@ -222,8 +223,9 @@ fn parts(costs: Costs) -> String {
     let all = costs.with(Technique::Plain);
     let share = |part: f64| format!("{:.0} %", 100.0 * part / all);
     format!(
-        "A plain e1000 that rings and is interrupted for each frame of 60 bytes spends {} on it, {} frames/s: {} is the doorbell, {} the interrupt and \
-         the three accesses of its handler, {} the frame itself.",
+        "A plain e1000 that rings and is interrupted for each frame of 60 bytes spends {} on it, \
+         {} frames/s: {} is the doorbell, {} the interrupt and the three accesses of its handler, \
+         {} the frame itself.",
         short(all),
         si(1e9 / all),
         share(costs.write),
@@ -266,8 +268,9 @@ fn unchanged(row: impl Fn(Technique) -> Row) -> String {
         format!("{} frames/s, {:.1} times", si(row.frames_per_s), row.gain)
     };
     format!(
-        "Drivers as systems have them need no change for `irq_rate_max=` at the port ({}), for `doorbell=mapped` at an e1000's port ({}, interrupts moderated as well), or, \
-         where the system has virtio's, for a `vhost-user:` port ({}).",
+        "Drivers as systems have them need no change for `irq_rate_max=` at the port ({}), for \
+         `doorbell=mapped` at an e1000's port ({}, interrupts moderated as well), or, where the \
+         system has virtio's, for a `vhost-user:` port ({}).",
         of(Technique::Moderation),
         of(Technique::Mapped),
         of(Technique::Virtio)
@@ -279,7 +282,8 @@ fn reason(costs: Costs, technique: Technique) -> String {
     match technique {
         Technique::Plain => String::new(),
         Technique::Moderation => format!(
-            "an interrupt with its handler's accesses ({}) is what costs, {:.0} times a doorbell, and one for {BURST} frames is {} a frame",
+            "an interrupt with its handler's accesses ({}) is what costs, {:.0} times a doorbell, \
+                and one for {BURST} frames is {} a frame",
             short(costs.handled()),
             costs.handled() / costs.write,
             once(costs.handled())
@@ -290,17 +294,20 @@ fn reason(costs: Costs, technique: Technique) -> String {
             short(costs.store + costs.line)
         ),
         Technique::Combining => format!(
-            "one doorbell for {BURST} frames is {} a frame, where whatever lies in shared memory costs a cache line of {} for each",
+            "one doorbell for {BURST} frames is {} a frame, where whatever lies in shared memory \
+                costs a cache line of {} for each",
             once(costs.write),
             short(costs.line)
         ),
         Technique::Csb => format!(
-            "even once for {BURST} frames the interrupt and its handler's accesses are {} a frame, and without accesses {}",
+            "even once for {BURST} frames the interrupt and its handler's accesses are {} a frame, \
+                and without accesses {}",
             once(costs.handled()),
             once(costs.write + costs.interrupt)
         ),
         Technique::Virtio => format!(
-            "its doorbell ends in the kernel, {} against {} for a register write, which weighs even once for {BURST} frames",
+            "its doorbell ends in the kernel, {} against {} for a register write, which weighs \
+                even once for {BURST} frames",
             short(costs.kick),
             short(costs.write)
         ),
@@ -312,8 +319,9 @@ fn limits(costs: Costs) -> String {
     let exits = match costs.exit {
         Some(_) => "",
         None => {
-            " No exit that a processor makes could be measured, so none is in these sums: they hold for guests that are processes, and under KVM each \
-             register access costs an exit more."
+            " No exit that a processor makes could be measured, so none is in these sums: they \
+             hold for guests that are processes, and under KVM each register access costs an exit \
+             more."
         }
     };
     let cores = if costs.line > 0.0 {
@@ -322,8 +330,9 @@ fn limits(costs: Costs) -> String {
         " There is no second core, so cache lines cost nothing here."
     };
     format!(
-        "Computed for bursts of {BURST} frames with sleep between them; latency, which send combining and mapped doorbells (a sleeping worker looks every 50 us and then less often) pay \
-         with, is not in it.{exits}{cores}"
+        "Computed for bursts of {BURST} frames with sleep between them; latency, which send \
+         combining and mapped doorbells (a sleeping worker looks every 50 us and then less often) \
+         pay with, is not in it.{exits}{cores}"
     )
 }
 

@@ -56,8 +56,8 @@ fn hot(size: usize, time: Duration) -> Samples {
     })
 }
 
-/// Blocks in an order that no prefetcher guesses; where the next one is stands in the block that was just copied, so that not
-/// even the processor can look ahead.
+/// Blocks in an order that no prefetcher guesses; where the next one is stands in the block that
+/// was just copied, so that not even the processor can look ahead.
 fn cold(from: &mut [u8], to: &mut [u8], size: usize, time: Duration) -> Samples {
     let stride = size.next_multiple_of(LINE);
     let next = circle(from.len() / stride);
@@ -76,7 +76,8 @@ fn cold(from: &mut [u8], to: &mut [u8], size: usize, time: Duration) -> Samples 
     })
 }
 
-/// For each of `len` places the next one: one circle through all of them, by chance (Sattolo), the same in each run.
+/// For each of `len` places the next one: one circle through all of them, by chance (Sattolo), the
+/// same in each run.
 fn circle(len: usize) -> Vec<u32> {
     let mut next: Vec<u32> = (0..len).filter_map(|n| u32::try_from(n).ok()).collect();
     let mut dice = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,7 +1,7 @@
 //! KVM: whether it is there, whether a processor stands behind it, and what leaving a guest costs.
 //!
-//! The guest runs in a child process. It tells figure by figure; one that says nothing for too long is killed, and what it has told
-//! until then stays.
+//! The guest runs in a child process. It tells figure by figure; one that says nothing for too long
+//! is killed, and what it has told until then stays.
 
 #[cfg(target_arch = "x86_64")]
 mod code;
@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: Duration = Duration::from_secs(20);
 /// Figures that the guest takes.
 const FIGURES: u32 = 9;
-/// Processors of this century that run a guest's instructions themselves do ten times as many; emulators far fewer.
+/// Processors of this century that run a guest's instructions themselves do ten times as many;
+/// emulators far fewer.
 const REAL: f64 = 100e6;
 /// How long a process may take to be gone once it is killed.
 const END: Duration = Duration::from_secs(2);
@@ -81,12 +82,15 @@ impl State {
         self.sentence = match (self.hardware, failure) {
             (Some(true), _) => {
                 format!(
-                    "{path} opens and a processor runs its guests: {flag}, a guest counts at {rate} million instructions a second."
+                    "{path} opens and a processor runs its guests: {flag}, a guest counts at \
+                        {rate} million instructions a second."
                 )
             }
             (Some(false), _) => format!(
-                "The CPU has no hardware virtualisation behind {path}: it opens, but {flag}, and a guest counts at {rate} million instructions a second, as under \
-                 an emulator (a processor: 1,000 and more). What its exits cost says nothing about KVM; use `-accel tcg` here."
+                "The CPU has no hardware virtualisation behind {path}: it opens, but {flag}, and a \
+                 guest counts at {rate} million instructions a second, as under an emulator (a \
+                 processor: 1,000 and more). Case its exits cost says nothing about KVM; use \
+                 `-accel tcg` here."
             ),
             (None, Some(why)) if why.ends_with(NOT_KVM) => {
                 format!("{why}: give --kvm its device, or leave it out.")
@@ -131,8 +135,8 @@ fn opens(path: &Path) -> Result<(), String> {
     let Err(e) = std::fs::File::options().read(true).write(true).open(path) else { return Ok(()) };
     Err(match e.kind() {
         ErrorKind::NotFound => format!(
-            "{place} is not there: the CPU has no virtualisation, it is off in the firmware, this is a VM without nesting, or kvm_intel or kvm_amd is not \
-             loaded (modprobe)"
+            "{place} is not there: the CPU has no virtualisation, it is off in the firmware, this \
+             is a VM without nesting, or kvm_intel or kvm_amd is not loaded (modprobe)"
         ),
         ErrorKind::PermissionDenied => format!("{place} may not be opened: {}", who_may(path)),
         _ => format!("{place} cannot be opened: {e}"),

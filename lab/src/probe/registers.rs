@@ -1,7 +1,8 @@
-//! Registers of our e1000, reached as a VMM reaches them: messages over the real socket, and stores in a shared page.
+//! Registers of our e1000, reached as a VMM reaches them: messages over the real socket, and stores
+//! in a shared page.
 //!
-//! The server runs in this process, on the far core; the client plays the VMM on the near one. What a guest under KVM pays is an
-//! exit to user space more.
+//! The server runs in this process, on the far core; the client plays the VMM on the near one. What
+//! a guest under KVM pays is an exit to user space more.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -158,7 +159,8 @@ fn stores(address: &address::VfioUser, time: Duration) -> Result<Found, String> 
     let mut found = Found::default();
     let samples = Samples::take(MANY, time, || {
         for n in 0..MANY {
-            // As the driver does it: what was written before is visible before. No frame is there, whatever it says.
+            // As the driver does it: what was written before is visible before. No frame is there,
+            // whatever it says.
             word.store(std::hint::black_box(n & 7), Release);
         }
     });

@@ -44,7 +44,8 @@ impl Report {
                 Vec::new(),
                 None,
                 format!(
-                    "Which technique this host gains most from cannot be said: that takes the parts vfio-user, wake and copy, and figures are lacking of {parts}."
+                    "Which technique this host gains most from cannot be said: that takes the \
+                        parts vfio-user, wake and copy, and figures are lacking of {parts}."
                 ),
             ),
         };
@@ -67,14 +68,16 @@ impl Report {
     pub(super) fn text(&self) -> String {
         let pinned: Vec<_> = self.pinned.iter().map(u16::to_string).collect();
         let mut text = format!(
-            "What leaving the guest costs on this host\n{}\n{} s for each figure, pinned to core {}\n\n",
+            "Case leaving the guest costs on this host\n{}\n{} s for each figure, pinned to core \
+                {}\n\n",
             self.machine,
             self.seconds,
             pinned.join(" and ")
         );
         text += &self.table();
         if self.figures.iter().any(Figure::is_of_kvm) {
-            text += "(the analysis of 2007, table 2: hypercall to the kernel 3,930 ns, to user space 6,760 ns)\n";
+            text += "(the analysis of 2007, table 2: hypercall to the kernel 3,930 ns, to user \
+                space 6,760 ns)\n";
         }
         for missing in &self.missing {
             // Writing to a String cannot fail.
@@ -132,10 +135,13 @@ impl Report {
         const LINE: usize = 20;
         let height = 90 + LINE * self.figures.len();
         let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+                font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-             <text x=\"14\" y=\"24\" font-size=\"17\">vmlan probe: what leaving the guest costs on this host</text>\n\
-             <text x=\"14\" y=\"44\" fill=\"#5a5a5a\">{}; bar: median, mark: p99; *: of an emulator</text>\n",
+             <text x=\"14\" y=\"24\" font-size=\"17\">vmlan probe: what leaving the guest costs on \
+             this host</text>\n\
+             <text x=\"14\" y=\"44\" fill=\"#5a5a5a\">{}; bar: median, mark: p99; *: of an \
+             emulator</text>\n",
             escaped(&self.machine.to_string())
         );
         let bottom = height - 24;
@@ -143,7 +149,8 @@ impl Report {
             let (x, ns) = (place(10f64.powi(decade)), short(10f64.powi(decade)));
             let _ = writeln!(
                 text,
-                "<path d=\"M{x:.1} 56V{bottom}\" stroke=\"#e1e1e1\"/><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{ns}</text>",
+                "<path d=\"M{x:.1} 56V{bottom}\" stroke=\"#e1e1e1\"/><text x=\"{x:.1}\" y=\"{}\" \
+                    text-anchor=\"middle\">{ns}</text>",
                 height - 8
             );
         }

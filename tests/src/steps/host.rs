@@ -1,4 +1,5 @@
-//! What leads out of a chip and into it, and the thread of its port: as `vfio_user/wires.rs` and `vfio_user/serve.rs`.
+//! What leads out of a chip and into it, and the thread of its port: as `vfio_user/wires.rs` and
+//! `vfio_user/serve.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -29,7 +29,8 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// A guest with no NIC yet. `number` gives its address: 10.77.0.`number`, 52:54:00:77:00:`number`.
+    /// A guest with no NIC yet. `number` gives its address: 10.77.0.`number`,
+    /// 52:54:00:77:00:`number`.
     #[must_use]
     pub fn new(name: &str, number: u8) -> Boot {
         Boot {
@@ -45,13 +46,15 @@ impl Boot {
         }
     }
 
-    /// The MAC address that goes with a guest's number. An emulated NIC behind vfio-user has it from the switch.
+    /// The MAC address that goes with a guest's number. An emulated NIC behind vfio-user has it
+    /// from the switch.
     #[must_use]
     pub fn mac(number: u8) -> String {
         format!("52:54:00:77:00:{number:02x}")
     }
 
-    /// virtio-net over vhost-user; QEMU connects and, when the line breaks, tries again each second.
+    /// virtio-net over vhost-user; QEMU connects and, when the line breaks, tries again each
+    /// second.
     #[must_use]
     pub fn vhost_user(self, socket: &Path) -> Boot {
         // The older spelling is gone since QEMU 10; 7.2 does not know the newer.
@@ -59,7 +62,8 @@ impl Boot {
         self.virtio(&format!("socket,id=net,path={},{again}", socket.display()))
     }
 
-    /// virtio-net over vhost-user; QEMU listens, and waits for the switch to connect before it starts the guest.
+    /// virtio-net over vhost-user; QEMU listens, and waits for the switch to connect before it
+    /// starts the guest.
     #[must_use]
     pub fn vhost_user_listening(self, socket: &Path) -> Boot {
         self.virtio(&format!("socket,id=net,path={},server=on,wait=off", socket.display()))
@@ -78,7 +82,8 @@ impl Boot {
         Boot { netdev: words(&["-netdev", &netdev]), nic: Nic::Model(model), ..self }
     }
 
-    /// Any NIC model of QEMU on a TAP device `name` of the namespace `host`, in which this QEMU then runs.
+    /// Any NIC model of QEMU on a TAP device `name` of the namespace `host`, in which this QEMU
+    /// then runs.
     #[must_use]
     pub fn tap(self, host: &NetNs, name: &str, model: &'static str) -> Boot {
         let netdev = format!("tap,id=net0,ifname={name},script=no,downscript=no");
@@ -86,20 +91,23 @@ impl Boot {
         Boot { netdev: words(&["-netdev", &netdev]), nic: Nic::Model(model), inside, ..self }
     }
 
-    /// The NIC that the switch serves on `socket` over vfio-user. Its MAC address should be [`Boot::mac`]`(number)`.
+    /// The NIC that the switch serves on `socket` over vfio-user. Its MAC address should be
+    /// [`Boot::mac`]`(number)`.
     #[must_use]
     pub fn vfio_user(self, socket: &Path) -> Boot {
         Boot { nic: Nic::VfioUser(socket.into()), newer: true, ..self }
     }
 
-    /// Another NIC that the switch serves over vfio-user, with no address. The guest names it by when its driver is loaded.
+    /// Another NIC that the switch serves over vfio-user, with no address. The guest names it by
+    /// when its driver is loaded.
     #[must_use]
     pub fn beside(mut self, socket: &Path) -> Boot {
         self.others.push(socket.into());
         self
     }
 
-    /// Runs in the QEMU that speaks vfio-user, whatever the NIC. To be called before the NIC is named.
+    /// Runs in the QEMU that speaks vfio-user, whatever the NIC. To be called before the NIC is
+    /// named.
     #[must_use]
     pub fn newer(self) -> Boot {
         Boot { newer: true, ..self }
@@ -137,7 +145,8 @@ impl Boot {
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
         all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
         let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on";
-        // On a busy host a guest may find its timer's interrupt late, and gives up on it if that goes through an IOMMU.
+        // On a busy host a guest may find its timer's interrupt late, and gives up on it if that
+        // goes through an IOMMU.
         let iommu = if self.iommu { " intel_iommu=on iommu=pt no_timer_check" } else { "" };
         all.extend(words(&["-append", &format!("{append}{iommu}")]));
         if self.iommu {

@@ -1,7 +1,7 @@
 //! A writer of the "newc" cpio format, which Linux unpacks as an initramfs.
 //!
-//! Source: Linux `Documentation/driver-api/early-userspace/buffer-format.rst`. Files only grow the archive at its end, so a
-//! directory has to be added before what lies in it.
+//! Source: Linux `Documentation/driver-api/early-userspace/buffer-format.rst`. Files only grow the
+//! archive at its end, so a directory has to be added before what lies in it.
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -28,7 +28,8 @@ impl Archive {
         }
     }
 
-    /// Adds an executable file and the directories above it. A second file of the same name is ignored.
+    /// Adds an executable file and the directories above it. A second file of the same name is
+    /// ignored.
     pub fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_matches('/');
         if let Some((parent, _)) = path.rsplit_once('/') {

@@ -11,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a guest may take to boot under TCG: 8 s on two idle cores, over 120 s seen at a load of 29.
+/// How long a guest may take to boot under TCG: 8 s on two idle cores, over 120 s seen at a load of
+/// 29.
 const BOOT: Duration = Duration::from_secs(240);
 
 fn agent_socket(dir: &Path, name: &str) -> PathBuf {
@@ -29,10 +30,12 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots all of `boots` at the same time and waits until each has its address set and its link up.
+    /// Boots all of `boots` at the same time and waits until each has its address set and its link
+    /// up.
     ///
     /// # Errors
-    /// [`HarnessError::Missing`] without QEMU, [`HarnessError::Ended`] with QEMU's own words if it gives up, [`HarnessError::Deadline`].
+    /// [`HarnessError::Missing`] without QEMU, [`HarnessError::Ended`] with QEMU's own words if it
+    /// gives up, [`HarnessError::Deadline`].
     pub fn boot<const N: usize>(image: &Image, dir: &Path, boots: [Boot; N]) -> Result<[Guest; N]> {
         // As many as there were.
         Guest::boot_all(image, dir, boots.into())?.try_into().map_err(|_| HarnessError::Garbled {
@@ -59,8 +62,8 @@ impl Guest {
         self.qemu.kill9();
     }
 
-    /// Reboots and waits until it is back, with its address set and its link up; background commands are gone. Only for a guest
-    /// that [`Boot::reboots`].
+    /// Reboots and waits until it is back, with its address set and its link up; background
+    /// commands are gone. Only for a guest that [`Boot::reboots`].
     ///
     /// # Errors
     /// As [`Guest::boot`].

@@ -1,4 +1,5 @@
-//! The guests' kernel and initramfs: Debian's kernel, busybox, iperf3, ethtool, the NIC modules, and an agent on ttyS1.
+//! The guests' kernel and initramfs: Debian's kernel, busybox, iperf3, ethtool, the NIC modules,
+//! and an agent on ttyS1.
 
 use crate::{HarnessError, Result, SETUP, find_program, output_of, program, vm::cpio::Archive};
 use std::{
@@ -7,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The NIC drivers a guest may need, and what they find their device by; dependencies are added from the modules' own words.
+/// The NIC drivers a guest may need, and what they find their device by; dependencies are added
+/// from the modules' own words.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_net",
@@ -23,8 +25,8 @@ const MODULES: &[&str] = &[
 /// Dynamically linked tools, looked up in the host's PATH.
 const TOOLS: &[&str] = &["iperf3", "ethtool", "ip"];
 
-/// Loads the modules in order and starts the agent. Not as process 1: that gets SIGCHLD for every orphan, and ash's `read` then
-/// forgets the part of the line it has.
+/// Loads the modules in order and starts the agent. Not as process 1: that gets SIGCHLD for every
+/// orphan, and ash's `read` then forgets the part of the line it has.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /tmp /www
@@ -35,8 +37,8 @@ echo the agent lost its line
 poweroff -f
 "#;
 
-/// Serves commands from ttyS1: `ID SECONDS BASE64`, answered by `ID CODE BASE64`. Base64 both ways, so that nothing a command
-/// prints can be taken for the protocol.
+/// Serves commands from ttyS1: `ID SECONDS BASE64`, answered by `ID CODE BASE64`. Base64 both ways,
+/// so that nothing a command prints can be taken for the protocol.
 const AGENT: &str = r#"
 stty raw -echo
 echo agent ready
@@ -60,7 +62,8 @@ pub struct Image {
 pub struct Extras<'a> {
     /// Programs, with the libraries they are linked with; each is in `/bin`.
     pub programs: &'a [&'a Path],
-    /// Modules that are there but not loaded: `insmod /lib/m/NAME`, for each of those in `/lib/m/NAME.order` in turn.
+    /// Modules that are there but not loaded: `insmod /lib/m/NAME`, for each of those in
+    /// `/lib/m/NAME.order` in turn.
     pub modules: &'a [&'a str],
 }
 
@@ -132,7 +135,8 @@ fn add_program(archive: &mut Archive, tool: &Path) -> Result<()> {
     let libraries = output_of("ldd", &[&tool.to_string_lossy()])?;
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
         archive.file(library, &fs::read(library).map_err(HarnessError::file(library))?);
-        // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not know.
+        // glibc loads this one by name when a thread is cancelled, as iperf3 does; ldd does not
+        // know.
         let unwinder = Path::new(library).with_file_name("libgcc_s.so.1");
         if let Ok(content) = fs::read(&unwinder) {
             archive.file(&unwinder.to_string_lossy(), &content);
@@ -172,7 +176,7 @@ fn find_modules(dir: &Path, found: &mut BTreeMap<String, PathBuf>) {
     }
 }
 
-/// Adds a module after all it depends on. A name that is no file is built into the kernel.
+/// Adds a module after all it depends on. A name that has no file is built into the kernel.
 fn add_module(
     archive: &mut Archive,
     found: &BTreeMap<String, PathBuf>,
@@ -193,7 +197,8 @@ fn add_module(
     Ok(())
 }
 
-/// A module's plain bytes: Debian 12 ships `.ko`, Debian 13 `.ko.xz`, which busybox's insmod cannot read.
+/// A module's plain bytes: Debian 12 ships `.ko`, Debian 13 `.ko.xz`, which busybox's insmod cannot
+/// read.
 fn read_module(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_none_or(|extension| extension != "xz") {
         return fs::read(path).map_err(HarnessError::file(path));
@@ -210,7 +215,8 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// The `depends=` line of a module's `.modinfo` section: `modules.dep` exists only after depmod ran.
+/// The `depends=` line of a module's `.modinfo` section: `modules.dep` exists only after depmod
+/// ran.
 fn depends(module: &[u8]) -> Vec<String> {
     module
         .split(|&byte| byte == 0)

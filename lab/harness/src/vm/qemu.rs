@@ -11,8 +11,8 @@ pub fn installed() -> Result<PathBuf> {
     find_program("qemu-system-x86_64")
 }
 
-/// A QEMU with a sound vfio-user client, 10.1.1 or later: the installed one if it will do, else what `scripts/setup.sh test`
-/// unpacked.
+/// A QEMU with a sound vfio-user client, 10.1.1 or later: the installed one if it will do, else
+/// what `scripts/setup.sh test` unpacked.
 ///
 /// # Errors
 /// [`HarnessError::Missing`].
@@ -28,8 +28,9 @@ pub fn with_vfio_user() -> Result<PathBuf> {
     Err(HarnessError::missing(what, SETUP))
 }
 
-/// Debian 12's QEMU 7.2 without KVM dies of SIGSEGV in `msix_set_vector_notifiers` when a vhost-user device is started, with any
-/// back end (seen with DPDK's too, `tests/control.rs`). INTx instead of MSI-X avoids it; newer versions do not need that.
+/// Debian 12's QEMU 7.2 without KVM dies of SIGSEGV in `msix_set_vector_notifiers` when a
+/// vhost-user device is started, with any back end (seen with DPDK's too, `tests/control.rs`). INTx
+/// instead of MSI-X avoids it; newer versions do not need that.
 #[must_use]
 pub fn msix_crashes() -> bool {
     own_version() < [8, 0, 0]

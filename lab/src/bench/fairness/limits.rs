@@ -19,10 +19,13 @@ use vmlan_engine::stats::PortStats;
 const GOAL: f64 = 0.01;
 const GOAL_MS: f64 = 10.0;
 
-const NOTE: &str = "Limits: one port floods another with all there is. from: frames from the port into the switch; to: towards it. Bits are those of the frames, without FCS and \
-     preamble. off: of what passed in the window. lost: frames that left the sender, and neither arrived nor were dropped as over-limit (counted at both guests, once all rings \
-     are empty; with from, none may be dropped either). A change: the rate is set by the API while the counters are read about once a millisecond; the moment of the change is where the lines of \
-     the two rates meet, and is counted from sending the request.";
+const NOTE: &str = "Limits: one port floods another with all there is. from: frames from the port \
+    into the switch; to: towards it. Bits are those of the frames, without FCS and preamble. off: \
+    of what passed in the window. lost: frames that left the sender, and neither arrived nor were \
+    dropped as over-limit (counted at both guests, once all rings are empty; with from, none may \
+    be dropped either). A change: the rate is set by the API while the counters are read about \
+    once a millisecond; the moment of the change is where the lines of the two rates meet, and is \
+    counted from sending the request.";
 
 /// What is limited, and how.
 #[derive(Clone, Copy, Debug)]
@@ -89,12 +92,12 @@ enum Task {
     Changes,
 }
 
-struct What {
+struct Case {
     way: Way,
     task: Task,
 }
 
-impl What {
+impl Case {
     fn words(&self) -> String {
         match self.task {
             Task::Exact(limit) => format!("{} {}", self.way.word(), limit.words),
@@ -104,7 +107,7 @@ impl What {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     /// Bits or frames a second that passed.
     passed: f64,
     /// Milliseconds until each change was in force.
@@ -117,22 +120,22 @@ struct Seen {
     lost: i64,
 }
 
-type All = [(What, Samples<Seen>)];
+type Results = [(Case, Samples<Measured>)];
 
 pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, Failure> {
     let ways = [Way::From, Way::To];
     let tasks = || LIMITS.into_iter().map(Task::Exact).chain([Task::Changes]);
-    let whats: Vec<_> =
-        ways.into_iter().flat_map(|way| tasks().map(move |task| What { way, task })).collect();
-    let show = |what: &What, seen: &Seen| match what.task {
+    let cases: Vec<_> =
+        ways.into_iter().flat_map(|way| tasks().map(move |task| Case { way, task })).collect();
+    let show = |what: &Case, seen: &Measured| match what.task {
         Task::Exact(limit) => {
             format!("{} passed, {}", si(seen.passed), scene::percent(Some(off(limit, seen))))
         }
         Task::Changes => format!("in force after {} ms at the latest", number(Some(slowest(seen)))),
     };
-    let samples = run.rounds(&whats, What::words, show, measure)?;
-    let all: Vec<_> = whats.into_iter().zip(samples).collect();
-    let keys = |w: &What| json!({ "way": w.way.word(), "task": w.words() });
+    let samples = run.rounds(&cases, Case::words, show, measure)?;
+    let all: Vec<_> = cases.into_iter().zip(samples).collect();
+    let keys = |w: &Case| json!({ "way": w.way.word(), "task": w.words() });
     Ok(Part {
         notes: vec![NOTE.into()],
         tables: vec![exact(&all), changes(&all)],
@@ -141,16 +144,16 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
     })
 }
 
-fn off(limit: Limit, seen: &Seen) -> f64 {
+fn off(limit: Limit, seen: &Measured) -> f64 {
     (seen.passed / limit.rate - 1.0).abs()
 }
 
-fn slowest(seen: &Seen) -> f64 {
+fn slowest(seen: &Measured) -> f64 {
     seen.changes_ms.iter().copied().fold(0.0, f64::max)
 }
 
-fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
-    let What { way, task } = *cell.what;
+fn measure(cell: Cell<'_, Case>) -> Result<Measured, Failure> {
+    let Case { way, task } = *cell.what;
     let names = scene::names("p", 2);
     let mut lab = scene::lab(cell.setup, &names, "", &[])?;
     let flood = lab.flood(&scene::stations(&names, |n| 1 - n), Idle::Spin)?;
@@ -174,7 +177,7 @@ fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
     };
     flood.order(0, 60, 0);
     lab.set(way.port(), &[(&key, "")])?;
-    let seen = Seen { passed, changes_ms, ..ledger.close(&mut lab, &flood)? };
+    let seen = Measured { passed, changes_ms, ..ledger.close(&mut lab, &flood)? };
     Ok(seen)
 }
 
@@ -208,7 +211,7 @@ impl Ledger {
     }
 
     /// Once everything has arrived that will.
-    fn close(self, lab: &mut Lab, flood: &Flood) -> Result<Seen, Failure> {
+    fn close(self, lab: &mut Lab, flood: &Flood) -> Result<Measured, Failure> {
         let mut still = 0;
         let mut last = (u64::MAX, u64::MAX);
         lab.wait(
@@ -223,7 +226,7 @@ impl Ledger {
         let now = Self::open(lab, flood)?;
         let [sent, received] = [now.sent - self.sent, now.received - self.received];
         let over_limit = now.over_limit - self.over_limit;
-        Ok(Seen {
+        Ok(Measured {
             passed: 0.0,
             changes_ms: Vec::new(),
             sent,
@@ -283,7 +286,7 @@ fn points(lab: &mut Lab, way: Way, time: Duration) -> Result<Vec<(Instant, f64)>
 }
 
 /// A row for each limit: the round furthest off.
-fn exact(all: &All) -> Table {
+fn exact(all: &Results) -> Table {
     let heads =
         ["limit", "bytes", "passed/s", "off", "goal 1 %", "sent", "received", "over-limit", "lost"];
     let mut table = Table::new("Limits: exact?", &heads);
@@ -306,8 +309,8 @@ fn exact(all: &All) -> Table {
 }
 
 /// Sent, received, dropped and lost, in all rounds.
-fn books(samples: &Samples<Seen>) -> Vec<String> {
-    let sum = |value: fn(&Seen) -> u64| samples.0.iter().flatten().map(value).sum::<u64>();
+fn books(samples: &Samples<Measured>) -> Vec<String> {
+    let sum = |value: fn(&Measured) -> u64| samples.0.iter().flatten().map(value).sum::<u64>();
     let lost: i64 = samples.0.iter().flatten().map(|s| s.lost).sum();
     let others = sum(|s| s.other_drops);
     let lost =
@@ -315,7 +318,7 @@ fn books(samples: &Samples<Seen>) -> Vec<String> {
     vec![count(sum(|s| s.sent)), count(sum(|s| s.received)), count(sum(|s| s.over_limit)), lost]
 }
 
-fn changes(all: &All) -> Table {
+fn changes(all: &Results) -> Table {
     let heads = [
         "1 Gbit/s to 100 Mbit/s and back",
         "changes",
@@ -345,10 +348,10 @@ fn changes(all: &All) -> Table {
     table
 }
 
-fn panel(all: &All) -> Panel {
+fn panel(all: &Results) -> Panel {
     let line = |way: Way| {
         let points = LIMITS.iter().enumerate().filter_map(|(n, limit)| {
-            let is = |w: &What| {
+            let is = |w: &Case| {
                 w.way == way && matches!(w.task, Task::Exact(l) if l.words == limit.words)
             };
             let (_, samples) = all.iter().find(|(w, _)| is(w))?;
@@ -371,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_furthest_round_counts_and_books_are_balanced() {
-        let seen = |passed, lost| Seen {
+        let seen = |passed, lost| Measured {
             passed,
             changes_ms: vec![0.5, 12.0],
             sent: 100,
@@ -380,7 +383,7 @@ mod tests {
             other_drops: 0,
             lost,
         };
-        let what = |task| What { way: Way::To, task };
+        let what = |task| Case { way: Way::To, task };
         let rounds = |lost| Samples(vec![Some(seen(1.005e6, lost)), None, Some(seen(0.98e6, 0))]);
         let all = [(what(Task::Exact(LIMITS[0])), rounds(0)), (what(Task::Changes), rounds(3))];
         let row = |t: Table| t.rows[0].join(" | ");

@@ -1,4 +1,5 @@
-//! A guest that is flooded, and a third pair beside it: what a limit saves the one, and spares the others.
+//! A guest that is flooded, and a third pair beside it: what a limit saves the one, and spares the
+//! others.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -26,12 +27,19 @@ const GOAL_LATENCY: f64 = 2.0;
 const GOAL_RATE: f64 = 0.05;
 
 const NOTES: [&str; 3] = [
-    "Neighbour: one port floods the victim (`pkt-gen -f rx`, NIC as named) with 60-byte frames, a full receiver loses frames at once (`--full-wait 0`). The third guests are a \
-     ping pair (virtio-net, 1,000 requests a second, 60 bytes) and a stream that is held to from_rate=200Mbit (512 bytes, flooding against it). All guests and the flood share the first core, \
-     the switch has the last one.",
-    "Interrupts and CPU for the victim, at the paper's full rate (1 Gbit/s of 64-byte frames: 1,488,095 a second) and nothing else going on. CPU for it: its process, and what the switch uses more than when it \
-     refuses the same frames at their source (reach=none). Medians of three windows in turn. Goals: at least 10 times less with to_frames=24k than without. With all there is (the second table) a victim does not keep up: it polls, and hears of few interrupts.",
-    "Third guests: quiet is the same scene without the flood. Goals: p99 at most 2 times, the stream within 5 % of quiet, while the neighbour floods the limited victim.",
+    "Neighbour: one port floods the victim (`pkt-gen -f rx`, NIC as named) with 60-byte frames, a \
+     full receiver loses frames at once (`--full-wait 0`). The third guests are a ping pair \
+     (virtio-net, 1,000 requests a second, 60 bytes) and a stream that is held to \
+     from_rate=200Mbit (512 bytes, flooding against it). All guests and the flood share the first \
+     core, the switch has the last one.",
+    "Interrupts and CPU for the victim, at the paper's full rate (1 Gbit/s of 64-byte frames: \
+     1,488,095 a second) and nothing else going on. CPU for it: its process, and what the switch \
+     uses more than when it refuses the same frames at their source (reach=none). Medians of three \
+     windows in turn. Goals: at least 10 times less with to_frames=24k than without. With all \
+     there is (the second table) a victim does not keep up: it polls, and hears of few \
+     interrupts.",
+    "Third guests: quiet is the same scene without the flood. Goals: p99 at most 2 times, the \
+        stream within 5 % of quiet, while the neighbour floods the limited victim.",
 ];
 
 /// Who is flooded, how much passes, and whether the others are about.
@@ -46,7 +54,8 @@ enum Phase {
     OfferedRefused,
 }
 
-/// What is compared by small differences comes several times in turn: the machine's other work evens out.
+/// What is compared by small differences comes several times in turn: the machine's other work
+/// evens out.
 const PHASES: [Phase; 12] = [
     Phase::Quiet,
     Phase::Open,
@@ -93,7 +102,7 @@ struct Trip {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     phase: Phase,
     /// Frames a second that the switch took from the flooding port.
     offered: f64,
@@ -107,11 +116,11 @@ struct Seen {
     stream: f64,
 }
 
-type All = [(&'static Technique, Samples<Vec<Seen>>)];
+type Results = [(&'static Technique, Samples<Vec<Measured>>)];
 
 pub(super) fn run(run: &mut Run<'_>, techniques: &[&'static Technique]) -> Result<Part, Failure> {
-    let show = |_: &&'static Technique, seen: &Vec<Seen>| {
-        let words = |s: &Seen| {
+    let show = |_: &&'static Technique, seen: &Vec<Measured>| {
+        let words = |s: &Measured| {
             let p99 = s.trip.map_or_else(String::new, |t| format!(" (p99 {:.0} us)", t.p99));
             format!("{:?} {} interrupts/s{p99}", s.phase, si(s.interrupts))
         };
@@ -139,7 +148,7 @@ struct Scene {
 /// Stations of the flood thread.
 const STATIONS: [&str; 3] = ["f", "s", "t"];
 
-fn measure(cell: Cell<'_, &'static Technique>) -> Result<Vec<Seen>, Failure> {
+fn measure(cell: Cell<'_, &'static Technique>) -> Result<Vec<Measured>, Failure> {
     let mut scene = Scene::set(&cell)?;
     let mut all = Vec::new();
     for phase in PHASES {
@@ -174,7 +183,7 @@ impl Scene {
         Ok(Self { lab, flood, victim: victim_process, _pong: pong })
     }
 
-    fn phase(&mut self, phase: Phase, time: std::time::Duration) -> Result<Seen, Failure> {
+    fn phase(&mut self, phase: Phase, time: std::time::Duration) -> Result<Measured, Failure> {
         let pids = [self.victim.pid()];
         self.victim.alive()?;
         if !phase.has_others() {
@@ -188,7 +197,7 @@ impl Scene {
         // Twice the time: a percentile needs samples.
         let span = Span::of(&mut self.lab, &pids, time * 2)?;
         let said: Value = serde_json::from_str(&ping.finish()?)
-            .map_err(|e| Failure::Failed(format!("a guest's summary makes no sense: {e}")))?;
+            .map_err(|e| Failure::Failed(format!("a guest's summary cannot be read: {e}")))?;
         let us = |field: &str| Some(said.get("latency")?.get(field)?.as_f64()? / 1000.0);
         let trip = us("p50_ns").zip(us("p99_ns")).map(|(p50, p99)| Trip { p50, p99 });
         if trip.is_none() {
@@ -197,8 +206,8 @@ impl Scene {
         Ok(Self::seen(phase, &span, trip))
     }
 
-    fn seen(phase: Phase, span: &Span, trip: Option<Trip>) -> Seen {
-        Seen {
+    fn seen(phase: Phase, span: &Span, trip: Option<Trip>) -> Measured {
+        Measured {
             phase,
             offered: span.rate("f", |p| p.r#in.frames + p.drops.values().sum::<u64>()),
             received: span.rate("v", |p| p.out.frames),
@@ -212,7 +221,11 @@ impl Scene {
 }
 
 /// The median of a figure of one phase.
-fn at(samples: &Samples<Vec<Seen>>, phase: Phase, value: impl Fn(&Seen) -> f64) -> Option<f64> {
+fn at(
+    samples: &Samples<Vec<Measured>>,
+    phase: Phase,
+    value: impl Fn(&Measured) -> f64,
+) -> Option<f64> {
     let windows = samples.0.iter().flatten().flatten().filter(|s| s.phase == phase);
     Samples(windows.map(&value).map(Some).collect()).median(|x| *x)
 }
@@ -223,12 +236,12 @@ fn times(open: Option<f64>, limited: Option<f64>, least: f64) -> (String, String
 }
 
 /// At full rate.
-fn victims(all: &All) -> Table {
+fn victims(all: &Results) -> Table {
     let heads =
         ["victim", "to it", "offered/s", "received/s", "interrupts/s", "CPU victim", "switch"];
     let mut table = Table::new("The same with all there is", &heads);
     for (technique, samples) in all {
-        let get = |phase, value: fn(&Seen) -> f64| at(samples, phase, value);
+        let get = |phase, value: fn(&Measured) -> f64| at(samples, phase, value);
         for (phase, limit) in [(Phase::Open, "no limit"), (Phase::Limited, LIMIT)] {
             let short = |value| get(phase, value).map_or_else(|| "-".into(), si);
             table.rows.push(vec![
@@ -246,7 +259,7 @@ fn victims(all: &All) -> Table {
 }
 
 /// At a fixed rate.
-fn work(all: &All) -> Table {
+fn work(all: &Results) -> Table {
     let heads = [
         "victim",
         "to it",
@@ -269,7 +282,7 @@ fn work(all: &All) -> Table {
         (Phase::OfferedRefused, "refused at the source"),
     ];
     for (technique, samples) in all {
-        let get = |phase, value: fn(&Seen) -> f64| at(samples, phase, value);
+        let get = |phase, value: fn(&Measured) -> f64| at(samples, phase, value);
         let more = |phase| {
             Some(get(phase, |s| s.cpu_switch)? - get(Phase::OfferedRefused, |s| s.cpu_switch)?)
         };
@@ -307,7 +320,7 @@ fn work(all: &All) -> Table {
 }
 
 /// The third guests.
-fn others(all: &All) -> Table {
+fn others(all: &Results) -> Table {
     let heads = [
         "victim",
         "the neighbour",
@@ -325,7 +338,7 @@ fn others(all: &All) -> Table {
         (Phase::Open, "floods, no limit"),
         (Phase::Limited, "floods, 24k"),
     ];
-    let trip = |value: fn(Trip) -> f64| move |s: &Seen| s.trip.map_or(0.0, value);
+    let trip = |value: fn(Trip) -> f64| move |s: &Measured| s.trip.map_or(0.0, value);
     for (technique, samples) in all {
         for (phase, words) in phases {
             let p99 = |phase| at(samples, phase, trip(|t| t.p99));
@@ -349,10 +362,10 @@ fn others(all: &All) -> Table {
     table
 }
 
-fn panel(all: &All) -> Panel {
+fn panel(all: &Results) -> Panel {
     let series = all.iter().map(|(technique, samples)| {
         let phases = [Phase::Quiet, Phase::Open, Phase::Limited].into_iter().enumerate();
-        let p99 = |s: &Seen| s.trip.map_or(0.0, |t| t.p99);
+        let p99 = |s: &Measured| s.trip.map_or(0.0, |t| t.p99);
         let points =
             phases.filter_map(|(n, phase)| Some((to_f64(n as u64), at(samples, phase, p99)?)));
         (format!("victim {}", technique.name), points.collect())
@@ -372,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_a_guest_costs_is_its_own_time_and_what_the_switch_does_for_it() {
-        let seen = |phase, interrupts, cpu_victim, cpu_switch, p99| Seen {
+        let seen = |phase, interrupts, cpu_victim, cpu_switch, p99| Measured {
             phase,
             offered: 1e7,
             received: 24_000.0,

@@ -1,4 +1,5 @@
-//! The paper's figures 6 to 10: one, two and four flooded receivers, by frame size, with and without a limit.
+//! The paper's figures 6 to 10: one, two and four flooded receivers, by frame size, with and
+//! without a limit.
 
 use serde::Serialize;
 use serde_json::json;
@@ -25,18 +26,23 @@ const LINK: u32 = 1_000_000_000;
 const AROUND: u32 = 24;
 
 const PAPER: [&str; 2] = [
-    "Figures 6 to 10 are flooded receivers (\"queues\"): as many virtio-net ports flood one receiver each (`pkt-gen -f rx`), and a full receiver loses \
-     frames at once (`--full-wait 0`). Sizes are without FCS: 60 stands for the paper's 64, 1514 for 1518. Figures 6 and 7: sources send all there is; least to most: of the receivers, in the last \
-     round. Figures 8 to 10: each source sends what a link of 1 Gbit/s carries, as the paper's did (1,488,095 frames/s of 60 bytes), for a receiver that is given far more than it can take polls, and hears of few interrupts. \
-     `24k`: each receiver's port has to_frames=24k. CPU in cores: also for taking what the sources send, which was the NetFPGA's work in the paper; what the receiver alone costs is in the table of the \
-     flooded neighbour.",
-    "The paper (NetFPGA on PCI, Xen): the total is the same for one, two and four queues, about 90,000 frames/s at 64 bytes, each of four having 23,500 \
-     (figures 6 and 7); without a limit nearly one interrupt for each 64-byte frame, with one of 24,000 frames/s proportionally fewer (figure 8); \
-     CPU cycles and instructions of one queue without limit are those of four, with the limit more than 4 times fewer but for the smallest frames \
-     (figures 9 and 10).",
+    "Figures 6 to 10 are flooded receivers (\"queues\"): as many virtio-net ports flood one \
+     receiver each (`pkt-gen -f rx`), and a full receiver loses frames at once (`--full-wait 0`). \
+     Sizes are without FCS: 60 stands for the paper's 64, 1514 for 1518. Figures 6 and 7: sources \
+     send all there is; least to most: of the receivers, in the last round. Figures 8 to 10: each \
+     source sends what a link of 1 Gbit/s carries, as the paper's did (1,488,095 frames/s of 60 \
+     bytes), for a receiver that is given far more than it can take polls, and hears of few \
+     interrupts. `24k`: each receiver's port has to_frames=24k. CPU in cores: also for taking what \
+     the sources send, which was the NetFPGA's work in the paper; what the receiver alone costs is \
+     in the table of the flooded neighbour.",
+    "The paper (NetFPGA on PCI, Xen): the total is the same for one, two and four queues, about \
+     90,000 frames/s at 64 bytes, each of four having 23,500 (figures 6 and 7); without a limit \
+     nearly one interrupt for each 64-byte frame, with one of 24,000 frames/s proportionally fewer \
+     (figure 8); CPU cycles and instructions of one queue without limit are those of four, with \
+     the limit more than 4 times fewer but for the smallest frames (figures 9 and 10).",
 ];
 
-struct What {
+struct Case {
     technique: &'static Technique,
     queues: usize,
 }
@@ -67,7 +73,7 @@ impl Load {
 
 /// One window: a second's worth of each.
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     bytes: u32,
     load: Load,
     /// Frames that the switch took from the flooding ports.
@@ -79,7 +85,7 @@ struct Seen {
     cpu_guests: f64,
 }
 
-impl Seen {
+impl Measured {
     fn total(&self) -> f64 {
         self.each.iter().sum()
     }
@@ -93,23 +99,23 @@ impl Seen {
     }
 }
 
-type All<'a> = [(&'a What, Samples<Vec<Seen>>)];
+type Results<'a> = [(&'a Case, Samples<Vec<Measured>>)];
 
 pub(super) fn run(run: &mut Run<'_>, techniques: &[&'static Technique]) -> Result<Part, Failure> {
-    let whats: Vec<_> = techniques
+    let cases: Vec<_> = techniques
         .iter()
-        .flat_map(|&technique| QUEUES.map(|queues| What { technique, queues }))
+        .flat_map(|&technique| QUEUES.map(|queues| Case { technique, queues }))
         .collect();
-    let name = |w: &What| format!("{}, {} flooded", w.technique.name, w.queues);
-    let show = |_: &What, seen: &Vec<Seen>| {
-        let words = |s: &Seen| {
+    let name = |w: &Case| format!("{}, {} flooded", w.technique.name, w.queues);
+    let show = |_: &Case, seen: &Vec<Measured>| {
+        let words = |s: &Measured| {
             format!("{:?} {} frames/s, {} interrupts/s", s.load, si(s.total()), si(s.interrupts))
         };
         seen.iter().take(LOADS.len()).map(words).collect::<Vec<_>>().join("; ")
     };
-    let samples = run.rounds(&whats, name, show, measure)?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
-    let keys = |w: &What| json!({ "technique": w.technique.name, "queues": w.queues });
+    let samples = run.rounds(&cases, name, show, measure)?;
+    let all: Vec<_> = cases.iter().zip(samples).collect();
+    let keys = |w: &Case| json!({ "technique": w.technique.name, "queues": w.queues });
     Ok(Part {
         notes: PAPER.map(str::to_owned).to_vec(),
         tables: techniques.iter().flat_map(|t| tables(&all, t)).collect(),
@@ -126,7 +132,7 @@ struct Scene {
     receivers: Vec<String>,
 }
 
-fn measure(cell: Cell<'_, What>) -> Result<Vec<Seen>, Failure> {
+fn measure(cell: Cell<'_, Case>) -> Result<Vec<Measured>, Failure> {
     let mut scene = Scene::set(&cell)?;
     let mut all = Vec::new();
     for bytes in SIZES {
@@ -143,7 +149,7 @@ fn measure(cell: Cell<'_, What>) -> Result<Vec<Seen>, Failure> {
 }
 
 impl Scene {
-    fn set(cell: &Cell<'_, What>) -> Result<Self, Failure> {
+    fn set(cell: &Cell<'_, Case>) -> Result<Self, Failure> {
         let count = cell.what.queues;
         let (sources, receivers) = (scene::names("s", count), scene::names("r", count));
         let virtio = technique::one("virtio")?;
@@ -166,14 +172,14 @@ impl Scene {
         time: std::time::Duration,
         bytes: u32,
         load: Load,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<Measured, Failure> {
         self.flood.order_all(bytes, load.rate(bytes));
         self.guests.iter_mut().try_for_each(Process::alive)?;
         let pids: Vec<_> = self.guests.iter().map(Process::pid).collect();
         let span = scene::window(&mut self.lab, &pids, time)?;
         let received = |port: &String| span.rate(port, |p| p.out.frames);
         // What the receivers themselves send is nothing after their announcement.
-        Ok(Seen {
+        Ok(Measured {
             bytes,
             load,
             offered: to_f64(span.all(|p: &PortStats| p.r#in.frames)) / span.seconds(),
@@ -187,14 +193,14 @@ impl Scene {
 
 /// The median of a figure.
 fn at(
-    all: &All<'_>,
+    all: &Results<'_>,
     technique: &str,
     (queues, bytes, load): (usize, u32, Load),
-    value: impl Fn(&Seen) -> f64,
+    value: impl Fn(&Measured) -> f64,
 ) -> Option<f64> {
-    let is = |w: &What| w.technique.name == technique && w.queues == queues;
+    let is = |w: &Case| w.technique.name == technique && w.queues == queues;
     let (_, samples) = all.iter().find(|(w, _)| is(w))?;
-    let find = |seen: &Vec<Seen>| {
+    let find = |seen: &Vec<Measured>| {
         let mut found = seen.iter();
         found.find(|s| s.bytes == bytes && s.load == load).map(&value)
     };
@@ -206,7 +212,7 @@ fn short(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), si)
 }
 
-fn tables(all: &All<'_>, technique: &Technique) -> Vec<Table> {
+fn tables(all: &Results<'_>, technique: &Technique) -> Vec<Table> {
     let name = technique.name;
     let heads = [
         "bytes",
@@ -234,17 +240,17 @@ fn tables(all: &All<'_>, technique: &Technique) -> Vec<Table> {
         Table::new(format!("Figures 9 and 10, {name}: CPU of switch and guests, in cores"), &heads);
     for bytes in SIZES {
         let get =
-            |queues, load, value: fn(&Seen) -> f64| at(all, name, (queues, bytes, load), value);
+            |queues, load, value: fn(&Measured) -> f64| at(all, name, (queues, bytes, load), value);
         let times =
             |value| Some(get(1, Load::Link, value)? / get(1, Load::Limited, value)?.max(1e-9));
         rates.rows.push(vec![
             bytes.to_string(),
-            short(get(1, Load::All, Seen::total)),
-            short(get(2, Load::All, Seen::total)),
-            short(get(4, Load::All, Seen::total)),
+            short(get(1, Load::All, Measured::total)),
+            short(get(2, Load::All, Measured::total)),
+            short(get(4, Load::All, Measured::total)),
             spread(all, name, bytes),
-            short(get(1, Load::Limited, Seen::total)),
-            short(get(4, Load::Limited, Seen::of_each)),
+            short(get(1, Load::Limited, Measured::total)),
+            short(get(4, Load::Limited, Measured::of_each)),
         ]);
         irqs.rows.push(vec![
             bytes.to_string(),
@@ -254,23 +260,23 @@ fn tables(all: &All<'_>, technique: &Technique) -> Vec<Table> {
             number(times(|s| s.interrupts)),
             short(get(4, Load::Limited, |s| s.interrupts)),
         ]);
-        let parts = [|s: &Seen| s.cpu_switch, |s: &Seen| s.cpu_guests];
+        let parts = [|s: &Measured| s.cpu_switch, |s: &Measured| s.cpu_guests];
         cpu.rows.push(vec![
             bytes.to_string(),
-            number(get(1, Load::Link, Seen::cpu)),
-            number(get(4, Load::Link, Seen::cpu)),
-            number(get(1, Load::Limited, Seen::cpu)),
+            number(get(1, Load::Link, Measured::cpu)),
+            number(get(4, Load::Link, Measured::cpu)),
+            number(get(1, Load::Limited, Measured::cpu)),
             parts.map(|p| number(get(1, Load::Limited, p))).join(", "),
-            number(times(Seen::cpu)),
-            number(get(4, Load::Limited, Seen::cpu)),
+            number(times(Measured::cpu)),
+            number(get(4, Load::Limited, Measured::cpu)),
         ]);
     }
     vec![rates, irqs, cpu]
 }
 
 /// What the four receivers had, in the last round.
-fn spread(all: &All<'_>, technique: &str, bytes: u32) -> String {
-    let is = |w: &What| w.technique.name == technique && w.queues == 4;
+fn spread(all: &Results<'_>, technique: &str, bytes: u32) -> String {
+    let is = |w: &Case| w.technique.name == technique && w.queues == 4;
     let last = all.iter().find(|(w, _)| is(w)).and_then(|(_, s)| s.0.iter().flatten().last());
     let seen = last.and_then(|seen| seen.iter().find(|s| s.bytes == bytes && s.load == Load::All));
     seen.map_or_else(
@@ -283,15 +289,15 @@ fn spread(all: &All<'_>, technique: &str, bytes: u32) -> String {
     )
 }
 
-type Value = fn(&Seen) -> f64;
+type Value = fn(&Measured) -> f64;
 
-fn panels(all: &All<'_>) -> Vec<Panel> {
+fn panels(all: &Results<'_>) -> Vec<Panel> {
     const LINKS: [Load; 2] = [Load::Link, Load::Limited];
     let kinds: [(&str, &str, Value, &[Load]); 4] = [
-        ("figure 6: received in all", "frames/s", Seen::total, &[Load::All]),
-        ("figure 7: received by each", "frames/s", Seen::of_each, &[Load::All]),
+        ("figure 6: received in all", "frames/s", Measured::total, &[Load::All]),
+        ("figure 7: received by each", "frames/s", Measured::of_each, &[Load::All]),
         ("figure 8: interrupts", "interrupts/s", |s| s.interrupts, &LINKS),
-        ("figures 9, 10: CPU of switch and guests", "cores", Seen::cpu, &LINKS),
+        ("figures 9, 10: CPU of switch and guests", "cores", Measured::cpu, &LINKS),
     ];
     kinds
         .map(|(title, y, value, loads)| Panel {
@@ -313,7 +319,7 @@ fn panels(all: &All<'_>) -> Vec<Panel> {
         .into()
 }
 
-fn line(all: &All<'_>, what: &What, load: Load, value: Value) -> (String, Vec<(f64, f64)>) {
+fn line(all: &Results<'_>, what: &Case, load: Load, value: Value) -> (String, Vec<(f64, f64)>) {
     let (name, queues) = (what.technique.name, what.queues);
     let point = |bytes: u32| Some((bytes.into(), at(all, name, (queues, bytes, load), value)?));
     let limit = if load == Load::Limited { ", 24k" } else { "" };
@@ -326,10 +332,10 @@ mod tests {
 
     #[test]
     fn tables_tell_how_much_a_limit_saves() {
-        let seen = |what: &What, bytes, load: Load| {
+        let seen = |what: &Case, bytes, load: Load| {
             let limited = load == Load::Limited;
             let rate = if limited { 24_000.0 } else { 1e6 / to_f64(what.queues as u64) };
-            Seen {
+            Measured {
                 bytes,
                 load,
                 offered: 1e7,
@@ -340,12 +346,12 @@ mod tests {
             }
         };
         let technique = technique::one("virtio").unwrap();
-        let whats = QUEUES.map(|queues| What { technique, queues });
-        let of = |w: &What| {
+        let cases = QUEUES.map(|queues| Case { technique, queues });
+        let of = |w: &Case| {
             let both = |bytes| LOADS.map(|load| seen(w, bytes, load));
             Samples(vec![Some(SIZES.into_iter().flat_map(both).collect::<Vec<_>>())])
         };
-        let all: Vec<_> = whats.iter().map(|w| (w, of(w))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, of(w))).collect();
         let tables = tables(&all, technique);
         let row = |n: usize| tables[n].rows[0].join(" | ");
         assert_eq!(

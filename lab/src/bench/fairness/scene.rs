@@ -1,4 +1,5 @@
-//! What the parts have in common: stations at a switch, a window of time, and what is said about goals.
+//! What the parts have in common: stations at a switch, a window of time, and what is said about
+//! goals.
 
 use std::time::Duration;
 

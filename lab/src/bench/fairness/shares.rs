@@ -23,21 +23,25 @@ const GOAL_FRAMES: f64 = 0.999;
 const GOAL_TIME: f64 = 0.99;
 const GOAL_WEIGHTS: f64 = 0.02;
 
-const NOTE: &str = "Shares: every port floods all there is to the next one, the last one to the first; the same thread takes what arrives from the rings at once. So each frame is a \
-     whole delivery and no receiver is ever full. The worker is the bottleneck: its CPU is given, and \"dry\" is how often a port's ring was looked at by its guest and found \
-     empty, in which moments the port was no rival. By frames accepted and by switch time (`work_ns`, delivery included): Jain's index; with weights, how far the port furthest from its part is off. Time is \
-     what is shared: equal ports have the same number of frames as far as their frames cost the same. Mixed: every other port has frames of 1514 bytes, the others of 60.";
+const NOTE: &str = "Shares: every port floods all there is to the next one, the last one to the \
+    first; the same thread takes what arrives from the rings at once. So each frame is a whole \
+    delivery and no receiver is ever full. The worker is the bottleneck: its CPU is given, and \
+    \"dry\" is how often a port's ring was looked at by its guest and found empty, in which \
+    moments the port was no rival. By frames accepted and by switch time (`work_ns`, delivery \
+    included): Jain's index; with weights, how far the port furthest from its part is off. Time is \
+    what is shared; between ports whose frames cost the same but for an eighth, frames are. Mixed: \
+    every other port has frames of 1514 bytes, the others of 60.";
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Case {
     /// So many equal ports: of one frame size, then of two.
     Equal(usize),
-    /// Three ports with [`WEIGHTS`], likewise.
+    /// Three ports with [`WEIGHTS`].
     Weighted,
 }
 
-impl What {
+impl Case {
     fn ports(self) -> usize {
         match self {
             Self::Equal(ports) => ports,
@@ -52,8 +56,9 @@ impl What {
         }
     }
 
-    /// Descriptors of each ring: such that all ports' frames fit into the worker's cache, or far from it, so that no port is lucky.
-    /// Without mergeable buffers nobody reads the headers of what arrives, and the guests' thread costs less.
+    /// Descriptors of each ring: such that all ports' frames fit into the worker's cache, or far
+    /// from it, so that no port is lucky. Without mergeable buffers nobody reads the headers of
+    /// what arrives, and the guests' thread costs less.
     fn ring(self) -> &'static str {
         match self.ports() {
             0..=4 => "size=1024,mrg=off",
@@ -65,7 +70,7 @@ impl What {
 
 /// One window.
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     mixed: bool,
     /// Frames accepted of each port, a second.
     frames: Vec<f64>,
@@ -76,20 +81,20 @@ struct Seen {
     drops: u64,
 }
 
-type All = [(What, Samples<Vec<Seen>>)];
+type Results = [(Case, Samples<Vec<Measured>>)];
 
 pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, Failure> {
-    let whats: Vec<_> = PORTS.map(What::Equal).into_iter().chain([What::Weighted]).collect();
-    let show = |what: &What, seen: &Vec<Seen>| {
-        let words = |s: &Seen| {
+    let cases: Vec<_> = PORTS.map(Case::Equal).into_iter().chain([Case::Weighted]).collect();
+    let show = |what: &Case, seen: &Vec<Measured>| {
+        let words = |s: &Measured| {
             let rate = si(s.frames.iter().sum());
             format!("{rate} frames/s, {}", Judged::of(*what, s).words(*what).join(", "))
         };
         seen.iter().map(words).collect::<Vec<_>>().join("; mixed: ")
     };
-    let samples = run.rounds(&whats, |w| w.words(), show, measure)?;
-    let all: Vec<_> = whats.into_iter().zip(samples).collect();
-    let keys = |w: What| json!({ "ports": w.ports(), "weighted": w == What::Weighted });
+    let samples = run.rounds(&cases, |w| w.words(), show, measure)?;
+    let all: Vec<_> = cases.into_iter().zip(samples).collect();
+    let keys = |w: Case| json!({ "ports": w.ports(), "weighted": w == Case::Weighted });
     Ok(Part {
         notes: vec![NOTE.into()],
         tables: vec![table(&all)],
@@ -98,11 +103,11 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
     })
 }
 
-fn measure(cell: Cell<'_, What>) -> Result<Vec<Seen>, Failure> {
+fn measure(cell: Cell<'_, Case>) -> Result<Vec<Measured>, Failure> {
     let what = *cell.what;
     let names = scene::names("p", what.ports());
     let mut lab = scene::lab(cell.setup, &names, what.ring(), &[])?;
-    if what == What::Weighted {
+    if what == Case::Weighted {
         for (port, weight) in names.iter().zip(WEIGHTS) {
             lab.set(port, &[("weight", &weight.to_string())])?;
         }
@@ -125,7 +130,7 @@ fn window(
     flood: &Flood,
     names: &[String],
     (mixed, time): (bool, std::time::Duration),
-) -> Result<Seen, Failure> {
+) -> Result<Measured, Failure> {
     // What was sent in other sizes leaves the rings first.
     lab.pause(time / 8)?;
     let done = || (0..names.len()).map(|at| flood.done(at)).collect::<Vec<_>>();
@@ -139,7 +144,7 @@ fn window(
     if frames.contains(&0.0) {
         return Err(Failure::Failed("a port got nothing through".into()));
     }
-    Ok(Seen {
+    Ok(Measured {
         mixed,
         frames,
         time: each(|p| p.work_ns).iter().map(|ns: &f64| ns * 1e-9).collect(),
@@ -159,9 +164,9 @@ struct Judged {
 
 impl Judged {
     /// Time is what is shared. By frames of one size it is judged what a user sees of that.
-    fn of(what: What, seen: &Seen) -> Self {
+    fn of(what: Case, seen: &Measured) -> Self {
         let both = [&seen.frames, &seen.time];
-        if what == What::Weighted {
+        if what == Case::Weighted {
             let by = both.map(|values| scene::furthest(values, &WEIGHTS));
             let (word, off) = if seen.mixed { ("time", by[1]) } else { ("frames", by[0]) };
             return Self { by, goal: format!("{word}: 2 %"), met: off <= GOAL_WEIGHTS };
@@ -174,16 +179,16 @@ impl Judged {
     }
 
     /// Of frames, of switch time.
-    fn words(&self, what: What) -> [String; 2] {
+    fn words(&self, what: Case) -> [String; 2] {
         self.by.map(|value| match what {
-            What::Weighted => format!("{} off", scene::percent(Some(value))),
-            What::Equal(_) => format!("{value:.5}"),
+            Case::Weighted => format!("{} off", scene::percent(Some(value))),
+            Case::Equal(_) => format!("{value:.5}"),
         })
     }
 }
 
 /// A row for each window, the worst of all rounds.
-fn table(all: &All) -> Table {
+fn table(all: &Results) -> Table {
     let heads = [
         "ports",
         "bytes",
@@ -223,10 +228,10 @@ fn table(all: &All) -> Table {
 }
 
 /// Each weighted port's part of the whole.
-fn panel(all: &All) -> Panel {
+fn panel(all: &Results) -> Panel {
     let groups = WEIGHTS.map(|w| format!("weight {w}"));
     let of: f64 = WEIGHTS.iter().map(|w| f64::from(*w)).sum();
-    let last = all.iter().find(|(w, _)| *w == What::Weighted);
+    let last = all.iter().find(|(w, _)| *w == Case::Weighted);
     let windows = last.and_then(|(_, s)| s.0.iter().flatten().last());
     let part = |values: &[f64]| {
         let sum: f64 = values.iter().sum();
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn goals_are_about_frames_of_one_size_and_time_of_two() {
-        let seen = |mixed, frames: &[f64], time: &[f64]| Seen {
+        let seen = |mixed, frames: &[f64], time: &[f64]| Measured {
             mixed,
             frames: frames.to_vec(),
             time: time.to_vec(),
@@ -268,7 +273,7 @@ mod tests {
             seen(false, &[1e6, 2e6, 4e6], &[0.1, 0.2, 0.4]),
             seen(true, &[1e6, 2e6, 4e6], &[0.1, 0.2, 0.3]),
         ];
-        let all = [(What::Equal(2), equal), (What::Weighted, weighted)];
+        let all = [(Case::Equal(2), equal), (Case::Weighted, weighted)];
         let all = all.map(|(w, s)| (w, Samples(vec![Some(s)])));
         let rows: Vec<_> = table(&all).rows.iter().map(|r| r[3..].join(" ")).collect();
         assert_eq!(rows[0], "1.00000 0.60976 frames: 0.999 met 0.98 0.10 % 1");

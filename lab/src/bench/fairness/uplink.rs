@@ -20,11 +20,12 @@ const UPLINK: &str = "u";
 const RATE: &str = "1Gbit";
 const GOAL: f64 = 0.02;
 
-const NOTE: &str = "Uplink: three virtio-net ports of weights 1, 2 and 4 flood one port that has to_rate=1Gbit and is their uplink= (virtio-net as well, emptied at once). Bytes that \
-     arrived of each; off: of the sender furthest from its part.";
+const NOTE: &str = "Uplink: three virtio-net ports of weights 1, 2 and 4 flood one port that has \
+    to_rate=1Gbit and is their uplink= (virtio-net as well, emptied at once). Bytes that arrived \
+    of each; off: of the sender furthest from its part.";
 
 #[derive(Clone, Debug, Serialize)]
-struct Seen {
+struct Measured {
     /// Bits a second that the switch took from each sender.
     bits: Vec<f64>,
     /// Bits a second that the uplink took.
@@ -34,8 +35,8 @@ struct Seen {
 }
 
 pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, Failure> {
-    let off = |seen: &Seen| scene::furthest(&seen.bits, &WEIGHTS);
-    let show = |_: &[u32; 3], seen: &Seen| {
+    let off = |seen: &Measured| scene::furthest(&seen.bits, &WEIGHTS);
+    let show = |_: &[u32; 3], seen: &Measured| {
         let bits: Vec<_> = seen.bits.iter().map(|b| si(*b)).collect();
         format!("{} bit/s, {}", bits.join(", "), scene::percent(Some(off(seen))))
     };
@@ -69,8 +70,8 @@ fn words(sizes: &[u32; 3]) -> String {
     sizes.map(|s| s.to_string()).join(", ")
 }
 
-fn panel(samples: &[Samples<Seen>]) -> Panel {
-    let of = |(sizes, samples): (&[u32; 3], &Samples<Seen>)| {
+fn panel(samples: &[Samples<Measured>]) -> Panel {
+    let of = |(sizes, samples): (&[u32; 3], &Samples<Measured>)| {
         let point = |n: usize| Some((to_f64(n as u64), samples.median(|s| s.bits[n])? / 1e6));
         (format!("{} B", words(sizes)), (0..WEIGHTS.len()).filter_map(point).collect())
     };
@@ -83,7 +84,7 @@ fn panel(samples: &[Samples<Seen>]) -> Panel {
     }
 }
 
-fn measure(cell: Cell<'_, [u32; 3]>) -> Result<Seen, Failure> {
+fn measure(cell: Cell<'_, [u32; 3]>) -> Result<Measured, Failure> {
     let senders = scene::names("p", WEIGHTS.len());
     let names = [&senders[..], &[UPLINK.to_owned()]].concat();
     let mut lab = scene::lab(cell.setup, &names, "", &[])?;
@@ -96,7 +97,7 @@ fn measure(cell: Cell<'_, [u32; 3]>) -> Result<Seen, Failure> {
     let span = scene::window(&mut lab, &[], cell.time)?;
     let bits = |p: &PortStats| p.r#in.bytes * 8;
     (cell.news)(0.0, cell.time);
-    Ok(Seen {
+    Ok(Measured {
         bits: senders.iter().map(|s| span.rate(s, bits)).collect(),
         uplink: span.rate(UPLINK, |p| p.out.bytes * 8),
         drops: span.all(PortStats::dropped),

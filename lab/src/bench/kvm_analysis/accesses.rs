@@ -1,4 +1,5 @@
-//! Figures 10 and 11: register accesses for a frame, transmitted and received, sparse and in bursts.
+//! Figures 10 and 11: register accesses for a frame, transmitted and received, sparse and in
+//! bursts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,14 +25,19 @@ const SETTLE: Duration = Duration::from_millis(300);
 const SELDOM: f64 = 0.005;
 
 const NOTES: [&str; 3] = [
-    "accesses: register accesses that left the guest, by the switch's count, over the frames that the guest sent or received in the window (r: reads, \
-     w: writes). `vmlan pkt-gen` on the NIC at one end, on virtio-net at the other, 60 bytes. sparse: 250 frames/s, each sent, interrupted for and \
-     acknowledged before the next one; in bursts: 16 frames each millisecond. Other registers: fewer than 5 accesses for 1,000 frames each.",
-    "The analysis (2007, kvm-51, QEMU's rtl8139, Linux' 8139too with NAPI): three accesses for a transmitted frame; up to seven for a received one that comes \
-     alone, close to three in bursts. Its figure 10 counts them, figure 11 lists them as steps. The native \
-     driver here goes the same steps, and some that the list leaves out: it reads what became of a sent frame (TSD), looks once more whether there is another one \
-     (the CR that ends each poll), and gives the receive buffer back (CAPR). Linux' own driver is counted by `make bench-kvm`.",
-    "mapped: stores and loads in shared pages, which cost no trip, by the driver's own count (its start included).",
+    "accesses: register accesses that left the guest, by the switch's count, over the frames that \
+     the guest sent or received in the window (r: reads, w: writes). `vmlan pkt-gen` on the NIC at \
+     one end, on virtio-net at the other, 60 bytes. sparse: 250 frames/s, each sent, interrupted \
+     for and acknowledged before the next one; in bursts: 16 frames each millisecond. Other \
+     registers: fewer than 5 accesses for 1,000 frames each.",
+    "The analysis (2007, kvm-51, QEMU's rtl8139, Linux' 8139too with NAPI): three accesses for a \
+     transmitted frame; up to seven for a received one that comes alone, close to three in bursts. \
+     Its figure 10 counts them, figure 11 lists them as steps. The native driver here goes the \
+     same steps, and some that the list leaves out: it reads what became of a sent frame (TSD), \
+     looks once more whether there is another one (the CR that ends each poll), and gives the \
+     receive buffer back (CAPR). Linux' own driver is counted by `make bench-kvm`.",
+    "mapped: stores and loads in shared pages, which cost no trip, by the driver's own count (its \
+        start included).",
 ];
 
 /// How frames come.
@@ -55,7 +61,7 @@ impl Load {
     }
 }
 
-struct What {
+struct Case {
     chip: &'static Chip,
     way: &'static Technique,
     /// The NIC transmits; otherwise it receives.
@@ -71,7 +77,7 @@ pub(super) struct PerFrame {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Seen {
+pub(super) struct Measured {
     pub(super) frames: u64,
     /// By register.
     pub(super) registers: BTreeMap<String, PerFrame>,
@@ -81,7 +87,7 @@ pub(super) struct Seen {
     pub(super) mapped: f64,
 }
 
-impl Seen {
+impl Measured {
     /// Of these registers together.
     pub(super) fn of(&self, is: impl Fn(&str) -> bool) -> PerFrame {
         let mine = self.registers.iter().filter(|(name, _)| is(name));
@@ -98,11 +104,16 @@ impl Seen {
 }
 
 /// What has been seen, and a way to find it.
-pub(super) struct All<'a>(Vec<(&'a What, Samples<Seen>)>);
+pub(super) struct Results<'a>(Vec<(&'a Case, Samples<Measured>)>);
 
-impl All<'_> {
-    pub(super) fn find(&self, chip: &str, way: &str, case: (bool, Load)) -> Option<&Samples<Seen>> {
-        let is = |w: &What| w.chip.name == chip && w.way.name == way && (w.sends, w.load) == case;
+impl Results<'_> {
+    pub(super) fn find(
+        &self,
+        chip: &str,
+        way: &str,
+        case: (bool, Load),
+    ) -> Option<&Samples<Measured>> {
+        let is = |w: &Case| w.chip.name == chip && w.way.name == way && (w.sends, w.load) == case;
         self.0.iter().find(|(w, _)| is(w)).map(|(_, samples)| samples)
     }
 }
@@ -112,15 +123,16 @@ pub(super) const CASES: [(bool, Load); 4] =
     [(true, Load::Sparse), (true, Load::Bursts), (false, Load::Sparse), (false, Load::Bursts)];
 const HEADS: [&str; 4] =
     ["transmit, sparse", "transmit, in bursts", "receive, sparse", "receive, in bursts"];
-/// Accesses for a frame that the analysis counts of rtl8139. Of transmitting in bursts it says nothing.
+/// Accesses for a frame that the analysis counts of rtl8139. Of transmitting in bursts it says
+/// nothing.
 const PAPER: [Option<f64>; 4] = [Some(3.0), None, Some(7.0), Some(3.0)];
 
 pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
-    let whats = whats(choice);
-    let direction = |w: &What| if w.sends { "transmit" } else { "receive" };
+    let cases = cases(choice);
+    let direction = |w: &Case| if w.sends { "transmit" } else { "receive" };
     let name =
-        |w: &What| format!("{} {}, {}, {}", w.chip.name, w.way.name, direction(w), w.load.name());
-    let show = |_: &What, s: &Seen| {
+        |w: &Case| format!("{} {}, {}, {}", w.chip.name, w.way.name, direction(w), w.load.name());
+    let show = |_: &Case, s: &Measured| {
         format!(
             "{:.2} accesses and {:.2} interrupts for each of {}",
             s.all(),
@@ -128,19 +140,22 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
             s.frames
         )
     };
-    let samples = run.rounds(&whats, name, show, measure)?;
-    let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "direction": direction(w), "load": w.load.name() });
-    let cells = cells(whats.iter().zip(&samples).map(|(w, s)| (keys(w), s.clone())))?;
-    Ok(report(choice, &All(whats.iter().zip(samples).collect()), cells))
+    let samples = run.rounds(&cases, name, show, measure)?;
+    let keys = |w: &Case| {
+        let (nic, way) = (w.chip.name, w.way.name);
+        json!({ "nic": nic, "way": way, "direction": direction(w), "load": w.load.name() })
+    };
+    let cells = cells(cases.iter().zip(&samples).map(|(w, s)| (keys(w), s.clone())))?;
+    Ok(report(choice, &Results(cases.iter().zip(samples).collect()), cells))
 }
 
-fn whats(choice: &Choice) -> Vec<What> {
+fn cases(choice: &Choice) -> Vec<Case> {
     let all = WAYS.iter().flat_map(|way| choice.with(way));
-    all.flat_map(|(chip, way)| CASES.map(|(sends, load)| What { chip, way, sends, load })).collect()
+    all.flat_map(|(chip, way)| CASES.map(|(sends, load)| Case { chip, way, sends, load })).collect()
 }
 
-fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
-    let What { way, sends, load, .. } = *cell.what;
+fn measure(cell: Cell<'_, Case>) -> Result<Measured, Failure> {
+    let Case { way, sends, load, .. } = *cell.what;
     let virtio = technique::one("virtio")?;
     let plug = |name, mine| Plug { name, technique: if mine { way } else { virtio }, keys: "" };
     let plugs = [plug("a", sends), plug("b", !sends)];
@@ -166,7 +181,7 @@ fn measure(cell: Cell<'_, What>) -> Result<Seen, Failure> {
         sum.reads += per_frame(n.reads);
         sum.writes += per_frame(n.writes);
     }
-    Ok(Seen {
+    Ok(Measured {
         frames,
         registers,
         interrupts: per_frame(span.grown(port, interrupts)),
@@ -190,7 +205,7 @@ fn mapped(said: &str) -> f64 {
     field(&said["registers"]["mapped"]) / field(&said["frames"]).max(1.0)
 }
 
-fn report(choice: &Choice, all: &All<'_>, cells: Value) -> Part {
+fn report(choice: &Choice, all: &Results<'_>, cells: Value) -> Part {
     let mut tables = vec![sums(choice, all)];
     tables.extend(steps::tables(all));
     for nic in &choice.chips {
@@ -204,7 +219,7 @@ fn report(choice: &Choice, all: &All<'_>, cells: Value) -> Part {
 }
 
 /// `1.00 r 2.00 w`
-fn both(samples: Option<&Samples<Seen>>, value: impl Fn(&Seen) -> PerFrame) -> String {
+fn both(samples: Option<&Samples<Measured>>, value: impl Fn(&Measured) -> PerFrame) -> String {
     let Some(samples) = samples else { return "-".into() };
     let part = |part: fn(PerFrame) -> f64, letter| {
         let found = samples.median(|s| part(value(s)))?;
@@ -216,7 +231,7 @@ fn both(samples: Option<&Samples<Seen>>, value: impl Fn(&Seen) -> PerFrame) -> S
 }
 
 /// All accesses, of every NIC.
-fn sums(choice: &Choice, all: &All<'_>) -> Table {
+fn sums(choice: &Choice, all: &Results<'_>) -> Table {
     let heads = [&["NIC"][..], &HEADS].concat();
     let mut table = Table::new("Register accesses for a frame", &heads);
     if choice.has(steps::NIC) {
@@ -229,7 +244,7 @@ fn sums(choice: &Choice, all: &All<'_>) -> Table {
         for way in nic.ways.iter().filter(is_seen) {
             let ours = CASES.map(|case| {
                 let samples = all.find(nic.name, way.name, case);
-                let total = number(samples.and_then(|s| s.median(Seen::all)));
+                let total = number(samples.and_then(|s| s.median(Measured::all)));
                 format!("{total} = {}", both(samples, |s| s.of(|_| true)))
             });
             let name = format!("{} {}", nic.name, way.name);
@@ -240,7 +255,7 @@ fn sums(choice: &Choice, all: &All<'_>) -> Table {
 }
 
 /// Each register of one NIC; its interrupts.
-fn by_register(all: &All<'_>, nic: &Chip, way: &Technique) -> Option<Table> {
+fn by_register(all: &Results<'_>, nic: &Chip, way: &Technique) -> Option<Table> {
     let columns = CASES.map(|case| all.find(nic.name, way.name, case));
     let seen = || columns.iter().flatten().flat_map(|samples| samples.0.iter().flatten());
     seen().next()?;
@@ -255,7 +270,7 @@ fn by_register(all: &All<'_>, nic: &Chip, way: &Technique) -> Option<Table> {
             table.rows.push([vec![name.clone()], row.to_vec()].concat());
         }
     }
-    let figures = |name: &str, value: fn(&Seen) -> f64| {
+    let figures = |name: &str, value: fn(&Measured) -> f64| {
         let row = columns.map(|samples| number(samples.and_then(|s| s.median(value))));
         [vec![name.to_owned()], row.to_vec()].concat()
     };
@@ -266,13 +281,13 @@ fn by_register(all: &All<'_>, nic: &Chip, way: &Technique) -> Option<Table> {
     Some(table)
 }
 
-fn panel(choice: &Choice, all: &All<'_>, way: &str) -> Panel {
+fn panel(choice: &Choice, all: &Results<'_>, way: &str) -> Panel {
     let points = |nic: &'static Chip| {
         let cases = CASES.iter().enumerate();
         cases
             .filter_map(|(n, &case)| {
                 let samples = all.find(nic.name, way, case)?;
-                Some((to_f64(n as u64), samples.median(Seen::all)?))
+                Some((to_f64(n as u64), samples.median(Measured::all)?))
             })
             .collect()
     };

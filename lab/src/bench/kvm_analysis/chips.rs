@@ -1,4 +1,5 @@
-//! Each NIC in each way, frames straight from the driver: what a chip's registers cost, and that CSB is not one NIC's trick.
+//! Each NIC in each way, frames straight from the driver: what a chip's registers cost, and that
+//! CSB is not one NIC's trick.
 
 use serde_json::json;
 
@@ -20,20 +21,20 @@ const SAME: [&str; 2] = ["r8169", "e1000"];
 /// ...are to be this close.
 const GOAL: f64 = 0.1;
 
-struct What {
+struct Case {
     chip: &'static Chip,
     way: &'static Technique,
     bytes: u32,
 }
 
-type All<'a> = [(&'a What, Samples<Window>)];
+type Results<'a> = [(&'a Case, Samples<Window>)];
 
 pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
     let sizes = run.args.sizes(&SIZES, 60, 1514)?;
-    let whats = whats(choice, &sizes);
-    let name = |w: &What| format!("{} {}, {} B", w.chip.name, w.way.name, w.bytes);
+    let cases = cases(choice, &sizes);
+    let name = |w: &Case| format!("{} {}, {} B", w.chip.name, w.way.name, w.bytes);
     let samples = run.rounds(
-        &whats,
+        &cases,
         name,
         |_, window| raw::show(window),
         |cell| {
@@ -42,8 +43,8 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
             Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
         },
     )?;
-    let all: Vec<_> = whats.iter().zip(samples).collect();
-    let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "bytes": w.bytes });
+    let all: Vec<_> = cases.iter().zip(samples).collect();
+    let keys = |w: &Case| json!({ "nic": w.chip.name, "way": w.way.name, "bytes": w.bytes });
     let mut tables: Vec<_> = sizes.iter().map(|&bytes| table(choice, &all, bytes)).collect();
     tables.extend(alike(&all, &sizes));
     Ok(Part {
@@ -55,26 +56,26 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
 }
 
 /// Way by way: who is compared with whom is measured one after the other.
-fn whats(choice: &Choice, sizes: &[u32]) -> Vec<What> {
-    let mut whats = Vec::new();
+fn cases(choice: &Choice, sizes: &[u32]) -> Vec<Case> {
+    let mut cases = Vec::new();
     for &bytes in sizes {
         for (way, _) in WAYS {
-            whats.extend(choice.with(way).map(|(chip, way)| What { chip, way, bytes }));
+            cases.extend(choice.with(way).map(|(chip, way)| Case { chip, way, bytes }));
         }
     }
-    whats
+    cases
 }
 
 fn find<'a>(
-    all: &'a All<'_>,
+    all: &'a Results<'_>,
     (chip, way): (&str, &str),
     bytes: u32,
 ) -> Option<&'a Samples<Window>> {
-    let is = |w: &What| w.chip.name == chip && w.way.name == way && w.bytes == bytes;
+    let is = |w: &Case| w.chip.name == chip && w.way.name == way && w.bytes == bytes;
     all.iter().find(|(w, _)| is(w)).map(|(_, samples)| samples)
 }
 
-fn table(choice: &Choice, all: &All<'_>, bytes: u32) -> Table {
+fn table(choice: &Choice, all: &Results<'_>, bytes: u32) -> Table {
     let mut table = Table::new(format!("Frames of {bytes} bytes"), &HEADS);
     for nic in &choice.chips {
         let plain = find(all, (nic.name, "plain"), bytes);
@@ -88,7 +89,7 @@ fn table(choice: &Choice, all: &All<'_>, bytes: u32) -> Table {
 }
 
 /// CSB on one chip beside CSB on the other.
-fn alike(all: &All<'_>, sizes: &[u32]) -> Option<Table> {
+fn alike(all: &Results<'_>, sizes: &[u32]) -> Option<Table> {
     let heads =
         ["bytes", "frames/s", "median", "goal: within 10 %", "frames a CPU second of the switch"];
     let title = format!("{} with CSB over {} with CSB, round by round", SAME[0], SAME[1]);
@@ -112,7 +113,7 @@ fn alike(all: &All<'_>, sizes: &[u32]) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn panel(choice: &Choice, all: &All<'_>, bytes: u32) -> Panel {
+fn panel(choice: &Choice, all: &Results<'_>, bytes: u32) -> Panel {
     let points = |nic: &'static Chip| {
         let ways = WAYS.iter().enumerate();
         ways.filter_map(|(n, (way, _))| {
@@ -137,16 +138,16 @@ mod tests {
     #[test]
     fn chips_stand_side_by_side_and_csb_is_compared() {
         let choice = Choice::of(&["e1000", "r8169"]).unwrap();
-        let whats = whats(&choice, &[60]);
-        let names: Vec<_> = whats.iter().map(|w| (w.chip.name, w.way.name)).collect();
+        let cases = cases(&choice, &[60]);
+        let names: Vec<_> = cases.iter().map(|w| (w.chip.name, w.way.name)).collect();
         assert_eq!(names[0..2], [("r8169", "plain"), ("e1000", "plain")]);
-        let window = |w: &What| {
+        let window = |w: &Case| {
             let chip = if w.chip.name == "e1000" { 1.0 } else { 0.8 };
             let way = if w.way.name == "csb" { 10.0 } else { 1.0 };
             let cpu_switch = if w.chip.name == "e1000" { 0.5 } else { 1.0 };
             Window { frames_per_s: 1e5 * chip * way, cpu_switch, ..Window::default() }
         };
-        let all: Vec<_> = whats.iter().map(|w| (w, Samples(vec![Some(window(w)), None]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(window(w)), None]))).collect();
         let table = table(&choice, &all, 60);
         let row = table.rows.iter().find(|r| r[0] == "r8169 csb").unwrap();
         assert_eq!((row[1].as_str(), row[9].as_str()), ("800.00 k", "10.0"));

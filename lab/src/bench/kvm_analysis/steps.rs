@@ -1,7 +1,7 @@
 //! Figure 11: the analysis' list of steps, and what is counted of each.
 
 use super::super::report::{Table, number};
-use super::accesses::{All, Load, Seen};
+use super::accesses::{Load, Measured, Results};
 
 /// The NIC that the list is about.
 pub(super) const NIC: &str = "rtl8139";
@@ -12,7 +12,8 @@ struct Step {
     words: &'static str,
     register: &'static str,
     is_write: bool,
-    /// How often for a frame that comes alone, and in a burst: by the list. Of transmitting in bursts it says nothing.
+    /// How often for a frame that comes alone, and in a burst: by the list. Of transmitting in
+    /// bursts it says nothing.
     listed: (f64, Option<f64>),
 }
 
@@ -41,12 +42,12 @@ const RECEIVE: [Step; 4] = [
 ];
 
 /// A table for each direction, if there is anything to compare.
-pub(super) fn tables(all: &All<'_>) -> Vec<Table> {
+pub(super) fn tables(all: &Results<'_>) -> Vec<Table> {
     let both = [("transmit", true, &TRANSMIT[..]), ("receive", false, &RECEIVE[..])];
     both.into_iter().filter_map(|(name, sends, steps)| table(all, name, sends, steps)).collect()
 }
 
-fn table(all: &All<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<Table> {
+fn table(all: &Results<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<Table> {
     let columns = [Load::Sparse, Load::Bursts].map(|load| all.find(NIC, "plain", (sends, load)));
     columns.iter().flatten().next()?;
     let heads = [
@@ -61,7 +62,7 @@ fn table(all: &All<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<Table
     let row = |words: &str,
                access: String,
                listed: (Option<f64>, Option<f64>),
-               value: &dyn Fn(&Seen) -> f64| {
+               value: &dyn Fn(&Measured) -> f64| {
         let counted = columns.map(|samples| number(samples.and_then(|s| s.median(value))));
         let listed = [listed.0, listed.1].map(|n| n.map_or_else(|| "-".into(), |n| n.to_string()));
         let [sparse, bursts] = counted;
@@ -76,32 +77,32 @@ fn table(all: &All<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<Table
     }
     let few = steps.iter().map(|s| s.listed.0).sum();
     let many = steps.iter().map(|s| s.listed.1).sum();
-    let listed = |s: &Seen| steps.iter().map(|step| count(s, step)).sum::<f64>();
+    let listed = |s: &Measured| steps.iter().map(|step| count(s, step)).sum::<f64>();
     table.rows.push(row("of the list", String::new(), (Some(few), many), &listed));
-    let rest = |s: &Seen| total(s) - listed(s);
+    let rest = |s: &Measured| total(s) - listed(s);
     table.rows.push(row("not in the list", others(steps, &columns), (None, None), &rest));
     table.rows.push(row("all", String::new(), (None, None), &total));
     Some(table)
 }
 
-fn count(seen: &Seen, step: &Step) -> f64 {
+fn count(seen: &Measured, step: &Step) -> f64 {
     let found = seen.of(|name| name == step.register);
     if step.is_write { found.writes } else { found.reads }
 }
 
-fn total(seen: &Seen) -> f64 {
+fn total(seen: &Measured) -> f64 {
     let all = seen.of(|_| true);
     all.reads + all.writes
 }
 
 /// Registers that no step is about, the busiest first.
-fn others(steps: &[Step], columns: &[Option<&super::Samples<Seen>>]) -> String {
+fn others(steps: &[Step], columns: &[Option<&super::Samples<Measured>>]) -> String {
     let seen = columns.iter().flatten().flat_map(|samples| samples.0.iter().flatten());
     let mut sums: Vec<(String, f64)> = Vec::new();
     for (name, n) in seen.flat_map(|s| &s.registers) {
         let listed = |is_write| steps.iter().any(|s| s.register == name && s.is_write == is_write);
         for (letter, n, is_write) in [("r", n.reads, READ), ("w", n.writes, WRITE)] {
-            // Once in a while is no step.
+            // What happens once in a while is not a step.
             if n < 0.02 || listed(is_write) {
                 continue;
             }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
-use super::super::sockets::{Job, Kind, Seen, Workload, show};
+use super::super::sockets::{Job, Kind, Measured, Workload, show};
 use super::{Part, Run, Samples, series};
 use crate::failure::Failure;
 use crate::native::chip::Choice;
@@ -19,29 +19,34 @@ const TCP: Workload = Workload { name: "TCP", kind: Kind::Stream, bytes: 65_536 
 const ENOUGH: f64 = 0.9;
 
 const NOTES: [&str; 2] = [
-    "TCP: `vmlan stack` tcp-stream to tcp-sink between two guests with the same NIC, Mbit/s of payload that arrive; KiB of the sender's and of the receiver's buffer \
-     (`--window`, as iperf's -w). *: frames were dropped, for a receiver had no room. enough: the smallest window with nine tenths of the most.",
-    "The analysis (iperf between host and guest, windows to about 100 KB): bandwidth grows with the window until it saturates, below 40 KB with rtl8139 and with the \
-     later paravirtual driver, at 80 KB with the earlier one, which is the fastest (469 Mbit/s received; the later one, not tuned yet, 82.5; host to itself 1,600). The faster the \
-     NIC, the more window it can use, and a window beyond rtl8139's receive buffer of 32 KiB costs it frames; what waits for an interrupt that is held back needs a window for that time.",
+    "TCP: `vmlan stack` tcp-stream to tcp-sink between two guests with the same NIC, Mbit/s of \
+     payload that arrive; KiB of the sender's and of the receiver's buffer (`--window`, as iperf's \
+     -w). *: frames were dropped, for a receiver had no room. enough: the smallest window with \
+     nine tenths of the most.",
+    "The analysis (iperf between host and guest, windows to about 100 KB): bandwidth grows with \
+     the window until it saturates, below 40 KB with rtl8139 and with the later paravirtual \
+     driver, at 80 KB with the earlier one, which is the fastest (469 Mbit/s received; the later \
+     one, not tuned yet, 82.5; host to itself 1,600). The faster the NIC, the more window it can \
+     use, and a window beyond rtl8139's receive buffer of 32 KiB costs it frames; what waits for \
+     an interrupt that is held back needs a window for that time.",
 ];
 
-struct What {
+struct Case {
     chip: &'static Chip,
     way: &'static Technique,
     kib: u32,
 }
 
-type All<'a> = [(&'a What, Samples<Seen>)];
+type Results<'a> = [(&'a Case, Samples<Measured>)];
 
 pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
-    let mut whats = Vec::new();
+    let mut cases = Vec::new();
     for (chip, way) in WAYS.iter().flat_map(|way| choice.with(way)) {
-        whats.extend(WINDOWS.map(|kib| What { chip, way, kib }));
+        cases.extend(WINDOWS.map(|kib| Case { chip, way, kib }));
     }
-    let name = |w: &What| format!("{} {}, {} KiB", w.chip.name, w.way.name, w.kib);
+    let name = |w: &Case| format!("{} {}, {} KiB", w.chip.name, w.way.name, w.kib);
     let samples = run.rounds(
-        &whats,
+        &cases,
         name,
         |_, seen| show(TCP, seen),
         |cell| {
@@ -57,8 +62,8 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
             job.guest_to_guest()
         },
     )?;
-    let keys = |w: &What| json!({ "nic": w.chip.name, "way": w.way.name, "window": w.kib << 10 });
-    let all: Vec<_> = whats.iter().zip(samples).collect();
+    let keys = |w: &Case| json!({ "nic": w.chip.name, "way": w.way.name, "window": w.kib << 10 });
+    let all: Vec<_> = cases.iter().zip(samples).collect();
     let ways = || WAYS.iter().filter(|way| choice.with(way).next().is_some());
     Ok(Part {
         notes: NOTES.map(str::to_owned).to_vec(),
@@ -69,20 +74,20 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
 }
 
 /// Window and Mbit/s of one line.
-fn points(all: &All<'_>, chip: &str, way: &str) -> Vec<(u32, f64)> {
+fn points(all: &Results<'_>, chip: &str, way: &str) -> Vec<(u32, f64)> {
     let mine = all.iter().filter(|(w, _)| w.chip.name == chip && w.way.name == way);
     mine.filter_map(|(w, samples)| Some((w.kib, samples.median(|s| s.value)?))).collect()
 }
 
 /// Were frames dropped in any round?
-fn drops(all: &All<'_>, chip: &str, way: &str, kib: u32) -> bool {
-    let is = |w: &What| w.chip.name == chip && w.way.name == way && w.kib == kib;
+fn drops(all: &Results<'_>, chip: &str, way: &str, kib: u32) -> bool {
+    let is = |w: &Case| w.chip.name == chip && w.way.name == way && w.kib == kib;
     let mine =
         all.iter().filter(|(w, _)| is(w)).flat_map(|(_, samples)| samples.0.iter().flatten());
     mine.map(|seen| seen.window.drops).sum::<u64>() > 0
 }
 
-fn table(choice: &Choice, all: &All<'_>, way: &str) -> Table {
+fn table(choice: &Choice, all: &Results<'_>, way: &str) -> Table {
     let windows: Vec<_> = WINDOWS.iter().map(|kib| format!("{kib} KiB")).collect();
     let mut heads = vec!["NIC"];
     heads.extend(windows.iter().map(String::as_str));
@@ -108,7 +113,7 @@ fn enough(points: &[(u32, f64)]) -> Option<u32> {
     points.iter().find(|p| p.1 >= ENOUGH * most).map(|p| p.0)
 }
 
-fn panel(choice: &Choice, all: &All<'_>, way: &str) -> Panel {
+fn panel(choice: &Choice, all: &Results<'_>, way: &str) -> Panel {
     let line = |nic: &'static Chip| {
         let points = points(all, nic.name, way).into_iter();
         points.map(|(kib, value)| (kib.into(), value)).collect()
@@ -132,14 +137,14 @@ mod tests {
     fn bandwidth_stands_by_window() {
         let choice = Choice::of(&["e1000"]).unwrap();
         let nic = choice.chips[0];
-        let what = |(way, kib)| What { chip: nic, way: nic.way(way).unwrap(), kib };
-        let whats = [("plain", 4), ("plain", 64), ("plain", 256), ("moderated", 4)].map(what);
+        let what = |(way, kib)| Case { chip: nic, way: nic.way(way).unwrap(), kib };
+        let cases = [("plain", 4), ("plain", 64), ("plain", 256), ("moderated", 4)].map(what);
         let seen = |value| {
             let drops = u64::from(value > 1050.0);
-            Seen { value, sent: value, window: Window { drops, ..Window::default() } }
+            Measured { value, sent: value, window: Window { drops, ..Window::default() } }
         };
         let values = [Some(50.0), Some(1000.0), Some(1100.0), None];
-        let all: Vec<_> = whats.iter().zip(values.map(|v| Samples(vec![v.map(seen)]))).collect();
+        let all: Vec<_> = cases.iter().zip(values.map(|v| Samples(vec![v.map(seen)]))).collect();
         let row = |way| table(&choice, &all, way).rows[0].join(" ");
         assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100* 64 KiB");
         assert_eq!(row("moderated"), "e1000 - - - - - - - - -");

@@ -45,8 +45,10 @@ pub fn table(rows: &[Row]) -> String {
     }
     let _ = writeln!(
         out,
-        "\nirq/1k: interrupts the guest's kernel counted, for each 1,000 frames (iperf3: frames both ways); acc/1k: register accesses that\n\
-         were messages to the switch; qemu, switch: CPU seconds per second. Under TCG the guest's own work is in QEMU's."
+        "\nirq/1k: interrupts the guest's kernel counted, for each 1,000 frames (iperf3: frames \
+            both ways); acc/1k: register accesses that\n\
+         were messages to the switch; qemu, switch: CPU seconds per second. Under TCG the guest's \
+         own work is in QEMU's."
     );
     out
 }

@@ -12,13 +12,15 @@ use crate::bench::linux_guest::Lab;
 pub struct Figures {
     /// The load.
     pub load: &'static str,
-    /// Frames per second: at the host's TAP for pktgen; TCP segments as the guest's NIC counts them otherwise.
+    /// Frames per second: at the host's TAP for pktgen; TCP segments as the guest's NIC counts them
+    /// otherwise.
     pub frames_per_s: f64,
     /// Gbit/s: Ethernet frames for pktgen, payload for iperf3.
     pub gbit_per_s: f64,
     /// Interrupts that the guest's kernel counted, for each 1,000 frames.
     pub interrupts_per_k: f64,
-    /// Register accesses that were messages to the switch, for each 1,000 frames; `None`: QEMU's own model does not tell.
+    /// Register accesses that were messages to the switch, for each 1,000 frames; `None`: QEMU's
+    /// own model does not tell.
     pub accesses_per_k: Option<f64>,
     /// CPU seconds per second of QEMU (with TCG the guest's own work is in it).
     pub cpu_qemu: f64,
@@ -58,7 +60,8 @@ struct Look {
 
 fn look(lab: &mut Lab) -> Result<Look, HarnessError> {
     let said = lab.guest.sh(
-        "awk '/eth0/{n+=$2} END{print n+0}' /proc/interrupts; cd /sys/class/net/eth0/statistics; cat rx_packets tx_packets",
+        "awk '/eth0/{n+=$2} END{print n+0}' /proc/interrupts; cd /sys/class/net/eth0/statistics; \
+            cat rx_packets tx_packets",
     )?;
     let mut numbers = said.split_whitespace().map(|n| n.parse::<u64>().unwrap_or_default());
     let mut next = || numbers.next().unwrap_or_default();

@@ -8,7 +8,8 @@ use vmlan_harness::{HarnessError, Station, connectivity};
 
 use crate::bench::linux_guest::Lab;
 
-/// What iperf3 is told: datagrams that make frames of 60 bytes, one each 10 ms; or of 1,442 bytes, 16 at once each 10 ms.
+/// What iperf3 is told: datagrams that make frames of 60 bytes, one each 10 ms; or of 1,442 bytes,
+/// 16 at once each 10 ms.
 const LOADS: [(&str, &str); 2] =
     [("sparse", "-u -l 18 -b 14400"), ("in bursts", "-u -l 1400 -b 17920000/16")];
 /// Less than this for a frame is the watchdog, or iperf3's own connection.
@@ -101,9 +102,12 @@ mod tests {
     fn accesses_are_those_of_the_measured_frames() {
         let port = |frames: u64, writes: u64, reads: u64| {
             json!({
-                "in": { "frames": frames }, "out": { "frames": 7 }, "doorbells": writes, "interrupts": 0,
+                "in": { "frames": frames }, "out": { "frames": 7 },
+                "doorbells": writes, "interrupts": 0,
                 "device": { "delivered": reads, "registers": {
-                    "TSD0": { "reads": 0, "writes": writes }, "ISR": { "reads": reads, "writes": 0 }, "BMSR": { "reads": 1, "writes": 0 }
+                    "TSD0": { "reads": 0, "writes": writes },
+                    "ISR": { "reads": reads, "writes": 0 },
+                    "BMSR": { "reads": 1, "writes": 0 }
                 } }
             })
         };

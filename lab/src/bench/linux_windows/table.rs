@@ -71,8 +71,11 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
     out
 }
 
-const WORDS: &str = "\nenough: the smallest window with nine tenths of the most. *: the switch dropped frames, for the guest had no room. sparse: a datagram each 10 ms; in bursts: 16 each 10 ms; the accesses\n\
-    for what else passes meanwhile (iperf3's own connection) are among them. r, w: reads and writes.\n";
+const WORDS: &str = "\nenough: the smallest window with nine tenths of the most. *: the switch \
+    dropped frames, for the guest had no room. sparse: a datagram each 10 ms; in bursts: 16 each \
+    10 ms; the accesses\n\
+    for what else passes meanwhile (iperf3's own connection) are among them. r, w: reads and \
+    writes.\n";
 
 fn name(row: &Row) -> String {
     format!("{}, {}", row.round, row.nic)

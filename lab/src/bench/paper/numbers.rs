@@ -1,8 +1,10 @@
-//! The paper's figures 4, 5 and 11: Linux and FreeBSD guests under QEMU-KVM, on an i7-3930K of 2013.
+//! The paper's figures 4, 5 and 11: Linux and FreeBSD guests under QEMU-KVM, on an i7-3930K of
+//! 2013.
 
 use super::Scene;
 
-/// UDP8 and UDP-1460 in thousands of datagrams a second, TCP and TCPw in Mbit/s, TCPRR in thousands of transactions a second.
+/// UDP8 and UDP-1460 in thousands of datagrams a second, TCP and TCPw in Mbit/s, TCPRR in thousands
+/// of transactions a second.
 type Row = [Option<f64>; 5];
 
 struct Lines {
@@ -136,7 +138,8 @@ const LINES: &[Lines] = &[
     lines(GUEST_2, "virtio", virtio([875.0, 774.0, 4346.0, 3682.0]), NONE),
 ];
 
-/// The paper's figures with Linux and with FreeBSD as the guest, for the workload at `column` of its tables.
+/// The paper's figures with Linux and with FreeBSD as the guest, for the workload at `column` of
+/// its tables.
 pub(super) fn of(scene: Scene, technique: &str, column: usize) -> [Option<f64>; 2] {
     let found = LINES.iter().find(|l| l.scene == scene && l.technique == technique);
     let at = |row: &Row| row.get(column).copied().flatten();

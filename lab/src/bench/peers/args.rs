@@ -10,7 +10,8 @@ Examples:
   peers --rounds 5 --seconds 10 --json peers.json --svg peers.svg
   peers --only ovs-dpdk,vmlan --sizes 60 --vmlan target/release/vmlan";
 
-/// vmlan beside OVS-DPDK and others: DPDK testpmd on core 0 bounces frames between two ports of a switch on core 1.
+/// vmlan beside OVS-DPDK and others: DPDK testpmd on core 0 bounces frames between two ports of a
+/// switch on core 1.
 ///
 /// Needs root (hugepages, network namespaces) and two cores; restores what it changes.
 #[derive(Debug, Clone, Parser)]
@@ -96,7 +97,8 @@ impl Peer {
             Self::OvsDpdk => "one PMD thread, NORMAL action; CPU: ovs-vswitchd, all threads",
             Self::Vmlan => "one worker; CPU: the vmlan process, all threads",
             Self::Policies => {
-                "vmlan with macs, ips, an access VLAN, limits of bits and frames both ways (far above the rate)"
+                "vmlan with macs, ips, an access VLAN, limits of bits and frames both ways (far \
+                    above the rate)"
             }
             Self::Vhost => "testpmd io between two net_vhost ports, no look-up; CPU: that process",
             Self::Bridge => {

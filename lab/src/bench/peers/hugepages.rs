@@ -14,7 +14,8 @@ pub struct Hugepages {
 impl Hugepages {
     /// Sees to it that `mib` MiB of hugepages are free.
     ///
-    /// No hugetlbfs mount is made: every DPDK process is started with `--in-memory`, which takes its pages by memfd.
+    /// No hugetlbfs mount is made: every DPDK process is started with `--in-memory`, which takes
+    /// its pages by memfd.
     ///
     /// # Errors
     /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory.

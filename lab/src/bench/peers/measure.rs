@@ -51,8 +51,9 @@ impl Figures {
     }
 }
 
-/// Counters of both sides; each with its own time, as asking takes some. The switch is asked before and after the guest, so
-/// that its two answers enclose the guest's however long a busy machine takes between them.
+/// Counters of both sides; each with its own time, as asking takes some. The switch is asked before
+/// and after the guest, so that its two answers enclose the guest's however long a busy machine
+/// takes between them.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     seen: GuestCounters,
@@ -74,7 +75,8 @@ impl Reading {
 /// Starts the traffic, waits until it is steady, and measures for `seconds`.
 ///
 /// # Errors
-/// [`HarnessError::Failed`] when frames do not flow, get lost, have the wrong length, or when the two sides' counters disagree.
+/// [`HarnessError::Failed`] when frames do not flow, get lost, have the wrong length, or when the
+/// two sides' counters disagree.
 pub fn measure(rig: &mut Rig, stop: &Stop, seconds: u32, bytes: u32) -> Result<Figures> {
     start(rig, stop)?;
     let first = Reading::take(rig, stop)?;
@@ -92,7 +94,8 @@ pub fn measure(rig: &mut Rig, stop: &Stop, seconds: u32, bytes: u32) -> Result<F
     figures(&first, &last, &mut rates, bytes)
 }
 
-// A switch that connects to the guest may need a second to notice it, and frames sent before that are lost.
+// A switch that connects to the guest may need a second to notice it, and frames sent before that
+// are lost.
 fn start(rig: &mut Rig, stop: &Stop) -> Result<()> {
     for _ in 0..ATTEMPTS {
         rig.switch.alive()?;

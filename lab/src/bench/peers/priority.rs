@@ -5,8 +5,8 @@ use std::fs;
 use rustix::process::setpriority_process;
 use vmlan_harness::{HarnessError, Result};
 
-/// Where autogroups are on, the scheduler weighs sessions first (sched(7)) and a process's own nice value counts only
-/// among its session. Absent otherwise.
+/// Where autogroups are on, the scheduler weighs sessions first (sched(7)) and a process's own nice
+/// value counts only among its session. Absent otherwise.
 const AUTOGROUP: &str = "/proc/self/autogroup";
 
 /// Puts the session's nice value back when dropped; our own ends with us.

@@ -126,7 +126,7 @@ fn summary(figures: &Figures) -> String {
 /// On a terminal the line is written over by its own end; in a log only the end is written.
 fn progress(place: &str, text: &str, end: bool) {
     let mut err = io::stderr().lock();
-    // Nobody to read the progress is no reason to stop.
+    // A run goes on although its progress cannot be written.
     let _ = match (err.is_terminal(), end) {
         (true, false) => write!(err, "{place} {text}"),
         (true, true) => writeln!(err, "\r\x1b[K{place}: {text}"),

@@ -1,7 +1,8 @@
 //! A guest for `vde_switch`: two ports on its datagram sockets, every frame bounced.
 //!
-//! The protocol (`struct request_v3` of libvdeplug): a stream connection to `ctl` carries one request that names our datagram
-//! socket; the answer is the address of the switch's. The port lives as long as the stream connection.
+//! The protocol (`struct request_v3` of libvdeplug): a stream connection to `ctl` carries one
+//! request that names our datagram socket; the answer is the address of the switch's. The port
+//! lives as long as the stream connection.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,7 +25,8 @@ const VERSION: u32 = 3;
 const ADDRESS_BYTES: usize = 110;
 const AF_UNIX: u16 = 1;
 
-/// Frames kept on the way in each direction: a UNIX datagram socket holds `net.unix.max_dgram_qlen`, 10 by default.
+/// Frames kept on the way in each direction: a UNIX datagram socket holds
+/// `net.unix.max_dgram_qlen`, 10 by default.
 const WINDOW: u64 = 8;
 
 /// No frame for so long means that the switch dropped some; the window is then filled again.
@@ -141,7 +143,8 @@ fn path_in(address: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&path[..end]))
 }
 
-// From port `from` to the other one, with an EtherType that nothing interprets (IEEE 802 local experimental 1).
+// From port `from` to the other one, with an EtherType that nothing interprets (IEEE 802 local
+// experimental 1).
 fn frame(from: u8, bytes: u32) -> Vec<u8> {
     let mut frame = vec![0; bytes as usize];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1 - from, 2, 0, 0, 0, 0, from, 0x88, 0xb5]);

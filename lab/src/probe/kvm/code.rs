@@ -1,6 +1,7 @@
 //! The guest's programs: 16-bit code of a few bytes, in its one page.
 //!
-//! A processor that has just been reset runs in real mode; nothing has to be set up but segments. `bx` has the length of a row.
+//! A processor that has just been reset runs in real mode; nothing has to be set up but segments.
+//! `bx` has the length of a row.
 
 use super::guest::{DONE, HANDLED, KERNEL, RING, USER};
 
@@ -13,7 +14,8 @@ pub(super) const OUTSIDE_SEGMENT: u16 = 0xd000;
 /// Guest-physical, no memory there.
 pub(super) const OUTSIDE: u64 = (OUTSIDE_SEGMENT as u64) << 4;
 
-/// The line of the PIC, and where its entry stands in the interrupt vector table: vectors start at 20h.
+/// The line of the PIC, and where its entry stands in the interrupt vector table: vectors start at
+/// 20h.
 pub(super) const LINE: u32 = 5;
 const ENTRY: usize = (0x20 + LINE as usize) * 4;
 /// Where the handler is.
@@ -87,7 +89,8 @@ pub(super) fn user_read() -> Vec<u8> {
     forever(&[0x26, 0xa0, 0, 0])
 }
 
-/// Lets the PIC (8259A: ICW1 to ICW4, mask) interrupt by [`LINE`] only, and waits: asleep, or by going round.
+/// Lets the PIC (8259A: ICW1 to ICW4, mask) interrupt by [`LINE`] only, and waits: asleep, or by
+/// going round.
 pub(super) fn interrupts(asleep: bool) -> Vec<u8> {
     let mask = !(1_u8 << LINE);
     let mut code = vec![0xfa];
@@ -104,7 +107,8 @@ pub(super) fn interrupts(asleep: bool) -> Vec<u8> {
     code
 }
 
-/// The handler: tells, ends the interrupt (8259A: OCW2) and returns. And its entry in the vector table. Each with its address.
+/// The handler: tells, ends the interrupt (8259A: OCW2) and returns. And its entry in the vector
+/// table. Each with its address.
 pub(super) fn handler() -> [(usize, Vec<u8>); 2] {
     let mut code = vec![0x50];
     code.extend(out(HANDLED));

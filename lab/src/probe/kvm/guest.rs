@@ -1,5 +1,5 @@
-//! A virtual machine of one page of code, and what leaving it costs. Runs in a process of its own, which may be ended at any time:
-//! each figure is told as soon as there is one.
+//! A virtual machine of one page of code, and what leaving it costs. Runs in a process of its own,
+//! which may be ended at any time: each figure is told as soon as there is one.
 
 use rustix::event::EventfdFlags;
 use std::ffi::CString;
@@ -82,7 +82,8 @@ pub(super) fn measure(path: &str, time: Duration, say: Say<'_>) -> Result<(), St
         };
         tell(say, name, what, samples);
     }
-    // The last, since here an emulator may go round for ever: it puts its own instruction in the place of a foreign one.
+    // The last, since here an emulator may go round for ever: it puts its own instruction in the
+    // place of a foreign one.
     let call = match rate >= REAL {
         true => guest.rows(&code::hypercall(), time),
         false => Err("not tried where no processor runs the guest".into()),
@@ -228,7 +229,7 @@ impl Guest {
         }
         self.load(&code::interrupts(asleep), 0)?;
         let irq = self.irq.try_clone().map_err(|e| e.to_string())?;
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Measured::default());
         let theirs = seen.clone();
         let runs = on_core(cores.far(), move || theirs.run(self)).map_err(|e| e.to_string())?;
         let samples = run_on(cores.here, move || seen.interrupt(&irq, time))?;
@@ -241,21 +242,21 @@ impl Guest {
 }
 
 /// What the thread of the guest's processor has seen.
-struct Seen {
+struct Measured {
     start: Instant,
     at: AtomicU64,
     count: AtomicU64,
     over: AtomicBool,
 }
 
-impl Default for Seen {
+impl Default for Measured {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         Self { start: Instant::now(), at: zero(), count: zero(), over: AtomicBool::new(false) }
     }
 }
 
-impl Seen {
+impl Measured {
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }

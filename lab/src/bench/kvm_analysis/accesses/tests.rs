@@ -1,10 +1,10 @@
 use super::*;
 
 /// Registers and accesses for a frame.
-fn seen(registers: &[(&str, f64, f64)]) -> Samples<Seen> {
+fn seen(registers: &[(&str, f64, f64)]) -> Samples<Measured> {
     let per_frame =
         |&(name, reads, writes): &(&str, f64, f64)| (name.to_owned(), PerFrame { reads, writes });
-    Samples(vec![Some(Seen {
+    Samples(vec![Some(Measured {
         frames: 1000,
         registers: registers.iter().map(per_frame).collect(),
         interrupts: 1.0,
@@ -13,8 +13,8 @@ fn seen(registers: &[(&str, f64, f64)]) -> Samples<Seen> {
 }
 
 /// As the analysis counts them, and the read pointer of received frames.
-fn all(whats: &[What]) -> All<'_> {
-    let of = |w: &What| match (w.sends, w.load) {
+fn all(cases: &[Case]) -> Results<'_> {
+    let of = |w: &Case| match (w.sends, w.load) {
         (true, Load::Sparse) => seen(&[("TSD", 0.0, 1.0), ("ISR", 1.0, 1.0), ("BMSR", 0.001, 0.0)]),
         (true, Load::Bursts) => seen(&[("TSD", 0.0, 1.0), ("ISR", 0.25, 0.25)]),
         (false, Load::Sparse) => {
@@ -22,20 +22,21 @@ fn all(whats: &[What]) -> All<'_> {
         }
         (false, Load::Bursts) => seen(&[("ISR", 1.0, 1.0), ("CR", 1.0, 0.0), ("CAPR", 0.0, 1.0)]),
     };
-    All(whats.iter().map(|w| (w, of(w))).collect())
+    Results(cases.iter().map(|w| (w, of(w))).collect())
 }
 
 #[test]
 fn sums_and_registers_stand_beside_the_analysis() {
     let choice = Choice::of(&["rtl8139"]).unwrap();
-    let whats = whats(&choice);
-    let part = report(&choice, &all(&whats), Value::Null);
+    let cases = cases(&choice);
+    let part = report(&choice, &all(&cases), Value::Null);
     let rows = |n: usize| part.tables[n].rows.iter().map(|r| r.join(" | ")).collect::<Vec<_>>();
     assert_eq!(
         rows(0),
         [
             "the analysis: rtl8139 | 3 | - | 7 | 3",
-            "rtl8139 plain | 3.00 = 1.00 r 2.00 w | 1.50 = 0.25 r 1.25 w | 8.00 = 4.00 r 4.00 w | 4.00 = 2.00 r 2.00 w",
+            "rtl8139 plain | 3.00 = 1.00 r 2.00 w | 1.50 = 0.25 r 1.25 w | 8.00 = 4.00 r 4.00 w | \
+                4.00 = 2.00 r 2.00 w",
         ]
     );
     assert_eq!(
@@ -61,8 +62,8 @@ fn sums_and_registers_stand_beside_the_analysis() {
 #[test]
 fn without_rtl8139_there_is_no_list_of_steps() {
     let choice = Choice::of(&["e1000"]).unwrap();
-    let whats = whats(&choice);
-    let part = report(&choice, &all(&whats), Value::Null);
+    let cases = cases(&choice);
+    let part = report(&choice, &all(&cases), Value::Null);
     let titles: Vec<_> = part.tables.iter().map(|t| t.title.as_str()).collect();
     let registers =
         ["e1000 plain: by register", "e1000 mapped: by register", "e1000 csb: by register"];

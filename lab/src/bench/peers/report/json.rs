@@ -12,6 +12,7 @@ pub fn json(report: &Report<'_>) -> String {
         let peers = Peer::ALL.into_iter().filter(|peer| args.only.contains(peer));
         peers.map(move |peer| row(report, peer, bytes))
     });
+    let policies = report.policies();
     let all = value!({
         "commit": report.machine.host.commit,
         "machine": report.machine,
@@ -21,7 +22,7 @@ pub fn json(report: &Report<'_>) -> String {
         "nice": args.nice,
         "rows": rows.collect::<Vec<_>>(),
         "ratios": report.ratios().iter().map(|r| ratio(r, "vmlan_to_ovs_dpdk")).collect::<Vec<_>>(),
-        "policies": report.policies().iter().map(|r| ratio(r, "policies_to_vmlan")).collect::<Vec<_>>(),
+        "policies": policies.iter().map(|r| ratio(r, "policies_to_vmlan")).collect::<Vec<_>>(),
     });
     format!("{all:#}\n")
 }

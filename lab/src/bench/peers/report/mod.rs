@@ -45,8 +45,9 @@ pub struct RoundRatio {
     pub round: u32,
     /// Of frames per CPU second, or of frames.
     pub ratio: f64,
-    /// Others used the CPUs beside either of them. A polling switch goes on burning its core while its guest waits for
-    /// one, and a sleeping switch does not, so such a ratio flatters the latter.
+    /// Others used the CPUs beside either of them. A polling switch goes on burning its core while
+    /// its guest waits for one, and a sleeping switch does not, so such a ratio flatters the
+    /// latter.
     pub noisy: bool,
 }
 
@@ -78,7 +79,8 @@ impl Report<'_> {
         self.args.sizes.iter().filter_map(|&bytes| self.ratio(Peer::Vmlan, bytes)).collect()
     }
 
-    /// vmlan with policies divided by vmlan without, frames delivered, for every size that has both.
+    /// vmlan with policies divided by vmlan without, frames delivered, for every size that has
+    /// both.
     pub fn policies(&self) -> Vec<Ratio> {
         let pair = [Peer::Policies, Peer::Vmlan];
         let one = |&bytes| self.compare(pair, bytes, |f| f.frames_per_s);

@@ -24,7 +24,8 @@ fn draw(out: &mut String, report: &Report<'_>) -> Result {
     let height = 70 + panel * report.args.sizes.len();
     writeln!(
         out,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">"#
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"
+     viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">"#
     )?;
     writeln!(out, r##"<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>"##)?;
     label(out, 12, 24, "#000000", "Million frames per CPU second of the switch")?;

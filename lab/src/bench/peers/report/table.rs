@@ -6,7 +6,7 @@ use super::super::Peer;
 use super::super::measure::Figures;
 use super::{Ratio, Report, RoundRatio};
 
-/// Goals for vmlan / OVS-DPDK, frames per CPU second (DESIGN section 9); never below 1 at other sizes.
+/// Goals for vmlan / OVS-DPDK, frames per CPU second; never below 1 at other sizes.
 const GOALS: [(u32, f64); 2] = [(60, 2.0), (1514, 1.5)];
 
 /// Goal for frames with policies / without, at any size.
@@ -127,8 +127,9 @@ fn notes(out: &mut String, report: &Report<'_>) -> Result {
     if measured.any(Figures::noisy) {
         writeln!(
             out,
-            "\n* noisy: others used more than 0.1 CPU meanwhile. A switch that polls burns CPU while its guest\n  \
-             waits for a core, so such ratios flatter a switch that sleeps. Repeat on a quiet machine."
+            "\n* noisy: others used more than 0.1 CPU meanwhile. A switch that polls burns CPU \
+             while its guest\n  waits for a core, so such ratios flatter a switch that sleeps. \
+             Repeat on a quiet machine."
         )?;
     }
     Ok(())

@@ -23,8 +23,8 @@ struct Bridge {
 /// testpmd with two `net_tap` ports that hang on one bridge.
 pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
     let mut netns = NetNs::new(&bench.scratch.fresh("bridge")?, "bridge", 1)?;
-    // A neighbour solicitation of the kernel would be bounced for ever and be counted as traffic. A kernel built without IPv6 has
-    // no such file, and needs none.
+    // A neighbour solicitation of the kernel would be bounced for ever and be counted as traffic. A
+    // kernel built without IPv6 has no such file, and needs none.
     netns
         .sh("for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done; :")?;
     netns.sh("ip link add br0 type bridge mcast_snooping 0")?;
@@ -32,7 +32,8 @@ pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
     let mut guest = bench.testpmd("guest", GUEST_CORE, Some(&netns), vdevs, frame_bytes)?;
     guest.ready(bench.stop)?;
     for (tap, address) in TAPS.iter().zip(["06:00:00:00:00:00", "06:00:00:00:00:01"]) {
-        // A bridge keeps what is addressed to its own ports, so the devices may not have the guest's addresses.
+        // A bridge keeps what is addressed to its own ports, so the devices may not have the
+        // guest's addresses.
         netns.sh(&format!("ip link set {tap} address {address}"))?;
         netns.sh(&format!("ip link set {tap} master br0 up"))?;
     }

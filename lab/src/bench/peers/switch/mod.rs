@@ -47,7 +47,8 @@ pub trait Switch {
     fn delivered(&mut self, stop: &Stop) -> Result<u64>;
 }
 
-/// A switch and the guest plugged into it. The guest is dropped first, as a VM is shut down before its network.
+/// A switch and the guest plugged into it. The guest is dropped first, as a VM is shut down before
+/// its network.
 pub struct Rig {
     /// Core 0.
     pub guest: Box<dyn Guest>,
@@ -82,7 +83,8 @@ impl Bench<'_> {
         }
     }
 
-    /// testpmd with two virtio-user ports on the sockets `vu0` and `vu1` in `dir`; `listen` where the switch connects.
+    /// testpmd with two virtio-user ports on the sockets `vu0` and `vu1` in `dir`; `listen` where
+    /// the switch connects.
     fn virtio_guest(&self, dir: &Path, listen: bool, bytes: u32) -> Result<Testpmd> {
         let server = u8::from(listen);
         let vdevs = [0, 1].map(|i| {
@@ -110,8 +112,8 @@ impl Bench<'_> {
     }
 }
 
-/// How switches and guests are started: on their core, inside a namespace if one is given, in a group of their own, so that Ctrl-C
-/// ends them in order.
+/// How switches and guests are started: on their core, inside a namespace if one is given, in a
+/// group of their own, so that Ctrl-C ends them in order.
 pub fn launch(name: &str, program: &Path, pin: Pin, netns: Option<&NetNs>) -> Launch {
     let launch = Launch::new(name, program).dies_with_us();
     let launch = launch.wrapped(netns.map(|netns| netns.enter(&[])).unwrap_or_default());

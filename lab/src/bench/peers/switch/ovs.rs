@@ -111,7 +111,7 @@ impl Switch for Ovs {
     fn delivered(&mut self, _: &Stop) -> Result<u64> {
         let text = output_of("ovs-appctl", &["-t", &self.control, "dpif-netdev/pmd-stats-show"])?;
         received(&text)
-            .ok_or_else(|| HarnessError::NoFigure("pmd-stats-show makes no sense".into()))
+            .ok_or_else(|| HarnessError::NoFigure("pmd-stats-show cannot be read".into()))
     }
 }
 

@@ -59,8 +59,9 @@ mod tests {
 
     #[test]
     fn ports_are_added_up() {
-        let text = "Port 0001 untagged_vlan=0000 ACTIVE\n IN:  pkts     109539          bytes  6572340\n \
-                    OUT: pkts         40          bytes              2400\n OUT: pkts  2  bytes 120\n";
+        let text = "Port 0001 untagged_vlan=0000 ACTIVE\n IN:  pkts     109539          bytes  \
+            6572340\n OUT: pkts         40          bytes              2400\n OUT: pkts  2  bytes \
+            120\n";
         assert_eq!(delivered(text), Some(42));
         assert_eq!(delivered("1000 Success"), None);
     }

@@ -19,10 +19,12 @@ struct Vmlan {
     api: String,
 }
 
-/// Every check that a port can have and that these frames pass: testpmd sends from 198.18.0.1 on both ports.
+/// Every check that a port can have and that these frames pass: testpmd sends from 198.18.0.1 on
+/// both ports.
 fn policies(mac: &str) -> String {
     format!(
-        ",macs={mac},ips=198.18.0.1,vlan=10,from_rate=400Gbit,to_rate=400Gbit,from_frames=1G,to_frames=1G"
+        ",macs={mac},ips=198.18.0.1,vlan=10,from_rate=400Gbit,to_rate=400Gbit,\
+         from_frames=1G,to_frames=1G"
     )
 }
 
@@ -87,7 +89,7 @@ impl Switch for Vmlan {
     fn delivered(&mut self, _: &Stop) -> Result<u64> {
         let text = output_of(&self.program, &["stats", "--json", "--api", &self.api])?;
         delivered(&text)
-            .ok_or_else(|| HarnessError::NoFigure("vmlan stats --json makes no sense".into()))
+            .ok_or_else(|| HarnessError::NoFigure("vmlan stats --json cannot be read".into()))
     }
 }
 
