@@ -10,22 +10,23 @@ use crate::exit::Failure;
 use crate::output::with_api;
 use crate::{pktgen, serve, stack};
 use vmlan_api::Client;
-use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
+use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
-use vmlan_config::file::{self, Config, SwitchTable};
-use vmlan_config::settings::Settings;
-use vmlan_config::text::folded;
 
-mod ask;
-mod attach;
+mod apply;
 mod explain;
-mod rules;
+mod fdb;
+mod limit;
+mod port;
 mod sflow;
-mod watch;
+mod stats;
+mod switch;
+mod vm_args;
 
 /// The last lines of `vmlan --help`.
 const START_HERE: &str = if cfg!(feature = "lab") {
-    "Start here:\n  vmlan demo\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
+    "Start here:\n  vmlan demo\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock \
+        vm2=vhost-user:/tmp/vm2.sock\n  \
      vmlan vm-args vm1\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
 } else {
     "Start here:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
@@ -45,68 +46,76 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what the switch can do on this machine: a switch, two guests, and what passes between them
+    /// Show what the switch can do on this machine: a switch, two guests, and what passes between
+    /// them
     #[cfg(feature = "lab")]
     Demo(vmlan_lab::demo::DemoArgs),
     /// Measure: the paper's tables rebuilt, frames straight from the driver, latency, livelock
     #[cfg(feature = "lab")]
     Bench(vmlan_lab::bench::BenchArgs),
-    /// Measure what leaving the guest costs on this host, and say which technique it gains most from
+    /// Measure what leaving the guest costs on this host, and say which technique it gains most
+    /// from
     #[cfg(feature = "lab")]
     Probe(vmlan_lab::probe::ProbeArgs),
     /// Run a switch
-    #[command(after_help = switch_help())]
-    Switch(SwitchArgs),
+    #[command(after_help = switch::switch_help())]
+    Switch(switch::SwitchArgs),
     /// List, add, take away or change ports of a running switch
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  vmlan port add vm3=vhost-user:/tmp/vm3.sock,queues=2\n  vmlan port list"
+        after_help = "Example:\n  vmlan port add vm3=vhost-user:/tmp/vm3.sock,queues=2\n  vmlan \
+            port list"
     )]
-    Port(PortArgs),
+    Port(port::PortArgs),
     /// List, pin or forget MAC addresses of a running switch
     #[command(
         arg_required_else_help = true,
         after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1\n  vmlan fdb list"
     )]
-    Fdb(FdbArgs),
+    Fdb(fdb::FdbArgs),
     /// Make a running switch what a configuration file says, by difference
     ///
-    /// Ports that are the same are not touched. Ports that are not in the file are removed, also those that were added by the
-    /// command line or by `vmlan port add`; so are limits. A file with any error changes nothing, and so does one that asks
-    /// for something that cannot be had. Keys of [switch] must be those that it runs with: they want a restart.
-    #[command(
-        after_help = "Example:\n  vmlan apply /etc/vmlan.toml --dry-run\n  vmlan apply /etc/vmlan.toml"
-    )]
-    Apply(rules::ApplyArgs),
+    /// Ports that are the same are not touched. Ports that are not in the file are removed, also
+    /// those that were added by the command line or by `vmlan port add`; so are limits. A file with
+    /// any error changes nothing, and so does one that asks for something that cannot be had. Keys
+    /// of [switch] must be those that it runs with: they want a restart.
+    #[command(after_help = "Example:\n  vmlan apply /etc/vmlan.toml --dry-run\n  vmlan apply \
+            /etc/vmlan.toml")]
+    Apply(apply::ApplyArgs),
     /// List, make, change or take away limits that ports of a running switch share
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  vmlan limit set tenant1 rate=1Gbit frames=100k\n  vmlan port set vm1 from_limit=tenant1"
+        after_help = "Example:\n  vmlan limit set tenant1 rate=1Gbit frames=100k\n  vmlan port set \
+            vm1 from_limit=tenant1"
     )]
-    Limit(rules::LimitArgs),
+    Limit(limit::LimitArgs),
     /// Export samples of a running switch's frames, and its counters, to an sFlow collector
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000\n  vmlan sflow show"
+        after_help = "Example:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000\n  vmlan \
+            sflow show"
     )]
     Sflow(sflow::SflowArgs),
     /// Show the counters of a running switch
     #[command(
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
     )]
-    Stats(watch::StatsArgs),
-    /// Tell what would become of a frame, and why, without sending it
+    Stats(stats::StatsArgs),
+    /// Say what would become of a frame, and why, without sending it
     #[command(after_help = concat!(
-        "Example:\n  vmlan explain --port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff --arp --ip-src 10.0.0.1 --ip-dst 10.0.0.2\n",
-        "  vmlan explain --port vm1 ffffffffffff525400000001080600010800060400015254000000010a0000010000000000000a000002"
+        "Example:\n  vmlan explain --port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff \
+            --arp --ip-src 10.0.0.1 --ip-dst 10.0.0.2\n",
+        "  vmlan explain --port vm1 \
+            ffffffffffff525400000001080600010800060400015254000000010a0000010000000000000a000002"
     ))]
     Explain(Box<explain::ExplainArgs>),
     /// Print the exact options to give the VMM for a port
     #[command(after_help = concat!(
-        "Example:\n  vmlan vm-args vm1\n  qemu-system-x86_64 -accel kvm $(vmlan vm-args vm1) disk.img\n",
+        "Example:\n  vmlan vm-args vm1\n  qemu-system-x86_64 -accel kvm $(vmlan vm-args vm1) \
+            disk.img\n",
         "  vmlan vm-args vm1=vhost-user:/tmp/vm1.sock --vmm libvirt     (no switch needed)"
     ))]
-    VmArgs(attach::VmArgsArgs),
+    VmArgs(vm_args::VmArgsArgs),
     /// Send, receive, or measure round trips, as a guest on a port
     PktGen(Box<pktgen::PktGenArgs>),
     /// UDP and TCP sockets as a guest on a port: streams, request-response, livelock
@@ -149,14 +158,14 @@ impl Command {
             #[cfg(feature = "lab")]
             Self::Probe(args) => Ok(vmlan_lab::probe::run(&args)?),
             Self::Switch(args) => args.settings().and_then(serve::run),
-            Self::Port(args) => ask::port(args),
-            Self::Fdb(args) => ask::fdb(args),
-            Self::Apply(args) => rules::apply(&args),
-            Self::Limit(args) => rules::limit(args),
+            Self::Port(args) => port::run(args),
+            Self::Fdb(args) => fdb::run(args),
+            Self::Apply(args) => apply::run(&args),
+            Self::Limit(args) => limit::run(args),
             Self::Sflow(args) => sflow::run(args),
-            Self::Stats(args) => watch::run(&args),
+            Self::Stats(args) => stats::run(&args),
             Self::Explain(args) => explain::run(&args),
-            Self::VmArgs(args) => attach::run(&args),
+            Self::VmArgs(args) => vm_args::run(&args),
             Self::PktGen(args) => pktgen::run(&args),
             Self::Stack(args) => stack::run(&args),
         }
@@ -173,179 +182,12 @@ impl ApiArgs {
     }
 }
 
-#[derive(Debug, Args)]
-struct SwitchArgs {
-    /// Configuration file (TOML, the same words)
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The API's socket [default: /run/vmlan/api.sock for root, else $XDG_RUNTIME_DIR/vmlan.sock]
-    #[arg(long, value_name = "PATH")]
-    api: Option<PathBuf>,
-    /// Permission bits of the API's socket [default: 0600]
-    #[arg(long, value_name = "MODE")]
-    api_mode: Option<String>,
-    /// Threads that move frames [default: 1]
-    #[arg(long, value_name = "N")]
-    workers: Option<u16>,
-    /// Microseconds a worker looks for frames before it sleeps [default: 20]
-    #[arg(long, value_name = "MICROSECONDS")]
-    spin: Option<u32>,
-    /// Seconds a learned MAC address is remembered [default: 300]
-    #[arg(long, value_name = "SECONDS")]
-    ageing: Option<u32>,
-    /// Most microseconds a sender waits for a full receiver before the frame is dropped: each frame the receiver takes
-    /// earns 20 of them [default: 10000]
-    #[arg(long, value_name = "MICROSECONDS")]
-    full_wait: Option<u32>,
-    /// Slots of the forwarding table [default: 131072]
-    #[arg(long, value_name = "N")]
-    fdb_entries: Option<u32>,
-    /// Ports: names and addresses
-    #[arg(value_name = "NAME=ADDRESS")]
-    ports: Vec<String>,
-}
-
-impl SwitchArgs {
-    fn settings(self) -> Result<Settings, Failure> {
-        let config = match &self.config {
-            Some(path) => Config::read(path)?,
-            None => Config::default(),
-        };
-        let mut ports = Vec::new();
-        for text in &self.ports {
-            let named: NamedAddress = text.parse().map_err(|e| named_failure(text, &e))?;
-            ports.push(named);
-        }
-        let table = SwitchTable {
-            workers: self.workers,
-            api: self.api,
-            api_mode: self.api_mode,
-            spin: self.spin,
-            ageing: self.ageing,
-            full_wait: self.full_wait,
-            fdb_entries: self.fdb_entries,
-        };
-        Ok(Settings::new(config, table, ports)?)
-    }
-}
-
 /// Names the port whose address is wrong, if it has a name.
-fn named_failure(text: &str, error: &vmlan_config::address::AddressError) -> Failure {
+fn named_failure(text: &str, error: &AddressError) -> Failure {
     match text.split_once('=') {
         Some((name, _)) if !name.contains(':') => Failure::Usage(format!("port {name}: {error}")),
         _ => Failure::Usage(error.to_string()),
     }
-}
-
-#[derive(Debug, Args)]
-struct PortArgs {
-    #[command(flatten)]
-    api: ApiArgs,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
-    #[command(subcommand)]
-    command: PortCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum PortCommand {
-    /// List the ports
-    #[command(after_help = "Example:\n  vmlan port list --json")]
-    List,
-    /// Add a port
-    #[command(after_help = "Example:\n  vmlan port add vm3=vhost-user:/tmp/vm3.sock,queues=2")]
-    Add {
-        /// Its name and address
-        #[arg(value_name = "NAME=ADDRESS")]
-        port: String,
-    },
-    /// Take a port away
-    #[command(after_help = "Example:\n  vmlan port del vm3")]
-    Del {
-        /// Its name
-        name: String,
-    },
-    /// Change keys of a port's address, or take them away (`KEY=`): at once what the port may do (see `vmlan switch --help`),
-    /// `mode`, `irq_rate_max`, `link` (vfio-user) and `mac` (others); for other keys the port is closed and opened again,
-    /// and a VM on a vfio-user port must be started anew
-    #[command(
-        after_help = "Example:\n  vmlan port set vm3 macs=first to_rate=100Mbit\n  vmlan port set vm3 to_rate=\n  vmlan port set vm2 link=down"
-    )]
-    Set {
-        /// Its name
-        name: String,
-        /// Keys and values
-        #[arg(value_name = "KEY=VALUE", required = true)]
-        keys: Vec<String>,
-    },
-}
-
-#[derive(Debug, Args)]
-struct FdbArgs {
-    #[command(flatten)]
-    api: ApiArgs,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
-    #[command(subcommand)]
-    command: FdbCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum FdbCommand {
-    /// List the addresses
-    #[command(after_help = "Example:\n  vmlan fdb list --json")]
-    List,
-    /// Pin an address to a port: it does not age or move, and no other port may send from it
-    #[command(
-        after_help = "Example:\n  vmlan fdb add 52:54:00:12:34:56 vm1\n  vmlan fdb add 52:54:00:12:34:56 uplink --vlan 10"
-    )]
-    Add {
-        /// The address
-        mac: String,
-        /// The port it lives behind
-        port: String,
-        /// In this one of the port's VLANs (or service VLANs), if it has several
-        #[arg(long, value_name = "VID")]
-        vlan: Option<u16>,
-    },
-    /// Forget an address
-    #[command(after_help = "Example:\n  vmlan fdb del 52:54:00:12:34:56")]
-    Del {
-        /// The address
-        mac: String,
-        /// In this VLAN (or service VLAN) only
-        #[arg(long, value_name = "VID")]
-        vlan: Option<u16>,
-    },
-}
-
-fn switch_help() -> String {
-    let mut text = "Example:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock host=tap:vmlan0\n\n\
-        ADDRESS is KIND:PLACE[,KEY=VALUE...]; a comma inside is written twice. KIND, PLACE and keys:\n"
-        .to_owned();
-    for kind in Kind::ALL {
-        text += &format!("  {kind}: {}\n", kind.place());
-        for key in kind.keys() {
-            text += &format!("      {:12} {}\n", key.name, folded(key.help, 19));
-        }
-    }
-    text += "  All kinds but pcap, changed without closing the port (`vmlan port set`):\n";
-    for key in POLICY {
-        text += &format!("      {:16} {}\n", key.name, folded(key.help, 23));
-    }
-    text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";
-    for line in file::EXAMPLE.lines() {
-        text += &format!("  {line}\n");
-    }
-    let words = |keys: &[Key]| keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ");
-    text += &format!(
-        "Tables there are: [switch], [port.NAME], [limit.NAME] ({}),\n  [group.NAME] (empty), [sflow] ({})\n",
-        words(LIMIT),
-        words(SFLOW)
-    );
-    text
 }
 
 /// Runs the program.

@@ -5,16 +5,16 @@ use sd_notify::NotifyState;
 /// Started: others may connect now.
 pub(crate) fn ready(ports: usize) {
     let status = format!("{ports} ports");
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 /// Asked to stop, and doing so.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
-        log::warn!("the service manager cannot be told: {e}");
+        log::warn!("the service manager cannot be notified: {e}");
     }
 }

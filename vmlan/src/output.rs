@@ -7,8 +7,8 @@ use vmlan_config::vm_args::shell_word;
 
 use crate::exit::Failure;
 
-/// Commands that `text` names as a way out, like `` `vmlan port list` ``, with the `--api` that this
-/// command was given: without it they would talk to another switch, or to none.
+/// Commands that `text` names as a way out, like `` `vmlan port list` ``, with the `--api` that
+/// this command was given: without it they would talk to another switch, or to none.
 pub(crate) fn with_api<'t>(text: &'t str, api: Option<&Path>) -> Cow<'t, str> {
     match api {
         Some(api) => text.replace("`vmlan ", &format!("`{} ", program(Some(api)))).into(),
@@ -24,7 +24,7 @@ pub(crate) fn program(api: Option<&Path>) -> String {
     }
 }
 
-/// Prints `text`. A reader that has gone away, like `head`, is no failure.
+/// Prints `text`. A reader that has gone away, like `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
@@ -36,7 +36,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A line of news of a run: beside the summary, or, where that is JSON, to standard error. A reader that went away must not end the run.
+/// A line of news of a run: beside the summary, or, where that is JSON, to standard error. A reader
+/// that went away must not end the run.
 pub(crate) fn print_news(json: bool, line: &dyn std::fmt::Display) {
     if json {
         eprintln!("{line}");

@@ -74,7 +74,8 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PktGenArgs {
-    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM pci:0000:00:03.0[,KEY=VALUE...]
+    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM
+    /// pci:0000:00:03.0[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
     /// What to do: tx, rx, ping or pong; txseq numbers the frames, rxseq checks them
@@ -92,10 +93,11 @@ pub(crate) struct PktGenArgs {
     /// Most frames of one batch
     #[arg(short = 'b', value_name = "BURST", default_value_t = 256)]
     burst: u32,
-    /// Destination: addresses and UDP ports that the frames walk through, or a MAC address as for -D
+    /// Destination: addresses and UDP ports that the frames walk through, or a MAC address as for
+    /// -D
     #[arg(short = 'd', value_name = "IP[:PORT][-IP[:PORT]]|MAC")]
     dst: Vec<String>,
-    /// Source, likewise
+    /// Source: as for -d, or a MAC address as for -S
     #[arg(short = 's', value_name = "IP[:PORT][-IP[:PORT]]|MAC")]
     src: Vec<String>,
     /// Destination MAC address [default: broadcast]
@@ -201,12 +203,14 @@ impl Absent {
             (self.ipv6, "-6: the frames are IPv4 only; send others with -P FILE"),
             (
                 self.header.is_some(),
-                "-H: the length of the virtio-net header is agreed on with the switch: 12 bytes, or 10 with \
+                "-H: the length of the virtio-net header is agreed on with the switch: 12 bytes, \
+                    or 10 with \
                  version_1=off,mrg=off in the address",
             ),
             (
                 self.fragments.is_some(),
-                "-F: write segments=2 (4, 8) into the address, for so many descriptors of each frame",
+                "-F: write segments=2 (4, 8) into the address, for so many descriptors of each \
+                    frame",
             ),
             (self.fragment_size.is_some(), "-M: see segments= in the address; they are cut evenly"),
             (self.indirect, "-I: write indirect=on into the address"),

@@ -17,13 +17,14 @@ use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
 use vmlan_config::api_path::default_path;
 use vmlan_config::settings::{Plan, Running, Settings};
-use vmlan_engine::action::{Action, PortInfo};
+use vmlan_engine::action::Action;
 use vmlan_engine::apply;
+use vmlan_engine::info::PortInfo;
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
 
-/// A second request to stop within this time of the first is the same one: timeout(1) signals its child and
-/// then its process group, and a shell and its terminal may do likewise.
+/// A second request to stop within this time of the first is the same one: timeout(1) signals its
+/// child and then its process group, and a shell and its terminal may do the same.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Runs a switch until SIGTERM or SIGINT.
@@ -78,7 +79,8 @@ fn start(
     Ok((ports, server))
 }
 
-/// Raises the soft limit of open files to the hard one: each VM needs about a dozen. Returns the limit.
+/// Raises the soft limit of open files to the hard one: each VM needs about a dozen. Returns the
+/// limit.
 fn raise_open_files() -> std::io::Result<u64> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;

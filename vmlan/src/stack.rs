@@ -1,4 +1,5 @@
-//! `vmlan stack`: a guest on a port with a small UDP and TCP stack, and what netperf's users run on one.
+//! `vmlan stack`: a guest on a port with a small UDP and TCP stack, and what netperf's users run on
+//! one.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -15,24 +16,26 @@ use vmlan_config::text::chain;
 
 /// Arguments of `vmlan stack`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example (two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vfio-user:/tmp/b.sock`):\n  \
+#[command(after_help = "Example (two shells, after `vmlan switch a=vhost-user:/tmp/a.sock \
+        b=vfio-user:/tmp/b.sock`):\n  \
     vmlan stack -i vhost-user:/tmp/a.sock --ip 10.0.0.2/24 -f responder\n  \
     vmlan stack -i vfio-user:/tmp/b.sock --ip 10.0.0.1/24 -f udp-stream --to 10.0.0.2 -l 8 -T 5\n  \
     vmlan stack -i vfio-user:/tmp/b.sock --ip 10.0.0.1/24 -f tcp-rr --to 10.0.0.2 -T 5 --json\n\n\
-    udp-sink, tcp-sink and responder serve, udp-stream, tcp-stream, udp-rr and tcp-rr talk to them.\n\
+    udp-sink, tcp-sink and responder serve, udp-stream, tcp-stream, udp-rr and tcp-rr talk to \
+    them.\n\
     UDP and TCP port 7007 answers requests, 7009 is a sink; the peer may be any host of the LAN,\n\
-    like a Linux behind a tap: port. Keys of the address: see `vmlan pkt-gen --help`."
-)]
+    like a Linux behind a tap: port. Keys of the address: see `vmlan pkt-gen --help`.")]
 pub(crate) struct StackArgs {
-    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM pci:0000:00:03.0[,KEY=VALUE...]
+    /// The port, seen from the guest: vhost-user:PATH or vfio-user:PATH[,KEY=VALUE...]; inside a VM
+    /// pci:0000:00:03.0[,KEY=VALUE...]
     #[arg(short = 'i', value_name = "ADDRESS")]
     address: String,
     /// Our address and the network's bits, like 10.0.0.1/24
     #[arg(long, value_name = "IP/BITS")]
     ip: String,
-    /// udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, responder, or livelock-sink: a udp-sink that
-    /// counts what arrives and what the application gets under more load than it can take
+    /// udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, responder, or livelock-sink: a
+    /// udp-sink that counts what arrives and what the application gets under more load than it can
+    /// take
     #[arg(short = 'f', value_name = "WORKLOAD")]
     workload: String,
     /// Whom to talk to [default port: 7007 for requests, 7009 for streams]
@@ -44,16 +47,19 @@ pub(crate) struct StackArgs {
     /// The way out of the network
     #[arg(long, value_name = "IP")]
     gateway: Option<Ipv4Addr>,
-    /// Our MAC address [default: the NIC's own (all but virtio-net), or one made from the IP address]
+    /// Our MAC address [default: the NIC's own (all but virtio-net), or one made from the IP
+    /// address]
     #[arg(short = 's', long, value_name = "MAC")]
     mac: Option<String>,
     /// Most bytes of an IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
-    /// Bytes of a datagram's payload, a write or a request [default: 8 (UDP), 1460 (TCP), 1 (requests)]
+    /// Bytes of a datagram's payload, a write or a request [default: 8 (UDP), 1460 (TCP), 1
+    /// (requests)]
     #[arg(short = 'l', value_name = "SIZE", default_value_t = 0, hide_default_value = true)]
     size: u32,
-    /// TCP: bytes of the send buffer of a stream, and of the receive buffer of a sink [default: 262144]
+    /// TCP: bytes of the send buffer of a stream, and of the receive buffer of a sink [default:
+    /// 262144]
     #[arg(long, value_name = "BYTES", default_value_t = 0, hide_default_value = true)]
     window: u32,
     /// Messages to send or receive; 0: no limit
@@ -145,14 +151,16 @@ fn options(args: &StackArgs) -> Result<Options, Failure> {
 }
 
 fn network(text: &str) -> Result<(Ipv4Addr, u8), Failure> {
-    let wrong = || usage("--ip", &format!("'{text}' is no address: write one like 10.0.0.1/24"));
+    let wrong =
+        || usage("--ip", &format!("'{text}' is not a valid address: write one like 10.0.0.1/24"));
     let (ip, bits) = text.split_once('/').unwrap_or((text, "24"));
     Ok((ip.parse().map_err(|_| wrong())?, bits.parse().map_err(|_| wrong())?))
 }
 
 /// `10.0.0.2` or `10.0.0.2:5001`; port 0 is the workload's usual one.
 fn peer(text: &str) -> Result<SocketAddrV4, Failure> {
-    let wrong = |_| usage("--to", &format!("'{text}' is no address: write one like 10.0.0.2"));
+    let wrong =
+        |_| usage("--to", &format!("'{text}' is not a valid address: write one like 10.0.0.2"));
     if text.contains(':') {
         return text.parse().map_err(wrong);
     }

@@ -54,13 +54,15 @@ fn a_file_changes_what_differs_while_frames_pass() {
     let switch = Switch::start(&["a=vhost-user:@/a.sock", "b=vhost-user:@/b.sock", "s=stream:@/s"]);
     let _guests = traffic(&switch);
     let text = format!(
-        "{A}{B}macs = ['{}']\nfrom_limit = 'gold'\n[port.n]\naddress = 'stream:@/s'\n[limit.gold]\nrate = '1Gbit'\n",
+        "{A}{B}macs = ['{}']\nfrom_limit = 'gold'\n[port.n]\naddress = \
+            'stream:@/s'\n[limit.gold]\nrate = '1Gbit'\n",
         MAC[1]
     );
     let path = file(&switch, &text);
     let told = switch.ask(&["apply", &path, "--dry-run"]);
     let said = format!(
-        "port n  would be added\nport b  would be changed: from_limit unset -> gold, macs unset -> {}\nport s  would be removed\n",
+        "port n  would be added\nport b  would be changed: from_limit unset -> gold, macs unset -> \
+            {}\nport s  would be removed\n",
         MAC[1]
     );
     assert!(told.contains(&said), "{told}");
@@ -70,7 +72,8 @@ fn a_file_changes_what_differs_while_frames_pass() {
         {"key": "macs", "old": null, "new": MAC[1]},
     ]});
     let lists = json!({
-        "dry_run": false, "added": ["n"], "changed": ["b"], "changes": changes, "reopened": [], "removed": ["s"],
+        "dry_run": false, "added": ["n"], "changed": ["b"], "changes": changes,
+        "reopened": [], "removed": ["s"],
         "unchanged": ["a"], "limits_set": ["gold"], "limits_removed": [], "sflow": false,
     });
     assert_eq!(done, lists);
@@ -133,7 +136,8 @@ fn the_first_address_counts_until_its_peer_is_gone() {
 /// One request on a connection that stays open; the body of the answer.
 fn request(stream: &mut UnixStream, head: &str, body: &str) -> Value {
     let text = format!(
-        "{head} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "{head} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: \
+            {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(text.as_bytes()).unwrap();
@@ -201,7 +205,8 @@ fn what_changes_stands_in_the_log() {
         .spawn()
         .unwrap();
     let text = here(
-        "[port.a]\naddress = 'stream:@/a'\nweight = 3\n[port.b]\naddress = 'stream:@/b2'\n[limit.l]\nframes = 7\n",
+        "[port.a]\naddress = 'stream:@/a'\nweight = 3\n[port.b]\naddress = \
+            'stream:@/b2'\n[limit.l]\nframes = 7\n",
     );
     std::fs::write(here("@/f"), text).unwrap();
     let api = here("@/api");

@@ -1,4 +1,5 @@
-//! What is asked wrongly is refused with exit code 2 and one line that names the mend; nothing is left behind.
+//! What is asked wrongly is refused with exit code 2 and one line that says what to do; nothing is
+//! left behind.
 
 mod common;
 
@@ -32,16 +33,16 @@ fn wrong_addresses_are_wrong_usage() {
     for (port, said) in [
         (
             "vm1=vhostuser:@/a",
-            "port vm1: 'vhostuser' is no kind of port: did you mean 'vhost-user'?",
+            "port vm1: 'vhostuser' is not a kind of port: did you mean 'vhost-user'?",
         ),
         (
             "vm1=vhost-user:@/a,queue=2",
-            "port vm1: 'queue' is no key of vhost-user: did you mean 'queues'?",
+            "port vm1: 'queue' is not a key of vhost-user: did you mean 'queues'?",
         ),
         ("vm1=vhost-user:@/a,queues=0", "port vm1: queues=0: a number from 1 to 64"),
-        ("vm1=vhost-user:", "port vm1: '' is no place"),
+        ("vm1=vhost-user:", "port vm1: '' is not a valid place"),
         ("vhost-user:@/a", "write NAME=KIND:PLACE"),
-        ("vm 1=tap:x", "'vm 1' is no name"),
+        ("vm 1=tap:x", "'vm 1' is not a valid name"),
         ("vm0=vhost-user:@/b", "port vm0: the name is given twice"),
         ("vm1=vhost-user:@/vm0.sock", "is the place of port vm0 already"),
         (
@@ -54,7 +55,7 @@ fn wrong_addresses_are_wrong_usage() {
         ),
         ("vm1=vfio-user:@/a,poll_idle=2s", "port vm1: poll_idle=2s: a time from 50us to 1s"),
         ("vm1=vfio-user:@/a,doorbel=mapped", "did you mean 'doorbell'?"),
-        ("vm1=vhost-user:@/a,link=up", "port vm1: 'link' is no key of vhost-user"),
+        ("vm1=vhost-user:@/a,link=up", "port vm1: 'link' is not a key of vhost-user"),
         (
             "vm1=vfio-user:@/a,doorbell=mapped,csb",
             "port vm1: csb=on does not go with doorbell=mapped",
@@ -79,7 +80,7 @@ fn wrong_flags_are_wrong_usage_in_one_line() {
         2,
         &["'01:02'", "52:54:00"].map(|w| w.trim_matches('\'')),
     );
-    fails(&["vm-args", "a=tap:t0"], 2, &["port a: a tap port is no VM's"]);
+    fails(&["vm-args", "a=tap:t0"], 2, &["port a: a tap port is not for VMs"]);
     fails(&["vm-args", "a=stream:/a", "--vmm", "qemi"], 2, &["did you mean 'qemu'?"]);
     fails(&["pkt-gen", "-i", "tap:x", "-f", "tx"], 2, &["-i: ", "vhost-user:"]);
     fails(&["pkt-gen", "-i", "vhost-user:/x", "-f", "fly"], 2, &["-f: ", "ping or pong"]);
@@ -123,7 +124,7 @@ fn configuration_files_are_checked_before_anything_is_opened() {
     fails(&["switch", "--config", config], 1, &[config, "can be read"]);
     for (text, said) in [
         ("[switch]\nworker = 2\n", ":2: unknown field `worker`"),
-        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 1\n", "port a: 'queue' is no key of tap"),
+        ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 1\n", "port a: 'queue' is not a key of tap"),
         ("[port.a\n", ":1: "),
     ] {
         std::fs::write(&file, format!("[port.vm0]\naddress = 'vhost-user:{here}/vm0'\n{text}"))

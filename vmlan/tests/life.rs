@@ -92,7 +92,8 @@ fn ports_come_and_go_while_it_runs() {
         assert_eq!(switch.files(), ["api.sock", "s.sock", "vm1.sock"]);
     }
     let count = |what| std::fs::read_dir(format!("/proc/{}/{what}", switch.pid())).unwrap().count();
-    // A thread or a connection of before may still be on its way out: then they are fewer afterwards.
+    // A thread or a connection of before may still be on its way out: then they are fewer
+    // afterwards.
     let before = ["task", "fd"].map(count);
     for _ in 0..5 {
         let port = switch.here("n=vhost-user:@/n.sock");
@@ -121,7 +122,11 @@ fn wrong_changes_are_refused_and_change_nothing() {
     );
     switch.fails(&["port", "del", "vm9"], 1, &["port vm9: there is none"]);
     switch.fails(&["port", "set", "vm9", "mode=0600"], 1, &["port vm9: there is none"]);
-    switch.fails(&["port", "set", "vm1", "colour=red"], 2, &["'colour' is no key of vhost-user"]);
+    switch.fails(
+        &["port", "set", "vm1", "colour=red"],
+        2,
+        &["'colour' is not a key of vhost-user"],
+    );
     switch.fails(&["port", "set", "vm1", "queues=999"], 2, &["port vm1: queues=999"]);
     switch.fails(&["port", "set", "vm1", "group=no-such-group-here"], 1, &["no-such-group-here"]);
     switch.fails(&["fdb", "add", "52:54:00:00:00:01", "vm9"], 1, &["port vm9: there is none"]);
@@ -194,7 +199,7 @@ fn an_emulated_nic_keeps_its_address_and_its_cable_is_pulled_live() {
     assert_eq!((ino(), list()["details"]["mac"].as_str()), (before, Some(mac.as_str())));
     assert!(list()["details"].get("memory").is_some(), "the guest was not disturbed");
     switch.fails(&["port", "set", "n", "link=off"], 2, &["link=off: up or down is wanted"]);
-    switch.fails(&["port", "set", "v", "link=up"], 2, &["'link' is no key of vhost-user"]);
+    switch.fails(&["port", "set", "v", "link=up"], 2, &["'link' is not a key of vhost-user"]);
     switch.ask(&["port", "set", "n", "mac=02:00:00:00:00:07", "irq_rate_max=8000"]);
     assert_eq!(list()["details"]["mac"], "02:00:00:00:00:07");
 }
@@ -288,7 +293,8 @@ fn an_idle_switch_uses_no_time() {
     assert!(idle);
 }
 
-/// How often the worker woke in each second while a guest sat idle at `address`, at least and at most.
+/// How often the worker woke in each second while a guest sat idle at `address`, at least and at
+/// most.
 fn wakes(address: &str) -> (f64, f64) {
     let switch = Switch::start(&[&format!("n={address}"), "q=vfio-user:@/q.sock,doorbell=mapped"]);
     let _guest = Guest::start(&["-i", &switch.here("vfio-user:@/n.sock"), "-f", "rx"]);

@@ -1,8 +1,9 @@
-//! What a user without rights is told. Alone in its process: it runs a copy of the program, and a process forked by
-//! another test meanwhile would hold that copy open for writing ("text file busy").
+//! What a user without rights is told. Alone in its process: it runs a copy of the program, and a
+//! process forked by another test meanwhile would hold that copy open for writing ("text file
+//! busy").
 
 #[test]
-fn a_device_without_permission_is_a_failure_with_a_mend() {
+fn a_device_without_permission_is_a_failure_that_says_what_to_do() {
     use std::process::Command;
     // Without root this is the plain case; with root it needs another user.
     let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";

@@ -220,7 +220,8 @@ fn http(switch: &Switch, method: &str, path: &str, body: &str) -> (u16, String) 
     let mut stream = std::os::unix::net::UnixStream::connect(switch.api()).unwrap();
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: \
+            {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
+use super::limits;
 use super::routes::{self, NoRoute, Route};
-use super::rules;
 use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList, WhatIf};
 use crate::prometheus::prometheus;
 use vmlan_config::address::{NamedAddress, PortName, SflowTable};
@@ -91,7 +91,7 @@ async fn dispatch(
         | Route::GetLimit(_)
         | Route::SetLimit(_)
         | Route::RemoveLimit(_)
-        | Route::Apply => rules::answer(route, body, control).await,
+        | Route::Apply => limits::answer(route, body, control).await,
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,
@@ -155,7 +155,7 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
             "qemu" => wanted.qemu = value.parse().map_err(invalid)?,
             _ => {
                 let hint = vmlan_config::hint::hint(key, &["vmm", "memory", "qemu"]);
-                return Err(invalid(format!("'{key}' is no parameter of vm-args: {hint}")));
+                return Err(invalid(format!("'{key}' is not a parameter of vm-args: {hint}")));
             }
         }
     }

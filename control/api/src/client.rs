@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ClientError {
-    #[error("api {}: no switch answers there ({source}): start `vmlan switch`, or say where it is with --api", path.display())]
+    #[error("api {}: no switch answers there ({source}): start `vmlan switch`, or say where it is \
+        with --api", path.display())]
     NoSwitch { path: PathBuf, source: io::Error },
     #[error("{message}")]
     Refused { status: StatusCode, message: String },

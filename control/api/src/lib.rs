@@ -4,19 +4,19 @@
 //! | --- | --- |
 //! | `socket` | the socket file: who may replace it, its permissions, its removal |
 //! | `routes` | methods and paths |
-//! | `rules` | shared limits, whole configurations |
+//! | `limits` | shared limits, whole configurations |
 //! | `server` | the API thread: parses, asks the control thread, answers |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
 //!
-//! Whoever may open the socket may do everything the API can, so its permissions are the only access
-//! control; they default to the owner alone. Requests are bounded in size, number and time all the same: a
-//! stuck client must not keep others out.
+//! Whoever may open the socket may do everything the API can, so its permissions are the only
+//! access control; they default to the owner alone. Requests are bounded in size, number and time
+//! all the same: a stuck client must not keep others out.
 
 mod answer;
 pub mod client;
+mod limits;
 pub mod prometheus;
 mod routes;
-mod rules;
 mod server;
 mod socket;
 #[cfg(test)]
@@ -28,7 +28,7 @@ pub use socket::{Claim, SocketError};
 
 use serde::{Deserialize, Serialize};
 
-use vmlan_engine::action::{FdbLine, LimitInfo, PortInfo};
+use vmlan_engine::info::{FdbLine, LimitInfo, PortInfo};
 
 /// The OpenAPI description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -62,7 +62,7 @@ pub struct NewConfig {
     pub text: String,
     /// What messages call it.
     pub path: String,
-    /// Only tell what would change.
+    /// Only say what would change.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -100,9 +100,9 @@ pub struct WhatIf {
     pub frame: String,
 }
 
-/// Every answer that is no success.
+/// Every answer but a success.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// One line that names the port, the value and the mend.
+    /// One line that names the port and the value, and says what to do.
     pub error: String,
 }

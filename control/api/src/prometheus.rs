@@ -90,8 +90,9 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// What limits did with frames: outcomes add up to the frames that came. How often frames had to wait is another metric, for it counts
-/// times: one frame may be held many times, and passes in the end.
+/// What limits did with frames: outcomes add up to the frames that came. How often frames had to
+/// wait is another metric, for it counts times: one frame may be held many times, and passes in the
+/// end.
 fn limits(page: &mut Page, stats: &Stats) {
     let outcomes = |c: LimitStats| [("passed", c.passed), ("dropped", c.dropped)];
     let own = |p: &PortStats| p.limits.into_iter().flat_map(PortLimits::directions);
@@ -179,7 +180,8 @@ impl Page {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Names of ports, limits, kinds, reasons and registers hold no character that needs escaping (see `PortName`).
+    /// Names of ports, limits, kinds, reasons and registers hold no character that needs escaping
+    /// (see `PortName`).
     fn line(&mut self, name: &str, p: &PortStats, labels: &str, n: impl Display) {
         let (port, kind) = (&p.name, &p.kind);
         let _ =

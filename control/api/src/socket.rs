@@ -1,8 +1,8 @@
 //! The API's socket file.
 //!
 //! It is bound under a temporary name beside its place, gets its permissions there, and is renamed
-//! into place when the switch is ready: whoever can connect finds a working switch, and there is no moment at
-//! which the socket has the wrong permissions.
+//! into place when the switch is ready: whoever can connect finds a working switch, and there is no
+//! moment at which the socket has the wrong permissions.
 
 use std::fs;
 use std::io;
@@ -17,11 +17,14 @@ use vmlan_engine::socket_mode;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum SocketError {
-    #[error("api {}: another switch listens there: stop it, or choose another place with --api", .0.display())]
+    #[error("api {}: another switch listens there: stop it, or choose another place with \
+        --api", .0.display())]
     Taken(PathBuf),
-    #[error("api {}: a file that is no socket is in the way: remove it, or choose another place with --api", .0.display())]
+    #[error("api {}: a file that is not a socket is in the way: remove it, or choose another place \
+        with --api", .0.display())]
     InTheWay(PathBuf),
-    #[error("api {}: longer than the 107 bytes a socket's path can have: choose a shorter one with --api", .0.display())]
+    #[error("api {}: longer than the 107 bytes a socket's path can have: choose a shorter one with \
+        --api", .0.display())]
     TooLong(PathBuf),
     #[error("api {}: cannot {what}: {source}: choose another place with --api", path.display())]
     Io { path: PathBuf, what: &'static str, source: io::Error },
@@ -46,7 +49,8 @@ impl Claim {
     /// Makes a socket for `place` with the permission bits `mode`.
     ///
     /// # Errors
-    /// [`SocketError`], if somebody listens there already, something else is in the way, or it cannot be made.
+    /// [`SocketError`], if somebody listens there already, something else is in the way, or the
+    /// socket cannot be made.
     pub fn new(place: &Path, mode: u32) -> Result<Self, SocketError> {
         if place.as_os_str().len() > SOCKET_PATH {
             return Err(SocketError::TooLong(place.into()));

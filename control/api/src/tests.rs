@@ -145,7 +145,13 @@ fn wrong_requests_get_an_answer_that_says_so() {
             "unknown field",
         ),
         (Method::POST, "/v1/ports", r#"{"name":"a","address":"tpa:x"}"#, 400, "port a: 'tpa'"),
-        (Method::POST, "/v1/ports", r#"{"name":"a b","address":"tap:x"}"#, 400, "'a b' is no name"),
+        (
+            Method::POST,
+            "/v1/ports",
+            r#"{"name":"a b","address":"tap:x"}"#,
+            400,
+            "'a b' is not a valid name",
+        ),
         (Method::POST, "/v1/ports", r#"{"name":"a","address":"tap:x"}"#, 409, "port a: taken"),
         (Method::GET, "/v1/ports/a", "", 404, "port a: there is none"),
         (Method::PATCH, "/v1/ports/a", "{}", 400, "nothing to set"),
@@ -154,7 +160,7 @@ fn wrong_requests_get_an_answer_that_says_so() {
         (Method::DELETE, "/v1/fdb/zz", "", 400, "'zz' is no MAC address"),
         (Method::POST, "/v1/fdb", r#"{"mac":"1","port":"a"}"#, 400, "no MAC address"),
         (Method::GET, "/v1/vm-args/a?vmm=qemi", "", 400, "did you mean 'qemu'?"),
-        (Method::GET, "/v1/vm-args/a?vm=qemu", "", 400, "no parameter of vm-args"),
+        (Method::GET, "/v1/vm-args/a?vm=qemu", "", 400, "not a parameter of vm-args"),
         (Method::GET, "/v1/vm-args/a?vmm=qemu", "", 404, "port a: there is none"),
     ] {
         let (got, message) = status(&rig, &method, path, body);
@@ -215,7 +221,7 @@ fn a_place_is_taken_only_if_nobody_else_has_it() {
 }
 
 #[test]
-fn no_switch_is_an_error_with_a_mend() {
+fn no_switch_is_an_error_that_says_what_to_do() {
     let error =
         Client::new(Path::new("/nonexistent/api.sock")).call(&Method::GET, "/", String::new());
     let error = error.unwrap_err().to_string();

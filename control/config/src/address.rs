@@ -1,8 +1,9 @@
 //! Addresses of ports: `KIND:PLACE[,KEY=VALUE...]`, and the names ports have.
 //!
-//! Strict on purpose: an unknown kind or key, a value out of range, a key given twice is an error that
-//! names the value and the words that would do. The tables in `keys.rs` are the only place where the
-//! words are listed: the parser, the configuration file, `--help` and the error messages all read them.
+//! Strict on purpose: an unknown kind or key, a value out of range, a key given twice is an error
+//! that names the value and the words that would do. The tables in `keys.rs` are the only place
+//! where the words are listed: the parser, the configuration file, `--help` and the error messages
+//! all read them.
 //!
 //! A comma inside PLACE or a value is written twice (`pcap:/tmp/a,,b.pcapng`), as QEMU has it.
 
@@ -27,7 +28,7 @@ pub use draft::Draft;
 pub use error::AddressError;
 pub use keys::{Key, LIMIT, POLICY, SFLOW};
 pub use kind::Kind;
-pub use list::{Bad, IpRange, MacRule, VidList};
+pub use list::{IpRange, MacRule, ValueError, VidList};
 pub use name::{PortName, rule_name};
 pub use policy::{Direction, PortLimit, PortPolicy, VlanRule, WatchRule, WatchedPorts};
 pub use spec::{Doorbell, Model, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};
@@ -92,7 +93,8 @@ impl Address {
         self.draft.values.get(key)
     }
 
-    /// The keys whose values differ from those of `other`, which has the same kind and place; `None`: it has not.
+    /// The keys whose values differ from those of `other`, which has the same kind and place;
+    /// `None`: it has not.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Option<Vec<&'static str>> {
         let same = self.kind() == other.kind() && self.place() == other.place();

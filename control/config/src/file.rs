@@ -43,7 +43,7 @@
 //! sampling = 1000
 //! ```
 //!
-//! Whatever is wrong is told with file and line.
+//! Every error names file and line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -53,13 +53,17 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable, rule_name};
-use crate::settings::Wrong;
+use crate::settings::Conflict;
 
 mod lines;
+mod message;
+mod switch;
 mod table;
 #[cfg(test)]
 mod tests;
 use lines::{Lines, line_of, line_of_key};
+use message::plain_message;
+pub use switch::{Range, SwitchTable};
 use table::{Fields, pairs, port};
 
 /// What a configuration file says. What it leaves out is `None`.
@@ -91,35 +95,6 @@ address = "pcap:/tmp/vm1.pcapng,ports=vm1"
 [limit.tenant1]
 rate = "1Gbit"
 "#;
-
-/// Numbers of `[switch]`, each with the least and the most it can be.
-pub const RANGES: [(&str, u32, u32); 5] = [
-    ("workers", 1, 64),
-    ("spin", 0, 1_000_000),
-    ("ageing", 1, 1_000_000),
-    ("full-wait", 0, 10_000_000),
-    ("fdb-entries", 64, 1 << 26),
-];
-
-/// The table `[switch]`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SwitchTable {
-    /// Worker threads.
-    pub workers: Option<u16>,
-    /// Where the API listens.
-    pub api: Option<PathBuf>,
-    /// Permission bits of the API's socket, in octal.
-    pub api_mode: Option<String>,
-    /// Microseconds a worker looks for frames before it sleeps.
-    pub spin: Option<u32>,
-    /// Seconds an address is remembered.
-    pub ageing: Option<u32>,
-    /// Microseconds a sender waits for a full receiver.
-    pub full_wait: Option<u32>,
-    /// Addresses the forwarding table can hold.
-    pub fdb_entries: Option<u32>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -154,11 +129,13 @@ pub enum TableError {
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(
-        "'{0}' stands in the address already: leave it out, or write kind, place and keys and no address"
+        "'{0}' stands in the address already: leave it out, or write kind, place and keys and no \
+            address"
     )]
     Both(&'static str),
     #[error(
-        "group is the one group of the host that owns the socket file: did you mean 'member' (groups that the port belongs to)?"
+        "group is the one group of the host that owns the socket file: did you mean 'member' \
+            (groups that the port belongs to)?"
     )]
     GroupList,
     #[error(
@@ -171,7 +148,7 @@ pub enum TableError {
     NotList(String, &'static str, &'static str),
     #[error("{0}: write true, false, a number or text in quotes")]
     NotValue(String),
-    #[error("'{0}' is no key of a group: leave it out, and write member = \"{1}\" at its ports")]
+    #[error("'{0}' is not a key of a group: leave it out, and write member = \"{1}\" at its ports")]
     Group(String, String),
 }
 
@@ -179,7 +156,7 @@ impl Config {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// [`ConfigError`], which names file, line and mend.
+    /// [`ConfigError`], which names file and line and says what to do.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
@@ -194,9 +171,9 @@ impl Config {
         let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
             path: path.into(),
             line: line_of(text, e.span().map_or(0, |s| s.start)),
-            message: mend(e.message(), text, e.span().map_or(0, |s| s.start)),
+            message: plain_message(e.message(), text, e.span().map_or(0, |s| s.start)),
         })?;
-        check_ranges(&file.switch, text, path)?;
+        check_numbers(&file.switch, text, path)?;
         let mut config = Self { lines: Lines::new(text, path), ..Self::default() };
         for (name, table) in file.port {
             let named = config.read_table(&format!("port {name}"), table, |f| port(&name, f))?;
@@ -229,7 +206,7 @@ impl Config {
         &mut self,
         table: &str,
         fields: Spanned<Fields>,
-        read: impl FnOnce(Fields) -> Result<T, table::Wrong>,
+        read: impl FnOnce(Fields) -> Result<T, table::TableFailure>,
     ) -> Result<T, ConfigError> {
         self.lines.add(table, &fields);
         read(fields.into_inner()).map_err(|(key, source)| ConfigError::Table {
@@ -241,7 +218,7 @@ impl Config {
     }
 
     /// What is wrong, with its place, if it stands in this file.
-    pub fn place(&self, wrong: &Wrong) -> String {
+    pub fn place(&self, wrong: &Conflict) -> String {
         match self.lines.find(&format!("port {}", wrong.port), wrong.key) {
             Some(line) => format!("{}:{line}: {wrong}", self.lines.path().display()),
             None => wrong.to_string(),
@@ -267,58 +244,12 @@ impl Config {
 }
 
 /// Numbers of `[switch]` that are out of range.
-fn check_ranges(switch: &SwitchTable, text: &str, path: &Path) -> Result<(), ConfigError> {
-    let given = [
-        switch.workers.map(u32::from),
-        switch.spin,
-        switch.ageing,
-        switch.full_wait,
-        switch.fdb_entries,
-    ];
-    for ((key, least, most), n) in RANGES.into_iter().zip(given) {
-        let Some(n) = n.filter(|n| !(least..=most).contains(n)) else { continue };
-        let message = format!("{key}={n}: a number from {least} to {most} is wanted");
-        let line = line_of_key(text, key).unwrap_or(1);
-        return Err(ConfigError::Syntax { path: path.into(), line, message });
-    }
-    Ok(())
-}
-
-/// What is written a second time, the mend, and where the first one stands.
-fn double(line: &str, key: &str, text: &str) -> String {
-    let head = line.split(']').next().filter(|head| head.starts_with('['));
-    let Some(head) = head else { return format!("{key} is given twice: leave one out") };
-    let is_head = |l: &str| l.trim().strip_prefix(head).is_some_and(|rest| rest.starts_with(']'));
-    let first = text.lines().position(is_head).map_or(1, |n| n + 1);
-    let mend = match head.split(['[', '.']).nth(1).unwrap_or_default() {
-        "group" => "leave one out",
-        what @ ("port" | "limit") => &format!("give this {what} another name, or leave one out"),
-        _ => "put the keys of both into one",
-    };
-    format!("{head}] is given twice, first in line {first}: {mend}")
-}
-
-/// toml's message in one line and in words of this file: it speaks of Rust's types.
-fn mend(message: &str, text: &str, offset: usize) -> String {
-    let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or_default();
-    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
-    if message.contains("duplicate key") {
-        return double(line.trim(), key, text);
-    }
-    let wanted = if let Some((_, least, most)) = RANGES.into_iter().find(|(name, ..)| *name == key)
-    {
-        format!("write {key} = a number from {least} to {most}")
-    } else if message.contains("expected a map") || message.contains("expected struct") {
-        r#"write [switch] and [port.NAME] on lines of their own, and below: address = "KIND:PLACE""#
-            .into()
-    } else if message.contains("expected a string") || message.contains("expected path string") {
-        format!("write {key} = text in quotes")
-    } else if message.contains("expected one of `switch`, `port`") {
-        r#"write [switch], [limit.NAME], [group.NAME], [sflow], or [port.NAME] and below: address = "KIND:PLACE""#
-            .into()
-    } else {
-        return message.replace('\n', ", ");
-    };
-    let what = message.split(", expected").next().unwrap_or_default().replace('\n', ", ");
-    format!("{what}: {wanted}")
+fn check_numbers(switch: &SwitchTable, text: &str, path: &Path) -> Result<(), ConfigError> {
+    let mut wrong = switch.numbers().into_iter().filter_map(|(range, n)| {
+        let message = range.check(n?).err()?;
+        Some((range.key, message))
+    });
+    let Some((key, message)) = wrong.next() else { return Ok(()) };
+    let line = line_of_key(text, key).unwrap_or(1);
+    Err(ConfigError::Syntax { path: path.into(), line, message })
 }

@@ -9,7 +9,7 @@ use crate::address::PortName;
 pub struct Refusal {
     /// What sort of refusal.
     pub cause: Cause,
-    /// One line that names the port, the value and the mend.
+    /// One line that names the port and the value, and says what to do.
     pub message: String,
 }
 

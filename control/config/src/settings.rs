@@ -1,4 +1,5 @@
-//! What a switch is started with: the configuration file, overridden and added to by the command line.
+//! What a switch is started with: the configuration file, overridden and added to by the command
+//! line.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,12 +7,12 @@ use std::time::Duration;
 
 use crate::address::{NamedAddress, PortName, SflowTable, parse_mode};
 use crate::api_path::{NoApiPath, default_path};
-use crate::file::{Config, RANGES, SwitchTable};
+use crate::file::{Config, Range, SwitchTable};
 
-mod check;
+mod conflict;
 #[cfg(test)]
 mod tests;
-pub use check::{Limits, World, Wrong};
+pub use conflict::{Conflict, Limits, World};
 
 /// Why a switch cannot be started with what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +20,8 @@ pub enum SettingsError {
     /// Nobody said where the API's socket is to be, and there is no usual place for it.
     #[error(transparent)]
     NoApiPath(#[from] NoApiPath),
-    /// A value is out of range, or contradicts another. The text names the place, the value and what to do.
+    /// A value is out of range, or contradicts another. The text names the place, the value and
+    /// what to do.
     #[error("{0}")]
     Value(String),
 }
@@ -64,42 +66,32 @@ impl Settings {
         let wrong_mode =
             || SettingsError::Value(format!("api-mode={mode}: an octal mode like 0660 is wanted"));
         let api_mode = parse_mode(&mode).ok_or_else(wrong_mode)?;
-        let number = |key, given: Option<u32>, otherwise| {
-            let n = given.unwrap_or(otherwise);
-            let range = RANGES.into_iter().find(|(name, ..)| *name == key);
-            let (_, least, most) = range.unwrap_or((key, 0, u32::MAX));
-            let wrong = || {
-                SettingsError::Value(format!(
-                    "{key}={n}: a number from {least} to {most} is wanted"
-                ))
-            };
-            (least..=most).contains(&n).then_some(n).ok_or_else(wrong)
-        };
-        let workers = number("workers", table.workers.or(file.workers).map(u32::from), 1)?;
-        let spin = number("spin", table.spin.or(file.spin), 20)?;
-        let ageing = number("ageing", table.ageing.or(file.ageing), 300)?;
+        let check = |range: Range, n| range.check(n).map_err(SettingsError::Value);
+        let workers = table.workers.or(file.workers).map_or(1, u32::from);
+        let workers = check(Range::WORKERS, workers)? as usize;
+        let spin = check(Range::SPIN, table.spin.or(file.spin).unwrap_or(20))?;
+        let ageing = check(Range::AGEING, table.ageing.or(file.ageing).unwrap_or(300))?;
         let mut options = vmlan_switch::Options {
             ageing: Duration::from_secs(ageing.into()),
             ..Default::default()
         };
         if let Some(wait) = table.full_wait.or(file.full_wait) {
-            let wait = number("full-wait", Some(wait), wait)?;
-            options.full_wait = Duration::from_micros(wait.into());
+            options.full_wait = Duration::from_micros(check(Range::FULL_WAIT, wait)?.into());
         }
         if let Some(n) = table.fdb_entries.or(file.fdb_entries) {
-            let n = number("fdb-entries", Some(n), n)?;
-            options.fdb_entries = n as usize;
+            options.fdb_entries = check(Range::FDB_ENTRIES, n)? as usize;
         }
         let plan = Plan::new(&mut config, ports);
         let order = |p: &&NamedAddress| config.line_of_port(&p.name);
         plan.check(order).map_err(|wrong| SettingsError::Value(config.place(&wrong)))?;
-        let (workers, spin) = (workers as usize, Duration::from_micros(spin.into()));
+        let spin = Duration::from_micros(spin.into());
         Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
     }
 }
 
 impl Running {
-    /// What the configuration file says of the switch must be what runs: none of it can be changed while frames move.
+    /// What the configuration file says of the switch must be what runs: none of it can be changed
+    /// while frames move.
     pub fn differs(&self, config: &Config) -> Option<String> {
         let file = &config.switch;
         let text = |n: u128| n.to_string();
@@ -127,7 +119,8 @@ impl Running {
             Some((key, wanted.filter(|wanted| *wanted != runs)?, runs))
         })?;
         Some(format!(
-            "{}: [switch] {key}={wanted}: the switch runs with {runs}, and a change needs a restart: write {key} = {runs}, or start the switch anew",
+            "{}: [switch] {key}={wanted}: the switch runs with {runs}, and a change needs a \
+                restart: write {key} = {runs}, or restart the switch",
             config.place_in_switch(key)
         ))
     }
@@ -164,10 +157,10 @@ impl Plan {
     /// Checks all that can be known before anything is opened.
     ///
     /// Of two ports with one place the one that comes later by `order` is to blame.
-    pub fn check<K: Ord>(&self, order: impl FnMut(&&NamedAddress) -> K) -> Result<(), Wrong> {
+    pub fn check<K: Ord>(&self, order: impl FnMut(&&NamedAddress) -> K) -> Result<(), Conflict> {
         let mut ports: Vec<_> = self.ports.iter().collect();
         ports.sort_by_key(order);
         let ports = ports.into_iter().map(|port| (&port.name, &port.address));
-        check::check_all(ports, &self.limits, &self.groups)
+        conflict::check_all(ports, &self.limits, &self.groups)
     }
 }

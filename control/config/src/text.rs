@@ -18,7 +18,8 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Help of a word in lines of 80 columns and less beside a margin: clap's own folding forgets the margin.
+/// Help of a word in lines of 80 columns and less beside a margin: clap's own folding forgets the
+/// margin.
 #[must_use]
 pub fn folded(help: &str, margin: usize) -> String {
     let (mut text, mut column) = (String::new(), margin);

@@ -23,8 +23,8 @@ pub use version::QemuVersion;
 const LIBVIRT_MEMORY: &str = "<!-- in <domain> -->\n<memoryBacking>\n  <source type='memfd'/>\n  \
     <access mode='shared'/>\n</memoryBacking>\n";
 
-/// Descriptors of a ring. QEMU takes 1,024 in both directions only with vhost-user; more descriptors
-/// mean longer batches.
+/// Descriptors of a ring. QEMU takes 1,024 in both directions only with vhost-user; more
+/// descriptors mean longer batches.
 const RING: u16 = 1024;
 
 /// A program that runs VMs.
@@ -52,7 +52,7 @@ impl FromStr for Vmm {
             "qemu" => Ok(Self::Qemu),
             "cloud-hypervisor" => Ok(Self::CloudHypervisor),
             "libvirt" => Ok(Self::Libvirt),
-            _ => Err(format!("'{s}' is no VMM that is known: {}", hint(s, &Self::NAMES))),
+            _ => Err(format!("'{s}' is not a VMM that vmlan knows: {}", hint(s, &Self::NAMES))),
         }
     }
 }
@@ -82,8 +82,8 @@ pub struct VmArgs {
 }
 
 impl VmArgs {
-    /// The same for a QEMU that emulates the CPU: no MSI-X, on which a vhost-user device of old versions crashes
-    /// without KVM.
+    /// The same for a QEMU that emulates the CPU: no MSI-X, on which a vhost-user device of old
+    /// versions crashes without KVM.
     #[must_use]
     pub fn for_tcg(mut self) -> Self {
         for word in self.args.iter_mut().filter(|w| w.starts_with("virtio-net-pci,")) {
@@ -95,7 +95,8 @@ impl VmArgs {
         self
     }
 
-    /// As words for `qemu $(vmlan vm-args vm1)`: a shell splits them at white space and keeps quotes as they are.
+    /// As words for `qemu $(vmlan vm-args vm1)`: a shell splits them at white space and keeps
+    /// quotes as they are.
     #[must_use]
     pub fn substituted(&self) -> Option<String> {
         let plain = |w: &String| !w.contains(|c: char| c.is_whitespace() || "*?[\\".contains(c));
@@ -121,7 +122,7 @@ impl VmArgs {
 #[allow(missing_docs)]
 pub enum VmArgsError {
     #[error(
-        "port {name}: a {kind} port is no VM's: ask for a vhost-user, vfio-user or stream port"
+        "port {name}: a {kind} port is not for VMs: ask for a vhost-user, vfio-user or stream port"
     )]
     NotForVms { name: String, kind: Kind },
     #[error("port {0}: Cloud Hypervisor has no NIC for stream ports: use a vhost-user port")]
@@ -131,14 +132,16 @@ pub enum VmArgsError {
     )]
     OldQemu { name: String, version: QemuVersion },
     #[error(
-        "port {name}: QEMU {version} cannot do vfio-user well enough: use QEMU {least} or later (name yours with --qemu-version), \
+        "port {name}: QEMU {version} cannot do vfio-user well enough: use QEMU {least} or later \
+            (name yours with --qemu-version), \
          or {instead}"
     )]
     NoVfioUser { name: String, version: QemuVersion, least: QemuVersion, instead: &'static str },
     #[error("memory={0}: write a size like 512M or 4G")]
     Memory(String),
     #[error(
-        "port {name}: the place '{place}' is relative and the working directory is gone: give a path from /"
+        "port {name}: the place '{place}' is relative and the working directory is gone: give a \
+            path from /"
     )]
     Place { name: String, place: String },
 }
@@ -247,7 +250,8 @@ impl Plug<'_> {
         );
         let mut netdev = format!("vhost-user,id={id},chardev=chr-{name}");
         if *queues > 1 {
-            // Two vectors for each queue pair, one for configuration changes, one for the control queue.
+            // Two vectors for each queue pair, one for configuration changes, one for the control
+            // queue.
             let _ = write!(device, ",mq=on,vectors={}", 2 * queues + 2);
             let _ = write!(netdev, ",queues={queues}");
         }
@@ -267,8 +271,8 @@ impl Plug<'_> {
         ])
     }
 
-    /// `-nic none`: without any `-netdev` or `-nic` QEMU adds a NIC of its own, which becomes the guest's
-    /// first. libvirt starts QEMU without default devices.
+    /// `-nic none`: without any `-netdev` or `-nic` QEMU adds a NIC of its own, which becomes the
+    /// guest's first. libvirt starts QEMU without default devices.
     fn qemu_vfio_user(&self) -> Result<Vec<String>, VmArgsError> {
         let no_default = words(&[("-nic", "none".to_owned())]);
         Ok([self.qemu_memory(), no_default, self.qemu_vfio_user_device()?].concat())
@@ -330,7 +334,8 @@ impl Plug<'_> {
         // Cloud Hypervisor counts single queues.
         let path = self.quoted_path();
         let net = format!(
-            "vhost_user=true,socket={path},vhost_mode={mode},num_queues={},queue_size={RING},mac={}",
+            "vhost_user=true,socket={path},vhost_mode={mode},\
+             num_queues={},queue_size={RING},mac={}",
             2 * self.queues,
             self.mac
         );

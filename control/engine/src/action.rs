@@ -1,18 +1,15 @@
 //! What the API can ask of the control thread: a closed enum, sent over a channel.
 //!
-//! The API thread only parses. Everything that opens, closes or changes something happens on the control
-//! thread, one action after the other, so that no two requests can meet half-way.
+//! The API thread only parses. Everything that opens, closes or changes something happens on the
+//! control thread, one action after the other, so that no two requests can meet half-way.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
 use crate::explain::Explained;
+use crate::info::{Applied, FdbLine, LimitInfo, PortInfo, SflowInfo};
 use crate::stats::Stats;
 use vmlan_config::address::{LimitTable, NamedAddress, PortName, SflowTable};
-use vmlan_config::change::KeyChange;
 use vmlan_config::file::Config;
 use vmlan_config::refusal::Refusal;
 
@@ -46,7 +43,7 @@ pub enum Action {
     SetLimit(PortName, LimitTable, Reply<LimitInfo>),
     /// Takes one away.
     RemoveLimit(PortName, Reply<()>),
-    /// Makes the switch what a configuration file says; if true, only tells what that would change.
+    /// Makes the switch what a configuration file says; if true, only says what that would change.
     Apply(Box<Config>, bool, Reply<Applied>),
     /// Describes the export of samples.
     GetSflow(Reply<SflowInfo>),
@@ -54,123 +51,10 @@ pub enum Action {
     SetSflow(Option<SflowTable>, Reply<SflowInfo>),
     /// Reads all counters.
     Stats(Reply<Stats>),
-    /// Tells what would become of a frame from a port.
+    /// Says what would become of a frame from a port.
     Explain(PortName, Vec<u8>, Reply<Explained>),
     /// A port connected or lost its peer: ageing may have to start.
     PortChanged,
     /// Ends the switch.
     Stop,
-}
-
-/// A port, as the API describes it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct PortInfo {
-    /// Its name.
-    pub name: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its address, with all keys that were given.
-    pub address: String,
-    /// Connected, and its driver is ready.
-    pub up: bool,
-    /// What its kind has to say: state, features, queues.
-    pub details: serde_json::Map<String, serde_json::Value>,
-}
-
-/// A limit that ports share, as the API describes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitInfo {
-    /// Its name.
-    pub name: String,
-    /// Bits a second.
-    pub rate: Option<String>,
-    /// Frames a second.
-    pub frames: Option<String>,
-    /// Time's worth of both that may come at once.
-    pub burst: String,
-    /// Ports that have it.
-    pub ports: Vec<String>,
-}
-
-/// The export of samples, as the API describes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SflowInfo {
-    /// `off`, `exporting`, or what is wrong with the collector.
-    pub state: String,
-    /// `IP:PORT`
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub collector: Option<String>,
-    /// One frame in so many is sampled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<u32>,
-    /// Seconds between counters; 0: none are sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub polling: Option<u32>,
-    /// The switch's address in the samples, if it was given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    /// Bytes kept of each sampled frame.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub header: Option<u32>,
-    /// Frames that were sampled.
-    pub samples: u64,
-    /// Samples that found no room on their way to the collector.
-    pub lost: u64,
-    /// Datagrams sent.
-    pub datagrams: u64,
-    /// Datagrams that could not be sent, or were refused.
-    pub failed: u64,
-}
-
-/// What became of a configuration file: names of ports and limits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
-    /// Nothing was done: this is what would be.
-    pub dry_run: bool,
-    /// Ports opened.
-    pub added: Vec<String>,
-    /// Ports changed.
-    pub changed: Vec<String>,
-    /// What of them, by port.
-    #[serde(default)]
-    pub changes: BTreeMap<String, Vec<KeyChange>>,
-    /// Of these, ports closed and opened again.
-    pub reopened: Vec<String>,
-    /// Ports closed: they are not in the file.
-    pub removed: Vec<String>,
-    /// Ports that were not touched.
-    pub unchanged: Vec<String>,
-    /// Limits made or changed.
-    pub limits_set: Vec<String>,
-    /// Limits taken away.
-    pub limits_removed: Vec<String>,
-    /// Sampling was started, changed or ended.
-    pub sflow: bool,
-}
-
-impl Applied {
-    /// True if nothing changes.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        let lists =
-            [&self.added, &self.changed, &self.removed, &self.limits_set, &self.limits_removed];
-        lists.into_iter().all(Vec::is_empty) && !self.sflow
-    }
-}
-
-/// A line of the forwarding table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FdbLine {
-    /// The address.
-    pub mac: String,
-    /// The VLAN in which it does; `null` if none.
-    pub vlan: Option<u16>,
-    /// The service VLAN in which it does; `null` if none.
-    pub qinq: Option<u16>,
-    /// The port it lives behind.
-    pub port: String,
-    /// Pinned: neither ages nor moves.
-    pub r#static: bool,
-    /// Seconds since it was last seen, to about a thirtieth of the ageing time; `null` if pinned.
-    pub age: Option<u64>,
 }

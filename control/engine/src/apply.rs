@@ -3,12 +3,13 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::action::{Action, Applied, Reply};
+use crate::action::{Action, Reply};
+use crate::info::Applied;
 use crate::ports::{Failed, Ports};
 use vmlan_config::address::NamedAddress;
 use vmlan_config::file::Config;
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_config::settings::{Plan, Running, Wrong};
+use vmlan_config::settings::{Conflict, Plan, Running};
 
 /// Calls of [`vmlan_switch::Fdb::tick`] in an ageing time.
 const TICKS: u32 = 30;
@@ -67,7 +68,7 @@ fn apply_file(
         return Err(Refusal::new(Cause::Invalid, text));
     }
     let plan = Plan::new(&mut config, Vec::new());
-    let wrong = |wrong: Wrong| Refusal::new(Cause::Invalid, config.place(&wrong));
+    let wrong = |wrong: Conflict| Refusal::new(Cause::Invalid, config.place(&wrong));
     let order = |p: &&NamedAddress| (!ports.has(p), config.line_of_port(&p.name));
     plan.check(order).map_err(wrong)?;
     ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {

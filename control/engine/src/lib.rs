@@ -9,6 +9,7 @@
 pub mod action;
 pub mod apply;
 pub mod explain;
+pub mod info;
 pub mod ports;
 pub mod socket_mode;
 pub mod stats;

@@ -1,7 +1,7 @@
 //! The ports of a running switch: opened, numbered, listed, closed.
 //!
-//! Everything here runs on the control thread. A port is taken from the workers before it is closed, so
-//! that no frame of it is under way when its memory goes.
+//! Everything here runs on the control thread. A port is taken from the workers before it is
+//! closed, so that no frame of it is under way when its memory goes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
-use crate::action::PortInfo;
+use crate::info::PortInfo;
 use crate::socket_mode;
 use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
@@ -22,15 +22,15 @@ use vmlan_config::settings::World;
 mod apply;
 mod fdb;
 mod limits;
-mod news;
+mod link_watch;
 mod open;
 mod policy;
+mod report;
 mod sflow;
-mod tell;
 #[cfg(test)]
 mod tests;
 pub use apply::Failed;
-use news::News;
+use link_watch::LinkWatch;
 use open::{Changed, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
@@ -55,13 +55,15 @@ pub struct Ports {
     workers: Workers,
     switch: Arc<Switch>,
     changed: Changed,
-    /// A port came up or went down, and the control thread was told, but has not looked yet.
-    news: Arc<AtomicBool>,
+    /// A port came up or went down, and the control thread has been notified but has not looked
+    /// yet.
+    notified: Arc<AtomicBool>,
 }
 
 impl Ports {
-    /// No ports yet. `changed` is called when any port came up or went down, and then not again before
-    /// [`Ports::looked`]: a VMM that comes and goes fast must not fill the control thread's queue.
+    /// No ports yet. `changed` is called when any port came up or went down, and then not again
+    /// before [`Ports::looked`]: a VMM that comes and goes fast must not fill the control thread's
+    /// queue.
     #[must_use]
     pub fn new(
         workers: Workers,
@@ -69,11 +71,11 @@ impl Ports {
         changed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let look_again = workers.changed();
-        let news = Arc::new(AtomicBool::new(false));
-        let told = news.clone();
+        let notified = Arc::new(AtomicBool::new(false));
+        let before = notified.clone();
         let changed: Changed = Arc::new(move || {
             look_again();
-            if !told.swap(true, Ordering::AcqRel) {
+            if !before.swap(true, Ordering::AcqRel) {
                 changed();
             }
         });
@@ -85,13 +87,13 @@ impl Ports {
             workers,
             switch,
             changed,
-            news,
+            notified,
         }
     }
 
-    /// The news of ports has arrived; further news will be told again.
+    /// The control thread looks now; what comes later is notified again.
     pub fn looked(&self) {
-        self.news.store(false, Ordering::Release);
+        self.notified.store(false, Ordering::Release);
     }
 
     /// Opens a port.
@@ -153,18 +155,18 @@ impl Ports {
             );
             return refuse(Cause::Exists, &text);
         }
-        let news = News::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
-        let opened = match Opened::new(&name, &address, &news.changed()) {
+        let watch = LinkWatch::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
+        let opened = match Opened::new(&name, &address, &watch.changed()) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &text),
         };
-        news.set_port(&opened.port());
+        watch.set_port(&opened.port());
         kept.closed();
         let port = opened.moves_frames().then(|| opened.port());
         let id = match port.map(|port| self.workers.reserve(name.as_str(), port)) {
             None => None,
             Some(Ok(id)) => {
-                news.set_id(id);
+                watch.set_id(id);
                 Some(id)
             }
             Some(Err(full)) => return refuse(Cause::Failed, &format!("{full}: delete one first")),
@@ -191,7 +193,7 @@ impl Ports {
         let entry = self.entries.remove(index);
         self.close(entry);
         self.mirror();
-        // Nothing is asked for that was not there.
+        // Policies of fewer ports cannot fail.
         self.enforce()
     }
 
@@ -209,12 +211,13 @@ impl Ports {
         entry.kept
     }
 
-    /// Changes keys of a port's address; an empty value takes a key away. Live ones ([`vmlan_config::address::Kind::is_live`]) at once;
-    /// for others the port is closed and opened again, which a VM sees as its link going down and up.
+    /// Changes keys of a port's address; an empty value takes a key away. Live ones
+    /// ([`vmlan_config::address::Kind::is_live`]) at once; for others the port is closed and opened
+    /// again, which a VM sees as its link going down and up.
     ///
     /// # Errors
-    /// If there is no such port, a key or value is wrong, or the port cannot be opened as asked; then it is
-    /// opened as it was.
+    /// If there is no such port, a key or value is wrong, or the port cannot be opened as asked;
+    /// then it is opened as it was.
     pub fn set(&mut self, name: &PortName, keys: &[(String, String)]) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         let old = self.entries[index].address.clone();
@@ -226,8 +229,8 @@ impl Ports {
         let new = new.check().map_err(|e| {
             // What was set before cannot be left out.
             let before = e.key().filter(|key| keys.iter().all(|(given, _)| given != key));
-            let mend = before.map(|key| format!(" (`{key}=` leaves it out)")).unwrap_or_default();
-            Refusal::new(Cause::Invalid, format!("port {name}: {e}{mend}"))
+            let fix = before.map(|key| format!(" (`{key}=` leaves it out)")).unwrap_or_default();
+            Refusal::new(Cause::Invalid, format!("port {name}: {e}{fix}"))
         })?;
         self.check(name, Some(&new), Some(&old))?;
         if !new.differs_only_live(&old) {
@@ -288,19 +291,20 @@ impl Ports {
         Err(refusal)
     }
 
-    /// As [`Ports::close`], of a port that will be opened otherwise.
+    /// As [`Ports::close`], for a port that will be opened again with other keys.
     fn close_for_good(&self, entry: Entry) -> Kept {
         if entry.address.kind() == Kind::VfioUser && entry.opened.port().is_up() {
             log::warn!(
-                "port {}: is opened anew under a running VM: its NIC is dead until the VM is started again",
+                "port {}: is opened again under a running VM: its NIC is dead until the VM is \
+                    started again",
                 entry.name
             );
         }
         self.close(entry)
     }
 
-    /// Tells the workers which ports each capture file watches. A port has one watcher: of two files that
-    /// ask for it, the one that came later has it.
+    /// Tells the workers which ports each capture file watches. A port has one watcher: of two
+    /// files that ask for it, the one that came later has it.
     fn mirror(&self) {
         for file in &self.entries {
             let Some(mirror) = file.opened.mirror() else { continue };
@@ -317,7 +321,7 @@ impl Ports {
         }
     }
 
-    /// The port that has `mac` in its `macs`: it is pinned there.
+    /// The port that lists `mac` in its `macs`, which pins it there.
     fn listed_by(&self, mac: Mac) -> Option<&PortName> {
         let lists = |e: &&Entry| e.address.policy().macs.listed().contains(&mac);
         self.entries.iter().find(lists).map(|e| &e.name)
@@ -363,7 +367,8 @@ impl Ports {
         self.switch.fdb().tick()
     }
 
-    /// Forgets what was learned at ports that went down. If it is too soon for that, how long to wait.
+    /// Forgets what was learned at ports that went down. If it is too soon for that, how long to
+    /// wait.
     #[must_use]
     pub fn forget_departed(&self) -> Option<Duration> {
         self.switch.forget_departed(self.workers.now()).map(Duration::from_nanos)
@@ -386,7 +391,7 @@ impl Drop for Ports {
 }
 
 impl Entry {
-    /// Does what the live keys of its address say that were otherwise in `old`.
+    /// Follows the live keys of its address that differ from `old`.
     fn follow(&self, old: &Address) -> Result<(), Refusal> {
         let (new, old) = (self.address.spec(), old.spec());
         let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", self.name));

@@ -8,17 +8,18 @@ use std::path::Path;
 
 /// Sets the permission bits of the socket at `path`.
 ///
-/// Whoever may write to the directory can put a link to a file of ours in the socket's place at any moment: so what
-/// was looked at is what is changed, by its descriptor, and a link is not followed.
+/// Users who may write to the directory can put a link to one of our files in the socket's place at
+/// any moment. So the file that was looked at is changed, by its descriptor, and links are not
+/// followed.
 ///
 /// # Errors
-/// If the file is gone, or is no socket any more.
+/// If the file is gone, or is not a socket any more.
 pub fn set(path: &Path, mode: u32) -> io::Result<()> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
     let file = options.open(path)?;
     if !file.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other(format!("'{}' is no socket any more", path.display())));
+        return Err(io::Error::other(format!("'{}' is not a socket any more", path.display())));
     }
     let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(seen, Permissions::from_mode(mode))

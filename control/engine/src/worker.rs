@@ -8,12 +8,12 @@
 //!        └──────────── disarm ◄─────────────────────────────────┴──── doorbell, command ─┘
 //! ```
 //!
-//! A worker owns ports: only it pulls from them (any worker pushes to any port). What it owns and the
-//! table of all ports reach it as one [`Assignment`], taken between breaths. Spinning is only done
-//! while it pays: after sleeps that ended within the spin time.
+//! A worker owns ports: only it pulls from them (any worker pushes to any port). What it owns and
+//! the table of all ports reach it as one [`Assignment`], taken between breaths. Spinning is only
+//! done while it pays: after sleeps that ended within the spin time.
 //!
-//! No lock of this file is taken while frames move; the only one a worker takes is that of its inbox,
-//! when a flag says there is something in it.
+//! No lock of this file is taken while frames move; the only one a worker takes is that of its
+//! inbox, when a flag says there is something in it.
 
 mod idle;
 mod poll;
@@ -99,8 +99,8 @@ impl Workers {
         Ok(id)
     }
 
-    /// Adds a port that takes part from its [`Workers::set_policies`] on: not for a moment without its policy, even if the table is
-    /// published before.
+    /// Adds a port that takes part from its [`Workers::set_policies`] on: not for a moment without
+    /// its policy, even if the table is published before.
     ///
     /// # Errors
     /// [`Full`].
@@ -117,7 +117,8 @@ impl Workers {
         Ok(id)
     }
 
-    /// Removes a port. When this returns no worker uses it any more and nothing is remembered of it.
+    /// Removes a port. When this returns no worker uses it any more and nothing is remembered of
+    /// it.
     pub fn remove(&self, id: PortId) {
         let mut plan = lock(&self.plan);
         if let Some(entry) = plan.entries.get_mut(id.index()) {
@@ -188,8 +189,8 @@ impl Workers {
         }
     }
 
-    /// Gives every worker its ports and the new table, and waits until all have taken them: from then on
-    /// nobody uses the old one.
+    /// Gives every worker its ports and the new table, and waits until all have taken them: from
+    /// then on nobody uses the old one.
     fn publish(&self, plan: &mut Plan) {
         plan.generation += 1;
         let used: Vec<bool> = plan.entries.iter().map(Option::is_some).collect();

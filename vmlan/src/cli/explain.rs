@@ -34,8 +34,8 @@ pub(super) struct ExplainArgs {
     /// VLAN tag; several: the outermost first
     #[arg(long, value_name = "VID", conflicts_with = "hex")]
     vlan: Vec<u16>,
-    /// Source IP address (with no other option: of an echo request). Without it the frame is of EtherType 0x88b5, for
-    /// experiments, which a port with ips= may not send
+    /// Source IP address (with no other option: of an echo request). Without it the frame is of
+    /// EtherType 0x88b5, for experiments, which a port with ips= may not send
     #[arg(long, value_name = "ADDRESS", requires = "ip_dst", conflicts_with = "hex")]
     ip_src: Option<IpAddr>,
     /// Destination IP address

@@ -5,11 +5,11 @@ use hyper::Method;
 use serde_json::{Map, Value};
 
 use super::ApiArgs;
-use super::ask::pairs;
+use super::port::pairs;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_config::text::columns;
-use vmlan_engine::action::SflowInfo;
+use vmlan_engine::info::SflowInfo;
 
 const PATH: &str = "/v1/sflow";
 
@@ -32,8 +32,10 @@ enum SflowCommand {
     Show,
     /// Export samples and counters, or change how
     #[command(
-        after_help = "Keys: collector=IP:PORT, sampling=N (one frame of N), polling=SECONDS (of counters; 0: none), \
-        agent=IP, header=BYTES\n\nExample:\n  vmlan sflow set collector=127.0.0.1:6343 sampling=1000 polling=20"
+        after_help = "Keys: collector=IP:PORT, sampling=N (one frame of N), polling=SECONDS (of \
+            counters; 0: none), \
+        agent=IP, header=BYTES\n\nExample:\n  vmlan sflow set collector=127.0.0.1:6343 \
+        sampling=1000 polling=20"
     )]
     Set {
         /// Keys and values; those that are left out stay as they are

@@ -144,13 +144,14 @@ pub(crate) fn usage(flag: &str, error: &dyn std::fmt::Display) -> Failure {
 }
 
 pub(crate) fn seconds(flag: &str, value: f64) -> Result<Duration, Failure> {
-    let wrong = |_| usage(flag, &format!("{value} is no time: write seconds like 5 or 0.5"));
+    let wrong = |_| usage(flag, &format!("{value} is not a time: write seconds like 5 or 0.5"));
     Duration::try_from_secs_f64(value).map_err(wrong)
 }
 
 /// `250`, `10k`, `1.5M`, `1G`
 pub(crate) fn number(flag: &str, text: &str) -> Result<u64, Failure> {
-    let wrong = || usage(flag, &format!("'{text}' is no number: write one like 1000, 10k or 1.5M"));
+    let wrong =
+        || usage(flag, &format!("'{text}' is not a number: write one like 1000, 10k or 1.5M"));
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
         Some((at, 'M')) => (&text[..at], 1e6),

@@ -1,11 +1,11 @@
-//! A checker for the part of JSON Schema that our OpenAPI description uses. A word it does not know is an error,
-//! so that no promise of the description goes unchecked.
+//! A checker for the part of JSON Schema that our OpenAPI description uses. A word it does not know
+//! is an error, so that no promise of the description goes unchecked.
 
 use serde_json::Value;
 
 /// Says what is wrong with `value`, if anything.
 pub fn check(value: &Value, schema: &Value, root: &Value) -> Result<(), String> {
-    let schema_object = schema.as_object().ok_or("a schema is no object")?;
+    let schema_object = schema.as_object().ok_or("a schema is not an object")?;
     if schema["nullable"] == true && value.is_null() {
         return Ok(());
     }

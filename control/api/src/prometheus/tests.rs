@@ -58,7 +58,8 @@ fn prometheus_tells_what_is_counted_by_register() {
     assert!(!prometheus(&sample()).contains("_nic_"), "no NIC, no metrics of NICs");
     let text = prometheus(&stats(json!({"ports": [nic(), virtio()]})));
     for line in [
-        "vmlan_port_nic_register_accesses_total{port=\"vm2\",kind=\"vfio-user\",register=\"ICR\",access=\"read\"} 200",
+        "vmlan_port_nic_register_accesses_total{port=\"vm2\",kind=\"vfio-user\",\
+         register=\"ICR\",access=\"read\"} 200",
         "vmlan_port_nic_interrupts_raised_total{port=\"vm2\",kind=\"vfio-user\"} 20",
         "vmlan_port_nic_interrupts_held_total{port=\"vm2\",kind=\"vfio-user\"} 15",
         "vmlan_port_nic_interrupts_delivered_total{port=\"vm2\",kind=\"vfio-user\"} 5",
@@ -77,7 +78,10 @@ fn prometheus_tells_what_is_counted_by_register() {
 #[test]
 fn prometheus_text_has_a_type_for_each_metric_and_a_line_for_each_port() {
     let text = prometheus(&sample());
-    assert!(text.contains("# TYPE vmlan_port_in_frames_total counter\nvmlan_port_in_frames_total{port=\"vm1\",kind=\"vhost-user\"} 3\n"));
+    assert!(text.contains(
+        "# TYPE vmlan_port_in_frames_total \
+        counter\nvmlan_port_in_frames_total{port=\"vm1\",kind=\"vhost-user\"} 3\n"
+    ));
     assert!(text.contains(
         "vmlan_port_drops_total{port=\"vm1\",kind=\"vhost-user\",reason=\"receiver-full\"} 7\n"
     ));
@@ -92,8 +96,10 @@ fn prometheus_tells_what_limits_did() {
     for line in [
         "vmlan_port_limit_held_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\"} 20",
         "vmlan_limit_held_total{limit=\"tenant-a\"} 7",
-        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"from\",outcome=\"passed\"} 1000",
-        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",direction=\"to\",outcome=\"dropped\"} 300",
+        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",\
+         direction=\"from\",outcome=\"passed\"} 1000",
+        "vmlan_port_limit_frames_total{port=\"vm1\",kind=\"vhost-user\",\
+         direction=\"to\",outcome=\"dropped\"} 300",
         "vmlan_limit_frames_total{limit=\"tenant-a\",outcome=\"passed\"} 5000000",
         "vmlan_port_work_seconds_total{port=\"vm1\",kind=\"vhost-user\"} 1.500000000",
         "vmlan_fdb_unlearned_total 1234",

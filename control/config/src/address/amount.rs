@@ -1,4 +1,5 @@
-//! Amounts with units: rates, counts, times. What is written down means the same when it is read again.
+//! Amounts with units: rates, counts, times. What is written down means the same when it is read
+//! again.
 
 use std::fmt;
 use std::time::Duration;
@@ -71,7 +72,7 @@ impl fmt::Display for Rate {
         if rest == 0 {
             return write!(f, "{whole}{word}");
         }
-        let width = usize::try_from(unit.ilog10()).unwrap_or(0);
+        let width = unit.ilog10() as usize;
         let fraction = format!("{rest:0width$}");
         write!(f, "{whole}.{}{word}", fraction.trim_end_matches('0'))
     }
@@ -91,6 +92,7 @@ pub struct Time(pub(crate) Duration);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        whole(f, TIMES, u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX))
+        let seconds = self.0.as_secs().saturating_mul(1_000_000);
+        whole(f, TIMES, seconds.saturating_add(self.0.subsec_micros().into()))
     }
 }

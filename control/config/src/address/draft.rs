@@ -70,7 +70,8 @@ impl Draft {
         self.values.set(self.kind.name(), self.kind.all_keys(), key, value)
     }
 
-    /// As [`Draft::set`], but a value that is there is replaced, and an empty one takes the key away.
+    /// As [`Draft::set`], but a value that is there is replaced, and an empty one takes the key
+    /// away.
     ///
     /// # Errors
     /// As [`Draft::set`].
@@ -110,8 +111,8 @@ impl fmt::Display for Draft {
 }
 
 fn is_interface_name(name: &str) -> bool {
-    // net/core/dev.c, dev_valid_name(): no '/', no ':', no white space, not "." or "..". '%' would make
-    // the kernel choose a number.
+    // net/core/dev.c, dev_valid_name(): no '/', no ':', no white space, not "." or "..". '%' would
+    // make the kernel choose a number.
     let bad =
         |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || !c.is_ascii_graphic();
     name.len() <= INTERFACE_NAME && name != "." && name != ".." && !name.contains(bad)

@@ -2,27 +2,29 @@
 
 use super::Kind;
 
-/// Why an address, or a name, is not accepted. Each message names the value and the mend.
+/// Why an address, or a name, is not accepted. Each message names the value and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum AddressError {
     #[error("'{0}' has no name: write NAME=KIND:PLACE, e.g. vm1=vhost-user:/run/vm1.sock")]
     NoName(String),
     #[error(
-        "'{0}' is no name for a port: 1 to 32 letters, digits, '.', '_', '-', the first a letter or digit"
+        "'{0}' is not a valid name for a port: 1 to 32 letters, digits, '.', '_', '-', the first a \
+            letter or digit"
     )]
     Name(String),
     #[error(
-        "'{0}' is no name for a limit or group: 1 to 32 letters, digits, '.', '_', '-', the first a letter or digit, and not all, any or none"
+        "'{0}' is not a valid name for a limit or group: 1 to 32 letters, digits, '.', '_', '-', \
+            the first a letter or digit, and not all, any or none"
     )]
     RuleName(String),
-    #[error("'{0}' is no address: write KIND:PLACE, e.g. vhost-user:/run/vm1.sock")]
+    #[error("'{0}' is not a valid address: write KIND:PLACE, e.g. vhost-user:/run/vm1.sock")]
     NoKind(String),
-    #[error("'{given}' is no kind of port: {hint}")]
+    #[error("'{given}' is not a kind of port: {hint}")]
     Kind { given: String, hint: String },
-    #[error("'{given}' is no place for {kind}: {wanted} is wanted")]
+    #[error("'{given}' is not a valid place for {kind}: {wanted} is wanted")]
     Place { given: String, kind: Kind, wanted: String },
-    #[error("'{given}' is no key of {of}: {hint}")]
+    #[error("'{given}' is not a key of {of}: {hint}")]
     Key { given: String, of: &'static str, hint: String },
     #[error("key '{0}' is given twice: leave one out")]
     Twice(String),
@@ -41,19 +43,25 @@ pub enum AddressError {
     #[error("[sflow] wants collector = \"IP:PORT\": add it")]
     NoCollector,
     #[error(
-        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and a store to those beside the doorbell (interrupt status, commands) must be heard: leave it out, or write model=e1000"
+        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and \
+            the switch must be told of stores to the registers beside the doorbell (interrupt \
+            status, commands): leave it out, or write model=e1000"
     )]
     NoMapped(String),
     #[error(
-        "poll_idle={0} does not go with model={1}: it is for mapped doorbells, and its 256 bytes of registers are one page, which must be heard: leave it out, or write model=e1000"
+        "poll_idle={0} does not go with model={1}: it is for mapped doorbells, which this NIC \
+            cannot have: the switch must be told of stores to its one page of registers: leave it \
+            out, or write model=e1000"
     )]
     NotPolled(String, String),
     #[error(
-        "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes could be shared: leave one out"
+        "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes \
+            could be shared: leave one out"
     )]
     CsbPlain,
     #[error(
-        "csb=on does not go with doorbell=mapped: a kick must be heard, and a store to a mapped register rings nobody: leave one out"
+        "csb=on does not go with doorbell=mapped: the switch must be told of a kick, and a store \
+            to a mapped register tells it nothing: leave one out"
     )]
     CsbMapped,
 }

@@ -46,12 +46,14 @@ const VFIO_USER: &[Key] = &[
     key(
         "model",
         Takes::Word(&["e1000", "r8169", "rtl8139"]),
-        "the NIC that the guest sees: e1000 (default, Intel 82540EM), r8169 (RTL8169SB) or rtl8139 (RTL8139C+)",
+        "the NIC that the guest sees: e1000 (default, Intel 82540EM), r8169 (RTL8169SB) or rtl8139 \
+            (RTL8139C+)",
     ),
     key(
         "plus",
         Takes::OnOff,
-        "with model=rtl8139: off for a plain RTL8139, which Linux's 8139too and systems older than the C+ want (default on)",
+        "with model=rtl8139: off for a plain RTL8139, which Linux's 8139too and systems older than \
+            the C+ want (default on)",
     ),
     key(
         "doorbell",
@@ -61,7 +63,8 @@ const VFIO_USER: &[Key] = &[
     key(
         "csb",
         Takes::OnOff,
-        "offer shared indexes to drivers that know them: no doorbell, no interrupt while both sides look (default off)",
+        "offer shared indexes to drivers that know them: no doorbell, no interrupt while both \
+            sides look (default off)",
     ),
     key(
         "poll_idle",
@@ -101,12 +104,14 @@ pub const POLICY: &[Key] = &[
     key(
         "macs",
         Takes::Macs,
-        "source MACs it may use: any (default), first (the first one seen, until its peer disconnects), or a list joined by '+', which is also pinned to it",
+        "source MACs it may use: any (default), first (the first one seen, until its peer \
+            disconnects), or a list joined by '+', which is also pinned to it",
     ),
     key(
         "ips",
         Takes::Ips,
-        "IP addresses it may claim: any (default), none, or ADDR[/LEN] joined by '+'; ARP and neighbour discovery must agree",
+        "IP addresses it may claim: any (default), none, or ADDR[/LEN] joined by '+'; ARP and \
+            neighbour discovery must agree",
     ),
     key("dhcp_guard", Takes::OnOff, "it may not answer as a DHCP server (default off)"),
     key("ra_guard", Takes::OnOff, "it may not advertise itself as a router (default off)"),
@@ -119,7 +124,8 @@ pub const POLICY: &[Key] = &[
     key(
         "uplink",
         Takes::Uplink,
-        "the only uplink its traffic leaves by: a port, or any (default); that port's bandwidth is shared by weight",
+        "the only uplink its traffic leaves by: a port, or any (default); that port's bandwidth is \
+            shared by weight",
     ),
     key("vlan", VID, "the VLAN it is in; its frames carry no tag"),
     key("trunk", Takes::Vids, "VLANs whose frames carry tags here: all, or like 1+10-20"),
@@ -145,9 +151,14 @@ pub const POLICY: &[Key] = &[
     key(
         "watch",
         Takes::Watch,
-        "it receives copies of these ports' frames (all, or names joined by '+') and takes no part in switching",
+        "it receives copies of these ports' frames (all, or names joined by '+') and takes no part \
+            in switching",
     ),
-    key("watch_vlan", VID, "it receives copies of this VLAN's frames, likewise"),
+    key(
+        "watch_vlan",
+        VID,
+        "it receives copies of this VLAN's frames and takes no part in switching",
+    ),
 ];
 
 /// `[limit.NAME]`: a limit that ports share.
@@ -163,7 +174,7 @@ pub const SFLOW: &[Key] = &[
     key("sampling", Takes::Number(1, 1 << 24), "one frame in N is sampled (default 1000)"),
     key("polling", Takes::Number(0, 86_400), "seconds between counters, 0 for none (default 20)"),
     key("agent", Takes::Ip, "this switch's address in the samples"),
-    key("header", Takes::Number(14, 128), "bytes kept of each sampled frame (default 128)"),
+    key("header", Takes::Short(14, 128), "bytes kept of each sampled frame (default 128)"),
 ];
 
 impl Kind {

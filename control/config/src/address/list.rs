@@ -1,4 +1,5 @@
-//! Values that are lists joined by '+'. Sorted, so that the same list in another order is no change; nothing comes twice.
+//! Values that are lists joined by '+'. Sorted, so that the same list in another order is no
+//! change; nothing comes twice.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,9 +10,9 @@ use vmlan_frame::Mac;
 use super::PortName;
 use super::amount::digits;
 
-/// Why a text is no value.
+/// Why a text is not a value.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Bad {
+pub enum ValueError {
     /// It does not have the form that is wanted, or is out of range.
     Form,
     /// This is in it twice.
@@ -68,25 +69,25 @@ fn full(address: IpAddr) -> u8 {
 }
 
 impl FromStr for IpRange {
-    type Err = Bad;
+    type Err = ValueError;
 
-    fn from_str(s: &str) -> Result<Self, Bad> {
+    fn from_str(s: &str) -> Result<Self, ValueError> {
         let (address, bits) = match s.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (s, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| Bad::Form)?;
+        let address: IpAddr = address.parse().map_err(|_| ValueError::Form)?;
         let most = full(address);
         let Some(bits) = bits else { return Ok(Self { address, bits: most }) };
         let bits = digits(bits).and_then(|n| u8::try_from(n).ok()).filter(|n| *n <= most);
-        let bits = bits.ok_or(Bad::Form)?;
+        let bits = bits.ok_or(ValueError::Form)?;
         // Bits behind the prefix: a slip in one of the two numbers, and nobody can know in which.
         let host = u32::from(most - bits);
         let clean = match address {
             IpAddr::V4(a) => host == 0 || a.to_bits().trailing_zeros() >= host,
             IpAddr::V6(a) => host == 0 || a.to_bits().trailing_zeros() >= host,
         };
-        clean.then_some(Self { address, bits }).ok_or(Bad::Form)
+        clean.then_some(Self { address, bits }).ok_or(ValueError::Form)
     }
 }
 
@@ -101,14 +102,14 @@ impl fmt::Display for IpRange {
 pub(super) fn items<T: Ord + fmt::Display>(
     text: &str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<Vec<T>, Bad> {
-    let parts = text.split('+').map(|part| parse(part).ok_or(Bad::Form));
+) -> Result<Vec<T>, ValueError> {
+    let parts = text.split('+').map(|part| parse(part).ok_or(ValueError::Form));
     let mut list = parts.collect::<Result<Vec<_>, _>>()?;
     list.sort_unstable();
     if let Some(twice) = list.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Bad::Twice(twice[0].to_string()));
+        return Err(ValueError::Twice(twice[0].to_string()));
     }
-    if list.len() <= ITEMS { Ok(list) } else { Err(Bad::Form) }
+    if list.len() <= ITEMS { Ok(list) } else { Err(ValueError::Form) }
 }
 
 /// The address of one card.
@@ -123,9 +124,9 @@ pub(super) fn name(text: &str) -> Option<PortName> {
 }
 
 impl FromStr for MacRule {
-    type Err = Bad;
+    type Err = ValueError;
 
-    fn from_str(s: &str) -> Result<Self, Bad> {
+    fn from_str(s: &str) -> Result<Self, ValueError> {
         Ok(match s {
             "any" => Self::Any,
             "first" => Self::First,
@@ -145,19 +146,19 @@ impl fmt::Display for MacRule {
 }
 
 impl FromStr for VidList {
-    type Err = Bad;
+    type Err = ValueError;
 
-    fn from_str(s: &str) -> Result<Self, Bad> {
+    fn from_str(s: &str) -> Result<Self, ValueError> {
         let vid = |t: &str| {
             let vid = digits(t).and_then(|n| u16::try_from(n).ok());
-            vid.filter(|v| (1..=4094).contains(v)).ok_or(Bad::Form)
+            vid.filter(|v| (1..=4094).contains(v)).ok_or(ValueError::Form)
         };
         let mut ranges = Vec::new();
         for part in s.split('+') {
             let (least, most) = part.split_once('-').unwrap_or((part, part));
             let (least, most) = (vid(least)?, vid(most)?);
             if least > most {
-                return Err(Bad::Form);
+                return Err(ValueError::Form);
             }
             ranges.push((least, most));
         }
@@ -165,7 +166,9 @@ impl FromStr for VidList {
         let mut merged: Vec<(u16, u16)> = Vec::new();
         for (least, most) in ranges {
             match merged.last_mut() {
-                Some((_, end)) if *end >= least => return Err(Bad::Twice(format!("VID {least}"))),
+                Some((_, end)) if *end >= least => {
+                    return Err(ValueError::Twice(format!("VID {least}")));
+                }
                 Some((_, end)) if *end + 1 == least => *end = most,
                 _ => merged.push((least, most)),
             }

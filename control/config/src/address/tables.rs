@@ -32,7 +32,7 @@ pub struct SflowTable {
     /// The switch's address in the samples; `None`: that of the socket.
     pub agent: Option<IpAddr>,
     /// Bytes kept of each sampled frame.
-    pub header: u32,
+    pub header: u16,
 }
 
 /// A word and the text of its value.
@@ -94,7 +94,7 @@ impl SflowTable {
             sampling: values.number("sampling").unwrap_or(1000),
             polling: values.number("polling").unwrap_or(20),
             agent: values.ip("agent"),
-            header: values.number("header").unwrap_or(128),
+            header: values.short("header").unwrap_or(128),
         })
     }
 

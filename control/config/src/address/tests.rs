@@ -5,10 +5,24 @@ use vmlan_frame::Mac;
 
 use super::*;
 
+/// Something like an address.
+const STRANGE_ADDRESS: &str = concat!(
+    r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}",
+    r"((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|native|",
+    r"reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}"
+);
+
+/// Something like a configuration file.
+const STRANGE_FILE: &str = concat!(
+    r#"(\[switch\]\n)?(workers|spin|api)?( = )?[0-9'"]{0,6}\n?"#,
+    r"(\[port\.?[a-z]?\]?\n)?[ -~\n]{0,40}"
+);
+
 proptest! {
-    /// Whatever is typed is refused in one line, or means the same when it is written down and read again.
+    /// Whatever is typed is refused in one line, or means the same when it is written down and read
+    /// again.
     #[test]
-    fn no_text_is_too_strange(text in r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|native|reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}") {
+    fn no_text_is_too_strange(text in STRANGE_ADDRESS) {
         match text.parse::<Address>() {
             Ok(address) => prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address)),
             Err(e) => prop_assert!(!e.to_string().is_empty()),
@@ -17,7 +31,7 @@ proptest! {
 
     /// The file's parser takes any text without a panic.
     #[test]
-    fn no_file_is_too_strange(text in r#"(\[switch\]\n)?(workers|spin|api)?( = )?[0-9'"]{0,6}\n?(\[port\.?[a-z]?\]?\n)?[ -~\n]{0,40}"#) {
+    fn no_file_is_too_strange(text in STRANGE_FILE) {
         if let Err(e) = crate::file::Config::parse(&text, std::path::Path::new("f")) {
             prop_assert!(!e.to_string().is_empty());
         }
@@ -28,9 +42,12 @@ proptest! {
     /// Every good value means the same when it is written down and read again.
     #[test]
     fn amounts_go_both_ways(
-        rate in 64_000u64..=400_000_000_000, frames in 1u64..=1_000_000_000, us in 100u64..=1_000_000,
+        rate in 64_000u64..=400_000_000_000,
+        frames in 1u64..=1_000_000_000,
+        us in 100u64..=1_000_000,
     ) {
-        let given = format!("tap:t,from_burst={us}us,from_frames={frames},from_rate={}kbit", Thousandths(rate));
+        let kbit = Thousandths(rate);
+        let given = format!("tap:t,from_burst={us}us,from_frames={frames},from_rate={kbit}kbit");
         let address = ok(&given);
         let limit = address.policy().from.own;
         prop_assert_eq!((limit.rate, limit.frames), (Some(rate), Some(frames)));
@@ -118,9 +135,12 @@ fn text_and_address_go_both_ways() {
         "vfio-user:/r,doorbell=trapped,model=rtl8139,plus=off",
         "stream:/run/passt.sock,connect",
         "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
-        "tap:t,dhcp_guard,from_burst=10ms,from_frames=10k,from_limit=gold,from_rate=2.5Gbit,ips=10.0.0.0/8+10.0.0.1+fd00::/64",
-        "tap:t,macs=52:54:00:00:00:01+52:54:00:00:00:02,member=db+web,native=5,reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
-        "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
+        "tap:t,dhcp_guard,from_burst=10ms,from_frames=10k,from_limit=gold,from_rate=2.5Gbit,\
+         ips=10.0.0.0/8+10.0.0.1+fd00::/64",
+        "tap:t,macs=52:54:00:00:00:01+52:54:00:00:00:02,member=db+web,native=5,\
+         reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
+        "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,\
+         ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
         "tap:t,qinq_trunk=all,to_rate=64kbit,uplink=any",
         "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {
@@ -132,7 +152,7 @@ fn text_and_address_go_both_ways() {
 
 /// What is written, and what is said of it.
 const WRONG: &[(&str, &str)] = &[
-    ("", "is no address"),
+    ("", "is not a valid address"),
     ("tap", "write KIND:PLACE"),
     ("vhostuser:/a", "did you mean 'vhost-user'?"),
     ("usb:/a", "valid: vhost-user, vfio-user, tap, stream, pcap"),
@@ -142,7 +162,7 @@ const WRONG: &[(&str, &str)] = &[
     ("tap:tap%d", "1 to 15"),
     ("vhost-user:", "path of a UNIX socket"),
     ("vhost-user:/a,queue=2", "did you mean 'queues'?"),
-    ("vhost-user:/a,", "'' is no key"),
+    ("vhost-user:/a,", "'' is not a key"),
     ("vhost-user:/a,queues", "queues has no value"),
     ("vhost-user:/a,queues=0", "1 to 64"),
     ("vhost-user:/a,queues=+2", "1 to 64"),
@@ -154,7 +174,7 @@ const WRONG: &[(&str, &str)] = &[
     ("vhost-user:/a,mac=00:00:00:00:00:00", "MAC address of one card"),
     ("vhost-user:/a,connect=yes", "on or off"),
     ("vhost-user:/a,group=", "some text"),
-    ("tap:t0,mtu=1500", "is no key of tap"),
+    ("tap:t0,mtu=1500", "is not a key of tap"),
     ("pcap:x,ports=a++b", "joined by '+'"),
     ("viofuser:/a", "did you mean 'vfio-user'?"),
     ("vfio-user:", "path of a UNIX socket"),
@@ -163,7 +183,7 @@ const WRONG: &[(&str, &str)] = &[
     ("vfio-user:/a,plus=yes,model=rtl8139", "plus=yes: on or off is wanted"),
     ("vfio-user:/a,plus=off", "plus=off wants model=rtl8139 beside it: add it, or leave plus out"),
     ("vfio-user:/a,plus,model=r8169", "plus=on wants model=rtl8139 beside it"),
-    ("tap:t,plus=off", "'plus' is no key of tap"),
+    ("tap:t,plus=off", "'plus' is not a key of tap"),
     (
         "vfio-user:/a,model=r8169,doorbell=mapped",
         "doorbell=mapped does not go with model=r8169: its 256 bytes of registers are one page",
@@ -172,7 +192,7 @@ const WRONG: &[(&str, &str)] = &[
         "vfio-user:/a,model=r8169,poll_idle=1ms",
         "poll_idle=1ms does not go with model=r8169: it is for mapped doorbells",
     ),
-    ("vfio-user:/a,modl=r8169", "'modl' is no key of vfio-user: did you mean 'model'?"),
+    ("vfio-user:/a,modl=r8169", "'modl' is not a key of vfio-user: did you mean 'model'?"),
     ("vfio-user:/a,model=rtl8139,doorbell=mapped", "leave it out, or write model=e1000"),
     (
         "vfio-user:/a,model=rtl8139,plus=off,csb",
@@ -191,10 +211,10 @@ const WRONG: &[(&str, &str)] = &[
     ("vfio-user:/a,irq_rate_max=-1", "a number from 0 to 1000000"),
     ("vfio-user:/a,mac=03:00:00:00:00:01", "MAC address of one card"),
     ("vfio-user:/a,csb,doorbell=mapped", "csb=on does not go with doorbell=mapped"),
-    ("vfio-user:/a,queues=2", "is no key of vfio-user"),
-    ("vfio-user:/a,connect", "is no key of vfio-user"),
-    ("vhost-user:/a,link=down", "is no key of vhost-user"),
-    ("pcap:/a,macs=first", "'macs' is no key of pcap"),
+    ("vfio-user:/a,queues=2", "is not a key of vfio-user"),
+    ("vfio-user:/a,connect", "is not a key of vfio-user"),
+    ("vhost-user:/a,link=down", "is not a key of vhost-user"),
+    ("pcap:/a,macs=first", "'macs' is not a key of pcap"),
     ("tap:t,to_rat=1Mbit", "did you mean 'to_rate'?"),
     (
         "tap:t,to_rate=0kbit",
@@ -254,7 +274,7 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_wrong_address_names_the_value_and_the_mend() {
+fn a_wrong_address_names_the_value_and_says_what_to_do() {
     for (text, said) in WRONG.iter().copied() {
         let error = text.parse::<Address>().unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

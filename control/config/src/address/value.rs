@@ -8,7 +8,7 @@ use vmlan_frame::Mac;
 
 use super::PortName;
 use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
-use super::list::{Bad, IpRange, MacRule, VidList, card, items, joined, name};
+use super::list::{IpRange, MacRule, ValueError, VidList, card, items, joined, name};
 
 /// What a key's value may be.
 #[derive(Debug)]
@@ -102,8 +102,8 @@ impl Takes {
     /// The value `text` stands for.
     ///
     /// # Errors
-    /// [`Bad`] if it stands for none.
-    pub fn parse(&self, text: &str) -> Result<Value, Bad> {
+    /// [`ValueError`] if it stands for none.
+    pub fn parse(&self, text: &str) -> Result<Value, ValueError> {
         match self {
             Self::Macs => text.parse().map(Value::Macs),
             Self::Ips => Ok(Value::Ips(match text {
@@ -119,7 +119,7 @@ impl Takes {
                 ("none", Self::Reach) => Some(Vec::new()),
                 _ => Some(items(text, name)?),
             })),
-            _ => self.parse_one(text).ok_or(Bad::Form),
+            _ => self.parse_one(text).ok_or(ValueError::Form),
         }
     }
 
@@ -225,7 +225,8 @@ impl fmt::Display for Takes {
             ),
             Self::Ip => f.write_str("an IP address"),
             Self::Ips => f.write_str(
-                "any, none, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no bits behind the prefix),",
+                "any, none, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no \
+                    bits behind the prefix),",
             ),
             Self::Socket => f.write_str("IP:PORT, like 10.0.0.1:6343 or [fd00::1]:6343,"),
             Self::Vids => f.write_str("all, or VLANs from 1 to 4094, like 1+10-20,"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vmlan_frame::Mac;
 
-use super::{AddressError, Bad, IpRange, Key, MacRule, PortName, Takes, Value, VidList};
+use super::{AddressError, IpRange, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
 use crate::hint::hint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -221,8 +221,8 @@ fn check(
     };
     let given = || text.to_owned();
     let value = takes.parse(text).map_err(|bad| match bad {
-        Bad::Form => AddressError::Value { key, given: given(), wanted: wanted() },
-        Bad::Twice(what) => AddressError::Double { key, given: given(), what },
+        ValueError::Form => AddressError::Value { key, given: given(), wanted: wanted() },
+        ValueError::Twice(what) => AddressError::Double { key, given: given(), what },
     })?;
     Ok((key, value))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::RANGES;
+use super::Range;
 use super::table::Fields;
 
 /// Lines of tables and of their keys.
@@ -20,7 +20,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new(text: &str, path: &Path) -> Self {
-        let words = RANGES.iter().map(|(key, ..)| *key).chain(["api", "api-mode"]);
+        let words = Range::ALL.iter().map(|range| range.key).chain(["api", "api-mode"]);
         let lines = words.filter_map(|key| Some((Some(key.into()), line_of_key(text, key)?)));
         let found = HashMap::from([("switch".to_owned(), lines.collect())]);
         let ends = text.match_indices('\n').map(|(at, _)| at).collect();

@@ -11,15 +11,15 @@ use crate::address::{AddressError, Draft, Kind, NamedAddress, Pair, PortName, Ta
 pub(super) type Fields = BTreeMap<String, Spanned<Value>>;
 
 /// What is wrong, and with which key, if it is one.
-pub(super) type Wrong = (Option<String>, TableError);
+pub(super) type TableFailure = (Option<String>, TableError);
 
-impl From<TableError> for Wrong {
+impl From<TableError> for TableFailure {
     fn from(e: TableError) -> Self {
         (None, e)
     }
 }
 
-impl From<AddressError> for Wrong {
+impl From<AddressError> for TableFailure {
     fn from(e: AddressError) -> Self {
         let key = e.key().map(str::to_owned);
         (key, e.into())
@@ -27,7 +27,7 @@ impl From<AddressError> for Wrong {
 }
 
 /// `[port.NAME]`
-pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong> {
+pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, TableFailure> {
     let name: PortName = name.parse()?;
     let mut draft = whereabouts(&mut fields)?;
     let kind = draft.kind();
@@ -44,7 +44,7 @@ pub(super) fn port(name: &str, mut fields: Fields) -> Result<NamedAddress, Wrong
 }
 
 /// `address`, or `kind` and `place`.
-fn whereabouts(fields: &mut Fields) -> Result<Draft, Wrong> {
+fn whereabouts(fields: &mut Fields) -> Result<Draft, TableFailure> {
     if let Some(address) = take_text(fields, "address")? {
         if let Some(key) = ["kind", "place"].into_iter().find(|key| fields.contains_key(*key)) {
             return Err((Some(key.into()), TableError::Both(key)));
@@ -58,7 +58,7 @@ fn whereabouts(fields: &mut Fields) -> Result<Draft, Wrong> {
 }
 
 /// Words and values of a table without lists.
-pub(super) fn pairs(fields: Fields) -> Result<Vec<Pair>, Wrong> {
+pub(super) fn pairs(fields: Fields) -> Result<Vec<Pair>, TableFailure> {
     let pair = |(key, value): (String, Spanned<Value>)| {
         let text = text(&key, value.into_inner(), None)?;
         Ok((key, text))
@@ -67,7 +67,7 @@ pub(super) fn pairs(fields: Fields) -> Result<Vec<Pair>, Wrong> {
 }
 
 /// A value as it stands in an address.
-fn text(key: &str, value: Value, list: Option<&Takes>) -> Result<String, Wrong> {
+fn text(key: &str, value: Value, list: Option<&Takes>) -> Result<String, TableFailure> {
     let plain = |value: Value| match value {
         Value::Boolean(on) => Some(if on { "on" } else { "off" }.to_owned()),
         Value::Integer(n) => Some(n.to_string()),
@@ -91,7 +91,7 @@ fn text(key: &str, value: Value, list: Option<&Takes>) -> Result<String, Wrong> 
     }
 }
 
-fn take_text(fields: &mut Fields, key: &'static str) -> Result<Option<String>, Wrong> {
+fn take_text(fields: &mut Fields, key: &'static str) -> Result<Option<String>, TableFailure> {
     match fields.remove(key).map(Spanned::into_inner) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),

@@ -8,7 +8,8 @@ fn parse(text: &str) -> Result<Config, String> {
 fn the_file_says_the_same_with_the_same_words() {
     let config = parse(
         "[switch]\nworkers = 2\napi = '/run/x.sock'\nfull-wait = 50\n\
-         [port.b]\nkind = 'vhost-user'\nplace = '/run/b.sock'\nqueues = 2\nconnect = true\nmode = '0660'\n\
+         [port.b]\nkind = 'vhost-user'\nplace = '/run/b.sock'\nqueues = 2\nconnect = true\nmode = \
+         '0660'\n\
          [port.a]\naddress = 'vhost-user:/run/a.sock,queues=2'\n",
     )
     .unwrap();
@@ -29,7 +30,8 @@ fn the_file_says_the_same_with_the_same_words() {
     );
     assert_eq!(
         nic.unwrap().ports[0].address.to_string(),
-        "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
+        "vfio-user:/n,doorbell=mapped,irq_rate_max=8000,link=down,\
+         mac=02:00:00:00:00:01,model=e1000,poll_idle=500us"
     );
     let plain = "[port.n]\nkind = 'vfio-user'\nplace = '/n'\nmodel = 'rtl8139'\nplus = false\n";
     let plain = parse(plain).unwrap();
@@ -65,7 +67,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "[port.c]\nkind = 'pcap'\nplace = 'x'\nports = ['a', 1]\n",
         "vmlan.toml:4: port c: ports: write a list like [\"vm1\"",
     ),
-    ("\n[port.a]\naddress = 'tpa:x'\n", "port a: 'tpa' is no kind of port: did you mean 'tap'?"),
+    ("\n[port.a]\naddress = 'tpa:x'\n", "port a: 'tpa' is not a kind of port: did you mean 'tap'?"),
     ("[port.a]\nkind = 'tap'\nplace = 'x'\nqueue = 2\n", "did you mean 'queues'?"),
     ("[port.a]\nkind = 'tap'\n", "'place' is missing"),
     (
@@ -102,10 +104,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "[port.n]\naddress = 'vfio-user:/n'\nplus = false\n",
         "vmlan.toml:3: port n: plus=off wants model=rtl8139 beside it",
     ),
-    ("[port.'a b']\naddress = 'tap:x'\n", "is no name for a port"),
+    ("[port.'a b']\naddress = 'tap:x'\n", "is not a valid name for a port"),
     (
         "[port.a]\n\n[port.a] # again\n",
-        "vmlan.toml:3: [port.a] is given twice, first in line 1: give this port another name, or leave one out",
+        "vmlan.toml:3: [port.a] is given twice, first in line 1: give this port another name, or \
+            leave one out",
     ),
     (
         "[port.a]\naddress = 'tap:x,vlan=7'\nweight = 1\nweight = 2\n",
@@ -145,15 +148,16 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[limit.gold]\n", "vmlan.toml:1: limit gold: a limit wants rate=RATE, frames=N, or both"),
     (
         "[limit.gold]\nrate = '1Mbit'\nframe = 1\n",
-        "vmlan.toml:3: limit gold: 'frame' is no key of a limit: did you mean 'frames'?",
+        "vmlan.toml:3: limit gold: 'frame' is not a key of a limit: did you mean 'frames'?",
     ),
     ("[limit.gold]\nrate = 64\n", "vmlan.toml:2: limit gold: rate=64: a rate from 64kbit"),
     ("[limit.gold]\nburst = '1ms'\n", "limit gold: a limit wants"),
-    ("[limit.all]\nrate = '1Mbit'\n", "'all' is no name for a limit or group"),
+    ("[limit.all]\nrate = '1Mbit'\n", "'all' is not a valid name for a limit or group"),
     ("[limit]\nrate = '1Mbit'\n", "write [switch] and [port.NAME] on lines of their own"),
     (
         "[group.web]\nmember = 'a'\n",
-        "vmlan.toml:2: group web: 'member' is no key of a group: leave it out, and write member = \"web\"",
+        "vmlan.toml:2: group web: 'member' is not a key of a group: leave it out, and write member \
+            = \"web\"",
     ),
     ("[sflow]\n", "vmlan.toml:1: [sflow]: [sflow] wants collector"),
     ("[sflow]\ncollector = '10.0.0.1'\n", "vmlan.toml:2: [sflow]: collector=10.0.0.1: IP:PORT"),

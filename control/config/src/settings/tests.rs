@@ -101,9 +101,11 @@ fn what_contradicts_the_rest_is_named_with_its_line() {
 #[test]
 fn what_goes_together_is_taken() {
     let settings = two(
-        "member = 'web'\nreach = ['web', 'db']\nuplink = 'b'\nfrom_limit = 'gold'\ntrunk = [1, '5-7']\nnative = 1",
+        "member = 'web'\nreach = ['web', 'db']\nuplink = 'b'\nfrom_limit = 'gold'\ntrunk = [1, \
+            '5-7']\nnative = 1",
         "macs = ['52:54:00:00:00:01']\nto_limit = 'gold'",
-        "[group.db]\n[limit.gold]\nrate = '1.5Gbit'\nframes = 100000\n[sflow]\ncollector = '10.0.0.1:6343'\n",
+        "[group.db]\n[limit.gold]\nrate = '1.5Gbit'\nframes = 100000\n[sflow]\ncollector = \
+            '10.0.0.1:6343'\n",
     )
     .unwrap();
     let text: Vec<_> = settings.plan.ports.iter().map(|p| p.address.to_string()).collect();

@@ -1,10 +1,12 @@
-//! MAC addresses for VMs whose port has none: always the same for one name, different for different names.
+//! MAC addresses for VMs whose port has none: always the same for one name, different for different
+//! names.
 
 use vmlan_frame::Mac;
 
 use crate::address::PortName;
 
-/// For a NIC that is QEMU's, with QEMU's prefix. Without it every QEMU would take 52:54:00:12:34:56.
+/// For a NIC that is QEMU's, with QEMU's prefix. Without it every QEMU would take
+/// 52:54:00:12:34:56.
 #[must_use]
 pub fn mac_of(name: &PortName) -> Mac {
     let [a, b, c, ..] = hash(name).to_be_bytes();

@@ -23,7 +23,8 @@ fn qemu_gets_shared_memory_a_chardev_that_reconnects_and_a_nic() {
             "vhost-user,id=net-vm1,chardev=chr-vm1,queues=2",
             "-device",
             &format!(
-                "virtio-net-pci,netdev=net-vm1,mac={},rx_queue_size=1024,tx_queue_size=1024,mq=on,vectors=6",
+                "virtio-net-pci,netdev=net-vm1,mac={},\
+                 rx_queue_size=1024,tx_queue_size=1024,mq=on,vectors=6",
                 mac_of(&"vm1".parse().unwrap())
             ),
         ]
@@ -74,7 +75,8 @@ fn cloud_hypervisor_and_libvirt_get_theirs() {
     assert_eq!(ch.args[1], "size=1G,shared=on");
     assert_eq!(
         ch.args[3],
-        "vhost_user=true,socket=/a,vhost_mode=client,num_queues=4,queue_size=1024,mac=52:54:00:00:00:01"
+        "vhost_user=true,socket=/a,vhost_mode=client,\
+         num_queues=4,queue_size=1024,mac=52:54:00:00:00:01"
     );
     let xml = ask("a", "vhost-user:/a&b,queues=2", Vmm::Libvirt, "9.2").unwrap().text;
     assert!(xml.contains("path='/a&amp;b' mode='client'"), "{xml}");
@@ -85,6 +87,9 @@ fn cloud_hypervisor_and_libvirt_get_theirs() {
 
 #[test]
 fn an_emulated_nic_is_a_vfio_user_device_with_shared_memory() {
+    let socket = r#""socket":{"path":"/run/a,b.sock","type":"unix"}"#;
+    let device = format!(r#"{{"driver":"vfio-user-pci","id":"net-vm2",{socket}}}"#);
+    let device = device.as_str();
     let qemu = ask("vm2", "vfio-user:/run/a,,b.sock,model=e1000", Vmm::Qemu, "10.1.1").unwrap();
     assert_eq!(
         qemu.args,
@@ -99,10 +104,10 @@ fn an_emulated_nic_is_a_vfio_user_device_with_shared_memory() {
             "-nic",
             "none",
             "-device",
-            r#"{"driver":"vfio-user-pci","id":"net-vm2","socket":{"path":"/run/a,b.sock","type":"unix"}}"#,
+            device,
         ]
     );
-    assert!(qemu.text.ends_with("\n-device '{\"driver\":\"vfio-user-pci\",\"id\":\"net-vm2\",\"socket\":{\"path\":\"/run/a,b.sock\",\"type\":\"unix\"}}'\n"), "{}", qemu.text);
+    assert!(qemu.text.ends_with(&format!("\n-device '{device}'\n")), "{}", qemu.text);
     // For $(vmlan vm-args vm2): a shell would keep the quotes.
     assert_eq!(qemu.substituted().unwrap(), qemu.args.join(" ") + "\n");
     assert_eq!(ask("a", "vfio-user:/a b", Vmm::Qemu, "11.1").unwrap().substituted(), None);
@@ -116,26 +121,27 @@ fn an_emulated_nic_is_a_vfio_user_device_with_shared_memory() {
         "<source type='memfd'/>\n  <access mode='shared'/>",
         "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'",
         "<qemu:arg value='-device'/>",
-        r#"<qemu:arg value='{"driver":"vfio-user-pci","id":"net-vm2","socket":{"path":"/run/vm2.sock","type":"unix"}}'/>"#,
+        r#"<qemu:arg value='{"driver":"vfio-user-pci","id":"net-vm2","socket":"#,
+        r#""socket":{"path":"/run/vm2.sock","type":"unix"}}'/>"#,
     ] {
         assert!(xml.contains(part), "{part}: {xml}");
     }
 }
 
 #[test]
-fn a_qemu_without_vfio_user_is_named_with_the_mend() {
+fn a_qemu_without_vfio_user_is_named_with_what_to_do() {
     for vmm in [Vmm::Qemu, Vmm::Libvirt] {
         let error = ask("vm2", "vfio-user:/a", vmm, "7.2.22").unwrap_err();
         assert!(error.contains("port vm2: QEMU 7.2.22 cannot do vfio-user well"), "{error}");
         assert!(error.contains("QEMU 10.1.1 or later") && error.contains("stream port"), "{error}");
-        for (keys, mend) in [
+        for (keys, fix) in [
             ("", "with -device e1000"),
             (",model=r8169", "-device e1000, for QEMU has no r8169"),
             (",model=rtl8139", "with -device rtl8139"),
             (",model=rtl8139,plus=off", "-device rtl8139, which is a C+ one"),
         ] {
             let error = ask("vm2", &format!("vfio-user:/a{keys}"), vmm, "7.2").unwrap_err();
-            assert!(error.ends_with(mend), "{error}");
+            assert!(error.ends_with(fix), "{error}");
         }
         assert!(ask("vm2", "vfio-user:/a", vmm, "10.1").is_err());
     }
@@ -148,7 +154,7 @@ fn a_qemu_without_vfio_user_is_named_with_the_mend() {
 }
 
 #[test]
-fn what_no_vm_can_use_is_refused_with_a_mend() {
+fn what_no_vm_can_use_is_refused_that_says_what_to_do() {
     assert!(
         ask("t", "tap:t0", Vmm::Qemu, "9.2")
             .unwrap_err()

@@ -17,8 +17,8 @@ impl QemuVersion {
         Self { major, minor, micro }
     }
 
-    /// The first whose vhost-user devices survive MSI-X without KVM: 7.2 ends with a segmentation fault when it
-    /// starts the device.
+    /// The first whose vhost-user devices survive MSI-X without KVM: 7.2 ends with a segmentation
+    /// fault when it starts the device.
     pub const TCG_MSIX: Self = Self::new(8, 0, 0);
     /// The first with `-netdev stream`.
     pub const STREAM: Self = Self::new(7, 2, 0);
@@ -50,7 +50,7 @@ impl FromStr for QemuVersion {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let wrong = || format!("'{s}' is no version of QEMU: write numbers like 9.2 or 10.1.1");
+        let wrong = || format!("'{s}' is not a version of QEMU: write numbers like 9.2 or 10.1.1");
         let parts: Result<Vec<u16>, _> = s.split('.').map(str::parse).collect();
         match *parts.map_err(|_| wrong())? {
             [major] => Ok(Self::new(major, 0, 0)),

@@ -65,10 +65,10 @@ impl Wanted {
             return Err(text);
         }
         // A length that was asked for is payload; short frames have a trailer.
-        packet.resize(packet.len() + pad, 0);
-        if self.len.is_some() {
-            set_lengths(ethertype, &mut packet, self.inside)?;
-        }
+        let short = packet.len();
+        packet.resize(short + pad, 0);
+        let counted = if self.len.is_some() { packet.len() } else { short };
+        set_lengths(ethertype, &mut packet, counted, self.inside)?;
         if ethertype == ETHERTYPE_IPV4 {
             let mut sum = Checksum::default();
             sum.add(&packet[..20]);
@@ -115,8 +115,8 @@ impl Wanted {
             Inside::Tcp(from, to) => (TCP, tcp(from, to)),
             _ => (ICMP, vec![8, 0, 0, 0, 0, 1, 0, 1]),
         };
-        let [high, low] = short(20 + upper.len());
-        let begin = [0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+        // Its length is set when it has its payload.
+        let begin = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
         [&begin[..], &from.octets(), &to.octets(), &upper].concat()
     }
 
@@ -128,9 +128,8 @@ impl Wanted {
             _ => (ICMPV6, vec![128, 0, 0, 0, 0, 1, 0, 1]),
         };
         let to = if self.inside == Inside::Icmpv6(135) { solicited(to) } else { to };
-        let [high, low] = short(upper.len());
-        // Neighbour discovery wants a hop limit of 255.
-        let begin = [0x60, 0, 0, 0, high, low, protocol, 255];
+        // Its length is set when it has its payload. Neighbour discovery wants a hop limit of 255.
+        let begin = [0x60, 0, 0, 0, 0, 0, protocol, 255];
         [&begin[..], &from.octets(), &to.octets(), &upper].concat()
     }
 
@@ -158,15 +157,20 @@ fn solicited(target: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// The lengths in IP's and UDP's headers.
-fn set_lengths(ethertype: u16, packet: &mut [u8], inside: Inside) -> Result<(), String> {
+/// The lengths in IP's and UDP's headers, of a packet of `len` bytes.
+fn set_lengths(
+    ethertype: u16,
+    packet: &mut [u8],
+    len: usize,
+    inside: Inside,
+) -> Result<(), String> {
     let (at, header) = match ethertype {
         ETHERTYPE_IPV4 => (2, 20),
         ETHERTYPE_IPV6 => (4, 40),
         _ => return Ok(()),
     };
-    let upper = packet.len() - header;
-    let counted = if header == 20 { packet.len() } else { upper };
+    let upper = len - header;
+    let counted = if header == 20 { len } else { upper };
     let fits = |n: usize| {
         u16::try_from(n).map_err(|_| format!("--len: {n} bytes are too many for an IP packet"))
     };
@@ -188,10 +192,6 @@ fn tcp(from: u16, to: u16) -> Vec<u8> {
     let mut header = vec![a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff];
     header.resize(20, 0);
     header
-}
-
-fn short(n: usize) -> [u8; 2] {
-    u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes()
 }
 
 /// A frame in hex. Blanks, line ends, ':' and '-' are ignored.

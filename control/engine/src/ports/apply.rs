@@ -1,13 +1,15 @@
-//! A whole configuration, put into force by difference: what is the same is not touched, and what fails leaves everything as it was.
+//! A whole configuration, put into force by difference: what is the same is not touched, and what
+//! fails leaves everything as it was.
 //!
-//! New ports first, then those that changed, then policies and limits in one step, then those go that are not wanted any more. Only where a
-//! place moves from one port to another, the one that has it is closed before.
+//! New ports first, then those that changed, then policies and limits in one step, then those go
+//! that are not wanted any more. Only where a place moves from one port to another, the one that
+//! has it is closed before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::log_limit;
 use super::{Entry, Kept, Ports, Rules};
-use crate::action::Applied;
+use crate::info::Applied;
 use vmlan_config::address::{Address, Kind, NamedAddress, PortName, SflowTable};
 use vmlan_config::change::say_changes;
 use vmlan_config::refusal::Refusal;
@@ -91,7 +93,8 @@ struct Undo {
 }
 
 impl Ports {
-    /// Makes the switch what `plan`, which was checked, says; with `dry_run` only tells what that would change.
+    /// Makes the switch what `plan`, which was checked, says; with `dry_run` only says what that
+    /// would change.
     ///
     /// # Errors
     /// If something cannot be had; then everything is as it was.

@@ -4,7 +4,7 @@ use vmlan_frame::Mac;
 use vmlan_switch::policy::{Domain, Vlan};
 
 use super::Ports;
-use crate::action::FdbLine;
+use crate::info::FdbLine;
 use vmlan_config::address::PortName;
 use vmlan_config::refusal::{Cause, Refusal};
 
@@ -69,10 +69,12 @@ impl Ports {
         Err(Refusal::new(Cause::Exists, text))
     }
 
-    /// Pins an address to a port, in one of its VLANs if it has any (it need not be named if there is one).
+    /// Pins an address to a port, in one of its VLANs if it has any (it need not be named if there
+    /// is one).
     ///
     /// # Errors
-    /// If there is no such port, it takes no frames or is not in the VLAN, or the table has no room.
+    /// If there is no such port, it takes no frames or is not in the VLAN, or the table has no
+    /// room.
     pub fn add_mac(&self, mac: Mac, name: &PortName, vid: Option<u16>) -> Result<FdbLine, Refusal> {
         check(vid)?;
         self.check_listed(mac, Some(name))?;

@@ -1,7 +1,7 @@
 //! Limits that ports share: listed, set, taken away.
 
 use super::Ports;
-use crate::action::LimitInfo;
+use crate::info::LimitInfo;
 use vmlan_config::address::{Direction, LimitTable, PortName};
 use vmlan_config::refusal::{Cause, Refusal};
 
@@ -62,7 +62,8 @@ impl Ports {
         let users = self.get_limit(name)?.ports;
         if let Some(user) = users.first() {
             let text = format!(
-                "limit {name}: {} use it: take from_limit or to_limit away from {user} first (`vmlan port set {user} from_limit=`)",
+                "limit {name}: {} use it: take from_limit or to_limit away from {user} first \
+                    (`vmlan port set {user} from_limit=`)",
                 users.join(", ")
             );
             return Err(Refusal::new(Cause::Exists, text));

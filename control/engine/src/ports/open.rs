@@ -24,7 +24,10 @@ pub(super) enum Opened {
 }
 
 impl Opened {
-    /// Opens the port. What goes wrong is told in one line that names value and mend.
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// One line that names the value and says what to do.
     pub(super) fn new(
         name: &PortName,
         address: &Address,
@@ -106,14 +109,14 @@ impl Opened {
         }
     }
 
-    /// Plugs the NIC's cable in, or pulls it; of no meaning to ports that have none.
+    /// Plugs the NIC's cable in, or unplugs it; ignored by ports that have none.
     pub(super) fn set_link(&self, up: bool) {
         if let Self::Nic(p) = self {
             p.set_link(up);
         }
     }
 
-    /// Interrupts a second at most, 0: no limit; of no meaning to ports that interrupt nobody.
+    /// Interrupts a second at most, 0: no limit; ignored by ports that do not interrupt.
     pub(super) fn set_irq_rate_max(&self, n: u32) {
         match self {
             Self::Vm(p) => p.set_irq_rate_max(n),

@@ -1,7 +1,9 @@
-//! From words to policies: what the ports' keys, the shared limits and the groups make of each port.
+//! From words to policies: what the ports' keys, the shared limits and the groups make of each
+//! port.
 //!
-//! Only what differs from what runs is put into force, in one step. What changes while frames move goes on with the next
-//! policy: tokens and counters of limits, the MAC address seen first, the queue before an uplink.
+//! Only what differs from what runs is put into force, in one step. What changes while frames move
+//! goes on with the next policy: tokens and counters of limits, the MAC address seen first, the
+//! queue before an uplink.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -121,7 +123,7 @@ impl Rules {
             if self.numbers.iter().flatten().any(|name| *name == group) {
                 continue;
             }
-            // Only those that `World` has counted, and those it has not for their members are gone: then nobody is in them.
+            // There is room: `World` has counted them, except those whose last member is leaving.
             if let Some(free) = self.numbers.iter_mut().find(|slot| slot.is_none()) {
                 *free = Some(group);
             }
@@ -140,7 +142,8 @@ impl Rules {
     }
 }
 
-/// Makes the policies that `rules` and the ports' addresses ask for, and puts those that changed into force.
+/// Makes the policies that `rules` and the ports' addresses ask for, and puts those that changed
+/// into force.
 ///
 /// # Errors
 /// If an address cannot be pinned; then everything is as it was.

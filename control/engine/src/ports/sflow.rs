@@ -6,7 +6,7 @@ use std::time::Duration;
 use vmlan_uplink::sflow::{self, Config, Sflow};
 
 use super::{Entry, Ports};
-use crate::action::SflowInfo;
+use crate::info::SflowInfo;
 use vmlan_config::address::SflowTable;
 use vmlan_config::refusal::{Cause, Refusal};
 use vmlan_config::text::chain;
@@ -16,7 +16,8 @@ use vmlan_config::text::chain;
 pub(super) struct Export(Option<Sflow>);
 
 impl Export {
-    /// Samples the ports that came, and lets go of those that are leaving. Their policies are to be made after this.
+    /// Samples the ports that came, and lets go of those that are leaving. Their policies are to be
+    /// made after this.
     pub(super) fn follow(&self, entries: &mut [Entry]) {
         let Some(sflow) = &self.0 else { return };
         let mut staying = Vec::new();
@@ -36,7 +37,7 @@ fn config(table: &SflowTable) -> Config {
         agent: table.agent,
         sampling: table.sampling,
         polling: (table.polling > 0).then(|| Duration::from_secs(table.polling.into())),
-        header: usize::try_from(table.header).unwrap_or(usize::MAX),
+        header: table.header.into(),
     }
 }
 
@@ -59,7 +60,7 @@ impl Ports {
             sampling: Some(table.sampling),
             polling: Some(table.polling),
             agent: table.agent.map(|a| a.to_string()),
-            header: Some(table.header),
+            header: Some(table.header.into()),
             samples: counts.samples,
             lost: counts.lost,
             datagrams: counts.datagrams,
@@ -77,7 +78,8 @@ impl Ports {
         Ok(self.sflow_info())
     }
 
-    /// As [`Ports::export`], but ports are not sampled before [`Ports::enforce`]. What is as it should be is not touched.
+    /// As [`Ports::export`], but ports are not sampled before [`Ports::enforce`]. What is as it
+    /// should be is not touched.
     pub(super) fn set_sflow(&mut self, table: Option<SflowTable>) -> Result<(), Refusal> {
         if self.sflow == table {
             return Ok(());

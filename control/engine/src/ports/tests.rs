@@ -5,7 +5,7 @@ use vmlan_switch::policy::{Macs, Policy, Vlan};
 use vmlan_switch::{Options, Switch};
 
 use super::*;
-use crate::action::Applied;
+use crate::info::Applied;
 use vmlan_config::address::LimitTable;
 use vmlan_config::file::Config;
 use vmlan_config::settings::Plan;
@@ -23,7 +23,8 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Applies a file in which each line `NAME KIND KEYS` is a port on the socket NAME, and all others stand as they are.
+    /// Applies a file in which each line `NAME KIND KEYS` is a port on the socket NAME, and all
+    /// others stand as they are.
     fn apply(&mut self, text: &str) -> Result<Applied, String> {
         self.run(text, false)
     }
@@ -135,7 +136,8 @@ fn what_fails_leaves_everything_as_it_was() {
     for (text, said) in [
         // The last of many things fails.
         (
-            "a stream:@/a,weight=7\nb stream:@/c\nc stream:@/b\nx stream:@/x,macs=52:54:00:00:00:01\nz stream:@/none/z",
+            "a stream:@/a,weight=7\nb stream:@/c\nc stream:@/b\nx \
+                stream:@/x,macs=52:54:00:00:00:01\nz stream:@/none/z",
             "port z: ",
         ),
         ("a stream:@/a\nb vhost-user:@/b,group=no-such-group-here", "no-such-group-here"),
@@ -158,8 +160,10 @@ fn what_fails_leaves_everything_as_it_was() {
 fn words_become_policies() {
     let mut rig = rig();
     rig.apply(
-        "a stream:@/a,macs=52:54:00:00:00:01,ips=10.0.0.1,dhcp_guard,member=web,reach=db,uplink=up,weight=3,vlan=5,broadcast_frames=10
-         b stream:@/b,macs=first,member=db,reach=none,trunk=1-3,native=9,from_limit=gold,to_limit=gold
+        "a stream:@/a,macs=52:54:00:00:00:01,ips=10.0.0.1,dhcp_guard,member=web,reach=db,uplink=up,\
+         weight=3,vlan=5,broadcast_frames=10
+         b stream:@/b,macs=first,member=db,reach=none,trunk=1-3,native=9,\
+         from_limit=gold,to_limit=gold
          up stream:@/up,from_rate=2Gbit,from_burst=10ms
          w stream:@/w,watch=a+b
          [limit.gold]
@@ -191,7 +195,8 @@ fn words_become_policies() {
 fn a_change_touches_what_it_concerns_and_goes_on_with_the_rest() {
     let mut rig = rig();
     rig.apply(
-        "a stream:@/a,uplink=up,from_limit=gold,from_rate=1Mbit,macs=first\nb stream:@/b,from_limit=gold
+        "a stream:@/a,uplink=up,from_limit=gold,from_rate=1Mbit,macs=first\nb \
+            stream:@/b,from_limit=gold
          up stream:@/up
          [limit.gold]
          rate = '1Gbit'",
@@ -211,7 +216,7 @@ fn a_change_touches_what_it_concerns_and_goes_on_with_the_rest() {
     rig.set("a", &[("weight", "5"), ("from_rate", "")]).unwrap();
     assert!(rig.policy("a").from.own.is_none());
     assert!(Arc::ptr_eq(&new[1], &rig.policy("b")));
-    // A port that is opened anew has its policy again, and its limiter counts on.
+    // A port that is opened again has its policy again, and its limiter counts on.
     rig.set("a", &[("from_rate", "3Mbit")]).unwrap();
     let limiter = own(&rig.policy("a"));
     rig.set("a", &[("connect", "on")]).unwrap();
@@ -325,11 +330,13 @@ fn nothing_is_put_into_force_where_nothing_changes() {
 fn what_others_refer_to_stays_until_they_let_go() {
     let mut rig = rig();
     rig.apply(
-        "a stream:@/a,member=web+x\nb stream:@/b,reach=web,uplink=u\nu stream:@/u\nw stream:@/w,watch=a",
+        "a stream:@/a,member=web+x\nb stream:@/b,reach=web,uplink=u\nu stream:@/u\nw \
+            stream:@/w,watch=a",
     )
     .unwrap();
     let before = rig.addresses();
-    let member = "port a: port b has reach=web and needs it: give another port member= of that group, or change this (`vmlan port set b reach=...`), first";
+    let member = "port a: port b has reach=web and needs it: give another port member= of that \
+        group, or change this (`vmlan port set b reach=...`), first";
     for keys in [[("member", "")], [("member", "x")]] {
         assert_eq!(rig.set("a", &keys).unwrap_err(), member);
     }
@@ -389,9 +396,9 @@ fn of_two_ports_at_one_place_the_new_one_is_to_blame() {
 fn a_key_of_before_that_does_not_go_with_a_new_one_can_be_left_out() {
     let mut rig = rig();
     rig.apply("a vfio-user:@/a,model=rtl8139,plus\nb vfio-user:@/b,poll_idle=1ms").unwrap();
-    for (name, mend) in [("a", "`plus=` leaves it out"), ("b", "`poll_idle=` leaves it out")] {
+    for (name, fix) in [("a", "`plus=` leaves it out"), ("b", "`poll_idle=` leaves it out")] {
         let said = rig.set(name, &[("model", "r8169")]).unwrap_err();
-        assert!(said.contains(mend), "{said}");
+        assert!(said.contains(fix), "{said}");
     }
     rig.set("a", &[("model", "r8169"), ("plus", "")]).unwrap();
     let said = rig.set("a", &[("plus", "on")]).unwrap_err();

@@ -1,5 +1,5 @@
-//! What emulated NICs count beside frames: register accesses, interrupts and what became of them, the NIC's own
-//! statistics registers.
+//! What emulated NICs count beside frames: register accesses, interrupts and what became of them,
+//! the NIC's own statistics registers.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ const TOP: usize = 4;
 /// Counters of an emulated NIC, all since its port was added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStats {
-    /// Accesses that left the guest, by the datasheet's name of the register; those that did not occur are left out.
-    /// Plain stores to mapped doorbells are not among them.
+    /// Accesses that left the guest, by the datasheet's name of the register; those that did not
+    /// occur are left out. Plain stores to mapped doorbells are not among them.
     pub registers: BTreeMap<String, Accesses>,
     /// Times that an unmoderated NIC would have interrupted.
     pub raised: u64,
@@ -34,7 +34,7 @@ pub struct DeviceStats {
     pub ratios: Ratios,
 }
 
-/// What a shared status block was good for.
+/// What a shared status block (CSB) saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CsbStats {
     /// The guest has turned it on.
@@ -69,7 +69,8 @@ impl CsbStats {
     }
 }
 
-/// What a frame costs, and what a doorbell or an interrupt pays for. `None`: nothing to divide by yet.
+/// What a frame costs, and what a doorbell or an interrupt pays for. `None`: nothing to divide by
+/// yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratios {
     /// Register accesses for 1,000 frames.
@@ -121,7 +122,7 @@ impl DeviceStats {
         self.registers.values().fold(Accesses::default(), sum)
     }
 
-    /// What was counted since `old`. If the port was added anew meanwhile: since then.
+    /// What was counted since `old`. If the port was added again meanwhile: since then.
     fn since(&self, old: &Self) -> Self {
         let none = Accesses::default();
         let mut new = self.clone();
@@ -190,11 +191,14 @@ pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
     lined_up("/s", rows.collect())
 }
 
-/// More register accesses for 1,000 frames than this tell of a driver that started, not of frames.
+/// More register accesses for 1,000 frames than this come from a driver that started, not from
+/// frames.
 const START_UP: f64 = 20_000.0;
 
 /// What the words of the table mean.
-const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are not among them). RAISED: interrupts due (again, if the guest left one unserved); HELD: of these, \
+const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are \
+    not among them). RAISED: interrupts due (again, if the guest left one unserved); HELD: of \
+    these, \
                      held back\nfor a while by moderation; DELIVERED: those the guest got.\n";
 
 /// A line, and what stands behind it.

@@ -114,7 +114,8 @@ pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
 }
 
 /// What the words of the table mean.
-const WORDS: &str = "OFFERED: frames that passed or were dropped. HELD: times that a frame was left in its sender's ring until there were tokens for it; nothing is lost by that.\n";
+const WORDS: &str = "OFFERED: frames that passed or were dropped. HELD: times that a frame was \
+    left in its sender's ring until there were tokens for it; nothing is lost by that.\n";
 
 fn lined_up<'a>(
     unit: &str,

@@ -6,7 +6,8 @@ use super::device::{self, grown};
 use super::{PortStats, Stats, limit};
 use vmlan_config::text::{columns_and, count, si, to_f64};
 
-/// Reasons of drops that are named for each port: those that count most. All of them are in the JSON.
+/// Reasons of drops that are named for each port: those that count most. All of them are in the
+/// JSON.
 const REASONS: usize = 3;
 
 /// Totals since each port was added.
@@ -48,13 +49,14 @@ fn unlearned(stats: &Stats) -> String {
     match stats.fdb.unlearned {
         0 => String::new(),
         n => format!(
-            "{} times an address was not learned, for want of room in the table or its port's share of it\n",
+            "{} times an address was not learned, for want of room in the table or its port's \
+                share of it\n",
             count(n)
         ),
     }
 }
 
-/// Rates between two readings `apart`. A port that was added in between (or anew) starts at 0.
+/// Rates between two readings `apart`. A port that was added in between (or again) starts at 0.
 #[must_use]
 pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
     let heads = [

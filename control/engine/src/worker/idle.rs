@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use super::run::nanoseconds;
+
 /// Sleeps remembered: the more of them ended early, the likelier spinning pays.
 const MEMORY: u32 = 8;
 
 /// Decides whether an idle worker spins. Spinning pays if the next frame comes within the spin
-/// time; whether it does is judged by how long the last sleeps and spins lasted, so a stream of 10,000 frames/s
-/// costs a wake-up each and no spinning, and a ping-pong of 10 us is caught spinning.
+/// time; whether it does is judged by how long the last sleeps and spins lasted, so a stream of
+/// 10,000 frames/s costs a wake-up each and no spinning, and a ping-pong of 10 us is caught
+/// spinning.
 #[derive(Debug)]
 pub(super) struct Idle {
     spin_ns: u64,
@@ -18,7 +21,7 @@ pub(super) struct Idle {
 
 impl Idle {
     pub(super) fn new(spin: Duration) -> Self {
-        let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        let spin_ns = nanoseconds(spin);
         Self { spin_ns, score: 256, since: None }
     }
 

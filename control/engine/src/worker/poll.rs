@@ -1,13 +1,14 @@
-//! Ports whose doorbells are words in shared memory: how long a worker may sleep between two looks at them.
+//! Ports whose doorbells are words in shared memory: how long a worker may sleep between two looks
+//! at them.
 
 use std::time::Duration;
 
 use vmlan_frame::Port;
 use vmlan_switch::PortId;
 
-/// The first sleep after traffic. Each look that finds nothing doubles the next, up to the ports' own interval: an
-/// answer is found soon, a guest that keeps its ring full is not held to one ring for each interval, and silence
-/// costs what was asked for.
+/// The first sleep after traffic. Each look that finds nothing doubles the next, up to the ports'
+/// own interval: an answer is found soon, a guest that keeps its ring full is not held to one ring
+/// for each interval, and silence costs what was asked for.
 pub(super) const FIRST: Duration = Duration::from_micros(50);
 
 /// The polled ports of a worker, as of the last arming.

@@ -1,4 +1,4 @@
-//! The worker's own side: its loop.
+//! A worker's loop.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -21,17 +21,18 @@ use super::slot::{Assignment, Slot};
 /// The event data of the worker's own alarm; ports use their numbers.
 const ALARM: u64 = u64::MAX;
 
-/// A port of ours and the doorbells we watch for it. Holding them keeps their numbers from being reused
-/// before we have let go.
+/// A port of ours and the doorbells we watch for it. Holding them keeps their numbers from being
+/// reused before we have let go.
 struct Own {
     id: PortId,
     version: Option<u64>,
     watched: Vec<Doorbell>,
-    /// Nothing of it can pass before, for want of tokens: it is neither looked at nor armed.
+    /// It has no tokens before this time: it is neither looked at nor armed.
     paused_until: u64,
     /// Frames of it waited for a full receiver when it was last looked at.
     held: bool,
-    /// They did, and then nothing was to be had of it: somebody else was busy with it, perhaps. They ring nobody.
+    /// They did, and the next breath got nothing from it: another worker may have been busy with
+    /// it. Held frames ring no doorbell.
     passed_by: bool,
 }
 
@@ -42,16 +43,22 @@ impl Own {
     }
 }
 
-/// How much later than asked a timer may end a worker's sleep, in nanoseconds. The kernel's own 50 us are as long as
-/// the shortest sleep of a worker with mapped doorbells.
+/// How much later than asked a timer may end a worker's sleep, in nanoseconds. The kernel's own 50
+/// us are as long as the shortest sleep of a worker with mapped doorbells.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1_000);
 
-/// How often a busy worker listens to doorbells for those who sleep, in nanoseconds: as often as a sleeper looks for buffers that ring nobody.
+/// How often a busy worker listens to doorbells for those who sleep, in nanoseconds: as often as a
+/// sleeper looks for buffers that were posted without a doorbell.
 const LISTEN: u64 = 50_000;
 
 /// Nanoseconds of the clock that all workers, and all limits, go by.
 pub(super) fn clock(shared: &Shared) -> u64 {
-    u64::try_from(shared.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    nanoseconds(shared.start.elapsed())
+}
+
+/// Saturates after 584 years.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
@@ -138,7 +145,8 @@ impl Run {
         self.slot.took(u64::MAX);
     }
 
-    /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if somebody was put off.
+    /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if
+    /// a port was put off.
     fn round(&mut self, mut now: u64) -> usize {
         let mut frames = 0;
         (self.held_ns, self.due) = (None, None);
@@ -179,7 +187,7 @@ impl Run {
     /// Arms every doorbell, looks once more, sleeps; then disarms.
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         self.ask_for_room();
-        // Arming waits for whoever is busy with a port, or says that it is not to be slept.
+        // Arming waits until no other thread uses the port, or says that there is something to do.
         if self.arm() || self.passed_by() || self.room_came() || self.slot.mail_waits() {
             self.disarm();
             return;
@@ -194,8 +202,9 @@ impl Run {
         }
     }
 
-    /// Sleeps until there may be something to do. Ports that ring are left armed while those that do not are
-    /// looked at, all of them at each look: the price of a mapped doorbell is one short wake-up in an interval.
+    /// Sleeps until there may be something to do. Ports that ring are left armed while those that
+    /// do not are looked at, all of them at each look: the price of a mapped doorbell is one short
+    /// wake-up in an interval.
     fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>) -> Woken {
         let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
         loop {
@@ -211,8 +220,8 @@ impl Run {
         }
     }
 
-    /// How long held frames may sleep: `most`, or less if a receiver posts its buffers without a sound. Their
-    /// sender is held up meanwhile, for a bounded time: so they are looked after often.
+    /// How long the worker may sleep with held frames: `most`, or less if a receiver posts buffers
+    /// without a doorbell. Their sender is held up meanwhile.
     fn room_poll(&self, most: Duration) -> Option<Duration> {
         let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
         let silent = ports.filter(|e| e.port.posts_silently());
@@ -235,7 +244,8 @@ impl Run {
         any
     }
 
-    /// True if held frames were passed by: they are looked for once more, lest nobody asks for room for them.
+    /// True if held frames were passed by. They are looked for once more, or nobody would ask for
+    /// room for them.
     fn passed_by(&mut self) -> bool {
         self.own.iter_mut().fold(false, |any, own| std::mem::take(&mut own.passed_by) | any)
     }
@@ -320,7 +330,8 @@ impl Run {
         self.own = all;
     }
 
-    /// Takes the new table. Ports that are in the old one too stay watched: policies change often, ports do not.
+    /// Takes the new table. Ports that are in the old one too stay watched: policies change often,
+    /// ports do not.
     fn change_ports(&mut self, new: Assignment) {
         let mut old = std::mem::take(&mut self.own);
         for id in new.own {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -30,8 +30,8 @@ pub(super) struct Slot {
     pub(super) pulse: AtomicU64,
     /// Sleeps with frames held for a full receiver: wake it when any port rings.
     pub(super) wants_room: AtomicBool,
-    /// The kernel's name of the thread, to signal it.
-    pub(super) thread: AtomicU64,
+    /// The kernel's number of the thread, to signal it; 0: it has not started.
+    pub(super) thread: AtomicI32,
 }
 
 impl Slot {
@@ -47,7 +47,7 @@ impl Slot {
             taken_changed: Condvar::new(),
             pulse: AtomicU64::new(0),
             wants_room: AtomicBool::new(false),
-            thread: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
         }))
     }
 
@@ -59,8 +59,8 @@ impl Slot {
         self.alarm.as_fd()
     }
 
-    /// Ends the worker's sleep. The counter saturates at a value nobody reaches, and the worker never
-    /// reads it: it is watched edge-triggered.
+    /// Ends the worker's sleep. The worker never reads the counter, which is watched
+    /// edge-triggered; 2^64 wake-ups do not occur.
     pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
     }

@@ -1,6 +1,7 @@
 //! Which worker owns which port.
 
-/// Gives every used port an owner below `workers` and evens out the numbers, moving as few as possible.
+/// Gives every used port an owner below `workers` and evens out the numbers, moving as few as
+/// possible.
 pub(super) fn spread(owners: &mut [Option<usize>], used: &[bool], workers: usize) {
     for (owner, used) in owners.iter_mut().zip(used) {
         if !used {

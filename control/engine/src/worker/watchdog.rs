@@ -1,10 +1,10 @@
 //! A worker must never be parked by a peer.
 //!
-//! The only system call on the data path that a hostile VMM can turn into a blocking one is the write
-//! to its call eventfd: it can clear `O_NONBLOCK` (the description is shared) and fill the counter. A worker
-//! whose pulse stands still for [`PATIENCE`] while it is not asleep gets a signal, which ends that write with
-//! EINTR; the port is then shut down by whoever made the write. The watchdog itself sleeps while all
-//! workers do.
+//! The only system call on the data path that a hostile VMM can turn into a blocking one is the
+//! write to its call eventfd: it can clear `O_NONBLOCK` (the description is shared) and fill the
+//! counter. A worker whose pulse stands still for [`PATIENCE`] while it is not asleep gets a
+//! signal, which ends that write with EINTR; the port is then shut down by whoever made the write.
+//! The watchdog itself sleeps while all workers do.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,7 +10,8 @@ use vmlan_config::address::LimitTable;
 /// What goes to all comes in bursts: somebody boots, and asks for ten addresses.
 const STORM_BURST: Duration = Duration::from_millis(100);
 
-/// Longest sleep of a port that waits for tokens of an uplink or of a shared limit, in nanoseconds: 64 kbit/s owe 1.2 s for a jumbo frame.
+/// Longest sleep of a port that waits for tokens of an uplink or of a shared limit, in nanoseconds:
+/// 64 kbit/s owe 1.2 s for a jumbo frame.
 pub(super) const SLEEP: u64 = 2_000_000_000;
 
 fn rate(per_second: u64, burst: Duration) -> Rate {
@@ -22,7 +23,8 @@ fn bucket(wanted: Option<Rate>, old: Option<&Bucket>, now: u64) -> Option<Bucket
     wanted.map(|wanted| go_on(wanted).unwrap_or_else(|| Bucket::new(wanted, now)))
 }
 
-/// A limiter as `table` asks for: `old` itself if that is the same, else one that counts and owes on.
+/// A limiter as `table` asks for: `old` itself if that is the same, else one that counts and owes
+/// on.
 pub(super) fn limiter(
     table: LimitTable,
     old: Option<&Arc<Limiter>>,
@@ -61,7 +63,7 @@ pub(super) fn shared_limiter(
     Some(made)
 }
 
-/// A limit of what goes to many, likewise.
+/// The limiter of frames to many receivers; one that is already running goes on with its tokens.
 pub(super) fn storm_limit(
     per_second: Option<u64>,
     old: Option<&Arc<Bucket>>,

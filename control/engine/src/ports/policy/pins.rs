@@ -1,4 +1,5 @@
-//! MAC addresses that ports list are pinned to them: nobody else may send from them, and frames to them are not flooded.
+//! MAC addresses that ports list are pinned to them: no other port may send from them, and frames
+//! to them are not flooded.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -17,8 +18,8 @@ type Pin = (Mac, Domain);
 /// Most that a port may have: the table is for others too.
 const MAX_PINS: usize = 4096;
 
-/// The VLANs that ports name. A trunk of all VLANs shares these with somebody; in others there is nobody who
-/// could take its addresses but trunks of all VLANs.
+/// The VLANs that ports name. A trunk of all VLANs shares these with somebody; in other
+/// VLANs only trunks of all VLANs could take its addresses.
 #[derive(Default)]
 struct Named {
     customer: BTreeSet<u16>,
@@ -45,7 +46,8 @@ impl Named {
     }
 }
 
-/// What is to be pinned to a port: its addresses in each of its domains. `named`: by anybody.
+/// What is to be pinned to a port: its addresses in each of its domains. `named`: the VLANs that
+/// any port names.
 fn wanted(address: &Address, named: impl FnOnce() -> Rc<Named>) -> Result<Vec<Pin>, String> {
     let macs = address.policy().macs.listed();
     if macs.is_empty() {
@@ -67,13 +69,14 @@ fn wanted(address: &Address, named: impl FnOnce() -> Rc<Named>) -> Result<Vec<Pi
     let (m, d) = (macs.len(), domains.len());
     if m * d > MAX_PINS {
         return Err(format!(
-            "{m} addresses in {d} VLANs are more than the {MAX_PINS} that a port may have: list fewer addresses, or fewer VLANs (here, or if this is a trunk of all, at the others)"
+            "{m} addresses in {d} VLANs are more than the {MAX_PINS} that a port may have: list \
+                fewer addresses, or fewer VLANs (here, or if this is a trunk of all, at the others)"
         ));
     }
     Ok(domains.iter().flat_map(|d| macs.iter().map(|m| (*m, *d))).collect())
 }
 
-/// A port that has to be pinned anew: what goes, what comes.
+/// A port that has to be pinned again: what goes, what comes.
 struct Change {
     index: usize,
     id: PortId,

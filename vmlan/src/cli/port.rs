@@ -1,18 +1,64 @@
-//! `vmlan port` and `vmlan fdb`: ask a running switch.
+//! `vmlan port`: the ports of a running switch.
 
+use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Map, Value};
-use vmlan_frame::Mac;
 
-use super::{FdbArgs, FdbCommand, PortArgs, PortCommand, named_failure};
+use super::{ApiArgs, named_failure};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
-use vmlan_api::{FdbList, NewMac, NewPort, PortList};
+use vmlan_api::{NewPort, PortList};
 use vmlan_config::address::{Draft, NamedAddress, PortName};
-use vmlan_config::text::{columns, folded};
-use vmlan_engine::action::{FdbLine, PortInfo};
+use vmlan_config::text::folded;
+use vmlan_engine::info::PortInfo;
 
-pub(super) fn port(args: PortArgs) -> Result<(), Failure> {
+#[derive(Debug, Args)]
+pub(super) struct PortArgs {
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: PortCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PortCommand {
+    /// List the ports
+    #[command(after_help = "Example:\n  vmlan port list --json")]
+    List,
+    /// Add a port
+    #[command(after_help = "Example:\n  vmlan port add vm3=vhost-user:/tmp/vm3.sock,queues=2")]
+    Add {
+        /// Its name and address
+        #[arg(value_name = "NAME=ADDRESS")]
+        port: String,
+    },
+    /// Take a port away
+    #[command(after_help = "Example:\n  vmlan port del vm3")]
+    Del {
+        /// Its name
+        name: String,
+    },
+    /// Change keys of a port's address, or take them away (`KEY=`): at once what the port may do
+    /// (see `vmlan switch --help`), `mode`, `irq_rate_max`, `link` (vfio-user) and `mac` (others);
+    /// for other keys the port is closed and opened again, and a VM on a vfio-user port must be
+    /// started again
+    #[command(
+        after_help = "Example:\n  vmlan port set vm3 macs=first to_rate=100Mbit\n  vmlan port set \
+            vm3 to_rate=\n  vmlan port set vm2 link=down"
+    )]
+    Set {
+        /// Its name
+        name: String,
+        /// Keys and values
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        keys: Vec<String>,
+    },
+}
+
+pub(super) fn run(args: PortArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     match args.command {
         PortCommand::List => {
@@ -67,7 +113,7 @@ pub(super) fn pairs(keys: &[String]) -> Result<Map<String, Value>, Failure> {
     Ok(map)
 }
 
-fn port_name(text: &str) -> Result<PortName, Failure> {
+pub(super) fn port_name(text: &str) -> Result<PortName, Failure> {
     Ok(text.parse()?)
 }
 
@@ -112,8 +158,8 @@ fn ports_table(ports: &[PortInfo]) -> String {
 
 /// What a port's state is, and what else its kind has to say.
 fn state_and_details(port: &PortInfo) -> (String, String) {
-    // The kind and the place are in the address already; how the control socket talks, and bits in hex, are for
-    // programs: see --json.
+    // The kind and the place are in the address already; how the control socket talks, and bits in
+    // hex, are for programs: see --json.
     let known = |k: &str| {
         matches!(k, "kind" | "path" | "interface" | "protocol-features" | "state")
             || k.ends_with("-hex")
@@ -128,7 +174,8 @@ fn state_and_details(port: &PortInfo) -> (String, String) {
     (state, details.collect::<Vec<_>>().join(", "))
 }
 
-/// An address, and what it says of what its port may do: that has a line of its own, as it may be long.
+/// An address, and what it says of what its port may do: that has a line of its own, as it may be
+/// long.
 fn without_policy(text: &str) -> (String, String) {
     let Ok(mut draft) = Draft::parse(text) else { return (text.to_owned(), String::new()) };
     let mut policy = Vec::new();
@@ -138,42 +185,6 @@ fn without_policy(text: &str) -> (String, String) {
         }
     }
     (draft.to_string(), policy.join(" "))
-}
-
-pub(super) fn fdb(args: FdbArgs) -> Result<(), Failure> {
-    let client = args.api.client()?;
-    match args.command {
-        FdbCommand::List => {
-            let list: FdbList = client.get("/v1/fdb")?;
-            if args.json { print_json(&list) } else { print(&fdb_table(&list.entries)) }
-        }
-        FdbCommand::Add { mac, port, vlan } => {
-            let (mac, port) = (parse_mac(&mac)?, port_name(&port)?);
-            let new = NewMac { mac: mac.to_string(), port: port.to_string(), vlan };
-            let made: FdbLine = client.send(&Method::POST, "/v1/fdb", &new)?;
-            if args.json { print_json(&made) } else { print(&fdb_table(&[made])) }
-        }
-        FdbCommand::Del { mac, vlan } => {
-            let query = vlan.map(|v| format!("?vlan={v}")).unwrap_or_default();
-            client.delete(&format!("/v1/fdb/{}{query}", parse_mac(&mac)?))?;
-            if args.json { print("{}\n") } else { Ok(()) }
-        }
-    }
-}
-
-fn parse_mac(text: &str) -> Result<Mac, Failure> {
-    text.parse().map_err(|e: vmlan_frame::ParseMacError| Failure::Usage(e.to_string()))
-}
-
-fn fdb_table(entries: &[FdbLine]) -> String {
-    let mut rows = vec![["MAC", "VLAN", "PORT", "AGE"].map(str::to_owned).to_vec()];
-    for e in entries {
-        let age = e.age.map_or_else(|| "pinned".to_owned(), |s| format!("{s} s"));
-        let vlan = e.vlan.map(|v| v.to_string()).or(e.qinq.map(|v| format!("qinq {v}")));
-        let vlan = vlan.unwrap_or_else(|| "-".into());
-        rows.push(vec![e.mac.clone(), vlan, e.port.clone(), age]);
-    }
-    columns(&rows, 4)
 }
 
 #[cfg(test)]
@@ -188,7 +199,8 @@ mod tests {
             details: Map::from_iter([("state".to_owned(), "listening".into())]),
             ..PortInfo::default()
         };
-        let long = "vhost-user:/tmp/1,queues=2,macs=first,ips=10.0.0.1+10.0.0.2,vlan=10,broadcast_frames=100,from_rate=10Mbit,to_rate=1Gbit,weight=3";
+        let long = "vhost-user:/tmp/1,queues=2,macs=first,ips=10.0.0.1+10.0.0.2,\
+         vlan=10,broadcast_frames=100,from_rate=10Mbit,to_rate=1Gbit,weight=3";
         let text = ports_table(&[port("vm1", long), port("vm2", "tap:t1"), port("vm3", "odd")]);
         let want = "NAME  LINK  ADDRESS                     STATE\n\
                     vm1   down  vhost-user:/tmp/1,queues=2  listening\n      \

@@ -9,43 +9,44 @@ use vmlan_switch::policy::MAX_GROUPS;
 use crate::address::{Address, Direction, Kind, LimitTable, PortName, Spec, WatchedPorts};
 use crate::refusal::{Cause, Refusal};
 
-/// What contradicts the rest. The text names value, reason and mend.
+/// What contradicts the rest. The text names value and reason, and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// The port that says it.
+pub struct Conflict {
+    /// The port whose address is in conflict.
     pub port: PortName,
-    /// With this key; `None`: by being there.
+    /// The key that is; `None`: its name or place.
     pub key: Option<&'static str>,
     cause: Cause,
     text: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "port {}: {}", self.port, self.text)
     }
 }
 
-impl From<Wrong> for Refusal {
-    fn from(wrong: Wrong) -> Self {
+impl From<Conflict> for Refusal {
+    fn from(wrong: Conflict) -> Self {
         Self::new(wrong.cause, wrong.to_string())
     }
 }
 
-impl Wrong {
+impl Conflict {
     /// Refuses a change of port `changed`, which took away what the port at `address` refers to.
     pub fn by(self, changed: &PortName, address: &Address) -> Refusal {
         let Some(key) = self.key else { return self.into() };
         let user = &self.port;
         let value = address.value(key).map(ToString::to_string).unwrap_or_default();
-        let mend = match key {
+        let fix = match key {
             "reach" => format!(
-                "give another port member= of that group, or change this (`vmlan port set {user} reach=...`), first"
+                "give another port member= of that group, or change this (`vmlan port set {user} \
+                    reach=...`), first"
             ),
             "uplink" => format!("`vmlan port set {user} uplink=` first"),
             _ => format!("take it out there first (`vmlan port set {user} {key}=...`)"),
         };
-        let text = format!("port {changed}: port {user} has {key}={value} and needs it: {mend}");
+        let text = format!("port {changed}: port {user} has {key}={value} and needs it: {fix}");
         Refusal::new(Cause::Exists, text)
     }
 }
@@ -75,7 +76,7 @@ impl<'a> World<'a> {
         ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
         limits: &'a Limits,
         named: &'a BTreeSet<PortName>,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, Conflict> {
         let mut world = Self {
             ports: ports.collect(),
             groups: named.iter().collect(),
@@ -87,45 +88,45 @@ impl<'a> World<'a> {
             if world.groups.len() > MAX_GROUPS {
                 let text =
                     format!("the switch would have more than {MAX_GROUPS} groups: use fewer");
-                return Err(wrong(name, Some("member"), Cause::Invalid, text));
+                return Err(conflict(name, Some("member"), Cause::Invalid, text));
             }
             for mac in address.policy().macs.listed() {
                 if let Some(other) = world.macs.insert(*mac, name) {
                     let text = format!(
                         "macs={mac}: port {other} lists it too: leave it out of one of them"
                     );
-                    return Err(wrong(name, Some("macs"), Cause::Invalid, text));
+                    return Err(conflict(name, Some("macs"), Cause::Invalid, text));
                 }
             }
         }
         Ok(world)
     }
 
-    /// Checks that all that `name` refers to is there, but not the ports that a capture file which was like `old` watched as
-    /// well: they may have gone meanwhile, and come again.
+    /// Checks that all that `name` refers to is there, but not the ports that a capture file which
+    /// was like `old` watched as well: they may have gone meanwhile, and come again.
     pub fn check(
         &self,
         name: &PortName,
         address: &Address,
         old: Option<&Address>,
-    ) -> Result<(), Wrong> {
-        let bad = |key, text| Err(wrong(name, Some(key), Cause::Invalid, text));
+    ) -> Result<(), Conflict> {
+        let bad = |key, text| Err(conflict(name, Some(key), Cause::Invalid, text));
         if let Some(text) = self.no_uplink(name, address) {
             return bad("uplink", text);
         }
         let mut reach = address.policy().reach.iter().flatten();
         if let Some(missing) = reach.find(|group| !self.groups.contains(group)) {
             let add = "add a port with member= of it, or [group.NAME] to the file";
-            let mend = names("groups", add, self.groups.iter().copied());
-            return bad("reach", format!("reach={missing}: there is no such group: {mend}"));
+            let fix = names("groups", add, self.groups.iter().copied());
+            return bad("reach", format!("reach={missing}: there is no such group: {fix}"));
         }
         for direction in [Direction::From, Direction::To] {
             let key = direction.limit_key();
             let Some(limit) = &address.policy().limit(direction).shared else { continue };
             if !self.limits.contains_key(limit) {
                 let add = "add it by [limit.NAME] or `vmlan limit set`";
-                let mend = names("limits", add, self.limits.keys());
-                return bad(key, format!("{key}={limit}: there is no such limit: {mend}"));
+                let fix = names("limits", add, self.limits.keys());
+                return bad(key, format!("{key}={limit}: there is no such limit: {fix}"));
             }
         }
         let captured = captured(address);
@@ -148,8 +149,8 @@ impl<'a> World<'a> {
         match self.ports.get(uplink) {
             None => {
                 let ports = self.ports.iter().filter(|(n, a)| **n != name && takes_part(a));
-                let mend = names("ports", "add it first", ports.map(|(n, _)| *n));
-                Some(format!("{said} there is no such port: {mend}"))
+                let fix = names("ports", "add it first", ports.map(|(n, _)| *n));
+                Some(format!("{said} there is no such port: {fix}"))
             }
             Some(port) if !takes_part(port) => {
                 Some(format!("{said} that port takes no part in switching: name another, or any"))
@@ -164,8 +165,8 @@ impl<'a> World<'a> {
         let missing = list.iter().find(|n| !there(n))?;
         let ports = self.ports.keys().copied().filter(|n| there(n));
         let add = format!("add it first, or leave {key}= out to watch all that come");
-        let mend = names("ports", &add, ports);
-        Some(format!("{key}={missing}: there is no such port: {mend}"))
+        let fix = names("ports", &add, ports);
+        Some(format!("{key}={missing}: there is no such port: {fix}"))
     }
 }
 
@@ -190,27 +191,27 @@ fn takes_part(address: &Address) -> bool {
     address.kind() != Kind::Pcap && !address.policy().is_watcher()
 }
 
-fn wrong(port: &PortName, key: Option<&'static str>, cause: Cause, text: String) -> Wrong {
-    Wrong { port: port.clone(), key, cause, text }
+fn conflict(port: &PortName, key: Option<&'static str>, cause: Cause, text: String) -> Conflict {
+    Conflict { port: port.clone(), key, cause, text }
 }
 
 /// No name and no place may come twice: found out before anything is opened.
 pub fn no_doubles<'a>(
     ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
-) -> Result<(), Wrong> {
+) -> Result<(), Conflict> {
     let mut seen = BTreeSet::new();
     let mut places = HashMap::new();
     for (name, address) in ports {
         if !seen.insert(name) {
             let text = "the name is given twice: choose another".to_owned();
-            return Err(wrong(name, None, Cause::Exists, text));
+            return Err(conflict(name, None, Cause::Exists, text));
         }
         if let Some(other) = places.insert((address.kind().name(), address.place()), name) {
             let text = format!(
                 "'{}' is the place of port {other} already: give it its own",
                 address.place()
             );
-            return Err(wrong(name, None, Cause::Exists, text));
+            return Err(conflict(name, None, Cause::Exists, text));
         }
     }
     Ok(())
@@ -221,7 +222,7 @@ pub fn check_all<'a>(
     ports: impl Iterator<Item = (&'a PortName, &'a Address)> + Clone,
     limits: &'a Limits,
     named: &'a BTreeSet<PortName>,
-) -> Result<(), Wrong> {
+) -> Result<(), Conflict> {
     no_doubles(ports.clone())?;
     let world = World::new(ports.clone(), limits, named)?;
     ports.into_iter().try_for_each(|(name, address)| world.check(name, address, None))

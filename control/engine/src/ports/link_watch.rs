@@ -1,4 +1,4 @@
-//! What a port tells when it comes up or goes down.
+//! What happens when a port comes up or goes down.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,10 +11,11 @@ use super::Changed;
 
 /// Passes on that a port has come up or gone down.
 ///
-/// The MAC address that was seen first is forgotten at once when the port's peer goes: the next peer
-/// may be there before the control thread looks. A guest that merely stops its driver is held to it.
-/// The addresses that were learned are forgotten by the control thread, whenever the port went down.
-pub(super) struct News {
+/// The MAC address that was seen first is forgotten at once when the port's peer goes: the next
+/// peer may be there before the control thread looks. A guest that only stops its driver keeps it.
+/// The addresses that were learned are forgotten by the control thread, whenever the port went
+/// down.
+pub(super) struct LinkWatch {
     port: Arc<OnceLock<Weak<dyn Port>>>,
     id: Arc<OnceLock<PortId>>,
     switch: Arc<Switch>,
@@ -22,12 +23,12 @@ pub(super) struct News {
     changed: Changed,
 }
 
-impl News {
+impl LinkWatch {
     pub(super) fn new(changed: Changed, first: Arc<FirstMac>, switch: Arc<Switch>) -> Self {
         Self { port: Arc::default(), id: Arc::default(), switch, first, changed }
     }
 
-    /// The port that they are of: it exists only after it was given [`News::changed`].
+    /// The port that is watched: it exists only after it was given [`LinkWatch::changed`].
     pub(super) fn set_port(&self, port: &Arc<dyn Port>) {
         let _ = self.port.set(Arc::downgrade(port));
     }
@@ -97,10 +98,10 @@ mod tests {
         let peer = Arc::new(Peer(AtomicBool::new(true), Counters::default()));
         let first = Arc::new(FirstMac::default());
         let switch = Switch::new(vmlan_switch::Options::default());
-        let news = News::new(Arc::new(|| {}), first.clone(), switch);
-        let changed = news.changed();
+        let watch = LinkWatch::new(Arc::new(|| {}), first.clone(), switch);
+        let changed = watch.changed();
         let port: Arc<dyn Port> = peer.clone();
-        news.set_port(&port);
+        watch.set_port(&port);
         first.0.store(7, Ordering::Relaxed);
         changed();
         assert_eq!(first.0.load(Ordering::Relaxed), 7, "the driver was stopped");

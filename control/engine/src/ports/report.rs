@@ -1,4 +1,4 @@
-//! What the ports have to tell: counters, and what would become of a frame.
+//! What a running switch reports: counters, and what would become of a frame.
 
 use super::Ports;
 use crate::explain::{Explained, Known};
@@ -29,7 +29,7 @@ impl Ports {
         Stats { ports, limits: shared.collect(), fdb }
     }
 
-    /// Tells what would become of `frame` if `name` sent it now.
+    /// Says what would become of `frame` if `name` sent it now.
     ///
     /// # Errors
     /// If there is no such port, or it is one that sends nothing.

@@ -1,0 +1,77 @@
+//! `[switch]`: how the switch itself runs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// The table `[switch]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SwitchTable {
+    /// Worker threads.
+    pub workers: Option<u16>,
+    /// Where the API listens.
+    pub api: Option<PathBuf>,
+    /// Permission bits of the API's socket, in octal.
+    pub api_mode: Option<String>,
+    /// Microseconds a worker looks for frames before it sleeps.
+    pub spin: Option<u32>,
+    /// Seconds an address is remembered.
+    pub ageing: Option<u32>,
+    /// Microseconds a sender waits for a full receiver.
+    pub full_wait: Option<u32>,
+    /// Addresses the forwarding table can hold.
+    pub fdb_entries: Option<u32>,
+}
+
+/// What a number of `[switch]` can be.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// Its key.
+    pub key: &'static str,
+    /// The least it can be.
+    pub least: u32,
+    /// The most it can be.
+    pub most: u32,
+}
+
+impl Range {
+    /// `workers`
+    pub const WORKERS: Self = Self { key: "workers", least: 1, most: 64 };
+    /// `spin`
+    pub const SPIN: Self = Self { key: "spin", least: 0, most: 1_000_000 };
+    /// `ageing`
+    pub const AGEING: Self = Self { key: "ageing", least: 1, most: 1_000_000 };
+    /// `full-wait`
+    pub const FULL_WAIT: Self = Self { key: "full-wait", least: 0, most: 10_000_000 };
+    /// `fdb-entries`
+    pub const FDB_ENTRIES: Self = Self { key: "fdb-entries", least: 64, most: 1 << 26 };
+
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::WORKERS, Self::SPIN, Self::AGEING, Self::FULL_WAIT, Self::FDB_ENTRIES];
+
+    /// The number, if it is in range.
+    ///
+    /// # Errors
+    /// What is wanted instead.
+    pub fn check(self, n: u32) -> Result<u32, String> {
+        let Self { key, least, most } = self;
+        let wrong = || format!("{key}={n}: a number from {least} to {most} is wanted");
+        (least..=most).contains(&n).then_some(n).ok_or_else(wrong)
+    }
+}
+
+impl SwitchTable {
+    /// Its numbers, each with what it can be.
+    #[must_use]
+    pub fn numbers(&self) -> [(Range, Option<u32>); 5] {
+        [
+            (Range::WORKERS, self.workers.map(u32::from)),
+            (Range::SPIN, self.spin),
+            (Range::AGEING, self.ageing),
+            (Range::FULL_WAIT, self.full_wait),
+            (Range::FDB_ENTRIES, self.fdb_entries),
+        ]
+    }
+}

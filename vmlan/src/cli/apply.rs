@@ -1,0 +1,65 @@
+//! `vmlan apply`: a running switch is made what a configuration file says.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hyper::Method;
+
+use super::ApiArgs;
+use crate::exit::Failure;
+use crate::output::{print, print_json};
+use vmlan_api::NewConfig;
+use vmlan_config::change::say_changes;
+use vmlan_engine::info::Applied;
+
+#[derive(Debug, Args)]
+pub(super) struct ApplyArgs {
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+    /// The configuration file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only say what would change
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The switch does the reading: only it can say what differs.
+pub(super) fn run(args: &ApplyArgs) -> Result<(), Failure> {
+    let path = args.file.display().to_string();
+    let unread = |e| Failure::Failed(format!("{path}: {e}: give a file that can be read"));
+    let text = std::fs::read_to_string(&args.file).map_err(unread)?;
+    let new = NewConfig { text, path: path.clone(), dry_run: args.dry_run };
+    let applied: Applied = args.api.client()?.send(&Method::POST, "/v1/apply", &new)?;
+    if args.json { print_json(&applied) } else { print(&said(&applied)) }
+}
+
+fn said(applied: &Applied) -> String {
+    let would = if applied.dry_run { "would be " } else { "" };
+    let is_reopened = |name: &&String| applied.reopened.contains(*name);
+    let (reopened, changed): (Vec<_>, Vec<_>) =
+        applied.changed.iter().cloned().partition(|name| is_reopened(&name));
+    let lines = [
+        ("port", "added", &applied.added),
+        ("port", "changed", &changed),
+        ("port", "closed and opened again", &reopened),
+        ("port", "removed", &applied.removed),
+        ("limit", "set", &applied.limits_set),
+        ("limit", "removed", &applied.limits_removed),
+    ];
+    let mut text = String::new();
+    for (what, done, names) in lines {
+        for name in names {
+            let changes = applied.changes.get(name).filter(|_| what == "port");
+            let changes = changes.map_or_else(String::new, |c| format!(": {}", say_changes(c)));
+            text += &format!("{what} {name}  {would}{done}{changes}\n");
+        }
+    }
+    if applied.sflow {
+        text += &format!("sflow  {would}changed\n");
+    }
+    text + &format!("{} ports unchanged\n", applied.unchanged.len())
+}

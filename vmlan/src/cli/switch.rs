@@ -1,0 +1,97 @@
+//! `vmlan switch`: its arguments and its help.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::named_failure;
+use crate::exit::Failure;
+use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
+use vmlan_config::file::{self, Config, SwitchTable};
+use vmlan_config::settings::Settings;
+use vmlan_config::text::folded;
+
+#[derive(Debug, Args)]
+pub(super) struct SwitchArgs {
+    /// Configuration file (TOML, the same words)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The API's socket [default: /run/vmlan/api.sock for root, else $XDG_RUNTIME_DIR/vmlan.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(super) api: Option<PathBuf>,
+    /// Permission bits of the API's socket [default: 0600]
+    #[arg(long, value_name = "MODE")]
+    api_mode: Option<String>,
+    /// Threads that move frames [default: 1]
+    #[arg(long, value_name = "N")]
+    workers: Option<u16>,
+    /// Microseconds a worker looks for frames before it sleeps [default: 20]
+    #[arg(long, value_name = "MICROSECONDS")]
+    spin: Option<u32>,
+    /// Seconds a learned MAC address is remembered [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    ageing: Option<u32>,
+    /// Most microseconds a sender waits for a full receiver before the frame is dropped: each frame
+    /// the receiver takes earns 20 of them [default: 10000]
+    #[arg(long, value_name = "MICROSECONDS")]
+    full_wait: Option<u32>,
+    /// Slots of the forwarding table [default: 131072]
+    #[arg(long, value_name = "N")]
+    fdb_entries: Option<u32>,
+    /// Ports: names and addresses
+    #[arg(value_name = "NAME=ADDRESS")]
+    ports: Vec<String>,
+}
+
+impl SwitchArgs {
+    pub(super) fn settings(self) -> Result<Settings, Failure> {
+        let config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        let mut ports = Vec::new();
+        for text in &self.ports {
+            let named: NamedAddress = text.parse().map_err(|e| named_failure(text, &e))?;
+            ports.push(named);
+        }
+        let table = SwitchTable {
+            workers: self.workers,
+            api: self.api,
+            api_mode: self.api_mode,
+            spin: self.spin,
+            ageing: self.ageing,
+            full_wait: self.full_wait,
+            fdb_entries: self.fdb_entries,
+        };
+        Ok(Settings::new(config, table, ports)?)
+    }
+}
+
+pub(super) fn switch_help() -> String {
+    let mut text = "Example:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock host=tap:vmlan0\n\n\
+        ADDRESS is KIND:PLACE[,KEY=VALUE...]; a comma inside is written twice. KIND, PLACE and \
+        keys:\n"
+        .to_owned();
+    for kind in Kind::ALL {
+        text += &format!("  {kind}: {}\n", kind.place());
+        for key in kind.keys() {
+            text += &format!("      {:12} {}\n", key.name, folded(key.help, 19));
+        }
+    }
+    text += "  All kinds but pcap, changed without closing the port (`vmlan port set`):\n";
+    for key in POLICY {
+        text += &format!("      {:16} {}\n", key.name, folded(key.help, 23));
+    }
+    text += "\nA file for --config has the same words (numbers bare, text in quotes):\n";
+    for line in file::EXAMPLE.lines() {
+        text += &format!("  {line}\n");
+    }
+    let words = |keys: &[Key]| keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ");
+    text += &format!(
+        "Tables there are: [switch], [port.NAME], [limit.NAME] ({}),\n  [group.NAME] (empty), \
+            [sflow] ({})\n",
+        words(LIMIT),
+        words(SFLOW)
+    );
+    text
+}
