@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -180,6 +180,12 @@ impl ApiArgs {
         };
         Ok(Client::new(&path))
     }
+}
+
+/// The text of a configuration file.
+fn read_config(path: &Path) -> Result<String, Failure> {
+    let unread = |e| format!("{}: {e}: give a file that can be read", path.display());
+    std::fs::read_to_string(path).map_err(|e| Failure::Failed(unread(e)))
 }
 
 /// Names the port whose address is wrong, if it has a name.

@@ -48,10 +48,7 @@ impl From<AddressError> for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
-        match e {
-            ConfigError::Read { .. } => Self::Failed(e.to_string()),
-            _ => Self::Usage(e.to_string()),
-        }
+        Self::Usage(e.to_string())
     }
 }
 

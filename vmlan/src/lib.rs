@@ -1,9 +1,9 @@
 //! The program: command line, output, exit codes, and the start and end of a switch.
 //!
 //! ```text
-//!  command line ┐                    API thread            control thread               workers
-//!  TOML file    ├─► Settings ─► [ vmlan-api ] ─Action─► [ vmlan-engine: apply ─► ports ] ─► [ worker ]
-//!  other `vmlan` commands ─────► UNIX socket            one at a time   open, close        move frames
+//!  command line ┐               API thread              control thread             workers
+//!  TOML file    ├─► Settings ─► [ api ] ─Action─► [ engine: apply ─► ports ] ─► [ worker ]
+//!  other commands ─────► UNIX socket               one at a time, open, close    move frames
 //! ```
 //!
 //! A library only so that tests reach it; the program is `main.rs`.
@@ -17,3 +17,4 @@ mod pktgen;
 mod process;
 mod serve;
 mod stack;
+mod tables;

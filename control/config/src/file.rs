@@ -46,7 +46,6 @@
 //! Every error names file and line.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -114,8 +113,6 @@ struct File {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ConfigError {
-    #[error("{path}: {source}: give a file that can be read", path = path.display())]
-    Read { path: PathBuf, source: io::Error },
     #[error("{path}:{line}: {message}", path = path.display())]
     Syntax { path: PathBuf, line: usize, message: String },
     #[error("{path}:{line}: {table}: {source}", path = path.display())]
@@ -153,20 +150,10 @@ pub enum TableError {
 }
 
 impl Config {
-    /// Reads the file at `path`.
-    ///
-    /// # Errors
-    /// [`ConfigError`], which names file and line and says what to do.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        Self::parse(&text, path)
-    }
-
     /// Parses `text`; `path` is for messages.
     ///
     /// # Errors
-    /// As [`Config::read`].
+    /// [`ConfigError`], which names file and line and says what to do.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
             path: path.into(),

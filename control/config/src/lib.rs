@@ -1,7 +1,7 @@
 //! What a user writes, as types: addresses of ports and their keys, the configuration file, and the
 //! options that a VMM is to be given for a port.
 //!
-//! Nothing is opened here: only [`file::Config::read`] reads, the configuration file.
+//! Nothing is opened, read or started here.
 
 pub mod address;
 pub mod api_path;

@@ -1,4 +1,4 @@
-//! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON and as a table.
+//! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON. What people are shown of them is made in the program.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,8 @@ use vmlan_switch::policy::Policy;
 
 mod device;
 mod limit;
-mod table;
-pub use device::{Accesses, CsbStats, DeviceStats, Ratios};
+pub use device::{Accesses, CsbStats, DeviceStats, Ratios, grown};
 pub use limit::{LimitStats, PortLimits, SharedLimit};
-pub use table::{rates, table};
 
 /// Counters of all ports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -93,7 +91,9 @@ impl PortStats {
         stats
     }
 
-    fn of(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
+    /// From the counters of a port that is not an emulated NIC.
+    #[must_use]
+    pub fn of(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
         let (input, output) = counters.snapshot();
         Self {
             name: name.into(),
@@ -129,6 +129,3 @@ impl PortStats {
         self.drops.values().sum()
     }
 }
-
-#[cfg(test)]
-mod tests;

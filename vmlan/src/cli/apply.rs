@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hyper::Method;
 
-use super::ApiArgs;
+use super::{ApiArgs, read_config};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::NewConfig;
@@ -30,9 +30,7 @@ pub(super) struct ApplyArgs {
 /// The switch does the reading: only it can say what differs.
 pub(super) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let path = args.file.display().to_string();
-    let unread = |e| Failure::Failed(format!("{path}: {e}: give a file that can be read"));
-    let text = std::fs::read_to_string(&args.file).map_err(unread)?;
-    let new = NewConfig { text, path: path.clone(), dry_run: args.dry_run };
+    let new = NewConfig { text: read_config(&args.file)?, path, dry_run: args.dry_run };
     let applied: Applied = args.api.client()?.send(&Method::POST, "/v1/apply", &new)?;
     if args.json { print_json(&applied) } else { print(&said(&applied)) }
 }

@@ -8,7 +8,8 @@ use clap::Args;
 use super::ApiArgs;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
-use vmlan_engine::stats::{Stats, rates, table};
+use crate::tables::{rates, table};
+use vmlan_engine::stats::Stats;
 
 /// Arguments of `vmlan stats`.
 #[derive(Debug, Args)]

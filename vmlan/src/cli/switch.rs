@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::named_failure;
+use super::{named_failure, read_config};
 use crate::exit::Failure;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
 use vmlan_config::file::{self, Config, SwitchTable};
@@ -46,7 +46,7 @@ pub(super) struct SwitchArgs {
 impl SwitchArgs {
     pub(super) fn settings(self) -> Result<Settings, Failure> {
         let config = match &self.config {
-            Some(path) => Config::read(path)?,
+            Some(path) => Config::parse(&read_config(path)?, path)?,
             None => Config::default(),
         };
         let mut ports = Vec::new();

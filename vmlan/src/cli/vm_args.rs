@@ -1,6 +1,7 @@
 //! `vmlan vm-args`: how to attach a VM to a port.
 
 use std::io::IsTerminal;
+use std::process::{Command, Stdio};
 
 use clap::Args;
 
@@ -39,7 +40,7 @@ pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
     let vmm: Vmm = args.vmm.parse().map_err(Failure::Usage)?;
     let qemu = match &args.qemu_version {
         Some(version) => version.parse().map_err(Failure::Usage)?,
-        None => QemuVersion::installed(),
+        None => installed_qemu(),
     };
     if args.tcg && vmm != Vmm::Qemu {
         return Err(Failure::Usage("--tcg is for QEMU only: leave it out".into()));
@@ -85,4 +86,15 @@ fn percent_encode(text: &str) -> String {
         b => format!("%{b:02X}"),
     };
     text.bytes().map(byte).collect()
+}
+
+/// The version of the QEMU that a user of this machine would start; if there is none, that of a
+/// recent one.
+fn installed_qemu() -> QemuVersion {
+    let program = format!("qemu-system-{}", std::env::consts::ARCH);
+    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let text = asked.ok().and_then(|out| String::from_utf8(out.stdout).ok());
+    // "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"
+    let word = text.as_deref().and_then(|t| t.split("version ").nth(1)?.split_whitespace().next());
+    word.and_then(|w| w.parse().ok()).unwrap_or(QemuVersion::RECENT)
 }

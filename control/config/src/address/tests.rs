@@ -8,8 +8,8 @@ use super::*;
 /// Something like an address.
 const STRANGE_ADDRESS: &str = concat!(
     r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}",
-    r"((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|native|",
-    r"reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}"
+    r"((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|",
+    r"native|reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}"
 );
 
 /// Something like a configuration file.

@@ -1,7 +1,6 @@
 //! Which QEMU: its options changed over time.
 
 use std::fmt;
-use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 /// The version of a QEMU.
@@ -27,23 +26,10 @@ impl QemuVersion {
     /// The first that says `reconnect-ms` for `reconnect`.
     pub const RECONNECT_MS: Self = Self::new(9, 2, 0);
 
-    /// The first whose vfio-user client is good for use: 10.1.0 brought it, 10.1.1 mended it.
+    /// The first whose vfio-user client is good for use: 10.1.0 brought it, 10.1.1 fixed it.
     pub const VFIO_USER: Self = Self::new(10, 1, 1);
     /// A recent one, to which all of the above apply.
     pub const RECENT: Self = Self::VFIO_USER;
-
-    /// The version of the QEMU that a user of this machine would start; if there is none, that of a
-    /// recent one.
-    #[must_use]
-    pub fn installed() -> Self {
-        let program = format!("qemu-system-{}", std::env::consts::ARCH);
-        let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-        let text = asked.ok().and_then(|out| String::from_utf8(out.stdout).ok());
-        // "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"
-        let word =
-            text.as_deref().and_then(|t| t.split("version ").nth(1)?.split_whitespace().next());
-        word.and_then(|w| w.parse().ok()).unwrap_or(Self::RECENT)
-    }
 }
 
 impl FromStr for QemuVersion {

@@ -1,10 +1,10 @@
-//! Statistics for people.
+//! What ports counted, for people.
 
 use std::time::Duration;
 
-use super::device::{self, grown};
-use super::{PortStats, Stats, limit};
+use super::{limits, nics};
 use vmlan_config::text::{columns_and, count, si, to_f64};
+use vmlan_engine::stats::{PortStats, Stats, grown};
 
 /// Reasons of drops that are named for each port: those that count most. All of them are in the
 /// JSON.
@@ -37,7 +37,7 @@ pub fn table(stats: &Stats) -> String {
     let mut behind = vec!["MOSTLY".to_owned()];
     behind.extend(stats.ports.iter().map(|p| mostly(p, &PortStats::default(), &count)));
     let ports = columns_and(&rows, 3, &behind);
-    below(below(ports, &limit::totals(stats)) + &unlearned(stats), &device::totals(stats))
+    below(below(ports, &limits::totals(stats)) + &unlearned(stats), &nics::totals(stats))
 }
 
 /// A further table under those that are there.
@@ -96,8 +96,8 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
         behind.push(mostly(p, old, &|n| si(to_f64(n) / seconds)));
     }
     let ports = columns_and(&rows, 2, &behind);
-    let tables = below(ports, &limit::rates(before, after, seconds));
-    below(tables, &device::rates(before, after, seconds))
+    let tables = below(ports, &limits::rates(before, after, seconds));
+    below(tables, &nics::rates(before, after, seconds))
 }
 
 /// `receiver-full 1,000, storm 20`: why most of the frames since `old` were dropped.

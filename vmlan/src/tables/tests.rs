@@ -2,9 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_frame::{Counters, NicCounters, Reason, RegisterCount};
-use vmlan_switch::policy::{Limiter, Limits};
+use vmlan_switch::policy::{Limiter, Limits, Policy};
 
-use super::*;
+use vmlan_engine::stats::{DeviceStats, FdbStats, LimitStats, PortStats, SharedLimit, Stats};
+
+use super::{rates, table};
 
 fn sample() -> Stats {
     let counters = Counters::default();

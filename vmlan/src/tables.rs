@@ -1,0 +1,9 @@
+//! Statistics for people: what `vmlan stats` prints.
+
+mod limits;
+mod nics;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use ports::{rates, table};
