@@ -60,7 +60,7 @@ enum Command {
     /// Run a switch
     #[command(after_help = switch::switch_help())]
     Switch(switch::SwitchArgs),
-    /// List, add, take away or change ports of a running switch
+    /// List, add, remove or change ports of a running switch
     #[command(
         arg_required_else_help = true,
         after_help = "Example:\n  vmlan port add vm3=vhost-user:/tmp/vm3.sock,queues=2\n  vmlan \
@@ -82,7 +82,7 @@ enum Command {
     #[command(after_help = "Example:\n  vmlan apply /etc/vmlan.toml --dry-run\n  vmlan apply \
             /etc/vmlan.toml")]
     Apply(apply::ApplyArgs),
-    /// List, make, change or take away limits that ports of a running switch share
+    /// List, create, change or remove limits that ports of a running switch share
     #[command(
         arg_required_else_help = true,
         after_help = "Example:\n  vmlan limit set tenant1 rate=1Gbit frames=100k\n  vmlan port set \

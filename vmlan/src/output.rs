@@ -36,9 +36,9 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A line of news of a run: beside the summary, or, where that is JSON, to standard error. A reader
-/// that went away must not end the run.
-pub(crate) fn print_news(json: bool, line: &dyn std::fmt::Display) {
+/// Prints a line about a run that goes on: beside the summary, or, where that is JSON, to standard
+/// error. A reader that went away must not end the run.
+pub(crate) fn print_progress(json: bool, line: &dyn std::fmt::Display) {
     if json {
         eprintln!("{line}");
     } else {

@@ -12,7 +12,7 @@ use vmlan_tools::pktgen;
 pub(crate) use self::options::{number, seconds, usage};
 
 use crate::exit::Failure;
-use crate::output::{print, print_json, print_news};
+use crate::output::{print, print_json, print_progress};
 use crate::process;
 use vmlan_config::text::chain;
 
@@ -235,7 +235,7 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
     process::exact_timers();
     options.stop = Some(process::on_signals()?);
-    let summary = pktgen::run(&options, &mut |report| print_news(args.json, &report));
+    let summary = pktgen::run(&options, &mut |report| print_progress(args.json, &report));
     let summary = summary.map_err(|e| match &e {
         pktgen::PktGenError::Options(e) => Failure::Usage(e.to_string()),
         pktgen::PktGenError::Cpu { .. } => Failure::Failed(chain(&e)),

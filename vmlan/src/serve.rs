@@ -30,7 +30,7 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Runs a switch until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If anything of `settings` cannot be had; everything that was made is taken away again.
+/// If anything of `settings` cannot be had; everything that was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     log_format::init();
     let (sender, actions) = channel();

@@ -9,7 +9,7 @@ use vmlan_tools::stack::{self, Options};
 use vmlan_transport::Mac;
 
 use crate::exit::Failure;
-use crate::output::{print, print_json, print_news};
+use crate::output::{print, print_json, print_progress};
 use crate::pktgen::{number, seconds, usage};
 use crate::process;
 use vmlan_config::text::chain;
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &StackArgs) -> Result<(), Failure> {
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
     process::exact_timers();
     options.stop = Some(process::on_signals()?);
-    let summary = stack::run(&options, &mut |report| print_news(args.json, &report));
+    let summary = stack::run(&options, &mut |report| print_progress(args.json, &report));
     let summary =
         summary.map_err(|e| Failure::Failed(format!("{}: {}", args.address, chain(&e))))?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }

@@ -52,13 +52,7 @@ async fn dispatch(
             let ports = ask(control, Action::ListPorts).await?;
             json(StatusCode::OK, &PortList { ports })
         }
-        Route::AddPort => {
-            let new: NewPort = parse(body)?;
-            let name = word(&new.name)?;
-            let address = new.address.parse().map_err(|e| invalid(format!("port {name}: {e}")))?;
-            let named = NamedAddress { name, address };
-            json(StatusCode::CREATED, &ask(control, |r| Action::AddPort(named, r)).await?)
-        }
+        Route::AddPort => add_port(body, control).await,
         Route::GetPort(name) => {
             let name = word(&name)?;
             json(StatusCode::OK, &ask(control, |r| Action::GetPort(name, r)).await?)
@@ -76,12 +70,7 @@ async fn dispatch(
             let entries = ask(control, Action::ListFdb).await?;
             json(StatusCode::OK, &FdbList { entries })
         }
-        Route::AddMac => {
-            let new: NewMac = parse(body)?;
-            let (mac, port) = (mac(&new.mac)?, word(&new.port)?);
-            let made = ask(control, |r| Action::AddMac(mac, port, new.vlan, r)).await?;
-            json(StatusCode::CREATED, &made)
-        }
+        Route::AddMac => add_mac(body, control).await,
         Route::RemoveMac(text) => {
             let (mac, vlan) = (mac(&text)?, vlan(query)?);
             ask(control, |r| Action::RemoveMac(mac, vlan, r)).await?;
@@ -104,6 +93,21 @@ async fn dispatch(
             Ok(respond(StatusCode::OK, "text/plain; version=0.0.4", text))
         }
     }
+}
+
+async fn add_port(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let new: NewPort = parse(body)?;
+    let name = word(&new.name)?;
+    let address = new.address.parse().map_err(|e| invalid(format!("port {name}: {e}")))?;
+    let named = NamedAddress { name, address };
+    json(StatusCode::CREATED, &ask(control, |r| Action::AddPort(named, r)).await?)
+}
+
+async fn add_mac(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let new: NewMac = parse(body)?;
+    let (mac, port) = (mac(&new.mac)?, word(&new.port)?);
+    let made = ask(control, |r| Action::AddMac(mac, port, new.vlan, r)).await?;
+    json(StatusCode::CREATED, &made)
 }
 
 /// Exports samples as the body says; without one: no longer.
@@ -198,7 +202,7 @@ pub(super) fn keys(body: &[u8]) -> Result<Vec<(String, String)>, Refusal> {
     let text = |(key, value)| match value {
         serde_json::Value::String(text) => Ok((key, text)),
         serde_json::Value::Number(n) => Ok((key, n.to_string())),
-        // Takes the key away.
+        // Removes the key.
         serde_json::Value::Null => Ok((key, String::new())),
         serde_json::Value::Bool(on) => Ok((key, if on { "on" } else { "off" }.to_owned())),
         _ => Err(invalid(format!("{key}: give a text, a number, true or false"))),

@@ -29,7 +29,7 @@ const HEAD: Duration = Duration::from_secs(10);
 /// A connection that has asked for nothing new for this long is ended, whatever it does.
 const LIFE: Duration = Duration::from_secs(60);
 
-/// The running API. Stops, and takes its socket away, when dropped.
+/// The running API. Stops, and removes its socket, when dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<Notify>,

@@ -64,7 +64,7 @@ impl Settings {
         };
         let mode = table.api_mode.or(file.api_mode).unwrap_or_else(|| "0600".into());
         let wrong_mode =
-            || SettingsError::Value(format!("api-mode={mode}: an octal mode like 0660 is wanted"));
+            || SettingsError::Value(format!("api-mode={mode}: write an octal mode like 0660"));
         let api_mode = parse_mode(&mode).ok_or_else(wrong_mode)?;
         let check = |range: Range, n| range.check(n).map_err(SettingsError::Value);
         let workers = table.workers.or(file.workers).map_or(1, u32::from);

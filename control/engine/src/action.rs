@@ -25,7 +25,7 @@ pub enum Action {
     GetPort(PortName, Reply<PortInfo>),
     /// Adds a port.
     AddPort(NamedAddress, Reply<PortInfo>),
-    /// Takes a port away.
+    /// Removes a port.
     RemovePort(PortName, Reply<()>),
     /// Changes keys of a port's address.
     SetPort(PortName, Vec<(String, String)>, Reply<PortInfo>),
@@ -41,7 +41,7 @@ pub enum Action {
     GetLimit(PortName, Reply<LimitInfo>),
     /// Makes one, or changes it.
     SetLimit(PortName, LimitTable, Reply<LimitInfo>),
-    /// Takes one away.
+    /// Removes one.
     RemoveLimit(PortName, Reply<()>),
     /// Makes the switch what a configuration file says; if true, only says what that would change.
     Apply(Box<Config>, bool, Reply<Applied>),

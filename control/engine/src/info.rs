@@ -86,7 +86,7 @@ pub struct Applied {
     pub unchanged: Vec<String>,
     /// Limits made or changed.
     pub limits_set: Vec<String>,
-    /// Limits taken away.
+    /// Limits removed.
     pub limits_removed: Vec<String>,
     /// Sampling was started, changed or ended.
     pub sflow: bool,

@@ -211,7 +211,7 @@ impl Ports {
         entry.kept
     }
 
-    /// Changes keys of a port's address; an empty value takes a key away. Live ones
+    /// Changes keys of a port's address; an empty value removes a key. Live ones
     /// ([`vmlan_config::address::Kind::is_live`]) at once; for others the port is closed and opened
     /// again, which a VM sees as its link going down and up.
     ///

@@ -1,4 +1,5 @@
-//! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON. What people are shown of them is made in the program.
+//! Statistics: what `vmlan stats` and `GET /v1/stats` say, as JSON. What people are shown of them
+//! is made in the program.
 
 use std::collections::BTreeMap;
 

@@ -29,7 +29,7 @@ enum LimitCommand {
     /// List the limits
     #[command(after_help = "Example:\n  vmlan limit list --json")]
     List,
-    /// Make a limit, or change it under the ports that have it
+    /// Create a limit, or change it under the ports that use it
     #[command(
         after_help = "Keys: rate=RATE (bits a second, 64kbit to 400Gbit), frames=N (a second), \
         burst=TIME (of both, 100us to 1s, default 10ms)\n\nExample:\n  vmlan limit set tenant1 \
@@ -38,11 +38,11 @@ enum LimitCommand {
     Set {
         /// Its name
         name: String,
-        /// Keys and values; those that are left out stay as they are, an empty value takes one away
+        /// Keys and values; those that are left out stay as they are, an empty value removes one
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
     },
-    /// Take away a limit that no port has
+    /// Remove a limit that no port uses
     #[command(after_help = "Example:\n  vmlan limit del tenant1")]
     Del {
         /// Its name

@@ -35,13 +35,13 @@ enum PortCommand {
         #[arg(value_name = "NAME=ADDRESS")]
         port: String,
     },
-    /// Take a port away
+    /// Remove a port
     #[command(after_help = "Example:\n  vmlan port del vm3")]
     Del {
         /// Its name
         name: String,
     },
-    /// Change keys of a port's address, or take them away (`KEY=`): at once what the port may do
+    /// Change keys of a port's address, or remove them (`KEY=`): at once what the port may do
     /// (see `vmlan switch --help`), `mode`, `irq_rate_max`, `link` (vfio-user) and `mac` (others);
     /// for other keys the port is closed and opened again, and a VM on a vfio-user port must be
     /// started again

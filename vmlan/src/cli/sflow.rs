@@ -55,7 +55,7 @@ pub(super) fn run(args: SflowArgs) -> Result<(), Failure> {
             let new = pairs(&keys)?;
             let mut all = running(&client.get(PATH)?);
             all.extend(new);
-            // An empty value takes a key away.
+            // An empty value removes a key.
             all.retain(|_, value| value != "");
             client.send(&Method::PUT, PATH, &all)?
         }

@@ -79,7 +79,7 @@ impl Draft {
         self.values.replace(self.kind.name(), self.kind.all_keys(), key, value)
     }
 
-    /// Takes a key away; its value, if it was given.
+    /// Removes a key; its value, if it was given.
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.values.take(key)
     }

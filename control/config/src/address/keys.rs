@@ -72,7 +72,7 @@ const VFIO_USER: &[Key] = &[
         "sleep at most this long between looks at mapped doorbells (default 1ms)",
     ),
     IRQ_RATE_MAX,
-    key("mac", Takes::Mac, "MAC address in its EEPROM (default: made of the port's name)"),
+    key("mac", Takes::Mac, "MAC address in its EEPROM (default: derived from the port's name)"),
     key("link", Takes::Word(&["up", "down"]), "up (default) or down: the NIC's cable"),
     MODE,
     GROUP,

@@ -54,7 +54,7 @@ pub struct VfioUser {
     pub poll_idle: Option<Duration>,
     /// Interrupts a second at most; 0: no limit.
     pub irq_rate_max: u32,
-    /// MAC address in its EEPROM; `None`: one made of the port's name.
+    /// MAC address in its EEPROM; `None`: one derived from the port's name.
     pub mac: Option<Mac>,
     /// Its cable is plugged in.
     pub link: bool,

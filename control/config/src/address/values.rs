@@ -25,7 +25,7 @@ const COMPANIONS: [(&str, &[&str], &str); 3] = [
 /// Keys that make a port watch others.
 const WATCH: [&str; 2] = ["watch", "watch_vlan"];
 
-/// Keys that a port which watches may have all the same: what it is sent can be limited.
+/// Keys that are allowed beside `watch`: what a watching port is sent can be limited.
 const WATCHER: [&str; 6] = ["watch", "watch_vlan", "to_rate", "to_frames", "to_burst", "to_limit"];
 
 /// The value of a key, if it is given and of this form.
@@ -143,7 +143,7 @@ impl Values {
         }
     }
 
-    /// The same, but a value that is there is replaced, and an empty one takes the key away.
+    /// The same, but a value that is there is replaced, and an empty one removes the key.
     pub(super) fn replace(
         &mut self,
         of: &'static str,

@@ -35,7 +35,7 @@ fn doubles_and_wild_numbers_are_refused() {
         (SwitchTable { workers: Some(0), ..api() }, "workers=0: a number from 1 to 64"),
         (SwitchTable { ageing: Some(0), ..api() }, "ageing=0"),
         (SwitchTable { spin: Some(u32::MAX), ..api() }, "spin=4294967295"),
-        (SwitchTable { api_mode: Some("9".into()), ..api() }, "api-mode=9: an octal mode"),
+        (SwitchTable { api_mode: Some("9".into()), ..api() }, "api-mode=9: write an octal mode"),
     ] {
         let error = settings("", table, &[]).unwrap_err();
         assert!(error.contains(said), "{error}");

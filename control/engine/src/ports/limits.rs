@@ -1,4 +1,4 @@
-//! Limits that ports share: listed, set, taken away.
+//! Limits that ports share: listed, set, removed.
 
 use super::Ports;
 use crate::info::LimitInfo;
@@ -54,7 +54,7 @@ impl Ports {
         self.get_limit(name)
     }
 
-    /// Takes a limit away that nobody has.
+    /// Removes a limit that no port uses.
     ///
     /// # Errors
     /// If there is none of that name, or a port has it.
