@@ -3,7 +3,6 @@
 //! Everything here runs on the control thread. A port is taken from the workers before it is
 //! closed, so that no frame of it is under way when its memory goes.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use vmlan_frame::Mac;
 use vmlan_switch::{PortId, Switch};
 
 use crate::info::PortInfo;
-use crate::socket_mode;
 use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
 use vmlan_config::change::say_changes;
@@ -20,6 +18,7 @@ use vmlan_config::refusal::{Cause, Refusal};
 use vmlan_config::settings::World;
 
 mod apply;
+mod entry;
 mod fdb;
 mod limits;
 mod link_watch;
@@ -30,20 +29,11 @@ mod sflow;
 #[cfg(test)]
 mod tests;
 pub use apply::Failed;
+use entry::Entry;
 use link_watch::LinkWatch;
 use open::{Changed, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
-
-struct Entry {
-    name: PortName,
-    address: Address,
-    opened: Opened,
-    id: Option<PortId>,
-    kept: Kept,
-    /// It is about to be closed: nobody refers to it any more.
-    leaving: bool,
-}
 
 /// All ports. Closed in the reverse order of their coming when dropped.
 pub struct Ports {
@@ -387,38 +377,5 @@ impl Drop for Ports {
             self.close(entry);
         }
         self.workers.stop();
-    }
-}
-
-impl Entry {
-    /// Follows the live keys of its address that differ from `old`.
-    fn follow(&self, old: &Address) -> Result<(), Refusal> {
-        let (new, old) = (self.address.spec(), old.spec());
-        let fail = |e| Refusal::new(Cause::Failed, format!("port {}: mode: {e}", self.name));
-        // A port without `mode` keeps the permissions it has.
-        if let Some(mode) = new.mode().filter(|mode| old.mode() != Some(*mode)) {
-            socket_mode::set(Path::new(self.address.place()), mode).map_err(fail)?;
-        }
-        self.opened.set_link(new.link());
-        if new.irq_rate_max() != old.irq_rate_max() {
-            self.opened.set_irq_rate_max(new.irq_rate_max());
-        }
-        Ok(())
-    }
-
-    /// A capture file is up for as long as it is written.
-    fn is_up(&self) -> bool {
-        !self.opened.moves_frames() || self.opened.port().is_up()
-    }
-
-    fn info(&self) -> PortInfo {
-        let details = self.opened.details().into_iter();
-        PortInfo {
-            name: self.name.to_string(),
-            kind: self.address.kind().to_string(),
-            address: self.address.to_string(),
-            up: self.is_up(),
-            details: details.map(|(k, v)| (k.to_owned(), v.into())).collect(),
-        }
     }
 }
