@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
-use vmlan_switch::{PortId, Switch};
+use vmlan_switch::Switch;
 
 use crate::info::PortInfo;
 use crate::worker::Workers;
