@@ -112,8 +112,8 @@ impl Sampling {
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         let (z, span) = (z ^ z >> 31, u64::from(self.rate) * 2 - 1);
         // The upper half of a product: as even as a remainder, without a division.
-        let drawn = (u128::from(z) * u128::from(span)) >> 64;
-        1 + u64::try_from(drawn).unwrap_or(0)
+        let (_, drawn) = z.carrying_mul(span, 0);
+        1 + drawn
     }
 }
 

@@ -12,7 +12,9 @@
 use vmlan_ram::Slice;
 
 use crate::headers::{IPV6_HEADER, TCP};
-use crate::{Batch, Checksum, FrameView, Gso, HEAD, Headers, Network, Offload, Offloads, Reason};
+use crate::{
+    Batch, Checksum, FrameView, Gso, HEAD, Headers, MAX_PACKET, Network, Offload, Offloads, Reason,
+};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -177,8 +179,10 @@ impl<'b, 'm> Finisher<'b, 'm> {
             return;
         }
         let before = head.get(l4 + 4, 4).try_into().map_or(0, u32::from_be_bytes);
-        let done = u32::try_from(self.done).unwrap_or_default();
-        head.set(l4 + 4, &before.wrapping_add(done).to_be_bytes());
+        // Sequence numbers are counted modulo 2^32.
+        let [.., a, b, c, d] = self.done.to_be_bytes();
+        let sequence = before.wrapping_add(u32::from_be_bytes([a, b, c, d]));
+        head.set(l4 + 4, &sequence.to_be_bytes());
         let mut flags = head.get(l4 + 13, 1).first().copied().unwrap_or_default();
         if self.next > 0 {
             flags &= !CWR; // RFC 3168 section 6.1.2: answered once.
@@ -258,9 +262,12 @@ impl Head {
         self.get(at, 2).try_into().map_or(0, |b| usize::from(u16::from_be_bytes(b)))
     }
 
-    /// Stores `value`, which fits: segments are at most [`crate::MAX_FRAME`] long.
+    /// Stores `value`, which fits: [`Offload::check`] refuses segments that are longer than an IP
+    /// packet can be.
     fn set_u16(&mut self, at: usize, value: usize) {
-        self.set(at, &u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes());
+        debug_assert!(value <= MAX_PACKET, "{value} bytes are no packet's length");
+        let [.., high, low] = value.to_be_bytes();
+        self.set(at, &[high, low]);
     }
 }
 

@@ -180,10 +180,13 @@ impl Pcap {
     #[must_use]
     pub fn add_interface(&self, name: &str) -> u32 {
         let mut queue = lock(&self.shared.queue);
-        if let Some(i) = queue.names.iter().position(|n| n == name) {
-            return u32::try_from(i).unwrap_or(u32::MAX);
+        let mut id = 0;
+        for known in &queue.names {
+            if known == name {
+                return id;
+            }
+            id += 1;
         }
-        let id = u32::try_from(queue.names.len()).unwrap_or(u32::MAX);
         queue.names.push(name.to_owned());
         // May exceed the queue's bound: without it every later packet would be unreadable.
         blocks::interface(&mut queue.bytes, name, self.shared.config.snaplen);
@@ -278,7 +281,7 @@ impl Shared {
     }
 
     fn lose(&self, interface: u32) {
-        let i = usize::try_from(interface).unwrap_or(usize::MAX).min(INTERFACES - 1);
+        let i = (interface as usize).min(INTERFACES - 1);
         if let Some(n) = self.lost.get(i) {
             n.fetch_add(1, Ordering::Relaxed);
         }
@@ -325,7 +328,7 @@ impl Shared {
 /// Nanoseconds since 1970.
 fn now() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(0)
+    time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into())
 }
 
 impl Mirror for Shared {

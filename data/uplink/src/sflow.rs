@@ -270,7 +270,7 @@ impl Source {
             output: encode::output(sample.fate),
             vlan,
             priority,
-            frame_len: u32::try_from(sample.len).unwrap_or(u32::MAX),
+            frame_len: encode::length(sample.len),
             head_len,
             head,
         });
@@ -396,7 +396,7 @@ impl<'s> Export<'s> {
         let agent = Agent {
             address: self.shared.config.agent.unwrap_or_else(own),
             sequence: self.sequence,
-            uptime: encode::low(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0)),
+            uptime: encode::low(millis(self.start.elapsed())),
         };
         let bytes = self.datagram.finish(agent);
         let mut done = self.sender.send(bytes);
@@ -462,4 +462,8 @@ impl Sender {
         }
         self.socket.send(bytes).map(drop)
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_secs().wrapping_mul(1000) + u64::from(time.subsec_millis())
 }

@@ -86,7 +86,7 @@ pub(super) fn packet(
 
 fn comment(out: &mut Vec<u8>, reason: Reason) {
     let (word, name) = (b"dropped: ", reason.name().as_bytes());
-    u16s(out, &[OPT_COMMENT, u16::try_from(word.len() + name.len()).unwrap_or(0)]);
+    u16s(out, &[OPT_COMMENT, short(word.len() + name.len())]);
     out.extend_from_slice(word);
     out.extend_from_slice(name);
     pad(out);
@@ -106,7 +106,7 @@ fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
 
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = value.get(..value.len().min(255)).unwrap_or_default();
-    u16s(out, &[code, u16::try_from(value.len()).unwrap_or(0)]);
+    u16s(out, &[code, short(value.len())]);
     out.extend_from_slice(value);
     pad(out);
 }
@@ -118,12 +118,22 @@ fn pad(out: &mut Vec<u8>) {
 
 /// High half first, in either byte order (4.3).
 fn timestamp(out: &mut Vec<u8>, time: u64) {
-    let (high, low) = (time >> 32, time & 0xffff_ffff);
-    u32s(out, &[u32::try_from(high).unwrap_or(0), u32::try_from(low).unwrap_or(0)]);
+    let [a, b, c, d, e, f, g, h] = time.to_be_bytes();
+    u32s(out, &[u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]);
 }
 
+/// The length of an option: 255 bytes at most, by whoever makes it.
+fn short(n: usize) -> u16 {
+    debug_assert!(n <= 255, "an option of {n} bytes");
+    let [.., high, low] = n.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
+/// The length of a block or a frame, which is far below 4 GiB.
 fn length(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+    debug_assert!(u32::try_from(n).is_ok(), "a block of {n} bytes");
+    let [.., a, b, c, d] = n.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 fn u32s(out: &mut Vec<u8>, values: &[u32]) {

@@ -113,12 +113,13 @@ impl Datagram {
 
 /// `ifIndex` of the switch's port `number`.
 pub(super) fn interface(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX).saturating_add(1)
+    length(number).saturating_add(1)
 }
 
 /// Counters on the wire wrap at 32 bits.
 pub(super) fn low(n: u64) -> u32 {
-    u32::try_from(n & u64::from(u32::MAX)).unwrap_or(0)
+    let [.., a, b, c, d] = n.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// `output` of a flow sample: one interface, many, or the reason why there is none (section 5,
@@ -238,6 +239,7 @@ fn put(out: &mut [u8], at: usize, value: u32) {
     }
 }
 
-fn length(n: usize) -> u32 {
+/// A number that the wire has 32 bits for; larger ones become the largest.
+pub(super) fn length(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -92,7 +92,7 @@ impl Tx {
             let Some(prefix) = self.inbox.tail().first_chunk::<PREFIX>() else {
                 return Look::Drained;
             };
-            let len = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+            let len = u32::from_be_bytes(*prefix) as usize;
             if len > ABSURD {
                 return Look::Nonsense;
             }

@@ -72,7 +72,7 @@ impl Rx {
         let mut prefixes = [[0; PREFIX]; FRAMES];
         for (prefix, i) in prefixes.iter_mut().zip(list) {
             let len = batch.frame_len(usize::from(*i));
-            *prefix = u32::try_from(len).unwrap_or(0).to_be_bytes();
+            *prefix = length(len);
         }
         let mut runs = Gather::<RUNS>::new();
         let mut taken = 0;
@@ -143,11 +143,18 @@ impl Rx {
     /// Keeps a copy of a frame of which `sent` bytes went out. Its storage is there already.
     fn keep(&mut self, frame: &FrameView<'_, '_>, sent: usize) {
         self.rest.clear();
-        self.rest.extend_from_slice(&u32::try_from(frame.len).unwrap_or(0).to_be_bytes());
+        self.rest.extend_from_slice(&length(frame.len));
         self.rest.resize(PREFIX + frame.len.min(MAX_FRAME), 0);
         frame.copy_to(self.rest.get_mut(PREFIX..).unwrap_or_default());
         self.sent = sent;
     }
+}
+
+/// The prefix of a frame of `len` bytes.
+fn length(len: usize) -> [u8; PREFIX] {
+    debug_assert!(len <= MAX_FRAME, "no batch holds a frame of {len} bytes");
+    let [.., a, b, c, d] = len.to_be_bytes();
+    [a, b, c, d]
 }
 
 fn outcome(r: io::Result<usize>) -> Result<usize, Sent> {

@@ -202,7 +202,8 @@ fn jumbo_frames() {
         guest.send(0, &frame);
         assert_eq!(guest.pull()[0].bytes, frame);
     }
-    refused(&mut guest, &[(FS | LS | 16_000, 0, TX_BUFFERS)], Reason::TooLong);
+    let long: Vec<_> = [FS, 0, 0, 0, LS].map(|ends| (ends | 16_000, 0, TX_BUFFERS)).into();
+    refused(&mut guest, &long, Reason::TooLong);
 }
 
 /// Posts what must be dropped, and looks whether the ring goes on.
