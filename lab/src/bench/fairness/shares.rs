@@ -29,8 +29,8 @@ const NOTE: &str = "Shares: every port floods all there is to the next one, the 
     \"dry\" is how often a port's ring was looked at by its guest and found empty, in which \
     moments the port was no rival. By frames accepted and by switch time (`work_ns`, delivery \
     included): Jain's index; with weights, how far the port furthest from its part is off. Time is \
-    what is shared; between ports whose frames cost the same but for an eighth, frames are. Mixed: \
-    every other port has frames of 1514 bytes, the others of 60.";
+    what is shared: equal ports have the same number of frames as far as their frames cost the \
+    same. Mixed: every other port has frames of 1514 bytes, the others of 60.";
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
