@@ -26,8 +26,8 @@
 //!   them in full: the estimate rises faster than it falls. This is why it rises fast and falls
 //!   slowly.
 //! - If they are further apart it could go on being forgiven. So it is forgiven only time that it
-//!   has earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it gets
-//!   one and a half times its share at most.
+//!   has earned: half of what it is charged, up to [`MOST_FORGIVEN`]. Whatever a guest does, it
+//!   gets one and a half times its share at most.
 //! - A worker that loses its processor for 4 ms every 100 ms is forgiven all of it.
 
 #[cfg(test)]
