@@ -22,7 +22,7 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 packages() {
   case $1 in
     build) echo make gcc libc6-dev ;;
-    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev ;;
+    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev u-boot-qemu ;;
     vms) echo qemu-system-x86 busybox-static cpio ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
     *) printf 'setup: no group "%s"; groups: build test vms peers\n' "$1" >&2; exit 2 ;;

@@ -10,6 +10,7 @@ pub use vmlan_harness::{
     connectivity, output_of, qemu, testpmd, usage, vmlan_program,
 };
 
+pub mod boot_server;
 pub mod chip_guest;
 pub mod counting_allocator;
 pub mod e1000_lan;

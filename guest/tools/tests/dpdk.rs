@@ -165,7 +165,7 @@ fn transfer(keys: &str, queues: u16, size: u32, count: u64) -> (Summary, Summary
     rx.wait_connected(true);
     std::thread::sleep(SETTLE);
     let mut tx = options(dir.path(), "a", keys, "txseq");
-    (tx.size, tx.count, tx.rate) = (size, count, 50_000);
+    (tx.size, tx.count, tx.rate) = (size, count, 20_000);
     let sent = pktgen::run(&tx, &mut |_| {}).unwrap();
     let got = rx.thread.join().unwrap();
     eprintln!("{keys} {size} B\n  {sent}\n  {got}");

@@ -1,0 +1,97 @@
+//! U-Boot boots over the network with our e1000: it finds its MAC address, asks for an address by DHCP,
+//! fetches a Linux kernel by TFTP from a guest with virtio-net, and starts it.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use vmlan_tests::boot_server::BootServer;
+use vmlan_tests::numbered::{STALL, Stops, mac};
+use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_tests::{Boot, Image, Process, Result, Switch, qemu};
+
+/// Debian's package u-boot-qemu.
+const FIRMWARE: &str = "/usr/lib/u-boot/qemu-x86/u-boot.rom";
+
+/// A PC with U-Boot as its firmware and the NIC at `socket`; its console is its input and output.
+fn power_on(dir: &Path, socket: &Path) -> Result<Process> {
+    let qemu = qemu::with_vfio_user()?.display().to_string();
+    let nic = format!(
+        r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
+        socket.display()
+    );
+    let words = [
+        &qemu,
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max",
+        "-machine",
+        "pc,memory-backend=mem",
+        "-m",
+        "256M",
+        "-object",
+        "memory-backend-memfd,id=mem,size=256M,share=on",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-serial",
+        "stdio",
+        "-bios",
+        FIRMWARE,
+        "-device",
+        &nic,
+    ];
+    Process::start_dialogue("U-Boot", &dir.join("console.log"), &words.map(str::to_owned))
+}
+
+/// Waits until it has said so since `from` bytes of its console.
+fn hears(pc: &mut Process, from: usize, text: &str) -> Result<()> {
+    let log = pc.log_path().to_owned();
+    let said = || std::fs::read(&log).unwrap_or_default();
+    let ready = || String::from_utf8_lossy(said().get(from..).unwrap_or_default()).contains(text);
+    pc.wait(text, STALL, ready)
+}
+
+/// Says a command, and waits until that has had its effect.
+fn command(pc: &mut Process, line: &str, effect: &str) -> Result<()> {
+    let from = std::fs::metadata(pc.log_path()).map_or(0, |m| usize::try_from(m.len()).unwrap());
+    pc.say(line)?;
+    hears(pc, from, effect)
+}
+
+#[test]
+fn u_boot_starts_linux_over_the_network() -> Result<()> {
+    assert!(Path::new(FIRMWARE).exists(), "no {FIRMWARE}; run:  scripts/setup.sh test");
+    let dir = tempfile::Builder::new().prefix("vmlan-uboot.").tempdir().expect("a directory");
+    let dir = dir.path();
+    let place = |name: &str| dir.join(name);
+    let words = [
+        "--full-wait".into(),
+        "10000000".into(),
+        format!("e1=vfio-user:{},model=e1000,mac={}", place("e1").display(), Boot::mac(1)),
+        format!("server=vhost-user:{}", place("server").display()),
+    ];
+    let mut switch = Switch::start(dir, None, &words)?;
+    let kernel = std::fs::read(Image::build(dir)?.kernel).expect("a kernel");
+    let (size, stop) = (kernel.len(), AtomicBool::new(false));
+    let mut guest = VirtioGuest::connect(&place("server"), 2, "");
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| BootServer::new(mac(2, 0), kernel).serve(&mut guest, &stop));
+        let mut pc = power_on(dir, &place("e1"))?;
+        hears(&mut pc, 0, "Hit any key")?;
+        command(&mut pc, "", "=> ")?;
+        command(&mut pc, "setenv autoload no", "=> ")?;
+        command(&mut pc, "setenv bootargs console=ttyS0 panic=-1", "=> ")?;
+        command(&mut pc, "printenv ethaddr", &Boot::mac(1))?;
+        command(&mut pc, "dhcp", "DHCP client bound to address 10.77.0.50")?;
+        let loaded = format!("Bytes transferred = {size} ");
+        command(&mut pc, "tftpboot 0x2000000 10.77.0.1:kernel", &loaded)?;
+        command(&mut pc, "zboot 0x2000000 ${filesize}", "Linux version")?;
+        switch.alive()
+    })?;
+    let port = switch.port("e1")?;
+    assert_eq!((&port["faults"], &port["drops"]), (&0.into(), &serde_json::json!({})), "{port}");
+    Ok(())
+}
