@@ -58,8 +58,6 @@ fn client(place: &str, workload: Workload, threads: u8) -> Options {
 struct Seen {
     messages: u64,
     bytes: u64,
-    arrived: u64,
-    dropped: u64,
 }
 
 /// A server that runs until it is told to stop; it is there when this returns.
@@ -88,8 +86,6 @@ impl Running {
                     let mut all = all.lock().unwrap();
                     all.messages += more.messages;
                     all.bytes += more.bytes;
-                    all.arrived += more.arrived;
-                    all.dropped += more.dropped;
                 }
                 Report::Disconnected | Report::Reconnected(_) => {}
             };
@@ -159,11 +155,9 @@ fn a_slow_application_gets_its_share() {
         let mut stream = client(&at_a, Workload::UdpStream, threads);
         (stream.count, stream.rate, stream.burst) = (6000, 30_000, 100);
         assert_eq!(ask(&stream).messages, 6000, "{a} to {b}");
-        let taken = |seen: Seen| seen.messages + seen.dropped >= seen.arrived;
-        let got = sink.end(|seen| seen.arrived >= 6000 && taken(seen));
+        let got = sink.end(|seen| seen.messages > 0);
         // It could take 10,000 a second, and three times as many are offered for at least 0.2 s.
         let most = got.seconds * 10_000.0 + 100.0;
-        assert!(got.messages > 0, "{a} to {b}: {got}");
         assert!(f64::from(u32::try_from(got.messages).unwrap()) <= most, "{a} to {b}: {got}");
         assert!(got.messages + got.dropped <= got.arrived && got.arrived <= 6001, "{got}");
         let schedule = match (threads, b) {
