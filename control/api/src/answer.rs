@@ -100,7 +100,7 @@ async fn add_port(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refus
     let name = word(&new.name)?;
     let address = new.address.parse().map_err(|e| invalid(format!("port {name}: {e}")))?;
     let named = NamedAddress { name, address };
-    json(StatusCode::CREATED, &ask(control, |r| Action::AddPort(named, r)).await?)
+    json(StatusCode::CREATED, &ask(control, |r| Action::AddPort(Box::new(named), r)).await?)
 }
 
 async fn add_mac(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {

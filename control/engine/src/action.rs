@@ -24,7 +24,7 @@ pub enum Action {
     /// Describes one port.
     GetPort(PortName, Reply<PortInfo>),
     /// Adds a port.
-    AddPort(NamedAddress, Reply<PortInfo>),
+    AddPort(Box<NamedAddress>, Reply<PortInfo>),
     /// Removes a port.
     RemovePort(PortName, Reply<()>),
     /// Changes keys of a port's address.

@@ -36,7 +36,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
     match action {
         Action::ListPorts(reply) => answer(reply, Ok(ports.list())),
         Action::GetPort(name, reply) => answer(reply, ports.get(&name)),
-        Action::AddPort(named, reply) => answer(reply, ports.add(named)),
+        Action::AddPort(named, reply) => answer(reply, ports.add(*named)),
         Action::RemovePort(name, reply) => answer(reply, ports.remove(&name)),
         Action::SetPort(name, keys, reply) => answer(reply, ports.set(&name, &keys)),
         Action::ListFdb(reply) => answer(reply, Ok(ports.fdb())),

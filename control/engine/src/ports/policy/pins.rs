@@ -35,10 +35,10 @@ impl Named {
                 VlanRule::Access(vid) => named.customer.extend([*vid]),
                 VlanRule::Qinq(vid) => named.service.extend([*vid]),
                 VlanRule::Trunk(list, native) => {
-                    named.customer.extend(list.into_iter().flat_map(|l| l.iter()).chain(*native));
+                    named.customer.extend(list.iter().flat_map(|l| l.iter()).chain(*native));
                 }
                 VlanRule::QinqTrunk(list) => {
-                    named.service.extend(list.into_iter().flat_map(|l| l.iter()));
+                    named.service.extend(list.iter().flat_map(|l| l.iter()));
                 }
             }
         }

@@ -66,12 +66,12 @@ impl Switch for Bridge {
     }
 
     fn delivered(&mut self, _: &Stop) -> Result<u64> {
-        TAPS.iter().map(|tap| self.to_guest(tap)).sum()
+        TAPS.iter().map(|tap| self.frames_to_guest(tap)).sum()
     }
 }
 
 impl Bridge {
-    fn to_guest(&mut self, tap: &str) -> Result<u64> {
+    fn frames_to_guest(&mut self, tap: &str) -> Result<u64> {
         let text = self.netns.sh(&format!("ip -s -j link show dev {tap}"))?;
         let links: Value = serde_json::from_str(&text).unwrap_or_default();
         links[0]["stats64"]["tx"]["packets"]
