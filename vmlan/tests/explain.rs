@@ -87,7 +87,8 @@ fn a_refusal_is_foretold_with_its_key() {
     let text = rig.switch.ask(&["explain", "--port", "a", "ffffffffffff 52540000000a 88b5 00"]);
     assert!(text.contains("not understood to its end"), "{text}");
     let text = rig.switch.ask(&["explain", "--port", "a", "--src", MAC_A, "--dst", MAC_B]);
-    assert!(text.contains("`vmlan port set a ips=`") && text.contains("--ip-src"), "{text}");
+    let fix = format!("`vmlan --api {} port set a ips=`", rig.switch.api());
+    assert!(text.contains(&fix) && text.contains("--ip-src"), "{text}");
     rig.set(&["port", "set", "a", "ips=", "from_frames=1", "from_burst=1s"]);
     rig.send("10.0.0.1");
     let told = rig.explain("10.0.0.1");
