@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use vmlan_driver::rings::{Interest, Port};
+//! use vmlan_tools::netmap::{Interest, Port};
 //!
 //! // Sends every frame back to where it came from.
 //! let mut port = Port::open("vfio-user:/run/vm2.sock,csb=on")?;

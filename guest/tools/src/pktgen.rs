@@ -2,7 +2,7 @@
 //! [`VirtioNet`](vmlan_driver::virtio::VirtioNet) or an [`E1000`](vmlan_driver::e1000::E1000).
 //!
 //! ```no_run
-//! use vmlan_driver::pktgen::{self, Function, Options};
+//! use vmlan_tools::pktgen::{self, Function, Options};
 //! let mut options = Options::new("vhost-user:/run/vm1.sock".parse().unwrap(), Function::Tx);
 //! options.seconds = Some(std::time::Duration::from_secs(5));
 //! let summary = pktgen::run(&options, &mut |report| eprintln!("{report}")).unwrap();

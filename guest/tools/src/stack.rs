@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use std::net::{Ipv4Addr, SocketAddrV4};
-//! use vmlan_driver::stack::{self, Options, Workload};
+//! use vmlan_tools::stack::{self, Options, Workload};
 //! let address = "vfio-user:/run/vm1.sock".parse().unwrap();
 //! let mut options = Options::new(address, Workload::TcpStream, (Ipv4Addr::new(10, 0, 0, 1), 24));
 //! options.to = Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 0));
