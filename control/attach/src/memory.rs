@@ -4,14 +4,10 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use vmlan_ram::{DirtyLog, Map, Mapping, Region};
-
-/// The page size that every file system can map at.
-const PAGE: u64 = 4096;
 
 /// Largest dirty log: 256 MiB stand for 8 TiB.
 const MAX_LOG: u64 = 256 << 20;
@@ -76,18 +72,10 @@ pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u6
     if !is_local(fd.as_fd())? {
         return Err(MemoryError::Remote);
     }
-    let file = File::from(fd);
-    let meta = file.metadata()?;
-    // Huge page files map in whole huge pages only, and give that as their block size.
-    let align = meta.blksize().max(PAGE);
-    let align = if align.is_power_of_two() { align } else { PAGE };
-    let start = offset & !(align - 1);
+    let start = offset & !(vmlan_ram::page_size(fd.as_fd())? - 1);
     let inside = offset - start;
     let exact = inside.checked_add(size).ok_or(vmlan_ram::MapError::BadSize { size, offset })?;
-    let rounded = exact.checked_next_multiple_of(align).unwrap_or(exact);
-    let fits = start.checked_add(rounded).is_some_and(|end| end <= meta.len());
-    let len = if align > PAGE && fits { rounded } else { exact };
-    let mapping = Mapping::new(file.as_fd(), start, len)?;
+    let mapping = Mapping::new(fd.as_fd(), start, exact)?;
     Ok((Arc::new(mapping), inside))
 }
 

@@ -2,17 +2,27 @@
 //!
 //! A peer may truncate a file that is mapped here. Touching the lost pages raises SIGBUS, which
 //! would end the process and every other VM's network with it. [`install`] puts a handler in place
-//! that looks the address up among the guarded mappings, replaces the *whole* mapping by private
-//! zeros, and marks it poisoned. The interrupted copy then goes on over zeros, and the port is shut
-//! down by whoever next asks [`crate::Map::poisoned`]. An address that is not ours gets the default
-//! action: a crash with a core.
+//! that looks the address up among the guarded mappings, replaces the *whole* mapping by zeros, and
+//! marks it poisoned. The interrupted copy then goes on over zeros, and the port is shut down by
+//! whoever next asks [`crate::Map::poisoned`]. An address that is not ours gets the default action:
+//! a crash with a core.
+//!
+//! The zeros must be there when memory is short. So they are a sparse file of ours, mapped shared:
+//! that is not charged against the commit limit (`vm.overcommit_memory=2`) and puts one mapping in
+//! the place of one. Each slot of the table has a range of the file to itself, or what is written
+//! to one poisoned mapping could be read in another. Should the file give no page, the mapping is
+//! touched in vain a second time; then the page in question is replaced by the first page of the
+//! slot's range, which was allocated when the mapping was made.
 //!
 //! The handler only accesses a fixed table of atomics and makes one bare system call, `mmap`, so it
 //! is async-signal-safe.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Mappings that can be guarded at once in this process (each VM needs 1 to 8).
@@ -39,12 +49,33 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
+/// Bytes of [`ZEROS`] that each slot has to itself: at least as many as a mapping can have.
+const SPAN: u64 = crate::mapping::MOST;
+
+/// Bytes of a page that any mapping but one of huge pages can be split at.
+const PAGE: usize = 4096;
+
+/// The file that takes the place of those that shrank. Sparse: [`SPAN`] bytes for each slot.
+static ZEROS: OnceLock<OwnedFd> = OnceLock::new();
+
+fn zeros() -> io::Result<&'static OwnedFd> {
+    if let Some(file) = ZEROS.get() {
+        return Ok(file);
+    }
+    let file = rustix::fs::memfd_create("vmlan-zeros", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, SPAN * SLOTS as u64)?;
+    Ok(ZEROS.get_or_init(|| file))
+}
+
 /// One past the highest slot ever used: bounds the handler's search.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapping's place in the table. Must be released before the range is unmapped.
 #[derive(Debug)]
-pub(crate) struct Guard(&'static Slot);
+pub(crate) struct Guard {
+    slot: &'static Slot,
+    index: usize,
+}
 
 /// Guards `len` bytes at `start`. `None` if no slot is free.
 pub(crate) fn guard(start: usize, len: usize) -> Option<Guard> {
@@ -57,31 +88,55 @@ pub(crate) fn guard(start: usize, len: usize) -> Option<Guard> {
         slot.start.store(start, Ordering::Relaxed);
         slot.version.fetch_add(1, Ordering::Release);
         USED.fetch_max(i + 1, Ordering::AcqRel);
-        return Some(Guard(slot));
+        return Some(Guard { slot, index: i });
     }
     None
 }
 
 impl Guard {
+    /// Allocates the page that the handler falls back on.
+    ///
+    /// # Errors
+    /// If there is no memory for it: the mapping must not be used.
+    pub(crate) fn allocate_page(&self) -> io::Result<()> {
+        let mode = FallocateFlags::empty();
+        Ok(rustix::fs::fallocate(zeros()?, mode, place_of(self.index), PAGE as u64)?)
+    }
+
     /// True once the file shrank.
     pub(crate) fn poisoned(&self) -> bool {
-        self.0.poisoned.load(Ordering::Relaxed)
+        self.slot.poisoned.load(Ordering::Relaxed)
     }
 
     /// Frees the slot. The range must not be touched any more.
     pub(crate) fn release(&mut self) {
-        self.0.version.fetch_add(1, Ordering::Relaxed);
+        self.slot.version.fetch_add(1, Ordering::Relaxed);
         // Whoever sees what comes after sees the new version too.
         fence(Ordering::Release);
-        self.0.start.store(0, Ordering::Release);
+        // What was written to the zeros is not for the slot's next mapping to see. If it cannot be
+        // removed, there is no next one: 1 looks as if the slot were being set up.
+        let clean = !self.poisoned() || punch(self.index).is_ok();
+        self.slot.start.store(usize::from(!clean), Ordering::Release);
     }
+}
+
+/// Where the slot's range of [`ZEROS`] begins.
+fn place_of(index: usize) -> u64 {
+    index as u64 * SPAN
+}
+
+/// Gives the memory of a slot's range of [`ZEROS`] back.
+fn punch(index: usize) -> io::Result<()> {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(zeros()?, mode, place_of(index), SPAN)?)
 }
 
 /// Installs the SIGBUS handler for the whole process. Call once, before the first VM attaches.
 ///
 /// # Errors
-/// That of `sigaction`.
+/// That of `sigaction`, or that there is no memory for a file of zeros.
 pub fn install() -> io::Result<()> {
+    zeros()?;
     // SAFETY: an all-zero sigaction is a valid value of this plain C struct. `on_sigbus` has the
     // SA_SIGINFO signature and is async-signal-safe (see the module's text).
     let result = unsafe {
@@ -104,30 +159,47 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     }
 }
 
-/// The slot of the mapping that holds `addr`, with the mapping's start and length.
-fn find(addr: usize) -> Option<(&'static Slot, usize, usize)> {
+/// A guarded mapping, as the handler finds it.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    slot: &'static Slot,
+    index: usize,
+    start: usize,
+    len: usize,
+}
+
+/// The mapping that holds `addr`.
+fn find(addr: usize) -> Option<Found> {
     let used = USED.load(Ordering::Acquire);
-    TABLE.iter().take(used).find_map(|slot| {
+    TABLE.iter().take(used).enumerate().find_map(|(index, slot)| {
         let version = slot.version.load(Ordering::Acquire);
         let start = slot.start.load(Ordering::Relaxed);
         let len = slot.len.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         // A slot that changes is not that of the mapping being touched, which lives.
         let whole = version % 2 == 1 && version == slot.version.load(Ordering::Relaxed);
-        (whole && start > 1 && addr >= start && addr - start < len).then_some((slot, start, len))
+        let holds = whole && start > 1 && addr >= start && addr - start < len;
+        holds.then_some(Found { slot, index, start, len })
     })
 }
 
 /// Puts zeros in place of the mapping that holds `addr`; false if it is none of ours.
 fn replace(addr: usize) -> bool {
-    let Some((slot, start, len)) = find(addr) else { return false };
+    let (Some(found), Some(zeros)) = (find(addr), ZEROS.get()) else { return false };
+    // Touched in vain again: the file of zeros had no page. Those in the place of a mapping are
+    // never huge, so a single one can be exchanged.
+    let (start, len) = if found.slot.poisoned.load(Ordering::Acquire) {
+        (addr & !(PAGE - 1), PAGE)
+    } else {
+        (found.start, found.len)
+    };
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    let place = std::ptr::without_provenance_mut(start);
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    let (at, offset) = (std::ptr::without_provenance_mut(start), place_of(found.index));
     // SAFETY: the range belongs to a live `Mapping` (its slot is taken until just before it is
     // unmapped, and the access that faulted borrows it). MAP_FIXED swaps its pages in one step.
-    let done = unsafe { rustix::mm::mmap_anonymous(place, len, prot, flags) };
-    slot.poisoned.fetch_or(done.is_ok(), Ordering::Relaxed);
+    let done = unsafe { rustix::mm::mmap(at, len, prot, flags, zeros, offset) };
+    found.slot.poisoned.fetch_or(done.is_ok(), Ordering::Release);
     done.is_ok()
 }
 
@@ -153,8 +225,38 @@ mod tests {
             });
             // Between the two: in neither.
             while !done.load(Ordering::Relaxed) {
-                assert_eq!(find(LOW + 0x10_0000).map(|f| (f.1, f.2)), None);
+                assert_eq!(find(LOW + 0x10_0000).map(|f| (f.start, f.len)), None);
             }
         });
+    }
+    /// The file of zeros has no page to give either: all pages that are touched then are the one
+    /// that was allocated beforehand, and the next mapping in the slot sees none of it.
+    #[test]
+    fn without_memory_for_zeros_a_page_that_exists_takes_their_place() {
+        use crate::{Map, Mapping, Region};
+        use std::os::fd::AsFd;
+        use std::sync::Arc;
+        let memory = || {
+            let file = rustix::fs::memfd_create("t", MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, 4 * PAGE as u64).unwrap();
+            let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4 * PAGE as u64).unwrap());
+            let region = Region::new(0, 4 * PAGE as u64, 0, 0, mapping).unwrap();
+            Map::new(vec![region], None).unwrap()
+        };
+        let map = memory();
+        let start = map.slice(0, 1).unwrap().as_raw().0.addr();
+        let index = find(start).unwrap().index;
+        for at in [start, start + PAGE + 7, start + 3 * PAGE] {
+            assert!(replace(at));
+        }
+        assert!(map.poisoned());
+        map.slice_mut(PAGE as u64, 2).unwrap().write(0, &[5; 2]);
+        let read = |at| map.slice(at, 2).unwrap().read_array::<2>();
+        assert_eq!(read(3 * PAGE as u64), Some([5; 2]), "the same page");
+        assert_eq!(read(2 * PAGE as u64), Some([0; 2]), "a page that could be had");
+        let mut file = [1; 2];
+        drop(map);
+        rustix::io::pread(zeros().unwrap(), &mut file, place_of(index)).unwrap();
+        assert_eq!(file, [0; 2], "nothing is left of it");
     }
 }

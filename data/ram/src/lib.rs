@@ -44,6 +44,6 @@ mod window;
 
 pub use log::DirtyLog;
 pub use map::{Map, Region};
-pub use mapping::{MapError, Mapping};
+pub use mapping::{MapError, Mapping, page_size};
 pub use slice::{Slice, SliceMut, prefetch, recycle};
 pub use window::{Window, full_fence};

@@ -67,7 +67,7 @@ pub enum MapError {
 /// Bytes of all mappings together, at most: half of what a process can address. Sparse files cost a
 /// peer nothing, but when the addresses are used up, the next allocation ends the process for
 /// everybody.
-const MOST: u64 = 64 << 40;
+pub(crate) const MOST: u64 = 64 << 40;
 
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
@@ -88,6 +88,24 @@ impl Drop for Share {
     }
 }
 
+/// The size of the pages in which a file is mapped. For files of huge pages it is theirs, which is
+/// a property of their file system and never changes; 4,096 for all others.
+///
+/// # Errors
+/// That of `fstatfs`.
+pub fn page_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // Memory has seals. `fstatfs` of any other file may ask a FUSE daemon, which need not answer.
+    if rustix::fs::fcntl_get_seals(fd).is_err() {
+        return Ok(PAGE);
+    }
+    let system = rustix::fs::fstatfs(fd)?;
+    let huge = system.f_type == libc::HUGETLBFS_MAGIC;
+    Ok(u64::try_from(system.f_bsize).ok().filter(|_| huge).unwrap_or(PAGE))
+}
+
+/// The page size that every file but those of huge pages can map at.
+const PAGE: u64 = 4096;
+
 /// A mapped part of a file. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -99,7 +117,8 @@ pub struct Mapping {
 
 impl Mapping {
     /// Maps `size` bytes of `fd` from `offset`, shared, after checking that the file is long
-    /// enough.
+    /// enough. Of a file of huge pages whole pages are mapped: the mapping is then longer than
+    /// `size`. No length depends on that of the file, which its owner can change at any moment.
     ///
     /// The file is sealed against shrinking where its owner allows it (memfd with `ALLOW_SEALING`).
     ///
@@ -108,23 +127,24 @@ impl Mapping {
     /// [`MapError::NoGuard`], or the system call that failed.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Self, MapError> {
         let bad = MapError::BadSize { size, offset };
+        seal(fd);
+        let page = page_size(fd).map_err(|source| MapError::Sys { call: "fstatfs", source })?;
+        let mapped = size.checked_next_multiple_of(page);
+        let size = if page > PAGE { mapped } else { Some(size) };
+        let (Some(mapped), Some(size)) = (mapped, size) else { return Err(bad) };
         let (Some(needed), Ok(len)) = (offset.checked_add(size), usize::try_from(size)) else {
             return Err(bad);
         };
-        if len == 0 || len > isize::MAX as usize || i64::try_from(offset).is_err() {
+        if len == 0 || mapped > isize::MAX as u64 || i64::try_from(offset).is_err() {
             return Err(bad);
         }
-        seal(fd);
         let file = rustix::fs::fstat(fd).map_err(sys("fstat"))?.st_size.cast_unsigned();
         if file < needed {
             return Err(MapError::ShortFile { file, needed });
         }
-        let share = Share::new(size).ok_or(MapError::NoAddresses { size, most: MOST })?;
+        let share = Share::new(mapped).ok_or(MapError::NoAddresses { size, most: MOST })?;
         let bytes = map_shared(fd, offset, len).map_err(sys("mmap"))?;
-        let Some(guard) = fault::guard(bytes.as_ptr().addr(), len) else {
-            unmap(bytes);
-            return Err(MapError::NoGuard(fault::SLOTS));
-        };
+        let guard = guarded(bytes).inspect_err(|_| unmap(bytes))?;
         Ok(Self { bytes, guard, _share: share })
     }
 
@@ -174,6 +194,16 @@ fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> rustix::io::Result
         let base = rustix::mm::mmap(ptr::null_mut(), len, prot, flags, fd, offset)?;
         Ok(Bytes::new(base.cast(), len))
     }
+}
+
+fn guarded(bytes: Bytes<'_>) -> Result<fault::Guard, MapError> {
+    let guard = fault::guard(bytes.as_ptr().addr(), bytes.len());
+    let mut guard = guard.ok_or(MapError::NoGuard(fault::SLOTS))?;
+    if let Err(source) = guard.allocate_page() {
+        guard.release();
+        return Err(MapError::Sys { call: "fallocate", source });
+    }
+    Ok(guard)
 }
 
 fn unmap(bytes: Bytes<'static>) {

@@ -144,6 +144,79 @@ fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
     assert!(!other.poisoned());
 }
 
+/// A file of huge pages, asked for by less than one, is mapped by whole ones: whoever goes by the
+/// length asked for can neither replace nor unmap it. No huge page need exist for this.
+#[test]
+fn part_of_a_huge_page_is_mapped_guarded_and_unmapped_whole() {
+    fault::install().unwrap();
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(fd) = rustix::fs::memfd_create("t", flags) else {
+        eprintln!("not tested: this kernel has no huge pages");
+        return;
+    };
+    let f = std::fs::File::from(fd);
+    assert!(matches!(Mapping::new(f.as_fd(), 0, 4096), Err(MapError::ShortFile { .. })));
+    f.set_len(2 << 20).unwrap();
+    let mapping = Arc::new(Mapping::new(f.as_fd(), 0, 4096).unwrap());
+    assert_eq!(mapping.len(), 2 << 20);
+    let region = Region::new(0, 4096, 0, 0, mapping.clone()).unwrap();
+    let m = Map::new(vec![region], None).unwrap();
+    let start = m.slice(0, 1).unwrap().as_raw().0.addr();
+    f.set_len(0).unwrap();
+    assert_eq!(m.slice(0, 4).unwrap().read_array::<4>(), Some([0; 4]));
+    assert!(m.poisoned());
+    drop((m, mapping));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(&format!("{start:x}-")), "unmapped whole");
+}
+
+/// The length of the file changes all the time: what is mapped must not depend on it.
+#[test]
+fn a_length_that_changes_meanwhile_never_makes_a_mapping_shorter() {
+    fault::install().unwrap();
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(fd) = rustix::fs::memfd_create("t", flags) else { return };
+    let f = std::fs::File::from(fd);
+    let (mut mapped, mut wrong) = (0, 0);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                f.set_len(2 << 20).unwrap();
+                f.set_len(0).unwrap();
+            }
+        });
+        while mapped < 100 && wrong == 0 {
+            let Ok(mapping) = Mapping::new(f.as_fd(), 0, 4096) else { continue };
+            // A failed assertion here would leave the other thread running.
+            wrong += usize::from(mapping.len() != 2 << 20);
+            mapped += 1;
+            let region = Region::new(0, 4096, 0, 0, Arc::new(mapping)).unwrap();
+            let m = Map::new(vec![region], None).unwrap();
+            wrong += usize::from(m.slice(0, 4).unwrap().read_array::<4>() != Some([0; 4]));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(wrong, 0, "a mapping shorter than a page, or one without zeros");
+}
+
+/// A private mapping is charged against the commit limit, and with `vm.overcommit_memory=2` can be
+/// refused just when it is needed. A shared one is not.
+#[test]
+fn what_replaces_a_shrunk_file_needs_no_commit_charge() {
+    fault::install().unwrap();
+    let len = 1 << 30;
+    let f = memfd(len, MemfdFlags::CLOEXEC);
+    let mapping = Arc::new(Mapping::new(f.as_fd(), 0, len).unwrap());
+    let m = Map::new(vec![Region::new(0, len, 0, 0, mapping).unwrap()], None).unwrap();
+    let start = m.slice(0, 1).unwrap().as_raw().0.addr();
+    f.set_len(0).unwrap();
+    assert_eq!(m.slice(len - 4, 4).unwrap().read_array::<4>(), Some([0; 4]));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let one = format!("{start:x}-{:x} rw-s ", start as u64 + len);
+    assert!(maps.contains(&one), "one shared mapping in the place of one: {maps}");
+}
+
 #[test]
 fn dirty_pages_are_marked() {
     let f = memfd(4096, MemfdFlags::CLOEXEC);
