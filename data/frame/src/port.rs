@@ -12,6 +12,10 @@ pub trait Sink {
     /// finished with. Those set to [`crate::Verdict::Held`] stay with the port, and a later pull
     /// lends them again.
     fn deliver(&mut self, batch: &mut Batch<'_>);
+
+    /// The port read `bytes` of `frames` that it did not lend, to drop them: its peer is charged as
+    /// if they had passed. `frames` is at least 1 and is part of what [`Port::pull`] returns.
+    fn skipped(&mut self, _frames: usize, _bytes: u64) {}
 }
 
 /// A descriptor that becomes readable when the other side of a port rings.

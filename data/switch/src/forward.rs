@@ -205,6 +205,10 @@ impl Sink for Pass<'_> {
             self.watched(batch);
         }
     }
+
+    fn skipped(&mut self, frames: usize, bytes: u64) {
+        self.charge_skipped(frames, bytes);
+    }
 }
 
 impl Pass<'_> {

@@ -202,6 +202,17 @@ impl Pass<'_> {
         }
     }
 
+    /// Charges the source for frames that its port read only to drop them: they cost as much time
+    /// and memory bandwidth as others.
+    pub(crate) fn charge_skipped(&mut self, frames: usize, bytes: u64) {
+        self.finished += frames;
+        if !self.entry.policy.from.is_none() {
+            let (frames, bits) = (frames as u64, bytes.saturating_mul(8));
+            self.entry.policy.from.passed(frames, bits);
+            self.sent = (self.sent.0 + frames, self.sent.1 + bits);
+        }
+    }
+
     /// At the end of a breath: lets the ports that share its limit know what it took, and whether
     /// it waits for more.
     pub(crate) fn report_to_turns(&self) {

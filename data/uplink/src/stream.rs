@@ -354,10 +354,14 @@ impl Port for StreamPort {
         if matches!(look, Look::Nonsense | Look::Closed) {
             self.kill();
         }
+        let refused = tx.take_refused().map_or(0, |(frames, bytes)| {
+            sink.skipped(frames, bytes);
+            frames
+        });
         if tx.inbox.len() == 0 {
-            return 0;
+            return refused;
         }
-        tx.inbox.lend(batch, limit, sink, &self.counters.input)
+        refused + tx.inbox.lend(batch, limit, sink, &self.counters.input)
     }
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {

@@ -16,9 +16,16 @@ pub(crate) struct Keep {
     /// Frames beginning with this byte are held.
     pub(crate) hold: Option<u8>,
     pub(crate) batches: usize,
+    /// Frames and bytes that the port dropped by itself.
+    pub(crate) skipped: (usize, u64),
 }
 
 impl Sink for Keep {
+    fn skipped(&mut self, frames: usize, bytes: u64) {
+        self.skipped.0 += frames;
+        self.skipped.1 += bytes;
+    }
+
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         self.batches += 1;
         for i in 0..batch.len() {

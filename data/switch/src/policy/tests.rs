@@ -36,6 +36,10 @@ struct Sending {
     next: u64,
     /// How many it has made so far.
     made: u64,
+    /// Bytes of a frame that each pull reads and drops.
+    skips: u64,
+    /// Bytes so dropped.
+    skipped: u64,
 }
 
 /// What it has received.
@@ -62,7 +66,7 @@ impl Flood {
         let mut frame = vec![0; len];
         frame[..6].copy_from_slice(&mac(to).octets());
         frame[6..12].copy_from_slice(&mac(own).octets());
-        let sending = Sending { frames: vec![frame; 256], next: 0, made: 0 };
+        let sending = Sending { frames: vec![frame; 256], next: 0, made: 0, skips: 0, skipped: 0 };
         let received = Received { of: vec![(0, 0); 256], room: u64::MAX, ..Received::default() };
         Arc::new(Self {
             sending: sending.into(),
@@ -85,6 +89,11 @@ impl Port for Flood {
     fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
         let mut sending = self.sending.lock().unwrap();
         let sending = &mut *sending;
+        if sending.skips > 0 {
+            sending.skipped += sending.skips;
+            sink.skipped(1, sending.skips);
+            return 1;
+        }
         let there = usize::try_from(sending.made - sending.next).unwrap().min(limit).min(256);
         for (frame, number) in sending.frames.iter_mut().take(there).zip(sending.next..) {
             frame[NUMBER].copy_from_slice(&number.to_le_bytes());

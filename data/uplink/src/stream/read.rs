@@ -32,11 +32,13 @@ pub(super) struct Tx {
     pub(super) inbox: Inbox,
     /// Bytes of a refused frame still to be passed over.
     skip: usize,
+    /// Frames refused since the last look, and bytes passed over.
+    refused: (usize, u64),
 }
 
 impl Tx {
     pub(super) fn new() -> Self {
-        Self { peer: None, inbox: Inbox::new(), skip: 0 }
+        Self { peer: None, inbox: Inbox::new(), skip: 0, refused: (0, 0) }
     }
 
     /// A new peer, or none.
@@ -44,6 +46,13 @@ impl Tx {
         self.inbox.lose(input);
         self.skip = 0;
         self.peer = peer;
+    }
+
+    /// What was read and passed over since the last call, if anything was: frames (at least 1) and
+    /// bytes.
+    pub(super) fn take_refused(&mut self) -> Option<(usize, u64)> {
+        let (frames, bytes) = std::mem::take(&mut self.refused);
+        (bytes > 0).then_some((frames.max(1), bytes))
     }
 
     /// Gathers up to `limit` frames with at most one read.
@@ -89,6 +98,7 @@ impl Tx {
             let n = self.skip.min(self.inbox.tail().len());
             self.inbox.skip(n);
             self.skip -= n;
+            self.refused.1 += n as u64;
             let Some(prefix) = self.inbox.tail().first_chunk::<PREFIX>() else {
                 return Look::Drained;
             };
@@ -101,6 +111,8 @@ impl Tx {
                 input.drop(reason, 1);
                 self.inbox.skip(PREFIX);
                 self.skip = len;
+                self.refused.0 += 1;
+                self.refused.1 += PREFIX as u64;
             } else if self.inbox.tail().len() < PREFIX + len {
                 return Look::Drained;
             } else if self.inbox.len() >= limit {

@@ -98,6 +98,26 @@ fn refused_lengths_cost_only_their_frame() {
     assert_eq!(pull(&*port, 1).len(), 1);
 }
 
+/// The switch is told of every byte it was made to read, so that limits and weights hold for them.
+#[test]
+fn frames_that_are_too_long_are_reported_byte_by_byte() {
+    let (_dir, stream, mut peer) = connected();
+    let port = stream.port();
+    let wire = framed(&vec![7; ABSURD]);
+    let sent = wire.len() as u64;
+    let thread = std::thread::spawn(move || peer.write_all(&wire).map(|()| peer).unwrap());
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    wait("all", || {
+        let before = keep.skipped;
+        let finished = port.pull(&mut batch, 256, &mut keep);
+        assert_eq!(finished, keep.skipped.0 - before.0, "work is never reported as none");
+        assert_eq!(finished > 0, keep.skipped.1 > before.1);
+        keep.skipped.1 == sent
+    });
+    thread.join().unwrap();
+    assert!(keep.frames.is_empty());
+}
+
 /// passt's interfaces have an MTU of 65,520 unless it is told otherwise.
 #[test]
 fn frames_of_passts_default_mtu_pass_both_ways() {

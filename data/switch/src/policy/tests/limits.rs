@@ -105,6 +105,22 @@ fn from_a_port() {
     }
 }
 
+/// A peer of a socket sends nothing but frames that are too long. They are read and dropped, and
+/// cost it as much as others.
+#[test]
+fn bytes_that_are_read_and_dropped_are_charged() {
+    let of = Of::Bits(10 * MBIT);
+    let own = limiter(of, 0, None);
+    let from = Limits { own: Some(own.clone()), shared: None };
+    let policies = vec![Policy { from, ..Policy::default() }, Policy::default()];
+    let mut world = World::new(vec![Flood::new(0, 1, 60), Flood::new(1, 0, 60)], policies);
+    world.ports[0].sending.lock().unwrap().skips = 10_000;
+    run_from(&mut world, 1000 * MS, 17);
+    let bits = world.ports[0].sending.lock().unwrap().skipped * 8;
+    assert!((9_900_000..=10_250_000).contains(&bits), "{bits} bits read in a second");
+    assert_eq!(own.counters.passed.get(), bits / 80_000);
+}
+
 /// A sender of two and a half times as much as the receiver may have.
 #[test]
 fn to_a_port() {
