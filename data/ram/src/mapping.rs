@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::bytes::Bytes;
 use crate::fault;
@@ -192,6 +192,9 @@ fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> rustix::io::Result
     // `unmap`, which nothing that borrows from the `Mapping` outlives.
     unsafe {
         let base = rustix::mm::mmap(ptr::null_mut(), len, prot, flags, fd, offset)?;
+        // A core dump is not to hold the memory of VMs. It cannot fail here, and if it did, the
+        // mapping would be as good.
+        let _ = rustix::mm::madvise(base, len, Advice::LinuxDontDump);
         Ok(Bytes::new(base.cast(), len))
     }
 }

@@ -218,6 +218,16 @@ fn what_replaces_a_shrunk_file_needs_no_commit_charge() {
 }
 
 #[test]
+fn guest_memory_is_left_out_of_core_dumps() {
+    let m = map(&[(0, 4096)]);
+    let start = m.slice(0, 1).unwrap().as_raw().0.addr();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let own = smaps.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
+    let flags = own.into_iter().find(|line| line.starts_with("VmFlags:")).unwrap();
+    assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+}
+
+#[test]
 fn dirty_pages_are_marked() {
     let f = memfd(4096, MemfdFlags::CLOEXEC);
     let log = Arc::new(Mapping::new(f.as_fd(), 0, 4096).unwrap());
