@@ -79,6 +79,12 @@ pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u6
     Ok((Arc::new(mapping), inside))
 }
 
+/// Refuses regions that together are more than a VM may have.
+fn check_bytes(sizes: impl Iterator<Item = u64>) -> Result<(), MemoryError> {
+    let bytes = sizes.fold(0, u64::saturating_add);
+    if bytes > MAX_BYTES { Err(MemoryError::TooMuch(bytes)) } else { Ok(()) }
+}
+
 /// One VM's regions, and its dirty log.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -102,15 +108,21 @@ impl Memory {
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
     }
 
+    /// The regions of a whole table. Nothing is mapped if together they are more than a VM may have.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn regions(table: Vec<(RegionDesc, OwnedFd)>) -> Result<Vec<Region>, MemoryError> {
+        check_bytes(table.iter().map(|(desc, _)| desc.size))?;
+        table.into_iter().map(|(desc, fd)| Self::region(desc, fd)).collect()
+    }
+
     /// Replaces all regions, if they make a map.
     ///
     /// # Errors
     /// [`MemoryError`]: nothing has changed.
     pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), MemoryError> {
-        let bytes = regions.iter().fold(0u64, |sum, r| sum.saturating_add(r.size()));
-        if bytes > MAX_BYTES {
-            return Err(MemoryError::TooMuch(bytes));
-        }
+        check_bytes(regions.iter().map(Region::size))?;
         Map::new(regions.clone(), None)?;
         self.regions = regions;
         Ok(())
@@ -203,4 +215,24 @@ fn is_local(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need
     // not answer that.
     Ok(rustix::fs::fcntl_get_seals(fd).is_ok() || DISKS.contains(&rustix::fs::fstatfs(fd)?.f_type))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/dev/null` is refused as soon as somebody tries to map it: here nobody must.
+    #[test]
+    fn a_table_that_is_too_large_is_refused_before_anything_is_mapped() {
+        let table = |size| {
+            let region = |i| {
+                let fd = File::open("/dev/null").unwrap().into();
+                (RegionDesc { gpa: i * size, size, uva: i * size, offset: 0 }, fd)
+            };
+            Memory::regions((0..8).map(region).collect())
+        };
+        assert!(matches!(table(2 << 40), Err(MemoryError::TooMuch(n)) if n == 16 << 40));
+        let tried = table(1 << 40);
+        assert!(matches!(tried, Err(MemoryError::Remote | MemoryError::Ram(_))), "{tried:?}");
+    }
 }

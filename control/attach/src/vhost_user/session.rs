@@ -231,10 +231,8 @@ impl Session {
         match (request, fds.pop()) {
             (Request::SetMemTable, last) => {
                 fds.extend(last);
-                let regions = table(body, fds)?.into_iter();
-                let regions: Result<Vec<_>, _> =
-                    regions.map(|(d, fd)| Memory::region(d, fd)).collect();
-                self.memory.replace(regions.map_err(wrap)?).map_err(wrap)?;
+                let regions = Memory::regions(table(body, fds)?).map_err(wrap)?;
+                self.memory.replace(regions).map_err(wrap)?;
             }
             (Request::AddMemReg, Some(fd)) => {
                 let region = Memory::region(RegionDesc::parse(body, 8), fd).map_err(wrap)?;
