@@ -6,10 +6,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use vmlan_config::address::SOCKET_PATH;
 use vmlan_engine::socket_mode;
 
@@ -61,10 +63,11 @@ impl Claim {
         let fail = |what| move |source| SocketError::Io { path: place.into(), what, source };
         // A switch that was killed in the middle may have had our process id.
         let _ = fs::remove_file(&draft);
-        let listener = UnixListener::bind(&draft).map_err(fail("listen"))?;
+        let socket = bind(&draft).map_err(fail("make the socket"))?;
         let file = SocketFile::of(&draft).map_err(fail("listen"))?;
         socket_mode::set(&draft, mode).map_err(fail("set its mode"))?;
-        Ok(Self { listener, place: place.into(), file })
+        rustix::net::listen(&socket, BACKLOG).map_err(|e| fail("listen")(e.into()))?;
+        Ok(Self { listener: socket.into(), place: place.into(), file })
     }
 
     /// Puts the socket in its place.
@@ -81,6 +84,18 @@ impl Claim {
         self.file.path.clone_from(&self.place);
         Ok((self.listener, self.file))
     }
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket with the file `draft`, which nobody can connect to yet: until its permissions are set,
+/// it has those that the umask leaves.
+fn bind(draft: &Path) -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(draft)?)?;
+    Ok(socket)
 }
 
 /// Only for the default place of root: /run is empty after each boot.
@@ -136,5 +151,22 @@ impl Drop for SocketFile {
         if ours && let Err(e) = fs::remove_file(&self.path) {
             log::warn!("api {}: cannot remove the socket: {e}", self.path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_can_connect_before_the_permissions_are_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let [draft, place] = ["draft", "place"].map(|name| dir.path().join(name));
+        let _socket = bind(&draft).unwrap();
+        let refused = UnixStream::connect(&draft).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let (_listener, file) = Claim::new(&place, 0o600).unwrap().publish().unwrap();
+        assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
+        UnixStream::connect(&place).unwrap();
     }
 }
