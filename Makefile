@@ -60,7 +60,7 @@ bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP by window and register accesses on each NIC (10 minutes)
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-lab
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-windows
+	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-tcp-window
 
 soak: ## the long runs: property tests with new dice, 100 times kill -9 of the switch and of a VM under traffic
 	@scripts/setup.sh build test

@@ -13,14 +13,14 @@ use clap::builder::PossibleValuesParser;
 use crate::failure::Failure;
 use crate::native::{Cores, Machine, Setup, Stop, Technique, chip, technique};
 use crate::output::print;
-use vmlan_config::text::folded;
+use vmlan_config::human_text::folded;
 
 mod fairness;
 mod kvm_analysis;
 mod latency;
 pub mod linux_e1000;
 mod linux_guest;
-pub mod linux_windows;
+pub mod linux_tcp_window;
 mod livelock;
 mod paper;
 mod part;

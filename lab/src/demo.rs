@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::native::pair::{Measured, Task};
 use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::output::print;
-use vmlan_config::text::{columns, count, si};
+use vmlan_config::human_text::{columns, count, si};
 
 /// Arguments of `vmlan demo`.
 #[derive(Debug, Args)]

@@ -57,7 +57,7 @@ impl Lan {
     /// A switch with `workers` threads, whose senders wait for `full_wait`.
     #[must_use]
     pub fn new(workers: usize, full_wait: Duration) -> Self {
-        vmlan_ram::fault::install().expect("SIGBUS handler");
+        vmlan_ram::sigbus::install().expect("SIGBUS handler");
         let switch = Switch::new(Options { full_wait, ..Options::default() });
         let workers = Workers::start(workers, Duration::from_micros(20), switch).expect("workers");
         Self { ports: BTreeMap::new(), workers, dir: tempfile::tempdir().expect("directory") }

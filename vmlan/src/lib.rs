@@ -11,10 +11,10 @@
 pub mod cli;
 pub mod exit;
 mod log_format;
-mod notify;
 mod output;
 mod pktgen;
 mod process;
 mod serve;
 mod stack;
+mod systemd;
 mod tables;

@@ -14,7 +14,7 @@ pub(crate) use self::options::{number, seconds, usage};
 use crate::exit::Failure;
 use crate::output::{print, print_json, print_progress};
 use crate::process;
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 
 const HELP: &str = "\
 Examples, in two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`;

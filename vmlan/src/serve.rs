@@ -12,13 +12,13 @@ use vmlan_switch::Switch;
 
 use crate::exit::Failure;
 use crate::output::program;
-use crate::{log_format, notify};
+use crate::{log_format, systemd};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
 use vmlan_config::api_path::default_path;
 use vmlan_config::settings::{Plan, Running, Settings};
 use vmlan_engine::action::Action;
-use vmlan_engine::apply;
+use vmlan_engine::control_thread;
 use vmlan_engine::info::PortInfo;
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
@@ -38,9 +38,9 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let signals = stop_on_signal(sender.clone())?;
     let Settings { running, plan } = settings;
     let done = start(&running, &plan, &sender).map(|(mut ports, server)| {
-        notify::ready(ports.list().len());
-        apply::run(&mut ports, &running, &actions);
-        notify::stopping();
+        systemd::ready(ports.list().len());
+        control_thread::run(&mut ports, &running, &actions);
+        systemd::stopping();
         log::info!("stopping");
         // First nobody may ask for anything any more, then the ports go.
         drop(server);
@@ -56,7 +56,7 @@ fn start(
     sender: &Sender<Action>,
 ) -> Result<(Ports, Server), Failure> {
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
-    vmlan_ram::fault::install().map_err(|e| failed("handle SIGBUS", e))?;
+    vmlan_ram::sigbus::install().map_err(|e| failed("handle SIGBUS", e))?;
     match raise_open_files() {
         Ok(limit) => log::debug!("up to {limit} open files"),
         Err(e) => log::warn!("the limit of open files stays low: {e}"),

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json, print_progress};
 use crate::pktgen::{number, seconds, usage};
 use crate::process;
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 
 /// Arguments of `vmlan stack`.
 #[derive(Debug, Args)]

@@ -12,8 +12,8 @@
 //! access control; they default to the owner alone. Requests are bounded in size, number and time
 //! all the same: a stuck client must not keep others out.
 
-mod answer;
 pub mod client;
+mod handlers;
 mod limits;
 pub mod prometheus;
 mod routes;

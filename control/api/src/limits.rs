@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 
 use hyper::StatusCode;
 
-use super::answer::{Answer, ask, invalid, json, keys, no_content, parse};
+use super::handlers::{Answer, ask, invalid, json, keys, no_content, parse};
 use super::routes::Route;
 use super::{LimitList, NewConfig};
 use vmlan_config::address::{LimitTable, rule_name};

@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, Semaphore};
 
-use super::answer::answer;
+use super::handlers::answer;
 use super::socket::SocketFile;
 use vmlan_engine::action::Action;
 

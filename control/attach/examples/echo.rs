@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, a, b, rest @ ..] = args.as_slice() else {
         return Err("usage: echo SOCKET_A SOCKET_B [SECONDS]".into());
     };
-    vmlan_ram::fault::install()?;
+    vmlan_ram::sigbus::install()?;
     let seconds = rest.first().map_or(Ok(u64::MAX), |s| s.parse())?;
     let open = |path: &String| {
         attach(Config { path: path.into(), queues: 4, ..Config::default() }, Arc::new(|| {}))

@@ -122,7 +122,7 @@ fn bench(config: Config) -> std::io::Result<()> {
 }
 
 fn main() -> std::io::Result<()> {
-    vmlan_ram::fault::install()?;
+    vmlan_ram::sigbus::install()?;
     let _ = log::set_logger(&Log);
     log::set_max_level(log::LevelFilter::Info);
     let args: Vec<String> = std::env::args().skip(1).collect();

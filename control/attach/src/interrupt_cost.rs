@@ -6,7 +6,7 @@
 //! port's own thread has a timer ([`guard_thread`]). The signal ends the write with EINTR, and
 //! [`Call`] never writes to that descriptor again.
 //!
-//! [`Call`]: crate::call::Call
+//! [`Call`]: crate::interrupt_eventfd::Call
 
 use std::cell::OnceCell;
 use std::fs::File;

@@ -13,12 +13,12 @@
 
 mod attach_error;
 mod bytes;
-mod call;
 mod connection;
 mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod interrupt_cost;
+mod interrupt_eventfd;
 mod irq_limit;
 mod memory;
 mod poll;

@@ -463,7 +463,7 @@ fn log_sizes_and_offsets_are_checked() {
 
 #[test]
 fn a_file_truncated_under_use_costs_its_own_port_only() {
-    vmlan_ram::fault::install().unwrap();
+    vmlan_ram::sigbus::install().unwrap();
     let (f, other) = (Fixture::new(), Fixture::new());
     let (guest, neighbour) = (Guest::new(), Guest::new());
     let mut calm = other.ready();

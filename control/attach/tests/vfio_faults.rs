@@ -205,7 +205,7 @@ fn clients_that_die_under_traffic_leave_nothing_behind() {
 
 #[test]
 fn a_file_truncated_under_traffic_costs_its_own_port_only() {
-    vmlan_ram::fault::install().unwrap();
+    vmlan_ram::sigbus::install().unwrap();
     let (f, other) = (Fixture::new(), Fixture::new());
     let (worker, neighbour) = (Worker::new(f.door.port()), Worker::new(other.door.port()));
     let mut well = Guest::start(&other);

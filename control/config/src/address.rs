@@ -10,7 +10,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::change::KeyChange;
+use crate::address_change::KeyChange;
 
 mod amount;
 mod draft;

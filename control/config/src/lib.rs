@@ -4,11 +4,11 @@
 //! Nothing is opened, read or started here.
 
 pub mod address;
+pub mod address_change;
 pub mod api_path;
-pub mod change;
 pub mod file;
-pub mod hint;
+pub mod human_text;
+pub mod nearest_word;
 pub mod refusal;
 pub mod settings;
-pub mod text;
 pub mod vm_args;

@@ -9,7 +9,7 @@ use serde_json::json;
 use vmlan_frame::Mac;
 
 use crate::address::{Address, Kind, Model, PortName, Spec};
-use crate::hint::hint;
+use crate::nearest_word::hint;
 
 mod mac;
 mod text;

@@ -6,12 +6,12 @@
 use serde::{Deserialize, Serialize};
 use vmlan_switch::{Check, End, Explanation, Fate, PortId, Receiver, Verdict};
 
-mod fix;
+mod advice;
 pub mod frame;
 mod sentence;
 #[cfg(test)]
 mod tests;
-pub use fix::Known;
+pub use advice::Known;
 
 /// What would become of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +146,7 @@ impl Explained {
         };
         let mut rows = vec![["CHECK", "VERDICT", "PORT", "WHY"].map(str::to_owned).to_vec()];
         rows.extend(self.steps.iter().map(row));
-        let mut text = vmlan_config::text::columns(&rows, 4) + "\n" + &self.outcome;
+        let mut text = vmlan_config::human_text::columns(&rows, 4) + "\n" + &self.outcome;
         match &self.reason {
             Some(reason) => text += &format!(": {reason}, counted at {}", self.by()),
             None if self.outcome == "held" => text += &format!(" at {}", self.by()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use vmlan_config::change::KeyChange;
+use vmlan_config::address_change::KeyChange;
 
 /// A port, as the API describes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

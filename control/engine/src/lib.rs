@@ -7,7 +7,7 @@
 //! ```
 
 pub mod action;
-pub mod apply;
+pub mod control_thread;
 pub mod explain;
 pub mod info;
 pub mod ports;

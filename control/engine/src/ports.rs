@@ -13,7 +13,7 @@ use vmlan_switch::Switch;
 use crate::info::PortInfo;
 use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
-use vmlan_config::change::say_changes;
+use vmlan_config::address_change::say_changes;
 use vmlan_config::refusal::{Cause, Refusal};
 use vmlan_config::settings::World;
 

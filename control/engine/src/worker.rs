@@ -15,12 +15,12 @@
 //! No lock of this file is taken while frames move; the only one a worker takes is that of its
 //! inbox, when a flag says there is something in it.
 
+mod assign_ports;
 mod idle;
-mod poll;
+mod mailbox;
+mod mapped_doorbells;
 mod run;
 mod signal;
-mod slot;
-mod spread;
 #[cfg(test)]
 mod tests;
 mod watchdog;
@@ -34,8 +34,8 @@ use vmlan_frame::{Mirror, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
+use mailbox::{Assignment, Slot};
 use run::Run;
-use slot::{Assignment, Slot};
 use watchdog::Watchdog;
 
 /// The switch has as many ports as it can have.
@@ -194,7 +194,7 @@ impl Workers {
     fn publish(&self, plan: &mut Plan) {
         plan.generation += 1;
         let used: Vec<bool> = plan.entries.iter().map(Option::is_some).collect();
-        spread::spread(&mut plan.owners, &used, self.shared.slots.len());
+        assign_ports::spread(&mut plan.owners, &used, self.shared.slots.len());
         let table = Arc::new(Table::new(plan.entries.clone()));
         for slot in &self.shared.slots {
             let mine = |p: &&PortId| plan.owners.get(p.index()) == Some(&Some(slot.index()));

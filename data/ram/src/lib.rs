@@ -33,16 +33,16 @@
 
 mod bytes;
 mod copy;
-pub mod fault;
-mod log;
+mod dirty_log;
 mod map;
 mod mapping;
+pub mod sigbus;
 mod slice;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use log::DirtyLog;
+pub use dirty_log::DirtyLog;
 pub use map::{Map, Region};
 pub use mapping::{MapError, Mapping, page_size};
 pub use slice::{Slice, SliceMut, prefetch, recycle};

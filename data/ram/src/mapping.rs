@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::bytes::Bytes;
-use crate::fault;
+use crate::sigbus;
 
 /// Why a file was not mapped, or a map not made.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +110,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct Mapping {
     bytes: Bytes<'static>,
-    guard: fault::Guard,
+    guard: sigbus::Guard,
     /// Given back last, after the unmapping.
     _share: Share,
 }
@@ -199,9 +199,9 @@ fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> rustix::io::Result
     }
 }
 
-fn guarded(bytes: Bytes<'_>) -> Result<fault::Guard, MapError> {
-    let guard = fault::guard(bytes.as_ptr().addr(), bytes.len());
-    let mut guard = guard.ok_or(MapError::NoGuard(fault::SLOTS))?;
+fn guarded(bytes: Bytes<'_>) -> Result<sigbus::Guard, MapError> {
+    let guard = sigbus::guard(bytes.as_ptr().addr(), bytes.len());
+    let mut guard = guard.ok_or(MapError::NoGuard(sigbus::SLOTS))?;
     if let Err(source) = guard.allocate_page() {
         guard.release();
         return Err(MapError::Sys { call: "fallocate", source });

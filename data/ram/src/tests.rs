@@ -130,7 +130,7 @@ fn a_sealable_file_is_sealed() {
 
 #[test]
 fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
-    fault::install().unwrap();
+    sigbus::install().unwrap();
     let mut f = memfd(8192, MemfdFlags::CLOEXEC);
     f.write_all(&[7; 8192]).unwrap();
     let mapping = Arc::new(Mapping::new(f.as_fd(), 0, 8192).unwrap());
@@ -148,7 +148,7 @@ fn a_truncated_file_gives_zeros_and_poisons_its_map_only() {
 /// length asked for can neither replace nor unmap it. No huge page need exist for this.
 #[test]
 fn part_of_a_huge_page_is_mapped_guarded_and_unmapped_whole() {
-    fault::install().unwrap();
+    sigbus::install().unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let Ok(fd) = rustix::fs::memfd_create("t", flags) else {
         eprintln!("not tested: this kernel has no huge pages");
@@ -173,7 +173,7 @@ fn part_of_a_huge_page_is_mapped_guarded_and_unmapped_whole() {
 /// The length of the file changes all the time: what is mapped must not depend on it.
 #[test]
 fn a_length_that_changes_meanwhile_never_makes_a_mapping_shorter() {
-    fault::install().unwrap();
+    sigbus::install().unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let Ok(fd) = rustix::fs::memfd_create("t", flags) else { return };
     let f = std::fs::File::from(fd);
@@ -204,7 +204,7 @@ fn a_length_that_changes_meanwhile_never_makes_a_mapping_shorter() {
 /// refused just when it is needed. A shared one is not.
 #[test]
 fn what_replaces_a_shrunk_file_needs_no_commit_charge() {
-    fault::install().unwrap();
+    sigbus::install().unwrap();
     let len = 1 << 30;
     let f = memfd(len, MemfdFlags::CLOEXEC);
     let mapping = Arc::new(Mapping::new(f.as_fd(), 0, len).unwrap());

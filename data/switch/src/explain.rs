@@ -15,13 +15,13 @@ use crate::forward::Way;
 use crate::policy::{Domain, Policy};
 use crate::{Entry, PortId, Switch, Table};
 
-mod claims;
 mod copies;
 mod delivery;
 mod finding;
 mod sender;
-pub use claims::{Claim, ClaimFault, ClaimSetting, Claimed, Naming, Unparsed};
+mod source_check;
 pub use finding::{Check, Finding, Place, Step, StormTokens, Tag, Tags, Tokens, Verdict};
+pub use source_check::{Claim, ClaimFault, ClaimSetting, Claimed, Naming, Unparsed};
 
 /// What would become of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use vmlan_frame::{BATCH, Batch, Mac, Reason, Sink};
 
 use crate::fdb::Learned;
-use crate::finish::Finished;
-use crate::policy::alike::Alike;
 use crate::policy::retag::Retagged;
+use crate::policy::same_verdict::Alike;
 use crate::policy::{Budget, Domain, Policy};
-use crate::{Entry, MAX_PORTS, PortId, Switch, Table, meter, numbers};
+use crate::software_offload::Finished;
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 
 mod deliver;
 
@@ -347,7 +347,7 @@ impl Pass<'_> {
         if list.is_empty() {
             self.state.touched.push(port);
         }
-        list.extend(numbers::range(&run));
+        list.extend(frame_lists::range(&run));
     }
 
     fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {

@@ -17,19 +17,19 @@
 mod departures;
 mod explain;
 mod fdb;
-mod finish;
 mod forward;
+mod frame_lists;
+mod full_wait;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod meter;
-mod numbers;
 pub mod policy;
 mod port_set;
+mod software_offload;
 mod table;
 #[cfg(test)]
 mod tests;
-mod wait;
-mod watch;
+mod watchers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +41,10 @@ pub use explain::{
 };
 pub use fdb::{Fdb, FdbEntry, FdbError, WouldLearn};
 pub use forward::{Breath, Forwarder};
+use full_wait::Waits;
 pub use port_set::PortSet;
 pub use table::{Entry, PortId, Table};
-use wait::Waits;
-pub use watch::Watch;
+pub use watchers::Watch;
 
 /// Ports a switch can have: 10 bits of a forwarding entry.
 pub const MAX_PORTS: usize = 1024;

@@ -27,29 +27,29 @@
 //!   passes, and never less than is owed is paid (`bucket::tests::any_clock`, against a model).
 //! - A receiver over its limit is woken twice in a burst (`limit::tests::helpings_are_exact`).
 //! - A worker's time is shared by weight to 2 % in a second, and to two of the cheapest breaths at
-//!   any moment (`share::tests`).
+//!   any moment (`worker_time::tests`).
 //! - An uplink's bytes are shared by weight to 2 % in half a second, and to 64 KiB of the heavier
 //!   one at any moment (`turns::tests`, `tests::shares`).
 
-pub(crate) mod alike;
 mod bucket;
-mod claims;
-mod domain;
 mod limit;
 pub(crate) mod retag;
-mod share;
+pub(crate) mod same_verdict;
+mod source_check;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod vlan;
+mod worker_time;
 
 use std::sync::Arc;
 
 pub use bucket::{Bucket, Rate};
-pub use claims::{Claims, FirstMac, Macs, Prefix};
-pub use domain::{Domain, Form, VidSet, Vlan};
 pub use limit::{Budget, LimitCounters, Limiter, Limits};
-pub use share::Shares;
+pub use source_check::{Claims, FirstMac, Macs, Prefix};
 pub use turns::Turns;
+pub use vlan::{Domain, Form, VidSet, Vlan};
+pub use worker_time::Shares;
 
 use vmlan_frame::{Mac, Sampling};
 

@@ -15,7 +15,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 #![cfg_attr(test, allow(clippy::panic, clippy::indexing_slicing))]
 
-mod control;
 mod inbox;
 pub mod pcap;
 pub mod sflow;
@@ -25,6 +24,7 @@ mod sys;
 pub mod tap;
 #[cfg(test)]
 mod testing;
+mod thread_control;
 
 use std::path::Path;
 use std::sync::Arc;

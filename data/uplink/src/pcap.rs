@@ -25,8 +25,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vmlan_frame::{Batch, Counters, FrameView, Mirror, Offloads, Port, Reason, Sink};
 
 use crate::Details;
-use crate::control::lock;
 use crate::has_directory;
+use crate::thread_control::lock;
 
 /// Bytes that wait for the writer, at most.
 const QUEUE: usize = 4 * 1024 * 1024;

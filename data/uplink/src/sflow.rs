@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_frame::{HEAD, Port, Sample, Sampler, Sampling};
 
-use crate::control::lock;
+use crate::thread_control::lock;
 use encode::{Agent, Datagram};
 
 /// Samples that wait for the thread, at most.

@@ -28,7 +28,7 @@ use vmlan_frame::{Batch, Counters, Doorbell, Offloads, Port, Reason, Sink};
 use self::file::Listener;
 use self::read::{Look, Tx};
 use self::write::{Rx, Sent, hang_up};
-use crate::control::{Wake, Wanted, lock};
+use crate::thread_control::{Wake, Wanted, lock};
 use crate::{Changed, Details, sys};
 
 /// Bytes of the length before each frame.

@@ -28,8 +28,8 @@ use vmlan_frame::{
 use vmlan_ram::Slice;
 
 pub use self::device::TapError;
-use crate::control::{Wake, Wanted, lock};
 use crate::inbox::Inbox;
+use crate::thread_control::{Wake, Wanted, lock};
 use crate::{Changed, Details, sys};
 
 /// Time between attempts to get the device back.

@@ -14,15 +14,15 @@
 //! read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`];
 //! [`ChipDriver::restart`] goes on with another chip.
 
-mod combine;
 mod csb;
-mod diagnose;
+mod debug_dump;
 mod error;
 mod interrupt;
 mod offload;
 mod receive;
 pub(crate) mod registers;
 mod rx;
+mod send_combining;
 pub(crate) mod start;
 mod traits;
 mod transmit;
@@ -34,11 +34,11 @@ use std::sync::Arc;
 use crate::stats::QueueStats;
 pub(crate) use crate::wait::{Interest, Prepared, Wake};
 use crate::{realtek, rtl8139};
-use combine::Combine;
 use csb::Csb;
-pub use diagnose::Poke;
+pub use debug_dump::Poke;
 pub use error::ChipError;
 pub use offload::{Offload, Segmentation};
+use send_combining::Combine;
 use vmlan_transport::memory::{Pool, Ram};
 pub(crate) use vmlan_transport::{
     Bus, Completion, Interrupts, Irq, Model, Options, Reception, Width,

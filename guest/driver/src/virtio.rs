@@ -2,7 +2,7 @@
 //! died.
 
 mod connect;
-mod log;
+mod dirty_log;
 mod part;
 mod start;
 
@@ -26,7 +26,7 @@ use vmlan_transport::vhost_user::{MAX_PAIRS, feature};
 pub mod queues;
 pub mod virtqueue;
 
-pub use log::DirtyLog;
+pub use dirty_log::DirtyLog;
 
 /// Bytes a buffer needs when the device may deliver 64 KiB segments into a single one (5.1.6.3.1).
 const GSO_BUFFER: usize = 65_600;

@@ -68,8 +68,8 @@
 //! Nothing that a device does makes this module panic. A program that touches a slot it does not
 //! own does.
 
-mod bell;
 mod cursors;
+mod poll_fd;
 mod rx;
 mod sleep;
 #[cfg(test)]
@@ -81,7 +81,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::AnyNic;
-use bell::Bell;
+use poll_fd::Bell;
 use rx::RxRing;
 pub use rx::{Rx, RxSlot};
 use tx::TxRing;

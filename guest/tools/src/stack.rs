@@ -32,13 +32,13 @@
 mod driver;
 mod engine;
 mod frame;
-mod host;
 mod inbox;
 mod options;
 mod pattern;
-mod phy;
 mod receive_thread;
 mod report;
+mod smoltcp_device;
+mod smoltcp_host;
 #[cfg(test)]
 mod tests;
 mod work;

@@ -4,7 +4,7 @@
 mod accesses;
 mod chips;
 mod steps;
-mod windows;
+mod tcp_window;
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ type Measure = fn(&mut Run<'_>, &Choice) -> Result<Part, Failure>;
 /// With the ways that each has.
 const PARTS: [(&str, (&[&str], Measure)); 3] = [
     ("accesses", (&accesses::WAYS, accesses::run)),
-    ("windows", (&windows::WAYS, windows::run)),
+    ("windows", (&tcp_window::WAYS, tcp_window::run)),
     ("chips", (&chips::NAMES, chips::run)),
 ];
 

@@ -9,7 +9,7 @@ use super::{Run, Samples, raw};
 use crate::failure::Failure;
 use crate::native::pair::{Measured, Task};
 use crate::native::{Lab, Technique};
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 const TECHNIQUES: [&str; 7] =
     ["plain", "moderated", "combined", "polling", "csb", "mapped", "virtio"];

@@ -10,7 +10,7 @@ use super::rounds::Cell;
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
 use crate::native::{Cores, Lab, MAC_B, Plug, Technique, Window, technique};
-use vmlan_config::text::{si, to_f64};
+use vmlan_config::human_text::{si, to_f64};
 
 const TECHNIQUES: [&str; 5] = ["plain", "moderated", "polling", "csb", "virtio"];
 

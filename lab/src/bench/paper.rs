@@ -10,7 +10,7 @@ use super::sockets::{Job, Kind, Measured, Workload, show};
 use super::{Run, Samples, raw};
 use crate::failure::Failure;
 use crate::native::{Technique, host};
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 const TECHNIQUES: [&str; 6] = ["plain", "moderated", "combined", "csb", "mapped", "virtio"];
 

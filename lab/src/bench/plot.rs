@@ -5,7 +5,7 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 
 use crate::native::technique::ALL;
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// Colours that colour-blind people can tell apart (Okabe and Ito), and some more: for the
 /// techniques in their order, and two.

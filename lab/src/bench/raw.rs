@@ -8,7 +8,7 @@ use super::{Run, Samples};
 use crate::failure::Failure;
 use crate::native::pair::Task;
 use crate::native::{Lab, Technique, Window};
-use vmlan_config::text::{count, si};
+use vmlan_config::human_text::{count, si};
 
 const SIZES: [u32; 6] = [60, 128, 256, 512, 1024, 1514];
 

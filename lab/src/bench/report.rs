@@ -9,7 +9,7 @@ use super::plot::Figure;
 use super::rounds::Samples;
 use crate::failure::Failure;
 use crate::native::{Cores, Machine};
-use vmlan_config::text::columns;
+use vmlan_config::human_text::columns;
 
 /// What has been found.
 pub(super) struct Report {

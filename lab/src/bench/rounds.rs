@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::BenchArgs;
 use crate::failure::Failure;
 use crate::native::{Setup, progress};
-use vmlan_config::text::si;
+use vmlan_config::human_text::si;
 
 /// A bench under way.
 pub(super) struct Run<'a> {

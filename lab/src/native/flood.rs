@@ -14,7 +14,7 @@ use vmlan_tools::AnyNic;
 use vmlan_transport::{Address, Mac};
 
 use crate::failure::Failure;
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 use vmlan_harness::Pin;
 
 /// Sleep when little has moved; with the way in and out of the kernel it lasts about twice as long.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::sys;
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// The switch's port to it.
 pub(crate) const PORT: &str = "host=tap:vmlanbench0";

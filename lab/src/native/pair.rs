@@ -98,7 +98,7 @@ impl Lab {
             guests.iter_mut().try_for_each(Process::alive)?;
             let now = delivered(self)?;
             let seconds = asked.elapsed().as_secs_f64().max(1e-6);
-            news(vmlan_config::text::to_f64(now.saturating_sub(frames)) / seconds, left);
+            news(vmlan_config::human_text::to_f64(now.saturating_sub(frames)) / seconds, left);
             (frames, asked) = (now, Instant::now());
         }
         Ok(())

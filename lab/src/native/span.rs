@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Lab;
 use crate::failure::Failure;
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 use vmlan_engine::stats::{Accesses, PortStats};
 use vmlan_harness::usage::run_time;
 

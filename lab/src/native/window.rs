@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Look;
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 use vmlan_engine::stats::PortStats;
 
 /// What a window has shown. Rates are for each second; CPU is in cores: 1.0 is one core, busy all

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::figure::Found;
 use super::kvm::State;
-use vmlan_config::text::si;
+use vmlan_config::human_text::si;
 
 /// Frames of a burst.
 const BURST: f64 = 32.0;

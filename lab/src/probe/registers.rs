@@ -21,7 +21,7 @@ use super::cores::{Cores, ONE_CORE, on_core, run_on};
 use super::figure::{Found, Samples};
 use super::worker::{Watch, Worker};
 use crate::native::Scratch;
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 
 /// SDM 13.4.2 and 13.4.40: harmless to read; harmless to write while transmission is off.
 const STATUS: u32 = 0x0008;

@@ -9,8 +9,8 @@ use super::cores::Cores;
 use super::figure::{Figure, Found, Missing};
 use super::kvm::State;
 use crate::native::Machine;
-use vmlan_config::text::folded;
-use vmlan_config::text::{columns, count, si};
+use vmlan_config::human_text::folded;
+use vmlan_config::human_text::{columns, count, si};
 
 /// All of it.
 #[derive(Clone, Debug, Serialize)]

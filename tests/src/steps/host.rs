@@ -1,5 +1,5 @@
-//! What leads out of a chip and into it, and the thread of its port: as `vfio_user/wires.rs` and
-//! `vfio_user/serve.rs`.
+//! What leads out of a chip and into it, and the thread of its port: as `vfio_user/nic_host.rs`
+//! and `vfio_user/server.rs` in attach.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,7 +119,7 @@ impl Host for StepHost {
     }
 }
 
-/// What the thread of one port does, as `vfio_user/serve.rs`.
+/// What the thread of one port does, as `vfio_user/server.rs`.
 pub(super) fn attach(host: &StepHost, chip: &dyn Nic) {
     let turns = &host.turns;
     while turns.step() {

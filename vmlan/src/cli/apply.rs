@@ -9,7 +9,7 @@ use super::{ApiArgs, read_config};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::NewConfig;
-use vmlan_config::change::say_changes;
+use vmlan_config::address_change::say_changes;
 use vmlan_engine::info::Applied;
 
 #[derive(Debug, Args)]

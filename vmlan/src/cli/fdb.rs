@@ -9,7 +9,7 @@ use super::port::port_name;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::{FdbList, NewMac};
-use vmlan_config::text::columns;
+use vmlan_config::human_text::columns;
 use vmlan_engine::info::FdbLine;
 
 #[derive(Debug, Args)]

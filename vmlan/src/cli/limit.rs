@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::LimitList;
 use vmlan_config::address::rule_name;
-use vmlan_config::text::columns;
+use vmlan_config::human_text::columns;
 use vmlan_engine::info::LimitInfo;
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::{NewPort, PortList};
 use vmlan_config::address::{Draft, NamedAddress, PortName};
-use vmlan_config::text::folded;
+use vmlan_config::human_text::folded;
 use vmlan_engine::info::PortInfo;
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use super::ApiArgs;
 use super::port::pairs;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
-use vmlan_config::text::columns;
+use vmlan_config::human_text::columns;
 use vmlan_engine::info::SflowInfo;
 
 const PATH: &str = "/v1/sflow";

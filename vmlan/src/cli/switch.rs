@@ -8,8 +8,8 @@ use super::{named_failure, read_config};
 use crate::exit::Failure;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
 use vmlan_config::file::{self, Config, SwitchTable};
+use vmlan_config::human_text::folded;
 use vmlan_config::settings::Settings;
-use vmlan_config::text::folded;
 
 #[derive(Debug, Args)]
 pub(super) struct SwitchArgs {

@@ -11,7 +11,7 @@ use vmlan_transport::{Address, Mac};
 
 use super::PktGenArgs;
 use crate::exit::Failure;
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 
 /// Silence after which -W ends.
 const SILENCE: Duration = Duration::from_secs(1);

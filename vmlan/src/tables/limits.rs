@@ -1,6 +1,6 @@
 //! What limits counted, for people.
 
-use vmlan_config::text::{columns_and, count, si, to_f64};
+use vmlan_config::human_text::{columns_and, count, si, to_f64};
 use vmlan_engine::stats::{LimitStats, PortLimits, PortStats, Stats};
 
 /// A line of the table: what it is called, what it counted, the ports that share it.

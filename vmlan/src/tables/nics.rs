@@ -1,6 +1,6 @@
 //! What emulated NICs counted, for people.
 
-use vmlan_config::text::{columns_and, count, si, to_f64};
+use vmlan_config::human_text::{columns_and, count, si, to_f64};
 use vmlan_engine::stats::{Accesses, CsbStats, DeviceStats, PortStats, Ratios, Stats, grown};
 
 /// Registers named in the table for people.

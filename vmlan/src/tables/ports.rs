@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{limits, nics};
-use vmlan_config::text::{columns_and, count, si, to_f64};
+use vmlan_config::human_text::{columns_and, count, si, to_f64};
 use vmlan_engine::stats::{PortStats, Stats, grown};
 
 /// Reasons of drops that are named for each port: those that count most. All of them are in the

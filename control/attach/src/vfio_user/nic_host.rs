@@ -9,9 +9,9 @@ use vmlan_nic::chip::Host;
 use vmlan_nic::notify::moderate::Clock;
 use vmlan_ram::full_fence;
 
-use crate::call::Call;
 use crate::eventfd;
 use crate::interrupt_cost::InterruptCost;
+use crate::interrupt_eventfd::Call;
 use crate::timer::Timer;
 use crate::waker::Waker;
 use vmlan_nic::chip::Nic;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_nic::virtio::{Fault, Inflight, Net, QueueState, Rings};
 
 use super::port::BothSides;
-use crate::call::Call;
+use crate::interrupt_eventfd::Call;
 
 /// The number of a virtqueue of a port. Even ones are the guest's receive queues, odd ones its
 /// transmit queues. A port has at most 256.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmlan_nic::virtio::{Fault, Net, QueueState};
 use vmlan_ram::Map;
 
-use crate::call::Call;
 use crate::interrupt_cost::STUCK_INTERRUPT;
+use crate::interrupt_eventfd::Call;
 
 /// Locks, whether or not somebody panicked with the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
-use crate::call::Call;
 use crate::eventfd;
+use crate::interrupt_eventfd::Call;
 use crate::memory::sealed_memfd;
 use crate::port_log::PortLog;
 use vmlan_nic::Interrupt;

@@ -25,8 +25,8 @@ use super::port::{BothSides, VhostUserPort};
 use super::queue_index::QueueIndex;
 use super::virtqueue_error::VirtqueueError;
 use super::wire::VirtqueueAddr;
-use crate::call::Call;
 use crate::eventfd;
+use crate::interrupt_eventfd::Call;
 
 #[derive(Debug)]
 struct Virtqueue {

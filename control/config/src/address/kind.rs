@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::AddressError;
-use crate::hint::hint;
+use crate::nearest_word::hint;
 
 /// What a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

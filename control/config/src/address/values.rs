@@ -7,7 +7,7 @@ use std::time::Duration;
 use vmlan_frame::Mac;
 
 use super::{AddressError, IpRange, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
-use crate::hint::hint;
+use crate::nearest_word::hint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Values(BTreeMap<&'static str, Value>);

@@ -11,7 +11,7 @@ use super::limits::log_limit;
 use super::{Entry, Kept, Ports, Rules};
 use crate::info::Applied;
 use vmlan_config::address::{Address, Kind, NamedAddress, PortName, SflowTable};
-use vmlan_config::change::say_changes;
+use vmlan_config::address_change::say_changes;
 use vmlan_config::refusal::Refusal;
 use vmlan_config::settings::Plan;
 

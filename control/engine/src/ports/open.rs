@@ -8,7 +8,7 @@ use vmlan_frame::{Mirror, Port};
 use vmlan_uplink::{pcap, stream, tap};
 
 use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
-use vmlan_config::text::chain;
+use vmlan_config::human_text::chain;
 use vmlan_config::vm_args::nic_mac_of;
 
 /// Called after a port's doorbells or its being up changed.

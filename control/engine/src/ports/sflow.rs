@@ -8,8 +8,8 @@ use vmlan_uplink::sflow::{self, Config, Sflow};
 use super::{Entry, Ports};
 use crate::info::SflowInfo;
 use vmlan_config::address::SflowTable;
+use vmlan_config::human_text::chain;
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_config::text::chain;
 
 /// The export, if there is one: what runs of `Ports::sflow`.
 #[derive(Default)]

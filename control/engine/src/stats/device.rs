@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use vmlan_frame::NicCounters;
 
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// Counters of an emulated NIC, all since its port was added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -14,9 +14,9 @@ use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
-use super::poll::{self, Poll};
+use super::mailbox::{Assignment, Slot};
+use super::mapped_doorbells::{self, Poll};
 use super::signal;
-use super::slot::{Assignment, Slot};
 
 /// The event data of the worker's own alarm; ports use their numbers.
 const ALARM: u64 = u64::MAX;
@@ -225,8 +225,11 @@ impl Run {
     fn room_poll(&self, most: Duration) -> Option<Duration> {
         let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
         let silent = ports.filter(|e| e.port.posts_silently());
-        let often =
-            silent.map(|e| e.port.poll_interval().map_or(poll::FIRST, |i| i.min(poll::FIRST)));
+        let often = silent.map(|e| {
+            e.port
+                .poll_interval()
+                .map_or(mapped_doorbells::FIRST, |i| i.min(mapped_doorbells::FIRST))
+        });
         often.chain([most]).min()
     }
 

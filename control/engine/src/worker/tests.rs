@@ -289,16 +289,16 @@ fn a_hundred_polled_ports_cost_one_wake_up_in_an_interval() {
 #[test]
 fn looks_are_frequent_after_traffic_and_rare_in_silence() {
     let (id, port) = (PortId::new(0).unwrap(), Fake::polled(Some(Duration::from_millis(1))));
-    let mut poll = poll::Poll::default();
+    let mut poll = mapped_doorbells::Poll::default();
     assert_eq!(poll.timeout(), None, "without such ports a worker sleeps for ever");
-    let arm = |poll: &mut poll::Poll| {
+    let arm = |poll: &mut mapped_doorbells::Poll| {
         poll.begin();
         poll.add(id, &*port);
         poll.add(id, &*Fake::new());
         poll.end();
         assert_eq!(poll.ports().len(), 1);
     };
-    let pauses = |poll: &mut poll::Poll| -> Vec<_> {
+    let pauses = |poll: &mut mapped_doorbells::Poll| -> Vec<_> {
         (0..7).map(|_| (poll.timeout().unwrap().as_micros(), poll.missed()).0).collect()
     };
     let rising = [50, 100, 200, 400, 800, 1000, 1000];
@@ -371,14 +371,14 @@ fn room_at_a_busy_workers_port_is_told_to_those_who_sleep() {
 #[test]
 fn ports_are_spread_evenly_and_few_move() {
     let mut owners = vec![None; 6];
-    spread::spread(&mut owners, &[true; 6], 3);
+    assign_ports::spread(&mut owners, &[true; 6], 3);
     let count = |o: &[Option<usize>], w| o.iter().filter(|x| **x == Some(w)).count();
     assert!((0..3).all(|w| count(&owners, w) == 2));
     let before = owners.clone();
     let gone = owners.iter().position(|o| *o == Some(0)).unwrap();
     let mut used = [true; 6];
     used[gone] = false;
-    spread::spread(&mut owners, &used, 3);
+    assign_ports::spread(&mut owners, &used, 3);
     let moved = (0..6).filter(|i| *i != gone && owners[*i] != before[*i]).count();
     assert_eq!(moved, 0);
 }

@@ -59,7 +59,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmlan_ram::{Map, Window};
 
-pub use super::csb_side::{CsbSide, Direction, Register};
+pub use super::csb_direction::{CsbSide, Direction, Register};
 use super::irq::Kinds;
 use super::{CsbFault, Fault};
 use crate::notify::Guard;

@@ -15,26 +15,26 @@
 //! descriptors mean: [`crate::ring`]). Everything else, [`Nic`], comes from here, once for all.
 
 pub mod access;
-#[cfg(test)]
-#[path = "tests/bench.rs"]
-pub(crate) mod bench;
-mod core;
 pub(crate) mod csb;
-mod csb_side;
+mod csb_direction;
+#[cfg(test)]
+#[path = "tests/fixture.rs"]
+pub(crate) mod fixture;
+pub(crate) mod frame_totals;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
 pub(crate) mod irq;
+mod locks;
 pub(crate) mod microwire;
 mod nic;
 pub(crate) mod pci;
 pub(crate) mod phy;
 mod port;
-pub(crate) mod sums;
 
-pub use self::core::Core;
-pub(crate) use self::core::{After, lock};
 pub use self::irq::{Delays, Edge, Kinds};
+pub use self::locks::Core;
+pub(crate) use self::locks::{After, lock};
 pub use self::nic::{Chip, Nic, PciFunction};
 pub use self::port::{Gate, ReceiveSide, Received, Sent, TransmitSide};
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, TryLockError};
 use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
 use vmlan_ram::Map;
 
-use super::core::lock;
 use super::csb::Csb;
+use super::locks::lock;
 use super::{Chip, Fault};
 
 /// What lets frames pass.

@@ -7,7 +7,7 @@ use super::E1000;
 use super::desc::{CTRL_VME, rctl, rxcsum};
 use super::regs::{self, Registers};
 use super::ring::Ring;
-use crate::chip::sums::FCS;
+use crate::chip::frame_totals::FCS;
 use crate::ring::{self, Look, Shape};
 
 /// Address pairs RAL/RAH.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmlan_frame::{Counters, Reason};
 
-use crate::chip::sums;
+use crate::chip::frame_totals;
 
 /// First register.
 const START: u32 = 0x4000;
@@ -46,7 +46,7 @@ enum Width {
     High,
 }
 
-type Total = fn(&sums::Stats, &Counters) -> u64;
+type Total = fn(&frame_totals::Stats, &Counters) -> u64;
 const NONE: Total = |_, _| 0;
 
 /// The registers by address (table 13-2). Those of errors that this wire does not make are always
@@ -115,7 +115,12 @@ static TABLE: &[(u32, &str, Width, Total)] = &[
 impl Stats {
     /// Reads the register at `offset` as the guest does, which clears it. `None`: there is no such
     /// register.
-    pub fn read(&self, offset: u32, sums: &sums::Stats, counters: &Counters) -> Option<u32> {
+    pub fn read(
+        &self,
+        offset: u32,
+        sums: &frame_totals::Stats,
+        counters: &Counters,
+    ) -> Option<u32> {
         let (_, _, width, total) = TABLE.iter().find(|(at, ..)| *at == offset)?;
         let high = u32::from(*width == Width::High) * 4;
         let place = usize::try_from((offset - high).checked_sub(START)? / 4).ok()?;
@@ -144,7 +149,7 @@ impl Stats {
     }
 
     /// All registers become 0.
-    pub fn clear(&self, sums: &sums::Stats, counters: &Counters) {
+    pub fn clear(&self, sums: &frame_totals::Stats, counters: &Counters) {
         for (offset, _, _, total) in TABLE.iter().filter(|r| r.2 != Width::High) {
             let place = ((offset - START) / 4) as usize;
             if let (Some(read), Some(latched)) = (self.read.get(place), self.latched.get(place)) {
@@ -156,7 +161,7 @@ impl Stats {
 
     /// Names and totals since the chip was made, those that can be other than 0. Pairs are one
     /// number.
-    pub fn totals(sums: &sums::Stats, counters: &Counters) -> Vec<(&'static str, u64)> {
+    pub fn totals(sums: &frame_totals::Stats, counters: &Counters) -> Vec<(&'static str, u64)> {
         let shown = TABLE.iter().filter(|(_, _, width, total)| {
             *width != Width::High && !std::ptr::fn_addr_eq(*total, NONE)
         });
@@ -176,9 +181,9 @@ mod tests {
 
     #[test]
     fn reading_clears_and_pairs_belong_together() {
-        let (stats, counted, counters) = <(Stats, sums::Stats, Counters)>::default();
+        let (stats, counted, counters) = <(Stats, frame_totals::Stats, Counters)>::default();
         let sums = || {
-            let mut sums = sums::Sums::default();
+            let mut sums = frame_totals::Sums::default();
             sums.add_many(Mac::default(), 1514, 3_000_000);
             sums.add(Mac::BROADCAST, 42);
             sums

@@ -7,7 +7,7 @@ use super::cause;
 use super::desc::{CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, tctl, tx, upper};
 use super::regs;
 use super::ring::{Ring, TRANSMIT};
-use crate::chip::sums::SHORTEST;
+use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
     Found, Look, Plan, Range, SIZE, Segment, Setup, Sums, Told, Transmit, Want, add, distance,
     halves, unfinished,

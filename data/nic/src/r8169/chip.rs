@@ -10,12 +10,11 @@ use super::moderate::Since;
 use super::pci;
 use super::phy::Phy;
 use super::regs::*;
+use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
-use crate::chip::sums::FCS;
 use crate::chip::{
     After, Chip, Config, Core, Delays, Gate, Host, Layout, PciFunction, Space, lock,
 };
-use crate::realtek::clock::Clock;
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
 use crate::realtek::eeprom::Eeprom;
@@ -24,6 +23,7 @@ use crate::realtek::isr;
 use crate::realtek::queues::Queues;
 use crate::realtek::regs::Registers;
 use crate::realtek::ring::{Place, Ring};
+use crate::realtek::timer::Clock;
 
 use crate::realtek::tally::{self, Tally};
 use crate::ring::{Receiver, Shape};

@@ -17,7 +17,7 @@ use super::isr;
 use super::ring::{Place, Ring};
 use crate::chip::Chip;
 use crate::chip::csb::Direction;
-use crate::chip::sums::SHORTEST;
+use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
     DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit,
     Verdict, Want, Written, add,

@@ -2,7 +2,6 @@
 //! timer, the receive filter, the descriptors whose rings say themselves who owns what, and the
 //! statistics.
 
-pub mod clock;
 pub mod cplus;
 pub mod desc;
 pub mod eeprom;
@@ -18,3 +17,4 @@ pub mod ring;
 #[path = "tests/seeds.rs"]
 pub mod seeds;
 pub mod tally;
+pub mod timer;

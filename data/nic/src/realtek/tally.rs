@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmlan_frame::{Counters, Reason};
 use vmlan_ram::Map;
 
-use crate::chip::sums::Stats;
+use crate::chip::frame_totals::Stats;
 
 /// Bytes of a dump.
 pub const LEN: usize = 64;
@@ -96,7 +96,7 @@ mod tests {
     use vmlan_frame::Mac;
 
     use super::*;
-    use crate::chip::sums::Sums;
+    use crate::chip::frame_totals::Sums;
 
     #[test]
     fn a_dump_has_all_counters_in_their_places() {

@@ -11,22 +11,22 @@
 //! without state). They get [`Transmitter`] and [`Receiver`], which keep account of what is lent,
 //! held, dropped and written back, and bound what one pass does whatever the guest has posted.
 
-mod collect;
 mod descriptor_ring;
-mod done;
 mod memory;
-mod place;
-mod plan;
 mod receive;
-mod scan;
+mod rx_scatter;
 mod transmit;
+mod tx_collect;
+mod tx_complete;
+mod tx_plan;
+mod tx_scan;
 
 pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
-pub use plan::{Plan, Range, Segment, Sums, Told, unfinished};
 pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
-pub use scan::{Found, Want};
 pub use transmit::{Setup, Transmit, Transmitter, WORK};
+pub use tx_plan::{Plan, Range, Segment, Sums, Told, unfinished};
+pub use tx_scan::{Found, Want};
 
 use vmlan_ram::Map;
 

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, FrameView, Mac, Reason};
 use vmlan_ram::{Map, SliceMut};
 
-use super::place::Outcome;
+use super::rx_scatter::Outcome;
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
-use crate::chip::sums::{SHORTEST, Sums};
+use crate::chip::frame_totals::{SHORTEST, Sums};
 use crate::chip::{Chip, Fault, ReceiveSide, Received};
 use crate::notify::csb;
 

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use vmlan_frame::{BATCH, Batch, Offload, Reason, Sink};
 use vmlan_ram::{Map, Slice};
 
-use super::collect::Pass;
-use super::done::{count, settle};
-use super::plan::Plan;
-use super::scan::{Found, MAX_PIECES, Want};
+use super::tx_collect::Pass;
+use super::tx_complete::{count, settle};
+use super::tx_plan::Plan;
+use super::tx_scan::{Found, MAX_PIECES, Want};
 use super::{DescriptorRing, Look, distance};
 use crate::chip::csb::Csb;
 use crate::chip::{Chip, Fault, Sent, TransmitSide};

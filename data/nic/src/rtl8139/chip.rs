@@ -14,10 +14,10 @@ use crate::chip::pci::Pci;
 use crate::chip::{
     After, Chip, Config, Core, Delays, Gate, Host, Kinds, Layout, PciFunction, Space, lock,
 };
-use crate::realtek::clock::Clock;
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
 use crate::realtek::tally::{self, Tally};
+use crate::realtek::timer::Clock;
 
 /// The PCI device id.
 const DEVICE: u16 = 0x8139;

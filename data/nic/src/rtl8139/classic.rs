@@ -12,7 +12,7 @@ use vmlan_ram::{Map, Slice};
 use super::buffer::{LONGEST, Look, header, status};
 use super::chip::Rtl8139;
 use super::regs::CBR;
-use crate::chip::sums::{FCS, SHORTEST, Sums};
+use crate::chip::frame_totals::{FCS, SHORTEST, Sums};
 use crate::chip::{Chip, Fault, Received};
 use crate::realtek::cplus::Cplus;
 use crate::realtek::filter::{Match, Rules};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::chip::Rtl8139;
 use super::regs::{self, CPCR, RCR, RDSAR, TCR, THPDS, TNPDS, cpcr, tcr};
-use crate::chip::sums::FCS;
+use crate::chip::frame_totals::FCS;
 use crate::realtek::cplus::{Cplus, Which};
 use crate::realtek::desc::{RTL8139, Status};
 use crate::realtek::filter::Rules;

@@ -17,7 +17,7 @@ mod desc;
 mod fault;
 pub mod feature;
 mod header;
-mod held;
+mod held_buffers;
 mod net;
 mod queue;
 mod rx;

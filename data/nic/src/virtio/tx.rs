@@ -3,7 +3,7 @@
 use vmlan_frame::{BATCH, Batch, Counters, Gso, Offload, Offloads, Reason, Sink, Verdict};
 use vmlan_ram::{Map, Slice, recycle};
 
-use super::held::Held;
+use super::held_buffers::Held;
 use super::net::QueueState;
 use super::queue::{HEADS, Queue};
 use super::{Fault, Net, header};

@@ -3,7 +3,7 @@
 use vmlan_frame::Mac;
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
 
-use super::claims::{ClaimFault, Claimed};
+use super::source_check::{ClaimFault, Claimed};
 use crate::PortId;
 use crate::fdb::WouldLearn;
 use crate::policy::{Budget, Domain, Vlan};

@@ -2,7 +2,7 @@
 
 use vmlan_frame::{Mac, Reason};
 
-use super::claims::deciding;
+use super::source_check::deciding;
 use super::{ClaimFault, Claimed, End, Finding, Place, StormTokens, Tags, Tokens, Trace, Verdict};
 use crate::PortId;
 use crate::fdb::WouldLearn;

@@ -13,9 +13,9 @@ use vmlan_frame::{Batch, Counters, Finisher, FrameView, HEAD, MAX_FRAME};
 use vmlan_frame::{Offload, Offloads, Reason};
 use vmlan_ram::Slice;
 
-use super::domain::{Form, TAG_AT, VID, be16};
+use super::vlan::{Form, TAG_AT, VID, be16};
 use super::{Domain, Vlan};
-use crate::numbers;
+use crate::frame_lists;
 
 const TAG: usize = 4;
 
@@ -143,7 +143,7 @@ impl<'b> Out<'b, '_> {
 
     /// Sends what has been added; false if there was not room for all of it. The rest is forgotten.
     fn flush(&mut self) -> bool {
-        let list = numbers::first(self.frames.len());
+        let list = frame_lists::first(self.frames.len());
         if list.is_empty() {
             return true;
         }
@@ -260,7 +260,7 @@ impl Retagged {
                 Ok(more) => more,
                 Err(reason) => break Err(reason),
             };
-            let list = numbers::first(finished.len());
+            let list = frame_lists::first(finished.len());
             let frames = Batch::take(&mut self.frames);
             let mut out = Out { frames, push: &mut *push, sent: 0 };
             let add = |i: &u16| match finished.frame(usize::from(*i)) {

@@ -457,7 +457,7 @@ fn a_senders_memory_that_vanishes_costs_its_frame_and_not_the_peer() {
     use std::sync::Arc;
     use vmlan_ram::{Map, Mapping, Region};
 
-    vmlan_ram::fault::install().unwrap();
+    vmlan_ram::sigbus::install().unwrap();
     let (_dir, stream, mut peer) = connected();
     let file = tempfile::tempfile().unwrap();
     file.set_len(8192).unwrap();

@@ -18,7 +18,7 @@ use self::share::Share;
 use super::PktGenError;
 use super::frame;
 use super::options::{Function, Options};
-use super::pace::Pace;
+use super::rate_limit::Pace;
 use super::report::{Interval, Report};
 use vmlan_driver::nic::{Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::frame::{self, STAMP_AT, Verdict};
 use super::histogram::Histogram;
-use super::pace::Pace;
+use super::rate_limit::Pace;
 use super::report::Interval;
 use super::*;
 

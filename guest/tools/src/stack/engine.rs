@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::driver::{Counted, Driver};
-use super::host::Host;
 use super::options::{Options, Workload};
 use super::receive_thread::{self, ReceiveThread};
 use super::report::{Interval, Report, Schedule, Summary};
+use super::smoltcp_host::Host;
 use super::work::{self, Step, Tally, Work};
 use super::{SINK_PORT, StackError};
 use vmlan_driver::nic::{self, Nic, NicError, Registers};

@@ -8,9 +8,9 @@ mod stream;
 use std::time::Duration;
 
 use super::StackError;
-use super::host::Host;
 use super::options::{Options, SINK_PORT, Workload};
 use super::report::Schedule;
+use super::smoltcp_host::Host;
 use crate::pktgen::Latency;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::{limit32, nanos};

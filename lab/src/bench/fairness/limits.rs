@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::native::flood::ALL;
 use crate::native::span::dropped;
 use crate::native::{Flood, Idle, Lab, Look, Technique};
-use vmlan_config::text::{count, si, to_f64};
+use vmlan_config::human_text::{count, si, to_f64};
 use vmlan_engine::stats::PortStats;
 
 const GOAL: f64 = 0.01;

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::native::flood::ALL;
 use crate::native::span::interrupts;
 use crate::native::{Flood, Idle, Lab, MAC_A, MAC_B, Plug, Process, Span, Technique, technique};
-use vmlan_config::text::{si, to_f64};
+use vmlan_config::human_text::{si, to_f64};
 
 /// What the flooded guest may get.
 const LIMIT: &str = "24k";

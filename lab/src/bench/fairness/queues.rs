@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::native::flood::ALL;
 use crate::native::span::interrupts;
 use crate::native::{Flood, Idle, Lab, Plug, Process, Technique, technique};
-use vmlan_config::text::{si, to_f64};
+use vmlan_config::human_text::{si, to_f64};
 use vmlan_engine::stats::PortStats;
 
 /// 64 to 1518 with FCS.

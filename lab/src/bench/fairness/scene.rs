@@ -7,7 +7,7 @@ use vmlan_transport::Mac;
 
 use crate::failure::Failure;
 use crate::native::{Lab, Plug, Setup, Span, Station, technique};
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// Time for rings to fill and buckets to empty.
 const SETTLE: Duration = Duration::from_millis(100);

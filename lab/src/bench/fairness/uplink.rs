@@ -10,7 +10,7 @@ use super::{Part, Run, scene};
 use crate::failure::Failure;
 use crate::native::flood::ALL;
 use crate::native::{Idle, Technique};
-use vmlan_config::text::{si, to_f64};
+use vmlan_config::human_text::{si, to_f64};
 use vmlan_engine::stats::PortStats;
 
 const WEIGHTS: [u16; 3] = [1, 2, 4];

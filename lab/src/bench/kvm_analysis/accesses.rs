@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::native::chip::Choice;
 use crate::native::span::interrupts;
 use crate::native::{Chip, Lab, MAC_A, MAC_B, Plug, Span, Technique, technique};
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// Moderation changes nothing for a frame that comes alone, and is not the analysis' subject.
 pub(super) const WAYS: [&str; 3] = ["plain", "mapped", "csb"];

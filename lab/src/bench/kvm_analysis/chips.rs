@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::native::chip::{Choice, WAYS};
 use crate::native::pair::Task;
 use crate::native::{Chip, Lab, Technique, Window};
-use vmlan_config::text::to_f64;
+use vmlan_config::human_text::to_f64;
 
 /// All there are.
 pub(super) const NAMES: [&str; 4] = [WAYS[0].0, WAYS[1].0, WAYS[2].0, WAYS[3].0];

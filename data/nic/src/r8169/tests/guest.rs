@@ -6,7 +6,7 @@ use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Slice};
 
 use super::super::R8169;
-pub use crate::chip::bench::*;
+pub use crate::chip::fixture::*;
 pub use crate::chip::{Config, Fault, Nic, PciFunction, Space};
 
 pub const IDR0: u64 = 0x00;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Mapping, Region};
 
-pub use crate::chip::bench::*;
+pub use crate::chip::fixture::*;
 use crate::chip::{Config, Host, Nic, PciFunction, Space};
 use crate::rtl8139::Rtl8139;
 

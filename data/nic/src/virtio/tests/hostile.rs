@@ -1,4 +1,4 @@
-//! What guests have done to other devices; `row_N` is row N of the project's list of known bugs.
+//! What guests have done to other devices, as listed in `docs/known-faults.md`.
 
 use vmlan_frame::{Gso, Reason};
 

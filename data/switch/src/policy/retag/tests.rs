@@ -4,7 +4,7 @@ use vmlan_frame::{Batch, Checksum, Gso, Headers};
 
 use super::*;
 use crate::policy::VidSet;
-use crate::policy::domain::tests::{Tag, frame, read, vlan};
+use crate::policy::vlan::tests::{Tag, frame, read, vlan};
 
 mod switch;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use smoltcp::iface::SocketHandle;
 
 use super::super::StackError;
-use super::super::host::{Host, endpoint};
 use super::super::options::Options;
 use super::super::pattern;
+use super::super::smoltcp_host::{Host, endpoint};
 use super::stream::Call;
 use super::{Step, Tally, Work};
 use crate::pktgen::{Histogram, Latency, Pace};

@@ -4,9 +4,9 @@ use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
 use super::super::StackError;
-use super::super::host::Host;
 use super::super::options::{ECHO_PORT, Options, SINK_PORT};
 use super::super::report::Schedule;
+use super::super::smoltcp_host::Host;
 use super::rr::BUFFER;
 use super::sink::{TcpSink, UdpSink};
 use super::{Step, Tally, Work};

@@ -7,10 +7,10 @@ use smoltcp::socket::tcp::State;
 
 use super::super::StackError;
 use super::super::frame::{self, Udp};
-use super::super::host::Host;
 use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::report::Schedule;
+use super::super::smoltcp_host::Host;
 use super::{Step, Tally, Work};
 use vmlan_driver::nic::Nic;
 

@@ -8,9 +8,9 @@ use smoltcp::socket::tcp::State;
 
 use super::super::StackError;
 use super::super::frame::Template;
-use super::super::host::{Host, endpoint};
 use super::super::options::Options;
 use super::super::pattern::Pattern;
+use super::super::smoltcp_host::{Host, endpoint};
 use super::{Step, Tally, Work};
 use crate::pktgen::Pace;
 use vmlan_driver::nic::Nic;

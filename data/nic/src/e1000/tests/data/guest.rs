@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Window};
 
-pub use crate::chip::bench::{FakeHost, Lent, MAC, Take, memory};
+pub use crate::chip::fixture::{FakeHost, Lent, MAC, Take, memory};
 pub use crate::chip::{Config, Host, Nic, PciFunction};
 use crate::e1000::E1000;
 

@@ -16,7 +16,7 @@ use vmlan_ram::Window;
 
 use super::super::E1000;
 use super::super::regs::*;
-pub use crate::chip::bench::{FakeHost, memory};
+pub use crate::chip::fixture::{FakeHost, memory};
 pub(super) use crate::chip::{Config, Nic, PciFunction};
 
 /// The configured address.

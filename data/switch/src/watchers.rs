@@ -10,7 +10,7 @@ use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
 use crate::policy::Domain;
-use crate::{PortId, PortSet, numbers};
+use crate::{PortId, PortSet, frame_lists};
 
 /// What a monitor port is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Pass<'_> {
         };
         let mut list = std::mem::take(list);
         let wanted = |i: &&u16| self.is_wanted(watch, batch, usize::from(**i));
-        list.extend(numbers::first(batch.len()).iter().filter(wanted));
+        list.extend(frame_lists::first(batch.len()).iter().filter(wanted));
         if !list.is_empty() {
             self.copy(batch, to, &list);
         }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# figures.sh [COMMIT]: how large the tree is, room by room, and how long its files and functions are.
+# code-size.sh [COMMIT]: how large the tree is, room by room, and how long its files and functions are.
 # Without a commit it measures the files that git knows, as they are in the working tree.
 #
 # A line counts if it is in a .rs file. Tests are what is compiled for tests, fuzzing or benchmarks only; the laboratory is what

@@ -6,7 +6,7 @@ use vmlan_ram::Slice;
 use super::transmit::Transmit;
 use super::{DescriptorRing, add};
 use crate::bits::small;
-use crate::chip::sums::FCS;
+use crate::chip::frame_totals::FCS;
 
 /// Descriptors, and pieces of memory, of one frame at most. Linux uses up to 35 for 64 KiB. Frames
 /// of more are skipped to their end and dropped.

@@ -158,7 +158,7 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
             "memory" => wanted.memory = value,
             "qemu" => wanted.qemu = value.parse().map_err(invalid)?,
             _ => {
-                let hint = vmlan_config::hint::hint(key, &["vmm", "memory", "qemu"]);
+                let hint = vmlan_config::nearest_word::hint(key, &["vmm", "memory", "qemu"]);
                 return Err(invalid(format!("'{key}' is not a parameter of vm-args: {hint}")));
             }
         }

@@ -8,7 +8,7 @@ use vmlan_ram::{Slice, SliceMut};
 use super::receive::{Filter, Pass, Receive, Verdict, Written, ZEROS};
 use super::{DescriptorRing, add};
 use crate::chip::Chip;
-use crate::chip::sums::{FCS, SHORTEST};
+use crate::chip::frame_totals::{FCS, SHORTEST};
 
 /// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256
 /// bytes, needs 37.

@@ -4,7 +4,7 @@ use vmlan_frame::{Batch, Gso, Offloads, Verdict};
 
 use super::transmit::{State, Transmit};
 use crate::chip::Chip;
-use crate::chip::sums::Sums;
+use crate::chip::frame_totals::Sums;
 
 /// Notes what is held. Returns the first descriptor that is not to be written back yet.
 #[inline]

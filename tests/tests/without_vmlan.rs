@@ -1,6 +1,6 @@
 //! The control experiment: the boot tests' own checks over a plain wire, with no vmlan in between. When a boot test fails and
 //! this passes, the switch is at fault; when this fails too, look at the harness or the machine.
-//! `cargo test -p vmlan-tests --test control -- --ignored`
+//! `cargo test -p vmlan-tests --test without_vmlan -- --ignored`
 
 use std::{
     io::{Read, Write},

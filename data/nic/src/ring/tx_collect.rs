@@ -3,13 +3,13 @@
 use vmlan_frame::{BATCH, Batch, Reason};
 use vmlan_ram::{Slice, recycle};
 
-use super::plan;
-use super::scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
 use super::transmit::{CHUNK, ChipOf, Flight, Setup, State, Transmit};
+use super::tx_plan;
+use super::tx_scan::{Found, MAX_PIECES, Scan, Span, Want, scan};
 use super::{DescriptorRing, Look, SIZE, add, distance};
 use crate::bits::small;
 use crate::chip::Chip;
-use crate::chip::sums::SHORTEST;
+use crate::chip::frame_totals::SHORTEST;
 
 /// What a segment costs whoever has to cut it off, in bytes to copy.
 const SEGMENT: usize = 512;
@@ -244,7 +244,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
             if let Some(flight) = state.flights.get_mut(usize::from(found.flight)) {
                 flight.held = false;
             }
-            match plan::add(found, bytes, self.setup, batch) {
+            match tx_plan::add(found, bytes, self.setup, batch) {
                 Ok(()) => state.lent.push(found.flight),
                 Err(reason) => {
                     if T::segments(&found.want).is_some() {

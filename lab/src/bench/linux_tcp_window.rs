@@ -3,8 +3,8 @@
 //! frame. VirtioGuest guests show the same in `vmlan bench kvm-analysis`.
 
 mod accesses;
+mod bandwidth;
 mod table;
-mod windows;
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use vmlan_harness::{HarnessError, Image};
 
 use crate::bench::linux_guest::{From, Lab, Model};
 pub use accesses::Accesses;
-pub use windows::Point;
+pub use bandwidth::Point;
 
 const MODELS: [Model; 6] = [
     Model { name: "QEMU rtl8139 on TAP", file: "qemu", from: From::Qemu("rtl8139") },
@@ -31,14 +31,14 @@ r8169, e1000, virtio-net
 
 Examples:
   sudo make bench-kvm
-  VMLAN_BIN=target/release/vmlan kvm-windows --only rtl8139,virtio-net --windows 8,64 --json \
+  VMLAN_BIN=target/release/vmlan kvm-tcp-window --only rtl8139,virtio-net --windows 8,64 --json \
   kvm.json";
 
 /// A Linux guest (TCG) on each NIC: TCP by window, and register accesses for a frame.
 ///
 /// Needs what `scripts/setup.sh test` sets up: a guest kernel, a QEMU with vfio-user.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "kvm-windows", version, after_help = EXAMPLES)]
+#[command(name = "kvm-tcp-window", version, after_help = EXAMPLES)]
 pub struct Args {
     /// Only these NICs.
     #[arg(long, value_name = "NIC", value_delimiter = ',', value_parser = MODELS.map(|m| m.file))]
@@ -111,7 +111,7 @@ fn measure(
 ) -> Result<Row, HarnessError> {
     let mut lab = Lab::start(image, place, model)?;
     let accesses = accesses::all(&mut lab, args.seconds)?;
-    let windows = windows::all(&mut lab, &args.windows, args.seconds)?;
+    let windows = bandwidth::all(&mut lab, &args.windows, args.seconds)?;
     let row = Row { nic: model.name, round, windows, accesses };
     eprintln!("{}", table::brief(&row));
     Ok(row)

@@ -4,13 +4,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use vmlan_lab::bench::linux_windows::{Args, run};
+use vmlan_lab::bench::linux_tcp_window::{Args, run};
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kvm-windows: {error}");
+            eprintln!("kvm-tcp-window: {error}");
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@
 
 use vmlan_frame::{Batch, Finisher, FrameView, Offloads, Port, Reason};
 
-use crate::numbers;
+use crate::frame_lists;
 
 /// Segments that must find room before a frame's first one is sent, at most: a frame of more may
 /// lose its tail to a full receiver, as a real wire would.
@@ -107,7 +107,7 @@ impl<'m> Out<'m, '_> {
     /// Sends what has been added. What finds no room in spite of the reservation is lost: another
     /// worker was faster.
     fn flush(&mut self) {
-        let all = numbers::first(self.frames.len());
+        let all = frame_lists::first(self.frames.len());
         let done = self.port.push(&self.frames, all);
         let lost = all.len().saturating_sub(done) as u64;
         if lost > 0 {

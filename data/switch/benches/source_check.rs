@@ -1,4 +1,4 @@
-//! What it costs to check who a frame is from: `cargo bench -p vmlan-switch --bench claims`. The
+//! What it costs to check who a frame is from: `cargo bench -p vmlan-switch --bench source_check`. The
 //! best of many rounds over a batch, since the machine is shared; everything is in the cache, as it
 //! is in a breath.
 use std::hint::black_box;

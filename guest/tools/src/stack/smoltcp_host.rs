@@ -12,7 +12,7 @@ use smoltcp::wire::{EthernetAddress, IpCidr, IpEndpoint};
 use super::driver::Driver;
 use super::frame::{self, Flow};
 use super::options::Options;
-use super::phy::Phy;
+use super::smoltcp_device::Phy;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
 use vmlan_transport::numbers::{nanos, narrow16};

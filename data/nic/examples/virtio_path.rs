@@ -1,4 +1,4 @@
-//! Cost of the data path for each frame: `path local|cross [BYTES] [ROUNDS]`.
+//! Cost of the data path for each frame: `virtio_path local|cross [BYTES] [ROUNDS]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.

@@ -10,9 +10,9 @@ use vmlan_frame::{
 };
 use vmlan_ram::Slice;
 
-use super::scan::Found;
 use super::transmit::{Setup, Transmit};
-use crate::chip::sums::{FCS, SHORTEST};
+use super::tx_scan::Found;
+use crate::chip::frame_totals::{FCS, SHORTEST};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;

@@ -11,10 +11,10 @@ use vmlan_frame::Counters;
 use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
+use super::frame_totals::Stats;
 use super::irq::{Edge, Irq, Kinds};
 use super::pci::Change;
 use super::port::{ReceiveSide, TransmitSide};
-use super::sums::Stats;
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
