@@ -1,6 +1,6 @@
-//! A host that firmware boots from: ARP (RFC 826), DHCP (RFC 2131) and TFTP (RFC 1350, with the block
-//! size of RFC 2348), for one client, over a guest's NIC. It answers what it hears and remembers
-//! nothing but the size of a block, so that a frame that comes twice is answered twice.
+//! A host that firmware boots from: ARP (RFC 826), DHCP (RFC 2131) and TFTP (RFC 1350, with the
+//! block size of RFC 2348), for one client, over a guest's NIC. It answers what it hears and
+//! remembers nothing but the size of a block, so that a frame that comes twice is answered twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -120,8 +120,8 @@ impl BootServer {
         load.extend([53, 1, answer, 54, 4, a, b, c, d, 1, 4, 255, 255, 255, 0]);
         load.extend([51, 4, 0, 1, 0, 0, 255]);
         load.resize(300, 0);
-        // To the client alone: U-Boot has one buffer at a time, and a switch waits for room only at the
-        // receiver of a frame that is for nobody else.
+        // To the client alone: U-Boot has one buffer at a time, and a switch waits for room only at
+        // the receiver of a frame that is for nobody else.
         let route = Route { mac: array(asked, 28)?, ip: CLIENT, ports: [BOOTPS, BOOTPC] };
         Some(self.datagram(&route, &load))
     }

@@ -1,5 +1,5 @@
-//! Two guests see each other fall asleep, whatever their speeds: now and then one waits for the other
-//! to sleep before it goes on, so that every wake-up is tried often on any machine.
+//! Two guests see each other fall asleep, whatever their speeds: now and then one waits for the
+//! other to sleep before it goes on, so that every wake-up is tried often on any machine.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -33,8 +33,8 @@ impl Sleeper {
         self.0.store(DONE, Ordering::SeqCst);
     }
 
-    /// Once in a few calls: waits until `other` sleeps, waits as well, or is done. To be called by the
-    /// one who has left `other` nothing to do.
+    /// Once in a few calls: waits until `other` sleeps, waits as well, or is done. To be called by
+    /// the one who has left `other` nothing to do.
     ///
     /// # Panics
     /// When it goes on and on.

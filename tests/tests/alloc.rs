@@ -1,5 +1,6 @@
-//! No allocation for a frame: the global allocator counts, for the whole process, and after the first round of each kind of
-//! traffic it must not be called again: not by the workers, not by the ports, and not by the drivers.
+//! No allocation for a frame: the global allocator counts, for the whole process, and after the
+//! first round of each kind of traffic it must not be called again: not by the workers, not by the
+//! ports, and not by the drivers.
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -20,7 +21,8 @@ static ALLOCATOR: Counting = Counting;
 
 type Frame = (NetHeader, Vec<u8>);
 
-/// `a` sends all of `frames`, `rounds` times, and `b` takes as many bytes as `expected` for each round.
+/// `a` sends all of `frames`, `rounds` times, and `b` takes as many bytes as `expected` for each
+/// round.
 fn rounds(a: &mut VirtioGuest, b: &mut VirtioGuest, frames: &[Frame], rounds: u64, expected: u64) {
     for round in 0..rounds {
         let (mut next, mut got, mut progress) = (0, 0, Progress::default());

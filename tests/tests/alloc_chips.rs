@@ -1,5 +1,6 @@
-//! No allocation for a frame on a chip's path, nor for a register access: not by the workers, not by the ports' threads
-//! that serve the accesses. (The driver that plays the guest, with its VMM, may allocate for an access.)
+//! No allocation for a frame on a chip's path, nor for a register access: not by the workers, not
+//! by the ports' threads that serve the accesses. (The driver that plays the guest, with its VMM,
+//! may allocate for an access.)
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +52,8 @@ fn plain(len: usize, count: u64) -> Vec<Frame> {
     (0..count).map(|n| (Offload::default(), frame(mac(2, 0), mac(1, 0), n, len))).collect()
 }
 
-/// An IPv4 packet for segmentation, headers as a driver leaves them; its checksums nobody looks at here.
+/// An IPv4 packet for segmentation, headers as a driver leaves them; its checksums nobody looks at
+/// here.
 fn large(payload: usize) -> Frame {
     let mut bytes = frame(mac(2, 0), mac(1, 0), 1, 54 + payload);
     bytes[16..18].fill(0);

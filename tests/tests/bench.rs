@@ -65,8 +65,8 @@ fn fairness_is_judged_against_its_goals() {
     assert!(out.status.success(), "{heard}");
     assert!(said.contains("Shares of an uplink") && said.contains("goal 2 %"), "{said}");
     let json = read(&json);
-    // Whether the shares are as wanted is what the bench tells of a machine; the switch's tests judge
-    // them in simulated time.
+    // Whether the shares are as wanted is what the bench tells of a machine; the switch's tests
+    // judge them in simulated time.
     for cell in 0..2 {
         let cell = &json["cells"][cell];
         assert_eq!((&cell["part"], &cell["round"]), (&"uplink".into(), &1.into()));
@@ -90,8 +90,8 @@ fn register_accesses_are_counted_for_each_frame() {
     assert!(out.status.success(), "{heard}");
     assert!(said.contains("Register accesses for a frame"), "{said}");
     let json = read(&json);
-    // The analysis' three accesses for a transmitted frame; of those for a received one, the acknowledgement and the interrupts
-    // that are turned off and on.
+    // The analysis' three accesses for a transmitted frame; of those for a received one, the
+    // acknowledgement and the interrupts that are turned off and on.
     let listed: [(usize, &str, &str, f64); 5] = [
         (0, "TSD", "writes", 1.0),
         (0, "ISR", "reads", 1.0),

@@ -56,7 +56,8 @@ fn two_virtio_guests() -> Result<()> {
     two.sh("true").map(drop)
 }
 
-/// With two ports, what the one sent the other got or a counter names why not. Both are asked when nothing moves.
+/// With two ports, what the one sent the other got or a counter names why not. Both are asked when
+/// nothing moves.
 fn counters_add_up(switch: &Switch) -> Result<()> {
     // At once, or a frame of the time between would be in one of them only.
     let stats = switch.stats()?;
@@ -77,7 +78,8 @@ fn counters_add_up(switch: &Switch) -> Result<()> {
     let dropped = drops(one) + drops(two);
     println!("  sent {sent}, arrived {arrived}, dropped {dropped}");
     assert!(sent > 1000, "the counters saw too little: {one} {two}");
-    // One frame with GSO may leave as several, so more may arrive than was sent, never less without a reason.
+    // One frame with GSO may leave as several, so more may arrive than was sent, never less without
+    // a reason.
     assert!(arrived + dropped >= sent, "frames vanished: {one} {two}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A Linux guest with its stock e1000 driver, beside a virtio guest and the host: everything but the violent, which is
-//! `boot_e1000_life.rs`. Throughputs are printed and never judged.
+//! A Linux guest with its stock e1000 driver, beside a virtio guest and the host: everything but
+//! the violent, which is `boot_e1000_life.rs`. Throughputs are printed and never judged.
 
 use std::time::Instant;
 use vmlan_tests::{
@@ -47,8 +47,9 @@ fn chapters(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
 /// Register, EEPROM, interrupt, loopback and link test of the driver.
 fn self_test(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
     let mut failed = Vec::new();
-    // The driver waits 10 ms for an interrupt, and gives up what has come back when its clock has moved by two jiffies meanwhile (14).
-    // So it does when the host takes the CPU away, but not each time.
+    // The driver waits 10 ms for an interrupt, and gives up what has come back when its clock has
+    // moved by two jiffies meanwhile (14). So it does when the host takes the CPU away, but not
+    // each time.
     for _ in 0..4 {
         let verdicts = guest_tools::self_test(&mut lan.e1000)?;
         println!("  ethtool -t offline: {verdicts:?}");
@@ -71,14 +72,15 @@ fn trapped_doorbells() -> Result<()> {
     everything(E1000::Trapped, &[])
 }
 
-/// The shared pages keep what the guest writes, low reserved bits included, and that is what the register test looks at.
+/// The shared pages keep what the guest writes, low reserved bits included, and that is what the
+/// register test looks at.
 #[test]
 fn mapped_doorbells() -> Result<()> {
     everything(E1000::Mapped, &["register"])
 }
 
 #[test]
-#[ignore = "a control experiment: the same checks on QEMU's own e1000, which fails two of the self-tests"]
+#[ignore = "a control experiment: QEMU's own e1000, which fails two of the self-tests"]
 fn the_checks_pass_on_qemu_own_e1000() -> Result<()> {
     everything(E1000::Qemu, &["register", "interrupt", "loopback", "link", "eeprom"])
 }

@@ -1,5 +1,5 @@
-//! Violence against an e1000 under traffic: its driver unloaded and loaded, its guest rebooted, its QEMU killed. A few times here;
-//! the many are `make soak`.
+//! Violence against an e1000 under traffic: its driver unloaded and loaded, its guest rebooted, its
+//! QEMU killed. A few times here; the many are `make soak`.
 
 use std::{
     thread::sleep,
@@ -22,7 +22,8 @@ struct Times {
     kill: u32,
 }
 
-/// All three, one after the other, while the virtio guest's kernel sends 5,000 frames a second at the e1000.
+/// All three, one after the other, while the virtio guest's kernel sends 5,000 frames a second at
+/// the e1000.
 fn life(kind: E1000, times: &Times) -> Result<()> {
     let mut lan = E1000Lan::start(kind)?;
     let end = survives(&mut lan, times);
@@ -84,12 +85,14 @@ fn reboot(lan: &mut E1000Lan, times: u32) -> Result<()> {
     Ok(())
 }
 
-/// `kill -9` of QEMU while its guest sends; nobody else loses a frame, nothing is left behind, and the port takes a new QEMU.
+/// `kill -9` of QEMU while its guest sends; nobody else loses a frame, nothing is left behind, and
+/// the port takes a new QEMU.
 fn kill(lan: &mut E1000Lan, times: u32) -> Result<()> {
     let (dir, port) = (lan.dir(), lan.kind);
     let mut descriptors = Descriptors::of(&lan.switch);
     for kill in 1..=times {
-        // As much as leaves room in the ring of the one whom it shares with the probe, also while that one waits for a core.
+        // As much as leaves room in the ring of the one whom it shares with the probe, also while
+        // that one waits for a core.
         lan.e1000.background("iperf3 -c 10.77.0.2 -u -b 10M -t 1000")?;
         let probe = "busybox ping -i 0.05 -c 40 10.77.0.2 > probe 2>&1";
         lan.host.background(&format!("sh -c 'cd {} && {probe}'", lan.host.files()))?;

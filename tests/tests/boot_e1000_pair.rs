@@ -1,5 +1,6 @@
-//! Two Linux guests with their stock e1000 driver, one on trapped and one on mapped doorbells: what either sends unsegmented or
-//! without a checksum is finished for the other, all statistics registers agree, and the host's interrupt floor holds.
+//! Two Linux guests with their stock e1000 driver, one on trapped and one on mapped doorbells: what
+//! either sends unsegmented or without a checksum is finished for the other, all statistics
+//! registers agree, and the host's interrupt floor holds.
 
 use std::{
     thread::sleep,
@@ -79,7 +80,8 @@ fn exchange(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
     let (count, seconds) = (delivered()? - before, since.elapsed().as_secs_f64());
     let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
     println!(
-        "  trapped -> mapped {there:.0} Mbit/s, back {back:.0}; {count} interrupts of the trapped one in {seconds:.1} s"
+        "  trapped -> mapped {there:.0} Mbit/s, back {back:.0}; {count} interrupts of the \
+         trapped one in {seconds:.1} s"
     );
     // A hundredth and a few more: link changes are never held back.
     let most = seconds * f64::from(IRQ_RATE_MAX) * 1.01 + 10.0;
@@ -91,8 +93,9 @@ fn exchange(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
     connectivity::no_checksum_errors(two)
 }
 
-/// What both statistics grew by while files, echoes and large TCP frames passed. Totals would not do: a reset of the chip, as with
-/// each change of the offloads, clears what the driver has not read yet.
+/// What both statistics grew by while files, echoes and large TCP frames passed. Totals would not
+/// do: a reset of the chip, as with each change of the offloads, clears what the driver has not
+/// read yet.
 fn agrees(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
     let mut differences = String::new();
     for _ in 0..4 {

@@ -1,5 +1,5 @@
-//! `kill -9` under traffic: of the switch, whose guests must not notice more than a pause, and of a VM, which nobody else must
-//! notice at all. A few times here; the hundred of each are `make soak`.
+//! `kill -9` under traffic: of the switch, whose guests must not notice more than a pause, and of a
+//! VM, which nobody else must notice at all. A few times here; the hundred of each are `make soak`.
 
 use std::{
     path::Path,
@@ -10,8 +10,8 @@ use vmlan_tests::killed_guest::Descriptors;
 use vmlan_tests::numbered::{STALL, settles};
 use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, connectivity, guest_tools, usage};
 
-/// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second and no faster, counted from
-/// the break; so only with QEMU listening is the whole pause ours: near
+/// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second
+/// and no faster, counted from the break; so only with QEMU listening is the whole pause ours: near
 /// 55 ms, and else a second longer. Pauses are told, not judged.
 #[derive(Clone, Copy, PartialEq)]
 enum Listens {
@@ -43,8 +43,8 @@ fn temporary() -> tempfile::TempDir {
 /// Between two echo requests of the probe, in ms.
 const BEAT: f64 = 50.0;
 
-/// When each echo so far arrived, in ms by the guest's own clock: busybox's ping prints `seq=N ... time=MS ms`. So the figure is
-/// what the guest saw, whatever the host had to do meanwhile.
+/// When each echo so far arrived, in ms by the guest's own clock: busybox's ping prints `seq=N ...
+/// time=MS ms`. So the figure is what the guest saw, whatever the host had to do meanwhile.
 fn echoes(guest: &mut Guest) -> Result<Vec<f64>> {
     let text = guest.sh("grep seq= /tmp/probe || true")?;
     let number = |line: &str, key: &str| -> Option<f64> {
@@ -54,7 +54,8 @@ fn echoes(guest: &mut Guest) -> Result<Vec<f64>> {
     Ok(text.lines().filter_map(arrival).collect())
 }
 
-/// Waits for ten more echoes than the `before` there were and returns the longest pause between two, in ms.
+/// Waits for ten more echoes than the `before` there were and returns the longest pause between
+/// two, in ms.
 fn longest_pause(guest: &mut Guest, before: usize) -> Result<f64> {
     let since = Instant::now();
     loop {
@@ -79,7 +80,8 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     connectivity::reaches(&mut one, "10.77.0.2")?;
     connectivity::serve(&mut one)?;
     connectivity::serve(&mut two)?;
-    // Its link down, a guest forgets where the other is; back before that one, it would ask in vain, and again after a second.
+    // Its link down, a guest forgets where the other is; back before that one, it would ask in
+    // vain, and again after a second.
     guest_tools::neighbour(&mut one, "eth0", &mut two, "eth0")?;
     guest_tools::neighbour(&mut two, "eth0", &mut one, "eth0")?;
     // Two flows whose connections must live through all of it, and a probe that times it.
@@ -110,8 +112,9 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the switch holds no more mapped memory than `most` KiB, and returns its own in KiB. Guests' pages are not its own:
-/// how many of them it has touched depends on where guests put their frames.
+/// Waits until the switch holds no more mapped memory than `most` KiB, and returns its own in KiB.
+/// Guests' pages are not its own: how many of them it has touched depends on where guests put their
+/// frames.
 fn own_memory(switch: &Switch, most: u64) -> u64 {
     let mapped = || usage::mapped_kib(switch.pid());
     assert!(settles(|| mapped() <= most), "{} KiB are mapped, not {most}", mapped());
@@ -135,7 +138,8 @@ fn kill_vm(times: u32) -> Result<()> {
     for kill in 1..=times {
         let [mut victim] = Guest::boot(&image, dir, [Listens::Switch.boot(dir, "vm3", 3)])?;
         connectivity::reaches(&mut victim, "10.77.0.2")?;
-        // As much as leaves room in the ring of the one whom it shares with the probe, also while that one waits for a core.
+        // As much as leaves room in the ring of the one whom it shares with the probe, also while
+        // that one waits for a core.
         victim.background("iperf3 -c 10.77.0.2 -u -b 10M -t 1000")?;
         one.sh("ping -i 0.05 -c 40 10.77.0.2 > /tmp/probe 2>&1 &")?;
         sleep(Duration::from_millis(700));

@@ -1,6 +1,7 @@
-//! `vmlan pkt-gen -i pci:...` in a Linux guest under QEMU with an IOMMU: the switch's e1000 with its CSB, driven past the guest's
-//! kernel by each way that Debian's kernel has (VFIO, UIO, sysfs), beside that kernel's own packet generator; and its r8169 and rtl8139.
-//! Frames a second are printed and never judged.
+//! `vmlan pkt-gen -i pci:...` in a Linux guest under QEMU with an IOMMU: the switch's e1000 with
+//! its CSB, driven past the guest's kernel by each way that Debian's kernel has (VFIO, UIO, sysfs),
+//! beside that kernel's own packet generator; and its r8169 and rtl8139. Frames a second are
+//! printed and never judged.
 
 use std::{
     path::Path,
@@ -136,7 +137,8 @@ impl Lan {
         let address = self.address(keys);
         // What people read goes to standard error with --json.
         let command = format!(
-            "vmlan pkt-gen --json -i {address} {options} 2> /tmp/err || {{ cat /tmp/err; dmesg | tail -n 5; }}"
+            "vmlan pkt-gen --json -i {address} {options} 2> /tmp/err || \
+             {{ cat /tmp/err; dmesg | tail -n 5; }}"
         );
         let said = self.guest.sh(&command)?;
         json(&said)
@@ -231,7 +233,8 @@ fn kernel(lan: &mut Lan) -> Result<f64> {
     Ok(frames as f64 / time.as_secs_f64())
 }
 
-/// Sends for a while; every frame is counted by the switch too. Frames a second, and the rest of the summary.
+/// Sends for a while; every frame is counted by the switch too. Frames a second, and the rest of
+/// the summary.
 fn send(lan: &mut Lan, keys: &str, csb: bool) -> Result<f64> {
     let before = counted(lan)?;
     let summary = lan.generate(keys, &format!("-f tx -T {SECONDS}"))?;
@@ -247,7 +250,8 @@ fn send(lan: &mut Lan, keys: &str, csb: bool) -> Result<f64> {
     assert!((frames..frames + 30).contains(&switched), "{frames} sent, {switched} switched");
     assert_eq!(summary["rings_sound"], true, "{summary}");
     if csb {
-        // One at most for each time that all of a ring was sent and the worker slept, or half of it.
+        // One at most for each time that all of a ring was sent and the worker slept, or half of
+        // it.
         assert!(rings < frames / (ring / 16), "{rings} kicks for {frames} frames with CSB");
     } else {
         assert!(rings >= frames, "{rings} kicks for {frames} frames without CSB");
@@ -256,7 +260,8 @@ fn send(lan: &mut Lan, keys: &str, csb: bool) -> Result<f64> {
     Ok(summary["frames_per_s"].as_f64().unwrap_or_default())
 }
 
-/// Receives what the other port sends: all of it arrives that the switch could deliver, in order and unharmed.
+/// Receives what the other port sends: all of it arrives that the switch could deliver, in order
+/// and unharmed.
 fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
     let (mac, address) = (lan.card.mac.clone(), lan.address(keys));
     let command =
@@ -274,7 +279,8 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
         rate,
     ];
     let sent = number(&json(&output_of(&vmlan, &words)?)?["frames"]);
-    lan.guest.sh("for i in $(seq 500); do [ -e /tmp/rx.end ] && exit 0; sleep 0.1; done; cat /tmp/rx*; exit 1")?;
+    lan.guest.sh("for i in $(seq 500); do [ -e /tmp/rx.end ] && exit 0; sleep 0.1; done; \
+         cat /tmp/rx*; exit 1")?;
     let summary = json(&lan.guest.sh("cat /tmp/rx; rm /tmp/rx.end")?)?;
     let delivered = counted(lan)?.to - before.to;
     let frames = number(&summary["frames"]);
@@ -283,7 +289,8 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
         "  {model}{keys}: {frames} of {sent} frames received, {delivered} delivered by the switch"
     );
     assert_eq!(sent, count);
-    // Others may have spoken, and the ring may have been full; but what was put into it came out of it.
+    // Others may have spoken, and the ring may have been full; but what was put into it came out of
+    // it.
     assert!(frames > 0 && (frames..frames + 30).contains(&delivered), "{summary}");
     for fault in ["corrupt", "duplicated", "reordered", "malformed"] {
         assert_eq!(summary[fault], 0, "{fault}: {summary}");
@@ -292,7 +299,11 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
     Ok(summary["frames_per_s"].as_f64().unwrap_or_default())
 }
 
-/// What is wrong is said in one line with the mend, and nothing is touched.
+/// A script that waits until `pkt-gen` says that it drives the device.
+const UNTIL_DRIVEN: &str = "for i in $(seq 300); do grep -q driven /tmp/tx && exit 0; sleep 0.1; \
+                            done; cat /tmp/tx; exit 1";
+
+/// What is wrong is said in one line with what to do, and nothing is touched.
 fn refusals(lan: &mut Lan) -> Result<()> {
     let cases = [
         ("pci:0000:00:1d.7".into(), "no PCI device"),
@@ -309,27 +320,30 @@ fn refusals(lan: &mut Lan) -> Result<()> {
     lan.is_given_back()
 }
 
-/// A second process does not get the device; Ctrl-C ends the first one with its summary, and the kernel has the device back.
+/// A second process does not get the device; Ctrl-C ends the first one with its summary, and the
+/// kernel has the device back.
 fn interrupted(lan: &mut Lan, keys: &str) -> Result<()> {
     let address = lan.address(keys);
     lan.guest
         .sh(&format!("vmlan pkt-gen -i {address} -f tx > /tmp/tx 2>&1 & echo $! > /tmp/pid"))?;
-    lan.guest.sh("for i in $(seq 300); do grep -q driven /tmp/tx && exit 0; sleep 0.1; done; cat /tmp/tx; exit 1")?;
+    lan.guest.sh(UNTIL_DRIVEN)?;
     let said = lan.refusal(&address)?;
     assert!(said.contains("in use"), "{said}");
-    let rest = "kill -INT $(cat /tmp/pid); for i in $(seq 300); do [ -d /proc/$(cat /tmp/pid) ] || break; sleep 0.1; done";
+    let rest = "kill -INT $(cat /tmp/pid); \
+                for i in $(seq 300); do [ -d /proc/$(cat /tmp/pid) ] || break; sleep 0.1; done";
     lan.guest.sh(rest)?;
     let said = lan.guest.sh("cat /tmp/tx")?;
     assert!(said.contains("Sent "), "no summary after Ctrl-C: {said}");
     lan.is_given_back()
 }
 
-/// A process that was killed leaves the device to the next one, which gives it back to the kernel all the same.
+/// A process that was killed leaves the device to the next one, which gives it back to the kernel
+/// all the same.
 fn killed(lan: &mut Lan, keys: &str) -> Result<()> {
     let address = lan.address(keys);
     lan.guest
         .sh(&format!("vmlan pkt-gen -i {address} -f tx > /tmp/tx 2>&1 & echo $! > /tmp/pid"))?;
-    lan.guest.sh("for i in $(seq 300); do grep -q driven /tmp/tx && exit 0; sleep 0.1; done; cat /tmp/tx; exit 1")?;
+    lan.guest.sh(UNTIL_DRIVEN)?;
     lan.guest.sh("kill -KILL $(cat /tmp/pid)")?;
     let name = &lan.card.interface;
     lan.guest.sh(&format!("! ls /sys/class/net/{name} 2> /dev/null"))?;
@@ -337,11 +351,13 @@ fn killed(lan: &mut Lan, keys: &str) -> Result<()> {
     lan.is_given_back()
 }
 
-/// A device that its owner has bound to VFIO stays there; while another program has its group open, it is in use.
+/// A device that its owner has bound to VFIO stays there; while another program has its group open,
+/// it is in use.
 fn bound_by_hand(lan: &mut Lan) -> Result<()> {
     let (bdf, address) = (lan.card.bdf.clone(), lan.address(",csb=on"));
     let bind = format!(
-        "cd /sys/bus/pci/devices/{bdf} && echo vfio-pci > driver_override && echo {bdf} > driver/unbind &&
+        "cd /sys/bus/pci/devices/{bdf} && echo vfio-pci > driver_override &&
+         echo {bdf} > driver/unbind &&
          echo {bdf} > /sys/bus/pci/drivers_probe && basename $(readlink iommu_group)"
     );
     let group = lan.guest.sh(&bind)?.trim().to_owned();
@@ -350,7 +366,8 @@ fn bound_by_hand(lan: &mut Lan) -> Result<()> {
     assert!(said.code == 1 && said.text.contains("in use"), "{}", said.text);
     lan.generate(",csb=on", "-f tx -n 1000")?;
     let back = format!(
-        "cd /sys/bus/pci/devices/{bdf} && basename $(readlink driver) && echo {bdf} > driver/unbind &&
+        "cd /sys/bus/pci/devices/{bdf} && basename $(readlink driver) &&
+         echo {bdf} > driver/unbind &&
          echo > driver_override && echo {bdf} > /sys/bus/pci/drivers_probe &&
          ip addr add 10.77.0.1/24 dev eth0 && ip link set eth0 up"
     );

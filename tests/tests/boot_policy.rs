@@ -1,5 +1,6 @@
-//! Policies against a Linux guest with its stock drivers, once with virtio-net and once with the e1000: what it may say passes,
-//! and nothing else, whatever address it gives itself; the counters name why.
+//! Policies against a Linux guest with its stock drivers, once with virtio-net and once with the
+//! e1000: what it may say passes, and nothing else, whatever address it gives itself; the counters
+//! name why.
 
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -81,8 +82,9 @@ fn another_ip(switch: &Switch, who: &mut Guarded) -> Result<()> {
     connectivity::reaches(&mut who.guest, HOST)
 }
 
-/// What is more than the limit waits in the guest's ring, and passes when its turn comes. Few enough that none waits for 100 ms:
-/// the guest's own fq_codel drops one then. A guest that has little of the machine may not reach the first limit.
+/// What is more than the limit waits in the guest's ring, and passes when its turn comes. Few
+/// enough that none waits for 100 ms: the guest's own fq_codel drops one then. A guest that has
+/// little of the machine may not reach the first limit.
 fn limited(switch: &Switch, who: &mut Guarded) -> Result<()> {
     let (mut limit, mut held) = (Value::Null, 0);
     for (frames, pings) in [(250, 30), (250, 30), (100, 10), (50, 5), (20, 2)] {
@@ -106,7 +108,8 @@ fn limited(switch: &Switch, who: &mut Guarded) -> Result<()> {
     switch.ask(&["port", "set", who.port, "from_frames=", "from_burst="]).map(drop)
 }
 
-/// No more interrupts than frames need, and none is lost, with the limit set and taken away under a flood.
+/// No more interrupts than frames need, and none is lost, with the limit set and taken away under a
+/// flood.
 fn interrupted(switch: &Switch, who: &mut Guarded, host: &mut NetNs) -> Result<()> {
     let ip = who.guest.ip().to_owned();
     for rate in ["irq_rate_max=100", "irq_rate_max=0"] {
@@ -135,7 +138,8 @@ fn ipv6(switch: &Switch, one: &mut Guarded, two: &mut Guarded) -> Result<()> {
     cut_off(switch, one, "-I fd00:77::66 fd00:77::2", &["spoofed-ip", "spoofed-nd"])
 }
 
-/// A guest's DHCP server is heard only without the guard; a client may ask though it has no address yet.
+/// A guest's DHCP server is heard only without the guard; a client may ask though it has no address
+/// yet.
 fn dhcp(switch: &Switch, server: &mut Guarded, client: &mut Guarded) -> Result<()> {
     let lines =
         ["start 10.77.0.200", "end 10.77.0.210", "interface eth0", "lease_file /tmp/leases"];

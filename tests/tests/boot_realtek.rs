@@ -1,5 +1,6 @@
-//! Linux guests with their stock r8169, 8139cp and 8139too drivers, on one LAN with a virtio guest, an e1000 guest and the host. One
-//! boot of each for everything: chapters, then the violent ones, to all three at the same time.
+//! Linux guests with their stock r8169, 8139cp and 8139too drivers, on one LAN with a virtio guest,
+//! an e1000 guest and the host. One boot of each for everything: chapters, then the violent ones,
+//! to all three at the same time.
 
 use std::{
     path::Path,
@@ -195,8 +196,9 @@ fn driver(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     guest_tools::carrier(guest, true).map(drop)
 }
 
-/// The driver's `ethtool -C` reaches the chip and is read back from it; all arrives nevertheless. How many interrupts are held is not
-/// judged: under TCG they come more slowly than the longest time that the chip knows.
+/// The driver's `ethtool -C` reaches the chip and is read back from it; all arrives nevertheless.
+/// How many interrupts are held is not judged: under TCG they come more slowly than the longest
+/// time that the chip knows.
 fn moderation(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     for micros in [150, 0] {
         let set = format!("ethtool -C eth0 rx-usecs {micros} tx-usecs {micros}");
@@ -224,7 +226,8 @@ fn last(ip: &str) -> u8 {
     ip.rsplit('.').next().and_then(|n| n.parse().ok()).expect("an address")
 }
 
-/// The drivers go and come while frames for everybody arrive, and while the guests themselves send whenever they can.
+/// The drivers go and come while frames for everybody arrive, and while the guests themselves send
+/// whenever they can.
 fn reload(lan: &mut Lan, times: u32) -> Result<()> {
     let every = Duration::from_micros(500);
     guest_tools::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;

@@ -1,5 +1,5 @@
-//! U-Boot boots over the network with our e1000: it finds its MAC address, asks for an address by DHCP,
-//! fetches a Linux kernel by TFTP from a guest with virtio-net, and starts it.
+//! U-Boot boots over the network with our e1000: it finds its MAC address, asks for an address by
+//! DHCP, fetches a Linux kernel by TFTP from a guest with virtio-net, and starts it.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,7 @@
-//! Two guests talk by their shared status blocks. A neighbour with two NICs does everything with its blocks that is not done:
-//! places them anywhere, both at the same place, turns them on and off, and has any indexes and wishes in them. The two lose
-//! nothing, and the next client of the neighbour's ports finds good chips.
+//! Two guests talk by their shared status blocks. A neighbour with two NICs does everything with
+//! its blocks that is not done: places them anywhere, both at the same place, turns them on and
+//! off, and has any indexes and wishes in them. The two lose nothing, and the next client of the
+//! neighbour's ports finds good chips.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ const SIEGE: Duration = Duration::from_secs(2);
 const CSBAL: u32 = 0x2830;
 const CSBAH: u32 = 0x2834;
 const TAILS: [u32; 2] = [0x3818, 0x2818];
-/// The hostile driver's block, in memory for rings of 256 descriptors; those it makes have 64. Buffers are in the high region.
+/// The hostile driver's block, in memory for rings of 256 descriptors; those it makes have 64.
+/// Buffers are in the high region.
 const BLOCK: u32 = 0x1000;
 const BUFFERS: u64 = 1 << 32;
 const RING: u32 = 64;

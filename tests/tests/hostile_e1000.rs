@@ -1,6 +1,6 @@
-//! Two guests talk. Two neighbours with e1000s write garbage over their rings, their descriptors, and all registers, by
-//! messages and through the mapped page, as fast as they can. The two lose nothing, and the next client of a hostile one's
-//! port finds a good chip.
+//! Two guests talk. Two neighbours with e1000s write garbage over their rings, their descriptors,
+//! and all registers, by messages and through the mapped page, as fast as they can. The two lose
+//! nothing, and the next client of a hostile one's port finds a good chip.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,8 @@ const RINGS: [u32; 14] = [
 /// CTRL, EERD, MDIC, VET, ICR, ITR, ICS, IMS, IMC, RCTL, TCTL, RXCSUM.
 const OTHERS: [u32; 12] = [0, 0x14, 0x20, 0x38, 0xc0, 0xc4, 0xc8, 0xd0, 0xd8, 0x100, 0x400, 0x5000];
 
-/// A descriptor's quadword that may be served: a buffer in one of both regions, or length and commands.
+/// A descriptor's quadword that may be served: a buffer in one of both regions, or length and
+/// commands.
 fn quadword(random: &mut Random) -> u64 {
     match random.below(6) {
         0 => random.any(),
@@ -37,7 +38,8 @@ fn quadword(random: &mut Random) -> u64 {
     }
 }
 
-/// By a store where that can be; by a message now and then where not, for that takes a thousand times as long.
+/// By a store where that can be; by a message now and then where not, for that takes a thousand
+/// times as long.
 fn store(guest: &mut Hostile, offset: u32, value: u32) {
     if let Some(word) = guest.bus.mapped(offset) {
         word.store(value, Ordering::Relaxed);
@@ -48,7 +50,7 @@ fn store(guest: &mut Hostile, offset: u32, value: u32) {
 }
 
 /// Good rings again, with what lies there as descriptors: the chip moves on to the next garbage.
-fn mend(guest: &mut Hostile) {
+fn restore_rings(guest: &mut Hostile) {
     let tail = guest.random.below(64);
     let (transmit, receive) = ([0, 0, 1024, 0, tail], [1024, 0, 1024, 0, tail]);
     for (registers, values) in [(&RINGS[7..12], transmit), (&RINGS[..5], receive)] {
@@ -64,7 +66,7 @@ fn rampage(guest: &mut Hostile) {
     }
     for n in 0..2000 {
         if n % 64 == 0 {
-            mend(guest);
+            restore_rings(guest);
         }
         // Mostly tails, by which garbage is reached.
         let ring = guest.random.of(&RINGS);

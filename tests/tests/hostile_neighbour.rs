@@ -1,5 +1,5 @@
-//! Two guests talk. Their neighbours take their own memory away, never take a frame, send garbage to their sockets, and
-//! break their rings. The two lose nothing; each attack is counted and named.
+//! Two guests talk. Their neighbours take their own memory away, never take a frame, send garbage
+//! to their sockets, and break their rings. The two lose nothing; each attack is counted and named.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,8 @@ fn talk(a: &mut VirtioGuest, b: &mut VirtioGuest, stop: &AtomicBool, frames: &At
     }
 }
 
-/// Sends to everybody, so that the hostile ones are delivered to as well, and to the one who never takes a frame.
+/// Sends to everybody, so that the hostile ones are delivered to as well, and to the one who never
+/// takes a frame.
 fn flood(guest: &mut VirtioGuest, stop: &AtomicBool) {
     let _stops = Stops(stop);
     let all = frame([0xff; 6], mac(guest.id, 0), 0, 600);

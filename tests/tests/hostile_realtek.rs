@@ -1,6 +1,6 @@
-//! Two guests talk, by r8169 and rtl8139. Neighbours with the same chips, in both modes, write garbage over their rings, their
-//! descriptors, their receive buffer and all registers, in all widths. The two lose nothing, and the next client of a hostile one's
-//! port finds a good chip.
+//! Two guests talk, by r8169 and rtl8139. Neighbours with the same chips, in both modes, write
+//! garbage over their rings, their descriptors, their receive buffer and all registers, in all
+//! widths. The two lose nothing, and the next client of a hostile one's port finds a good chip.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +36,8 @@ struct Kind {
     command: u32,
 }
 
-/// Registers with their widths: CR, TPPoll of both, IMR, ISR, TCR, RCR, TCTR, TimerInt of both, 9346CR, PHYAR, BMCR, RMS, CPCR,
-/// IntrMitigate, DTCCR, CSBAL, CSBAH, RBSTART, CAPR, TSD0, TSAD0.
+/// Registers with their widths: CR, TPPoll of both, IMR, ISR, TCR, RCR, TCTR, TimerInt of both,
+/// 9346CR, PHYAR, BMCR, RMS, CPCR, IntrMitigate, DTCCR, CSBAL, CSBAH, RBSTART, CAPR, TSD0, TSAD0.
 const OTHERS: [(u32, Width); 23] = [
     (0x37, Width::One),
     (0x38, Width::One),
@@ -64,7 +64,8 @@ const OTHERS: [(u32, Width); 23] = [
     (0x24, Width::Four),
 ];
 
-/// Half a descriptor, most of them such as may be served: flags and length, or an address in one of both regions.
+/// Half a descriptor, most of them such as may be served: flags and length, or an address in one of
+/// both regions.
 fn quadword(random: &mut Random) -> u64 {
     const OWN_FS_LS: u64 = 0xb000_0000;
     match random.below(7) {
@@ -95,7 +96,7 @@ fn anything(guest: &mut Hostile) {
 }
 
 /// Good rings again, with what lies there as descriptors: the chip moves on to the next garbage.
-fn mend(guest: &mut Hostile, kind: &Kind) {
+fn restore_rings(guest: &mut Hostile, kind: &Kind) {
     guest.write(0xe0, Width::Two, kind.command);
     for (register, place) in PLACES {
         guest.write(register + 4, Width::Four, 0);
@@ -109,7 +110,7 @@ fn mend(guest: &mut Hostile, kind: &Kind) {
 fn rings(guest: &mut Hostile, kind: &Kind) {
     for n in 0..500 {
         if n % 64 == 0 {
-            mend(guest, kind);
+            restore_rings(guest, kind);
         }
         for _ in 0..8 {
             let word = quadword(&mut guest.random);
@@ -131,7 +132,8 @@ fn rtl8139(guest: &mut Hostile) {
     rings(guest, &Kind { poll: 0xd9, command: 0x63 });
 }
 
-/// Frames of any length from anywhere, a buffer of any length anywhere, and a driver that has read any of it.
+/// Frames of any length from anywhere, a buffer of any length anywhere, and a driver that has read
+/// any of it.
 fn classic(guest: &mut Hostile) {
     for n in 0..500 {
         if n % 64 == 0 {

@@ -1,4 +1,5 @@
-//! A switch with 100 guests, a TAP device and a stream peer, all connected and silent, uses no CPU time at all.
+//! A switch with 100 guests, a TAP device and a stream peer, all connected and silent, uses no CPU
+//! time at all.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! 100 connected and silent e1000 guests: with trapped doorbells they cost no CPU time at all. With mapped ones a worker
-//! looks at them by timer; what that costs is printed, and does not grow with wake-ups for each port.
+//! 100 connected and silent e1000 guests: with trapped doorbells they cost no CPU time at all. With
+//! mapped ones a worker looks at them by timer; what that costs is printed, and does not grow with
+//! wake-ups for each port.
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ impl Silent {
         Ok(Self { switch, guests, _dir: dir })
     }
 
-    /// That of the first of a few stretches with no ticks and no more than so many runs a second; else of the last.
+    /// That of the first of a few stretches with no ticks and no more than so many runs a second;
+    /// else of the last.
     fn cost(&self, ticks: bool, most_runs: f64) -> Cost {
         let cost = |used: &Cpu, time: Duration| {
             let each = |n: u64| f64::from(u32::try_from(n).unwrap()) / time.as_secs_f64();
@@ -123,7 +125,8 @@ fn silent_mapped_ports_cost_one_wakeup_for_all() -> Result<()> {
         runs.push(each);
         silent.assert_awakes()?;
     }
-    // One look for all in each interval, however many they are; fewer where the machine has no time for more.
+    // One look for all in each interval, however many they are; fewer where the machine has no time
+    // for more.
     assert!((1.0..=1100.0).contains(&runs[0]), "{runs:?} wake-ups/s");
     assert!(runs[1] <= 1100.0, "{runs:?} wake-ups/s");
     Ok(())

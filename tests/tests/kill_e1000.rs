@@ -1,5 +1,5 @@
-//! `kill -9` of guests with an e1000 under traffic: the switch gives all back that they had, their neighbours lose nothing,
-//! and the port takes the next.
+//! `kill -9` of guests with an e1000 under traffic: the switch gives all back that they had, their
+//! neighbours lose nothing, and the port takes the next.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

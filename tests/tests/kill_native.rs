@@ -1,5 +1,5 @@
-//! `kill -9` under native traffic: of the switch, whose guests go on with their rings as they stand, and of guests, whose
-//! neighbours must not notice.
+//! `kill -9` under native traffic: of the switch, whose guests go on with their rings as they
+//! stand, and of guests, whose neighbours must not notice.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,8 +57,8 @@ fn read_stamp(bytes: &[u8]) -> (u64, u64) {
     (n, generation)
 }
 
-/// Sleeps; goes on with the next switch when this one is gone. Every descriptor must be accounted for then: the dead
-/// switch can neither have lost one nor given one back twice.
+/// Sleeps; goes on with the next switch when this one is gone. Every descriptor must be accounted
+/// for then: the dead switch can neither have lost one nor given one back twice.
 fn wait(guest: &mut VirtioGuest, interest: Interest) {
     if guest.nic.wait(interest, NAP).unwrap() == Wake::Disconnected {
         guest.assert_sound();
@@ -98,7 +98,8 @@ fn receive_until_stopped(guest: &mut VirtioGuest, shared: &Shared) {
         guest.receive(|_, bytes| {
             let (n, generation) = read_stamp(bytes);
             if n < next {
-                // Delivered, but the switch died before it gave the buffer back: the next one delivers it again.
+                // Delivered, but the switch died before it gave the buffer back: the next one
+                // delivers it again.
                 assert!(next - n <= 1024, "frame {n} after {next}");
                 shared.repeated.fetch_add(1, Ordering::Relaxed);
             }
@@ -129,7 +130,8 @@ fn kill_the_switch(times: u64, keys: &str) -> Result<()> {
     let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
     let (received, repeated) = (count(&shared.received), count(&shared.repeated));
     println!(
-        "{times} kills, {received} frames, {repeated} repeated; silence, median and longest, {silence:.1?}"
+        "{times} kills, {received} frames, {repeated} repeated; \
+         silence, median and longest, {silence:.1?}"
     );
     assert_eq!((a.nic.reconnects(), b.nic.reconnects()), (times, times));
     a.assert_sound();

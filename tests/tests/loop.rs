@@ -1,5 +1,5 @@
-//! Driver, our vhost-user port, switch, port, driver: all in one process, over real sockets and shared memory.
-//! Every frame is compared byte for byte with what was sent.
+//! Driver, our vhost-user port, switch, port, driver: all in one process, over real sockets and
+//! shared memory. Every frame is compared byte for byte with what was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,8 @@ fn feature_sets() -> Vec<String> {
             // Chains of 4 where they are indirect, of 2 or 1 where not.
             let segments = [1, 2, 4][bits % 3];
             sets.push(format!(
-                ",size=64,{version},event_idx={},indirect={},mrg={},in_order={},segments={segments}",
+                ",size=64,{version},event_idx={},indirect={},mrg={},in_order={},\
+                 segments={segments}",
                 on(0),
                 on(1),
                 on(2),
@@ -43,7 +44,8 @@ fn every_feature_set_carries_every_length() {
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
     let sets = feature_sets();
     for (n, of_a) in sets.iter().enumerate() {
-        // Each set meets another one, so that what one end negotiates cannot hide behind the other's.
+        // Each set meets another one, so that what one end negotiates cannot hide behind the
+        // other's.
         let of_b = &sets[(n * 7 + 5) % sets.len()];
         let mut a = VirtioGuest::connect(&at_a, 1, of_a);
         let mut b = VirtioGuest::connect(&at_b, 2, of_b);
@@ -157,7 +159,8 @@ fn unsegmented_frames_arrive_whole_where_they_are_wanted() {
 fn unsegmented_frames_arrive_in_segments_where_not() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
-    // Nothing; checksums only (segments may then leave theirs open, but need not); legacy without merging.
+    // Nothing; checksums only (segments may then leave theirs open, but need not); legacy without
+    // merging.
     for keys in ["", ",guest_csum=on", ",version_1=off,mrg=off,in_order=off"] {
         let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,buffer=65600,tso=on,uso=on");
         let mut b = VirtioGuest::connect(&at_b, 2, &format!(",size=256{keys}"));
@@ -268,7 +271,8 @@ fn a_flood_reaches_everybody_once() {
     guests.iter().for_each(VirtioGuest::assert_sound);
 }
 
-/// Two guests exchange frames in a thread of their own until told to stop; returns how many went each way.
+/// Two guests exchange frames in a thread of their own until told to stop; returns how many went
+/// each way.
 fn in_background(
     mut a: VirtioGuest,
     mut b: VirtioGuest,

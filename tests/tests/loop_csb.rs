@@ -1,5 +1,6 @@
-//! The guest's ways to leave it less often, alone and in all combinations that are allowed: send combining, lazy completion,
-//! polling and adaptive receivers, CSB. Every frame arrives, once, in order, unchanged; sleepers wake.
+//! The guest's ways to leave it less often, alone and in all combinations that are allowed: send
+//! combining, lazy completion, polling and adaptive receivers, CSB. Every frame arrives, once, in
+//! order, unchanged; sleepers wake.
 
 use std::time::Duration;
 
@@ -206,8 +207,9 @@ fn sleepers_wake_thousands_of_times() {
     ping_pong(&mut a, &mut b, 3000);
 }
 
-/// Bursts that fill the ring, with both ends going to sleep as soon as they can: the sender for slots, the receiver for
-/// frames. A receiver that sleeps now and then fills its ring, so that the switch waits for room.
+/// Bursts that fill the ring, with both ends going to sleep as soon as they can: the sender for
+/// slots, the receiver for frames. A receiver that sleeps now and then fills its ring, so that the
+/// switch waits for room.
 #[test]
 fn sleepers_for_room_wake_too() {
     for (of_a, of_b) in [(",csb,size=16", ",csb,size=8"), (",csb,size=256", ",csb,size=64")] {

@@ -1,5 +1,6 @@
-//! Driver, e1000, switch, e1000 or virtio, driver: all in one process, over real sockets and shared memory, and on a bus
-//! without a socket. Every frame is compared byte for byte with what was sent; short ones arrive with zeros up to 60 bytes.
+//! Driver, e1000, switch, e1000 or virtio, driver: all in one process, over real sockets and shared
+//! memory, and on a bus without a socket. Every frame is compared byte for byte with what was sent;
+//! short ones arrive with zeros up to 60 bytes.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -142,7 +143,8 @@ fn several_senders_fill_one_receiver() {
     }
 }
 
-/// ITR in 256 ns, the others in 1.024 us; the host's floor in interrupts per second; how many frames.
+/// ITR in 256 ns, the others in 1.024 us; the host's floor in interrupts per second; how many
+/// frames.
 const MODERATIONS: [(&str, u32, u64); 8] = [
     (",itr=7000", 0, 3000),
     (",tidv=10000,tadv=20000", 0, 3000),
@@ -165,8 +167,8 @@ fn moderation_never_stops_traffic() {
             let mut a = E1000Guest::connect(&at[0], 1, &keys);
             let mut b = E1000Guest::connect(&at[1], 2, &keys);
             exchange(&mut a, &mut b, count, ALL);
-            // Single frames, each of which interrupts. How many are held back depends on the machine's
-            // speed: `steps_e1000` judges it, in simulated time.
+            // Single frames, each of which interrupts. How many are held back depends on the
+            // machine's speed: `steps_e1000` judges it, in simulated time.
             for _ in 0..10 {
                 one_way(&mut a, &mut b, 1, ALL);
                 one_way(&mut b, &mut a, 1, ALL);
@@ -216,7 +218,8 @@ fn interrupts_keep_their_distance() {
 #[test]
 fn a_mapped_port_loses_and_regains_its_mapping() {
     // As QEMU without KVM: mapped registers go away with each interrupt, for a time.
-    // Its writes are waited for: a posted one could overtake a later store, which no server can tell.
+    // Its writes are waited for: a posted one could overtake a later store, which no server can
+    // tell.
     for keys in ["mmap_timeout=1", "mmap_timeout=0", "mmap_timeout=3,batch,size=64"] {
         let mut lan = Lan::new(1, FULL_WAIT);
         let at = ["a", "b"].map(|n| lan.add_e1000_with(n, Doorbell::Mapped));

@@ -1,5 +1,5 @@
-//! What an e1000 leaves to others, and what it does for them: checksums, segmentation, VLAN tags, from and to every kind
-//! of receiver. Headers and checksums are judged by `etherparse`.
+//! What an e1000 leaves to others, and what it does for them: checksums, segmentation, VLAN tags,
+//! from and to every kind of receiver. Headers and checksums are judged by `etherparse`.
 
 use std::path::Path;
 
@@ -255,7 +255,8 @@ fn checksums_are_finished_unless_the_receiver_takes_them() {
         let (mut a, mut b) = (sender(&at_a, ",size=256"), way(&at_v, &at_i));
         b.introduce();
         for kind in KINDS {
-            // From below the shortest frame over the end of the switch's snapshot to the longest; odd lengths.
+            // From below the shortest frame over the end of the switch's snapshot to the longest;
+            // odd lengths.
             for len in (1..90).chain([1000, 1399, 1440]) {
                 let load = payload(len);
                 let (offload, bytes, _, whole) = unfinished(kind, &load, 0);
@@ -281,7 +282,8 @@ fn packets_that_find_no_room_for_all_their_segments_wait() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_v) = (lan.add_e1000_with("a", Doorbell::Trapped), lan.add("v", 1));
     let at_b = lan.add_e1000_with("b", Doorbell::Trapped);
-    // 21 segments each, and room for 63. (Beyond 32 segments a packet is begun before there is room for all.)
+    // 21 segments each, and room for 63. (Beyond 32 segments a packet is begun before there is room
+    // for all.)
     let mut b = To::Intel(E1000Guest::connect(&at_b, 2, ",csum,size=64,writes=posted").into());
     let mut a = sender(&at_a, ",size=1024,batch");
     let mut v = VirtioGuest::connect(&at_v, 1, ",size=64,buffer=65600,tso=on");
@@ -326,7 +328,8 @@ fn what_an_e1000_says_about_checksums_is_true() {
         for len in [7, 8, 500, 1399] {
             let v4 = matches!(kind, Kind::Tcp4 | Kind::Udp4);
             let (header, bytes) = gso::unfinished(kind, mac(2, 0), mac(1, 0), &payload(len), 0);
-            // Whose checksum we finish ourselves is right; IPv4's time to live is another checksum's.
+            // Whose checksum we finish ourselves is right; IPv4's time to live is another
+            // checksum's.
             for ip in [true, false] {
                 let mut bytes = bytes.clone();
                 if v4 && !ip {

@@ -1,5 +1,6 @@
-//! Driver, r8169 or rtl8139, switch, any NIC, driver: all in one process, over real sockets and shared memory. Every frame is compared
-//! byte for byte with what was sent; short ones arrive with zeros up to 60 bytes.
+//! Driver, r8169 or rtl8139, switch, any NIC, driver: all in one process, over real sockets and
+//! shared memory. Every frame is compared byte for byte with what was sent; short ones arrive with
+//! zeros up to 60 bytes.
 
 use std::path::{Path, PathBuf};
 

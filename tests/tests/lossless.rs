@@ -1,6 +1,7 @@
-//! Nothing is lost, doubled or reordered, however often everybody falls asleep: ten million numbered frames through the
-//! program, with random pauses of sender and receiver. Nobody polls: sender, switch and receiver sleep on their doorbell,
-//! and a wake-up that gets lost shows as a sleep that nothing ends.
+//! Nothing is lost, doubled or reordered, however often everybody falls asleep: ten million
+//! numbered frames through the program, with random pauses of sender and receiver. Nobody polls:
+//! sender, switch and receiver sleep on their doorbell, and a wake-up that gets lost shows as a
+//! sleep that nothing ends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -128,7 +129,8 @@ fn run(name: &str, workers: &str, keys: &str, count: u64) -> Result<()> {
     assert_eq!(port["drops"].as_object().map(serde_json::Map::len), Some(0), "{port}");
     let rung = a.nic.pairs[0].tx.stats().doorbells;
     println!(
-        "{name}: {count} frames in {time:.1?}, doorbells {rung}, sender {sender:?}, receiver {receiver:?}"
+        "{name}: {count} frames in {time:.1?}, doorbells {rung}, \
+         sender {sender:?}, receiver {receiver:?}"
     );
     // A run in which nobody slept has shown nothing: each waited for that often.
     let least = count / 100_000;

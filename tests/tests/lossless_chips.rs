@@ -1,6 +1,7 @@
-//! Nothing is lost, doubled or reordered between two chips, however often everybody falls asleep: millions of numbered
-//! frames through the program, with random pauses of sender and receiver. Nobody polls but the switch where doorbells are
-//! mapped: a wake-up that gets lost shows as a sleep that nothing ends.
+//! Nothing is lost, doubled or reordered between two chips, however often everybody falls asleep:
+//! millions of numbered frames through the program, with random pauses of sender and receiver.
+//! Nobody polls but the switch where doorbells are mapped: a wake-up that gets lost shows as a
+//! sleep that nothing ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +33,8 @@ fn sleep<C: Chip>(guest: &mut ChipGuest<C, VfioBus>, interest: Interest, who: &s
     }
 }
 
-/// Until the `end` that depends on how many frames were sent, and how often it slept for that; returns both.
-/// `own` and `other`: what this guest and its peer are doing.
+/// Until the `end` that depends on how many frames were sent, and how often it slept for that;
+/// returns both. `own` and `other`: what this guest and its peer are doing.
 fn send_all<C: Chip>(
     guest: &mut ChipGuest<C, VfioBus>,
     to: u8,

@@ -1,5 +1,6 @@
-//! Packet programs' view of a NIC (`vmlan_tools::netmap`), over every device and bus, through the switch: frames one by one, sleeping
-//! by poll(2) on the port's descriptor, and the example programs as processes.
+//! Packet programs' view of a NIC (`vmlan_tools::netmap`), over every device and bus, through the
+//! switch: frames one by one, sleeping by poll(2) on the port's descriptor, and the example
+//! programs as processes.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -199,7 +200,8 @@ fn a_frame_in_many_buffers_is_one_slot() {
     }
 }
 
-/// The only thing that ends a sleep is the descriptor: were one wake-up lost, both sides would sleep for ever.
+/// The only thing that ends a sleep is the descriptor: were one wake-up lost, both sides would
+/// sleep for ever.
 #[test]
 fn no_frame_is_missed_by_who_polls_the_descriptor() {
     let mut lan = Lan::new(1, FULL_WAIT);

@@ -1,5 +1,5 @@
-//! pkt-gen through the switch's sockets: numbered frames on several threads, pings at a rate, a replayed capture, and a switch that
-//! dies under two threads.
+//! pkt-gen through the switch's sockets: numbered frames on several threads, pings at a rate, a
+//! replayed capture, and a switch that dies under two threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ fn guest(dir: &Path, address: &str, function: &str, own: Mac) -> Options {
     options
 }
 
-/// A guest that runs until it is told to stop, or has what it waits for; it is there when this returns.
+/// A guest that runs until it is told to stop, or has what it waits for; it is there when this
+/// returns.
 struct Running {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Summary>,
@@ -59,7 +60,8 @@ impl Running {
             run(&options, &mut report).unwrap()
         });
         ready.recv_timeout(STALL).unwrap();
-        // Its announcement is to be seen before anyone looks for it: floods do not wait for a full receiver.
+        // Its announcement is to be seen before anyone looks for it: floods do not wait for a full
+        // receiver.
         let known = || switch.ask(&["fdb", "list"]).is_ok_and(|list| list.contains(&own));
         assert!(settles(known), "{own} does not announce itself");
         Self { stop, thread }

@@ -1,5 +1,5 @@
-//! A thousand configuration changes a second under traffic: ports that are not changed lose nothing. Over the real API, on one
-//! connection that is kept open.
+//! A thousand configuration changes a second under traffic: ports that are not changed lose
+//! nothing. Over the real API, on one connection that is kept open.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,8 @@ const KEYS: [(&str, &str); 13] = [
     ("irq_rate_max", "5000"),
 ];
 
-/// One connection to the API that is kept open. The switch ends it after a minute: then there is another one.
+/// One connection to the API that is kept open. The switch ends it after a minute: then there is
+/// another one.
 struct Api {
     path: PathBuf,
     stream: BufReader<UnixStream>,
@@ -68,7 +69,8 @@ impl Api {
     /// Status and body; `None` if the connection is closed.
     fn try_ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: vmlan\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: vmlan\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
             body.len()
         );
         self.stream.get_mut().write_all((head + body).as_bytes()).ok()?;

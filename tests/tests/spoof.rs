@@ -1,5 +1,5 @@
-//! Liars on a running switch: a peer that claims to be others, by every way there is, is heard by nobody, and the
-//! counters say what it tried. What is honest arrives byte for byte.
+//! Liars on a running switch: a peer that claims to be others, by every way there is, is heard by
+//! nobody, and the counters say what it tried. What is honest arrives byte for byte.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};

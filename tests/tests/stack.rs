@@ -1,5 +1,6 @@
-//! Sockets on our own stack through the switch: virtio, an e1000 the plain way, and others of its ways. Every byte of TCP is compared,
-//! every request counted, and an application that is slower than its driver still gets its share.
+//! Sockets on our own stack through the switch: virtio, an e1000 the plain way, and others of its
+//! ways. Every byte of TCP is compared, every request counted, and an application that is slower
+//! than its driver still gets its share.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
@@ -15,7 +16,8 @@ use vmlan_transport::Mac;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Kinds of guests, by the keys of their addresses: the client's, the server's, and how many threads they have.
+/// Kinds of guests, by the keys of their addresses: the client's, the server's, and how many
+/// threads they have.
 const PAIRS: [(&str, &str, u8); 7] = [
     ("virtio", "virtio", 1),
     ("virtio", "virtio", 2),

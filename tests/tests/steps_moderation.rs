@@ -1,6 +1,6 @@
-//! Interrupt moderation in simulated time: it holds interrupts back, and never a frame. Guests, chips
-//! and worker take their turns by lot, and time is drawn as well, so that what comes of it does not
-//! depend on the machine.
+//! Interrupt moderation in simulated time: it holds interrupts back, and never a frame. Guests,
+//! chips and worker take their turns by lot, and time is drawn as well, so that what comes of it
+//! does not depend on the machine.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Whatever the order in which drivers, chips, ports' threads and worker take their turns, nobody waits for ever: in steps, by lot.
-//! `SEEDS=FIRST..LAST` tries others.
+//! Whatever the order in which drivers, chips, ports' threads and worker take their turns, nobody
+//! waits for ever: in steps, by lot. `SEEDS=FIRST..LAST` tries others.
 
 use std::sync::Arc;
 
@@ -44,7 +44,8 @@ fn exchange<C: chip::Chip>(make: Make, keys: [&str; 2], seeds: u64) {
     }
 }
 
-/// It had got back all its buffers silently, for to enable interrupts would have told the chip of them; and then it did not enable any.
+/// It had got back all its buffers silently, for to enable interrupts would have told the chip of
+/// them; and then it did not enable any.
 #[test]
 fn whoever_begins_to_poll_tells_of_the_buffers_that_came_back() {
     for size in [8, 32] {
@@ -55,7 +56,8 @@ fn whoever_begins_to_poll_tells_of_the_buffers_that_came_back() {
     }
 }
 
-/// A ring so small that all of it is less than what is usually told at a time; frames in several buffers.
+/// A ring so small that all of it is less than what is usually told at a time; frames in several
+/// buffers.
 #[test]
 fn whoever_polls_tells_a_chip_that_ran_short() {
     for keys in [",receive=poll,size=8", ",interrupts=idle,size=8,buffer=256,writes=posted"] {

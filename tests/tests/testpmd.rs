@@ -1,4 +1,5 @@
-//! DPDK's virtio-user driver as the guest: somebody else's driver, through the real sockets, counted frame by frame.
+//! DPDK's virtio-user driver as the guest: somebody else's driver, through the real sockets,
+//! counted frame by frame.
 
 use std::{
     path::Path,
@@ -23,7 +24,8 @@ struct Run {
 
 const PLAIN: Run = Run { options: "", server: false, queues: 1, length: 60 };
 
-/// Puts frames into circulation between two ports, lets millions pass, stops, and counts on both sides.
+/// Puts frames into circulation between two ports, lets millions pass, stops, and counts on both
+/// sides.
 fn bounce(run: &Run) -> Result<()> {
     let dir =
         tempfile::Builder::new().prefix("vmlan-testpmd.").tempdir().expect("a temporary directory");

@@ -1,5 +1,6 @@
-//! VLANs between real drivers: a virtio guest and an e1000 in an access port, a provider of VLANs on a trunk. Large segments get and
-//! lose their tags on the way; checksums are judged by `etherparse`.
+//! VLANs between real drivers: a virtio guest and an e1000 in an access port, a provider of VLANs
+//! on a trunk. Large segments get and lose their tags on the way; checksums are judged by
+//! `etherparse`.
 
 use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
 use vmlan_frame::Reason;
@@ -36,7 +37,8 @@ fn send(guest: &mut VirtioGuest, header: NetHeader, frame: &[u8]) {
     guest.flush();
 }
 
-/// The frames of guest 1 that guest 2 gets, until `bytes` bytes came behind headers of `header` bytes.
+/// The frames of guest 1 that guest 2 gets, until `bytes` bytes came behind headers of `header`
+/// bytes.
 fn collect(
     mut take: impl FnMut(&mut dyn FnMut(NetHeader, &[u8])) -> u64,
     header: usize,

@@ -1,4 +1,5 @@
-//! Those who watch a running switch: a port that is shown another's frames, and an sFlow collector, whose datagrams tshark reads.
+//! Those who watch a running switch: a port that is shown another's frames, and an sFlow collector,
+//! whose datagrams tshark reads.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

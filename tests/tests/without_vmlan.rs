@@ -1,6 +1,6 @@
-//! The control experiment: the boot tests' own checks over a plain wire, with no vmlan in between. When a boot test fails and
-//! this passes, the switch is at fault; when this fails too, look at the harness or the machine.
-//! `cargo test -p vmlan-tests --test without_vmlan -- --ignored`
+//! The control experiment: the boot tests' own checks over a plain wire, with no vmlan in between.
+//! When a boot test fails and this passes, the switch is at fault; when this fails too, look at the
+//! harness or the machine. `cargo test -p vmlan-tests --test without_vmlan -- --ignored`
 
 use std::{
     io::{Read, Write},
@@ -14,7 +14,8 @@ use vmlan_tests::{
     testpmd::{BURST, BURSTS, Testpmd, Vdev},
 };
 
-/// Joins the two ends of a `-netdev stream` pair; frames carry their length, so bytes are all it needs to move.
+/// Joins the two ends of a `-netdev stream` pair; frames carry their length, so bytes are all it
+/// needs to move.
 fn wire(dir: &Path) {
     let ends = ["a", "b"].map(|name| UnixListener::bind(dir.join(name)).expect("a socket"));
     thread::spawn(move || {
@@ -83,7 +84,8 @@ fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
 
 /// DPDK's own vhost between two sockets; it listens, or as a client connects.
 fn dpdk_vhost(dir: &Path, sockets: &[PathBuf; 2], client: bool) -> vmlan_tests::Result<Process> {
-    let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf --no-telemetry -m 256";
+    let words = "dpdk-testpmd --lcores 0@1,1@1 --main-lcore 0 --no-pci --no-huge --no-shconf \
+                 --no-telemetry -m 256";
     let mut argv: Vec<String> = words.split(' ').map(str::to_owned).collect();
     for (number, socket) in sockets.iter().enumerate() {
         let vdev =

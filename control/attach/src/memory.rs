@@ -108,7 +108,8 @@ impl Memory {
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
     }
 
-    /// The regions of a whole table. Nothing is mapped if together they are more than a VM may have.
+    /// The regions of a whole table. Nothing is mapped if together they are more than a VM may
+    /// have.
     ///
     /// # Errors
     /// [`MemoryError`].

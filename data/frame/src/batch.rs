@@ -393,8 +393,8 @@ impl<'m> Batch<'m> {
     }
 }
 
-/// A length or place in a batch, whose limits ([`MAX_FRAME`], `PIECES`, [`HEAD`]) fit the type it is
-/// kept in.
+/// A length or place in a batch, whose limits ([`MAX_FRAME`], `PIECES`, [`HEAD`]) fit the type it
+/// is kept in.
 #[inline]
 fn small<T: TryFrom<usize> + Default>(n: usize) -> T {
     debug_assert!(T::try_from(n).is_ok(), "{n} is beyond every limit of a batch");

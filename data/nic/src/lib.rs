@@ -8,8 +8,8 @@
 //!
 //! # Contract
 //!
-//! A NIC here owns no file descriptor, thread or clock: time is an argument, an interrupt is a call on
-//! [`Interrupt`]. Whatever a guest writes into its memory, nothing here panics, every call does
+//! A NIC here owns no file descriptor, thread or clock: time is an argument, an interrupt is a call
+//! on [`Interrupt`]. Whatever a guest writes into its memory, nothing here panics, every call does
 //! bounded work, and only bytes that the guest named are read or written. A guest that breaks the
 //! rules of its ring stops that ring ([`virtio::Fault`]) and nothing else.
 #![forbid(unsafe_code)]

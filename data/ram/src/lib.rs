@@ -22,8 +22,8 @@
 //!   order against other accesses is that of relaxed atomics: whoever needs more reads a field of
 //!   the ring with [`Acquire`](std::sync::atomic::Ordering::Acquire) before.
 //! - The compiler never reads guest memory by itself: what was copied out is ours, and a copy of
-//!   the copy cannot become a second look at the guest's bytes. So whoever checks a value must use the
-//!   copy that was checked, and then it stays checked.
+//!   the copy cannot become a second look at the guest's bytes. So whoever checks a value must use
+//!   the copy that was checked, and then it stays checked.
 //!
 //! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the
 //! peer allows it. Where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs

@@ -1,6 +1,6 @@
-//! What it costs to check who a frame is from: `cargo bench -p vmlan-switch --bench source_check`. The
-//! best of many rounds over a batch, since the machine is shared; everything is in the cache, as it
-//! is in a breath.
+//! What it costs to check who a frame is from: `cargo bench -p vmlan-switch --bench source_check`.
+//! The best of many rounds over a batch, since the machine is shared; everything is in the cache,
+//! as it is in a breath.
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
-//! Circles of files that need each other. Within a folder they are one subject in several files; across folders they tie rooms
-//! together, so that neither can be read, tested or moved without the other.
+//! Circles of files that need each other. Within a folder they are one subject in several files;
+//! across folders they tie rooms together, so that neither can be read, tested or moved without the
+//! other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ struct Crate {
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
-/// The circles in the crate whose sources are in `src` that reach across its folders, each as the names of its modules.
+/// The circles in the crate whose sources are in `src` that reach across its folders, each as the
+/// names of its modules.
 pub fn across_folders(src: &Path) -> Vec<String> {
     let krate = Crate::read(src);
     let graph = krate.graph();

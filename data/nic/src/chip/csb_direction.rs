@@ -1,5 +1,5 @@
-//! What one side of a chip has of the CSB: whose tail counts, and which wishes stand. The rules are in
-//! `csb.rs`.
+//! What one side of a chip has of the CSB: whose tail counts, and which wishes stand. The rules are
+//! in `csb.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

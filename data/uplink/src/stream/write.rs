@@ -91,8 +91,8 @@ impl Rx {
         }
         match runs.send(peer.as_fd()) {
             // A sender's memory file shrank. The kernel does not say which frame's: copies find
-            // out, for `vmlan_ram::sigbus` gives them zeros. It must not cost the peer, who has done
-            // nothing.
+            // out, for `vmlan_ram::sigbus` gives them zeros. It must not cost the peer, who has
+            // done nothing.
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
                 self.send_alone(batch, list, counters)
             }

@@ -20,8 +20,8 @@ const MAX_QUEUES: u16 = 256;
 pub enum TapError {
     /// Not a name the kernel takes.
     #[error(
-        "`{0}` is not a valid interface name: use 1 to 15 characters, none of them `/`, `%`, `:` or \
-         blank"
+        "`{0}` is not a valid interface name: use 1 to 15 characters, none of them `/`, `%`, `:` \
+         or blank"
     )]
     BadName(String),
     /// Queues out of range.

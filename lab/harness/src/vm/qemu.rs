@@ -29,8 +29,8 @@ pub fn with_vfio_user() -> Result<PathBuf> {
 }
 
 /// Debian 12's QEMU 7.2 without KVM dies of SIGSEGV in `msix_set_vector_notifiers` when a
-/// vhost-user device is started, with any back end (seen with DPDK's too, `tests/without_vmlan.rs`). INTx
-/// instead of MSI-X avoids it; newer versions do not need that.
+/// vhost-user device is started, with any back end (seen with DPDK's too,
+/// `tests/without_vmlan.rs`). INTx instead of MSI-X avoids it; newer versions do not need that.
 #[must_use]
 pub fn msix_crashes() -> bool {
     own_version() < [8, 0, 0]
