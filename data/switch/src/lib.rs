@@ -117,9 +117,12 @@ impl Switch {
     }
 
     /// `port` has gone down: what was learned there is forgotten by the next
-    /// [`Switch::forget_departed`]. Any thread may call this.
+    /// [`Switch::forget_departed`]. Any thread may call this, also for a port that is not up yet:
+    /// if nothing is learned there, nothing is marked, and what its guest says first is kept.
     pub fn went_down(&self, port: PortId) {
-        self.departures.mark(port);
+        if self.fdb.has_learned_at(port) {
+            self.departures.mark(port);
+        }
     }
 
     /// Forgets the addresses that were learned at ports which went down since the last call; pinned

@@ -81,7 +81,12 @@ impl Fdb {
 
     /// True if any address is learned at one of these ports.
     pub(crate) fn has_learned(&self, ports: &PortSet) -> bool {
-        ports.iter().any(|port| self.count(port).load(Ordering::Relaxed) > 0)
+        ports.iter().any(|port| self.has_learned_at(port))
+    }
+
+    /// True if any address is learned at this port.
+    pub(crate) fn has_learned_at(&self, port: PortId) -> bool {
+        self.count(port).load(Ordering::Relaxed) > 0
     }
 
     /// Forgets what was learned at these ports; pinned entries stay.

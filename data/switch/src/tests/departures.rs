@@ -46,6 +46,16 @@ fn frames_to_a_guest_that_left_flood_to_where_it_is_now() {
     assert_eq!((w.tags(3), w.dropped(0, Reason::LinkDown)), (vec![], 1));
 }
 
+/// A port says that it is down before its guest has ever sent anything: while a VMM connects, say.
+/// The control thread may look only after the guest's first frame, which must not be forgotten.
+#[test]
+fn what_a_guest_says_first_is_not_forgotten() {
+    let mut w = world(2, Options::default());
+    w.leaves(0);
+    w.returns(0, mac(9), MS);
+    assert_eq!((w.switch.forget_departed(MS), w.known(mac(9))), (None, Some(id(0))));
+}
+
 /// The address has been learned elsewhere before the table is walked: it stays there.
 #[test]
 fn an_address_that_has_moved_is_not_forgotten_with_its_old_port() {
