@@ -78,10 +78,17 @@ const NO_PANIC: &[&str] =
 /// Words of an older vocabulary, documents that nobody who clones this can open, and machines.
 const FORBIDDEN: &[&str] = &["mend", "mends", "mending", "reliability.md", "DESIGN", "/work/"];
 
-/// Folders whose files still need each other. The driver's chips: the size of a chip's memory is
-/// asked of each chip by what they share.
-const TIED: &[&[&str]] =
-    &[&["forward", "meter"], &["address", "pci"], &["chip", "realtek"], &["file", "settings"]];
+/// Folders whose files still need each other.
+const TIED: &[&[&str]] = &[
+    // A meter measures runs of the forwarder's pass, which asks it how far to go.
+    &["forward", "meter"],
+    // An address says by which way a device is reached, and errors of a device name its address.
+    &["address", "pci"],
+    // What chips share asks each chip for the size of its memory (`chip::ram_bytes`).
+    &["chip", "realtek"],
+    // A file's error says what conflicts; settings are made of files.
+    &["file", "settings"],
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
