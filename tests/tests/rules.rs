@@ -86,7 +86,7 @@ const TIED: &[&[&str]] = &[
     &["address", "pci"],
     // What chips share asks each chip for the size of its memory (`chip::ram_bytes`).
     &["chip", "realtek"],
-    // A file's error says what conflicts; settings are made of files.
+    // A file finds the line of a conflict; conflicts are found in settings, which files make.
     &["file", "settings"],
 ];
 
