@@ -93,7 +93,7 @@ for _ in $(seq 180); do
   kill -0 "${started[1]}" 2>/dev/null || break
   sleep 1
 done
-tr -d '\r' < "$work/vm1.log" | sed -n '/^PING/,/round-trip/p'
+tr -d '\r' < "$work/vm1.log" | sed -n 's/.*PING/PING/; /^PING/,/round-trip/p'
 show "vmlan stats"
 "$vmlan" stats --api "$api"
 tr -d '\r' < "$work/vm1.log" | grep -q '^DONE' \
