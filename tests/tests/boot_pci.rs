@@ -307,7 +307,7 @@ const UNTIL_DRIVEN: &str = "for i in $(seq 300); do grep -q driven /tmp/tx && ex
 fn refusals(lan: &mut Lan) -> Result<()> {
     let cases = [
         ("pci:0000:00:1d.7".into(), "no PCI device"),
-        ("pci:0000:00:00.0".into(), "no e1000 (8086:100e)"),
+        ("pci:0000:00:00.0".into(), "not e1000 (8086:100e)"),
         (lan.address(",via=vfio"), "modprobe vfio-pci"),
         (lan.address(",via=uio"), "modprobe uio_pci_generic"),
         (lan.address(",via=sysfs"), "receive=poll"),
