@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::panic, clippy::indexing_slicing))]
 
 mod inbox;
+pub mod keep;
 pub mod pcap;
 pub mod sflow;
 pub mod stream;
