@@ -84,7 +84,7 @@ impl<C: Chip, B: Bus> ChipGuest<C, B> {
     /// # Panics
     /// When the chip does not start.
     pub fn build(options: Options, id: u8, bus: impl FnOnce(&Arc<Ram>) -> B) -> Self {
-        let ram = vmlan_driver::chip::make_ram(&options).expect("RAM");
+        let ram = vmlan_driver::nic::make_ram(&options).expect("RAM");
         let bus = bus(&ram);
         let mut nic =
             ChipDriver::new(options, &ram, bus).unwrap_or_else(|e| panic!("guest {id}: {e:?}"));

@@ -78,7 +78,7 @@ impl Hostile {
     /// A driver starts the chip, so that its rings work; then it goes mad.
     fn connect<C: Chip>(path: &Path, keys: &str, seed: u64) -> Option<Self> {
         let address = address(C::MODEL, path, keys);
-        let ram = vmlan_driver::chip::make_ram(&address.driver).ok()?;
+        let ram = vmlan_driver::nic::make_ram(&address.driver).ok()?;
         // The port may be busy for a moment with the end of the one before.
         let bus = VfioBus::connect(&address, &ram, STALL).ok()?;
         drop(ChipDriver::<C, _>::new(address.driver.clone(), &ram, bus).ok()?);

@@ -72,7 +72,7 @@ impl Hostile {
     /// A driver starts each chip, so that there is something to break.
     fn connect(paths: &[&Path], seed: u64) -> Self {
         let first = e1000_address(paths[0], ",size=256");
-        let ram = vmlan_driver::chip::make_ram(&first.driver).unwrap();
+        let ram = vmlan_driver::nic::make_ram(&first.driver).unwrap();
         let mut buses = Vec::new();
         for path in paths {
             let address = e1000_address(path, ",size=256");

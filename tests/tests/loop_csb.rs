@@ -131,7 +131,7 @@ fn a_guest_with_csb_works_with_a_chip_that_has_none_as_any_other() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add_e1000_with("a", Doorbell::Trapped), add(&mut lan, "b"));
     let address: VfioUser = format!("vfio-user:{},csb", at_a.display()).parse().unwrap();
-    let ram = vmlan_driver::chip::make_ram(&address.driver).unwrap();
+    let ram = vmlan_driver::nic::make_ram(&address.driver).unwrap();
     let bus = vmlan_transport::vfio_user::VfioBus::connect(&address, &ram, STALL).unwrap();
     let error = vmlan_driver::e1000::E1000::new(address.driver, &ram, bus).unwrap_err();
     assert!(error.to_string().contains("offers no CSB"), "{error}");

@@ -256,7 +256,7 @@ struct Near {
 
 impl Near {
     fn plug(lan: &mut Lan, name: &str, id: u8, mapped: bool, options: Options) -> Self {
-        let ram = vmlan_driver::chip::make_ram(&options).unwrap();
+        let ram = vmlan_driver::nic::make_ram(&options).unwrap();
         let bus = InProcessBus::plug(lan, name, id, mapped, options.csb, &ram);
         Self { bus: Arc::new(Mutex::new(Some((bus, ram)))), options }
     }

@@ -78,18 +78,6 @@ const NO_PANIC: &[&str] =
 /// Words of an older vocabulary, documents that nobody who clones this can open, and machines.
 const FORBIDDEN: &[&str] = &["mend", "mends", "mending", "reliability.md", "DESIGN", "/work/"];
 
-/// Folders whose files still need each other.
-const TIED: &[&[&str]] = &[
-    // A meter measures runs of the forwarder's pass, which asks it how far to go.
-    &["forward", "meter"],
-    // An address says by which way a device is reached, and errors of a device name its address.
-    &["address", "pci"],
-    // What chips share asks each chip for the size of its memory (`chip::ram_bytes`).
-    &["chip", "realtek"],
-    // A file finds the line of a conflict; conflicts are found in settings, which files make.
-    &["file", "settings"],
-];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
@@ -240,12 +228,8 @@ fn circles_of_files_stay_within_a_folder() {
     let manifests = files("toml").into_iter().filter(|p| p.ends_with("Cargo.toml"));
     for manifest in manifests {
         let src = root().join(manifest).with_file_name("src");
-        for circle in circles::across_folders(&src) {
-            let modules = circle.split(", ");
-            let folders: BTreeSet<_> = modules.filter_map(|m| m.split("::").next()).collect();
-            let known = TIED.iter().any(|tied| folders.iter().all(|f| tied.contains(f)));
-            assert!(known, "{}: files need each other across folders: {circle}", src.display());
-        }
+        let circles = circles::across_folders(&src);
+        assert!(circles.is_empty(), "{}: files need each other: {circles:?}", src.display());
     }
 }
 

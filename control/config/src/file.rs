@@ -52,7 +52,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::address::{AddressError, LimitTable, NamedAddress, PortName, SflowTable, rule_name};
-use crate::settings::Conflict;
 
 mod lines;
 mod message;
@@ -204,22 +203,14 @@ impl Config {
         })
     }
 
-    /// What is wrong, with its place, if it stands in this file.
-    pub fn place(&self, wrong: &Conflict) -> String {
-        match self.lines.find(&format!("port {}", wrong.port), wrong.key) {
-            Some(line) => format!("{}:{line}: {wrong}", self.lines.path().display()),
-            None => wrong.to_string(),
-        }
-    }
-
     /// The line of a port; one that does not stand here comes after all.
     pub fn line_of_port(&self, port: &PortName) -> usize {
         self.lines.find(&format!("port {port}"), None).unwrap_or(usize::MAX)
     }
 
-    /// `FILE:LINE` of a port.
-    pub fn place_of_port(&self, port: &PortName) -> Option<String> {
-        let line = self.lines.find(&format!("port {port}"), None)?;
+    /// `FILE:LINE` of a port, or of one of its keys; `None`: the port does not stand here.
+    pub fn place_of_port(&self, port: &PortName, key: Option<&str>) -> Option<String> {
+        let line = self.lines.find(&format!("port {port}"), key)?;
         Some(format!("{}:{line}", self.lines.path().display()))
     }
 

@@ -83,7 +83,7 @@ impl Settings {
         }
         let plan = Plan::new(&mut config, ports);
         let order = |p: &&NamedAddress| config.line_of_port(&p.name);
-        plan.check(order).map_err(|wrong| SettingsError::Value(config.place(&wrong)))?;
+        plan.check(order).map_err(|wrong| SettingsError::Value(wrong.placed(&config)))?;
         let spin = Duration::from_micros(spin.into());
         Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
     }

@@ -68,11 +68,11 @@ fn apply_file(
         return Err(Refusal::new(Cause::Invalid, text));
     }
     let plan = Plan::new(&mut config, Vec::new());
-    let wrong = |wrong: Conflict| Refusal::new(Cause::Invalid, config.place(&wrong));
+    let wrong = |wrong: Conflict| Refusal::new(Cause::Invalid, wrong.placed(&config));
     let order = |p: &&NamedAddress| (!ports.has(p), config.line_of_port(&p.name));
     plan.check(order).map_err(wrong)?;
     ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
-        let place = port.and_then(|port| config.place_of_port(&port));
+        let place = port.and_then(|port| config.place_of_port(&port, None));
         let place = place.map_or_else(String::new, |place| format!("{place}: "));
         Refusal::new(refusal.cause, format!("{place}{refusal}"))
     })

@@ -19,6 +19,7 @@ use crate::software_offload::Finished;
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 
 mod deliver;
+mod limits;
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,12 +28,10 @@ mod traits;
 mod transmit;
 mod tx;
 
-use std::io;
 use std::sync::Arc;
 
 use crate::stats::QueueStats;
 pub(crate) use crate::wait::{Interest, Prepared, Wake};
-use crate::{realtek, rtl8139};
 use csb::Csb;
 pub use debug_dump::Poke;
 pub use error::ChipError;
@@ -84,27 +82,8 @@ pub struct ChipDriver<C: Chip, B: Bus> {
     interrupts: InterruptStats,
 }
 
-/// RAM for both rings, their buffers, and the CSB.
-///
-/// # Errors
-/// Whatever making the memfd reports.
-pub fn make_ram(options: &Options) -> io::Result<Arc<Ram>> {
-    let (low, high) = ram_bytes(options);
-    Ram::new(low, high)
-}
-
-/// The bytes that the driver takes, for rings and for buffers.
-#[must_use]
-pub fn ram_bytes(options: &Options) -> (usize, usize) {
-    match options.model {
-        Model::E1000 => ram_bytes_of::<crate::e1000::Intel>(options),
-        Model::R8169 => ram_bytes_of::<realtek::Rings<realtek::Gigabit>>(options),
-        Model::Rtl8139Plus => ram_bytes_of::<realtek::Rings<realtek::Plus>>(options),
-        Model::Rtl8139Classic => ram_bytes_of::<rtl8139::Classic>(options),
-    }
-}
-
-fn ram_bytes_of<C: Chip>(options: &Options) -> (usize, usize) {
+/// The bytes that the driver of a chip takes, for rings and for buffers.
+pub(crate) fn ram_bytes<C: Chip>(options: &Options) -> (usize, usize) {
     let (tx, rx) = (C::Tx::ram_bytes(options), C::Rx::ram_bytes(options));
     let csb = if options.csb { csb::RAM } else { 0 };
     (tx::ALIGN + tx.0 + rx.0 + csb, tx.1 + rx.1)
@@ -112,7 +91,7 @@ fn ram_bytes_of<C: Chip>(options: &Options) -> (usize, usize) {
 
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see
-    /// [`make_ram`]), which the device must be able to reach.
+    /// [`crate::nic::make_ram`]), which the device must be able to reach.
     ///
     /// # Errors
     /// See [`ChipError`].

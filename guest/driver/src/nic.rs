@@ -10,7 +10,9 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use self::chip::{BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic};
+pub use self::chip::{
+    BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic, make_ram,
+};
 pub use self::error::NicError;
 pub use self::registers::Registers;
 use crate::chip::Model;

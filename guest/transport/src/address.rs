@@ -6,7 +6,7 @@ pub mod vhost_user;
 
 use std::str::FromStr;
 
-pub use pci::{Bdf, Pci};
+pub use pci::{Bdf, Pci, Via};
 use vfio_user::KEYS as VFIO_USER_KEYS;
 pub use vfio_user::{Doorbell, Unmask, VfioUser};
 use vhost_user::KEYS as VHOST_USER_KEYS;

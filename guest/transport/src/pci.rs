@@ -36,4 +36,4 @@ mod way;
 
 pub use bus::PciBus;
 pub use error::PciError;
-pub use way::{Via, Way};
+pub use way::Way;

@@ -82,7 +82,7 @@ impl Server {
 
 fn connect(address: &address::VfioUser) -> Result<VfioBus, String> {
     let ram =
-        vmlan_driver::chip::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
+        vmlan_driver::nic::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
     VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))
 }
 
@@ -233,7 +233,7 @@ fn send(
     watch: Watch,
 ) -> Result<Samples, String> {
     let ram =
-        vmlan_driver::chip::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
+        vmlan_driver::nic::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
     let bus = VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))?;
     let mut nic = E1000::new(address.driver.clone(), &ram, bus).map_err(|e| chain(&e))?;
     let (mut samples, end) = (Samples::new(1), Instant::now() + time);

@@ -7,6 +7,7 @@ use vmlan_frame::Mac;
 use vmlan_switch::policy::MAX_GROUPS;
 
 use crate::address::{Address, Direction, Kind, LimitTable, PortName, Spec, WatchedPorts};
+use crate::file::Config;
 use crate::refusal::{Cause, Refusal};
 
 /// What contradicts the rest. The text names value and reason, and says what to do.
@@ -33,6 +34,14 @@ impl From<Conflict> for Refusal {
 }
 
 impl Conflict {
+    /// The text, behind its place in the file `config` if it stands there.
+    pub fn placed(&self, config: &Config) -> String {
+        match config.place_of_port(&self.port, self.key) {
+            Some(place) => format!("{place}: {self}"),
+            None => self.to_string(),
+        }
+    }
+
     /// Refuses a change of port `changed`, which took away what the port at `address` refers to.
     pub fn by(self, changed: &PortName, address: &Address) -> Refusal {
         let Some(key) = self.key else { return self.into() };

@@ -42,7 +42,7 @@ impl Rig {
         }
         let mut config = Config::parse(&file, Path::new("f")).map_err(|e| e.to_string())?;
         let plan = Plan::new(&mut config, Vec::new());
-        plan.check(|p| !self.ports.has(p)).map_err(|wrong| config.place(&wrong))?;
+        plan.check(|p| !self.ports.has(p)).map_err(|wrong| wrong.placed(&config))?;
         self.ports.apply(&plan, dry_run).map_err(|failed| failed.refusal.message)
     }
 

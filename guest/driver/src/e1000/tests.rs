@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_millis(1);
 const RX: Interest = Interest { rx: true, tx: false };
 
 fn start(options: Options) -> E1000<Fake> {
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let fake = Fake::new(&ram);
     E1000::new(options, &ram, fake).unwrap()
 }
@@ -90,7 +90,7 @@ fn the_chip_is_started_after_the_manual() {
 
 #[test]
 fn what_is_no_82540em_is_left_alone() {
-    let ram = crate::chip::make_ram(&small()).unwrap();
+    let ram = crate::nic::make_ram(&small()).unwrap();
     let mut other = Fake::new(&ram);
     other.set_config(0, 0x100f_8086);
     let error = E1000::new(small(), &ram, other).unwrap_err();
@@ -351,7 +351,7 @@ fn what_the_device_says_about_a_frame_is_passed_on() {
 
 #[test]
 fn mapped_doorbells_are_stores_and_the_rest_is_trapped() {
-    let ram = crate::chip::make_ram(&small()).unwrap();
+    let ram = crate::nic::make_ram(&small()).unwrap();
     let mut fake = Fake::new(&ram);
     fake.map();
     let mut nic = E1000::new(small(), &ram, fake).unwrap();
@@ -373,7 +373,7 @@ fn mapped_doorbells_are_stores_and_the_rest_is_trapped() {
 
 #[test]
 fn after_a_failure_registers_are_ones_and_another_chip_can_go_on() {
-    let ram = crate::chip::make_ram(&small()).unwrap();
+    let ram = crate::nic::make_ram(&small()).unwrap();
     let mut nic = E1000::new(small(), &ram, Fake::new(&ram)).unwrap();
     nic.set_mac([2; 6]);
     send(&mut nic, &frame(60));

@@ -1,13 +1,14 @@
 //! A chip with registers, on any bus.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connected, Info, NicError, Receive, Registers, Transmit, Wait};
 use crate::chip::{
-    self, Access, Bus, Chip, ChipDriver, ChipError, Interest, Offload, Options, Prepared, RxSide,
-    Wake,
+    self, Access, Bus, Chip, ChipDriver, ChipError, Interest, Model, Offload, Options, Prepared,
+    RxSide, Wake,
 };
 use crate::e1000::Intel;
 use crate::realtek::{Gigabit, Plus, Rings};
@@ -18,6 +19,25 @@ use vmlan_transport::address::{Pci, VfioUser};
 use vmlan_transport::memory::Ram;
 use vmlan_transport::pci::{PciBus, PciError};
 use vmlan_transport::vfio_user::VfioBus;
+
+/// RAM for the driver of a chip: both rings, their buffers, and the CSB.
+///
+/// # Errors
+/// Whatever making the memfd reports.
+pub fn make_ram(options: &Options) -> io::Result<Arc<Ram>> {
+    let (low, high) = ram_bytes(options);
+    Ram::new(low, high)
+}
+
+/// The bytes that the driver of a chip takes, for rings and for buffers.
+fn ram_bytes(options: &Options) -> (usize, usize) {
+    match options.model {
+        Model::E1000 => chip::ram_bytes::<Intel>(options),
+        Model::R8169 => chip::ram_bytes::<Rings<Gigabit>>(options),
+        Model::Rtl8139Plus => chip::ram_bytes::<Rings<Plus>>(options),
+        Model::Rtl8139Classic => chip::ram_bytes::<Classic>(options),
+    }
+}
 
 /// An address, and the bus that it leads to.
 pub trait BusAddress: Clone + Send {
@@ -51,7 +71,7 @@ impl BusAddress for VfioUser {
     }
 
     fn connect(&self, patience: Duration) -> Result<(VfioBus, Arc<Ram>), NicError> {
-        let ram = chip::make_ram(&self.driver).map_err(ChipError::Ram)?;
+        let ram = make_ram(&self.driver).map_err(ChipError::Ram)?;
         let bus = VfioBus::connect(self, &ram, patience).map_err(ChipError::from)?;
         Ok((bus, ram))
     }
@@ -75,7 +95,7 @@ impl BusAddress for Pci {
 
     fn connect(&self, _patience: Duration) -> Result<(PciBus, Arc<Ram>), NicError> {
         let bus = PciBus::open(self)?;
-        let (low, high) = chip::ram_bytes(&self.driver);
+        let (low, high) = ram_bytes(&self.driver);
         let ram = bus.make_ram(low, high)?;
         Ok((bus, ram))
     }

@@ -17,7 +17,7 @@ pub(crate) fn options(model: Model) -> Options {
 
 fn start<K: Kind>(options: Options) -> ChipDriver<Rings<K>, Fake> {
     let options = Options { model: K::MODEL, ..options };
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let mut fake = Fake::new(&ram, K::MODEL);
     if options.csb {
         fake.offer_csb();
@@ -95,7 +95,7 @@ fn rings_are_handed_over_with_their_ends() {
 #[test]
 fn what_is_no_such_chip_is_left_alone() {
     let options = options(Model::R8169);
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let other = Fake::new(&ram, Model::Rtl8139Plus);
     let error = R8169::new(options, &ram, other).unwrap_err();
     assert!(matches!(error, ChipError::NotFound { found: 0x8139_10ec, model: Model::R8169 }));
@@ -105,7 +105,7 @@ fn what_is_no_such_chip_is_left_alone() {
 #[test]
 fn a_plain_8139_is_not_taken_for_a_plus_and_a_plus_goes_as_a_plain_one() {
     let plus = options(Model::Rtl8139Plus);
-    let ram = crate::chip::make_ram(&plus).unwrap();
+    let ram = crate::nic::make_ram(&plus).unwrap();
     let plain = Fake::new(&ram, Model::Rtl8139Classic);
     let error = Rtl8139::new(plus.clone(), &ram, plain).unwrap_err();
     assert!(matches!(error, ChipError::NoPlus { found: 0x10 }), "{error}");
@@ -115,7 +115,7 @@ fn a_plain_8139_is_not_taken_for_a_plus_and_a_plus_goes_as_a_plain_one() {
     assert!(matches!(error, ChipError::NoPlus { .. }), "nor later: {error}");
 
     let classic = Options { buffer: 8192, ..options(Model::Rtl8139Classic) };
-    let ram = crate::chip::make_ram(&classic).unwrap();
+    let ram = crate::nic::make_ram(&classic).unwrap();
     for model in [Model::Rtl8139Plus, Model::Rtl8139Classic] {
         crate::rtl8139::Rtl8139Classic::new(classic.clone(), &ram, Fake::new(&ram, model)).unwrap();
     }

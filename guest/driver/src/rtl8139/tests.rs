@@ -11,7 +11,7 @@ use crate::wait::{Interest, Wake};
 const LONG: Duration = Duration::from_secs(1);
 
 fn start(options: Options) -> Rtl8139Classic<Fake> {
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let fake = Fake::new(&ram, Model::Rtl8139Classic);
     ChipDriver::new(options, &ram, fake).unwrap_or_else(|error| panic!("{error}"))
 }

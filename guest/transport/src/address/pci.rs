@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{AddressError, VfioUser};
-use crate::pci::Via;
 use crate::{Irq, Options, Reception};
 
 /// Domain, bus, device and function.
@@ -43,6 +42,20 @@ impl Bdf {
             function: byte(function, 7)?,
         })
     }
+}
+
+/// Which way to the device the address asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// The first way that is there.
+    #[default]
+    Auto,
+    /// VFIO, with or without an IOMMU.
+    Vfio,
+    /// sysfs, with the interrupts of `uio_pci_generic`.
+    Uio,
+    /// sysfs alone.
+    Sysfs,
 }
 
 /// Which device, and how to drive it.

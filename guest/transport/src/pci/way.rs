@@ -3,20 +3,7 @@
 use std::fmt;
 
 use super::PciError;
-
-/// What the address asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Via {
-    /// The first way that is there.
-    #[default]
-    Auto,
-    /// VFIO, with or without an IOMMU.
-    Vfio,
-    /// sysfs, with the interrupts of `uio_pci_generic`.
-    Uio,
-    /// sysfs alone.
-    Sysfs,
-}
+use crate::address::Via;
 
 /// The way taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

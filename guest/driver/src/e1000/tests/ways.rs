@@ -25,7 +25,7 @@ fn writes(nic: &E1000<Fake>, register: Register) -> u64 {
 
 fn start_csb(options: Options) -> E1000<Fake> {
     let options = Options { csb: true, ..options };
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let mut fake = Fake::new(&ram);
     fake.offer_csb();
     E1000::new(options, &ram, fake).unwrap()
@@ -77,7 +77,7 @@ fn the_block_is_handed_over_as_the_protocol_says() {
 #[test]
 fn a_chip_without_a_block_is_refused_with_what_to_do() {
     let options = Options { csb: true, ..small() };
-    let ram = crate::chip::make_ram(&options).unwrap();
+    let ram = crate::nic::make_ram(&options).unwrap();
     let error = E1000::new(options, &ram, Fake::new(&ram)).unwrap_err();
     assert!(matches!(error, ChipError::NoCsb { found: 0 }));
     assert!(error.to_string().contains("csb=on to the switch's port"), "{error}");
