@@ -38,6 +38,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use vmlan_frame::{Batch, Offload, Port, Sink};
+
+use crate::Files;
 use vmlan_ram::Slice;
 
 use crate::bytes::length;
@@ -84,7 +86,7 @@ pub fn vhost_user(data: &[u8]) {
     }
     world.session = None;
     let left = world.port.is_up() || world.port.is_connected();
-    assert!(!left && world.port.doorbells().is_empty(), "left behind");
+    assert!(!left && world.port.kicks().len() == 0, "left behind");
 }
 
 struct Input<'d>(&'d [u8]);
@@ -168,7 +170,8 @@ impl World {
     fn handle(&mut self, message: Message) {
         let number = message.header.number;
         let port = &self.port;
-        let session = self.session.get_or_insert_with(|| Session::new(Arc::clone(port), 2));
+        let session =
+            self.session.get_or_insert_with(|| Session::new(Arc::clone(port), 2, Files::Ram));
         let outcome = session.handle(message);
         let has_reply = Request::from_number(number).is_some_and(Request::has_reply);
         let answered = outcome.reply.is_some() || outcome.hang_up;
@@ -321,7 +324,7 @@ mod vfio {
             let port = &self.port;
             let session = self.session.get_or_insert_with(|| {
                 let pages = self.pages.as_fd().try_clone_to_owned().expect("a descriptor");
-                Session::new(Arc::clone(port), Some(pages))
+                Session::new(Arc::clone(port), Some(pages), Files::Ram)
             });
             let outcome =
                 session.handle(connection::Message { header, body, fds }, &mut self.replies);

@@ -36,6 +36,7 @@ mod waker;
 use std::sync::Arc;
 
 pub use attach_error::AttachError;
+pub use memory::Files;
 pub use socket::SocketError;
 
 /// Called by a port's thread whenever the port may have come up or gone down, or its doorbells may

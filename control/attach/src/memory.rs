@@ -38,6 +38,13 @@ pub enum MemoryError {
     /// It cannot be mapped, or does not fit the others.
     #[error(transparent)]
     Ram(#[from] vmlan_ram::MapError),
+    /// Each page of such a file that is not in memory is read from a disk, by a worker, and its
+    /// other ports wait.
+    #[error(
+        "the memory file is not in memory: give the VM memory by memfd, in /dev/shm or hugetlbfs \
+         (or allow ext4, xfs, btrfs and f2fs by the port's key memory=disk)"
+    )]
+    NotRam,
     /// Pages of such a file come from another process or machine: touching one could hang a worker.
     #[error(
         "the memory file is neither memory nor on a local disk: use memfd, /dev/shm, hugetlbfs, \
@@ -63,15 +70,53 @@ pub enum MemoryError {
     Io(#[from] io::Error),
 }
 
-/// Maps the bytes `offset..offset + size` of a file. The mapping may be larger than that. Returns
-/// it, and the offset in it at which the bytes begin.
+/// The files that may hold a VM's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Files {
+    /// Memory only: memfd, tmpfs, hugetlbfs.
+    #[default]
+    Ram,
+    /// Also files on local disks. A worker that touches a page of one may wait for the disk.
+    Disk,
+}
+
+impl Files {
+    /// Refuses a file of another kind.
+    ///
+    /// Memory has seals, and so have all files of tmpfs and hugetlbfs. Asking for them asks no file
+    /// system, as `fstatfs` does: a FUSE daemon need not answer that. The pages of all file systems
+    /// that are not named here (FUSE, networks, overlays that may hide either) could keep whoever
+    /// touches them for ever.
+    fn check(self, fd: BorrowedFd<'_>) -> Result<(), MemoryError> {
+        const DISKS: [i64; 4] = [
+            libc::EXT4_SUPER_MAGIC,
+            libc::XFS_SUPER_MAGIC,
+            libc::BTRFS_SUPER_MAGIC,
+            libc::F2FS_SUPER_MAGIC,
+        ];
+        match self {
+            _ if rustix::fs::fcntl_get_seals(fd).is_ok() => Ok(()),
+            Self::Ram => Err(MemoryError::NotRam),
+            Self::Disk => {
+                let found = rustix::fs::fstatfs(fd).map_err(io::Error::from)?.f_type;
+                if DISKS.contains(&found) { Ok(()) } else { Err(MemoryError::Remote) }
+            }
+        }
+    }
+}
+
+/// Maps the bytes `offset..offset + size` of a file that must be one of `files`. The mapping may be
+/// larger than that. Returns it, and the offset in it at which the bytes begin.
 ///
 /// # Errors
 /// [`MemoryError`].
-pub fn map_file(fd: OwnedFd, offset: u64, size: u64) -> Result<(Arc<Mapping>, u64), MemoryError> {
-    if !is_local(fd.as_fd())? {
-        return Err(MemoryError::Remote);
-    }
+pub fn map_file(
+    fd: OwnedFd,
+    offset: u64,
+    size: u64,
+    files: Files,
+) -> Result<(Arc<Mapping>, u64), MemoryError> {
+    files.check(fd.as_fd())?;
     let start = offset & !(vmlan_ram::page_size(fd.as_fd())? - 1);
     let inside = offset - start;
     let exact = inside.checked_add(size).ok_or(vmlan_ram::MapError::BadSize { size, offset })?;
@@ -90,21 +135,28 @@ fn check_bytes(sizes: impl Iterator<Item = u64>) -> Result<(), MemoryError> {
 pub struct Memory {
     regions: Vec<Region>,
     log: Option<Arc<DirtyLog>>,
+    files: Files,
 }
 
 impl Memory {
+    /// No regions yet. Those that come are in such `files`.
+    #[must_use]
+    pub fn new(files: Files) -> Self {
+        Self { files, ..Self::default() }
+    }
+
     /// A region made from a message.
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub fn region(desc: RegionDesc, fd: OwnedFd) -> Result<Region, MemoryError> {
+    pub fn region(&self, desc: RegionDesc, fd: OwnedFd) -> Result<Region, MemoryError> {
         if desc.size == 0 {
             return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
         }
         if desc.size > MAX_BYTES {
             return Err(MemoryError::TooMuch(desc.size));
         }
-        let (mapping, inside) = map_file(fd, desc.offset, desc.size)?;
+        let (mapping, inside) = map_file(fd, desc.offset, desc.size, self.files)?;
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
     }
 
@@ -113,9 +165,9 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub fn regions(table: Vec<(RegionDesc, OwnedFd)>) -> Result<Vec<Region>, MemoryError> {
+    pub fn regions(&self, table: Vec<(RegionDesc, OwnedFd)>) -> Result<Vec<Region>, MemoryError> {
         check_bytes(table.iter().map(|(desc, _)| desc.size))?;
-        table.into_iter().map(|(desc, fd)| Self::region(desc, fd)).collect()
+        table.into_iter().map(|(desc, fd)| self.region(desc, fd)).collect()
     }
 
     /// Replaces all regions, if they make a map.
@@ -159,7 +211,7 @@ impl Memory {
         if size == 0 || size > MAX_LOG {
             return Err(MemoryError::LogSize(size));
         }
-        let (mapping, inside) = map_file(fd, offset, size)?;
+        let (mapping, inside) = map_file(fd, offset, size, Files::Ram)?;
         let log = DirtyLog::new(mapping, inside, size).ok_or(MemoryError::LogSize(size))?;
         self.log = Some(Arc::new(log));
         Ok(())
@@ -199,25 +251,6 @@ pub fn sealed_memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// True if the pages of `fd` are this machine's own: memory or a local disk. On other file systems
-/// (FUSE, networks, or overlays that may hide either) touching a mapping could block for ever.
-///
-/// # Errors
-/// That of `fstatfs`.
-fn is_local(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    const DISKS: [i64; 6] = [
-        libc::EXT4_SUPER_MAGIC,
-        libc::XFS_SUPER_MAGIC,
-        libc::BTRFS_SUPER_MAGIC,
-        libc::F2FS_SUPER_MAGIC,
-        libc::TMPFS_MAGIC,
-        libc::HUGETLBFS_MAGIC,
-    ];
-    // Memory has seals. Asking for them asks no file system, as `fstatfs` does: a FUSE daemon need
-    // not answer that.
-    Ok(rustix::fs::fcntl_get_seals(fd).is_ok() || DISKS.contains(&rustix::fs::fstatfs(fd)?.f_type))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,10 +263,10 @@ mod tests {
                 let fd = File::open("/dev/null").unwrap().into();
                 (RegionDesc { gpa: i * size, size, uva: i * size, offset: 0 }, fd)
             };
-            Memory::regions((0..8).map(region).collect())
+            Memory::default().regions((0..8).map(region).collect())
         };
         assert!(matches!(table(2 << 40), Err(MemoryError::TooMuch(n)) if n == 16 << 40));
         let tried = table(1 << 40);
-        assert!(matches!(tried, Err(MemoryError::Remote | MemoryError::Ram(_))), "{tried:?}");
+        assert!(matches!(tried, Err(MemoryError::NotRam)), "{tried:?}");
     }
 }

@@ -107,7 +107,7 @@ fn the_vhost_crate_sets_a_port_up_and_moves_frames() {
     let [_, rx_call] = start(&mut front, &guest, 0, None);
     assert!(f.is_up());
     let [_, tx_call] = start(&mut front, &guest, 1, None);
-    assert_eq!(f.door.port().doorbells().len(), 2);
+    assert_eq!(f.door.vhost_port().kicks().len(), 2);
     let high = guest.ram.guest_phys(1 << 20);
     guest.post(0, 0, high, 2048, true);
     guest
@@ -124,7 +124,7 @@ fn the_vhost_crate_sets_a_port_up_and_moves_frames() {
     assert_eq!(front.get_vring_base(0).unwrap(), 1);
     assert_eq!(front.get_vring_base(1).unwrap(), 1);
     assert!(!f.is_up());
-    assert!(f.door.port().doorbells().is_empty());
+    assert_eq!(f.door.vhost_port().kicks().len(), 0);
     assert_eq!(f.faults(), 0);
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use common::*;
+use vmlan_attach::Files;
 use vmlan_frame::{Batch, Sink};
 
 struct Nobody;
@@ -180,6 +181,30 @@ fn short_files_and_bad_sizes_are_refused() {
     assert_eq!(raw.add_region([0, 1 << 20, 0x7000_0000, 0], fd), Some(0));
     assert_eq!(raw.add_region([1 << 19, 4096, 0x1000, 0], fd), Some(1), "overlap");
     assert_eq!(f.detail("memory"), "1 MiB", "what was refused changed nothing");
+}
+
+/// A worker that touches a page of such memory waits for the disk, and its other ports with it.
+#[test]
+fn memory_on_a_disk_is_refused_unless_the_port_allows_it() {
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(4096).unwrap();
+    if rustix::fs::fcntl_get_seals(&file).is_ok() {
+        eprintln!("not tested: the target directory is in memory");
+        return;
+    }
+    let ask = |memory| {
+        let f = Fixture::with(|config| config.memory = memory);
+        f.ready().add_region([0, 4096, 0, 0], file.as_raw_fd())
+    };
+    let _ = log_lines();
+    assert_eq!(ask(Files::Ram), Some(1));
+    until("one line says what to do", || {
+        log_lines().iter().any(|l| l.contains("not in memory") && l.contains("memory=disk"))
+    });
+    let disks = [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC];
+    if disks.contains(&rustix::fs::fstatfs(&file).unwrap().f_type) {
+        assert_eq!(ask(Files::Disk), Some(0));
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 
 mod common;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::*;
+use rustix::event::epoll::{EventData, EventFlags};
 use vmlan_frame::{Batch, Sink};
 
 struct Nobody;
@@ -53,6 +54,48 @@ fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
         done == 0
     });
     assert!(raw.is_closed());
+}
+
+/// Closing a doorbell as the last one that has it, or removing it from an epoll, takes as long as
+/// the crowd on it is large. What a worker is given to watch is therefore never the front end's.
+#[test]
+fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
+    let f = Fixture::new();
+    let before = f.door.port().doorbells();
+    let guest = Guest::new();
+    let _crowd = crowd(&guest.kick);
+    let mut raw = f.ready();
+    guest.start(&mut raw);
+    let same = |bells: &[vmlan_frame::Doorbell]| {
+        bells.len() == 1 && std::sync::Arc::ptr_eq(&bells[0], &before[0])
+    };
+    assert!(same(&f.door.port().doorbells()), "rings are started");
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    watch(&epoll, &before[0]);
+    let _ = rings(&epoll);
+    guest.kick.signal();
+    assert!(rings(&epoll), "a kick is heard through it");
+    assert_eq!(raw.base(0), Some(0));
+    drop(raw);
+    until("gone", || f.detail("state").contains("waiting"));
+    assert!(same(&f.door.port().doorbells()), "the front end has gone");
+    let _ = rings(&epoll);
+    guest.kick.signal();
+    assert!(!rings(&epoll), "the kick of one that has gone");
+}
+
+fn watch(epoll: &OwnedFd, bell: &vmlan_frame::Doorbell) {
+    let edge = EventFlags::IN | EventFlags::ET;
+    rustix::event::epoll::add(epoll, bell, EventData::new_u64(0), edge).unwrap();
+}
+
+/// True if something rang since the last look.
+fn rings(epoll: &OwnedFd) -> bool {
+    let mut events = Vec::with_capacity(1);
+    let now = rustix::event::Timespec::default();
+    rustix::event::epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
+        .unwrap()
+        > 0
 }
 
 /// Nobody but a timer interrupts the port's own thread.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_ram::Map;
 
 use crate::bytes::Body;
-use crate::memory::{Memory, MemoryError, RegionDesc};
+use crate::memory::{Files, Memory, MemoryError, RegionDesc};
 
 /// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other
 /// devices' BARs.
@@ -116,6 +116,12 @@ pub struct Dma {
 }
 
 impl Dma {
+    /// No regions yet. Those that come are in such `files`.
+    #[must_use]
+    pub fn new(files: Files) -> Self {
+        Self { memory: Memory::new(files), ..Self::default() }
+    }
+
     /// DMA_MAP. True if the [`Dma::snapshot`] has changed.
     ///
     /// # Errors
@@ -140,7 +146,7 @@ impl Dma {
                     return Err(DmaError::TooMany);
                 }
                 let desc = RegionDesc { gpa: address, size, uva: address, offset };
-                self.memory.add(Memory::region(desc, fd)?)?;
+                self.memory.add(self.memory.region(desc, fd)?)?;
                 self.shared.push(run);
                 Ok(true)
             }
@@ -187,7 +193,9 @@ impl Dma {
     /// Forgets all regions. True if the [`Dma::snapshot`] has changed.
     pub fn clear(&mut self) -> bool {
         let had = !self.shared.is_empty();
-        *self = Self::default();
+        let _ = self.memory.replace(Vec::new());
+        self.shared.clear();
+        self.unshared.clear();
         had
     }
 

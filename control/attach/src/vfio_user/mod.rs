@@ -40,8 +40,8 @@ use std::time::Duration;
 use vmlan_frame::{Mac, Port};
 
 pub use crate::AttachError;
-use crate::Changed;
 use crate::socket::{Place, port_name};
+use crate::{Changed, Files};
 pub use fault::PortFault;
 pub use handle::VfioUser;
 pub use port::VfioUserPort;
@@ -124,6 +124,8 @@ pub struct Config {
     pub poll_idle: Duration,
     /// The cable is plugged in.
     pub link: bool,
+    /// The files that a VM's memory may be in.
+    pub memory: Files,
 }
 
 impl Config {
@@ -142,6 +144,7 @@ impl Config {
             csb: false,
             poll_idle: Duration::from_millis(1),
             link: true,
+            memory: Files::Ram,
         }
     }
 

@@ -16,7 +16,6 @@ use super::nic_host::Mode;
 use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
 use super::wire::{Frames, Replies};
-use crate::Changed;
 use crate::connection::{Connection, ConnectionError};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
@@ -25,6 +24,7 @@ use crate::socket::Listener;
 use crate::sys::SharedPages;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
+use crate::{Changed, Files};
 
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 16;
@@ -57,6 +57,7 @@ pub struct Server {
     link: bool,
     /// The limit of interrupts, as the NIC knows it.
     irq_rate_max: u32,
+    files: Files,
     /// The port was up when workers were last notified.
     up: bool,
     /// When that was.
@@ -93,6 +94,7 @@ impl Server {
             pages,
             link: config.link,
             irq_rate_max: config.irq_rate_max,
+            files: config.memory,
             up: false,
             notified: now,
             notify_later: false,
@@ -228,7 +230,7 @@ impl Server {
     }
 
     fn welcome(&mut self, connection: Connection<Frames>, pages: Option<OwnedFd>) {
-        let session = Session::new(Arc::clone(&self.shared.port), pages);
+        let session = Session::new(Arc::clone(&self.shared.port), pages, self.files);
         *self.shared.memory() = session.memory();
         self.served = Some(Served { connection, session, replies: Replies::default() });
         self.fault = None;

@@ -12,6 +12,7 @@ use super::port::VfioUserPort;
 use super::refusal::CommandRefusal;
 use super::version::Client;
 use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
+use crate::Files;
 use crate::bytes::{Body, widen};
 use crate::connection;
 use vmlan_nic::chip::{Layout, Nic, Space};
@@ -59,15 +60,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0.
+    /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0. Its
+    /// memory is in such `files`.
     #[must_use]
-    pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>) -> Self {
+    pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>, files: Files) -> Self {
         port.nic().renew();
         port.set_connected(true);
         Self {
             pages: pages.map(Arc::new),
             client: None,
-            dma: Dma::default(),
+            dma: Dma::new(files),
             irqs: Irqs::new(Arc::clone(port.host())),
             port,
         }

@@ -14,7 +14,7 @@ use vmlan_ram::{Map, Region, Window};
 
 use super::wire::InflightDesc;
 use crate::bytes::widen;
-use crate::memory::{MemoryError, map_file, sealed_memfd};
+use crate::memory::{Files, MemoryError, map_file, sealed_memfd};
 
 /// `QueueRegionSplit`: features, version, desc_num, last_batch_head, used_idx; then 16 bytes for
 /// each descriptor.
@@ -116,7 +116,7 @@ impl InflightRegion {
         if size < needed || size > needed.next_multiple_of(4096) + 4096 {
             return Err(InflightError::Size { size, needed });
         }
-        let (mapping, inside) = map_file(fd, desc.offset, size)?;
+        let (mapping, inside) = map_file(fd, desc.offset, size, Files::Ram)?;
         let region = Region::new(0, size, 0, inside, mapping).map_err(MemoryError::from)?;
         let map = Map::new(vec![region], None).map_err(MemoryError::from)?;
         Ok(Self { map: Arc::new(map), queues: desc.queues, ring_size: desc.ring_size })

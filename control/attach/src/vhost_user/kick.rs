@@ -1,22 +1,25 @@
-//! A virtqueue's doorbell: the kick eventfd of the front end.
+//! A port's doorbells: the kick eventfds of its front end, behind one descriptor.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use vmlan_frame::Counters;
+use rustix::event::epoll;
+use vmlan_frame::{Counters, Doorbell};
 
+use super::sides::lock;
 use crate::eventfd;
 
 /// The kick eventfd of a virtqueue, and how often the guest has written to it.
 ///
-/// Workers watch it edge-triggered and nobody reads it, so it counts by itself. (Reading it would
-/// also take the edge away from a worker that is just falling asleep.)
+/// Nobody reads it, so it counts by itself. (Reading it would also take the edge away from a worker
+/// that is just falling asleep.)
+#[derive(Debug)]
 pub struct Kick {
-    /// The eventfd.
-    pub fd: Arc<OwnedFd>,
+    fd: OwnedFd,
     /// It belongs to a transmit queue.
-    pub transmit: bool,
+    transmit: bool,
     /// Its count when last looked at.
     seen: AtomicU64,
 }
@@ -24,18 +27,227 @@ pub struct Kick {
 impl Kick {
     /// Counts from now on.
     #[must_use]
-    pub fn new(fd: Arc<OwnedFd>, transmit: bool) -> Self {
+    pub fn new(fd: OwnedFd, transmit: bool) -> Self {
         let seen = AtomicU64::new(eventfd::count(fd.as_fd()));
         Self { fd, transmit, seen }
     }
 
     /// Adds what has come since the last look.
-    pub fn count(&self, counters: &Counters) {
+    fn count(&self, counters: &Counters) {
         let counter =
             if self.transmit { &counters.input.notifications } else { &counters.rx_doorbells };
         let now = eventfd::count(self.fd.as_fd());
         let seen = self.seen.swap(now, Ordering::Relaxed);
         // A front end that takes its eventfd back may read it, which begins the count again.
         counter.add_shared(now.checked_sub(seen).unwrap_or(now));
+    }
+}
+
+/// All kicks of a port, and the one descriptor by which workers hear them: an epoll that holds an
+/// epoll that holds the kicks.
+///
+/// A kick belongs to the front end, which can hang a million watches on it. Then adding it,
+/// removing it, or closing it as the last to have it takes up to half a second, with the lock of
+/// the epoll that watches it held. So workers never touch a kick. They watch `bell`, which is ours
+/// and lives as long as the port. When kicks change, the port's own thread gathers the new ones in
+/// a fresh epoll, which it exchanges for the one before in `bell`: neither step waits for a
+/// stranger. Only then is the old one taken apart, when no worker can meet it any more.
+///
+/// A write to a kick wakes whoever waits for `bell`, edge-triggered or not, whether or not an
+/// earlier one was seen. A kick that was written to before it was gathered wakes them when its
+/// epoll is put in.
+#[derive(Debug)]
+pub struct Kicks {
+    bell: Arc<OwnedFd>,
+    gathered: Mutex<Gathered>,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    kicks: Vec<Arc<Kick>>,
+    /// `None` without kicks.
+    epoll: Option<OwnedFd>,
+}
+
+impl Gathered {
+    fn new(kicks: Vec<Arc<Kick>>) -> io::Result<Self> {
+        if kicks.is_empty() {
+            return Ok(Self::default());
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        kicks.iter().try_for_each(|kick| watch(&epoll, &kick.fd))?;
+        Ok(Self { kicks, epoll: Some(epoll) })
+    }
+
+    fn are(&self, kicks: &[Arc<Kick>]) -> bool {
+        let same = self.kicks.iter().zip(kicks).all(|(a, b)| Arc::ptr_eq(a, b));
+        same && self.kicks.len() == kicks.len()
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
+    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), edge)?)
+}
+
+impl Kicks {
+    /// No kicks.
+    ///
+    /// # Errors
+    /// That of `epoll_create1`.
+    pub fn new() -> io::Result<Self> {
+        let bell = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        Ok(Self { bell, gathered: Mutex::default() })
+    }
+
+    /// What workers watch.
+    #[must_use]
+    pub fn bell(&self) -> Doorbell {
+        Arc::clone(&self.bell) as Doorbell
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        lock(&self.gathered).kicks.len()
+    }
+
+    /// Replaces all kicks. For the port's own thread, without locks: it may take long.
+    ///
+    /// # Errors
+    /// That of epoll: nothing has changed. A front end can cause it.
+    pub fn set(&self, kicks: Vec<Arc<Kick>>, counters: &Counters) -> io::Result<()> {
+        if lock(&self.gathered).are(&kicks) {
+            return Ok(());
+        }
+        let new = Gathered::new(kicks)?;
+        if let Some(epoll) = &new.epoll {
+            watch(&self.bell, epoll)?;
+        }
+        let old = std::mem::replace(&mut *lock(&self.gathered), new);
+        if let Some(epoll) = &old.epoll {
+            let _ = epoll::delete(&self.bell, epoll);
+        }
+        old.kicks.iter().for_each(|kick| kick.count(counters));
+        Ok(())
+    }
+
+    /// Adds what has come since the last look.
+    pub fn count(&self, counters: &Counters) {
+        lock(&self.gathered).kicks.iter().for_each(|kick| kick.count(counters));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn kick() -> Arc<Kick> {
+        Arc::new(Kick::new(eventfd::new().unwrap(), true))
+    }
+
+    /// A worker: watches as workers do.
+    struct Watcher(OwnedFd);
+
+    impl Watcher {
+        fn new(kicks: &Kicks) -> Self {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            watch(&epoll, &kicks.bell).unwrap();
+            Self(epoll)
+        }
+
+        /// True if something rang within that time.
+        fn rang(&self, patience: Duration) -> bool {
+            let mut events = Vec::with_capacity(4);
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&self.0, spare, Some(&patience.try_into().unwrap())).unwrap() > 0
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// Nobody reads a kick, so it stays readable: each write must be an event all the same.
+    #[test]
+    fn each_kick_is_an_event_though_nobody_reads_it() {
+        let kicks = Kicks::new().unwrap();
+        let watcher = Watcher::new(&kicks);
+        let two = [kick(), kick()];
+        kicks.set(two.to_vec(), &Counters::default()).unwrap();
+        for i in 0..10 {
+            assert!(!watcher.rang(Duration::ZERO), "told once");
+            eventfd::signal(two[i % 2].fd.as_fd());
+            assert!(watcher.rang(LONG));
+        }
+    }
+
+    /// The other half of [`Kicks`]'s promise: what came before the kick was gathered.
+    #[test]
+    fn a_kick_from_before_it_was_shown_is_an_event() {
+        let kicks = Kicks::new().unwrap();
+        let watcher = Watcher::new(&kicks);
+        let (early, quiet) = (kick(), kick());
+        kicks.set(vec![quiet.clone()], &Counters::default()).unwrap();
+        assert!(!watcher.rang(Duration::ZERO));
+        eventfd::signal(early.fd.as_fd());
+        kicks.set(vec![quiet, early], &Counters::default()).unwrap();
+        assert!(watcher.rang(Duration::ZERO));
+        kicks.set(Vec::new(), &Counters::default()).unwrap();
+        assert_eq!(kicks.len(), 0);
+    }
+
+    /// A worker that is just falling asleep, or that a list of kicks is exchanged under: no kick is
+    /// lost. The guest kicks, and waits until that is noticed.
+    #[test]
+    fn no_kick_is_lost_while_kicks_are_exchanged_and_workers_fall_asleep() {
+        assert_eq!(lost(false), None, "the kick of this number woke nobody");
+        assert_eq!(lost(true), None, "the same, under exchange");
+    }
+
+    /// The first of many kicks that woke nobody.
+    fn lost(exchange: bool) -> Option<u64> {
+        let (kicks, done, told) =
+            (Kicks::new().unwrap(), AtomicBool::new(false), AtomicU64::new(0));
+        let watcher = Watcher::new(&kicks);
+        let (rings, spare) = (kick(), kick());
+        let counters = Counters::default();
+        kicks.set(vec![rings.clone()], &counters).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 0.. {
+                    if !exchange || done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let more = (i % 2 == 0).then(|| spare.clone());
+                    kicks
+                        .set(more.into_iter().chain([rings.clone()]).collect(), &counters)
+                        .unwrap();
+                }
+            });
+            s.spawn(|| {
+                let mut sent = 0;
+                while !done.load(Ordering::Relaxed) {
+                    if told.load(Ordering::Acquire) == sent {
+                        sent += 1;
+                        told.fetch_or(1 << 63, Ordering::AcqRel);
+                        eventfd::signal(rings.fd.as_fd());
+                    }
+                    std::hint::spin_loop();
+                }
+            });
+            let lost = (1..=50_000).find(|seen| {
+                while told.load(Ordering::Acquire) >> 63 == 0 {
+                    if !watcher.rang(LONG) {
+                        return true;
+                    }
+                }
+                told.store(*seen, Ordering::Release);
+                false
+            });
+            done.store(true, Ordering::Relaxed);
+            lost
+        })
     }
 }

@@ -36,8 +36,8 @@ use std::sync::Arc;
 use vmlan_frame::{Mac, Port};
 
 pub use crate::AttachError;
-use crate::Changed;
 use crate::socket::{Place, port_name};
+use crate::{Changed, Files};
 
 pub use handle::VhostUser;
 pub use port::VhostUserPort;
@@ -75,6 +75,8 @@ pub struct Config {
     /// Limit of interrupts per second, of all virtqueues together, whatever the guest asks for; 0:
     /// no limit.
     pub irq_rate_max: u32,
+    /// The files that a VM's memory may be in.
+    pub memory: Files,
 }
 
 impl Config {

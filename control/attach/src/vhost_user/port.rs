@@ -1,7 +1,7 @@
 //! The port: two locked sides, and the few flags that workers read without a lock.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::{
@@ -10,7 +10,7 @@ use vmlan_frame::{
 use vmlan_nic::virtio::{Features, NetRx, NetTx};
 use vmlan_ram::{Map, Slice};
 
-use super::kick::Kick;
+use super::kick::Kicks;
 use super::sides::{PortFault, Side, lock};
 use crate::interrupt_cost::InterruptCost;
 use crate::irq_limit::IrqLimit;
@@ -90,8 +90,7 @@ pub struct VhostUserPort {
     discard: AtomicBool,
     quarantined: AtomicBool,
     offloads: AtomicU8,
-    kicks: Mutex<Vec<Kick>>,
-    version: AtomicU64,
+    kicks: Kicks,
     rarp: Mutex<VecDeque<Mac>>,
     has_rarp: AtomicBool,
     counters: Counters,
@@ -115,8 +114,7 @@ impl VhostUserPort {
             discard: AtomicBool::new(false),
             quarantined: AtomicBool::new(false),
             offloads: AtomicU8::new(0),
-            kicks: Mutex::default(),
-            version: AtomicU64::new(0),
+            kicks: Kicks::new()?,
             rarp: Mutex::default(),
             has_rarp: AtomicBool::new(false),
             counters: Counters::default(),
@@ -152,15 +150,10 @@ impl VhostUserPort {
         &self.limit
     }
 
-    /// Replaces the doorbells.
-    pub fn set_kicks(&self, kicks: Vec<Kick>) {
-        let mut held = lock(&self.kicks);
-        let same = held.iter().zip(&kicks).all(|(a, b)| Arc::ptr_eq(&a.fd, &b.fd));
-        if !same || held.len() != kicks.len() {
-            held.iter().for_each(|kick| kick.count(&self.counters));
-            *held = kicks;
-            self.version.fetch_add(1, Ordering::Release);
-        }
+    /// The doorbells.
+    #[must_use]
+    pub fn kicks(&self) -> &Kicks {
+        &self.kicks
     }
 
     /// Throws away what the guest sends, or stops doing so.
@@ -308,15 +301,11 @@ impl Port for VhostUserPort {
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {
-        lock(&self.kicks).iter().map(|kick| kick.fd.clone() as Doorbell).collect()
+        vec![self.kicks.bell()]
     }
 
     fn count_doorbells(&self) {
-        lock(&self.kicks).iter().for_each(|kick| kick.count(&self.counters));
-    }
-
-    fn doorbells_version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+        self.kicks.count(&self.counters);
     }
 
     /// Counters of a NIC whose interrupts are or were limited; `None` for others.

@@ -15,7 +15,7 @@ use super::session::Session;
 use super::sides::PortFault;
 use super::wire::{Frames, Message};
 use crate::connection::{Connection, ConnectionError};
-use crate::memory::UNSHARED;
+use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
 use crate::socket::{Listener, dial};
@@ -40,6 +40,7 @@ pub struct Server {
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
     queues: u16,
+    files: Files,
     changed: Changed,
     details: Arc<Mutex<Details>>,
     log: PortLog,
@@ -67,6 +68,7 @@ impl Server {
             port,
             waker,
             queues: config.queues,
+            files: config.memory,
             changed,
             details,
             log: PortLog::new(config.port_name(), Instant::now()),
@@ -178,7 +180,7 @@ impl Server {
         };
         match found {
             Ok(sock) if self.served.is_none() => {
-                let session = Session::new(Arc::clone(&self.port), self.queues);
+                let session = Session::new(Arc::clone(&self.port), self.queues, self.files);
                 self.served = Some((Connection::new(sock), session));
                 self.fault = None;
                 self.log.connected();

@@ -18,7 +18,7 @@ use super::wire::{
 };
 use crate::Details;
 use crate::bytes::widen;
-use crate::memory::{Memory, MemoryError};
+use crate::memory::{Files, Memory, MemoryError};
 
 /// Feature bits of vhost itself.
 const F_LOG_ALL: u64 = 1 << 26;
@@ -63,12 +63,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// A front end has connected to `port`, which has `queues` pairs of queues.
+    /// A front end has connected to `port`, which has `queues` pairs of queues and takes memory in
+    /// such `files`.
     ///
     /// GET_QUEUE_NUM has two readings: pairs for QEMU, virtqueues for Cloud Hypervisor. So the
     /// answer is the number of virtqueues, and as many pairs are allowed.
     #[must_use]
-    pub fn new(port: Arc<VhostUserPort>, queues: u16) -> Self {
+    pub fn new(port: Arc<VhostUserPort>, queues: u16, files: Files) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
         port.set_connected(true);
@@ -78,7 +79,7 @@ impl Session {
             queues,
             features: 0,
             protocol: 0,
-            memory: Memory::default(),
+            memory: Memory::new(files),
             inflight: None,
             mtu: None,
             status: 0,
@@ -231,11 +232,11 @@ impl Session {
         match (request, fds.pop()) {
             (Request::SetMemTable, last) => {
                 fds.extend(last);
-                let regions = Memory::regions(table(body, fds)?).map_err(wrap)?;
+                let regions = self.memory.regions(table(body, fds)?).map_err(wrap)?;
                 self.memory.replace(regions).map_err(wrap)?;
             }
             (Request::AddMemReg, Some(fd)) => {
-                let region = Memory::region(RegionDesc::parse(body, 8), fd).map_err(wrap)?;
+                let region = self.memory.region(RegionDesc::parse(body, 8), fd).map_err(wrap)?;
                 self.memory.add(region).map_err(wrap)?;
             }
             (Request::SetLogBase, Some(fd)) => {
@@ -357,7 +358,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.port.set_kicks(Vec::new());
+        // Taking kicks away does not fail.
+        let _ = self.port.kicks().set(Vec::new(), self.port.counters());
         self.port.both().reset();
         // No frame of this front end is under way any more.
         self.port.set_connected(false);

@@ -57,6 +57,15 @@ pub enum VirtqueueError {
         #[source]
         source: EventFdError,
     },
+    /// Its doorbell cannot be watched.
+    #[error("the doorbell of virtqueue {index} cannot be watched")]
+    Watch {
+        /// The virtqueue.
+        index: QueueIndex,
+        /// That of epoll.
+        #[source]
+        source: std::io::Error,
+    },
     /// Its inflight region.
     #[error("virtqueue {index} cannot start")]
     Inflight {

@@ -11,6 +11,7 @@
 //! doorbell and the interrupt can. Even virtqueues are the guest's receive queues, odd ones its
 //! transmit queues.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ struct Virtqueue {
     size: u16,
     addr: Option<VirtqueueAddr>,
     base: u16,
-    kick: Option<Arc<OwnedFd>>,
+    kick: Option<Arc<Kick>>,
     call: Arc<Call>,
     err: Call,
     enabled: bool,
@@ -159,12 +160,15 @@ impl VirtqueueTable {
         let fd = fd.ok_or(VirtqueueError::NoKick(i))?;
         let fd =
             eventfd::check(fd).map_err(|source| VirtqueueError::EventFd { index: i, source })?;
-        ring.kick = Some(Arc::new(fd));
-        let settled = self.settle(cx, i);
+        ring.kick = Some(Arc::new(Kick::new(fd, i.is_transmit())));
+        let watched =
+            self.show_kicks(cx.port).map_err(|source| VirtqueueError::Watch { index: i, source });
+        let settled = watched.and_then(|()| self.settle(cx, i));
         if settled.is_err()
             && let Some(ring) = self.rings.get_mut(usize::from(i.0))
         {
             ring.kick = None;
+            let _ = self.show_kicks(cx.port);
         }
         self.refresh(cx.port, &mut cx.port.both());
         settled
@@ -231,6 +235,7 @@ impl VirtqueueTable {
         let base = ring.base;
         self.refresh(cx.port, &mut both);
         drop(both);
+        let _ = self.show_kicks(cx.port);
         self.flush(cx.port, i);
         Ok(base)
     }
@@ -248,6 +253,7 @@ impl VirtqueueTable {
         }
         self.refresh(port, &mut both);
         drop(both);
+        let _ = self.show_kicks(port);
         self.flush_all(port);
     }
 
@@ -340,7 +346,7 @@ impl VirtqueueTable {
         started.map_err(|source| VirtqueueError::Fault { index: i, source })
     }
 
-    /// Brings enabling and doorbells in line with the virtqueues' states.
+    /// Brings enabling in line with the virtqueues' states.
     fn refresh(&self, port: &VhostUserPort, both: &mut BothSides<'_>) {
         let live = |r: &Virtqueue| r.enabled || self.always_enabled;
         let sends =
@@ -354,9 +360,12 @@ impl VirtqueueTable {
             let _ = side.enable(number, on);
         }
         port.set_discard(!any_sends);
-        let kick =
-            |(i, r): (QueueIndex, &Virtqueue)| Some(Kick::new(r.kick.clone()?, i.is_transmit()));
-        port.set_kicks(self.indexed().filter_map(kick).collect());
+    }
+
+    /// Lets workers hear the kicks that there are now. Call without locks: it may take long.
+    fn show_kicks(&self, port: &VhostUserPort) -> io::Result<()> {
+        let kicks = self.rings.iter().filter_map(|ring| ring.kick.clone()).collect();
+        port.kicks().set(kicks, port.counters())
     }
 }
 

@@ -29,6 +29,13 @@ const IRQ_RATE_MAX: Key = key(
     "interrupts a second at most, whatever the guest asks for (default 0: no limit)",
 );
 
+const MEMORY: Key = key(
+    "memory",
+    Takes::Word(&["ram", "disk"]),
+    "files that the VM's memory may be in: ram (default; memfd, /dev/shm, hugetlbfs), or also on a \
+        disk (ext4, xfs, btrfs, f2fs), which other ports of its worker may have to wait for",
+);
+
 /// How long a worker may sleep without a look at doorbells that wake nobody.
 const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
 
@@ -40,6 +47,7 @@ const VHOST_USER: &[Key] = &[
     IRQ_RATE_MAX,
     key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
     key("mtu", Takes::Short(68, 9216), "MTU told to the guest"),
+    MEMORY,
 ];
 
 const VFIO_USER: &[Key] = &[
@@ -74,6 +82,7 @@ const VFIO_USER: &[Key] = &[
     IRQ_RATE_MAX,
     key("mac", Takes::Mac, "MAC address in its EEPROM (default: derived from the port's name)"),
     key("link", Takes::Word(&["up", "down"]), "up (default) or down: the NIC's cable"),
+    MEMORY,
     MODE,
     GROUP,
 ];

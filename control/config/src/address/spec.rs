@@ -39,6 +39,8 @@ pub struct VhostUser {
     pub mac: Option<Mac>,
     /// MTU told to the guest.
     pub mtu: Option<u16>,
+    /// Its memory may be in a file on a disk.
+    pub disk_memory: bool,
 }
 
 /// Keys of a vfio-user port.
@@ -58,6 +60,8 @@ pub struct VfioUser {
     pub mac: Option<Mac>,
     /// Its cable is plugged in.
     pub link: bool,
+    /// Its VM's memory may be in a file on a disk.
+    pub disk_memory: bool,
     /// Permission bits of the socket file.
     pub mode: Option<u32>,
     /// Group that owns the socket file.
@@ -145,6 +149,7 @@ impl Spec {
                 irq_rate_max: values.number("irq_rate_max").unwrap_or(0),
                 mac,
                 mtu: values.short("mtu"),
+                disk_memory: values.word("memory") == Some("disk"),
             }),
             Kind::VfioUser => Self::VfioUser(VfioUser::new(values)?),
             Kind::Tap => Self::Tap(Tap {
@@ -209,6 +214,7 @@ impl VfioUser {
             irq_rate_max: values.number("irq_rate_max").unwrap_or(0),
             mac: values.mac("mac"),
             link: values.word("link") != Some("down"),
+            disk_memory: values.word("memory") == Some("disk"),
             mode: values.number("mode"),
             group: values.text("group"),
         };

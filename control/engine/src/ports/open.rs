@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vmlan_attach::{vfio_user, vhost_user};
+use vmlan_attach::{Files, vfio_user, vhost_user};
 use vmlan_frame::{Mirror, Port};
 use vmlan_uplink::{pcap, stream, tap};
 
@@ -137,6 +137,10 @@ impl Opened {
     }
 }
 
+fn files(disk: bool) -> Files {
+    if disk { Files::Disk } else { Files::Ram }
+}
+
 fn vhost_user(name: &PortName, path: PathBuf, spec: &VhostUser) -> vhost_user::Config {
     vhost_user::Config {
         name: Some(name.to_string()),
@@ -148,6 +152,7 @@ fn vhost_user(name: &PortName, path: PathBuf, spec: &VhostUser) -> vhost_user::C
         mac: spec.mac,
         mtu: spec.mtu,
         irq_rate_max: spec.irq_rate_max,
+        memory: files(spec.disk_memory),
     }
 }
 
@@ -170,6 +175,7 @@ fn vfio_user(name: &PortName, path: PathBuf, spec: &VfioUser) -> vfio_user::Conf
         csb: spec.csb,
         poll_idle: spec.poll_idle.unwrap_or(plain.poll_idle),
         link: spec.link,
+        memory: files(spec.disk_memory),
         ..plain
     }
 }
