@@ -32,6 +32,9 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// # Errors
 /// If anything of `settings` cannot be had; everything that was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
+    // While there is one thread, and nothing open that its children would hold.
+    vmlan_keeper::start()
+        .map_err(|e| Failure::Failed(format!("cannot start the keepers' process: {e}")))?;
     log_format::init();
     let (sender, actions) = channel();
     // Before anything exists that would be left behind by a signal.

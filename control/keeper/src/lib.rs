@@ -1,0 +1,47 @@
+//! Descriptors of strangers are received and closed in processes that serve nobody else.
+//!
+//! Three things that a peer decides can take for ever, and no signal ends them: to *close* a
+//! descriptor of its making (a file of a FUSE daemon that does not answer, a socket that lingers);
+//! to *drop a socket* in which such a descriptor is queued, or a listener with such a socket in its
+//! backlog; and to *read* from a socket without taking the descriptors that come along, which drops
+//! them. Whatever thread does it is parked, and a process with a parked thread cannot end.
+//!
+//! So each port has a **keeper**, a process that has a second descriptor of the port's listener and
+//! of each of its connections, and closes them after us: the last close is never ours. It accepts
+//! connections, and it takes those messages that carry descriptors ([`Keeper::take`]); it passes on
+//! only what [`Descriptor`] names. Plain messages never come near it.
+//!
+//! A keeper that does not answer within a second is replaced, and the peer that parked it loses its
+//! connection. One that is killed is replaced too; nobody notices. When the switch dies, its
+//! keepers see the end of their line: they shut the listener down, so that nobody hangs at a dead
+//! door, close everything and exit. Where that parks them, it harms nobody.
+//!
+//! Keepers are forked by the **spawner**, a process that does nothing else. [`start`] forks it, and
+//! ought to be called while the program has one thread and holds nothing: keepers hold what it
+//! held. Otherwise the first keeper that is asked for starts it.
+//!
+//! What a keeper and the spawner call, for whoever wants to confine them: `recvmsg`, `sendmsg`,
+//! `accept4`, `close`, `shutdown`, `setsockopt(SO_OOBINLINE)`, `fcntl(F_GET_SEALS)`, `readlinkat`,
+//! `fstatfs`, `newfstatat`, `exit_group`; at their start `setsid`, `prctl`, `dup2` (`dup3`),
+//! `close_range`, `rt_sigaction`, and the spawner `fork` (`clone`).
+#![deny(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+mod descriptor;
+mod keeper;
+mod line;
+mod packet;
+mod process;
+mod spawner;
+#[allow(unsafe_code)]
+mod sys;
+mod wait;
+
+pub use descriptor::Descriptor;
+pub use keeper::{Keeper, KeeperError, Kept, Taken};
+pub use spawner::start;
+
+/// Most descriptors that one [`Keeper::take`] passes on. If a peer sends more at once, all of them
+/// are closed.
+pub const MAX_FDS: usize = 16;
