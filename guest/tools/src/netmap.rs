@@ -70,6 +70,7 @@
 
 mod cursors;
 mod poll_fd;
+mod ring;
 mod rx;
 mod sleep;
 #[cfg(test)]
@@ -82,6 +83,7 @@ use std::time::{Duration, Instant};
 
 use crate::AnyNic;
 use poll_fd::Bell;
+pub use ring::Ring;
 use rx::RxRing;
 pub use rx::{Rx, RxSlot};
 use tx::TxRing;
@@ -199,20 +201,19 @@ impl<N: Nic> Port<N> {
     /// When there is no such lane; here and below.
     #[inline]
     pub fn tx(&mut self, lane: usize) -> Tx<'_, N> {
-        Tx { device: &self.device, lane, ring: &mut self.tx[lane] }
+        self.tx[lane].lend(&self.device, lane)
     }
 
     /// A receive ring.
     #[inline]
     pub fn rx(&mut self, lane: usize) -> Rx<'_, N> {
-        Rx { device: &self.device, lane, ring: &mut self.rx[lane] }
+        self.rx[lane].lend(&self.device, lane)
     }
 
     /// Both rings of a lane, for programs that answer.
     #[inline]
     pub fn rings(&mut self, lane: usize) -> (Rx<'_, N>, Tx<'_, N>) {
-        let rx = Rx { device: &self.device, lane, ring: &mut self.rx[lane] };
-        (rx, Tx { device: &self.device, lane, ring: &mut self.tx[lane] })
+        (self.rx[lane].lend(&self.device, lane), self.tx[lane].lend(&self.device, lane))
     }
 
     /// Sends what the program filled in all transmit rings, and takes sent slots back: `tail` moves

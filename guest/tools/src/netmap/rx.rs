@@ -1,6 +1,7 @@
 //! Receive rings.
 
 use super::cursors::Cursors;
+use super::ring::Ring;
 use vmlan_driver::nic::{Nic, Receive};
 use vmlan_transport::numbers::narrow16;
 
@@ -11,6 +12,12 @@ const LONGEST: usize = 1 << 17;
 #[derive(Debug)]
 pub(super) struct RxRing<B> {
     pub(super) at: Cursors,
+    own: Received<B>,
+}
+
+/// Received frames, and room to copy one of them to.
+#[derive(Debug)]
+pub struct Received<B> {
     batch: B,
     scratch: Box<[u8]>,
 }
@@ -18,7 +25,7 @@ pub(super) struct RxRing<B> {
 impl<B> RxRing<B> {
     pub(super) fn new<N: Receive<Batch = B>>(device: &N, lane: usize) -> Self {
         let at = Cursors::new(device.posted(lane).saturating_add(1));
-        Self { at, batch: device.batch(lane), scratch: vec![0; LONGEST].into() }
+        Self { at, own: Received { batch: device.batch(lane), scratch: vec![0; LONGEST].into() } }
     }
 
     /// Gives back what lies before `head`, and takes what has come.
@@ -26,11 +33,21 @@ impl<B> RxRing<B> {
     pub(super) fn sync<N: Receive<Batch = B>>(&mut self, device: &mut N, lane: usize) {
         let count = self.at.given();
         if count > 0 {
-            device.release_first(lane, &mut self.batch, count.into());
+            device.release_first(lane, &mut self.own.batch, count.into());
             self.at.sync();
         }
-        let held = device.poll(lane, &mut self.batch, usize::from(self.at.slots() - 1));
+        let held = device.poll(lane, &mut self.own.batch, usize::from(self.at.slots() - 1));
         self.at.set_owned(narrow16(held as u64));
+    }
+
+    /// For the program.
+    #[inline]
+    pub(super) fn lend<'a, N: Nic<Batch = B>>(
+        &'a mut self,
+        device: &'a N,
+        lane: usize,
+    ) -> Rx<'a, N> {
+        Ring { device, lane, at: &mut self.at, own: &mut self.own }
     }
 
     /// Is every slot the program's?
@@ -40,7 +57,7 @@ impl<B> RxRing<B> {
 
     /// Gives everything back, read or not.
     pub(super) fn clear<N: Receive<Batch = B>>(&mut self, device: &mut N, lane: usize) {
-        device.release(lane, &mut self.batch);
+        device.release(lane, &mut self.own.batch);
         self.at = Cursors::new(self.at.slots());
     }
 }
@@ -48,70 +65,17 @@ impl<B> RxRing<B> {
 /// A receive ring. The program owns the slots from `head` up to, but not including, `tail`: each
 /// has a frame. It moves `head` past those it has done with, in order, and keeps the others;
 /// [`rxsync`](super::Port::rxsync) gives the former back and brings new ones.
-#[derive(Debug)]
-pub struct Rx<'a, N: Nic> {
-    pub(super) device: &'a N,
-    pub(super) lane: usize,
-    pub(super) ring: &'a mut RxRing<N::Batch>,
-}
+pub type Rx<'a, N> = Ring<'a, N, Received<<N as Receive>::Batch>>;
 
 impl<N: Nic> Rx<'_, N> {
-    /// Slots of the ring. The program never owns all of them.
-    #[must_use]
-    pub fn slots(&self) -> u16 {
-        self.ring.at.slots()
-    }
-
-    /// The oldest frame.
-    #[inline]
-    #[must_use]
-    pub fn head(&self) -> u16 {
-        self.ring.at.head
-    }
-
-    /// The frame to go on with: waiting ends when `tail` is beyond it.
-    #[inline]
-    #[must_use]
-    pub fn cur(&self) -> u16 {
-        self.ring.at.cur
-    }
-
-    /// The first slot without a frame.
-    #[inline]
-    #[must_use]
-    pub fn tail(&self) -> u16 {
-        self.ring.at.tail
-    }
-
-    /// Frames from `cur` to `tail`.
-    #[inline]
-    #[must_use]
-    pub fn space(&self) -> u16 {
-        self.ring.at.space()
-    }
-
-    /// Is there no frame?
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ring.at.head == self.ring.at.tail
-    }
-
-    /// The slot after `at`.
-    #[inline]
-    #[must_use]
-    pub fn next(&self, at: u16) -> u16 {
-        self.ring.at.ahead(at, 1)
-    }
-
     /// A slot, with its frame.
     ///
     /// # Panics
     /// When it is not between `head` and `tail`: the device may be writing it.
     #[inline]
     pub fn slot(&mut self, at: u16) -> RxSlot<'_, N> {
-        let at = usize::from(self.ring.at.place(at));
-        let RxRing { batch, scratch, .. } = self.ring;
+        let at = usize::from(self.at.place(at));
+        let Received { batch, scratch } = &mut *self.own;
         RxSlot { device: self.device, lane: self.lane, batch, at, scratch }
     }
 
@@ -122,16 +86,7 @@ impl<N: Nic> Rx<'_, N> {
     /// When `to` is not from `head` to `tail`.
     #[inline]
     pub fn set_head(&mut self, to: u16) {
-        self.ring.at.set_head(to);
-    }
-
-    /// Moves `cur`.
-    ///
-    /// # Panics
-    /// When `to` is not from `head` to `tail`.
-    #[inline]
-    pub fn set_cur(&mut self, to: u16) {
-        self.ring.at.set_cur(to);
+        self.at.set_head(to);
     }
 
     /// The frame at `head`, copied to memory of the program's own; moves `head` and `cur` past it.
@@ -140,9 +95,9 @@ impl<N: Nic> Rx<'_, N> {
         if self.is_empty() {
             return None;
         }
-        let place = usize::from(self.ring.at.given());
-        self.ring.at.step();
-        let RxRing { batch, scratch, .. } = &mut *self.ring;
+        let place = usize::from(self.at.given());
+        self.at.step();
+        let Received { batch, scratch } = &mut *self.own;
         let len = self.device.read(self.lane, batch, place, scratch);
         Some(&mut scratch[..len])
     }

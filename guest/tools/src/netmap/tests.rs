@@ -186,7 +186,7 @@ fn frames_arrive_in_order_whatever_is_kept() {
 
 fn look_and_keep(port: &mut Port<Fake>, random: &mut Random, first: usize) -> usize {
     let mut rx = port.rx(0);
-    let owned = usize::from(rx.ring.at.owned());
+    let owned = usize::from(rx.at.owned());
     let mut places = vec![rx.head()];
     (0..owned).for_each(|_| places.push(rx.next(*places.last().unwrap())));
     for n in (0..owned).rev() {

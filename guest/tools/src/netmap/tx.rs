@@ -1,6 +1,7 @@
 //! Transmit rings.
 
 use super::cursors::Cursors;
+use super::ring::Ring;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::narrow32;
 
@@ -40,6 +41,12 @@ impl TxRing {
         self.at.sync();
     }
 
+    /// For the program.
+    #[inline]
+    pub(super) fn lend<'a, N: Nic>(&'a mut self, device: &'a N, lane: usize) -> Tx<'a, N> {
+        Ring { device, lane, at: &mut self.at, own: &mut self.lens }
+    }
+
     /// An unused ring, for a device that lost what was under way.
     pub(super) fn reset(&mut self, device: &mut impl Nic, lane: usize) {
         self.at = Cursors::new(self.at.slots());
@@ -68,66 +75,13 @@ pub enum Refused {
 
 /// A transmit ring. The program owns the slots from `head` up to, but not including, `tail`: it
 /// fills them, moves `head` past them, and [`txsync`](super::Port::txsync) sends them.
-#[derive(Debug)]
-pub struct Tx<'a, N: Nic> {
-    pub(super) device: &'a N,
-    pub(super) lane: usize,
-    pub(super) ring: &'a mut TxRing,
-}
+pub type Tx<'a, N> = Ring<'a, N, [u32]>;
 
 impl<N: Nic> Tx<'_, N> {
-    /// Slots of the ring. The program never owns all of them.
-    #[must_use]
-    pub fn slots(&self) -> u16 {
-        self.ring.at.slots()
-    }
-
-    /// The first slot to fill.
-    #[inline]
-    #[must_use]
-    pub fn head(&self) -> u16 {
-        self.ring.at.head
-    }
-
-    /// The slot to go on with: waiting ends when `tail` is beyond it.
-    #[inline]
-    #[must_use]
-    pub fn cur(&self) -> u16 {
-        self.ring.at.cur
-    }
-
-    /// The first slot that is not the program's.
-    #[inline]
-    #[must_use]
-    pub fn tail(&self) -> u16 {
-        self.ring.at.tail
-    }
-
-    /// Slots from `cur` to `tail`.
-    #[inline]
-    #[must_use]
-    pub fn space(&self) -> u16 {
-        self.ring.at.space()
-    }
-
-    /// Does the program own no slot?
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ring.at.head == self.ring.at.tail
-    }
-
     /// Does the device have frames, or get some with the next sync?
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.ring.at.given() > 0 || self.device.under_way(self.lane) > 0
-    }
-
-    /// The slot after `at`.
-    #[inline]
-    #[must_use]
-    pub fn next(&self, at: u16) -> u16 {
-        self.ring.at.ahead(at, 1)
+        self.at.given() > 0 || self.device.under_way(self.lane) > 0
     }
 
     /// A slot, to be filled.
@@ -136,8 +90,8 @@ impl<N: Nic> Tx<'_, N> {
     /// When it is not between `head` and `tail`: the device may be reading it.
     #[inline]
     pub fn slot(&mut self, at: u16) -> TxSlot<'_, N> {
-        let slot = self.device.slot_ahead(self.lane, self.ring.at.place(at));
-        let len = &mut self.ring.lens[usize::from(at)];
+        let slot = self.device.slot_ahead(self.lane, self.at.place(at));
+        let len = &mut self.own[usize::from(at)];
         TxSlot { device: self.device, lane: self.lane, slot, len }
     }
 
@@ -148,21 +102,12 @@ impl<N: Nic> Tx<'_, N> {
     /// When `to` is not from `head` to `tail`, or a slot in between was never filled.
     #[inline]
     pub fn set_head(&mut self, to: u16) {
-        let (mut at, before) = (self.ring.at.head, self.ring.at);
-        self.ring.at.set_head(to);
+        let (mut at, before) = (self.at.head, *self.at);
+        self.at.set_head(to);
         while at != to {
-            assert!(self.ring.lens[usize::from(at)] > 0, "slot {at} was never filled");
+            assert!(self.own[usize::from(at)] > 0, "slot {at} was never filled");
             at = before.ahead(at, 1);
         }
-    }
-
-    /// Moves `cur`.
-    ///
-    /// # Panics
-    /// When `to` is not from `head` to `tail`.
-    #[inline]
-    pub fn set_cur(&mut self, to: u16) {
-        self.ring.at.set_cur(to);
     }
 
     /// Copies a frame into the slot at `head` and moves `head` and `cur` past it.
@@ -174,11 +119,11 @@ impl<N: Nic> Tx<'_, N> {
         if self.is_empty() {
             return Err(Refused::Full);
         }
-        let (head, given) = (self.ring.at.head, self.ring.at.given());
+        let (head, given) = (self.at.head, self.at.given());
         let slot = self.device.slot_ahead(self.lane, given);
-        let len = &mut self.ring.lens[usize::from(head)];
+        let len = &mut self.own[usize::from(head)];
         TxSlot { device: self.device, lane: self.lane, slot, len }.put(frame)?;
-        self.ring.at.step();
+        self.at.step();
         Ok(())
     }
 }
