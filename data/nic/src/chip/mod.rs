@@ -11,10 +11,11 @@
 //!    Core: interrupt block, moderation, CSB ──► Host::raise
 //! ```
 //!
-//! A chip implements [`PciFunction`] (what the VMM sees) and [`Chip`] (its registers, and what its
+//! A chip implements `Controlled` (what the VMM sees: [`PciFunction`]) and [`Chip`] (what its
 //! descriptors mean: [`crate::ring`]). Everything else, [`Nic`], comes from here, once for all.
 
 pub mod access;
+mod control;
 pub(crate) mod csb;
 mod csb_direction;
 #[cfg(test)]
@@ -32,9 +33,12 @@ pub(crate) mod pci;
 pub(crate) mod phy;
 mod port;
 
+pub(crate) use self::control::{Control, ControlOf, Controlled};
 pub use self::irq::{Delays, Edge, Kinds};
+pub(crate) use self::locks::After;
 pub use self::locks::Core;
-pub(crate) use self::locks::{After, lock};
+#[cfg(test)]
+pub(crate) use self::locks::lock;
 pub use self::nic::{Chip, Nic, PciFunction};
 pub use self::port::{Gate, ReceiveSide, Received, Sent, TransmitSide};
 

@@ -10,7 +10,7 @@ use super::irq::Delays;
 use super::port::{self, Gate, ReceiveSide, TransmitSide};
 use super::{Core, Fault, Layout, Space};
 
-/// The PCI function and the cable: what the VMM sees and does. Every chip implements it for itself.
+/// The PCI function and the cable: what the VMM sees and does.
 pub trait PciFunction: Send + Sync {
     /// What it looks like on its bus.
     fn layout(&self) -> &'static Layout;
@@ -28,9 +28,7 @@ pub trait PciFunction: Send + Sync {
     fn set_link(&self, up: bool);
     /// The driver need not touch a register when it gives receive buffers back: workers ask, see
     /// [`vmlan_frame::Port::posts_silently`].
-    fn posts_silently(&self) -> bool {
-        false
-    }
+    fn posts_silently(&self) -> bool;
 }
 
 /// What only one chip knows: its registers, and what its descriptors mean (by the types of its two

@@ -7,9 +7,9 @@
 use std::sync::atomic::Ordering;
 
 use super::cause;
-use super::chip::{Control, E1000};
+use super::chip::E1000;
 use super::regs::*;
-use crate::chip::{After, access};
+use crate::chip::{After, ControlOf, Controlled};
 
 /// Bits of CTRL that clear themselves. PHY_RST stays until software clears it.
 const CTRL_SELF_CLEARING: u32 = bit::CTRL_RST;
@@ -19,34 +19,6 @@ const CTRL_EXT_EE_RST: u32 = 1 << 13;
 const PACKET_BUFFER: u32 = 64;
 
 impl E1000 {
-    /// Reads BAR0 (128 KiB of registers).
-    pub(super) fn read_bar0(&self, offset: u64, data: &mut [u8]) {
-        access::read_words(offset, data, |at| self.read_register(at));
-    }
-
-    /// Writes BAR0.
-    pub(super) fn write_bar0(&self, offset: u64, data: &[u8]) {
-        access::write_words(offset, data, |at, value| self.write_register(at, value));
-    }
-
-    /// Reads PCI configuration space (256 bytes).
-    pub(super) fn read_config(&self, offset: u64, data: &mut [u8]) {
-        self.control().pci.read(offset, data, self.core.irq.level());
-    }
-
-    /// Writes PCI configuration space.
-    pub(super) fn write_config(&self, offset: u64, data: &[u8]) {
-        self.with_control(|control| {
-            let change = control.pci.change(offset, data);
-            let mut after = After::default();
-            if change.woke {
-                after.merge(self.reset_function(control));
-            }
-            after.merge(self.update_link(control, false));
-            self.core.reconfigured(self, change, after)
-        });
-    }
-
     /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing
     /// answers.
     pub(super) fn read_register(&self, offset: u32) -> u32 {
@@ -117,7 +89,7 @@ impl E1000 {
         self.filter_version.fetch_add(1, Ordering::Release);
     }
 
-    fn write_ctrl(&self, control: &mut Control, value: u32) -> After {
+    fn write_ctrl(&self, control: &mut ControlOf<Self>, value: u32) -> After {
         if value & CTRL_SELF_CLEARING != 0 {
             return self.reset_mac(control, false);
         }
@@ -130,7 +102,7 @@ impl E1000 {
         self.update_link(control, rises)
     }
 
-    fn write_controlled(&self, control: &mut Control, offset: u32, value: u32) -> After {
+    fn write_controlled(&self, control: &mut ControlOf<Self>, offset: u32, value: u32) -> After {
         match offset {
             EECD => control.eeprom.write(value),
             EERD => self.regs.set(EERD, control.eeprom.read_word(value)),
@@ -147,7 +119,7 @@ impl E1000 {
         After::default()
     }
 
-    fn write_mdic(&self, control: &mut Control, value: u32) -> After {
+    fn write_mdic(&self, control: &mut ControlOf<Self>, value: u32) -> After {
         let done = control.phy.transfer(value);
         self.regs.set(MDIC, done.mdic);
         let mut after = self.update_link(control, done.flapped);
@@ -157,7 +129,7 @@ impl E1000 {
         after
     }
 
-    fn write_rctl(&self, control: &mut Control, value: u32) -> After {
+    fn write_rctl(&self, control: &mut ControlOf<Self>, value: u32) -> After {
         let before = self.regs.get(RCTL);
         self.set_filter(RCTL, value);
         let mut after = self.update_link(control, false);

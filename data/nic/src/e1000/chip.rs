@@ -1,7 +1,7 @@
 //! The chip: its parts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
@@ -16,9 +16,11 @@ use super::regs::{RCTL, Registers, TCTL, bit};
 use super::rx::Rx;
 use super::stats::Stats;
 use super::tx::Tx;
+use crate::chip::access;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Core, Delays, Gate, Host, Layout, PciFunction, Space, lock,
+    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Layout,
+    PciFunction,
 };
 use crate::ring::{Receiver, Transmitter};
 
@@ -37,14 +39,7 @@ pub struct E1000 {
     pub(super) ioaddr: AtomicU32,
     /// D3: a copy of what configuration space says, for those without the lock.
     pub(super) asleep: AtomicBool,
-    control: Mutex<Control>,
-}
-
-/// What only the VMM's side touches.
-pub(super) struct Control {
-    pub(super) pci: Pci,
-    pub(super) eeprom: Eeprom,
-    pub(super) phy: Phy,
+    control: Mutex<ControlOf<Self>>,
 }
 
 /// On its bus: 128 KiB of registers, 64 bytes of I/O ports, MSI.
@@ -84,54 +79,50 @@ impl E1000 {
             asleep: AtomicBool::new(false),
             control: Mutex::new(control),
         };
-        chip.power_on();
+        chip.reset();
         chip
-    }
-
-    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        lock(&self.control)
-    }
-
-    /// Runs `change` with the control lock, and what it asks for without.
-    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
-        let after = change(&mut self.control());
-        self.core.run(self, after);
     }
 }
 
-impl PciFunction for E1000 {
-    fn layout(&self) -> &'static Layout {
-        &LAYOUT
+impl Controlled for E1000 {
+    type Eeprom = Eeprom;
+    type Phy = Phy;
+    const ON_BUS: &'static Layout = &LAYOUT;
+
+    fn mutex(&self) -> &Mutex<ControlOf<Self>> {
+        &self.control
+    }
+
+    fn new_eeprom(&self) -> Eeprom {
+        Eeprom::new(self.mac)
+    }
+
+    fn plug(phy: &mut Phy, up: bool) {
+        phy.set_cable(up);
+    }
+
+    fn reset_all(&self, control: &mut ControlOf<Self>) -> After {
+        self.reset_function(control)
+    }
+
+    fn follow(&self, control: &mut ControlOf<Self>) -> After {
+        self.update_link(control, false)
     }
 
     #[inline]
-    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Bar(0) => self.read_bar0(offset, data),
-            Space::Bar(_) => self.read_bar1(offset, data),
-            Space::Config => self.read_config(offset, data),
+    fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]) {
+        match bar {
+            0 => access::read_words(offset, data, |at| self.read_register(at)),
+            _ => self.read_ports(offset, data),
         }
     }
 
     #[inline]
-    fn write(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Bar(0) => self.write_bar0(offset, data),
-            Space::Bar(_) => self.write_bar1(offset, data),
-            Space::Config => self.write_config(offset, data),
+    fn write_bar(&self, bar: u8, offset: u64, data: &[u8]) {
+        match bar {
+            0 => access::write_words(offset, data, |at, value| self.write_register(at, value)),
+            _ => self.write_ports(offset, data),
         }
-    }
-
-    fn reset(&self) {
-        self.power_on();
-    }
-
-    fn renew(&self) {
-        self.replace();
-    }
-
-    fn set_link(&self, up: bool) {
-        self.set_cable(up);
     }
 }
 

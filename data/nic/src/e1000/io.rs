@@ -11,7 +11,7 @@ const IODATA: u32 = 4;
 
 impl E1000 {
     /// Reads BAR1 (64 bytes: IOADDR, IODATA; SDM 13.3.1). The rest is reserved and reads as 0.
-    pub(super) fn read_bar1(&self, offset: u64, data: &mut [u8]) {
+    pub(super) fn read_ports(&self, offset: u64, data: &mut [u8]) {
         access::read_words(offset, data, |at| match at {
             IOADDR => self.ioaddr.load(Ordering::Relaxed),
             IODATA => self.read_register(self.ioaddr.load(Ordering::Relaxed)),
@@ -20,7 +20,7 @@ impl E1000 {
     }
 
     /// Writes BAR1.
-    pub(super) fn write_bar1(&self, offset: u64, data: &[u8]) {
+    pub(super) fn write_ports(&self, offset: u64, data: &[u8]) {
         access::write_words(offset, data, |at, value| match at {
             IOADDR => self.ioaddr.store(value, Ordering::Relaxed),
             IODATA => self.write_register(self.ioaddr.load(Ordering::Relaxed), value),

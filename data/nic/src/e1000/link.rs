@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::cause;
-use super::chip::{Control, E1000};
+use super::chip::E1000;
 use super::regs::{CTRL, RCTL, STATUS, bit};
-use crate::chip::After;
+use crate::chip::{After, ControlOf};
 
 /// Where frames that the guest sends go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,19 +62,9 @@ impl E1000 {
         Wire::unpack(self.gate.load(Ordering::Acquire))
     }
 
-    /// Plugs the cable in, or pulls it out.
-    pub(super) fn set_cable(&self, up: bool) {
-        let after = {
-            let mut control = self.control();
-            control.phy.set_cable(up);
-            self.update_link(&mut control, false)
-        };
-        self.core.run(self, after);
-    }
-
     /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI.
     /// `flapped`: the link went down and up again in between. A change of the link posts LSC.
-    pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
+    pub(super) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
         let ctrl = self.regs.get(CTRL);
         // The PHY is held in reset as long as the bit stands.
         let phy = ctrl & bit::CTRL_PHY_RST == 0 && control.phy.link();
@@ -104,7 +94,7 @@ impl E1000 {
 
 /// STATUS: link, speed and duplex (SDM 13.4.2). Speed and duplex are those that CTRL forces, or
 /// else the PHY's.
-fn status(ctrl: u32, link: bool, control: &Control) -> u32 {
+fn status(ctrl: u32, link: bool, control: &ControlOf<E1000>) -> u32 {
     let mode = control.phy.mode();
     let speed = if ctrl & bit::CTRL_FRCSPD != 0 { (ctrl >> 8 & 3).min(2) } else { mode.speed };
     let full = if ctrl & bit::CTRL_FRCDPLX != 0 { ctrl & bit::CTRL_FD != 0 } else { mode.full };

@@ -11,38 +11,20 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{Control, E1000};
+use super::chip::E1000;
 use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
-use crate::chip::{After, ReceiveSide};
+use crate::chip::{After, ControlOf, ReceiveSide};
 
 impl E1000 {
-    /// PCI reset: everything as after power-on.
-    pub(super) fn power_on(&self) {
-        let after = {
-            let mut control = self.control();
-            control.pci.reset();
-            self.reset_function(&mut control)
-        };
-        self.core.run(self, after);
-    }
-
-    /// A new machine takes the place of the old: a reset, and the EEPROM as it left the factory.
-    /// What the old guest wrote there is not for the next one's eyes, and a wrong checksum would
-    /// keep its driver away.
-    pub(super) fn replace(&self) {
-        self.control().eeprom = super::eeprom::Eeprom::new(self.mac);
-        self.power_on();
-    }
-
     /// All but configuration space.
-    pub(super) fn reset_function(&self, control: &mut Control) -> After {
+    pub(super) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
         control.phy.reset();
         self.ioaddr.store(0, Ordering::Relaxed);
         self.reset_mac(control, true)
     }
 
     /// CTRL.RST, or more. When it returns, no DMA of before runs any more.
-    pub(super) fn reset_mac(&self, control: &mut Control, power_on: bool) -> After {
+    pub(super) fn reset_mac(&self, control: &mut ControlOf<Self>, power_on: bool) -> After {
         let pba = self.regs.get(PBA);
         // A pass that starts from here on finds both sides off.
         self.regs.set(TCTL, 0);
@@ -70,7 +52,7 @@ impl E1000 {
     }
 
     /// What the EEPROM initializes (SDM 5.6): the address, here.
-    pub(super) fn load_eeprom(&self, control: &mut Control) {
+    pub(super) fn load_eeprom(&self, control: &mut ControlOf<Self>) {
         control.eeprom.reset();
         let (low, high) = control.eeprom.address();
         self.regs.set(RA, low);
@@ -79,7 +61,7 @@ impl E1000 {
     }
 
     /// CTRL.PHY_RST was set.
-    pub(super) fn reset_phy(&self, control: &mut Control) {
+    pub(super) fn reset_phy(&self, control: &mut ControlOf<Self>) {
         control.phy.reset();
     }
 

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{Control, R8169};
+use super::chip::R8169;
 use super::regs::*;
 use crate::bits::low32;
-use crate::chip::{After, TransmitSide};
+use crate::chip::{After, ControlOf, Controlled, TransmitSide};
 use crate::realtek::cplus::Which;
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
@@ -16,36 +16,8 @@ use crate::realtek::tally;
 const MISSED: u64 = 0x00ff_ffff;
 
 impl R8169 {
-    pub(super) fn read_registers(&self, offset: u64, data: &mut [u8]) {
-        self.regs.read(offset, data, |row| self.read_register(row));
-    }
-
-    pub(super) fn write_registers(&self, offset: u64, data: &[u8]) {
-        self.regs.write(offset, data, |write| {
-            if !self.asleep.load(Ordering::Relaxed) {
-                self.write_register(&write);
-            }
-        });
-    }
-
-    pub(super) fn read_config(&self, offset: u64, data: &mut [u8]) {
-        self.control().pci.read(offset, data, self.core.irq.level());
-    }
-
-    pub(super) fn write_config(&self, offset: u64, data: &[u8]) {
-        self.with_control(|control| {
-            let change = control.pci.change(offset, data);
-            let mut after = After::default();
-            if change.woke {
-                after.merge(self.reset_function(control));
-            }
-            after.merge(self.update_link(control, false));
-            self.core.reconfigured(self, change, after)
-        });
-    }
-
     /// A register as read; in D3 nothing answers.
-    fn read_register(&self, row: &'static Row) -> u32 {
+    pub(super) fn read_register(&self, row: &'static Row) -> u32 {
         match row.offset {
             _ if self.asleep.load(Ordering::Relaxed) => u32::MAX,
             IMR => self.core.irq.mask(),
@@ -64,7 +36,7 @@ impl R8169 {
     }
 
     /// A register as written.
-    fn write_register(&self, write: &Write) {
+    pub(super) fn write_register(&self, write: &Write) {
         match write.row.offset {
             IDR0 | IDR4 | CONFIG0..=CONFIG5 => self.write_locked(write),
             MAR0 | MAR4 | RCR | RMS => self.set_filter(write),
@@ -126,7 +98,7 @@ impl R8169 {
         self.core.ring_rx();
     }
 
-    fn write_command(&self, control: &mut Control, write: &Write) -> After {
+    fn write_command(&self, control: &mut ControlOf<Self>, write: &Write) -> After {
         if write.value & cr::RST != 0 {
             return self.reset_mac(control, false);
         }

@@ -1,7 +1,7 @@
 //! The chip: its parts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use vmlan_frame::{Mac, RegisterCount};
 
@@ -13,7 +13,8 @@ use super::regs::*;
 use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Core, Delays, Gate, Host, Layout, PciFunction, Space, lock,
+    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Layout,
+    PciFunction,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -52,14 +53,7 @@ pub struct R8169 {
     pub(super) filter_version: AtomicU32,
     /// How often each ring was told to begin again.
     rewinds: [AtomicU32; 3],
-    control: Mutex<Control>,
-}
-
-/// What only the VMM's side touches.
-pub(super) struct Control {
-    pub(super) pci: Pci,
-    pub(super) eeprom: Eeprom,
-    pub(super) phy: Phy,
+    control: Mutex<ControlOf<Self>>,
 }
 
 /// On its bus: the same 256 bytes twice, as I/O ports and as memory; MSI.
@@ -96,18 +90,8 @@ impl R8169 {
             rewinds: Default::default(),
             control: Mutex::new(control),
         };
-        chip.power_on();
+        chip.reset();
         chip
-    }
-
-    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        lock(&self.control)
-    }
-
-    /// Runs `change` with the control lock, and what it asks for without.
-    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
-        let after = change(&mut self.control());
-        self.core.run(self, after);
     }
 
     /// The rewinds of a ring, and where its address is.
@@ -170,41 +154,47 @@ impl Cplus for R8169 {
     }
 }
 
-impl PciFunction for R8169 {
-    fn layout(&self) -> &'static Layout {
-        &LAYOUT
+impl Controlled for R8169 {
+    type Eeprom = Eeprom;
+    type Phy = Phy;
+    const ON_BUS: &'static Layout = &LAYOUT;
+
+    fn mutex(&self) -> &Mutex<ControlOf<Self>> {
+        &self.control
+    }
+
+    fn new_eeprom(&self) -> Eeprom {
+        Eeprom::new(self.mac, DEVICE)
+    }
+
+    fn plug(phy: &mut Phy, up: bool) {
+        phy.set_cable(up);
+    }
+
+    fn reset_all(&self, control: &mut ControlOf<Self>) -> After {
+        self.reset_function(control)
+    }
+
+    fn follow(&self, control: &mut ControlOf<Self>) -> After {
+        self.update_link(control, false)
     }
 
     #[inline]
-    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Bar(_) => self.read_registers(offset, data),
-            Space::Config => self.read_config(offset, data),
-        }
+    fn read_bar(&self, _: u8, offset: u64, data: &mut [u8]) {
+        self.regs.read(offset, data, |row| self.read_register(row));
     }
 
     #[inline]
-    fn write(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Bar(_) => self.write_registers(offset, data),
-            Space::Config => self.write_config(offset, data),
-        }
-    }
-
-    fn reset(&self) {
-        self.power_on();
-    }
-
-    fn renew(&self) {
-        self.replace();
-    }
-
-    fn set_link(&self, up: bool) {
-        self.set_cable(up);
+    fn write_bar(&self, _: u8, offset: u64, data: &[u8]) {
+        self.regs.write(offset, data, |write| {
+            if !self.asleep.load(Ordering::Relaxed) {
+                self.write_register(&write);
+            }
+        });
     }
 
     /// OWN alone says so, but with a CSB that asks for kicks.
-    fn posts_silently(&self) -> bool {
+    fn posts_without_register(&self) -> bool {
         !self.core.irq.csb_on().load(Ordering::Relaxed)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{Control, R8169};
+use super::chip::R8169;
 use super::regs::{TCR, tcr};
-use crate::chip::After;
+use crate::chip::{After, ControlOf};
 use crate::realtek::isr;
 
 /// What lets frames pass.
@@ -44,17 +44,9 @@ impl R8169 {
         Wire::unpack(self.wire.load(Ordering::Acquire))
     }
 
-    /// Plugs the cable in, or pulls it out.
-    pub(super) fn set_cable(&self, up: bool) {
-        self.with_control(|control| {
-            control.phy.set_cable(up);
-            self.update_link(control, false)
-        });
-    }
-
     /// Brings the gate in line with the cable, the PHY, TCR and PCI. `flapped`: the link went down
     /// and up again in between. A change of the link posts LinkChg.
-    pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
+    pub(super) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
         let link = control.phy.link();
         let loopback = self.regs.get(TCR) & tcr::LBK != 0 || control.phy.loopback();
         let speed = control.phy.mode().speed;

@@ -15,35 +15,20 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{Control, R8169};
+use super::chip::R8169;
 use super::regs::{CR, IDR0, IDR4, is_sticky};
-use crate::chip::{After, ReceiveSide, TransmitSide};
-use crate::realtek::eeprom::Eeprom;
+use crate::chip::{After, ControlOf, ReceiveSide, TransmitSide};
 use crate::realtek::tally;
 
 impl R8169 {
-    /// PCI reset: everything as after power-on.
-    pub(super) fn power_on(&self) {
-        self.with_control(|control| {
-            control.pci.reset();
-            self.reset_function(control)
-        });
-    }
-
-    /// A new machine takes the place of the old.
-    pub(super) fn replace(&self) {
-        self.control().eeprom = Eeprom::new(self.mac, super::DEVICE);
-        self.power_on();
-    }
-
     /// All but configuration space.
-    pub(super) fn reset_function(&self, control: &mut Control) -> After {
+    pub(super) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
         control.phy.reset();
         self.reset_mac(control, true)
     }
 
     /// CR.RST, or more. When it returns, no DMA of before runs any more.
-    pub(super) fn reset_mac(&self, control: &mut Control, power_on: bool) -> After {
+    pub(super) fn reset_mac(&self, control: &mut ControlOf<Self>, power_on: bool) -> After {
         // A pass that starts from here on finds both sides off.
         self.regs.set(CR, 0);
         let edge = self.core.stopped(|tx, rx| {
@@ -71,7 +56,7 @@ impl R8169 {
     }
 
     /// What the EEPROM loads (9346CR, auto-load): the address, here.
-    pub(super) fn load_eeprom(&self, control: &mut Control) {
+    pub(super) fn load_eeprom(&self, control: &mut ControlOf<Self>) {
         control.eeprom.reset();
         let (low, high) = control.eeprom.address();
         self.regs.set(IDR0, low);

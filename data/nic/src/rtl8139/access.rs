@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::{Control, Rtl8139, wire};
+use super::chip::{Rtl8139, wire};
 use super::regs::*;
 use crate::bits::low32;
-use crate::chip::{After, Chip, Core, TransmitSide};
+use crate::chip::{After, Chip, ControlOf, Controlled, Core, TransmitSide};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally::{ADDRESS, DUMP};
@@ -115,7 +115,7 @@ impl Rtl8139 {
         self.core.ring_rx();
     }
 
-    fn write_cr(&self, control: &mut Control, write: &Write) -> After {
+    fn write_cr(&self, control: &mut ControlOf<Self>, write: &Write) -> After {
         if write.value & cr::RST != 0 {
             return self.reset_chip(control, false);
         }
@@ -160,7 +160,7 @@ impl Rtl8139 {
         }
     }
 
-    fn write_controlled(&self, control: &mut Control, write: &Write) -> After {
+    fn write_controlled(&self, control: &mut ControlOf<Self>, write: &Write) -> After {
         let unlocked = control.eeprom.unlocked();
         match write.row.offset {
             EECR => {

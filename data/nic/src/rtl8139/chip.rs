@@ -1,7 +1,7 @@
 //! The chip: its parts, and what it is to [`crate::chip`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use vmlan_frame::{Mac, RegisterCount};
 
@@ -12,7 +12,8 @@ use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Core, Delays, Gate, Host, Kinds, Layout, PciFunction, Space, lock,
+    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Kinds, Layout,
+    PciFunction,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
@@ -45,7 +46,7 @@ pub struct Rtl8139 {
     pub(super) wire: AtomicU32,
     /// Moves after each write to a register that the receive filter keeps a digest of.
     pub(super) filter_version: AtomicU32,
-    control: Mutex<Control>,
+    control: Mutex<ControlOf<Self>>,
 }
 
 /// Bits of [`Rtl8139::wire`].
@@ -56,13 +57,6 @@ pub mod wire {
     pub const LINK: u32 = 2;
     /// In D3: nothing answers.
     pub const ASLEEP: u32 = 4;
-}
-
-/// What only the VMM's side touches.
-pub(super) struct Control {
-    pub(super) pci: Pci,
-    pub(super) eeprom: Eeprom,
-    pub(super) phy: Phy,
 }
 
 impl Rtl8139 {
@@ -96,16 +90,6 @@ impl Rtl8139 {
         chip
     }
 
-    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        lock(&self.control)
-    }
-
-    /// Runs `change` with the control lock, and what it asks for without.
-    pub(super) fn with_control(&self, change: impl FnOnce(&mut Control) -> After) {
-        let after = change(&mut self.control());
-        self.core.run(self, after);
-    }
-
     /// True if all of these bits of `wire` are set.
     pub(super) fn is(&self, bits: u32) -> bool {
         self.wire.load(Ordering::Acquire) & bits == bits
@@ -117,48 +101,46 @@ impl Rtl8139 {
     }
 }
 
-impl PciFunction for Rtl8139 {
-    fn layout(&self) -> &'static Layout {
-        &LAYOUT
+impl Controlled for Rtl8139 {
+    type Eeprom = Eeprom;
+    type Phy = Phy;
+    const ON_BUS: &'static Layout = &LAYOUT;
+
+    fn mutex(&self) -> &Mutex<ControlOf<Self>> {
+        &self.control
     }
 
-    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
-        match space {
-            Space::Config => self.control().pci.read(offset, data, self.core.irq.level()),
-            Space::Bar(0 | 1) => self.read_registers(offset, data),
-            Space::Bar(_) => data.fill(u8::MAX),
+    fn new_eeprom(&self) -> Eeprom {
+        Eeprom::new(self.mac, DEVICE)
+    }
+
+    fn plug(phy: &mut Phy, up: bool) {
+        phy.set_cable(up);
+    }
+
+    fn reset_all(&self, control: &mut ControlOf<Self>) -> After {
+        self.reset_function(control)
+    }
+
+    fn follow(&self, control: &mut ControlOf<Self>) -> After {
+        self.update_link(control, false)
+    }
+
+    fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]) {
+        match bar {
+            0 | 1 => self.read_registers(offset, data),
+            _ => data.fill(u8::MAX),
         }
     }
 
-    fn write(&self, space: Space, offset: u64, data: &[u8]) {
-        match space {
-            Space::Config => self.write_config(offset, data),
-            Space::Bar(0 | 1) => self.write_registers(offset, data),
-            Space::Bar(_) => {}
+    fn write_bar(&self, bar: u8, offset: u64, data: &[u8]) {
+        if bar < 2 {
+            self.write_registers(offset, data);
         }
-    }
-
-    fn reset(&self) {
-        self.with_control(|control| {
-            control.pci.reset();
-            self.reset_function(control)
-        });
-    }
-
-    fn renew(&self) {
-        self.control().eeprom = Eeprom::new(self.mac, DEVICE);
-        self.reset();
-    }
-
-    fn set_link(&self, up: bool) {
-        self.with_control(|control| {
-            control.phy.set_cable(up);
-            self.update_link(control, false)
-        });
     }
 
     /// As the RTL8169's; in classic mode CAPR says so.
-    fn posts_silently(&self) -> bool {
+    fn posts_without_register(&self) -> bool {
         let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
         plus && !self.core.irq.csb_on().load(Ordering::Relaxed)
     }

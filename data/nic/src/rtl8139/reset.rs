@@ -12,9 +12,9 @@
 use std::sync::atomic::Ordering;
 
 use super::buffer::Look;
-use super::chip::{Control, Rtl8139, wire};
+use super::chip::{Rtl8139, wire};
 use super::regs::*;
-use crate::chip::After;
+use crate::chip::{After, ControlOf};
 use crate::realtek::isr;
 
 /// Bits of MSR.
@@ -30,7 +30,7 @@ const CON_STATUS: u32 = 1 << 3;
 
 impl Rtl8139 {
     /// All but configuration space.
-    pub(super) fn reset_function(&self, control: &mut Control) -> After {
+    pub(super) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
         control.phy.reset();
         control.eeprom.reset();
         let mut after = self.reset_chip(control, true);
@@ -43,7 +43,7 @@ impl Rtl8139 {
     }
 
     /// CR.RST, or more. When it returns, no DMA of before runs any more.
-    pub(super) fn reset_chip(&self, control: &mut Control, power_on: bool) -> After {
+    pub(super) fn reset_chip(&self, control: &mut ControlOf<Self>, power_on: bool) -> After {
         // A pass that starts from here on finds both sides off.
         self.regs.set(CR, 0);
         let edge = self.core.stopped(|tx, rx| {
@@ -65,29 +65,16 @@ impl Rtl8139 {
     }
 
     /// What the EEPROM initializes: the address.
-    pub(super) fn load_eeprom(&self, control: &Control) {
+    pub(super) fn load_eeprom(&self, control: &ControlOf<Self>) {
         let (low, high) = control.eeprom.address();
         self.regs.set(IDR0, low);
         self.regs.set(IDR4, high);
         self.filter_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Writes configuration space.
-    pub(super) fn write_config(&self, offset: u64, data: &[u8]) {
-        self.with_control(|control| {
-            let change = control.pci.change(offset, data);
-            let mut after = After::default();
-            if change.woke {
-                after.merge(self.reset_function(control));
-            }
-            after.merge(self.update_link(control, false));
-            self.core.reconfigured(self, change, after)
-        });
-    }
-
     /// Brings MSR, CSCR and what lets frames pass in line with the cable, the PHY and PCI.
     /// `flapped`: the link went down and up again in between. A change of the link posts LinkChg.
-    pub(super) fn update_link(&self, control: &mut Control, flapped: bool) -> After {
+    pub(super) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
         let (link, mode) = (control.phy.link(), control.phy.mode());
         let speed = if mode.fast { 0 } else { msr::SPEED_10 };
         let status = speed | if link { 0 } else { msr::LINKB };

@@ -10,7 +10,7 @@ use vmlan_ram::{Map, Mapping, Region, Slice};
 
 use super::super::regs::*;
 use super::registers::Bench;
-use crate::chip::Nic;
+use crate::chip::{Controlled, Nic};
 
 const TX_RING: u32 = 0x1000;
 const RX_RING: u32 = 0x2000;

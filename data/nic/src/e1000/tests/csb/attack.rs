@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::chip::lock;
-use crate::chip::{CsbFault, Fault};
+use crate::chip::{Controlled, CsbFault, Fault};
 
 /// FreeBSD frees its CSB without a word. From when the driver has stopped the chip, or may no
 /// longer be written for, nothing is stored in memory that may be somebody else's.

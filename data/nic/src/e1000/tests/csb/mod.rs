@@ -14,6 +14,7 @@ use vmlan_ram::{Map, Slice, Window, full_fence};
 
 use super::super::E1000;
 use super::data::guest::*;
+use crate::chip::Controlled;
 
 pub const CSBAL: u64 = 0x2830;
 pub const CSBAH: u64 = 0x2834;
@@ -111,8 +112,8 @@ impl<'g> Driver<'g> {
     /// The interface goes up.
     pub fn up(&mut self) {
         self.chip.write_config(4, &[7, 0]);
-        self.chip.write_bar1(0, &0u32.to_le_bytes());
-        self.chip.write_bar1(4, &(1u32 << 26).to_le_bytes());
+        self.chip.write_ports(0, &0u32.to_le_bytes());
+        self.chip.write_ports(4, &(1u32 << 26).to_le_bytes());
         self.chip.set_link(true);
         self.set(CTRL, SLU);
         for (base, at) in [(TD, TX_RING), (RD, RX_RING)] {
@@ -142,12 +143,12 @@ impl<'g> Driver<'g> {
     }
 
     pub fn set(&self, at: u64, value: u32) {
-        self.chip.write_bar0(at, &value.to_le_bytes());
+        self.chip.write_bar(0, at, &value.to_le_bytes());
     }
 
     pub fn reg(&self, at: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.chip.read_bar0(at, &mut bytes);
+        self.chip.read_bar(0, at, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::super::cause;
 use super::super::registers::{Bench, FakeHost, pages};
 use super::*;
-use crate::chip::{CsbFault, Fault};
+use crate::chip::{Controlled, CsbFault, Fault, Space};
 
 const IMS: u64 = 0xd0;
 const ICS: u32 = 0xc8;
@@ -16,7 +16,7 @@ fn subsystem_1101_and_two_registers() {
     for csb in [false, true] {
         let guest = Guest::with(csb);
         let mut id = [0; 4];
-        guest.chip.read_config(0x2c, &mut id);
+        guest.chip.read(Space::Config, 0x2c, &mut id);
         assert_eq!(u32::from_le_bytes(id), if csb { 0x1101_8086 } else { 0x001e_8086 });
         let mut driver = Driver::new(&guest, Kind::New);
         assert_eq!(driver.reg(CSBAL), if csb { CSB } else { 0 });
@@ -45,10 +45,10 @@ fn ctrl_rst_keeps_the_csb_and_a_full_reset_drops_it() {
     /// What, whether it keeps the CSB, how.
     type Reset = (&'static str, bool, fn(&E1000));
     let reset: [Reset; 5] = [
-        ("MMIO", true, |chip| chip.write_bar0(0, &(1u32 << 26).to_le_bytes())),
+        ("MMIO", true, |chip| chip.write_bar(0, 0, &(1u32 << 26).to_le_bytes())),
         ("I/O window", true, |chip| {
-            chip.write_bar1(0, &0u32.to_le_bytes());
-            chip.write_bar1(4, &(1u32 << 26).to_le_bytes());
+            chip.write_ports(0, &0u32.to_le_bytes());
+            chip.write_ports(4, &(1u32 << 26).to_le_bytes());
         }),
         ("PCI reset", false, E1000::reset),
         ("another machine", false, E1000::renew),

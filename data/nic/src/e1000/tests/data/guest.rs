@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, Mac, Offload};
 use vmlan_ram::{Map, Window};
 
+use crate::chip::Controlled;
 pub use crate::chip::fixture::{FakeHost, Lent, MAC, Take, memory};
 pub use crate::chip::{Config, Host, Nic, PciFunction};
 use crate::e1000::E1000;
@@ -112,12 +113,12 @@ impl Guest {
     }
 
     pub fn set(&self, at: u64, value: u32) {
-        self.chip.write_bar0(at, &value.to_le_bytes());
+        self.chip.write_bar(0, at, &value.to_le_bytes());
     }
 
     pub fn get(&self, at: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.chip.read_bar0(at, &mut bytes);
+        self.chip.read_bar(0, at, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 

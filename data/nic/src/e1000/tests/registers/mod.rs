@@ -17,7 +17,7 @@ use vmlan_ram::Window;
 use super::super::E1000;
 use super::super::regs::*;
 pub use crate::chip::fixture::{FakeHost, memory};
-pub(super) use crate::chip::{Config, Nic, PciFunction};
+pub(super) use crate::chip::{Config, Controlled, Nic, PciFunction, Space};
 
 /// The configured address.
 pub const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
@@ -46,29 +46,29 @@ impl Bench {
 
     pub fn read(&self, offset: u32) -> u32 {
         let mut data = [0; 4];
-        self.chip.read_bar0(offset.into(), &mut data);
+        self.chip.read_bar(0, offset.into(), &mut data);
         u32::from_le_bytes(data)
     }
 
     pub fn write(&self, offset: u32, value: u32) {
-        self.chip.write_bar0(offset.into(), &value.to_le_bytes());
+        self.chip.write_bar(0, offset.into(), &value.to_le_bytes());
     }
 
     pub fn read_io(&self, register: u32) -> u32 {
-        self.chip.write_bar1(0, &register.to_le_bytes());
+        self.chip.write_ports(0, &register.to_le_bytes());
         let mut data = [0; 4];
-        self.chip.read_bar1(4, &mut data);
+        self.chip.read_ports(4, &mut data);
         u32::from_le_bytes(data)
     }
 
     pub fn write_io(&self, register: u32, value: u32) {
-        self.chip.write_bar1(0, &register.to_le_bytes());
-        self.chip.write_bar1(4, &value.to_le_bytes());
+        self.chip.write_ports(0, &register.to_le_bytes());
+        self.chip.write_ports(4, &value.to_le_bytes());
     }
 
     pub fn config(&self, offset: u64, len: usize) -> u32 {
         let mut data = [0; 4];
-        self.chip.read_config(offset, &mut data[..len]);
+        self.chip.read(Space::Config, offset, &mut data[..len]);
         u32::from_le_bytes(data)
     }
 

@@ -125,7 +125,7 @@ fn the_io_window_reaches_registers() {
     assert_eq!(bench.read(TIPG), 0x1234);
     assert_eq!(bench.read_io(TIPG), 0x1234);
     let mut address = [0; 4];
-    bench.chip.read_bar1(0, &mut address);
+    bench.chip.read_ports(0, &mut address);
     assert_eq!(u32::from_le_bytes(address), TIPG);
     bench.write_io(CTRL, bit::CTRL_RST);
     assert_eq!(bench.read(TIPG), 0x0060_2008);

@@ -11,7 +11,7 @@ fn reads_return_the_bytes_asked_for() {
     bench.write(FCAH, 0x6655);
     let read = |offset: u64, len: usize| {
         let mut data = vec![0xee; len];
-        bench.chip.read_bar0(offset, &mut data);
+        bench.chip.read_bar(0, offset, &mut data);
         data
     };
     assert_eq!(read(0x28, 1), [0x11]);
@@ -26,12 +26,12 @@ fn only_whole_words_are_written() {
     let bench = Bench::new();
     bench.write(FCAL, 0x4433_2211);
     for (offset, len) in [(0x28, 1), (0x28, 3), (0x29, 4), (0x2a, 2), (0x25, 4), (0x28, 0)] {
-        bench.chip.write_bar0(offset, &vec![0xff; len]);
+        bench.chip.write_bar(0, offset, &vec![0xff; len]);
         assert_eq!(bench.read(FCAL), 0x4433_2211, "{len} bytes at {offset:#x}");
     }
-    bench.chip.write_bar0(RA.into(), &0x8000_6655_4433_2211u64.to_le_bytes());
+    bench.chip.write_bar(0, RA.into(), &0x8000_6655_4433_2211u64.to_le_bytes());
     assert_eq!((bench.read(RA), bench.read(RA + 4)), (0x4433_2211, 0x8000_6655));
-    bench.chip.write_bar0(0x25, &[0xaa; 9]);
+    bench.chip.write_bar(0, 0x25, &[0xaa; 9]);
     assert_eq!(bench.read(FCAL), 0xaaaa_aaaa, "the word in the middle");
     assert_eq!(bench.read(FCAH), 0);
 }
@@ -41,7 +41,7 @@ fn a_wide_read_has_each_words_effect_once() {
     let bench = Bench::new();
     bench.write(ICS, 1);
     let mut data = [0; 8];
-    bench.chip.read_bar0(ICR.into(), &mut data);
+    bench.chip.read_bar(0, ICR.into(), &mut data);
     assert_eq!(data[0], 1);
     assert_eq!(bench.read(ICR), 0);
 }
@@ -82,14 +82,14 @@ proptest! {
                 Access::Read(bar, offset, len) => {
                     let data = &mut vec![0; len][..];
                     match bar {
-                        0 => chip.read_bar0(offset, data),
-                        1 => chip.read_bar1(offset, data),
-                        _ => chip.read_config(offset, data),
+                        0 => chip.read_bar(0, offset, data),
+                        1 => chip.read_ports(offset, data),
+                        _ => chip.read(Space::Config, offset, data),
                     }
                 }
                 Access::Write(bar, offset, data) => match bar {
-                    0 => chip.write_bar0(offset, &data),
-                    1 => chip.write_bar1(offset, &data),
+                    0 => chip.write_bar(0, offset, &data),
+                    1 => chip.write_ports(offset, &data),
                     _ => chip.write_config(offset, &data),
                 },
                 Access::Link(up) => chip.set_link(up),
@@ -103,7 +103,7 @@ proptest! {
         let bench = Bench::new();
         for offset in (0..0xa000).step_by(4).filter(|o| !(RA..RA + 8).contains(o)) {
             let mut data = [0; 4];
-            chip.read_bar0(offset.into(), &mut data);
+            chip.read_bar(0, offset.into(), &mut data);
             prop_assert_eq!(u32::from_le_bytes(data), bench.read(offset), "register {:#x}", offset);
         }
     }

@@ -1,0 +1,113 @@
+//! The VMM's side of a chip: configuration space, EEPROM and PHY, behind the control lock.
+
+use std::sync::{Mutex, MutexGuard};
+
+use super::locks::{After, lock};
+use super::nic::{Chip, PciFunction};
+use super::pci::Pci;
+use super::{Layout, Space};
+
+/// What only the VMM's side touches.
+pub(crate) struct Control<E, P> {
+    pub(crate) pci: Pci,
+    pub(crate) eeprom: E,
+    pub(crate) phy: P,
+}
+
+/// The control part of a chip.
+pub(crate) type ControlOf<C> = Control<<C as Controlled>::Eeprom, <C as Controlled>::Phy>;
+
+/// What a chip does for the VMM. [`PciFunction`] comes of it.
+pub(crate) trait Controlled: Chip {
+    /// The EEPROM behind its bus.
+    type Eeprom: Send;
+    /// The PHY.
+    type Phy: Send;
+    /// What it looks like on its bus.
+    const ON_BUS: &'static Layout;
+
+    fn mutex(&self) -> &Mutex<ControlOf<Self>>;
+    /// The EEPROM as it left the factory.
+    fn new_eeprom(&self) -> Self::Eeprom;
+    /// Plugs the cable in, or pulls it out.
+    fn plug(phy: &mut Self::Phy, up: bool);
+    /// Resets all but configuration space.
+    fn reset_all(&self, control: &mut ControlOf<Self>) -> After;
+    /// Brings registers and what lets frames pass in line with the cable, the PHY and PCI.
+    fn follow(&self, control: &mut ControlOf<Self>) -> After;
+    /// Reads registers, through BAR `bar`.
+    fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]);
+    /// Writes registers, through BAR `bar`.
+    fn write_bar(&self, bar: u8, offset: u64, data: &[u8]);
+    /// See [`PciFunction::posts_silently`].
+    fn posts_without_register(&self) -> bool {
+        false
+    }
+
+    fn control(&self) -> MutexGuard<'_, ControlOf<Self>> {
+        lock(self.mutex())
+    }
+
+    /// Runs `change` with the control lock, and what it asks for without.
+    fn with_control(&self, change: impl FnOnce(&mut ControlOf<Self>) -> After) {
+        let after = change(&mut self.control());
+        self.core().run(self, after);
+    }
+
+    fn write_config(&self, offset: u64, data: &[u8]) {
+        self.with_control(|control| {
+            let change = control.pci.change(offset, data);
+            let mut after = After::default();
+            if change.woke {
+                after.merge(self.reset_all(control));
+            }
+            after.merge(self.follow(control));
+            self.core().reconfigured(self, change, after)
+        });
+    }
+}
+
+impl<C: Controlled + Send + Sync> PciFunction for C {
+    fn layout(&self) -> &'static Layout {
+        C::ON_BUS
+    }
+
+    #[inline]
+    fn read(&self, space: Space, offset: u64, data: &mut [u8]) {
+        match space {
+            Space::Bar(bar) => self.read_bar(bar, offset, data),
+            Space::Config => self.control().pci.read(offset, data, self.core().irq.level()),
+        }
+    }
+
+    #[inline]
+    fn write(&self, space: Space, offset: u64, data: &[u8]) {
+        match space {
+            Space::Bar(bar) => self.write_bar(bar, offset, data),
+            Space::Config => self.write_config(offset, data),
+        }
+    }
+
+    fn reset(&self) {
+        self.with_control(|control| {
+            control.pci.reset();
+            self.reset_all(control)
+        });
+    }
+
+    fn renew(&self) {
+        self.control().eeprom = self.new_eeprom();
+        self.reset();
+    }
+
+    fn set_link(&self, up: bool) {
+        self.with_control(|control| {
+            C::plug(&mut control.phy, up);
+            self.follow(control)
+        });
+    }
+
+    fn posts_silently(&self) -> bool {
+        self.posts_without_register()
+    }
+}
