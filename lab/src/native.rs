@@ -202,14 +202,6 @@ fn start(dir: &Scratch, name: &str, words: &[&str], pin: Pin) -> Result<Process,
     Ok(launch.spawn(&file("log"))?)
 }
 
-/// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up
-/// to 50 us later: what plays a guest keeps its driver's bounds on time (send combining), as a
-/// kernel would.
-pub(crate) fn exact_timers() {
-    // A kernel that refuses leaves the sleeps as they were.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-}
-
 fn text(dir: &Scratch, name: &str) -> String {
     Path::display(&dir.socket(name)).to_string()
 }

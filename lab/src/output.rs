@@ -1,21 +1,15 @@
 //! What commands print.
 
+use vmlan_tools::output;
+
 use crate::failure::Failure;
 
-/// Prints `text`. A reader that has gone away, like `head`, is not a failure.
+/// Prints `text`.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(format!("cannot write the output: {e}")))
-        }
-        _ => Ok(()),
-    }
+    output::print(text).map_err(Failure::Failed)
 }
 
 /// Prints `value` as JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|e| Failure::Failed(e.to_string()))?;
-    print(&(text + "\n"))
+    output::print_json(value).map_err(Failure::Failed)
 }

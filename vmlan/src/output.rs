@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use vmlan_config::vm_args::shell_word;
+use vmlan_tools::output;
 
 use crate::exit::Failure;
 
@@ -24,16 +25,9 @@ pub(crate) fn program(api: Option<&Path>) -> String {
     }
 }
 
-/// Prints `text`. A reader that has gone away, like `head`, is not a failure.
+/// Prints `text`.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(format!("cannot write the output: {e}")))
-        }
-        _ => Ok(()),
-    }
+    output::print(text).map_err(Failure::Failed)
 }
 
 /// Prints a line about a run that goes on: beside the summary, or, where that is JSON, to standard
@@ -48,8 +42,7 @@ pub(crate) fn print_progress(json: bool, line: &dyn std::fmt::Display) {
 
 /// Prints `value` as JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|e| Failure::Failed(e.to_string()))?;
-    print(&(text + "\n"))
+    output::print_json(value).map_err(Failure::Failed)
 }
 
 #[cfg(test)]

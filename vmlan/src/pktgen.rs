@@ -233,7 +233,7 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
     }
     let mut options = options::options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
-    process::exact_timers();
+    vmlan_transport::sys::exact_timers();
     options.stop = Some(process::on_signals()?);
     let summary = pktgen::run(&options, &mut |report| print_progress(args.json, &report));
     let summary = summary.map_err(|e| match &e {

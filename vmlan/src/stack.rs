@@ -113,7 +113,7 @@ pub(crate) struct StackArgs {
 pub(crate) fn run(args: &StackArgs) -> Result<(), Failure> {
     let mut options = options(args)?;
     options.check().map_err(|e| Failure::Usage(e.to_string()))?;
-    process::exact_timers();
+    vmlan_transport::sys::exact_timers();
     options.stop = Some(process::on_signals()?);
     let summary = stack::run(&options, &mut |report| print_progress(args.json, &report));
     let summary =

@@ -3,12 +3,14 @@
 //!
 //! - [`netmap`]: [`netmap::Port`]: any NIC as netmap-like rings, for packet programs of your own
 //! - [`pktgen`]: `tx`, `rx`, `ping`, `pong` with counters and a summary
+//! - [`output`]: what programs print
 //! - [`stack`]: UDP and TCP sockets, streams, request-response, livelock (RFC 768, 791, 9293
 //!   (smoltcp))
 #![forbid(unsafe_code)]
 
 mod any_nic;
 pub mod netmap;
+pub mod output;
 pub mod pktgen;
 pub mod stack;
 

@@ -85,35 +85,20 @@ pub struct Watched<'a> {
 /// A PCI bus with one chip on it, and the wire of its interrupt.
 pub trait Bus {
     /// Reads configuration space.
-    ///
-    /// # Errors
-    /// See [`BusError`], here and below.
     fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError>;
 
     /// Writes configuration space.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError>;
 
     /// Reads a register of 32 bits: a trip to the device. Which BAR the registers are in is the
     /// chip's affair.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn read32(&mut self, offset: u32) -> Result<u32, BusError>;
 
     /// Writes a register of 32 bits: a trip to the device, or at least a message.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
 
     /// Reads a register of any width. A bus whose chip has registers of 32 bits only can do
     /// without.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     #[inline]
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         match width {
@@ -123,9 +108,6 @@ pub trait Bus {
     }
 
     /// Writes a register of any width.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     #[inline]
     fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
         match width {
@@ -135,9 +117,6 @@ pub trait Bus {
     }
 
     /// Writes 32 bits to an 82540EM's I/O window (SDM 13.3). A bus of other chips can do without.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn write_io(&mut self, _offset: u32, _value: u32) -> Result<(), BusError> {
         let source = io::ErrorKind::Unsupported.into();
         Err(BusError::other("write to the I/O window")(source))
@@ -150,25 +129,16 @@ pub trait Bus {
     }
 
     /// Lets the chip interrupt in this way from now on.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn use_interrupt(&mut self, irq: Irq) -> Result<(), BusError>;
 
     /// Interrupts that came since the last call.
     fn take_interrupts(&mut self) -> u64;
 
     /// The end of an interrupt: the level may interrupt again.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn unmask(&mut self) -> Result<(), BusError>;
 
     /// Sleeps until an interrupt comes (which [`Self::take_interrupts`] then counts), the device
     /// goes away, or the time is up.
-    ///
-    /// # Errors
-    /// See [`BusError`].
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError>;
 
     /// The descriptors that [`Self::wait`] sleeps on, for those who sleep on others as well.

@@ -1,7 +1,7 @@
 //! UNIX sockets of ports: connecting to one, waiting for one.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,6 +10,21 @@ use crate::sys;
 
 /// Time between two attempts to reach somebody who may come.
 pub const RETRY: Duration = Duration::from_millis(5);
+
+/// How long a peer may take to answer.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A message of the peer.
+pub(crate) struct Reply {
+    pub(crate) body: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Bounds every wait at `socket` by [`REPLY_TIMEOUT`].
+pub(crate) fn bound_waits(socket: &UnixStream) -> io::Result<()> {
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    socket.set_write_timeout(Some(REPLY_TIMEOUT))
+}
 
 /// Why a socket cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -98,9 +113,6 @@ fn may_come(error: &io::Error) -> bool {
 }
 
 /// Connects to the socket at `path`, trying until `end`.
-///
-/// # Errors
-/// See [`SocketError`].
 pub fn connect(path: &Path, end: Instant) -> Result<UnixStream, SocketError> {
     use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
     loop {

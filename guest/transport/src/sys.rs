@@ -140,6 +140,18 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
     }
 }
 
+/// Sends all of `bytes`, the descriptors with the first of them.
+///
+/// # Errors
+/// Those of [`send_with_fds`].
+pub fn send_all(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+    let mut sent = send_with_fds(sock, bytes, fds)?;
+    while sent < bytes.len() {
+        sent += send_with_fds(sock, &bytes[sent..], &[])?;
+    }
+    Ok(())
+}
+
 /// Fills `bytes`, and appends the descriptors that came with them to `fds`.
 ///
 /// # Errors
@@ -179,6 +191,14 @@ pub fn recv_with_fds(sock: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usiz
         }
     }
     Ok((got, fds))
+}
+
+/// Lets this thread's sleeps, and those of threads it starts, end when they are due, instead of up
+/// to 50 us later: a program that plays a guest keeps its driver's bounds on time (send combining),
+/// as a kernel would.
+pub fn exact_timers() {
+    // A kernel that refuses leaves the sleeps as they were.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 /// What a clock shows. None of those that are asked here ever shows a time before its beginning.

@@ -2,7 +2,8 @@
 //!
 //! [`Client`] speaks the messages; [`VfioBus`] plays the VMM for one PCI device: it shares the
 //! guest's RAM, maps what may be mapped, and hands register accesses and interrupts to and fro.
-//! Integers on the wire are in host order. Every wait is bounded by [`REPLY_TIMEOUT`].
+//! Integers on the wire are in host order. Every wait is bounded by
+//! [`REPLY_TIMEOUT`](crate::socket::REPLY_TIMEOUT).
 
 mod bus;
 mod device;
@@ -14,17 +15,14 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use crate::memory::Region;
+use crate::socket::{Reply, bound_waits};
 use crate::sys;
 pub use bus::{ConnectError, VfioBus};
 pub use device::{Area, DeviceInfo, IrqInfo, RegionInfo, Version, irq, region};
 pub use wire::{Command, ProtocolError};
 use wire::{Header, Reader, Words};
-
-/// How long a server may take to answer.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What we say about ourselves in VERSION, as QEMU does.
 const CAPABILITIES: &str = concat!(
@@ -39,19 +37,13 @@ pub struct Client {
     next_id: Cell<u16>,
 }
 
-struct Reply {
-    body: Vec<u8>,
-    fds: Vec<OwnedFd>,
-}
-
 impl Client {
     /// Speaks over `socket`, which must be connected.
     ///
     /// # Errors
     /// When the socket's timeouts cannot be set.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
-        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        socket.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        bound_waits(&socket)?;
         Ok(Self { socket, next_id: Cell::new(0) })
     }
 
@@ -60,11 +52,7 @@ impl Client {
     /// # Errors
     /// Whatever the socket reports.
     pub fn send_raw(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
-        let mut sent = sys::send_with_fds(self.socket.as_fd(), bytes, fds)?;
-        while sent < bytes.len() {
-            sent += sys::send_with_fds(self.socket.as_fd(), &bytes[sent..], &[])?;
-        }
-        Ok(())
+        sys::send_all(self.socket.as_fd(), bytes, fds)
     }
 
     /// Sends a command; returns its number.
@@ -139,9 +127,6 @@ impl Client {
     }
 
     /// VERSION as a test wants it.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn version_with(
         &self,
         major: u16,
@@ -169,9 +154,6 @@ impl Client {
     }
 
     /// DEVICE_GET_INFO.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn device_info(&self) -> Result<DeviceInfo, ProtocolError> {
         let command = Command::GetInfo;
         let reply = self.call(command, &Words::new().u32s(&[16, 0, 0, 0]).0, &[])?;
@@ -181,9 +163,6 @@ impl Client {
     }
 
     /// DEVICE_GET_REGION_INFO; asked again with more room when the answer has capabilities.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn region_info(&self, index: u32) -> Result<RegionInfo, ProtocolError> {
         const PLAIN: u32 = 32;
         const MOST: u32 = 4096;
@@ -206,9 +185,6 @@ impl Client {
     }
 
     /// DEVICE_GET_IRQ_INFO.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn irq_info(&self, index: u32) -> Result<IrqInfo, ProtocolError> {
         let command = Command::GetIrqInfo;
         let reply = self.call(command, &Words::new().u32s(&[16, 0, index, 0]).0, &[])?;
@@ -221,9 +197,6 @@ impl Client {
 
     /// DEVICE_SET_IRQS for the first interrupt of kind `index`: `flags` are a DATA and an ACTION of
     /// [`irq`]; `fd` comes with DATA_EVENTFD (none: take the eventfd away).
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_irq(
         &self,
         index: u32,
@@ -235,9 +208,6 @@ impl Client {
     }
 
     /// DEVICE_SET_IRQS with any content: argsz, flags, index, start, count, then `data`.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_irqs(
         &self,
         words: [u32; 5],
@@ -251,9 +221,6 @@ impl Client {
 
     /// DMA_MAP of one region of the guest's RAM, readable and writable; without `fd` the server has
     /// to ask for its bytes.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn dma_map(&self, region: &Region, fd: Option<RawFd>) -> Result<(), ProtocolError> {
         const READ_WRITE: u32 = 3;
         let body = Words::new().u32s(&[32, READ_WRITE]).u64s(&[
@@ -266,26 +233,17 @@ impl Client {
 
     /// DMA_UNMAP of a range of guest-physical addresses: answered when the server no longer touches
     /// it.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn dma_unmap(&self, guest_phys: u64, size: u64) -> Result<(), ProtocolError> {
         let body = Words::new().u32s(&[24, 0]).u64s(&[guest_phys, size]);
         self.call(Command::DmaUnmap, &body.0, &[]).map(|_| ())
     }
 
     /// DEVICE_RESET.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn reset(&self) -> Result<(), ProtocolError> {
         self.call(Command::Reset, &[], &[]).map(|_| ())
     }
 
     /// REGION_READ of `bytes.len()` bytes.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn region_read(
         &self,
         region: u32,
@@ -305,9 +263,6 @@ impl Client {
     }
 
     /// REGION_WRITE; `posted`: no reply is asked for.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn region_write(
         &self,
         region: u32,
@@ -336,9 +291,6 @@ impl Client {
 
     /// REGION_WRITE_MULTI of 32-bit values, each to an offset of a region: what QEMU 11 merges
     /// posted writes into while the server lags behind. Up to 200 in one message.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn region_write_multi(
         &self,
         region: u32,

@@ -1,7 +1,8 @@
 //! The front end of vhost-user: what a VMM sends (QEMU `docs/interop/vhost-user.rst`).
 //!
 //! All integers on the wire are in host order. Requests whose success matters ask for a reply when
-//! REPLY_ACK was negotiated. Every wait is bounded by [`REPLY_TIMEOUT`].
+//! REPLY_ACK was negotiated. Every wait is bounded by
+//! [`REPLY_TIMEOUT`](crate::socket::REPLY_TIMEOUT).
 
 pub mod feature;
 #[cfg(test)]
@@ -12,10 +13,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use crate::memory::Region;
 use crate::numbers::narrow32;
+use crate::socket::{Reply, bound_waits};
 use crate::sys;
 
 pub use wire::{F_PROTOCOL_FEATURES, Inflight, ProtocolError, Request, VringAddr, protocol};
@@ -23,9 +24,6 @@ use wire::{
     FLAG_NEED_REPLY, FLAG_REPLY, FLAG_VERSION, HEADER, MAX_BODY, inflight_body, region_u64s, u32s,
     u64s,
 };
-
-/// How long a back end may take to answer.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Queue pairs a NIC can have here: one wait watches them all.
 pub const MAX_PAIRS: u16 = 16;
@@ -39,19 +37,13 @@ pub struct FrontEnd {
     disabled: bool,
 }
 
-struct Reply {
-    body: Vec<u8>,
-    fds: Vec<OwnedFd>,
-}
-
 impl FrontEnd {
     /// Speaks over `socket`, which must be connected.
     ///
     /// # Errors
     /// When the socket's timeouts cannot be set.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
-        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        socket.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        bound_waits(&socket)?;
         Ok(Self { socket, acked: 0, disabled: false })
     }
 
@@ -72,11 +64,7 @@ impl FrontEnd {
     /// # Errors
     /// Whatever the socket reports.
     pub fn send_raw(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
-        let mut sent = sys::send_with_fds(self.socket.as_fd(), bytes, fds)?;
-        while sent < bytes.len() {
-            sent += sys::send_with_fds(self.socket.as_fd(), &bytes[sent..], &[])?;
-        }
-        Ok(())
+        sys::send_all(self.socket.as_fd(), bytes, fds)
     }
 
     fn send(
@@ -151,17 +139,11 @@ impl FrontEnd {
     }
 
     /// GET_FEATURES: all virtio features the device has.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`], here and below.
     pub fn features(&self) -> Result<u64, ProtocolError> {
         self.get(Request::GetFeatures)
     }
 
     /// SET_FEATURES.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         self.disabled = features & F_PROTOCOL_FEATURES != 0;
         self.set(Request::SetFeatures, &u64s(&[features]), &[])
@@ -169,9 +151,6 @@ impl FrontEnd {
 
     /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES with what is in `wanted` too; returns what
     /// is in force.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn negotiate_protocol(&mut self, wanted: u64) -> Result<u64, ProtocolError> {
         let common = self.get(Request::GetProtocolFeatures)? & wanted;
         self.send(Request::SetProtocolFeatures, 0, &u64s(&[common]), &[])?;
@@ -181,26 +160,17 @@ impl FrontEnd {
 
     /// GET_QUEUE_NUM: most queues (for virtio-net, back ends count pairs or rings; both are meant
     /// as an upper bound).
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn queue_num(&self) -> Result<u64, ProtocolError> {
         self.get(Request::GetQueueNum)
     }
 
     /// SET_OWNER: this connection owns the device.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_owner(&self) -> Result<(), ProtocolError> {
         self.set(Request::SetOwner, &[], &[])
     }
 
     /// Hands over the guest's RAM: by ADD_MEM_REG for each region when CONFIGURE_MEM_SLOTS was
     /// negotiated, else by SET_MEM_TABLE.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_memory(&self, regions: &[Region], fd: RawFd) -> Result<(), ProtocolError> {
         if self.has(protocol::CONFIGURE_MEM_SLOTS) {
             return regions.iter().try_for_each(|region| self.add_region(region, fd));
@@ -214,26 +184,17 @@ impl FrontEnd {
     }
 
     /// GET_MAX_MEM_SLOTS: most regions the back end can map.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn max_mem_slots(&self) -> Result<u64, ProtocolError> {
         self.get(Request::GetMaxMemSlots)
     }
 
     /// ADD_MEM_REG.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn add_region(&self, region: &Region, fd: RawFd) -> Result<(), ProtocolError> {
         let [a, b, c, d] = region_u64s(region);
         self.set(Request::AddMemReg, &u64s(&[0, a, b, c, d]), &[fd])
     }
 
     /// REM_MEM_REG: after the answer the back end must not touch the region.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn remove_region(&self, region: &Region) -> Result<(), ProtocolError> {
         let [a, b, c, d] = region_u64s(region);
         self.set(Request::RemMemReg, &u64s(&[0, a, b, c, d]), &[])
@@ -244,33 +205,21 @@ impl FrontEnd {
     }
 
     /// SET_VRING_NUM: descriptors of a ring.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_num(&self, index: u32, num: u16) -> Result<(), ProtocolError> {
         self.set_vring_state(Request::SetVringNum, index, num.into())
     }
 
     /// SET_VRING_BASE: the avail index to go on from.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_base(&self, index: u32, base: u16) -> Result<(), ProtocolError> {
         self.set_vring_state(Request::SetVringBase, index, base.into())
     }
 
     /// SET_VRING_ENABLE.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_enable(&self, index: u32, enable: bool) -> Result<(), ProtocolError> {
         self.set_vring_state(Request::SetVringEnable, index, enable.into())
     }
 
     /// GET_VRING_BASE: stops the ring; the answer is the avail index the back end would go on from.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn get_vring_base(&self, index: u32) -> Result<u32, ProtocolError> {
         let request = Request::GetVringBase;
         self.send(request, 0, &u32s(&[index, 0]), &[])?;
@@ -282,9 +231,6 @@ impl FrontEnd {
     }
 
     /// SET_VRING_ADDR.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_addr(&self, index: u32, addr: VringAddr) -> Result<(), ProtocolError> {
         let mut body = u32s(&[index, addr.log.is_some().into()]);
         body.extend(u64s(&[addr.desc, addr.used, addr.avail, addr.log.unwrap_or(0)]));
@@ -292,25 +238,16 @@ impl FrontEnd {
     }
 
     /// SET_VRING_KICK: the eventfd that is our doorbell.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_kick(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
         self.set(Request::SetVringKick, &u64s(&[index.into()]), &[fd.as_raw_fd()])
     }
 
     /// SET_VRING_CALL: the eventfd that is the device's interrupt.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_vring_call(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), ProtocolError> {
         self.set(Request::SetVringCall, &u64s(&[index.into()]), &[fd.as_raw_fd()])
     }
 
     /// GET_INFLIGHT_FD for `queues` rings of `size` descriptors.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn get_inflight(&self, queues: u16, size: u16) -> Result<Inflight, ProtocolError> {
         let request = Request::GetInflightFd;
         self.send(request, 0, &inflight_body(0, 0, queues, size), &[])?;
@@ -324,9 +261,6 @@ impl FrontEnd {
     }
 
     /// SET_INFLIGHT_FD with what [`Self::get_inflight`] gave, perhaps on an earlier connection.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_inflight(
         &self,
         inflight: &Inflight,
@@ -339,9 +273,6 @@ impl FrontEnd {
 
     /// SET_LOG_BASE with a shared file of `size` bytes: one bit for each 4 KiB of guest-physical
     /// memory.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_log_base(&self, size: u64, file: &File) -> Result<(), ProtocolError> {
         // The back end always answers this one (its body differs between back ends), REPLY_ACK or
         // not.
@@ -350,33 +281,21 @@ impl FrontEnd {
     }
 
     /// SET_STATUS: the virtio device status (2.1).
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_status(&self, status: u8) -> Result<(), ProtocolError> {
         self.set(Request::SetStatus, &u64s(&[status.into()]), &[])
     }
 
     /// GET_STATUS.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn status(&self) -> Result<u64, ProtocolError> {
         self.get(Request::GetStatus)
     }
 
     /// NET_SET_MTU, in bytes.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn set_mtu(&self, mtu: u16) -> Result<(), ProtocolError> {
         self.set(Request::NetSetMtu, &u64s(&[mtu.into()]), &[])
     }
 
     /// SEND_RARP: asks the back end to announce this MAC address for the guest.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn send_rarp(&self, mac: [u8; 6]) -> Result<(), ProtocolError> {
         let mut body = [0; 8];
         body[..6].copy_from_slice(&mac);
@@ -384,9 +303,6 @@ impl FrontEnd {
     }
 
     /// RESET_DEVICE.
-    ///
-    /// # Errors
-    /// See [`ProtocolError`].
     pub fn reset_device(&self) -> Result<(), ProtocolError> {
         self.set(Request::ResetDevice, &[], &[])
     }

@@ -131,7 +131,7 @@ impl Drop for Flood {
 }
 
 fn run(mut nics: Vec<Nic>, idle: Idle, stop: &AtomicBool) {
-    crate::native::exact_timers();
+    vmlan_transport::sys::exact_timers();
     let start = Instant::now();
     while !stop.load(Relaxed) {
         let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -56,7 +56,7 @@ pub(super) fn on_core<T: Send + 'static>(
 ) -> std::io::Result<JoinHandle<std::io::Result<T>>> {
     Builder::new().name("probe".into()).spawn(move || {
         pin_to_cpu(core)?;
-        crate::native::exact_timers();
+        vmlan_transport::sys::exact_timers();
         Ok(work())
     })
 }

@@ -1,13 +1,7 @@
 //! Registers (RTL8169 datasheet, chapter 7, from memory and from what drivers do): names, places,
 //! which bits can be written, values after reset. What else a register does is in `access.rs`.
 
-use crate::realtek::regs::{Row, row};
-
-macro_rules! offsets {
-    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
-        $($(#[$doc])* pub const $name: u8 = $offset;)*
-    };
-}
+use crate::realtek::regs::{Row, offsets, row};
 
 offsets! {
     /// ID: the station's address, bytes 0 to 3.

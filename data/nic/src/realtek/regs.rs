@@ -11,6 +11,14 @@ use vmlan_frame::RegisterCount;
 /// Bytes of the window, as memory and as I/O ports.
 pub const WINDOW: usize = 256;
 
+/// Names of registers, and where each begins.
+macro_rules! offsets {
+    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
+        $($(#[$doc])* pub const $name: u8 = $offset;)*
+    };
+}
+pub(crate) use offsets;
+
 /// A register. Those of 8 bytes are two rows.
 #[derive(Debug)]
 pub struct Row {

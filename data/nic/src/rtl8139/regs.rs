@@ -3,13 +3,7 @@
 use vmlan_frame::RegisterCount;
 
 use super::table;
-use crate::realtek::regs::{self as realtek, Row, Write};
-
-macro_rules! offsets {
-    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
-        $($(#[$doc])* pub const $name: u8 = $offset;)*
-    };
-}
+use crate::realtek::regs::{self as realtek, Row, Write, offsets};
 
 offsets! {
     /// ID registers, the address: the first four bytes.

@@ -80,9 +80,6 @@ fn other(what: &'static str, source: io::Error) -> BusError {
 impl VfioBus {
     /// Reaches the server of `address` (trying for `patience`), shares `ram` with it and maps what
     /// is to be mapped.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
     pub fn connect(
         address: &VfioUser,
         ram: &Arc<Ram>,

@@ -20,12 +20,6 @@ pub mod irq {
     pub const INTX: u32 = 0;
     /// Message signalled.
     pub const MSI: u32 = 1;
-    /// `VFIO_IRQ_INFO_EVENTFD`.
-    pub const INFO_EVENTFD: u32 = 1 << 0;
-    /// `VFIO_IRQ_INFO_MASKABLE`.
-    pub const INFO_MASKABLE: u32 = 1 << 1;
-    /// `VFIO_IRQ_INFO_AUTOMASKED`.
-    pub const INFO_AUTOMASKED: u32 = 1 << 2;
     /// `VFIO_IRQ_SET_DATA_NONE`.
     pub const DATA_NONE: u32 = 1 << 0;
     /// `VFIO_IRQ_SET_DATA_BOOL`.

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::*;
 use crate::Wake;
