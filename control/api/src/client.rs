@@ -55,25 +55,16 @@ impl Client {
     }
 
     /// `GET path`
-    ///
-    /// # Errors
-    /// [`ClientError`]
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.parse(&self.call(&Method::GET, path, String::new())?)
     }
 
     /// `DELETE path`
-    ///
-    /// # Errors
-    /// [`ClientError`]
     pub fn delete(&self, path: &str) -> Result<(), ClientError> {
         self.call(&Method::DELETE, path, String::new()).map(drop)
     }
 
     /// `POST path`, `PUT path` or `PATCH path` with a body.
-    ///
-    /// # Errors
-    /// [`ClientError`]
     pub fn send<T: DeserializeOwned>(
         &self,
         method: &Method,
@@ -85,9 +76,6 @@ impl Client {
     }
 
     /// One request; the body of the answer, if it is a success.
-    ///
-    /// # Errors
-    /// [`ClientError`]
     pub fn call(&self, method: &Method, path: &str, body: String) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -284,15 +284,6 @@ impl<'m> Batch<'m> {
         Ok(())
     }
 
-    /// The snapshot of frame `i`, for its port to complete before it lends it: what a NIC would
-    /// fill in (lengths, checksums of headers). Offloads were checked when it was added; whoever
-    /// changes what they rest on answers for it.
-    #[must_use]
-    pub fn head_mut(&mut self, i: usize) -> Option<&mut [u8]> {
-        let len = usize::from(self.frames.get(i)?.head_len);
-        self.heads.get_mut(i)?.get_mut(..len)
-    }
-
     /// Everything that some frame of the batch needs from its receiver.
     #[must_use]
     #[inline]

@@ -151,9 +151,6 @@ pub struct Sflow {
 }
 
 /// Starts to export. A collector that cannot be reached, now or later, is no error: it may come.
-///
-/// # Errors
-/// [`SflowError`]
 pub fn start(config: Config) -> Result<Sflow, SflowError> {
     let sender = Sender::new(config.collector).map_err(SflowError::Socket)?;
     let queue = Arc::new(Queue {

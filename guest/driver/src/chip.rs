@@ -124,9 +124,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
 
     /// Goes on with another chip: both rings are empty again, what is in the transmit buffers
     /// stays, and so does the address.
-    ///
-    /// # Errors
-    /// See [`ChipError`].
     pub fn restart(&mut self, bus: B) -> Result<(), ChipError> {
         let mac = self.mac;
         self.registers.replace(bus);

@@ -88,9 +88,6 @@ pub trait Visitor {
 
 /// Reaches the device at `place`, trying for `patience`, and lets `visitor` run on it. With
 /// `largest`, slots for frames of so many bytes.
-///
-/// # Errors
-/// See [`NicError`].
 pub fn open<V: Visitor>(
     place: &Address,
     largest: Option<usize>,
@@ -223,16 +220,10 @@ pub trait Receive {
 /// their own as well, [`Self::prepare_wait`], a sleep on [`Self::watched`], [`Self::finish_wait`].
 pub trait Wait {
     /// Sleeps until something of `interest` is there, the device is gone, or the time is up.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, NicError>;
     /// The first half of `wait`: states the wishes of `interest` and looks again.
     /// [`Prepared::Now`]: do not sleep. Otherwise sleep until one of [`Self::watched`] can be read.
     /// `finish_wait` follows in either case.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, NicError>;
     /// What to sleep on: 62 descriptors at most, the same until `reconnect`.
     fn watched(&self) -> Vec<BorrowedFd<'_>>;
@@ -242,13 +233,7 @@ pub trait Wait {
     fn watched_for_end(&self) -> u64;
     /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready`
     /// tells that the `n`th of [`Self::watched`] could be read.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn finish_wait(&mut self, ready: u64) -> Result<Wake, NicError>;
     /// Goes on with another device at the same place.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn reconnect(&mut self, patience: Duration) -> Result<(), NicError>;
 }

@@ -61,9 +61,6 @@ type BatchOf<N> = <N as Receive>::Batch;
 impl AnyNic {
     /// Reaches the device at `place`, trying for `patience`. With `largest`, slots for frames of so
     /// many bytes.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     pub fn open(
         place: &Address,
         largest: Option<usize>,

@@ -147,17 +147,11 @@ pub struct Port<N: Nic = AnyNic> {
 
 impl Port {
     /// Opens the port at an address, trying for 5 s. Slots take frames of 1,514 bytes at least.
-    ///
-    /// # Errors
-    /// See [`NetmapError`].
     pub fn open(address: &str) -> Result<Self, NetmapError> {
         Self::open_for(&address.parse()?, None, PATIENCE)
     }
 
     /// The same for a parsed address, with slots for frames of `largest` bytes.
-    ///
-    /// # Errors
-    /// See [`NetmapError`].
     pub fn open_for(
         place: &Address,
         largest: Option<usize>,
@@ -246,9 +240,6 @@ impl<N: Nic> Port<N> {
     /// Gets ready for a sleep on the descriptor: sends what was filled, gives back what was read,
     /// and syncs what is of interest. False if something of it is there now, so that there must be
     /// no sleep.
-    ///
-    /// # Errors
-    /// See [`NetmapError`].
     pub fn arm(&mut self, want: Interest) -> Result<bool, NetmapError> {
         self.sync(want)?;
         if self.has(want).any() {
@@ -269,9 +260,6 @@ impl<N: Nic> Port<N> {
 
     /// Syncs, and if there is nothing of interest sleeps until there is, or `timeout` is over (or a
     /// signal came); then syncs again.
-    ///
-    /// # Errors
-    /// See [`NetmapError`].
     pub fn poll(&mut self, want: Interest, timeout: Duration) -> Result<Ready, NetmapError> {
         let start = Instant::now();
         self.sync(want)?;

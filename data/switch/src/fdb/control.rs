@@ -30,9 +30,6 @@ impl Fdb {
     }
 
     /// Pins `mac` to `port`: it neither ages nor moves, and other ports may not send from it.
-    ///
-    /// # Errors
-    /// [`FdbError`].
     pub fn add_static(&self, mac: Mac, domain: Domain, port: PortId) -> Result<(), FdbError> {
         if mac.is_group() || mac == Mac::default() {
             return Err(FdbError::NotUnicast(mac));

@@ -243,9 +243,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// The first half of [`Self::wait`], for a caller that sleeps by itself: [`Self::finish_wait`]
     /// follows in any case. After [`Prepared::Sleep`] it must come back within that time, and begin
     /// anew.
-    ///
-    /// # Errors
-    /// See [`ChipError`].
     pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, ChipError> {
         self.flush_due();
         if self.is_ready(interest) {
@@ -266,9 +263,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
 
     /// The second half of [`Self::wait`]: was the interrupt's descriptor readable, was the one that
     /// tells of the device's end?
-    ///
-    /// # Errors
-    /// See [`ChipError`].
     pub fn finish_wait(&mut self, interrupted: bool, gone: bool) -> Result<Wake, ChipError> {
         if interrupted {
             self.take_interrupt();

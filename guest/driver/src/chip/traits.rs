@@ -40,19 +40,10 @@ pub trait Chip: Debug + Sized + Send + 'static {
     type Rx: RxSide<Self::Register>;
 
     /// Stops and resets it; no interrupt is enabled then.
-    ///
-    /// # Errors
-    /// See [`ChipError`], here and below.
     fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError>;
     /// The address it was made with.
-    ///
-    /// # Errors
-    /// See [`ChipError`].
     fn read_mac<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<[u8; 6], ChipError>;
     /// Starts link, moderation and both sides. No interrupt is enabled yet, and no cause stands.
-    ///
-    /// # Errors
-    /// See [`ChipError`].
     fn start<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError>;
     /// Receives frames for an address.
     fn write_mac<B: Bus>(registers: &mut Registers<Self::Register, B>, mac: [u8; 6]);

@@ -2,9 +2,6 @@
 //! Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits
 //! wide.
 
-/// PCI vendor and device ID as the first word of configuration space shows them (SDM 4.1).
-pub const PCI_ID: u32 = 0x100e_8086;
-
 crate::chip::registers::registers! {
     /// Device control (SDM 13.4.1).
     CTRL = 0x0000,

@@ -48,15 +48,9 @@ pub trait BusAddress: Clone + Send {
     fn driver(&self) -> &Options;
 
     /// Reaches the chip, and makes the memory that it can reach.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn connect(&self, patience: Duration) -> Result<(Self::Bus, Arc<Ram>), NicError>;
 
     /// Reaches the chip of an address that was reached before, with the same memory.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     fn connect_again(&self, ram: &Arc<Ram>, patience: Duration) -> Result<Self::Bus, NicError>;
 
     /// What was found.
@@ -135,9 +129,6 @@ type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::
 
 impl<C: Chip, L: BusAddress> ChipNic<C, L> {
     /// Reaches the chip at `address` and starts it.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     pub fn connect(address: &L, patience: Duration) -> Result<Self, NicError> {
         let (bus, ram) = address.connect(patience)?;
         let mut nic = ChipDriver::new(address.driver().clone(), &ram, bus)?;

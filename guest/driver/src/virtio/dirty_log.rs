@@ -47,9 +47,6 @@ impl DirtyLog {
 impl VirtioNet {
     /// Makes the running back end log its writes to guest memory, rings included: SET_LOG_BASE,
     /// SET_FEATURES with LOG_ALL, and SET_VRING_ADDR with the log flag for each ring.
-    ///
-    /// # Errors
-    /// See [`VirtioError`].
     pub fn start_dirty_log(&mut self) -> Result<DirtyLog, VirtioError> {
         let last = HIGH_GPA + (self.ram.size() - self.ram.buffers()) as u64;
         let bytes = last.div_ceil(PAGE).div_ceil(8).next_multiple_of(PAGE);
@@ -66,9 +63,6 @@ impl VirtioNet {
     }
 
     /// Ends logging: SET_FEATURES without LOG_ALL, ring addresses without the log flag.
-    ///
-    /// # Errors
-    /// See [`VirtioError`].
     pub fn stop_dirty_log(&mut self) -> Result<(), VirtioError> {
         let front = self.front.as_mut().ok_or(VirtioError::NotConnected)?;
         front.set_features(self.features | F_PROTOCOL_FEATURES)?;

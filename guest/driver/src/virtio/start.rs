@@ -50,9 +50,6 @@ impl VirtioNet {
     }
 
     /// Sets up and enables every ring. Also starts them again after [`Self::stop`].
-    ///
-    /// # Errors
-    /// See [`VirtioError`].
     pub fn start_rings(&self) -> Result<(), VirtioError> {
         let front = self.front_end()?;
         for (index, queue) in rings(&self.pairs) {
@@ -91,9 +88,6 @@ impl VirtioNet {
     /// Stops every ring: GET_VRING_BASE for each, after which the back end touches none. Returns
     /// the bases, in the order of the rings; for a device that uses buffers in order they equal the
     /// used indices.
-    ///
-    /// # Errors
-    /// See [`VirtioError`].
     pub fn stop(&mut self) -> Result<Vec<u32>, VirtioError> {
         let front = self.front_end()?;
         let bases = rings(&self.pairs).map(|(index, _)| front.get_vring_base(index));

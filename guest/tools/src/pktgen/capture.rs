@@ -56,17 +56,11 @@ pub struct Capture {
 
 impl Capture {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// See [`CaptureError`].
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         Self::parse(&std::fs::read(path)?)
     }
 
     /// Reads what a file holds.
-    ///
-    /// # Errors
-    /// See [`CaptureError`].
     pub fn parse(file: &[u8]) -> Result<Self, CaptureError> {
         let mut capture = Self::default();
         let magic = file.first_chunk::<4>().ok_or(CaptureError::Format)?;

@@ -225,9 +225,6 @@ impl Options {
     }
 
     /// Checks what can be checked without a NIC.
-    ///
-    /// # Errors
-    /// See [`OptionsError`].
     pub fn check(&self) -> Result<(), OptionsError> {
         let sizes = [Some(self.size), self.least_size];
         let wrong = |size: &u32| !(MIN_SIZE..=MAX_SIZE).contains(size);

@@ -245,9 +245,6 @@ impl Options {
     }
 
     /// Checks the ranges.
-    ///
-    /// # Errors
-    /// See [`OptionsError`].
     pub fn check(&self) -> Result<(), OptionsError> {
         let (name, size, most) = (self.workload.name(), self.size(), self.workload.most());
         let (ip, bits) = self.ip;
