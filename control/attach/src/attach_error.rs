@@ -11,6 +11,9 @@ pub enum AttachError {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// No process for what its peers send.
+    #[error("cannot start a keeper for the port")]
+    Keeper(#[source] io::Error),
     /// The port's thread, or a descriptor that it waits for.
     #[error("cannot start the port's thread")]
     Thread(#[source] io::Error),

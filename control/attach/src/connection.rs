@@ -3,11 +3,13 @@
 use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use vmlan_keeper::{Descriptor, KeeperError, Kept, MAX_FDS};
+
 use crate::poll::{Wait, poll};
-use crate::send_recv::{MAX_FDS, recv, send};
+use crate::send_recv::{peek, recv, send};
 use crate::waker::Waker;
 
 /// How long a message that has begun may take to arrive, and a reply to be read. Between messages a
@@ -59,7 +61,7 @@ pub struct Message<'s, H> {
     pub body: &'s [u8],
     /// The descriptors that came along. They are closed with the message, unless a handler takes
     /// them.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Descriptor>,
 }
 
 /// Why a connection ends.
@@ -81,6 +83,9 @@ pub enum ConnectionError {
     /// The socket failed.
     #[error("the socket failed")]
     Io(#[from] io::Error),
+    /// The port's keeper could not receive what came with a message.
+    #[error("lost a message")]
+    Keeper(#[source] KeeperError),
     /// We are being closed.
     #[error("the port is being removed")]
     Stopping,
@@ -98,6 +103,22 @@ impl ConnectionError {
             _ => false,
         }
     }
+
+    /// The peer sent something that parks whoever touches it.
+    #[must_use]
+    pub fn has_parked(&self) -> bool {
+        matches!(self, Self::Keeper(KeeperError::Parked))
+    }
+}
+
+impl From<KeeperError> for ConnectionError {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::Closing => Self::Stopping,
+            KeeperError::Io(errno) => Self::Io(errno.into()),
+            other => Self::Keeper(other),
+        }
+    }
 }
 
 /// How long a write waits between two looks at the stop flag, while the waker is readable for
@@ -107,13 +128,13 @@ const SLICE: Duration = Duration::from_millis(20);
 /// One connection. Reading it never waits.
 #[derive(Debug)]
 pub struct Connection<F: Framing> {
-    sock: OwnedFd,
+    sock: Kept,
     buf: Box<[u8]>,
     /// What was read and not handed out yet: `buf[start..end]`.
     start: usize,
     end: usize,
     header: Option<(F::Header, usize)>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<Descriptor>,
     /// Where the bytes end that the descriptors came with.
     fds_end: usize,
     started: Option<Instant>,
@@ -123,7 +144,7 @@ pub struct Connection<F: Framing> {
 impl<F: Framing> Connection<F> {
     /// Takes over a connected socket.
     #[must_use]
-    pub fn new(sock: OwnedFd) -> Self {
+    pub fn new(sock: Kept) -> Self {
         Self {
             sock,
             buf: vec![0; F::BUFFER].into_boxed_slice(),
@@ -194,19 +215,25 @@ impl<F: Framing> Connection<F> {
         let limit = if ahead { self.buf.len() } else { goal };
         let free = self.buf.get_mut(self.end..limit).unwrap_or_default();
         let had = self.fds.len();
-        let got = match recv(self.sock.as_fd(), free, &mut self.fds) {
-            Ok(got) => got,
+        let seen = match peek(self.sock.as_fd(), free) {
+            Ok(seen) => seen,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
             Err(e) => return Err(e.into()),
         };
-        if got.truncated || self.fds.len() > MAX_FDS {
-            return Err(ConnectionError::LostFds);
-        }
-        if got.bytes == 0 {
+        if seen.bytes == 0 {
             return Err(ConnectionError::Closed);
         }
-        self.end += got.bytes;
+        let free = free.get_mut(..seen.bytes).unwrap_or_default();
+        if seen.fds {
+            let taken = self.sock.take(free, &mut self.fds)?;
+            if taken.truncated || self.fds.len() > MAX_FDS {
+                return Err(ConnectionError::LostFds);
+            }
+            self.end += taken.bytes;
+        } else {
+            self.end += recv(self.sock.as_fd(), free)?;
+        }
         if self.fds.len() > had {
             self.fds_end = self.end;
         }

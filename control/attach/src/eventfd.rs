@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
+use vmlan_keeper::Descriptor;
 
 /// A non-blocking eventfd.
 ///
@@ -38,21 +39,19 @@ pub enum EventFdError {
     /// It is something else: writing to a pipe, a terminal or a file could block or do harm.
     #[error("the descriptor is not an eventfd but `{0}`")]
     NotEventFd(String),
-    /// It could not be looked at.
+    /// It cannot be made non-blocking.
     #[error("cannot look at the descriptor")]
     Io(#[from] io::Error),
 }
 
-/// Checks that `fd` is an eventfd, and makes it non-blocking.
+/// The eventfd that `fd` is, made non-blocking.
 ///
 /// # Errors
 /// [`EventFdError`].
-pub fn check(fd: OwnedFd) -> Result<OwnedFd, EventFdError> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-    let link = link.to_string_lossy();
-    if link != "anon_inode:[eventfd]" {
-        return Err(EventFdError::NotEventFd(link.into_owned()));
-    }
+pub fn check(fd: Descriptor) -> Result<OwnedFd, EventFdError> {
+    let Descriptor::Event(fd) = fd else {
+        return Err(EventFdError::NotEventFd(fd.describe()));
+    };
     set_nonblocking(fd.as_fd())?;
     Ok(fd)
 }

@@ -38,6 +38,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use vmlan_frame::{Batch, Offload, Port, Sink};
+use vmlan_keeper::Descriptor;
 
 use crate::Files;
 use vmlan_ram::Slice;
@@ -163,7 +164,8 @@ impl World {
         let Ok(header) = Header::parse(&head) else { return };
         let first = usize::from(fds >> 4);
         let pick = |i: usize| self.fds.get((first + i) % 3).map(|fd| fd.try_clone());
-        let fds = (0..usize::from(fds & 15)).filter_map(pick).flatten().collect();
+        let fds = (0..usize::from(fds & 15)).filter_map(pick).flatten();
+        let fds = fds.map(Descriptor::of).collect();
         self.handle(Message { header, body, fds });
     }
 
@@ -319,7 +321,8 @@ mod vfio {
         fn command(&mut self, command: u16, body: &[u8], fds: u8) {
             let first = usize::from(fds >> 4);
             let pick = |i: usize| self.fds.get((first + i) % 3).map(|fd| fd.try_clone());
-            let fds = (0..usize::from(fds & 15)).filter_map(pick).flatten().collect();
+            let fds = (0..usize::from(fds & 15)).filter_map(pick).flatten();
+            let fds = fds.map(Descriptor::of).collect();
             let header = Header { id: 1, command, no_reply: first == 15 };
             let port = &self.port;
             let session = self.session.get_or_insert_with(|| {

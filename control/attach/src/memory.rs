@@ -3,10 +3,11 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use vmlan_keeper::Descriptor;
 use vmlan_ram::{DirtyLog, Map, Mapping, Region};
 
 /// Largest dirty log: 256 MiB stand for 8 TiB.
@@ -81,26 +82,12 @@ pub enum Files {
 }
 
 impl Files {
-    /// Refuses a file of another kind.
-    ///
-    /// Memory has seals, and so have all files of tmpfs and hugetlbfs. Asking for them asks no file
-    /// system, as `fstatfs` does: a FUSE daemon need not answer that. The pages of all file systems
-    /// that are not named here (FUSE, networks, overlays that may hide either) could keep whoever
-    /// touches them for ever.
-    fn check(self, fd: BorrowedFd<'_>) -> Result<(), MemoryError> {
-        const DISKS: [i64; 4] = [
-            libc::EXT4_SUPER_MAGIC,
-            libc::XFS_SUPER_MAGIC,
-            libc::BTRFS_SUPER_MAGIC,
-            libc::F2FS_SUPER_MAGIC,
-        ];
-        match self {
-            _ if rustix::fs::fcntl_get_seals(fd).is_ok() => Ok(()),
-            Self::Ram => Err(MemoryError::NotRam),
-            Self::Disk => {
-                let found = rustix::fs::fstatfs(fd).map_err(io::Error::from)?.f_type;
-                if DISKS.contains(&found) { Ok(()) } else { Err(MemoryError::Remote) }
-            }
+    /// The file, if it is of such a kind. The port's keeper has looked at it.
+    fn check(self, file: Descriptor) -> Result<OwnedFd, MemoryError> {
+        match (self, file) {
+            (_, Descriptor::Memory(fd)) | (Self::Disk, Descriptor::Disk(fd)) => Ok(fd),
+            (Self::Ram, _) => Err(MemoryError::NotRam),
+            (Self::Disk, _) => Err(MemoryError::Remote),
         }
     }
 }
@@ -111,12 +98,12 @@ impl Files {
 /// # Errors
 /// [`MemoryError`].
 pub fn map_file(
-    fd: OwnedFd,
+    fd: Descriptor,
     offset: u64,
     size: u64,
     files: Files,
 ) -> Result<(Arc<Mapping>, u64), MemoryError> {
-    files.check(fd.as_fd())?;
+    let fd = files.check(fd)?;
     let start = offset & !(vmlan_ram::page_size(fd.as_fd())? - 1);
     let inside = offset - start;
     let exact = inside.checked_add(size).ok_or(vmlan_ram::MapError::BadSize { size, offset })?;
@@ -149,7 +136,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub fn region(&self, desc: RegionDesc, fd: OwnedFd) -> Result<Region, MemoryError> {
+    pub fn region(&self, desc: RegionDesc, fd: Descriptor) -> Result<Region, MemoryError> {
         if desc.size == 0 {
             return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
         }
@@ -165,7 +152,10 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub fn regions(&self, table: Vec<(RegionDesc, OwnedFd)>) -> Result<Vec<Region>, MemoryError> {
+    pub fn regions(
+        &self,
+        table: Vec<(RegionDesc, Descriptor)>,
+    ) -> Result<Vec<Region>, MemoryError> {
         check_bytes(table.iter().map(|(desc, _)| desc.size))?;
         table.into_iter().map(|(desc, fd)| self.region(desc, fd)).collect()
     }
@@ -207,7 +197,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError`].
-    pub fn set_log(&mut self, fd: OwnedFd, offset: u64, size: u64) -> Result<(), MemoryError> {
+    pub fn set_log(&mut self, fd: Descriptor, offset: u64, size: u64) -> Result<(), MemoryError> {
         if size == 0 || size > MAX_LOG {
             return Err(MemoryError::LogSize(size));
         }
@@ -260,7 +250,7 @@ mod tests {
     fn a_table_that_is_too_large_is_refused_before_anything_is_mapped() {
         let table = |size| {
             let region = |i| {
-                let fd = File::open("/dev/null").unwrap().into();
+                let fd = Descriptor::of(File::open("/dev/null").unwrap().into());
                 (RegionDesc { gpa: i * size, size, uva: i * size, offset: 0 }, fd)
             };
             Memory::default().regions((0..8).map(region).collect())

@@ -1,44 +1,44 @@
-//! Bytes and descriptors over a UNIX socket, without waiting.
+//! Bytes over a UNIX socket, without waiting. Descriptors go out here; those that come in are for
+//! the port's keeper.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 
-/// Descriptors taken with one `recvmsg`. A message may carry 8 (`wire::Request::limits`); the rest
-/// of the room is there so that a sender of a few too many gets an answer, instead of being cut off
-/// by `MSG_CTRUNC`.
-pub const MAX_FDS: usize = 16;
-
-/// What one [`recv`] brought.
+/// What a [`peek`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct Seen {
     /// Bytes; 0 is the end of the stream.
     pub bytes: usize,
-    /// More descriptors were sent than fit or than this process may open: the kernel threw some
-    /// away.
-    pub truncated: bool,
+    /// Descriptors came with one of these bytes. Whoever reads them without taking those drops
+    /// them, and may be parked.
+    pub fds: bool,
 }
 
-/// Receives into `buf` without waiting, and appends the descriptors that came along to `fds`.
+/// Copies what is there to `buf`, and takes nothing. The kernel does not look past the first
+/// message with descriptors. If it saw none, nobody but the reader can change that: the same bytes
+/// may be read with [`recv`].
 ///
 /// # Errors
 /// That of `recvmsg`.
-pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(sock, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    Ok(Received { bytes: got.bytes, truncated: got.flags.contains(ReturnFlags::CTRUNC) })
+pub fn peek(sock: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Seen> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let mut none = RecvAncillaryBuffer::default();
+    let got = rustix::net::recvmsg(sock, &mut [IoSliceMut::new(buf)], &mut none, flags)?;
+    Ok(Seen { bytes: got.bytes, fds: got.flags.contains(ReturnFlags::CTRUNC) })
+}
+
+/// Receives what a [`peek`] showed to be plain bytes.
+///
+/// # Errors
+/// That of `recv`.
+pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(sock, buf, RecvFlags::DONTWAIT)?.1)
 }
 
 /// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. Returns how

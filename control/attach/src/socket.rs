@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use vmlan_keeper::{Keeper, KeeperError, Kept};
 
 /// Connections that may wait to be accepted. Only one is served at a time; the others are closed.
 const BACKLOG: i32 = 8;
@@ -108,73 +108,40 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A listening socket and its file, which is removed when it is closed or dropped, if it is still
-/// ours.
+/// The file of a socket, which is removed on drop, if it is still ours.
 #[derive(Debug)]
-pub struct Listener {
-    sock: UnixListener,
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode: somebody else may have put a file of their own in its place.
     id: (u64, u64),
-    closed: AtomicBool,
 }
 
-impl Listener {
-    /// Listens at `place`. The file appears whole: with its permissions set and somebody listening.
-    ///
-    /// # Errors
-    /// [`SocketError`], naming the path.
-    pub fn new(place: Place<'_>) -> Result<Self, SocketError> {
-        let path = place.path;
-        check_path(path).map_err(failed("listen on", path))?;
-        check_free(path)?;
-        let temp = temp_name(path);
-        let sock = unix_socket().map_err(failed("make a socket for", path))?;
-        bind(&sock, &temp).map_err(not_made(path))?;
-        let made = finish(&sock, &temp, place);
-        if made.is_err() {
-            let _ = fs::remove_file(&temp);
-        }
-        Ok(Self {
-            sock: sock.into(),
-            path: path.to_owned(),
-            id: made?,
-            closed: AtomicBool::new(false),
-        })
+/// Listens at `place`: a keeper has the listener, and had it before anybody could connect. The file
+/// appears whole: with its permissions set and somebody listening.
+///
+/// # Errors
+/// [`SocketError`], naming the path.
+pub fn listen(place: Place<'_>) -> Result<(Keeper, SocketFile), SocketError> {
+    let path = place.path;
+    check_path(path).map_err(failed("listen on", path))?;
+    check_free(path)?;
+    let temp = temp_name(path);
+    let sock = unix_socket().map_err(failed("make a socket for", path))?;
+    bind(&sock, &temp).map_err(not_made(path))?;
+    let made = Keeper::new(Some(sock)).map_err(failed("start a keeper for", path));
+    let made = made.and_then(|keeper| Ok((finish(&keeper, &temp, place)?, keeper)));
+    if made.is_err() {
+        let _ = fs::remove_file(&temp);
     }
-
-    /// The next connection, if there is one.
-    ///
-    /// # Errors
-    /// That of `accept`: `WouldBlock`, or EMFILE, after which the caller must pause.
-    pub fn accept(&self) -> io::Result<OwnedFd> {
-        self.sock.accept().map(|(stream, _)| stream.into())
-    }
-
-    /// The socket, to poll.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.sock.as_fd()
-    }
+    let (id, keeper) = made?;
+    Ok((keeper, SocketFile { path: path.to_owned(), id }))
 }
 
-impl Listener {
-    /// Gives up the path. It does so even if a thread that hangs still has the socket.
-    pub fn close(&self) {
-        // Once only: the inode may be somebody else's afterwards.
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        shutdown(self.fd());
+impl Drop for SocketFile {
+    fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -187,8 +154,9 @@ fn check_free(path: &Path) -> Result<(), SocketError> {
     if !meta.file_type().is_socket() {
         return Err(SocketError::InTheWay(path.to_owned()));
     }
-    match dial(path) {
+    match knock(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(sock) if is_orphaned(&sock) => Ok(()),
         // EAGAIN: a listener whose backlog is full. EPROTOTYPE: a socket of another kind.
         Ok(_) => Err(SocketError::InUse(path.to_owned())),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse(path.to_owned())),
@@ -200,7 +168,7 @@ fn check_free(path: &Path) -> Result<(), SocketError> {
 ///
 /// The directory may belong to the guest's user, who can replace `temp` by a link to a file of ours
 /// at any moment. So the permissions are set by the descriptor of what was checked.
-fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
+fn finish(keeper: &Keeper, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
     let file = open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
     if !meta.file_type().is_socket() {
@@ -215,7 +183,8 @@ fn finish(sock: &OwnedFd, temp: &Path, place: Place<'_>) -> Result<(u64, u64), S
         let mode = fs::Permissions::from_mode(mode & 0o777);
         fs::set_permissions(&made, mode).map_err(failed("set the mode of", place.path))?;
     }
-    listen(sock.as_fd(), BACKLOG).map_err(failed("listen on", place.path))?;
+    let listening = keeper.listener().map(|sock| rustix::net::listen(sock, BACKLOG));
+    listening.transpose().map_err(|e| failed("listen on", place.path)(e.into()))?;
     fs::rename(temp, place.path).map_err(failed("make the socket", place.path))?;
     Ok((meta.dev(), meta.ino()))
 }
@@ -254,11 +223,28 @@ fn group_id(group: &str) -> Result<u32, SocketError> {
 /// Connects to whoever listens on `path`, without waiting.
 ///
 /// # Errors
-/// That of `connect`.
-pub fn dial(path: &Path) -> io::Result<OwnedFd> {
+/// That of `connect`, or of the keeper.
+pub fn dial(path: &Path, keeper: &Keeper) -> Result<Kept, KeeperError> {
+    let sock = keeper.hold(unix_socket().map_err(KeeperError::Gone)?)?;
+    connect(sock.as_fd(), path).map_err(KeeperError::Gone)?;
+    Ok(sock)
+}
+
+/// Connects to see whether anybody listens on `path`. Whoever accepts can send nothing: this
+/// process would have to close it.
+fn knock(path: &Path) -> io::Result<OwnedFd> {
     let sock = unix_socket()?;
+    rustix::net::shutdown(&sock, Shutdown::Read)?;
     connect(sock.as_fd(), path)?;
     Ok(sock)
+}
+
+/// True if the process that listens at the far end of `sock` has ended. Its keeper, if that hangs,
+/// may have its listener still.
+fn is_orphaned(sock: &OwnedFd) -> bool {
+    let pid = rustix::net::sockopt::socket_peercred(sock).map(|peer| peer.pid);
+    let test = pid.and_then(rustix::process::test_kill_process);
+    matches!(test, Err(rustix::io::Errno::SRCH))
 }
 
 /// A UNIX stream socket, non-blocking and close-on-exec.
@@ -289,16 +275,6 @@ fn bind_to(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(rustix::net::bind(sock, &address(path)?)?)
 }
 
-/// Lets `sock` take connections.
-fn listen(sock: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
-    Ok(rustix::net::listen(sock, backlog)?)
-}
-
-/// Shuts `sock` down for all descriptors of it: nobody can connect to a listener any more.
-fn shutdown(sock: BorrowedFd<'_>) {
-    let _ = rustix::net::shutdown(sock, Shutdown::Both);
-}
-
 /// Connects `sock` to `path` without waiting: a UNIX socket is connected at once or not at all.
 fn connect(sock: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(rustix::net::connect(sock, &address(path)?)?)
@@ -319,8 +295,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let none = dir.path().join("none");
         let path = none.join("s");
-        let error =
-            Listener::new(Place { path: &path, mode: None, group: None }).unwrap_err().to_string();
+        let error = listen(Place { path: &path, mode: None, group: None }).unwrap_err().to_string();
         let said = format!("make its directory `{}` first", none.display());
         assert!(error.contains(&said), "{error}");
         assert_eq!(parent(Path::new("s")), Path::new("."));
@@ -331,14 +306,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let place = Place { path: &path, mode: None, group: None };
-        let old = Listener::new(place).unwrap();
+        let (keeper, file) = listen(place).unwrap();
         let other_name = dir.path().join("t");
         fs::hard_link(&path, &other_name).unwrap();
-        old.close();
-        assert_eq!(dial(&other_name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        let new = Listener::new(place).unwrap();
-        drop(old);
-        assert!(dial(&path).is_ok() && new.accept().is_ok());
+        keeper.close();
+        drop(file);
+        assert_eq!(knock(&other_name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let (new, _file) = listen(place).unwrap();
+        drop(keeper);
+        assert!(knock(&path).is_ok() && new.accept().is_ok());
     }
 
     #[test]
@@ -349,11 +325,12 @@ mod tests {
         fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
         let sock = unix_socket().unwrap();
         bind(&sock, &temp).unwrap();
+        let keeper = Keeper::new(Some(sock)).unwrap();
         // What the directory's owner does meanwhile.
         fs::remove_file(&temp).unwrap();
         std::os::unix::fs::symlink(&victim, &temp).unwrap();
         let place = Place { path: &path, mode: Some(0o666), group: None };
-        let done = finish(&sock, &temp, place);
+        let done = finish(&keeper, &temp, place);
         assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(done, Err(SocketError::InTheWay(_))), "{done:?}");
     }

@@ -11,13 +11,13 @@ use crate::waker::Waker;
 /// The thread keeps little on its stack; a hundred ports should not cost much.
 const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
-const CLOSE: Duration = Duration::from_secs(2);
+const CLOSE: Duration = Duration::from_millis(800);
 
 /// Pause in accepting when the process has no descriptor left: the listener stays readable, and
 /// polling it would spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-/// Pause after a peer that parked a worker in a write. Each such write costs all ports of that
-/// worker up to 50 ms, the watchdog's patience, so it must not happen often.
+/// Pause after a peer that parked the port's keeper, or a worker in a write. Each such write costs
+/// all ports of that worker up to 50 ms, the watchdog's patience, so it must not happen often.
 pub const PENALTY: Duration = Duration::from_secs(3);
 
 /// A thread that ends when its waker says so.

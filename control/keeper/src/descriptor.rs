@@ -46,21 +46,26 @@ impl Descriptor {
     pub fn of(fd: OwnedFd) -> Self {
         let mut text = [MaybeUninit::uninit(); MAX_TEXT];
         let (kind, text) = look(fd.as_fd(), &mut text);
-        Self::new(kind, text, || Some(fd))
+        match kind {
+            Kind::Memory => Self::Memory(fd),
+            Kind::Disk => Self::Disk(fd),
+            Kind::Event => Self::Event(fd),
+            Kind::Other => Self::Other(String::from_utf8_lossy(text).into_owned()),
+        }
     }
 
-    /// `fd` gives the descriptor, if it is of a kind that has one.
-    pub(crate) fn new(kind: Kind, text: &[u8], fd: impl FnOnce() -> Option<OwnedFd>) -> Self {
-        let text = || String::from_utf8_lossy(text).into_owned();
-        match (kind, fd) {
-            (Kind::Other, _) => Self::Other(text()),
-            (kind, fd) => match (kind, fd()) {
-                (Kind::Memory, Some(fd)) => Self::Memory(fd),
-                (Kind::Disk, Some(fd)) => Self::Disk(fd),
-                (Kind::Event, Some(fd)) => Self::Event(fd),
-                _ => Self::Other(text()),
-            },
-        }
+    /// `fd` gives the descriptor, if it is of a kind that has one. `None`: it did not.
+    pub(crate) fn new(
+        kind: Kind,
+        text: &[u8],
+        mut fd: impl FnMut() -> Option<OwnedFd>,
+    ) -> Option<Self> {
+        Some(match kind {
+            Kind::Memory => Self::Memory(fd()?),
+            Kind::Disk => Self::Disk(fd()?),
+            Kind::Event => Self::Event(fd()?),
+            Kind::Other => Self::Other(String::from_utf8_lossy(text).into_owned()),
+        })
     }
 
     /// The descriptor, for error messages.

@@ -44,7 +44,7 @@ pub enum KeeperError {
     Io(#[from] Errno),
 }
 
-/// What [`Keeper::take`] took.
+/// What [`Kept::take`] took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Bytes; 0 is the end of the stream.
@@ -135,6 +135,10 @@ impl Keeper {
     pub fn accept(&self) -> Result<Kept, KeeperError> {
         let mut state = self.state();
         let slot = state.free_slot()?;
+        // A connection that could not be passed on would be lost. In the backlog it waits.
+        if let Some(line) = &state.line {
+            drop(rustix::io::fcntl_dupfd_cloexec(line, 0)?);
+        }
         let mut fds = Fds::new();
         state.ask(&self.0, Request::Accept(slot), &mut [0; REPLY], &mut fds)?;
         let Some(sock) = fds.drain().next() else {
@@ -164,30 +168,6 @@ impl Keeper {
         Kept { sock, place: Place { keeper: self.clone(), slot } }
     }
 
-    /// Receives into `buf`, and appends the descriptors that came along to `fds`. For bytes of
-    /// which a peek without a control buffer has said (`MSG_CTRUNC`) that descriptors are among
-    /// them. It does not wait for bytes.
-    ///
-    /// # Errors
-    /// [`KeeperError`]: `Io` with what `recvmsg` said. Otherwise the connection must be dropped.
-    pub fn take(
-        &self,
-        kept: &Kept,
-        buf: &mut [u8],
-        fds: &mut Vec<Descriptor>,
-    ) -> Result<Taken, KeeperError> {
-        let mut packet = [0; REPLY];
-        let mut passed = Fds::new();
-        let len = u32::try_from(buf.len().min(MAX_TAKE)).map_err(|_| Errno::TOOBIG)?;
-        let request = Request::Take(kept.place.slot, len);
-        let (head, rest) = self.state().ask(&self.0, request, &mut packet, &mut passed)?;
-        let bytes = usize::try_from(head.bytes).map_err(|_| Errno::PROTO)?;
-        let (data, lines) = rest.split_at_checked(bytes).ok_or(Errno::PROTO)?;
-        buf.get_mut(..bytes).ok_or(Errno::PROTO)?.copy_from_slice(data);
-        fds.extend(decode_lines(lines, head.count, passed.drain()).ok_or(Errno::PROTO)?);
-        Ok(Taken { bytes, truncated: head.truncated })
-    }
-
     /// Readable when [`Keeper::look`] wants to be called.
     #[must_use]
     pub fn watch(&self) -> Option<Arc<OwnedFd>> {
@@ -205,6 +185,12 @@ impl Keeper {
             (true, since) => since.map(|since| since + PATIENCE),
         };
         due.map(|due| due.saturating_duration_since(now))
+    }
+
+    /// True if [`Keeper::look`] wants to be called now.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.due(Instant::now()) == Some(Duration::ZERO)
     }
 
     /// Looks whether the keeper is well, and replaces it if it is not.
@@ -386,6 +372,30 @@ impl State {
         }
         (self.owed, self.since, self.hangs, self.again) = (0, None, false, None);
         Ok(())
+    }
+}
+
+impl Kept {
+    /// Receives into `buf`, and appends the descriptors that came along to `fds`. For bytes of
+    /// which a peek without a control buffer has said (`MSG_CTRUNC`) that descriptors are among
+    /// them. It does not wait for bytes.
+    ///
+    /// # Errors
+    /// [`KeeperError`]: `Io` with what `recvmsg` said. Otherwise the connection must be dropped.
+    pub fn take(&self, buf: &mut [u8], fds: &mut Vec<Descriptor>) -> Result<Taken, KeeperError> {
+        let Place { keeper, slot } = &self.place;
+        let mut packet = [0; REPLY];
+        let mut passed = Fds::new();
+        let len = u32::try_from(buf.len().min(MAX_TAKE)).map_err(|_| Errno::TOOBIG)?;
+        let request = Request::Take(*slot, len);
+        let (head, rest) = keeper.state().ask(&keeper.0, request, &mut packet, &mut passed)?;
+        let bytes = usize::try_from(head.bytes).map_err(|_| Errno::PROTO)?;
+        let (data, lines) = rest.split_at_checked(bytes).ok_or(Errno::PROTO)?;
+        buf.get_mut(..bytes).ok_or(Errno::PROTO)?.copy_from_slice(data);
+        let list = decode_lines(lines, head.count, passed.drain()).ok_or(Errno::PROTO)?;
+        let lost = list.len() < usize::from(head.count);
+        fds.extend(list);
+        Ok(Taken { bytes, truncated: head.truncated || lost })
     }
 }
 

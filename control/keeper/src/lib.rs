@@ -8,7 +8,7 @@
 //!
 //! So each port has a **keeper**, a process that has a second descriptor of the port's listener and
 //! of each of its connections, and closes them after us: the last close is never ours. It accepts
-//! connections, and it takes those messages that carry descriptors ([`Keeper::take`]); it passes on
+//! connections, and it takes those messages that carry descriptors ([`Kept::take`]); it passes on
 //! only what [`Descriptor`] names. Plain messages never come near it.
 //!
 //! A keeper that does not answer within a second is replaced, and the peer that parked it loses its
@@ -42,6 +42,6 @@ pub use descriptor::Descriptor;
 pub use keeper::{Keeper, KeeperError, Kept, Taken};
 pub use spawner::start;
 
-/// Most descriptors that one [`Keeper::take`] passes on. If a peer sends more at once, all of them
+/// Most descriptors that one [`Kept::take`] passes on. If a peer sends more at once, all of them
 /// are closed.
 pub const MAX_FDS: usize = 16;

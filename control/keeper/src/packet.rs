@@ -127,7 +127,8 @@ pub fn encode_line(to: &mut [u8], kind: Kind, text: &[u8]) -> usize {
     2 + text.len()
 }
 
-/// The descriptors that `lines` describes. Those that were passed on come from `fds`, in order.
+/// The descriptors that `lines` describes. Those that were passed on come from `fds`, in order. The
+/// list ends where one of them is missing: this process has too many open.
 pub fn decode_lines(
     mut lines: &[u8],
     count: u8,
@@ -139,7 +140,10 @@ pub fn decode_lines(
         let (text, rest) = rest.split_at_checked(len.into())?;
         let kinds = [Kind::Memory, Kind::Disk, Kind::Event, Kind::Other];
         let kind = kinds.into_iter().find(|k| *k as u8 == kind)?;
-        list.push(Descriptor::new(kind, text, || fds.next()));
+        match Descriptor::new(kind, text, || fds.next()) {
+            Some(descriptor) => list.push(descriptor),
+            None => break,
+        }
         lines = rest;
     }
     Some(list)

@@ -53,26 +53,26 @@ fn a_peek_tells_of_descriptors_up_to_the_last_byte_it_shows() {
 /// its descriptors, though the peek at "after" told of none.
 #[test]
 fn a_byte_out_of_band_hides_no_descriptor() {
-    let (_dir, keeper, kept, mut peer) = connected();
+    let (_dir, _keeper, kept, mut peer) = connected();
     send(&peer, b"o", &[memfd().as_fd()], SendFlags::OOB);
     peer.write_all(b"after").unwrap();
     assert_eq!(peek(&kept), (b"o".to_vec(), true));
     let (mut buf, mut fds) = ([0; 100], Vec::new());
-    assert_eq!(keeper.take(&kept, &mut buf, &mut fds).unwrap().bytes, 1);
+    assert_eq!(kept.take(&mut buf, &mut fds).unwrap().bytes, 1);
     assert!(matches!(fds[..], [Descriptor::Memory(_)]), "{fds:?}");
     assert_eq!(peek(&kept), (b"after".to_vec(), false));
 }
 
 #[test]
 fn only_what_is_harmless_is_passed_on() {
-    let (_dir, keeper, kept, peer) = connected();
+    let (_dir, _keeper, kept, peer) = connected();
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let (socket, _other) = UnixStream::pair().unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
     let all = [memfd(), socket.into(), event, null.into()];
     send(&peer, b"four", &all.each_ref().map(AsFd::as_fd), SendFlags::empty());
     let (mut buf, mut fds) = ([0; 100], Vec::new());
-    let taken = keeper.take(&kept, &mut buf, &mut fds).unwrap();
+    let taken = kept.take(&mut buf, &mut fds).unwrap();
     assert_eq!((&buf[..taken.bytes], taken.truncated), (&b"four"[..], false));
     let [memory, socket, event, null] = &fds[..] else { panic!("{fds:?}") };
     assert!(matches!(memory, Descriptor::Memory(_)));
@@ -84,7 +84,7 @@ fn only_what_is_harmless_is_passed_on() {
     let many: Vec<_> = (0..20).map(|_| memfd()).collect();
     let many: Vec<_> = many.iter().map(AsFd::as_fd).collect();
     send(&peer, b"x", &many, SendFlags::empty());
-    assert!(keeper.take(&kept, &mut buf, &mut fds).unwrap().truncated && fds.is_empty());
+    assert!(kept.take(&mut buf, &mut fds).unwrap().truncated && fds.is_empty());
 }
 
 /// A peer whose descriptor does not answer loses its connection; the port goes on.
@@ -94,7 +94,7 @@ fn a_parked_keeper_is_replaced() {
     let (dir, keeper, kept, peer) = connected();
     let (mut buf, mut fds) = ([0; 100], Vec::new());
     send(&peer, b"x", &[silent.fd()], SendFlags::empty());
-    let parked = keeper.take(&kept, &mut buf, &mut fds);
+    let parked = kept.take(&mut buf, &mut fds);
     assert!(matches!(parked, Err(KeeperError::Parked)), "{parked:?}");
     drop(kept);
     assert!(silent.parked() > 0);
@@ -103,7 +103,7 @@ fn a_parked_keeper_is_replaced() {
     let next = UnixStream::connect(dir.path().join("s")).unwrap();
     let kept = keeper.accept().unwrap();
     send(&next, b"y", &[memfd().as_fd()], SendFlags::empty());
-    keeper.take(&kept, &mut buf, &mut fds).unwrap();
+    kept.take(&mut buf, &mut fds).unwrap();
     assert!(matches!(fds[..], [Descriptor::Memory(_)]));
 }
 
@@ -121,7 +121,7 @@ fn what_is_queued_is_closed_by_the_keeper() {
     // Somebody else's request waits for the first keeper, and is done by the second.
     send(&second, b"y", &[memfd().as_fd()], SendFlags::empty());
     let (mut buf, mut fds) = ([0; 100], Vec::new());
-    keeper.take(&innocent, &mut buf, &mut fds).unwrap();
+    innocent.take(&mut buf, &mut fds).unwrap();
     assert!(matches!(fds[..], [Descriptor::Memory(_)]));
     assert!(matches!(keeper.look(), Err(KeeperError::Parked)));
     keeper.look().unwrap();
@@ -139,7 +139,7 @@ fn few_keepers_hang() {
         let peer = UnixStream::connect(&path).unwrap();
         let Ok(kept) = keeper.accept() else { break };
         send(&peer, b"x", &[silent.fd()], SendFlags::empty());
-        let parked = keeper.take(&kept, &mut [0; 9], &mut Vec::new());
+        let parked = kept.take(&mut [0; 9], &mut Vec::new());
         assert!(matches!(parked, Err(KeeperError::Parked)), "{parked:?}");
         hung += 1;
     }

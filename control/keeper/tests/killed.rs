@@ -35,7 +35,7 @@ fn a_killed_keeper_is_replaced() {
     }
     send(&peer, b"x", &[memfd().as_fd()], SendFlags::empty());
     let mut fds = Vec::new();
-    keeper.take(&kept, &mut [0; 9], &mut fds).unwrap();
+    kept.take(&mut [0; 9], &mut fds).unwrap();
     assert!(matches!(fds[..], [Descriptor::Memory(_)]));
     let _second = UnixStream::connect(dir.path().join("s")).unwrap();
     assert!(keeper.accept().is_ok());

@@ -1,8 +1,8 @@
 //! The client's memory: DMA_MAP and DMA_UNMAP.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use vmlan_keeper::Descriptor;
 use vmlan_ram::Map;
 
 use crate::bytes::Body;
@@ -126,7 +126,7 @@ impl Dma {
     ///
     /// # Errors
     /// [`DmaError`]: nothing has changed.
-    pub fn map(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<bool, DmaError> {
+    pub fn map(&mut self, body: Body<'_>, fd: Option<Descriptor>) -> Result<bool, DmaError> {
         let (argsz, flags) = (body.u32(0), body.u32(4));
         let (offset, address, size) = (body.u64(8), body.u64(16), body.u64(24));
         if argsz < 32 {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::Port;
+use vmlan_keeper::Keeper;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::r8169::R8169;
@@ -18,7 +19,7 @@ use super::session::MemorySummary;
 use super::{Config, Doorbell, Model};
 use crate::interrupt_cost::STUCK_INTERRUPT;
 use crate::memory::UNSHARED;
-use crate::socket::Listener;
+use crate::socket::{SocketFile, listen};
 use crate::sys::SharedPages;
 use crate::thread::PortThread;
 use crate::waker::Waker;
@@ -76,7 +77,8 @@ impl Shared {
 pub struct VfioUser {
     shared: Arc<Shared>,
     thread: PortThread,
-    listener: Arc<Listener>,
+    keeper: Keeper,
+    file: Option<SocketFile>,
     waker: Arc<Waker>,
     config: Config,
 }
@@ -97,17 +99,18 @@ impl VfioUser {
             link: AtomicBool::new(config.link),
             irq_rate_max: AtomicU32::new(config.irq_rate_max),
         });
-        let listener = Arc::new(Listener::new(config.place())?);
+        let (keeper, file) = listen(config.place())?;
         let server = Server::new(
             &config,
             Arc::clone(&shared),
-            Arc::clone(&listener),
+            keeper.clone(),
             pages.filter(|_| mapped),
             Arc::clone(&waker),
             changed,
         );
         let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run());
-        Ok(Self { shared, thread: thread.map_err(AttachError::Thread)?, listener, waker, config })
+        let thread = thread.map_err(AttachError::Thread)?;
+        Ok(Self { shared, thread, keeper, file: Some(file), waker, config })
     }
 
     /// The port with its own type.
@@ -178,8 +181,9 @@ impl VfioUser {
 
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
+        self.keeper.close();
         self.thread.close(&self.config.port_name());
-        self.listener.close();
+        self.file = None;
     }
 }
 

@@ -9,6 +9,7 @@ use super::wire::{irq, set_irqs};
 use crate::bytes::Body;
 use crate::eventfd::{self, EventFdError};
 use crate::poll::EdgeWatch;
+use vmlan_keeper::Descriptor;
 use vmlan_nic::chip::Nic;
 
 /// Bytes before the data.
@@ -134,7 +135,7 @@ impl Irqs {
     pub fn set(
         &mut self,
         bytes: &[u8],
-        fd: Option<OwnedFd>,
+        fd: Option<Descriptor>,
         nic: &dyn Nic,
     ) -> Result<(), IrqError> {
         let body = Body(bytes);

@@ -1,12 +1,13 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use vmlan_frame::Port;
+use vmlan_keeper::{Keeper, KeeperError};
 
 use super::Config;
 use super::busy_wait::BusyWait;
@@ -20,7 +21,6 @@ use crate::connection::{Connection, ConnectionError};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
-use crate::socket::Listener;
 use crate::sys::SharedPages;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
@@ -48,7 +48,8 @@ struct Served {
 
 /// The state of a port's thread.
 pub struct Server {
-    listener: Arc<Listener>,
+    /// Who has the sockets too. Dropped after them.
+    keeper: Keeper,
     pause: AcceptPause,
     served: Option<Served>,
     /// The registers that clients may map.
@@ -77,18 +78,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for clients that knock at `listener`. They may map `pages`, if given.
+    /// A server for clients that knock at the listener of `keeper`. They may map `pages`, if given.
     pub fn new(
         config: &Config,
         shared: Arc<Shared>,
-        listener: Arc<Listener>,
+        keeper: Keeper,
         pages: Option<SharedPages>,
         waker: Arc<Waker>,
         changed: Changed,
     ) -> Self {
         let now = Instant::now();
         Self {
-            listener,
+            keeper,
             pause: AcceptPause::default(),
             served: None,
             pages,
@@ -124,15 +125,18 @@ impl Server {
         let now = Instant::now();
         self.pause.end_if_due(now);
         let served = self.served.as_ref();
+        let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
+        let line = self.keeper.watch();
         let wait = [
             Some((self.waker.fd(), Wait::Read)),
-            (!self.pause.is_on()).then(|| (self.listener.fd(), Wait::Read)),
+            listen.map(|fd| (fd, Wait::Read)),
+            line.as_ref().map(|fd| (fd.as_fd(), Wait::Read)),
             served.map(|s| (s.connection.fd(), Wait::Read)),
             Some((self.port().host().timer_fd(), Wait::Read)),
             served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
         ];
         match poll(wait, self.timeout(now)) {
-            Ok([woken, knocked, said, due, unmasked]) => {
+            Ok([woken, knocked, answered, said, due, unmasked]) => {
                 if woken && !self.woken() {
                     return false;
                 }
@@ -143,6 +147,9 @@ impl Server {
                 }
                 if let (true, Some(served)) = (unmasked, &self.served) {
                     served.session.unmasked();
+                }
+                if answered || self.keeper.is_due() {
+                    self.look_after_keeper();
                 }
                 if knocked && !self.pause.is_on() {
                     self.open();
@@ -172,7 +179,20 @@ impl Server {
             .then(|| (self.notified + NOTIFY_PAUSE).saturating_duration_since(now));
         let message = self.served.as_ref().and_then(|s| s.connection.time_left(now));
         let pause = self.pause.left(now);
-        message.into_iter().chain(pause).chain(notify).min()
+        let keeper = self.keeper.due(now);
+        message.into_iter().chain(pause).chain(notify).chain(keeper).min()
+    }
+
+    fn look_after_keeper(&mut self) {
+        if let Err(e) = self.keeper.look() {
+            self.pause_after(&e);
+            self.warn(&chain(&e));
+        }
+    }
+
+    fn pause_after(&mut self, error: &KeeperError) {
+        let parked = matches!(error, KeeperError::Parked);
+        self.pause.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
     /// A worker found a fault, the owner wants something, or it is time to go (false).
@@ -208,7 +228,7 @@ impl Server {
     }
 
     fn open(&mut self) {
-        match self.listener.accept() {
+        match self.keeper.accept() {
             Ok(sock) if self.served.is_none() => {
                 let pages = self.pages.as_ref().map(SharedPages::renew).transpose();
                 match pages {
@@ -221,10 +241,10 @@ impl Server {
             }
             // Closed at once: one client at a time.
             Ok(_) => self.warn(&"a second VMM was turned away while the first is connected"),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
             Err(e) => {
-                self.pause.begin(ACCEPT_PAUSE);
-                self.warn(&format!("cannot accept: {e}"));
+                self.pause_after(&e);
+                self.warn(&format!("cannot accept: {}", chain(&e)));
             }
         }
     }
@@ -364,6 +384,9 @@ impl Server {
             self.log.goodbye("the VMM");
         }
         self.hang_up();
+        if error.has_parked() {
+            self.pause.begin(PENALTY);
+        }
     }
 
     /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC

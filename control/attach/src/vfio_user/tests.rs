@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vmlan_frame::Port;
+use vmlan_keeper::Descriptor;
 use vmlan_nic::chip::Host;
 
 use super::dma::Dma;
@@ -176,7 +177,7 @@ fn a_region_that_was_unmapped_is_gone_once_its_map_is() {
     let (port, _) = super::handle::new_port(super::Model::E1000).unwrap();
     let mut dma = Dma::default();
     let file = sealed_memfd(c"t", 1 << 20).unwrap();
-    assert!(dma.map(Body(&map_body(1 << 20)), Some(file)).unwrap());
+    assert!(dma.map(Body(&map_body(1 << 20)), Some(Descriptor::of(file))).unwrap());
     let map = dma.snapshot().unwrap();
     let gone = Arc::downgrade(&map);
     drop(port.nic().set_map(map));

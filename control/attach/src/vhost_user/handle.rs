@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Config;
 use super::port::VhostUserPort;
 use super::server::Server;
-use crate::socket::Listener;
+use vmlan_keeper::Keeper;
+
+use crate::socket::{SocketFile, listen};
 use crate::thread::PortThread;
 use crate::waker::Waker;
 use crate::{AttachError, Changed, Details};
@@ -14,8 +16,9 @@ use crate::{AttachError, Changed, Details};
 pub struct VhostUser {
     port: Arc<VhostUserPort>,
     thread: PortThread,
+    keeper: Keeper,
     /// `None`: front ends listen.
-    listener: Option<Arc<Listener>>,
+    file: Option<SocketFile>,
     details: Arc<Mutex<Details>>,
     config: Config,
 }
@@ -27,18 +30,21 @@ impl VhostUser {
         port.limit().set(config.irq_rate_max);
         let port = Arc::new(port);
         let details = Arc::new(Mutex::new(Details::new()));
-        let listener = (!config.connect).then(|| Listener::new(config.place()));
-        let listener = listener.transpose()?.map(Arc::new);
+        let (keeper, file) = match config.connect {
+            true => (Keeper::new(None).map_err(AttachError::Keeper)?, None),
+            false => listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?,
+        };
         let server = Server::new(
             &config,
             Arc::clone(&port),
-            listener.clone(),
+            keeper.clone(),
             Arc::clone(&details),
             Arc::clone(&waker),
             changed,
         );
         let thread = PortThread::spawn("vhost-user", waker, move || server.run());
-        Ok(Self { port, thread: thread.map_err(AttachError::Thread)?, listener, details, config })
+        let thread = thread.map_err(AttachError::Thread)?;
+        Ok(Self { port, thread, keeper, file, details, config })
     }
 
     /// The port with its own type.
@@ -69,10 +75,9 @@ impl VhostUser {
 
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
+        self.keeper.close();
         self.thread.close(&self.config.port_name());
-        if let Some(listener) = &self.listener {
-            listener.close();
-        }
+        self.file = None;
     }
 }
 

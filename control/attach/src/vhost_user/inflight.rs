@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vmlan_keeper::Descriptor;
 use vmlan_nic::virtio::Inflight;
 use vmlan_ram::{Map, Region, Window};
 
@@ -110,7 +111,7 @@ impl InflightRegion {
     ///
     /// # Errors
     /// [`InflightError`].
-    pub fn new(desc: InflightDesc, fd: OwnedFd, rings: usize) -> Result<Self, InflightError> {
+    pub fn new(desc: InflightDesc, fd: Descriptor, rings: usize) -> Result<Self, InflightError> {
         let needed = check(desc, rings)?;
         let size = desc.size;
         if size < needed || size > needed.next_multiple_of(4096) + 4096 {

@@ -1,12 +1,13 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use vmlan_frame::Port;
+use vmlan_keeper::{Keeper, KeeperError};
 
 use super::Config;
 use super::port::VhostUserPort;
@@ -18,7 +19,7 @@ use crate::connection::{Connection, ConnectionError};
 use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
-use crate::socket::{Listener, dial};
+use crate::socket::dial;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
 use crate::{Changed, Details};
@@ -27,7 +28,7 @@ use crate::{Changed, Details};
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How front ends are found.
 enum Door {
-    Listen(Arc<Listener>),
+    Listen,
     /// The path, and how long to wait after the next failure.
     Connect(PathBuf, Duration),
 }
@@ -35,6 +36,8 @@ enum Door {
 /// The state of a port's thread.
 pub struct Server {
     door: Door,
+    /// Who has the sockets too. Dropped after them.
+    keeper: Keeper,
     pause: AcceptPause,
     served: Option<(Connection<Frames>, Session)>,
     port: Arc<VhostUserPort>,
@@ -50,19 +53,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for front ends that knock at `listener`; without one it connects to them. How
-    /// things stand is written into `details`.
+    /// A server for front ends that knock at the listener of `keeper`, or whom it connects to, as
+    /// `config` says. How things stand is written into `details`.
     pub fn new(
         config: &Config,
         port: Arc<VhostUserPort>,
-        listener: Option<Arc<Listener>>,
+        keeper: Keeper,
         details: Arc<Mutex<Details>>,
         waker: Arc<Waker>,
         changed: Changed,
     ) -> Self {
-        let connect = || Door::Connect(config.path.clone(), RETRY.0);
+        let door = match config.connect {
+            true => Door::Connect(config.path.clone(), RETRY.0),
+            false => Door::Listen,
+        };
         Self {
-            door: listener.map_or_else(connect, Door::Listen),
+            door,
+            keeper,
             pause: AcceptPause::default(),
             served: None,
             port,
@@ -88,20 +95,23 @@ impl Server {
     fn turn(&mut self) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
-        let listen = match &self.door {
-            Door::Listen(listener) if !self.pause.is_on() => Some((listener.fd(), Wait::Read)),
-            _ => None,
-        };
+        let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
+        let listen = listen.map(|fd| (fd, Wait::Read));
+        let line = self.keeper.watch();
+        let line = line.as_ref().map(|fd| (fd.as_fd(), Wait::Read));
         let served = self.served.as_ref().map(|(connection, _)| (connection.fd(), Wait::Read));
         let limit = Some((self.port.limit().fd(), Wait::Read));
-        let wait = [Some((self.waker.fd(), Wait::Read)), limit, listen, served];
+        let wait = [Some((self.waker.fd(), Wait::Read)), limit, line, listen, served];
         match poll(wait, self.timeout(now)) {
-            Ok([woken, due, knocked, said]) => {
+            Ok([woken, due, answered, knocked, said]) => {
                 if woken && !self.woken() {
                     return false;
                 }
                 if due {
                     self.deliver_due();
+                }
+                if answered || self.keeper.is_due() {
+                    self.look_after_keeper();
                 }
                 self.open(knocked);
                 self.listen_to(said);
@@ -122,10 +132,22 @@ impl Server {
         let message = self.served.as_ref().and_then(|(connection, _)| connection.time_left(now));
         let connects = matches!(self.door, Door::Connect(..)) && self.served.is_none();
         let pause = match self.door {
-            Door::Listen(_) => self.pause.left(now),
+            Door::Listen => self.pause.left(now),
             Door::Connect(..) => connects.then(|| self.pause.left(now).unwrap_or_default()),
         };
-        message.into_iter().chain(pause).min()
+        message.into_iter().chain(pause).chain(self.keeper.due(now)).min()
+    }
+
+    fn look_after_keeper(&mut self) {
+        if let Err(e) = self.keeper.look() {
+            self.pause_after(&e);
+            self.warn(&chain(&e));
+        }
+    }
+
+    fn pause_after(&mut self, error: &KeeperError) {
+        let parked = matches!(error, KeeperError::Parked);
+        self.pause.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
     /// Interrupts that were held back may be due.
@@ -174,8 +196,10 @@ impl Server {
 
     fn open(&mut self, knocked: bool) {
         let found = match &self.door {
-            Door::Listen(listener) if knocked => listener.accept(),
-            Door::Connect(path, _) if self.served.is_none() && !self.pause.is_on() => dial(path),
+            Door::Listen if knocked && !self.pause.is_on() => self.keeper.accept(),
+            Door::Connect(path, _) if self.served.is_none() && !self.pause.is_on() => {
+                dial(path, &self.keeper)
+            }
             _ => return,
         };
         match found {
@@ -192,15 +216,14 @@ impl Server {
         }
     }
 
-    fn not_found(&mut self, error: &io::Error) {
-        let pause = match &mut self.door {
-            Door::Listen(_) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Door::Listen(_) => ACCEPT_PAUSE,
-            Door::Connect(_, wait) => back_off(wait),
-        };
-        self.pause.begin(pause);
-        if let Door::Listen(_) = self.door {
-            self.warn(&format!("cannot accept: {error}"));
+    fn not_found(&mut self, error: &KeeperError) {
+        match (&mut self.door, error) {
+            (_, KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
+            (Door::Connect(_, wait), KeeperError::Gone(_)) => self.pause.begin(back_off(wait)),
+            (_, error) => {
+                self.pause_after(error);
+                self.warn(&format!("cannot accept: {}", chain(error)));
+            }
         }
     }
 
@@ -270,6 +293,9 @@ impl Server {
             self.warn(&chain(error));
         }
         self.hang_up();
+        if error.has_parked() {
+            self.pause.begin(PENALTY);
+        }
     }
 
     /// Ends the connection: virtqueues stopped, memory unmapped, descriptors closed, in this order.

@@ -1,10 +1,10 @@
 //! One connection's state, and what each request does to it. Knows nothing of sockets, so that a
 //! fuzzer can be the front end.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vmlan_frame::{Counters, Mac, Port};
+use vmlan_keeper::Descriptor;
 use vmlan_nic::virtio::feature;
 use vmlan_ram::Map;
 
@@ -196,7 +196,7 @@ impl Session {
         &mut self,
         request: Request,
         body: Body<'_>,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Descriptor>,
     ) -> Result<(), RequestRefusal> {
         let (index, value) = (body.u32(0), body.u32(4));
         let fd = match request {
@@ -226,7 +226,7 @@ impl Session {
         &mut self,
         request: Request,
         body: Body<'_>,
-        mut fds: Vec<OwnedFd>,
+        mut fds: Vec<Descriptor>,
     ) -> Result<(), RequestRefusal> {
         let wrap = |source| RequestRefusal::Memory { request, source };
         match (request, fds.pop()) {
@@ -261,7 +261,7 @@ impl Session {
         &mut self,
         request: Request,
         body: Body<'_>,
-        mut fds: Vec<OwnedFd>,
+        mut fds: Vec<Descriptor>,
     ) -> Result<(), RequestRefusal> {
         let value = body.u64(0);
         match request {
@@ -316,7 +316,11 @@ impl Session {
         self.port.both().set_features(0);
     }
 
-    fn set_inflight(&mut self, body: Body<'_>, fd: Option<OwnedFd>) -> Result<(), RequestRefusal> {
+    fn set_inflight(
+        &mut self,
+        body: Body<'_>,
+        fd: Option<Descriptor>,
+    ) -> Result<(), RequestRefusal> {
         let Some(fd) = fd else { return Ok(()) };
         if self.rings.any_started(&self.port) {
             return Err(RequestRefusal::RingsStarted);
@@ -372,8 +376,8 @@ impl Drop for Session {
 fn ring_fd(
     request: Request,
     body: Body<'_>,
-    mut fds: Vec<OwnedFd>,
-) -> Result<Option<OwnedFd>, RequestRefusal> {
+    mut fds: Vec<Descriptor>,
+) -> Result<Option<Descriptor>, RequestRefusal> {
     let value = body.u64(0);
     let count = fds.len();
     if value > (NO_FD | 0xff) || (value & NO_FD == 0) != (count == 1) {
@@ -383,7 +387,10 @@ fn ring_fd(
 }
 
 /// The regions of SET_MEM_TABLE, each with its descriptor.
-fn table(body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionDesc, OwnedFd)>, RequestRefusal> {
+fn table(
+    body: Body<'_>,
+    fds: Vec<Descriptor>,
+) -> Result<Vec<(RegionDesc, Descriptor)>, RequestRefusal> {
     let (regions, size) = (body.u32(0), body.0.len());
     let count = widen(regions);
     if count != fds.len() || count > super::wire::MAX_TABLE || size != 8 + 32 * count {

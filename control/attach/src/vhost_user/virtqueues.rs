@@ -12,10 +12,10 @@
 //! transmit queues.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vmlan_frame::Port;
+use vmlan_keeper::Descriptor;
 use vmlan_nic::notify::moderate::Set;
 use vmlan_nic::virtio::Rings;
 use vmlan_ram::Map;
@@ -154,7 +154,7 @@ impl VirtqueueTable {
         &mut self,
         cx: &Context<'_>,
         index: u32,
-        fd: Option<OwnedFd>,
+        fd: Option<Descriptor>,
     ) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let fd = fd.ok_or(VirtqueueError::NoKick(i))?;
@@ -179,7 +179,7 @@ impl VirtqueueTable {
         &mut self,
         cx: &Context<'_>,
         index: u32,
-        fd: Option<OwnedFd>,
+        fd: Option<Descriptor>,
     ) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let fd = fd.map(eventfd::check).transpose();
@@ -200,7 +200,7 @@ impl VirtqueueTable {
     }
 
     /// SET_VRING_ERR
-    pub fn set_err(&mut self, index: u32, fd: Option<OwnedFd>) -> Result<(), VirtqueueError> {
+    pub fn set_err(&mut self, index: u32, fd: Option<Descriptor>) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let fd = fd.map(eventfd::check).transpose();
         ring.err.set(fd.map_err(|source| VirtqueueError::EventFd { index: i, source })?);

@@ -7,6 +7,8 @@
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
+use vmlan_keeper::Descriptor;
+
 pub use crate::bytes::Body;
 use crate::bytes::{length, widen};
 pub use crate::connection::Malformed;
@@ -202,7 +204,7 @@ pub struct Message {
     pub body: Vec<u8>,
     /// The descriptors that came along. They are closed with the message, unless a handler takes
     /// them.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Descriptor>,
 }
 
 impl From<connection::Message<'_, Header>> for Message {
