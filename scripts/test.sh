@@ -27,6 +27,14 @@ loom() {
     CARGO_PROFILE_RELEASE_DEBUG=false RUSTFLAGS="--cfg loom" cargo test -p vmlan-nic --release --test loom --target-dir target/loom --quiet
 }
 
+# Every stage selects the whole workspace and names the tests it wants: with other packages cargo
+# selects other features of what they depend on, and builds everything once more.
+unit() {
+  local tests=() file
+  for file in */*/tests/*.rs vmlan/tests/*.rs; do tests+=(--test "$(basename "$file" .rs)"); done
+  cargo test --workspace --lib --bins --examples "${tests[@]}" --quiet && cargo test --workspace --doc --quiet
+}
+
 # All but the boot tests.
 apart() {
   local tests=() file name
@@ -34,7 +42,7 @@ apart() {
     name=$(basename "$file" .rs)
     case $name in boot | boot_*) ;; *) tests+=(--test "$name") ;; esac
   done
-  cargo test -p vmlan-tests --lib "${tests[@]}" -- --nocapture --test-threads=1
+  cargo test --workspace "${tests[@]}" -- --nocapture --test-threads=1
 }
 
 # Boot tests in which no time is judged: a Linux guest under TCG leaves a core idle for much of its test.
@@ -44,11 +52,11 @@ lanes() {
     name=$(basename "$file" .rs)
     case $name in boot_kill | boot_e1000 | boot_realtek) ;; *) second+=(--test "$name") ;; esac
   done
-  cargo test -p vmlan-tests --no-run --quiet
+  cargo test --workspace "${first[@]}" "${second[@]}" --no-run --quiet
   logs=$(mktemp -d)
-  cargo test -p vmlan-tests "${first[@]}" -- --nocapture --test-threads=1 >"$logs/1" 2>&1 &
+  cargo test --workspace "${first[@]}" -- --nocapture --test-threads=1 >"$logs/1" 2>&1 &
   local one=$!
-  cargo test -p vmlan-tests "${second[@]}" -- --nocapture --test-threads=1 >"$logs/2" 2>&1 || code=$?
+  cargo test --workspace "${second[@]}" -- --nocapture --test-threads=1 >"$logs/2" 2>&1 || code=$?
   wait "$one" || code=$?
   cat "$logs/1" "$logs/2"
   rm -rf "$logs"
@@ -63,10 +71,10 @@ stage "build vmlan" cargo build --release -p vmlan --quiet
 stage "vmlan as it is packaged, without its laboratory" \
   cargo check -p vmlan --no-default-features --quiet
 export VMLAN_BIN=$PWD/target/release/vmlan
-stage "unit and loop tests" cargo test --workspace --exclude vmlan-tests --quiet
+stage "unit and loop tests" unit
 stage "every interleaving of the notification protocol" loom
 stage "house and socket tests" apart
-stage "boot tests, one by one" cargo test -p vmlan-tests --test boot --test boot_kill -- --nocapture --test-threads=1
+stage "boot tests, one by one" cargo test --workspace --test boot --test boot_kill -- --nocapture --test-threads=1
 stage "boot tests, two at a time" lanes
 if can_fuzz; then
   stage "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
