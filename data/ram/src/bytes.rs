@@ -1,9 +1,10 @@
 //! A run of bytes in this process that others may read and write at any time.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::copy::{copy, load};
+use crate::cell::{Cell, Cells, Integer};
+use crate::copy::copy;
 
 /// A run of bytes. Every access is atomic, be it of single bytes ([`copy`]) or of whole words
 /// ([`Bytes::cells`]), so others may access the run at the same time.
@@ -18,13 +19,6 @@ pub(crate) struct Bytes<'m> {
 unsafe impl Send for Bytes<'_> {}
 // SAFETY: as above, for sharing.
 unsafe impl Sync for Bytes<'_> {}
-
-/// Integers that may be read and written in memory that others read and write.
-pub(crate) trait Cell {}
-impl Cell for AtomicU8 {}
-impl Cell for AtomicU16 {}
-impl Cell for AtomicU32 {}
-impl Cell for AtomicU64 {}
 
 impl<'m> Bytes<'m> {
     /// The run `ptr..ptr + len`.
@@ -100,17 +94,32 @@ impl<'m> Bytes<'m> {
     /// The 8 bytes at `offset`, if they are inside.
     #[inline]
     pub(crate) fn load(self, offset: usize) -> Option<[u8; 8]> {
+        // Aligned or not: assembly on x86-64 does not care, and others copy bytes.
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: they are in the run, mapped for 'm.
-        self.get(offset, 8).map(|run| unsafe { load(run.ptr) })
+        let load = |p: *const u8| unsafe { u64::load(p.cast(), Ordering::Relaxed) }.to_ne_bytes();
+        #[cfg(not(target_arch = "x86_64"))]
+        let load = |p: *const u8| {
+            let mut word = [0; 8];
+            // SAFETY: as above, and 8 bytes of our own.
+            unsafe { copy(p, word.as_mut_ptr(), 8) };
+            word
+        };
+        self.get(offset, 8).map(|run| load(run.ptr))
+    }
+
+    /// The integer at `offset`, if it is inside and aligned.
+    #[inline]
+    pub(crate) fn cell<I: Integer>(self, offset: usize) -> Option<Cell<'m, I>> {
+        self.cells(offset, 1)?.get(0)
     }
 
     /// The `n` integers at `offset`, if they are inside and aligned.
     #[inline]
-    pub(crate) fn cells<A: Cell>(self, offset: usize, n: usize) -> Option<&'m [A]> {
-        let p = self.get(offset, n.checked_mul(size_of::<A>())?)?.ptr.cast::<A>();
-        // SAFETY: the integers lie in the run, mapped for 'm, and are aligned. They are atomic
-        // (`Cell`), so they may be shared with others who access them.
-        p.is_aligned().then(|| unsafe { std::slice::from_raw_parts(p, n) })
+    pub(crate) fn cells<I: Integer>(self, offset: usize, n: usize) -> Option<Cells<'m, I>> {
+        let p = self.get(offset, n.checked_mul(size_of::<I>())?)?.ptr.cast::<I>();
+        // SAFETY: the integers lie in the run, mapped for 'm, and are aligned.
+        p.is_aligned().then(|| unsafe { Cells::new(p, n) })
     }
 }
 

@@ -23,7 +23,13 @@
 //! | volatile words, bytes at both ends | 5.0 | 77 | 3,224 |
 //! | relaxed atomic bytes | 11 | 260 | 22,680 |
 //!
+//! A copy whose memory is gone zeros what it was to fill, as far as that is there
+//! ([`crate::fixup`]).
+//!
 //! Other architectures copy by atomic bytes: as right, and slow.
+
+#[cfg(target_arch = "x86_64")]
+use crate::fixup::fixup;
 
 /// Copies `n` bytes from `src` to `dst`, each by an atomic access as far as Rust is concerned.
 ///
@@ -39,12 +45,19 @@ pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, n: usize) {
     macro_rules! moves {
         ($mov:literal, $class:ident, $($reg:ident $place:literal)+) => {
             asm!(
+                "2:",
                 $(concat!($mov, " {", stringify!($reg), "}, [{src}", $place, "]"),)+
                 $(concat!($mov, " [{dst}", $place, "], {", stringify!($reg), "}"),)+
+                "3:",
+                fixup!("{gone}"),
                 src = in(reg) src,
                 dst = in(reg) dst,
                 n = in(reg) n,
                 $($reg = out($class) _,)+
+                gone = label {
+                // SAFETY: the caller's run, or what is left of it.
+                unsafe { zero(dst, n) }
+            },
                 options(nostack, preserves_flags),
             )
         };
@@ -77,44 +90,42 @@ unsafe fn copy_long(src: *const u8, dst: *mut u8, n: usize) {
     // it may change named. The runs are the caller's.
     unsafe {
         std::arch::asm!(
-            "call [rip + {memmove}@GOTPCREL]",
+            "2: call [rip + {memmove}@GOTPCREL]",
+            "3:",
+            fixup!("{gone}"),
             memmove = sym libc::memmove,
             in("rdi") dst,
             in("rsi") src,
             in("rdx") n,
             lateout("rax") _,
+            gone = label {
+                // SAFETY: the caller's run, or what is left of it.
+                unsafe { zero(dst, n) }
+            },
             clobber_abi("C"),
         );
     }
 }
 
-/// Copies 8 bytes out, in one access on x86-64.
+/// Zeros what a copy whose memory is gone may have left as it was: the bytes of somebody else.
 ///
 /// # Safety
-/// As for [`copy`].
-#[inline(always)]
-pub(crate) unsafe fn load(src: *const u8) -> [u8; 8] {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let word: u64;
-        // SAFETY: reads the caller's 8 bytes. `readonly`, but not `pure`: made once, where it
-        // stands.
-        unsafe {
-            std::arch::asm!(
-                "mov {word}, [{src}]",
-                word = lateout(reg) word,
-                src = in(reg) src,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        word.to_ne_bytes()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let mut word = [0; 8];
-        // SAFETY: the caller's promise, and 8 bytes of our own.
-        unsafe { copy(src, word.as_mut_ptr(), 8) };
-        word
+/// `dst` is `n` bytes and writable; or gone as well.
+#[cfg(target_arch = "x86_64")]
+#[cold]
+#[inline(never)]
+unsafe fn zero(dst: *mut u8, n: usize) {
+    // SAFETY: the caller's bytes.
+    unsafe {
+        std::arch::asm!(
+            "2: rep stosb",
+            "3:",
+            fixup!("3b"),
+            inout("rcx") n => _,
+            inout("rdi") dst => _,
+            in("al") 0u8,
+            options(nostack, preserves_flags),
+        );
     }
 }
 

@@ -1,9 +1,9 @@
 //! The dirty log of live migration: one bit for each 4 KiB page (vhost-user spec, "Migration").
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::Mapping;
+use crate::cell::Cell;
 
 /// Bytes a bit of the log stands for (`VHOST_LOG_PAGE`).
 const PAGE: u64 = 4096;
@@ -35,12 +35,11 @@ impl DirtyLog {
             let Some(byte) = self.byte(page / 8) else {
                 return;
             };
-            byte.fetch_or(1 << (page % 8), Ordering::Relaxed);
+            byte.set_bits(1 << (page % 8));
         }
     }
 
-    fn byte(&self, index: u64) -> Option<&AtomicU8> {
-        let log = self.mapping.part(self.offset, self.len)?;
-        log.cells(usize::try_from(index).ok()?, 1)?.first()
+    fn byte(&self, index: u64) -> Option<Cell<'_, u8>> {
+        self.mapping.part(self.offset, self.len)?.cell(usize::try_from(index).ok()?)
     }
 }

@@ -26,14 +26,17 @@
 //!   the copy that was checked, and then it stays checked.
 //!
 //! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the
-//! peer allows it. Where not, [`fault`] turns the SIGBUS into zeros and a poisoned map, which costs
-//! its own port only.
+//! peer allows it. Where not, [`sigbus`] turns the SIGBUS into zeros and a poisoned map, which costs
+//! its own port only. Where there is nothing to make zeros of, the accesses themselves go on without
+//! their memory.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 mod bytes;
+mod cell;
 mod copy;
 mod dirty_log;
+mod fixup;
 mod map;
 mod mapping;
 pub mod sigbus;

@@ -14,6 +14,9 @@
 //! touched in vain a second time; then the page in question is replaced by the first page of the
 //! slot's range, which was allocated when the mapping was made.
 //!
+//! Should `mmap` fail, the access goes on without its memory ([`crate::fixup`]): no peer can end the
+//! process.
+//!
 //! The handler only accesses a fixed table of atomics and makes one bare system call, `mmap`, so it
 //! is async-signal-safe.
 
@@ -24,6 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::fixup::go_on;
 
 /// Mappings that can be guarded at once in this process (each VM needs 1 to 8).
 pub const SLOTS: usize = 8192;
@@ -38,6 +43,8 @@ struct Slot {
     len: AtomicUsize,
     /// The file shrank. Set by the handler.
     poisoned: AtomicBool,
+    /// Zeros are in its place.
+    replaced: AtomicBool,
 }
 
 static TABLE: [Slot; SLOTS] = [const {
@@ -46,6 +53,7 @@ static TABLE: [Slot; SLOTS] = [const {
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         poisoned: AtomicBool::new(false),
+        replaced: AtomicBool::new(false),
     }
 }; SLOTS];
 
@@ -63,8 +71,27 @@ fn zeros() -> io::Result<&'static OwnedFd> {
         return Ok(file);
     }
     let file = rustix::fs::memfd_create("vmlan-zeros", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, SPAN * SLOTS as u64)?;
+    without_file_limit(|| rustix::fs::ftruncate(&file, SPAN * SLOTS as u64))?;
     Ok(ZEROS.get_or_init(|| file))
+}
+
+/// Makes a file as long as the hard limit of file sizes allows, whatever the soft one is: it is
+/// sparse, and takes none of the space that the limit is about. Beyond the limit the system would
+/// end the process by a signal.
+fn without_file_limit(make: impl FnOnce() -> rustix::io::Result<()>) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Fsize);
+    if limit.maximum.is_some_and(|most| most < SPAN * SLOTS as u64) {
+        return Err(io::Error::other(
+            "files may not be large enough here for a sparse one of 2^59 bytes, which takes the \
+             place of guest memory that vanishes: lift the limit (ulimit -f unlimited, \
+             LimitFSIZE=infinity)",
+        ));
+    }
+    setrlimit(Resource::Fsize, Rlimit { current: limit.maximum, ..limit })?;
+    let made = make();
+    setrlimit(Resource::Fsize, limit)?;
+    Ok(made?)
 }
 
 /// One past the highest slot ever used: bounds the handler's search.
@@ -84,6 +111,7 @@ pub(crate) fn guard(start: usize, len: usize) -> Option<Guard> {
             continue;
         }
         slot.poisoned.store(false, Ordering::Relaxed);
+        slot.replaced.store(false, Ordering::Relaxed);
         slot.len.store(len, Ordering::Relaxed);
         slot.start.store(start, Ordering::Relaxed);
         slot.version.fetch_add(1, Ordering::Release);
@@ -148,12 +176,14 @@ pub fn install() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; si_addr is set for
-    // SIGBUS. Restoring the default action and returning repeats the access, which then ends the
-    // process as if there were no handler.
+extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo and context to an SA_SIGINFO handler; si_addr is
+    // set for SIGBUS. Restoring the default action and returning repeats the access, which then
+    // ends the process as if there were no handler.
     unsafe {
-        if !replace((*info).si_addr().addr()) {
+        let found = find((*info).si_addr().addr());
+        let survived = found.is_some_and(|f| f.replace((*info).si_addr().addr()) || go_on(context));
+        if !survived {
             libc::signal(libc::SIGBUS, libc::SIG_DFL);
         }
     }
@@ -183,24 +213,28 @@ fn find(addr: usize) -> Option<Found> {
     })
 }
 
-/// Puts zeros in place of the mapping that holds `addr`; false if it is none of ours.
-fn replace(addr: usize) -> bool {
-    let (Some(found), Some(zeros)) = (find(addr), ZEROS.get()) else { return false };
-    // Touched in vain again: the file of zeros had no page. Those in the place of a mapping are
-    // never huge, so a single one can be exchanged.
-    let (start, len) = if found.slot.poisoned.load(Ordering::Acquire) {
-        (addr & !(PAGE - 1), PAGE)
-    } else {
-        (found.start, found.len)
-    };
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-    let (at, offset) = (std::ptr::without_provenance_mut(start), place_of(found.index));
-    // SAFETY: the range belongs to a live `Mapping` (its slot is taken until just before it is
-    // unmapped, and the access that faulted borrows it). MAP_FIXED swaps its pages in one step.
-    let done = unsafe { rustix::mm::mmap(at, len, prot, flags, zeros, offset) };
-    found.slot.poisoned.fetch_or(done.is_ok(), Ordering::Release);
-    done.is_ok()
+impl Found {
+    /// Puts zeros in place of the mapping, which was touched at `addr`. False: that failed. Poisoned
+    /// it is in any case.
+    fn replace(self, addr: usize) -> bool {
+        self.slot.poisoned.store(true, Ordering::Release);
+        let Some(zeros) = ZEROS.get() else { return false };
+        // Touched in vain again: the file of zeros had no page. Those in the place of a mapping are
+        // never huge, so a single one can be exchanged.
+        let (start, len) = if self.slot.replaced.load(Ordering::Acquire) {
+            (addr & !(PAGE - 1), PAGE)
+        } else {
+            (self.start, self.len)
+        };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        let (at, offset) = (std::ptr::without_provenance_mut(start), place_of(self.index));
+        // SAFETY: the range belongs to a live `Mapping` (its slot is taken until just before it is
+        // unmapped, and the access that faulted borrows it). MAP_FIXED swaps its pages in one step.
+        let done = unsafe { rustix::mm::mmap(at, len, prot, flags, zeros, offset) };
+        self.slot.replaced.fetch_or(done.is_ok(), Ordering::Release);
+        done.is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -247,7 +281,7 @@ mod tests {
         let start = map.slice(0, 1).unwrap().as_raw().0.addr();
         let index = find(start).unwrap().index;
         for at in [start, start + PAGE + 7, start + 3 * PAGE] {
-            assert!(replace(at));
+            assert!(find(at).unwrap().replace(at));
         }
         assert!(map.poisoned());
         map.slice_mut(PAGE as u64, 2).unwrap().write(0, &[5; 2]);

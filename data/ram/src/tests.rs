@@ -217,6 +217,79 @@ fn what_replaces_a_shrunk_file_needs_no_commit_charge() {
     assert!(maps.contains(&one), "one shared mapping in the place of one: {maps}");
 }
 
+/// Nothing can be put in the place of a file that shrank: no address space may be taken any more,
+/// as when the process has all the mappings it may have. Each kind of access goes on all the same.
+#[test]
+fn where_nothing_can_be_mapped_accesses_go_on_without_their_memory() {
+    const CHILD: &str = "VMLAN_TEST_WITHOUT_MAPPINGS";
+    if std::env::var_os(CHILD).is_none() {
+        let me = std::env::current_exe().unwrap();
+        let name = "tests::where_nothing_can_be_mapped_accesses_go_on_without_their_memory";
+        let child = std::process::Command::new(me).args(["--exact", name]).env(CHILD, "1").output();
+        let child = child.unwrap();
+        assert!(child.status.success(), "{child:?}");
+        return;
+    }
+    sigbus::install().unwrap();
+    let len = 8 << 20;
+    let f = memfd(len, MemfdFlags::CLOEXEC);
+    let mapping = Arc::new(Mapping::new(f.as_fd(), 0, len).unwrap());
+    let log = DirtyLog::new(mapping.clone(), 4096, 4096).unwrap();
+    let m = Map::new(vec![Region::new(0, len, 0, 0, mapping).unwrap()], None).unwrap();
+    let m = Arc::new(m);
+    let (window, other) = (m.window(4096, 4096, 16).unwrap(), map(&[(0, len)]));
+    let lengths: Vec<usize> = (1..300).chain([1514, 4096, 65_536, 1 << 20, 5 << 20]).collect();
+    let mut wrong = Vec::with_capacity(100);
+    let (mut buffer, full) = (vec![0xee; 6 << 20], vec![0xee; 6 << 20]);
+    f.set_len(0).unwrap();
+    let old = rustix::process::getrlimit(rustix::process::Resource::As);
+    let limit = |current| {
+        let limit = rustix::process::Rlimit { current, maximum: old.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
+    };
+    limit(Some(0));
+    for n in &lengths {
+        let (n, at) = (*n, 3 * 4096 + 7);
+        let slice = m.slice(at, n).unwrap();
+        buffer[..=n].fill(0xee);
+        slice.read(&mut buffer[..n]);
+        if buffer[..n].iter().any(|b| *b != 0) || buffer[n] != 0xee {
+            wrong.push(("a read", n));
+        }
+        other.slice_mut(0, n).unwrap().write(0, &full[..n]);
+        other.slice_mut(0, n).unwrap().write_from(0, slice);
+        if (0..n as u64).step_by(61).any(|i| other.slice(i, 1).unwrap().read_array() != Some([0])) {
+            wrong.push(("a copy", n));
+        }
+        m.slice_mut(at, n).unwrap().write(0, &buffer[..n]);
+        m.slice_mut(at, n).unwrap().write_from(0, other.slice(0, n).unwrap());
+    }
+    for order in [Ordering::Relaxed, Ordering::Release] {
+        window.set_u16(2, 7, order);
+        window.set_u32(4, 7, order);
+        window.set_u64(8, 7, order);
+    }
+    let order = Ordering::Acquire;
+    let read = [window.u16(2, order).into(), window.u32(4, order).into(), window.u64(8, order)];
+    if read != [0; 3] || window.descriptor(0) != (0, 0) || window.replace_u32(4, 0, 1) {
+        wrong.push(("a field", 0));
+    }
+    if window.leading::<16>(0, 9, |word| word == 0) != 9 {
+        wrong.push(("a search", 9));
+    }
+    log.mark(0, 4096);
+    if m.slice(9, 12).unwrap().read_array() != Some([0u8; 12]) {
+        wrong.push(("an array", 12));
+    }
+    limit(old.current);
+    assert_eq!(wrong, []);
+    assert!(m.poisoned() && !other.poisoned());
+    // What could not be had before can be had now.
+    assert_eq!(m.slice(0, 4).unwrap().read_array::<4>(), Some([0; 4]));
+    m.slice_mut(0, 4).unwrap().write(0, &[5; 4]);
+    assert_eq!(m.slice(0, 4).unwrap().read_array::<4>(), Some([5; 4]));
+}
+
 #[test]
 fn guest_memory_is_left_out_of_core_dumps() {
     let m = map(&[(0, 4096)]);
@@ -262,4 +335,33 @@ fn all_mappings_together_leave_addresses_for_the_process() {
     assert!(matches!(maps[15], Err(MapError::NoAddresses { .. })));
     drop(maps);
     Mapping::new(f.as_fd(), 0, 8 << 40).unwrap();
+}
+
+/// A limit of file sizes, as `ulimit -f` sets it, neither ends the process nor stops it from
+/// starting, unless the hard one is too low: then one line says so.
+#[test]
+fn a_limit_of_file_sizes_is_no_signal() {
+    const CHILD: &str = "VMLAN_TEST_FILE_LIMIT";
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Some(which) = std::env::var_os(CHILD) else {
+        for which in ["soft", "hard"] {
+            let me = std::env::current_exe().unwrap();
+            let name = "tests::a_limit_of_file_sizes_is_no_signal";
+            let mut child = std::process::Command::new(me);
+            let child = child.args(["--exact", name]).env(CHILD, which).output().unwrap();
+            assert!(child.status.success(), "{child:?}");
+        }
+        return;
+    };
+    let hard = which == "hard";
+    let maximum = if hard { Some(1 << 20) } else { getrlimit(Resource::Fsize).maximum };
+    setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), maximum }).unwrap();
+    let installed = sigbus::install();
+    assert_eq!(getrlimit(Resource::Fsize).current, Some(1 << 20), "as it was");
+    if hard {
+        assert!(installed.unwrap_err().to_string().contains("ulimit -f"));
+    } else {
+        installed.unwrap();
+        map(&[(0, 4096)]);
+    }
 }

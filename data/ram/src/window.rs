@@ -1,7 +1,7 @@
 //! Rings in guest memory, field by field.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use crate::bytes::Bytes;
 use crate::{Map, Slice};
@@ -20,21 +20,18 @@ pub struct Window {
 }
 
 macro_rules! scalar {
-    ($load:ident, $store:ident, $int:ty, $atomic:ty) => {
+    ($load:ident, $store:ident, $int:ty) => {
         #[doc = concat!("Reads a `", stringify!($int), "` at `off`, once.")]
         #[must_use]
         #[inline]
         pub fn $load(&self, off: usize, order: Ordering) -> $int {
-            match self.bytes.cells::<$atomic>(off, 1) {
-                Some([cell]) => <$int>::from_le(cell.load(order)),
-                _ => 0,
-            }
+            self.bytes.cell(off).map_or(0, |cell| <$int>::from_le(cell.load(order)))
         }
 
         #[doc = concat!("Writes a `", stringify!($int), "` at `off`.")]
         #[inline]
         pub fn $store(&self, off: usize, value: $int, order: Ordering) {
-            if let Some([cell]) = self.bytes.cells::<$atomic>(off, 1) {
+            if let Some(cell) = self.bytes.cell::<$int>(off) {
                 cell.store(value.to_le(), order);
             }
         }
@@ -70,26 +67,25 @@ impl Window {
         self.gpa
     }
 
-    scalar!(u16, set_u16, u16, AtomicU16);
-    scalar!(u32, set_u32, u32, AtomicU32);
-    scalar!(u64, set_u64, u64, AtomicU64);
+    scalar!(u16, set_u16, u16);
+    scalar!(u32, set_u32, u32);
+    scalar!(u64, set_u64, u64);
 
     /// Replaces the `u32` at `off` by `new` if it is `old`. True if it was.
     #[must_use]
     #[inline]
     pub fn replace_u32(&self, off: usize, old: u32, new: u32) -> bool {
-        let Some([cell]) = self.bytes.cells::<AtomicU32>(off, 1) else { return false };
-        let (old, new) = (old.to_le(), new.to_le());
-        cell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let cell = self.bytes.cell::<u32>(off);
+        cell.is_some_and(|cell| cell.replace(old.to_le(), new.to_le()))
     }
 
     /// Reads the 16-byte descriptor at `off` as two words, each once.
     #[must_use]
     #[inline]
     pub fn descriptor(&self, off: usize) -> (u64, u64) {
-        let Some([low, high]) = self.bytes.cells::<AtomicU64>(off, 2) else { return (0, 0) };
-        let word = |cell: &AtomicU64| u64::from_le(cell.load(Ordering::Relaxed));
-        (word(low), word(high))
+        let Some(cells) = self.bytes.cells::<u64>(off, 2) else { return (0, 0) };
+        let word = |i| cells.get(i).map_or(0, |cell| u64::from_le(cell.load(Ordering::Relaxed)));
+        (word(0), word(1))
     }
 
     /// Counts records of `STRIDE` bytes that begin with a `u32` for which `test` holds: those of
@@ -105,13 +101,14 @@ impl Window {
     ) -> usize {
         const { assert!(STRIDE > 0 && STRIDE.is_multiple_of(size_of::<u32>())) };
         let words = STRIDE / size_of::<u32>();
-        let Some(cells) = self.bytes.cells::<AtomicU32>(off, n.saturating_mul(words)) else {
+        let Some(cells) = self.bytes.cells::<u32>(off, n.saturating_mul(words)) else {
             return 0;
         };
-        let fails = |record: &[AtomicU32]| {
-            record.first().is_some_and(|cell| !test(u32::from_le(cell.load(Ordering::Acquire))))
+        let fails = |i: &usize| {
+            let cell = cells.get(i * words);
+            cell.is_some_and(|cell| !test(u32::from_le(cell.load(Ordering::Acquire))))
         };
-        cells.chunks_exact(words).position(fails).unwrap_or(n)
+        (0..n).find(fails).unwrap_or(n)
     }
 
     /// `len` bytes at `off`, to prefetch or copy.
