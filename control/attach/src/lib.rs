@@ -14,6 +14,7 @@
 mod attach_error;
 mod bytes;
 mod connection;
+mod cpu_budget;
 mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

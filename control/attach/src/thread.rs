@@ -9,7 +9,7 @@ use crate::interrupt_cost::guard_thread;
 use crate::waker::Waker;
 
 /// The thread keeps little on its stack; a hundred ports should not cost much.
-const STACK: usize = 256 << 10;
+pub const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_millis(800);
 

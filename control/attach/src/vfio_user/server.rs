@@ -18,6 +18,7 @@ use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
 use super::wire::{Frames, Replies};
 use crate::connection::{Connection, ConnectionError};
+use crate::cpu_budget;
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
@@ -112,7 +113,7 @@ impl Server {
 
     /// Serves until the waker says stop.
     pub fn run(mut self) {
-        while self.turn() {}
+        cpu_budget::run(|| self.turn());
         self.hang_up();
     }
 

@@ -74,6 +74,7 @@ impl Drop for BothSides<'_> {
         self.port.quarantined.store(fault.is_some(), Ordering::Relaxed);
         let up = fault.is_none() && self.rx.net.is_ready();
         self.port.up.store(up, Ordering::Release);
+        self.port.touched.store(true, Ordering::Release);
         self.port.wanted.fetch_sub(1, Ordering::Release);
     }
 }
@@ -84,6 +85,8 @@ pub struct VhostUserPort {
     rx: Mutex<Side<NetRx>>,
     /// Control threads that want both locks. While there are some, workers pass the port by.
     wanted: AtomicU32,
+    /// Both locks were held since workers were last told to look.
+    touched: AtomicBool,
     up: AtomicBool,
     connected: AtomicBool,
     /// Started transmit rings are all disabled: what they send is thrown away ("Ring states").
@@ -109,6 +112,7 @@ impl VhostUserPort {
             tx: Mutex::default(),
             rx: Mutex::default(),
             wanted: AtomicU32::new(0),
+            touched: AtomicBool::new(false),
             up: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             discard: AtomicBool::new(false),
@@ -131,6 +135,12 @@ impl VhostUserPort {
         let tx = lock(&self.tx);
         let rx = lock(&self.rx);
         BothSides { tx, rx, port: self }
+    }
+
+    /// True if something may have changed, since this was last asked, that workers have to look at.
+    #[must_use]
+    pub fn take_touched(&self) -> bool {
+        self.touched.swap(false, Ordering::AcqRel)
     }
 
     /// Notes whether a front end is connected.

@@ -16,6 +16,7 @@ use super::session::Session;
 use super::sides::PortFault;
 use super::wire::{Frames, Message};
 use crate::connection::{Connection, ConnectionError};
+use crate::cpu_budget;
 use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
@@ -26,6 +27,9 @@ use crate::{Changed, Details};
 
 /// First and longest pause between two attempts to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Shortest time between two wake-ups of the workers, however often a front end changes something.
+const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
+
 /// How front ends are found.
 enum Door {
     Listen,
@@ -48,6 +52,10 @@ pub struct Server {
     details: Arc<Mutex<Details>>,
     log: PortLog,
     fault: Option<PortFault>,
+    /// When workers were last told to look.
+    notified: Instant,
+    /// They are to look again, but not yet.
+    notify_later: bool,
     /// The latest front end put virtqueues into memory that it does not share.
     unshared: bool,
 }
@@ -80,6 +88,8 @@ impl Server {
             details,
             log: PortLog::new(config.port_name(), Instant::now()),
             fault: None,
+            notified: Instant::now(),
+            notify_later: false,
             unshared: false,
         }
     }
@@ -87,7 +97,7 @@ impl Server {
     /// Serves until the waker says stop.
     pub fn run(mut self) {
         self.note();
-        while self.turn() {}
+        cpu_budget::run(|| self.turn());
         self.hang_up();
     }
 
@@ -116,6 +126,9 @@ impl Server {
                 self.open(knocked);
                 self.listen_to(said);
                 self.punish();
+                if self.notify_later {
+                    self.notify();
+                }
                 true
             }
             Err(e) => {
@@ -135,7 +148,10 @@ impl Server {
             Door::Listen => self.pause.left(now),
             Door::Connect(..) => connects.then(|| self.pause.left(now).unwrap_or_default()),
         };
-        message.into_iter().chain(pause).chain(self.keeper.due(now)).min()
+        let notify = self
+            .notify_later
+            .then(|| (self.notified + NOTIFY_PAUSE).saturating_duration_since(now));
+        message.into_iter().chain(pause).chain(notify).chain(self.keeper.due(now)).min()
     }
 
     fn look_after_keeper(&mut self) {
@@ -251,8 +267,19 @@ impl Server {
                 Err(e) => return self.lost(&e),
             }
         }
-        // Once for all of them: it wakes every worker of the switch.
-        (self.changed)();
+        self.notify();
+    }
+
+    /// Has the workers look again if a message has changed something, but not all the time: it
+    /// wakes every worker of the switch.
+    fn notify(&mut self) {
+        self.notify_later |= self.port.take_touched();
+        let now = Instant::now();
+        let due = now.saturating_duration_since(self.notified) >= NOTIFY_PAUSE;
+        if self.notify_later && due {
+            (self.notified, self.notify_later) = (now, false);
+            (self.changed)();
+        }
     }
 
     fn serve(&mut self, message: Message) {
