@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
 /// Integers that are read and written each by one access, as by an atomic.
 ///
 /// On x86-64 that is a plain move, in assembly, so that an access whose memory is gone can go on
-/// without it ([`crate::fixup`]): it reads 0, or writes nothing.
+/// without it (`fixup.rs`): it reads 0, or writes nothing.
 pub(crate) trait Integer: Copy {
     /// # Safety
     /// `p` is aligned and mapped. Others access it by atomic accesses, or from outside of this
@@ -20,11 +20,11 @@ pub(crate) trait Integer: Copy {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! integer {
-    ($int:ty, $atomic:ident, $value:ty, $class:ident, $load:literal, $zero:literal, $store:literal) => {
+    ($int:ty, $atomic:ident, $wide:ty, $class:ident, $load:literal, $no:literal, $put:literal) => {
         impl Integer for $int {
             #[inline(always)]
             unsafe fn load(p: *const Self, order: Ordering) -> Self {
-                let value: $value;
+                let value: $wide;
                 // SAFETY: reads the caller's integer. `readonly`, but not `pure`: made once, where
                 // it stands. Every load of this CPU acquires.
                 unsafe {
@@ -32,7 +32,7 @@ macro_rules! integer {
                         concat!("2: ", $load),
                         "3:",
                         ".pushsection .text.vmlan_fixups, \"ax\", @progbits",
-                        concat!("4: ", $zero),
+                        concat!("4: ", $no),
                         "jmp 3b",
                         ".popsection",
                         crate::fixup::fixup!("4b"),
@@ -56,7 +56,7 @@ macro_rules! integer {
                 // SAFETY: writes the caller's integer. Every store of this CPU releases.
                 unsafe {
                     std::arch::asm!(
-                        concat!("2: ", $store),
+                        concat!("2: ", $put),
                         "3:",
                         crate::fixup::fixup!("3b"),
                         p = in(reg) p,

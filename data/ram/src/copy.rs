@@ -24,7 +24,7 @@
 //! | relaxed atomic bytes | 11 | 260 | 22,680 |
 //!
 //! A copy whose memory is gone zeros what it was to fill, as far as that is there
-//! ([`crate::fixup`]).
+//! (`fixup.rs`).
 //!
 //! Other architectures copy by atomic bytes: as right, and slow.
 

@@ -26,9 +26,8 @@
 //!   the copy that was checked, and then it stays checked.
 //!
 //! *A mapped file may shrink under us.* Files are checked to be long enough and sealed where the
-//! peer allows it. Where not, [`sigbus`] turns the SIGBUS into zeros and a poisoned map, which costs
-//! its own port only. Where there is nothing to make zeros of, the accesses themselves go on without
-//! their memory.
+//! peer allows it. Where not, [`sigbus`] makes zeros and a poisoned map of the signal, which costs
+//! its own port only. Where no zeros can be mapped, the accesses themselves go on without memory.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 

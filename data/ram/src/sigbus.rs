@@ -14,7 +14,7 @@
 //! touched in vain a second time; then the page in question is replaced by the first page of the
 //! slot's range, which was allocated when the mapping was made.
 //!
-//! Should `mmap` fail, the access goes on without its memory ([`crate::fixup`]): no peer can end the
+//! Should `mmap` fail, the access goes on without its memory (`fixup.rs`): no peer can end the
 //! process.
 //!
 //! The handler only accesses a fixed table of atomics and makes one bare system call, `mmap`, so it
@@ -214,8 +214,8 @@ fn find(addr: usize) -> Option<Found> {
 }
 
 impl Found {
-    /// Puts zeros in place of the mapping, which was touched at `addr`. False: that failed. Poisoned
-    /// it is in any case.
+    /// Puts zeros in place of the mapping, which was touched at `addr`. False: that failed. It is
+    /// poisoned in any case.
     fn replace(self, addr: usize) -> bool {
         self.slot.poisoned.store(true, Ordering::Release);
         let Some(zeros) = ZEROS.get() else { return false };

@@ -217,17 +217,42 @@ fn what_replaces_a_shrunk_file_needs_no_commit_charge() {
     assert!(maps.contains(&one), "one shared mapping in the place of one: {maps}");
 }
 
+const CHILD: &str = "VMLAN_TEST_CHILD";
+
+/// Runs the test of that name in processes of its own, whose limits it may change: one for each
+/// value that they find in [`CHILD`]. True if this is one of them.
+fn is_child(name: &str, values: &[&str]) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    for value in values {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", &format!("tests::{name}")]).env(CHILD, value);
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{value}: {output:?}");
+    }
+    false
+}
+
+/// Each kind of access to a field. Those that write do nothing.
+fn reads_zero(window: &Window) -> bool {
+    for order in [Ordering::Relaxed, Ordering::Release] {
+        window.set_u16(2, 7, order);
+        window.set_u32(4, 7, order);
+        window.set_u64(8, 7, order);
+    }
+    let order = Ordering::Acquire;
+    [window.u16(2, order).into(), window.u32(4, order).into(), window.u64(8, order)] == [0; 3]
+        && window.descriptor(0) == (0, 0)
+        && !window.replace_u32(4, 0, 1)
+        && window.leading::<16>(0, 9, |word| word == 0) == 9
+}
+
 /// Nothing can be put in the place of a file that shrank: no address space may be taken any more,
 /// as when the process has all the mappings it may have. Each kind of access goes on all the same.
 #[test]
 fn where_nothing_can_be_mapped_accesses_go_on_without_their_memory() {
-    const CHILD: &str = "VMLAN_TEST_WITHOUT_MAPPINGS";
-    if std::env::var_os(CHILD).is_none() {
-        let me = std::env::current_exe().unwrap();
-        let name = "tests::where_nothing_can_be_mapped_accesses_go_on_without_their_memory";
-        let child = std::process::Command::new(me).args(["--exact", name]).env(CHILD, "1").output();
-        let child = child.unwrap();
-        assert!(child.status.success(), "{child:?}");
+    if !is_child("where_nothing_can_be_mapped_accesses_go_on_without_their_memory", &["1"]) {
         return;
     }
     sigbus::install().unwrap();
@@ -264,18 +289,8 @@ fn where_nothing_can_be_mapped_accesses_go_on_without_their_memory() {
         m.slice_mut(at, n).unwrap().write(0, &buffer[..n]);
         m.slice_mut(at, n).unwrap().write_from(0, other.slice(0, n).unwrap());
     }
-    for order in [Ordering::Relaxed, Ordering::Release] {
-        window.set_u16(2, 7, order);
-        window.set_u32(4, 7, order);
-        window.set_u64(8, 7, order);
-    }
-    let order = Ordering::Acquire;
-    let read = [window.u16(2, order).into(), window.u32(4, order).into(), window.u64(8, order)];
-    if read != [0; 3] || window.descriptor(0) != (0, 0) || window.replace_u32(4, 0, 1) {
+    if !reads_zero(&window) {
         wrong.push(("a field", 0));
-    }
-    if window.leading::<16>(0, 9, |word| word == 0) != 9 {
-        wrong.push(("a search", 9));
     }
     log.mark(0, 4096);
     if m.slice(9, 12).unwrap().read_array() != Some([0u8; 12]) {
@@ -341,19 +356,11 @@ fn all_mappings_together_leave_addresses_for_the_process() {
 /// starting, unless the hard one is too low: then one line says so.
 #[test]
 fn a_limit_of_file_sizes_is_no_signal() {
-    const CHILD: &str = "VMLAN_TEST_FILE_LIMIT";
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Some(which) = std::env::var_os(CHILD) else {
-        for which in ["soft", "hard"] {
-            let me = std::env::current_exe().unwrap();
-            let name = "tests::a_limit_of_file_sizes_is_no_signal";
-            let mut child = std::process::Command::new(me);
-            let child = child.args(["--exact", name]).env(CHILD, which).output().unwrap();
-            assert!(child.status.success(), "{child:?}");
-        }
+    if !is_child("a_limit_of_file_sizes_is_no_signal", &["soft", "hard"]) {
         return;
-    };
-    let hard = which == "hard";
+    }
+    let hard = std::env::var_os(CHILD).unwrap() == "hard";
     let maximum = if hard { Some(1 << 20) } else { getrlimit(Resource::Fsize).maximum };
     setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), maximum }).unwrap();
     let installed = sigbus::install();
