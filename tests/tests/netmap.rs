@@ -62,7 +62,7 @@ fn plug(lan: &mut Lan, name: &str, (door, keys): (Door, &str)) -> String {
 }
 
 /// A guest that is a packet program.
-struct Station<N: Nic> {
+struct PacketGuest<N: Nic> {
     port: Port<N>,
     id: u8,
     expected: Expected,
@@ -70,7 +70,7 @@ struct Station<N: Nic> {
     round: u16,
 }
 
-impl Station<AnyNic> {
+impl PacketGuest<AnyNic> {
     fn open(address: &str, id: u8) -> Self {
         let place: Address = address.parse().unwrap();
         let device =
@@ -79,7 +79,7 @@ impl Station<AnyNic> {
     }
 }
 
-impl<N: Nic> Station<N> {
+impl<N: Nic> PacketGuest<N> {
     fn new(mut device: N, id: u8) -> Self {
         device.settle_mac(Some(Mac(mac(id, 0))));
         let mut expected = Expected::default();
@@ -98,7 +98,7 @@ impl<N: Nic> Station<N> {
     }
 }
 
-impl<N: Nic> TestGuest for Station<N> {
+impl<N: Nic> TestGuest for PacketGuest<N> {
     fn id(&self) -> u8 {
         self.id
     }
@@ -173,7 +173,7 @@ fn frames_pass_one_by_one_over_every_device() {
     for (n, way) in WAYS.into_iter().enumerate() {
         let other = WAYS[(n * 3 + 1) % WAYS.len()];
         let (at_a, at_b) = (plug(&mut lan, "a", way), plug(&mut lan, "b", other));
-        let (mut a, mut b) = (Station::open(&at_a, 1), Station::open(&at_b, 2));
+        let (mut a, mut b) = (PacketGuest::open(&at_a, 1), PacketGuest::open(&at_b, 2));
         if a.expected.padded || b.expected.padded {
             a.expect_padding();
             b.expect_padding();
@@ -193,7 +193,7 @@ fn a_frame_in_many_buffers_is_one_slot() {
     let at_a = plug(&mut lan, "a", (Door::Virtio, ""));
     for way in [(Door::Virtio, ",buffer=128,size=64"), (Door::Csb, ",csb=on,buffer=256,size=64")] {
         let at_b = plug(&mut lan, "b", way);
-        let (mut a, mut b) = (Station::open(&at_a, 1), Station::open(&at_b, 2));
+        let (mut a, mut b) = (PacketGuest::open(&at_a, 1), PacketGuest::open(&at_b, 2));
         one_way(&mut a, &mut b, 2 * sizes.all(), sizes);
         assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0), "{way:?}");
         lan.remove("b");
@@ -208,7 +208,7 @@ fn no_frame_is_missed_by_who_polls_the_descriptor() {
     for (n, way) in WAYS.into_iter().enumerate() {
         let other = WAYS[(n * 7 + 3) % WAYS.len()];
         let (at_a, at_b) = (plug(&mut lan, "a", way), plug(&mut lan, "b", other));
-        let (mut a, mut b) = (Station::open(&at_a, 1), Station::open(&at_b, 2));
+        let (mut a, mut b) = (PacketGuest::open(&at_a, 1), PacketGuest::open(&at_b, 2));
         b.introduce();
         a.introduce();
         let rounds = 400;
@@ -226,13 +226,13 @@ fn no_frame_is_missed_by_who_polls_the_descriptor() {
     }
 }
 
-fn answer(station: &mut Station<AnyNic>, to: u8, n: u64) {
+fn answer(station: &mut PacketGuest<AnyNic>, to: u8, n: u64) {
     wait_for(station, n, to);
     station.port.tx(0).push(&frame(mac(to, 0), mac(station.id, 0), n, 64)).unwrap();
     station.port.txsync().unwrap();
 }
 
-fn wait_for(station: &mut Station<AnyNic>, n: u64, from: u8) {
+fn wait_for(station: &mut PacketGuest<AnyNic>, n: u64, from: u8) {
     let expected = frame(mac(station.id, 0), mac(from, 0), n, 64);
     loop {
         station.sleep();
@@ -249,12 +249,12 @@ type Chip = (InProcessBus, Arc<Ram>);
 
 /// A chip in this process, as an address that leads to it once.
 #[derive(Clone)]
-struct Near {
+struct InProcessAddress {
     bus: Arc<Mutex<Option<Chip>>>,
     options: Options,
 }
 
-impl Near {
+impl InProcessAddress {
     fn plug(lan: &mut Lan, name: &str, id: u8, mapped: bool, options: Options) -> Self {
         let ram = vmlan_driver::nic::make_ram(&options).unwrap();
         let bus = InProcessBus::plug(lan, name, id, mapped, options.csb, &ram);
@@ -262,7 +262,7 @@ impl Near {
     }
 }
 
-impl BusAddress for Near {
+impl BusAddress for InProcessAddress {
     type Bus = InProcessBus;
 
     fn driver(&self) -> &Options {
@@ -289,8 +289,8 @@ fn frames_pass_without_a_socket() {
     for (mapped, csb) in [(false, false), (true, false), (false, true)] {
         let mut lan = Lan::new(1, FULL_WAIT);
         let options = Options { csb, size: 64, ..Options::default() };
-        let near = Near::plug(&mut lan, "a", 1, mapped, options);
-        let mut a = Station::new(E1000Nic::connect(&near, STALL).unwrap(), 1);
+        let near = InProcessAddress::plug(&mut lan, "a", 1, mapped, options);
+        let mut a = PacketGuest::new(E1000Nic::connect(&near, STALL).unwrap(), 1);
         let mut b = VirtioGuest::connect(&lan.add("b", 1), 2, "");
         b.expect_padding();
         exchange(&mut a, &mut b, ALL.all(), ALL);

@@ -16,7 +16,7 @@ const TICKS: u32 = 30;
 
 /// Applies actions until one of them is [`Action::Stop`].
 pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
-    let mut clock = Clock::new(ports.ageing());
+    let mut clock = AgeingTimer::new(ports.ageing());
     loop {
         match clock.wait(actions) {
             Next::Action(Action::Stop) | Next::Hangup => return,
@@ -93,14 +93,14 @@ enum Next {
 
 /// Ages the forwarding table, and sleeps for good while there is nothing that could age: no learned
 /// address, and no port from which one could be learned.
-struct Clock {
+struct AgeingTimer {
     period: Duration,
     next: Option<Instant>,
     /// When to look again at ports that went down, if the forwarding table was walked just before.
     forget: Option<Instant>,
 }
 
-impl Clock {
+impl AgeingTimer {
     fn new(ageing: Duration) -> Self {
         Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None, forget: None }
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_clock_sleeps_for_good_until_a_port_comes_up() {
-        let mut clock = Clock::new(Duration::from_secs(3));
+        let mut clock = AgeingTimer::new(Duration::from_secs(3));
         let (sender, actions) = channel();
         sender.send(Action::Stop).unwrap();
         assert!(clock.next.is_none());

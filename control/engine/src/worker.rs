@@ -34,7 +34,7 @@ use vmlan_frame::{Mirror, Port};
 use vmlan_switch::policy::Policy;
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
-use mailbox::{Assignment, Slot};
+use mailbox::{Assignment, Mailbox};
 use run::Run;
 use watchdog::Watchdog;
 
@@ -46,7 +46,7 @@ pub struct Full;
 /// What all workers know of each other.
 struct Shared {
     switch: Arc<Switch>,
-    slots: Vec<Arc<Slot>>,
+    slots: Vec<Arc<Mailbox>>,
     spin: Duration,
     watchdog: Watchdog,
     /// When time began for all of them.
@@ -74,7 +74,7 @@ impl Workers {
     /// # Errors
     /// Those of creating eventfds, epoll instances and threads.
     pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
-        let slots = (0..n.max(1)).map(Slot::new).collect::<io::Result<Vec<_>>>()?;
+        let slots = (0..n.max(1)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
         let watchdog = Watchdog::new()?;
         let shared = Arc::new(Shared { switch, slots, spin, watchdog, start: Instant::now() });
         let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use etherparse::{EtherType, Ethernet2Header, PacketBuilder, SingleVlanHeader, VlanId};
 use vmlan_frame::{BATCH, HEAD, Headers, Mac};
-use vmlan_switch::policy::{Claims, Macs, Prefix};
+use vmlan_switch::policy::{Macs, Prefix, SourceCheck};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
@@ -55,9 +55,9 @@ fn tagged(frame: &[u8]) -> Vec<u8> {
 fn main() {
     let prefix = |ip: &str, bits| Prefix { address: ip.parse().expect("an address"), bits };
     let ips = [prefix("10.0.0.1", 32), prefix("2000::", 64)];
-    let macs = Claims { macs: Macs::Listed([Mac::new(MAC)].into()), ..Claims::default() };
-    let one = Claims { ips: Some(ips.into()), ..macs.clone() };
-    let all = Claims { dhcp_guard: true, ra_guard: true, ..one.clone() };
+    let macs = SourceCheck { macs: Macs::Listed([Mac::new(MAC)].into()), ..SourceCheck::default() };
+    let one = SourceCheck { ips: Some(ips.into()), ..macs.clone() };
+    let all = SourceCheck { dhcp_guard: true, ra_guard: true, ..one.clone() };
     let frames = [
         ("UDP, 60 bytes", udp4(18)),
         ("TCP", tcp(false)),
@@ -70,8 +70,8 @@ fn main() {
         let parse = best(&batch, |head, len| {
             black_box(Headers::parse(head, len));
         });
-        let check = |claims: &Claims| {
-            best(&batch, |head, len| assert!(claims.check(black_box(head), len).is_ok()))
+        let check = |source_check: &SourceCheck| {
+            best(&batch, |head, len| assert!(source_check.check(black_box(head), len).is_ok()))
         };
         let [macs, ips, all] = [&macs, &one, &all].map(check);
         println!("{name:16} {parse:8.1} {macs:8.1} {ips:8.1} {all:8.1}");

@@ -148,7 +148,7 @@ impl Forwarder {
 fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
     let head = batch.head(i);
     match policy.vlan.enter(head) {
-        Ok(domain) => (domain, policy.claims.check(head, batch.frame_len(i))),
+        Ok(domain) => (domain, policy.source_check.check(head, batch.frame_len(i))),
         Err(reason) => (Domain::OPEN, Err(reason)),
     }
 }

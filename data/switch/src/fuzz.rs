@@ -1,4 +1,4 @@
-//! The body of the fuzz target `claims`: what [`Claims`] let pass, etherparse must find honest. It
+//! The body of the fuzz target `claims`: what [`SourceCheck`] let pass, etherparse must find honest. It
 //! shares no code with our parser. Kept inputs are replayed as a plain test.
 //!
 //! An input is a byte of settings and a frame:
@@ -21,7 +21,7 @@ use etherparse::{
 };
 use vmlan_frame::{HEAD, Mac};
 
-use crate::policy::{Claims, Macs, Prefix};
+use crate::policy::{Macs, Prefix, SourceCheck};
 
 /// The port's address.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -39,7 +39,7 @@ pub const PREFIXES: [(IpAddr, u8); 4] = [
 
 /// The claims that the first byte of an input stands for.
 #[must_use]
-pub fn settings(bits: u8) -> Claims {
+pub fn settings(bits: u8) -> SourceCheck {
     let macs = match bits & 3 {
         0 => Macs::Any,
         1 => Macs::First(std::sync::Arc::default()),
@@ -47,7 +47,7 @@ pub fn settings(bits: u8) -> Claims {
         _ => Macs::Listed([Mac::new(MAC), Mac::new(MAC2)].into()),
     };
     let ips = PREFIXES.map(|(address, bits)| Prefix { address, bits });
-    Claims {
+    SourceCheck {
         macs,
         ips: (bits & 4 != 0).then(|| ips.into()),
         dhcp_guard: bits & 8 != 0,
@@ -65,12 +65,12 @@ pub fn claims(data: &[u8]) -> bool {
     };
     let head = &frame[..frame.len().min(HEAD)];
     let frame = if bits & 32 == 0 { frame } else { head };
-    let claims = settings(*bits);
-    let peeked = claims.peek(head, frame.len());
-    let verdict = claims.check(head, frame.len());
+    let source_check = settings(*bits);
+    let peeked = source_check.peek(head, frame.len());
+    let verdict = source_check.check(head, frame.len());
     assert_eq!(peeked, verdict);
     let mac = Mac::new([6, 7, 8, 9, 10, 11].map(|i: usize| frame[i]));
-    let fully = claims.judge(mac, head, frame.len());
+    let fully = source_check.judge(mac, head, frame.len());
     assert!(verdict == fully || verdict.is_err() && bits & 3 != 0, "the short cut is only that");
     let allowed = [None, None, Some(&[MAC][..]), Some(&[MAC, MAC2])][usize::from(bits & 3)];
     assert!(verdict.is_err() || allowed.is_none_or(|a| a.iter().any(|a| a == &frame[6..12])));

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Limits`] `from` | has the port tokens? | first of all; else the frame stays in its ring |
 //! | [`Vlan`] | which broadcast domain is it in? | first pass |
-//! | [`Claims`] | is the sender who it claims to be? | first pass |
+//! | [`SourceCheck`] | is the sender who it claims to be? | first pass |
 //! | [`Table::reaches`](crate::Table::reaches) | may it go there? | first pass |
 //! | [`Storm`] | are these too many frames to all? | first pass |
 //! | [`Limits`] `to` | has the receiver tokens? | before its lock and its descriptors |
@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 pub use bucket::{Bucket, Rate};
 pub use limit::{Budget, LimitCounters, Limiter, Limits};
-pub use source_check::{Claims, FirstMac, Macs, Prefix};
+pub use source_check::{FirstMac, Macs, Prefix, SourceCheck};
 pub use turns::Turns;
 pub use vlan::{Domain, Form, VidSet, Vlan};
 pub use worker_time::Shares;
@@ -115,7 +115,7 @@ pub struct Storm {
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Who it may claim to be.
-    pub claims: Claims,
+    pub source_check: SourceCheck,
     /// Its broadcast domains.
     pub vlan: Vlan,
     /// Whom it may send to.
@@ -164,14 +164,14 @@ impl Policy {
     #[must_use]
     #[inline]
     pub fn looks_at_each(&self) -> bool {
-        !self.claims.is_any() || !self.storm.is_none()
+        !self.source_check.is_any() || !self.storm.is_none()
     }
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            claims: Claims::default(),
+            source_check: SourceCheck::default(),
             vlan: Vlan::default(),
             reach: Reach::default(),
             storm: Storm::default(),

@@ -29,7 +29,7 @@ pub use engine::run;
 pub(crate) use histogram::Histogram;
 pub use histogram::Latency;
 pub use options::{Function, Options, OptionsError};
-pub(crate) use rate_limit::Pace;
+pub(crate) use rate_limit::RateLimiter;
 pub(crate) use report::scaled;
 pub use report::{Interval, Report};
 pub use summary::Summary;

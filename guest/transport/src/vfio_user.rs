@@ -21,8 +21,8 @@ use crate::socket::{Reply, bound_waits};
 use crate::sys;
 pub use bus::{ConnectError, VfioBus};
 pub use device::{Area, DeviceInfo, IrqInfo, RegionInfo, Version, irq, region};
+use wire::{BodyReader, BodyWriter, Header};
 pub use wire::{Command, ProtocolError};
-use wire::{Header, Reader, Words};
 
 /// What we say about ourselves in VERSION, as QEMU does.
 const CAPABILITIES: &str = concat!(
@@ -156,8 +156,8 @@ impl Client {
     /// DEVICE_GET_INFO.
     pub fn device_info(&self) -> Result<DeviceInfo, ProtocolError> {
         let command = Command::GetInfo;
-        let reply = self.call(command, &Words::new().u32s(&[16, 0, 0, 0]).0, &[])?;
-        let mut words = Reader::new(command, &reply.body);
+        let reply = self.call(command, &BodyWriter::new().u32s(&[16, 0, 0, 0]).0, &[])?;
+        let mut words = BodyReader::new(command, &reply.body);
         let _argsz = words.u32()?;
         Ok(DeviceInfo { flags: words.u32()?, regions: words.u32()?, irqs: words.u32()? })
     }
@@ -173,9 +173,9 @@ impl Client {
 
     fn region_info_once(&self, index: u32, argsz: u32) -> Result<(u32, RegionInfo), ProtocolError> {
         let command = Command::GetRegionInfo;
-        let ask = Words::new().u32s(&[argsz, 0, index, 0]).u64s(&[0, 0]);
+        let ask = BodyWriter::new().u32s(&[argsz, 0, index, 0]).u64s(&[0, 0]);
         let reply = self.call(command, &ask.0, &[])?;
-        let mut words = Reader::new(command, &reply.body);
+        let mut words = BodyReader::new(command, &reply.body);
         let (argsz, flags, _index, capabilities) =
             (words.u32()?, words.u32()?, words.u32()?, words.u32()?);
         let (size, offset) = (words.u64()?, words.u64()?);
@@ -187,8 +187,8 @@ impl Client {
     /// DEVICE_GET_IRQ_INFO.
     pub fn irq_info(&self, index: u32) -> Result<IrqInfo, ProtocolError> {
         let command = Command::GetIrqInfo;
-        let reply = self.call(command, &Words::new().u32s(&[16, 0, index, 0]).0, &[])?;
-        let mut words = Reader::new(command, &reply.body);
+        let reply = self.call(command, &BodyWriter::new().u32s(&[16, 0, index, 0]).0, &[])?;
+        let mut words = BodyReader::new(command, &reply.body);
         let _argsz = words.u32()?;
         let flags = words.u32()?;
         let _index = words.u32()?;
@@ -214,7 +214,7 @@ impl Client {
         data: &[u8],
         fds: &[RawFd],
     ) -> Result<(), ProtocolError> {
-        let mut body = Words::new().u32s(&words).0;
+        let mut body = BodyWriter::new().u32s(&words).0;
         body.extend_from_slice(data);
         self.call(Command::SetIrqs, &body, fds).map(|_| ())
     }
@@ -223,7 +223,7 @@ impl Client {
     /// to ask for its bytes.
     pub fn dma_map(&self, region: &Region, fd: Option<RawFd>) -> Result<(), ProtocolError> {
         const READ_WRITE: u32 = 3;
-        let body = Words::new().u32s(&[32, READ_WRITE]).u64s(&[
+        let body = BodyWriter::new().u32s(&[32, READ_WRITE]).u64s(&[
             region.offset,
             region.guest_phys,
             region.size,
@@ -234,7 +234,7 @@ impl Client {
     /// DMA_UNMAP of a range of guest-physical addresses: answered when the server no longer touches
     /// it.
     pub fn dma_unmap(&self, guest_phys: u64, size: u64) -> Result<(), ProtocolError> {
-        let body = Words::new().u32s(&[24, 0]).u64s(&[guest_phys, size]);
+        let body = BodyWriter::new().u32s(&[24, 0]).u64s(&[guest_phys, size]);
         self.call(Command::DmaUnmap, &body.0, &[]).map(|_| ())
     }
 
@@ -298,7 +298,7 @@ impl Client {
         posted: bool,
     ) -> Result<(), ProtocolError> {
         let command = Command::RegionWriteMulti;
-        let mut body = Words::new().u64s(&[writes.len() as u64]);
+        let mut body = BodyWriter::new().u64s(&[writes.len() as u64]);
         for (offset, value) in writes {
             body = body.u64s(&[*offset]).u32s(&[region, 4, *value, 0]);
         }

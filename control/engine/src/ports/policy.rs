@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use vmlan_frame::{Mac, Sampling};
 use vmlan_switch::policy::{
-    Claims, Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Policy, Prefix, Reach,
-    Storm, Turns, VidSet, Vlan,
+    Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Policy, Prefix, Reach,
+    SourceCheck, Storm, Turns, VidSet, Vlan,
 };
 use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
@@ -244,7 +244,7 @@ impl Inputs {
         };
         let [from, to] = &self.shared;
         Policy {
-            claims: claims(policy, &kept.first),
+            source_check: claims(policy, &kept.first),
             vlan: vlan(&policy.vlan),
             reach: self.reach.clone(),
             storm: storm(policy, old.map(|p| &p.storm), now),
@@ -263,12 +263,12 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }
 
-fn claims(policy: &PortPolicy, first: &Arc<FirstMac>) -> Claims {
+fn claims(policy: &PortPolicy, first: &Arc<FirstMac>) -> SourceCheck {
     let prefix = |range: &vmlan_config::address::IpRange| Prefix {
         address: range.address,
         bits: range.bits,
     };
-    Claims {
+    SourceCheck {
         macs: match &policy.macs {
             MacRule::Any => Macs::Any,
             MacRule::First => Macs::First(first.clone()),

@@ -171,9 +171,12 @@ fn words_become_policies() {
     )
     .unwrap();
     let (a, b, up, w) = (rig.policy("a"), rig.policy("b"), rig.policy("up"), rig.policy("w"));
-    assert!(matches!(&a.claims.macs, Macs::Listed(l) if l.len() == 1) && a.claims.dhcp_guard);
-    assert!(matches!(b.claims.macs, Macs::First(_)) && !b.claims.ra_guard);
-    assert_eq!(a.claims.ips.as_ref().map(|l| l[0].bits), Some(32));
+    assert!(
+        matches!(&a.source_check.macs, Macs::Listed(l) if l.len() == 1)
+            && a.source_check.dhcp_guard
+    );
+    assert!(matches!(b.source_check.macs, Macs::First(_)) && !b.source_check.ra_guard);
+    assert_eq!(a.source_check.ips.as_ref().map(|l| l[0].bits), Some(32));
     assert_eq!(a.reach.groups, Some(b.reach.member));
     assert_ne!(a.reach.member, b.reach.member);
     assert_eq!(b.reach.groups.map(|g| g.0), Some(0));
@@ -221,7 +224,9 @@ fn a_change_touches_what_it_concerns_and_goes_on_with_the_rest() {
     let limiter = own(&rig.policy("a"));
     rig.set("a", &[("connect", "on")]).unwrap();
     let policy = rig.policy("a");
-    assert!(Arc::ptr_eq(&limiter, &own(&policy)) && matches!(policy.claims.macs, Macs::First(_)));
+    assert!(
+        Arc::ptr_eq(&limiter, &own(&policy)) && matches!(policy.source_check.macs, Macs::First(_))
+    );
     assert_eq!(policy.reach.uplink, rig.entry("up").id);
     // The uplink comes again under another number, and everybody knows it.
     rig.set("up", &[("connect", "on")]).unwrap();

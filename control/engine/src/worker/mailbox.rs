@@ -17,7 +17,7 @@ pub(super) struct Assignment {
     pub(super) generation: u64,
 }
 
-pub(super) struct Slot {
+pub(super) struct Mailbox {
     index: usize,
     alarm: OwnedFd,
     inbox: Mutex<Option<Assignment>>,
@@ -34,7 +34,7 @@ pub(super) struct Slot {
     pub(super) thread: AtomicI32,
 }
 
-impl Slot {
+impl Mailbox {
     pub(super) fn new(index: usize) -> io::Result<Arc<Self>> {
         let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Self {
@@ -85,12 +85,12 @@ impl Slot {
         self.refresh();
     }
 
-    /// True once after each [`Slot::refresh`].
+    /// True once after each [`Mailbox::refresh`].
     pub(super) fn has_mail(&self) -> bool {
         self.mail.load(Ordering::Relaxed) && self.mail.swap(false, Ordering::SeqCst)
     }
 
-    /// As [`Slot::has_mail`], without taking it: the look before sleeping.
+    /// As [`Mailbox::has_mail`], without taking it: the look before sleeping.
     pub(super) fn mail_waits(&self) -> bool {
         self.mail.load(Ordering::SeqCst)
     }

@@ -13,7 +13,7 @@ pub(super) const FIRST: Duration = Duration::from_micros(50);
 
 /// The polled ports of a worker, as of the last arming.
 #[derive(Debug, Default)]
-pub(super) struct Poll {
+pub(super) struct MappedPorts {
     ports: Vec<PortId>,
     /// The shortest of their intervals.
     most: Option<Duration>,
@@ -23,7 +23,7 @@ pub(super) struct Poll {
     counted: u64,
 }
 
-impl Poll {
+impl MappedPorts {
     /// The worker arms: forgets all ports.
     pub(super) fn begin(&mut self) {
         self.ports.clear();

@@ -14,8 +14,8 @@ use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
-use super::mailbox::{Assignment, Slot};
-use super::mapped_doorbells::{self, Poll};
+use super::mailbox::{Assignment, Mailbox};
+use super::mapped_doorbells::{self, MappedPorts};
 use super::signal;
 
 /// The event data of the worker's own alarm; ports use their numbers.
@@ -81,7 +81,7 @@ enum Woken {
 
 pub(super) struct Run {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    slot: Arc<Mailbox>,
     epoll: OwnedFd,
     table: Arc<Table>,
     own: Vec<Own>,
@@ -93,13 +93,13 @@ pub(super) struct Run {
     /// When, at the earliest, something may pass that waits for tokens or for its turn.
     due: Option<u64>,
     shares: Shares,
-    poll: Poll,
+    poll: MappedPorts,
     /// When a busy worker listens to doorbells next.
     listens: u64,
 }
 
 impl Run {
-    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Mailbox>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
@@ -115,7 +115,7 @@ impl Run {
             held_ns: None,
             due: None,
             shares: Shares::default(),
-            poll: Poll::default(),
+            poll: MappedPorts::default(),
             listens: 0,
         })
     }
@@ -316,10 +316,10 @@ impl Run {
 
     /// The doorbell may have been for receive buffers that another worker's frames wait for.
     fn wake_those_who_want_room(&self) {
-        self.who_want_room().for_each(Slot::wake);
+        self.who_want_room().for_each(Mailbox::wake);
     }
 
-    fn who_want_room(&self) -> impl Iterator<Item = &Slot> {
+    fn who_want_room(&self) -> impl Iterator<Item = &Mailbox> {
         let others = self.shared.slots.iter().filter(|s| s.index() != self.slot.index());
         others.filter(|s| s.wants_room.load(Ordering::SeqCst)).map(|s| &**s)
     }

@@ -289,16 +289,16 @@ fn a_hundred_polled_ports_cost_one_wake_up_in_an_interval() {
 #[test]
 fn looks_are_frequent_after_traffic_and_rare_in_silence() {
     let (id, port) = (PortId::new(0).unwrap(), Fake::polled(Some(Duration::from_millis(1))));
-    let mut poll = mapped_doorbells::Poll::default();
+    let mut poll = mapped_doorbells::MappedPorts::default();
     assert_eq!(poll.timeout(), None, "without such ports a worker sleeps for ever");
-    let arm = |poll: &mut mapped_doorbells::Poll| {
+    let arm = |poll: &mut mapped_doorbells::MappedPorts| {
         poll.begin();
         poll.add(id, &*port);
         poll.add(id, &*Fake::new());
         poll.end();
         assert_eq!(poll.ports().len(), 1);
     };
-    let pauses = |poll: &mut mapped_doorbells::Poll| -> Vec<_> {
+    let pauses = |poll: &mut mapped_doorbells::MappedPorts| -> Vec<_> {
         (0..7).map(|_| (poll.timeout().unwrap().as_micros(), poll.missed()).0).collect()
     };
     let rising = [50, 100, 200, 400, 800, 1000, 1000];

@@ -33,7 +33,7 @@ pub struct SideStats {
 
 /// The sums of one batch. Frames alike that follow each other are counted together.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub struct BatchTotals {
     frames: usize,
     bytes: u64,
     /// Of the frames alone, without padding and FCS.
@@ -55,7 +55,7 @@ fn wire(len: usize) -> usize {
     len.max(SHORTEST) + FCS
 }
 
-impl Sums {
+impl BatchTotals {
     /// Counts a frame of `len` bytes.
     #[inline]
     pub fn add(&mut self, destination: Mac, len: usize) {
@@ -117,7 +117,7 @@ fn class(n: usize) -> usize {
 
 impl SideStats {
     /// Adds the sums of a batch. One thread at a time: whoever holds the side's lock.
-    pub fn count(&self, mut sums: Sums) {
+    pub fn count(&self, mut sums: BatchTotals) {
         sums.settle();
         if sums.frames > 0 {
             self.frames.add(sums.frames as u64);

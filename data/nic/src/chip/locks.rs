@@ -19,7 +19,7 @@ use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
 /// A chip without its registers.
-pub struct Core<C: Chip> {
+pub struct ChipCore<C: Chip> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) irq: Irq,
     pub(crate) counters: Counters,
@@ -70,7 +70,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<C: Chip> Core<C> {
+impl<C: Chip> ChipCore<C> {
     /// As after power-on: nothing on, nothing pending. `tx` and `rx`: its sides.
     pub(crate) fn new(
         config: Config,
@@ -173,7 +173,7 @@ impl<C: Chip> Core<C> {
         self.tell(self.irq.post(causes, chip.delays(), &*self.host));
     }
 
-    /// As [`Core::post`], for completed transmissions. `delayed`: every descriptor that is reported
+    /// As [`ChipCore::post`], for completed transmissions. `delayed`: every descriptor that is reported
     /// asked for delay.
     pub(crate) fn post_transmit(&self, chip: &C, causes: u32, delayed: bool) {
         self.tell(self.irq.post_transmit(causes, delayed, chip.delays(), &*self.host));

@@ -8,7 +8,7 @@
 //!        ▼                                        │
 //!    the chip's registers (atomics) ◄─────────────┤ read once for each pass, checked
 //!        ▼                                        ▼
-//!    Core: interrupt block, moderation, CSB ──► Host::raise
+//!    ChipCore: interrupt block, moderation, CSB ──► Host::raise
 //! ```
 //!
 //! A chip implements `Controlled` (what the VMM sees: [`PciFunction`]) and [`Chip`] (what its
@@ -36,7 +36,7 @@ mod port;
 pub(crate) use self::control::{Control, ControlOf, Controlled};
 pub use self::irq::{Delays, Edge, Kinds};
 pub(crate) use self::locks::After;
-pub use self::locks::Core;
+pub use self::locks::ChipCore;
 #[cfg(test)]
 pub(crate) use self::locks::lock;
 pub use self::nic::{Chip, Nic, PciFunction};

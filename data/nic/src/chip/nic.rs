@@ -8,7 +8,7 @@ use vmlan_ram::Map;
 
 use super::irq::Delays;
 use super::port::{self, Gate, ReceiveSide, TransmitSide};
-use super::{Core, Fault, Layout, Space};
+use super::{ChipCore, Fault, Layout, Space};
 
 /// The PCI function and the cable: what the VMM sees and does.
 pub trait PciFunction: Send + Sync {
@@ -40,7 +40,7 @@ pub trait Chip: PciFunction + Sized {
     type Rx: ReceiveSide<Self>;
 
     /// What it shares with the others.
-    fn core(&self) -> &Core<Self>;
+    fn core(&self) -> &ChipCore<Self>;
     /// What lets frames pass now.
     fn gate(&self) -> Gate;
     /// Windows of moderation, from the registers as they are now, each read once.

@@ -19,7 +19,7 @@ use super::tx::Tx;
 use crate::chip::access;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Layout,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
     PciFunction,
 };
 use crate::ring::{Receiver, Transmitter};
@@ -28,7 +28,7 @@ use crate::ring::{Receiver, Transmitter};
 pub struct E1000 {
     /// As the EEPROM left the factory.
     pub(super) mac: vmlan_frame::Mac,
-    pub(super) core: Core<Self>,
+    pub(super) core: ChipCore<Self>,
     pub(super) regs: Registers,
     pub(super) stats: Stats,
     /// A packed `Wire`.
@@ -70,7 +70,7 @@ impl E1000 {
         let rx = Receiver::new(Rx::ring(), Filter::default());
         let chip = Self {
             mac: config.mac,
-            core: Core::new(config, &KINDS, host, (tx, rx)),
+            core: ChipCore::new(config, &KINDS, host, (tx, rx)),
             regs: Registers::new(pages, config.csb),
             stats: Stats::default(),
             gate: AtomicU32::new(0),
@@ -131,7 +131,7 @@ impl Chip for E1000 {
     type Rx = Receiver<Rx>;
 
     #[inline]
-    fn core(&self) -> &Core<Self> {
+    fn core(&self) -> &ChipCore<Self> {
         &self.core
     }
 

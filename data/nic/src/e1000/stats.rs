@@ -183,7 +183,7 @@ mod tests {
     fn reading_clears_and_pairs_belong_together() {
         let (stats, counted, counters) = <(Stats, frame_totals::Stats, Counters)>::default();
         let sums = || {
-            let mut sums = frame_totals::Sums::default();
+            let mut sums = frame_totals::BatchTotals::default();
             sums.add_many(Mac::default(), 1514, 3_000_000);
             sums.add(Mac::BROADCAST, 42);
             sums

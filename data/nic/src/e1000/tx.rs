@@ -9,7 +9,7 @@ use super::regs;
 use super::ring::{Ring, TRANSMIT};
 use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
-    Found, Look, Plan, Range, SIZE, Segment, Setup, Sums, Told, Transmit, Want, add, distance,
+    Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, add, distance,
     halves, unfinished,
 };
 
@@ -164,15 +164,15 @@ fn segments(first: u64) -> bool {
 }
 
 /// The checksums that descriptors ask for: the first's POPTS, or the last's legacy IC, CSS and CSO.
-fn sums(first: u64, last: u64, c: &Context) -> Sums {
+fn sums(first: u64, last: u64, c: &Context) -> Checksums {
     if kind(first) == Kind::Legacy {
         let (start, at) = legacy_sum(last);
         let upper = (last & tx::IC != 0).then_some(Range { start, at, last: 0 });
-        return Sums::Told { ip: None, upper };
+        return Checksums::Told { ip: None, upper };
     }
     let ip = Range { start: c.ipcss, at: c.ipcso, last: c.ipcse };
     let upper = Range { start: c.tucss, at: c.tucso, last: c.tucse };
-    Sums::Told {
+    Checksums::Told {
         ip: (first & tx::IXSM != 0).then_some(ip),
         upper: (first & tx::TXSM != 0).then_some(upper),
     }

@@ -13,7 +13,7 @@ use super::regs::*;
 use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Layout,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
     PciFunction,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
@@ -24,7 +24,7 @@ use crate::realtek::isr;
 use crate::realtek::queues::Queues;
 use crate::realtek::regs::Registers;
 use crate::realtek::ring::{Place, Ring};
-use crate::realtek::timer::Clock;
+use crate::realtek::timer::ChipTimer;
 
 use crate::realtek::tally::{self, Tally};
 use crate::ring::{Receiver, Shape};
@@ -36,9 +36,9 @@ const LONGEST: usize = 0x3fff;
 pub struct R8169 {
     /// As the EEPROM left the factory.
     pub(super) mac: Mac,
-    pub(super) core: Core<Self>,
+    pub(super) core: ChipCore<Self>,
     pub(super) regs: Registers,
-    pub(super) clock: Arc<Clock>,
+    pub(super) clock: Arc<ChipTimer>,
     pub(super) tally: Tally,
     /// Frames that found no buffer when MPC was cleared.
     pub(super) missed: AtomicU64,
@@ -67,7 +67,7 @@ impl R8169 {
     /// A chip after power-on.
     #[must_use]
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        let clock = Arc::new(Clock::new(host));
+        let clock = Arc::new(ChipTimer::new(host));
         let control = Control {
             pci: Pci::new(&pci::TABLE, config.csb),
             eeprom: Eeprom::new(config.mac, DEVICE),
@@ -77,7 +77,7 @@ impl R8169 {
             (Queues::default(), Receiver::new(Ring::new(Which::Receive), Digest::default()));
         let chip = Self {
             mac: config.mac,
-            core: Core::new(config, &isr::KINDS, clock.clone(), sides),
+            core: ChipCore::new(config, &isr::KINDS, clock.clone(), sides),
             regs: Registers::new(TABLE.iter().chain(if config.csb { CSB } else { CARDBUS })),
             clock,
             tally: Tally::default(),
@@ -204,7 +204,7 @@ impl Chip for R8169 {
     type Rx = Receiver<Receiving<Self>>;
 
     #[inline]
-    fn core(&self) -> &Core<Self> {
+    fn core(&self) -> &ChipCore<Self> {
         &self.core
     }
 

@@ -19,7 +19,7 @@ use crate::chip::Chip;
 use crate::chip::csb::Direction;
 use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
-    DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Sums, Transmit,
+    Checksums, DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Transmit,
     Verdict, Want, Written, add,
 };
 
@@ -159,7 +159,7 @@ impl<C: Cplus> Transmit for Sending<C> {
             fcs: !setup.pad,
             tag: setup.vlan.filter(|_| opts2 & tx::TAGC != 0).map(|vlan| (vlan, desc::tag(opts2))),
             pad: setup.pad,
-            sums: Sums::Found { ip: opts1 & tx::IPCS != 0, upper },
+            sums: Checksums::Found { ip: opts1 & tx::IPCS != 0, upper },
             segment: Self::segments(&found.want).map(|mss| Segment { mss, told: None }),
         })
     }

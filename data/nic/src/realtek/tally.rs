@@ -96,14 +96,14 @@ mod tests {
     use vmlan_frame::Mac;
 
     use super::*;
-    use crate::chip::frame_totals::Sums;
+    use crate::chip::frame_totals::BatchTotals;
 
     #[test]
     fn a_dump_has_all_counters_in_their_places() {
         assert_eq!(TABLE.iter().map(|row| row.1).sum::<usize>(), LEN);
         let (tally, stats, counters) = (Tally::default(), Stats::default(), Counters::default());
         let count = |n| {
-            let mut sums = Sums::default();
+            let mut sums = BatchTotals::default();
             sums.add_many(Mac::default(), 1514, n);
             sums.add_many(Mac::BROADCAST, 60, 2);
             sums.add_many(Mac::new([1, 0, 0x5e, 0, 0, 1]), 60, 3);

@@ -48,12 +48,12 @@ impl State {
 }
 
 /// The host, with TCTR.
-pub struct Clock {
+pub struct ChipTimer {
     host: Arc<dyn Host>,
     state: Mutex<State>,
 }
 
-impl Clock {
+impl ChipTimer {
     /// TCTR counts from now on.
     pub fn new(host: Arc<dyn Host>) -> Self {
         let start = host.now();
@@ -114,7 +114,7 @@ impl Clock {
     }
 }
 
-impl Host for Clock {
+impl Host for ChipTimer {
     fn now(&self) -> u64 {
         self.host.now()
     }
@@ -161,10 +161,10 @@ mod tests {
         fn doorbell(&self) {}
     }
 
-    fn clock() -> (Arc<Fake>, Clock) {
+    fn clock() -> (Arc<Fake>, ChipTimer) {
         let host = Arc::new(Fake::default());
         host.now.store(5_000, Ordering::Relaxed);
-        (host.clone(), Clock::new(host))
+        (host.clone(), ChipTimer::new(host))
     }
 
     #[test]

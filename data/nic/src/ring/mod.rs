@@ -25,7 +25,7 @@ pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
 pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
 pub use transmit::{Setup, Transmit, Transmitter, WORK};
-pub use tx_plan::{Plan, Range, Segment, Sums, Told, unfinished};
+pub use tx_plan::{Checksums, Plan, Range, Segment, Told, unfinished};
 pub use tx_scan::{Found, Want};
 
 use vmlan_ram::Map;

@@ -21,7 +21,7 @@ use vmlan_ram::{Map, SliceMut};
 use super::rx_scatter::Outcome;
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
-use crate::chip::frame_totals::{SHORTEST, Sums};
+use crate::chip::frame_totals::{BatchTotals, SHORTEST};
 use crate::chip::{Chip, Fault, ReceiveSide, Received};
 use crate::notify::csb;
 
@@ -236,7 +236,7 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
             size: look.size,
             budget: BUDGET,
             last: (Mac::default(), false),
-            sums: Sums::default(),
+            sums: BatchTotals::default(),
         };
         let mut dealt = 0;
         for chunk in list.chunks(CHUNK) {
@@ -280,7 +280,7 @@ pub struct Pass<'q, R: Receive> {
     pub budget: usize,
     /// The last destination that was looked up, and whether it is this station's.
     last: (Mac, bool),
-    sums: Sums,
+    sums: BatchTotals,
 }
 
 impl<'q, R: Receive> Pass<'q, R> {

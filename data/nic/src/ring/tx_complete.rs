@@ -4,7 +4,7 @@ use vmlan_frame::{Batch, Gso, Offloads, Verdict};
 
 use super::transmit::{State, Transmit};
 use crate::chip::Chip;
-use crate::chip::frame_totals::Sums;
+use crate::chip::frame_totals::BatchTotals;
 
 /// Notes what is held. Returns the first descriptor that is not to be written back yet.
 #[inline]
@@ -29,7 +29,7 @@ pub fn settle<T: Transmit>(state: &mut State<T>, batch: &Batch<'_>) -> u32 {
 /// Counts the frames that are finished with; returns how many.
 #[inline]
 pub fn count<C: Chip>(chip: &C, batch: &Batch<'_>) -> usize {
-    let mut sums = Sums::default();
+    let mut sums = BatchTotals::default();
     let (mut frames, mut bytes) = (batch.len(), batch.bytes());
     if batch.any_held() || !Offloads::CSUM.covers(batch.needs()) {
         (frames, bytes) = count_mixed(chip, batch, &mut sums);
@@ -45,7 +45,7 @@ pub fn count<C: Chip>(chip: &C, batch: &Batch<'_>) -> usize {
 
 /// As [`count`], where frames may be held or segmented. Returns frames and bytes.
 #[inline(never)]
-fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut Sums) -> (usize, u64) {
+fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut BatchTotals) -> (usize, u64) {
     let (mut frames, mut bytes) = (0, 0);
     for i in (0..batch.len()).filter(|i| batch.verdict(*i) == Verdict::Done) {
         let Some(frame) = batch.frame(i) else { break };

@@ -34,7 +34,7 @@ pub struct Range {
 
 /// Checksums that are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sums {
+pub enum Checksums {
     /// None.
     #[default]
     None,
@@ -92,7 +92,7 @@ pub struct Plan {
     /// Pad it if it is short.
     pub pad: bool,
     /// Checksums.
-    pub sums: Sums,
+    pub sums: Checksums,
     /// Segment it; then checksums are part of that.
     pub segment: Option<Segment>,
 }
@@ -221,8 +221,8 @@ impl<'p, 'q> Frame<'p, 'q> {
             return self.segment(segment);
         }
         match plan.sums {
-            Sums::None => Ok(Offload::NONE),
-            Sums::Told { ip, upper } => {
+            Checksums::None => Ok(Offload::NONE),
+            Checksums::Told { ip, upper } => {
                 if let Some(ip) = ip {
                     let (start, at, end) = self.range(ip)?;
                     self.sum_head(start, at, end)?;
@@ -231,7 +231,7 @@ impl<'p, 'q> Frame<'p, 'q> {
                 let (start, at, end) = self.range(upper)?;
                 self.sum(start, at, end)
             }
-            Sums::Found { ip, upper } => self.sum_found(ip, upper),
+            Checksums::Found { ip, upper } => self.sum_found(ip, upper),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::chip::{Rtl8139, wire};
 use super::regs::*;
 use crate::bits::low32;
-use crate::chip::{After, Chip, ControlOf, Controlled, Core, TransmitSide};
+use crate::chip::{After, Chip, ChipCore, ControlOf, Controlled, TransmitSide};
 use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally::{ADDRESS, DUMP};
@@ -196,7 +196,7 @@ impl Rtl8139 {
     /// never done.
     fn dump(&self) {
         let address = self.regs.address(DTCCR) & ADDRESS;
-        let Core { stats, counters, .. } = &self.core;
+        let ChipCore { stats, counters, .. } = &self.core;
         let done = self.is(wire::DMA)
             && self.core.stopped(|tx, _| self.tally.dump(stats, counters, tx.map(), address));
         if done {

@@ -12,13 +12,13 @@ use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, Config, Control, ControlOf, Controlled, Core, Delays, Gate, Host, Kinds, Layout,
-    PciFunction,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Kinds,
+    Layout, PciFunction,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
 use crate::realtek::tally::{self, Tally};
-use crate::realtek::timer::Clock;
+use crate::realtek::timer::ChipTimer;
 
 /// The PCI device id.
 const DEVICE: u16 = 0x8139;
@@ -35,9 +35,9 @@ static LAYOUT: Layout =
 pub struct Rtl8139 {
     /// As the EEPROM left the factory.
     mac: Mac,
-    pub(super) core: Core<Self>,
+    pub(super) core: ChipCore<Self>,
     pub(super) regs: Arc<Registers>,
-    pub(super) clock: Arc<Clock>,
+    pub(super) clock: Arc<ChipTimer>,
     pub(super) tally: Tally,
     pub(super) rings: Rings,
     /// Frames missed when MPC was last written.
@@ -66,7 +66,7 @@ impl Rtl8139 {
         let config = Config { csb: config.csb && plus, ..config };
         let kind = Kind { plus, csb: config.csb };
         let table = if plus { &pci::PLUS } else { &pci::PLAIN };
-        let clock = Arc::new(Clock::new(host));
+        let clock = Arc::new(ChipTimer::new(host));
         let regs = Arc::new(Registers::new(kind));
         let sides = (Tx::new(&regs), Rx::default());
         let control = Control {
@@ -76,7 +76,7 @@ impl Rtl8139 {
         };
         let chip = Self {
             mac: config.mac,
-            core: Core::new(config, &KINDS, clock.clone(), sides),
+            core: ChipCore::new(config, &KINDS, clock.clone(), sides),
             regs,
             clock,
             tally: Tally::default(),
@@ -150,7 +150,7 @@ impl Chip for Rtl8139 {
     type Tx = Tx;
     type Rx = Rx;
 
-    fn core(&self) -> &Core<Self> {
+    fn core(&self) -> &ChipCore<Self> {
         &self.core
     }
 

@@ -12,7 +12,7 @@ use vmlan_ram::{Map, Slice};
 use super::buffer::{LONGEST, Look, header, status};
 use super::chip::Rtl8139;
 use super::regs::CBR;
-use crate::chip::frame_totals::{FCS, SHORTEST, Sums};
+use crate::chip::frame_totals::{BatchTotals, FCS, SHORTEST};
 use crate::chip::{Chip, Fault, Received};
 use crate::realtek::cplus::Cplus;
 use crate::realtek::filter::{Match, Rules};
@@ -107,7 +107,7 @@ impl Classic {
     pub fn receive(&mut self, chip: &Rtl8139, batch: &Batch<'_>, list: &[u16]) -> Received {
         self.update(chip);
         let Some(mut look) = self.look(chip) else { return Received::default() };
-        let (before, mut sums) = (look.at, Sums::default());
+        let (before, mut sums) = (look.at, BatchTotals::default());
         let mut dealt = 0;
         for frame in list.iter().map(|i| batch.frame(usize::from(*i))) {
             match frame.map_or(Outcome::Skipped, |frame| self.deliver(&frame, &mut look)) {

@@ -46,7 +46,7 @@ pub trait QueueState: Default {
 
 /// One queue of a side.
 #[derive(Default)]
-pub(super) struct Slot<S> {
+pub(super) struct QueueSlot<S> {
     pub(super) queue: Option<Queue>,
     /// Set by `SET_VRING_ENABLE`.
     pub(super) enabled: bool,
@@ -56,7 +56,7 @@ pub(super) struct Slot<S> {
     pub(super) state: S,
 }
 
-impl<S> Slot<S> {
+impl<S> QueueSlot<S> {
     /// The queue, if it is started, enabled and sound.
     #[inline]
     pub(super) fn live(&mut self) -> Option<(&mut Queue, &mut S)> {
@@ -72,7 +72,7 @@ impl<S> Slot<S> {
 pub struct Net<S> {
     pub(super) map: Arc<Map>,
     pub(super) features: Features,
-    pub(super) slots: Vec<Slot<S>>,
+    pub(super) slots: Vec<QueueSlot<S>>,
     /// Whose turn it is (transmit).
     pub(super) turn: usize,
     /// Numbers of the queues that are live (receive).
@@ -135,13 +135,13 @@ impl<S: QueueState> Net<S> {
         self.refresh();
     }
 
-    fn slot(&mut self, index: u16) -> Option<&mut Slot<S>> {
+    fn slot(&mut self, index: u16) -> Option<&mut QueueSlot<S>> {
         if index >= MAX_QUEUES {
             return None;
         }
         let i = usize::from(index);
         if i >= self.slots.len() {
-            self.slots.resize_with(i + 1, || Slot {
+            self.slots.resize_with(i + 1, || QueueSlot {
                 queue: None,
                 enabled: false,
                 fault: None,

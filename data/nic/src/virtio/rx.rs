@@ -3,7 +3,7 @@
 use vmlan_frame::{Batch, Counters, FrameView, Reason, flow_hash};
 use vmlan_ram::{Map, Slice, SliceMut};
 
-use super::net::{QueueState, Slot};
+use super::net::{QueueSlot, QueueState};
 use super::queue::{HEADS, Queue};
 use super::{Fault, Net, feature, header};
 
@@ -102,7 +102,7 @@ impl Net<RxState> {
     /// Buffers posted and not used, over all queues: with mergeable buffers a frame may need
     /// several.
     pub fn room(&mut self) -> usize {
-        let live = self.slots.iter_mut().filter_map(Slot::live);
+        let live = self.slots.iter_mut().filter_map(QueueSlot::live);
         live.map(|(queue, _)| usize::from(queue.look().unwrap_or(0))).sum()
     }
 
@@ -110,7 +110,7 @@ impl Net<RxState> {
     /// buffers since a push found too few: then nobody may ring.
     pub fn want_room(&mut self) -> bool {
         let mut room = false;
-        for (queue, state) in self.slots.iter_mut().filter_map(Slot::live) {
+        for (queue, state) in self.slots.iter_mut().filter_map(QueueSlot::live) {
             let more = queue.arm(queue.seen());
             room |= more || (!state.starved && queue.known() > 0);
         }
@@ -138,7 +138,7 @@ impl<'q> Visit<'q> {
     #[inline]
     fn chunk(
         &mut self,
-        slots: &mut [Slot<RxState>],
+        slots: &mut [QueueSlot<RxState>],
         batch: &Batch<'_>,
         list: &[u16],
         counters: &Counters,
@@ -150,7 +150,9 @@ impl<'q> Visit<'q> {
             let rest = list.get(dealt..).unwrap_or_default();
             let places = targets.get_mut(dealt..).unwrap_or_default();
             let (index, run) = self.run(batch, rest);
-            let Some((queue, state)) = slots.get_mut(index).and_then(Slot::live) else { break };
+            let Some((queue, state)) = slots.get_mut(index).and_then(QueueSlot::live) else {
+                break;
+            };
             let rest = rest.get(..run).unwrap_or_default();
             let (n, broken) = self.place_run(queue, batch, rest, places, counters);
             state.touched = true;

@@ -116,7 +116,7 @@ impl Net<TxState> {
     /// Frames that the sink held do not count: it is their receiver that is waited for.
     pub fn arm(&mut self) -> bool {
         let mut waiting = false;
-        for (queue, _) in self.slots.iter_mut().filter_map(super::net::Slot::live) {
+        for (queue, _) in self.slots.iter_mut().filter_map(super::net::QueueSlot::live) {
             let full = queue.next.wrapping_sub(queue.done) >= HEADS;
             waiting |= queue.arm(queue.next) && !full;
         }
@@ -125,7 +125,7 @@ impl Net<TxState> {
 
     /// Asks for no doorbells: the worker looks by itself.
     pub fn disarm(&mut self) {
-        for (queue, _) in self.slots.iter_mut().filter_map(super::net::Slot::live) {
+        for (queue, _) in self.slots.iter_mut().filter_map(super::net::QueueSlot::live) {
             queue.disarm();
         }
     }

@@ -158,7 +158,7 @@ impl device::csb::CsbFields for Csb {
     }
 }
 
-impl driver::csb::Words for Csb {
+impl driver::csb::CsbFields for Csb {
     fn set_guest_tdt(&self, index: u32) {
         self.guest_tdt.store(index, Ordering::Release);
     }

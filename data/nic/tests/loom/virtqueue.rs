@@ -91,7 +91,7 @@ impl device::virtqueue::VirtqueueFields for Ring {
     }
 }
 
-impl driver::virtqueue::Words for Ring {
+impl driver::virtqueue::VirtqueueFields for Ring {
     fn set_avail_idx(&self, idx: u16) {
         self.avail_idx.store(idx, Ordering::Release);
     }
@@ -162,7 +162,7 @@ struct Guest<'r> {
 
 impl Sleeper for Guest<'_> {
     fn take(&mut self) -> Option<u32> {
-        let idx = driver::virtqueue::Words::used_idx(self.ring);
+        let idx = driver::virtqueue::VirtqueueFields::used_idx(self.ring);
         self.ring.check(std::mem::replace(&mut self.seen, idx), idx)
     }
     fn arm(&mut self) -> bool {

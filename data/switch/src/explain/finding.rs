@@ -63,7 +63,7 @@ pub enum Check {
     /// Tags, and whose VLAN settings accept them.
     Vlan,
     /// Whether the sender is who it claims to be.
-    Claims,
+    SourceCheck,
     /// The source MAC address.
     Source,
     /// Whether the source MAC address may be behind this port.
@@ -94,7 +94,7 @@ impl Check {
             Self::Length => "length",
             Self::FromLimit => "from-limit",
             Self::Vlan => "vlan",
-            Self::Claims => "claims",
+            Self::SourceCheck => "claims",
             Self::Source => "source",
             Self::Learning => "learning",
             Self::Destination => "destination",
@@ -191,7 +191,7 @@ impl Finding {
             | Self::TagsRefused(..)
             | Self::OutsideDomain(..)
             | Self::NoRoomForTag => Check::Vlan,
-            Self::AnyClaim | Self::Claims(_) | Self::ClaimRefused(_) => Check::Claims,
+            Self::AnyClaim | Self::Claims(_) | Self::ClaimRefused(_) => Check::SourceCheck,
             Self::Source(_) | Self::BadSource(_) | Self::SourceIsMonitor => Check::Source,
             Self::Learning(..) => Check::Learning,
             Self::Destination(..) => Check::Destination,

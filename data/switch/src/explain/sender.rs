@@ -40,21 +40,21 @@ impl Trace<'_> {
     }
 
     pub(super) fn claims(&mut self) -> Result<(), End> {
-        let claims = &self.entry.policy.claims;
-        if claims.is_any() {
+        let source_check = &self.entry.policy.source_check;
+        if source_check.is_any() {
             self.pass(Finding::AnyClaim);
             return Ok(());
         }
         let (head, len) = (self.batch.head(0), self.batch.frame_len(0));
-        match claims.peek(head, len) {
+        match source_check.peek(head, len) {
             Ok(()) => {
                 self.pass(Finding::Claims(Claimed::by(head, len)));
                 Ok(())
             }
             Err(reason) => {
-                let fault = ClaimFault::of(reason, claims, head, len);
+                let fault = ClaimFault::of(reason, source_check, head, len);
                 self.outcome.claim = fault.claim();
-                self.outcome.settings = deciding(claims, head, len);
+                self.outcome.settings = deciding(source_check, head, len);
                 Err(self.refuse(reason, Finding::ClaimRefused(fault)))
             }
         }

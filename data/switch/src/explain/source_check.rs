@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use vmlan_frame::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Neighbour};
 use vmlan_frame::{Headers, Mac, Reason};
 
-use crate::policy::{Claims, Macs};
+use crate::policy::{Macs, SourceCheck};
 
 /// Below this an EtherType is a length (IEEE 802.3 section 3.2.6).
 const FIRST_ETHERTYPE: u16 = 0x600;
@@ -31,16 +31,16 @@ pub enum Claim {
     Ip(IpAddr),
 }
 
-/// A setting of [`Claims`].
+/// A setting of [`SourceCheck`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimSetting {
-    /// [`Claims::macs`].
+    /// [`SourceCheck::macs`].
     Macs,
-    /// [`Claims::ips`].
+    /// [`SourceCheck::ips`].
     Ips,
-    /// [`Claims::dhcp_guard`].
+    /// [`SourceCheck::dhcp_guard`].
     DhcpGuard,
-    /// [`Claims::ra_guard`].
+    /// [`SourceCheck::ra_guard`].
     RaGuard,
 }
 
@@ -134,12 +134,12 @@ impl ClaimFault {
     }
 
     /// Why `claims` refuse a frame for `reason`.
-    pub(super) fn of(reason: Reason, claims: &Claims, head: &[u8], len: usize) -> Self {
+    pub(super) fn of(reason: Reason, source_check: &SourceCheck, head: &[u8], len: usize) -> Self {
         let h = Headers::parse(head, len);
         let mac = source(head);
         match reason {
             Reason::SpoofedMac if mac.is_group() || mac == Mac::default() => Self::BadSource(mac),
-            Reason::SpoofedMac => match &claims.macs {
+            Reason::SpoofedMac => match &source_check.macs {
                 Macs::First(first) => {
                     Self::NotFirst { mac, first: Mac::from_bits(first.0.load(Ordering::Relaxed)) }
                 }
@@ -203,14 +203,14 @@ impl Claimed {
 }
 
 /// The settings that refuse the frame by themselves; all there are, if none does.
-pub(super) fn deciding(claims: &Claims, head: &[u8], len: usize) -> Vec<ClaimSetting> {
-    let Claims { macs, ips, dhcp_guard, ra_guard } = claims.clone();
-    let none = Claims::default;
+pub(super) fn deciding(source_check: &SourceCheck, head: &[u8], len: usize) -> Vec<ClaimSetting> {
+    let SourceCheck { macs, ips, dhcp_guard, ra_guard } = source_check.clone();
+    let none = SourceCheck::default;
     let alone = [
-        (ClaimSetting::Macs, Claims { macs, ..none() }),
-        (ClaimSetting::Ips, Claims { ips, ..none() }),
-        (ClaimSetting::DhcpGuard, Claims { dhcp_guard, ..none() }),
-        (ClaimSetting::RaGuard, Claims { ra_guard, ..none() }),
+        (ClaimSetting::Macs, SourceCheck { macs, ..none() }),
+        (ClaimSetting::Ips, SourceCheck { ips, ..none() }),
+        (ClaimSetting::DhcpGuard, SourceCheck { dhcp_guard, ..none() }),
+        (ClaimSetting::RaGuard, SourceCheck { ra_guard, ..none() }),
     ];
     let refuse = alone.iter().filter(|(_, c)| c.peek(head, len).is_err());
     let settings: Vec<_> = refuse.map(|(setting, _)| *setting).collect();

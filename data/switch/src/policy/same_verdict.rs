@@ -1,7 +1,7 @@
 //! Frames that no check can tell apart.
 //!
 //! Most frames of a batch are of one flow. What [`Vlan::enter`](super::Vlan::enter) and
-//! [`Claims::check`](super::Claims::check) say of an IPv4 packet of TCP, UDP or ICMP without
+//! [`SourceCheck::check`](super::SourceCheck::check) say of an IPv4 packet of TCP, UDP or ICMP without
 //! options rests on a few fields: a frame that has the same in all of them is not parsed again.
 
 /// Bytes looked at: Ethernet, IPv4 without options, TCP up to its data offset.
@@ -58,7 +58,7 @@ impl Alike {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Claims, Prefix, Vlan};
+    use super::super::{Prefix, SourceCheck, Vlan};
     use super::*;
     use proptest::prelude::*;
 
@@ -74,9 +74,13 @@ mod tests {
 
     fn judge(head: &[u8]) -> (bool, bool) {
         let ips = [Prefix { address: [10, 0, 0, 0].into(), bits: 30 }];
-        let claims =
-            Claims { ips: Some(ips.into()), dhcp_guard: true, ra_guard: true, ..Claims::default() };
-        (Vlan::Access(7).enter(head).is_ok(), claims.check(head, 60).is_ok())
+        let source_check = SourceCheck {
+            ips: Some(ips.into()),
+            dhcp_guard: true,
+            ra_guard: true,
+            ..SourceCheck::default()
+        };
+        (Vlan::Access(7).enter(head).is_ok(), source_check.check(head, 60).is_ok())
     }
 
     proptest! {

@@ -95,7 +95,7 @@ impl Macs {
 
 /// Who a sender may claim to be.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub struct SourceCheck {
     /// By source MAC address, and in ARP and neighbour discovery.
     pub macs: Macs,
     /// By source IP address, and in ARP and neighbour discovery; `None`: all.
@@ -112,7 +112,7 @@ const L4: usize = 13;
 /// Bytes of a snapshot with Ethernet, a tag, IPv4, and that.
 const SHORT: usize = 14 + 4 + 20 + L4;
 
-impl Claims {
+impl SourceCheck {
     /// True if everything is allowed.
     #[must_use]
     #[inline]
@@ -129,7 +129,7 @@ impl Claims {
         self.look(head, len, true)
     }
 
-    /// What [`Claims::check`] would return. Changes nothing.
+    /// What [`SourceCheck::check`] would return. Changes nothing.
     ///
     /// # Errors
     /// Why it would not pass.

@@ -191,7 +191,7 @@ fn vlan() -> impl Strategy<Value = Vlan> {
     ]
 }
 
-fn claims() -> impl Strategy<Value = Claims> {
+fn claims() -> impl Strategy<Value = SourceCheck> {
     let macs = prop_oneof![
         3 => Just(Macs::Any),
         1 => prop_oneof![Just(0u64), (1u8..6).prop_map(|n| mac(n).bits())]
@@ -205,11 +205,8 @@ fn claims() -> impl Strategy<Value = Claims> {
     ];
     let prefix = prefix.prop_map(|(address, bits)| Prefix { address, bits });
     let ips = prop::option::of(prop::collection::vec(prefix, 0..4));
-    (macs, ips, any::<bool>(), any::<bool>()).prop_map(|(macs, ips, dhcp_guard, ra_guard)| Claims {
-        macs,
-        ips: ips.map(Into::into),
-        dhcp_guard,
-        ra_guard,
+    (macs, ips, any::<bool>(), any::<bool>()).prop_map(|(macs, ips, dhcp_guard, ra_guard)| {
+        SourceCheck { macs, ips: ips.map(Into::into), dhcp_guard, ra_guard }
     })
 }
 
@@ -241,7 +238,7 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
         unknown,
     });
     let storm = prop_oneof![2 => Just(Storm::default()), 1 => storm];
-    let claims = prop_oneof![3 => Just(Claims::default()), 1 => claims()];
+    let source_check = prop_oneof![3 => Just(SourceCheck::default()), 1 => claims()];
     // At some of them ports wait, of which one is far ahead of the others.
     let wait = |waiting: bool| {
         let queue = Turns::default();
@@ -256,9 +253,9 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
         .prop_map(|(ports, domain)| Arc::new(Watch { ports: PortSet::new(ports), domain }));
     let monitor = prop::option::weighted(0.1, prop::option::of(watch));
     let kind = (is_uplink, monitor, 1u16..5);
-    (vlan, claims, reach, storm, limits(), limits(), kind).prop_map(
-        |(vlan, claims, reach, storm, from, to, (uplink, monitor, weight))| Policy {
-            claims,
+    (vlan, source_check, reach, storm, limits(), limits(), kind).prop_map(
+        |(vlan, source_check, reach, storm, from, to, (uplink, monitor, weight))| Policy {
+            source_check,
             vlan,
             reach,
             storm,
@@ -294,7 +291,7 @@ fn state(w: &World, now: u64) -> impl PartialEq + std::fmt::Debug + use<> {
     };
     let policy = |p: &PortId| {
         let p = &w.table.get(*p).unwrap().policy;
-        let first = match &p.claims.macs {
+        let first = match &p.source_check.macs {
             Macs::First(first) => first.0.load(Ordering::Relaxed),
             _ => 0,
         };
@@ -379,7 +376,8 @@ fn a_refusal_has_the_step_and_the_address() {
     let mut w = world(2, Options::default());
     let own = Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 };
     let ips = Some([own].into());
-    let policy = Policy { claims: Claims { ips, ..Claims::default() }, ..Policy::default() };
+    let policy =
+        Policy { source_check: SourceCheck { ips, ..SourceCheck::default() }, ..Policy::default() };
     w.set_all(vec![policy, Policy::default()]);
     let told = w.foretell(0, &arp(mac(1), [10, 0, 0, 9], [10, 0, 0, 2]), 1);
     assert_eq!(told.end, End::Refused(Reason::SpoofedArp));
@@ -453,8 +451,11 @@ fn limited() -> Limits {
 fn over_the_limit_the_verdict_is_explained_too() {
     let mut w = world(2, Options::default());
     let macs = Macs::Listed([mac(1)].into());
-    let claims = Claims { macs, ..Claims::default() };
-    w.set_all(vec![Policy { claims, from: limited(), ..Policy::default() }, Policy::default()]);
+    let source_check = SourceCheck { macs, ..SourceCheck::default() };
+    w.set_all(vec![
+        Policy { source_check, from: limited(), ..Policy::default() },
+        Policy::default(),
+    ]);
     let told = w.foretell(0, &arp(mac(1), [10, 0, 0, 1], [10, 0, 0, 2]), 1);
     assert_eq!(told.steps[0].verdict, Verdict::Hold);
     assert!(told.held && matches!(&told.end, End::Flooded(to) if to.len() == 1), "{told:?}");
@@ -467,13 +468,13 @@ fn over_the_limit_the_verdict_is_explained_too() {
 #[test]
 fn the_settings_that_decide_are_named_and_a_group_is_nobody() {
     let mut w = world(2, Options::default());
-    let claims = Claims {
+    let source_check = SourceCheck {
         macs: Macs::Listed([mac(1)].into()),
         ips: Some([Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 }].into()),
         dhcp_guard: true,
         ra_guard: true,
     };
-    w.set_all(vec![Policy { claims, ..Policy::default() }, Policy::default()]);
+    w.set_all(vec![Policy { source_check, ..Policy::default() }, Policy::default()]);
     let settings = |w: &World, behind: &[u8]| {
         let frame = [&[0xff; 6], &mac(1).octets()[..], behind, &[0; 40]].concat();
         let told = w.foretell(0, &frame, 1);

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::notify::Guard;
-use crate::notify::csb::{self, Words};
+use crate::notify::csb::{self, CsbFields};
 use vmlan_transport::memory::{Pool, Ram, View};
 
 /// The device ID of the subsystem, by which a chip offers the CSB.
@@ -49,7 +49,7 @@ pub(super) struct Csb {
 
 impl Guard for Csb {}
 
-impl Words for Csb {
+impl CsbFields for Csb {
     #[inline]
     fn set_guest_tdt(&self, index: u32) {
         self.words[word::GUEST_TDT].store(index.to_le(), Release);

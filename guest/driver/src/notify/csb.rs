@@ -7,7 +7,7 @@
 use super::{Guard, Point};
 
 /// The words of a block that a driver touches while it runs.
-pub trait Words: Guard {
+pub trait CsbFields: Guard {
     /// `guest_tdt`, release: the descriptors before it are described.
     fn set_guest_tdt(&self, index: u32);
     /// `guest_rdt`, release: the descriptors before it are the chip's.
@@ -26,7 +26,7 @@ pub trait Words: Guard {
 
 /// The chip knows the block: from now on it reads the indexes here. They must be what TDT and RDT
 /// say. No interrupt is wanted.
-pub fn start(words: &impl Words, tdt: u32, rdt: u32) {
+pub fn start(words: &impl CsbFields, tdt: u32, rdt: u32) {
     words.set_guest_need_txkick(0);
     words.set_guest_need_rxkick(0);
     words.set_guest_tdt(tdt);
@@ -36,14 +36,14 @@ pub fn start(words: &impl Words, tdt: u32, rdt: u32) {
 
 /// Back to the registers. Write TDT and RDT after this: what was published without a kick may not
 /// have been seen.
-pub fn stop(words: &impl Words) {
+pub fn stop(words: &impl CsbFields) {
     words.set_guest_csb_on(0);
 }
 
 /// Frames up to `tail` (as TDT) are described. True: write TDT, for the chip sleeps.
 #[inline]
 #[must_use]
-pub fn send(words: &impl Words, tail: u32) -> bool {
+pub fn send(words: &impl CsbFields, tail: u32) -> bool {
     words.set_guest_tdt(tail);
     words.fence(Point::CsbSend);
     // Bit 0 is the wish; later hosts use the others for themselves.
@@ -54,7 +54,7 @@ pub fn send(words: &impl Words, tail: u32) -> bool {
 /// news (what `look` says), do not sleep.
 #[inline]
 #[must_use]
-pub fn want_completion(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
+pub fn want_completion(words: &impl CsbFields, look: impl FnOnce() -> bool) -> bool {
     words.set_guest_need_txkick(1);
     words.fence(Point::CsbCompletionArm);
     words.has_second_look(Point::CsbCompletionLook) && look()
@@ -62,7 +62,7 @@ pub fn want_completion(words: &impl Words, look: impl FnOnce() -> bool) -> bool 
 
 /// Awake: no interrupt for sent frames.
 #[inline]
-pub fn unwant_completion(words: &impl Words) {
+pub fn unwant_completion(words: &impl CsbFields) {
     words.set_guest_need_txkick(0);
 }
 
@@ -71,7 +71,7 @@ pub fn unwant_completion(words: &impl Words) {
 /// them.
 #[inline]
 #[must_use]
-pub fn refill(words: &impl Words, size: u32, old: u32, new: u32) -> bool {
+pub fn refill(words: &impl CsbFields, size: u32, old: u32, new: u32) -> bool {
     words.set_guest_rdt(new);
     words.fence(Point::CsbRefill);
     passed(words.host_rxkick_at(), size, old, new)
@@ -90,7 +90,7 @@ pub fn passed(at: u32, size: u32, old: u32, new: u32) -> bool {
 /// is news, do not sleep.
 #[inline]
 #[must_use]
-pub fn want_reception(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
+pub fn want_reception(words: &impl CsbFields, look: impl FnOnce() -> bool) -> bool {
     words.set_guest_need_rxkick(1);
     words.fence(Point::CsbReceptionArm);
     words.has_second_look(Point::CsbReceptionLook) && look()
@@ -98,7 +98,7 @@ pub fn want_reception(words: &impl Words, look: impl FnOnce() -> bool) -> bool {
 
 /// Awake: no interrupt for received frames.
 #[inline]
-pub fn unwant_reception(words: &impl Words) {
+pub fn unwant_reception(words: &impl CsbFields) {
     words.set_guest_need_rxkick(0);
 }
 

@@ -6,7 +6,7 @@ const AVAIL_F_NO_INTERRUPT: u16 = 1;
 const USED_F_NO_NOTIFY: u16 = 1;
 
 /// The words of a ring that are not entries.
-pub trait Words: Guard {
+pub trait VirtqueueFields: Guard {
     /// `avail.idx`, release: the entries before it are written.
     fn set_avail_idx(&self, idx: u16);
     /// `avail.flags`, relaxed.
@@ -32,7 +32,7 @@ pub fn need_event(event: u16, new: u16, old: u16) -> bool {
 /// 4 to 7).
 #[inline]
 #[must_use]
-pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool {
+pub fn publish(words: &impl VirtqueueFields, old: u16, new: u16, event_idx: bool) -> bool {
     words.set_avail_idx(new);
     words.fence(Point::VirtqueuePublish);
     if event_idx {
@@ -47,7 +47,7 @@ pub fn publish(words: &impl Words, old: u16, new: u16, event_idx: bool) -> bool 
 /// used buffer interrupts, and is news.
 #[inline]
 #[must_use]
-pub fn arm(words: &impl Words, from: u16, after: u16, event_idx: bool) -> bool {
+pub fn arm(words: &impl VirtqueueFields, from: u16, after: u16, event_idx: bool) -> bool {
     let after = after.max(1);
     if event_idx {
         words.set_used_event(from.wrapping_add(after - 1));
@@ -61,7 +61,7 @@ pub fn arm(words: &impl Words, from: u16, after: u16, event_idx: bool) -> bool {
 
 /// Takes the wish back. With EVENT_IDX the event is put as far away as it can be: behind `from`.
 #[inline]
-pub fn disarm(words: &impl Words, from: u16, event_idx: bool) {
+pub fn disarm(words: &impl VirtqueueFields, from: u16, event_idx: bool) {
     if event_idx {
         words.set_used_event(from.wrapping_sub(1));
     } else {

@@ -75,7 +75,7 @@ pub struct SplitRing {
 
 impl notify::Guard for SplitRing {}
 
-impl virtqueue::Words for SplitRing {
+impl virtqueue::VirtqueueFields for SplitRing {
     #[inline]
     fn set_avail_idx(&self, idx: u16) {
         self.avail[AVAIL_IDX].store(idx.to_le(), Release);
@@ -201,7 +201,7 @@ impl SplitRing {
     /// when GET_VRING_BASE fails).
     #[must_use]
     pub fn base(&self) -> u16 {
-        virtqueue::Words::used_idx(self)
+        virtqueue::VirtqueueFields::used_idx(self)
     }
 
     fn used_event_at(&self) -> usize {
@@ -316,7 +316,7 @@ impl SplitRing {
     #[inline]
     pub fn has_used(&mut self) -> bool {
         if self.last_used == self.used_seen {
-            self.used_seen = virtqueue::Words::used_idx(self);
+            self.used_seen = virtqueue::VirtqueueFields::used_idx(self);
         }
         self.last_used != self.used_seen
     }

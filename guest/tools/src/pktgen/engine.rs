@@ -18,7 +18,7 @@ use self::share::Share;
 use super::PktGenError;
 use super::frame;
 use super::options::{Function, Options};
-use super::rate_limit::Pace;
+use super::rate_limit::RateLimiter;
 use super::report::{Interval, Report};
 use vmlan_driver::nic::{Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
@@ -65,7 +65,7 @@ struct Engine<'a, N: Nic> {
     varies: bool,
     replay: Option<Replay>,
     pings: Pings,
-    pace: Pace,
+    pace: RateLimiter,
     counts: Counts,
     first_ns: Option<u64>,
     last_ns: u64,
@@ -107,7 +107,7 @@ impl<'a, N: Nic> Engine<'a, N> {
             varies,
             replay: options.replay.clone().map(|capture| Replay::new(capture, options)),
             pings: Pings::new(options.rate, now),
-            pace: Pace::new(options.rate, options.burst),
+            pace: RateLimiter::new(options.rate, options.burst),
             nic,
             counts: Counts::default(),
             first_ns: None,

@@ -6,14 +6,14 @@ use vmlan_transport::numbers::{limit32, limit64};
 
 /// Time is an argument: nanoseconds since the run began.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     rate: u64,
     start: u64,
     spent: u64,
     most: u64,
 }
 
-impl Pace {
+impl RateLimiter {
     /// `rate` in frames a second, 0 for no limit.
     pub(crate) fn new(rate: u64, burst: u32) -> Self {
         let most = (rate / 1000).clamp(1, u64::from(burst).max(1));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::frame::{self, STAMP_AT, Verdict};
 use super::histogram::Histogram;
-use super::rate_limit::Pace;
+use super::rate_limit::RateLimiter;
 use super::report::Interval;
 use super::*;
 
@@ -124,7 +124,7 @@ fn a_mac_is_read_and_written() {
 #[test]
 fn the_rate_is_kept_over_time_and_stalls_are_not_made_up_for() {
     for (rate, burst) in [(10, 256), (10_000, 256), (1_000_000, 64), (3, 1)] {
-        let mut pace = Pace::new(rate, burst);
+        let mut pace = RateLimiter::new(rate, burst);
         let (mut now, mut sent) = (0, 0);
         while now < 10_000_000_000 {
             let allowed = pace.allow(now, burst);
@@ -137,7 +137,7 @@ fn the_rate_is_kept_over_time_and_stalls_are_not_made_up_for() {
         assert!(sent.abs_diff(10 * rate) <= 1 + rate / 500, "{rate}/s: {sent} in 10 s");
         assert!(u64::from(pace.allow(now + 60_000_000_000, u32::MAX)) <= 1 + rate / 100);
     }
-    let unlimited = Pace::new(0, 256).allow(0, 77);
+    let unlimited = RateLimiter::new(0, 256).allow(0, 77);
     assert_eq!(unlimited, 77);
 }
 

@@ -82,9 +82,9 @@ impl<N: Nic> Out<'_, N> {
 }
 
 /// A frame that came.
-pub(super) struct Came<'a>(&'a FrameQueue);
+pub(super) struct ReceivedFrame<'a>(&'a FrameQueue);
 
-impl phy::RxToken for Came<'_> {
+impl phy::RxToken for ReceivedFrame<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, look: F) -> R {
         let mut look = Some(look);
         let seen = self.0.take(|bytes| look.take().map(|look| look(bytes)));
@@ -94,9 +94,9 @@ impl phy::RxToken for Came<'_> {
 }
 
 /// A slot for a frame.
-pub(super) struct Slot<'a, 'd, N: Nic>(&'a mut Out<'d, N>);
+pub(super) struct FrameToSend<'a, 'd, N: Nic>(&'a mut Out<'d, N>);
 
-impl<N: Nic> phy::TxToken for Slot<'_, '_, N> {
+impl<N: Nic> phy::TxToken for FrameToSend<'_, '_, N> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let result = fill(&mut self.0.scratch[..len]);
         self.0.send(len);
@@ -106,24 +106,24 @@ impl<N: Nic> phy::TxToken for Slot<'_, '_, N> {
 
 impl<'d, N: Nic> phy::Device for Phy<'d, N> {
     type RxToken<'a>
-        = Came<'a>
+        = ReceivedFrame<'a>
     where
         Self: 'a;
     type TxToken<'a>
-        = Slot<'a, 'd, N>
+        = FrameToSend<'a, 'd, N>
     where
         Self: 'a;
 
-    fn receive(&mut self, _now: Instant) -> Option<(Came<'_>, Slot<'_, 'd, N>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(ReceivedFrame<'_>, FrameToSend<'_, 'd, N>)> {
         // Whatever came may want an answer.
         if self.backlog.len() == 0 || !self.out.has_room() {
             return None;
         }
-        Some((Came(self.backlog), Slot(&mut self.out)))
+        Some((ReceivedFrame(self.backlog), FrameToSend(&mut self.out)))
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<Slot<'_, 'd, N>> {
-        if self.out.has_room() { Some(Slot(&mut self.out)) } else { None }
+    fn transmit(&mut self, _now: Instant) -> Option<FrameToSend<'_, 'd, N>> {
+        if self.out.has_room() { Some(FrameToSend(&mut self.out)) } else { None }
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

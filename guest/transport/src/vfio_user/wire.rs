@@ -135,9 +135,9 @@ pub(super) fn access(region: u32, offset: u64, count: usize) -> [u8; 16] {
 }
 
 /// A body put together word by word.
-pub(super) struct Words(pub(super) Vec<u8>);
+pub(super) struct BodyWriter(pub(super) Vec<u8>);
 
-impl Words {
+impl BodyWriter {
     pub(super) fn new() -> Self {
         Self(Vec::with_capacity(48))
     }
@@ -154,12 +154,12 @@ impl Words {
 }
 
 /// A body taken apart word by word.
-pub(super) struct Reader<'a> {
+pub(super) struct BodyReader<'a> {
     command: Command,
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BodyReader<'a> {
     pub(super) fn new(command: Command, bytes: &'a [u8]) -> Self {
         Self { command, bytes }
     }
@@ -196,7 +196,7 @@ pub(super) fn sparse_areas(body: &[u8], first: u32) -> Result<Vec<Area>, Protoco
         if at == 0 {
             return Ok(Vec::new());
         }
-        let mut words = Reader::new(command, body.get(at..).unwrap_or_default());
+        let mut words = BodyReader::new(command, body.get(at..).unwrap_or_default());
         let (id, _version, next) = (words.u16()?, words.u16()?, words.u32()?);
         if id == SPARSE_MMAP {
             let (count, _reserved) = (words.u32()?, words.u32()?);

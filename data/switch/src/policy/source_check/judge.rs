@@ -1,4 +1,4 @@
-//! The rules of [`Claims`].
+//! The rules of [`SourceCheck`].
 //!
 //! Two things hold throughout. A packet is judged by its longest reading: if its length is left to
 //! the device (segmentation), by all of the frame. And of fragments it is the first that is judged:
@@ -13,7 +13,7 @@ use vmlan_frame::headers::{
 };
 use vmlan_frame::{Headers, Mac, Network, Reason};
 
-use super::{Claims, Macs, Prefix, has_v4, has_v6, is_host, is_host_v6};
+use super::{Macs, Prefix, SourceCheck, has_v4, has_v6, is_host, is_host_v6};
 
 /// EtherTypes of VLAN tags that others use and we do not look behind.
 const OTHER_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
@@ -32,20 +32,20 @@ pub(super) const DHCPV6: (u16, u16) = (546, 547);
 
 /// One frame before the judge.
 struct Case<'a> {
-    claims: &'a Claims,
+    source_check: &'a SourceCheck,
     mac: Mac,
     head: &'a [u8],
     len: usize,
     h: Headers,
 }
 
-impl Claims {
+impl SourceCheck {
     /// Everything but whether the source address `mac` is allowed.
     pub(crate) fn judge(&self, mac: Mac, head: &[u8], len: usize) -> Result<(), Reason> {
         if self.is_any() {
             return Ok(());
         }
-        let case = Case { claims: self, mac, head, len, h: Headers::parse(head, len) };
+        let case = Case { source_check: self, mac, head, len, h: Headers::parse(head, len) };
         match case.h.ethertype {
             // Providers and their customers use two tags, but not to hosts that are held to
             // addresses.
@@ -87,12 +87,12 @@ impl Case<'_> {
 
     /// RFC 826; probes of RFC 5227 are held to the address they are about, as IPv6's are.
     fn arp(&self) -> Result<(), Reason> {
-        if !self.claims.names() {
+        if !self.source_check.names() {
             return Ok(());
         }
         let arp = self.h.arp(self.head, self.len).ok_or(Reason::NotParsed)?;
         let Arp { operation, sender, target } = arp;
-        let own = |ip| self.claims.allows_v4(ip);
+        let own = |ip| self.source_check.allows_v4(ip);
         let honest = match (self.h.ethertype, operation) {
             (ETHERTYPE_ARP, 1) if sender.1 == [0; 4] => own(target.1),
             (ETHERTYPE_ARP, 1 | 2) => own(sender.1),
@@ -108,17 +108,17 @@ impl Case<'_> {
     }
 
     fn ipv4(&self) -> Result<(), Reason> {
-        if self.claims.ips.is_none() && !self.claims.dhcp_guard {
+        if self.source_check.ips.is_none() && !self.source_check.dhcp_guard {
             return Ok(());
         }
         self.understood(Network::Ipv4)?;
         self.no_dhcp_server(DHCP)?;
-        let Some(ips) = &self.claims.ips else { return Ok(()) };
+        let Some(ips) = &self.source_check.ips else { return Ok(()) };
         refuse_if(self.h.detour, Reason::NotParsed)?;
         let addresses = self.h.addresses(self.head);
         let honest = addresses.is_some_and(|(source, destination)| match source.first_chunk() {
             Some([0, 0, 0, 0]) => self.is_dhcp_client(ips, destination),
-            Some(ip) => self.claims.allows_v4(*ip),
+            Some(ip) => self.source_check.allows_v4(*ip),
             None => false,
         });
         refuse_if(!honest, Reason::SpoofedIp)
@@ -132,7 +132,7 @@ impl Case<'_> {
 
     /// By either port: clients listen to whoever sends to theirs, whatever port it comes from.
     fn no_dhcp_server(&self, (client, server): (u16, u16)) -> Result<(), Reason> {
-        if !self.claims.dhcp_guard || self.h.protocol != UDP || self.h.later {
+        if !self.source_check.dhcp_guard || self.h.protocol != UDP || self.h.later {
             return Ok(());
         }
         let ports = self.h.ports(self.head).ok_or(Reason::NotParsed)?;
@@ -155,15 +155,15 @@ impl Case<'_> {
             kind = Some(self.h.icmpv6(self.head).ok_or(Reason::NotParsed)?);
         }
         let router = matches!(kind, Some(Neighbour::RA | Neighbour::REDIRECT));
-        refuse_if(self.claims.ra_guard && router, Reason::RaGuard)?;
+        refuse_if(self.source_check.ra_guard && router, Reason::RaGuard)?;
         let addresses = self.h.addresses(self.head).and_then(|(source, destination)| {
             Some((u128::from_be_bytes(*source.first_chunk()?), destination.first_chunk()?))
         });
         let (source, destination) = addresses.ok_or(Reason::NotParsed)?;
-        if self.claims.names() && kind.is_some_and(is_discovery) {
+        if self.source_check.names() && kind.is_some_and(is_discovery) {
             self.neighbour(source, destination)?;
         }
-        if self.claims.ips.is_none() {
+        if self.source_check.ips.is_none() {
             return Ok(());
         }
         refuse_if(self.h.detour, Reason::NotParsed)?;
@@ -203,17 +203,18 @@ impl Case<'_> {
     }
 
     fn own_mac(&self, mac: Mac) -> bool {
-        mac == self.mac || matches!(&self.claims.macs, Macs::Listed(macs) if macs.contains(&mac))
+        mac == self.mac
+            || matches!(&self.source_check.macs, Macs::Listed(macs) if macs.contains(&mac))
     }
 
     fn has_v6(&self) -> bool {
-        self.claims.ips.as_ref().is_some_and(|ips| ips.iter().any(|p| p.address.is_ipv6()))
+        self.source_check.ips.as_ref().is_some_and(|ips| ips.iter().any(|p| p.address.is_ipv6()))
     }
 
     /// May be claimed. Where an IPv6 address may be, so may the link-local one made of the frame's
     /// own source MAC address. Those made otherwise (RFC 7217) must be listed.
     fn own_v6(&self, ip: u128) -> bool {
-        let Some(ips) = &self.claims.ips else { return true };
+        let Some(ips) = &self.source_check.ips else { return true };
         let local = || ip == link_local(self.mac) && self.has_v6();
         is_host_v6(ip) && (has_v6(ips, ip) || local())
     }

@@ -155,7 +155,7 @@ impl SplitRing {
     /// The slots between our index and the device's index of the used ring.
     fn audit_used(&self, audit: &mut Audit) -> BTreeSet<u16> {
         let mut seen = BTreeSet::new();
-        let count = virtqueue::Words::used_idx(self).wrapping_sub(self.last_used);
+        let count = virtqueue::VirtqueueFields::used_idx(self).wrapping_sub(self.last_used);
         if count > self.outstanding() {
             audit.foreign += u64::from(count - self.outstanding());
         }
@@ -187,7 +187,7 @@ impl SplitRing {
     /// hold as many slots as the device owes us, each once.
     fn audit_avail(&self, audit: &mut Audit, used: &BTreeSet<u16>) {
         let mut seen = BTreeSet::new();
-        let start = virtqueue::Words::used_idx(self);
+        let start = virtqueue::VirtqueueFields::used_idx(self);
         let count = self.avail_idx.wrapping_sub(start);
         if count > self.options.slots() {
             audit.foreign += 1;

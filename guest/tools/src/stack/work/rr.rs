@@ -9,9 +9,9 @@ use super::super::StackError;
 use super::super::options::Options;
 use super::super::pattern;
 use super::super::smoltcp_host::{Host, endpoint};
-use super::stream::Call;
+use super::stream::Connecting;
 use super::{Step, Tally, Work};
-use crate::pktgen::{Histogram, Latency, Pace};
+use crate::pktgen::{Histogram, Latency, RateLimiter};
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::nanos;
 
@@ -43,7 +43,7 @@ pub(super) struct Rr<P> {
     sent: Option<u64>,
     /// The first answer takes finding the way as well, and is not counted.
     warm: bool,
-    pace: Pace,
+    pace: RateLimiter,
     histogram: Histogram,
     patience: u64,
 }
@@ -56,7 +56,7 @@ impl<P> Rr<P> {
             request: (0..options.size() as usize).map(pattern::byte).collect(),
             sent: None,
             warm: false,
-            pace: Pace::new(options.rate, 1),
+            pace: RateLimiter::new(options.rate, 1),
             histogram: Histogram::new(),
             patience: nanos(options.patience),
         }
@@ -172,7 +172,7 @@ impl<N: Nic> Path<N> for Udp {
 /// Over a TCP connection.
 pub(super) struct Tcp {
     socket: SocketHandle,
-    call: Call,
+    call: Connecting,
     /// Bytes of the answer that came.
     answered: usize,
 }
@@ -181,7 +181,7 @@ impl Tcp {
     pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let socket = host.tcp(BUFFER, BUFFER);
         host.tcp_socket(socket).set_nagle_enabled(false);
-        Self { socket, call: Call::new(host, socket, options), answered: 0 }
+        Self { socket, call: Connecting::new(host, socket, options), answered: 0 }
     }
 }
 

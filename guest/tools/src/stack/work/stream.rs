@@ -12,7 +12,7 @@ use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::smoltcp_host::{Host, endpoint};
 use super::{Step, Tally, Work};
-use crate::pktgen::Pace;
+use crate::pktgen::RateLimiter;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::{nanos, narrow32};
 
@@ -28,7 +28,7 @@ pub(super) struct UdpStream {
     size: usize,
     mtu: usize,
     burst: u32,
-    pace: Pace,
+    pace: RateLimiter,
     template: Option<Template>,
     number: u64,
     /// When smoltcp sends again.
@@ -45,7 +45,7 @@ impl UdpStream {
             size: options.size() as usize,
             mtu: options.mtu.into(),
             burst: options.burst,
-            pace: Pace::new(options.rate, options.burst),
+            pace: RateLimiter::new(options.rate, options.burst),
             template: None,
             number: 0,
             refresh: 0,
@@ -111,7 +111,7 @@ impl<N: Nic> Work<N> for UdpStream {
 
 pub(super) struct TcpStream {
     socket: SocketHandle,
-    call: Call,
+    call: Connecting,
     size: usize,
     pattern: Pattern,
     /// Bytes written so far.
@@ -124,7 +124,7 @@ impl TcpStream {
         // Unless asked otherwise, a whole write fits.
         let least = if options.window == 0 { size } else { 0 };
         let socket = host.tcp(4096, options.window().max(least));
-        let call = Call::new(host, socket, options);
+        let call = Connecting::new(host, socket, options);
         Self { socket, call, size, pattern: Pattern::new(size), place: 0 }
     }
 }
@@ -160,13 +160,13 @@ impl<N: Nic> Work<N> for TcpStream {
 }
 
 /// A connection that is being made.
-pub(super) struct Call {
+pub(super) struct Connecting {
     socket: SocketHandle,
     pub(super) to: SocketAddrV4,
     patience: u64,
 }
 
-impl Call {
+impl Connecting {
     /// Calls the peer of `options`.
     pub(super) fn new<N: Nic>(
         host: &mut Host<'_, N>,

@@ -33,16 +33,16 @@ fn source_addresses_are_the_listed_ones() {
 
 #[test]
 fn the_first_address_stays_until_it_is_forgotten() {
-    let claims = settings(FIRST);
+    let source_check = settings(FIRST);
     let frame = V4::default().frame();
-    let check = |frame: &[u8]| claims.check(frame, frame.len());
-    assert_eq!(claims.peek(&from(OTHER, &frame), frame.len()), Ok(()), "learns nothing");
+    let check = |frame: &[u8]| source_check.check(frame, frame.len());
+    assert_eq!(source_check.peek(&from(OTHER, &frame), frame.len()), Ok(()), "learns nothing");
     assert_eq!(check(&from([1, 0, 0, 0, 0, 1], &frame)), Err(SpoofedMac), "a group is nobody");
     assert_eq!(check(&frame), Ok(()));
     assert_eq!(check(&from(OTHER, &frame)), Err(SpoofedMac));
-    assert_eq!(claims.clone().check(&from(OTHER, &frame), frame.len()), Err(SpoofedMac));
+    assert_eq!(source_check.clone().check(&from(OTHER, &frame), frame.len()), Err(SpoofedMac));
     assert_eq!(check(&frame), Ok(()));
-    let Macs::First(first) = &claims.macs else { unreachable!() };
+    let Macs::First(first) = &source_check.macs else { unreachable!() };
     first.0.store(0, Ordering::Relaxed);
     assert_eq!(check(&from(OTHER, &frame)), Ok(()));
     assert_eq!(check(&frame), Err(SpoofedMac));

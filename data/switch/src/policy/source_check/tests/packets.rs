@@ -6,13 +6,13 @@ use vmlan_frame::Reason::*;
 use super::frames::*;
 use super::*;
 use crate::fuzz::LINK_LOCAL;
-use crate::policy::{Claims, Prefix};
+use crate::policy::{Prefix, SourceCheck};
 
 const CHECKED: [u8; 3] = [IPS, LISTED | IPS, FIRST | IPS | DHCP | RA];
 
-fn lists(prefixes: &[(&str, u8)]) -> Claims {
+fn lists(prefixes: &[(&str, u8)]) -> SourceCheck {
     let parse = |(ip, bits): &(&str, u8)| Prefix { address: ip.parse().unwrap(), bits: *bits };
-    Claims { ips: Some(prefixes.iter().map(parse).collect()), ..Claims::default() }
+    SourceCheck { ips: Some(prefixes.iter().map(parse).collect()), ..SourceCheck::default() }
 }
 
 #[test]
@@ -37,33 +37,39 @@ fn sources_are_the_listed_ones() {
 #[test]
 fn prefixes_of_every_length() {
     for bits in 0..=32u8 {
-        let claims = lists(&[("10.85.170.255", bits)]);
+        let source_check = lists(&[("10.85.170.255", bits)]);
         for flip in 0..32u8 {
             let ip = Ipv4Addr::from_bits(0x0a55_aaff ^ 1 << (31 - flip));
             let frame = V4 { from: ip, ..V4::default() }.frame();
             let group = ip.octets()[0] >= 224;
             assert_eq!(
-                claims.check(&frame, frame.len()).is_ok(),
+                source_check.check(&frame, frame.len()).is_ok(),
                 flip >= bits && !group,
                 "{ip}/{bits}"
             );
         }
     }
     for bits in 0..=128u8 {
-        let claims = lists(&[("2001:db8:55:aa::1", bits)]);
+        let source_check = lists(&[("2001:db8:55:aa::1", bits)]);
         for flip in 0..128u8 {
-            let IpAddr::V6(ip) = claims.ips.as_ref().unwrap()[0].address else { unreachable!() };
+            let IpAddr::V6(ip) = source_check.ips.as_ref().unwrap()[0].address else {
+                unreachable!()
+            };
             let ip = Ipv6Addr::from_bits(ip.to_bits() ^ 1 << (127 - flip));
             let frame = V6 { from: ip, ..V6::default() }.frame();
-            assert_eq!(claims.check(&frame, frame.len()).is_ok(), flip >= bits, "{ip}/{bits}");
+            assert_eq!(
+                source_check.check(&frame, frame.len()).is_ok(),
+                flip >= bits,
+                "{ip}/{bits}"
+            );
         }
     }
 }
 
 #[test]
 fn nobody_is_a_group_and_no_prefix_lists_the_unspecified() {
-    let claims = lists(&[("0.0.0.0", 0), ("::", 0)]);
-    let check = |frame: Vec<u8>| claims.check(&frame, frame.len());
+    let source_check = lists(&[("0.0.0.0", 0), ("::", 0)]);
+    let check = |frame: Vec<u8>| source_check.check(&frame, frame.len());
     for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
         assert_eq!(check(V4 { from: ip, ..V4::default() }.frame()), Err(SpoofedIp), "{ip}");
     }
@@ -78,7 +84,7 @@ fn nobody_is_a_group_and_no_prefix_lists_the_unspecified() {
 fn a_family_without_addresses_is_silent() {
     let (four, six, none) =
         (lists(&[("10.0.0.1", 32)]), lists(&[("2001:db8::1", 128)]), lists(&[]));
-    let check = |claims: &Claims, frame: &[u8]| claims.check(frame, frame.len());
+    let check = |source_check: &SourceCheck, frame: &[u8]| source_check.check(frame, frame.len());
     let local = V6 { from: LINK_LOCAL, ..V6::default() };
     for frame in [local.frame(), listener_report(Ipv6Addr::UNSPECIFIED).frame()] {
         assert_eq!(check(&six, &frame), Ok(()));
