@@ -51,7 +51,8 @@ pub trait Port: Send + Sync {
     /// What this port's receiver negotiated.
     fn offloads(&self) -> Offloads;
 
-    /// How many frames could be pushed now, roughly; `usize::MAX` if unknown.
+    /// How many frames of the usual length could be pushed now, and one of any length for certain
+    /// if that is not 0. `usize::MAX` if unknown.
     fn room(&self) -> usize {
         usize::MAX
     }

@@ -3,16 +3,16 @@
 //! A frame for a full receiver waits in its sender's ring, and so do the frames behind it. That is
 //! back-pressure between honest guests and an attack between others: a guest that stops receiving
 //! must cost its senders almost nothing. So waiting is paid for: each frame a receiver takes earns
-//! [`EARN_NS`] of it, up to the switch's `full_wait`. A receiver of 50,000 frames/s or more can be
-//! waited for all the time; one that takes nothing is waited for once, and then its frames are
-//! dropped and counted until it takes some.
+//! [`EARN_NS`] of it, a long one for each 1514 bytes, up to the switch's `full_wait`. A receiver of
+//! 50,000 frames/s or of 600 Mbit/s can be waited for all the time; one that takes nothing is waited
+//! for once, and then its frames are dropped and counted until it takes some.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::{MAX_PORTS, PortId};
 
-/// Waiting time earned by taking a frame.
+/// Waiting time earned by taking a frame of the usual length.
 const EARN_NS: u64 = 20_000;
 
 #[derive(Debug)]
@@ -49,9 +49,10 @@ impl Waits {
         a.since.store(0, Ordering::Relaxed);
     }
 
-    /// The receiver took `frames` (at least one).
+    /// The receiver took `frames` of the usual length (at least one), which are counted only if that
+    /// matters.
     #[inline]
-    pub(crate) fn took(&self, port: PortId, frames: usize, now: u64) {
+    pub(crate) fn took(&self, port: PortId, frames: impl FnOnce() -> usize, now: u64) {
         let a = self.account(port);
         let since = a.since.load(Ordering::Relaxed);
         let credit = a.credit.load(Ordering::Relaxed);
@@ -59,7 +60,7 @@ impl Waits {
             return;
         }
         let waited = if since == 0 { 0 } else { now.saturating_sub(since) };
-        let earned = EARN_NS.saturating_mul(frames as u64);
+        let earned = EARN_NS.saturating_mul(frames() as u64);
         let credit = credit.saturating_sub(waited).saturating_add(earned).min(self.most);
         a.credit.store(credit, Ordering::Relaxed);
         a.since.store(0, Ordering::Relaxed);

@@ -10,6 +10,9 @@ use crate::frame_lists;
 /// lose its tail to a full receiver, as a real wire would.
 const WHOLE: usize = 128;
 
+/// A frame of Ethernet's usual length, with a tag: what ports count their room in.
+const USUAL: usize = 1518;
+
 /// Storage for finished frames.
 pub(crate) struct Finished {
     frames: Batch<'static>,
@@ -49,7 +52,7 @@ impl<'m> Out<'m, '_> {
     /// Adds what becomes of `frame`; false if the port has no room for it.
     fn add(&mut self, frame: &FrameView<'_, 'm>, takes: Offloads) -> bool {
         if takes.covers(frame.offload.needs()) {
-            return self.reserve(1) && self.add_as_is(frame);
+            return self.reserve(1, frame.len) && self.add_as_is(frame);
         }
         let mut finisher = match Finisher::new(*frame, takes) {
             Ok(f) => f,
@@ -58,7 +61,7 @@ impl<'m> Out<'m, '_> {
                 return true;
             }
         };
-        if !self.reserve(finisher.count()) {
+        if !self.reserve(finisher.count(), frame.len) {
             return false;
         }
         loop {
@@ -89,7 +92,8 @@ impl<'m> Out<'m, '_> {
         true
     }
 
-    fn reserve(&mut self, frames: usize) -> bool {
+    /// Makes sure of room for `frames`, of `len` bytes together but for their headers.
+    fn reserve(&mut self, frames: usize, len: usize) -> bool {
         let wanted = frames.min(WHOLE);
         if self.room < wanted {
             self.flush();
@@ -98,8 +102,10 @@ impl<'m> Out<'m, '_> {
         let fits = self.room >= wanted;
         if fits {
             // A port whose ring is free promises room for a packet larger than the ring, but not
-            // for two: what comes behind segments asks again.
-            self.room = if frames > 1 { 0 } else { self.room.saturating_sub(1) };
+            // for two: what comes behind segments, or behind a frame that is longer than usual,
+            // asks again.
+            let alone = frames > 1 || len > USUAL;
+            self.room = if alone { 0 } else { self.room.saturating_sub(1) };
         }
         fits
     }

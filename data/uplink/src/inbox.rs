@@ -9,6 +9,8 @@
 //! offer room for the longest. Frames that the switch holds stay; when room runs out, they move to
 //! the front.
 
+use std::collections::VecDeque;
+
 use vmlan_frame::{BATCH, Batch, Direction, Offload, Reason, Sink, Verdict};
 use vmlan_ram::Slice;
 
@@ -23,7 +25,6 @@ struct Pending {
     start: usize,
     len: usize,
     offload: Offload,
-    done: bool,
 }
 
 #[derive(Debug)]
@@ -31,13 +32,16 @@ pub(crate) struct Inbox {
     buf: Vec<u8>,
     parsed: usize,
     end: usize,
-    frames: Vec<Pending>,
+    frames: VecDeque<Pending>,
+    /// Frames that the switch held, while those behind them are taken out.
+    held: Vec<Pending>,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
-        let frames = Vec::with_capacity(BATCH);
-        Self { buf: vec![0; SIZE], parsed: 0, end: 0, frames }
+    /// Room for [`SIZE`] bytes, and for so many frames without an allocation.
+    pub(crate) fn new(frames: usize) -> Self {
+        let (frames, held) = (VecDeque::with_capacity(frames), Vec::with_capacity(BATCH));
+        Self { buf: vec![0; SIZE], parsed: 0, end: 0, frames, held }
     }
 
     /// Frames that wait.
@@ -71,7 +75,7 @@ impl Inbox {
     /// Makes the next `n` bytes of the tail a frame.
     pub(crate) fn take(&mut self, n: usize, offload: Offload) {
         let len = n.min(self.end - self.parsed);
-        self.frames.push(Pending { start: self.parsed, len, offload, done: false });
+        self.frames.push_back(Pending { start: self.parsed, len, offload });
         self.parsed += len;
     }
 
@@ -89,6 +93,37 @@ impl Inbox {
         n
     }
 
+    /// Moves the bytes not understood yet to an empty inbox; returns how many these are.
+    pub(crate) fn move_tail(&mut self, to: &mut Self) -> usize {
+        let n = self.end - self.parsed;
+        if let Some((room, tail)) = to.buf.get_mut(..n).zip(self.buf.get(self.parsed..self.end)) {
+            room.copy_from_slice(tail);
+        }
+        (to.parsed, to.end) = (0, n);
+        self.end = self.parsed;
+        n
+    }
+
+    /// Takes over all frames of `other`, whose tail is empty, if there is room for them behind our
+    /// own; our tail is empty too.
+    pub(crate) fn append(&mut self, other: &mut Self) -> bool {
+        let frames = self.frames.len() + other.frames.len();
+        if frames > self.frames.capacity() || self.free(other.end).is_none() {
+            return false;
+        }
+        for f in other.frames.drain(..) {
+            let place = self.buf.get_mut(self.end..self.end + f.len);
+            if let Some((place, bytes)) = place.zip(other.buf.get(f.start..f.start + f.len)) {
+                place.copy_from_slice(bytes);
+            }
+            self.frames.push_back(Pending { start: self.end, ..f });
+            self.end += f.len;
+        }
+        self.parsed = self.end;
+        (other.parsed, other.end) = (0, 0);
+        true
+    }
+
     fn compact(&mut self) {
         let mut to = 0;
         for f in &mut self.frames {
@@ -101,8 +136,8 @@ impl Inbox {
         self.parsed = to;
     }
 
-    /// Lends up to `limit` of the frames, oldest first; returns how many were finished. What fails
-    /// the batch's check is dropped.
+    /// Lends up to `limit` of the frames, oldest first; returns how many were finished, among them
+    /// those that failed the batch's check and are dropped.
     pub(crate) fn lend(
         &mut self,
         spare: &mut Batch<'static>,
@@ -111,25 +146,24 @@ impl Inbox {
         input: &Direction,
     ) -> usize {
         let mut batch = Batch::take(spare);
-        let mut lent = [0usize; BATCH];
-        for (i, f) in self.frames.iter_mut().enumerate() {
-            let Some(slot) = lent.get_mut(batch.len()) else { break };
+        let mut lent = [false; BATCH];
+        let mut looked = 0;
+        for (f, lent) in self.frames.iter().zip(&mut lent) {
             if batch.len() >= limit {
                 break;
             }
+            looked += 1;
             let bytes = self.buf.get(f.start..f.start + f.len).unwrap_or_default();
             match batch.add(&[Slice::from_bytes(bytes)], f.offload) {
-                Ok(()) => *slot = i,
-                Err(reason) => {
-                    f.done = true;
-                    input.drop(reason, 1);
-                }
+                Ok(()) => *lent = true,
+                Err(reason) => input.drop(reason, 1),
             }
         }
         if !batch.is_empty() {
             sink.deliver(&mut batch);
         }
-        let finished = finish(&mut self.frames, &batch, &lent, input);
+        let (frames, held) = (&mut self.frames, &mut self.held);
+        let finished = finish(frames, held, &batch, lent.get(..looked).unwrap_or_default(), input);
         batch.give_back(spare);
         if self.frames.is_empty() && self.parsed == self.end {
             (self.parsed, self.end) = (0, 0);
@@ -146,25 +180,29 @@ impl Inbox {
     }
 }
 
-/// Takes out what the switch is done with and counts it; `lent` says which frame is which.
+/// Takes out the first frames, which the switch is done with, and counts them; `lent` says which of
+/// them are in the batch. Those that it held stay at the front; `held` is storage for them.
 fn finish(
-    frames: &mut Vec<Pending>,
+    frames: &mut VecDeque<Pending>,
+    held: &mut Vec<Pending>,
     batch: &Batch<'_>,
-    lent: &[usize],
+    lent: &[bool],
     input: &Direction,
 ) -> usize {
-    let (mut finished, mut bytes) = (0, 0);
-    for (k, i) in lent.iter().enumerate().take(batch.len()) {
+    let (mut passed, mut bytes, mut k) = (0, 0, 0);
+    for (f, _) in frames.drain(..lent.len()).zip(lent).filter(|(_, lent)| **lent) {
         if batch.verdict(k) == Verdict::Held {
-            continue;
-        }
-        if let Some(f) = frames.get_mut(*i) {
-            f.done = true;
-            finished += 1;
+            held.push(f);
+        } else {
+            passed += 1;
             bytes += f.len as u64;
         }
+        k += 1;
     }
-    input.count(finished, bytes);
-    frames.retain(|f| !f.done);
+    input.count(passed, bytes);
+    let finished = lent.len() - held.len();
+    while let Some(f) = held.pop() {
+        frames.push_front(f);
+    }
     finished
 }

@@ -17,6 +17,7 @@
 
 mod inbox;
 pub mod keep;
+mod log_limit;
 pub mod pcap;
 pub mod sflow;
 pub mod stream;

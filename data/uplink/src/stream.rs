@@ -4,41 +4,50 @@
 //! offload header. passt, gvproxy and socket_vmnet speak it too. One peer at a time; the next one
 //! waits in the backlog.
 //!
-//! The peer is as hostile as a guest: lengths are checked, a peer that sends nonsense is
-//! disconnected, and one that does not read finds its senders told "no room" and costs nobody else
-//! anything.
+//! The peer is as hostile as a guest, and its socket more so: it can make any system call on it
+//! slow. So no worker touches the socket. The port has a thread of its own for that
+//! ([`conversation`]), and between the two lie bounded queues in our own memory: [`outbox`] to the
+//! peer, [`handover`] from it. Lengths are checked, a peer that sends nonsense or a descriptor is
+//! disconnected, one that does not read finds its senders told "no room", and one whose frames are
+//! not taken is not read from.
 
+mod conversation;
 mod file;
+mod handover;
+mod keeping;
+mod outbox;
+mod peers;
 mod read;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use vmlan_frame::{Batch, Counters, Doorbell, Offloads, Port, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Counters, Doorbell, Offloads, Port, Sink};
 
-use self::file::Listener;
-use self::read::{Look, Tx};
-use self::write::{Rx, Sent, hang_up};
+use self::file::SocketFile;
+use self::handover::{Found, Handover};
+use self::outbox::Outbox;
+use self::peers::Peers;
+use crate::inbox::Inbox;
+use crate::keep::{Keep, Keepers, Unkept};
 use crate::thread_control::{Wake, Wanted, lock};
 use crate::{Changed, Details, sys};
 
 /// Bytes of the length before each frame.
 const PREFIX: usize = 4;
 
-/// Time between attempts to connect, and between attempts to accept after an error.
-const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait for the thread to end.
+const CLOSE: Duration = Duration::from_secs(2);
 
-/// Time between the end of one peer and the welcome of the next.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The thread keeps little on its stack.
+const STACK: usize = 256 * 1024;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -51,14 +60,17 @@ pub struct Config {
     pub connect: bool,
     /// Permission bits of the socket file when listening; 0600 if none are given.
     pub mode: Option<u32>,
+    /// Who keeps the sockets that strangers reach.
+    pub keepers: Arc<dyn Keepers>,
 }
 
 impl Config {
-    /// We listen at `path`, with permissions 0600.
+    /// We listen at `path`, with permissions 0600. Nobody else keeps the sockets.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        Self { label: format!("stream {}", path.display()), path, connect: false, mode: None }
+        let label = format!("stream {}", path.display());
+        Self { label, path, connect: false, mode: None, keepers: Arc::new(Unkept) }
     }
 }
 
@@ -86,27 +98,36 @@ pub enum StreamError {
 #[derive(Debug)]
 pub struct Stream {
     port: Arc<StreamPort>,
+    keep: Arc<dyn Keep>,
+    file: Option<SocketFile>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct StreamPort {
     config: Config,
     changed: Changed,
+    /// Wakes the port's thread.
     wake: Wake,
+    /// Rings for the worker: frames came, or room.
+    bell: Arc<OwnedFd>,
     wanted: Wanted,
     tx: Mutex<Tx>,
-    rx: Mutex<Rx>,
+    handover: Handover,
+    outbox: Mutex<Outbox>,
     counters: Counters,
-    /// Readable when there is room again.
-    room: Arc<OwnedFd>,
-    version: AtomicU64,
     up: AtomicBool,
-    /// The peer is to be disconnected.
-    dead: AtomicBool,
-    /// The socket was full: the control thread waits for it to take more.
-    blocked: AtomicBool,
-    /// The last read found nothing, so the peer's next bytes make an edge in epoll.
-    drained: AtomicBool,
+    /// Frames are left that the last pull did not lend.
+    rest: AtomicBool,
+    /// Frames that the switch holds fill the worker's inbox: there is no room for others.
+    stuck: AtomicBool,
+}
+
+/// The peer's sending side, as the worker sees it.
+#[derive(Debug)]
+struct Tx {
+    inbox: Inbox,
+    /// Some of what was taken last is not finished.
+    lent: bool,
 }
 
 impl std::fmt::Debug for StreamPort {
@@ -115,24 +136,23 @@ impl std::fmt::Debug for StreamPort {
     }
 }
 
-/// Listens (or begins to connect) and starts the control thread. A connecting port tries until it
+/// Listens (or begins to connect) and starts the port's thread. A connecting port tries until it
 /// succeeds.
 ///
 /// # Errors
 /// If the socket file cannot be had: see [`StreamError`].
 pub fn open(config: Config, changed: Changed) -> Result<Stream, StreamError> {
     let fail = |e| StreamError::Io(config.path.clone(), e);
-    let listener = match config.connect {
-        true => None,
-        false => Some(Listener::new(&config.path, config.mode.unwrap_or(0o600))?),
-    };
+    let (peers, file) = Peers::new(&config)?;
+    let keep = peers.keep();
     let port = Arc::new(StreamPort::new(config.clone(), changed).map_err(fail)?);
     let served = Arc::clone(&port);
     let thread = std::thread::Builder::new()
         .name("stream".to_owned())
-        .spawn(move || serve(&served, listener.as_ref()))
+        .stack_size(STACK)
+        .spawn(move || peers.serve(&served))
         .map_err(fail)?;
-    Ok(Stream { port, thread: Some(thread) })
+    Ok(Stream { port, keep, file, thread: Some(thread) })
 }
 
 impl Stream {
@@ -146,7 +166,7 @@ impl Stream {
     #[must_use]
     pub fn details(&self) -> Details {
         let p = &self.port;
-        let state = match (p.is_up(), p.blocked.load(Ordering::Relaxed), p.config.connect) {
+        let state = match (p.is_up(), p.room() == 0, p.config.connect) {
             (true, true, _) => "connected, peer does not read",
             (true, false, _) => "connected",
             (false, _, true) => "connecting",
@@ -159,12 +179,23 @@ impl Stream {
         ]
     }
 
-    /// Disconnects, stops the thread, removes the socket file.
+    /// Disconnects, removes the socket file, stops the thread. If its peer keeps the thread in a
+    /// system call for long, it is left behind: it has nothing that others need.
     pub fn close(&mut self) {
         self.port.wake.stop();
-        if let Some(thread) = self.thread.take() {
-            // It ends at once; a panic in it has been reported by the runtime.
+        self.keep.close();
+        self.file = None;
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + CLOSE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if thread.is_finished() {
+            // A panic in it has been reported by the runtime.
             let _ = thread.join();
+        } else {
+            log::error!("{}: its thread hangs and is left behind", self.port.config.label);
+            self.port.set_down();
         }
     }
 }
@@ -175,197 +206,93 @@ impl Drop for Stream {
     }
 }
 
-/// The control thread: gets peers, gets rid of them, and waits for a slow one on the data path's
-/// behalf.
-fn serve(port: &StreamPort, listener: Option<&Listener>) {
-    let mut retry = None;
-    while !port.wake.stopped() {
-        if port.dead.load(Ordering::Acquire) {
-            port.set_peer(None);
-            // A peer that comes and goes at once must not keep this thread and the workers busy.
-            port.wait(None, Some(if listener.is_some() { PAUSE } else { RETRY }));
-            continue;
-        }
-        if !port.is_up() {
-            retry = match port.find_peer(listener) {
-                Ok(Some(peer)) => {
-                    port.set_peer(Some(peer));
-                    continue;
-                }
-                Ok(None) => None,
-                Err(_) => Some(RETRY),
-            };
-        }
-        port.wait(listener, retry);
-    }
-    port.set_peer(None);
-}
-
 impl StreamPort {
     fn new(config: Config, changed: Changed) -> io::Result<Self> {
         Ok(Self {
             config,
             changed,
             wake: Wake::new()?,
+            bell: Arc::new(sys::eventfd()?),
             wanted: Wanted::default(),
-            tx: Mutex::new(Tx::new()),
-            rx: Mutex::new(Rx::new()),
+            tx: Mutex::new(Tx { inbox: Inbox::new(read::FRAMES), lent: false }),
+            handover: Handover::new(),
+            outbox: Mutex::new(Outbox::new()),
             counters: Counters::default(),
-            room: Arc::new(sys::eventfd()?),
-            version: AtomicU64::new(0),
             up: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
-            blocked: AtomicBool::new(false),
-            drained: AtomicBool::new(false),
+            rest: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
         })
     }
 
-    /// Sleeps until there is something to do for the control thread.
-    fn wait(&self, listener: Option<&Listener>, retry: Option<Duration>) {
-        let peer = lock(&self.rx).peer.clone();
-        let mut fds = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
-        match (&peer, listener) {
-            (Some(peer), _) if self.blocked.load(Ordering::Acquire) => {
-                fds.push(PollFd::new(peer, PollFlags::OUT));
-            }
-            // After a failed accept (EMFILE) the listener stays readable: it is left alone for a
-            // while.
-            (None, Some(l)) if retry.is_none() => {
-                fds.push(PollFd::new(&l.socket, PollFlags::IN));
-            }
-            _ => {}
-        }
-        sys::poll(&mut fds, if peer.is_none() { retry } else { None });
-        self.wake.clear();
-        if peer.is_some() && fds.get(1).is_some_and(|f| !f.revents().is_empty()) {
-            self.unblock();
-        }
+    fn set_up(&self) {
+        self.up.store(true, Ordering::Release);
+        (self.changed)();
     }
 
-    /// A peer, if there is one now; an error means to try again later.
-    fn find_peer(&self, listener: Option<&Listener>) -> io::Result<Option<OwnedFd>> {
-        let Some(listener) = listener else {
-            return connect(&self.config.path).map(Some);
-        };
-        match listener.socket.accept() {
-            Ok((peer, _)) => {
-                peer.set_nonblocking(true)?;
-                Ok(Some(peer.into()))
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(e) => {
-                log::warn!("{}: accept: {e}", self.config.label);
-                Err(e)
-            }
-        }
-    }
-
-    /// Puts a peer, or none, in the place of the present one.
-    fn set_peer(&self, peer: Option<OwnedFd>) {
-        let peer = peer.map(Arc::new);
-        let up = peer.is_some();
+    /// Nobody is there any more. What the worker has not taken is lost.
+    fn set_down(&self) {
+        let was = self.up.swap(false, Ordering::AcqRel);
+        lock(&self.outbox).set_connected(false);
         let mut tx = self.wanted.lock(&self.tx);
-        let mut rx = self.wanted.lock(&self.rx);
-        hang_up(tx.peer.take());
-        tx.set_peer(peer.clone(), &self.counters.input);
-        rx.set_peer(peer);
-        self.dead.store(false, Ordering::Release);
-        self.blocked.store(false, Ordering::Release);
-        self.drained.store(false, Ordering::Release);
-        let was = self.up.swap(up, Ordering::AcqRel);
-        self.version.fetch_add(1, Ordering::AcqRel);
-        drop((rx, tx));
-        if was || up {
-            let word = if up { "connected" } else { "disconnected" };
-            log::info!("{}: {word}", self.config.label);
+        tx.inbox.lose(&self.counters.input);
+        tx.lent = false;
+        self.handover.lose(&self.counters.input);
+        drop(tx);
+        // For those who wait for room.
+        sys::notify(self.bell.as_fd());
+        if was {
             (self.changed)();
         }
     }
 
-    /// The peer took something, or is gone.
-    fn unblock(&self) {
-        let mut rx = lock(&self.rx);
-        match rx.flush() {
-            Sent::Full(_) => {}
-            Sent::Gone => self.dead.store(true, Ordering::Release),
-            Sent::Frames(_) => {
-                self.blocked.store(false, Ordering::Release);
-                sys::notify(self.room.as_fd());
-            }
+    /// Takes over what the thread has read; returns how many frames of it were passed over, and
+    /// whether there was more than can be kept.
+    fn take(&self, tx: &mut Tx, limit: usize, sink: &mut dyn Sink) -> (usize, bool) {
+        if tx.inbox.len() >= limit {
+            return (0, true);
         }
-    }
-
-    fn block(&self) {
-        if !self.blocked.swap(true, Ordering::AcqRel) {
+        let (found, wakes) = self.handover.take(&mut tx.inbox);
+        if wakes {
             self.wake.wake();
         }
+        let Found::Frames(refused) = found else { return (0, found == Found::TooMany) };
+        tx.lent = tx.inbox.len() > 0;
+        if refused.bytes == 0 {
+            return (0, false);
+        }
+        sink.skipped(refused.frames.max(1), refused.bytes);
+        (refused.frames.max(1), false)
     }
-
-    fn kill(&self) {
-        if !self.dead.swap(true, Ordering::AcqRel) {
-            self.wake.wake();
-        }
-    }
-
-    /// Sends what the socket takes; returns how much of `list` is dealt with.
-    fn send(&self, rx: &mut Rx, batch: &Batch<'_>, list: &[u16]) -> usize {
-        if rx.peer.is_none() {
-            // Frames that were under way when it went. Killing it again would keep its thread from
-            // looking for the next one.
-            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
-            return list.len();
-        }
-        let mut done = 0;
-        let mut sent = rx.flush();
-        while let Sent::Frames(n) = sent {
-            done += n;
-            let rest = list.get(done..).unwrap_or_default();
-            if rest.is_empty() {
-                return list.len();
-            }
-            sent = rx.send(batch, rest, &self.counters);
-        }
-        if let Sent::Full(n) = sent {
-            self.block();
-            return done + n;
-        }
-        self.kill();
-        let lost = list.len().saturating_sub(done);
-        self.counters.output.drop(Reason::LinkDown, lost as u64);
-        list.len()
-    }
-}
-
-fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = sys::unix_socket()?;
-    file::connect(&socket, path)?;
-    Ok(socket)
 }
 
 impl Port for StreamPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
         let Some(mut tx) = self.wanted.try_lock(&self.tx) else { return 0 };
-        let look = tx.fill(limit, &self.counters.input);
-        self.drained.store(look != Look::More, Ordering::Release);
-        if look == Look::Nonsense {
-            self.counters.faults.add_shared(1);
+        let limit = limit.min(BATCH);
+        let (refused, stuck) = self.take(&mut tx, limit, sink);
+        let mut done = refused;
+        if tx.inbox.len() > 0 {
+            done += tx.inbox.lend(batch, limit, sink, &self.counters.input);
         }
-        if matches!(look, Look::Nonsense | Look::Closed) {
-            self.kill();
+        self.stuck.store(stuck && done == 0, Ordering::Relaxed);
+        self.rest.store(done > 0 && tx.inbox.len() > 0, Ordering::Relaxed);
+        if tx.lent && tx.inbox.len() == 0 {
+            tx.lent = false;
+            if self.handover.finished() {
+                self.wake.wake();
+            }
         }
-        let refused = tx.take_refused().map_or(0, |(frames, bytes)| {
-            sink.skipped(frames, bytes);
-            frames
-        });
-        if tx.inbox.len() == 0 {
-            return refused;
-        }
-        refused + tx.inbox.lend(batch, limit, sink, &self.counters.input)
+        done
     }
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        self.send(&mut lock(&self.rx), batch, list)
+        let mut outbox = lock(&self.outbox);
+        let (done, wakes) = outbox.push(batch, list, &self.counters.output);
+        drop(outbox);
+        if wakes {
+            self.wake.wake();
+        }
+        done
     }
 
     fn offloads(&self) -> Offloads {
@@ -373,7 +300,7 @@ impl Port for StreamPort {
     }
 
     fn room(&self) -> usize {
-        if self.blocked.load(Ordering::Acquire) { 0 } else { usize::MAX }
+        lock(&self.outbox).room()
     }
 
     fn is_up(&self) -> bool {
@@ -381,23 +308,20 @@ impl Port for StreamPort {
     }
 
     fn arm(&self) -> bool {
-        self.is_up() && !self.drained.load(Ordering::Acquire)
+        let news = self.handover.arm_worker();
+        news && !self.stuck.load(Ordering::Relaxed) || self.rest.load(Ordering::Relaxed)
     }
 
-    fn disarm(&self) {}
+    fn disarm(&self) {
+        self.handover.disarm_worker();
+    }
 
     fn want_room(&self) -> bool {
-        // While blocked, the control thread waits for room and rings.
-        !self.blocked.load(Ordering::Acquire)
+        lock(&self.outbox).want_room()
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {
-        let peer = lock(&self.rx).peer.clone();
-        peer.into_iter().chain([Arc::clone(&self.room)]).map(|fd| fd as Doorbell).collect()
-    }
-
-    fn doorbells_version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+        vec![Arc::clone(&self.bell) as Doorbell]
     }
 
     fn rang(&self) {

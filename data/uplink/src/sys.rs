@@ -200,19 +200,21 @@ impl<'a, const N: usize> Gather<'a, N> {
         // readable for 'a (a `Slice`'s promise); writev does not write to it.
         check(unsafe { libc::writev(fd.as_raw_fd(), self.iov.as_ptr().cast(), n) })
     }
+}
 
-    /// `sendmsg(2)`, never blocking and without SIGPIPE.
-    pub(crate) fn send(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: an all-zero msghdr is a valid value: no name, no control data. As for `write`;
-        // sendmsg only reads the message and its runs.
-        check(unsafe {
-            let mut msg: libc::msghdr = std::mem::zeroed();
-            msg.msg_iov = self.iov.as_ptr().cast_mut().cast();
-            msg.msg_iovlen = self.len as _;
-            libc::sendmsg(fd.as_raw_fd(), &raw const msg, flags)
-        })
-    }
+/// Makes the kernel refuse descriptors that anybody sends to `socket`, or to those that are accepted
+/// from it (`SO_PASSRIGHTS`, Linux 6.16).
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// From `asm-generic/socket.h`.
+    const SO_PASSRIGHTS: c_int = 83;
+    let off: c_int = 0;
+    let len = libc::socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
+    // SAFETY: the option's value is an int, which `off` is, and which is only read.
+    check(unsafe {
+        let value = std::ptr::from_ref(&off).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, len)
+    })?;
+    Ok(())
 }
 
 /// Moves the calling thread to a network namespace of its own.

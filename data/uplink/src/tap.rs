@@ -23,7 +23,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use vmlan_frame::{
-    Batch, Counters, Doorbell, FrameView, MAX_FRAME, MIN_FRAME, Offloads, Port, Reason, Sink,
+    BATCH, Batch, Counters, Doorbell, FrameView, MAX_FRAME, MIN_FRAME, Offloads, Port, Reason, Sink,
 };
 use vmlan_ram::Slice;
 
@@ -198,7 +198,7 @@ impl TapPort {
             changed: Callback(changed),
             wake,
             wanted: Wanted::default(),
-            tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(), next: 0 }),
+            tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(BATCH), next: 0 }),
             rx: Mutex::new(Rx { queues: Vec::new(), scratch: vec![0; MAX_FRAME] }),
             counters: Counters::default(),
             offloads: AtomicU8::new(0),

@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
 
 use crate::sys;
 
@@ -34,7 +37,21 @@ impl Wake {
 
     /// Takes note of all wake-ups so far.
     pub(crate) fn clear(&self) {
-        sys::drain(self.event.as_fd());
+        // One read takes all there is, or nothing.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+
+    /// Sleeps for `time`, or until it is stopped.
+    pub(crate) fn sleep(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while !self.stopped() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            sys::poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(left));
+            self.clear();
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -5,6 +5,15 @@ use vmlan_frame::{Batch, Offloads, Reason};
 use super::{Out, Pass, Way};
 use crate::PortId;
 
+/// The bytes of a frame of Ethernet's usual length.
+const USUAL: usize = 1514;
+
+/// How many frames of the usual length carry what these do, at least one each. By bytes and not by
+/// segments: how many of those a frame is worth is whatever its sender says.
+fn usual_frames(batch: &Batch<'_>, list: &[u16]) -> usize {
+    list.iter().map(|i| batch.frame_len(usize::from(*i)).div_ceil(USUAL).max(1)).sum()
+}
+
 impl Pass<'_> {
     /// Second pass, one destination: everything on its list.
     pub(super) fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
@@ -14,7 +23,8 @@ impl Pass<'_> {
         let now = list.get(..allowed).unwrap_or_default();
         let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
         if pushed > 0 {
-            self.switch.waits.took(to, pushed, self.now);
+            let taken = now.get(..pushed).unwrap_or_default();
+            self.switch.waits.took(to, || usual_frames(batch, taken), self.now);
         }
         self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
         self.not_allowed(batch, to, list.get(allowed..).unwrap_or_default());

@@ -2,58 +2,52 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use super::StreamError;
 use crate::{has_directory, sys};
 
-/// A listening socket and its file, which is removed on drop if it is still ours.
+/// The file of a listening socket, which is removed on drop if it is still ours.
 #[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) socket: UnixListener,
+pub(super) struct SocketFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
 
-impl Listener {
-    /// Listens at `path`, whose permission bits become `mode`. A socket file on which nobody
-    /// listens is replaced; anything else that is there stays.
-    pub(super) fn new(path: &Path, mode: u32) -> Result<Self, StreamError> {
-        make_way(path)?;
-        let fail = |e| StreamError::Io(path.to_owned(), e);
-        // `bind` takes the mode from the socket: at no moment may more people connect than asked
-        // for.
-        let socket = File::from(sys::unix_socket().map_err(fail)?);
-        socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
-        listen(&socket, path).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) if !has_directory(path) => {
-                StreamError::NoDirectory(path.to_owned(), e)
-            }
-            Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
-                StreamError::NotWritable(path.to_owned(), e)
-            }
-            _ => fail(e),
-        })?;
-        let socket = UnixListener::from(OwnedFd::from(socket));
-        let listener = Self { socket, path: path.to_owned(), identity: identity(path) };
-        // What the umask took away; this only widens.
-        widen(path, mode).map_err(fail)?;
-        Ok(listener)
-    }
+/// Gives `socket` the name `path`; its file's permission bits become `mode`. A socket file on which
+/// nobody listens is replaced; anything else that is there stays.
+pub(super) fn bind(
+    socket: OwnedFd,
+    path: &Path,
+    mode: u32,
+) -> Result<(OwnedFd, SocketFile), StreamError> {
+    make_way(path)?;
+    let fail = |e| StreamError::Io(path.to_owned(), e);
+    // `bind` takes the mode from the socket, less the umask (Linux, `unix_bind_bsd`): at no moment
+    // may more people connect than asked for.
+    let socket = File::from(socket);
+    socket.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
+    name(&socket, path).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT) if !has_directory(path) => StreamError::NoDirectory(path.to_owned(), e),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => {
+            StreamError::NotWritable(path.to_owned(), e)
+        }
+        _ => fail(e),
+    })?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(path) };
+    // What the umask took away; this only widens.
+    widen(path, mode).map_err(fail)?;
+    Ok((socket.into(), file))
 }
 
-/// Gives `socket` the name `path`, and listens. The file's mode follows the mode that `fchmod` set
-/// on the socket before, less the umask (Linux, `unix_bind_bsd`).
-fn listen(socket: &File, path: &Path) -> io::Result<()> {
-    rustix::net::bind(socket, &sys::unix_address(path)?)?;
-    Ok(rustix::net::listen(socket, 16)?)
+fn name(socket: &File, path: &Path) -> io::Result<()> {
+    Ok(rustix::net::bind(socket, &sys::unix_address(path)?)?)
 }
 
 /// Connects `socket` to `path`: at once, or not (`EAGAIN` when the backlog is full).
-pub(super) fn connect(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+pub(super) fn connect(socket: impl AsFd, path: &Path) -> io::Result<()> {
     Ok(rustix::net::connect(socket, &sys::unix_address(path)?)?)
 }
 
@@ -70,7 +64,7 @@ fn widen(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(made, Permissions::from_mode(mode))
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.identity.is_some() && identity(&self.path) == self.identity {
             // Nothing to do about a failure: the next start replaces a stale file.

@@ -1,10 +1,11 @@
-//! From the peer: its bytes cut into frames.
+//! From the peer: its bytes cut into frames, on the port's own thread.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use vmlan_frame::{BATCH, Direction, MAX_FRAME, MIN_FRAME, Offload, Reason};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags};
+use vmlan_frame::{Direction, MAX_FRAME, MIN_FRAME, Offload, Reason};
 
 use super::PREFIX;
 use crate::inbox::Inbox;
@@ -12,93 +13,113 @@ use crate::inbox::Inbox;
 /// Longest frame that is skipped; a longer one means that we do not understand each other.
 pub(super) const ABSURD: usize = 1024 * 1024;
 
+/// Bytes that are read ahead of the worker, at most one more read than that.
+const AHEAD: usize = 256 * 1024;
+
+/// Frames in an inbox: as many as are read ahead, unless they are shorter than Ethernet's shortest.
+pub(super) const FRAMES: usize = 4096;
+
 /// What is known after a look at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// There may be more.
     More,
-    /// Nothing until the peer sends, or a held frame is finished.
+    /// Nothing until the peer sends.
     Drained,
-    /// The peer closed, or its socket failed; every frame before that has been lent.
+    /// The peer closed, or its socket failed.
     Closed,
     /// A length beyond [`ABSURD`].
     Nonsense,
+    /// A descriptor, which nobody here may receive.
+    Descriptor,
+}
+
+/// Frames and bytes that were read and passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) frames: usize,
+    pub(super) bytes: u64,
+}
+
+impl Refused {
+    pub(super) fn add(&mut self, other: Self) {
+        self.frames = self.frames.saturating_add(other.frames);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
 }
 
 /// The peer's sending side.
 #[derive(Debug)]
-pub(super) struct Tx {
-    pub(super) peer: Option<Arc<OwnedFd>>,
+pub(super) struct Reader {
     pub(super) inbox: Inbox,
     /// Bytes of a refused frame still to be passed over.
     skip: usize,
-    /// Frames refused since the last look, and bytes passed over.
-    refused: (usize, u64),
+    /// Not told to the worker yet.
+    pub(super) refused: Refused,
+    /// Bytes read since the worker was given some.
+    ahead: usize,
 }
 
-impl Tx {
+impl Reader {
     pub(super) fn new() -> Self {
-        Self { peer: None, inbox: Inbox::new(), skip: 0, refused: (0, 0) }
+        Self { inbox: Inbox::new(FRAMES), skip: 0, refused: Refused::default(), ahead: 0 }
     }
 
-    /// A new peer, or none.
-    pub(super) fn set_peer(&mut self, peer: Option<Arc<OwnedFd>>, input: &Direction) {
-        self.inbox.lose(input);
-        self.skip = 0;
-        self.peer = peer;
+    /// Forgets what the peer has begun to send.
+    pub(super) fn reset(&mut self) {
+        self.inbox.clear();
+        (self.skip, self.refused, self.ahead) = (0, Refused::default(), 0);
     }
 
-    /// What was read and passed over since the last call, if anything was: frames (at least 1) and
-    /// bytes.
-    pub(super) fn take_refused(&mut self) -> Option<(usize, u64)> {
-        let (frames, bytes) = std::mem::take(&mut self.refused);
-        (bytes > 0).then_some((frames.max(1), bytes))
+    /// True if the worker is to be given something.
+    pub(super) fn has_news(&self) -> bool {
+        self.inbox.len() > 0 || self.refused.bytes > 0
     }
 
-    /// Gathers up to `limit` frames with at most one read.
-    pub(super) fn fill(&mut self, limit: usize, input: &Direction) -> Look {
-        if self.inbox.len() >= limit {
-            return Look::Drained;
-        }
-        match self.cut(limit, input) {
-            Look::Drained => {}
-            other => return other,
-        }
-        match self.read() {
-            Look::More => match self.cut(limit, input) {
-                Look::Drained => Look::More,
-                other => other,
-            },
-            // What was cut before is lent first; a later look comes to the same end.
-            Look::Closed if self.inbox.len() > 0 => Look::Drained,
-            other => other,
-        }
+    /// True if enough was read ahead of the worker. So a peer whose frames the worker does not
+    /// take is not read from any more, whether they are fit to be taken or not.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.ahead >= AHEAD || self.inbox.len() >= FRAMES
     }
 
-    fn read(&mut self) -> Look {
-        let Some(peer) = self.peer.clone() else { return Look::Drained };
-        // Held frames may fill the buffer; whatever the tail began, this completes it.
+    /// Exchanges what was read for an empty inbox. What is not cut yet stays.
+    pub(super) fn exchange(&mut self, empty: &mut Inbox) -> Refused {
+        self.ahead = self.inbox.move_tail(empty);
+        std::mem::swap(&mut self.inbox, empty);
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Reads once, and cuts frames. `peeks`: descriptors may lie between the bytes.
+    pub(super) fn read(&mut self, peer: BorrowedFd<'_>, peeks: bool, input: &Direction) -> Look {
+        // Beside frames that wait there is room, or we were ahead: whatever the tail began, this
+        // completes it.
         let Some(room) = self.inbox.free(PREFIX + MAX_FRAME) else { return Look::Drained };
-        match rustix::io::read(&peer, room) {
+        let wanted = room.len();
+        let read = if peeks { receive_peeked(peer, room) } else { receive(peer, room) };
+        match read {
             Ok(0) => Look::Closed,
             Ok(n) => {
                 self.inbox.filled(n);
-                Look::More
+                self.ahead += n;
+                match self.cut(input) {
+                    Look::Drained if n == wanted => Look::More,
+                    look => look,
+                }
             }
             Err(Errno::INTR) => Look::More,
             Err(Errno::AGAIN) => Look::Drained,
+            Err(Errno::BADMSG) => Look::Descriptor,
             Err(_) => Look::Closed,
         }
     }
 
     /// Cuts complete frames off the tail. [`Look::Drained`]: what is left is no complete frame.
-    fn cut(&mut self, limit: usize, input: &Direction) -> Look {
-        // Bounded, though a peer may fill the buffer with empty frames.
-        for _ in 0..2 * BATCH {
+    pub(super) fn cut(&mut self, input: &Direction) -> Look {
+        while self.inbox.len() < FRAMES {
             let n = self.skip.min(self.inbox.tail().len());
             self.inbox.skip(n);
             self.skip -= n;
-            self.refused.1 += n as u64;
+            self.refused.bytes += n as u64;
             let Some(prefix) = self.inbox.tail().first_chunk::<PREFIX>() else {
                 return Look::Drained;
             };
@@ -111,12 +132,9 @@ impl Tx {
                 input.drop(reason, 1);
                 self.inbox.skip(PREFIX);
                 self.skip = len;
-                self.refused.0 += 1;
-                self.refused.1 += PREFIX as u64;
+                self.refused.add(Refused { frames: 1, bytes: PREFIX as u64 });
             } else if self.inbox.tail().len() < PREFIX + len {
                 return Look::Drained;
-            } else if self.inbox.len() >= limit {
-                return Look::More;
             } else {
                 self.inbox.skip(PREFIX);
                 self.inbox.take(len, Offload::NONE);
@@ -124,4 +142,21 @@ impl Tx {
         }
         Look::More
     }
+}
+
+fn receive(peer: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize, Errno> {
+    Ok(rustix::net::recv(peer, room, RecvFlags::DONTWAIT)?.0)
+}
+
+/// Reads only what lies before the first descriptor. Without a control buffer the kernel says that
+/// it cut some off, and looking leaves them where they are: whoever consumes them may have to close
+/// them, which the peer can make last for ever. [`Errno::BADMSG`]: the next bytes carry some.
+fn receive_peeked(peer: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize, Errno> {
+    let mut none = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let seen = rustix::net::recvmsg(peer, &mut [IoSliceMut::new(room)], &mut none, flags)?;
+    if seen.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::BADMSG);
+    }
+    receive(peer, room.get_mut(..seen.bytes).unwrap_or_default())
 }
