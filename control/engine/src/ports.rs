@@ -20,7 +20,6 @@ use vmlan_config::settings::World;
 mod apply;
 mod entry;
 mod fdb;
-#[allow(dead_code, reason = "for stream ports, which take keepers soon")]
 mod keepers;
 mod limits;
 mod link_watch;

@@ -4,8 +4,8 @@
 //! back-pressure between honest guests and an attack between others: a guest that stops receiving
 //! must cost its senders almost nothing. So waiting is paid for: each frame a receiver takes earns
 //! [`EARN_NS`] of it, a long one for each 1514 bytes, up to the switch's `full_wait`. A receiver of
-//! 50,000 frames/s or of 600 Mbit/s can be waited for all the time; one that takes nothing is waited
-//! for once, and then its frames are dropped and counted until it takes some.
+//! 50,000 frames/s or of 600 Mbit/s can be waited for all the time. One that takes nothing is
+//! waited for once, and then its frames are dropped and counted until it takes some.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Waits {
         a.since.store(0, Ordering::Relaxed);
     }
 
-    /// The receiver took `frames` of the usual length (at least one), which are counted only if that
-    /// matters.
+    /// The receiver took `frames` of the usual length (at least one), which are counted only if
+    /// that matters.
     #[inline]
     pub(crate) fn took(&self, port: PortId, frames: impl FnOnce() -> usize, now: u64) {
         let a = self.account(port);

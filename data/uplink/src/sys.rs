@@ -202,8 +202,8 @@ impl<'a, const N: usize> Gather<'a, N> {
     }
 }
 
-/// Makes the kernel refuse descriptors that anybody sends to `socket`, or to those that are accepted
-/// from it (`SO_PASSRIGHTS`, Linux 6.16).
+/// Makes the kernel refuse descriptors that anybody sends to `socket`, or to those accepted from it
+/// (`SO_PASSRIGHTS`, Linux 6.16).
 pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
     /// From `asm-generic/socket.h`.
     const SO_PASSRIGHTS: c_int = 83;

@@ -11,6 +11,8 @@ use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, 
 use vmlan_config::human_text::chain;
 use vmlan_config::vm_args::nic_mac_of;
 
+use super::keepers::Keepers;
+
 /// Called after a port's doorbells or its being up changed.
 pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
 
@@ -55,7 +57,9 @@ impl Opened {
             }
             Spec::Stream(spec) => {
                 let (connect, mode) = (spec.connect, spec.mode);
-                let config = stream::Config { label, connect, mode, ..stream::Config::new(path) };
+                let keepers = Arc::new(Keepers);
+                let plain = stream::Config::new(path);
+                let config = stream::Config { label, connect, mode, keepers, ..plain };
                 stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
             }
             Spec::Pcap(spec) => {
