@@ -10,12 +10,10 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use vmlan_keeper::Descriptor;
 use vmlan_ram::{DirtyLog, Map, Mapping, Region};
 
+use crate::address_space::Share;
+
 /// Largest dirty log: 256 MiB stand for 8 TiB.
 const MAX_LOG: u64 = 256 << 20;
-
-/// Most bytes of guest memory of one VM. Sparse files cost a hostile VMM nothing, but all VMs share
-/// the address space of this process.
-const MAX_BYTES: u64 = 8 << 40;
 
 /// What to tell whoever forgot to share the guest's memory with us.
 pub const UNSHARED: &str = "guest memory is not shared: give the VM's memory backend share=on";
@@ -52,8 +50,8 @@ pub enum MemoryError {
          ext4, xfs, btrfs or f2fs"
     )]
     Remote,
-    /// More memory than a VM may map.
-    #[error("{0:#x} bytes of guest memory are more than a VM may have here")]
+    /// More memory than a VM may map, as long as others have theirs.
+    #[error("{0:#x} bytes of guest memory are more than is left for one VM beside the others")]
     TooMuch(u64),
     /// No such region to remove.
     #[error("no region of {size:#x} bytes at guest address {gpa:#x} is known")]
@@ -111,10 +109,8 @@ pub fn map_file(
     Ok((Arc::new(mapping), inside))
 }
 
-/// Refuses regions that together are more than a VM may have.
-fn check_bytes(sizes: impl Iterator<Item = u64>) -> Result<(), MemoryError> {
-    let bytes = sizes.fold(0, u64::saturating_add);
-    if bytes > MAX_BYTES { Err(MemoryError::TooMuch(bytes)) } else { Ok(()) }
+fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// One VM's regions, and its dirty log.
@@ -123,6 +119,8 @@ pub struct Memory {
     regions: Vec<Region>,
     log: Option<Arc<DirtyLog>>,
     files: Files,
+    /// Given back after the regions.
+    share: Share,
 }
 
 impl Memory {
@@ -140,9 +138,7 @@ impl Memory {
         if desc.size == 0 {
             return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
         }
-        if desc.size > MAX_BYTES {
-            return Err(MemoryError::TooMuch(desc.size));
-        }
+        self.check(desc.size)?;
         let (mapping, inside) = map_file(fd, desc.offset, desc.size, self.files)?;
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
     }
@@ -156,8 +152,13 @@ impl Memory {
         &self,
         table: Vec<(RegionDesc, Descriptor)>,
     ) -> Result<Vec<Region>, MemoryError> {
-        check_bytes(table.iter().map(|(desc, _)| desc.size))?;
+        self.check(sum(table.iter().map(|(desc, _)| desc.size)))?;
         table.into_iter().map(|(desc, fd)| self.region(desc, fd)).collect()
+    }
+
+    /// Refuses more bytes than this VM may have.
+    fn check(&self, bytes: u64) -> Result<(), MemoryError> {
+        if self.share.may_have(bytes) { Ok(()) } else { Err(MemoryError::TooMuch(bytes)) }
     }
 
     /// Replaces all regions, if they make a map.
@@ -165,8 +166,11 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]: nothing has changed.
     pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), MemoryError> {
-        check_bytes(regions.iter().map(Region::size))?;
         Map::new(regions.clone(), None)?;
+        let bytes = sum(regions.iter().map(Region::size));
+        if !self.share.take(bytes) {
+            return Err(MemoryError::TooMuch(bytes));
+        }
         self.regions = regions;
         Ok(())
     }
@@ -190,6 +194,8 @@ impl Memory {
         let at = self.regions.iter().position(same);
         let at = at.ok_or(MemoryError::Unknown { gpa: desc.gpa, size: desc.size })?;
         self.regions.remove(at);
+        // Less than before is never refused.
+        let _ = self.share.take(self.bytes());
         Ok(())
     }
 
@@ -256,7 +262,7 @@ mod tests {
             Memory::default().regions((0..8).map(region).collect())
         };
         assert!(matches!(table(2 << 40), Err(MemoryError::TooMuch(n)) if n == 16 << 40));
-        let tried = table(1 << 40);
+        let tried = table(1 << 30);
         assert!(matches!(tried, Err(MemoryError::NotRam)), "{tried:?}");
     }
 }
