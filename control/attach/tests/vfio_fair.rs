@@ -53,6 +53,28 @@ fn a_flood_of_messages_does_not_keep_the_owner_out() {
     println!("link down after {down:?}, closed after {closed:?}");
 }
 
+/// One message may ask for many accesses, which cost us far more than its sender: a pause follows.
+#[test]
+fn many_accesses_in_a_message_buy_no_time() {
+    let f = Fixture::new();
+    let mut client = f.ready();
+    let mut merged = words(&[170]);
+    for _ in 0..170 {
+        merged.extend(access(0, 0xd0, 4, &[0; 4]));
+        merged.extend([0; 4]);
+    }
+    let merged = message(1, 15, NO_REPLY, &merged);
+    let large = message(1, READ, NO_REPLY, &access(0, 0, 4096, &[]));
+    for (one, least) in [(merged, 162), (large, 1016)] {
+        let begin = Instant::now();
+        client.bytes(&one.repeat(40), &[]).unwrap();
+        let _ = client.get(STATUS);
+        // The last pause comes after the answer.
+        let pauses = Duration::from_micros(10) * 38 * least;
+        assert!(begin.elapsed() >= pauses, "{:?} is less than {pauses:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn a_wish_for_a_port_that_waits_to_reply_is_no_hang_up() {
     let f = Fixture::new();

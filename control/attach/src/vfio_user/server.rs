@@ -18,7 +18,6 @@ use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
 use super::wire::{Frames, Replies};
 use crate::connection::{Connection, ConnectionError};
-use crate::cpu_budget;
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
@@ -113,7 +112,7 @@ impl Server {
 
     /// Serves until the waker says stop.
     pub fn run(mut self) {
-        cpu_budget::run(|| self.turn());
+        while self.turn() {}
         self.hang_up();
     }
 
@@ -304,7 +303,7 @@ impl Server {
         let mut any = false;
         let mut left = WORK;
         self.backlog = false;
-        let mut hang_up = false;
+        let (mut hang_up, mut pause) = (false, Duration::ZERO);
         let mut drained = false;
         while !hang_up && !drained {
             let Some(Served { connection, session, replies }) = &mut self.served else { break };
@@ -325,6 +324,7 @@ impl Server {
                 replies.clear();
             }
             hang_up = outcome.hang_up;
+            pause += outcome.pause;
             left = left.saturating_sub(outcome.work);
             drained = connection.is_drained() || left == 0;
             self.backlog = left == 0 && !connection.is_drained();
@@ -344,6 +344,9 @@ impl Server {
         }
         if hang_up {
             self.hang_up();
+        }
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
         }
         Ok(any)
     }

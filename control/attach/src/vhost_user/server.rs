@@ -56,6 +56,8 @@ pub struct Server {
     notified: Instant,
     /// They are to look again, but not yet.
     notify_later: bool,
+    /// What was written down is not true any more.
+    stale: bool,
     /// The latest front end put virtqueues into memory that it does not share.
     unshared: bool,
 }
@@ -90,6 +92,7 @@ impl Server {
             fault: None,
             notified: Instant::now(),
             notify_later: false,
+            stale: false,
             unshared: false,
         }
     }
@@ -273,6 +276,9 @@ impl Server {
     /// Has the workers look again if a message has changed something, but not all the time: it
     /// wakes every worker of the switch.
     fn notify(&mut self) {
+        if std::mem::take(&mut self.stale) {
+            self.note();
+        }
         self.notify_later |= self.port.take_touched();
         let now = Instant::now();
         let due = now.saturating_duration_since(self.notified) >= NOTIFY_PAUSE;
@@ -288,8 +294,11 @@ impl Server {
         let outcome = session.handle(message);
         self.unshared |= outcome.refusal.as_ref().is_some_and(RequestRefusal::is_unshared);
         self.unshared &= !self.port.is_up();
-        // Before the reply: whoever has it may look.
-        self.note();
+        // Before the reply: whoever has it may look. It costs more than most messages.
+        self.stale = outcome.reply.is_none();
+        if !self.stale {
+            self.note();
+        }
         if self.port.is_up() {
             self.log.ready("a front end");
         }
