@@ -173,8 +173,8 @@ impl<C: Chip> ChipCore<C> {
         self.tell(self.irq.post(causes, chip.delays(), &*self.host));
     }
 
-    /// As [`ChipCore::post`], for completed transmissions. `delayed`: every descriptor that is reported
-    /// asked for delay.
+    /// As [`ChipCore::post`], for completed transmissions. `delayed`: every descriptor that is
+    /// reported asked for delay.
     pub(crate) fn post_transmit(&self, chip: &C, causes: u32, delayed: bool) {
         self.tell(self.irq.post_transmit(causes, delayed, chip.delays(), &*self.host));
     }

@@ -2,8 +2,8 @@
 //! chip posts TimeOut (RTL8139C+ and RTL8169 datasheets, "TCTR", "TimerInt"). FreeBSD's `re`
 //! moderates interrupts by it.
 //!
-//! The host has one timer for us, and the interrupt block needs one, too: [`Clock`] stands between,
-//! as the host of both.
+//! The host has one timer for us, and the interrupt block needs one, too: [`ChipTimer`] stands
+//! between them, as the host of both.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

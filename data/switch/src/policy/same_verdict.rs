@@ -1,8 +1,9 @@
 //! Frames that no check can tell apart.
 //!
 //! Most frames of a batch are of one flow. What [`Vlan::enter`](super::Vlan::enter) and
-//! [`SourceCheck::check`](super::SourceCheck::check) say of an IPv4 packet of TCP, UDP or ICMP without
-//! options rests on a few fields: a frame that has the same in all of them is not parsed again.
+//! [`SourceCheck::check`](super::SourceCheck::check) say of an IPv4 packet of TCP, UDP or ICMP
+//! without options rests on a few fields. A frame that has the same in all of them is not parsed
+//! again.
 
 /// Bytes looked at: Ethernet, IPv4 without options, TCP up to its data offset.
 const SHORT: usize = 48;
