@@ -1,4 +1,4 @@
-//! What is answered to a request: parse, ask the control thread, put the answer into JSON.
+//! Answers requests: parses them, asks the control thread, and puts the answer into JSON.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;

@@ -8,9 +8,9 @@
 //! | `server` | the API thread: parses, asks the control thread, answers |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
 //!
-//! Whoever may open the socket may do everything the API can, so its permissions are the only
-//! access control; they default to the owner alone. Requests are bounded in size, number and time
-//! all the same: a stuck client must not keep others out.
+//! Anybody who may open the socket may do everything the API can. Its permissions are the only
+//! access control; they default to the owner alone. Requests are still bounded in size, number and
+//! time: a stuck client must not keep others out.
 
 pub mod client;
 mod handlers;

@@ -157,7 +157,7 @@ fn wrong_requests_get_an_answer_that_says_so() {
         (Method::PATCH, "/v1/ports/a", "{}", 400, "nothing to set"),
         (Method::PATCH, "/v1/ports/a", r#"{"mode":[1]}"#, 400, "mode: give a text"),
         (Method::DELETE, "/v1/ports/a", "", 500, "stopping"),
-        (Method::DELETE, "/v1/fdb/zz", "", 400, "'zz' is no MAC address"),
+        (Method::DELETE, "/v1/fdb/zz", "", 400, "'zz' is not a MAC address"),
         (Method::POST, "/v1/fdb", r#"{"mac":"1","port":"a"}"#, 400, "no MAC address"),
         (Method::GET, "/v1/vm-args/a?vmm=qemi", "", 400, "did you mean 'qemu'?"),
         (Method::GET, "/v1/vm-args/a?vm=qemu", "", 400, "not a parameter of vm-args"),

@@ -94,7 +94,7 @@ impl Address {
     }
 
     /// The keys whose values differ from those of `other`, which has the same kind and place;
-    /// `None`: it has not.
+    /// `None` if it does not have the key.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Option<Vec<&'static str>> {
         let same = self.kind() == other.kind() && self.place() == other.place();

@@ -1,10 +1,10 @@
-//! What changes of an address.
+//! What changes in an address.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A key of a port that changes; `kind` and `place` are keys here, too.
+/// A key of a port that changes; `kind` and `place` count as keys here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyChange {
     /// The key.

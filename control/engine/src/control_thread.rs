@@ -57,7 +57,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
     }
 }
 
-/// Makes the switch what a configuration file says, or leaves all as it is.
+/// Makes the switch what a configuration file says, or changes nothing.
 fn apply_file(
     ports: &mut Ports,
     running: &Running,

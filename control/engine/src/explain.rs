@@ -1,7 +1,7 @@
 //! `vmlan explain`: what would become of a frame, and why.
 //!
-//! The switch decides ([`vmlan_switch::Explanation`]). Here its findings become sentences, and
-//! names, the key that decides and what to do are added.
+//! The switch decides ([`vmlan_switch::Explanation`]). Here its findings become sentences. Names,
+//! the key that decides and what to do are added.
 
 use serde::{Deserialize, Serialize};
 use vmlan_switch::{Check, End, Explanation, Fate, PortId, Receiver, Verdict};

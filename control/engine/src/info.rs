@@ -1,4 +1,4 @@
-//! What the API says of a running switch, as JSON.
+//! What the API says about a running switch, as JSON.
 
 use std::collections::BTreeMap;
 

@@ -177,7 +177,7 @@ impl Ports {
     /// Closes a port.
     ///
     /// # Errors
-    /// If there is none of that name, or another port refers to it.
+    /// If no port has that name, or another port refers to it.
     pub fn remove(&mut self, name: &PortName) -> Result<(), Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         self.check(name, None, None)?;
@@ -337,7 +337,7 @@ impl Ports {
     /// Describes one port.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If no port has that name.
     pub fn get(&self, name: &PortName) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         Ok(self.entries[index].info())

@@ -6,8 +6,8 @@ use crate::{HEAD, Headers};
 /// of the IP addresses and TCP or UDP ports, else of the MAC addresses. Fragments hash without
 /// ports, so that they stay in order with each other.
 ///
-/// It is no keyed hash: a guest can aim its flows at one queue of a receiver, as it can by sending
-/// one flow.
+/// It is not a keyed hash: a guest can aim its flows at one queue of a receiver, as it can by
+/// sending one flow.
 #[must_use]
 pub fn flow_hash(head: &[u8], len: usize) -> u32 {
     let h = Headers::parse(head, len);

@@ -5,8 +5,8 @@
 //!
 //! It never panics, looks only at the snapshot, and says what it did *not* understand: an offset is
 //! set only if what it points at was reached by headers that are whole and inside the snapshot.
-//! Whoever enforces something must treat a frame that is not [`Headers::parsed`] as hostile, but
-//! for the two kinds of packet that [`Headers::understood`] names.
+//! Code that enforces something must treat a frame that is not [`Headers::parsed`] as hostile,
+//! except for the two kinds of packet that [`Headers::understood`] names.
 
 mod arp;
 mod neighbour;

@@ -60,9 +60,9 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// The text is no MAC address.
+/// The text is not a MAC address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no MAC address: write six bytes like 52:54:00:12:34:56")]
+#[error("`{0}` is not a MAC address: write six bytes like 52:54:00:12:34:56")]
 pub struct ParseMacError(String);
 
 impl FromStr for Mac {

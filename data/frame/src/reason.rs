@@ -56,9 +56,9 @@ reasons! {
     SpoofedNd = "spoofed-nd",
     /// Under a check, and not understood to its end: fragments, odd headers, unknown protocols.
     NotParsed = "not-parsed",
-    /// An answer of a DHCP server from a port that is none (`dhcp_guard`).
+    /// An answer of a DHCP server from a port that must not be one (`dhcp_guard`).
     DhcpGuard = "dhcp-guard",
-    /// A router advertisement or redirect from a port that is no router (`ra_guard`).
+    /// A router advertisement or redirect from a port that must not be a router (`ra_guard`).
     RaGuard = "ra-guard",
     /// A VLAN tag, or none, where the port's VLAN settings do not allow it.
     Vlan = "vlan",

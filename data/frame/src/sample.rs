@@ -1,4 +1,4 @@
-//! Samples: one frame of so many, chosen by chance.
+//! Samples: one frame of so many, chosen at random.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! though the guest may be reachable by another port already. So learned addresses are forgotten
 //! when their port goes down, as bridges do on loss of carrier; pinned ones stay.
 //!
-//! Nothing of this is on the data path: a port's own thread marks the port, and the control thread
+//! None of this is on the data path: a port's own thread marks the port, and the control thread
 //! walks the forwarding table, once for all ports that are marked. A guest can take its port down
 //! and up as often as it likes, and each time make a frame to be learned from. So the table is
 //! walked once in [`PAUSE_NS`] at most; a guest that comes back sooner may lose what was learned

@@ -1,9 +1,9 @@
-//! What would become of a frame, and why: explained, not done.
+//! Explains what would become of a frame and why, without sending it.
 //!
-//! Nothing is sent, learned, spent or counted. Each decision is that of the function which the data
-//! path calls, in the data path's order (`forward.rs`, `meter.rs`); `tests/explain.rs` gives random
-//! frames to both. What only the moment of delivery decides is not foreseen: a full ring, buffers
-//! that are too short, other frames under way.
+//! Nothing is sent, learned, spent or counted. Each decision is made by the function that the data
+//! path calls, in the data path's order (`forward.rs`); `tests/explain.rs` gives random frames to
+//! both. What only the moment of delivery decides is not foreseen: a full ring, buffers that are
+//! too short, other frames under way.
 //!
 //! Unlike the rest of this crate it allocates: only the control thread calls it. It returns data;
 //! the sentences for people are made in the engine.

@@ -1,7 +1,7 @@
 //! How long a full receiver may be waited for.
 //!
-//! A frame for a full receiver waits in its sender's ring, and so do the frames behind it. That is
-//! back-pressure between honest guests and an attack between others: a guest that stops receiving
+//! A frame for a full receiver waits in its sender's ring, and so do the frames behind it. Between
+//! honest guests that is back-pressure; otherwise it is an attack: a guest that stops receiving
 //! must cost its senders almost nothing. So waiting is paid for: each frame a receiver takes earns
 //! [`EARN_NS`] of it, a long one for each 1514 bytes, up to the switch's `full_wait`. A receiver of
 //! 50,000 frames/s or of 600 Mbit/s can be waited for all the time. One that takes nothing is

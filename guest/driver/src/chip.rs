@@ -1,4 +1,4 @@
-//! What the drivers of NICs with registers share: the whole driver but for what only one chip knows
+//! What the drivers of NICs with registers share: the whole driver except what only one chip knows
 //! ([`Chip`]: its registers, its descriptors, how it is started). A driver has the plain behaviour
 //! of a kernel's unless [`Options`] say otherwise: one doorbell for each frame, each completion
 //! reported, one interrupt for each unless the chip moderates them, and a receiver that polls from
@@ -10,8 +10,8 @@
 //!
 //! It reaches the chip by a [`Bus`]: over vfio-user ([`vmlan_transport::vfio_user::bus::VfioBus`]),
 //! inside a VM ([`vmlan_transport::pci::PciBus`]), or in the same process for tests. Register
-//! accesses are counted by name, for each is a trip out of the guest. Once the bus fails, registers
-//! read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`];
+//! accesses are counted by name, since each is a trip out of the guest. Once the bus fails,
+//! registers read as all ones and [`ChipDriver::wait`] answers [`Wake::Disconnected`];
 //! [`ChipDriver::restart`] goes on with another chip.
 
 mod csb;
@@ -74,7 +74,7 @@ pub struct ChipDriver<C: Chip, B: Bus> {
     /// Causes that may interrupt; 0 while the driver polls.
     enabled: u32,
     load: interrupt::Load,
-    /// An interrupt said that frames were sent, and whoever waits for that does not know.
+    /// An interrupt said that frames were sent; the thread that waits for that does not know yet.
     sent: bool,
     /// Buffers given back since the chip was last told, where it need not be.
     untold: usize,
@@ -161,7 +161,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         &self.registers
     }
 
-    /// The registers, for whoever touches some beside the driver.
+    /// The registers, for programs that access some beside the driver.
     pub fn registers_mut(&mut self) -> &mut Registers<C::Register, B> {
         &mut self.registers
     }

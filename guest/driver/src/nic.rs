@@ -1,4 +1,4 @@
-//! Any NIC of ours, by what programs need of one: [`Nic`]. A program is compiled once for each kind
+//! Any NIC that we drive, as programs need it: [`Nic`]. A program is compiled once for each kind
 //! ([`open`] and [`Visitor`]), so that no call on the data path goes through a table.
 
 mod chip;

@@ -27,7 +27,7 @@ pub trait Kind: Debug + Send + 'static {
     const MODEL: Model;
     /// TPPoll.
     const POLL: Register;
-    /// A kernel's driver masks interrupts while it looks for sent frames, too.
+    /// A kernel's driver also masks interrupts while it looks for sent frames.
     const MASKS_SENT: bool;
     /// Bits that CPCR always has.
     const CPCR: u32;
@@ -196,8 +196,8 @@ impl<K: Kind> Chip for Rings<K> {
         registers.write(K::POLL, NPQ)
     }
 
-    /// There is no doorbell for buffers: with a shared status block any write of TPPoll is one, and
-    /// this one does nothing else.
+    /// These chips have no doorbell for buffers: with a shared status block any write of TPPoll is
+    /// one, and this one does nothing else.
     #[inline]
     fn give<B: Bus>(registers: &mut Registers<B>, _tail: u16) {
         registers.write(K::POLL, 0);

@@ -1,6 +1,6 @@
 //! The RTL8139 in classic mode, as Linux's `8139too` drives it: four pairs of registers for
-//! transmission, and one buffer in which the chip writes received frames one behind the other. In
-//! C+ mode it is [`crate::realtek::Rtl8139`].
+//! transmission, and one buffer in which the chip writes received frames one after the other. In C+
+//! mode it is [`crate::realtek::Rtl8139`].
 //!
 //! ```text
 //!  a frame out   W TSDn                  interrupt: R ISR, W ISR; R TSDn for each frame under way
@@ -69,7 +69,7 @@ impl Chip for Classic {
         realtek::write_mac(registers, mac);
     }
 
-    /// There is none: the block has the indexes of rings.
+    /// No CSB: it has the indexes of rings, which this mode does not have.
     fn place_csb<B: Bus>(_: &mut Registers<B>, _address: u64) {}
 
     /// TSDn of each frame.

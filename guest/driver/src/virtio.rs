@@ -51,7 +51,7 @@ pub enum VirtioError {
         #[source]
         source: ProtocolError,
     },
-    /// Guest RAM or an eventfd cannot be had, or waiting failed.
+    /// Guest RAM or an eventfd cannot be made, or waiting failed.
     #[error("cannot {what}")]
     System {
         /// What was tried.
@@ -61,7 +61,7 @@ pub enum VirtioError {
         source: io::Error,
     },
     /// The conversation with the back end failed.
-    #[error("the back end cannot be talked to")]
+    #[error("cannot talk to the back end")]
     Protocol(#[from] ProtocolError),
     /// The back end has fewer queues than asked for.
     #[error("{wanted} queue pairs are wanted, the back end has {offered}: use queues={offered}")]

@@ -1,6 +1,6 @@
-//! A NIC of whatever kind, for programs that learn only while they run what they are given. Each
-//! call is one comparison dearer than with [`vmlan_driver::nic::open`], which compiles the program
-//! once for each kind.
+//! A NIC of any kind, for programs that learn only at run time which one they get. Each call costs
+//! one comparison more than with [`vmlan_driver::nic::open`], which compiles the program once for
+//! each kind.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

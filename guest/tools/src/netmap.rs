@@ -97,10 +97,10 @@ use vmlan_transport::AddressError;
 /// How long [`Port::open`] tries.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a port cannot be had, or fails.
+/// Why a port cannot be opened, or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum NetmapError {
-    /// The address is none.
+    /// The address is not valid.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The device cannot be reached, or fails.
@@ -307,7 +307,7 @@ impl<N: Nic> Port<N> {
     fn end_sleep(&mut self) -> Result<(), NetmapError> {
         let what = "look at the port's descriptor";
         let ready = self.bell.disarm().map_err(|source| NetmapError::System { what, source })?;
-        // That it is gone is found again by whoever wants to sleep.
+        // The next call that wants to sleep finds again that it is gone.
         self.device.finish_wait(ready)?;
         Ok(())
     }

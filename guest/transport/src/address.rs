@@ -40,7 +40,7 @@ pub enum AddressError {
     /// A key that does not exist.
     #[error("'{0}' is not a key of a vhost-user address: valid: {VHOST_USER_KEYS}")]
     Key(String),
-    /// A key that a chip's address has not.
+    /// A key that an address of a chip does not have.
     #[error("'{0}' is not a key of a vfio-user address: valid: {VFIO_USER_KEYS}")]
     VfioKey(String),
     /// Keys of a chip's address that contradict each other.
@@ -51,7 +51,7 @@ pub enum AddressError {
         "'{0}' is not a PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
     )]
     Bdf(String),
-    /// A key that a PCI address has not.
+    /// A key that a PCI address does not have.
     #[error(
         "'{0}' is not a key of a pci address: valid: via, and of these all but writes, doorbell, \
          unmask and mmap_timeout: {VFIO_USER_KEYS}"

@@ -1,5 +1,5 @@
-//! What the driver needs of whoever embeds it: the way to a chip, over a socket or in the same
-//! process.
+//! What the driver needs from the program that embeds it: the way to a chip, over a socket or in
+//! the same process.
 
 use std::error::Error;
 use std::io;
@@ -43,7 +43,7 @@ pub enum Irq {
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// The conversation with the server failed.
-    #[error("the device's server cannot be talked to")]
+    #[error("cannot talk to the device's server")]
     Protocol(#[from] ProtocolError),
     /// Something on the way.
     #[error("cannot {what}")]

@@ -1,4 +1,4 @@
-//! Addresses of Ethernet stations.
+//! MAC addresses.
 
 use std::str::FromStr;
 

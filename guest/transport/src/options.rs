@@ -226,7 +226,7 @@ pub enum Conflict {
     Lacks {
         /// Which chip.
         model: Model,
-        /// What it has not.
+        /// What the chip does not have.
         key: &'static str,
     },
     /// Interrupts only while asleep, and the adaptive receiver.

@@ -87,7 +87,7 @@ pub(super) fn run(args: PortArgs) -> Result<(), Failure> {
     }
 }
 
-/// A relative path means the directory of whoever types it, not that of the switch.
+/// A relative path starts in the user's directory, not in the switch's.
 fn absolute(named: &NamedAddress) -> vmlan_config::address::Address {
     use vmlan_config::address::Kind;
     let address = named.address.clone();

@@ -1,4 +1,4 @@
-//! An address in the making: its keys are checked one by one, but not yet together.
+//! An address that is still being built: its keys are checked one by one, but not yet together.
 
 use std::fmt;
 

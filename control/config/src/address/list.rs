@@ -118,7 +118,7 @@ pub(super) fn card(text: &str) -> Option<Mac> {
     (!mac.is_group() && mac.bits() != 0).then_some(mac)
 }
 
-/// A name that is none of the words which stand for several.
+/// A name that is not one of the words for several ports.
 pub(super) fn name(text: &str) -> Option<PortName> {
     text.parse().ok().filter(|_| !matches!(text, "all" | "any" | "none"))
 }

@@ -123,7 +123,7 @@ impl Takes {
         }
     }
 
-    /// Values that are no lists.
+    /// Values that are not lists.
     fn parse_one(&self, text: &str) -> Option<Value> {
         match self {
             Self::OnOff => match text {

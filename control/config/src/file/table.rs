@@ -1,4 +1,4 @@
-//! From tables of the configuration file to words and values, the same as on the command line.
+//! Turns tables of the configuration file into keys and values, the same as on the command line.
 
 use std::collections::BTreeMap;
 

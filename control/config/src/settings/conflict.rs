@@ -1,4 +1,4 @@
-//! What no port can know by itself: that nothing has two owners, and that what is named is there.
+//! Checks that need all ports together: nothing has two owners, and what a port names exists.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Which QEMU: its options changed over time.
+//! Versions of QEMU, whose options changed over time.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,9 +1,9 @@
 //! A whole configuration, put into force by difference: what is the same is not touched, and what
 //! fails leaves everything as it was.
 //!
-//! New ports first, then those that changed, then policies and limits in one step, then those go
-//! that are not wanted any more. Only where a place moves from one port to another, the one that
-//! has it is closed before.
+//! New ports come first, then changed ones, then policies and limits in one step. Ports that are no
+//! longer wanted go last. Only if a place moves from one port to another is its old owner closed
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,7 @@ impl Ports {
     /// would change.
     ///
     /// # Errors
-    /// If something cannot be had; then everything is as it was.
+    /// If something cannot be opened or made. Then nothing has changed.
     pub fn apply(&mut self, plan: &Plan, dry_run: bool) -> Result<Applied, Failed> {
         let steps = Steps::new(&self.entries, &plan.ports);
         let applied = self.difference(&steps, plan, dry_run);

@@ -36,7 +36,7 @@ impl Ports {
     /// Describes one limit.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If no limit has that name.
     pub fn get_limit(&self, name: &PortName) -> Result<LimitInfo, Refusal> {
         self.limit(name).ok_or_else(|| no_limit(name))
     }
@@ -57,7 +57,7 @@ impl Ports {
     /// Removes a limit that no port uses.
     ///
     /// # Errors
-    /// If there is none of that name, or a port has it.
+    /// If no limit has that name, or a port uses it.
     pub fn remove_limit(&mut self, name: &PortName) -> Result<(), Refusal> {
         let users = self.get_limit(name)?.ports;
         if let Some(user) = users.first() {

@@ -71,7 +71,7 @@ impl Ports {
     /// Exports samples as `table` says from now on; `None`: no longer.
     ///
     /// # Errors
-    /// If there is no socket or thread for it; then it is as it was.
+    /// If no socket or thread can be made. Then nothing has changed.
     pub fn export(&mut self, table: Option<SflowTable>) -> Result<SflowInfo, Refusal> {
         self.set_sflow(table)?;
         self.enforce()?;

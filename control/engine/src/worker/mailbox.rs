@@ -1,4 +1,4 @@
-//! A worker as others see it: its inbox, its alarm, its pulse.
+//! How other threads reach a worker: its inbox, its alarm, its pulse.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -11,7 +11,7 @@ const BEGIN: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 pub struct Arp {
     /// 1 asks, 2 answers; 3 and 4 in RARP.
     pub operation: u16,
-    /// Who says so.
+    /// The sender.
     pub sender: (Mac, [u8; 4]),
     /// About whom, or to whom.
     pub target: (Mac, [u8; 4]),

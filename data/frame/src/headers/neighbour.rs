@@ -82,9 +82,9 @@ impl Headers {
         header.first().copied().filter(|_| here && fits)
     }
 
-    /// The neighbour discovery message; `None` if it is none, not valid (RFC 4861 sections 6.1,
-    /// 7.1, 8.1, but for what addresses mean; RFC 6980: no fragment, not even an atomic one), or
-    /// not whole in the snapshot.
+    /// The neighbour discovery message; `None` if it is another message, not valid (RFC 4861
+    /// sections 6.1, 7.1, 8.1, except what addresses mean; RFC 6980: no fragment, not even an
+    /// atomic one), or not whole in the snapshot.
     #[must_use]
     pub fn neighbour<'h>(&self, head: &'h [u8]) -> Option<Neighbour<'h>> {
         let head = head.get(..HEAD).unwrap_or(head);

@@ -1,5 +1,5 @@
-//! Options that make a packet something else than its fixed header says. Few packets have any: out
-//! of line, so that the parser costs those without what it did.
+//! Options that make a packet something other than its fixed header says. Few packets have any, so
+//! this is out of line: packets without options cost no more for it.
 
 /// IPv4's loose and strict source routes (RFC 791 section 3.1).
 const ROUTES: [u8; 2] = [131, 137];

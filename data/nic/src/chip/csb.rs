@@ -18,35 +18,35 @@
 //! - The tails are `guest_tdt` and `guest_rdt`, checked like the registers. The registers follow
 //!   them, so that turning the CSB off in mid-traffic changes nothing; a write of TDT, RDT or TCTL
 //!   is a kick, whatever it writes.
-//! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, CSB
-//!   or not. Whoever is awake looks at them when the CSB's tail has moved, otherwise now and then,
-//!   and before going to sleep: see [`CsbSide::hint`].
+//! - Realtek's rings have no tail: their descriptors say who owns them, and that is believed, with
+//!   or without a CSB. Whoever is awake looks at them when the CSB's tail has moved, otherwise now
+//!   and then, and before going to sleep: see [`CsbSide::hint`].
 //! - The heads are told in `host_tdh` and `host_rdh`, after the descriptors are written back.
 //! - The wishes of both sides: `notify/csb.rs`. What the guest wishes decides when INTA# may rise:
 //!   [`Csb::judge`].
 //!
 //! # Whom to believe
 //!
-//! When the CSB is turned on, and after the ring was stopped or moved, an index in it may be of
-//! long ago (FreeBSD 10.4 sets neither when its interface goes up). If it differs from the
-//! register, the register counts until the word in the CSB changes. The guest is not told that we
-//! are awake before then, so that it goes on to write TDT. Where the register leaves too few
-//! buffers, the descriptors say whether the word is of now: `e1000::ring::Ring::reconsider`.
+//! When the CSB is turned on, and after the ring was stopped or moved, an index in it may be stale
+//! (FreeBSD 10.4 sets neither when its interface goes up). If it differs from the register, the
+//! register counts until the word in the CSB changes. The guest is not told that we are awake
+//! before then, so that it goes on to write TDT. Where the register leaves too few buffers, the
+//! descriptors say whether the word is current: `e1000::ring::Ring::reconsider`.
 //!
 //! While a side is stopped, or may not use the guest's memory, nothing is stored in the CSB: see
 //! `Transmitter::arm`.
 //!
 //! When the CSB is turned off, the guest may have published frames that no register knows of, or
 //! written the register since. The later of both counts: see [`CsbSide::leave`]. Drivers with
-//! posted register writes should read a register before they turn the CSB off, lest an old kick
+//! posted register writes should read a register before they turn the CSB off, or an old kick may
 //! arrive after that.
 //!
 //! # Interrupts that need no register access
 //!
 //! `guest_use_msix` is 1 when the CSB is placed, and the guest has MSI on: causes about frames are
 //! taken out of ICR as their message is sent, so that the handler need not read it. The authors did
-//! this with a vector of MSI-X of its own, which this chip has not; here it is the one message of
-//! MSI. A driver that asks for it must not enable other causes, or look at ICR now and then.
+//! this with an MSI-X vector of its own. This chip has no MSI-X; here it is the one message of MSI.
+//! A driver that asks for it must not enable other causes, or look at ICR now and then.
 //!
 //! # What there is not
 //!

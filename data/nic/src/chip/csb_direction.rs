@@ -1,5 +1,5 @@
-//! What one side of a chip has of the CSB: whose tail counts, and which wishes stand. The rules are
-//! in `csb.rs`.
+//! One side's part of the CSB: whose tail counts, and which wishes stand. The rules are in
+//! `csb.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub trait Register {
 enum Tail {
     /// In the register.
     Register,
-    /// In the register, until the word in the CSB is no longer this.
+    /// In the register, until the word in the CSB differs from this.
     Stale(u32),
     /// In the CSB.
     Csb,

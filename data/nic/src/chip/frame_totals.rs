@@ -1,4 +1,4 @@
-//! What a chip counts of the frames that pass, for whatever registers show it. Totals only ever
+//! What a chip counts about the frames that pass, for the registers that show it. Totals only ever
 //! grow.
 //!
 //! Bytes count from the destination address through the FCS, and frames shorter than 64 bytes count

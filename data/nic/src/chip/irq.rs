@@ -6,10 +6,10 @@
 //!
 //! - all kinds but link changes: the chip's window for all ([`Delays::all`]) and the host's own
 //!   floor, whichever is longer;
-//! - link changes: nothing but the host's floor after another link change, which a guest can make
-//!   as many of as it likes;
+//! - link changes: nothing but the host's floor after another link change, since a guest can change
+//!   its link as often as it likes;
 //! - repeats of a level that still stands when the VMM unmasks it: the host's floor;
-//! - transmit completions none of which asked to be prompt: [`Delays::transmit`];
+//! - transmit completions of which none asked to be prompt: [`Delays::transmit`];
 //! - receptions: [`Delays::receive`]. Overruns and low rings are not receptions: the real chips
 //!   report them at once, and so do we, within the window for all.
 //!
@@ -45,9 +45,10 @@ pub struct Kinds {
     pub written: u32,
     /// Frames have arrived.
     pub receive: u32,
-    /// Receive descriptors run low: a CSB says so better.
+    /// Receive descriptors run low. With a CSB on, this alone never interrupts: the indexes tell it
+    /// better.
     pub low: u32,
-    /// The link has changed. Never held back, but for the host's floor.
+    /// The link has changed. Only the host's floor holds it back.
     pub link: u32,
     /// Those about frames, overruns included: what a message says all about.
     pub data: u32,

@@ -1,8 +1,8 @@
 //! What every chip has beside its registers, and how it is locked.
 //!
 //! Order of locks: the chip's own (its control lock), transmit side, receive side, interrupt block.
-//! The data path (`port.rs`) takes the last three, the VMM's side all of them. What the host is to
-//! be told is told after all of them are released: see [`After`].
+//! The data path (`port.rs`) takes the last three, the VMM's side all of them. The host is called
+//! only after all of them are released: see [`After`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::port::{ReceiveSide, TransmitSide};
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
-/// A chip without its registers.
+/// What a chip has beside its registers.
 pub struct ChipCore<C: Chip> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) irq: Irq,

@@ -162,8 +162,8 @@ pub(super) fn push<C: Chip>(chip: &C, batch: &Batch<'_>, list: &[u16]) -> usize 
     dealt
 }
 
-/// Receives if the wire is such as `wire` says. What is on is looked at under the lock: whoever
-/// turned it off and then had the lock knows that no DMA runs any more.
+/// Receives if the wire is as `wire` says. What is on is looked at under the lock: whoever turned
+/// it off and then had the lock knows that no DMA runs any more.
 fn receive<C: Chip>(
     chip: &C,
     batch: &Batch<'_>,

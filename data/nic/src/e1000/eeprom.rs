@@ -19,7 +19,7 @@ pub mod eecd {
     pub const DI: u32 = 1 << 2;
     /// Data from the EEPROM.
     pub const DO: u32 = 1 << 3;
-    /// Flash write enable, kept and without effect: there is no flash.
+    /// Flash write enable, kept, without effect: the model has no flash.
     pub const FWE: u32 = 3 << 4;
     /// Software asks for the bus.
     pub const REQ: u32 = 1 << 6;

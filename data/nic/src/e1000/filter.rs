@@ -1,5 +1,5 @@
 //! Which frames are received, and how (SDM 3.2.1, 9.2, 13.4.22, 13.5): a copy of the registers,
-//! taken anew when one of them was written.
+//! taken again whenever one of them is written.
 
 use std::sync::atomic::Ordering;
 

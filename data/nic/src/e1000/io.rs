@@ -1,5 +1,5 @@
-//! BAR1, the I/O window (SDM 13.3): IOADDR names a register, IODATA is it. The drivers reset the
-//! chip through it.
+//! BAR1, the I/O window (SDM 13.3): IOADDR selects a register, and IODATA accesses it. The drivers
+//! reset the chip through it.
 
 use std::sync::atomic::Ordering;
 

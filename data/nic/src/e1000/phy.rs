@@ -42,7 +42,7 @@ pub struct Done {
     pub flapped: bool,
 }
 
-/// The 88E1011. A software reset keeps its registers, but for the transmit clock.
+/// The 88E1011. A software reset keeps all its registers except the transmit clock's.
 static KIND: Kind = Kind {
     id: (0x0141, 0x0c20),
     defaults: &[

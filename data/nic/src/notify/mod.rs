@@ -14,7 +14,7 @@
 //! | [`csb`] | `guest_tdt`, `guest_rdt` | `host_need_txkick`, `host_rxkick_at` |
 //! | | `host_tdh`, DD | `guest_need_txkick`, `guest_need_rxkick` |
 //!
-//! [`moderate`] decides when a wish for an interrupt is met: the host has a say in that, too.
+//! [`moderate`] decides when a wish for an interrupt is met: the host has a say in that as well.
 //!
 //! The words are behind traits, so that loom can try every interleaving (`tests/loom`), and can do
 //! so with each fence and each second look, a [`Point`], taken away: [`Guard`].

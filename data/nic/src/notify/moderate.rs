@@ -185,8 +185,8 @@ impl Gate {
 /// directions and all queues.
 ///
 /// When a window ends, all that were held are delivered, and the next window is as many floors
-/// long: so each has its turn, and over time there are no more than the limit says. A port with `n`
-/// busy interrupts and a limit of `r` gives each of them `r / n` a second.
+/// long: so each has its turn, and over time the limit holds. A port with `n` busy interrupts and a
+/// limit of `r` gives each of them `r / n` a second.
 ///
 /// Every decision is taken under one lock, which nothing waits under; the write that follows is
 /// made without it.

@@ -193,7 +193,7 @@ impl Controlled for R8169 {
         });
     }
 
-    /// OWN alone says so, but with a CSB that asks for kicks.
+    /// Only OWN tells of new buffers, unless a CSB asks for kicks.
     fn posts_without_register(&self) -> bool {
         !self.core.irq.csb_on().load(Ordering::Relaxed)
     }

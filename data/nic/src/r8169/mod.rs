@@ -2,8 +2,8 @@
 //! *RTL8169 Gigabit Ethernet MAC Controller with Power Management*; registers by their names
 //! there).
 //!
-//! Registers are here; descriptors and the other things that the RTL8139C+ has, too, in
-//! [`crate::realtek`]; everything else in [`crate::chip`] and [`crate::ring`].
+//! Registers are here; what the RTL8139C+ has too, such as descriptors, is in [`crate::realtek`];
+//! everything else in [`crate::chip`] and [`crate::ring`].
 //!
 //! No register can be mapped into a guest: all 256 bytes are one page, in which ISR is cleared by
 //! writing ones and commands clear themselves. A store that nobody sees at once would do neither.
@@ -16,8 +16,8 @@
 //!   `chip/irq.rs`).
 //! - Autonegotiation, PHY and EEPROM operations, resets and dumps take no time. The other end of
 //!   the wire does 1000BASE-T without PAUSE.
-//! - Addresses have 64 bits whether or not C+CR.DAC is set. Big-endian descriptors (C+CR.ENDIAN)
-//!   there are none.
+//! - Addresses have 64 bits whether or not C+CR.DAC is set. Descriptors are always little-endian,
+//!   whatever C+CR.ENDIAN says.
 //! - RER, TER and SERR are never posted. Nothing wakes the guest. There is no flash, no VPD, and no
 //!   CardBus.
 

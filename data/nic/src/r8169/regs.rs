@@ -154,7 +154,7 @@ pub static TABLE: &[Row] = &[
     row("TimerInt", TIMERINT, 4, ALL, 0),
     row("MULINT", 0x5c, 2, 0x0fff, 0),
     row("PHYAR", PHYAR, 4, 0, 0),
-    // The ten-bit interface of the 8169's first version, which this one has not.
+    // The ten-bit interface, which only the first version of the 8169 has.
     row("TBICSR", 0x64, 4, 0, 0),
     row("TBI_ANAR", 0x68, 2, 0, 0),
     row("TBI_LPAR", 0x6a, 2, 0, 0),

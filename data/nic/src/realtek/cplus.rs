@@ -3,8 +3,8 @@
 //! differ in the places of a few bits).
 //!
 //! Where several descriptors make a frame, the first one's command counts. What comes where a first
-//! segment should stand is passed over up to the next last segment, and dropped; so is a first
-//! segment amid a frame.
+//! segment should stand is passed over up to the next last segment, and dropped; a first segment in
+//! the middle of a frame is treated the same.
 
 use std::marker::PhantomData;
 
@@ -72,7 +72,7 @@ pub trait Cplus: Chip {
     fn filter_version(&self) -> u32;
     /// Which frames are received.
     fn rules(&self) -> Rules;
-    /// How they are, but for [`Shape::buffer`].
+    /// Their shape, without [`Shape::buffer`].
     fn shape(&self) -> Shape;
 }
 

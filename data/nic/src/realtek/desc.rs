@@ -1,4 +1,4 @@
-//! Descriptors of C+ mode, which the RTL8169 has, too (RTL8139C+ datasheet 5.5 and 5.6; RTL8169
+//! Descriptors of C+ mode, which the RTL8169 also has (RTL8139C+ datasheet 5.5 and 5.6; RTL8169
 //! datasheet 9.1 and 9.2, numbered from memory): 16 bytes, little-endian.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!   8  address of the buffer, 64 bits
 //! ```
 //!
-//! OWN says whose the descriptor is: the chip takes it while it is set, and clears it last of all.
-//! EOR ends the ring; it stays where it is when the chip writes back. The bits of a receive status
-//! lie one place lower in the 8139C+: [`Status`].
+//! OWN says who owns the descriptor: the chip takes it while OWN is set, and clears OWN last of
+//! all. EOR ends the ring; it stays where it is when the chip writes back. The bits of a receive
+//! status lie one place lower in the 8139C+: [`Status`].
 
 /// Bytes of a descriptor.
 pub const SIZE: usize = 16;

@@ -1,10 +1,10 @@
 //! Which frames are received: the accept bits of RCR, the station's address, and the multicast hash
-//! (RTL8139C+ and RTL8169 datasheets: RCR, IDR, MAR). The same in both chips.
+//! (RTL8139C+ and RTL8169 datasheets: RCR, IDR, MAR). It is the same in both chips.
 //!
-//! A digest of the registers, taken again when one of them was written.
+//! A digest of the registers, taken again whenever one of them is written.
 
 /// Bits of RCR (44h), the same in both chips. AR (4) and AER (5) accept runts and broken frames, of
-/// which there are none here: short frames are padded on the wire.
+/// of which there are none here: short frames are padded on the wire.
 pub mod rcr {
     /// Accept All Physical: unicast to any station.
     pub const AAP: u32 = 1;

@@ -1,6 +1,6 @@
-//! The registers of a Realtek chip: 256 bytes, in which each register is as wide as it is. An
-//! access of any size at any offset acts on each register that it touches: once, in the order of
-//! their addresses.
+//! The registers of a Realtek chip: 256 bytes of registers that are 1, 2 or 4 bytes wide. An access
+//! of any size at any offset acts on each register that it touches: once, in the order of their
+//! addresses.
 //!
 //! Values live in atomics, so that the data path reads them without a lock.
 

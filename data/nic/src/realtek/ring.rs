@@ -12,21 +12,21 @@
 //! - Each look goes on where the last one ended, and reads at most [`AHEAD`] descriptors. An OWN
 //!   that was seen is believed: only the driver that gave a descriptor away could take it back, and
 //!   it has to stop the chip before.
-//! - The size is known once EOR was seen. Until then it is the largest, which is the same to
-//!   whoever counts, for nothing has wrapped. Linux sets EOR in a transmit ring only as it fills
-//!   the last descriptor, and clears it with the rest when that was sent.
-//! - One descriptor always stays out of reach, so that head equal to tail means that there is none.
-//!   A ring of a single descriptor (boot loaders have such) counts as two that are the same.
+//! - The size is known once EOR was seen. Until then it is the largest, which makes no difference,
+//!   since nothing has wrapped yet. Linux sets EOR in a transmit ring only as it fills the last
+//!   descriptor, and clears it with the rest when that was sent.
+//! - One descriptor always stays out of reach, so that head equal to tail means an empty ring. A
+//!   ring of a single descriptor, as some boot loaders have, counts as two equal ones.
 //! - An EOR that turns up before the head, once the ring has wrapped, is not passed before the head
-//!   has come round: what is known to be ours never wraps at two places. One that is gone makes the
-//!   ring as long as it can be.
+//!   has come round: what is known to be ours never wraps at two places. When an EOR has gone, the
+//!   ring is as long as it can be.
 //! - A ring that runs out of its region of memory stops there.
 //! - With a CSB, while we are awake, nobody looks before its tail has moved: the descriptors next
 //!   to ours are those that the guest is writing, and a look takes their cache line away from it. A
-//!   guest that does not tell its tails, or tells the same again because it gives away all of a
-//!   ring at once, is found out when we are about to sleep, or after [`PATIENCE`] looks: others may
+//!   guest that does not tell its tails, or tells the same one again because it gives away a whole
+//!   ring at once, is noticed when we are about to sleep, or after [`PATIENCE`] looks: others may
 //!   keep us awake.
-//! - In a receive ring an EOR where nothing is ours yet tells the size, if it is the first: a
+//! - In a receive ring an EOR where nothing is ours yet tells the size if it is the first EOR: a
 //!   driver that keeps one descriptor back may put it there.
 
 use std::marker::PhantomData;

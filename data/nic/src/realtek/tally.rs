@@ -14,7 +14,7 @@ use crate::chip::frame_totals::Stats;
 pub const LEN: usize = 64;
 /// DTCCR, low half: dump now. Clears itself when that is done.
 pub const DUMP: u32 = 1 << 3;
-/// DTCCR: the lowest six bits of the address are none of it.
+/// DTCCR: the lowest six bits are not part of the address.
 pub const ADDRESS: u64 = !0x3f;
 
 /// What a counter shows.

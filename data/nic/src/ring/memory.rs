@@ -64,7 +64,7 @@ impl Descriptors {
     }
 
     /// How many of `n` descriptors from `index` on have a first doubleword that passes `test`,
-    /// before the first that has not.
+    /// before the first without it.
     #[inline]
     pub fn leading(&self, index: u32, n: u32, test: impl Fn(u32) -> bool) -> u32 {
         let found = |w: &Window| w.leading::<SIZE>(at(index), n as usize, test);

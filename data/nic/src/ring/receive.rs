@@ -10,8 +10,8 @@
 //! - An FCS that is appended is zeros: no driver looks at it, and computing it would cost more than
 //!   everything else here.
 //! - Frames below 60 bytes are padded with zeros, as their sender's hardware would have done.
-//! - Checksums are reported for frames that somebody on this host vouches for; all others the guest
-//!   is told to look at itself.
+//! - Checksums are reported for frames that somebody on this host vouches for; for all others the
+//!   guest is told to check itself.
 
 use std::sync::Arc;
 

@@ -131,8 +131,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         }
     }
 
-    /// Finds room for `total` bytes. `None`: there is none; false: it is not in the guest's memory,
-    /// or too scattered.
+    /// Finds room for `total` bytes. `None`: there is no room; false: it is not in the guest's
+    /// memory, or too scattered.
     fn gather(&mut self, total: usize, parts: &mut Parts<'q>) -> Option<bool> {
         let (mut at, mut left, mut good) = (self.at, total, true);
         while left > 0 {

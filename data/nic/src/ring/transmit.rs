@@ -182,7 +182,7 @@ impl<T: Transmit> Transmitter<T> {
         Self { ring, state: State::new() }
     }
 
-    /// As after power-on: what descriptors have said is forgotten, too.
+    /// As after power-on: what descriptors have said is forgotten.
     pub fn reset(&mut self, chip: &ChipOf<T>) {
         self.stop(chip);
         self.state.memory = T::Memory::default();

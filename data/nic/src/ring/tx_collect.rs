@@ -11,7 +11,7 @@ use crate::bits::small;
 use crate::chip::Chip;
 use crate::chip::frame_totals::SHORTEST;
 
-/// What a segment costs whoever has to cut it off, in bytes to copy.
+/// What cutting off a segment costs, in bytes to copy.
 const SEGMENT: usize = 512;
 
 /// One pull.

@@ -45,7 +45,7 @@ pub enum Checksums {
         /// The upper layer's.
         upper: Option<Range>,
     },
-    /// The chip finds them itself (Realtek). What the frame has not got is not summed.
+    /// The chip finds them itself (Realtek). A checksum that the frame does not have is left out.
     Found {
         /// The IPv4 header's.
         ip: bool,

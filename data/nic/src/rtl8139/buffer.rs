@@ -1,5 +1,5 @@
 //! The receive buffer of classic mode (datasheet 6.7, 6.13, 6.14, 6.18; "Receive Operation"): a
-//! piece of the guest's memory that frames are written into one behind the other, each with four
+//! piece of the guest's memory that frames are written into one after the other, each with four
 //! bytes in front that say what it is.
 //!
 //! ```text
@@ -12,10 +12,10 @@
 //! - Without WRAP a frame that reaches the end goes on at the beginning. With WRAP it goes on
 //!   behind the end, and the next frame begins where it would have ended without. WRAP means
 //!   nothing with 64 KiB.
-//! - What is behind the end, drivers reserve 1.5 KiB of, as the datasheet says. A frame of more
-//!   than 1,532 bytes can be too long for that: it goes to the beginning, and what is left before
-//!   the end is filled with one that means nothing ([`Look::filler`]), for the driver knows where a
-//!   frame is only by the length of the one before.
+//! - Drivers reserve 1.5 KiB behind the end, as the datasheet says. A frame of more than 1,532
+//!   bytes can be too long for that. It goes to the beginning, and a frame that means nothing fills
+//!   what is left before the end ([`Look::filler`]): the driver finds a frame only by the length of
+//!   the one before.
 //! - The buffer is never filled to the last byte: CBR equal to the read pointer means empty
 //!   (CR.BUFE).
 //!

@@ -1,4 +1,4 @@
-//! The chip: its parts, and what it is to [`crate::chip`].
+//! The chip: its parts, and its side of [`crate::chip`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -139,7 +139,7 @@ impl Controlled for Rtl8139 {
         }
     }
 
-    /// As the RTL8169's; in classic mode CAPR says so.
+    /// As with the RTL8169; in classic mode a write of CAPR tells of room.
     fn posts_without_register(&self) -> bool {
         let plus = self.regs.get(CPCR) & cpcr::RXE != 0;
         plus && !self.core.irq.csb_on().load(Ordering::Relaxed)

@@ -1,7 +1,8 @@
 //! Realtek RTL8139C+ (datasheet rev. 1.6; cited by register, for numbering differs between its
-//! revisions): the chip of a hundred million boards, twice. In classic mode, which drivers of DOS,
-//! Windows 98 and Linux (8139too) know, it has four transmit descriptors in registers and one
-//! receive buffer; in C+ mode, descriptor rings like the RTL8169's ([`crate::realtek`]).
+//! revisions): the chip of a hundred million boards, with two interfaces. In classic mode, which
+//! drivers of DOS, Windows 98 and Linux (8139too) know, it has four transmit descriptors in
+//! registers and one receive buffer; in C+ mode, descriptor rings like the RTL8169's
+//! ([`crate::realtek`]).
 //!
 //! ```text
 //!  classic mode                                  C+ mode (CPCR)
@@ -13,13 +14,13 @@
 //! held, budgets, offloads and write-backs are [`crate::ring`]'s in both modes; only the receive
 //! buffer is this chip's alone (`buffer.rs`).
 //!
-//! [`Rtl8139::new`] makes an 8139C+ (revision 20h, which 8139cp drives), or, not `plus`, an 8139C
-//! (revision 10h, for 8139too, which leaves newer ones to 8139cp), which has no C+ mode and no CSB.
+//! [`Rtl8139::new`] makes an 8139C+ (revision 20h, which 8139cp drives) or, without `plus`, an
+//! 8139C (revision 10h, which 8139too drives). The latter has no C+ mode and no CSB.
 //!
 //! # Where it differs from the real chip
 //!
-//! - There is no interrupt but INTA#: the chip has no MSI. It has no moderation either but
-//!   TimerInt; the host's limit holds.
+//! - INTA# is the only interrupt: the chip has no MSI. TimerInt is its only moderation; the host's
+//!   limit applies.
 //! - Autonegotiation, PHY and EEPROM operations take no time. The other end of the wire does
 //!   100BASE-TX full duplex without PAUSE. Frames pass as fast as the switch moves them.
 //! - A frame that finds no room is left with its sender for a while; RXOVW says that frames were
@@ -27,12 +28,12 @@
 //! - Nothing is received early: ERBCR and ERSR are 0, and RCR's and MULINT's thresholds mean
 //!   nothing.
 //! - The FCS behind a received frame is zeros. With RCR.WRAP a frame that would go on for more than
-//!   1.5 KiB behind the buffer's end, which no driver has to reserve, goes to its beginning, behind
-//!   one that means nothing.
+//!   1.5 KiB behind the buffer's end, more than a driver has to reserve, goes to the beginning; a
+//!   frame that means nothing fills the rest.
 //! - A frame of more than 1,792 bytes, or from where there is no memory, is not sent: its
 //!   descriptor says TUN, ISR TER.
-//! - Writing RE as 1 where it was 0 empties the receive buffer, which the datasheet does not say,
-//!   but drivers rely on.
+//! - Setting RE where it was 0 empties the receive buffer. The datasheet does not say so, but
+//!   drivers rely on it.
 //! - The tally counters are dumped in C+ mode only: in classic mode the place of DTCCR is TSD0's.
 //! - Of the CSB's words, `guest_txkick_at` and `host_isr` mean nothing. The authors' rtl8139 had
 //!   both: an index at which a transmit interrupt is wanted, where `guest_need_txkick` says so for

@@ -1,5 +1,5 @@
-//! PCI configuration space (datasheet chapter 7). The chip has no MSI, so there is none here:
-//! interrupts are INTA#'s.
+//! PCI configuration space (datasheet chapter 7). The chip has no MSI, so INTA# is the only
+//! interrupt.
 
 use crate::chip::pci::{COMMAND, Table};
 

@@ -100,7 +100,7 @@ offsets! {
     TW_PARM = 0x7c,
     /// PHY parameter 2.
     PHY2_PARM = 0x80,
-    /// Flash memory: there is none.
+    /// Flash memory, which the model does not have.
     FLASH = 0xd4,
     /// Configuration 5.
     CONFIG5 = 0xd8,
@@ -229,7 +229,7 @@ impl Registers {
         self.kind
     }
 
-    /// The value of a register; of those that change, the one in classic mode.
+    /// The value of a register, in classic mode if it has another one in C+ mode.
     #[inline]
     pub fn get(&self, offset: u8) -> u32 {
         self.all.get(offset)

@@ -1,5 +1,5 @@
 //! Both sides, each in the mode that CPCR says: classic, or C+. Only one of the two is ever on, and
-//! whoever changes that stops both (`access.rs`). A CSB is C+ mode's.
+//! whoever changes that stops both (`access.rs`). Only C+ mode uses a CSB.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Transmit descriptors of classic mode: four pairs of registers, TSD0-3 and TSAD0-3, that are used
 //! in turn. To [`crate::ring::Transmitter`] they are a ring like any other: of eight, each of the
-//! four twice, so that a ring of which all four are ours is not one of which none is.
+//! four twice, so that a ring that is all ours differs from an empty one.
 //!
 //! The driver writes TSDn with OWN as 0: the frame at TSADn is ours, of as many bytes as SIZE says.
 //! When it is sent, OWN and TOK are set. Whatever a driver writes, no more than SIZE bytes (13

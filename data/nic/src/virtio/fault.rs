@@ -28,7 +28,7 @@ pub enum Fault {
     #[error("a descriptor chain does not end")]
     Endless,
     /// An indirect descriptor that was not negotiated, is nested, or goes on with NEXT.
-    #[error("an indirect descriptor where none may be")]
+    #[error("an indirect descriptor where none is allowed")]
     Indirect,
     /// An indirect table that is empty, no multiple of 16 bytes, or above 32768 entries.
     #[error("an indirect table of {0} bytes")]

@@ -345,7 +345,8 @@ impl<'q> Visit<'q> {
         {
             self.budget = self.budget.saturating_sub(1);
             visited += 1;
-            // Empty buffers are no pieces, and an indirect table has room for 32,768 of them.
+            // Empty buffers do not count as pieces, and an indirect table has room for 32,768 of
+            // them.
             if visited > MAX_RUNS {
                 return Ok(None);
             }

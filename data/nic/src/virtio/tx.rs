@@ -25,8 +25,7 @@ const BUDGET: usize = 4096;
 /// their turn. The last frame may exceed it.
 const WORK: usize = 1 << 20;
 
-/// What a segment costs whoever has to cut it off, in bytes to copy: a frame of 64 KiB can claim
-/// 1,365 of them.
+/// What cutting off a segment costs, in bytes to copy: a frame of 64 KiB can claim 1,365 of them.
 const SEGMENT: usize = 512;
 
 /// The work that a frame can make for one receiver.
@@ -355,7 +354,8 @@ impl<'q> Visit<'q> {
         let mut visited = 0;
         while let Some((addr, len)) = chain.next_buffer()? {
             visited += 1;
-            // Empty buffers are no pieces, and an indirect table has room for 32,768 of them.
+            // Empty buffers do not count as pieces, and an indirect table has room for 32,768 of
+            // them.
             if visited > MAX_PIECES {
                 self.budget = self.budget.saturating_sub(visited);
                 pieces.truncate(before);

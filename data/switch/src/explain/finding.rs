@@ -152,7 +152,7 @@ pub enum Finding {
     ReceiverIsMonitor,
     /// What the limits of frames to all say.
     Storm(StormTokens),
-    /// The port may not send to any of those that could receive the frame.
+    /// The port may not send to any port that could receive the frame.
     NobodyReachable,
     /// No other port is up and carries the frame's domain.
     NobodyUp,

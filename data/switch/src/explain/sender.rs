@@ -12,7 +12,7 @@ use crate::policy::Domain;
 
 impl Trace<'_> {
     /// `Forwarder::breath` and `Pass::admit`. A frame without tokens is followed further: whoever
-    /// asks why a guest has no network wants to know what refuses it after the waiting, too.
+    /// asks why a guest has no network also wants to know what refuses it after the waiting.
     pub(super) fn limit(&mut self) {
         let from = &self.entry.policy.from;
         if from.is_none() {

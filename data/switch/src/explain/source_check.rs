@@ -1,4 +1,4 @@
-//! What a frame claims about its sender, and which of it is refused.
+//! What a frame claims about its sender, and which claim is refused.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ pub struct Claimed {
     pub mac: Mac,
     /// By the source IP address, or by ARP's sender address.
     pub ip: Option<IpAddr>,
-    /// It is ARP that says so.
+    /// The claim is in an ARP message.
     pub by_arp: bool,
 }
 

@@ -117,7 +117,7 @@ fn add<'b>(
     out.add_joined([macs, tag, rest], body, moved(frame.offload, &change))
 }
 
-/// The switch's own limits hold for what leaves it, too. Too short no frame can get: one that is
+/// The switch's own limits also hold for what leaves it. No frame can get too short: one that is
 /// shorter than a tag was not let in.
 fn fits(frame: &FrameView<'_, '_>, change: &Change) -> bool {
     let grows = !change.strip && change.push.is_some();

@@ -1,11 +1,11 @@
 //! Who a sender may claim to be.
 //!
-//! Three questions, each only asked if a setting asks it: is the source MAC address the port's
+//! Three questions, each asked only if a setting wants it: is the source MAC address the port's
 //! (`macs`); are the IP addresses that the frame claims, wherever they stand, the port's (`ips`);
 //! is it a server's or a router's message from a port that is neither (`dhcp_guard`, `ra_guard`).
-//! All answers come from the snapshot by way of [`vmlan_frame::Headers`], and what that did not
-//! understand is refused. `judge.rs` has the rules; what stands here is a short cut for the frames
-//! that nearly all are, and proven to be no more than that by `tests/agree.rs`.
+//! All answers come from the snapshot by way of [`vmlan_frame::Headers`], and what it does not
+//! understand is refused. `judge.rs` has the rules; the short cut for common frames is here.
+//! `tests/agree.rs` checks that it gives the same answers.
 
 use core::net::IpAddr;
 use std::sync::Arc;

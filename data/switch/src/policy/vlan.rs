@@ -194,7 +194,7 @@ impl fmt::Display for Form {
 /// What the bytes behind the MAC addresses say.
 enum Outer {
     Untagged,
-    /// One tag, and what follows is none.
+    /// One tag, and no other behind it.
     Customer(u16),
     /// A service tag; what follows may be one too.
     Service(u16),

@@ -6,13 +6,12 @@
 //! cheapest breaths sits out until the others have caught up. So equal ports take turns, as they
 //! would without all this, and a port whose breaths are four times as long has a quarter as many.
 //!
-//! The textbook's quantum is implicit: it is whatever the last of those ports needs that have more
-//! to do. Nobody waits for it, since that port may always run: the worker is idle only if no port
-//! has anything to do.
+//! The textbook's quantum is implicit: it is what the last of the busy ports needs. Nobody waits
+//! for it, since that port may always run: the worker is idle only if no port has anything to do.
 //!
 //! # What is charged
 //!
-//! Time, and not frames: it is what the worker has to give, and a guest can make its frames as
+//! Time, not frames: time is what the worker has to give, and a guest can make its frames as
 //! expensive as it likes. Ports that do the same work get the same number of frames as far as their
 //! frames cost the same; where a port's rings lie in the cache may make some percent of difference.
 //!

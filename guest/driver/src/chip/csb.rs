@@ -1,6 +1,6 @@
 //! The shared status block: a page of ours in which driver and chip tell each other of their
 //! indexes (the paper's section 4; layout and handshake as QEMU's e1000-paravirt and FreeBSD 10's
-//! `if_lem` have them). When to ring, and how to go to sleep, is [`crate::notify::csb`]'s.
+//! `if_lem` have them). [`crate::notify::csb`] decides when to ring and how to go to sleep.
 //!
 //! All words are 32 bits, little endian. Ours fill the first cache line, the chip's the second.
 

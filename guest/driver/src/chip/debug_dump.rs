@@ -1,4 +1,4 @@
-//! For tests that stand still: what the driver knows, in one line, and what it can do to wake the
+//! For tests that got stuck: what the driver knows, in one line, and what it can do to wake the
 //! others up.
 
 use super::{Bus, Chip, ChipDriver, Irq, RxSide, TxSide};

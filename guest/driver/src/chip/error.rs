@@ -41,7 +41,7 @@ pub enum ChipError {
         /// The length it should have.
         wanted: u64,
     },
-    /// MSI is wanted and there is none.
+    /// MSI is wanted, and the device has none.
     #[error("the chip has no MSI capability: use irq=intx")]
     NoMsi,
     /// The chip does not finish something.

@@ -1,4 +1,4 @@
-//! Registers: their names, and the driver's way to them, which counts each access.
+//! Registers: their names, and how the driver accesses them. Each access is counted.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -149,9 +149,9 @@ impl<R: Register, B: Bus> Registers<R, B> {
         }
     }
 
-    /// Writes a register: what was stored in the guest's RAM before is visible to whoever sees this
-    /// write. True when the write was a trip to the device, false when it was a store in a shared
-    /// page.
+    /// Writes a register: what was stored in the guest's RAM before is visible to a device that
+    /// sees this write. True when the write was a trip to the device, false when it was a store in
+    /// a shared page.
     #[inline]
     pub fn write(&mut self, register: R, value: u32) -> bool {
         self.write_at(register, 0, value)

@@ -30,7 +30,7 @@ pub trait Chip: Debug + Sized + Send + 'static {
     const CAUSES: Causes;
     /// Buffers are given to the chip by the write of a register.
     const TAILS: bool;
-    /// A kernel's driver masks interrupts while it looks for sent frames, too.
+    /// A kernel's driver also masks interrupts while it looks for sent frames.
     const MASKS_SENT: bool;
     /// Its registers.
     type Register: Register;

@@ -63,8 +63,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// An interrupt says that asking pays, or, if it is none to come, that there is nothing else to
-    /// do.
+    /// An interrupt says that asking pays, or, if no interrupt will come, that there is nothing
+    /// else to do.
     fn look_for_sent(&mut self) {
         if self.is_plain() && self.enabled & C::CAUSES.sent != 0 {
             self.look_for_interrupt();

@@ -132,7 +132,7 @@ impl<C: Chip, L: BusAddress> ChipNic<C, L> {
     pub fn connect(address: &L, patience: Duration) -> Result<Self, NicError> {
         let (bus, ram) = address.connect(patience)?;
         let mut nic = ChipDriver::new(address.driver().clone(), &ram, bus)?;
-        // Setting up is none of the run.
+        // Setting up does not count as part of the run.
         nic.registers_mut().take_slowest();
         Ok(Self { nic, address: address.clone(), ram, reconnects: 0 })
     }

@@ -13,8 +13,8 @@
 //! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
 //! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |
 //!
-//! The device's side is another crate's, and shares nothing with this one. That the two fit is
-//! tried with every interleaving, and with each [`Point`] taken away, in that crate's `tests/loom`.
+//! The device's side is in another crate and shares nothing with this one. That crate's
+//! `tests/loom` tries both together with every interleaving, and with each [`Point`] taken away.
 
 pub mod csb;
 pub mod registers;

@@ -1,5 +1,5 @@
-//! Descriptors of C+ mode, which the RTL8169 has, too: opts1, opts2 and an address, here two words
-//! of 64 bits. OWN, in opts1, says whose the descriptor is; EOR ends the ring.
+//! Descriptors of C+ mode, which the RTL8169 also has: opts1, opts2 and an address, here two words
+//! of 64 bits. OWN, in opts1, says who owns the descriptor; EOR ends the ring.
 
 use crate::chip::{Offload, Options, Part, Report, RxFormat, TxFormat};
 

@@ -1,5 +1,5 @@
-//! Registers of the RTL8139C+ and the RTL8169, from Realtek's datasheets of both. Each is as wide
-//! as it is. A few lie elsewhere, or are only, in one of the chips.
+//! Registers of the RTL8139C+ and the RTL8169, from Realtek's datasheets of both. They are 1, 2 or
+//! 4 bytes wide. A few differ in their place, or exist in only one of the chips.
 
 crate::chip::registers::registers! {
     /// ID registers: the address, bytes 0 to 3.

@@ -51,7 +51,7 @@ pub struct Buffer {
     fresh: bool,
     /// CR said that there is one.
     ready: bool,
-    /// CR said that there is none, after some.
+    /// CR said that the buffer is empty, after some frames.
     dried: bool,
     stats: QueueStats,
 }
@@ -93,8 +93,8 @@ impl Buffer {
         (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]).into())
     }
 
-    /// Copies the next frame out, and gives its place back. None: it is none, and all is given
-    /// back.
+    /// Copies the next frame out, and gives its place back. `None`: there is no frame, and all is
+    /// given back.
     fn take<B: Bus>(&mut self, registers: &mut Registers<B>) -> Option<Frame<Copied>> {
         let (status, len) = self.header();
         if status & ROK == 0 || !LENGTHS.contains(&len) {

@@ -69,7 +69,7 @@ impl Pairs {
         [0, 1, 2, 3].map(|slot| self.ram.guest_phys(self.at(slot)))
     }
 
-    /// Sends the frames that the chip does not know yet. False if there are none.
+    /// Sends the frames that the chip does not know of yet. False if there are none.
     pub(super) fn publish<B: Bus>(&mut self, registers: &mut Registers<B>) -> bool {
         let any = self.told < self.under_way;
         while self.told < self.under_way {

@@ -1,5 +1,4 @@
-//! One NIC for several threads: each has some of its queue pairs, and they meet only to connect
-//! anew.
+//! One NIC for several threads: each has some of its queue pairs, and they meet only to reconnect.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -65,7 +64,7 @@ impl State {
 impl VirtioNet {
     /// Splits the NIC into `parts`, each a NIC with some of the queue pairs, for a thread each;
     /// none gets no pair, so there may be fewer. What concerns the connection as a whole
-    /// ([`Self::front_end`], [`Self::stop`], dirty logging) is not to be had from a part.
+    /// ([`Self::front_end`], [`Self::stop`], dirty logging) cannot be done by a part.
     /// [`Self::reconnect`] succeeds once all parts have called it, or ended.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl Timer {
     /// # Errors
     /// Whatever `timerfd_settime(2)` reports.
     pub(super) fn set(&self, time: Option<Duration>) -> io::Result<()> {
-        // Zero would be "never", and so is a time that is too long for the kernel.
+        // Zero would mean "never", as does a time that is too long for the kernel.
         let after = time.map(|time| time.max(Duration::from_nanos(1)));
         let it_value = after.and_then(|time| Timespec::try_from(time).ok()).unwrap_or_default();
         let once = Itimerspec { it_interval: Timespec::default(), it_value };

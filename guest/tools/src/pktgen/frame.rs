@@ -5,8 +5,8 @@
 //! | dst | src  | type| IPv4     | UDP     | mark | number | sum   | pattern ...
 //! ```
 //! `mark` is one magic byte and the number of the queue. The sum covers everything from byte 12 on
-//! except itself and the UDP checksum (which the way may fill in), so it tells a changed, cut or
-//! mixed-up body. MAC addresses are not covered.
+//! except itself and the UDP checksum (which a NIC on the way may fill in), so it shows a changed,
+//! cut or mixed-up body. MAC addresses are not covered.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;

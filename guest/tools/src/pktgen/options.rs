@@ -75,7 +75,7 @@ pub struct Options {
     pub cpu: Option<u16>,
     /// `-c`: the processors from 0 on that the threads go round.
     pub cpus: Option<u16>,
-    /// `-P`: tx: frames to send, again and again, in place of those that are built.
+    /// `-P`: tx: frames to send, again and again, instead of built ones.
     pub replay: Option<Arc<Capture>>,
     /// Replay at the times that were recorded.
     pub recorded_timing: bool,

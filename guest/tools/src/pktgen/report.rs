@@ -1,4 +1,4 @@
-//! What a run tells its caller meanwhile: a line a second.
+//! What a run tells its caller while it goes on: a line a second.
 
 use std::fmt;
 use std::time::Duration;

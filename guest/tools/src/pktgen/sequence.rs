@@ -15,7 +15,7 @@ const LANES: usize = 16;
 /// What was wrong so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
-    /// Numbers that have not come.
+    /// Numbers that have not arrived.
     pub(super) lost: u64,
     /// Numbers that came again.
     pub(super) duplicated: u64,

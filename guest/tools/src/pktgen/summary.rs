@@ -1,4 +1,4 @@
-//! What a run tells its caller in the end.
+//! What a run tells its caller at the end.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What our senders write: a byte follows from its place in the stream.
+//! What our senders write: each byte follows from its place in the stream.
 
 /// A prime, so that no power of two hides a shift; one byte has room for it.
 const PERIOD: u8 = 251;

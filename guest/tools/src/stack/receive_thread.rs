@@ -36,7 +36,7 @@ pub(super) struct ReceiveThread<'s, 'd, N: Nic> {
 /// What a second thread will sleep on.
 ///
 /// # Errors
-/// No eventfd to be had.
+/// An eventfd cannot be made.
 pub(super) fn sleeper() -> Result<Sleeper, StackError> {
     let kick = EventFd::new().map_err(|source| system("make an eventfd", source))?;
     Ok(Sleeper { asleep: AtomicBool::new(false), kick })
@@ -127,7 +127,7 @@ impl<N: Nic> Receive<'_, N> {
                 continue;
             }
             if idle.get_or_insert_with(Instant::now).elapsed() < self.options.spin {
-                // The lock is the application's, too.
+                // The application uses this lock as well.
                 (0..8).for_each(|_| std::hint::spin_loop());
                 continue;
             }

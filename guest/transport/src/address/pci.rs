@@ -61,7 +61,7 @@ pub enum Via {
 /// Which device, and how to drive it.
 ///
 /// In words: `pci:BDF[,key=value...]` with `via=auto|vfio|uio|sysfs` (see [`crate::pci`]) and the
-/// keys of a `vfio-user:` address ([`VfioUser`]), but for those that say how the VMM treats
+/// keys of a `vfio-user:` address ([`VfioUser`]), without those that say how the VMM treats
 /// registers: `writes`, `doorbell`, `unmask`, `mmap_timeout`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pci {

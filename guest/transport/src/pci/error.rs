@@ -48,7 +48,7 @@ pub enum PciError {
     /// No IOMMU, and no way around it.
     #[error(
         "there is no IOMMU, and this kernel has no VFIO without one (CONFIG_VFIO_NOIOMMU; Debian's \
-         has not): give the VM an IOMMU, or use via=uio or via=sysfs"
+         lacks it): give the VM an IOMMU, or use via=uio or via=sysfs"
     )]
     NoIommu,
     /// No IOMMU, and the way around it is closed.
@@ -95,7 +95,7 @@ pub enum PciError {
         run: usize,
     },
     /// The kernel took no notice.
-    #[error("{bdf} does not get bound to {driver}: see dmesg")]
+    #[error("the kernel did not bind {bdf} to {driver}: see dmesg")]
     NotBound {
         /// The device.
         bdf: Bdf,

@@ -26,7 +26,7 @@ pub enum ConnectError {
     Bus(#[from] BusError),
     /// The server hangs up while the device is set up.
     #[error(
-        "{path}: the server hangs up: does the port have another VM, or is it no vfio-user port \
+        "{path}: the server hangs up: does the port have another VM, or is it not a vfio-user port \
          (see \
          `vmlan port list`)?"
     )]

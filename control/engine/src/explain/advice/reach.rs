@@ -1,4 +1,4 @@
-//! Whom a port may send to: which key says no, and what to do about it.
+//! Whom a port may send to: which key refuses it, and what to do about it.
 
 use vmlan_switch::{Check, Explanation, PortId, Step, Verdict};
 

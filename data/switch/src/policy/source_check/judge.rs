@@ -1,11 +1,11 @@
 //! The rules of [`SourceCheck`].
 //!
 //! Two things hold throughout. A packet is judged by its longest reading: if its length is left to
-//! the device (segmentation), by all of the frame. And of fragments it is the first that is judged:
-//! its upper layer's header must directly follow the IP header's end or the fragment header, and so
-//! lies in the packet's first 8 bytes that fragments are counted in, which no other fragment can
-//! overwrite (RFC 1858, RFC 5722, RFC 7112, RFC 7113). Later fragments need an allowed source and
-//! nothing else: without their first one they come to nothing.
+//! the device (segmentation), by all of the frame. Of fragments, the first is judged: its upper
+//! layer's header must directly follow the IP header's end or the fragment header, and so lies in
+//! the packet's first 8 bytes that fragments are counted in, which no other fragment can overwrite
+//! (RFC 1858, RFC 5722, RFC 7112, RFC 7113). Later fragments need only an allowed source: without
+//! the first one no packet comes of them.
 
 use vmlan_frame::headers::{
     Arp, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_RARP,
@@ -130,7 +130,7 @@ impl Case<'_> {
         refuse_if(!whole || h.split || HIDING.contains(&h.protocol), Reason::NotParsed)
     }
 
-    /// By either port: clients listen to whoever sends to theirs, whatever port it comes from.
+    /// By either port: clients accept what is sent to their port, whatever port it comes from.
     fn no_dhcp_server(&self, (client, server): (u16, u16)) -> Result<(), Reason> {
         if !self.source_check.dhcp_guard || self.h.protocol != UDP || self.h.later {
             return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! At a rate each ping has a time at which it is due, and is noted with that and with the time at
 //! which it was sent. If the NIC stalls for a second, a thousand pings at 1,000/s are late by up to
-//! that second; taken from when they were sent, they would look as quick as ever ("coordinated
+//! that second; measured from when they were sent, they would look as quick as ever ("coordinated
 //! omission").
 
 use std::collections::VecDeque;

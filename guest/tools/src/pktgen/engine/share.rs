@@ -1,4 +1,4 @@
-//! The place of one thread in a run of several; alone, all of the run.
+//! One thread's share of a run: all of it, if it is the only one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
