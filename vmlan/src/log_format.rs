@@ -19,7 +19,7 @@ pub(crate) fn init() {
         }
         writeln!(out, "[{:9.3}] {:5} {text}", start.elapsed().as_secs_f64(), record.level())
     });
-    // Fails only if there is a logger already, which then is as good.
+    // Fails only if there is a logger already. That one will do.
     let _ = builder.try_init();
 }
 

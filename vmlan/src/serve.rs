@@ -30,7 +30,7 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Runs a switch until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If anything of `settings` cannot be had; everything that was made is removed again.
+/// If anything that `settings` asks for cannot be opened. What was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     // While there is one thread, and nothing open that its children would hold.
     vmlan_keeper::start()
@@ -137,6 +137,6 @@ fn say(api: &Path, lines: &[String], program: &str) {
         lines => lines.join("\n"),
     };
     let text = format!("{ports}\napi {}\n", api.display());
-    // Nobody may be reading; the switch runs all the same.
+    // Nobody may be reading. The switch runs anyway.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -34,7 +34,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The request made no sense, rather than that it was tried and failed.
+    /// The request was refused as invalid: it was not tried.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if *status == StatusCode::BAD_REQUEST)

@@ -110,7 +110,7 @@ async fn add_mac(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusa
     json(StatusCode::CREATED, &made)
 }
 
-/// Exports samples as the body says; without one: no longer.
+/// Exports samples as the body says; without a body, stops.
 async fn export(body: Option<&[u8]>, control: &Sender<Action>) -> Result<Answer, Refusal> {
     let wrong = |e| invalid(format!("sflow: {e}"));
     let pairs = body.map(keys).transpose()?;

@@ -90,9 +90,8 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// What limits did with frames: outcomes add up to the frames that came. How often frames had to
-/// wait is another metric, for it counts times: one frame may be held many times, and passes in the
-/// end.
+/// What limits did with frames: the outcomes add up to the frames that came. How often frames had
+/// to wait is another metric: one frame may be held many times, and passes in the end.
 fn limits(page: &mut Page, stats: &Stats) {
     let outcomes = |c: LimitStats| [("passed", c.passed), ("dropped", c.dropped)];
     let own = |p: &PortStats| p.limits.into_iter().flat_map(PortLimits::directions);

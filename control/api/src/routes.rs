@@ -43,7 +43,7 @@ impl Route {
 pub(super) enum NoRoute {
     /// No such path.
     Path,
-    /// The path does not take this method, but these.
+    /// The path takes only these methods.
     Method(Vec<&'static str>),
 }
 

@@ -76,7 +76,7 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
     };
     let seats = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        // Never closed, so a seat comes sooner or later.
+        // The semaphore is never closed, so a permit comes sooner or later.
         let Ok(seat) = seats.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -87,7 +87,7 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
                 });
             }
             Err(e) => {
-                // Mostly: no descriptor left. It must not become a busy loop.
+                // Usually no descriptor is left. This must not become a busy loop.
                 log::warn!("api: cannot accept: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -91,7 +91,7 @@ enum Next {
     Hangup,
 }
 
-/// Ages the forwarding table, and sleeps for good while there is nothing that could age: no learned
+/// Ages the forwarding table, and sleeps without a limit while nothing could age: no learned
 /// address, and no port from which one could be learned.
 struct AgeingTimer {
     period: Duration,

@@ -66,7 +66,7 @@ pub struct SflowInfo {
     pub failed: u64,
 }
 
-/// What became of a configuration file: names of ports and limits.
+/// What applying a configuration file has changed: names of ports and limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// Nothing was done: this is what would be.

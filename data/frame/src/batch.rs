@@ -131,12 +131,12 @@ impl<'m> Batch<'m> {
         }
     }
 
-    /// Adds a frame in one piece about which nothing is to be said: nearly all of them.
+    /// Adds a frame in one piece and without offloads, as nearly all are.
     ///
     /// # Errors
     /// As [`Batch::add`].
-    // A call would cost each frame 14 instructions, and left to itself the compiler makes one for
-    // some chips.
+    // A call would cost each frame 14 instructions, and without the attribute the compiler makes
+    // one for some chips.
     #[inline(always)]
     pub fn add_plain(&mut self, piece: Slice<'m>) -> Result<(), Reason> {
         let (index, first, len) = (self.frames.len(), self.pieces.len(), piece.len());

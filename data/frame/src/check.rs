@@ -104,8 +104,8 @@ impl Offload {
     }
 }
 
-/// Packets on whose contents decisions are taken, or whose contents were hidden from us by broken
-/// headers or too many tags: nothing is stored into them.
+/// Nothing is stored into packets whose contents decide something, or whose contents broken headers
+/// or too many tags hide from us.
 fn must_be_understood(ethertype: u16) -> bool {
     is_tag(ethertype)
         || matches!(ethertype, ETHERTYPE_ARP | ETHERTYPE_RARP | ETHERTYPE_IPV4 | ETHERTYPE_IPV6)

@@ -27,7 +27,7 @@ pub const CLAIM: usize = 12;
 /// Feeds `data` through everything in this crate that reads a guest's bytes.
 ///
 /// # Panics
-/// If a frame comes out that the frame that went in does not explain.
+/// If a frame comes out that does not follow from the frame that went in.
 pub fn frame(data: &[u8]) {
     let Some((claim, bytes)) = data.split_at_checked(CLAIM) else { return };
     let appended = (0..251).cycle().take(usize::from(claim[3]) * 256);

@@ -36,8 +36,8 @@ pub trait Port: Send + Sync {
     /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's.
     ///
     /// Returns how many were finished. 0 means that there is nothing to do, or that the port is not
-    /// ready, held up, or just being changed by its owner. Work that came to no frame counts as
-    /// one, so that it is charged for.
+    /// ready, held up, or just being changed by its owner. Work that led to no frame counts as one,
+    /// so that it is charged for.
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
 
     /// Delivers the frames of `batch` that `list` names, in that order, and publishes them

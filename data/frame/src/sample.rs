@@ -40,8 +40,8 @@ pub trait Sampler: Send + Sync {
 }
 
 /// Chooses which frames of a port are samples. The distance from one to the next is drawn from 1 to
-/// 2N-1, each as likely as the others: N on average, and no rhythm that traffic could fall in with
-/// (sFlow version 5, section 3.1).
+/// 2N-1, all equally likely: N on average, with no rhythm that traffic could match (sFlow version
+/// 5, section 3.1).
 ///
 /// Written by one thread at a time, whoever holds the port's transmit side; no locked instruction
 /// is spent on it.

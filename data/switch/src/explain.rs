@@ -28,14 +28,14 @@ pub use source_check::{Claim, ClaimFault, ClaimSetting, Claimed, Naming, Unparse
 pub struct Explanation {
     /// What was checked, in order.
     pub steps: Vec<Step>,
-    /// It would stay in its sender's ring at first, for want of tokens. What is said here becomes
-    /// of it when there are some.
+    /// It would first stay in its sender's ring for want of tokens. The rest says what becomes of
+    /// it once there are some.
     pub held: bool,
     /// What came of it.
     pub end: End,
-    /// The domain that it entered; [`Domain::OPEN`] if it did not come so far.
+    /// The domain that it entered; [`Domain::OPEN`] if it entered none.
     pub domain: Domain,
-    /// The address that was refused because it is not its sender's, where it could be.
+    /// The address that was refused because it is not its sender's; `None` for other faults.
     pub claim: Option<Claim>,
     /// The settings that refuse its claims, each by itself.
     pub settings: Vec<ClaimSetting>,
@@ -151,7 +151,7 @@ impl Trace<'_> {
         (self.source, &self.entry.policy)
     }
 
-    /// `Err` where the frame ends before anybody could receive it.
+    /// `Err` if the frame is dropped before anybody could receive it.
     fn follow(&mut self) -> Result<End, End> {
         self.limit();
         let domain = self.domain()?;

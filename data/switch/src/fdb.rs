@@ -153,7 +153,7 @@ fn entry(mac: Mac, domain: Domain, port: PortId, tick: u8) -> u64 {
     key(mac, domain) << MAC_SHIFT | port.bits() << PORT_SHIFT | u64::from(tick) << TICK_SHIFT
 }
 
-/// The low bits of a hash, which are those that count.
+/// The low bits of a hash. Only these are used.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // wanted
 fn low(hash: u64) -> usize {

@@ -237,8 +237,8 @@ impl Pass<'_> {
         }
     }
 
-    /// [`Pass::classify`] where the policy depends on what is behind the MAC addresses: each frame
-    /// is looked at, and equal frames that pass are looked up together.
+    /// [`Pass::classify`] for policies that depend on more than the MAC addresses: each frame is
+    /// looked at, and equal frames that pass are looked up together.
     fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.hashes.clear();
         let policy = &*self.entry.policy;

@@ -55,7 +55,7 @@ pub fn settings(bits: u8) -> SourceCheck {
     }
 }
 
-/// Has a frame judged, and the judgement looked over. True if it passed.
+/// Has a frame judged, and checks the judgement. True if it passed.
 ///
 /// # Panics
 /// If a frame passes that etherparse finds a lie in or does not understand.
@@ -80,9 +80,9 @@ pub fn claims(data: &[u8]) -> bool {
     verdict.is_ok()
 }
 
-/// True if the settings ask for anything in this frame but its source address. What they do not ask
-/// for may be broken, which etherparse does not bear: it reads beyond the end of extension headers
-/// if told to be lax.
+/// True if the settings ask for anything in this frame but its source address. The rest may be
+/// broken, and etherparse cannot take that: in its lax mode it reads beyond the end of extension
+/// headers.
 fn asks(bits: u8, frame: &[u8]) -> bool {
     let tags =
         frame[12..].chunks_exact(4).take_while(|t| matches!(t[..2], [0x81, 0] | [0x88, 0xa8]));
@@ -240,7 +240,7 @@ impl<'a> Witness<'a> {
                     (o.as_bytes().len(), Some(a.link_layer_address()))
                 }
                 Ok(other) => (other.as_bytes().len(), None),
-                // Prefixes and so on are looked into by etherparse, not by us.
+                // etherparse looks into prefixes and so on, not we.
                 Err(UnexpectedSize { option_id, actual_size, .. }) if option_id.0 > 2 => {
                     (*actual_size, None)
                 }

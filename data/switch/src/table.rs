@@ -146,7 +146,7 @@ impl Table {
         if self.reaches(source, (port, &entry.policy)) {
             return Way::To(port);
         }
-        // Behind an uplink that is not the port's: it leaves by its own.
+        // The destination is behind another uplink: the frame leaves by the port's own.
         let other = source.1.reach.uplink.filter(|_| entry.policy.uplink.is_some());
         match other.filter(|u| *u != source.0 && self.get(*u).is_some_and(there)) {
             Some(uplink) => Way::To(uplink),

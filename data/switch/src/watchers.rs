@@ -61,7 +61,7 @@ impl Pass<'_> {
     }
 
     /// Shows the batch to captures of its source or its destinations. Held frames are shown when
-    /// they are finished with, and who watches both ends is shown a frame where it came in only: a
+    /// they are finished with, and a capture of both ends shows a frame only where it came in: a
     /// capture in which every frame is there twice looks like a network full of retransmissions.
     fn mirror(&self, batch: &Batch<'_>) {
         let watcher = |port: PortId| self.table.get(port).and_then(|e| e.mirror.as_ref());
@@ -90,8 +90,8 @@ impl Pass<'_> {
     }
 
     /// Copies what the monitor port `to` is to see, in the form in which it came, tags and all.
-    /// Only what was let through: a monitor shows what the network carries; who looks for refused
-    /// frames takes a capture file.
+    /// Only what was let through: a monitor shows what the network carries. Use a capture file to
+    /// see refused frames.
     fn show(&mut self, batch: &Batch<'_>, to: PortId) {
         let Some(entry) = self.table.get(to).filter(|e| e.port.is_up()) else { return };
         let (Some(watch), Some(list)) = (&entry.policy.watch, self.state.lists.get_mut(to.index()))
@@ -150,8 +150,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Hands those frames of the batch over that chance has chosen. One that is held is counted
-    /// when it is finished with.
+    /// Hands over the frames of the batch that were chosen at random. A held frame is counted when
+    /// it is finished with.
     fn sample(&self, batch: &Batch<'_>, sampling: &Sampling) {
         let done = || (0..batch.len()).filter(|i| batch.verdict(*i) != Verdict::Held);
         let frames = if batch.any_held() { done().count() } else { batch.len() };

@@ -27,7 +27,7 @@ pub(super) struct ApplyArgs {
     json: bool,
 }
 
-/// The switch does the reading: only it can say what differs.
+/// The switch reads the file: only it can say what differs.
 pub(super) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let path = args.file.display().to_string();
     let new = NewConfig { text: read_config(&args.file)?, path, dry_run: args.dry_run };

@@ -62,7 +62,7 @@ impl LimitTable {
         self.rate.is_none() && self.frames.is_none()
     }
 
-    /// Its words and values, all that a limit of that name would have to be given.
+    /// Its keys and values: those that would make the same limit.
     #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let rate = self.rate.map(|n| ("rate", Rate(n).to_string()));

@@ -15,7 +15,7 @@ pub(super) struct Values(BTreeMap<&'static str, Value>);
 /// Keys of which a port has one at most: each says in which broadcast domains it is.
 const DOMAINS: [&str; 4] = ["vlan", "trunk", "qinq", "qinq_trunk"];
 
-/// Keys that are worth nothing without one of others.
+/// Keys that mean nothing without one of certain others.
 const COMPANIONS: [(&str, &[&str], &str); 3] = [
     ("native", &["trunk"], "trunk=VLANS"),
     ("from_burst", &["from_rate", "from_frames"], "from_rate or from_frames"),

@@ -3,7 +3,7 @@
 use super::Range;
 use super::lines::line_of;
 
-/// What is written a second time, where the first one stands, and what to do.
+/// Says what is written twice, where the first one is, and what to do.
 fn given_twice(line: &str, key: &str, text: &str) -> String {
     let head = line.split(']').next().filter(|head| head.starts_with('['));
     let Some(head) = head else { return format!("{key} is given twice: leave one out") };

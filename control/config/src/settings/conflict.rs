@@ -42,7 +42,8 @@ impl Conflict {
         }
     }
 
-    /// Refuses a change of port `changed`, which took away what the port at `address` refers to.
+    /// Refuses a change of port `changed`, which would take away what the port at `address` refers
+    /// to.
     pub fn by(self, changed: &PortName, address: &Address) -> Refusal {
         let Some(key) = self.key else { return self.into() };
         let user = &self.port;
@@ -168,7 +169,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What is watched must be there: a name mistyped would show nothing.
+    /// What is watched must be there: a mistyped name would show nothing.
     fn not_watched(&self, name: &PortName, key: &str, list: &[PortName]) -> Option<String> {
         let there = |n: &PortName| n != name && self.ports.get(n).is_some_and(|a| takes_part(a));
         let missing = list.iter().find(|n| !there(n))?;
@@ -187,7 +188,7 @@ fn captured(address: &Address) -> &[PortName] {
     }
 }
 
-/// The ports that a port names that watches others.
+/// The ports that a watching port names.
 fn watched(address: &Address) -> &[PortName] {
     match address.policy().watch.as_ref().map(|rule| &rule.ports) {
         Some(WatchedPorts::Listed(ports)) => ports,

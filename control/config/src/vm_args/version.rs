@@ -26,7 +26,7 @@ impl QemuVersion {
     /// The first that says `reconnect-ms` for `reconnect`.
     pub const RECONNECT_MS: Self = Self::new(9, 2, 0);
 
-    /// The first whose vfio-user client is good for use: 10.1.0 brought it, 10.1.1 fixed it.
+    /// The first with a usable vfio-user client: 10.1.0 introduced it, 10.1.1 fixed it.
     pub const VFIO_USER: Self = Self::new(10, 1, 1);
     /// A recent one, to which all of the above apply.
     pub const RECENT: Self = Self::VFIO_USER;

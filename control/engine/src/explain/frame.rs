@@ -45,7 +45,7 @@ pub enum Inside {
 }
 
 impl Wanted {
-    /// The frame. Checksums are left out except IPv4's own: the switch looks at no others.
+    /// The frame. Checksums are left out except IPv4's own: the switch does not look at others.
     ///
     /// # Errors
     /// Which settings do not go together.

@@ -65,7 +65,7 @@ pub(super) fn tags(Tags(tags): &Tags) -> String {
     }
 }
 
-/// `vlan 10`, or what is said of ports without VLAN settings.
+/// `vlan 10`, or the words for ports without VLAN settings.
 pub(super) fn domain(domain: Domain) -> String {
     match domain {
         Domain::OPEN => "the domain of ports without VLANs".to_owned(),

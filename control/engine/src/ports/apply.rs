@@ -41,7 +41,7 @@ struct Steps {
     live: Vec<NamedAddress>,
     removed: Vec<PortName>,
     unchanged: Vec<PortName>,
-    /// Ports that hold a place which another one is to have.
+    /// Ports whose place another port is to take.
     early: BTreeSet<PortName>,
 }
 
@@ -274,7 +274,7 @@ impl Ports {
         Failed { refusal, ..failed }
     }
 
-    /// Those that were there before stay in their order, the others follow in theirs.
+    /// Ports that were there before keep their order. The others follow in theirs.
     fn sort(&mut self, order: &[PortName]) {
         let places: BTreeMap<_, _> = order.iter().enumerate().map(|(i, name)| (name, i)).collect();
         let place = |e: &Entry| places.get(&e.name).copied().unwrap_or(usize::MAX);

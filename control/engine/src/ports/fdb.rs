@@ -8,7 +8,7 @@ use crate::info::FdbLine;
 use vmlan_config::address::PortName;
 use vmlan_config::refusal::{Cause, Refusal};
 
-/// The domain that is meant by `vid` at a port, or by saying nothing.
+/// The domain that `vid` means at a port, or that no `vid` means.
 fn domain(vlan: &Vlan, vid: Option<u16>) -> Result<Domain, String> {
     match (vid, vlan) {
         (None, Vlan::Open) => Ok(Domain::OPEN),

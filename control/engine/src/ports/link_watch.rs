@@ -28,7 +28,7 @@ impl LinkWatch {
         Self { port: Arc::default(), id: Arc::default(), switch, first, changed }
     }
 
-    /// The port that is watched: it exists only after it was given [`LinkWatch::changed`].
+    /// The port that is watched: it is made with [`LinkWatch::changed`], so it comes later.
     pub(super) fn set_port(&self, port: &Arc<dyn Port>) {
         let _ = self.port.set(Arc::downgrade(port));
     }

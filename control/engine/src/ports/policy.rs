@@ -75,7 +75,7 @@ pub(super) struct Shared {
     pub(super) limiter: Arc<Limiter>,
 }
 
-/// What no single port has: shared limits, groups.
+/// What ports share: limits and groups.
 #[derive(Clone, Default)]
 pub(super) struct Rules {
     limits: BTreeMap<PortName, Shared>,
@@ -146,7 +146,7 @@ impl Rules {
 /// into force.
 ///
 /// # Errors
-/// If an address cannot be pinned; then everything is as it was.
+/// If an address cannot be pinned. Then nothing has changed.
 pub(super) fn enforce(
     rules: &mut Rules,
     entries: &mut [Entry],

@@ -32,7 +32,7 @@ impl Ports {
     /// Says what would become of `frame` if `name` sent it now.
     ///
     /// # Errors
-    /// If there is no such port, or it is one that sends nothing.
+    /// If there is no such port, or it never sends.
     pub fn explain(&self, name: &PortName, frame: &[u8]) -> Result<Explained, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         let no_source = || {

@@ -68,7 +68,7 @@ impl Ports {
         }
     }
 
-    /// Exports samples as `table` says from now on; `None`: no longer.
+    /// From now on, exports samples as `table` says; `None`: stops.
     ///
     /// # Errors
     /// If no socket or thread can be made. Then nothing has changed.
@@ -78,8 +78,8 @@ impl Ports {
         Ok(self.sflow_info())
     }
 
-    /// As [`Ports::export`], but ports are not sampled before [`Ports::enforce`]. What is as it
-    /// should be is not touched.
+    /// As [`Ports::export`], but ports are not sampled before [`Ports::enforce`]. What is right
+    /// already is not touched.
     pub(super) fn set_sflow(&mut self, table: Option<SflowTable>) -> Result<(), Refusal> {
         if self.sflow == table {
             return Ok(());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::run::nanoseconds;
 
-/// Sleeps remembered: the more of them ended early, the likelier spinning pays.
+/// Sleeps remembered: the more of them ended early, the more likely it is that spinning pays.
 const MEMORY: u32 = 8;
 
 /// Decides whether an idle worker spins. Spinning pays if the next frame comes within the spin

@@ -99,13 +99,13 @@ impl Mailbox {
         lock(&self.inbox).take()
     }
 
-    /// The worker: it has dropped everything older than `generation`.
+    /// Called by the worker: it has dropped everything older than `generation`.
     pub(super) fn took(&self, generation: u64) {
         *lock(&self.taken) = generation;
         self.taken_changed.notify_all();
     }
 
-    /// Control: waits until the worker has taken `generation`, or is gone.
+    /// Called by the control thread: waits until the worker has taken `generation`, or is gone.
     pub(super) fn wait_for(&self, generation: u64) {
         let mut taken = lock(&self.taken);
         while *taken < generation {

@@ -259,7 +259,7 @@ impl Run {
         ports.fold(false, |any, e| e.port.arm() | any)
     }
 
-    /// Awake again, or still: takes all wishes back.
+    /// The worker is awake, again or still: takes all wishes back.
     fn disarm(&self) {
         self.slot.wants_room.store(false, Ordering::Relaxed);
         let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
@@ -302,7 +302,7 @@ impl Run {
         woken
     }
 
-    /// Busy, with no need of doorbells: but others may sleep until one of ours rings.
+    /// A busy worker needs no doorbells, but others may sleep until one of ours rings.
     fn listen_for_others(&mut self, events: &mut Vec<epoll::Event>, now: u64) {
         if now < self.listens {
             return;

@@ -16,7 +16,7 @@ pub struct Neighbour<'h> {
     pub kind: u8,
     /// 255 if it was not forwarded.
     pub hop_limit: u8,
-    /// Whom a solicitation, an advertisement or a redirect is about.
+    /// The address that a solicitation, an advertisement or a redirect is about.
     pub target: Option<[u8; 16]>,
     options: &'h [u8],
 }

@@ -17,7 +17,7 @@ pub(crate) struct Control<E, P> {
 /// The control part of a chip.
 pub(crate) type ControlOf<C> = Control<<C as Controlled>::Eeprom, <C as Controlled>::Phy>;
 
-/// What a chip does for the VMM. [`PciFunction`] comes of it.
+/// What a chip does for the VMM. Implementing this gives it [`PciFunction`].
 pub(crate) trait Controlled: Chip {
     /// The EEPROM behind its bus.
     type Eeprom: Send;

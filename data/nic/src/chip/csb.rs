@@ -82,12 +82,12 @@ const HOST_RDH: usize = 0x50;
 const HOST_NEED_RXKICK: usize = 0x54;
 const HOST_RXKICK_AT: usize = 0x5c;
 
-/// The CSB. Every word that the guest writes is read once for each decision, and not believed.
+/// The CSB. Every word that the guest writes is read once for each decision, and checked.
 #[derive(Debug)]
 pub struct Csb {
     words: Window,
-    /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, for there are drivers that
-    /// leave garbage there.
+    /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, since some drivers leave
+    /// garbage there.
     by_message: bool,
     /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
     on: Arc<AtomicBool>,

@@ -18,8 +18,8 @@ pub enum Direction {
     Receive,
 }
 
-/// A ring's tail as a register: TDT, RDT. Where descriptors say themselves who owns them there is
-/// none: [`CsbSide::notice`].
+/// A ring's tail as a register: TDT, RDT. Rings whose descriptors say who owns them have no tail:
+/// [`CsbSide::notice`].
 pub trait Register {
     /// Its value.
     fn get(&self) -> u32;
@@ -81,7 +81,7 @@ impl CsbSide {
     }
 
     /// The same CSB, in a new map. If it was away, what the guest did meanwhile is found when it is
-    /// back. `on`: this side is, so that the CSB is its driver's still.
+    /// back. `on`: this side is on, so the CSB still belongs to its driver.
     pub fn replace(&mut self, csb: Option<Arc<Csb>>, on: bool) {
         self.csb = csb;
         if self.direction == Direction::Transmit {
@@ -92,7 +92,7 @@ impl CsbSide {
         }
     }
 
-    /// The ring was stopped or moved: the word in the CSB may be of before.
+    /// The ring was stopped or moved: the word in the CSB may be stale.
     pub fn restart(&mut self) {
         let csb = self.csb.take();
         self.believe_register(csb.as_deref());
@@ -194,9 +194,8 @@ impl CsbSide {
         self.csb = Some(csb);
     }
 
-    /// For the same: the tail in the CSB, neither checked nor believed. `None`: descriptors
-    /// themselves are to be looked at, for there is no CSB, or somebody is about to wait for the
-    /// guest.
+    /// For the same: the tail in the CSB, neither checked nor believed. `None`: look at the
+    /// descriptors themselves, since there is no CSB, or somebody is about to wait for the guest.
     #[inline]
     pub fn hint(&self) -> Option<u32> {
         let waits = match self.direction {

@@ -22,7 +22,7 @@ pub struct SideStats {
     pub multicast: Counter,
     /// By length: 64, to 127, 255, 511, 1023, and longer.
     pub sizes: [Counter; 6],
-    /// All frames that came by: with those not meant for this station.
+    /// All frames that came by, including those for other stations.
     pub all_frames: Counter,
     pub all_bytes: Counter,
     /// Receiving: pushes that ran out of buffers. Transmitting: segmentations.

@@ -50,7 +50,7 @@ pub struct Kinds {
     pub low: u32,
     /// The link has changed. Only the host's floor holds it back.
     pub link: u32,
-    /// Those about frames, overruns included: what a message says all about.
+    /// Causes about frames, overruns included: those that a message alone can report.
     pub data: u32,
 }
 
@@ -97,7 +97,8 @@ struct State {
 }
 
 /// Written with the lock, read without: it is held while the CSB is read, and the guest's memory
-/// may be slow (its VMM may be punching holes into it). Who asks for counts must not wait for that.
+/// may be slow (its VMM may be punching holes into it). A reader of the counts must not wait for
+/// that.
 #[derive(Debug, Default)]
 struct Counts {
     raised: Counter,
@@ -202,14 +203,14 @@ impl Irq {
     }
 
     /// As [`Irq::ack`], where the register is read without effect (ISR of Realtek's): what was
-    /// posted since it was read is not cleared, for the driver cannot mean it.
+    /// posted since it was read is not cleared, since the driver cannot mean it.
     ///
     /// Drivers acknowledge, and then look at their rings. But the write may be posted (QEMU 11),
-    /// and arrive long after that look: a frame of the time between would have neither been seen
-    /// nor have a cause. On the real bus that takes a fraction of a microsecond, here a message and
-    /// two threads. Some drivers (8139cp) acknowledge several times without reading the register
-    /// again, and some never read it: after [`REFUSALS`] they are believed, and have had so many
-    /// interrupts too many.
+    /// and arrive long after that look: a frame that arrives in between would be neither seen nor
+    /// reported. On the real bus that takes a fraction of a microsecond, here a message and two
+    /// threads. Some drivers (8139cp) acknowledge several times without reading the register again,
+    /// and some never read it: after [`REFUSALS`] they are believed, at the price of that many
+    /// extra interrupts.
     pub fn ack_seen(&self, bits: u32, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         let believed = s.refused == REFUSALS;
@@ -256,7 +257,7 @@ impl Irq {
     }
 
     /// The timer has fired, early or late: what was held back is looked at again. An early call
-    /// finds it still held, and sets the timer once more, for a host may have forgotten the time
+    /// finds it still held, and sets the timer once more, since a host may have forgotten the time
     /// that it was given.
     pub fn timer(&self, delays: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
@@ -328,7 +329,7 @@ impl Irq {
         self.state().shut
     }
 
-    /// As while somebody waits for the guest's memory.
+    /// The state while somebody waits for the guest's memory.
     #[cfg(test)]
     pub fn csb(&self) -> impl Sized {
         self.state()
@@ -431,9 +432,9 @@ impl Irq {
         Edge::Rise
     }
 
-    /// The pin stays up until the guest clears the causes. A message says it all to a driver that
-    /// asked for that in its CSB: its causes are taken out of the register, so that it need not
-    /// look there, and the next one is another message (`docs/csb.md`).
+    /// The pin stays up until the guest clears the causes. A driver may have asked in its CSB that
+    /// a message be enough: its causes are taken out of the register, so that it need not look
+    /// there, and the next one is another message (`docs/csb.md`).
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
             && s.csb.as_ref().is_some_and(|csb| csb.messages_say_all());

@@ -263,8 +263,8 @@ impl<C: Chip> ChipCore<C> {
         csb
     }
 
-    /// What is wrong with the CSB's place. Workers ask: they do not wait for who is looking for it
-    /// in the guest's memory, which may be slow.
+    /// What is wrong with the CSB's place. Workers ask for it. They do not wait for a thread that
+    /// looks for it in the guest's memory, which may be slow.
     pub(super) fn csb_fault(&self) -> Option<Fault> {
         self.csb.try_lock().ok().and_then(|placed| placed.fault)
     }

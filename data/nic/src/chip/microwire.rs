@@ -59,12 +59,12 @@ impl Microwire {
         }
     }
 
-    /// The bus is let go. What is stored stays, and so does EWEN.
+    /// The bus is released. What is stored stays, and so does EWEN.
     pub fn release(&mut self) {
         (self.selected, self.clocked, self.bus, self.dout) = (false, false, Bus::Idle, false);
     }
 
-    /// Nic select falls: a whole word is programmed now. It is done at once: EEDO says ready.
+    /// Chip select falls: a whole word is programmed now, at once, and EEDO says ready.
     fn deselect(&mut self) {
         if let Bus::Write { address, bits: 16, value } = self.bus {
             match address {

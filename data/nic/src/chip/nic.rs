@@ -57,8 +57,8 @@ pub trait Chip: PciFunction + Sized {
 /// of [`PciFunction`], are called by the VMM's side; the others by workers, as
 /// [`vmlan_frame::Port`] says.
 pub trait Nic: PciFunction {
-    /// Replaces the memory map, once no frame is lent or being written. Returns the old one, nobody
-    /// else's now: drop it without locks, for unmapping takes time.
+    /// Replaces the memory map, once no frame is lent or being written. Returns the old one, which
+    /// nobody else holds: drop it without locks, since unmapping takes time.
     #[must_use]
     fn set_map(&self, map: Arc<Map>) -> Arc<Map>;
     /// From now on at most `rate_max` interrupts per second, whatever the guest asks for; 0: as the

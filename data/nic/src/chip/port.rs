@@ -111,7 +111,7 @@ pub(super) fn fault<C: Chip>(chip: &C) -> Option<Fault> {
     let core = chip.core();
     let transmit = || core.tx.try_lock().ok().and_then(|tx| tx.fault());
     let receive = || core.rx.try_lock().ok().and_then(|rx| rx.fault());
-    // What only warns comes last, lest it hide what stops.
+    // Warnings come last, so that they do not hide faults that stop a side.
     transmit().or_else(receive).or_else(|| core.csb_fault())
 }
 
@@ -211,7 +211,7 @@ pub(super) fn want_room<C: Chip>(chip: &C) -> bool {
 }
 
 /// Loopback: frames go to the chip's own receive side, once the transmit side has found them all.
-/// Nothing recurses, for receiving transmits nothing. What finds no room is lost, as on a wire.
+/// Nothing recurses, since receiving transmits nothing. What finds no room is lost, as on a wire.
 struct OwnReceiver<'c, C> {
     chip: &'c C,
     causes: u32,

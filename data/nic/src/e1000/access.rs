@@ -19,7 +19,7 @@ const CTRL_EXT_EE_RST: u32 = 1 << 13;
 const PACKET_BUFFER: u32 = 64;
 
 impl E1000 {
-    /// A register as read. Reads past the last give 0, as of reserved registers; in D3 nothing
+    /// A register as read. Reads past the last one give 0, as reserved registers do; in D3 nothing
     /// answers.
     pub(super) fn read_register(&self, offset: u32) -> u32 {
         let Some(row) = self.regs.touch(offset, false) else { return 0 };

@@ -18,8 +18,8 @@ pub const RXT0: u32 = 1 << 7;
 pub const MDAC: u32 = 1 << 9;
 /// Bits that can be latched. The chip itself never posts RXSEQ, RXCFG, GPI, TXD_LOW
 /// (TXDCTL.LWTHRESH) and SRPD (RSRPD): no driver that we know enables them. Table 13-63 calls 5 and
-/// 8 reserved, but the real chip latches them when ICS says so: the driver's interrupt test sets
-/// each of the lowest ten.
+/// 8 reserved, but the real chip latches them when they are written to ICS. The driver's interrupt
+/// test sets each of the lowest ten.
 pub const ALL: u32 = 0x0001_ffff;
 /// Those about frames.
 pub const DATA: u32 = TXDW | TXQE | RXDMT0 | RXO | RXT0;

@@ -13,7 +13,7 @@ const SUM: u16 = 0xbaba;
 pub mod eecd {
     /// Clock.
     pub const SK: u32 = 1;
-    /// Nic select.
+    /// Chip select.
     pub const CS: u32 = 1 << 1;
     /// Data to the EEPROM.
     pub const DI: u32 = 1 << 2;
@@ -104,7 +104,7 @@ impl Eeprom {
         u32::from(self.chip.word(address)) << 16 | eerd & 0xff00 | 1 << 4
     }
 
-    /// The bus is let go by a reset. What is stored stays.
+    /// A reset releases the bus. What is stored stays.
     pub fn reset(&mut self) {
         self.pins = 0;
         self.chip.release();

@@ -136,7 +136,7 @@ offsets! {
     MANC2H = 0x5860,
     /// Software Semaphore, of later chips: who has set bit 1 may use the EEPROM.
     SWSM = 0x5b50,
-    /// Software-Firmware Synchronization, of later chips: who uses what.
+    /// Software-Firmware Synchronization, of later chips: which side uses which resource.
     SW_FW_SYNC = 0x5b5c,
 }
 
@@ -185,7 +185,7 @@ const END: u32 = 0xa000;
 const MAPPED_END: u32 = 0x2_0000;
 
 impl Registers {
-    /// All zero. Without `csb` there are no registers for the CSB. Panics never: rows that do not
+    /// All zero. Without `csb` there are no registers for the CSB. Never panics: rows that do not
     /// fit are left out, and a test looks for them.
     pub fn new(pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();

@@ -45,7 +45,7 @@ impl E1000 {
         });
         self.load_eeprom(control);
         self.filter_version.fetch_add(1, Ordering::Release);
-        // The link goes down without a word: LSC would be latched in a chip that has just forgotten
+        // The link goes down without a cause: LSC would be latched in a chip that has just cleared
         // all causes.
         let _ = self.update_link(control, false);
         After { edge, ..After::default() }

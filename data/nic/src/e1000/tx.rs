@@ -178,8 +178,8 @@ fn sums(first: u64, last: u64, c: &Context) -> Checksums {
     }
 }
 
-/// 3.4. UDP with TSE becomes USO: as the chip's, each of its segments has the UDP header with a
-/// length of its own.
+/// 3.4. UDP with TSE becomes USO: as with the chip, each segment has a UDP header with its own
+/// length.
 fn segment(c: &Context) -> Segment {
     let told = Told {
         headers: c.hdrlen,

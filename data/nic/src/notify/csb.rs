@@ -122,15 +122,15 @@ pub fn wants_received(words: &impl CsbFields) -> bool {
     words.guest_need_rxkick() & 1 != 0
 }
 
-/// The receive ring as the chip last saw it. All below `size`, or what comes of it is nonsense, but
-/// no more than that.
+/// The receive ring as the chip last saw it. All are below `size`; otherwise the result is
+/// nonsense, but harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// Descriptors.
     pub size: u32,
     /// RDH.
     pub head: u32,
-    /// RDT: there is nothing from here on. Equal to `head`: nothing at all.
+    /// RDT: there are no buffers from here on. Equal to `head`: there are none at all.
     pub tail: u32,
 }
 

@@ -24,7 +24,7 @@ pub mod csb;
 pub mod moderate;
 pub mod virtqueue;
 
-/// A place of the protocol that a lost wake-up would come through: a full fence, or a second look.
+/// A place in the protocol that prevents a lost wake-up: a full fence, or a second look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Fence: `used.idx` is published, then the driver's wish is read.

@@ -108,7 +108,7 @@ impl Alarm {
         wanted
     }
 
-    /// The timer has fired, or its time is of no worth any more.
+    /// The timer has fired, or its time no longer matters.
     pub fn clear(&mut self) {
         self.at = None;
     }
@@ -218,8 +218,8 @@ impl Moderator {
         // after.
         let end = gate.end(self.floor.ns(), now);
         let was_held = gate.held.remove(who);
-        // Others wait, and are about to be delivered by the timer, which is due. Whoever came here
-        // in time would open the next window before it, again and again: so it joins them.
+        // Others wait, and are about to be delivered by the timer, which is due. An interrupt that
+        // came just before it would open the next window, again and again. So it joins them.
         if end <= now && gate.held.is_empty() {
             gate.deliver(1, now);
             self.late.add_shared(was_held.into());

@@ -25,8 +25,8 @@ mod phyar {
     pub const KEPT: u32 = 0x001f_ffff;
 }
 
-/// Extended pages that keep what is written to them. Drivers patch analog parts there, which are
-/// none.
+/// Extended pages that keep what is written to them. Drivers patch analog parts there, which the
+/// model does not have.
 const PAGES: usize = 7;
 
 /// After a reset of either kind.

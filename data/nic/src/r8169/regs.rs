@@ -99,9 +99,9 @@ pub mod tcr {
     /// Loopback: 01 in bits 18:17 (11 is the 8139's).
     pub const LBK: u32 = 1 << 17;
     /// The chip's version, in bits that cannot be written: 30:26 and 23. These say
-    /// RTL8169SB/8110SB. Of those that today's drivers know, it is the one about which they know
-    /// least that is special: the S must have its PLL turned on, and a PHY patched at length; the
-    /// SC has an undocumented register for its bus' clock.
+    /// RTL8169SB/8110SB. Of the versions that today's drivers know, it needs the least special
+    /// care: the S must have its PLL turned on and its PHY patched at length; the SC has an
+    /// undocumented register for its bus clock.
     pub const HWVERID: u32 = 0x1000_0000;
     /// Inter-frame gap of 96 ns, as after reset.
     pub const IFG: u32 = 0x0300_0000;
@@ -180,7 +180,7 @@ pub static TABLE: &[Row] = &[
     row("MTPS", 0xec, 1, 0x3f, 0),
 ];
 
-/// Behind them: of a card in a CardBus slot, which this one is not, the function's registers.
+/// Behind them a CardBus card, which this is not, has its function registers.
 pub static CARDBUS: &[Row] = &[
     row("FER", 0xf0, 4, 0, 0),
     row("FEMR", 0xf4, 4, 0, 0),

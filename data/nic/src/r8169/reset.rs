@@ -51,7 +51,7 @@ impl R8169 {
         }
         self.filter_version.fetch_add(1, Ordering::Release);
         let after = self.update_link(control, false);
-        // The link of a chip that has just forgotten all causes changes without a word.
+        // The link of a chip that has just cleared all causes changes without a cause.
         After { edge, causes: 0, ..after }
     }
 

@@ -183,7 +183,7 @@ impl<C: Cplus> Transmit for Sending<C> {
 pub struct Receiving<C>(PhantomData<fn(&C)>);
 
 impl<C: Cplus> Receiving<C> {
-    /// The status of a whole frame for this station, about which there is no more to say.
+    /// The status of a whole frame for this station, with nothing special to report.
     #[inline]
     fn whole(len: usize) -> u32 {
         FS | LS | C::STATUS.pam | Self::length(len)
@@ -270,7 +270,7 @@ impl<C: Cplus> Receive for Receiving<C> {
     }
 }
 
-/// What the receive side looks at: a copy of the registers, taken anew when one of them was
+/// What the receive side looks at: a copy of the registers, taken again whenever one of them is
 /// written.
 #[derive(Debug)]
 pub struct Digest {

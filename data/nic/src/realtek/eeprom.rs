@@ -92,7 +92,7 @@ impl Eeprom {
         false
     }
 
-    /// The bus is let go, and the lock falls. What is stored stays.
+    /// The bus is released, and the lock is off. What is stored stays.
     pub fn reset(&mut self) {
         self.pins = 0;
         self.chip.release();

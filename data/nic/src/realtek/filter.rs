@@ -4,7 +4,7 @@
 //! A digest of the registers, taken again whenever one of them is written.
 
 /// Bits of RCR (44h), the same in both chips. AR (4) and AER (5) accept runts and broken frames, of
-/// of which there are none here: short frames are padded on the wire.
+/// which there are none here: short frames are padded on the wire.
 pub mod rcr {
     /// Accept All Physical: unicast to any station.
     pub const AAP: u32 = 1;

@@ -126,8 +126,8 @@ impl Registers {
         (before, after)
     }
 
-    /// Reads the registers in `offset..offset + data.len()`; `read` says what is in each. Between
-    /// registers there is 0, behind the window nothing answers: ones.
+    /// Reads the registers in `offset..offset + data.len()`; `read` says what is in each. Bytes
+    /// between registers read as 0, and bytes behind the window as ones.
     pub fn read(&self, offset: u64, data: &mut [u8], mut read: impl FnMut(&'static Row) -> u32) {
         let mut at = usize::try_from(offset).unwrap_or(WINDOW);
         let mut rest = data;

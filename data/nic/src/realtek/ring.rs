@@ -191,7 +191,7 @@ impl<C: Cplus> Ring<C> {
         self.patience = PATIENCE;
         self.fault = None;
         let told = hint.filter(|_| !same).map(|tail| distance(self.tail, tail, self.size));
-        // A tail that is where ours is says nothing: there may be none, or all.
+        // A tail that equals ours says nothing: there may be no descriptor, or all of them.
         let most = told.filter(|told| *told > 0).map_or(AHEAD, |told| told.min(AHEAD));
         let found = self.advance(within, most);
         // What we have no room for is to be found when we have.
@@ -249,8 +249,8 @@ impl<C: Cplus> Ring<C> {
     }
 
     /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the
-    /// size of a receive ring is known before it wraps: who asks for room says by an index when
-    /// there is enough. (Whose size is known has to hold a frame: one that is being sent is not to
+    /// size of a receive ring is known before it wraps: asking for room needs an index at which
+    /// there is enough. (A ring of known size has to hold a frame: one that is being sent must not
     /// be dropped because of a mark that somebody left in memory.)
     #[inline]
     fn glimpse(&mut self, index: u32, last: bool) {
@@ -307,8 +307,8 @@ impl<C: Cplus> Ring<C> {
         self.descriptors.word(self.index(index), Ordering::Relaxed)
     }
 
-    /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. Of the
-    /// last that a ring can have it does not show, so that is looked at.
+    /// EOR, if it was set in the descriptor at `index`, which is ours: it stays where it is. The
+    /// last descriptor that a ring can have does not show it, so its word is looked at.
     #[inline]
     pub fn eor(&self, index: u32) -> u32 {
         if index + 1 < self.size && !self.single { 0 } else { self.last_eor(index) }
@@ -353,7 +353,7 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
         self.descriptors.map()
     }
 
-    /// Nothing of the old map is kept but where the head is.
+    /// Of the old map only the place of the head is kept.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
         (self.within, self.fault) = (None, None);
         self.doubt();

@@ -9,8 +9,8 @@ use crate::chip::csb::{Csb, CsbSide};
 use crate::chip::{Chip, Fault};
 
 /// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what
-/// the CSB has to do with that. Intel's chips say so in registers, Realtek's in the descriptors.
-/// What the descriptors mean is not known here: see [`super::Transmit`] and [`super::Receive`].
+/// the CSB says about that. Intel's chips say so in registers, Realtek's in the descriptors. What
+/// the descriptors mean is not known here: see [`super::Transmit`] and [`super::Receive`].
 ///
 /// A descriptor is two quadwords: an address, and a word with everything else, whichever comes
 /// first in memory.

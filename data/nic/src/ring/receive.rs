@@ -62,7 +62,7 @@ pub struct Shape {
 
 /// Which frames are for this station: a digest of the registers that the receive side looks at.
 pub trait Filter<G: DescriptorRing>: Send {
-    /// Brings it up to date, after a look at the ring.
+    /// Updates the digest, after a look at the ring.
     fn update(&mut self, chip: &G::Chip, ring: &G, look: &Look);
     /// What they say about all frames.
     fn shape(&self) -> &Shape;
@@ -194,7 +194,7 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
         if frames >= MANY {
             return frames;
         }
-        // Whoever finds this too little waits for the tail to move.
+        // If this is too little, the caller waits for the tail to move.
         self.starve(look);
         let all = posted > 0 && posted >= look.size / 4 * 3;
         if all { MANY } else { frames }

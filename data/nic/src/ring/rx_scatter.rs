@@ -81,8 +81,8 @@ fn run_len(source: &Source<'_, '_>, from: usize) -> usize {
 }
 
 impl<'q, R: Receive> Pass<'q, R> {
-    /// Delivers a frame the thorough way. Nothing is used unless all of it fits, but buffers that
-    /// take no data before it.
+    /// Delivers a frame the thorough way. Unless all of it fits, nothing is used except buffers
+    /// before it that take no data.
     #[cold]
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
@@ -118,8 +118,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         strip.then(|| u16::from_be_bytes(*tci))
     }
 
-    /// Writes back buffers at the head of the ring that take no data. Others looped over these for
-    /// ever.
+    /// Writes back buffers at the head of the ring that take no data. Other devices looped over
+    /// such buffers for ever.
     fn skip_empty(&mut self) {
         while self.at != self.tail
             && self.budget > 0
@@ -141,8 +141,8 @@ impl<'q, R: Receive> Pass<'q, R> {
             }
             self.budget -= 1;
             let (addr, room) = R::buffer(self.ring, at, &self.shape);
-            // One that takes no data, amid a frame, takes a share and loses it; so the frame is
-            // lost.
+            // In the middle of a frame, a buffer that takes no data loses its share, and the frame
+            // with it.
             good &= room > 0;
             let n = left.min(if room > 0 { room } else { self.shape.buffer.max(1) });
             good = good && self.gather_one(addr, n, parts).is_some();
@@ -180,8 +180,8 @@ impl<'q, R: Receive> Pass<'q, R> {
     fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written) {
         let mut left = total;
         for i in 0..parts.descriptors {
-            // Its length was read before, and may be another now: what it says is what was written,
-            // or less.
+            // Its length was read before and may have changed: the status says what was written, or
+            // less.
             let last = i + 1 == parts.descriptors;
             let room = R::buffer(self.ring, self.at, &self.shape).1;
             let len = if last { left } else { left.min(room) };

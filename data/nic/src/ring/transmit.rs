@@ -238,8 +238,8 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
         self.ring.fault()
     }
 
-    /// While it is off nothing is stored: the driver may have given the CSB's memory to others
-    /// (FreeBSD 10.4 tells nobody). What turns it on again rings.
+    /// While the side is off nothing is stored: the driver may have given the CSB's memory to
+    /// others (FreeBSD 10.4 does not say). Turning it on again rings.
     fn arm(&mut self, chip: &ChipOf<T>, on: bool) -> bool {
         if !on {
             return false;
@@ -279,8 +279,8 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
             finished += count(chip, &batch);
         }
         let to = settle(state, &batch);
-        // Descriptors without a frame, or without its end, are work as well: who has nothing but
-        // those is charged as for a frame, not his neighbours.
+        // Descriptors without a frame, or without its end, are work as well: a guest with nothing
+        // else is charged for them as for a frame; its neighbours are not.
         if batch.is_empty() && limit > 0 {
             finished = finished.max(1);
         }

@@ -43,7 +43,7 @@ pub fn count<C: Chip>(chip: &C, batch: &Batch<'_>) -> usize {
     frames
 }
 
-/// As [`count`], where frames may be held or segmented. Returns frames and bytes.
+/// As [`count`], for batches with held or segmented frames. Returns frames and bytes.
 #[inline(never)]
 fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut BatchTotals) -> (usize, u64) {
     let (mut frames, mut bytes) = (0, 0);

@@ -18,7 +18,7 @@ use crate::chip::frame_totals::{FCS, SHORTEST};
 const TAG: usize = 4;
 /// Where it goes.
 const TAG_AT: usize = 12;
-/// The header that a guest of CWR's meaning must see once only (RFC 3168).
+/// CWR, which a receiver must see only once (RFC 3168).
 const CWR: u8 = 0x80;
 
 /// A checksum: over bytes `start` to `end` (0: the frame's end), stored at `at`.
@@ -110,7 +110,7 @@ pub fn add<'q, T: Transmit>(
     if let Some(reason) = found.bad {
         return Err(reason);
     }
-    // What this refuses is looked at the thorough way, which knows why.
+    // What this refuses goes the thorough way, which knows the reason.
     match T::as_it_is(found, setup) {
         Some(offload) if batch.add(pieces, offload).is_ok() => Ok(()),
         _ => add_changed(found.len as usize, &T::plan(found, setup)?, pieces, batch),
@@ -140,7 +140,7 @@ fn add_changed<'q>(
         frame.insert_tag(ethertype, tci);
     }
     let offload = frame.finish(plan)?;
-    // Segments are padded by whoever cuts them: padding here would be payload of the last.
+    // Segments are padded where they are cut: padding here would be payload of the last one.
     if plan.pad && offload.gso == Gso::None {
         frame.pad();
     }

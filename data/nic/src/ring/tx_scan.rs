@@ -84,7 +84,7 @@ pub struct Span {
 }
 
 /// Reads the descriptors of one frame; adds its pieces and asks for their first cache lines. What
-/// is wrong with it is left in `found.bad`: its end is looked for all the same.
+/// is wrong with it is left in `found.bad`: its end is looked for anyway.
 pub fn scan<'q, T: Transmit>(
     ring: &'q T::Ring,
     span: Span,

@@ -90,8 +90,8 @@ impl Rtl8139 {
         }
     }
 
-    /// A frame to send, if OWN is among what is written, and 0. What is said about the one before
-    /// goes.
+    /// A frame to send, if OWN is among what is written, and 0. The status of the frame before is
+    /// cleared.
     fn write_tsd(&self, write: &Write) {
         let at = write.row.offset;
         let value = write.over(self.regs.get(at));
@@ -206,7 +206,7 @@ impl Rtl8139 {
         }
     }
 
-    /// TPPoll: any write of it rings both bells, for with a CSB it is the kick of both rings.
+    /// TPPoll: any write rings both bells, since with a CSB it is the kick for both rings.
     fn poll(&self, value: u32) {
         if value & (tppoll::HPQ | tppoll::NPQ) != 0 {
             self.core.counters.input.notifications.add_shared(1);
@@ -223,7 +223,7 @@ impl Rtl8139 {
     fn write_cpcr(&self, write: &Write) {
         let before = self.regs.get(CPCR);
         let value = write.over(before) & write.row.mask;
-        // A pass that runs now ends before its rings are others.
+        // A pass that runs now ends before its rings change.
         self.core.stopped(|tx, rx| {
             self.regs.set(CPCR, value);
             if (before ^ value) & cpcr::TXE != 0 {

@@ -93,7 +93,7 @@ impl Classic {
     pub fn room(&mut self, chip: &Rtl8139) -> usize {
         let Some(look) = self.look(chip) else { return 0 };
         let frames = (look.free() / USUAL) as usize;
-        // Whoever finds this too little waits for CAPR to move.
+        // If this is too little, the caller waits for CAPR to move.
         self.starved = Some(look.read);
         if look.free() >= look.size / 4 * 3 { MANY } else { frames }
     }
@@ -189,8 +189,8 @@ impl Classic {
         there
     }
 
-    /// Writes a frame that means nothing: from the station to itself, of a protocol that is there
-    /// to test a wire.
+    /// Writes a frame that means nothing: from the station to itself, with the EtherType of the
+    /// loopback test protocol.
     fn fill(&self, look: &Look, len: u32) -> bool {
         let mut head = [0; 14];
         let own = self.rules.own;

@@ -31,7 +31,7 @@
 //!   1.5 KiB behind the buffer's end, more than a driver has to reserve, goes to the beginning; a
 //!   frame that means nothing fills the rest.
 //! - A frame of more than 1,792 bytes, or from where there is no memory, is not sent: its
-//!   descriptor says TUN, ISR TER.
+//!   descriptor gets TUN, and ISR gets TER.
 //! - Setting RE where it was 0 empties the receive buffer. The datasheet does not say so, but
 //!   drivers rely on it.
 //! - The tally counters are dumped in C+ mode only: in classic mode the place of DTCCR is TSD0's.

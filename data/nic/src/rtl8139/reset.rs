@@ -36,8 +36,8 @@ impl Rtl8139 {
         let mut after = self.reset_chip(control, true);
         self.tally.clear(&self.core.stats, &self.core.counters);
         self.load_eeprom(control);
-        // The link goes down without a word: the cause would be latched in a chip that has just
-        // forgotten all causes.
+        // The link goes down without a cause: it would be latched in a chip that has just cleared
+        // all causes.
         after.merge(After { causes: 0, ..self.update_link(control, false) });
         after
     }

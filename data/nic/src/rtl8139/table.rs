@@ -61,7 +61,7 @@ pub static CLASSIC: &[Row] = &[
     row("PHY1_PARM", PHY1_PARM, 4, ALL, 0),
     row("TW_PARM", TW_PARM, 4, ALL, 0),
     row("PHY2_PARM", PHY2_PARM, 1, 0xff, 0),
-    // Patterns that wake a machine: nothing does here.
+    // Patterns that wake a machine. Here nothing wakes it.
     row("CRC0-3", 0x84, 4, ALL, 0),
     row("CRC4-7", 0x88, 4, ALL, 0),
     row("Wakeup", 0x8c, 4, ALL, 0), row("Wakeup", 0x90, 4, ALL, 0),

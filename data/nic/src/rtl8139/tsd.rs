@@ -100,7 +100,7 @@ impl DescriptorRing for Pairs {
         self.map.poisoned().then_some(Fault::Truncated)
     }
 
-    /// Whoever stops it and starts it again goes on with the pair at which it stood.
+    /// After a stop and a new start it goes on with the pair at which it stood.
     fn forget(&mut self, _: &Rtl8139) {
         (self.first, self.head) = ((self.first + self.head) % PAIRS, 0);
     }

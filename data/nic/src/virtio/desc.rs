@@ -50,7 +50,7 @@ pub(super) struct Chain<'q> {
     table: Option<u64>,
     /// Descriptors in the present table.
     count: u32,
-    /// How many more may follow: what ends a circle.
+    /// How many more may follow: this ends circular chains.
     left: u32,
     indirect: bool,
     write: bool,

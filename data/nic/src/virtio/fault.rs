@@ -30,7 +30,7 @@ pub enum Fault {
     /// An indirect descriptor that was not negotiated, is nested, or goes on with NEXT.
     #[error("an indirect descriptor where none is allowed")]
     Indirect,
-    /// An indirect table that is empty, no multiple of 16 bytes, or above 32768 entries.
+    /// An indirect table that is empty, not a multiple of 16 bytes, or above 32768 entries.
     #[error("an indirect table of {0} bytes")]
     IndirectSize(u32),
     /// A transmit buffer that the device should write, or a receive buffer that it should read.

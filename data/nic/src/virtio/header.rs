@@ -5,7 +5,7 @@ use vmlan_frame::{Gso, Offload, Offloads, Reason};
 /// Longest header.
 pub(super) const LEN: usize = 12;
 
-/// The header of a frame in one buffer about which nothing is to be said.
+/// The header of a frame in one buffer without offloads.
 pub(super) const PLAIN: [u8; LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 const NEEDS_CSUM: u8 = 1;
@@ -15,8 +15,8 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// True if nothing is claimed about a frame. DATA_VALID is for the receiver's header: a sender's
-/// word for its own checksum is worth nothing.
+/// True if nothing is claimed about a frame. DATA_VALID is for the receiver's header: a sender
+/// cannot vouch for its own checksum.
 #[inline]
 pub(super) fn is_plain(header: &[u8; 10]) -> bool {
     let [flags, gso_type, ..] = *header;

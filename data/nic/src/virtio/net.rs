@@ -172,7 +172,7 @@ impl<S: QueueState> Net<S> {
         let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
         let mut queue = Queue::new(rings, &map, features)?;
         queue.interrupt.clone_from(&slot.interrupt);
-        // A predecessor that was killed may have published without ringing.
+        // A predecessor that was killed may have published without interrupting.
         if let Some(interrupt) = &queue.interrupt
             && queue.done != 0
         {
@@ -220,7 +220,7 @@ impl<S: QueueState> Net<S> {
         let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
         if let Some(queue) = &mut slot.queue {
             queue.interrupt.clone_from(&interrupt);
-            // What was published without this interrupt is told now.
+            // What was published before this interrupt existed is reported now.
             if let Some(interrupt) = &interrupt
                 && queue.done != 0
             {

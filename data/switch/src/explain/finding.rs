@@ -158,7 +158,7 @@ pub enum Finding {
     NobodyUp,
     /// The receiver's limits have no tokens: nothing gets there for so many nanoseconds.
     ToLimit {
-        /// How long, in nanoseconds; at most a second is looked ahead.
+        /// How long, in nanoseconds, up to a second.
         wait_ns: u64,
     },
     /// It is the turn of others at the uplink.
@@ -219,7 +219,7 @@ pub enum Tokens {
     Left(Budget),
     /// None for so long.
     Spent {
-        /// In nanoseconds; at most a second is looked ahead.
+        /// In nanoseconds, up to a second.
         wait_ns: u64,
     },
 }

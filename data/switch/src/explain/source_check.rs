@@ -123,7 +123,7 @@ pub enum Unparsed {
 }
 
 impl ClaimFault {
-    /// The address that was refused because it is not its sender's, where it could be.
+    /// The address that was refused because it is not its sender's; `None` for other faults.
     #[must_use]
     pub fn claim(&self) -> Option<Claim> {
         match self {
@@ -202,7 +202,7 @@ impl Claimed {
     }
 }
 
-/// The settings that refuse the frame by themselves; all there are, if none does.
+/// The settings of which each refuses the frame by itself; all settings, if none does.
 pub(super) fn deciding(source_check: &SourceCheck, head: &[u8], len: usize) -> Vec<ClaimSetting> {
     let SourceCheck { macs, ips, dhcp_guard, ra_guard } = source_check.clone();
     let none = SourceCheck::default;

@@ -50,14 +50,14 @@ fn change(from: &Vlan, head: &[u8], domain: Domain, to: &Vlan) -> Result<Option<
     Ok((had != push).then_some(Change { strip: had.is_some(), push }))
 }
 
-/// True if all frames from such a port look alike at such another, whatever their domain.
+/// True if all frames between two such ports look alike at both, whatever their domain.
 fn same_form(from: &Vlan, to: &Vlan) -> bool {
     use Vlan::{Open, Qinq, QinqTrunk};
     matches!((from, to), (Open, Open) | (Qinq(_), Qinq(_)) | (QinqTrunk(_), QinqTrunk(_)))
 }
 
-/// True if a frame that carries no tag looks alike at both: access ports of one VLAN, which let no
-/// tag in but such as say only a priority.
+/// True if a frame that carries no tag looks alike at both: access ports of one VLAN, which let in
+/// no tags except those of priority only.
 fn bare_form(from: &Vlan, to: &Vlan) -> bool {
     matches!((from, to), (Vlan::Access(a), Vlan::Access(b)) if a == b)
 }

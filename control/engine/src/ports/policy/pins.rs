@@ -110,10 +110,10 @@ impl Change {
     }
 }
 
-/// Pins what the addresses of `entries` ask for, and nothing else of what was pinned here.
+/// Pins what the addresses of `entries` ask for, and unpins what else was pinned here.
 ///
 /// # Errors
-/// If a port asks for too many, or the table has no room; then everything is as it was.
+/// If a port asks for too many, or the table has no room; then nothing has changed.
 pub(super) fn repin(entries: &mut [Entry], fdb: &Fdb) -> Result<(), String> {
     let changes = changes(entries)?;
     // First all that goes: an address may move from one port to another.

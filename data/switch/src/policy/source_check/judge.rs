@@ -40,7 +40,7 @@ struct Case<'a> {
 }
 
 impl SourceCheck {
-    /// Everything but whether the source address `mac` is allowed.
+    /// Judges everything except whether the source address `mac` is allowed.
     pub(crate) fn judge(&self, mac: Mac, head: &[u8], len: usize) -> Result<(), Reason> {
         if self.is_any() {
             return Ok(());
@@ -58,12 +58,12 @@ impl SourceCheck {
         }
     }
 
-    /// Something is to be found out about who it claims to be in ARP and neighbour discovery.
+    /// What the port claims to be in ARP and neighbour discovery is checked.
     fn names(&self) -> bool {
         self.ips.is_some() || !matches!(self.macs, Macs::Any)
     }
 
-    /// May be claimed: by `ips`, if that says anything.
+    /// True if `ips` allows it, or is not set.
     fn allows_v4(&self, ip: [u8; 4]) -> bool {
         let ip = u32::from_be_bytes(ip);
         self.ips.as_ref().is_none_or(|ips| is_host(ip) && has_v4(ips, ip))
@@ -85,7 +85,7 @@ impl Case<'_> {
             || (h.ethertype < 0x600 && snap())
     }
 
-    /// RFC 826; probes of RFC 5227 are held to the address they are about, as IPv6's are.
+    /// RFC 826. Probes (RFC 5227) are judged by the address they are about, as IPv6's are.
     fn arp(&self) -> Result<(), Reason> {
         if !self.source_check.names() {
             return Ok(());
@@ -139,7 +139,7 @@ impl Case<'_> {
         refuse_if(ports.0 == server || ports.1 == client, Reason::DhcpGuard)
     }
 
-    /// Who has no address yet may ask for one, if it is to have any.
+    /// A guest without an address may ask for one, if it is allowed any.
     fn is_dhcp_client(&self, ips: &[Prefix], destination: &[u8]) -> bool {
         let asks = self.h.protocol == UDP && self.h.ports(self.head) == Some(DHCP);
         asks && !self.h.fragment
@@ -174,7 +174,7 @@ impl Case<'_> {
         refuse_if(!honest, Reason::SpoofedIp)
     }
 
-    /// Who has no address yet may find out whether it can have one, and join groups.
+    /// A guest without an address may find out whether one is free, and join groups.
     fn is_joining(&self, kind: Option<u8>, destination: &[u8; 16]) -> bool {
         let listener = |k| LISTENER.contains(&k) && destination[0] == 0xff;
         // A solicitation has been looked into.
