@@ -1,5 +1,5 @@
-//! The body of the fuzz target `claims`: etherparse, which shares no code with our parser, must find
-//! honest what [`SourceCheck`] lets pass. Kept inputs are replayed as a plain test.
+//! The body of the fuzz target `claims`: what [`SourceCheck`] lets pass, etherparse must find
+//! honest. It shares no code with our parser. Kept inputs are replayed as a plain test.
 //!
 //! An input is a byte of settings and a frame:
 //!

@@ -101,7 +101,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, ChipError> {
         let options = Options { model: C::MODEL, ..options };
         options.check()?;
-        // Some chips take a ring at address 0 for none.
+        // Some chips take address 0 to mean that there is no ring.
         let mut low = Pool::new(tx::ALIGN, ram.buffers());
         let mut high = Pool::new(ram.buffers(), ram.size());
         let mut nic = Self {
@@ -143,7 +143,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         &self.options
     }
 
-    /// The address in force: the chip's own, unless [`Self::set_mac`] gave another.
+    /// The MAC address in force: the chip's own, unless [`Self::set_mac`] gave another.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.mac
@@ -184,7 +184,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         QueueStats { interrupts: self.interrupts.sent, ..*self.rx.stats() }
     }
 
-    /// Were all descriptors written back in order, and all frames of a form that the manual allows?
+    /// Were all descriptors written back in order, and did all frames have a form that the manual
+    /// allows?
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.tx.out_of_order() == 0 && self.rx.out_of_order() == 0 && self.rx.stats().malformed == 0

@@ -229,7 +229,7 @@ pub trait Wait {
     fn watched(&self) -> Vec<BorrowedFd<'_>>;
     /// Which of [`Self::watched`] tell that the device is gone: bit n stands for the `n`th. A
     /// thread that sleeps while another uses the device leaves them out, because replies to the
-    /// other can be read there, too.
+    /// other can be read there as well.
     fn watched_for_end(&self) -> u64;
     /// The second half of `wait`: takes the interrupts and takes the wishes back. Bit n of `ready`
     /// tells that the `n`th of [`Self::watched`] could be read.

@@ -22,8 +22,8 @@ pub struct QueueStats {
     pub batches: u64,
     /// Transmit: no free slot when one was wanted.
     pub full: u64,
-    /// Frames the device delivered in a form it must not (length beyond the buffer, no room for the
-    /// header, ...).
+    /// Frames that the device delivered in an invalid form (length beyond the buffer, no room for
+    /// the header, ...).
     pub malformed: u64,
 }
 

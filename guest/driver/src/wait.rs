@@ -9,8 +9,8 @@ pub use vmlan_transport::Wake;
 pub enum Prepared {
     /// Sleeping would be wrong.
     Now(Wake),
-    /// Nothing is there. The driver has work to do after so long ([`Duration::MAX`]: none),
-    /// whatever else happens.
+    /// Nothing is there. The driver has work to do after this time in any case ([`Duration::MAX`]:
+    /// none).
     Sleep(Duration),
 }
 

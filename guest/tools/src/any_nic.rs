@@ -84,7 +84,7 @@ impl AnyNic {
     }
 }
 
-/// The same call for whatever it is; the second form for a device and a batch of its own.
+/// The same call for any kind of NIC; the second form takes a device and a batch of its kind.
 macro_rules! each {
     ($any:expr, $nic:ident => $call:expr) => {
         match $any {

@@ -19,7 +19,7 @@ pub enum Address {
     VhostUser(VhostUser),
     /// `vfio-user:`: a chip with registers behind a socket.
     VfioUser(VfioUser),
-    /// `pci:`: a chip on the PCI bus of this machine, which is a VM as a rule.
+    /// `pci:`: a chip on the PCI bus of this machine, usually a VM.
     Pci(Pci),
 }
 

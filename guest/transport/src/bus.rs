@@ -90,15 +90,15 @@ pub trait Bus {
     /// Writes configuration space.
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError>;
 
-    /// Reads a register of 32 bits: a trip to the device. Which BAR the registers are in is the
-    /// chip's affair.
+    /// Reads a register of 32 bits: a trip to the device. The chip decides which BAR the registers
+    /// are in.
     fn read32(&mut self, offset: u32) -> Result<u32, BusError>;
 
     /// Writes a register of 32 bits: a trip to the device, or at least a message.
     fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
 
-    /// Reads a register of any width. A bus whose chip has registers of 32 bits only can do
-    /// without.
+    /// Reads a register of any width. A bus whose chip has only registers of 32 bits need not
+    /// implement it.
     #[inline]
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         match width {
@@ -116,7 +116,8 @@ pub trait Bus {
         }
     }
 
-    /// Writes 32 bits to an 82540EM's I/O window (SDM 13.3). A bus of other chips can do without.
+    /// Writes 32 bits to an 82540EM's I/O window (SDM 13.3). A bus of other chips need not
+    /// implement it.
     fn write_io(&mut self, _offset: u32, _value: u32) -> Result<(), BusError> {
         let source = io::ErrorKind::Unsupported.into();
         Err(BusError::other("write to the I/O window")(source))

@@ -201,7 +201,7 @@ pub fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// What a clock shows. None of those that are asked here ever shows a time before its beginning.
+/// What a clock shows. None of the clocks used here shows a negative time.
 fn clock(id: ClockId) -> Duration {
     Duration::try_from(rustix::time::clock_gettime(id)).unwrap_or_default()
 }

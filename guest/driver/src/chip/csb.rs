@@ -90,9 +90,9 @@ impl Csb {
         self.gpa
     }
 
-    /// As a chip finds it that does not know it yet: no word is left to chance, for some change
-    /// what the chip does. `by_message`: it interrupts by MSI, and need not leave in ICR what a
-    /// message has said.
+    /// Sets the CSB up for a chip that does not know it yet. Every word is set, since some of them
+    /// change what the chip does. `by_message`: the chip interrupts by MSI, and need not leave in
+    /// ICR what a message has said.
     pub(super) fn reset(&mut self, by_message: bool) {
         self.on = false;
         self.words.iter().for_each(|word| word.store(0, Relaxed));

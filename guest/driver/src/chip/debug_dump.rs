@@ -17,7 +17,7 @@ pub enum Poke {
 }
 
 impl Poke {
-    /// All of them, the least likely to be what was missing first.
+    /// All of them, the least likely remedy first.
     pub const ALL: [Self; 4] = [Self::Unmask, Self::Mask, Self::Buffers, Self::Frames];
 }
 

@@ -16,12 +16,12 @@ use super::{
 use crate::notify::csb;
 use crate::wait::Prepared;
 
-/// No moderation of the chip lasts so long: a frame that lies there longer had no interrupt.
+/// No moderation of the chip lasts this long: a frame that waits longer had no interrupt.
 const LATE: Duration = Duration::from_millis(100);
 /// How long a receiver that polls sleeps. FreeBSD's polls 1,000 to 5,000 times a second, at its
 /// timer's ticks.
 const TICK: Duration = Duration::from_micros(200);
-/// So many ticks in turn without a frame, and an adaptive receiver wants interrupts again.
+/// After this many ticks in turn without a frame, an adaptive receiver wants interrupts again.
 const QUIET: u8 = 10;
 
 /// What the adaptive receiver knows.
@@ -126,15 +126,15 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.enabled = causes;
     }
 
-    /// What may interrupt a driver of the kernel's kind while it is awake.
+    /// What may interrupt a driver like the kernel's while it is awake.
     pub(super) fn causes_awake(&self) -> u32 {
         let sent = if self.options.completion == Completion::Lazy { 0 } else { C::CAUSES.sent };
         let received = if self.options.receive == Reception::Poll { 0 } else { C::CAUSES.received };
         C::CAUSES.link | sent | received
     }
 
-    /// All that is enabled while CSB is on, whose flags say when they interrupt. Messages say which
-    /// frames there are, but not that the link has changed: that cause would stay.
+    /// All causes that are enabled while CSB is on, whose flags say when they interrupt. Messages
+    /// say which frames there are, but not that the link has changed: that cause would stay.
     pub(super) fn causes_of_csb(&self) -> u32 {
         let link = if self.options.irq == Irq::Msi { 0 } else { C::CAUSES.link };
         C::CAUSES.sent | C::CAUSES.received | C::CAUSES.csb | link
@@ -241,8 +241,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     /// The first half of [`Self::wait`], for a caller that sleeps by itself: [`Self::finish_wait`]
-    /// follows in any case. After [`Prepared::Sleep`] it must come back within that time, and begin
-    /// anew.
+    /// follows in any case. After [`Prepared::Sleep`] it must come back within that time, and start
+    /// again.
     pub fn prepare_wait(&mut self, interest: Interest) -> Result<Prepared, ChipError> {
         self.flush_due();
         if self.is_ready(interest) {
@@ -343,8 +343,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             || interest.tx && csb::want_completion(csb, sent)
     }
 
-    /// Turns CSB on or off, of a chip that was started with it: in between, the registers count
-    /// again.
+    /// Turns the CSB of a chip that was started with it on or off. While it is off, the registers
+    /// count.
     ///
     /// # Panics
     /// When [`super::Options::csb`] is off.
@@ -360,7 +360,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             self.enable(self.causes_of_csb());
             return;
         }
-        // A posted kick that arrives once the CSB is off would be taken for the tail of now, and
+        // A posted kick that arrives once the CSB is off would be taken for the current tail, and
         // the chip would use descriptors that it was not given.
         C::settle(&mut self.registers);
         csb.stop();

@@ -77,11 +77,12 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         }
     }
 
-    /// A chip that sees by itself whose a buffer is may have stopped looking, and wait for more
-    /// than there were when `first` was the tail. A driver that is to enable interrupts again does
-    /// not tell it: that wakes it as well. One that polls does nothing else that the chip would
-    /// hear, so it tells when the chip may have run short, and for every eighth of the ring (a
-    /// quarter of a small one): who wants room for many frames waits for three quarters.
+    /// A chip that finds out by itself who owns a buffer may have stopped looking, and wait for
+    /// more buffers than there were when `first` was the tail. A driver that will enable interrupts
+    /// again does not tell it: enabling wakes it as well. A driver that polls does nothing else
+    /// that the chip would notice. So it tells the chip when that may have run short, and for every
+    /// eighth of the ring (a quarter of a small one): a sender that wants room for many frames
+    /// waits for three quarters.
     fn is_worth_telling(&self, first: u16) -> bool {
         let size = usize::from(self.rx.size());
         let many = (size / 8).max(8).min(size / 4 - 1);

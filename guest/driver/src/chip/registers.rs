@@ -214,8 +214,8 @@ impl<R: Register, B: Bus> Registers<R, B> {
         &self.counts[..R::ALL.len()]
     }
 
-    /// The longest that a read or write took since this was last asked: a guest's processor stands
-    /// still for so long.
+    /// The longest time that a read or write took since the last call: a guest's processor stands
+    /// still for as long.
     pub fn take_slowest(&mut self) -> Duration {
         std::mem::take(&mut self.slowest)
     }
@@ -232,7 +232,7 @@ impl<R: Register, B: Bus> Registers<R, B> {
         &self.bus
     }
 
-    /// The bus, to do with it what the driver does not.
+    /// The bus, for uses beside the driver's.
     pub fn bus_mut(&mut self) -> &mut B {
         &mut self.bus
     }

@@ -15,7 +15,7 @@ use vmlan_transport::memory::{Pool, Ram, View};
 /// Bytes of a frame that are not in the MTU: its header, a tag, the CRC.
 const HEADERS: u16 = 14 + 4 + 4;
 
-/// What a chip says of a frame that it has received.
+/// What a chip says about a frame that it has received.
 pub trait Report: Copy + Debug + Send {
     /// The 802.1Q tag that the chip stripped.
     fn vlan(_word: u64) -> Option<u16> {
@@ -29,8 +29,8 @@ pub trait Report: Copy + Debug + Send {
 
 /// Receive descriptors of a chip: two words of 64 bits.
 pub trait RxFormat: Report {
-    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not
-    /// by a tail. Otherwise the second word is the one that the chip reports in.
+    /// A bit in the descriptor's first word says who owns it, and hands it over instead of a tail.
+    /// Otherwise the chip reports in the second word.
     const OWNED: bool;
     /// The length in a frame's last descriptor is the whole frame's, and the others have none.
     const WHOLE: bool;
@@ -40,7 +40,7 @@ pub trait RxFormat: Report {
     /// The bits of the first word that say that the ring ends here.
     const END: u64 = 0;
 
-    /// The word of a descriptor that has no frame in it, but a buffer of so many bytes.
+    /// The word of a descriptor with an empty buffer of this many bytes.
     #[inline]
     fn empty(_buffer: usize) -> u64 {
         0
@@ -125,7 +125,7 @@ pub struct RxRing<F> {
 /// What the ring shows from the next descriptor on.
 enum Found<F> {
     Frame(Frame<F>),
-    /// The device gave a frame a form it must not have; it is skipped.
+    /// The device gave a frame an invalid form; the frame is skipped.
     Junk(u16),
     Nothing,
 }
@@ -250,7 +250,7 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
         for at in 0..self.tail {
             self.arm(at);
         }
-        // It is not the chip's, but there the chip finds the ring's end.
+        // The chip does not own it, but finds the ring's end there.
         self.desc[2 * usize::from(self.tail) + Self::STATUS].store(F::END.to_le(), Relaxed);
     }
 
@@ -329,7 +329,7 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
         done
     }
 
-    /// Where the first of these frames starts; without any, the next descriptor to look at.
+    /// Where the first of these frames starts; if there are none, the next descriptor to look at.
     fn start_of(&self, frames: &[Frame<F>]) -> u16 {
         frames.first().map_or(self.next, |frame| frame.first)
     }

@@ -3,8 +3,8 @@
 //! write for each interrupt, and moderation sets the pace.
 //!
 //! Two bounds keep latency known, and end the waiting if the interrupt does not come: so many
-//! frames, and so much time since the first of them. Time is looked at wherever the caller comes
-//! by, and it shortens the caller's sleep.
+//! frames, and so much time since the first of them. The time is looked at in each of the caller's
+//! calls, and the bound shortens the caller's sleep.
 
 use std::time::Duration;
 

@@ -115,7 +115,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a
     /// 64-bit address.
     fn enable_msi(&mut self) -> Result<(), ChipError> {
-        /// More than there can be: a longer list runs in a circle.
+        /// More than there can be: a longer list is a loop.
         const MOST: usize = 48;
         let mut at = self.config32(config::CAPABILITIES).to_le_bytes()[0];
         for _ in 0..MOST {
@@ -173,7 +173,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         self.check()
     }
 
-    /// Does the chip offer a status block? One that it may have had from us before, it forgets.
+    /// Does the chip offer a status block? The chip forgets one that we may have given it before.
     fn find_csb(&mut self) -> Result<(), ChipError> {
         if self.csb.is_none() {
             return Ok(());

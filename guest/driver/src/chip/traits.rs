@@ -79,8 +79,8 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn ram_bytes(options: &Options) -> (usize, usize);
     /// With memory out of two pools.
     fn new(ram: &Arc<Ram>, low: &mut Pool, high: &mut Pool, options: &Options) -> Self;
-    /// Unused, for a device that has been reset. Frames under way are lost; buffers keep their
-    /// contents.
+    /// Makes it unused, for a device that has been reset. Frames under way are lost; buffers keep
+    /// their contents.
     fn reset(&mut self);
     /// How many slots there are.
     fn slots(&self) -> u16;
@@ -110,7 +110,7 @@ pub trait TxSide<R: Register>: Debug + Send {
     fn take_pending(&mut self) -> u32;
     /// An interrupt said that frames were sent.
     fn note_sent(&mut self) {}
-    /// Of a side that has to ask what was sent: the caller cannot do without an answer.
+    /// For a side that has to ask what was sent: the caller needs an answer.
     fn wants_to_ask(&mut self) -> bool {
         false
     }
@@ -127,7 +127,7 @@ pub trait TxSide<R: Register>: Debug + Send {
     /// Has a good part of what is under way been sent, as far as memory tells?
     fn is_half_done(&self) -> bool;
     /// Frames that are done though an earlier one is not, and heads that cannot be: the device must
-    /// not do either.
+    /// do neither.
     fn out_of_order(&self) -> u64;
     /// Counters.
     fn stats(&self) -> &QueueStats;
@@ -167,7 +167,7 @@ pub trait RxSide<R: Register>: Debug + Send {
     ) -> usize;
     /// Copies bytes of a frame, from byte `at` on, into `bytes`; returns how many there were.
     fn read(&self, frame: Frame<Self::Format>, at: usize, bytes: &mut [u8]) -> usize;
-    /// Where the first of these frames starts; without any, the next descriptor to look at.
+    /// Where the first of these frames starts; if there are none, the next descriptor to look at.
     fn start_of(&self, frames: &[Frame<Self::Format>]) -> u16;
     /// Fills up to `most` of the descriptors that were taken, before `end`; returns how many.
     fn refill(&mut self, most: u16, end: u16) -> u16;

@@ -23,8 +23,8 @@ pub(crate) const ALIGN: usize = 256;
 /// between.
 const CHUNK: u16 = 16;
 
-/// So often in vain are reports looked for while none is to come, before the head is asked for: a
-/// trip.
+/// How often reports are looked for in vain, while none is expected, before the head is read.
+/// Reading it is a trip to the device.
 const PATIENCE: u32 = 64;
 
 /// The transmit side. A slot is a buffer; slots are used in turn, and as many are under way as
@@ -130,7 +130,7 @@ impl<F: TxFormat> TxRing<F> {
         self.tail = self.after(self.tail);
     }
 
-    /// Where the descriptor itself says whose it is, that comes last.
+    /// Where the descriptor itself says who owns it, that word is stored last.
     #[inline]
     fn store(&self, descriptor: u16, [first, second]: [u64; 2]) {
         let at = 2 * usize::from(descriptor);

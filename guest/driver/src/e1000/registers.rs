@@ -122,7 +122,7 @@ pub mod cause {
     pub const RX: u32 = RXDMT0 | RXO | RXT0;
     /// All that the driver enables.
     pub const ALL: u32 = TXDW | LSC | RX;
-    /// All that it enables while CSB is on, whose flags say when they interrupt.
+    /// All causes that the driver enables while CSB is on, whose flags say when they interrupt.
     pub const CSB: u32 = ALL | TXQE;
 }
 

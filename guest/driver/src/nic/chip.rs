@@ -104,8 +104,8 @@ impl BusAddress for Pci {
     }
 }
 
-/// The NIC, and what it takes to connect it anew. A VMM cannot do that today; for a tool it is only
-/// a matter of starting over.
+/// The NIC, and what reconnecting it needs. A VMM cannot do that today. For a tool it only means
+/// starting over.
 #[derive(Debug)]
 pub struct ChipNic<C: Chip, L: BusAddress = VfioUser> {
     nic: ChipDriver<C, L::Bus>,

@@ -22,7 +22,7 @@ pub struct Registers {
     /// Interrupts for 1,000 frames.
     pub interrupts_per_1000_frames: f64,
     /// The longest that one of the reads or writes took, in microseconds: a guest's processor
-    /// stands still for so long.
+    /// stands still for as long.
     pub slowest_us: f64,
     /// Each register that was touched.
     pub by_name: Vec<Access>,

@@ -61,7 +61,7 @@ impl Point {
     ];
 }
 
-/// How the functions here reach a fence or a second look: in a driver, by nothing more than that.
+/// How the functions here reach a fence or a second look. In a driver this adds nothing to it.
 pub trait Guard {
     /// A fence that is as strong as the point says: sequentially consistent, if it says nothing.
     #[inline]
@@ -80,7 +80,7 @@ pub trait Guard {
     }
 }
 
-/// A guard with every point in place, for those that have nothing else to hang one on.
+/// A guard with every point in place, for callers that have no other.
 #[derive(Clone, Copy, Debug)]
 pub struct Intact;
 

@@ -7,8 +7,8 @@
 
 use super::{Guard, Point};
 
-/// Stores to a register, by `write`, what makes the device look at memory: what was stored there
-/// before is seen by then.
+/// Makes the device look at memory by storing to a register (`write`). The device then sees what
+/// was stored in memory before.
 #[inline]
 pub fn publish<T>(guard: &impl Guard, write: impl FnOnce() -> T) -> T {
     guard.fence(Point::TailPublish);

@@ -82,7 +82,7 @@ impl TxFormat for TxDescriptor {
 /// Bytes of the CRC that the chip leaves at a frame's end.
 const CRC: usize = 4;
 
-/// Receive descriptors whose lengths have so many bits: the status begins behind.
+/// Receive descriptors whose lengths have this many bits. The status begins behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxDescriptor<const LEN: u32>;
 

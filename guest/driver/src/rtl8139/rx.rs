@@ -28,7 +28,7 @@ const SLOT: usize = 1792;
 /// The status' bit for a good frame.
 const ROK: u16 = 1;
 
-/// A frame that was copied out of the buffer: the chip says nothing of it but that it is good.
+/// A frame that was copied out of the buffer: the chip only says that it is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied;
 
@@ -76,7 +76,7 @@ impl Buffer {
         registers.read(Register::CR) & cr::BUFE == 0
     }
 
-    /// Takes the cause back that frames have come; was it there?
+    /// Takes back the cause that says that frames have come; was it there?
     fn acknowledge<B: Bus>(registers: &mut Registers<B>) -> bool {
         let causes = registers.read(Register::ISR) & cause::RX;
         if causes != 0 && registers.failure().is_none() {
@@ -125,7 +125,7 @@ impl Buffer {
         }
         self.dried = got > 0;
         // A cause that is out of date would interrupt again and again. One that came in between is
-        // taken back, too, so: look.
+        // taken back as well, so look again.
         got == 0 && Self::acknowledge(registers) && Self::look(registers)
     }
 }

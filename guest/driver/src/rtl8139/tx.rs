@@ -13,7 +13,7 @@ use vmlan_transport::memory::{Pool, Ram};
 const PAIRS: u16 = 4;
 /// Bytes of the longest frame that the chip sends.
 const LONGEST: usize = 1792;
-/// And of the shortest: it adds nothing to a frame.
+/// Bytes of the shortest frame that it sends: it does not pad.
 const SHORTEST: u32 = 60;
 
 const TSD: [Register; 4] = [Register::TSD0, Register::TSD1, Register::TSD2, Register::TSD3];
@@ -21,11 +21,11 @@ const TSD: [Register; 4] = [Register::TSD0, Register::TSD1, Register::TSD2, Regi
 pub(super) const TSAD: [Register; 4] =
     [Register::TSAD0, Register::TSAD1, Register::TSAD2, Register::TSAD3];
 
-/// Bits of TSD. Without OWN the frame is the chip's.
+/// Bits of TSD. While OWN is 0 the chip owns the frame.
 mod tsd {
     /// The chip begins to send once it has 256 bytes.
     pub(super) const THRESHOLD: u32 = (256 / 32) << 16;
-    /// Underrun, sent, aborted: one of them is there in the end.
+    /// Underrun, sent, aborted: one of them is set in the end.
     pub(super) const TUN: u32 = 1 << 14;
     pub(super) const TOK: u32 = 1 << 15;
     pub(super) const TABT: u32 = 1 << 30;
@@ -216,7 +216,7 @@ impl TxSide<Register> for Pairs {
         false
     }
 
-    /// Memory does not tell; an interrupt that is enabled does.
+    /// Memory does not show it; an enabled interrupt does.
     fn is_half_done(&self) -> bool {
         self.sent && self.told > 0
     }

@@ -34,7 +34,7 @@ struct State {
 
 impl Whole {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked here had parked pairs at most.
+        // A thread that panicked here had parked pairs at most.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,14 +120,14 @@ impl VirtioNet {
         if state.generation == part.generation {
             return result;
         }
-        // Should that connection be gone by now, the old one's end tells the same.
+        // If that connection is gone by now, the end of the old one shows it as well.
         part.link = state.link()?;
         part.generation = state.generation;
         self.reconnects += 1;
         Ok(())
     }
 
-    /// Leaves the pairs of a part that ends to the others: a device is started with all of its
+    /// Leaves the pairs of a part that ends to the other parts: a device is started with all of its
     /// rings or not at all.
     pub(super) fn park(&mut self) {
         if let Some(part) = self.part.take() {

@@ -59,7 +59,7 @@ impl VirtioNet {
             front.set_vring_enable(index, true)?;
         }
         // Answered in order: the rings are enabled when this is. Without REPLY_ACK nothing else
-        // says so, and what a ring that is not yet enabled sends is thrown away.
+        // shows it, and what a ring that is not yet enabled sends is thrown away.
         if front.rings_start_disabled() {
             front.features()?;
         }

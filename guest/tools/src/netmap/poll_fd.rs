@@ -59,7 +59,7 @@ impl Bell {
             self.timed = true;
             self.timer.set(Some(most))?;
         }
-        // Last: whatever the device tells from here on makes the set readable by itself.
+        // Last: from here on, any news from the device makes the set readable.
         let _ = self.awake.take();
         self.armed = true;
         Ok(())

@@ -5,7 +5,7 @@ use super::ring::Ring;
 use vmlan_driver::nic::{Nic, Receive};
 use vmlan_transport::numbers::narrow16;
 
-/// Room for the longest frame there is: 64 KiB that nobody cut.
+/// Room for the longest frame there is: 64 KiB that were not segmented.
 const LONGEST: usize = 1 << 17;
 
 /// What a port keeps of a receive ring. Slot `seen + n` is the `n`th frame of the batch.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
-/// A set of descriptors that is one itself: it can be read while any of them can.
+/// A set of descriptors that is a descriptor itself: it can be read while any of them can.
 #[derive(Debug)]
 pub(super) struct Epoll(OwnedFd);
 
@@ -70,7 +70,7 @@ impl Timer {
         Ok(Self(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Can be read after `time` from now on; never, without one.
+    /// Can be read after `time` from now on; never, if there is none.
     ///
     /// # Errors
     /// Whatever `timerfd_settime(2)` reports.

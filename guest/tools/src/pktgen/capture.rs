@@ -81,7 +81,7 @@ impl Capture {
         self.records.len()
     }
 
-    /// Is there none? Never so for a capture that was opened.
+    /// Is there no frame? Never true for a capture that was opened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
@@ -189,7 +189,7 @@ impl Capture {
                 let most = if interface.snap == 0 { u32::MAX } else { interface.snap };
                 return self.captured(interface, body.slice(4, original.min(most))?, original, 0);
             }
-            // The Packet Block of old has a drop count beside a short number of the interface.
+            // The obsolete Packet Block has a drop count beside a short interface number.
             2 | 6 => {
                 let number = if kind == 2 { body.short(0)?.into() } else { body.word(0)? };
                 let interface = *section.interfaces.get(number as usize)?;

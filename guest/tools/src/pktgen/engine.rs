@@ -32,8 +32,8 @@ pub use self::run::run;
 const NAP: Duration = Duration::from_millis(100);
 /// How long the last frames may take to leave the transmit rings.
 const DRAIN: Duration = Duration::from_secs(1);
-/// A sleep lasts this much longer than it should, at the worst that is usual: a ping polls the
-/// clock instead, or it would be late.
+/// A sleep usually lasts at most this much longer than asked. A ping polls the clock for that time,
+/// or it would be late.
 const OVERSLEPT: Duration = Duration::from_micros(100);
 
 /// What the engine keeps for each queue pair.

@@ -45,14 +45,14 @@ fn pseudo_sum(frame: &[u8], len: usize) -> u64 {
     u64::from(internet_sum(&frame[IP + 12..UDP], u64::from(PROTOCOL_UDP) + udp_len))
 }
 
-/// The `n`th of a range; of the whole range by chance where `random` is given.
+/// The `n`th of a range; a random one of the whole range if `random` is given.
 fn nth(first: u32, last: u32, n: u64, random: Option<u64>) -> u32 {
     let span = u64::from(last - first) + 1;
     first.wrapping_add(narrow32(random.unwrap_or(n) % span))
 }
 
-/// A well mixed number for each `n` (splitmix64): chance that needs no state and repeats from run
-/// to run.
+/// A well mixed number for each `n` (splitmix64): randomness that needs no state and repeats from
+/// run to run.
 pub(super) fn chance(n: u64, kind: u64) -> u64 {
     let mut mixed = n.wrapping_add(kind << 56).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,8 +64,7 @@ fn short(value: u32) -> u16 {
     narrow16(value.into())
 }
 
-/// One end of the `n`th frame: an address and a port. By chance any, or any of a range that was
-/// given.
+/// One end of the `n`th frame: an address and a port. If random, any, or any of the given range.
 fn end(
     ips: &RangeInclusive<Ipv4Addr>,
     ports: &RangeInclusive<u16>,
@@ -211,8 +210,9 @@ pub(super) fn verify(frame: &[u8], checksum_pending: bool) -> Verdict {
     }
 }
 
-/// Turns an IPv4 frame round: swaps MAC and IP addresses (the sum covers the latter, so it is made
-/// anew). A frame to a group is answered from `own`. False when it is not a frame to answer.
+/// Turns an IPv4 frame round: swaps MAC and IP addresses (the sum covers the latter, so it is
+/// computed again). A frame to a group is answered from `own`. False when it is not a frame to
+/// answer.
 pub(super) fn turn_round(frame: &mut [u8], own: Mac) -> bool {
     if frame.len() < PATTERN || frame[12..IP] != [8, 0] {
         return false;

@@ -55,7 +55,7 @@ pub struct Options {
     pub burst: u32,
     /// `-D`.
     pub dst_mac: Mac,
-    /// `-S`; left as it is, an e1000 sends from its own address.
+    /// `-S`; by default an e1000 sends from its own address.
     pub src_mac: Mac,
     /// `-d`: destination addresses, which the prefilled frames walk through.
     pub dst_ip: RangeInclusive<Ipv4Addr>,
@@ -65,9 +65,9 @@ pub struct Options {
     pub dst_port: RangeInclusive<u16>,
     /// Source UDP ports.
     pub src_port: RangeInclusive<u16>,
-    /// `-z`: source address and port by chance, of the ranges if those are given.
+    /// `-z`: random source address and port, of the ranges if those are given.
     pub random_src: bool,
-    /// `-Z`: destination address and port by chance.
+    /// `-Z`: random destination address and port.
     pub random_dst: bool,
     /// `-p`: threads, each with queue pairs of its own. More than one only on a virtio-net NIC.
     pub threads: u16,
@@ -327,8 +327,8 @@ impl Options {
         least + narrow32(super::frame::chance(n, 3) % span)
     }
 
-    /// Has each frame to be given its addresses when it is sent? Not if those in the slots go round
-    /// all there are.
+    /// Must each frame get its addresses when it is sent? Not if the frames in the slots cover the
+    /// whole range.
     pub(super) fn varies(&self, slots: u64) -> bool {
         let ips = |range: &RangeInclusive<Ipv4Addr>| {
             u64::from(u32::from(*range.end()) - u32::from(*range.start()))

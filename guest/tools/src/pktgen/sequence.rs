@@ -21,7 +21,7 @@ pub(super) struct Faults {
     pub(super) duplicated: u64,
     /// Numbers that came after a later one, on the same lane.
     pub(super) reordered: u64,
-    /// Times a stream began anew, far behind: another run of its sender.
+    /// Times a stream started again, far behind: another run of its sender.
     pub(super) restarts: u64,
     /// Numbers looked at.
     pub(super) seen: u64,
@@ -35,8 +35,8 @@ struct Stream {
     next: u64,
     /// One bit for each of the last [`WINDOW`] numbers: it came.
     seen: Box<[u64]>,
-    /// The next number expected on each lane of ours. Order is kept within a lane only: which frame
-    /// of two lanes is looked at first says nothing.
+    /// The next number expected on each lane of ours. Order is kept within a lane only: between two
+    /// lanes the order of looking means nothing.
     lanes: [u64; LANES],
 }
 
@@ -82,8 +82,8 @@ impl Stream {
             self.clear(self.next, next);
             self.next = next;
         } else if self.next - number > WINDOW {
-            // Nothing is that late: its sender counts from the beginning again. What came before
-            // stays as it was counted.
+            // Nothing is that late: the sender counts from the beginning again. Earlier counts
+            // stay.
             faults.restarts += 1;
             *self = Self { next: number + 1, ..Self::new(self.key) };
             faults.lost = faults.lost.saturating_add(number);

@@ -47,7 +47,7 @@ pub struct Summary {
     pub full: u64,
     /// Frames received beside what was asked for: all of them for tx and ping.
     pub other_frames: u64,
-    /// Frames the device delivered in a form it must not.
+    /// Frames that the device delivered in an invalid form.
     pub malformed: u64,
     /// Numbers that never came (rx with verify), or pings without an answer.
     pub lost: u64,
@@ -57,7 +57,7 @@ pub struct Summary {
     pub duplicated: u64,
     /// Of these, numbers that came after a later one.
     pub reordered: u64,
-    /// Times a sender's numbers began anew (rx with verify).
+    /// Times a sender's numbers started again (rx with verify).
     pub restarts: u64,
     /// Frames whose sum or UDP checksum is wrong (rx with verify).
     pub corrupt: u64,
@@ -69,8 +69,8 @@ pub struct Summary {
     pub registers: Option<Registers>,
     /// Round trips (ping), from the moment each was sent.
     pub latency: Option<Latency>,
-    /// Round trips of pings at a rate, from the moment each was due: a ping that is sent late since
-    /// we or the NIC were busy has waited too.
+    /// Round trips of pings at a rate, from the moment each was due: a ping that is sent late
+    /// because we or the NIC were busy has waited as well.
     pub latency_due: Option<Latency>,
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Driver<N: Nic> {
     pub(super) counters: Counters,
     /// The application waits for transmit slots.
     pub(super) blocked: AtomicBool,
-    /// Where receive work has its own thread: that thread sleeps, and what wakes it.
+    /// If receive work has its own thread: whether that thread sleeps, and what wakes it.
     pub(super) second: Option<Sleeper>,
 }
 
@@ -208,7 +208,8 @@ impl<N: Nic> Driver<N> {
         if self.second.is_some() { device.stats().interrupts } else { 0 }
     }
 
-    /// A doorbell may take the interrupt that the sleeping thread waits for: then it is told.
+    /// A doorbell may take the interrupt that the sleeping thread waits for: then that thread is
+    /// told.
     pub(super) fn pass_on(&self, device: &N, before: u64) {
         let Some(second) = self.second.as_ref().filter(|s| s.asleep.load(Relaxed)) else { return };
         if device.stats().interrupts != before {

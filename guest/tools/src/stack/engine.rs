@@ -297,7 +297,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         Ok(())
     }
 
-    /// Lets the sockets say goodbye and the last frames leave, for a second at most.
+    /// Lets the sockets close and the last frames leave, for a second at most.
     fn finish(&mut self) {
         let end = Instant::now() + DRAIN;
         while Instant::now() < end {

@@ -10,8 +10,8 @@ struct Slot {
     bytes: Box<[u8]>,
 }
 
-/// The slots are made once. Their locks are never waited for: a slot is the putter's before `tail`
-/// passes it, and the taker's after.
+/// The slots are made once. Their locks are never waited for: a slot belongs to the putter before
+/// `tail` passes it, and to the taker afterwards.
 #[derive(Debug)]
 pub(super) struct FrameQueue {
     slots: Box<[Mutex<Slot>]>,

@@ -22,7 +22,7 @@ const MAX_WRITE: u32 = 1 << 20;
 /// Bytes that a TCP connection may have under way: what Linux allows a sender by default is more,
 /// and what a guest's ring holds is less.
 const WINDOW: u32 = 256 << 10;
-/// Most of these that can be asked for; a sink has a buffer of this size for each connection.
+/// The most that can be asked for; a sink has a buffer of this size for each connection.
 const MAX_WINDOW: u32 = 16 << 20;
 
 /// What to do.

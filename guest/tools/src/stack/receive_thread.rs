@@ -78,7 +78,7 @@ impl<'s, 'd: 's, N: Nic> ReceiveThread<'s, 'd, N> {
         }
     }
 
-    /// Hands over what the thread had to say.
+    /// Ends the thread and returns its result.
     ///
     /// # Errors
     /// What it ended with.

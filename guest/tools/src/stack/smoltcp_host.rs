@@ -88,7 +88,7 @@ impl<'d, N: Nic> Host<'d, N> {
         count
     }
 
-    /// Sends what the sockets have to say, as one burst; did any?
+    /// Sends what the sockets have, as one burst; was there anything?
     pub(super) fn egress(&mut self) -> bool {
         let now = self.time();
         let mut phy = Phy::new(self.driver, &mut self.scratch, &mut self.flow, self.mtu);
@@ -99,7 +99,7 @@ impl<'d, N: Nic> Host<'d, N> {
         any
     }
 
-    /// How long nothing is to be done unless something comes.
+    /// How long there is nothing to do unless something comes.
     pub(super) fn quiet(&mut self) -> Option<Duration> {
         let now = self.time();
         let delay = self.interface.poll_delay(now, &self.sockets)?;
@@ -136,7 +136,7 @@ impl<'d, N: Nic> Host<'d, N> {
     pub(super) fn connect(&mut self, handle: SocketHandle, to: SocketAddrV4) {
         let from = self.ephemeral();
         let socket = self.sockets.get_mut::<tcp::Socket<'static>>(handle);
-        // Both ends are fit for it, and the socket is closed.
+        // Both ends are valid for this, and the socket is closed.
         let _ = socket.connect(self.interface.context(), endpoint(to), from);
     }
 }

@@ -55,7 +55,7 @@ pub(super) trait Work<N: Nic> {
         None
     }
 
-    /// The run is over: says goodbye; is everything said?
+    /// The run is over: closes connections; is everything closed?
     fn close(&mut self, _host: &mut Host<'_, N>) -> bool {
         true
     }

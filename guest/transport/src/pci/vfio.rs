@@ -16,7 +16,7 @@ use crate::vfio_user::irq;
 
 const TYPE1V2_IOMMU: u32 = 3;
 const NOIOMMU_IOMMU: u32 = 8;
-/// All devices of the group are VFIO's or nobody's.
+/// Every device of the group belongs to VFIO or to no driver.
 const GROUP_VIABLE: u32 = 1;
 /// `VFIO_REGION_INFO_FLAG_MMAP`.
 const CAN_MAP: u32 = 1 << 2;

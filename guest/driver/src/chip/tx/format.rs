@@ -18,8 +18,8 @@ pub struct Part {
 
 /// Transmit descriptors of a chip: two words of 64 bits.
 pub trait TxFormat: Debug + Send {
-    /// A bit of the descriptor, its first word's, says whose it is: with it, it is handed over, not
-    /// by a tail. Otherwise the second word is the one that the chip reports in.
+    /// A bit in the descriptor's first word says who owns it, and hands it over instead of a tail.
+    /// Otherwise the chip reports in the second word.
     const OWNED: bool;
 
     /// What all descriptors have in common.

@@ -209,7 +209,7 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
     }
 
     /// Descriptors that are done though an earlier one is not, and heads that cannot be: the device
-    /// must not do either.
+    /// must do neither.
     fn out_of_order(&self) -> u64 {
         let reported = |n: &u16| self.report_after(self.slot_after(*n)) == self.slot_after(*n);
         let mut done = (0..self.under_way)

@@ -99,7 +99,7 @@ pub struct Audit {
     pub free: u32,
     /// In the driver's hands.
     pub held: u32,
-    /// The device's, not used yet (posted but unpublished ones too).
+    /// Owned by the device and not used yet, including posted but unpublished ones.
     pub avail: u32,
     /// In the used ring, not taken back yet.
     pub used: u32,

@@ -23,7 +23,7 @@ pub(super) struct Counts {
     pub(super) corrupt: u64,
 }
 
-/// What is known of a thread's part when it is over.
+/// What is known about a thread's part when it is over.
 pub(super) struct Outcome {
     counts: Counts,
     first_ns: Option<u64>,

@@ -57,7 +57,7 @@ pub(super) fn reach<T>(
                 return Err(error.into());
             }
             Err(_) if options.stopped() => return Err(PktGenError::Interrupted),
-            // The server is to see the end of this attempt before the next one begins.
+            // The server must see the end of this attempt before the next one begins.
             Err(_) => std::thread::sleep(SETTLE),
             Ok(done) => return Ok(done),
         }

@@ -46,7 +46,7 @@ pub(super) struct Share {
     pub(super) clock: Instant,
     /// Numbers received, by all.
     pub(super) sequences: Arc<Mutex<Sequences>>,
-    /// Frames still to be moved by all; alone, the limit is `count`.
+    /// Frames still to be moved by all threads; a single thread is limited by `count`.
     pub(super) pool: Option<Arc<Pool>>,
     pub(super) count: u64,
     /// When the last frame was moved by any thread, where that matters.

@@ -52,7 +52,7 @@ pub(super) fn several(
     })
 }
 
-/// What a thread has to say; None: it has ended.
+/// A message of a thread; `None`: it has ended.
 type ThreadReport = (u16, Option<Report>);
 
 /// Tells that a thread has ended, also when it panics, and stops the others unless it went well.
@@ -67,7 +67,7 @@ impl Drop for Ends<'_> {
         if let Some(abort) = &self.abort {
             abort.store(true, Relaxed);
         }
-        // Whoever listens is gone only when nobody wants to hear it.
+        // The listener is gone only when nobody needs the message.
         let _ = self.reports.send((self.thread, None));
     }
 }
@@ -167,7 +167,7 @@ impl MergedReports {
         None
     }
 
-    /// The next interval that all running threads have told of.
+    /// The next interval that all running threads have reported.
     fn complete(&mut self) -> Option<Interval> {
         let mut running = self.intervals.iter_mut().flatten().peekable();
         running.peek()?;

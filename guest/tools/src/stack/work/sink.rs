@@ -56,7 +56,8 @@ impl Pieces {
             let number = piece.get(frame::UDP..).and_then(number).unwrap_or(0);
             *self = Self { ident: udp.ident, length: 0, sum: 0, number };
         } else if (udp.ident, udp.offset) != (self.ident, self.length) {
-            // One before it was lost; that the datagram never came is seen by its number.
+            // A fragment before it was lost. The missing number will show that the datagram never
+            // came.
             return Verdict::Part;
         }
         self.length += piece.len();
@@ -124,8 +125,8 @@ impl UdpSink {
             tally.out_of_order += 1;
             return;
         }
-        // The first one seen of a stream that runs already counts for nothing; neither do numbers
-        // that are none.
+        // The first number seen of a running stream shows no gap, nor does a payload that has no
+        // number.
         let gap = number - self.expected;
         if self.expected > 0 && gap < 1 << 32 {
             tally.lost += gap;

@@ -193,7 +193,7 @@ impl Connecting {
         }
     }
 
-    /// Hangs up; has the other end all that was sent?
+    /// Closes the connection; has the other end received all that was sent?
     pub(super) fn close<N: Nic>(&self, host: &mut Host<'_, N>) -> bool {
         let socket = host.tcp_socket(self.socket);
         socket.close();
