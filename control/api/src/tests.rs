@@ -158,7 +158,7 @@ fn wrong_requests_get_an_answer_that_says_so() {
         (Method::PATCH, "/v1/ports/a", r#"{"mode":[1]}"#, 400, "mode: give a text"),
         (Method::DELETE, "/v1/ports/a", "", 500, "stopping"),
         (Method::DELETE, "/v1/fdb/zz", "", 400, "'zz' is not a MAC address"),
-        (Method::POST, "/v1/fdb", r#"{"mac":"1","port":"a"}"#, 400, "no MAC address"),
+        (Method::POST, "/v1/fdb", r#"{"mac":"1","port":"a"}"#, 400, "not a MAC address"),
         (Method::GET, "/v1/vm-args/a?vmm=qemi", "", 400, "did you mean 'qemu'?"),
         (Method::GET, "/v1/vm-args/a?vm=qemu", "", 400, "not a parameter of vm-args"),
         (Method::GET, "/v1/vm-args/a?vmm=qemu", "", 404, "port a: there is none"),
