@@ -5,6 +5,7 @@ mod finish;
 mod known_faults;
 mod packet;
 mod parse;
+mod proofs;
 mod replay;
 mod sample;
 mod sums;

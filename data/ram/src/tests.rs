@@ -8,6 +8,8 @@ use rustix::fs::MemfdFlags;
 
 use super::*;
 
+mod proofs;
+
 fn memfd(len: u64, flags: MemfdFlags) -> std::fs::File {
     let f = std::fs::File::from(rustix::fs::memfd_create("t", flags).unwrap());
     f.set_len(len).unwrap();

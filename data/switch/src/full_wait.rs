@@ -92,3 +92,54 @@ impl Waits {
         left
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every history of seven looks: senders have waited no longer for a receiver than it had at
+    /// first and has earned since, and are told never to wait longer than that.
+    #[test]
+    fn nobody_is_waited_for_longer_than_he_has_paid_for() {
+        const MOST: u64 = 50_000;
+        let port = PortId::new(3).unwrap();
+        let steps = [0, 10_000, 70_000];
+        for history in 0..9usize.pow(7) {
+            let waits = Waits::new(Duration::from_nanos(MOST));
+            let (mut now, mut rest) = (1_000_000, history);
+            let (mut paid, mut waited, mut since) = (MOST, 0, None::<(u64, u64)>);
+            for _ in 0..7 {
+                now += steps[rest % 3];
+                let act = rest / 3 % 3;
+                rest /= 9;
+                // They were told to wait until then, and did, unless it took frames before.
+                if let Some((from, until)) = since.take() {
+                    waited += now.min(until) - from;
+                }
+                if act == 0 {
+                    let left = waits.full(port, now);
+                    since = left.map(|left| (now, now + left));
+                    assert!(waited + left.unwrap_or(0) <= paid, "history {history}");
+                    assert_eq!(waits.is_full(port), left.is_some());
+                } else {
+                    // One frame, or three.
+                    waits.took(port, act * 2 - 1, now);
+                    paid += EARN_NS * (act as u64 * 2 - 1);
+                    assert!(!waits.is_full(port));
+                }
+            }
+        }
+    }
+
+    /// A receiver that takes nothing is waited for once.
+    #[test]
+    fn who_takes_nothing_is_waited_for_once() {
+        let port = PortId::new(0).unwrap();
+        let waits = Waits::new(Duration::from_micros(10));
+        assert_eq!(waits.full(port, 5), Some(10_000));
+        assert_eq!(waits.full(port, 9_005), Some(1_000));
+        assert_eq!((10_005..10_100).filter_map(|now| waits.full(port, now)).count(), 0);
+        waits.took(port, 1, 20_000);
+        assert_eq!(waits.full(port, 20_000), Some(10_000));
+    }
+}

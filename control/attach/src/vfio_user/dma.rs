@@ -226,3 +226,112 @@ impl Dma {
         self.shared.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::sealed_memfd;
+
+    /// First pages: of all memory, and the last ones that there are.
+    const PAGES: [u64; 6] = [0, 1, 2, 3, (1 << 52) - 2, (1 << 52) - 1];
+    /// Bytes that are not of whole pages.
+    const PART: u64 = 100;
+
+    #[derive(Clone, Copy, Debug)]
+    struct Act {
+        map: bool,
+        address: u64,
+        size: u64,
+    }
+
+    fn acts() -> Vec<Act> {
+        let sizes =
+            [0, 1, 2, 3].map(|pages| pages * PAGE).into_iter().chain([PART, u64::MAX - 4095]);
+        let runs = PAGES.iter().flat_map(|page| sizes.clone().map(move |size| (page * PAGE, size)));
+        let all = |map| runs.clone().map(move |(address, size)| Act { map, address, size });
+        all(true).chain(all(false)).collect()
+    }
+
+    fn body(words: [u32; 2], quads: &[u64]) -> Vec<u8> {
+        let mut body = words.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>();
+        body.extend(quads.iter().flat_map(|quad| quad.to_ne_bytes()));
+        body
+    }
+
+    /// What a client's memory is: regions, in plain numbers, which do not wrap.
+    #[derive(Default)]
+    struct Model(Vec<(u128, u128)>);
+
+    impl Model {
+        /// True if it is to be done.
+        fn does(&mut self, act: Act) -> bool {
+            let (from, size) = (u128::from(act.address), u128::from(act.size));
+            let to = from + size;
+            let meets = |(a, b): &(u128, u128)| *a < to && from < *b;
+            if act.map {
+                let whole = size > 0 && size % u128::from(PAGE) == 0 && to <= u128::from(u64::MAX);
+                let free = whole && !self.0.iter().any(meets);
+                self.0.extend(free.then_some((from, to)));
+                return free;
+            }
+            let met: Vec<_> = self.0.iter().filter(|r| meets(r)).copied().collect();
+            let whole = !met.is_empty() && met.iter().all(|(a, b)| *a >= from && *b <= to);
+            self.0.retain(|r| !(whole && meets(r)));
+            whole
+        }
+    }
+
+    fn run(dma: &mut Dma, act: Act, fd: Option<OwnedFd>) -> bool {
+        let Act { map, address, size } = act;
+        match map {
+            true => dma.map(Body(&body([32, 3], &[0, address, size])), fd).is_ok(),
+            false => dma.unmap(Body(&body([24, 0], &[address, size]))).is_ok(),
+        }
+    }
+
+    fn same(dma: &Dma, model: &Model) {
+        let runs = dma.shared.iter().chain(&dma.unshared);
+        let mut is: Vec<_> =
+            runs.map(|r| (r.address.into(), u128::from(r.address) + u128::from(r.size))).collect();
+        let mut should = model.0.clone();
+        is.sort_unstable();
+        should.sort_unstable();
+        assert_eq!(is, should);
+    }
+
+    /// Every three maps and unmaps of up to three pages, at both ends of all addresses: nothing
+    /// overlaps, wraps or is cut, and only what is there is taken away, all of it.
+    #[test]
+    fn every_three_maps_and_unmaps() {
+        let acts = acts();
+        for (a, b) in acts.iter().flat_map(|a| acts.iter().map(move |b| (*a, *b))) {
+            for c in &acts {
+                let (mut dma, mut model) = (Dma::default(), Model::default());
+                for act in [a, b, *c] {
+                    assert_eq!(run(&mut dma, act, None), model.does(act), "{a:?} {b:?} {c:?}");
+                }
+                same(&dma, &model);
+            }
+        }
+    }
+
+    /// The same with memory behind it, for every two: the map has what is mapped, and nothing else.
+    #[test]
+    fn every_two_maps_and_unmaps_with_memory() {
+        let acts: Vec<_> = acts().into_iter().filter(|act| act.size <= 3 * PAGE).collect();
+        let file = sealed_memfd(c"t", 4 * PAGE).unwrap();
+        for (a, b) in acts.iter().flat_map(|a| acts.iter().map(move |b| (*a, *b))) {
+            let (mut dma, mut model) = (Dma::default(), Model::default());
+            for act in [a, b] {
+                let done = run(&mut dma, act, Some(file.try_clone().unwrap()));
+                assert_eq!(done, model.does(act), "{a:?} {b:?}");
+            }
+            same(&dma, &model);
+            let map = dma.snapshot().unwrap();
+            for page in PAGES {
+                let inside = |(a, b): &(u128, u128)| (*a..*b).contains(&(u128::from(page * PAGE)));
+                assert_eq!(map.slice(page * PAGE, 1).is_some(), model.0.iter().any(inside));
+            }
+        }
+    }
+}

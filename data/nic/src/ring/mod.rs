@@ -87,3 +87,26 @@ pub fn is_memory(map: &Map, addr: u64, len: usize) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Look, add, distance};
+
+    /// Every ring of up to 64 descriptors, every place in it, every number of steps.
+    #[test]
+    fn steps_around_every_small_ring() {
+        for size in 1..=64 {
+            for (head, n) in (0..size).flat_map(|head| (0..size).map(move |n| (head, n))) {
+                let tail = add(head, n, size);
+                assert_eq!(tail, (head + n) % size);
+                assert_eq!(distance(head, tail, size), n);
+                let look = Look { size, head, tail, moved: false };
+                assert_eq!(look.posted(), n);
+                // Ours and theirs together are all but the one that tells full from empty.
+                assert_eq!(n + distance(tail, add(head, size - 1, size), size), size - 1);
+            }
+            // All the way round.
+            (0..size).for_each(|at| assert_eq!(add(at, size, size), at));
+        }
+    }
+}

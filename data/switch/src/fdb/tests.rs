@@ -217,3 +217,25 @@ proptest! {
         prop_assert_eq!(list, want);
     }
 }
+
+/// Every port, tick and kind of entry, with each bit of an address set alone: nothing is lost, no
+/// field reaches into another, and no entry looks like a slot that is free or being filled.
+#[test]
+fn entries_keep_all_that_is_put_into_them() {
+    let macs = (0..48).filter(|bit| *bit != 40).map(|bit| 1 << bit);
+    let macs: Vec<u64> = macs.chain([0xfeff_ffff_ffff]).collect();
+    for bits in 0..MAX_PORTS * usize::from(TICKS) * 4 {
+        let (port, rest) = (id(bits % MAX_PORTS), bits / MAX_PORTS);
+        let tick = u8::try_from(rest % usize::from(TICKS)).unwrap();
+        let pinned = if rest / usize::from(TICKS) % 2 == 0 { 0 } else { STATIC };
+        let domain = if rest / usize::from(TICKS) / 2 == 0 { Domain::OPEN } else { TEN };
+        for mac in macs.iter().map(|bits| Mac::from_bits(*bits)) {
+            let word = entry(mac, domain, port, tick) | pinned;
+            assert_eq!((port_of(word), tick_of(word), word & STATIC), (port, tick, pinned));
+            assert_eq!(key_of(word), key(mac, domain));
+            let group = key_of(word) & GROUP;
+            assert_eq!((key_of(word) & !GROUP, group != 0), (mac.bits(), domain == TEN));
+            assert!(is_entry(word), "{word:#x} is a free slot");
+        }
+    }
+}

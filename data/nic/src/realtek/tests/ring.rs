@@ -275,3 +275,35 @@ proptest! {
         }
     }
 }
+
+/// Every ring of four descriptors whose contents change once, after any number were given back:
+/// indexes lie within the ring, what was the chip's stays so, and a look goes on where the last
+/// one ended.
+#[test]
+fn every_short_ring_and_every_change_of_it() {
+    let mut bench = Bench::new(BASE);
+    for (before, after) in (0..256).flat_map(|a| (0..256).map(move |b| (a, b))) {
+        for served in 0..4 {
+            bench.place.rewinds += 1;
+            (0..4).for_each(|i| bench.set(i, (before >> (2 * i) & 3) << 30));
+            let first = bench.ring.look_at(bench.place).unwrap();
+            assert!(first.moved && first.head == 0 && first.tail < first.size);
+            // OWN is the upper bit.
+            assert_eq!(first.posted() > 0, before & 2 != 0, "{before:#x}: {first:?}");
+            let n = served.min(first.posted());
+            (0..n).for_each(|i| bench.ring.give(i, bench.ring.eor(i).into()));
+            bench.ring.publish(add(0, n, first.size));
+            // The guest changes what is its own.
+            let free = |i: u32| i < n || i >= first.tail;
+            (0..4).filter(|i| free(*i)).for_each(|i| bench.set(i, (after >> (2 * i) & 3) << 30));
+            let second = bench.ring.look_at(bench.place).unwrap();
+            let what = format!("{before:#x} {after:#x} {n}: {first:?} {second:?}");
+            assert!(second.head < second.size && second.tail < second.size, "{what}");
+            assert!(second.size >= 2 && second.posted() >= first.posted() - n, "{what}");
+            // A ring of one descriptor that grows begins anew, when none is under way.
+            let anew = second.moved && first.size == 2 && first.posted() == n;
+            let goes_on = !second.moved && second.head == add(0, n, first.size);
+            assert!(goes_on || anew, "{what}");
+        }
+    }
+}

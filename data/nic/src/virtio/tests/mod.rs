@@ -3,5 +3,6 @@ mod flow;
 mod guest;
 mod hostile;
 mod moderation;
+mod proofs;
 mod property;
 mod replay;

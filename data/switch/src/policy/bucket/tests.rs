@@ -285,3 +285,66 @@ fn sane_after_any_leap() {
         assert!(to == u64::MAX || bucket.tokens(later) > 0);
     }
 }
+
+/// Every history of five looks at a bucket, by clocks of all kinds: what there is is what the model
+/// says, which knows no wrapping and no rounding.
+#[test]
+fn every_short_history() {
+    const EIGHTH: u64 = SECOND / 8;
+    // Halves and thirds of tokens; stands still; leaps; goes back a little, and more.
+    let clocks: [fn(u64) -> u64; 7] = [
+        |now| now,
+        |now| now + EIGHTH,
+        |now| now + SECOND / 3 + 1,
+        |now| now + 2 * SECOND,
+        |now| now.saturating_add(LEAP),
+        |now| now.saturating_sub(SKEW / 2),
+        |now| now.saturating_sub(3 * SKEW),
+    ];
+    let spent = [0, 1, 5];
+    let acts = clocks.len() * spent.len();
+    for (per_second, burst_us) in [(1, 0), (3, 500_000), (7, 2_000_000)] {
+        for history in 0..acts.pow(4) {
+            let mut now = 10 * SECOND;
+            let bucket = Bucket::new(rate(per_second, burst_us), now);
+            let mut model = Model::new(&bucket, now);
+            let mut rest = history;
+            for _ in 0..4 {
+                now = clocks[rest % clocks.len()](now);
+                let n = spent[rest / clocks.len() % spent.len()];
+                rest /= acts;
+                let tokens = bucket.tokens(now);
+                assert_eq!(tokens, model.look(now), "{per_second} {burst_us} {history}");
+                bucket.spend(n);
+                model.tokens -= i128::from(n) * UNIT;
+            }
+            assert_eq!(bucket.tokens(now), model.look(now));
+        }
+    }
+}
+
+/// Every history of eight looks by a clock that goes on: whoever takes all that there is, and one
+/// helping more than that each time, gets no more than the rate, the burst and one helping.
+#[test]
+fn nobody_ever_gets_more_than_time_has_brought() {
+    let steps = [0, 1, SECOND / 7, SECOND / 2, SECOND];
+    for (per_second, burst_us, helping) in [(1, 0, 1), (2, 1_000_000, 3), (5, 300_000, 2)] {
+        for history in 0..steps.len().pow(8) {
+            let (mut now, mut passed, mut rest) = (3 * SECOND, 0, history);
+            let bucket = Bucket::new(rate(per_second, burst_us), now);
+            for _ in 0..8 {
+                now += steps[rest % steps.len()];
+                rest /= steps.len();
+                let tokens = bucket.tokens(now);
+                if tokens > 0 {
+                    let n = tokens.unsigned_abs() - 1 + helping;
+                    bucket.spend(n);
+                    passed += n;
+                }
+                // What is left of a token when time begins may become a whole one.
+                let brought = (now - 3 * SECOND) * per_second / SECOND;
+                assert!(passed < brought + bucket.depth + helping, "{history}: {passed}");
+            }
+        }
+    }
+}

@@ -3,6 +3,7 @@
 pub mod guest;
 mod known_faults;
 mod mapped;
+mod proofs;
 mod property;
 mod rx;
 mod tx;
