@@ -124,7 +124,7 @@ fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
     text.ends_with("tests.rs")
         || text.ends_with("src/fuzz.rs")
-        || text.split('/').any(|p| p == "tests" || p == "benches")
+        || text.split('/').any(|p| ["tests", "benches", "fuzz"].contains(&p))
 }
 
 /// Normal and build dependencies of each of our crates on each other.

@@ -13,6 +13,8 @@
 //! time: a stuck client must not keep others out.
 
 pub mod client;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod handlers;
 mod limits;
 pub mod prometheus;

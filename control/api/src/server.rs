@@ -95,7 +95,7 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
     }
 }
 
-async fn connection(stream: UnixStream, control: Sender<Action>) {
+pub(super) async fn connection(stream: UnixStream, control: Sender<Action>) {
     let asked = AtomicBool::new(true);
     let service = service_fn(|request| {
         asked.store(true, Ordering::Relaxed);

@@ -50,6 +50,9 @@ use crate::vhost_user::fuzzing::Waker;
 use crate::vhost_user::wire::{HEADER, Header, Message, Request, protocol};
 use crate::vhost_user::{FEATURES, Session, VhostUserPort};
 
+mod peer;
+pub use peer::{Driver, LONGEST, Peer};
+
 const MEMORY: u64 = 0x1_0000;
 const NEED_REPLY: u32 = 1 << 3;
 
@@ -72,15 +75,7 @@ struct World {
 
 /// Runs one input. Panics if the state machine breaks a promise.
 pub fn vhost_user(data: &[u8]) {
-    let waker = Arc::new(Waker::new().expect("an eventfd"));
-    let ram = File::from(sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
-    let fds = [
-        ram.as_fd().try_clone_to_owned().expect("a descriptor"),
-        eventfd::new().expect("an eventfd"),
-        File::open("/dev/null").expect("/dev/null").into(),
-    ];
-    let port = Arc::new(VhostUserPort::new(waker).expect("a timer"));
-    let mut world = World { port, session: None, ram, fds, batch: Batch::new() };
+    let mut world = World::new();
     let mut input = Input(data);
     while let [step] = *input.take(1) {
         world.step(step, &mut input);
@@ -140,7 +135,25 @@ fn guest_writes(ram: &File, input: &mut Input<'_>) {
     ram.write_all_at(input.take(len), at).expect("inside the memory");
 }
 
+/// Guest memory, and the descriptors that a peer may send: it, an eventfd, and another one.
+fn memory() -> (File, [OwnedFd; 3]) {
+    let ram = File::from(sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
+    let fds = [
+        ram.as_fd().try_clone_to_owned().expect("a descriptor"),
+        eventfd::new().expect("an eventfd"),
+        File::open("/dev/null").expect("/dev/null").into(),
+    ];
+    (ram, fds)
+}
+
 impl World {
+    fn new() -> Self {
+        let waker = Arc::new(Waker::new().expect("an eventfd"));
+        let port = Arc::new(VhostUserPort::new(waker).expect("a timer"));
+        let (ram, fds) = memory();
+        Self { port, session: None, ram, fds, batch: Batch::new() }
+    }
+
     fn step(&mut self, step: u8, input: &mut Input<'_>) {
         match step {
             0..=0x7f => {
@@ -215,12 +228,12 @@ mod vfio {
     use crate::vfio_user::Model;
     use crate::vfio_user::fuzzing::{Header, Replies, Session, VfioUserPort, new_port};
 
-    struct World {
-        port: Arc<VfioUserPort>,
-        session: Option<Session>,
+    pub(super) struct World {
+        pub(super) port: Arc<VfioUserPort>,
+        pub(super) session: Option<Session>,
         /// What clients may map.
         pages: File,
-        ram: File,
+        pub(super) ram: File,
         fds: [OwnedFd; 3],
         batch: Batch<'static>,
         replies: Replies,
@@ -260,20 +273,15 @@ mod vfio {
     }
 
     impl World {
-        fn new() -> Self {
-            let ram = File::from(sealed_memfd(c"fuzz", MEMORY).expect("a memfd"));
-            let fds = [
-                ram.as_fd().try_clone_to_owned().expect("a descriptor"),
-                eventfd::new().expect("an eventfd"),
-                File::open("/dev/null").expect("/dev/null").into(),
-            ];
+        pub(super) fn new() -> Self {
+            let (ram, fds) = memory();
             let (port, pages) = new_port(Model::E1000).expect("a port");
             let pages = pages.expect("shared registers");
             let (batch, replies) = (Batch::new(), Replies::default());
             World { port, session: None, pages, ram, fds, batch, replies }
         }
 
-        fn step(&mut self, step: u8, input: &mut Input<'_>) {
+        pub(super) fn step(&mut self, step: u8, input: &mut Input<'_>) {
             match step {
                 0..=0x1f => {
                     let (fds, len) = (input.byte(), usize::from(input.byte()));
@@ -314,7 +322,7 @@ mod vfio {
             self.command(command, &body, 0);
         }
 
-        fn write(&mut self, at: u64, data: &[u8]) {
+        pub(super) fn write(&mut self, at: u64, data: &[u8]) {
             self.access(10, at, data);
         }
 
@@ -344,7 +352,7 @@ mod vfio {
         }
 
         /// What an honest client and its driver do, in order; the first `steps` of it.
-        fn set_up(&mut self, steps: u8) {
+        pub(super) fn set_up(&mut self, steps: u8) {
             let halves = |l: &[u32]| l.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>();
             let map = [halves(&[32, 3, 0, 0, 0, 0]), MEMORY.to_ne_bytes().to_vec()].concat();
             // EVENTFD and TRIGGER of INTx, then bus master and memory.

@@ -7,6 +7,8 @@ pub mod address;
 pub mod address_change;
 pub mod api_path;
 pub mod file;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod human_text;
 pub mod nearest_word;
 pub mod refusal;

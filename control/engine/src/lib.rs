@@ -9,6 +9,8 @@
 pub mod action;
 pub mod control_thread;
 pub mod explain;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod info;
 pub mod ports;
 pub mod socket_mode;

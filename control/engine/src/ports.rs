@@ -20,6 +20,8 @@ use vmlan_config::settings::World;
 mod apply;
 mod entry;
 mod fdb;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod given;
 mod keepers;
 mod limits;
 mod link_watch;
@@ -80,6 +82,12 @@ impl Ports {
             changed,
             notified,
         }
+    }
+
+    /// Its workers, for whoever plays them.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.workers
     }
 
     /// The control thread looks now; what comes later is notified again.

@@ -51,6 +51,9 @@ struct Shared {
     watchdog: Watchdog,
     /// When time began for all of them.
     start: Instant,
+    /// The time, if it is told by [`Workers::pass`].
+    #[cfg(any(test, feature = "fuzz"))]
+    told: Option<std::sync::atomic::AtomicU64>,
 }
 
 /// Ports and who owns them. Changed under one lock, published as assignments.
@@ -76,7 +79,16 @@ impl Workers {
     pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
         let slots = (0..n.max(1)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
         let watchdog = Watchdog::new()?;
-        let shared = Arc::new(Shared { switch, slots, spin, watchdog, start: Instant::now() });
+        let shared = Shared {
+            switch,
+            slots,
+            spin,
+            watchdog,
+            start: Instant::now(),
+            #[cfg(any(test, feature = "fuzz"))]
+            told: None,
+        };
+        let shared = Arc::new(shared);
         let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };
         let mut threads = Vec::new();
         for slot in &workers.shared.slots {
@@ -87,6 +99,26 @@ impl Workers {
         threads.push(watchdog::start(workers.shared.clone())?);
         *lock(&workers.threads) = threads;
         Ok(workers)
+    }
+
+    /// None at all: whoever has the table plays them, and tells the time.
+    ///
+    /// # Errors
+    /// That of the watchdog, which stays asleep.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn played(switch: Arc<Switch>) -> io::Result<Self> {
+        let (slots, spin, told) = (Vec::new(), Duration::ZERO, Some(0.into()));
+        let (watchdog, start) = (Watchdog::new()?, Instant::now());
+        let shared = Arc::new(Shared { switch, slots, spin, watchdog, start, told });
+        Ok(Self { shared, plan: Mutex::default(), threads: Mutex::default() })
+    }
+
+    /// Lets `ns` nanoseconds pass, where the time is told.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn pass(&self, ns: u64) {
+        if let Some(told) = &self.shared.told {
+            told.fetch_add(ns, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// Adds a port without a policy; its owner is the worker with the fewest.

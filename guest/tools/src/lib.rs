@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod any_nic;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod netmap;
 pub mod output;
 pub mod pktgen;

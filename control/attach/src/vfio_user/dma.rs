@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    fn run(dma: &mut Dma, act: Act, fd: Option<OwnedFd>) -> bool {
+    fn run(dma: &mut Dma, act: Act, fd: Option<Descriptor>) -> bool {
         let Act { map, address, size } = act;
         match map {
             true => dma.map(Body(&body([32, 3], &[0, address, size])), fd).is_ok(),
@@ -323,7 +323,8 @@ mod tests {
         for (a, b) in acts.iter().flat_map(|a| acts.iter().map(move |b| (*a, *b))) {
             let (mut dma, mut model) = (Dma::default(), Model::default());
             for act in [a, b] {
-                let done = run(&mut dma, act, Some(file.try_clone().unwrap()));
+                let file = Descriptor::of(file.try_clone().unwrap());
+                let done = run(&mut dma, act, Some(file));
                 assert_eq!(done, model.does(act), "{a:?} {b:?}");
             }
             same(&dma, &model);

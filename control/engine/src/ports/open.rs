@@ -23,6 +23,8 @@ pub(super) enum Opened {
     Tap(tap::Tap),
     Stream(stream::Stream),
     Pcap(pcap::Pcap),
+    #[cfg(any(test, feature = "fuzz"))]
+    Given(Arc<dyn Port>),
 }
 
 impl Opened {
@@ -35,6 +37,10 @@ impl Opened {
         address: &Address,
         changed: &Changed,
     ) -> Result<Self, String> {
+        #[cfg(any(test, feature = "fuzz"))]
+        if let Some(port) = super::given::take(address.place(), changed) {
+            return Ok(Self::Given(port));
+        }
         let path = PathBuf::from(address.place());
         let label = format!("port {name}");
         match address.spec() {
@@ -79,6 +85,8 @@ impl Opened {
             Self::Tap(p) => p.port(),
             Self::Stream(p) => p.port(),
             Self::Pcap(p) => p.port(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.clone(),
         }
     }
 
@@ -110,6 +118,8 @@ impl Opened {
             Self::Tap(p) => p.details(),
             Self::Stream(p) => p.details(),
             Self::Pcap(p) => p.details(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(_) => Vec::new(),
         }
     }
 
@@ -137,6 +147,8 @@ impl Opened {
             Self::Tap(p) => p.close(),
             Self::Stream(p) => p.close(),
             Self::Pcap(p) => p.close(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(_) => {}
         }
     }
 }
