@@ -123,7 +123,7 @@ fn files(extension: &str) -> Vec<PathBuf> {
 fn is_test(path: &Path) -> bool {
     let text = path.to_string_lossy();
     text.ends_with("tests.rs")
-        || text.ends_with("src/fuzz.rs")
+        || text.ends_with("/fuzz.rs")
         || text.split('/').any(|p| ["tests", "benches", "fuzz"].contains(&p))
 }
 

@@ -13,6 +13,8 @@
 
 mod conversation;
 mod file;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod handover;
 mod keeping;
 mod outbox;
