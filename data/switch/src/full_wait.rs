@@ -123,7 +123,7 @@ mod tests {
                     assert_eq!(waits.is_full(port), left.is_some());
                 } else {
                     // One frame, or three.
-                    waits.took(port, act * 2 - 1, now);
+                    waits.took(port, || act * 2 - 1, now);
                     paid += EARN_NS * (act as u64 * 2 - 1);
                     assert!(!waits.is_full(port));
                 }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(waits.full(port, 5), Some(10_000));
         assert_eq!(waits.full(port, 9_005), Some(1_000));
         assert_eq!((10_005..10_100).filter_map(|now| waits.full(port, now)).count(), 0);
-        waits.took(port, 1, 20_000);
+        waits.took(port, || 1, 20_000);
         assert_eq!(waits.full(port, 20_000), Some(10_000));
     }
 }

@@ -39,7 +39,7 @@ pub fn stream(data: &[u8]) {
             }
             0xc0..=0xdf => (0..step & 31).for_each(|_| world.send(MIN_FRAME)),
             0xe0..=0xef => world.read(64 * word(&mut input)),
-            _ => world.work(n),
+            _ => _ = world.work(n),
         }
     }
     world.end();

@@ -126,6 +126,8 @@ fn descriptors(lens: &[u32]) -> Vec<Written> {
 #[test]
 fn every_chain() {
     const TABLE: u64 = 0x1000;
+    // What a table within a table would name: a good buffer.
+    const INNER: u64 = 0x2000;
     let map = memory(None);
     let guest = Guest::new(&map, 0, 2);
     let window = map.window(0, 32, 16).unwrap();
@@ -136,8 +138,11 @@ fn every_chain() {
     let put =
         |at: u64, bytes: [u8; 16]| assert_eq!(map.slice_mut(at, 16).unwrap().write(0, &bytes), 16);
     // The number of a buffer is its address; that of a table, where it is.
-    let addr =
-        |number: u64, (flags, ..): Written| if flags & INDIRECT == 0 { number } else { TABLE };
+    let addr = |number: u64, (flags, ..): Written| match flags & INDIRECT {
+        0 => number,
+        _ if number < 10 => TABLE,
+        _ => INNER,
+    };
     let (mut walked, mut refused) = (0, 0);
     for (t0, t1) in table.iter().flat_map(|a| table.iter().map(move |b| (*a, *b))) {
         put(TABLE, bytes(addr(10, t0), t0));
@@ -151,6 +156,7 @@ fn every_chain() {
             put(guest.rings.desc, first);
             put(guest.rings.desc + 16, bytes(addr(1, r1), r1));
             for (write, allowed) in [(false, true), (true, true), (false, false)] {
+                put(INNER, bytes(20, (if write { WRITE } else { 0 }, 0, 1)));
                 let first = Desc::from_bytes(first);
                 let mut chain = Chain::new(&window, &map, first, 2, allowed, write);
                 let mut out = Vec::new();
