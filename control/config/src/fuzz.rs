@@ -75,7 +75,7 @@ fn file(text: &str) {
     plan.ports.iter().for_each(|port| again(&port.address));
     let order = |p: &&NamedAddress| config.line_of_port(&p.name);
     if let Err(wrong) = plan.check(order) {
-        assert!(!config.place(&wrong).is_empty());
+        assert!(!wrong.placed(&config).is_empty());
     }
 }
 
