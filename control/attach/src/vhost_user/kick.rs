@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use vmlan_frame::{Counters, Doorbell};
@@ -60,7 +61,20 @@ impl Kick {
 pub struct Kicks {
     bell: Arc<OwnedFd>,
     gathered: Mutex<Gathered>,
+    counting: Mutex<Counting>,
+    counted: Condvar,
 }
+
+/// Who wants the kicks to be counted, and how far that is. Even to look how often a kick was written
+/// to waits for a crowd on it, so the port's own thread does it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counting {
+    asked: u64,
+    answered: u64,
+}
+
+/// Longest wait for a count. A port that is late is not waited for again until it has answered.
+const COUNT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 struct Gathered {
@@ -97,7 +111,8 @@ impl Kicks {
     /// That of `epoll_create1`.
     pub fn new() -> io::Result<Self> {
         let bell = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        Ok(Self { bell, gathered: Mutex::default() })
+        let (gathered, counting, counted) = Default::default();
+        Ok(Self { bell, gathered, counting, counted })
     }
 
     /// What workers watch.
@@ -132,9 +147,31 @@ impl Kicks {
         Ok(())
     }
 
-    /// Adds what has come since the last look.
-    pub fn count(&self, counters: &Counters) {
-        lock(&self.gathered).kicks.iter().for_each(|kick| kick.count(counters));
+    /// Has the port's own thread, which `wake` wakes, add what has come since the last look. Waits
+    /// for that, but not for long.
+    pub fn ask_for_count(&self, wake: impl FnOnce()) {
+        let mut counting = lock(&self.counting);
+        let late = counting.asked != counting.answered;
+        counting.asked += 1;
+        let mine = counting.asked;
+        wake();
+        if !late {
+            let open = |c: &mut Counting| c.answered < mine;
+            let _ = self.counted.wait_timeout_while(counting, COUNT, open);
+        }
+    }
+
+    /// For the port's own thread: does what was asked for. False: nobody asked.
+    pub fn count_if_asked(&self, counters: &Counters) -> bool {
+        let Counting { asked, answered } = *lock(&self.counting);
+        if asked == answered {
+            return false;
+        }
+        let kicks = lock(&self.gathered).kicks.clone();
+        kicks.iter().for_each(|kick| kick.count(counters));
+        lock(&self.counting).answered = asked;
+        self.counted.notify_all();
+        true
     }
 }
 
@@ -170,6 +207,25 @@ mod tests {
     const LONG: Duration = Duration::from_secs(120);
 
     /// Nobody reads a kick, so it stays readable: each write must be an event all the same.
+    /// A thread that does not answer is waited for once, and what it counts later is not lost.
+    #[test]
+    fn a_port_that_counts_late_is_not_waited_for_again() {
+        let (kicks, counters) = (Kicks::new().unwrap(), Counters::default());
+        let one = kick();
+        kicks.set(vec![one.clone()], &counters).unwrap();
+        assert!(!kicks.count_if_asked(&counters));
+        let woken = AtomicU64::new(0);
+        for _ in 0..100_000 {
+            eventfd::signal(one.fd.as_fd());
+            // 20 ms each, if it were waited for, are half an hour.
+            kicks.ask_for_count(|| drop(woken.fetch_add(1, Ordering::Relaxed)));
+        }
+        assert_eq!(woken.into_inner(), 100_000);
+        assert_eq!(counters.input.notifications.get(), 0);
+        assert!(kicks.count_if_asked(&counters) && !kicks.count_if_asked(&counters));
+        assert_eq!(counters.input.notifications.get(), 100_000);
+    }
+
     #[test]
     fn each_kick_is_an_event_though_nobody_reads_it() {
         let kicks = Kicks::new().unwrap();

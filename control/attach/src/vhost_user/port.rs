@@ -160,6 +160,14 @@ impl VhostUserPort {
         &self.limit
     }
 
+    /// For the port's own thread: counts doorbells if somebody asked for it. True if that was all
+    /// that it was woken for, as long as `stands` is whether the port stands still.
+    #[must_use]
+    pub fn counts_only(&self, stands: bool) -> bool {
+        let counted = self.kicks.count_if_asked(&self.counters);
+        counted && self.quarantined.load(Ordering::Acquire) == stands
+    }
+
     /// The doorbells.
     #[must_use]
     pub fn kicks(&self) -> &Kicks {
@@ -315,7 +323,7 @@ impl Port for VhostUserPort {
     }
 
     fn count_doorbells(&self) {
-        self.kicks.count(&self.counters);
+        self.kicks.ask_for_count(|| self.waker.wake());
     }
 
     /// Counters of a NIC whose interrupts are or were limited; `None` for others.

@@ -182,6 +182,9 @@ impl Server {
         if self.waker.is_stopped() {
             return false;
         }
+        if self.port.counts_only(self.fault.is_some()) {
+            return true;
+        }
         let fault = self.port.both().fault();
         if let (Some(fault), true) = (fault, fault != self.fault) {
             self.warn(&fault);
