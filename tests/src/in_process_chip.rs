@@ -14,7 +14,7 @@ use vmlan_nic::e1000::E1000;
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_transport::memory::{Ram, SharedWords};
 use vmlan_transport::sys::{self, EventFd};
-use vmlan_transport::{Bus, BusError, Irq, Watched};
+use vmlan_transport::{Bus, BusError, Irq, Watched, Width};
 
 use crate::chip_guest::{E1000Guest, e1000_address};
 use crate::in_process_lan::Lan;
@@ -243,13 +243,13 @@ impl Bus for InProcessBus {
         Ok(())
     }
 
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+    fn read(&mut self, offset: u32, _: Width) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
         self.chip.read(Space::Bar(0), offset.into(), &mut bytes);
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+    fn write(&mut self, offset: u32, _: Width, value: u32) -> Result<(), BusError> {
         let up = self.chip.is_up();
         self.chip.write(Space::Bar(0), offset.into(), &value.to_le_bytes());
         if self.chip.is_up() != up {

@@ -62,10 +62,6 @@ impl BusError {
         move |source| Self::Other { what, source: source.into() }
     }
 
-    fn narrow() -> Self {
-        Self::other("touch a register of less than 32 bits")(io::ErrorKind::Unsupported.into())
-    }
-
     /// Has the server gone away? (Otherwise it is there and refuses.)
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -90,30 +86,22 @@ pub trait Bus {
     /// Writes configuration space.
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError>;
 
-    /// Reads a register of 32 bits: a trip to the device. The chip decides which BAR the registers
-    /// are in.
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError>;
+    /// Reads a register: a trip to the device. The chip decides which BAR the registers are in.
+    fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError>;
 
-    /// Writes a register of 32 bits: a trip to the device, or at least a message.
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError>;
+    /// Writes a register: a trip to the device, or at least a message.
+    fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError>;
 
-    /// Reads a register of any width. A bus whose chip has only registers of 32 bits need not
-    /// implement it.
+    /// Reads a register of 32 bits.
     #[inline]
-    fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
-        match width {
-            Width::Four => self.read32(offset),
-            _ => Err(BusError::narrow()),
-        }
+    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+        self.read(offset, Width::Four)
     }
 
-    /// Writes a register of any width.
+    /// Writes a register of 32 bits.
     #[inline]
-    fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
-        match width {
-            Width::Four => self.write32(offset, value),
-            _ => Err(BusError::narrow()),
-        }
+    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+        self.write(offset, Width::Four, value)
     }
 
     /// Writes 32 bits to an 82540EM's I/O window (SDM 13.3). A bus of other chips need not

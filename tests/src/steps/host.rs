@@ -222,14 +222,6 @@ impl Bus for StepBus {
         Ok(())
     }
 
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
-        self.read(offset, Width::Four)
-    }
-
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.write(offset, Width::Four, value)
-    }
-
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         Ok(self.ask(Message::Read(offset, width)))
     }

@@ -234,16 +234,6 @@ impl Bus for PciBus {
     }
 
     #[inline]
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
-        self.read(offset, Width::Four)
-    }
-
-    #[inline]
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.write(offset, Width::Four, value)
-    }
-
-    #[inline]
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         Ok(self.registers.load(offset, width))
     }

@@ -225,16 +225,6 @@ impl Bus for VfioBus {
         Ok(self.client.region_write(region::CONFIG, offset.into(), bytes, false)?)
     }
 
-    #[inline]
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
-        self.read(offset, Width::Four)
-    }
-
-    #[inline]
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        self.write(offset, Width::Four, value)
-    }
-
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
         let part = &mut bytes[..width as usize];

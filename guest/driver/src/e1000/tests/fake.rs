@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::super::registers::Register;
-use crate::chip::{Bus, Irq, Wake};
+use crate::chip::{Bus, Irq, Wake, Width};
 use vmlan_transport::memory::{HIGH_GPA, Ram};
 use vmlan_transport::vfio_user::{Command, ProtocolError};
 use vmlan_transport::{BusError, Watched};
@@ -305,7 +305,7 @@ impl Bus for Fake {
         self.alive()
     }
 
-    fn read32(&mut self, offset: u32) -> Result<u32, BusError> {
+    fn read(&mut self, offset: u32, _: Width) -> Result<u32, BusError> {
         self.alive()?;
         let value = self.word(offset).load(SeqCst);
         if offset == Register::ICR.offset() {
@@ -314,7 +314,7 @@ impl Bus for Fake {
         Ok(value)
     }
 
-    fn write32(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
+    fn write(&mut self, offset: u32, _: Width, value: u32) -> Result<(), BusError> {
         self.alive()?;
         let known = Register::ALL.iter().find(|register| register.offset() == offset);
         match known {
