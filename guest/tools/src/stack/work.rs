@@ -32,15 +32,13 @@ impl Step {
     }
 }
 
+/// What came of a pass.
+pub(super) type Passed = Result<Step, StackError>;
+
 /// An application.
 pub(super) trait Work<N: Nic> {
     /// Does what can be done at `now`, in nanoseconds, without waiting.
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError>;
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed;
 
     /// How long until it has something to do by itself.
     fn pause(&self, _now: u64) -> Option<Duration> {

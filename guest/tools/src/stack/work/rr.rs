@@ -10,7 +10,7 @@ use super::super::options::Options;
 use super::super::pattern;
 use super::super::smoltcp_host::{Host, endpoint};
 use super::stream::Connecting;
-use super::{Step, Tally, Work};
+use super::{Passed, Step, Tally, Work};
 use crate::pktgen::{Histogram, Latency, RateLimiter};
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::nanos;
@@ -75,12 +75,7 @@ impl<P> Rr<P> {
 }
 
 impl<N: Nic, P: Path<N>> Work<N> for Rr<P> {
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed {
         if !self.path.is_up(host, now)? {
             return Ok(Step::Idle);
         }

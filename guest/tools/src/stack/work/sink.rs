@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
-use super::super::StackError;
 use super::super::frame::{self, Udp};
 use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::report::Schedule;
 use super::super::smoltcp_host::Host;
-use super::{Step, Tally, Work};
+use super::{Passed, Step, Tally, Work};
 use vmlan_driver::nic::Nic;
 
 /// Longest stretch of an application's work that no interrupt cuts short.
@@ -152,12 +151,7 @@ impl UdpSink {
 }
 
 impl<N: Nic> Work<N> for UdpSink {
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed {
         // Where interrupts come first, each datagram gives them a chance.
         let most = if self.schedule == Schedule::InterruptsFirst { 1 } else { self.budget };
         let mut any = false;
@@ -236,12 +230,7 @@ impl TcpSink {
 }
 
 impl<N: Nic> Work<N> for TcpSink {
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed {
         let mut any = false;
         for at in 0..self.sockets.len() {
             any |= self.serve(at, host, tally, now);

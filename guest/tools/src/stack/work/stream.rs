@@ -11,7 +11,7 @@ use super::super::frame::Template;
 use super::super::options::Options;
 use super::super::pattern::Pattern;
 use super::super::smoltcp_host::{Host, endpoint};
-use super::{Step, Tally, Work};
+use super::{Passed, Step, Tally, Work};
 use crate::pktgen::RateLimiter;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::{nanos, narrow32};
@@ -74,12 +74,7 @@ impl UdpStream {
 }
 
 impl<N: Nic> Work<N> for UdpStream {
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed {
         self.hello(host, now)?;
         let Some(template) = &mut self.template else {
             return if now < self.patience {
@@ -130,12 +125,7 @@ impl TcpStream {
 }
 
 impl<N: Nic> Work<N> for TcpStream {
-    fn pass(
-        &mut self,
-        host: &mut Host<'_, N>,
-        tally: &mut Tally,
-        now: u64,
-    ) -> Result<Step, StackError> {
+    fn pass(&mut self, host: &mut Host<'_, N>, tally: &mut Tally, now: u64) -> Passed {
         if !self.call.is_up(host, now)? {
             return Ok(Step::Idle);
         }
