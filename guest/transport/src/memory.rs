@@ -46,7 +46,7 @@ pub struct Region {
     pub offset: u64,
 }
 
-/// Whose the memory is, and where a device sees it.
+/// Who owns the memory, and where a device sees it.
 #[derive(Debug)]
 enum Backing {
     /// A memfd that another process maps, in two regions.
@@ -257,8 +257,8 @@ impl Deref for SharedWords {
     }
 }
 
-/// Hands out pieces of one range, never takes one back: rings and buffer pools live as long as the
-/// RAM.
+/// Hands out pieces of one range and never takes one back: rings and buffer pools live as long as
+/// the RAM.
 #[derive(Debug)]
 pub struct Pool {
     next: usize,

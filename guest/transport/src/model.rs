@@ -38,8 +38,8 @@ impl Model {
         }
     }
 
-    /// The least PCI revision that can be driven in this way: those of an RTL8139 before the C+
-    /// have no rings, and the rest of it is alike.
+    /// The least PCI revision that can be driven in this way: an RTL8139 before the C+ has no
+    /// rings, but is the same otherwise.
     #[must_use]
     pub fn least_revision(self) -> u8 {
         if self == Self::Rtl8139Plus { 0x20 } else { 0 }

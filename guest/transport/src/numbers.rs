@@ -22,14 +22,14 @@ pub fn narrow32(n: u64) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// A limit in 32 bits: one that is larger limits nothing that has 32.
+/// A limit in 32 bits. A larger one limits no value of 32 bits.
 #[inline]
 #[must_use]
 pub fn limit32(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// A limit in 64 bits: one that is larger limits nothing that has 64.
+/// A limit in 64 bits. A larger one limits no value of 64 bits.
 #[inline]
 #[must_use]
 pub fn limit64(n: u128) -> u64 {

@@ -5,9 +5,9 @@ use crate::{Irq, Model};
 /// When the chip may interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupts {
-    /// Always but while the driver polls: what a kernel's driver does.
+    /// Always, except while the driver polls, as a kernel's driver does.
     Always,
-    /// Only while the driver sleeps: what a driver that owns a core does.
+    /// Only while the driver sleeps, as a driver that owns a core does.
     Idle,
 }
 
@@ -62,8 +62,8 @@ pub struct Options {
     pub completion: Completion,
     /// How received frames are.
     pub receive: Reception,
-    /// Send combining: TDT is not written while the completion interrupt of an earlier write is to
-    /// come; that interrupt writes it for all frames sent meanwhile (the paper's section 3.2).
+    /// Send combining: TDT is not written while the completion interrupt of an earlier write is
+    /// expected; that interrupt writes it for all frames sent meanwhile (the paper's section 3.2).
     pub combine: bool,
     /// Frames that send combining holds back at most.
     pub combine_frames: u16,
@@ -241,7 +241,7 @@ impl Options {
     /// Do the wishes go together?
     ///
     /// # Errors
-    /// The first two that do not.
+    /// The first two wishes that do not.
     pub fn check(&self) -> Result<(), Conflict> {
         let idle = self.interrupts == Interrupts::Idle;
         let lazy = self.completion == Completion::Lazy;
@@ -289,7 +289,7 @@ impl Options {
         first.map_or(Ok(()), |(_, key)| Err(Conflict::Lacks { model, key }))
     }
 
-    /// The defaults of a chip's driver: those of Linux's, with the rings that it has.
+    /// The defaults of a chip's driver: those of Linux's driver, with the same ring sizes.
     #[must_use]
     pub fn of(model: Model) -> Self {
         let all = Self { model, ..Self::default() };

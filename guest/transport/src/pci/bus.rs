@@ -58,7 +58,7 @@ impl Space {
 #[derive(Debug)]
 enum Interrupt {
     Vfio(EventFd),
-    /// `/dev/uioN`, and the count that it last gave.
+    /// `/dev/uioN`, and the last count read from it.
     Uio(File, u32),
     Never,
 }
@@ -118,8 +118,8 @@ impl PciBus {
     pub fn make_ram(&self, low: usize, high: usize) -> Result<Arc<Ram>, PciError> {
         match (self.way, &self.vfio) {
             (Way::Vfio, Some(vfio)) => {
-                // Huge pages take few entries of the IOMMU, which matters where each is a message
-                // to an emulated device's server.
+                // Huge pages take few IOMMU entries. That matters if each entry is a message to an
+                // emulated device's server.
                 let huge = memory::huge_pages(low, high);
                 let ram = huge.map_or_else(|| Ram::new(low, high), Ok);
                 let ram = ram.map_err(PciError::system("make RAM"))?;

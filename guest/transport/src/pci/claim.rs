@@ -12,11 +12,11 @@ use super::interface::Interface;
 use super::sysfs::Sysfs;
 use super::{PciError, Way, sys};
 
-/// A driver that does not exist: no module that is loaded meanwhile gets the device.
+/// A driver that does not exist, so that no module loaded meanwhile gets the device.
 const NOBODY: &str = "vmlan";
 const OVERRIDE: &str = "driver_override";
 
-/// Is it one of the drivers that take only what they are told to?
+/// Is it one of the drivers that take only devices assigned to them?
 fn is_chosen(driver: &str) -> bool {
     [Way::Vfio, Way::Uio].iter().any(|way| way.driver() == Some(driver))
 }
@@ -93,8 +93,8 @@ impl Claim {
             text.push_str(&interface.to_line());
             text.push('\n');
         }
-        // Only the run after a killed one would miss it. Made anew, so that nobody's link in its
-        // place is followed.
+        // Only the run after a killed one needs it. The file is created, never opened, so that no
+        // link in its place is followed.
         let path = self.memory();
         let _ = fs::remove_file(&path);
         let made = File::options().write(true).create_new(true).open(path);

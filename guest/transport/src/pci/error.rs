@@ -39,7 +39,7 @@ pub enum PciError {
     /// A kernel module is missing.
     #[error("the kernel module {0} is not loaded: modprobe {0}")]
     NoModule(&'static str),
-    /// Linux' list of devices whose INTx cannot be masked has this one.
+    /// Linux lists this device among those whose INTx cannot be masked.
     #[error(
         "uio_pci_generic does not take an r8169, whose INTx Linux does not trust: use vfio-pci \
          with irq=msi, or via=sysfs,receive=poll"
@@ -117,7 +117,7 @@ pub enum PciError {
 }
 
 impl PciError {
-    /// For `map_err`: permission is told from the rest.
+    /// For `map_err`: tells missing permission from other errors.
     pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => Self::Permission { what },

@@ -63,7 +63,7 @@ fn index(name: &str) -> Option<u32> {
 }
 
 impl Interface {
-    /// The interface of this name as it is. What cannot be found out is not restored.
+    /// The interface of this name as it is. What cannot be read is not restored.
     pub fn of(name: &str) -> Self {
         let flags = attribute(name, "flags")
             .and_then(|text| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok());
@@ -217,7 +217,7 @@ impl Netlink {
         self.socket.write_all(&message)
     }
 
-    /// Hands out the messages of the answer until `each` says that it was the last one.
+    /// Passes the messages of the answer to `each`, until that says that it was the last one.
     fn hear(&mut self, mut each: impl FnMut(u16, &[u8]) -> io::Result<bool>) -> io::Result<()> {
         let mut bytes = vec![0; 1 << 16];
         loop {

@@ -27,7 +27,8 @@ mod realtek {
     pub const CSBAH: u32 = 0xf4;
 }
 
-/// Ends interrupts and DMA. `csb`: the chip has a shared status block, whose address is to go.
+/// Ends interrupts and DMA. `csb`: the chip has a shared status block, whose address must be
+/// cleared.
 pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
     let write = |offset, width, value| registers.store(offset, width, value);
     let (low, high) = match model {
