@@ -65,8 +65,8 @@ pub struct Kicks {
     counted: Condvar,
 }
 
-/// How often the kicks were to be counted, and were. Even looking how often one was written to takes
-/// as long as a crowd on it is large, so the port's own thread does it.
+/// How often the kicks were to be counted, and were. Even that takes as long as a crowd on one is
+/// large, so the port's own thread does it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counting {
     asked: u64,
