@@ -138,7 +138,7 @@ impl Crate {
 fn walk(dir: &Path, files: &mut Vec<PathBuf>) {
     for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && name != "tests" {
+        if path.is_dir() && name != "tests" && name != "fuzz" {
             walk(&path, files);
         } else if name.ends_with(".rs") && name != "tests.rs" && name != "fuzz.rs" {
             files.push(path);
