@@ -4,7 +4,6 @@
 //! An input is what the client writes before it shuts its side. All that it asks for is granted.
 #![allow(clippy::expect_used, clippy::panic)]
 
-use std::cell::OnceCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,60 +11,63 @@ use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use vmlan_config::refusal::Refusal;
 use vmlan_engine::action::{Action, Reply};
-use vmlan_engine::info::PortInfo;
+use vmlan_engine::info::{FdbLine, PortInfo};
 
 use super::ErrorBody;
 use super::server::connection;
 
+/// Turns that the server gets for whatever there is to do before it is taken to wait for more.
+const TURNS: usize = 64;
+
 struct World {
     runtime: Runtime,
     control: Sender<Action>,
+    actions: Receiver<Action>,
 }
 
 thread_local! {
-    static WORLD: OnceCell<World> = const { OnceCell::new() };
+    static WORLD: World = world();
 }
 
 fn world() -> World {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("an event loop");
+    // Sockets are looked at in each turn.
+    let runtime = Builder::new_current_thread().enable_all().event_interval(1).build();
     let (control, actions) = channel();
-    std::thread::spawn(move || grant(&actions));
-    World { runtime, control }
+    World { runtime: runtime.expect("an event loop"), control, actions }
 }
 
-/// The control thread: everything is there, and nothing happens.
-fn grant(actions: &Receiver<Action>) {
-    fn yes<T: Default>(reply: Reply<T>) {
-        let _ = reply.send(Ok(T::default()));
-    }
+fn yes<T: Default>(reply: Reply<T>) {
+    let _ = reply.send(Ok(T::default()));
+}
+
+/// The control thread: everything is there but what has a name with an x, and nothing happens.
+fn grant(action: Action) {
     let address = "vhost-user:/run/vm1.sock".to_owned();
     let port = PortInfo { name: "vm1".into(), address, ..PortInfo::default() };
-    for action in actions {
-        match action {
-            Action::GetPort(_, reply) => _ = reply.send(Ok(port.clone())),
-            Action::AddPort(named, reply) => {
-                let exists = named.name.as_str() == "vm1";
-                let _ = reply.send(if exists {
-                    Err(Refusal::no_port(&named.name))
-                } else {
-                    Ok(port.clone())
-                });
-            }
-            Action::AddMac(_, name, _, reply) => _ = reply.send(Err(Refusal::no_port(&name))),
-            Action::ListPorts(reply) => _ = reply.send(Ok(vec![port.clone()])),
-            Action::SetPort(_, _, reply) => yes(reply),
-            Action::RemovePort(_, reply) | Action::RemoveLimit(_, reply) => yes(reply),
-            Action::RemoveMac(_, _, reply) => yes(reply),
-            Action::ListFdb(reply) => yes(reply),
-            Action::ListLimits(reply) => yes(reply),
-            Action::GetLimit(_, reply) | Action::SetLimit(_, _, reply) => yes(reply),
-            Action::Apply(_, _, reply) => yes(reply),
-            Action::GetSflow(reply) | Action::SetSflow(_, reply) => yes(reply),
-            Action::Stats(reply) => yes(reply),
-            Action::Explain(_, _, reply) => yes(reply),
-            Action::PortChanged | Action::Stop => {}
+    match action {
+        Action::GetPort(name, reply) | Action::SetPort(name, _, reply) => {
+            let gone = name.as_str().contains('x');
+            let _ = reply.send(if gone { Err(Refusal::no_port(&name)) } else { Ok(port) });
         }
+        Action::ListPorts(reply) => _ = reply.send(Ok(vec![port])),
+        Action::AddPort(_, reply) => yes(reply),
+        Action::AddMac(_, _, _, reply) => _ = reply.send(Ok(line())),
+        Action::ListFdb(reply) => _ = reply.send(Ok(vec![line()])),
+        Action::RemovePort(_, reply) | Action::RemoveLimit(_, reply) => yes(reply),
+        Action::RemoveMac(_, _, reply) => yes(reply),
+        Action::ListLimits(reply) => yes(reply),
+        Action::GetLimit(_, reply) | Action::SetLimit(_, _, reply) => yes(reply),
+        Action::Apply(_, _, reply) => yes(reply),
+        Action::GetSflow(reply) | Action::SetSflow(_, reply) => yes(reply),
+        Action::Stats(reply) => yes(reply),
+        Action::Explain(_, _, reply) => yes(reply),
+        Action::PortChanged | Action::Stop => {}
     }
+}
+
+fn line() -> FdbLine {
+    let (mac, port) = ("52:54:00:00:00:01".into(), "vm1".into());
+    FdbLine { mac, vlan: Some(10), qinq: None, port, r#static: true, age: None }
 }
 
 /// Answers one client.
@@ -74,8 +76,8 @@ fn grant(actions: &Receiver<Action>) {
 /// If an answer is not one, or something that was granted fails.
 pub fn api(data: &[u8]) {
     let answer = WORLD.with(|world| {
-        let world = world.get_or_init(self::world);
-        world.runtime.block_on(talk(data, world.control.clone())).expect("a pair of sockets")
+        let talk = talk(data, world.control.clone(), &world.actions);
+        world.runtime.block_on(talk).expect("a pair of sockets")
     });
     // The answer to HEAD has no body, whatever it says.
     if !data.windows(4).any(|word| word == b"HEAD") {
@@ -83,15 +85,38 @@ pub fn api(data: &[u8]) {
     }
 }
 
-async fn talk(data: &[u8], control: Sender<Action>) -> std::io::Result<Vec<u8>> {
+async fn talk(
+    data: &[u8],
+    control: Sender<Action>,
+    actions: &Receiver<Action>,
+) -> std::io::Result<Vec<u8>> {
     let (mut client, server) = UnixStream::pair()?;
     let served = tokio::spawn(connection(server, control));
     // It may have hung up already.
     let _ = client.write_all(data).await;
+    let (mut answer, mut idle) = (Vec::new(), 0);
+    while idle < TURNS {
+        idle += 1;
+        for action in actions.try_iter() {
+            grant(action);
+            idle = 0;
+        }
+        let mut part = [0; 4096];
+        match client.try_read(&mut part) {
+            Ok(0) => break,
+            Ok(n) => {
+                answer.extend(&part[..n]);
+                idle = 0;
+            }
+            Err(_) => {}
+        }
+        tokio::task::yield_now().await;
+    }
     let _ = client.shutdown().await;
-    let mut answer = Vec::new();
     let _ = client.read_to_end(&mut answer).await;
     served.await.expect("it does not panic");
+    // What it had asked for when it was hung up on.
+    actions.try_iter().for_each(grant);
     Ok(answer)
 }
 
