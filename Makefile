@@ -62,8 +62,13 @@ bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP by window and regist
 	$(CARGO) build --release -p vmlan -p vmlan-lab
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-tcp-window
 
-soak: ## the long runs: property tests with new dice, 100 times kill -9 of the switch and of a VM under traffic
+# Each fuzz target runs for so long in `make soak`.
+SOAK_SECONDS ?= 3600
+soak: ## the long runs: property tests with new dice, 100 times kill -9, an hour of fuzzing for each target (SOAK_SECONDS)
 	@scripts/setup.sh build test
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
+	scripts/fuzz.sh $(SOAK_SECONDS)
+	@for file in fuzz/fuzz_targets/*.rs; do fuzz/run.sh $$(basename $$file .rs) 0 -merge=1 || exit 1; done
+	@git status --short fuzz/corpus | tail -n 5; echo "new inputs are in fuzz/corpus: commit them"

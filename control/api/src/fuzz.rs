@@ -134,7 +134,11 @@ fn answers(mut rest: &[u8]) {
         assert_ne!(code, 500, "{}", String::from_utf8_lossy(body));
         if code >= 400 && !body.is_empty() {
             let said: ErrorBody = serde_json::from_slice(body).expect("JSON");
-            assert!(!said.error.is_empty() && !said.error.contains('\n'), "{:?}", said.error);
+            assert!(
+                !said.error.is_empty() && !said.error.contains(char::is_control),
+                "{:?}",
+                said.error
+            );
         }
         rest = next;
     }

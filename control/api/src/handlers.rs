@@ -249,8 +249,10 @@ fn no_route(none: &NoRoute, path: &str) -> Answer {
     }
 }
 
+/// One line, whatever of the request it repeats.
 pub(super) fn error(status: StatusCode, message: &str) -> Answer {
-    let body = serde_json::to_string(&ErrorBody { error: message.to_owned() });
+    let message = message.replace(char::is_control, "?");
+    let body = serde_json::to_string(&ErrorBody { error: message });
     respond(status, "application/json", body.unwrap_or_default())
 }
 

@@ -275,3 +275,15 @@ fn the_json_of_errors_is_a_contract() {
         assert_eq!(ask(request, body), (status.to_owned(), error.to_owned()), "{request}");
     }
 }
+
+#[test]
+fn a_refusal_is_one_line_whatever_it_repeats() {
+    let rig = rig();
+    let body = "{\"te\\nxt\\u001b[2J\": 1}";
+    let length = body.len();
+    let head = format!("POST /v1/apply HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n");
+    let answer = raw(&rig.place, format!("{head}connection: close\r\n\r\n{body}").as_bytes());
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let said: ErrorBody = serde_json::from_str(body).unwrap();
+    assert!(said.error.contains("te?xt?[2J"), "{}", said.error);
+}

@@ -8,17 +8,16 @@ use crate::{Offloads, Reason};
 const LEAST_TCP: usize = 48;
 const MOST_UDP: usize = 128;
 
-/// Every payload of up to 200 bytes, cut into segments of every size: all of it comes out, once, in
+/// Every payload of up to 260 bytes, cut into segments of every size: all of it comes out, once, in
 /// order, each segment full but the last, and the headers as long as they were. Sizes that make
 /// too many segments are refused, and no other ones.
 #[test]
 fn every_small_payload_and_segment_size() {
     for (v6, tcp) in [(false, true), (true, true), (false, false), (true, false)] {
-        for len in 1..=200u8 {
-            let payload: Vec<u8> = (0..len).collect();
+        for len in 1..=260 {
+            let payload: Vec<u8> = (0..=u8::MAX).cycle().take(len).collect();
             let packet = Packet { v6, tcp, payload: payload.clone(), ..Packet::default() };
             let (bytes, header) = (packet.unfinished(), packet.header_len());
-            let len = usize::from(len);
             for size in 1..=len + 1 {
                 let frames = run(&bytes, &[bytes.len()], packet.offload(size), Offloads::NONE);
                 let good = if tcp { size >= LEAST_TCP } else { len.div_ceil(size) <= MOST_UDP };
