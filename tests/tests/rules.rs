@@ -13,13 +13,14 @@ use serde_json::Value;
 /// Which of our crates a crate may depend on (dev-dependencies aside): those below it. The program
 /// and the tests, which are not named, stand above all.
 const MAY_DEPEND: &[(&str, &[&str])] = &[
+    ("vmlan-sandbox", &[]),
     ("vmlan-ram", &[]),
     ("vmlan-frame", &["vmlan-ram"]),
     ("vmlan-nic", &["vmlan-frame", "vmlan-ram"]),
     ("vmlan-switch", &["vmlan-frame", "vmlan-ram"]),
-    ("vmlan-uplink", &["vmlan-frame", "vmlan-ram"]),
+    ("vmlan-uplink", &["vmlan-frame", "vmlan-ram", "vmlan-sandbox"]),
     ("vmlan-keeper", &[]),
-    ("vmlan-attach", &["vmlan-frame", "vmlan-keeper", "vmlan-nic", "vmlan-ram"]),
+    ("vmlan-attach", &["vmlan-frame", "vmlan-keeper", "vmlan-nic", "vmlan-ram", "vmlan-sandbox"]),
     ("vmlan-config", &["vmlan-frame", "vmlan-switch"]),
     (
         "vmlan-engine",
@@ -29,11 +30,12 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "vmlan-frame",
             "vmlan-keeper",
             "vmlan-ram",
+            "vmlan-sandbox",
             "vmlan-switch",
             "vmlan-uplink",
         ],
     ),
-    ("vmlan-api", &["vmlan-config", "vmlan-engine", "vmlan-frame"]),
+    ("vmlan-api", &["vmlan-config", "vmlan-engine", "vmlan-frame", "vmlan-sandbox"]),
     ("vmlan-transport", &[]),
     ("vmlan-driver", &["vmlan-transport"]),
     ("vmlan-tools", &["vmlan-driver", "vmlan-transport"]),
@@ -59,6 +61,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
 /// Where unsafe code may stand. A folder ends in `/`.
 const UNSAFE: &[&str] = &[
     "data/ram/src/",
+    "sandbox/src/trap.rs",
     "data/uplink/src/sys.rs",
     "control/keeper/src/sys.rs",
     "control/attach/src/sys.rs",

@@ -16,12 +16,14 @@ use crate::{log_format, systemd};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
 use vmlan_config::api_path::default_path;
+use vmlan_config::file::OnOff;
 use vmlan_config::settings::{Plan, Running, Settings};
 use vmlan_engine::action::Action;
 use vmlan_engine::control_thread;
 use vmlan_engine::info::PortInfo;
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
+use vmlan_sandbox::Places;
 
 /// A second request to stop within this time of the first is the same one: timeout(1) signals its
 /// child and then its process group, and a shell and its terminal may do the same.
@@ -38,10 +40,14 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     log_format::init();
     let (sender, actions) = channel();
     // Before anything exists that would be left behind by a signal.
-    let signals = stop_on_signal(sender.clone())?;
+    let signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
+    let handle = signals.handle();
     let Settings { running, plan } = settings;
-    let done = start(&running, &plan, &sender).map(|(mut ports, server)| {
+    let done = start(&running, &plan, signals, &sender).map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
+        // Threads of ports to come inherit its filter.
+        vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
         control_thread::run(&mut ports, &running, &actions);
         systemd::stopping();
         log::info!("stopping");
@@ -49,13 +55,14 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         drop(server);
         drop(ports);
     });
-    signals.close();
+    handle.close();
     done
 }
 
 fn start(
     running: &Running,
     plan: &Plan,
+    signals: Signals,
     sender: &Sender<Action>,
 ) -> Result<(Ports, Server), Failure> {
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
@@ -65,6 +72,11 @@ fn start(
         Err(e) => log::warn!("the limit of open files stays low: {e}"),
     }
     let claim = Claim::new(&running.api, running.api_mode)?;
+    if running.sandbox == OnOff::On {
+        // No thread exists yet: all of them inherit it.
+        vmlan_sandbox::start(&places(running, plan));
+    }
+    stop_on_signal(signals, sender.clone())?;
     let switch = Switch::new(running.options.clone());
     let workers = Workers::start(running.workers, running.spin, switch.clone())
         .map_err(|e| failed("start the workers", e))?;
@@ -91,11 +103,24 @@ fn raise_open_files() -> std::io::Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
-fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handle, Failure> {
+/// What the sandbox lets ports make that are there from the start, and those that come later.
+fn places(running: &Running, plan: &Plan) -> Places {
+    let made = |captures: bool| {
+        let ports = plan.ports.iter().map(|port| &port.address);
+        let ports = ports.filter(move |address| (address.kind() == Kind::Pcap) == captures);
+        ports.filter_map(|address| address.makes()).map(Path::to_owned)
+    };
+    Places {
+        sockets: made(false).chain([running.api.clone()]).collect(),
+        captures: made(true).collect(),
+        allowed: running.allow_dir.clone(),
+    }
+}
+
+fn stop_on_signal(mut signals: Signals, sender: Sender<Action>) -> Result<(), Failure> {
     let failed = |e| Failure::Failed(format!("cannot handle signals: {e}"));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
-    let handle = signals.handle();
     let wait = move || {
+        vmlan_sandbox::enter(vmlan_sandbox::Thread::Signals);
         let mut signals = signals.forever();
         if signals.next().is_none() || sender.send(Action::Stop).is_err() {
             return;
@@ -107,7 +132,7 @@ fn stop_on_signal(sender: Sender<Action>) -> Result<signal_hook::iterator::Handl
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;
-    Ok(handle)
+    Ok(())
 }
 
 /// How the other commands are called, so that they reach the switch at `api`.

@@ -51,6 +51,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
+            vmlan_sandbox::enter(vmlan_sandbox::Thread::Api);
             runtime.spawn(serve(listener, control));
             runtime.block_on(stopped.notified());
         })?;

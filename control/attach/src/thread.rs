@@ -44,6 +44,7 @@ impl PortThread {
             let go = guarded.is_ok();
             let _ = tell.send(guarded);
             if go {
+                vmlan_sandbox::enter(vmlan_sandbox::Thread::Port);
                 run();
             }
         })?;

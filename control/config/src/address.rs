@@ -8,6 +8,7 @@
 //! A comma inside PLACE or a value is written twice (`pcap:/tmp/a,,b.pcapng`), as QEMU has it.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use crate::address_change::KeyChange;
@@ -58,6 +59,19 @@ impl Address {
     #[must_use]
     pub fn place(&self) -> &str {
         &self.draft.place
+    }
+
+    /// The socket or capture file that the port makes, if it makes one.
+    #[must_use]
+    pub fn makes(&self) -> Option<&Path> {
+        let makes = match &self.spec {
+            Spec::VhostUser(VhostUser { connect, .. }) | Spec::Stream(Stream { connect, .. }) => {
+                !connect
+            }
+            Spec::VfioUser(_) | Spec::Pcap(_) => true,
+            Spec::Tap(_) => false,
+        };
+        makes.then(|| Path::new(self.place()))
     }
 
     /// What the port is.

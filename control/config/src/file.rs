@@ -9,6 +9,8 @@
 //! ageing = 300                    # seconds an address is remembered
 //! full-wait = 100                 # microseconds a sender waits for a full receiver
 //! fdb-entries = 65536             # addresses the table can hold
+//! sandbox = "on"                  # rights that are not needed are given up
+//! allow-dir = ["/srv/captures"]   # where sockets and files may be made while it runs
 //!
 //! [port.vm1]
 //! address = "vhost-user:/run/vm1.sock,queues=2"
@@ -61,7 +63,7 @@ mod table;
 mod tests;
 use lines::{Lines, line_of, line_of_key};
 use message::plain_message;
-pub use switch::{Range, SwitchTable};
+pub use switch::{OnOff, Range, SwitchTable};
 use table::{Fields, pairs, port};
 
 /// What a configuration file says. What it leaves out is `None`.

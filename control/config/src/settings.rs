@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::address::{NamedAddress, PortName, SflowTable, parse_mode};
 use crate::api_path::{NoApiPath, default_path};
-use crate::file::{Config, Range, SwitchTable};
+use crate::file::{Config, OnOff, Range, SwitchTable};
 
 mod conflict;
 #[cfg(test)]
@@ -39,6 +39,10 @@ pub struct Running {
     pub api_mode: u32,
     /// Of the switch itself: ageing, table size, waiting for full receivers.
     pub options: vmlan_switch::Options,
+    /// Whether rights are given up that are not needed.
+    pub sandbox: OnOff,
+    /// Directories in which sockets and capture files may be made later.
+    pub allow_dir: Vec<PathBuf>,
 }
 
 /// What a switch is started with.
@@ -85,7 +89,10 @@ impl Settings {
         let order = |p: &&NamedAddress| config.line_of_port(&p.name);
         plan.check(order).map_err(|wrong| SettingsError::Value(wrong.placed(&config)))?;
         let spin = Duration::from_micros(spin.into());
-        Ok(Self { running: Running { workers, spin, api, api_mode, options }, plan })
+        let sandbox = table.sandbox.or(file.sandbox).unwrap_or(OnOff::Off);
+        let allow_dir = file.allow_dir.into_iter().chain(table.allow_dir).collect();
+        let running = Running { workers, spin, api, api_mode, options, sandbox, allow_dir };
+        Ok(Self { running, plan })
     }
 }
 
@@ -113,6 +120,8 @@ impl Running {
         let texts = [
             ("api", api, self.api.display().to_string()),
             ("api-mode", mode, octal(self.api_mode)),
+            ("sandbox", file.sandbox.map(|s| s.name().into()), self.sandbox.name().into()),
+            ("allow-dir", self.not_allowed(&file.allow_dir), list(&self.allow_dir)),
         ];
         let mut all = numbers.into_iter().chain(texts);
         let (key, wanted, runs) = all.find_map(|(key, wanted, runs)| {
@@ -124,6 +133,19 @@ impl Running {
             config.place_in_switch(key)
         ))
     }
+}
+
+impl Running {
+    /// `dirs`, unless all of them were allowed when the switch was started.
+    fn not_allowed(&self, dirs: &[PathBuf]) -> Option<String> {
+        dirs.iter().any(|dir| !self.allow_dir.contains(dir)).then(|| list(dirs))
+    }
+}
+
+/// As a configuration file has them.
+fn list(dirs: &[PathBuf]) -> String {
+    let dirs: Vec<_> = dirs.iter().map(|dir| format!("'{}'", dir.display())).collect();
+    format!("[{}]", dirs.join(", "))
 }
 
 fn octal(mode: u32) -> String {

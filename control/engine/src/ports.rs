@@ -157,7 +157,7 @@ impl Ports {
         let watch = LinkWatch::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
         let opened = match Opened::new(&name, &address, &watch.changed()) {
             Ok(opened) => opened,
-            Err(text) => return refuse(Cause::Failed, &text),
+            Err(text) => return refuse(Cause::Failed, &forbidden(&address).unwrap_or(text)),
         };
         watch.set_port(&opened.port());
         kept.closed();
@@ -378,6 +378,12 @@ impl Ports {
     pub fn any_up(&self) -> bool {
         self.entries.iter().any(|e| e.id.is_some() && e.is_up())
     }
+}
+
+/// Why the sandbox kept a port from being opened, if it did.
+fn forbidden(address: &Address) -> Option<String> {
+    let path = address.makes()?;
+    vmlan_sandbox::forbids(path)
 }
 
 impl Drop for Ports {

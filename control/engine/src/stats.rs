@@ -23,6 +23,9 @@ pub struct Stats {
     /// The forwarding table.
     #[serde(default)]
     pub fdb: FdbStats,
+    /// `on` or `off`; `on, incomplete:` and what the kernel lacks. Empty: an older switch.
+    #[serde(default)]
+    pub sandbox: String,
 }
 
 /// Counters of the forwarding table.

@@ -234,6 +234,7 @@ impl Drop for Pcap {
 
 /// The writer: swaps the queue for an empty one and writes it, until told to stop.
 fn write(shared: &Shared, file: &mut File) {
+    vmlan_sandbox::enter(vmlan_sandbox::Thread::Pcap);
     let mut spare = Vec::with_capacity(QUEUE);
     loop {
         let mut queue = shared.gather();

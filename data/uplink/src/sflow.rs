@@ -314,6 +314,7 @@ impl<'s> Export<'s> {
     }
 
     fn run(mut self) {
+        vmlan_sandbox::enter(vmlan_sandbox::Thread::Sflow);
         let mut records = Vec::with_capacity(QUEUE);
         loop {
             let stop = self.gather(&mut records);

@@ -152,7 +152,10 @@ pub fn open(config: Config, changed: Changed) -> Result<Stream, StreamError> {
     let thread = std::thread::Builder::new()
         .name("stream".to_owned())
         .stack_size(STACK)
-        .spawn(move || peers.serve(&served))
+        .spawn(move || {
+            vmlan_sandbox::enter(vmlan_sandbox::Thread::Stream);
+            peers.serve(&served);
+        })
         .map_err(fail)?;
     Ok(Stream { port, keep, file, thread: Some(thread) })
 }

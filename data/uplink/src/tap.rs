@@ -179,6 +179,7 @@ impl Drop for Tap {
 
 /// The control thread: sleeps until a link changes, somebody wakes it, or it is time to retry.
 fn watch(port: &TapPort, events: &OwnedFd) {
+    vmlan_sandbox::enter(vmlan_sandbox::Thread::Tap);
     while !port.wake.stopped() {
         let mut fds =
             [events.as_fd(), port.wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

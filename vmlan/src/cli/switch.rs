@@ -7,7 +7,7 @@ use clap::Args;
 use super::{named_failure, read_config};
 use crate::exit::Failure;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
-use vmlan_config::file::{self, Config, SwitchTable};
+use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
 use vmlan_config::settings::Settings;
 
@@ -38,6 +38,14 @@ pub(super) struct SwitchArgs {
     /// Slots of the forwarding table [default: 131072]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<u32>,
+    /// Give up all rights that are not needed (docs/security.md) [default: off]
+    #[arg(long, value_name = "on|off")]
+    sandbox: Option<OnOff>,
+    /// Lets ports that are added later make sockets and capture files in DIR and below. Without it
+    /// they may in the temporary directory, $XDG_RUNTIME_DIR, /run/vmlan, and beside the sockets
+    /// that the switch is started with
+    #[arg(long, value_name = "DIR")]
+    allow_dir: Vec<PathBuf>,
     /// Ports: names and addresses
     #[arg(value_name = "NAME=ADDRESS")]
     ports: Vec<String>,
@@ -62,6 +70,8 @@ impl SwitchArgs {
             ageing: self.ageing,
             full_wait: self.full_wait,
             fdb_entries: self.fdb_entries,
+            sandbox: self.sandbox,
+            allow_dir: self.allow_dir,
         };
         Ok(Settings::new(config, table, ports)?)
     }

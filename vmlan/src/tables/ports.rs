@@ -37,7 +37,16 @@ pub fn table(stats: &Stats) -> String {
     let mut behind = vec!["MOSTLY".to_owned()];
     behind.extend(stats.ports.iter().map(|p| mostly(p, &PortStats::default(), &count)));
     let ports = columns_and(&rows, 3, &behind);
-    below(below(ports, &limits::totals(stats)) + &unlearned(stats), &nics::totals(stats))
+    let all = below(below(ports, &limits::totals(stats)) + &unlearned(stats), &nics::totals(stats));
+    all + &sandbox(stats)
+}
+
+/// An older switch does not say.
+fn sandbox(stats: &Stats) -> String {
+    match stats.sandbox.as_str() {
+        "" => String::new(),
+        state => format!("sandbox {state}\n"),
+    }
 }
 
 /// A further table under those that are there.

@@ -50,6 +50,7 @@ fn limited() -> Stats {
         ],
         limits: vec![SharedLimit { name: "tenant-a".into(), ports, counts }],
         fdb: FdbStats { unlearned: 1234 },
+        sandbox: "off".into(),
     }
 }
 
@@ -187,6 +188,7 @@ fn people_see_limits_under_the_ports() {
     assert_eq!(lines[3][..3], ["tenant-a", "5,000,009", "5,000,000"]);
     assert!(limits.lines().nth(3).unwrap().ends_with("  vm1, vm2"), "{limits}");
     assert!(text.contains("1.5 s") && text.contains("1,234 times an address"), "{text}");
+    assert!(text.contains("\nsandbox off\n"), "{text}");
     assert!(!table(&sample()).contains("LIMITS") && !table(&sample()).contains("not learned"));
     let (before, mut after) = (limited(), limited());
     let to = after.ports[0].limits.as_mut().unwrap().to.as_mut().unwrap();

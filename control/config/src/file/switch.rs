@@ -22,6 +22,42 @@ pub struct SwitchTable {
     pub full_wait: Option<u32>,
     /// Addresses the forwarding table can hold.
     pub fdb_entries: Option<u32>,
+    /// Whether the switch gives up the rights that it does not need.
+    pub sandbox: Option<OnOff>,
+    /// Directories in which sockets and capture files may be made later.
+    #[serde(default)]
+    pub allow_dir: Vec<PathBuf>,
+}
+
+/// A choice of `on` and `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnOff {
+    /// `on`
+    On,
+    /// `off`
+    Off,
+}
+
+impl OnOff {
+    /// The word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl std::str::FromStr for OnOff {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let both = [Self::On, Self::Off].into_iter();
+        let found = both.into_iter().find(|word| word.name() == text);
+        found.ok_or_else(|| "`on` or `off` is wanted".to_owned())
+    }
 }
 
 /// What a number of `[switch]` can be.

@@ -140,6 +140,8 @@ fn what_needs_a_restart_is_told() {
         ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = 0600"),
         ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),
         ("[switch]\nfull-wait = 1\n", "full-wait=1"),
+        ("[switch]\nsandbox = 'on'\n", "sandbox=on: the switch runs with off"),
+        ("[switch]\nallow-dir = ['/srv']\n", "allow-dir=['/srv']: the switch runs with []"),
     ] {
         let text = differs(file).unwrap();
         assert!(text.contains(said), "{text}");

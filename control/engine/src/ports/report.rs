@@ -26,7 +26,7 @@ impl Ports {
         });
         let fdb = FdbStats { unlearned: self.switch.fdb().unlearned() };
         let ports = self.entries.iter().map(read).collect();
-        Stats { ports, limits: shared.collect(), fdb }
+        Stats { ports, limits: shared.collect(), fdb, sandbox: vmlan_sandbox::state() }
     }
 
     /// Says what would become of `frame` if `name` sent it now.

@@ -125,6 +125,7 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
+        vmlan_sandbox::enter(vmlan_sandbox::Thread::Worker);
         self.slot.thread.store(signal::this_thread(), Ordering::SeqCst);
         // Where it cannot be set, sleeps last a little longer.
         let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK);

@@ -61,6 +61,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 }
 
 fn watch(shared: &Shared) {
+    vmlan_sandbox::enter(vmlan_sandbox::Thread::Watchdog);
     let mut last: Vec<u64> = vec![0; shared.slots.len()];
     let dog = &shared.watchdog;
     let mut stopping = lock(&dog.stopping);
