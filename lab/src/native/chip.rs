@@ -20,7 +20,7 @@ pub(crate) const WAYS: [(&str, &str); 4] = [
     ("plain", "each frame is announced by a register, each interrupt comes at once"),
     (
         "moderated",
-        "interrupts at least 250 us apart: irq_rate_max=4000 at the port, since rtl8139 has no \
+        "interrupts at least 62.5 us apart: irq_rate_max=16000 at the port, since rtl8139 has no \
             moderation of its own",
     ),
     (
@@ -45,7 +45,7 @@ pub(crate) const ALL: &[Chip] = &[
             way("plain", "model=rtl8139,plus=off", "model=rtl8139,plus=off,writes=waited"),
             way(
                 "moderated",
-                "model=rtl8139,plus=off,irq_rate_max=4000",
+                "model=rtl8139,plus=off,irq_rate_max=16000",
                 "model=rtl8139,plus=off,writes=waited",
             ),
         ],
@@ -57,7 +57,7 @@ pub(crate) const ALL: &[Chip] = &[
             way("plain", "model=rtl8139", "model=rtl8139,writes=waited,size=64"),
             way(
                 "moderated",
-                "model=rtl8139,irq_rate_max=4000",
+                "model=rtl8139,irq_rate_max=16000",
                 "model=rtl8139,writes=waited,size=64",
             ),
             way("csb", "model=rtl8139,csb=on", "model=rtl8139,writes=waited,size=64,csb=on"),
@@ -68,7 +68,7 @@ pub(crate) const ALL: &[Chip] = &[
         note: "rings of 256 descriptors (csb: 1,024, the most there can be)",
         ways: &[
             way("plain", "model=r8169", "model=r8169,writes=waited,size=256"),
-            way("moderated", "model=r8169,irq_rate_max=4000", "model=r8169,writes=waited,size=256"),
+            way("moderated", "model=r8169,irq_rate_max=16000", "model=r8169,writes=waited,size=256"),
             way("csb", "model=r8169,csb=on", "model=r8169,writes=waited,csb=on,irq=msi,size=1024"),
         ],
     },
@@ -77,7 +77,7 @@ pub(crate) const ALL: &[Chip] = &[
         note: "rings of 256 descriptors (csb: 1,024)",
         ways: &[
             way("plain", "model=e1000", "writes=waited"),
-            way("moderated", "model=e1000,irq_rate_max=4000", "writes=waited"),
+            way("moderated", "model=e1000,irq_rate_max=16000", "writes=waited"),
             way("mapped", "model=e1000,doorbell=mapped", "writes=waited,doorbell=mapped"),
             way("csb", "model=e1000,csb=on", "writes=waited,csb=on,irq=msi,size=1024"),
         ],
@@ -87,7 +87,7 @@ pub(crate) const ALL: &[Chip] = &[
         note: "over vhost-user, rings of 1,024 descriptors; for its registers stand its kicks",
         ways: &[
             Technique { kind: "vhost-user", ..way("plain", "", "") },
-            Technique { kind: "vhost-user", ..way("moderated", "irq_rate_max=4000", "") },
+            Technique { kind: "vhost-user", ..way("moderated", "irq_rate_max=16000", "") },
         ],
     },
 ];

@@ -30,10 +30,10 @@ pub(crate) const ALL: &[Technique] = &[
     },
     Technique {
         name: "moderated",
-        note: "interrupts at least 250 us apart: ITR=976 (the paper's itr=250)",
+        note: "interrupts at least 62.5 us apart: ITR=244, in units of 256 ns (the paper's itr=250, of 250 ns)",
         kind: "vfio-user",
         switch: "model=e1000",
-        guest: "writes=waited,itr=976",
+        guest: "writes=waited,itr=244",
     },
     Technique {
         name: "combined",
@@ -41,7 +41,7 @@ pub(crate) const ALL: &[Technique] = &[
             interrupt (the paper's SC)",
         kind: "vfio-user",
         switch: "model=e1000",
-        guest: "writes=waited,itr=976,combine=on",
+        guest: "writes=waited,itr=244,combine=on",
     },
     Technique {
         name: "csb",
