@@ -2,7 +2,7 @@
 //!
 //! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every
 //! round, forwards and backwards in turn, so that a drift of the machine favours nobody, and it
-//! makes a [`Report`] of them. Ratios are taken within a round.
+//! makes a [`Report`] of them. Ratios are taken within a round and a class ([`crate::alike`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use vmlan_config::human_text::folded;
 
 mod fairness;
 mod kvm_analysis;
+pub(crate) mod ladder;
 mod latency;
 pub mod linux_e1000;
 mod linux_guest;
@@ -42,7 +43,7 @@ struct Bench {
     /// For the list in the help.
     about: &'static str,
     /// Seconds of each measurement unless asked otherwise.
-    seconds: u16,
+    seconds: f64,
     /// Rounds unless asked otherwise.
     rounds: u16,
     run: fn(&mut Run<'_>) -> Result<Report, Failure>,
@@ -50,56 +51,63 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "ladder",
+        about: "an e1000 with one factor more in each row, from waited writes to the shared block",
+        seconds: 0.3,
+        rounds: 11,
+        run: ladder::run,
+    },
+    Bench {
         name: "paper",
         about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the \
             host and to a guest",
-        seconds: 1,
-        rounds: 2,
+        seconds: 0.5,
+        rounds: 5,
         run: paper::run,
     },
     Bench {
         name: "raw",
         about: "frames straight from the driver, guest to guest, 60 to 1514 bytes, each technique",
-        seconds: 1,
-        rounds: 3,
+        seconds: 0.3,
+        rounds: 5,
         run: raw::run,
     },
     Bench {
         name: "latency",
         about: "round trips guest to guest, 1,000 a second and back to back, each technique",
-        seconds: 2,
-        rounds: 3,
+        seconds: 0.6,
+        rounds: 5,
         run: latency::run,
     },
     Bench {
         name: "slides",
         about: "the slides' tables: datagrams of 20 B to 64 KB, transmitted and received",
-        seconds: 1,
-        rounds: 2,
+        seconds: 0.5,
+        rounds: 5,
         run: slides::run,
     },
     Bench {
         name: "livelock",
         about: "the paper's figure 3: what an application receives under far more load than it can \
             take",
-        seconds: 1,
-        rounds: 2,
+        seconds: 0.3,
+        rounds: 5,
         run: livelock::run,
     },
     Bench {
         name: "fairness",
         about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an \
             uplink",
-        seconds: 1,
-        rounds: 1,
+        seconds: 0.5,
+        rounds: 5,
         run: fairness::run,
     },
     Bench {
         name: "kvm-analysis",
         about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses \
             for a frame, TCP by window, frames/s",
-        seconds: 1,
-        rounds: 2,
+        seconds: 0.3,
+        rounds: 5,
         run: kvm_analysis::run,
     },
 ];
@@ -123,8 +131,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
     /// Seconds of each measurement [default: see NAME below]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=600))]
-    seconds: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    seconds: Option<f64>,
     /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
@@ -138,10 +146,14 @@ pub struct BenchArgs {
     /// accesses, windows, chips
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<String>,
-    /// Keep the switch on the last core and the guests on the first, instead of where the kernel
-    /// likes
+    /// Do not look how near the cores are: faster, and no ratio is printed
     #[arg(long)]
-    pin: bool,
+    unpaired: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let found = text.parse().ok().filter(|s| (0.1..=600.0).contains(s));
+    found.ok_or_else(|| "use 0.1 to 600 seconds".into())
 }
 
 fn help() -> String {
@@ -200,14 +212,16 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let began = Instant::now();
     let seconds = args.seconds.unwrap_or(bench.seconds);
     let rounds = args.rounds.unwrap_or(bench.rounds);
-    let cores = if args.pin { Cores::Apart } else { Cores::Free };
     let mut run = Run {
         args,
-        setup: Setup { stop: Stop::on_signals()?, cores },
-        time: Duration::from_secs(seconds.into()),
+        // The two cores whose distance is read.
+        setup: Setup { stop: Stop::on_signals()?, cores: Cores::Apart },
+        time: Duration::from_secs_f64(seconds),
         rounds,
+        paired: !args.unpaired,
         failures: Vec::new(),
     };
+    run.look_at_cores();
     let report = (bench.run)(&mut run)?;
     let circumstances = Circumstances {
         bench: bench.name,

@@ -1,5 +1,5 @@
 //! `vmlan demo`: a switch and two native guests as separate processes; the same frames over a NIC
-//! driven in each way, slow to fast.
+//! driven in each way, one factor a step: the short form of `vmlan bench ladder`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,13 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
+use crate::alike::Class;
+use crate::bench::ladder::TRUNK;
 use crate::failure::Failure;
 use crate::native::pair::{Measured, Task};
 use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
 use crate::output::print;
+use crate::probe::cores::line_ns;
 use vmlan_config::human_text::{columns, count, si};
 
 /// Arguments of `vmlan demo`.
@@ -19,7 +22,7 @@ use vmlan_config::human_text::{columns, count, si};
 #[command(after_help = "Example:\n  vmlan demo --seconds 5 --json demo.json")]
 pub struct DemoArgs {
     /// Seconds each row is measured
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seconds: u16,
     /// Write the figures to this file
     #[arg(long, value_name = "FILE")]
@@ -53,8 +56,12 @@ struct Row {
     mean_batch: f64,
     drops: u64,
     seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    times_plain: Option<f64>,
+    /// How near the two cores were, if that was the same before and after.
+    class: Option<Class>,
+    /// The row that this one adds one thing to, and the ratio to it if both were measured in one
+    /// class.
+    adds_to: Option<&'static str>,
+    times: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<RoundTrip>,
 }
@@ -66,6 +73,9 @@ struct RoundTrip {
     p99: f64,
 }
 
+/// The two between which a cache line's way is measured.
+const CORES: Cores = Cores::Apart;
+
 /// What a row does.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -76,16 +86,26 @@ struct Plan {
     ping: bool,
 }
 
-/// The story: plain e1000 first, which the rows of as many bytes are compared with.
-const PLANS: [Plan; 8] = [
-    Plan::story("plain"),
+/// The ladder's trunk, three branches, and what else is worth seeing.
+const PLANS: [Plan; 12] = [
+    Plan::story(TRUNK[0]),
+    Plan::story(TRUNK[1]),
+    Plan::story(TRUNK[2]),
+    Plan::story(TRUNK[3]),
+    Plan::story(TRUNK[4]),
+    Plan::story(TRUNK[5]),
+    Plan::story(TRUNK[6]),
+    Plan::story("mapped"),
     Plan::story("moderated"),
     Plan::story("combined"),
-    Plan::story("csb"),
-    Plan::story("mapped"),
-    Plan::story("virtio"),
     Plan { name: Some("virtio, 1514 B"), bytes: 1514, ..Plan::story("virtio") },
     Plan { name: Some("virtio, 60 B there and back"), ping: true, ..Plan::story("virtio") },
+];
+
+/// First over second, with what the second stands for.
+const TOTALS: [(&str, &str, &str); 2] = [
+    ("csb", "posted", "the slowest that today's QEMU shows"),
+    ("csb", "plain", "the paper's setting: every write waited for"),
 ];
 
 impl Plan {
@@ -107,7 +127,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }
     let time = Duration::from_secs(args.seconds.into());
-    let setup = Setup { stop: Stop::on_signals()?, cores: Cores::Free };
+    let setup = Setup { stop: Stop::on_signals()?, cores: CORES };
     let machine = Machine::read(crate::COMMIT);
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) \
@@ -115,7 +135,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
          60-byte frames from one to the other unless the row says otherwise; a register access is \
          a trip to the switch's \
          process and back.\n{machine}; {}; guests with nothing to do sleep at once\n\n",
-        Cores::Free
+        CORES
     ))?;
     let (mut rows, mut failed) = (Vec::new(), None);
     for plan in PLANS {
@@ -130,7 +150,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         }
     }
     compare(&mut rows);
-    print(&(table(&rows) + &bars(&rows) + &words() + &attach()))?;
+    print(&(table(&rows) + &totals(&rows) + &bars(&rows) + &words() + &attach()))?;
     if let Some(path) = &args.json {
         write(path, machine, rows)?;
     }
@@ -139,17 +159,25 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
 
 fn measure(setup: &Setup, plan: Plan, time: Duration) -> Result<Row, Failure> {
     let name = plan.name();
+    let before = line_ns();
     progress(&format!("{name}: starting the guests"));
     let mut lab = Lab::pair(setup, technique::one(plan.technique)?, "")?;
     let task = Task { bytes: plan.bytes, ping: plan.ping, sender: &[] };
     let seen = lab.pkt_gen(task, time, &mut |rate, left| {
         progress(&format!("{name}: {} frames/s, {:.0} s to go", si(rate), left.as_secs_f64()));
     })?;
-    Ok(Row::new(plan, &seen))
+    drop(lab);
+    let classes = [before, line_ns()].map(|ns| ns.ok().map(Class::of));
+    let class = classes[0].filter(|class| classes[1] == Some(*class));
+    Ok(Row::new(plan, &seen, class))
 }
 
 impl Row {
-    fn new(plan: Plan, seen: &Measured) -> Self {
+    fn is_of_the_ladder(&self) -> bool {
+        self.name == self.technique
+    }
+
+    fn new(plan: Plan, seen: &Measured, class: Option<Class>) -> Self {
         let window = &seen.window;
         Self {
             name: plan.name().into(),
@@ -166,7 +194,9 @@ impl Row {
             mean_batch: window.mean_batch,
             drops: window.drops,
             seconds: window.seconds,
-            times_plain: None,
+            class,
+            adds_to: technique::one(plan.technique).ok().and_then(|t| t.from),
+            times: None,
             round_trip_us: seen.said.first().filter(|_| plan.ping).and_then(round_trip),
         }
     }
@@ -178,23 +208,34 @@ fn round_trip(summary: &serde_json::Value) -> Option<RoundTrip> {
     Some(RoundTrip { p50: us("p50_ns")?, p99: us("p99_ns")? })
 }
 
-/// The first row is what the others of its kind are compared with.
+/// Each with the row it adds one thing to.
 fn compare(rows: &mut [Row]) {
-    let Some(plain) = rows.first().filter(|r| r.technique == "plain").cloned() else { return };
-    let alike = |r: &&mut Row| r.frame_bytes == plain.frame_bytes && r.round_trip_us.is_none();
-    for row in rows.iter_mut().filter(alike) {
-        row.times_plain = Some(row.frames_per_s / plain.frames_per_s);
+    for n in 0..rows.len() {
+        rows[n].times = rows[n].adds_to.and_then(|from| ratio(rows, &rows[n].name, from));
     }
 }
 
+/// Of two rows of the ladder that were measured in one class.
+fn ratio(rows: &[Row], name: &str, base: &str) -> Option<f64> {
+    let find = |name: &str| rows.iter().find(|row| row.name == name);
+    let (one, base) = (find(name)?, find(base)?);
+    (one.class? == base.class?).then(|| one.frames_per_s / base.frames_per_s)
+}
+
+/// The ends of the ladder.
+fn totals(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for (name, base, what) in TOTALS {
+        let times = ratio(rows, name, base)
+            .map_or_else(|| "not compared: the cores moved".into(), |t| format!("{t:.1} times"));
+        let _ = writeln!(text, "{name} over {base} ({what}): {times}");
+    }
+    text + "One look at each; medians of many, with their spread: vmlan bench ladder\n"
+}
+
 fn write(path: &Path, machine: Machine, rows: Vec<Row>) -> Result<(), Failure> {
-    let figures = Figures {
-        commit: crate::COMMIT,
-        machine,
-        guest: "native",
-        cores: Cores::Free.to_string(),
-        rows,
-    };
+    let figures =
+        Figures { commit: crate::COMMIT, machine, guest: "native", cores: CORES.to_string(), rows };
     let text =
         serde_json::to_string_pretty(&figures).map_err(|e| Failure::Failed(e.to_string()))?;
     crate::bench::write(path, &(text + "\n"))
@@ -204,7 +245,9 @@ fn table(rows: &[Row]) -> String {
     let heads = [
         "NIC",
         "frames/s",
-        "times plain",
+        "adds to",
+        "times that",
+        "cores",
         "accesses/k",
         "interrupts/k",
         "Gbit/s",
@@ -218,7 +261,9 @@ fn table(rows: &[Row]) -> String {
         vec![
             r.name.clone(),
             si(r.frames_per_s),
-            r.times_plain.map_or_else(|| "-".into(), |t| format!("{t:.1}")),
+            r.adds_to.filter(|_| r.is_of_the_ladder()).unwrap_or("-").into(),
+            r.times.map_or_else(|| "-".into(), |t| format!("{t:.2}")),
+            r.class.map_or("unlike", Class::name).into(),
             format!("{:.1}", r.accesses_per_kframe),
             format!("{:.1}", r.interrupts_per_kframe),
             format!("{:.2}", r.gbit_per_s),
@@ -230,7 +275,8 @@ fn table(rows: &[Row]) -> String {
     }));
     let mut text = columns(&lines, 1);
     text += "\naccesses/k, interrupts/k: register accesses (virtio: doorbells) and interrupts for \
-        each 1,000 frames, both guests. CPU: 100 % is one core.\n";
+        each 1,000 frames, both guests. CPU: 100 % is one core. cores: how near the two are (cache \
+        line: 20 ns, 60 ns, more); rows in different classes are not compared.\n";
     for (row, trip) in rows.iter().filter_map(|r| Some((r, r.round_trip_us?))) {
         let _ = writeln!(
             text,
@@ -244,7 +290,7 @@ fn table(rows: &[Row]) -> String {
 /// Bars for the rows of the story.
 fn bars(rows: &[Row]) -> String {
     const WIDTH: f64 = 48.0;
-    let story = || rows.iter().filter(|r| r.times_plain.is_some());
+    let story = || rows.iter().filter(|r| r.is_of_the_ladder());
     let most = story().map(|r| r.frames_per_s).fold(f64::MIN_POSITIVE, f64::max);
     let mut text = String::from("\n");
     for r in story() {
@@ -263,7 +309,7 @@ fn words() -> String {
     let told = |t: &&Technique| PLANS.iter().any(|plan| plan.technique == t.name);
     let mut text = String::new();
     for t in technique::ALL.iter().filter(told) {
-        let _ = writeln!(text, "{:>10}: {}", t.name, t.note);
+        let _ = writeln!(text, "{:>10}: {}", t.name, t.words());
     }
     text.push('\n');
     text

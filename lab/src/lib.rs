@@ -1,5 +1,6 @@
 //! The laboratory: what `vmlan bench`, `vmlan demo` and `vmlan probe` do.
 
+mod alike;
 pub mod bench;
 pub mod demo;
 mod failure;

@@ -23,7 +23,7 @@ use crate::output::{print, print_json};
 
 mod advice;
 mod copy;
-mod cores;
+pub(crate) mod cores;
 mod figure;
 mod kvm;
 mod registers;

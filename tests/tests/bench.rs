@@ -26,7 +26,7 @@ fn a_short_run_compares_two_techniques_and_writes_them_down() {
     let (json, svg, results) = (file("raw.json"), file("plots/raw.svg"), file("results.md"));
     std::fs::write(&results, "By hand.\n\n<!-- vmlan bench raw -->\nold\n<!-- end -->\nMore.\n")
         .unwrap();
-    let words = "raw --sizes 60 --only plain,csb --rounds 1 --seconds 1";
+    let words = "raw --sizes 60 --only plain,csb --rounds 1 --seconds 1 --unpaired";
     let words: Vec<_> =
         words.split(' ').chain(["--json", &json, "--svg", &svg, "--results", &results]).collect();
     let out = bench(tmp.path(), &words).output().unwrap();
@@ -58,7 +58,18 @@ fn fairness_is_judged_against_its_goals() {
     let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (json, svg) = (file("fairness.json"), file("fairness.svg"));
-    let words = ["fairness", "--part", "uplink", "--json", &json, "--svg", &svg];
+    let words = [
+        "fairness",
+        "--part",
+        "uplink",
+        "--rounds",
+        "1",
+        "--unpaired",
+        "--json",
+        &json,
+        "--svg",
+        &svg,
+    ];
     let out = bench(tmp.path(), &words).output().unwrap();
     let (said, heard) =
         (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -82,7 +93,7 @@ fn register_accesses_are_counted_for_each_frame() {
     let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (json, svg) = (file("kvm.json"), file("kvm.svg"));
-    let words = "kvm-analysis --part accesses --only rtl8139 --rounds 1 --seconds 1";
+    let words = "kvm-analysis --part accesses --only rtl8139 --rounds 1 --seconds 1 --unpaired";
     let words: Vec<_> = words.split(' ').chain(["--json", &json, "--svg", &svg]).collect();
     let out = bench(tmp.path(), &words).output().unwrap();
     let (said, heard) =

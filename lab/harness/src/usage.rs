@@ -129,6 +129,27 @@ pub fn machine_busy() -> Result<Duration> {
     busy(&text).map(duration).ok_or_else(unclear)
 }
 
+/// CPU time that the hypervisor gave to others while this machine had work to do.
+///
+/// # Errors
+/// [`HarnessError::Io`] when /proc is not mounted.
+pub fn machine_stolen() -> Result<Duration> {
+    let text = read_to_string("/proc/stat").map_err(HarnessError::io("read /proc/stat"))?;
+    let unclear = || HarnessError::Garbled { what: "/proc/stat".into(), heard: text.clone() };
+    columns(&text).and_then(|all| all.get(7).copied()).map(duration).ok_or_else(unclear)
+}
+
+/// CPU time of this process, and of those it has started that have ended.
+///
+/// # Errors
+/// [`HarnessError::Io`] when /proc is not mounted.
+pub fn family_time() -> Result<Duration> {
+    let path = "/proc/self/stat";
+    let text = read_to_string(path).map_err(HarnessError::io("read /proc/self/stat"))?;
+    let unclear = || HarnessError::Garbled { what: path.into(), heard: text.clone() };
+    family_ticks(&text).map(duration).ok_or_else(unclear)
+}
+
 /// The process ids of the kernel threads that take over network work when it becomes too much for
 /// the interrupted process.
 #[must_use]
@@ -190,6 +211,13 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
+/// Fields 14 to 17: also cutime and cstime.
+fn family_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+    let all: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    (all.len() == 4).then(|| all.iter().sum())
+}
+
 /// Time on the CPU and number of slices; between them the time in the queue
 /// (Documentation/scheduler/sched-stats.rst).
 fn on_cpu(schedstat: &str) -> Option<(u64, u64)> {
@@ -198,9 +226,13 @@ fn on_cpu(schedstat: &str) -> Option<(u64, u64)> {
 }
 
 /// Columns: user nice system idle iowait irq softirq steal guest guest_nice.
-fn busy(stat: &str) -> Option<u64> {
+fn columns(stat: &str) -> Option<Vec<u64>> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let columns: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some(line.split_whitespace().map_while(|field| field.parse().ok()).collect())
+}
+
+fn busy(stat: &str) -> Option<u64> {
+    let columns = columns(stat)?;
     [0, 1, 2, 5, 6].iter().map(|&i| columns.get(i)).sum()
 }
 
@@ -213,6 +245,8 @@ mod tests {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 9 0 0 0 123 45 0 0 20 0 1 0 7 8 9";
         assert_eq!(ticks(stat), Some((123, 45)));
         assert_eq!(ticks("42 (short"), None);
+        assert_eq!(family_ticks(stat), Some(168));
+        assert_eq!(family_ticks("42 (a) S 1 2"), None);
         assert_eq!(on_cpu("700 800 9\n"), Some((700, 9)));
         assert_eq!(on_cpu("700"), None);
     }
@@ -221,6 +255,7 @@ mod tests {
     fn idle_and_stolen_time_are_not_work() {
         let stat = "cpu  10 20 30 1000 2000 1 2 3000 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         assert_eq!(busy(stat), Some(63));
+        assert_eq!(columns(stat).unwrap()[7], 3000);
     }
 
     #[test]

@@ -210,7 +210,8 @@ mod tests {
             };
             Trip { p50, p99: p50, p99_9: p50, max: 999.0, trips_per_s: 1000.0, lost: 1.0 }
         };
-        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(trip(w)); 2]))).collect();
+        let all: Vec<_> =
+            cases.iter().map(|w| (w, Samples::near(vec![Some(trip(w)); 2]))).collect();
         let report = report(&all).unwrap();
         let rows: Vec<_> = report.tables[2].rows.iter().map(|row| row.join(" | ")).collect();
         assert_eq!(rows.len(), 6);

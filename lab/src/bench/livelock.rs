@@ -255,7 +255,7 @@ mod tests {
             let received = if offered > falls { 1000.0 } else { offered.min(190_000.0) };
             Measured { offered, received, queue_full: 0.0, window: Window::default() }
         };
-        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples::near(vec![Some(seen(w))]))).collect();
         let report = report(&all).unwrap();
         let rows: Vec<_> = report.tables[0].rows.iter().map(|r| r.join(" ")).collect();
         assert_eq!(

@@ -156,9 +156,11 @@ fn ours(all: &Results<'_>, scene: Scene, name: &str, column: usize) -> String {
         && samples.median(|s| s.sent).is_some_and(|sent| sent > 1.1 * value);
     let star = if slow { "*" } else { "" };
     let plain = find(all, scene, "plain", column).map(|plain| samples.ratios(plain, |s| s.value));
-    let times =
-        plain.and_then(|times| Samples(times.into_iter().map(Some).collect()).median(|x| *x));
-    let times = times.map(|t| format!(" ({}x)", number(Some(t)))).unwrap_or_default();
+    let times = plain.and_then(|times| {
+        let (class, spread) = times.most()?;
+        Some(format!(" ({}x {}, {} pairs)", spread.words(), class.name(), spread.pairs))
+    });
+    let times = times.unwrap_or_default();
     format!("{}{star}{times}", number(Some(value)))
 }
 
@@ -218,16 +220,16 @@ mod tests {
             let sent = if w.technique.name == "csb" { 2000.0 } else { value };
             Measured { value, sent, window: Window::default() }
         };
-        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen(w))]))).collect();
+        let all: Vec<_> = cases.iter().map(|w| (w, Samples::near(vec![Some(seen(w))]))).collect();
         let report = report(&all, Some("no rights".into())).unwrap();
         assert_eq!(report.tables.len(), 1);
         let rows: Vec<_> = report.tables[0].rows.iter().map(|row| row[..3].join(", ")).collect();
         assert_eq!(
             rows,
             [
-                "plain, 40.0 (1.00x), 32 / 20 (1.00x / 1.00x)",
-                "csb, 1000* (25.0x), 1526 / 838 (47.7x / 41.9x)",
-                "mapped, 1000 (25.0x), -"
+                "plain, 40.0 (1.00x near, 1 pairs), 32 / 20 (1.00x / 1.00x)",
+                "csb, 1000* (25.0x near, 1 pairs), 1526 / 838 (47.7x / 41.9x)",
+                "mapped, 1000 (25.0x near, 1 pairs), -"
             ]
         );
         assert!(report.notes.iter().any(|n| n.contains("no rights")));

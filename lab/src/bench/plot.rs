@@ -8,8 +8,8 @@ use crate::native::technique::ALL;
 use vmlan_config::human_text::to_f64;
 
 /// Colours that colour-blind people can tell apart (Okabe and Ito), and some more: for the
-/// techniques in their order, and two.
-const COLOURS: [RGBColor; ALL.len() + 2] = [
+/// techniques in their order (no picture has all of them), and two.
+const COLOURS: [RGBColor; 14] = [
     RGBColor(0, 0, 0),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
@@ -140,7 +140,7 @@ impl Figure {
 fn colour(names: &[&str], n: usize) -> RGBColor {
     let technique = |name: &str| ALL.iter().position(|t| t.name == name);
     match technique(names[n]) {
-        Some(known) => COLOURS[known],
+        Some(known) => COLOURS[known % (COLOURS.len() - 2)],
         None if names.iter().any(|name| technique(name).is_some()) => {
             COLOURS[COLOURS.len() - 1 - n % 2]
         }

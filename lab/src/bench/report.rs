@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::plot::Figure;
 use super::rounds::Samples;
+use crate::alike::{Class, ENOUGH, Spread, Spreads};
 use crate::failure::Failure;
 use crate::native::{Cores, Machine};
 use vmlan_config::human_text::columns;
@@ -36,15 +37,20 @@ pub(super) struct Circumstances {
     pub(super) bench: &'static str,
     pub(super) machine: Machine,
     pub(super) cores: Cores,
-    pub(super) seconds: u16,
+    pub(super) seconds: f64,
     pub(super) rounds: u16,
     pub(super) took: Duration,
 }
 
 impl Circumstances {
     fn sentence(&self) -> String {
+        let figures = if usize::from(self.rounds) < ENOUGH {
+            "too few for medians: the middle one of"
+        } else {
+            "medians of"
+        };
         format!(
-            "native guests, {}; medians of {} round(s) of {} s; took {:.0} s",
+            "native guests, {}; {figures} {} round(s) of {} s; took {:.0} s",
             self.cores,
             self.rounds,
             self.seconds,
@@ -139,10 +145,13 @@ pub(super) fn cells<F: Serialize>(
     let mut all = Vec::new();
     for (keys, samples) in named {
         for (round, figures) in samples.0.iter().enumerate() {
+            let value = |v: serde_json::Result<serde_json::Value>| {
+                v.map_err(|e| Failure::Failed(e.to_string()))
+            };
             let mut cell = keys.clone();
             cell["round"] = (round + 1).into();
-            cell["figures"] =
-                serde_json::to_value(figures).map_err(|e| Failure::Failed(e.to_string()))?;
+            cell["figures"] = value(serde_json::to_value(figures))?;
+            cell["about"] = value(serde_json::to_value(samples.1.get(round)))?;
             all.push(cell);
         }
     }
@@ -160,8 +169,19 @@ pub(super) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// Ratios of all rounds, as `2.0 1.9 2.1`.
-pub(super) fn ratios(all: &[f64]) -> String {
-    let words: Vec<_> = all.iter().map(|&r| number(Some(r))).collect();
-    if words.is_empty() { "-".into() } else { words.join(" ") }
+/// A row for each class: what, ratio, pairs, and whether the median meets the goal.
+pub(super) fn goal_rows<'a>(
+    ratios: &'a Spreads,
+    what: &'a str,
+    goal: f64,
+) -> impl Iterator<Item = Vec<String>> + 'a {
+    ratios.rows().zip(Class::ALL).map(move |([class, words, pairs], of)| {
+        let verdict = match ratios.get(of).map(Spread::median) {
+            None => "-",
+            Some(None) => "too few pairs",
+            Some(Some(median)) if median >= goal => "met",
+            Some(Some(_)) => "missed",
+        };
+        vec![format!("{what}, {class}"), words, pairs, verdict.into()]
+    })
 }

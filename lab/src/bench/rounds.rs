@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::BenchArgs;
+use crate::alike::{self, Class, Spread, Spreads, Surroundings};
 use crate::failure::Failure;
 use crate::native::{Setup, progress};
+use crate::probe::cores::line_ns;
 use vmlan_config::human_text::si;
 
 /// A bench under way.
@@ -14,6 +16,9 @@ pub(super) struct Run<'a> {
     /// Length of a measurement.
     pub(super) time: Duration,
     pub(super) rounds: u16,
+    /// Whether cells stand between two readings of how near the cores are; without, nothing is
+    /// compared.
+    pub(super) paired: bool,
     /// What could not be measured, and why.
     pub(super) failures: Vec<String>,
 }
@@ -27,24 +32,58 @@ pub(super) struct Cell<'a, C> {
     pub(super) news: &'a mut dyn FnMut(f64, Duration),
 }
 
-/// What one cell has shown, round by round; `None` where it failed.
+/// What one cell has shown, round by round; `None` where it failed. Beside it, what was about; no
+/// ratio is made of what was measured without.
 #[derive(Clone, Debug)]
-pub(super) struct Samples<F>(pub(super) Vec<Option<F>>);
+pub(super) struct Samples<F>(pub(super) Vec<Option<F>>, pub(super) Vec<Option<Surroundings>>);
 
 impl<F> Samples<F> {
     /// The middle of all rounds (of the two middle ones, the mean).
     pub(super) fn median(&self, value: impl Fn(&F) -> f64) -> Option<f64> {
-        let mut values: Vec<_> = self.0.iter().flatten().map(value).collect();
-        values.sort_by(f64::total_cmp);
-        let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
-        Some(f64::midpoint(values[low], values[high]))
+        middle(self.0.iter().flatten().map(value).collect())
     }
 
-    /// This over `base`, round by round.
-    pub(super) fn ratios(&self, base: &Self, value: impl Fn(&F) -> f64) -> Vec<f64> {
-        let pairs = self.0.iter().zip(&base.0);
-        pairs.filter_map(|(a, b)| Some(value(a.as_ref()?) / value(b.as_ref()?))).collect()
+    /// This over `base`: rounds in which both were measured in one class.
+    pub(super) fn ratios(&self, base: &Self, value: impl Fn(&F) -> f64) -> Spreads {
+        let classed = |samples: &Self, round: usize| -> Option<(Class, f64)> {
+            let figures = samples.0.get(round)?.as_ref()?;
+            Some((samples.1.get(round)?.as_ref()?.class, value(figures)))
+        };
+        let pairs = (0..self.0.len()).filter_map(|round| {
+            let ((class, one), (other, two)) = (classed(self, round)?, classed(base, round)?);
+            (class == other).then_some((class, one / two))
+        });
+        Spreads::of(&pairs.collect::<Vec<_>>())
     }
+
+    /// Of one class alone.
+    pub(super) fn within(&self, class: Class, value: impl Fn(&F) -> f64) -> Option<Spread> {
+        let mine = self.0.iter().zip(&self.1).filter_map(|(figures, about)| {
+            about.as_ref().filter(|about| about.class == class).and(figures.as_ref())
+        });
+        Spread::of(mine.map(value).collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn near(figures: Vec<Option<F>>) -> Self {
+        let near = |figures: &Option<F>| {
+            figures.as_ref().map(|_| Surroundings {
+                class: Class::Near,
+                line_ns: [14.0; 2],
+                cpu_others: 0.0,
+                cpu_stolen: 0.0,
+            })
+        };
+        let about = figures.iter().map(near).collect();
+        Self(figures, about)
+    }
+}
+
+/// The middle value, or the mean of the two middle ones.
+pub(super) fn middle(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
+    Some(f64::midpoint(values[low], values[high]))
 }
 
 impl Run<'_> {
@@ -60,33 +99,54 @@ impl Run<'_> {
         show: impl Fn(&C, &F) -> String,
         mut measure: impl FnMut(Cell<'_, C>) -> Result<F, Failure>,
     ) -> Result<Vec<Samples<F>>, Failure> {
-        let mut samples: Vec<_> = cells.iter().map(|_| Samples(Vec::new())).collect();
+        let mut samples: Vec<_> = cells.iter().map(|_| Samples(Vec::new(), Vec::new())).collect();
         let total = cells.len() * usize::from(self.rounds);
         for (done, at) in order(cells.len(), self.rounds).enumerate() {
             let what = &cells[at];
             let label = format!("[{}/{total}] {}", done + 1, name(what));
             progress(&format!("{label}: starting"));
-            let mut news = |rate: f64, left: Duration| {
-                let left = left.as_secs_f64();
-                progress(&format!("{label}: {} frames/s, {left:.0} s to go", si(rate)));
+            let mut once = || {
+                let mut news = |rate: f64, left: Duration| {
+                    let left = left.as_secs_f64();
+                    progress(&format!("{label}: {} frames/s, {left:.0} s to go", si(rate)));
+                };
+                let cell = Cell { what, setup: &self.setup, time: self.time, news: &mut news };
+                measure(cell)
             };
-            let cell = Cell { what, setup: &self.setup, time: self.time, news: &mut news };
-            let found = measure(cell);
+            let read = || line_ns().map_err(Failure::Failed);
+            let found = match self.paired {
+                true => alike::cell(read, once).map(|(figures, about)| (figures, Some(about))),
+                false => once().map(|figures| (figures, None)),
+            };
             progress("");
             // Ctrl-C ends the guests as well; that they say so is expected.
             self.setup.stop.check()?;
             match &found {
-                Ok(figures) => eprintln!("{label}: {}", show(what, figures)),
+                Ok((figures, about)) => {
+                    let class = about.as_ref().map_or("", |about| about.class.name());
+                    eprintln!("{label}: {} ({class})", show(what, figures));
+                }
                 Err(e) => {
                     eprintln!("{label}: no figure: {e}");
                     self.failures.push(format!("{}: {e}", name(what)));
                 }
             }
-            samples[at].0.push(found.ok());
+            let (figures, about) = found.ok().unzip();
+            samples[at].0.push(figures);
+            samples[at].1.push(about.flatten());
         }
         // Rounds that ran backwards were pushed in their own order all the same: one value a round
         // for each cell.
         Ok(samples)
+    }
+
+    /// Notes and says it if nothing can be compared here: figures are measured all the same.
+    pub(super) fn look_at_cores(&mut self) {
+        if let (true, Err(why)) = (self.paired, line_ns()) {
+            self.paired = false;
+            eprintln!("nothing is compared: {why}");
+            self.failures.push(format!("no pair of cells can be compared: {why}"));
+        }
     }
 
     /// An error if something could not be measured.
@@ -120,12 +180,21 @@ mod tests {
     #[test]
     fn medians_and_ratios_do_without_what_failed() {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-        let base = Samples(vec![Some(1.0), Some(2.0), None]);
-        let other = Samples(vec![Some(10.0), None, Some(30.0)]);
+        let base = Samples::near(vec![Some(1.0), Some(2.0), None]);
+        let other = Samples::near(vec![Some(10.0), None, Some(30.0)]);
         assert!(near(base.median(|x| *x).unwrap(), 1.5));
-        assert!(near(Samples(vec![Some(9.0), Some(1.0), Some(5.0)]).median(|x| *x).unwrap(), 5.0));
-        assert!(Samples::<f64>(vec![None]).median(|x| *x).is_none());
-        let ratios = other.ratios(&base, |x| *x);
-        assert!(ratios.len() == 1 && near(ratios[0], 10.0), "{ratios:?}");
+        assert!(near(middle(vec![9.0, 1.0, 5.0]).unwrap(), 5.0));
+        assert!(middle(Vec::new()).is_none());
+        assert_eq!(other.ratios(&base, |x| *x).words(), "near: 10.0, 1 pairs");
+    }
+
+    #[test]
+    fn unlike_cells_have_no_ratio() {
+        let base = Samples::near(vec![Some(1.0), Some(2.0), Some(4.0)]);
+        let mut other = Samples::near(vec![Some(10.0), Some(20.0), Some(80.0)]);
+        other.1[0].as_mut().unwrap().class = Class::Far;
+        other.1[1] = None;
+        assert_eq!(other.ratios(&base, |x| *x), Spreads::of(&[(Class::Near, 20.0)]));
+        assert_eq!(other.within(Class::Far, |x| *x), Spread::of(vec![10.0]));
     }
 }

@@ -184,7 +184,8 @@ mod tests {
         let technique = technique::one("virtio").unwrap();
         let cases = [true, false].map(|sends| Case { sends, bytes: 1500, technique });
         let seen = Measured { value: 100.0, sent: 125.0, window: Window::default() };
-        let all: Vec<_> = cases.iter().map(|w| (w, Samples(vec![Some(seen.clone())]))).collect();
+        let all: Vec<_> =
+            cases.iter().map(|w| (w, Samples::near(vec![Some(seen.clone())]))).collect();
         let report = report(&all, None).unwrap();
         let rows: Vec<_> = report.tables.iter().map(|t| t.rows[0].join(" ")).collect();
         assert_eq!(

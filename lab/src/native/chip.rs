@@ -17,7 +17,11 @@ pub(crate) struct Chip {
 
 /// What a way means whatever the chip is, for below the tables.
 pub(crate) const WAYS: [(&str, &str); 4] = [
-    ("plain", "each frame is announced by a register, each interrupt comes at once"),
+    (
+        "plain",
+        "each frame is announced by a register, each interrupt comes at once; as in all rows, \
+            register writes wait for their answer",
+    ),
     (
         "moderated",
         "interrupts at least 62.5 us apart: irq_rate_max=16000 at the port, since rtl8139 has no \
@@ -65,21 +69,25 @@ pub(crate) const ALL: &[Chip] = &[
     },
     Chip {
         name: "r8169",
-        note: "rings of 256 descriptors (csb: 1,024, the most there can be)",
+        note: "rings of 256 descriptors",
         ways: &[
             way("plain", "model=r8169", "model=r8169,writes=waited,size=256"),
-            way("moderated", "model=r8169,irq_rate_max=16000", "model=r8169,writes=waited,size=256"),
-            way("csb", "model=r8169,csb=on", "model=r8169,writes=waited,csb=on,irq=msi,size=1024"),
+            way(
+                "moderated",
+                "model=r8169,irq_rate_max=16000",
+                "model=r8169,writes=waited,size=256",
+            ),
+            way("csb", "model=r8169,csb=on", "model=r8169,writes=waited,size=256,csb=on"),
         ],
     },
     Chip {
         name: "e1000",
-        note: "rings of 256 descriptors (csb: 1,024)",
+        note: "rings of 256 descriptors",
         ways: &[
             way("plain", "model=e1000", "writes=waited"),
             way("moderated", "model=e1000,irq_rate_max=16000", "writes=waited"),
             way("mapped", "model=e1000,doorbell=mapped", "writes=waited,doorbell=mapped"),
-            way("csb", "model=e1000,csb=on", "writes=waited,csb=on,irq=msi,size=1024"),
+            way("csb", "model=e1000,csb=on", "writes=waited,csb=on"),
         ],
     },
     Chip {
@@ -93,7 +101,7 @@ pub(crate) const ALL: &[Chip] = &[
 ];
 
 const fn way(name: &'static str, switch: &'static str, guest: &'static str) -> Technique {
-    Technique { name, note: "", kind: "vfio-user", switch, guest }
+    Technique { name, from: None, note: "", kind: "vfio-user", switch, guest }
 }
 
 impl Chip {

@@ -5,8 +5,6 @@ use vmlan_harness::Pin;
 /// Which process runs where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Where the kernel likes.
-    Free,
     /// The switch on the last core, the guests on the first.
     Apart,
     /// The guest on port `b` has the first core to itself; everybody else is on the last.
@@ -17,7 +15,6 @@ impl Cores {
     /// For the guest on this port; `None`: the switch.
     pub(super) fn of(self, port: Option<&str>) -> Pin {
         match (self, port) {
-            (Self::Free, _) => Pin::Free,
             (_, None) => Pin::Last,
             (Self::Receiver, Some(port)) if port != "b" => Pin::Last,
             _ => Pin::First,
@@ -28,7 +25,6 @@ impl Cores {
 impl std::fmt::Display for Cores {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Free => "cores as the kernel schedules",
             Self::Apart => "pinned: the switch on the last core, the guests on the first",
             Self::Receiver => {
                 "pinned: the receiver alone on the first core, switch and sender on the last"
@@ -44,7 +40,6 @@ mod tests {
     #[test]
     fn who_is_pinned_where() {
         let pins = |cores: Cores| [None, Some("a"), Some("b")].map(|who| cores.of(who));
-        assert_eq!(pins(Cores::Free), [Pin::Free; 3]);
         assert_eq!(pins(Cores::Apart), [Pin::Last, Pin::First, Pin::First]);
         assert_eq!(pins(Cores::Receiver), [Pin::Last, Pin::Last, Pin::First]);
     }

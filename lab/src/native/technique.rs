@@ -8,7 +8,9 @@ use crate::failure::Failure;
 pub(crate) struct Technique {
     /// In tables, options and files.
     pub(crate) name: &'static str,
-    /// What it is, below the tables.
+    /// The technique that this one adds one thing to.
+    pub(crate) from: Option<&'static str>,
+    /// What it adds, or what it is, below the tables.
     pub(crate) note: &'static str,
     /// Kind of port.
     pub(crate) kind: &'static str,
@@ -18,100 +20,181 @@ pub(crate) struct Technique {
     pub(crate) guest: &'static str,
 }
 
-/// All of them. The first is what the others are compared with.
+/// All of them; what adds to another one comes after it.
 pub(crate) const ALL: &[Technique] = &[
     Technique {
         name: "plain",
-        note: "e1000 as it is: one write of TDT for each frame, one RS, interrupts as they come \
-            (the paper's BASE)",
+        from: None,
+        note: "e1000 as it is: each register write waits for its answer (QEMU up to 10), one write \
+            of TDT for each frame, 256 descriptors, INTx as it comes (the paper's BASE)",
         kind: "vfio-user",
         switch: "model=e1000",
         guest: "writes=waited",
     },
+    e1000("posted", "plain", "writes are sent and not waited for (QEMU 11)", "writes=posted"),
+    e1000(
+        "burst",
+        "posted",
+        "one write of TDT for a burst of up to 256 frames (Linux' xmit_more)",
+        "writes=posted,batch=on",
+    ),
+    e1000(
+        "ring-1024",
+        "burst",
+        "1,024 descriptors instead of 256",
+        "writes=posted,batch=on,size=1024",
+    ),
+    e1000(
+        "msi",
+        "ring-1024",
+        "interrupts are messages, which need no unmasking; causes are still read",
+        "writes=posted,batch=on,size=1024,irq=msi",
+    ),
     Technique {
-        name: "moderated",
-        note: "interrupts at least 62.5 us apart: ITR=244, in units of 256 ns (the paper's itr=250, of 250 ns)",
-        kind: "vfio-user",
-        switch: "model=e1000",
-        guest: "writes=waited,itr=244",
-    },
-    Technique {
-        name: "combined",
-        note: "as moderated, and one write of TDT under way: frames meanwhile wait for its \
-            interrupt (the paper's SC)",
-        kind: "vfio-user",
-        switch: "model=e1000",
-        guest: "writes=waited,itr=244,combine=on",
-    },
-    Technique {
-        name: "csb",
-        note: "indices in a block of shared memory, kicks and interrupts only for a side that \
-            sleeps (the paper's CSB); MSI; 1,024 descriptors, as virtio here (the paper's driver: \
-            2,048)",
-        kind: "vfio-user",
         switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on,irq=msi,size=1024",
-    },
-    Technique {
-        name: "mapped",
-        note: "TDT and RDT are words in shared memory; the driver is that of plain",
-        kind: "vfio-user",
-        switch: "model=e1000,doorbell=mapped",
-        guest: "writes=waited,doorbell=mapped",
-    },
-    Technique {
-        name: "polling",
-        note: "plain, but the receiver never waits for an interrupt",
-        kind: "vfio-user",
-        switch: "model=e1000",
-        guest: "writes=waited,receive=poll",
+        ..e1000(
+            "csb",
+            "msi",
+            "indices in a block of shared memory, kicks and interrupts only for a side that \
+                sleeps, causes are not read (the paper's CSB)",
+            "writes=posted,batch=on,size=1024,irq=msi,csb=on",
+        )
     },
     Technique {
         name: "virtio",
-        note: "virtio-net over vhost-user, rings of 1,024 descriptors",
+        from: Some("csb"),
+        note: "virtio-net over vhost-user instead of e1000, rings of 1,024 descriptors",
         kind: "vhost-user",
         switch: "",
         guest: "",
     },
     Technique {
-        name: "csb-256",
-        note: "csb with rings of 256 descriptors, as many as plain has",
-        kind: "vfio-user",
-        switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on,irq=msi",
-    },
-    Technique {
-        name: "csb-4096",
-        note: "csb with rings of 4,096 descriptors",
-        kind: "vfio-user",
-        switch: "model=e1000,csb=on",
-        guest: "writes=waited,csb=on,irq=msi,size=4096",
-    },
-    Technique {
-        name: "mapped-4096",
-        note: "mapped with rings of 4,096 descriptors, interrupts only while there is nothing to \
-            do",
-        kind: "vfio-user",
         switch: "model=e1000,doorbell=mapped",
-        guest: "writes=waited,doorbell=mapped,size=4096,interrupts=idle",
+        ..e1000(
+            "mapped",
+            "posted",
+            "TDT and RDT are words in shared memory",
+            "writes=posted,doorbell=mapped",
+        )
+    },
+    e1000(
+        "moderated",
+        "plain",
+        "interrupts at least 62.5 us apart: ITR=244, in units of 256 ns (the paper's itr=250, of \
+            250 ns)",
+        "writes=waited,itr=244",
+    ),
+    e1000(
+        "combined",
+        "moderated",
+        "one write of TDT under way: frames meanwhile wait for its interrupt (the paper's SC)",
+        "writes=waited,itr=244,combine=on",
+    ),
+    e1000("combined-0", "plain", "send combining without moderation", "writes=waited,combine=on"),
+    e1000(
+        "msi-moderated",
+        "msi",
+        "interrupts at least 62.5 us apart: ITR=244",
+        "writes=posted,batch=on,size=1024,irq=msi,itr=244",
+    ),
+    e1000(
+        "lazy",
+        "msi",
+        "sent frames are reported now and then and do not interrupt",
+        "writes=posted,batch=on,size=1024,irq=msi,completion=lazy",
+    ),
+    e1000(
+        "lazy-polling",
+        "lazy",
+        "the receiver never waits for an interrupt",
+        "writes=posted,batch=on,size=1024,irq=msi,completion=lazy,receive=poll",
+    ),
+    e1000(
+        "polling",
+        "plain",
+        "the receiver never waits for an interrupt",
+        "writes=waited,receive=poll",
+    ),
+    Technique {
+        switch: "model=e1000,csb=on",
+        ..e1000(
+            "csb-moderated",
+            "csb",
+            "interrupts at least 62.5 us apart: ITR=244",
+            "writes=posted,batch=on,size=1024,irq=msi,csb=on,itr=244",
+        )
+    },
+    e1000(
+        "moderated-100",
+        "plain",
+        "interrupts at least 25 us apart: ITR=98 (the paper's itr=100)",
+        "writes=waited,itr=98",
+    ),
+    e1000("combined-100", "moderated-100", "send combining", "writes=waited,itr=98,combine=on"),
+    Technique {
+        switch: "model=e1000,csb=on",
+        ..e1000(
+            "csb-100",
+            "csb",
+            "interrupts at least 25 us apart: ITR=98",
+            "writes=posted,batch=on,size=1024,irq=msi,csb=on,itr=98",
+        )
+    },
+    Technique {
+        switch: "model=e1000,csb=on",
+        ..e1000(
+            "csb-256",
+            "csb",
+            "rings of 256 descriptors",
+            "writes=posted,batch=on,size=256,irq=msi,csb=on",
+        )
+    },
+    Technique {
+        switch: "model=e1000,csb=on",
+        ..e1000(
+            "csb-4096",
+            "csb",
+            "rings of 4,096 descriptors",
+            "writes=posted,batch=on,size=4096,irq=msi,csb=on",
+        )
+    },
+    Technique {
+        switch: "model=e1000,doorbell=mapped",
+        ..e1000(
+            "mapped-4096",
+            "mapped",
+            "rings of 4,096 descriptors",
+            "writes=posted,doorbell=mapped,size=4096",
+        )
     },
     Technique {
         name: "virtio-4096",
-        note: "virtio with rings of 4,096 descriptors instead of 1,024",
+        from: Some("virtio"),
+        note: "rings of 4,096 descriptors instead of 1,024",
         kind: "vhost-user",
         switch: "",
         guest: "size=4096",
     },
-    Technique {
-        name: "posted",
-        note: "plain, but register writes are sent and not waited for (QEMU 11)",
-        kind: "vfio-user",
-        switch: "model=e1000",
-        guest: "writes=posted",
-    },
 ];
 
+const fn e1000(
+    name: &'static str,
+    from: &'static str,
+    note: &'static str,
+    guest: &'static str,
+) -> Technique {
+    Technique { name, from: Some(from), note, kind: "vfio-user", switch: "model=e1000", guest }
+}
+
 impl Technique {
+    /// The technique it adds to, and what it adds.
+    pub(crate) fn words(&self) -> String {
+        match self.from {
+            Some(from) => format!("{from}, and: {}", self.note),
+            None => self.note.into(),
+        }
+    }
+
     /// `KIND:PATH,KEYS` as the switch takes it.
     pub(crate) fn at_switch(&self, path: &str) -> String {
         self.address(path, &[self.switch])
@@ -150,6 +233,8 @@ pub(crate) fn one(name: &str) -> Result<&'static Technique, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -163,6 +248,28 @@ mod tests {
             at_guest
                 .parse::<vmlan_transport::Address>()
                 .unwrap_or_else(|e| panic!("{at_guest}: {e}"));
+        }
+    }
+
+    /// What differs between two lists of keys.
+    fn differing(one: &str, other: &str) -> BTreeSet<String> {
+        let keys = |text: &str| text.split(',').map(str::to_owned).collect::<BTreeSet<_>>();
+        let (one, other) = (keys(one), keys(other));
+        let key = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
+        one.symmetric_difference(&other).map(key).filter(|key| !key.is_empty()).collect()
+    }
+
+    #[test]
+    fn each_adds_one_thing_to_one_that_stands_before_it() {
+        for (n, t) in ALL.iter().enumerate().skip(1) {
+            let from = ALL[..n].iter().find(|base| Some(base.name) == t.from);
+            let from = from.unwrap_or_else(|| panic!("{} adds to nothing before it", t.name));
+            if t.kind != from.kind {
+                continue;
+            }
+            let mut keys = differing(from.switch, t.switch);
+            keys.extend(differing(from.guest, t.guest));
+            assert_eq!(keys.len(), 1, "{} differs from {} in {keys:?}", t.name, from.name);
         }
     }
 

@@ -200,6 +200,27 @@ pub(super) fn line(cores: Cores, time: Duration) -> Found {
     found
 }
 
+/// Nanoseconds that a cache line takes from the first to the last core that this program may use.
+///
+/// # Errors
+/// If there is one core only, or other work leaves the two no time together.
+pub(crate) fn line_ns() -> Result<f64, String> {
+    const TIME: Duration = Duration::from_millis(5);
+    /// Stretches, and samples that suffice.
+    const TRIES: u32 = 40;
+    const ENOUGH: usize = 100;
+    let cores = Cores::find();
+    let there = cores.there.ok_or(ONE_CORE)?;
+    let mut all = Samples::new(2 * TRIPS);
+    for _ in 0..TRIES {
+        all.append(hand_over(cores.here, there, TIME)?);
+        if all.len() >= ENOUGH {
+            return all.low().ok_or_else(|| ONE_CORE.into());
+        }
+    }
+    Err("other work leaves the two cores no time together".into())
+}
+
 /// Alone in its line, and in the pair of lines that a prefetcher takes together.
 #[repr(align(128))]
 struct Word(AtomicU64);

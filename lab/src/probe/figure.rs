@@ -101,6 +101,20 @@ impl Samples {
         self.ns.push(took.as_secs_f64() * 1e9 / f64::from(self.batch));
     }
 
+    pub(super) fn append(&mut self, mut more: Self) {
+        self.ns.append(&mut more.ns);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ns.len()
+    }
+
+    /// The lower quartile: what it takes while nobody interferes.
+    pub(super) fn low(mut self) -> Option<f64> {
+        self.ns.sort_unstable_by(f64::total_cmp);
+        rank(&self.ns, 25)
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.ns.len() >= MOST
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
-use super::super::rounds::{Cell, Samples};
+use super::super::rounds::{Cell, Samples, middle};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
 use crate::native::flood::ALL;
@@ -333,12 +333,12 @@ fn changes(all: &Results) -> Table {
     let mut table = Table::new("Limits: how soon is a change in force?", &heads);
     for (what, samples) in all.iter().filter(|(w, _)| matches!(w.task, Task::Changes)) {
         let each = samples.0.iter().flatten().flat_map(|s| &s.changes_ms);
-        let times = Samples(each.copied().map(Some).collect());
-        let Some(median) = times.median(|ms| *ms) else { continue };
-        let most = times.0.iter().flatten().copied().fold(0.0, f64::max);
+        let times: Vec<f64> = each.copied().collect();
+        let Some(median) = middle(times.clone()) else { continue };
+        let most = times.iter().copied().fold(0.0, f64::max);
         table.rows.push(
             [
-                vec![what.way.word().into(), times.0.len().to_string(), format!("{median:.1}")],
+                vec![what.way.word().into(), times.len().to_string(), format!("{median:.1}")],
                 vec![format!("{most:.1}"), scene::verdict(Some(most <= GOAL_MS))],
                 books(samples),
             ]
@@ -384,7 +384,8 @@ mod tests {
             lost,
         };
         let what = |task| Case { way: Way::To, task };
-        let rounds = |lost| Samples(vec![Some(seen(1.005e6, lost)), None, Some(seen(0.98e6, 0))]);
+        let rounds =
+            |lost| Samples::near(vec![Some(seen(1.005e6, lost)), None, Some(seen(0.98e6, 0))]);
         let all = [(what(Task::Exact(LIMITS[0])), rounds(0)), (what(Task::Changes), rounds(3))];
         let row = |t: Table| t.rows[0].join(" | ");
         assert_eq!(

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
-use super::super::rounds::{Cell, Samples};
+use super::super::rounds::{Cell, Samples, middle};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
 use crate::native::flood::ALL;
@@ -227,7 +227,7 @@ fn at(
     value: impl Fn(&Measured) -> f64,
 ) -> Option<f64> {
     let windows = samples.0.iter().flatten().flatten().filter(|s| s.phase == phase);
-    Samples(windows.map(&value).map(Some).collect()).median(|x| *x)
+    middle(windows.map(&value).collect())
 }
 
 fn times(open: Option<f64>, limited: Option<f64>, least: f64) -> (String, String) {
@@ -403,7 +403,7 @@ mod tests {
             seen(Phase::OfferedLimited, 400.0, 0.01, 0.11, 0.0),
             seen(Phase::OfferedRefused, 0.0, 0.0, 0.10, 0.0),
         ];
-        let all = [(technique::one("virtio").unwrap(), Samples(vec![Some(all)]))];
+        let all = [(technique::one("virtio").unwrap(), Samples::near(vec![Some(all)]))];
         let row = |table: &Table, n: usize| table.rows[n].join(" ");
         assert_eq!(row(&victims(&all), 1), "virtio 24k 10.00 M 24.00 k 400 0.01 0.90");
         let work = work(&all);

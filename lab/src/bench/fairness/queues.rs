@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::plot::{Panel, X};
 use super::super::report::{Table, cells, number};
-use super::super::rounds::{Cell, Samples};
+use super::super::rounds::{Cell, Samples, middle};
 use super::{Part, Run, scene};
 use crate::failure::Failure;
 use crate::native::flood::ALL;
@@ -204,8 +204,7 @@ fn at(
         let mut found = seen.iter();
         found.find(|s| s.bytes == bytes && s.load == load).map(&value)
     };
-    let found = samples.0.iter().flatten().filter_map(find).map(Some).collect();
-    Samples(found).median(|x| *x)
+    middle(samples.0.iter().flatten().filter_map(find).collect())
 }
 
 fn short(value: Option<f64>) -> String {
@@ -349,7 +348,7 @@ mod tests {
         let cases = QUEUES.map(|queues| Case { technique, queues });
         let of = |w: &Case| {
             let both = |bytes| LOADS.map(|load| seen(w, bytes, load));
-            Samples(vec![Some(SIZES.into_iter().flat_map(both).collect::<Vec<_>>())])
+            Samples::near(vec![Some(SIZES.into_iter().flat_map(both).collect::<Vec<_>>())])
         };
         let all: Vec<_> = cases.iter().map(|w| (w, of(w))).collect();
         let tables = tables(&all, technique);

@@ -274,7 +274,7 @@ mod tests {
             seen(true, &[1e6, 2e6, 4e6], &[0.1, 0.2, 0.3]),
         ];
         let all = [(Case::Equal(2), equal), (Case::Weighted, weighted)];
-        let all = all.map(|(w, s)| (w, Samples(vec![Some(s)])));
+        let all = all.map(|(w, s)| (w, Samples::near(vec![Some(s)])));
         let rows: Vec<_> = table(&all).rows.iter().map(|r| r[3..].join(" ")).collect();
         assert_eq!(rows[0], "1.00000 0.60976 frames: 0.999 met 0.98 0.10 % 1");
         assert_eq!(rows[1], "0.60976 0.99990 time: 0.99 met 0.98 0.10 % 1");

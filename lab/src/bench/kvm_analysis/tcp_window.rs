@@ -144,7 +144,8 @@ mod tests {
             Measured { value, sent: value, window: Window { drops, ..Window::default() } }
         };
         let values = [Some(50.0), Some(1000.0), Some(1100.0), None];
-        let all: Vec<_> = cases.iter().zip(values.map(|v| Samples(vec![v.map(seen)]))).collect();
+        let all: Vec<_> =
+            cases.iter().zip(values.map(|v| Samples::near(vec![v.map(seen)]))).collect();
         let row = |way| table(&choice, &all, way).rows[0].join(" ");
         assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100* 64 KiB");
         assert_eq!(row("moderated"), "e1000 - - - - - - - - -");

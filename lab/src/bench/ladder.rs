@@ -1,0 +1,238 @@
+//! One factor a step: an e1000 from one trip for each access to a block of shared memory, and
+//! virtio-net. Each row adds one thing to the row it names.
+
+use serde_json::json;
+
+use super::plot::{Figure, Panel, X};
+use super::report::{Report, Table, cells, goal_rows, number};
+use super::{Run, Samples, raw};
+use crate::alike::{self, Class, Spreads};
+use crate::failure::Failure;
+use crate::native::pair::Task;
+use crate::native::{Lab, Technique, Window};
+use vmlan_config::human_text::{si, to_f64};
+
+/// Each adds to the one before it...
+pub(crate) const TRUNK: [&str; 7] =
+    ["plain", "posted", "burst", "ring-1024", "msi", "csb", "virtio"];
+/// ...and these branch off.
+pub(crate) const BRANCHES: [&str; 6] =
+    ["mapped", "moderated", "combined", "msi-moderated", "lazy", "lazy-polling"];
+/// What a stock driver can reach without a block.
+const STOCK: [&str; 6] = ["posted", "burst", "ring-1024", "msi", "lazy", "lazy-polling"];
+
+const BYTES: u32 = 60;
+
+const NOTE: &str = "Frames of 60 bytes, `vmlan pkt-gen` tx to rx (raw: no stack, no sockets). Each \
+    row adds one thing to the row named under \"adds to\"; the ratio is of frames/s. plain is the \
+    paper's setting: every access is a trip that is waited for, one write and one interrupt a \
+    frame. posted is the slowest that today's QEMU (11) shows.";
+
+type Results<'a> = [(&'a &'static Technique, Samples<Window>)];
+
+/// Measures and reports.
+pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
+    let usual: Vec<_> = TRUNK.iter().chain(&BRANCHES).copied().collect();
+    let techniques = run.args.techniques(&usual)?;
+    let samples = run.rounds(
+        &techniques,
+        |t| t.name.to_owned(),
+        |_, window| raw::show(window),
+        |cell| {
+            let mut lab = Lab::pair(cell.setup, cell.what, "")?;
+            let task = Task { bytes: BYTES, ping: false, sender: &[] };
+            Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
+        },
+    )?;
+    report(&techniques.iter().zip(samples).collect::<Vec<_>>())
+}
+
+fn report(all: &Results<'_>) -> Result<Report, Failure> {
+    let keys = |t: &Technique| json!({ "technique": t.name, "adds_to": t.from });
+    let mut notes = vec![NOTE.to_owned(), alike::NOTE.to_owned()];
+    notes.extend(raw::techniques(all.iter().map(|c| *c.0)));
+    Ok(Report {
+        title: "The ladder: one factor a step".into(),
+        notes,
+        tables: vec![totals(all), steps(all), products(all)],
+        figure: figure(all),
+        cells: cells(all.iter().map(|(t, s)| (keys(t), s.clone())))?,
+    })
+}
+
+fn find<'a>(all: &'a Results<'_>, name: &str) -> Option<&'a Samples<Window>> {
+    all.iter().find(|(t, _)| t.name == name).map(|(_, samples)| samples)
+}
+
+fn ratio(all: &Results<'_>, name: &str, base: &str) -> Spreads {
+    let both = find(all, name).zip(find(all, base));
+    both.map(|(one, base)| one.ratios(base, |w| w.frames_per_s)).unwrap_or_default()
+}
+
+fn steps(all: &Results<'_>) -> Table {
+    let heads = [
+        "row",
+        "adds to",
+        "frames/s",
+        "accesses",
+        "interrupts",
+        "CPU switch, guests",
+        "ratio to it",
+    ];
+    let mut table = Table::new("Steps", &heads);
+    for (t, samples) in all {
+        let m = |value: fn(&Window) -> f64| number(samples.median(value));
+        table.rows.push(vec![
+            t.name.into(),
+            t.from.unwrap_or("-").into(),
+            samples.median(|w| w.frames_per_s).map_or_else(|| "-".into(), si),
+            m(|w| w.accesses_per_kframe),
+            m(|w| w.interrupts_per_kframe),
+            format!("{}, {}", m(|w| w.cpu_switch), m(Window::cpu_of_guests)),
+            t.from.map_or_else(|| "-".into(), |from| ratio(all, t.name, from).words()),
+        ]);
+    }
+    table
+}
+
+/// The totals and the goals; the reference is the row that is best without a block.
+fn totals(all: &Results<'_>) -> Table {
+    let rate = |name: &str| find(all, name).and_then(|s| s.median(|w| w.frames_per_s));
+    let stock = STOCK.into_iter().filter(|name| rate(name).is_some());
+    let best = stock.max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
+    let mut wanted = vec![
+        ("csb", "posted", None),
+        ("csb", "plain", None),
+        ("mapped", "posted", Some(4.0)),
+        ("combined", "moderated", Some(3.0)),
+    ];
+    wanted.extend(best.map(|best| ("csb", best, Some(3.0))));
+    let mut table = Table::new(
+        "Totals: against today's QEMU (posted), against the paper's setting (plain), and the goals",
+        &["rows, class", "ratio", "pairs", "goal"],
+    );
+    for (name, base, goal) in wanted {
+        let (what, ratios) = (format!("{name} / {base}"), ratio(all, name, base));
+        for mut row in goal_rows(&ratios, &what, goal.unwrap_or(0.0)) {
+            if let Some(last) = row.last_mut() {
+                *last = goal.map_or_else(|| "-".into(), |goal| format!("{goal}: {last}"));
+            }
+            table.rows.push(row);
+        }
+    }
+    table
+}
+
+/// Steps multiplied, beside the total.
+fn products(all: &Results<'_>) -> Table {
+    let heads = ["class", "product of the steps' medians", "csb / plain", "within its spread"];
+    let mut table = Table::new("Do the steps make the total? plain to csb", &heads);
+    for class in Class::ALL {
+        let Some((product, total)) = product(all, class) else { continue };
+        let [least, .., most] = total.ranks;
+        let within = if (least..=most).contains(&product) { "yes" } else { "no" };
+        table.rows.push(vec![
+            class.name().into(),
+            number(Some(product)),
+            total.words(),
+            within.into(),
+        ]);
+    }
+    table
+}
+
+/// From plain to CSB.
+fn product(all: &Results<'_>, class: Class) -> Option<(f64, alike::Spread)> {
+    let steps = TRUNK[..6].windows(2).map(|pair| {
+        let [base, name] = pair else { return None };
+        ratio(all, name, base).get(class)?.median()
+    });
+    let product = steps.collect::<Option<Vec<_>>>()?.into_iter().product();
+    Some((product, ratio(all, TRUNK[5], TRUNK[0]).get(class)?.clone()))
+}
+
+fn figure(all: &Results<'_>) -> Figure {
+    let names = all.iter().map(|(t, _)| t.name.to_owned()).collect();
+    let panel = |class: Class| {
+        let points = all.iter().enumerate().filter_map(|(n, (_, samples))| {
+            let rate = samples.within(class, |w| w.frames_per_s)?;
+            Some((to_f64(n as u64), rate.ranks[2]))
+        });
+        (class.name().to_owned(), points.collect::<Vec<_>>())
+    };
+    let series = Class::ALL.map(panel).into_iter().filter(|(_, points)| !points.is_empty());
+    Figure {
+        title: "vmlan bench ladder: 60-byte frames, one factor a step".into(),
+        columns: 1,
+        panels: vec![Panel {
+            title: "frames a second by class of the two cores".into(),
+            x: X::Groups(names),
+            y: "frames/s".into(),
+            log: true,
+            series: series.collect(),
+        }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::technique;
+
+    /// Rows that are each twice as fast as the one they add to, on a machine whose speed drifts.
+    fn simulated() -> Vec<(&'static Technique, Samples<Window>)> {
+        let names: Vec<_> = TRUNK.iter().chain(&BRANCHES).copied().collect();
+        let all = technique::named(&names).unwrap();
+        let steps = |mut name: &'static str| {
+            let mut steps = 0;
+            while let Some(from) = technique::one(name).unwrap().from {
+                (name, steps) = (from, steps + 1);
+            }
+            steps
+        };
+        let samples = |t: &Technique| {
+            let rounds = [1.0, 1.5, 0.5, 1.2, 0.9].map(|drift| {
+                let frames_per_s = 1e4 * drift * f64::from(1 << steps(t.name));
+                Some(Window { frames_per_s, ..Window::default() })
+            });
+            Samples::near(rounds.into())
+        };
+        all.into_iter().map(|t| (t, samples(t))).collect()
+    }
+
+    #[test]
+    fn the_product_of_the_steps_is_the_total() {
+        let rows = simulated();
+        let all: Vec<_> = rows.iter().map(|(t, s)| (t, s.clone())).collect();
+        let (product, total) = product(&all, Class::Near).unwrap();
+        assert!(
+            (product - 32.0).abs() < 1e-9 && total.ranks.iter().all(|r| (r - 32.0).abs() < 1e-9)
+        );
+        assert_eq!(products(&all).rows, [["near", "32.0", "32.0 [32.0, 32.0]", "yes"]]);
+        assert!(super::product(&all, Class::Far).is_none(), "nothing was measured there");
+        let report = report(&all).unwrap();
+        let rows: Vec<_> = report.tables[0].rows.iter().map(|r| r.join(" | ")).collect();
+        assert_eq!(rows[0], "csb / posted, near | 16.0 [16.0, 16.0] | 5 | -");
+        assert_eq!(rows[1], "csb / posted, same complex | not met on this machine | 0 | -");
+        assert_eq!(rows[6], "mapped / posted, near | 2.00 [2.00, 2.00] | 5 | 4: missed");
+        assert!(report.figure.svg("").unwrap().contains("near"));
+    }
+
+    #[test]
+    fn a_row_in_another_class_breaks_the_product_and_no_ratio_is_made() {
+        let mut rows = simulated();
+        for about in rows[3].1.1.iter_mut().flatten() {
+            about.class = Class::Far;
+        }
+        let all: Vec<_> = rows.iter().map(|(t, s)| (t, s.clone())).collect();
+        assert!(products(&all).rows.is_empty());
+        assert_eq!(steps(&all).rows[3].last().unwrap(), "-");
+    }
+
+    #[test]
+    fn the_trunk_is_one() {
+        for pair in TRUNK.windows(2) {
+            assert_eq!(technique::one(pair[1]).unwrap().from, Some(pair[0]));
+        }
+    }
+}
