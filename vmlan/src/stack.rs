@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use clap::Args;
-use vmlan_tools::stack::{self, Options};
+use vmlan_tools::stack::{self, Options, Schedule};
 use vmlan_transport::Mac;
 
 use crate::exit::Failure;
@@ -80,6 +80,12 @@ pub(crate) struct StackArgs {
     /// 1: driver and application take turns, as on one processor; 2: each has a thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u8,
+    /// interrupts-first: the driver comes before the application for as long as frames come, as
+    /// in a kernel without NAPI; in-turns: after a budget of frames it is the application's turn,
+    /// as with NAPI [default: livelock-sink on a NIC that interrupts: interrupts-first; otherwise
+    /// in-turns]
+    #[arg(long, value_name = "WHO", value_parser = ["interrupts-first", "in-turns"])]
+    schedule: Option<String>,
     /// Nanoseconds the application spends on a datagram (udp-sink, livelock-sink)
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
     app_ns: u64,
@@ -140,6 +146,10 @@ fn options(args: &StackArgs) -> Result<Options, Failure> {
     options.seconds = args.seconds.map(|s| seconds("-T", s)).transpose()?;
     options.warmup = seconds("--warmup", args.warmup)?;
     options.threads = args.threads;
+    options.schedule = args.schedule.as_deref().map(|who| match who {
+        "in-turns" => Schedule::InTurns,
+        _ => Schedule::InterruptsFirst,
+    });
     options.app_ns = args.app_ns;
     options.socket_queue = args.socket_queue;
     options.budget = args.budget;

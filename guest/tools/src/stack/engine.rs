@@ -139,6 +139,8 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         let mut host = Host::new(driver, options, mac);
         let schedule = if second.is_some() {
             Schedule::Parallel
+        } else if let Some(schedule) = options.schedule {
+            schedule
         } else if options.workload == Workload::LivelockSink && interrupts(&options.address) {
             Schedule::InterruptsFirst
         } else {

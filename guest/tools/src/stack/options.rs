@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::report::Schedule;
 use vmlan_transport::Address;
 use vmlan_transport::Mac;
 
@@ -145,6 +146,9 @@ pub struct Options {
     /// 1: the driver's receive work and the application take turns on one thread. 2: each has its
     /// own.
     pub threads: u8,
+    /// Who runs first on one thread, of a sink for datagrams; without, an interrupted driver of a
+    /// [`Workload::LivelockSink`] comes before the application, and every other one takes turns.
+    pub schedule: Option<Schedule>,
     /// What the application does with a datagram (sinks), in nanoseconds.
     pub app_ns: u64,
     /// Most datagrams that wait for the application.
@@ -205,6 +209,9 @@ pub enum OptionsError {
     /// Number of threads.
     #[error("{0} threads: use 1 (driver and application share it) or 2")]
     Threads(u8),
+    /// A schedule that is none of one thread.
+    #[error("a schedule of one thread, on 2 threads: use --threads 1, or leave the schedule out")]
+    Schedule,
     /// Something that must not be zero.
     #[error("{0} of 0 moves nothing: use 1 or more")]
     Zero(&'static str),
@@ -232,6 +239,7 @@ impl Options {
             rate: 0,
             burst: 1,
             threads: 1,
+            schedule: None,
             app_ns: 0,
             socket_queue: 256,
             budget: 64,
@@ -267,6 +275,9 @@ impl Options {
         }
         if !(1..=2).contains(&self.threads) {
             return Err(OptionsError::Threads(self.threads));
+        }
+        if self.threads == 2 && self.schedule.is_some_and(|s| s != Schedule::Parallel) {
+            return Err(OptionsError::Schedule);
         }
         let zeros = [
             (self.burst == 0, "a burst"),
