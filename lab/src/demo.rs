@@ -195,7 +195,10 @@ impl Row {
             drops: window.drops,
             seconds: window.seconds,
             class,
-            adds_to: technique::one(plan.technique).ok().and_then(|t| t.from),
+            adds_to: technique::one(plan.technique)
+                .ok()
+                .and_then(|t| t.from)
+                .filter(|_| plan.name.is_none()),
             times: None,
             round_trip_us: seen.said.first().filter(|_| plan.ping).and_then(round_trip),
         }
@@ -261,7 +264,7 @@ fn table(rows: &[Row]) -> String {
         vec![
             r.name.clone(),
             si(r.frames_per_s),
-            r.adds_to.filter(|_| r.is_of_the_ladder()).unwrap_or("-").into(),
+            r.adds_to.unwrap_or("-").into(),
             r.times.map_or_else(|| "-".into(), |t| format!("{t:.2}")),
             r.class.map_or("unlike", Class::name).into(),
             format!("{:.1}", r.accesses_per_kframe),
