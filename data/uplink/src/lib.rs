@@ -9,7 +9,7 @@
 //!
 //! No error of a device or peer ends a worker: a frame that cannot be delivered is dropped and
 //! counted, a device or peer that goes away takes its port down until it is back. Each port has one
-//! small control thread that sleeps in `poll`; the data path neither blocks nor allocates.
+//! thread of its own that sleeps in `poll`; the data path neither blocks nor allocates.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
