@@ -9,10 +9,11 @@ const RING: u16 = 16;
 /// Where the frames to send are, this far apart.
 const SEND: u64 = 0xc000;
 const SLOT: u64 = 0x400;
+const SLOT_LEN: usize = 0x400;
 /// A header of virtio-net.
 const NET: usize = 12;
 /// Longest frame that [`Driver::send`] has room for.
-pub const LONGEST: usize = SLOT as usize - NET;
+pub const LONGEST: usize = SLOT_LEN - NET;
 /// Bytes that the chip writes behind a frame: the frame check sequence.
 const FCS: usize = 4;
 /// Registers that are the tails of the chip's rings.
@@ -209,7 +210,7 @@ impl Driver {
             let slot = u64::from(self.taken % RING);
             let [id, _, _, _, l0, l1, _, _] = self.read(0x2004 + slot * 8);
             let len = usize::from(u16::from_le_bytes([l0, l1]));
-            assert!(u16::from(id) < RING && len <= SLOT as usize, "{id} {len}");
+            assert!(u16::from(id) < RING && len <= SLOT_LEN, "{id} {len}");
             let part = self.bytes(0x8000 + u64::from(id) * SLOT, len);
             if frame.is_empty() {
                 left = u16::from_le_bytes([part[10], part[11]]);
