@@ -116,6 +116,8 @@ const EVERY_ALWAYS: &[Call] = calls![
     SYS_getpid,
     SYS_gettid,
     SYS_getrandom,
+    // The handler of SIGTERM and SIGINT, which run on any thread, tells the one that waits.
+    SYS_sendto,
     SYS_restart_syscall,
 ];
 
