@@ -125,7 +125,7 @@ fn asks_what_glibc_asks(call: c_int, context: &libc::ucontext_t) -> bool {
 #[cfg(target_arch = "x86_64")]
 fn path_argument(context: &libc::ucontext_t) -> *const c_char {
     let register = context.uc_mcontext.gregs[libc::REG_RSI as usize];
-    std::ptr::with_exposed_provenance(register.cast_unsigned() as usize)
+    std::ptr::with_exposed_provenance(usize::try_from(register.cast_unsigned()).unwrap_or_default())
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -213,7 +213,8 @@ impl Driver {
             assert!(u16::from(id) < RING && len <= SLOT_LEN, "{id} {len}");
             let part = self.bytes(0x8000 + u64::from(id) * SLOT, len);
             if frame.is_empty() {
-                left = u16::from_le_bytes([part[10], part[11]]);
+                let count = part.get(10..).and_then(<[u8]>::first_chunk);
+                left = count.map_or(1, |count| u16::from_le_bytes(*count));
             }
             frame.extend(part);
             left -= 1;

@@ -8,8 +8,11 @@ use vmlan_frame::Port;
 
 use super::Changed;
 
+/// A port, and who listens to it.
+type Given = (Arc<dyn Port>, Option<Changed>);
+
 thread_local! {
-    static GIVEN: RefCell<BTreeMap<String, (Arc<dyn Port>, Option<Changed>)>> =
+    static GIVEN: RefCell<BTreeMap<String, Given>> =
         const { RefCell::new(BTreeMap::new()) };
 }
 
