@@ -148,7 +148,10 @@ fn curves(all: &Results<'_>, schedule: &str) -> Vec<Curve> {
 }
 
 fn report(all: &Results<'_>) -> Result<Report, Failure> {
-    let keys = |w: &Case| json!({ "schedule": w.schedule, "technique": w.technique.name, "asked": w.load });
+    let keys = |w: &Case| {
+        let technique = w.technique.name;
+        json!({ "schedule": w.schedule, "technique": technique, "asked": w.load })
+    };
     let curves = SCHEDULES.map(|schedule| (schedule, curves(all, schedule)));
     let mut notes = vec![
         format!(
