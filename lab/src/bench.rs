@@ -215,7 +215,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut run = Run {
         args,
         // The two cores whose distance is read.
-        setup: Setup { stop: Stop::on_signals()?, cores: Cores::Apart },
+        setup: Setup { stop: Stop::on_signals()?, cores: Cores::compared() },
         time: Duration::from_secs_f64(seconds),
         rounds,
         paired: !args.unpaired,

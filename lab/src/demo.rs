@@ -73,9 +73,6 @@ struct RoundTrip {
     p99: f64,
 }
 
-/// The two between which a cache line's way is measured.
-const CORES: Cores = Cores::Apart;
-
 /// What a row does.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -127,7 +124,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }
     let time = Duration::from_secs(args.seconds.into());
-    let setup = Setup { stop: Stop::on_signals()?, cores: CORES };
+    let setup = Setup { stop: Stop::on_signals()?, cores: Cores::compared() };
     let machine = Machine::read(crate::COMMIT);
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) \
@@ -135,7 +132,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
          60-byte frames from one to the other unless the row says otherwise; a register access is \
          a trip to the switch's \
          process and back.\n{machine}; {}; guests with nothing to do sleep at once\n\n",
-        CORES
+        Cores::compared()
     ))?;
     let (mut rows, mut failed) = (Vec::new(), None);
     for plan in PLANS {
@@ -237,8 +234,13 @@ fn totals(rows: &[Row]) -> String {
 }
 
 fn write(path: &Path, machine: Machine, rows: Vec<Row>) -> Result<(), Failure> {
-    let figures =
-        Figures { commit: crate::COMMIT, machine, guest: "native", cores: CORES.to_string(), rows };
+    let figures = Figures {
+        commit: crate::COMMIT,
+        machine,
+        guest: "native",
+        cores: Cores::compared().to_string(),
+        rows,
+    };
     let text =
         serde_json::to_string_pretty(&figures).map_err(|e| Failure::Failed(e.to_string()))?;
     crate::bench::write(path, &(text + "\n"))

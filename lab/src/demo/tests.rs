@@ -36,7 +36,7 @@ fn the_figures_have_the_fields_of_the_contract() {
         commit: crate::COMMIT,
         machine: Machine::read(crate::COMMIT),
         guest: "native",
-        cores: CORES.to_string(),
+        cores: Cores::compared().to_string(),
         rows: rows(),
     };
     let json = serde_json::to_value(figures).unwrap();
