@@ -5,7 +5,7 @@ export CARGO
 .PHONY: help demo two-vms static test bench bench-switch bench-peers bench-e1000 bench-kvm soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
-BENCHES ?= raw latency livelock slides paper fairness kvm-analysis
+BENCHES ?= ladder raw latency livelock slides paper fairness kvm-analysis
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ static: ## vmlan as one file without libraries, to copy into a guest
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh
 
-bench: ## the paper's tables and more with native guests (about 28 minutes), into docs/results.md and docs/plots/
+bench: ## the paper's tables and more with native guests (an hour or so), into docs/results.md and docs/plots/
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	@mkdir -p target/bench
