@@ -14,8 +14,9 @@ use crate::line::{self, Fds};
 use crate::packet::{Head, MAX_TAKE, REPLY, Request, SLOTS, decode_lines};
 use crate::{spawner, wait};
 
-/// How long a keeper may take to answer. It is parked then, or starved.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a keeper may take to answer. It is parked then, or starved. QEMU waits 5 s for a reply,
+/// and its emulated NIC does not survive a lost connection: a busy machine gets most of that time.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Time between two attempts to replace a keeper.
 const RETRY: Duration = Duration::from_secs(1);

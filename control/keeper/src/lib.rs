@@ -11,7 +11,7 @@
 //! connections, and it takes those messages that carry descriptors ([`Kept::take`]); it passes on
 //! only what [`Descriptor`] names. Plain messages never come near it.
 //!
-//! A keeper that does not answer within a second is replaced, and the peer that parked it loses its
+//! A keeper that does not answer within 4 s is replaced, and the peer that parked it loses its
 //! connection. One that is killed is replaced too; nobody notices. When the switch dies, its
 //! keepers see the end of their line: they shut the listener down, so that nobody hangs at a dead
 //! door, close everything and exit. Where that parks them, it harms nobody.
