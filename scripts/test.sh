@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FUZZ_SECONDS=${FUZZ_SECONDS:-8}
-# The same cases in every run: whether a change passes is not a matter of luck. `make soak` throws the dice.
+# The same cases in every run: whether a change passes is not a matter of luck. `make soak` throws
+# the dice.
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-20130226}
 export FUZZ_SEED=${FUZZ_SEED:-20130226}
 begin=$SECONDS
@@ -20,8 +21,8 @@ stage() {
   printf '[%s +%4ds] ok: %s (%d s)\n' "$(date -u +%H:%M:%S)" $((SECONDS - begin)) "$name" $((SECONDS - from))
 }
 
-# Optimised, for there are many interleavings, but not as a release is: that takes longer to build than
-# it saves.
+# Optimised, for there are many interleavings, but not as a release is: that takes longer to build
+# than it saves.
 loom() {
   CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
     CARGO_PROFILE_RELEASE_DEBUG=false RUSTFLAGS="--cfg loom" cargo test -p vmlan-nic --release --test loom --target-dir target/loom --quiet
@@ -32,7 +33,8 @@ loom() {
 unit() {
   local tests=() file
   for file in */*/tests/*.rs vmlan/tests/*.rs; do tests+=(--test "$(basename "$file" .rs)"); done
-  cargo test --workspace --lib --bins --examples "${tests[@]}" --quiet && cargo test --workspace --doc --quiet
+  cargo test --workspace --lib --bins --examples "${tests[@]}" --quiet &&
+    cargo test --workspace --doc --quiet
 }
 
 # All but the boot tests.

@@ -5,6 +5,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use vmlan_keeper::KeeperError;
+
 use crate::interrupt_cost::guard_thread;
 use crate::waker::Waker;
 
@@ -79,6 +81,12 @@ impl AcceptPause {
     /// From now on, for `time`.
     pub fn begin(&mut self, time: Duration) {
         self.0 = Some(Instant::now() + time);
+    }
+
+    /// From now on, for as long as is due after the port's keeper failed so.
+    pub fn begin_after(&mut self, error: &KeeperError) {
+        let parked = matches!(error, KeeperError::Parked);
+        self.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
     /// Ends it if its time has come.

@@ -185,14 +185,9 @@ impl Server {
 
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
-            self.pause_after(&e);
+            self.pause.begin_after(&e);
             self.warn(&chain(&e));
         }
-    }
-
-    fn pause_after(&mut self, error: &KeeperError) {
-        let parked = matches!(error, KeeperError::Parked);
-        self.pause.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
     /// A worker found a fault, the owner wants something, or it is time to go (false).
@@ -243,7 +238,7 @@ impl Server {
             Ok(_) => self.warn(&"a second VMM was turned away while the first is connected"),
             Err(KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
             Err(e) => {
-                self.pause_after(&e);
+                self.pause.begin_after(&e);
                 self.warn(&format!("cannot accept: {}", chain(&e)));
             }
         }

@@ -21,7 +21,7 @@ use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::{PortLog, chain};
 use crate::socket::dial;
-use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::thread::{AcceptPause, PENALTY};
 use crate::waker::Waker;
 use crate::{Changed, Details};
 
@@ -159,14 +159,9 @@ impl Server {
 
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
-            self.pause_after(&e);
+            self.pause.begin_after(&e);
             self.warn(&chain(&e));
         }
-    }
-
-    fn pause_after(&mut self, error: &KeeperError) {
-        let parked = matches!(error, KeeperError::Parked);
-        self.pause.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
     /// Interrupts that were held back may be due.
@@ -243,7 +238,7 @@ impl Server {
             (_, KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
             (Door::Connect(_, wait), KeeperError::Gone(_)) => self.pause.begin(back_off(wait)),
             (_, error) => {
-                self.pause_after(error);
+                self.pause.begin_after(error);
                 self.warn(&format!("cannot accept: {}", chain(error)));
             }
         }
