@@ -37,6 +37,11 @@ const READ: &[&str] = &[
     // `group=` and the user's name in hints.
     "/etc/group",
     "/etc/passwd",
+    // Gateways: whom this host asks for names.
+    "/etc/resolv.conf",
+    // Which networks it has a way to, and who listened where a full backlog keeps everybody out. A
+    // rule for one file in there is of no use: each look at it makes another inode.
+    "/proc/self/net",
     // How often a guest rang: the count of an eventfd.
     "/proc/self/fdinfo",
 ];
@@ -65,7 +70,7 @@ fn usual() -> impl Iterator<Item = PathBuf> {
 pub(crate) fn restrict(places: &Places) -> Result<Files, String> {
     let failed = |e: landlock::RulesetError| format!("Landlock ({e})");
     let mut pinned = Vec::new();
-    let mut rules = ruleset().map_err(failed)?;
+    let mut rules = ruleset(scope()).map_err(failed)?;
     let mut add = |path: &Path, rights: BitFlags<AccessFs>| -> Result<(), String> {
         // What is not there needs no rule.
         let Ok(fd) = PathFd::new(path) else { return Ok(()) };
@@ -101,15 +106,35 @@ pub(crate) fn restrict(places: &Places) -> Result<Files, String> {
     Ok(Files { below: Some(below), _pinned: pinned })
 }
 
-/// All that Landlock knows is forbidden, as far as this kernel's knows it.
-fn ruleset() -> Result<RulesetCreated, landlock::RulesetError> {
-    // An abstract socket of the service manager is outside, and is needed.
+/// What may be reached of other processes: nothing, but by abstract sockets if the service
+/// manager's is one.
+fn scope() -> BitFlags<Scope> {
     let notify = std::env::var_os("NOTIFY_SOCKET");
     let abstract_notify = notify.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
     let mut scope = Scope::from_all(ABI::V6);
     if abstract_notify {
         scope.remove(Scope::AbstractUnixSocket);
     }
+    scope
+}
+
+/// All that Landlock knows is forbidden, for a process that needs none of it. `None`: there is no
+/// Landlock.
+pub(crate) fn nothing() -> Option<RulesetCreated> {
+    ruleset(Scope::from_all(ABI::V6)).ok()
+}
+
+/// All files are forbidden, as far as this kernel knows how.
+pub(crate) fn no_files() -> Result<(), landlock::RulesetError> {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .scope(Scope::from_all(ABI::V6))?;
+    rules.create()?.restrict_self().map(drop)
+}
+
+/// All that Landlock knows is forbidden, as far as this kernel's knows it.
+fn ruleset(scope: BitFlags<Scope>) -> Result<RulesetCreated, landlock::RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V5))?

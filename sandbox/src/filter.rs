@@ -7,36 +7,27 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-use crate::calls::{Call, Only, Thread};
-use crate::trap;
+use crate::calls::{Call, Only};
+use crate::thread::Thread;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The compiled filters of all kinds of threads.
+/// Compiled filters.
 #[derive(Debug)]
-pub(crate) struct Filters {
-    of: Vec<(Thread, BpfProgram)>,
-    /// glibc falls back to `clone`, whose flags a filter can see.
-    no_clone3: BpfProgram,
-}
+pub(crate) struct Filters(Vec<(Thread, BpfProgram)>);
 
 impl Filters {
-    /// Compiles all of them, and makes ready for what they catch.
+    /// Compiles those of `kinds`.
     ///
     /// # Errors
     /// Why there can be none, in words.
-    pub(crate) fn new() -> Result<Self, String> {
-        let failed = |e: &dyn std::fmt::Display| format!("seccomp ({e})");
+    pub(crate) fn new(kinds: impl Iterator<Item = Thread>) -> Result<Self, String> {
         if rustix::thread::secure_computing_mode().is_err() {
             return Err("seccomp (the kernel has none)".to_owned());
         }
-        trap::install().map_err(|e| failed(&e))?;
         let compile = |kind: Thread| Ok((kind, compile(kind)?));
-        let of: Result<_, seccompiler::BackendError> =
-            Thread::ALL.into_iter().map(compile).collect();
-        let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        let no_clone3 = program(rules, SeccompAction::Allow, enosys());
-        Ok(Self { of: of.map_err(|e| failed(&e))?, no_clone3: no_clone3.map_err(|e| failed(&e))? })
+        let all: Result<_, seccompiler::BackendError> = kinds.map(compile).collect();
+        Ok(Self(all.map_err(failed)?))
     }
 
     /// Puts the filter of `kind` over the calling thread, and those it starts.
@@ -44,14 +35,24 @@ impl Filters {
     /// # Errors
     /// That of the system.
     pub(crate) fn apply(&self, kind: Thread) -> Result<(), seccompiler::Error> {
-        if matches!(kind, Thread::Control | Thread::Port | Thread::Stream) {
-            apply_filter(&self.no_clone3)?;
-        }
-        self.of
-            .iter()
-            .filter(|(of, _)| *of == kind)
-            .try_for_each(|(_, program)| apply_filter(program))
+        let mut own = self.0.iter().filter(|(of, _)| *of == kind);
+        own.try_for_each(|(_, program)| apply_filter(program))
     }
+}
+
+/// Has glibc start threads by `clone`, whose flags a filter can see. Tells whether filters can be
+/// had at all.
+///
+/// # Errors
+/// Why there can be none, in words.
+pub(crate) fn forbid_clone3() -> Result<(), String> {
+    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let filter = program(rules, SeccompAction::Allow, enosys()).map_err(failed)?;
+    apply_filter(&filter).map_err(failed)
+}
+
+fn failed(e: impl std::fmt::Display) -> String {
+    format!("seccomp ({e})")
 }
 
 fn enosys() -> SeccompAction {
@@ -97,14 +98,14 @@ fn conditions(only: Only) -> Result<Vec<SeccompRule>, seccompiler::BackendError>
     let (dword, qword) = (SeccompCmpArgLen::Dword, SeccompCmpArgLen::Qword);
     let rules: Result<Vec<_>, _> = match only {
         Only::Always => return Ok(Vec::new()),
-        Only::Is(arg, values) => {
+        Only::Is(arg, values, _) => {
             values.iter().map(|value| rule(arg, dword.clone(), SeccompCmpOp::Eq, *value)).collect()
         }
         Only::OwnProcess(arg) => {
             Ok(vec![rule(arg, dword, SeccompCmpOp::Eq, std::process::id().into())?])
         }
-        Only::Null(arg) => Ok(vec![rule(arg, qword, SeccompCmpOp::Eq, 0)?]),
-        Only::Bits(arg, mask, bits) => {
+        Only::Null(arg, _) => Ok(vec![rule(arg, qword, SeccompCmpOp::Eq, 0)?]),
+        Only::Bits(arg, mask, bits, _) => {
             Ok(vec![rule(arg, qword, SeccompCmpOp::MaskedEq(mask), bits)?])
         }
     };

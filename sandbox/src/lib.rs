@@ -10,15 +10,21 @@
 //! `docs/security.md` says what the sandbox stops and what it does not.
 
 mod calls;
+mod confinement;
 mod files;
 mod filter;
+#[cfg(debug_assertions)]
+mod misbehave;
 mod rights;
+mod thread;
 mod trap;
 
 use std::sync::OnceLock;
 
-pub use calls::Thread;
+pub use calls::name_of;
+pub use confinement::{Confinement, confine_gateway};
 pub use files::Places;
+pub use thread::Thread;
 
 /// How a process ends that made a call it may not make: as if by SIGSYS.
 pub const EXIT_CODE: i32 = 128 + libc::SIGSYS;
@@ -36,18 +42,37 @@ static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 /// Restricts this process. To be called once, before any other thread exists: threads inherit it.
 ///
 /// What the kernel, or the container the switch runs in, does not offer is left out, and said in
-/// one line of the log.
+/// one line of the log each.
 pub fn start(places: &Places) {
+    look_at_clocks();
+    // A backtrace would need files that no thread may open.
+    std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
     let mut lacking = rights::give_up();
     let files = files::restrict(places).unwrap_or_else(|why| {
         lacking.push(why);
         files::Files::default()
     });
-    let filters = filter::Filters::new().map_err(|why| lacking.push(why)).ok();
-    if !lacking.is_empty() {
-        log::warn!("the sandbox is incomplete: {}", lacking.join("; "));
+    let filters = filters().map_err(|why| lacking.push(why)).ok();
+    for what in &lacking {
+        log::warn!("the sandbox does without {what}");
     }
     let _ = SANDBOX.set(Sandbox { filters, files, lacking });
+}
+
+/// The filters of all kinds of threads, made ready for what they catch.
+fn filters() -> Result<filter::Filters, String> {
+    let threads = Thread::ALL.into_iter().filter(|kind| !kind.is_process());
+    let filters = filter::Filters::new(threads)?;
+    trap::install().map_err(|e| format!("seccomp ({e})"))?;
+    filter::forbid_clone3()?;
+    Ok(filters)
+}
+
+/// Rustix looks up once what the kernel told the process at its start (the page size, where the
+/// clocks are), before Linux 6.4 in a file that no thread may open later.
+fn look_at_clocks() {
+    let _ = rustix::param::page_size();
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
 }
 
 /// The calling thread is of this kind from now on, and may do what such threads do.
@@ -64,56 +89,17 @@ pub fn enter(kind: Thread) {
     misbehave::as_told(kind);
 }
 
-/// `off`, `on`, or `on, without` and what the kernel does not offer.
-#[must_use]
+/// `off`, `on`, or `on, without` what the kernel does not offer.
 pub fn state() -> String {
     match SANDBOX.get() {
         None => "off".to_owned(),
         Some(sandbox) if sandbox.lacking.is_empty() => "on".to_owned(),
-        Some(sandbox) => format!("on, incomplete: {}", sandbox.lacking.join("; ")),
+        Some(sandbox) => format!("on, without {}", sandbox.lacking.join("; ")),
     }
 }
 
 /// Why nothing can be made at `path`, if it is the sandbox that forbids it: one line that says what
 /// to do.
-#[must_use]
 pub fn forbids(path: &std::path::Path) -> Option<String> {
     SANDBOX.get()?.files.forbids(path)
-}
-
-/// What tests have threads of the real program try. Release builds do not have it.
-#[cfg(debug_assertions)]
-mod misbehave {
-    use std::os::unix::net::UnixStream;
-
-    use super::Thread;
-
-    /// `VMLAN_TEST_MISBEHAVE=worker:open` makes the first worker open a file.
-    pub(super) fn as_told(kind: Thread) {
-        let Ok(told) = std::env::var("VMLAN_TEST_MISBEHAVE") else { return };
-        match told.split_once(':') {
-            Some((who, what)) if who == kind.name() => misbehave(what),
-            _ => {}
-        }
-    }
-
-    pub(super) fn misbehave(what: &str) {
-        let what_came_of_it = match what {
-            "open" => format!("{:?}", std::fs::File::open("/etc/hostname")),
-            "write" => format!("{:?}", std::fs::write("/etc/vmlan-was-here", "")),
-            "connect" => format!("{:?}", UnixStream::connect("/run/systemd/notify")),
-            "tcp" => format!("{:?}", std::net::TcpStream::connect("127.0.0.1:22")),
-            "exec" => format!("{:?}", super::trap::try_to_exec()),
-            "trace" => {
-                format!("{:?}", super::trap::try_to_trace(1))
-            }
-            "read" => {
-                format!("{:?}", super::trap::try_to_read(1))
-            }
-            "code" => format!("{:?}", super::trap::try_to_make_code()),
-            _ => "unknown".to_owned(),
-        };
-        // Whoever is still here was not stopped.
-        eprintln!("misbehaved: {what}: {what_came_of_it}");
-    }
 }

@@ -6,7 +6,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-use crate::Thread;
+use crate::thread::Thread;
 
 /// What a switch that was started with capabilities keeps of them: TAP devices are made
 /// (`NET_ADMIN`), and sockets are made, replaced, connected to and given to a group in directories
@@ -16,8 +16,17 @@ const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER);
 
-/// Gives up what no thread needs. Returns what could not be given up.
+/// Gives up what no thread of a switch needs. Returns what could not be given up.
 pub(crate) fn give_up() -> Vec<String> {
+    give_up_but(KEPT)
+}
+
+/// Gives up everything. What cannot be is no reason to stop; the switch tells of it.
+pub(crate) fn give_up_all() {
+    give_up_but(CapabilitySet::empty());
+}
+
+fn give_up_but(kept: CapabilitySet) -> Vec<String> {
     let mut lacking = Vec::new();
     let mut note = |what: &str, done: rustix::io::Result<()>| {
         if let Err(e) = done {
@@ -27,11 +36,11 @@ pub(crate) fn give_up() -> Vec<String> {
     note("no_new_privs", set_no_new_privs(true));
     // No core dump, which would hold every guest's memory, and no debugger of the same user.
     note("no core dumps", set_dumpable_behavior(DumpableBehavior::NotDumpable));
-    note("fewer capabilities", drop_capabilities());
+    note("fewer capabilities", drop_capabilities(kept));
     lacking
 }
 
-fn drop_capabilities() -> rustix::io::Result<()> {
+fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     let had = capabilities(None)?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
         for bit in 0..u64::BITS {
@@ -42,7 +51,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
         }
     }
     clear_ambient_capability_set()?;
-    limit(had, KEPT)
+    limit(had, kept)
 }
 
 fn limit(had: CapabilitySets, to: CapabilitySet) -> rustix::io::Result<()> {

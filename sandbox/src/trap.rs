@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::EXIT_CODE;
@@ -20,6 +21,14 @@ static JOURNAL: AtomicBool = AtomicBool::new(false);
 /// What the log calls the calling thread.
 pub(crate) fn name_thread(name: &'static str) {
     NAME.with(|cell| cell.set(name));
+}
+
+/// Who is told of a call, if not the log. It allocates nothing.
+static REPORT: OnceLock<fn(i32)> = OnceLock::new();
+
+/// Has `report` told of a call, in a process that has no log.
+pub(crate) fn report_to(report: fn(i32)) {
+    let _ = REPORT.set(report);
 }
 
 /// `siginfo_t` of SIGSYS (sigaction(2)); libc has no access to these fields.
@@ -57,6 +66,15 @@ extern "C" fn on_sigsys(_: c_int, info: *mut libc::siginfo_t, context: *mut c_vo
     if asks_what_glibc_asks(call, context) {
         return answer(context, -i64::from(libc::EACCES));
     }
+    match REPORT.get() {
+        Some(report) => report(call),
+        None => log_line(call),
+    }
+    // SAFETY: it is async-signal-safe, and any thread may call it.
+    unsafe { libc::_exit(EXIT_CODE) };
+}
+
+fn log_line(call: c_int) {
     let mut line = Line::default();
     if JOURNAL.load(Ordering::Relaxed) {
         line.add("<2>");
@@ -64,15 +82,12 @@ extern "C" fn on_sigsys(_: c_int, info: *mut libc::siginfo_t, context: *mut c_vo
     line.add("sandbox: a ");
     line.add(NAME.with(Cell::get));
     line.add(" thread called ");
-    line.add(name_of(call.into()).unwrap_or("system call"));
+    line.add(name_of(call));
     line.add(" (");
     line.number(call);
     line.add("), which no such thread needs: the switch ends, it may have been taken over\n");
-    // SAFETY: `line` is readable; both calls are async-signal-safe, and any thread may make them.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len);
-        libc::_exit(EXIT_CODE);
-    }
+    // SAFETY: `line` is readable; the call is async-signal-safe, and any thread may make it.
+    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
 }
 
 /// A line made without allocating.
@@ -109,8 +124,14 @@ impl Line {
     }
 }
 
-/// Files that glibc's allocator may look at when a thread frees much memory. It does without.
-const GLIBC: [&CStr; 2] = [c"/proc/sys/vm/overcommit_memory", c"/sys/devices/system/cpu/online"];
+/// Files that glibc's allocator may look at when a thread frees much memory, or needs an arena of
+/// its own (glibc before 2.35 counts processors by them). It does without.
+const GLIBC: [&CStr; 4] = [
+    c"/proc/sys/vm/overcommit_memory",
+    c"/sys/devices/system/cpu/online",
+    c"/proc/stat",
+    c"/proc/cpuinfo",
+];
 
 fn asks_what_glibc_asks(call: c_int, context: &libc::ucontext_t) -> bool {
     if i64::from(call) != libc::SYS_openat {
@@ -143,41 +164,14 @@ fn answer(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.regs[0] = result.cast_unsigned();
 }
 
-/// What a test has a thread try: to become another program.
+/// What a test has a thread try. The call is one that must not work.
+///
+/// # Errors
+/// That of the system.
 #[cfg(debug_assertions)]
-pub(crate) fn try_to_exec() -> io::Error {
-    let arguments = [c"true".as_ptr(), std::ptr::null()];
-    // SAFETY: a path, and two lists that end with a null pointer.
-    unsafe { libc::execve(c"/bin/true".as_ptr(), arguments.as_ptr(), arguments[1..].as_ptr()) };
-    io::Error::last_os_error()
-}
-
-/// What a test has a thread try: PTRACE_ATTACH.
-#[cfg(debug_assertions)]
-pub(crate) fn try_to_trace(process: u32) -> io::Result<()> {
-    // SAFETY: attaching reads and writes no memory of this process.
-    let result = unsafe { libc::ptrace(libc::PTRACE_ATTACH, process, 0, 0) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// What a test has a thread try: to read another process's memory.
-#[cfg(debug_assertions)]
-pub(crate) fn try_to_read(process: u32) -> io::Result<()> {
-    let mut byte = 0u8;
-    let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let other = libc::iovec { iov_base: std::ptr::without_provenance_mut(4096), iov_len: 1 };
-    let process = process.cast_signed();
-    // SAFETY: it writes at most one byte, to `byte`.
-    let n = unsafe { libc::process_vm_readv(process, &raw const own, 1, &raw const other, 1, 0) };
-    if n == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// What a test has a thread try: to map memory that can be executed.
-#[cfg(debug_assertions)]
-pub(crate) fn try_to_make_code() -> io::Result<()> {
-    let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping wherever the kernel chooses.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) };
-    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+pub(crate) fn try_call(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> io::Result<()> {
+    // SAFETY: `misbehave` passes pointers to what lives until this returns, and asks for nothing
+    // that changes this process's memory but one byte of its own.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

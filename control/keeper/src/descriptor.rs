@@ -42,7 +42,6 @@ pub enum Kind {
 
 impl Descriptor {
     /// Looks at `fd`. This may wait for whoever made it: a server must leave that to its keeper.
-    #[must_use]
     pub fn of(fd: OwnedFd) -> Self {
         let mut text = [MaybeUninit::uninit(); MAX_TEXT];
         let (kind, text) = look(fd.as_fd(), &mut text);
@@ -69,7 +68,6 @@ impl Descriptor {
     }
 
     /// The descriptor, for error messages.
-    #[must_use]
     pub fn describe(&self) -> String {
         match self {
             Self::Memory(fd) | Self::Disk(fd) | Self::Event(fd) => {

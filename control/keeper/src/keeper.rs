@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{SendFlags, Shutdown};
 
 use crate::descriptor::Descriptor;
 use crate::line::{self, Fds};
@@ -27,6 +27,7 @@ const MAX_HANGING: usize = 4;
 
 /// Why a keeper did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum KeeperError {
     /// It hangs, because of what the peer sent. The peer must be disconnected.
     #[error("a descriptor that the peer sent does not answer when it is looked at or closed")]
@@ -34,13 +35,19 @@ pub enum KeeperError {
     /// It died over this request: what it had taken is lost.
     #[error("the port's keeper was killed in the middle of a message")]
     Killed,
-    /// There is none at the moment.
+    /// It made this system call, which no keeper makes, and was ended. The peer that it served may
+    /// have taken it over.
+    #[error(
+        "the port's keeper made the system call {}, which none needs, and was ended: its peer may \
+         have taken it over",
+        vmlan_sandbox::name_of(*.0)
+    )]
+    Forbidden(i32),
     #[error("the port has no keeper")]
     Gone(#[source] io::Error),
     /// [`Keeper::close`] was called.
     #[error("the port is being removed")]
     Closing,
-    /// What the system told the keeper.
     #[error(transparent)]
     Io(#[from] Errno),
 }
@@ -123,7 +130,6 @@ impl Keeper {
     }
 
     /// The listener, to poll.
-    #[must_use]
     pub fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.0.listener.as_ref().map(AsFd::as_fd)
     }
@@ -154,6 +160,8 @@ impl Keeper {
     /// # Errors
     /// [`KeeperError`]: the caller tries again later.
     pub fn hold(&self, sock: OwnedFd) -> Result<Kept, KeeperError> {
+        // The keeper does this too, but nobody waits for that.
+        rustix::net::sockopt::set_socket_oobinline(&sock, true)?;
         let mut state = self.state();
         let slot = state.free_slot()?;
         state.settle(&self.0)?;
@@ -170,14 +178,12 @@ impl Keeper {
     }
 
     /// Readable when [`Keeper::look`] wants to be called.
-    #[must_use]
     pub fn watch(&self) -> Option<Arc<OwnedFd>> {
         let state = self.state();
         state.line.clone().filter(|_| !state.hangs)
     }
 
     /// When [`Keeper::look`] wants to be called at the latest.
-    #[must_use]
     pub fn due(&self, now: Instant) -> Option<Duration> {
         let state = self.state();
         let due = match (state.is_usable(), state.since) {
@@ -189,7 +195,6 @@ impl Keeper {
     }
 
     /// True if [`Keeper::look`] wants to be called now.
-    #[must_use]
     pub fn is_due(&self) -> bool {
         self.due(Instant::now()) == Some(Duration::ZERO)
     }
@@ -272,8 +277,8 @@ impl State {
             Err(_) => return Err(KeeperError::Parked),
             Ok(()) => {}
         }
-        match line::recv(line.as_fd(), packet, fds, RecvFlags::DONTWAIT) {
-            Ok(got) if got.bytes > 0 => Ok(got.bytes),
+        match line::recv_now(line.as_fd(), packet, fds) {
+            Ok(got) if got.bytes > 0 => is_reply(packet).map(|()| got.bytes),
             _ => Err(KeeperError::Killed),
         }
     }
@@ -281,7 +286,7 @@ impl State {
     /// It is not to be asked any more.
     fn failed(&mut self, error: &KeeperError) {
         match error {
-            KeeperError::Killed => self.line = None,
+            KeeperError::Killed | KeeperError::Forbidden(_) => self.line = None,
             _ => self.hangs = true,
         }
     }
@@ -313,8 +318,15 @@ impl State {
     fn look(&mut self, shared: &Shared) {
         let now = Instant::now();
         while let Some(line) = self.line.clone().filter(|_| !self.hangs) {
-            match line::recv(line.as_fd(), &mut [0; REPLY], &mut Fds::new(), RecvFlags::DONTWAIT) {
-                Ok(got) if got.bytes > 0 => self.paid(),
+            let mut packet = [0; REPLY];
+            match line::recv_now(line.as_fd(), &mut packet, &mut Fds::new()) {
+                Ok(got) if got.bytes > 0 => match is_reply(&packet) {
+                    Ok(()) => self.paid(),
+                    Err(e) => {
+                        self.failed(&e);
+                        self.trouble = Some(e);
+                    }
+                },
                 Err(Errno::AGAIN) => break,
                 _ => self.failed(&KeeperError::Killed),
             }
@@ -374,6 +386,11 @@ impl State {
         (self.owed, self.since, self.hangs, self.again) = (0, None, false, None);
         Ok(())
     }
+}
+
+/// A keeper that was ended says so, if it can.
+fn is_reply(packet: &[u8]) -> Result<(), KeeperError> {
+    Head::is_forbidden(packet).map_or(Ok(()), |call| Err(KeeperError::Forbidden(call)))
 }
 
 impl Kept {

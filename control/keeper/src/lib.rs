@@ -16,24 +16,29 @@
 //! keepers see the end of their line: they shut the listener down, so that nobody hangs at a dead
 //! door, close everything and exit. Where that parks them, it harms nobody.
 //!
-//! Keepers are forked by the **spawner**, a process that does nothing else. [`start`] forks it, and
+//! Keepers are forked by a **spawner**, a process that does nothing else. [`start`] forks it, and
 //! ought to be called while the program has one thread and holds nothing: keepers hold what it
-//! held. Otherwise the first keeper that is asked for starts it.
+//! held. Otherwise the first keeper that is asked for starts it. A second spawner is spare: when
+//! one is killed, the other replaces it. When both are killed at once, ports go on as they are, and
+//! no keeper can be made any more.
 //!
-//! What a keeper and the spawner call, for whoever wants to confine them: `recvmsg`, `sendmsg`,
-//! `accept4`, `close`, `shutdown`, `setsockopt(SO_OOBINLINE)`, `fcntl(F_GET_SEALS)`, `readlinkat`,
-//! `fstatfs`, `newfstatat`, `exit_group`; at their start `setsid`, `prctl`, `dup2` (`dup3`),
-//! `close_range`, `rt_sigaction`, and the spawner `fork` (`clone`).
+//! A peer decides how much its keeper has to do. One that has used more than a twentieth of a core
+//! for long sleeps after each request (`budget`), and its port waits.
+//!
+//! Keepers and spawners that are confined have no capability, may reach no file, and make only the
+//! system calls that they need. One that makes another is ended, and its last words name the call.
 #![deny(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod budget;
 mod descriptor;
 mod keeper;
 mod line;
 mod packet;
 mod process;
 mod spawner;
+mod starter;
 #[allow(unsafe_code)]
 mod sys;
 mod wait;
@@ -41,6 +46,7 @@ mod wait;
 pub use descriptor::Descriptor;
 pub use keeper::{Keeper, KeeperError, Kept, Taken};
 pub use spawner::start;
+pub use starter::{start_program, start_starter};
 
 /// Most descriptors that one [`Kept::take`] passes on. If a peer sends more at once, all of them
 /// are closed.

@@ -18,9 +18,6 @@ use crate::MAX_FDS;
 const KERNEL_MAX: usize = 253;
 
 /// Both ends of a new line.
-///
-/// # Errors
-/// That of `socketpair`.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
@@ -33,28 +30,23 @@ pub struct Fds {
 }
 
 impl Fds {
-    /// None.
     pub fn new() -> Self {
         Self { list: [const { None }; KERNEL_MAX], count: 0 }
     }
 
-    /// How many came.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The descriptors, in order.
     pub fn iter(&self) -> impl Iterator<Item = &OwnedFd> {
         self.list.iter().flatten()
     }
 
-    /// Takes the descriptors, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = OwnedFd> {
         self.count = 0;
         self.list.iter_mut().filter_map(Option::take)
     }
 
-    /// One more.
     pub fn add(&mut self, fd: OwnedFd) {
         if let Some(place) = self.list.get_mut(self.count) {
             *place = Some(fd);
@@ -74,9 +66,6 @@ pub struct Received {
 
 /// Receives a packet, or bytes of a stream, into `buf`, and the descriptors that came along into
 /// `fds`, which is empty.
-///
-/// # Errors
-/// That of `recvmsg`.
 pub fn recv(
     sock: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -97,10 +86,16 @@ pub fn recv(
     Ok(Received { bytes: got.bytes, truncated: got.flags.contains(ReturnFlags::CTRUNC) })
 }
 
+/// Receives what is there of a line. Whoever ended before it had read everything leaves an error
+/// behind, and its last words.
+pub fn recv_now(line: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Fds) -> Result<Received, Errno> {
+    match recv(line, buf, fds, RecvFlags::DONTWAIT) {
+        Err(Errno::CONNRESET) => recv(line, buf, fds, RecvFlags::DONTWAIT),
+        got => got,
+    }
+}
+
 /// Sends a packet with at most [`MAX_FDS`] descriptors.
-///
-/// # Errors
-/// That of `sendmsg`.
 pub fn send(
     sock: BorrowedFd<'_>,
     bytes: &[u8],

@@ -39,7 +39,6 @@ pub enum Request {
 }
 
 impl Request {
-    /// As bytes.
     pub fn encode(self) -> [u8; REQUEST] {
         let (op, slot, len) = match self {
             Self::Listen => (0, 0, 0),
@@ -52,7 +51,6 @@ impl Request {
         [op, slot, 0, 0, a, b, c, d]
     }
 
-    /// From bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let &[op, slot, _, _, a, b, c, d] = bytes else { return None };
         Some(match op {
@@ -65,6 +63,9 @@ impl Request {
         })
     }
 }
+
+/// In the place of an error's number: there is no such error.
+const FORBIDDEN: u32 = u32::MAX;
 
 /// What a reply begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,14 +87,23 @@ impl Head {
         Self { errno, ..Self::default() }
     }
 
-    /// As bytes.
+    /// The last words of a process that made a call which none makes.
+    pub fn forbidden(call: i32) -> Self {
+        Self { errno: FORBIDDEN, bytes: call.cast_unsigned(), ..Self::default() }
+    }
+
+    /// The call, if `packet` is such last words.
+    pub fn is_forbidden(packet: &[u8]) -> Option<i32> {
+        let (head, _) = Self::decode(packet)?;
+        (head.errno == FORBIDDEN).then_some(head.bytes.cast_signed())
+    }
+
     pub fn encode(self) -> [u8; HEAD] {
         let [a, b, c, d] = self.errno.to_ne_bytes();
         let [e, f, g, h] = self.bytes.to_ne_bytes();
         [a, b, c, d, e, f, g, h, self.truncated.into(), self.count, 0, 0]
     }
 
-    /// Splits a reply.
     pub fn decode(reply: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = reply.split_first_chunk::<HEAD>()?;
         let [a, b, c, d, e, f, g, h, truncated, count, _, _] = *head;

@@ -5,18 +5,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
+use vmlan_sandbox::{Confinement, Thread};
 
 use crate::MAX_FDS;
+use crate::budget::Budget;
 use crate::descriptor::{Kind, MAX_TEXT, look};
 use crate::line::{self, Fds};
 use crate::packet::{HEAD, Head, MAX_TAKE, REPLY, REQUEST, Request, SLOTS, encode_line};
 use crate::sys::keep_only;
 
 /// Serves whoever has the other end of `line`, until it is closed.
-pub fn run(line: OwnedFd) {
+pub fn run(line: OwnedFd, confinement: Option<&Confinement>) {
     let Ok(line) = keep_only(line) else { return };
     let _ = rustix::thread::set_name(c"vmlan-keeper");
+    if let Some(confinement) = confinement {
+        confinement.enter(Thread::Keeper);
+    }
     let mut keeps = Keeps { listener: None, sockets: [const { None }; SLOTS] };
+    let mut budget = Budget::new();
     let mut said = reply(line, Head::default(), &[]);
     let mut request = [0; REQUEST];
     while said.is_ok() {
@@ -25,6 +31,8 @@ pub fn run(line: OwnedFd) {
         let Ok(got) = got else { break };
         let Some(request) = request.get(..got.bytes).and_then(Request::decode) else { break };
         said = keeps.serve(line, request, fds.drain().next());
+        // What it got is harmless; the answer was sent before.
+        budget.keep();
     }
     keeps.end();
 }

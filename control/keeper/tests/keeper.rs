@@ -1,7 +1,6 @@
 //! A keeper and its port, with peers that mean harm.
 
 mod common;
-mod silent;
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags};
 
 use common::{connected, listen, memfd, send};
-use silent::SilentFile;
+use vmlan_harness::SilentFile;
 use vmlan_keeper::{Descriptor, KeeperError};
 
 /// Long for a loaded machine, and short of for ever.
@@ -61,6 +60,15 @@ fn a_byte_out_of_band_hides_no_descriptor() {
     assert_eq!(kept.take(&mut buf, &mut fds).unwrap().bytes, 1);
     assert!(matches!(fds[..], [Descriptor::Memory(_)]), "{fds:?}");
     assert_eq!(peek(&kept), (b"after".to_vec(), false));
+}
+
+/// Nor on a socket that connects, whose peer may be faster than the keeper.
+#[test]
+fn a_socket_that_connects_has_bytes_out_of_band_inline_at_once() {
+    let (_dir, keeper, _kept, _peer) = connected();
+    let (sock, _other) = UnixStream::pair().unwrap();
+    let held = keeper.hold(sock.into()).unwrap();
+    assert!(rustix::net::sockopt::socket_oobinline(&held).unwrap());
 }
 
 #[test]

@@ -1,42 +1,45 @@
-//! A keeper that is killed by hand.
+//! Keepers and spawners that are killed by hand. One test: all of them are this process's.
 
 mod common;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use common::{connected, memfd, send};
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal};
-use vmlan_keeper::Descriptor;
+use vmlan_harness::{Family, kill9};
+use vmlan_keeper::{Descriptor, Keeper, Kept};
 
-fn children(of: u32) -> Vec<u32> {
-    let dirs = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = dirs.filter_map(|dir| dir.file_name().to_str()?.parse().ok());
-    let parent = |pid: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
-    };
-    pids.filter(|pid| parent(pid) == Some(of)).collect()
-}
-
-#[test]
-fn a_killed_keeper_is_replaced() {
-    let (dir, keeper, kept, peer) = connected();
-    let spawner = children(std::process::id());
-    let first = children(spawner[0]);
-    for &pid in &first {
-        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        rustix::process::kill_process(pid, Signal::KILL).unwrap();
-    }
-    while children(spawner[0]).iter().any(|pid| first.contains(pid)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    send(&peer, b"x", &[memfd().as_fd()], SendFlags::empty());
+fn passes_memory_on(kept: &Kept, peer: &UnixStream) {
+    send(peer, b"x", &[memfd().as_fd()], SendFlags::empty());
     let mut fds = Vec::new();
     kept.take(&mut [0; 9], &mut fds).unwrap();
     assert!(matches!(fds[..], [Descriptor::Memory(_)]));
+}
+
+#[test]
+fn whoever_is_killed_is_replaced() {
+    let (dir, keeper, kept, peer) = connected();
+    let family = Family::of(std::process::id()).unwrap();
+    assert_eq!(family.named("spawner").len(), 2);
+    kill9(&family.named("keeper"));
+    passes_memory_on(&kept, &peer);
     let _second = UnixStream::connect(dir.path().join("s")).unwrap();
     assert!(keeper.accept().is_ok());
+    // One spawner after the other: at the end none is left of the first two.
+    for _ in 0..3 {
+        kill9(&family.named("spawner")[..1]);
+        drop(Keeper::new(None).unwrap());
+        assert_eq!(family.named("spawner").len(), 2);
+    }
+    // Both at once: what is there goes on, and nothing new can be.
+    kill9(&family.named("spawner"));
+    passes_memory_on(&kept, &peer);
+    let refused = Keeper::new(None).unwrap_err().to_string();
+    assert!(refused.contains("were killed: restart the switch"), "{refused}");
+    kill9(&family.named("keeper"));
+    send(&peer, b"x", &[memfd().as_fd()], SendFlags::empty());
+    let lost = kept.take(&mut [0; 9], &mut Vec::new()).unwrap_err();
+    let why = std::error::Error::source(&lost).map(ToString::to_string).unwrap_or_default();
+    assert!(why.contains("restart the switch"), "{lost}: {why}");
 }

@@ -1,4 +1,5 @@
 //! A keeper, its port, and a peer.
+#![allow(dead_code)] // each test file uses its own part
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -12,7 +13,9 @@ use rustix::net::{
 };
 use vmlan_keeper::{Keeper, Kept};
 
+/// All keepers of these tests are confined.
 pub fn listen(path: &Path) -> Keeper {
+    vmlan_keeper::start(true).unwrap();
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let kind = SocketType::STREAM;
     let sock = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
@@ -32,10 +35,19 @@ pub fn connected() -> (tempfile::TempDir, Keeper, Kept, UnixStream) {
 }
 
 pub fn send(peer: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) {
+    try_send(peer, bytes, fds, flags).unwrap();
+}
+
+pub fn try_send(
+    peer: &UnixStream,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-    rustix::net::sendmsg(peer, &[IoSlice::new(bytes)], &mut control, flags).unwrap();
+    rustix::net::sendmsg(peer, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
 pub fn memfd() -> OwnedFd {
