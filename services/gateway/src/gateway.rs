@@ -1,0 +1,439 @@
+//! What comes of a frame, whoever brought it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::time::Instant;
+use smoltcp::wire::{ArpOperation, ArpRepr, Icmpv4Packet, Icmpv4Repr, IpProtocol, UdpPacket};
+use vmlan_config::gateway::{Dns, FromGateway, GatewayCounters, Setup, Target};
+
+use crate::counters::{Counters, Reason};
+use crate::lan::{Neighbours, PortNo, Stations, Whose};
+use crate::link::{self, Inner, Ip, Link, Mac, Packet, Parsed};
+use crate::nat::{Forwards, Guests, Io, Nat, To};
+use crate::services::{Change, Leases, Who, dhcp, dns};
+
+/// The address of a gateway that was given none.
+const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xfe]);
+
+/// A gateway.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    setup: Setup,
+    mac: Mac,
+    counters: Counters,
+    stations: Stations,
+    guests: Known,
+    nat: Nat,
+    forwards: Forwards,
+    /// The seconds since 1970 at time zero.
+    epoch: u64,
+    news: Vec<FromGateway>,
+}
+
+/// Where guests are.
+#[derive(Debug)]
+struct Known {
+    leases: Leases,
+    neighbours: Neighbours,
+    seconds: u64,
+}
+
+impl Guests for Known {
+    fn address(&self, target: &Target) -> Option<Ipv4Addr> {
+        match target {
+            Target::Address(ip) => Some(*ip),
+            Target::Port(name) => self.leases.by_name(name.as_str(), self.seconds),
+        }
+    }
+
+    fn place(&mut self, ip: Ipv4Addr, io: &mut Io<'_>) -> Option<(Mac, PortNo)> {
+        let Some(mac) = self.leases.mac_of(ip).or_else(|| self.neighbours.find(ip)) else {
+            let own = io.setup.network.gateway();
+            let ends = io.ends(Mac::BROADCAST);
+            io.send(&link::arp(ends, ArpOperation::Request, own, Mac([0; 6]), ip));
+            return None;
+        };
+        match io.stations.whose(mac, io.now) {
+            Whose::Port(port) => Some((mac, port)),
+            Whose::Wait => io.stations.last_known(mac).map(|port| (mac, port)),
+            Whose::Refused(_) => None,
+        }
+    }
+}
+
+/// The names of the LAN, the gateway's own among them.
+struct AllNames<'a> {
+    known: &'a Known,
+    setup: &'a Setup,
+}
+
+impl dns::Names for AllNames<'_> {
+    fn address(&self, host: &str) -> Option<Ipv4Addr> {
+        let open = self.setup.host != vmlan_config::gateway::HostPorts::default();
+        match host {
+            "gateway" => Some(self.setup.network.gateway()),
+            "host" if open => Some(self.setup.network.gateway()),
+            _ => self.known.leases.by_name(host, self.known.seconds),
+        }
+    }
+
+    fn name(&self, address: Ipv4Addr) -> Option<Option<String>> {
+        if !self.setup.network.contains(address) {
+            return None;
+        }
+        match address == self.setup.network.gateway() {
+            true => Some(Some("gateway".to_owned())),
+            false => {
+                let name = self.known.leases.by_address(address, self.known.seconds);
+                Some(name.map(str::to_ascii_lowercase))
+            }
+        }
+    }
+}
+
+impl Gateway {
+    /// A gateway as `setup` says, at time `now`. `alone`: there is no switch to ask.
+    pub(crate) fn new(
+        setup: Setup,
+        alone: bool,
+        descriptors: u64,
+        now: Instant,
+    ) -> std::io::Result<Self> {
+        let leases = Leases::new(setup.network, setup.reserved.clone(), setup.leases.clone());
+        let nat = Nat::new(descriptors)?;
+        let mut forwards = Forwards::default();
+        forwards.set(&setup.forwards, &nat);
+        let mut new = Self {
+            mac: link::parse_mac(&setup.mac).unwrap_or(MAC),
+            counters: Counters::default(),
+            stations: Stations::new(alone, setup.flows, setup.flow_rate),
+            guests: Known { leases, neighbours: Neighbours::default(), seconds: setup.now },
+            nat,
+            forwards,
+            epoch: setup.now.saturating_sub(seconds(now)),
+            news: Vec::new(),
+            setup,
+        };
+        new.tell_forwards();
+        Ok(new)
+    }
+
+    /// Its flows.
+    pub(crate) fn nat(&mut self) -> &mut Nat {
+        &mut self.nat
+    }
+
+    /// Its forwards.
+    pub(crate) fn forwards(&mut self) -> &mut Forwards {
+        &mut self.forwards
+    }
+
+    /// Goes on as `setup` says. The network stays.
+    pub(crate) fn follow(&mut self, setup: Setup) {
+        self.stations.set_limits(setup.flows, setup.flow_rate);
+        self.guests.leases.reserve(setup.reserved.clone());
+        self.forwards.set(&setup.forwards, &self.nat);
+        let (network, leases) = (self.setup.network, Vec::new());
+        self.setup = Setup { network, leases, ..setup };
+        self.tell_forwards();
+    }
+
+    fn tell_forwards(&mut self) {
+        self.news.push(FromGateway::Forwards(self.forwards.report()));
+    }
+
+    /// Whoever has this address has it no longer.
+    pub(crate) fn forget(&mut self, ip: Ipv4Addr) {
+        if self.guests.leases.forget(ip) {
+            self.news.push(FromGateway::Released(ip));
+        }
+    }
+
+    /// What the switch is to be told.
+    pub(crate) fn news(&mut self) -> Vec<FromGateway> {
+        let questions = self.stations.questions().into_iter();
+        self.news.extend(questions.map(|mac| FromGateway::Whose(link::mac_text(mac))));
+        std::mem::take(&mut self.news)
+    }
+
+    /// The counters, if they have changed since the last call.
+    pub(crate) fn counters(&mut self) -> Option<GatewayCounters> {
+        let changed = self.counters.take_changed();
+        changed.then(|| self.counters.report(self.nat.count()))
+    }
+
+    /// The counters, changed or not.
+    #[cfg(test)]
+    pub(crate) fn all_counters(&self) -> GatewayCounters {
+        self.counters.report(self.nat.count())
+    }
+
+    /// The NIC that has an address.
+    #[cfg(test)]
+    pub(crate) fn holder(&self, ip: Ipv4Addr) -> Option<Mac> {
+        self.guests.leases.mac_of(ip)
+    }
+
+    /// Does anything want a turn now?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.nat.is_busy() || self.forwards.is_busy()
+    }
+
+    /// When something wants a turn though nothing comes.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.nat.due().into_iter().chain(self.forwards.due()).min()
+    }
+
+    /// Says who has the gateway's address: guests may remember another.
+    pub(crate) fn announce(&self, link: &mut dyn Link) {
+        let own = self.setup.network.gateway();
+        let ends = Packet { from: self.mac, to: Mac::BROADCAST };
+        let frame = link::arp(ends, ArpOperation::Request, own, Mac([0; 6]), own);
+        link.send(&frame, link::Offload::default());
+    }
+
+    /// Those flows have a turn that want one.
+    pub(crate) fn run(&mut self, link: &mut dyn Link, now: Instant) {
+        self.guests.seconds = self.epoch + seconds(now);
+        let mut io = Io {
+            link,
+            now,
+            setup: &self.setup,
+            mac: self.mac,
+            counters: &mut self.counters,
+            stations: &mut self.stations,
+        };
+        self.forwards.run(&mut self.nat, &mut self.guests, &mut io);
+        self.nat.run(&mut io);
+        if self.nat.has_news_of_ping(&self.counters) {
+            let text = "ping to the outside needs the group range: sysctl \
+                        net.ipv4.ping_group_range=\"0 2147483647\"";
+            self.news.push(FromGateway::Log { warn: true, text: text.to_owned() });
+        }
+    }
+
+    /// The switch says which port a NIC is behind.
+    pub(crate) fn answer(
+        &mut self,
+        mac: &str,
+        port: Option<&str>,
+        link: &mut dyn Link,
+        now: Instant,
+    ) {
+        let Some(mac) = link::parse_mac(mac) else { return };
+        for held in self.stations.answer(mac, port, now) {
+            self.frame(&held.frame, held.trusted, link, now);
+        }
+    }
+
+    /// A frame came; `trusted`: the sum of what is in it is right, or not finished yet.
+    pub(crate) fn frame(&mut self, frame: &[u8], trusted: bool, link: &mut dyn Link, now: Instant) {
+        self.guests.seconds = self.epoch + seconds(now);
+        let to = match link::parse(frame) {
+            Ok(parsed) => self.parsed(&parsed, trusted, link, now),
+            // Other stations' business: groups, IPv6.
+            Err(Reason::Unknown) => To::Done,
+            Err(reason) => To::Refused(reason),
+        };
+        match to {
+            To::Done => {}
+            To::Refused(reason) => self.counters.refuse(reason),
+            To::Hold => {
+                if let Ok(parsed) = link::parse(frame) {
+                    self.stations.hold(parsed.from, frame, trusted, now);
+                }
+            }
+        }
+    }
+
+    fn parsed(
+        &mut self,
+        parsed: &Parsed<'_>,
+        trusted: bool,
+        link: &mut dyn Link,
+        now: Instant,
+    ) -> To {
+        let ours = parsed.to == self.mac || !parsed.to.is_unicast();
+        if !ours || parsed.from == self.mac {
+            return To::Done;
+        }
+        match &parsed.inner {
+            Inner::Arp(arp) => self.arp(parsed.from, arp, link),
+            Inner::Ip(ip) if !trusted && !ip.is_intact() => To::Refused(Reason::Malformed),
+            Inner::Ip(ip) => self.ip(parsed.from, ip, link, now),
+        }
+    }
+
+    fn arp(&mut self, mac: Mac, arp: &ArpRepr, link: &mut dyn Link) -> To {
+        let ArpRepr::EthernetIpv4 {
+            operation,
+            source_hardware_addr,
+            source_protocol_addr: from,
+            target_protocol_addr: to,
+            ..
+        } = arp
+        else {
+            return To::Done;
+        };
+        let own = self.setup.network.gateway();
+        if *source_hardware_addr != mac {
+            return To::Refused(Reason::Malformed);
+        }
+        if self.setup.network.is_for_hosts(*from) {
+            self.guests.neighbours.learn(*from, mac);
+        }
+        if *operation == ArpOperation::Request && *to == own && *from != own {
+            let ends = Packet { from: self.mac, to: mac };
+            let frame = link::arp(ends, ArpOperation::Reply, own, mac, *from);
+            link.send(&frame, link::Offload::default());
+            self.counters.answer("arp");
+        }
+        To::Done
+    }
+
+    fn ip(&mut self, mac: Mac, ip: &Ip<'_>, link: &mut dyn Link, now: Instant) -> To {
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (ip.from, ip.to) else { return To::Done };
+        let network = self.setup.network;
+        if ip.protocol == IpProtocol::Udp
+            && let Ok(datagram) = UdpPacket::new_checked(ip.payload)
+            && datagram.dst_port() == dhcp::SERVER
+            && (to == Ipv4Addr::BROADCAST || to == network.gateway())
+        {
+            return self.dhcp(mac, datagram.payload(), link, now);
+        }
+        if to.is_broadcast() || to.is_multicast() || to == network.broadcast() {
+            return To::Done;
+        }
+        if !network.is_for_hosts(from) {
+            return To::Refused(Reason::Foreign);
+        }
+        self.guests.neighbours.learn(from, mac);
+        let own = to == network.gateway();
+        match ip.protocol {
+            IpProtocol::Udp if own && self.is_question(ip) => self.dns(mac, from, ip, link, now),
+            IpProtocol::Icmp if own => self.ping(mac, from, ip, link),
+            IpProtocol::Tcp => self.with_nat(link, now, |nat, io| nat.tcp(mac, ip, io)),
+            IpProtocol::Udp => self.with_nat(link, now, |nat, io| nat.udp(mac, ip, io)),
+            IpProtocol::Icmp => self.with_nat(link, now, |nat, io| nat.echo(mac, ip, io)),
+            _ => To::Refused(Reason::Unknown),
+        }
+    }
+
+    fn with_nat(
+        &mut self,
+        link: &mut dyn Link,
+        now: Instant,
+        act: impl FnOnce(&mut Nat, &mut Io<'_>) -> To,
+    ) -> To {
+        let mut io = Io {
+            link,
+            now,
+            setup: &self.setup,
+            mac: self.mac,
+            counters: &mut self.counters,
+            stations: &mut self.stations,
+        };
+        act(&mut self.nat, &mut io)
+    }
+
+    fn is_question(&self, ip: &Ip<'_>) -> bool {
+        let asks = UdpPacket::new_checked(ip.payload).is_ok_and(|udp| udp.dst_port() == dns::PORT);
+        asks && self.setup.dns != Dns::Off
+    }
+
+    fn ping(&mut self, mac: Mac, from: Ipv4Addr, ip: &Ip<'_>, link: &mut dyn Link) -> To {
+        let Ok(packet) = Icmpv4Packet::new_checked(ip.payload) else {
+            return To::Refused(Reason::Malformed);
+        };
+        match Icmpv4Repr::parse(&packet, &ChecksumCapabilities::ignored()) {
+            Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
+                let ends = Packet { from: self.mac, to: mac };
+                let way = (self.setup.network.gateway(), from);
+                let frame = link::echo_reply(ends, way, ident, seq_no, data);
+                link.send(&frame, link::Offload::default());
+                self.counters.answer("echo");
+                To::Done
+            }
+            _ => To::Done,
+        }
+    }
+
+    fn dhcp(&mut self, mac: Mac, message: &[u8], link: &mut dyn Link, now: Instant) -> To {
+        if !self.setup.dhcp {
+            return To::Done;
+        }
+        let port = match self.stations.whose(mac, now) {
+            Whose::Port(port) => port,
+            Whose::Wait => return To::Hold,
+            Whose::Refused(reason) => return To::Refused(reason),
+        };
+        let who = Who { mac, port: self.stations.name(port) };
+        let mut server = dhcp::Server { setup: &self.setup, leases: &mut self.guests.leases };
+        let outcome = match server.serve(message, who, self.guests.seconds) {
+            Ok(outcome) => outcome,
+            Err(reason) => {
+                self.say_exhausted(reason);
+                return To::Refused(reason);
+            }
+        };
+        match outcome.change {
+            Some(Change::Given(lease)) => {
+                self.guests.neighbours.learn(lease.ip, mac);
+                self.news.push(FromGateway::Lease(lease));
+            }
+            Some(Change::Released(ip)) => self.news.push(FromGateway::Released(ip)),
+            None => {}
+        }
+        if let Some(reply) = outcome.reply {
+            let ends = Packet { from: self.mac, to: reply.mac };
+            let from = SocketAddrV4::new(self.setup.network.gateway(), dhcp::SERVER);
+            let to = SocketAddrV4::new(reply.to, dhcp::CLIENT);
+            link.send(&link::udp(ends, from, to, &reply.bytes), link::Offload::default());
+            self.counters.answer("dhcp");
+        }
+        To::Done
+    }
+
+    /// The first time that no address is left, the log says so.
+    fn say_exhausted(&mut self, reason: Reason) {
+        if reason == Reason::DhcpExhausted && self.counters.refused(reason) == 0 {
+            let (first, last) = self.setup.network.pool();
+            let count = self.guests.leases.count(self.guests.seconds);
+            let text = format!("no address left in {first}-{last}: {count} leases; lease list");
+            self.news.push(FromGateway::Log { warn: true, text });
+        }
+    }
+
+    fn dns(
+        &mut self,
+        mac: Mac,
+        from: Ipv4Addr,
+        ip: &Ip<'_>,
+        link: &mut dyn Link,
+        now: Instant,
+    ) -> To {
+        let Ok(datagram) = UdpPacket::new_checked(ip.payload) else {
+            return To::Refused(Reason::Malformed);
+        };
+        let query = datagram.payload();
+        let guest = SocketAddrV4::new(from, datagram.src_port());
+        let Some(question) = dns::question(query).filter(dns::Question::is_query) else {
+            return To::Refused(Reason::DnsMalformed);
+        };
+        let names = AllNames { known: &self.guests, setup: &self.setup };
+        let ours = dns::answer(&question, query, &self.setup.domain, &names);
+        let Some(answer) = ours else {
+            return self.with_nat(link, now, |nat, io| nat.ask(mac, guest, query, question, io));
+        };
+        let ends = Packet { from: self.mac, to: mac };
+        let own = SocketAddrV4::new(self.setup.network.gateway(), dns::PORT);
+        link.send(&link::udp(ends, own, guest, &answer), link::Offload::default());
+        self.counters.answer("dns");
+        To::Done
+    }
+}
+
+fn seconds(now: Instant) -> u64 {
+    u64::try_from(now.secs()).unwrap_or_default()
+}

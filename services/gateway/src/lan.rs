@@ -1,0 +1,9 @@
+//! Who is on the LAN.
+
+mod allowance;
+mod neighbours;
+mod stations;
+
+pub(crate) use allowance::{Allowance, Kind};
+pub(crate) use neighbours::Neighbours;
+pub(crate) use stations::{PortNo, Stations, Whose};

@@ -1,0 +1,138 @@
+//! What one port may still do: flows, and how fast it opens them.
+
+use smoltcp::time::Instant;
+
+use crate::counters::Reason;
+
+/// What is counted for each port by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+    Udp,
+    Echo,
+    Dns,
+}
+
+impl Kind {
+    /// Its word.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Echo => "icmp",
+            Self::Dns => "dns",
+        }
+    }
+}
+
+/// Echo requests under way, of a port.
+const ECHOES: u32 = 64;
+/// Questions under way, of a port.
+const QUESTIONS: u32 = 64;
+/// Connections that nobody has answered yet, of a port.
+const UNANSWERED: u32 = 64;
+
+/// One port's share.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    most: u32,
+    rate: u32,
+    open: [u32; 4],
+    unanswered: u32,
+    /// Thousandths of flows that may be opened now.
+    tokens: u64,
+    filled: Instant,
+}
+
+impl Allowance {
+    /// `most` TCP flows and half as many of UDP, `rate` new ones a second.
+    pub(crate) fn new(most: u32, rate: u32, now: Instant) -> Self {
+        let tokens = 2000 * u64::from(rate);
+        Self { most, rate, open: [0; 4], unanswered: 0, tokens, filled: now }
+    }
+
+    /// Follows new limits.
+    pub(crate) fn set(&mut self, most: u32, rate: u32) {
+        (self.most, self.rate) = (most, rate);
+    }
+
+    fn slot(&mut self, kind: Kind) -> &mut u32 {
+        let [tcp, udp, echo, dns] = &mut self.open;
+        match kind {
+            Kind::Tcp => tcp,
+            Kind::Udp => udp,
+            Kind::Echo => echo,
+            Kind::Dns => dns,
+        }
+    }
+
+    /// One more, if it may be.
+    pub(crate) fn open(&mut self, kind: Kind, now: Instant) -> Result<(), Reason> {
+        let most = match kind {
+            Kind::Tcp => self.most,
+            Kind::Udp => (self.most / 2).max(1),
+            Kind::Echo => ECHOES,
+            Kind::Dns => QUESTIONS,
+        };
+        let full = if kind == Kind::Dns { Reason::DnsRate } else { Reason::Flows };
+        let waits = kind == Kind::Tcp && self.unanswered >= UNANSWERED;
+        if *self.slot(kind) >= most || waits {
+            return Err(full);
+        }
+        let since = (now - self.filled).total_millis();
+        let most = 2000 * u64::from(self.rate);
+        self.tokens = (self.tokens + since.saturating_mul(self.rate.into())).min(most);
+        self.filled = now;
+        if self.tokens < 1000 {
+            return Err(if kind == Kind::Dns { full } else { Reason::FlowRate });
+        }
+        self.tokens -= 1000;
+        *self.slot(kind) += 1;
+        self.unanswered += u32::from(kind == Kind::Tcp);
+        Ok(())
+    }
+
+    /// A TCP flow has its answer, or ends without one.
+    pub(crate) fn answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
+    /// One less.
+    pub(crate) fn close(&mut self, kind: Kind) {
+        let slot = self.slot(kind);
+        *slot = slot.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_opens_too_much_or_too_fast_is_refused() {
+        let mut own = Allowance::new(100, 10, Instant::ZERO);
+        let at = Instant::from_millis;
+        for _ in 0..20 {
+            own.open(Kind::Tcp, at(0)).unwrap();
+            own.answered();
+        }
+        assert_eq!(own.open(Kind::Tcp, at(0)), Err(Reason::FlowRate), "a burst of two seconds");
+        assert_eq!(own.open(Kind::Tcp, at(100)), Ok(()), "ten a second");
+        own.answered();
+        assert_eq!(own.open(Kind::Tcp, at(100)), Err(Reason::FlowRate));
+        let mut many = Allowance::new(70, 1000, Instant::ZERO);
+        for _ in 0..64 {
+            many.open(Kind::Tcp, at(0)).unwrap();
+        }
+        assert_eq!(many.open(Kind::Tcp, at(0)), Err(Reason::Flows), "64 that nobody answered");
+        (0..64).for_each(|_| many.answered());
+        for _ in 0..6 {
+            many.open(Kind::Tcp, at(0)).unwrap();
+            many.answered();
+        }
+        assert_eq!(many.open(Kind::Tcp, at(0)), Err(Reason::Flows), "70 in all");
+        many.close(Kind::Tcp);
+        assert_eq!(many.open(Kind::Tcp, at(0)), Ok(()));
+        assert_eq!(many.open(Kind::Udp, at(0)), Ok(()), "each protocol by itself");
+    }
+}

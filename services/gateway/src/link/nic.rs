@@ -1,0 +1,135 @@
+//! The NIC: our driver of virtio-net, with checksums and segments left to whoever receives.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use vmlan_driver::virtio::queues::{
+    GSO_NONE, GSO_TCPV4, HDR_F_DATA_VALID, HDR_F_NEEDS_CSUM, NetHeader, RxBatch,
+};
+use vmlan_driver::virtio::{VirtioError, VirtioNet};
+use vmlan_driver::wait::{Interest, Prepared};
+use vmlan_transport::address::VhostUser;
+use vmlan_transport::vhost_user::feature;
+
+use super::{ETHERNET, LARGEST, Link, Offload};
+
+/// Descriptors of each ring. Each has a buffer for a segment of 64 KiB.
+const RING: u16 = 256;
+/// Frames taken at once.
+const BATCH: usize = 64;
+/// Bytes of headers before the payload of a TCP segment over IPv4 that we send.
+const HEADERS: u16 = 54;
+
+/// A virtio-net NIC on a port of the switch.
+#[derive(Debug)]
+pub(crate) struct VirtioLink {
+    nic: VirtioNet,
+    /// Out while frames are looked at.
+    batch: Option<RxBatch>,
+    frame: Vec<u8>,
+    posted: bool,
+}
+
+impl VirtioLink {
+    /// Plugs into the port at `socket`, trying for `patience`.
+    pub(crate) fn connect(socket: &Path, patience: Duration) -> Result<Self, VirtioError> {
+        let plain = VhostUser::new(socket);
+        let offloads = feature::CSUM
+            | feature::GUEST_CSUM
+            | feature::GUEST_TSO4
+            | feature::GUEST_TSO6
+            | feature::HOST_TSO4
+            | feature::HOST_TSO6;
+        let features = plain.features | offloads;
+        let address = VhostUser { ring_size: RING, buffer: LARGEST + 16, features, ..plain };
+        let nic = VirtioNet::connect(&address, patience)?;
+        let [pair] = nic.pairs.as_slice() else { return Err(VirtioError::NotConnected) };
+        let batch = Some(pair.rx.batch());
+        Ok(Self { nic, batch, frame: vec![0; LARGEST], posted: false })
+    }
+
+    /// Hands the frames that are there, a bounded number, to `look`, with whether the sum of what
+    /// is in each is known to be right or not finished yet. How many there were.
+    pub(crate) fn receive(&mut self, mut look: impl FnMut(&mut Self, &[u8], bool)) -> usize {
+        let Some(mut batch) = self.batch.take() else { return 0 };
+        let mut frame = std::mem::take(&mut self.frame);
+        let count = self.nic.pairs.first_mut().map_or(0, |pair| pair.rx.poll(&mut batch, BATCH));
+        for n in 0..count {
+            let Some((place, pair)) = batch.frames().get(n).copied().zip(self.nic.pairs.first())
+            else {
+                break;
+            };
+            let header = pair.rx.header(&batch, place);
+            let trusted = header.flags & (HDR_F_NEEDS_CSUM | HDR_F_DATA_VALID) != 0;
+            let len = pair.rx.read(&batch, place, 0, &mut frame);
+            if let Some(bytes) = frame.get(..len.min(place.len)) {
+                look(self, bytes, trusted);
+            }
+        }
+        if let Some(pair) = self.nic.pairs.first_mut() {
+            pair.rx.release(&mut batch);
+        }
+        (self.batch, self.frame) = (Some(batch), frame);
+        count
+    }
+
+    /// Shows what was sent to the switch.
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.posted)
+            && let Some(pair) = self.nic.pairs.first_mut()
+        {
+            pair.tx.flush();
+        }
+    }
+
+    /// States what we wait for: frames, or room. False: something is there already.
+    pub(crate) fn arm(&mut self, tx: bool) -> bool {
+        matches!(self.nic.prepare_wait(Interest { rx: !tx, tx }), Prepared::Sleep(_))
+    }
+
+    /// Takes the wishes back; `bits`: which of [`Self::watched`] could be read.
+    pub(crate) fn disarm(&mut self, bits: u64) {
+        self.nic.finish_wait(bits);
+    }
+
+    /// What to sleep on: the socket, which can be read when the switch is gone, and interrupts.
+    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        self.nic.watched()
+    }
+
+    /// Is the switch there?
+    pub(crate) fn is_connected(&self) -> bool {
+        self.nic.is_connected()
+    }
+}
+
+impl Link for VirtioLink {
+    fn room(&mut self) -> usize {
+        self.nic.pairs.first_mut().map_or(0, |pair| {
+            let free = pair.tx.free_slots();
+            usize::from(if free < RING / 2 { pair.tx.reap() } else { free })
+        })
+    }
+
+    fn send(&mut self, frame: &[u8], offload: Offload) {
+        let Some(pair) = self.nic.pairs.first_mut() else { return };
+        let Ok(len) = u32::try_from(frame.len()) else { return };
+        if frame.len() > pair.tx.room() || frame.len() < ETHERNET {
+            return;
+        }
+        let Some(slot) = pair.tx.next() else { return };
+        let mut header = NetHeader { gso_type: GSO_NONE, ..NetHeader::default() };
+        if let Some((start, offset)) = offload.checksum {
+            header.flags = HDR_F_NEEDS_CSUM;
+            (header.csum_start, header.csum_offset) = (start, offset);
+        }
+        if let Some(size) = offload.segment {
+            (header.gso_type, header.gso_size, header.hdr_len) = (GSO_TCPV4, size, HEADERS);
+        }
+        pair.tx.write_header(slot, header);
+        pair.tx.write(slot, 0, frame);
+        pair.tx.send(slot, len);
+        self.posted = true;
+    }
+}

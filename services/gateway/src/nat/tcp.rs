@@ -1,0 +1,258 @@
+//! A TCP connection of a guest, ended here, and its other half on a socket of the host.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use smoltcp::socket::tcp::State;
+use smoltcp::time::{Duration, Instant};
+
+use super::sockets;
+use super::stack::{Stack, Wire};
+
+/// How long a connection may be silent (RFC 5382).
+const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
+/// Rounds of copying before others have their turn.
+const ROUNDS: usize = 8;
+
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Open,
+    /// There is more to copy: others first.
+    Busy,
+    Done,
+    /// The server cannot be had, for this reason.
+    Failed(Errno),
+}
+
+#[derive(Debug)]
+enum Guest {
+    /// The host's half is on its way; the guest's first segment waits.
+    Waits(Vec<u8>),
+    Talks(Box<Stack>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    guest: Guest,
+    host: Option<OwnedFd>,
+    /// The end that the guest sees.
+    own: SocketAddr,
+    seed: u64,
+    readable: bool,
+    writable: bool,
+    /// The server said its last.
+    ended: bool,
+    /// The guest did, and the server knows.
+    shut: bool,
+    last: Instant,
+}
+
+impl Tcp {
+    /// A guest wants `own`; `host` is on its way there.
+    pub(crate) fn outgoing(
+        host: OwnedFd,
+        own: SocketAddr,
+        syn: &[u8],
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        Self::new(Guest::Waits(syn.to_vec()), host, own, seed, now)
+    }
+
+    /// `host` wants the guest at `to`, who sees it as `own`.
+    pub(crate) fn incoming(
+        host: OwnedFd,
+        (own, to): (SocketAddr, SocketAddr),
+        seed: u64,
+        wire: &mut Wire<'_>,
+        now: Instant,
+    ) -> Self {
+        let stack = Stack::call(own, to, seed, wire, now);
+        let mut new = Self::new(Guest::Talks(Box::new(stack)), host, own, seed, now);
+        (new.readable, new.writable) = (true, true);
+        new
+    }
+
+    fn new(guest: Guest, host: OwnedFd, own: SocketAddr, seed: u64, now: Instant) -> Self {
+        Self {
+            guest,
+            host: Some(host),
+            own,
+            seed,
+            readable: false,
+            writable: false,
+            ended: false,
+            shut: false,
+            last: now,
+        }
+    }
+
+    /// The host's socket.
+    pub(crate) fn host(&self) -> Option<&OwnedFd> {
+        self.host.as_ref()
+    }
+
+    /// Has the host's half arrived?
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self.guest, Guest::Talks(_))
+    }
+
+    /// Its first segment, while nothing but that came.
+    pub(crate) fn first_segment(&self) -> Option<&[u8]> {
+        match &self.guest {
+            Guest::Waits(syn) => Some(syn),
+            Guest::Talks(_) => None,
+        }
+    }
+
+    /// Is it over but for waiting?
+    pub(crate) fn may_be_replaced(&mut self) -> bool {
+        match &mut self.guest {
+            Guest::Waits(_) => false,
+            Guest::Talks(stack) => {
+                matches!(stack.socket().state(), State::Closed | State::TimeWait)
+            }
+        }
+    }
+
+    /// A packet of the guest's.
+    pub(crate) fn packet<'a>(&mut self, packet: &'a [u8], wire: &mut Wire<'a>, now: Instant) {
+        self.last = now;
+        match &mut self.guest {
+            // It asks again: it will be answered when the server is.
+            Guest::Waits(_) => {}
+            Guest::Talks(stack) => stack.input(packet, wire, now),
+        }
+    }
+
+    /// The host's socket can be read from or written to.
+    pub(crate) fn ready(&mut self, readable: bool, writable: bool) {
+        self.readable |= readable;
+        self.writable |= writable;
+    }
+
+    /// Copies in both directions as far as it goes, and sends what comes of it.
+    pub(crate) fn turn(&mut self, wire: &mut Wire<'_>, now: Instant) -> Standing {
+        if let (Guest::Waits(syn), Some(host)) = (&self.guest, &self.host) {
+            if !self.writable && !self.readable {
+                return Standing::Open;
+            }
+            if let Err(e) = sockets::outcome(host) {
+                return Standing::Failed(e);
+            }
+            let syn = syn.clone();
+            let mut stack = Stack::answer(self.own, self.seed, wire, now);
+            let Wire { link, ends, mtu, scratch, .. } = wire;
+            let mut wire = Wire::new(&mut **link, *ends, *mtu, scratch);
+            stack.input(&syn, &mut wire, now);
+            self.guest = Guest::Talks(Box::new(stack));
+            self.last = now;
+        }
+        for _ in 0..ROUNDS {
+            let moved = self.up() | self.down();
+            let Guest::Talks(stack) = &mut self.guest else { return Standing::Open };
+            stack.output(wire, now);
+            if self.is_over() {
+                return Standing::Done;
+            }
+            if !moved {
+                return Standing::Open;
+            }
+            self.last = now;
+        }
+        Standing::Busy
+    }
+
+    /// From the guest to the server. True if something moved.
+    fn up(&mut self) -> bool {
+        let (Guest::Talks(stack), Some(host)) = (&mut self.guest, &self.host) else { return false };
+        let socket = stack.socket();
+        let mut moved = false;
+        while self.writable && socket.can_recv() {
+            let sent = socket.recv(|bytes| match sockets::send(host, bytes) {
+                Ok(n) => (n, Ok(n)),
+                Err(e) => (0, Err(e)),
+            });
+            match sent {
+                Ok(Ok(n)) => moved |= n > 0,
+                Ok(Err(Errno::AGAIN)) => self.writable = false,
+                Ok(Err(_)) | Err(_) => {
+                    socket.abort();
+                    return true;
+                }
+            }
+        }
+        let state = socket.state();
+        let said_all =
+            matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        if said_all && !self.shut && socket.recv_queue() == 0 {
+            let _ = rustix::net::shutdown(host, Shutdown::Write);
+            self.shut = true;
+            moved = true;
+        }
+        moved
+    }
+
+    /// From the server to the guest. True if something moved.
+    fn down(&mut self) -> bool {
+        let (Guest::Talks(stack), Some(host)) = (&mut self.guest, &self.host) else { return false };
+        let socket = stack.socket();
+        let mut moved = false;
+        while self.readable && !self.ended && socket.can_send() {
+            let got = socket.send(|room| match sockets::receive(host, room) {
+                Ok(n) => (n, Ok(n)),
+                Err(e) => (0, Err(e)),
+            });
+            match got {
+                Ok(Ok(0)) => {
+                    self.ended = true;
+                    socket.close();
+                    moved = true;
+                }
+                Ok(Ok(_)) => moved = true,
+                Ok(Err(Errno::AGAIN)) => self.readable = false,
+                Ok(Err(_)) | Err(_) => {
+                    socket.abort();
+                    return true;
+                }
+            }
+        }
+        moved
+    }
+
+    /// True when nothing more is to come from the guest's side.
+    fn is_over(&mut self) -> bool {
+        let Guest::Talks(stack) = &mut self.guest else { return false };
+        matches!(stack.socket().state(), State::Closed | State::TimeWait)
+    }
+
+    /// When it wants a turn though nothing comes.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
+        let idle = Some(self.last + IDLE);
+        match &mut self.guest {
+            Guest::Waits(_) => idle,
+            Guest::Talks(stack) => stack.due(now).into_iter().chain(idle).min(),
+        }
+    }
+
+    /// Ends it if it has been silent for too long.
+    pub(crate) fn end_if_idle(&mut self, now: Instant) {
+        if let Guest::Talks(stack) = &mut self.guest
+            && now >= self.last + IDLE
+        {
+            stack.socket().abort();
+        }
+    }
+
+    /// Leaves: the server learns whether the guest had said all.
+    pub(crate) fn close(&mut self) {
+        let both_said_all = self.ended && self.shut;
+        if let Some(host) = self.host.take().filter(|_| !both_said_all) {
+            sockets::reset(host);
+        }
+    }
+}
