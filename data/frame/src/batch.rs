@@ -12,8 +12,7 @@ use vmlan_ram::{Slice, SliceMut, recycle};
 
 use crate::{BATCH, Gso, HEAD, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason};
 
-/// Slices a batch holds for the bytes behind the heads.
-const PIECES: usize = 4096;
+const PIECES: usize = 4096; // Slices a batch holds for the bytes behind the heads.
 
 /// What the switch decided about a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,20 +49,18 @@ pub struct Batch<'m> {
 
 /// One frame of a batch, to deliver.
 #[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct FrameView<'b, 'm> {
     /// The snapshot: the frame's first bytes.
     pub head: &'b [u8],
     /// The bytes behind it.
     pub body: &'b [Slice<'m>],
-    /// Total length in bytes.
     pub len: usize,
-    /// What is still to be done.
     pub offload: Offload,
 }
 
 impl<'m> Batch<'m> {
     /// An empty batch with all its storage: nothing allocates after this.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             heads: vec![[0; HEAD]; BATCH],
@@ -98,20 +95,17 @@ impl<'m> Batch<'m> {
     }
 
     /// Frames in the batch.
-    #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
     /// True without frames.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// True if another frame of up to `pieces` slices fits. Ports ask before they add.
-    #[must_use]
     #[inline]
     pub fn has_room(&self, pieces: usize) -> bool {
         self.frames.len() < self.heads.len().min(BATCH) && self.pieces.len() + pieces <= PIECES
@@ -132,9 +126,6 @@ impl<'m> Batch<'m> {
     }
 
     /// Adds a frame in one piece and without offloads, as nearly all are.
-    ///
-    /// # Errors
-    /// As [`Batch::add`].
     // A call would cost each frame 14 instructions, and without the attribute the compiler makes
     // one for some chips.
     #[inline(always)]
@@ -197,9 +188,6 @@ impl<'m> Batch<'m> {
     }
 
     /// As [`Batch::add_parts`], with a head that is put together of several runs of bytes.
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn add_joined<const N: usize>(
         &mut self,
@@ -285,14 +273,12 @@ impl<'m> Batch<'m> {
     }
 
     /// Everything that some frame of the batch needs from its receiver.
-    #[must_use]
     #[inline]
     pub fn needs(&self) -> Offloads {
         Offloads::from_bits(self.needs)
     }
 
     /// Destination and source of frame `i` (zero if there is no such frame).
-    #[must_use]
     #[inline]
     pub fn macs(&self, i: usize) -> (Mac, Mac) {
         let Some([a, b, c, d, e, f, g, h, i, j, k, l, ..]) = self.heads.get(i) else {
@@ -303,7 +289,6 @@ impl<'m> Batch<'m> {
 
     /// How many frames from `i` on have the same destination and source: one look-up serves them
     /// all.
-    #[must_use]
     #[inline]
     pub fn run(&self, i: usize) -> usize {
         let heads = self.heads.get(i..self.frames.len()).unwrap_or_default();
@@ -312,7 +297,6 @@ impl<'m> Batch<'m> {
     }
 
     /// The snapshot of frame `i`; empty if there is no such frame.
-    #[must_use]
     #[inline]
     pub fn head(&self, i: usize) -> &[u8] {
         let len = self.frames.get(i).map_or(0, |f| usize::from(f.head_len));
@@ -320,20 +304,17 @@ impl<'m> Batch<'m> {
     }
 
     /// What is still to be done to frame `i`.
-    #[must_use]
     pub fn offload(&self, i: usize) -> Offload {
         self.frames.get(i).map_or(Offload::NONE, |f| f.offload)
     }
 
     /// Total length of frame `i` in bytes.
-    #[must_use]
     #[inline]
     pub fn frame_len(&self, i: usize) -> usize {
         self.frames.get(i).map_or(0, |f| f.len as usize)
     }
 
     /// Frame `i`, to deliver.
-    #[must_use]
     #[inline]
     pub fn frame(&self, i: usize) -> Option<FrameView<'_, 'm>> {
         let f = self.frames.get(i)?;
@@ -352,19 +333,16 @@ impl<'m> Batch<'m> {
     }
 
     /// True if some frame is held.
-    #[must_use]
     pub fn any_held(&self) -> bool {
         self.any_held
     }
 
     /// Lengths of all frames together, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// What became of frame `i`.
-    #[must_use]
     #[inline]
     pub fn verdict(&self, i: usize) -> Verdict {
         self.frames.get(i).map_or(Verdict::Done, |f| f.verdict)
@@ -378,7 +356,6 @@ impl<'m> Batch<'m> {
     }
 
     /// Why frame `i` was dropped, if it was.
-    #[must_use]
     pub fn dropped(&self, i: usize) -> Option<Reason> {
         self.frames.get(i).and_then(|f| f.dropped)
     }

@@ -12,14 +12,12 @@ use crate::{Gso, HEAD, Headers, MAX_PACKET, Network, Offload, Reason};
 /// made hosts cut a frame into thousands of segments).
 const MIN_TCP_SEGMENT: u16 = 48;
 
-/// Most segments of a UDP frame (Linux' `UDP_MAX_SEGMENTS`).
-const MAX_UDP_SEGMENTS: usize = 128;
+const MAX_UDP_SEGMENTS: usize = 128; // Most segments of a UDP frame (Linux' `UDP_MAX_SEGMENTS`).
 
 const ICMP: u8 = 1;
 const IGMP: u8 = 2;
 
-/// Where TCP and UDP keep their checksums.
-const TCP_SUM: usize = 16;
+const TCP_SUM: usize = 16; // Where TCP and UDP keep their checksums.
 const UDP_SUM: usize = 6;
 const ICMP_SUM: usize = 2;
 

@@ -19,7 +19,6 @@ pub struct Checksum {
 
 impl Checksum {
     /// The empty sum.
-    #[must_use]
     pub const fn new() -> Self {
         Self { sum: 0, odd: false }
     }
@@ -51,7 +50,6 @@ impl Checksum {
 
     /// The sum folded to 16 bits, not complemented: what an unfinished checksum field holds for the
     /// pseudo-header (virtio 1.2 section 5.1.6.2).
-    #[must_use]
     #[inline]
     pub fn folded(self) -> u16 {
         u16::from_be(fold(self.sum))
@@ -59,7 +57,6 @@ impl Checksum {
 
     /// The checksum to store. Never 0, which in UDP means "none" (RFC 768); in one's complement
     /// 0xffff says the same, so every other protocol takes it as well.
-    #[must_use]
     #[inline]
     pub fn finish(self) -> u16 {
         match !self.folded() {
@@ -70,7 +67,6 @@ impl Checksum {
 
     /// The pseudo-header of an IP packet (RFC 9293 section 3.1, RFC 8200 section 8.1) whose upper
     /// layer has `len` bytes, as in `head`. `None` if there is no IP header.
-    #[must_use]
     pub fn pseudo_header(head: &[u8], headers: &Headers, len: usize) -> Option<Self> {
         let (source, destination) = headers.addresses(head)?;
         let len = u32::try_from(len).ok()?;

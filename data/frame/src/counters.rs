@@ -23,7 +23,6 @@ impl Counter {
     }
 
     /// The value.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -64,7 +63,6 @@ impl Direction {
     }
 
     /// Frames dropped for `reason`.
-    #[must_use]
     pub fn dropped(&self, reason: Reason) -> u64 {
         self.drops.get(reason as usize).map_or(0, Counter::get)
     }
@@ -81,12 +79,10 @@ impl Direction {
 
 /// A copy of one direction's totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Snapshot {
-    /// Frames.
     pub frames: u64,
-    /// Bytes.
     pub bytes: u64,
-    /// Batches.
     pub batches: u64,
     /// Doorbells (in) or interrupts (out).
     pub notifications: u64,
@@ -108,11 +104,12 @@ pub struct Counters {
     pub faults: Counter,
     /// Nanoseconds that workers spent on breaths of this port, delivery to others included.
     pub work_ns: Counter,
+    /// Times that a worker looked for frames of this port and there were none.
+    pub empty_looks: Counter,
 }
 
 impl Counters {
     /// Totals of both directions: (in, out).
-    #[must_use]
     pub fn snapshot(&self) -> (Snapshot, Snapshot) {
         (self.input.snapshot(), self.output.snapshot())
     }

@@ -8,7 +8,6 @@ use crate::{HEAD, Headers};
 ///
 /// It is not a keyed hash: a guest can aim its flows at one queue of a receiver, as it can by
 /// sending one flow.
-#[must_use]
 pub fn flow_hash(head: &[u8], len: usize) -> u32 {
     let h = Headers::parse(head, len);
     let Some((source, destination)) = h.addresses(head) else {

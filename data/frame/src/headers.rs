@@ -44,8 +44,7 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 
-/// Tags a frame may carry and still be looked into.
-const MAX_TAGS: u8 = 2;
+const MAX_TAGS: u8 = 2; // Tags a frame may carry and still be looked into.
 
 /// Extension headers walked: each kind once, destination options twice (RFC 8200 section 4.1), and
 /// some slack. Beyond that the packet counts as not parsed.
@@ -121,7 +120,6 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 
 impl Headers {
     /// Parses the snapshot `head` of a frame of `len` bytes.
-    #[must_use]
     #[inline]
     pub fn parse(head: &[u8], len: usize) -> Self {
         let head = head.get(..HEAD.min(len)).unwrap_or(head);
@@ -136,7 +134,6 @@ impl Headers {
     }
 
     /// Source and destination IP address, 4 or 16 bytes each, out of the same snapshot.
-    #[must_use]
     #[inline]
     pub fn addresses<'h>(&self, head: &'h [u8]) -> Option<(&'h [u8], &'h [u8])> {
         let (first, size) = match self.network {
@@ -148,7 +145,6 @@ impl Headers {
     }
 
     /// The sender left the length to the device, as drivers of some NICs do for segmentation.
-    #[must_use]
     pub fn length_left_out(&self) -> bool {
         match self.network {
             Network::Ipv4 => self.ip_len == 0,
@@ -160,7 +156,6 @@ impl Headers {
     /// As much was understood as a frame of `len` bytes has: [`Headers::parsed`]; or the TCP or UDP
     /// header of a packet that left its length to the device; or the headers of a
     /// [`Headers::later`] fragment.
-    #[must_use]
     #[inline]
     pub fn understood(&self, len: usize) -> bool {
         let rest = self.header_len != 0 && self.header_len <= len && !self.fragment;
@@ -170,7 +165,6 @@ impl Headers {
     }
 
     /// Source and destination port of TCP or UDP.
-    #[must_use]
     #[inline]
     pub fn ports(&self, head: &[u8]) -> Option<(u16, u16)> {
         let at = (self.header_len != 0).then_some(self.l4)?;

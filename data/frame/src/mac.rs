@@ -12,35 +12,30 @@ impl Mac {
     pub const BROADCAST: Self = Self(0xffff_ffff_ffff);
 
     /// From its six bytes in wire order.
-    #[must_use]
     #[inline]
     pub const fn new(b: [u8; 6]) -> Self {
         Self(u64::from_be_bytes([0, 0, b[0], b[1], b[2], b[3], b[4], b[5]]))
     }
 
     /// From the low 48 bits of a number.
-    #[must_use]
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & 0xffff_ffff_ffff)
     }
 
     /// As a number below 2^48.
-    #[must_use]
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Its six bytes in wire order.
-    #[must_use]
     pub const fn octets(self) -> [u8; 6] {
         let [_, _, a, b, c, d, e, f] = self.0.to_be_bytes();
         [a, b, c, d, e, f]
     }
 
     /// Broadcast or multicast: the group bit (IEEE 802.3 section 3.2.3) is set.
-    #[must_use]
     #[inline]
     pub const fn is_group(self) -> bool {
         self.0 & 0x0100_0000_0000 != 0

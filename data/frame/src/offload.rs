@@ -2,13 +2,11 @@
 
 /// Segmentation still to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Gso {
-    /// None.
     #[default]
     None,
-    /// TCP over IPv4.
     Tcp4,
-    /// TCP over IPv6.
     Tcp6,
     /// UDP datagrams, each with its own header (USO, `VIRTIO_NET_HDR_GSO_UDP_L4`).
     Udp,
@@ -63,21 +61,18 @@ impl Offloads {
     }
 
     /// True if `self` has all of `needs`.
-    #[must_use]
     #[inline]
     pub const fn covers(self, needs: Self) -> bool {
         needs.0 & !self.0 == 0
     }
 
     /// As bits, for atomics.
-    #[must_use]
     #[inline]
     pub const fn bits(self) -> u8 {
         self.0
     }
 
     /// From bits.
-    #[must_use]
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::ALL.0)
@@ -98,7 +93,6 @@ impl Offload {
     };
 
     /// What a receiver must be able to take to get the frame as it is.
-    #[must_use]
     #[inline]
     pub fn needs(&self) -> Offloads {
         if !self.needs_csum {

@@ -24,6 +24,13 @@ pub trait Sink {
 /// not reused before the watch has ended.
 pub type Doorbell = Arc<dyn AsFd + Send + Sync>;
 
+/// Called by a port's thread whenever the port may have come up or gone down, or its doorbells may
+/// have changed.
+pub type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// What a port is and how its connection stands: keys and values, for people and for JSON.
+pub type Details = Vec<(&'static str, String)>;
+
 /// A place where frames enter and leave: a VM's NIC, a TAP device, a socket, a file.
 ///
 /// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for

@@ -12,7 +12,6 @@ macro_rules! reasons {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// The word used in statistics, captures and logs.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }

@@ -58,7 +58,6 @@ pub struct Sampling {
 impl Sampling {
     /// One frame of `rate` (at least 1) on average, for `sampler`. The same `seed` chooses the same
     /// frames.
-    #[must_use]
     pub fn new(rate: u32, seed: u64, sampler: Arc<dyn Sampler>) -> Self {
         let new = Self {
             rate: rate.max(1),
@@ -74,7 +73,6 @@ impl Sampling {
     }
 
     /// Who takes the samples.
-    #[must_use]
     pub fn sampler(&self) -> &dyn Sampler {
         &*self.sampler
     }

@@ -75,7 +75,6 @@ impl<'b, 'm> Finisher<'b, 'm> {
     }
 
     /// Frames that come of it, those already out included.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }

@@ -51,13 +51,11 @@ impl<'m> Bytes<'m> {
         Bytes { ptr: self.ptr, len: self.len, _owner: PhantomData }
     }
 
-    /// Bytes in the run.
     #[inline]
     pub(crate) fn len(self) -> usize {
         self.len
     }
 
-    /// Its first byte.
     #[inline]
     pub(crate) fn as_ptr(self) -> *mut u8 {
         self.ptr

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::Mapping;
 use crate::cell::Cell;
 
-/// Bytes a bit of the log stands for (`VHOST_LOG_PAGE`).
-const PAGE: u64 = 4096;
+const PAGE: u64 = 4096; // Bytes a bit of the log stands for (`VHOST_LOG_PAGE`).
 
 /// A bitmap in memory shared with the VMM.
 #[derive(Debug)]
@@ -18,7 +17,6 @@ pub struct DirtyLog {
 
 impl DirtyLog {
     /// The `len` bytes at `offset` of `mapping`; `None` if they leave it.
-    #[must_use]
     pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Option<Self> {
         mapping.part(offset, len)?;
         Some(Self { mapping, offset, len })

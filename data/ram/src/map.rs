@@ -40,19 +40,16 @@ impl Region {
     }
 
     /// First guest-physical address.
-    #[must_use]
     pub fn gpa(&self) -> u64 {
         self.gpa
     }
 
     /// Bytes.
-    #[must_use]
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 
     /// The VMM's address of the first byte.
-    #[must_use]
     pub fn uva(&self) -> u64 {
         self.uva
     }
@@ -99,19 +96,16 @@ impl Map {
     }
 
     /// The regions, largest first.
-    #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
     /// The dirty log in force.
-    #[must_use]
     pub fn log(&self) -> Option<&Arc<DirtyLog>> {
         self.log.as_ref()
     }
 
     /// True once a file behind this map shrank: its port must be shut down.
-    #[must_use]
     pub fn poisoned(&self) -> bool {
         self.regions.iter().any(|r| r.mapping.poisoned())
     }
@@ -123,14 +117,12 @@ impl Map {
     }
 
     /// `len` bytes at `gpa`, if they all lie in one region.
-    #[must_use]
     #[inline]
     pub fn slice(&self, gpa: u64, len: usize) -> Option<Slice<'_>> {
         self.find(gpa)?.get(0, len).map(Slice::new)
     }
 
     /// As [`Map::slice`], to write to.
-    #[must_use]
     #[inline]
     pub fn slice_mut(&self, gpa: u64, len: usize) -> Option<SliceMut<'_>> {
         self.find(gpa)?.get(0, len).map(SliceMut::new)
@@ -138,19 +130,16 @@ impl Map {
 
     /// The first run of the `len` bytes at `gpa`: shorter than `len` if a region ends before. Call
     /// again for the rest; adjacent regions need not be adjacent here.
-    #[must_use]
     pub fn first_run(&self, gpa: u64, len: usize) -> Option<Slice<'_>> {
         Some(Slice::new(self.find(gpa)?.sub(0, len)))
     }
 
     /// As [`Map::first_run`], to write to.
-    #[must_use]
     pub fn first_run_mut(&self, gpa: u64, len: usize) -> Option<SliceMut<'_>> {
         Some(SliceMut::new(self.find(gpa)?.sub(0, len)))
     }
 
     /// The guest address of a byte the VMM knows as `uva`.
-    #[must_use]
     pub fn gpa_of(&self, uva: u64) -> Option<u64> {
         self.regions.iter().find_map(|r| {
             let off = uva.wrapping_sub(r.uva);
@@ -160,7 +149,6 @@ impl Map {
 
     /// A ring of `len` bytes at `gpa`, which must be a multiple of `align` and lie in one region.
     /// The window keeps this map alive.
-    #[must_use]
     pub fn window(self: &Arc<Self>, gpa: u64, len: usize, align: usize) -> Option<Window> {
         let bytes = self.find(gpa)?.get(0, len)?;
         if align == 0 || !bytes.as_ptr().addr().is_multiple_of(align) {

@@ -15,53 +15,27 @@ use crate::sigbus;
 
 /// Why a file was not mapped, or a map not made.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum MapError {
-    /// The region has no bytes, or its offset and size do not fit the address space.
     #[error("a region of {size} bytes at offset {offset} is empty or does not fit")]
-    BadSize {
-        /// Bytes asked for.
-        size: u64,
-        /// Offset in the file.
-        offset: u64,
-    },
+    BadSize { size: u64, offset: u64 },
     /// The file ends before the region does: touching the rest would be a SIGBUS.
     #[error(
         "the file has {file} bytes, the region needs {needed}: is the memory backend the right one?"
     )]
-    ShortFile {
-        /// Bytes the file has.
-        file: u64,
-        /// Bytes the region needs (offset + size).
-        needed: u64,
-    },
-    /// Two regions of a map cover the same guest address.
+    ShortFile { file: u64, needed: u64 },
     #[error("regions overlap at guest address {0:#x}")]
     Overlap(u64),
-    /// More regions than a map may have.
     #[error("{0} regions are more than the {max} a map may have", max = crate::Map::MAX_REGIONS)]
     TooMany(usize),
-    /// The process has too many mappings already to guard another one.
     #[error("all {0} guarded mappings are in use")]
     NoGuard(usize),
-    /// All peers' mappings together would leave this process too few addresses.
     #[error(
         "{size} bytes more would make all mappings exceed the {most} that they may have together"
     )]
-    NoAddresses {
-        /// Bytes asked for.
-        size: u64,
-        /// Bytes of all mappings, at most.
-        most: u64,
-    },
-    /// A system call failed.
+    NoAddresses { size: u64, most: u64 },
     #[error("{call} failed")]
-    Sys {
-        /// Which call.
-        call: &'static str,
-        /// Its error.
-        #[source]
-        source: io::Error,
-    },
+    Sys { call: &'static str, source: io::Error },
 }
 
 /// Bytes of all mappings together, at most: half of what a process can address. Sparse files cost a
@@ -90,9 +64,6 @@ impl Drop for Share {
 
 /// The size of the pages in which a file is mapped. For files of huge pages it is theirs, which is
 /// a property of their file system and never changes; 4,096 for all others.
-///
-/// # Errors
-/// That of `fstatfs`.
 pub fn page_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // Memory has seals. `fstatfs` of any other file may ask a FUSE daemon, which need not answer.
     if rustix::fs::fcntl_get_seals(fd).is_err() {
@@ -103,8 +74,7 @@ pub fn page_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(system.f_bsize).ok().filter(|_| huge).unwrap_or(PAGE))
 }
 
-/// The page size that every file but those of huge pages can map at.
-const PAGE: u64 = 4096;
+const PAGE: u64 = 4096; // The page size that every file but those of huge pages can map at.
 
 /// A mapped part of a file. Unmapped when dropped.
 #[derive(Debug)]
@@ -154,19 +124,16 @@ impl Mapping {
     }
 
     /// Bytes mapped.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Never true: an empty mapping is refused.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// True once the file shrank under us and its bytes were replaced by zeros.
-    #[must_use]
     pub fn poisoned(&self) -> bool {
         self.guard.poisoned()
     }
@@ -192,9 +159,12 @@ fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> rustix::io::Result
     // `unmap`, which nothing that borrows from the `Mapping` outlives.
     unsafe {
         let base = rustix::mm::mmap(ptr::null_mut(), len, prot, flags, fd, offset)?;
-        // A core dump is not to hold the memory of VMs. It cannot fail here, and if it did, the
+        // A core dump is not to hold the memory of VMs, nor is a child. (The process that forks
+        // keepers is one if it had to be made anew.) It cannot fail here, and if it did, the
         // mapping would be as good.
-        let _ = rustix::mm::madvise(base, len, Advice::LinuxDontDump);
+        for advice in [Advice::LinuxDontDump, Advice::LinuxDontFork] {
+            let _ = rustix::mm::madvise(base, len, advice);
+        }
         Ok(Bytes::new(base.cast(), len))
     }
 }

@@ -60,8 +60,7 @@ static TABLE: [Slot; SLOTS] = [const {
 /// Bytes of [`ZEROS`] that each slot has to itself: at least as many as a mapping can have.
 const SPAN: u64 = crate::mapping::MOST;
 
-/// Bytes of a page that any mapping but one of huge pages can be split at.
-const PAGE: usize = 4096;
+const PAGE: usize = 4096; // Bytes of a page that any mapping but one of huge pages can be split at.
 
 /// The file that takes the place of those that shrank. Sparse: [`SPAN`] bytes for each slot.
 static ZEROS: OnceLock<OwnedFd> = OnceLock::new();

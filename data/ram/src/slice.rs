@@ -15,28 +15,24 @@ impl<'m> Slice<'m> {
     }
 
     /// Our own bytes, lent as if they were a guest's.
-    #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &'m [u8]) -> Self {
         Self(Bytes::of(bytes))
     }
 
     /// Length in bytes.
-    #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// True if there are no bytes.
-    #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The bytes from `offset` on, at most `len` of them; empty past the end.
-    #[must_use]
     #[inline]
     pub fn sub(&self, offset: usize, len: usize) -> Self {
         Self(self.0.sub(offset, len))
@@ -49,7 +45,6 @@ impl<'m> Slice<'m> {
     }
 
     /// Copies out exactly `N` bytes, once; `None` if there are fewer.
-    #[must_use]
     #[inline]
     pub fn read_array<const N: usize>(&self) -> Option<[u8; N]> {
         if self.len() < N {
@@ -75,7 +70,6 @@ impl<'m> Slice<'m> {
 
     /// Address and length, for system calls that gather (`writev`). The kernel copies from it while
     /// the borrow lives.
-    #[must_use]
     #[inline]
     pub fn as_raw(&self) -> (*const u8, usize) {
         (self.0.as_ptr(), self.0.len())
@@ -96,21 +90,18 @@ impl<'m> SliceMut<'m> {
     }
 
     /// Our own buffer, written as if it were a guest's.
-    #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &'m mut [u8]) -> Self {
         Self::new(Bytes::of_mut(bytes))
     }
 
     /// Length in bytes.
-    #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// True if there are no bytes.
-    #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

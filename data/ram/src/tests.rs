@@ -308,13 +308,15 @@ fn where_nothing_can_be_mapped_accesses_go_on_without_their_memory() {
 }
 
 #[test]
-fn guest_memory_is_left_out_of_core_dumps() {
+fn guest_memory_is_left_out_of_core_dumps_and_children() {
     let m = map(&[(0, 4096)]);
     let start = m.slice(0, 1).unwrap().as_raw().0.addr();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let own = smaps.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
     let flags = own.into_iter().find(|line| line.starts_with("VmFlags:")).unwrap();
-    assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+    for wanted in ["dd", "dc"] {
+        assert!(flags.split(' ').any(|flag| flag == wanted), "{wanted}: {flags}");
+    }
 }
 
 #[test]

@@ -22,7 +22,6 @@ pub struct Window {
 macro_rules! scalar {
     ($load:ident, $store:ident, $int:ty) => {
         #[doc = concat!("Reads a `", stringify!($int), "` at `off`, once.")]
-        #[must_use]
         #[inline]
         pub fn $load(&self, off: usize, order: Ordering) -> $int {
             self.bytes.cell(off).map_or(0, |cell| <$int>::from_le(cell.load(order)))
@@ -50,19 +49,16 @@ impl Window {
     }
 
     /// Bytes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// True if there are no bytes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Guest address of the first byte.
-    #[must_use]
     pub fn gpa(&self) -> u64 {
         self.gpa
     }
@@ -80,7 +76,6 @@ impl Window {
     }
 
     /// Reads the 16-byte descriptor at `off` as two words, each once.
-    #[must_use]
     #[inline]
     pub fn descriptor(&self, off: usize) -> (u64, u64) {
         let Some(cells) = self.bytes.cells::<u64>(off, 2) else { return (0, 0) };
@@ -91,7 +86,6 @@ impl Window {
     /// Counts records of `STRIDE` bytes that begin with a `u32` for which `test` holds: those of
     /// the `n` records from `off` on that come before the first that fails. Each `u32` is read
     /// once, and what its writer wrote before it can be read afterwards.
-    #[must_use]
     #[inline]
     pub fn leading<const STRIDE: usize>(
         &self,
@@ -112,7 +106,6 @@ impl Window {
     }
 
     /// `len` bytes at `off`, to prefetch or copy.
-    #[must_use]
     #[inline]
     pub fn slice(&self, off: usize, len: usize) -> Slice<'_> {
         Slice::new(self.bytes.sub(off, len))

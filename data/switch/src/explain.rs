@@ -56,10 +56,9 @@ pub enum End {
 
 /// A port that a frame would be handed to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Receiver {
-    /// Which port.
     pub port: PortId,
-    /// What became of the frame there.
     pub fate: Fate,
 }
 
@@ -76,7 +75,6 @@ pub enum Fate {
 
 impl Receiver {
     /// The tags that it sees; `None` if the frame is not delivered.
-    #[must_use]
     pub fn tags(&self) -> Option<Tags> {
         match &self.fate {
             Fate::Delivered(bytes) => Some(Tags::of(bytes)),
@@ -88,7 +86,6 @@ impl Receiver {
 impl Switch {
     /// Explains what would become of `frame`, if `source` sent it at `now` (nanoseconds of the
     /// workers' clock). `None` if there is no such port in `table`.
-    #[must_use]
     pub fn explain(
         &self,
         table: &Table,

@@ -82,12 +82,11 @@ pub struct Fdb {
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct FdbEntry {
-    /// The address.
     pub mac: Mac,
     /// The broadcast domain in which it is there.
     pub domain: Domain,
-    /// The port that it is behind.
     pub port: PortId,
     /// Ticks since it was last seen (ageing time / 30 each); `None` for a static entry.
     pub age: Option<u8>,
@@ -183,7 +182,6 @@ fn is_entry(word: u64) -> bool {
 
 impl Fdb {
     /// A table of at least `slots` slots, at most `port_cap` learned addresses for each port.
-    #[must_use]
     pub fn new(slots: usize, port_cap: u32) -> Self {
         let sets = (slots.clamp(WAYS, 1 << 26) / WAYS).next_power_of_two();
         let random = RandomState::new();
@@ -263,7 +261,6 @@ impl Fdb {
     }
 
     /// The port that `mac` is behind.
-    #[must_use]
     pub fn lookup(&self, mac: Mac, domain: Domain) -> Option<PortId> {
         self.get(mac, domain).map(|e| e.port)
     }
@@ -275,7 +272,6 @@ impl Fdb {
     }
 
     /// The entry of an address.
-    #[must_use]
     pub fn get(&self, mac: Mac, domain: Domain) -> Option<FdbEntry> {
         let hash = (!mac.is_group()).then(|| self.hash(mac, domain));
         let found = hash.and_then(|hash| self.find(hash, mac, domain));
@@ -325,7 +321,6 @@ impl Fdb {
     }
 
     /// Source addresses that were not learned because the table or the port's share of it was full.
-    #[must_use]
     pub fn unlearned(&self) -> u64 {
         self.unlearned.get()
     }

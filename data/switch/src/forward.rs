@@ -77,7 +77,6 @@ pub(crate) struct Out {
 
 impl Forwarder {
     /// A forwarder for `switch`; all its storage is allocated here and by [`Forwarder::grow`].
-    #[must_use]
     pub fn new(switch: Arc<Switch>) -> Self {
         let state = State {
             lists: Vec::new(),

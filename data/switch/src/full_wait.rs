@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use crate::{MAX_PORTS, PortId};
 
-/// Waiting time earned by taking a frame of the usual length.
-const EARN_NS: u64 = 20_000;
+const EARN_NS: u64 = 20_000; // Waiting time earned by taking a frame of the usual length.
 
 #[derive(Debug)]
 struct Wait {

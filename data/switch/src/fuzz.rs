@@ -38,7 +38,6 @@ pub const PREFIXES: [(IpAddr, u8); 4] = [
 ];
 
 /// The claims that the first byte of an input stands for.
-#[must_use]
 pub fn settings(bits: u8) -> SourceCheck {
     let macs = match bits & 3 {
         0 => Macs::Any,

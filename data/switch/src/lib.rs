@@ -91,7 +91,6 @@ pub struct Switch {
 
 impl Switch {
     /// A switch without ports.
-    #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
         let fdb = Fdb::new(options.fdb_entries, options.fdb_port_cap);
         let waits = Waits::new(options.full_wait);
@@ -99,13 +98,11 @@ impl Switch {
     }
 
     /// The forwarding table.
-    #[must_use]
     pub fn fdb(&self) -> &Fdb {
         &self.fdb
     }
 
     /// How it was set up.
-    #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }

@@ -75,13 +75,11 @@ pub struct Reach {
 
 impl Reach {
     /// True if it restricts nothing: the port may send to all.
-    #[must_use]
     pub fn is_all(&self) -> bool {
         self.groups.is_none() && self.uplink.is_none()
     }
 
     /// True if the port may send to nobody: nothing is learned from it.
-    #[must_use]
     #[inline]
     pub fn is_nobody(&self) -> bool {
         self.groups == Some(Groups(0)) && self.uplink.is_none()
@@ -90,7 +88,6 @@ impl Reach {
     /// True if the port `from`, whose reach this is, may send to `to`. Of several uplinks a port
     /// may send to its own only, and an uplink only to ports that use it. No port may send to a
     /// monitor.
-    #[must_use]
     pub fn covers(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
         let own = self.uplink == Some(to.0);
         let group = own || self.groups.is_none_or(|g| g.0 & to.1.reach.member.0 != 0);
@@ -141,13 +138,11 @@ pub struct Policy {
 
 impl Storm {
     /// True if nothing is limited.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.broadcast.is_none() && self.multicast.is_none() && self.unknown.is_none()
     }
 
     /// The limit of frames to `dst` that go to all, if there is one.
-    #[must_use]
     #[inline]
     pub fn bucket(&self, dst: Mac) -> Option<&Bucket> {
         let bucket = match dst {
@@ -161,7 +156,6 @@ impl Storm {
 
 impl Policy {
     /// True if each frame of the port must be looked at, not only the first of a stream.
-    #[must_use]
     #[inline]
     pub fn looks_at_each(&self) -> bool {
         !self.source_check.is_any() || !self.storm.is_none()

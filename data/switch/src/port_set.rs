@@ -11,7 +11,6 @@ impl PortSet {
     pub const ALL: Self = Self([u64::MAX; MAX_PORTS / 64]);
 
     /// These ports.
-    #[must_use]
     pub fn new(ports: impl IntoIterator<Item = PortId>) -> Self {
         let mut set = Self::default();
         for port in ports {
@@ -28,7 +27,6 @@ impl PortSet {
     }
 
     /// True if `port` is one of them.
-    #[must_use]
     #[inline]
     pub fn has(&self, port: PortId) -> bool {
         self.0.get(port.index() / 64).is_some_and(|w| w >> (port.index() % 64) & 1 == 1)

@@ -13,19 +13,16 @@ use crate::policy::{Domain, Policy, Vlan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(u16);
 
-/// The bits of a port's number.
-const MASK: u16 = 1023;
+const MASK: u16 = 1023; // The bits of a port's number.
 const _: () = assert!(MASK as usize + 1 == MAX_PORTS);
 
 impl PortId {
     /// The `index`-th port; `None` past the last a switch can have.
-    #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         u16::try_from(index).ok().filter(|_| index < MAX_PORTS).map(Self)
     }
 
     /// As an index.
-    #[must_use]
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -51,14 +48,12 @@ impl fmt::Display for PortId {
 
 /// A port and what the switch needs to know of it.
 #[derive(Clone)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Entry {
-    /// Its name, for logs.
     pub name: Arc<str>,
-    /// The port.
     pub port: Arc<dyn Port>,
     /// Who watches it, and under which interface number.
     pub mirror: Option<(Arc<dyn Mirror>, u32)>,
-    /// What it may do.
     pub policy: Arc<Policy>,
 }
 
@@ -77,7 +72,6 @@ pub struct Table {
 impl Table {
     /// A table of `entries`; the index is the port's number. Entries past [`MAX_PORTS`] are left
     /// out.
-    #[must_use]
     pub fn new(entries: Vec<Option<Entry>>) -> Self {
         let used = entries.iter().enumerate().filter(|(_, e)| e.is_some());
         let members: Vec<_> = used.filter_map(|(i, _)| PortId::new(i)).collect();
@@ -96,14 +90,12 @@ impl Table {
     }
 
     /// A port by number.
-    #[must_use]
     #[inline]
     pub fn get(&self, id: PortId) -> Option<&Entry> {
         self.entries.get(id.index())?.as_ref()
     }
 
     /// Numbers of all ports.
-    #[must_use]
     pub fn members(&self) -> &[PortId] {
         &self.members
     }
@@ -166,7 +158,6 @@ impl Table {
     }
 
     /// True if some port is captured.
-    #[must_use]
     #[inline]
     pub fn mirrored(&self) -> bool {
         self.mirrored

@@ -44,7 +44,6 @@ impl Inbox {
         Self { buf: vec![0; SIZE], parsed: 0, end: 0, frames, held }
     }
 
-    /// Frames that wait.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }

@@ -17,7 +17,6 @@
 
 mod inbox;
 pub mod keep;
-mod log_limit;
 pub mod pcap;
 pub mod sflow;
 pub mod stream;
@@ -25,20 +24,15 @@ pub mod stream;
 mod sys;
 pub mod tap;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod thread_control;
 
 use std::path::Path;
-use std::sync::Arc;
+
+pub use sys::refuse_descriptors;
 
 /// True if the directory that `path` is to be in is there. Where it is, ENOENT means one in which
 /// nothing can be made, like /proc.
 fn has_directory(path: &Path) -> bool {
     path.parent().is_some_and(|dir| dir.as_os_str().is_empty() || dir.exists())
 }
-
-/// Called after a port's doorbells or its `is_up` changed.
-pub type Changed = Arc<dyn Fn() + Send + Sync>;
-
-/// What `port list` shows of a port: names and values.
-pub type Details = Vec<(&'static str, String)>;

@@ -18,24 +18,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vmlan_frame::{Batch, Counters, FrameView, Mirror, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Counters, Details, FrameView, Mirror, Offloads, Port, Reason, Sink};
 
-use crate::Details;
 use crate::has_directory;
-use crate::thread_control::lock;
+use crate::thread_control::{lock, try_lock};
 
-/// Bytes that wait for the writer, at most.
-const QUEUE: usize = 4 * 1024 * 1024;
+const QUEUE: usize = 4 * 1024 * 1024; // Bytes that wait for the writer, at most.
 
 /// How long frames may gather before they are written together.
 pub const GATHER: Duration = Duration::from_millis(100);
-
-/// Looks at a taken lock before a frame is given up: some microseconds.
-const SPINS: u32 = 256;
 
 /// Interfaces whose losses are told apart; further ones share the last counter.
 const INTERFACES: usize = 1024;
@@ -53,7 +48,6 @@ pub struct Config {
 
 impl Config {
     /// Whole frames.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { label: format!("pcap {}", path.display()), path, snaplen: 262_144 }
@@ -62,20 +56,16 @@ impl Config {
 
 /// Why a capture could not begin.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PcapError {
-    /// A device, a pipe, a directory, a symbolic link.
     #[error("{0}: exists and is not a regular file: choose another path or remove it")]
     NotFile(PathBuf),
-    /// A frame needs its Ethernet header to be of use.
     #[error("snaplen={0}: use at least 14 bytes")]
     BadSnaplen(u32),
-    /// Its directory is missing.
     #[error("{0}: its directory does not exist: create it first")]
     NoDirectory(PathBuf, #[source] io::Error),
-    /// The file or its directory belongs to somebody else, or cannot be written at all.
     #[error("{0}: this user may not write there: choose another path")]
     NotWritable(PathBuf, #[source] io::Error),
-    /// Anything else.
     #[error("{0}")]
     Io(PathBuf, #[source] io::Error),
 }
@@ -165,13 +155,11 @@ fn create(config: &Config) -> Result<File, PcapError> {
 
 impl Pcap {
     /// Who watches.
-    #[must_use]
     pub fn mirror(&self) -> Arc<dyn Mirror> {
         Arc::clone(&self.shared) as Arc<dyn Mirror>
     }
 
     /// A port that neither sends nor receives, to be listed among the others.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         Arc::clone(&self.shared) as Arc<dyn Port>
     }
@@ -195,13 +183,11 @@ impl Pcap {
     }
 
     /// Frames that passed but are not in the file.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
 
     /// Its state in words.
-    #[must_use]
     pub fn details(&self) -> Details {
         let state = lock(&self.shared.trouble)
             .clone()
@@ -288,18 +274,6 @@ impl Shared {
         }
     }
 
-    /// The queue, unless it stays taken: its holder copies one frame, or was put to sleep over it.
-    fn try_queue(&self) -> Option<MutexGuard<'_, Queue>> {
-        for _ in 0..SPINS {
-            match self.queue.try_lock() {
-                Ok(queue) => return Some(queue),
-                Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-            }
-        }
-        None
-    }
-
     /// True if the frame is in the queue.
     fn enqueue(
         &self,
@@ -309,7 +283,7 @@ impl Shared {
         dropped: Option<Reason>,
     ) -> bool {
         let snaplen = self.config.snaplen as usize;
-        let Some(mut queue) = self.try_queue() else { return false };
+        let Some(mut queue) = try_lock(&self.queue) else { return false };
         let (before, most) = (queue.bytes.len(), frame.len.min(snaplen) + blocks::OVERHEAD);
         if before + most > QUEUE || queue.stop {
             return false;

@@ -20,17 +20,16 @@ mod tests;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use vmlan_frame::{HEAD, Port, Sample, Sampler, Sampling};
 
-use crate::thread_control::lock;
+use crate::thread_control::{lock, try_lock};
 use encode::{Agent, Datagram};
 
-/// Samples that wait for the thread, at most.
-const QUEUE: usize = 1024;
+const QUEUE: usize = 1024; // Samples that wait for the thread, at most.
 
 /// How long samples may gather before they are sent together. The specification wants them sent
 /// within a second.
@@ -40,9 +39,6 @@ const GATHER: Duration = Duration::from_millis(100);
 /// the datagram after the one that was refused, and once for several, so that of those to nobody
 /// many seem to have been sent.
 const QUIET: Duration = Duration::from_secs(10);
-
-/// Looks at a taken lock before a sample is given up: some microseconds.
-const SPINS: u32 = 256;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +57,11 @@ pub struct Config {
 
 /// What an export has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Counts {
-    /// Frames that were sampled.
     pub samples: u64,
     /// Samples that found the queue full or taken.
     pub lost: u64,
-    /// Datagrams sent.
     pub datagrams: u64,
     /// Datagrams that could not be sent, or were refused.
     pub failed: u64,
@@ -74,11 +69,10 @@ pub struct Counts {
 
 /// Why nothing can be exported.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SflowError {
-    /// No socket.
     #[error("cannot open a UDP socket for it")]
     Socket(#[source] io::Error),
-    /// No thread.
     #[error("cannot start a thread for it")]
     Thread(#[source] io::Error),
 }
@@ -202,7 +196,6 @@ impl Sflow {
     }
 
     /// What it has done.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         let (shared, read) = (&self.shared, |n: &AtomicU64| n.load(Ordering::Relaxed));
         Counts {
@@ -214,7 +207,6 @@ impl Sflow {
     }
 
     /// What is wrong with the collector.
-    #[must_use]
     pub fn trouble(&self) -> Option<String> {
         lock(&self.shared.trouble).map(|(kind, _)| io::Error::from(kind).to_string())
     }
@@ -279,18 +271,6 @@ impl Source {
         }
         Some(())
     }
-}
-
-/// The lock, unless it stays taken: its holder copies one record, or was put to sleep over it.
-fn try_lock<T>(m: &Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
-    for _ in 0..SPINS {
-        match m.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-        }
-    }
-    None
 }
 
 /// The thread's own side.

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vmlan_frame::{BATCH, Batch, Counters, Doorbell, Offloads, Port, Sink};
+use vmlan_frame::{BATCH, Batch, Changed, Counters, Details, Doorbell, Offloads, Port, Sink};
 
 use self::file::SocketFile;
 use self::handover::{Found, Handover};
@@ -39,17 +39,12 @@ use self::outbox::Outbox;
 use self::peers::Peers;
 use crate::inbox::Inbox;
 use crate::keep::{Keep, Keepers, Unkept};
+use crate::sys;
 use crate::thread_control::{Wake, Wanted, lock};
-use crate::{Changed, Details, sys};
 
-/// Bytes of the length before each frame.
-const PREFIX: usize = 4;
-
-/// Longest wait for the thread to end.
-const CLOSE: Duration = Duration::from_secs(2);
-
-/// The thread keeps little on its stack.
-const STACK: usize = 256 * 1024;
+const PREFIX: usize = 4; // Bytes of the length before each frame.
+const CLOSE: Duration = Duration::from_millis(800); // Longest wait for the thread to end.
+const STACK: usize = 256 * 1024; // The thread keeps little on its stack.
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -68,7 +63,6 @@ pub struct Config {
 
 impl Config {
     /// We listen at `path`, with permissions 0600. Nobody else keeps the sockets.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let label = format!("stream {}", path.display());
@@ -78,20 +72,16 @@ impl Config {
 
 /// Why a port could not be set up.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum StreamError {
-    /// Something else has that name.
     #[error("{0}: exists and is not a socket: choose another path or remove it")]
     NotSocket(PathBuf),
-    /// Another process listens there.
     #[error("{0}: another process listens there: add `,connect` to connect to it")]
     InUse(PathBuf),
-    /// Its directory is missing.
     #[error("{0}: its directory does not exist: create it first")]
     NoDirectory(PathBuf, #[source] io::Error),
-    /// The directory belongs to somebody else, or cannot be written at all.
     #[error("{0}: this user may not create a socket there: choose another path")]
     NotWritable(PathBuf, #[source] io::Error),
-    /// Anything else.
     #[error("{0}")]
     Io(PathBuf, #[source] io::Error),
 }
@@ -103,6 +93,8 @@ pub struct Stream {
     keep: Arc<dyn Keep>,
     file: Option<SocketFile>,
     thread: Option<JoinHandle<()>>,
+    /// When the thread was told to end.
+    told: Option<Instant>,
 }
 
 struct StreamPort {
@@ -157,18 +149,16 @@ pub fn open(config: Config, changed: Changed) -> Result<Stream, StreamError> {
             peers.serve(&served);
         })
         .map_err(fail)?;
-    Ok(Stream { port, keep, file, thread: Some(thread) })
+    Ok(Stream { port, keep, file, thread: Some(thread), told: None })
 }
 
 impl Stream {
     /// The port.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         Arc::clone(&self.port) as Arc<dyn Port>
     }
 
     /// Its state in words.
-    #[must_use]
     pub fn details(&self) -> Details {
         let p = &self.port;
         let state = match (p.is_up(), p.room() == 0, p.config.connect) {
@@ -184,14 +174,20 @@ impl Stream {
         ]
     }
 
+    /// Begins to close, and waits for nothing: for several ports that are closed together.
+    pub fn stop(&mut self) {
+        self.port.wake.stop();
+        self.keep.close();
+        self.told.get_or_insert_with(Instant::now);
+    }
+
     /// Disconnects, removes the socket file, stops the thread. If its peer keeps the thread in a
     /// system call for long, it is left behind: it has nothing that others need.
     pub fn close(&mut self) {
-        self.port.wake.stop();
-        self.keep.close();
+        self.stop();
         self.file = None;
         let Some(thread) = self.thread.take() else { return };
-        let end = Instant::now() + CLOSE;
+        let end = self.told.unwrap_or_else(Instant::now) + CLOSE;
         while !thread.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_micros(200));
         }

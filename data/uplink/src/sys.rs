@@ -204,9 +204,11 @@ impl<'a, const N: usize> Gather<'a, N> {
 
 /// Makes the kernel refuse descriptors that anybody sends to `socket`, or to those accepted from it
 /// (`SO_PASSRIGHTS`, Linux 6.16).
-pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
-    /// From `asm-generic/socket.h`.
-    const SO_PASSRIGHTS: c_int = 83;
+///
+/// # Errors
+/// That of `setsockopt`: the kernel is older.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const SO_PASSRIGHTS: c_int = 83; // From `asm-generic/socket.h`.
     let off: c_int = 0;
     let len = libc::socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
     // SAFETY: the option's value is an int, which `off` is, and which is only read.

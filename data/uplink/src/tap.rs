@@ -23,17 +23,17 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use vmlan_frame::{
-    BATCH, Batch, Counters, Doorbell, FrameView, MAX_FRAME, MIN_FRAME, Offloads, Port, Reason, Sink,
+    BATCH, Batch, Changed, Counters, Details, Doorbell, FrameView, MAX_FRAME, MIN_FRAME, Offloads,
+    Port, Reason, Sink, error_chain,
 };
 use vmlan_ram::Slice;
 
 pub use self::device::TapError;
 use crate::inbox::Inbox;
+use crate::sys;
 use crate::thread_control::{Wake, Wanted, lock};
-use crate::{Changed, Details, sys};
 
-/// Time between attempts to get the device back.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1); // Time between attempts to get the device back.
 
 /// Runs of a frame that are written where they lie; a frame in more pieces is copied together
 /// first.
@@ -54,7 +54,6 @@ pub struct Config {
 
 impl Config {
     /// One queue, with offloads.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         Self { label: format!("tap {name}"), name: name.to_owned(), queues: 1, offload: true }
     }
@@ -83,10 +82,9 @@ struct Rx {
     scratch: Vec<u8>,
 }
 
-#[derive(Debug)]
 struct TapPort {
     config: Config,
-    changed: Callback,
+    changed: Changed,
     wake: Wake,
     wanted: Wanted,
     tx: Mutex<Tx>,
@@ -103,11 +101,9 @@ struct TapPort {
     trouble: Mutex<Option<String>>,
 }
 
-struct Callback(Changed);
-
-impl std::fmt::Debug for Callback {
+impl std::fmt::Debug for TapPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Callback")
+        f.debug_struct("TapPort").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -133,13 +129,11 @@ pub fn open(config: Config, changed: Changed) -> Result<Tap, TapError> {
 
 impl Tap {
     /// The port.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         Arc::clone(&self.port) as Arc<dyn Port>
     }
 
     /// Its state in words.
-    #[must_use]
     pub fn details(&self) -> Details {
         let p = &self.port;
         let queues = lock(&p.rx).queues.len();
@@ -166,7 +160,7 @@ impl Tap {
             let _ = thread.join();
             self.port.detach();
             self.port.up.store(false, Ordering::Release);
-            (self.port.changed.0)();
+            (self.port.changed)();
         }
     }
 }
@@ -196,7 +190,7 @@ impl TapPort {
     fn new(config: Config, changed: Changed, wake: Wake) -> Self {
         Self {
             config,
-            changed: Callback(changed),
+            changed,
             wake,
             wanted: Wanted::default(),
             tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(BATCH), next: 0 }),
@@ -232,7 +226,7 @@ impl TapPort {
         let up = flags.is_some_and(|f| f & libc::IFF_UP != 0);
         if self.up.swap(up, Ordering::AcqRel) != up || news {
             log::info!("{}: {}", self.config.label, if up { "up" } else { "down" });
-            (self.changed.0)();
+            (self.changed)();
         }
     }
 
@@ -249,7 +243,7 @@ impl TapPort {
                 true
             }
             Err(e) => {
-                *lock(&self.trouble) = Some(chain(&e));
+                *lock(&self.trouble) = Some(error_chain(&e));
                 false
             }
         }
@@ -391,17 +385,6 @@ fn pick<'q>(queues: &'q [Arc<OwnedFd>], head: &[u8]) -> Option<&'q Arc<OwnedFd>>
     let flow = head.iter().take(12).chain(head.get(26..38).unwrap_or_default());
     let hash = flow.fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
     queues.get((hash >> 8) as usize % queues.len())
-}
-
-/// An error with its causes, in one line.
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = e.source();
-    while let Some(c) = cause {
-        text = format!("{text}: {c}");
-        cause = c.source();
-    }
-    text
 }
 
 impl Port for TapPort {

@@ -10,6 +10,9 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::sys;
 
+/// Looks at a taken lock before a frame or a record is given up: some microseconds.
+const SPINS: u32 = 256;
+
 /// Wakes a control thread that sleeps in `poll`, or tells it to end.
 #[derive(Debug)]
 pub(crate) struct Wake {
@@ -90,4 +93,16 @@ impl Wanted {
 /// elsewhere does not spoil them.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks `m`, unless it stays taken: its holder copies one frame or record, or was put to sleep.
+pub(crate) fn try_lock<T>(m: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..SPINS {
+        match m.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+        }
+    }
+    None
 }

@@ -20,7 +20,6 @@ pub struct Arp {
 impl Headers {
     /// The ARP or RARP packet in a frame of `len` bytes; `None` if it is another, or not whole in
     /// the snapshot.
-    #[must_use]
     pub fn arp(&self, head: &[u8], len: usize) -> Option<Arp> {
         if !matches!(self.ethertype, ETHERTYPE_ARP | ETHERTYPE_RARP) {
             return None;

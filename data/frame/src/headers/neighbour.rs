@@ -73,7 +73,6 @@ fn are_whole(mut options: &[u8]) -> bool {
 impl Headers {
     /// The type of an ICMPv6 message, if its first 4 bytes are there. Not set in fragments other
     /// than the first.
-    #[must_use]
     #[inline]
     pub fn icmpv6(&self, head: &[u8]) -> Option<u8> {
         let here = self.network == Network::Ipv6 && self.protocol == ICMPV6 && self.l4 != 0;
@@ -85,7 +84,6 @@ impl Headers {
     /// The neighbour discovery message; `None` if it is another message, not valid (RFC 4861
     /// sections 6.1, 7.1, 8.1, except what addresses mean; RFC 6980: no fragment, not even an
     /// atomic one), or not whole in the snapshot.
-    #[must_use]
     pub fn neighbour<'h>(&self, head: &'h [u8]) -> Option<Neighbour<'h>> {
         let head = head.get(..HEAD).unwrap_or(head);
         let kind = self.icmpv6(head).filter(|_| self.parsed && !self.fragment)?;

@@ -19,9 +19,7 @@ pub(crate) type ControlOf<C> = Control<<C as Controlled>::Eeprom, <C as Controll
 
 /// What a chip does for the VMM. Implementing this gives it [`PciFunction`].
 pub(crate) trait Controlled: Chip {
-    /// The EEPROM behind its bus.
     type Eeprom: Send;
-    /// The PHY.
     type Phy: Send;
     /// What it looks like on its bus.
     const ON_BUS: &'static Layout;

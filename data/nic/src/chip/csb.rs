@@ -65,8 +65,7 @@ use super::{CsbFault, Fault};
 use crate::notify::Guard;
 use crate::notify::csb::{self, CsbFields};
 
-/// Bytes that the two sides use of the 4096 that the guest allocates.
-const LEN: usize = 0x68;
+const LEN: usize = 0x68; // Bytes that the two sides use of the 4096 that the guest allocates.
 /// Each side writes cache lines of its own. Drivers align to 128 bytes at least.
 const ALIGN: u64 = 64;
 

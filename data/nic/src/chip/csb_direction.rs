@@ -21,7 +21,6 @@ pub enum Direction {
 /// A ring's tail as a register: TDT, RDT. Rings whose descriptors say who owns them have no tail:
 /// [`CsbSide::notice`].
 pub trait Register {
-    /// Its value.
     fn get(&self) -> u32;
     /// Its value, bits that do not exist included: they may be memory.
     fn raw(&self) -> u32;
@@ -32,11 +31,9 @@ pub trait Register {
 /// Where the tail is to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
-    /// In the register.
     Register,
     /// In the register, until the word in the CSB differs from this.
     Stale(u32),
-    /// In the CSB.
     Csb,
 }
 

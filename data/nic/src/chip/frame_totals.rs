@@ -6,10 +6,8 @@
 
 use vmlan_frame::{Counter, Mac};
 
-/// Bytes of the frame check sequence.
-pub const FCS: usize = 4;
-/// Shortest frame on the wire, without FCS.
-pub const SHORTEST: usize = 60;
+pub const FCS: usize = 4; // Bytes of the frame check sequence.
+pub const SHORTEST: usize = 60; // Shortest frame on the wire, without FCS.
 
 /// What one side counts.
 #[derive(Debug, Default)]

@@ -65,8 +65,7 @@ pub struct Delays {
     pub receive: u64,
 }
 
-/// Acknowledgements that are refused in turn. See [`Irq::ack_seen`].
-const REFUSALS: u8 = 64;
+const REFUSALS: u8 = 64; // Acknowledgements that are refused in turn. See [`Irq::ack_seen`].
 
 #[derive(Debug, Default)]
 struct State {
@@ -230,7 +229,6 @@ impl Irq {
         s.causes
     }
 
-    /// The mask.
     pub fn mask(&self) -> u32 {
         self.state().mask
     }

@@ -5,7 +5,7 @@
 //! only after all of them are released: see [`After`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use vmlan_frame::Counters;
 use vmlan_ram::Map;
@@ -99,6 +99,18 @@ impl<C: Chip> ChipCore<C> {
     pub(crate) fn let_interrupts(&self, out: bool, as_messages: bool) {
         self.unmasked.store(out, Ordering::Release);
         self.irq.set_messages(as_messages);
+    }
+
+    /// The receive side for a worker; `None` while the VMM's side has it or is about to: its thread
+    /// may be kept from running, and who has a frame for this port is not to wait for that. (If
+    /// somebody has the lock and nobody wants it, it is another worker.)
+    pub(super) fn receive_side(&self) -> Option<MutexGuard<'_, C::Rx>> {
+        match self.rx.try_lock() {
+            Ok(rx) => Some(rx),
+            Err(TryLockError::Poisoned(rx)) => Some(rx.into_inner()),
+            Err(TryLockError::WouldBlock) if self.wanted.load(Ordering::Acquire) > 0 => None,
+            Err(TryLockError::WouldBlock) => Some(lock(&self.rx)),
+        }
     }
 
     /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA

@@ -30,20 +30,17 @@ pub struct Microwire {
 
 impl Microwire {
     /// With these words in it; the bus is let go.
-    #[must_use]
     pub fn new(words: [u16; WORDS]) -> Self {
         let (selected, clocked, dout, writable) = Default::default();
         Self { words, selected, clocked, bus: Bus::Idle, dout, writable }
     }
 
     /// A word; addresses wrap, for the chip has 6 address bits.
-    #[must_use]
     pub fn word(&self, address: usize) -> u16 {
         self.words.get(address % WORDS).copied().unwrap_or(0)
     }
 
     /// The data line from the EEPROM.
-    #[must_use]
     pub fn dout(&self) -> bool {
         self.dout
     }

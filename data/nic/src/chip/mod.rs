@@ -78,10 +78,9 @@ pub trait Host: Send + Sync {
 
 /// A space that the VMM reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Space {
-    /// A BAR by number.
     Bar(u8),
-    /// PCI configuration space.
     Config,
 }
 
@@ -102,55 +101,32 @@ pub struct Layout {
 
 /// What can be wrong with the place of a CSB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum CsbFault {
-    /// Its two halves would not be cache lines.
     #[error("is not aligned to 64 bytes")]
     Unaligned,
-    /// All of it must lie in one region of memory.
     #[error("is not in its memory")]
     Outside,
 }
 
 /// Why the chip stands still although somebody is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Fault {
     /// The guest's transmit or receive ring is not where descriptors can be: the real chip would
     /// hang.
     #[error("the guest's {ring} ring at {base:#x}, {len} bytes, is not in its memory")]
-    BadRing {
-        /// "transmit" or "receive".
-        ring: &'static str,
-        /// As the registers say.
-        base: u64,
-        /// Its length.
-        len: u32,
-    },
-    /// The head or the tail points outside the ring.
+    BadRing { ring: &'static str, base: u64, len: u32 },
     #[error("the guest's {ring} ring has {size} descriptors, but its head or tail is {index}")]
-    BadIndex {
-        /// "transmit" or "receive".
-        ring: &'static str,
-        /// Descriptors in the ring.
-        size: u32,
-        /// The register's value.
-        index: u32,
-    },
-    /// The CSB is not where one can be: the chip does without.
+    BadIndex { ring: &'static str, size: u32, index: u32 },
     #[error("the guest's CSB at {address:#x} {fault}: the NIC works as one without")]
-    BadCsb {
-        /// CSBAL/CSBAH.
-        address: u64,
-        /// What is wrong with it.
-        fault: CsbFault,
-    },
-    /// A file behind the guest's memory was truncated.
+    BadCsb { address: u64, fault: CsbFault },
     #[error("the guest's memory file was truncated")]
     Truncated,
 }
 
 impl Fault {
     /// The guest address that it is about, if that is out of reach.
-    #[must_use]
     pub fn address(&self) -> Option<u64> {
         match self {
             Self::BadRing { base, .. } => Some(*base),
@@ -160,7 +136,6 @@ impl Fault {
     }
 
     /// The chip stands still; else it goes on without something.
-    #[must_use]
     pub fn stops(&self) -> bool {
         !matches!(self, Self::BadCsb { .. })
     }

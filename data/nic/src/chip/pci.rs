@@ -3,10 +3,8 @@
 /// Command register.
 pub const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
-/// Bus master: without it, no DMA.
-const BUS_MASTER: u16 = 1 << 2;
-/// INTA# is not driven.
-const INTX_DISABLE: u16 = 1 << 10;
+const BUS_MASTER: u16 = 1 << 2; // Bus master: without it, no DMA.
+const INTX_DISABLE: u16 = 1 << 10; // INTA# is not driven.
 /// INTA# is asserted (in the status register, whether or not it is disabled).
 const INTERRUPT_STATUS: u8 = 1 << 3;
 

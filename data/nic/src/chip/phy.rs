@@ -4,7 +4,6 @@
 //! Autonegotiation takes no time. Its other end is the switch: 1000BASE-T full duplex, without
 //! PAUSE.
 
-/// Registers.
 pub mod reg {
     pub const BMCR: usize = 0;
     pub const BMSR: usize = 1;
@@ -21,7 +20,6 @@ pub mod reg {
     pub const STATUS: usize = 17;
 }
 
-/// Bits of the control register.
 pub mod bmcr {
     pub const RESET: u16 = 1 << 15;
     pub const LOOPBACK: u16 = 1 << 14;
@@ -55,7 +53,6 @@ pub struct Kind {
     pub writable: fn(usize) -> u16,
 }
 
-/// The PHY.
 #[derive(Debug)]
 pub struct Phy {
     kind: &'static Kind,
@@ -74,7 +71,6 @@ impl Phy {
         phy
     }
 
-    /// Hardware reset.
     pub fn reset(&mut self) {
         self.values = [0; 32];
         self.set_all(self.kind.defaults);

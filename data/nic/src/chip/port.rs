@@ -7,7 +7,6 @@ use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
 use vmlan_ram::Map;
 
 use super::csb::Csb;
-use super::locks::lock;
 use super::{Chip, Fault};
 
 /// What lets frames pass.
@@ -171,7 +170,7 @@ fn receive<C: Chip>(
     wire: fn(&Gate) -> bool,
 ) -> Received {
     let core = chip.core();
-    let mut rx = lock(&core.rx);
+    let Some(mut rx) = core.receive_side() else { return Received::default() };
     let gate = chip.gate();
     if wire(&gate) && gate.dma && gate.receive {
         return rx.receive(chip, batch, list);
@@ -186,7 +185,7 @@ pub(super) fn is_up<C: Chip>(chip: &C) -> bool {
 }
 
 pub(super) fn room<C: Chip>(chip: &C) -> usize {
-    let mut rx = lock(&chip.core().rx);
+    let Some(mut rx) = chip.core().receive_side() else { return 0 };
     let gate = chip.gate();
     // One that is off drops what comes.
     if gate.dma && gate.receive { rx.room(chip) } else { BATCH }
@@ -195,8 +194,8 @@ pub(super) fn room<C: Chip>(chip: &C) -> usize {
 pub(super) fn arm<C: Chip>(chip: &C) -> bool {
     let core = chip.core();
     let more = core.tx_bell.arm(|| {
-        let mut tx = lock(&core.tx);
-        tx.arm(chip, chip.gate().sends())
+        // Being changed: look again.
+        core.tx.try_lock().map_or(true, |mut tx| tx.arm(chip, chip.gate().sends()))
     });
     // The worker is going to sleep, see `Irq::regate`.
     if core.has_csb {
@@ -207,7 +206,7 @@ pub(super) fn arm<C: Chip>(chip: &C) -> bool {
 
 pub(super) fn want_room<C: Chip>(chip: &C) -> bool {
     let core = chip.core();
-    core.rx_bell.arm(|| !is_up(chip) || lock(&core.rx).want_room(chip))
+    core.rx_bell.arm(|| !is_up(chip) || core.receive_side().is_none_or(|mut rx| rx.want_room(chip)))
 }
 
 /// Loopback: frames go to the chip's own receive side, once the transmit side has found them all.

@@ -13,10 +13,8 @@ use crate::chip::{After, ControlOf, Controlled};
 
 /// Bits of CTRL that clear themselves. PHY_RST stays until software clears it.
 const CTRL_SELF_CLEARING: u32 = bit::CTRL_RST;
-/// CTRL_EXT.EE_RST: reload the EEPROM.
-const CTRL_EXT_EE_RST: u32 = 1 << 13;
-/// Kilobytes of packet buffer (SDM 13.4.16).
-const PACKET_BUFFER: u32 = 64;
+const CTRL_EXT_EE_RST: u32 = 1 << 13; // CTRL_EXT.EE_RST: reload the EEPROM.
+const PACKET_BUFFER: u32 = 64; // Kilobytes of packet buffer (SDM 13.4.16).
 
 impl E1000 {
     /// A register as read. Reads past the last one give 0, as reserved registers do; in D3 nothing

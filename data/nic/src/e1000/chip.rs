@@ -59,7 +59,6 @@ impl E1000 {
 
     /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as
     /// well.
-    #[must_use]
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
         let control = Control {
             pci: Pci::new(&pci::TABLE, config.csb),

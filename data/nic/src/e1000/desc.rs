@@ -6,36 +6,21 @@ use crate::bits::low32;
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all
 /// kinds.
 pub mod tx {
-    /// End Of Packet. Meaningless in context descriptors.
-    pub const EOP: u64 = 1 << 24;
-    /// Insert FCS: without it the frame brings its own.
-    pub const IFCS: u64 = 1 << 25;
-    /// Legacy: Insert Checksum at CSO over CSS to the end.
-    pub const IC: u64 = 1 << 26;
-    /// Data and context: TCP Segmentation Enable.
-    pub const TSE: u64 = 1 << 26;
-    /// Report Status.
-    pub const RS: u64 = 1 << 27;
-    /// Report Packet Sent; here the same as RS.
-    pub const RPS: u64 = 1 << 28;
-    /// Descriptor Extension: context or data.
-    pub const DEXT: u64 = 1 << 29;
-    /// VLAN Packet Enable.
-    pub const VLE: u64 = 1 << 30;
-    /// Interrupt Delay Enable.
-    pub const IDE: u64 = 1 << 31;
-    /// DTYP of extended descriptors.
-    pub const DTYP: u64 = 0xf << 20;
-    /// DTYP of a data descriptor; 0 is a context descriptor.
-    pub const DTYP_DATA: u64 = 1 << 20;
-    /// Data: Insert IP Checksum (POPTS).
-    pub const IXSM: u64 = 1 << 40;
-    /// Data: Insert TCP/UDP Checksum (POPTS).
-    pub const TXSM: u64 = 2 << 40;
-    /// Status: Descriptor Done, in the upper doubleword.
-    pub const DD: u32 = 1;
-    /// Status bits in the upper doubleword.
-    pub const STA: u32 = 0xf;
+    pub const EOP: u64 = 1 << 24; // End Of Packet. Meaningless in context descriptors.
+    pub const IFCS: u64 = 1 << 25; // Insert FCS: without it the frame brings its own.
+    pub const IC: u64 = 1 << 26; // Legacy: Insert Checksum at CSO over CSS to the end.
+    pub const TSE: u64 = 1 << 26; // Data and context: TCP Segmentation Enable.
+    pub const RS: u64 = 1 << 27; // Report Status.
+    pub const RPS: u64 = 1 << 28; // Report Packet Sent; here the same as RS.
+    pub const DEXT: u64 = 1 << 29; // Descriptor Extension: context or data.
+    pub const VLE: u64 = 1 << 30; // VLAN Packet Enable.
+    pub const IDE: u64 = 1 << 31; // Interrupt Delay Enable.
+    pub const DTYP: u64 = 0xf << 20; // DTYP of extended descriptors.
+    pub const DTYP_DATA: u64 = 1 << 20; // DTYP of a data descriptor; 0 is a context descriptor.
+    pub const IXSM: u64 = 1 << 40; // Data: Insert IP Checksum (POPTS).
+    pub const TXSM: u64 = 2 << 40; // Data: Insert TCP/UDP Checksum (POPTS).
+    pub const DD: u32 = 1; // Status: Descriptor Done, in the upper doubleword.
+    pub const STA: u32 = 0xf; // Status bits in the upper doubleword.
 }
 
 /// What a transmit descriptor is.
@@ -139,24 +124,15 @@ impl Context {
 /// Bits of a receive descriptor's second quadword: length, packet checksum, status, errors,
 /// special.
 pub mod rx {
-    /// Descriptor Done.
-    pub const DD: u64 = 1 << 32;
-    /// End Of Packet.
-    pub const EOP: u64 = 2 << 32;
-    /// Ignore Checksum Indication.
-    pub const IXSM: u64 = 4 << 32;
-    /// The packet was 802.1Q; its tag is in the special field.
-    pub const VP: u64 = 8 << 32;
-    /// TCP/UDP checksum calculated.
-    pub const TCPCS: u64 = 0x20 << 32;
-    /// IP checksum calculated.
-    pub const IPCS: u64 = 0x40 << 32;
-    /// IP checksum error.
-    pub const IPE: u64 = 0x40 << 40;
-    /// Receive data error.
-    pub const RXE: u64 = 0x80 << 40;
-    /// Where the special field begins.
-    pub const SPECIAL_SHIFT: u32 = 48;
+    pub const DD: u64 = 1 << 32; // Descriptor Done.
+    pub const EOP: u64 = 2 << 32; // End Of Packet.
+    pub const IXSM: u64 = 4 << 32; // Ignore Checksum Indication.
+    pub const VP: u64 = 8 << 32; // The packet was 802.1Q; its tag is in the special field.
+    pub const TCPCS: u64 = 0x20 << 32; // TCP/UDP checksum calculated.
+    pub const IPCS: u64 = 0x40 << 32; // IP checksum calculated.
+    pub const IPE: u64 = 0x40 << 40; // IP checksum error.
+    pub const RXE: u64 = 0x80 << 40; // Receive data error.
+    pub const SPECIAL_SHIFT: u32 = 48; // Where the special field begins.
 }
 
 /// TCTL (13.4.33).
@@ -167,30 +143,18 @@ pub mod tctl {
 
 /// RCTL (13.4.22).
 pub mod rctl {
-    /// Unicast Promiscuous.
-    pub const UPE: u32 = 1 << 3;
-    /// Multicast Promiscuous.
-    pub const MPE: u32 = 1 << 4;
-    /// Long Packet Reception.
-    pub const LPE: u32 = 1 << 5;
-    /// Where RDMTS begins.
-    pub const RDMTS_SHIFT: u32 = 8;
-    /// Where MO begins.
-    pub const MO_SHIFT: u32 = 12;
-    /// Broadcast Accept Mode.
-    pub const BAM: u32 = 1 << 15;
-    /// Where BSIZE begins.
-    pub const BSIZE_SHIFT: u32 = 16;
-    /// VLAN Filter Enable.
-    pub const VFE: u32 = 1 << 18;
-    /// Canonical Form Indicator Enable.
-    pub const CFIEN: u32 = 1 << 19;
-    /// Canonical Form Indicator.
-    pub const CFI: u32 = 1 << 20;
-    /// Buffer Size Extension.
-    pub const BSEX: u32 = 1 << 25;
-    /// Strip Ethernet CRC.
-    pub const SECRC: u32 = 1 << 26;
+    pub const UPE: u32 = 1 << 3; // Unicast Promiscuous.
+    pub const MPE: u32 = 1 << 4; // Multicast Promiscuous.
+    pub const LPE: u32 = 1 << 5; // Long Packet Reception.
+    pub const RDMTS_SHIFT: u32 = 8; // Where RDMTS begins.
+    pub const MO_SHIFT: u32 = 12; // Where MO begins.
+    pub const BAM: u32 = 1 << 15; // Broadcast Accept Mode.
+    pub const BSIZE_SHIFT: u32 = 16; // Where BSIZE begins.
+    pub const VFE: u32 = 1 << 18; // VLAN Filter Enable.
+    pub const CFIEN: u32 = 1 << 19; // Canonical Form Indicator Enable.
+    pub const CFI: u32 = 1 << 20; // Canonical Form Indicator.
+    pub const BSEX: u32 = 1 << 25; // Buffer Size Extension.
+    pub const SECRC: u32 = 1 << 26; // Strip Ethernet CRC.
 }
 
 /// CTRL.VME (13.4.1): VLAN Mode Enable.
@@ -198,8 +162,6 @@ pub const CTRL_VME: u32 = 1 << 30;
 
 /// RXCSUM (13.4.53).
 pub mod rxcsum {
-    /// IP checksums are checked.
-    pub const IPOFL: u32 = 1 << 8;
-    /// TCP and UDP checksums are checked.
-    pub const TUOFL: u32 = 1 << 9;
+    pub const IPOFL: u32 = 1 << 8; // IP checksums are checked.
+    pub const TUOFL: u32 = 1 << 9; // TCP and UDP checksums are checked.
 }

@@ -9,24 +9,16 @@ use crate::chip::microwire::{Microwire, WORDS};
 const CHECKSUM: usize = 0x3f;
 const SUM: u16 = 0xbaba;
 
-/// Bits of EECD.
 pub mod eecd {
-    /// Clock.
-    pub const SK: u32 = 1;
-    /// Chip select.
-    pub const CS: u32 = 1 << 1;
-    /// Data to the EEPROM.
-    pub const DI: u32 = 1 << 2;
-    /// Data from the EEPROM.
-    pub const DO: u32 = 1 << 3;
+    pub const SK: u32 = 1; // Clock.
+    pub const CS: u32 = 1 << 1; // Chip select.
+    pub const DI: u32 = 1 << 2; // Data to the EEPROM.
+    pub const DO: u32 = 1 << 3; // Data from the EEPROM.
     /// Flash write enable, kept, without effect: the model has no flash.
     pub const FWE: u32 = 3 << 4;
-    /// Software asks for the bus.
-    pub const REQ: u32 = 1 << 6;
-    /// It has it.
-    pub const GNT: u32 = 1 << 7;
-    /// An EEPROM is there. Bit 9 (SIZE) is 0: 64 words.
-    pub const PRES: u32 = 1 << 8;
+    pub const REQ: u32 = 1 << 6; // Software asks for the bus.
+    pub const GNT: u32 = 1 << 7; // It has it.
+    pub const PRES: u32 = 1 << 8; // An EEPROM is there. Bit 9 (SIZE) is 0: 64 words.
 }
 
 /// The EEPROM and EECD.

@@ -10,17 +10,12 @@ use super::ring::Ring;
 use crate::chip::frame_totals::FCS;
 use crate::ring::{self, Look, Shape};
 
-/// Address pairs RAL/RAH.
-const ADDRESSES: u32 = 16;
-/// Words of MTA and VFTA.
-const TABLE: usize = 128;
-/// RAH.AV: Address Valid.
-const VALID: u32 = 1 << 31;
+const ADDRESSES: u32 = 16; // Address pairs RAL/RAH.
+const TABLE: usize = 128; // Words of MTA and VFTA.
+const VALID: u32 = 1 << 31; // RAH.AV: Address Valid.
 
-/// Longest frame without LPE, with its FCS (13.4.22).
-const LONGEST: usize = 1522;
-/// With LPE.
-const LONGEST_LPE: usize = 16_384;
+const LONGEST: usize = 1522; // Longest frame without LPE, with its FCS (13.4.22).
+const LONGEST_LPE: usize = 16_384; // With LPE.
 
 /// Which frames are received, and how.
 pub struct Filter {

@@ -5,10 +5,8 @@ use super::chip::E1000;
 use super::regs::{ITR, RADV, RDTR, TADV, TIDV};
 use crate::chip::Delays;
 
-/// Unit of ITR.
-const ITR_NS: u64 = 256;
-/// Unit of the others.
-const DELAY_NS: u64 = 1024;
+const ITR_NS: u64 = 256; // Unit of ITR.
+const DELAY_NS: u64 = 1024; // Unit of the others.
 
 /// The shorter of two delays, 0 meaning none.
 fn shorter(a: u64, b: u64) -> u64 {

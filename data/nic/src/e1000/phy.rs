@@ -5,24 +5,18 @@ use std::ops::{Deref, DerefMut};
 
 use crate::chip::phy::{self, Kind, bmcr};
 
-/// The PHY's address on the bus.
-const ADDRESS: u32 = 1;
+const ADDRESS: u32 = 1; // The PHY's address on the bus.
 
-/// Registers that only this PHY has.
 mod reg {
     pub use crate::chip::phy::reg::*;
-    /// PHY Specific Control.
-    pub const PSCR: usize = 16;
-    /// Interrupt Enable.
-    pub const IER: usize = 18;
-    /// Extended PHY Specific Control.
-    pub const EPSCR: usize = 20;
+    pub const PSCR: usize = 16; // PHY Specific Control.
+    pub const IER: usize = 18; // Interrupt Enable.
+    pub const EPSCR: usize = 20; // Extended PHY Specific Control.
     pub const LED: usize = 24;
     pub const PAGE: usize = 29;
     pub const PAGED: usize = 30;
 }
 
-/// Bits of MDIC.
 mod mdic {
     pub const OP_WRITE: u32 = 1;
     pub const OP_READ: u32 = 2;

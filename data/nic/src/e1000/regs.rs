@@ -10,10 +10,8 @@ use vmlan_ram::Window;
 
 use super::table::{Row, TABLE};
 
-/// First byte of BAR0 that lies in the shared window.
-pub const PAGES_START: u32 = 0x2000;
-/// One past the last.
-pub const PAGES_END: u32 = 0x4000;
+pub const PAGES_START: u32 = 0x2000; // First byte of BAR0 that lies in the shared window.
+pub const PAGES_END: u32 = 0x4000; // One past the last.
 
 macro_rules! offsets {
     ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
@@ -22,150 +20,81 @@ macro_rules! offsets {
 }
 
 offsets! {
-    /// Device Control (13.4.1).
-    CTRL = 0x0000,
-    /// Device Control, duplicate (13.4.1).
-    CTRL_DUP = 0x0004,
-    /// Device Status (13.4.2).
-    STATUS = 0x0008,
-    /// EEPROM/Flash Control and Data (13.4.3).
-    EECD = 0x0010,
-    /// EEPROM Read (13.4.4).
-    EERD = 0x0014,
-    /// Extended Device Control (13.4.6).
-    CTRL_EXT = 0x0018,
-    /// MDI Control (13.4.7).
-    MDIC = 0x0020,
-    /// Flow Control Address Low (13.4.8).
-    FCAL = 0x0028,
-    /// Flow Control Address High (13.4.9).
-    FCAH = 0x002c,
-    /// Flow Control Type (13.4.10).
-    FCT = 0x0030,
-    /// VLAN Ether Type (13.4.11).
-    VET = 0x0038,
-    /// Interrupt Cause Read (13.4.17).
-    ICR = 0x00c0,
-    /// Interrupt Throttling (13.4.18), 256 ns.
-    ITR = 0x00c4,
-    /// Interrupt Cause Set (13.4.19).
-    ICS = 0x00c8,
-    /// Interrupt Mask Set/Read (13.4.20).
-    IMS = 0x00d0,
-    /// Interrupt Mask Clear (13.4.21).
-    IMC = 0x00d8,
-    /// Receive Control (13.4.22).
-    RCTL = 0x0100,
-    /// Flow Control Transmit Timer Value (13.4.12).
-    FCTTV = 0x0170,
-    /// Transmit Configuration Word (13.4.13).
-    TXCW = 0x0178,
-    /// Receive Configuration Word (13.4.14).
-    RXCW = 0x0180,
-    /// Transmit Control (13.4.33).
-    TCTL = 0x0400,
-    /// Transmit Inter Packet Gap (13.4.34).
-    TIPG = 0x0410,
-    /// Adaptive IFS Throttle (13.4.35).
-    AIFS = 0x0458,
-    /// LED Control (13.4.15).
-    LEDCTL = 0x0e00,
-    /// Packet Buffer Allocation (13.4.16).
-    PBA = 0x1000,
-    /// Flow Control Receive Threshold Low (13.4.23).
-    FCRTL = 0x2160,
-    /// Flow Control Receive Threshold High (13.4.24).
-    FCRTH = 0x2168,
-    /// Receive Descriptor Base Low (13.4.25).
-    RDBAL = 0x2800,
-    /// Receive Descriptor Base High (13.4.26).
-    RDBAH = 0x2804,
-    /// Receive Descriptor Length (13.4.27).
-    RDLEN = 0x2808,
-    /// Receive Descriptor Head (13.4.28).
-    RDH = 0x2810,
-    /// Receive Descriptor Tail (13.4.29).
-    RDT = 0x2818,
-    /// Receive Delay Timer (13.4.30), 1.024 us.
-    RDTR = 0x2820,
-    /// Receive Descriptor Control (13.4.46).
-    RXDCTL = 0x2828,
-    /// Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
-    RADV = 0x282c,
-    /// CSB address, low; writing it places the CSB (`csb.rs`).
-    CSBAL = 0x2830,
-    /// CSB address, high.
-    CSBAH = 0x2834,
-    /// Receive Small Packet Detect Interrupt (13.4.32).
-    RSRPD = 0x2c00,
-    /// Transmit Descriptor Base Low (13.4.36).
-    TDBAL = 0x3800,
-    /// Transmit Descriptor Base High (13.4.37).
-    TDBAH = 0x3804,
-    /// Transmit Descriptor Length (13.4.38).
-    TDLEN = 0x3808,
-    /// Transmit Descriptor Head (13.4.39).
-    TDH = 0x3810,
-    /// Transmit Descriptor Tail (13.4.40).
-    TDT = 0x3818,
-    /// Transmit Interrupt Delay Value (13.4.41), 1.024 us.
-    TIDV = 0x3820,
-    /// Transmit Descriptor Control (13.4.43).
-    TXDCTL = 0x3828,
-    /// Transmit Absolute Interrupt Delay Value (13.4.44), 1.024 us.
-    TADV = 0x382c,
-    /// TCP Segmentation Pad and Minimum Threshold (13.4.45).
-    TSPMT = 0x3830,
-    /// First statistics register (13.7.1).
-    STATS = 0x4000,
-    /// One past the last (13.7.54).
-    STATS_END = 0x4100,
-    /// Receive Checksum Control (13.4.47).
-    RXCSUM = 0x5000,
-    /// Receive Filter Control, of later chips.
-    RFCTL = 0x5008,
-    /// Multicast Table Array, 128 words (13.5.1).
-    MTA = 0x5200,
-    /// Receive Address Low/High, 16 pairs (13.5.2, 13.5.3).
-    RA = 0x5400,
-    /// VLAN Filter Table Array, 128 words (13.5.4).
-    VFTA = 0x5600,
-    /// One past the filter registers.
-    FILTERS_END = 0x5800,
-    /// Management Control to Host, of later chips.
-    MANC2H = 0x5860,
-    /// Software Semaphore, of later chips: who has set bit 1 may use the EEPROM.
-    SWSM = 0x5b50,
+    CTRL = 0x0000, // Device Control (13.4.1).
+    CTRL_DUP = 0x0004, // Device Control, duplicate (13.4.1).
+    STATUS = 0x0008, // Device Status (13.4.2).
+    EECD = 0x0010, // EEPROM/Flash Control and Data (13.4.3).
+    EERD = 0x0014, // EEPROM Read (13.4.4).
+    CTRL_EXT = 0x0018, // Extended Device Control (13.4.6).
+    MDIC = 0x0020, // MDI Control (13.4.7).
+    FCAL = 0x0028, // Flow Control Address Low (13.4.8).
+    FCAH = 0x002c, // Flow Control Address High (13.4.9).
+    FCT = 0x0030, // Flow Control Type (13.4.10).
+    VET = 0x0038, // VLAN Ether Type (13.4.11).
+    ICR = 0x00c0, // Interrupt Cause Read (13.4.17).
+    ITR = 0x00c4, // Interrupt Throttling (13.4.18), 256 ns.
+    ICS = 0x00c8, // Interrupt Cause Set (13.4.19).
+    IMS = 0x00d0, // Interrupt Mask Set/Read (13.4.20).
+    IMC = 0x00d8, // Interrupt Mask Clear (13.4.21).
+    RCTL = 0x0100, // Receive Control (13.4.22).
+    FCTTV = 0x0170, // Flow Control Transmit Timer Value (13.4.12).
+    TXCW = 0x0178, // Transmit Configuration Word (13.4.13).
+    RXCW = 0x0180, // Receive Configuration Word (13.4.14).
+    TCTL = 0x0400, // Transmit Control (13.4.33).
+    TIPG = 0x0410, // Transmit Inter Packet Gap (13.4.34).
+    AIFS = 0x0458, // Adaptive IFS Throttle (13.4.35).
+    LEDCTL = 0x0e00, // LED Control (13.4.15).
+    PBA = 0x1000, // Packet Buffer Allocation (13.4.16).
+    FCRTL = 0x2160, // Flow Control Receive Threshold Low (13.4.23).
+    FCRTH = 0x2168, // Flow Control Receive Threshold High (13.4.24).
+    RDBAL = 0x2800, // Receive Descriptor Base Low (13.4.25).
+    RDBAH = 0x2804, // Receive Descriptor Base High (13.4.26).
+    RDLEN = 0x2808, // Receive Descriptor Length (13.4.27).
+    RDH = 0x2810, // Receive Descriptor Head (13.4.28).
+    RDT = 0x2818, // Receive Descriptor Tail (13.4.29).
+    RDTR = 0x2820, // Receive Delay Timer (13.4.30), 1.024 us.
+    RXDCTL = 0x2828, // Receive Descriptor Control (13.4.46).
+    RADV = 0x282c, // Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
+    CSBAL = 0x2830, // CSB address, low; writing it places the CSB (`csb.rs`).
+    CSBAH = 0x2834, // CSB address, high.
+    RSRPD = 0x2c00, // Receive Small Packet Detect Interrupt (13.4.32).
+    TDBAL = 0x3800, // Transmit Descriptor Base Low (13.4.36).
+    TDBAH = 0x3804, // Transmit Descriptor Base High (13.4.37).
+    TDLEN = 0x3808, // Transmit Descriptor Length (13.4.38).
+    TDH = 0x3810, // Transmit Descriptor Head (13.4.39).
+    TDT = 0x3818, // Transmit Descriptor Tail (13.4.40).
+    TIDV = 0x3820, // Transmit Interrupt Delay Value (13.4.41), 1.024 us.
+    TXDCTL = 0x3828, // Transmit Descriptor Control (13.4.43).
+    TADV = 0x382c, // Transmit Absolute Interrupt Delay Value (13.4.44), 1.024 us.
+    TSPMT = 0x3830, // TCP Segmentation Pad and Minimum Threshold (13.4.45).
+    STATS = 0x4000, // First statistics register (13.7.1).
+    STATS_END = 0x4100, // One past the last (13.7.54).
+    RXCSUM = 0x5000, // Receive Checksum Control (13.4.47).
+    RFCTL = 0x5008, // Receive Filter Control, of later chips.
+    MTA = 0x5200, // Multicast Table Array, 128 words (13.5.1).
+    RA = 0x5400, // Receive Address Low/High, 16 pairs (13.5.2, 13.5.3).
+    VFTA = 0x5600, // VLAN Filter Table Array, 128 words (13.5.4).
+    FILTERS_END = 0x5800, // One past the filter registers.
+    MANC2H = 0x5860, // Management Control to Host, of later chips.
+    SWSM = 0x5b50, // Software Semaphore, of later chips: who has set bit 1 may use the EEPROM.
     /// Software-Firmware Synchronization, of later chips: which side uses which resource.
     SW_FW_SYNC = 0x5b5c,
 }
 
 /// Bits of registers that more than one file looks at.
 pub mod bit {
-    /// Full Duplex.
-    pub const CTRL_FD: u32 = 1;
-    /// Set Link Up.
-    pub const CTRL_SLU: u32 = 1 << 6;
-    /// Force Speed.
-    pub const CTRL_FRCSPD: u32 = 1 << 11;
-    /// Force Duplex.
-    pub const CTRL_FRCDPLX: u32 = 1 << 12;
-    /// Device Reset.
-    pub const CTRL_RST: u32 = 1 << 26;
-    /// PHY Reset.
-    pub const CTRL_PHY_RST: u32 = 1 << 31;
-    /// Full duplex.
-    pub const STATUS_FD: u32 = 1;
-    /// Link Up.
-    pub const STATUS_LU: u32 = 1 << 1;
-    /// Receiver enable.
-    pub const RCTL_EN: u32 = 1 << 1;
-    /// Loopback mode.
-    pub const RCTL_LBM: u32 = 3 << 6;
-    /// Transmit enable.
-    pub const TCTL_EN: u32 = 1 << 1;
-    /// Flush Partial Descriptor block (RDTR, TIDV).
-    pub const FPD: u32 = 1 << 31;
+    pub const CTRL_FD: u32 = 1; // Full Duplex.
+    pub const CTRL_SLU: u32 = 1 << 6; // Set Link Up.
+    pub const CTRL_FRCSPD: u32 = 1 << 11; // Force Speed.
+    pub const CTRL_FRCDPLX: u32 = 1 << 12; // Force Duplex.
+    pub const CTRL_RST: u32 = 1 << 26; // Device Reset.
+    pub const CTRL_PHY_RST: u32 = 1 << 31; // PHY Reset.
+    pub const STATUS_FD: u32 = 1; // Full duplex.
+    pub const STATUS_LU: u32 = 1 << 1; // Link Up.
+    pub const RCTL_EN: u32 = 1 << 1; // Receiver enable.
+    pub const RCTL_LBM: u32 = 3 << 6; // Loopback mode.
+    pub const TCTL_EN: u32 = 1 << 1; // Transmit enable.
+    pub const FPD: u32 = 1 << 31; // Flush Partial Descriptor block (RDTR, TIDV).
 }
 
 /// Values of all registers of BAR0 that are plain words, and how often each register was touched.
@@ -179,10 +108,8 @@ pub struct Registers {
     pages: Window,
 }
 
-/// Registers with values of their own end here.
-const END: u32 = 0xa000;
-/// The packet buffer memory, which reads as 0, ends here.
-const MAPPED_END: u32 = 0x2_0000;
+const END: u32 = 0xa000; // Registers with values of their own end here.
+const MAPPED_END: u32 = 0x2_0000; // The packet buffer memory, which reads as 0, ends here.
 
 impl Registers {
     /// All zero. Without `csb` there are no registers for the CSB. Never panics: rows that do not
@@ -214,7 +141,6 @@ impl Registers {
         self.words.get((offset / 4) as usize).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
-    /// Stores a value.
     #[inline]
     pub fn set(&self, offset: u32, value: u32) {
         if (PAGES_START..PAGES_END).contains(&offset) {

@@ -48,8 +48,7 @@ pub static RECEIVE: Names = Names {
 
 /// Bits of TDLEN and RDLEN that exist: multiples of 128 below 1 MiB (13.4.38).
 const LEN: u32 = 0xf_ff80;
-/// Bits of the heads and tails that exist.
-const INDEX: u32 = 0xffff;
+const INDEX: u32 = 0xffff; // Bits of the heads and tails that exist.
 
 /// The register that is a ring's tail.
 struct Tail<'r>(&'r Registers, u32);

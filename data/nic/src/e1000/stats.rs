@@ -11,10 +11,8 @@ use vmlan_frame::{Counters, Reason};
 
 use crate::chip::frame_totals;
 
-/// First register.
-const START: u32 = 0x4000;
-/// One past the last.
-const END: u32 = 0x4100;
+const START: u32 = 0x4000; // First register.
+const END: u32 = 0x4100; // One past the last.
 const WORDS: usize = ((END - START) / 4) as usize;
 
 /// The statistics registers.

@@ -13,8 +13,7 @@ use crate::ring::{
     halves, unfinished,
 };
 
-/// Descriptors that are read together.
-const CHUNK: u32 = 32;
+const CHUNK: u32 = 32; // Descriptors that are read together.
 
 /// What transmit descriptors mean.
 pub struct Tx;

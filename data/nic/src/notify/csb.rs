@@ -100,7 +100,6 @@ pub fn publish_sent(words: &impl CsbFields, head: u32) -> bool {
 /// The guest wants an interrupt for sent frames: what the interrupt block asks again when a
 /// held-off interrupt is due, or the mask has changed.
 #[inline]
-#[must_use]
 pub fn wants_sent(words: &impl CsbFields) -> bool {
     words.guest_need_txkick() & 1 != 0
 }
@@ -117,7 +116,6 @@ pub fn publish_received(words: &impl CsbFields, head: u32) -> bool {
 
 /// The guest wants an interrupt for received frames. See [`wants_sent`].
 #[inline]
-#[must_use]
 pub fn wants_received(words: &impl CsbFields) -> bool {
     words.guest_need_rxkick() & 1 != 0
 }
@@ -137,7 +135,6 @@ pub struct Ring {
 /// The index whose return is worth a kick: when the guest has given back about three quarters of
 /// what it holds now.
 #[inline]
-#[must_use]
 pub fn kick_at(ring: Ring) -> u32 {
     let Ring { size, head, tail } = ring;
     if size == 0 {

@@ -23,8 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::Counter;
 
-/// Nanoseconds in a second.
-const SECOND: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000; // Nanoseconds in a second.
 
 /// Time, which is the host's.
 pub trait Clock {
@@ -41,7 +40,6 @@ pub struct Floor(AtomicU64);
 
 impl Floor {
     /// At most `rate_max` interrupts per second; 0: no limit.
-    #[must_use]
     pub fn new(rate_max: u32) -> Self {
         let floor = Self::default();
         floor.set(rate_max);
@@ -56,7 +54,6 @@ impl Floor {
 
     /// Nanoseconds between two interrupts; 0: no limit.
     #[inline]
-    #[must_use]
     pub fn ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -72,7 +69,6 @@ impl Window {
     /// When it ends if it is `len` long; a time that has passed: it is closed. One that opened in
     /// the future (a clock set back) would never end: it is closed.
     #[inline]
-    #[must_use]
     pub fn end(self, len: u64, now: u64) -> u64 {
         match self.since {
             Some(since) if since <= now => since.saturating_add(len),
@@ -137,19 +133,16 @@ impl Set {
     }
 
     /// How many.
-    #[must_use]
     pub fn len(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
     /// None.
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
     /// True if `who` is one of them.
-    #[must_use]
     pub fn contains(mut self, who: u8) -> bool {
         self.remove(who)
     }
@@ -279,13 +272,11 @@ impl Moderator {
     }
 
     /// There is a limit.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.floor.ns() > 0
     }
 
     /// Interrupts that were held back, and those of them that have been delivered.
-    #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.held.get(), self.late.get())
     }

@@ -63,7 +63,6 @@ pub fn disarm(words: &impl VirtqueueFields, event_idx: bool) {
 }
 
 /// True if moving an index from `old` to `new` passes `event` (`vring_need_event`, section 2.7.10).
-#[must_use]
 #[inline]
 pub fn crossed(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

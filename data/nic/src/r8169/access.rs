@@ -12,8 +12,7 @@ use crate::realtek::isr;
 use crate::realtek::regs::{Row, Write};
 use crate::realtek::tally;
 
-/// Bits of MPC.
-const MISSED: u64 = 0x00ff_ffff;
+const MISSED: u64 = 0x00ff_ffff; // Bits of MPC.
 
 impl R8169 {
     /// A register as read; in D3 nothing answers.

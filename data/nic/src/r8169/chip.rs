@@ -29,8 +29,7 @@ use crate::realtek::timer::ChipTimer;
 use crate::realtek::tally::{self, Tally};
 use crate::ring::{Receiver, Shape};
 
-/// Bytes of the longest frame, with its FCS: lengths have 14 bits.
-const LONGEST: usize = 0x3fff;
+const LONGEST: usize = 0x3fff; // Bytes of the longest frame, with its FCS: lengths have 14 bits.
 
 /// An RTL8169SB.
 pub struct R8169 {
@@ -65,7 +64,6 @@ impl R8169 {
     pub const LAYOUT: &'static Layout = &LAYOUT;
 
     /// A chip after power-on.
-    #[must_use]
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let clock = Arc::new(ChipTimer::new(host));
         let control = Control {

@@ -37,5 +37,4 @@ mod tests;
 
 pub use chip::R8169;
 
-/// PCI device id.
-const DEVICE: u16 = 0x8169;
+const DEVICE: u16 = 0x8169; // PCI device id.

@@ -27,8 +27,7 @@ use crate::chip::Delays;
 const UNITS: [u64; 3] = [40_960, 2_560, 320];
 /// Their factors, by C+CR.
 const FACTORS: [u64; 4] = [1, 8, 16, 32];
-/// Frames that a field of frames counts.
-const FRAMES: u64 = 4;
+const FRAMES: u64 = 4; // Frames that a field of frames counts.
 
 /// Frames of one direction since the last interrupt.
 #[derive(Debug, Default)]

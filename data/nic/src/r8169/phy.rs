@@ -8,7 +8,6 @@ use std::ops::{Deref, DerefMut};
 
 use crate::chip::phy::{self, Kind, bmcr};
 
-/// Registers that only this PHY has.
 mod reg {
     pub use crate::chip::phy::reg::*;
     /// Interrupt Status; reading clears it. Nothing is reported here, the chip has ISR.
@@ -17,12 +16,9 @@ mod reg {
     pub const PAGE: usize = 31;
 }
 
-/// Bits of PHYAR.
 mod phyar {
-    /// Write: 1 writes, 0 reads. Read: it is done.
-    pub const FLAG: u32 = 1 << 31;
-    /// Register number and data.
-    pub const KEPT: u32 = 0x001f_ffff;
+    pub const FLAG: u32 = 1 << 31; // Write: 1 writes, 0 reads. Read: it is done.
+    pub const KEPT: u32 = 0x001f_ffff; // Register number and data.
 }
 
 /// Extended pages that keep what is written to them. Drivers patch analog parts there, which the

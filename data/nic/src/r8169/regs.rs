@@ -4,100 +4,57 @@
 use crate::realtek::regs::{Row, offsets, row};
 
 offsets! {
-    /// ID: the station's address, bytes 0 to 3.
-    IDR0 = 0x00,
-    /// Bytes 4 and 5.
-    IDR4 = 0x04,
-    /// Multicast hash table, bytes 0 to 3.
-    MAR0 = 0x08,
-    /// Bytes 4 to 7.
-    MAR4 = 0x0c,
-    /// Dump Tally Counter Command: address, low, and the command.
-    DTCCR = 0x10,
-    /// Its high half.
-    DTCCRH = 0x14,
-    /// Transmit Normal Priority Descriptors' Start.
-    TNPDS = 0x20,
-    /// Its high half.
-    TNPDSH = 0x24,
-    /// Transmit High Priority Descriptors' Start.
-    THPDS = 0x28,
-    /// Its high half.
-    THPDSH = 0x2c,
-    /// Command.
-    CR = 0x37,
-    /// Transmit Priority Polling.
-    TPPOLL = 0x38,
-    /// Interrupt Mask.
-    IMR = 0x3c,
-    /// Interrupt Status.
-    ISR = 0x3e,
-    /// Transmit Configuration.
-    TCR = 0x40,
-    /// Receive Configuration.
-    RCR = 0x44,
-    /// Timer Count.
-    TCTR = 0x48,
-    /// Missed Packet Counter.
-    MPC = 0x4c,
-    /// 93C46 Command.
-    CR9346 = 0x50,
-    /// Configuration 0.
-    CONFIG0 = 0x51,
-    /// Configuration 5.
-    CONFIG5 = 0x56,
-    /// Timer Interrupt.
-    TIMERINT = 0x58,
-    /// PHY Access.
-    PHYAR = 0x60,
-    /// PHY Status.
-    PHYSTATUS = 0x6c,
-    /// First of the wake-up frames' registers.
-    WAKEUP = 0x84,
-    /// One past their last.
-    WAKEUP_END = 0xce,
-    /// Receive packet Maximum Size.
-    RMS = 0xda,
-    /// C+ Command.
-    CPCR = 0xe0,
-    /// Interrupt Mitigate. In no datasheet; Linux's driver knows it.
-    INTMIT = 0xe2,
-    /// Receive Descriptors' Start Address.
-    RDSAR = 0xe4,
-    /// Its high half.
-    RDSARH = 0xe8,
-    /// CSB address, low; writing it places the CSB (`chip/csb.rs`).
-    CSBAL = 0xf0,
-    /// Its high half.
-    CSBAH = 0xf4,
+    IDR0 = 0x00, // ID: the station's address, bytes 0 to 3.
+    IDR4 = 0x04, // Bytes 4 and 5.
+    MAR0 = 0x08, // Multicast hash table, bytes 0 to 3.
+    MAR4 = 0x0c, // Bytes 4 to 7.
+    DTCCR = 0x10, // Dump Tally Counter Command: address, low, and the command.
+    DTCCRH = 0x14, // Its high half.
+    TNPDS = 0x20, // Transmit Normal Priority Descriptors' Start.
+    TNPDSH = 0x24, // Its high half.
+    THPDS = 0x28, // Transmit High Priority Descriptors' Start.
+    THPDSH = 0x2c, // Its high half.
+    CR = 0x37, // Command.
+    TPPOLL = 0x38, // Transmit Priority Polling.
+    IMR = 0x3c, // Interrupt Mask.
+    ISR = 0x3e, // Interrupt Status.
+    TCR = 0x40, // Transmit Configuration.
+    RCR = 0x44, // Receive Configuration.
+    TCTR = 0x48, // Timer Count.
+    MPC = 0x4c, // Missed Packet Counter.
+    CR9346 = 0x50, // 93C46 Command.
+    CONFIG0 = 0x51, // Configuration 0.
+    CONFIG5 = 0x56, // Configuration 5.
+    TIMERINT = 0x58, // Timer Interrupt.
+    PHYAR = 0x60, // PHY Access.
+    PHYSTATUS = 0x6c, // PHY Status.
+    WAKEUP = 0x84, // First of the wake-up frames' registers.
+    WAKEUP_END = 0xce, // One past their last.
+    RMS = 0xda, // Receive packet Maximum Size.
+    CPCR = 0xe0, // C+ Command.
+    INTMIT = 0xe2, // Interrupt Mitigate. In no datasheet; Linux's driver knows it.
+    RDSAR = 0xe4, // Receive Descriptors' Start Address.
+    RDSARH = 0xe8, // Its high half.
+    CSBAL = 0xf0, // CSB address, low; writing it places the CSB (`chip/csb.rs`).
+    CSBAH = 0xf4, // Its high half.
 }
 
-/// Bits of CR.
 pub mod cr {
-    /// Transmitter Enable.
-    pub const TE: u32 = 1 << 2;
-    /// Receiver Enable.
-    pub const RE: u32 = 1 << 3;
-    /// Reset; clears itself.
-    pub const RST: u32 = 1 << 4;
+    pub const TE: u32 = 1 << 2; // Transmitter Enable.
+    pub const RE: u32 = 1 << 3; // Receiver Enable.
+    pub const RST: u32 = 1 << 4; // Reset; clears itself.
 }
 
 /// Bits of TPPoll. All clear themselves.
 pub mod tppoll {
-    /// High Priority Queue polling.
-    pub const HPQ: u32 = 1 << 7;
-    /// Normal Priority Queue polling.
-    pub const NPQ: u32 = 1 << 6;
-    /// Forced Software Interrupt.
-    pub const FSWINT: u32 = 1;
+    pub const HPQ: u32 = 1 << 7; // High Priority Queue polling.
+    pub const NPQ: u32 = 1 << 6; // Normal Priority Queue polling.
+    pub const FSWINT: u32 = 1; // Forced Software Interrupt.
 }
 
-/// Bits of TCR.
 pub mod tcr {
-    /// No FCS is appended: frames bring theirs.
-    pub const CRC: u32 = 1 << 16;
-    /// Loopback: 01 in bits 18:17 (11 is the 8139's).
-    pub const LBK: u32 = 1 << 17;
+    pub const CRC: u32 = 1 << 16; // No FCS is appended: frames bring theirs.
+    pub const LBK: u32 = 1 << 17; // Loopback: 01 in bits 18:17 (11 is the 8139's).
     /// The chip's version, in bits that cannot be written: 30:26 and 23. These say
     /// RTL8169SB/8110SB. Of the versions that today's drivers know, it needs the least special
     /// care: the S must have its PLL turned on and its PHY patched at length; the SC has an
@@ -107,14 +64,10 @@ pub mod tcr {
     pub const IFG: u32 = 0x0300_0000;
 }
 
-/// Bits of C+CR.
 pub mod cpcr {
-    /// Receive VLAN de-tagging.
-    pub const RXVLAN: u32 = 1 << 6;
-    /// Receive Checksum offload.
-    pub const RXCHKSUM: u32 = 1 << 5;
-    /// Unit of INTMIT's timers. In no datasheet.
-    pub const UNIT: u32 = 3;
+    pub const RXVLAN: u32 = 1 << 6; // Receive VLAN de-tagging.
+    pub const RXCHKSUM: u32 = 1 << 5; // Receive Checksum offload.
+    pub const UNIT: u32 = 3; // Unit of INTMIT's timers. In no datasheet.
 }
 
 const ALL: u32 = u32::MAX;

@@ -23,8 +23,7 @@ use crate::ring::{
     Verdict, Want, Written, add,
 };
 
-/// EtherType of the tags that are inserted and taken out.
-const VLAN: u16 = 0x8100;
+const VLAN: u16 = 0x8100; // EtherType of the tags that are inserted and taken out.
 
 /// Which ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,33 +14,21 @@
 /// Bytes of a descriptor.
 pub const SIZE: usize = 16;
 
-/// opts1: the chip owns the descriptor.
-pub const OWN: u32 = 1 << 31;
-/// opts1: End Of Ring.
-pub const EOR: u32 = 1 << 30;
-/// opts1: First Segment of a frame.
-pub const FS: u32 = 1 << 29;
-/// opts1: Last Segment of a frame.
-pub const LS: u32 = 1 << 28;
+pub const OWN: u32 = 1 << 31; // opts1: the chip owns the descriptor.
+pub const EOR: u32 = 1 << 30; // opts1: End Of Ring.
+pub const FS: u32 = 1 << 29; // opts1: First Segment of a frame.
+pub const LS: u32 = 1 << 28; // opts1: Last Segment of a frame.
 
 /// A transmit command.
 pub mod tx {
-    /// Large send: the frame is to be cut into segments of MSS.
-    pub const LGSEN: u32 = 1 << 27;
-    /// Where MSS lies, with LGSEN.
-    pub const MSS_SHIFT: u32 = 16;
-    /// Its 11 bits.
-    pub const MSS: u32 = 0x7ff;
-    /// Without LGSEN: insert the IP checksum.
-    pub const IPCS: u32 = 1 << 18;
-    /// Without LGSEN: insert UDP's.
-    pub const UDPCS: u32 = 1 << 17;
-    /// Without LGSEN: insert TCP's.
-    pub const TCPCS: u32 = 1 << 16;
-    /// Bytes of the buffer.
-    pub const LEN: u32 = 0xffff;
-    /// opts2: insert the tag.
-    pub const TAGC: u32 = 1 << 17;
+    pub const LGSEN: u32 = 1 << 27; // Large send: the frame is to be cut into segments of MSS.
+    pub const MSS_SHIFT: u32 = 16; // Where MSS lies, with LGSEN.
+    pub const MSS: u32 = 0x7ff; // Its 11 bits.
+    pub const IPCS: u32 = 1 << 18; // Without LGSEN: insert the IP checksum.
+    pub const UDPCS: u32 = 1 << 17; // Without LGSEN: insert UDP's.
+    pub const TCPCS: u32 = 1 << 16; // Without LGSEN: insert TCP's.
+    pub const LEN: u32 = 0xffff; // Bytes of the buffer.
+    pub const TAGC: u32 = 1 << 17; // opts2: insert the tag.
 }
 
 /// opts2 of a receive descriptor: a tag was taken out of the frame (TAVA).
@@ -48,14 +36,12 @@ pub const TAVA: u32 = 1 << 16;
 
 /// The tag of opts2. Its two bytes stand in the order of the wire: VIDL in bits 15:8, then PRIO,
 /// CFI and VIDH.
-#[must_use]
 pub fn tag(opts2: u32) -> u16 {
     let [high, low, ..] = opts2.to_le_bytes();
     u16::from_be_bytes([high, low])
 }
 
 /// A tag as opts2 has it.
-#[must_use]
 pub fn opts2(tci: u16) -> u32 {
     let [high, low] = tci.to_be_bytes();
     u32::from_le_bytes([high, low, 0, 0])
@@ -63,7 +49,6 @@ pub fn opts2(tci: u16) -> u32 {
 
 /// The doublewords opts1 and opts2 of a descriptor's first quadword.
 #[inline]
-#[must_use]
 pub fn split(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
@@ -71,7 +56,6 @@ pub fn split(word: u64) -> (u32, u32) {
 
 /// A descriptor's first quadword.
 #[inline]
-#[must_use]
 pub fn join(opts1: u32, opts2: u32) -> u64 {
     u64::from(opts1) | u64::from(opts2) << 32
 }
@@ -117,10 +101,8 @@ const fn status(len: u32) -> Status {
     }
 }
 
-/// Of the RTL8169: lengths of 14 bits.
-pub const RTL8169: Status = status(14);
-/// Of the RTL8139C+: of 13 bits.
-pub const RTL8139: Status = status(13);
+pub const RTL8169: Status = status(14); // Of the RTL8169: lengths of 14 bits.
+pub const RTL8139: Status = status(13); // Of the RTL8139C+: of 13 bits.
 
 #[cfg(test)]
 mod tests {

@@ -6,24 +6,16 @@ use vmlan_frame::Mac;
 
 use crate::chip::microwire::{Microwire, WORDS};
 
-/// Bits of 9346CR.
 pub mod ee {
-    /// Data from the EEPROM.
-    pub const EEDO: u8 = 1;
-    /// Data to the EEPROM.
-    pub const EEDI: u8 = 1 << 1;
-    /// Clock.
-    pub const EESK: u8 = 1 << 2;
-    /// Nic select.
-    pub const EECS: u8 = 1 << 3;
-    /// Operating mode: EEM1 and EEM0.
-    pub const EEM: u8 = 3 << 6;
+    pub const EEDO: u8 = 1; // Data from the EEPROM.
+    pub const EEDI: u8 = 1 << 1; // Data to the EEPROM.
+    pub const EESK: u8 = 1 << 2; // Clock.
+    pub const EECS: u8 = 1 << 3; // Nic select.
+    pub const EEM: u8 = 3 << 6; // Operating mode: EEM1 and EEM0.
     /// Auto-load: the EEPROM is read as after reset; then the mode is normal again.
     pub const LOAD: u8 = 1 << 6;
-    /// The bus is driven by hand.
-    pub const PROGRAM: u8 = 2 << 6;
-    /// Configuration registers can be written.
-    pub const UNLOCK: u8 = 3 << 6;
+    pub const PROGRAM: u8 = 2 << 6; // The bus is driven by hand.
+    pub const UNLOCK: u8 = 3 << 6; // Configuration registers can be written.
 }
 
 /// The EEPROM and 9346CR.
@@ -36,7 +28,6 @@ pub struct Eeprom {
 
 impl Eeprom {
     /// As it leaves the factory: signature, ids, `mac`. `device` is the PCI device id.
-    #[must_use]
     pub fn new(mac: Mac, device: u16) -> Self {
         let [a, b, c, d, e, f] = mac.octets();
         let mut words = [0; WORDS];
@@ -60,20 +51,17 @@ impl Eeprom {
     }
 
     /// The address in it, as IDR0-3 and IDR4-5 get it.
-    #[must_use]
     pub fn address(&self) -> (u32, u32) {
         let word = |i| u32::from(self.chip.word(i));
         (word(7) | word(8) << 16, word(9))
     }
 
     /// Configuration registers can be written.
-    #[must_use]
     pub fn unlocked(&self) -> bool {
         self.pins & ee::EEM == ee::UNLOCK
     }
 
     /// 9346CR as read.
-    #[must_use]
     pub fn read(&self) -> u8 {
         self.pins | if self.chip.dout() { ee::EEDO } else { 0 }
     }

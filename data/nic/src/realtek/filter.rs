@@ -6,14 +6,10 @@
 /// Bits of RCR (44h), the same in both chips. AR (4) and AER (5) accept runts and broken frames, of
 /// which there are none here: short frames are padded on the wire.
 pub mod rcr {
-    /// Accept All Physical: unicast to any station.
-    pub const AAP: u32 = 1;
-    /// Accept Physical Match: unicast to IDR.
-    pub const APM: u32 = 1 << 1;
-    /// Accept Multicast: as the hash table says.
-    pub const AM: u32 = 1 << 2;
-    /// Accept Broadcast.
-    pub const AB: u32 = 1 << 3;
+    pub const AAP: u32 = 1; // Accept All Physical: unicast to any station.
+    pub const APM: u32 = 1 << 1; // Accept Physical Match: unicast to IDR.
+    pub const AM: u32 = 1 << 2; // Accept Multicast: as the hash table says.
+    pub const AB: u32 = 1 << 3; // Accept Broadcast.
 }
 
 /// How a frame was found to be for this station: what the receive descriptor says about it (BAR,
@@ -43,7 +39,6 @@ pub struct Rules {
 
 impl Rules {
     /// From IDR and MAR as pairs of doublewords.
-    #[must_use]
     pub fn new(rcr: u32, idr: (u32, u32), mar: (u32, u32)) -> Self {
         let ([a, b, c, d], [e, f, ..]) = (idr.0.to_le_bytes(), idr.1.to_le_bytes());
         Self { rcr, own: [a, b, c, d, e, f], mar: u64::from(mar.0) | u64::from(mar.1) << 32 }
@@ -51,7 +46,6 @@ impl Rules {
 
     /// How the frame that begins with `head` is for this station; `None`: it is not.
     #[inline]
-    #[must_use]
     pub fn accepts(&self, head: &[u8]) -> Option<Match> {
         let to = head.first_chunk::<6>()?;
         let (found, bits) = match to {
@@ -66,7 +60,6 @@ impl Rules {
 }
 
 /// The bit of MAR that stands for an address: the upper 6 bits of its CRC, sent highest bit first.
-#[must_use]
 pub fn hash(address: [u8; 6]) -> u32 {
     let mut crc = u32::MAX;
     for byte in address {

@@ -2,28 +2,18 @@
 
 use crate::chip::Kinds;
 
-/// Receive OK.
-pub const ROK: u32 = 1;
-/// Receive Error. Never posted: no frame on this wire is damaged.
-pub const RER: u32 = 1 << 1;
-/// Transmit OK.
-pub const TOK: u32 = 1 << 2;
-/// Transmit Error. Never posted.
-pub const TER: u32 = 1 << 3;
+pub const ROK: u32 = 1; // Receive OK.
+pub const RER: u32 = 1 << 1; // Receive Error. Never posted: no frame on this wire is damaged.
+pub const TOK: u32 = 1 << 2; // Transmit OK.
+pub const TER: u32 = 1 << 3; // Transmit Error. Never posted.
 /// Receive Descriptor Unavailable; in the 8139's classic mode: the ring is full (RXOVW).
 pub const RDU: u32 = 1 << 4;
-/// The link has changed; in the 8139 also: Packet Underrun.
-pub const LINK: u32 = 1 << 5;
-/// Receive FIFO Overflow: a frame was lost.
-pub const FOVW: u32 = 1 << 6;
-/// Transmit Descriptor Unavailable: all that was there is sent.
-pub const TDU: u32 = 1 << 7;
-/// Software Interrupt (TPPoll.FSWInt).
-pub const SWINT: u32 = 1 << 8;
-/// TCTR has reached TimerInt.
-pub const TIMEOUT: u32 = 1 << 14;
-/// System Error on the PCI bus.
-pub const SERR: u32 = 1 << 15;
+pub const LINK: u32 = 1 << 5; // The link has changed; in the 8139 also: Packet Underrun.
+pub const FOVW: u32 = 1 << 6; // Receive FIFO Overflow: a frame was lost.
+pub const TDU: u32 = 1 << 7; // Transmit Descriptor Unavailable: all that was there is sent.
+pub const SWINT: u32 = 1 << 8; // Software Interrupt (TPPoll.FSWInt).
+pub const TIMEOUT: u32 = 1 << 14; // TCTR has reached TimerInt.
+pub const SERR: u32 = 1 << 15; // System Error on the PCI bus.
 
 /// What they are about.
 pub static KINDS: Kinds = Kinds {

@@ -52,7 +52,6 @@ pub struct Write {
 
 impl Write {
     /// The written bits of it, and `kept` for the rest.
-    #[must_use]
     pub fn over(&self, kept: u32) -> u32 {
         kept & !self.covers | self.value & self.covers
     }
@@ -97,13 +96,11 @@ impl Registers {
         self.slots.get(usize::from(*self.of.get(offset)?).checked_sub(1)?)
     }
 
-    /// The value of the register at `offset`.
     #[inline]
     pub fn get(&self, offset: u8) -> u32 {
         self.slot(offset.into()).map_or(0, |slot| slot.value.load(Ordering::Acquire))
     }
 
-    /// Stores a value.
     #[inline]
     pub fn set(&self, offset: u8, value: u32) {
         if let Some(slot) = self.slot(offset.into()) {

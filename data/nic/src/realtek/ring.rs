@@ -41,15 +41,13 @@ use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide};
 use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
 
-/// Descriptors that one look reads, at most.
-const AHEAD: u32 = 256;
+const AHEAD: u32 = 256; // Descriptors that one look reads, at most.
 
 /// Looks in turn that are saved while the CSB's tail stands still: one cache line is taken from the
 /// guest for so many of a busy worker's rounds.
 const PATIENCE: u8 = 64;
 
-/// Bits of a ring's address that do not exist.
-const ALIGN: u64 = 0xff;
+const ALIGN: u64 = 0xff; // Bits of a ring's address that do not exist.
 
 /// What a chip's registers say about a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,12 +10,9 @@ use vmlan_ram::Map;
 
 use crate::chip::frame_totals::Stats;
 
-/// Bytes of a dump.
-pub const LEN: usize = 64;
-/// DTCCR, low half: dump now. Clears itself when that is done.
-pub const DUMP: u32 = 1 << 3;
-/// DTCCR: the lowest six bits are not part of the address.
-pub const ADDRESS: u64 = !0x3f;
+pub const LEN: usize = 64; // Bytes of a dump.
+pub const DUMP: u32 = 1 << 3; // DTCCR, low half: dump now. Clears itself when that is done.
+pub const ADDRESS: u64 = !0x3f; // DTCCR: the lowest six bits are not part of the address.
 
 /// What a counter shows.
 type Total = fn(&Stats, &Counters) -> u64;
@@ -63,7 +60,6 @@ impl Tally {
     }
 
     /// What a dump holds. Counters wrap.
-    #[must_use]
     pub fn bytes(&self, stats: &Stats, counters: &Counters) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let mut rest = bytes.as_mut_slice();
@@ -85,7 +81,6 @@ impl Tally {
 }
 
 /// Names and totals since the chip was made, those that can be other than 0.
-#[must_use]
 pub fn totals(stats: &Stats, counters: &Counters) -> Vec<(&'static str, u64)> {
     let shown = TABLE.iter().filter(|(_, _, total)| !std::ptr::fn_addr_eq(*total, NONE));
     shown.map(|(name, _, total)| (*name, total(stats, counters))).collect()

@@ -9,11 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::chip::Host;
 
-/// Clocks of a PCI bus of 33 MHz in a microsecond.
-const CLOCKS: u128 = 33;
+const CLOCKS: u128 = 33; // Clocks of a PCI bus of 33 MHz in a microsecond.
 const NS: u128 = 1000;
-/// Clocks until TCTR is 0 again.
-const LAP: u128 = 1 << 32;
+const LAP: u128 = 1 << 32; // Clocks until TCTR is 0 again.
 
 #[derive(Debug, Default)]
 struct State {
@@ -98,7 +96,6 @@ impl ChipTimer {
 
     /// The host's timer has fired. True: TCTR has reached TimerInt. The interrupt block is to look
     /// as well: it states its wish again.
-    #[must_use]
     pub fn fired(&self) -> bool {
         let mut s = self.state();
         s.other = None;

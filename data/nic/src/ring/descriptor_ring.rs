@@ -18,7 +18,6 @@ pub trait DescriptorRing: Send {
     /// The chip whose registers say where the ring is.
     type Chip: Chip;
 
-    /// The guest's memory.
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept.
     fn set_map(&mut self, map: Arc<Map>) -> Arc<Map>;

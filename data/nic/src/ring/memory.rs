@@ -17,7 +17,6 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// The guest's memory.
     #[inline]
     pub fn map(&self) -> &Arc<Map> {
         &self.map

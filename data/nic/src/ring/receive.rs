@@ -28,14 +28,9 @@ use crate::notify::csb;
 /// Frames for which buffers are found, and asked for, before the first is copied.
 const CHUNK: usize = 32;
 
-/// Longest frame that is usual where long ones are, with tag and FCS.
-const JUMBO: usize = 9022;
-
-/// Frames that nobody asks room for more than.
-const MANY: usize = 128;
-
-/// Descriptors one push visits, at most, whatever the guest posts.
-const BUDGET: usize = 4096;
+const JUMBO: usize = 9022; // Longest frame that is usual where long ones are, with tag and FCS.
+const MANY: usize = 128; // Frames that nobody asks room for more than.
+const BUDGET: usize = 4096; // Descriptors one push visits, at most, whatever the guest posts.
 
 /// Zeros to pad with, and FCS.
 pub static ZEROS: [u8; 64] = [0; 64];
@@ -109,9 +104,7 @@ pub type ChipOf<R> = <<R as Receive>::Ring as DescriptorRing>::Chip;
 
 /// What the words of a chip's receive descriptors mean. Nothing here has state.
 pub trait Receive: Sized {
-    /// Where they come from.
     type Ring: DescriptorRing;
-    /// The receive filter.
     type Filter: Filter<Self::Ring>;
 
     /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is

@@ -14,8 +14,7 @@ use crate::chip::frame_totals::{FCS, SHORTEST};
 /// bytes, needs 37.
 const MAX_PARTS: usize = 64;
 
-/// Where a VLAN tag begins, and its bytes.
-const TAG_AT: usize = 12;
+const TAG_AT: usize = 12; // Where a VLAN tag begins, and its bytes.
 const TAG: usize = 4;
 
 /// What became of a frame.

@@ -58,7 +58,6 @@ pub type ChipOf<T> = <<T as Transmit>::Ring as DescriptorRing>::Chip;
 /// What the words of a chip's transmit descriptors mean. Nothing here has state: what descriptors
 /// between frames say is kept in a [`Self::Memory`].
 pub trait Transmit: Sized {
-    /// Where they come from.
     type Ring: DescriptorRing;
     /// What descriptors between frames say about those that follow.
     type Memory: Default + Send;
@@ -96,9 +95,6 @@ pub trait Transmit: Sized {
     /// The offload of a frame to whose bytes nothing is to be done here; `None`: look at the plan.
     fn as_it_is(found: &Found<Self>, setup: Setup) -> Option<Offload>;
     /// What is to be done to a frame.
-    ///
-    /// # Errors
-    /// Why it is dropped.
     fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason>;
 
     /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes,

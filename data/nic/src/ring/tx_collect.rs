@@ -11,8 +11,7 @@ use crate::bits::small;
 use crate::chip::Chip;
 use crate::chip::frame_totals::SHORTEST;
 
-/// What cutting off a segment costs, in bytes to copy.
-const SEGMENT: usize = 512;
+const SEGMENT: usize = 512; // What cutting off a segment costs, in bytes to copy.
 
 /// One pull.
 pub struct Pass<'q, T: Transmit> {

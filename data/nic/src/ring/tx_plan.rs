@@ -14,12 +14,9 @@ use super::transmit::{Setup, Transmit};
 use super::tx_scan::Found;
 use crate::chip::frame_totals::{FCS, SHORTEST};
 
-/// Bytes of a VLAN tag.
-const TAG: usize = 4;
-/// Where it goes.
-const TAG_AT: usize = 12;
-/// CWR, which a receiver must see only once (RFC 3168).
-const CWR: u8 = 0x80;
+const TAG: usize = 4; // Bytes of a VLAN tag.
+const TAG_AT: usize = 12; // Where it goes.
+const CWR: u8 = 0x80; // CWR, which a receiver must see only once (RFC 3168).
 
 /// A checksum: over bytes `start` to `end` (0: the frame's end), stored at `at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +32,6 @@ pub struct Range {
 /// Checksums that are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksums {
-    /// None.
     #[default]
     None,
     /// Where they are is told (e1000). Places are those before a tag is inserted.
@@ -84,23 +80,19 @@ pub struct Segment {
 
 /// What is to be done to a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Plan {
     /// It brings its own FCS: cut it off.
     pub fcs: bool,
     /// Insert a VLAN tag: EtherType, tag control information.
     pub tag: Option<(u16, u16)>,
-    /// Pad it if it is short.
     pub pad: bool,
-    /// Checksums.
     pub sums: Checksums,
     /// Segment it; then checksums are part of that.
     pub segment: Option<Segment>,
 }
 
 /// Adds the frame to the batch.
-///
-/// # Errors
-/// Why it is dropped.
 pub fn add<'q, T: Transmit>(
     found: &Found<T>,
     pieces: &mut [Slice<'q>],

@@ -12,8 +12,7 @@ use crate::realtek::tally::{ADDRESS, DUMP};
 
 /// TSAD (60h): a bit of each of TSD0 to TSD3, and where the four begin.
 const SUMMARY: [(u32, u32); 4] = [(tsd::OWN, 0), (tsd::TABT, 4), (tsd::TUN, 8), (tsd::TOK, 12)];
-/// MPC has 24 bits.
-const MPC_MAX: u64 = 0xff_ffff;
+const MPC_MAX: u64 = 0xff_ffff; // MPC has 24 bits.
 
 impl Rtl8139 {
     /// Reads registers, through either BAR. In D3 nothing answers.

@@ -30,23 +30,16 @@ pub const OVERRUN: u32 = 1536;
 /// Longest frame, with its FCS: what drivers are ready for, and the longest that the transmitter
 /// takes.
 pub const LONGEST: usize = 1792;
-/// In front of each frame.
-pub const HEADER: u32 = 4;
-/// The driver's read pointer is CAPR plus this.
-const LEAD: u32 = 16;
-/// The shortest buffer.
-const SHORTEST: u32 = 8192;
+pub const HEADER: u32 = 4; // In front of each frame.
+const LEAD: u32 = 16; // The driver's read pointer is CAPR plus this.
+const SHORTEST: u32 = 8192; // The shortest buffer.
 
 /// Bits of the status in front of a frame.
 pub mod status {
-    /// Receive OK.
-    pub const ROK: u16 = 1;
-    /// Broadcast address.
-    pub const BAR: u16 = 1 << 13;
-    /// Physical address matched.
-    pub const PAM: u16 = 1 << 14;
-    /// Multicast address.
-    pub const MAR: u16 = 1 << 15;
+    pub const ROK: u16 = 1; // Receive OK.
+    pub const BAR: u16 = 1 << 13; // Broadcast address.
+    pub const PAM: u16 = 1 << 14; // Physical address matched.
+    pub const MAR: u16 = 1 << 15; // Multicast address.
 }
 
 /// What the registers say about the buffer.

@@ -20,8 +20,7 @@ use crate::realtek::isr;
 use crate::realtek::tally::{self, Tally};
 use crate::realtek::timer::ChipTimer;
 
-/// The PCI device id.
-const DEVICE: u16 = 0x8139;
+const DEVICE: u16 = 0x8139; // The PCI device id.
 
 /// What its causes are about: beside the RTL8169's, frames that could not be sent (TER), and what
 /// is received with errors.
@@ -51,17 +50,13 @@ pub struct Rtl8139 {
 
 /// Bits of [`Rtl8139::wire`].
 pub mod wire {
-    /// PCI lets it use memory.
-    pub const DMA: u32 = 1;
-    /// There is a link.
-    pub const LINK: u32 = 2;
-    /// In D3: nothing answers.
-    pub const ASLEEP: u32 = 4;
+    pub const DMA: u32 = 1; // PCI lets it use memory.
+    pub const LINK: u32 = 2; // There is a link.
+    pub const ASLEEP: u32 = 4; // In D3: nothing answers.
 }
 
 impl Rtl8139 {
     /// A chip after power-on: an 8139C+, or, if not `plus`, an 8139C, without C+ mode and CSB.
-    #[must_use]
     pub fn new(config: Config, plus: bool, host: Arc<dyn Host>) -> Self {
         let config = Config { csb: config.csb && plus, ..config };
         let kind = Kind { plus, csb: config.csb };

@@ -19,10 +19,8 @@ use crate::realtek::filter::{Match, Rules};
 use crate::realtek::isr;
 use crate::ring::is_memory;
 
-/// Bytes that a frame of the usual length takes.
-const USUAL: u32 = 1528;
-/// Frames that nobody asks room for more than.
-const MANY: usize = 128;
+const USUAL: u32 = 1528; // Bytes that a frame of the usual length takes.
+const MANY: usize = 128; // Frames that nobody asks room for more than.
 /// Zeros to pad with, and FCS: as many as the longest filler has.
 static ZEROS: [u8; 256] = [0; 256];
 /// EtherType 9000h.

@@ -3,8 +3,7 @@
 
 use crate::chip::pci::{COMMAND, Table};
 
-/// Power management.
-const PM: usize = 0x50;
+const PM: usize = 0x50; // Power management.
 
 macro_rules! table {
     ($revision:literal) => {

@@ -6,7 +6,6 @@
 
 use super::regs::{ANAR, ANER, ANLPAR, BMCR, BMSR};
 
-/// Bits of BMCR.
 mod bmcr {
     pub const RESET: u16 = 1 << 15;
     pub const SPEED: u16 = 1 << 13;
@@ -50,13 +49,11 @@ impl Phy {
         self.was_down = !self.cable;
     }
 
-    /// The cable is plugged in, or pulled.
     pub fn set_cable(&mut self, plugged: bool) {
         self.was_down |= !plugged;
         self.cable = plugged;
     }
 
-    /// The link is up.
     pub fn link(&self) -> bool {
         self.cable
     }
@@ -75,7 +72,6 @@ impl Phy {
         }
     }
 
-    /// A register as read.
     pub fn read(&mut self, offset: u8) -> u32 {
         let done = self.cable && self.control & bmcr::AUTONEG != 0;
         let when_done = |value| if done { value } else { 0 };

@@ -33,10 +33,8 @@ impl Rings {
 
 impl Cplus for Rtl8139 {
     const STATUS: Status = RTL8139;
-    /// The chip wraps there if no EOR comes before.
-    const MOST: u32 = 64;
-    /// What drivers usually post.
-    const USUAL_BUFFER: u32 = 1536;
+    const MOST: u32 = 64; // The chip wraps there if no EOR comes before.
+    const USUAL_BUFFER: u32 = 1536; // What drivers usually post.
 
     #[inline]
     fn place(&self, which: Which) -> Place {

@@ -6,114 +6,60 @@ use super::table;
 use crate::realtek::regs::{self as realtek, Row, Write, offsets};
 
 offsets! {
-    /// ID registers, the address: the first four bytes.
-    IDR0 = 0x00,
-    /// The last two.
-    IDR4 = 0x04,
-    /// Multicast registers, the hash table: the first four bytes.
-    MAR0 = 0x08,
-    /// The last four.
-    MAR4 = 0x0c,
-    /// Transmit Status of Descriptor 0; three more behind it.
-    TSD0 = 0x10,
-    /// C+: Dump Tally Counter Command, and the low half of the address.
-    DTCCR = 0x10,
-    /// C+: its high half.
-    DTCCR_HI = 0x14,
-    /// Transmit Start Address of Descriptor 0; three more behind it.
-    TSAD0 = 0x20,
-    /// C+: Transmit Normal Priority Descriptors, start, low.
-    TNPDS = 0x20,
-    /// C+: high.
-    TNPDS_HI = 0x24,
-    /// C+: Transmit High Priority Descriptors, start, low.
-    THPDS = 0x28,
-    /// C+: high.
-    THPDS_HI = 0x2c,
-    /// Receive Buffer Start address.
-    RBSTART = 0x30,
-    /// Early Receive Byte Count: nothing is received early here.
-    ERBCR = 0x34,
-    /// Early Receive Status.
-    ERSR = 0x36,
-    /// Command.
-    CR = 0x37,
-    /// Current Address of Packet Read: what the driver has read, minus 16.
-    CAPR = 0x38,
-    /// Current Buffer Address: where the next frame goes.
-    CBR = 0x3a,
-    /// Interrupt Mask.
-    IMR = 0x3c,
-    /// Interrupt Status: bits written as 1 are cleared.
-    ISR = 0x3e,
-    /// Transmit Configuration.
-    TCR = 0x40,
-    /// Receive Configuration.
-    RCR = 0x44,
-    /// Timer Count.
-    TCTR = 0x48,
-    /// Missed Packet Counter.
-    MPC = 0x4c,
-    /// 93C46 (93C56) Command.
-    EECR = 0x50,
-    /// Configuration 0.
-    CONFIG0 = 0x51,
-    /// Configuration 1.
-    CONFIG1 = 0x52,
-    /// Timer Interrupt.
-    TIMERINT = 0x54,
-    /// Media Status.
-    MSR = 0x58,
-    /// Configuration 3.
-    CONFIG3 = 0x59,
-    /// Configuration 4.
-    CONFIG4 = 0x5a,
-    /// Multiple Interrupt Select.
-    MULINT = 0x5c,
-    /// PCI Revision ID, of the chip inside.
-    RERID = 0x5e,
-    /// Transmit Status of All Descriptors.
-    TSAD = 0x60,
-    /// Basic Mode Control.
-    BMCR = 0x62,
-    /// Basic Mode Status.
-    BMSR = 0x64,
-    /// Auto-negotiation Advertisement.
-    ANAR = 0x66,
-    /// Auto-negotiation Link Partner.
-    ANLPAR = 0x68,
-    /// Auto-negotiation Expansion.
-    ANER = 0x6a,
-    /// Disconnect Counter.
-    DIS = 0x6c,
-    /// False Carrier Sense Counter.
-    FCSC = 0x6e,
-    /// N-way Test.
-    NWAYTR = 0x70,
-    /// Receive Error Counter.
-    REC = 0x72,
-    /// CS Configuration.
-    CSCR = 0x74,
-    /// PHY parameter 1.
-    PHY1_PARM = 0x78,
-    /// Twister parameter.
-    TW_PARM = 0x7c,
-    /// PHY parameter 2.
-    PHY2_PARM = 0x80,
-    /// Flash memory, which the model does not have.
-    FLASH = 0xd4,
-    /// Configuration 5.
-    CONFIG5 = 0xd8,
-    /// C+: Transmit Priority Polling.
-    TPPOLL = 0xd9,
-    /// C+ Command.
-    CPCR = 0xe0,
-    /// C+: Receive Descriptor Start Address, low.
-    RDSAR = 0xe4,
-    /// C+: high.
-    RDSAR_HI = 0xe8,
-    /// C+: Early Transmit Threshold.
-    ETTHR = 0xec,
+    IDR0 = 0x00, // ID registers, the address: the first four bytes.
+    IDR4 = 0x04, // The last two.
+    MAR0 = 0x08, // Multicast registers, the hash table: the first four bytes.
+    MAR4 = 0x0c, // The last four.
+    TSD0 = 0x10, // Transmit Status of Descriptor 0; three more behind it.
+    DTCCR = 0x10, // C+: Dump Tally Counter Command, and the low half of the address.
+    DTCCR_HI = 0x14, // C+: its high half.
+    TSAD0 = 0x20, // Transmit Start Address of Descriptor 0; three more behind it.
+    TNPDS = 0x20, // C+: Transmit Normal Priority Descriptors, start, low.
+    TNPDS_HI = 0x24, // C+: high.
+    THPDS = 0x28, // C+: Transmit High Priority Descriptors, start, low.
+    THPDS_HI = 0x2c, // C+: high.
+    RBSTART = 0x30, // Receive Buffer Start address.
+    ERBCR = 0x34, // Early Receive Byte Count: nothing is received early here.
+    ERSR = 0x36, // Early Receive Status.
+    CR = 0x37, // Command.
+    CAPR = 0x38, // Current Address of Packet Read: what the driver has read, minus 16.
+    CBR = 0x3a, // Current Buffer Address: where the next frame goes.
+    IMR = 0x3c, // Interrupt Mask.
+    ISR = 0x3e, // Interrupt Status: bits written as 1 are cleared.
+    TCR = 0x40, // Transmit Configuration.
+    RCR = 0x44, // Receive Configuration.
+    TCTR = 0x48, // Timer Count.
+    MPC = 0x4c, // Missed Packet Counter.
+    EECR = 0x50, // 93C46 (93C56) Command.
+    CONFIG0 = 0x51, // Configuration 0.
+    CONFIG1 = 0x52, // Configuration 1.
+    TIMERINT = 0x54, // Timer Interrupt.
+    MSR = 0x58, // Media Status.
+    CONFIG3 = 0x59, // Configuration 3.
+    CONFIG4 = 0x5a, // Configuration 4.
+    MULINT = 0x5c, // Multiple Interrupt Select.
+    RERID = 0x5e, // PCI Revision ID, of the chip inside.
+    TSAD = 0x60, // Transmit Status of All Descriptors.
+    BMCR = 0x62, // Basic Mode Control.
+    BMSR = 0x64, // Basic Mode Status.
+    ANAR = 0x66, // Auto-negotiation Advertisement.
+    ANLPAR = 0x68, // Auto-negotiation Link Partner.
+    ANER = 0x6a, // Auto-negotiation Expansion.
+    DIS = 0x6c, // Disconnect Counter.
+    FCSC = 0x6e, // False Carrier Sense Counter.
+    NWAYTR = 0x70, // N-way Test.
+    REC = 0x72, // Receive Error Counter.
+    CSCR = 0x74, // CS Configuration.
+    PHY1_PARM = 0x78, // PHY parameter 1.
+    TW_PARM = 0x7c, // Twister parameter.
+    PHY2_PARM = 0x80, // PHY parameter 2.
+    FLASH = 0xd4, // Flash memory, which the model does not have.
+    CONFIG5 = 0xd8, // Configuration 5.
+    TPPOLL = 0xd9, // C+: Transmit Priority Polling.
+    CPCR = 0xe0, // C+ Command.
+    RDSAR = 0xe4, // C+: Receive Descriptor Start Address, low.
+    RDSAR_HI = 0xe8, // C+: high.
+    ETTHR = 0xec, // C+: Early Transmit Threshold.
     /// CSB address, low; writing it places the CSB (`chip/csb.rs`). The chip has function event
     /// registers of its CardBus variant here.
     CSBAL = 0xf0,
@@ -121,78 +67,48 @@ offsets! {
     CSBAH = 0xf4,
 }
 
-/// Bits of TSD0 to TSD3.
 pub mod tsd {
-    /// Bytes of the frame.
-    pub const SIZE: u32 = 0x1fff;
-    /// The driver owns it: its frame was taken.
-    pub const OWN: u32 = 1 << 13;
-    /// Transmit FIFO Underrun: the frame could not be read in time.
-    pub const TUN: u32 = 1 << 14;
-    /// Transmit OK.
-    pub const TOK: u32 = 1 << 15;
-    /// Transmit Abort.
-    pub const TABT: u32 = 1 << 30;
-    /// SIZE, OWN, ERTXTH.
-    pub const WRITABLE: u32 = 0x003f_3fff;
+    pub const SIZE: u32 = 0x1fff; // Bytes of the frame.
+    pub const OWN: u32 = 1 << 13; // The driver owns it: its frame was taken.
+    pub const TUN: u32 = 1 << 14; // Transmit FIFO Underrun: the frame could not be read in time.
+    pub const TOK: u32 = 1 << 15; // Transmit OK.
+    pub const TABT: u32 = 1 << 30; // Transmit Abort.
+    pub const WRITABLE: u32 = 0x003f_3fff; // SIZE, OWN, ERTXTH.
 }
 
-/// Bits of CR.
 pub mod cr {
-    /// Buffer Empty.
-    pub const BUFE: u32 = 1;
-    /// Transmitter Enable.
-    pub const TE: u32 = 1 << 2;
-    /// Receiver Enable.
-    pub const RE: u32 = 1 << 3;
-    /// Reset.
-    pub const RST: u32 = 1 << 4;
+    pub const BUFE: u32 = 1; // Buffer Empty.
+    pub const TE: u32 = 1 << 2; // Transmitter Enable.
+    pub const RE: u32 = 1 << 3; // Receiver Enable.
+    pub const RST: u32 = 1 << 4; // Reset.
 }
 
-/// Bits of TCR.
 pub mod tcr {
-    /// Clear Abort. Clears itself.
-    pub const CLRABT: u32 = 1;
-    /// The driver brings the FCS with it.
-    pub const CRC: u32 = 1 << 16;
-    /// Loopback: both bits.
-    pub const LBK: u32 = 3 << 17;
-    /// IFG, IFG2, LBK, CRC, MXDMA, TXRR, CLRABT.
-    pub const WRITABLE: u32 = 0x030f_07f1;
-    /// Hardware Version: 8139C.
-    pub const VERSION: u32 = 0x7400_0000;
-    /// And 8139C+.
-    pub const VERSION_PLUS: u32 = 0x7480_0000;
+    pub const CLRABT: u32 = 1; // Clear Abort. Clears itself.
+    pub const CRC: u32 = 1 << 16; // The driver brings the FCS with it.
+    pub const LBK: u32 = 3 << 17; // Loopback: both bits.
+    pub const WRITABLE: u32 = 0x030f_07f1; // IFG, IFG2, LBK, CRC, MXDMA, TXRR, CLRABT.
+    pub const VERSION: u32 = 0x7400_0000; // Hardware Version: 8139C.
+    pub const VERSION_PLUS: u32 = 0x7480_0000; // And 8139C+.
 }
 
 /// Bits of RCR that concern the buffer; the filter's are `realtek`'s.
 pub mod rcr {
-    /// A frame that begins in the buffer goes on behind its end.
-    pub const WRAP: u32 = 1 << 7;
-    /// Buffer length: 8, 16, 32, 64 KiB.
-    pub const RBLEN_SHIFT: u32 = 11;
+    pub const WRAP: u32 = 1 << 7; // A frame that begins in the buffer goes on behind its end.
+    pub const RBLEN_SHIFT: u32 = 11; // Buffer length: 8, 16, 32, 64 KiB.
 }
 
-/// Bits of CPCR.
 pub mod cpcr {
-    /// C+ transmitter on.
-    pub const TXE: u32 = 1;
-    /// C+ receiver on.
-    pub const RXE: u32 = 2;
-    /// Checksums of received frames are checked.
-    pub const RXCHKSUM: u32 = 1 << 5;
-    /// Tags are stripped.
-    pub const RXVLAN: u32 = 1 << 6;
+    pub const TXE: u32 = 1; // C+ transmitter on.
+    pub const RXE: u32 = 2; // C+ receiver on.
+    pub const RXCHKSUM: u32 = 1 << 5; // Checksums of received frames are checked.
+    pub const RXVLAN: u32 = 1 << 6; // Tags are stripped.
 }
 
-/// Bits of TPPoll.
 pub mod tppoll {
-    /// High priority queue.
-    pub const HPQ: u32 = 1 << 7;
-    /// Normal priority queue.
-    pub const NPQ: u32 = 1 << 6;
-    /// Forced Software Interrupt.
-    pub const FSWINT: u32 = 1;
+    pub const HPQ: u32 = 1 << 7; // High priority queue.
+    pub const NPQ: u32 = 1 << 6; // Normal priority queue.
+    pub const FSWINT: u32 = 1; // Forced Software Interrupt.
 }
 
 /// Which chip it is.
@@ -235,7 +151,6 @@ impl Registers {
         self.all.get(offset)
     }
 
-    /// Stores its value.
     #[inline]
     pub fn set(&self, offset: u8, value: u32) {
         self.all.set(offset, value);
@@ -247,7 +162,6 @@ impl Registers {
         self.mode.get(offset)
     }
 
-    /// Stores its value.
     pub fn set_plus(&self, offset: u8, value: u32) {
         self.mode.set(offset, value);
     }

@@ -17,16 +17,12 @@ use super::regs::*;
 use crate::chip::{After, ControlOf};
 use crate::realtek::isr;
 
-/// Bits of MSR.
 mod msr {
-    /// 10 Mbit/s.
-    pub const SPEED_10: u32 = 1 << 3;
-    /// No link.
-    pub const LINKB: u32 = 1 << 2;
+    pub const SPEED_10: u32 = 1 << 3; // 10 Mbit/s.
+    pub const LINKB: u32 = 1 << 2; // No link.
 }
 
-/// CSCR: the link is up.
-const CON_STATUS: u32 = 1 << 3;
+const CON_STATUS: u32 = 1 << 3; // CSCR: the link is up.
 
 impl Rtl8139 {
     /// All but configuration space.

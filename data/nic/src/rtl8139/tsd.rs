@@ -23,15 +23,11 @@ use crate::ring::{
     is_memory,
 };
 
-/// Pairs of registers.
-const PAIRS: u32 = 4;
-/// And descriptors, to the walker.
-const RING: u32 = 2 * PAIRS;
+const PAIRS: u32 = 4; // Pairs of registers.
+const RING: u32 = 2 * PAIRS; // And descriptors, to the walker.
 
-/// In a descriptor's word, above TSD: it is longer than the chip sends.
-const LONG: u64 = 1 << 62;
-/// The frame brings its FCS.
-const HAS_FCS: u64 = 1 << 63;
+const LONG: u64 = 1 << 62; // In a descriptor's word, above TSD: it is longer than the chip sends.
+const HAS_FCS: u64 = 1 << 63; // The frame brings its FCS.
 
 /// The four descriptors.
 pub struct Pairs {

@@ -8,8 +8,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Bytes of a descriptor.
-const SIZE: u32 = 16;
+const SIZE: u32 = 16; // Bytes of a descriptor.
 /// Descriptors in an indirect table, at most (section 2.7.5.3.1: no longer than the largest ring).
 const MAX_TABLE: u32 = 32768;
 

@@ -3,25 +3,17 @@
 /// A broken rule. The queue has stopped; its port must be reset. Per-frame trouble (a bad header, a
 /// frame too long) is not a fault: the frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Fault {
     /// The ring's size is not a power of two up to 32768 (virtio 1.2 section 2.7).
     #[error("queue size {0} is not a power of two from 1 to 32768")]
     BadSize(u16),
-    /// A part of the ring is unaligned or lies outside the guest's memory.
     #[error("no ring memory at guest address {0:#x}")]
     BadRing(u64),
-    /// The device has no queue of this number.
     #[error("there is no queue {0}")]
     NoSuchQueue(u16),
-    /// More buffers are said to be available than the ring can hold.
     #[error("the avail index jumped to {avail} with {next} next")]
-    AvailJump {
-        /// The index the driver wrote.
-        avail: u16,
-        /// The next one the device expected.
-        next: u16,
-    },
-    /// A head or `next` points outside its descriptor table.
+    AvailJump { avail: u16, next: u16 },
     #[error("descriptor {0} is outside the table")]
     OutOfTable(u32),
     /// A chain has more descriptors than its table: it must be a circle.
@@ -36,15 +28,8 @@ pub enum Fault {
     /// A transmit buffer that the device should write, or a receive buffer that it should read.
     #[error("a buffer of the wrong direction")]
     Direction,
-    /// A buffer outside the guest's memory.
     #[error("no guest memory for {len} bytes at {addr:#x}")]
-    BadAddress {
-        /// Guest address.
-        addr: u64,
-        /// Bytes.
-        len: u32,
-    },
-    /// A receive buffer without a single byte.
+    BadAddress { addr: u64, len: u32 },
     #[error("a receive buffer of no bytes")]
     Empty,
 }

@@ -87,7 +87,6 @@ impl<S: QueueState> Default for Net<S> {
 
 impl<S: QueueState> Net<S> {
     /// No queues, no memory, no features.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             map: Arc::default(),
@@ -110,7 +109,6 @@ impl<S: QueueState> Net<S> {
     }
 
     /// The features in force.
-    #[must_use]
     pub fn features(&self) -> Features {
         self.features
     }
@@ -246,20 +244,17 @@ impl<S: QueueState> Net<S> {
     }
 
     /// True if queue `index` was started and not stopped.
-    #[must_use]
     pub fn is_started(&self, index: u16) -> bool {
         self.slots.get(usize::from(index)).is_some_and(|s| s.queue.is_some())
     }
 
     /// True if some queue is started, enabled and sound.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
     /// The first rule that was broken, with the queue's number. That queue stands still until it is
     /// started again.
-    #[must_use]
     pub fn fault(&self) -> Option<(u16, Fault)> {
         let numbered = (0u16..).zip(&self.slots);
         numbered.filter_map(|(i, s)| s.fault.map(|f| (i, f))).next()

@@ -1,5 +1,7 @@
 //! The CSB: its four pairs, and how it is turned on and off.
 
+mod linux;
+
 use std::cell::Cell;
 
 use loom::sync::Arc;

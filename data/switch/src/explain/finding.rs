@@ -10,18 +10,16 @@ use crate::policy::{Budget, Domain, Vlan};
 
 /// One check of the frame, and what it found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Step {
     /// The receiver it is about; `None` if it is about the frame itself.
     pub port: Option<PortId>,
-    /// The result.
     pub verdict: Verdict,
-    /// The reason for it.
     pub finding: Finding,
 }
 
 impl Step {
     /// What was checked.
-    #[must_use]
     pub fn check(&self) -> Check {
         self.finding.check()
     }
@@ -42,7 +40,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Its name in the API and in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -88,7 +85,6 @@ pub enum Check {
 
 impl Check {
     /// Its name in the API and in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -182,7 +178,6 @@ pub enum Finding {
 
 impl Finding {
     /// What was checked.
-    #[must_use]
     pub fn check(&self) -> Check {
         match self {
             Self::BadLength(_) => Check::Length,
@@ -273,7 +268,6 @@ pub struct Tags(pub Vec<Tag>);
 
 impl Tags {
     /// Those of a frame that begins with `head`.
-    #[must_use]
     pub fn of(head: &[u8]) -> Self {
         let be16 = |at: usize| head.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b));
         let tag = |at: &usize| {

@@ -124,7 +124,6 @@ pub enum Unparsed {
 
 impl ClaimFault {
     /// The address that was refused because it is not its sender's; `None` for other faults.
-    #[must_use]
     pub fn claim(&self) -> Option<Claim> {
         match self {
             Self::NotFirst { mac, .. } | Self::NotListed(mac) => Some(Claim::Mac(*mac)),

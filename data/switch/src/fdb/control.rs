@@ -102,7 +102,6 @@ impl Fdb {
     }
 
     /// All entries, in no order.
-    #[must_use]
     pub fn list(&self) -> Vec<FdbEntry> {
         self.entries().map(|(slot, e)| self.line(e, domain_of(slot.domain))).collect()
     }

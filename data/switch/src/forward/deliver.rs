@@ -5,8 +5,7 @@ use vmlan_frame::{Batch, Offloads, Reason};
 use super::{Out, Pass, Way};
 use crate::PortId;
 
-/// The bytes of a frame of Ethernet's usual length.
-const USUAL: usize = 1514;
+const USUAL: usize = 1514; // The bytes of a frame of Ethernet's usual length.
 
 /// How many frames of the usual length carry what these do, at least one each. By bytes and not by
 /// segments: how many of those a frame is worth is whatever its sender says.

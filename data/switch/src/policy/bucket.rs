@@ -38,8 +38,7 @@ const MAX_BURST: u64 = 10 * SECOND;
 /// The most that is spent in one go: far beyond a batch of the largest frames.
 const MAX_SPEND: u64 = 1 << 40;
 
-/// The longest wait, in nanoseconds. A debt may last longer.
-const MAX_WAIT: u64 = SECOND;
+const MAX_WAIT: u64 = SECOND; // The longest wait, in nanoseconds. A debt may last longer.
 
 /// The longest that a helping is waited for, in nanoseconds: short enough for rings not to run
 /// full, long enough not to be polling.
@@ -77,7 +76,6 @@ pub struct Bucket {
 
 impl Bucket {
     /// A full bucket at `now` (nanoseconds of the workers' clock).
-    #[must_use]
     pub fn new(rate: Rate, now: u64) -> Self {
         let per_second = rate.per_second.clamp(1, MAX_RATE);
         let mut bucket = Self {
@@ -115,13 +113,11 @@ impl Bucket {
     }
 
     /// Its rate.
-    #[must_use]
     pub fn rate(&self) -> Rate {
         Rate { per_second: self.per_second(), burst: self.burst }
     }
 
     /// Tokens there are at `now`; negative if some are owed.
-    #[must_use]
     #[inline]
     pub fn tokens(&self, now: u64) -> i64 {
         self.look(now).0
@@ -132,7 +128,6 @@ impl Bucket {
     /// This is for receivers: a guest that is given each token as soon as it is there is
     /// interrupted as often as there are tokens. The rate is kept as exactly: what comes while the
     /// bucket is shut fits into the other half of the burst.
-    #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> i64 {
         let tokens = self.tokens(now);
@@ -176,7 +171,6 @@ impl Bucket {
 
     /// Nanoseconds until there is a helping worth sleeping for, at most a second; 0 if there are
     /// tokens now.
-    #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         let (tokens, rest) = self.look(now);
         if tokens > 0 {

@@ -9,20 +9,17 @@ use vmlan_frame::Counter;
 
 use super::{Bucket, Turns};
 
-/// What a limiter has seen, in frames.
 #[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct LimitCounters {
-    /// Frames that passed.
     pub passed: Counter,
     /// Times that a frame was left in its sender's ring.
     pub held: Counter,
-    /// Frames dropped.
     pub dropped: Counter,
 }
 
 impl LimitCounters {
     /// Frames that passed or were dropped.
-    #[must_use]
     pub fn offered(&self) -> u64 {
         self.passed.get() + self.dropped.get()
     }
@@ -61,7 +58,6 @@ pub struct Budget {
 
 impl Limits {
     /// True if nothing is limited.
-    #[must_use]
     #[inline]
     pub fn is_none(&self) -> bool {
         self.own.is_none() && self.shared.is_none()
@@ -71,7 +67,6 @@ impl Limits {
     ///
     /// Frames pass as long as both numbers are above 0, each taking its bits and one frame: the
     /// last one may take more than is left.
-    #[must_use]
     #[inline]
     pub fn budget(&self, now: u64) -> Budget {
         self.least(|bucket| bucket.tokens(now))
@@ -80,7 +75,6 @@ impl Limits {
     /// Like [`Limits::budget`], for receivers: after frames were dropped, nothing passes for half
     /// the burst. A guest that is given each frame as soon as there are tokens for it is
     /// interrupted for each.
-    #[must_use]
     #[inline]
     pub fn in_helpings(&self, now: u64) -> Budget {
         self.least(|bucket| bucket.in_helpings(now))
@@ -128,7 +122,6 @@ impl Limits {
     }
 
     /// Nanoseconds until something worth waking for may pass; 0: now.
-    #[must_use]
     #[inline]
     pub fn wait(&self, now: u64) -> u64 {
         let buckets = self.each().flat_map(|l| l.bits.iter().chain(&l.frames));

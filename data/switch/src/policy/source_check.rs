@@ -109,21 +109,16 @@ pub struct SourceCheck {
 /// Bytes of TCP and UDP that the short cut looks at: ports, lengths, TCP's data offset.
 const L4: usize = 13;
 
-/// Bytes of a snapshot with Ethernet, a tag, IPv4, and that.
-const SHORT: usize = 14 + 4 + 20 + L4;
+const SHORT: usize = 14 + 4 + 20 + L4; // Bytes of a snapshot with Ethernet, a tag, IPv4, and that.
 
 impl SourceCheck {
     /// True if everything is allowed.
-    #[must_use]
     #[inline]
     pub fn is_any(&self) -> bool {
         matches!(self.macs, Macs::Any) && self.ips.is_none() && !self.dhcp_guard && !self.ra_guard
     }
 
     /// Checks the snapshot `head` of a frame of `len` bytes.
-    ///
-    /// # Errors
-    /// Why it must not pass.
     #[inline]
     pub fn check(&self, head: &[u8], len: usize) -> Result<(), Reason> {
         self.look(head, len, true)

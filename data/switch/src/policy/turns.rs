@@ -81,7 +81,6 @@ fn ahead(a: u64, b: u64) -> i64 {
 impl Turns {
     /// For sources that sleep for up to `patience` nanoseconds while they wait, and count as
     /// waiting for so long. Whoever finds that one no longer waits must say so.
-    #[must_use]
     pub fn patient(patience: u64) -> Self {
         Self { patience, ..Self::default() }
     }
@@ -152,7 +151,6 @@ impl Turns {
     }
 
     /// True if it had more when it was last heard of.
-    #[must_use]
     pub fn is_waiting(&self, source: PortId) -> bool {
         let (word, bit) = place(source);
         self.waiting.get(word).is_some_and(|w| w.load(Ordering::Relaxed) & bit != 0)

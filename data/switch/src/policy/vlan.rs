@@ -50,33 +50,28 @@ impl Domain {
     pub const OPEN: Self = Self(0);
 
     /// The customer VLAN `vid`.
-    #[must_use]
     pub const fn customer(vid: u16) -> Self {
         Self(vid & 0xfff)
     }
 
     /// The service VLAN `vid`.
-    #[must_use]
     pub const fn service(vid: u16) -> Self {
         Self(vid & 0xfff | 0x1000)
     }
 
     /// As a number below 2^13, as the forwarding table keeps it.
-    #[must_use]
     #[inline]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
     /// Its VLAN identifier; 0 for [`Domain::OPEN`].
-    #[must_use]
     #[inline]
     pub const fn vid(self) -> u16 {
         self.0 & VID
     }
 
     /// From that number.
-    #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & 0x1fff)
     }
@@ -98,7 +93,6 @@ pub struct VidSet(Box<[u64; 64]>);
 
 impl VidSet {
     /// A set of these. Numbers that do not name a VLAN (0, 4095 and above) are left out.
-    #[must_use]
     pub fn new(vids: impl IntoIterator<Item = u16>) -> Self {
         let mut set = Box::new([0u64; 64]);
         for vid in vids.into_iter().filter(|v| names_one(*v)) {
@@ -110,13 +104,11 @@ impl VidSet {
     }
 
     /// All VLANs.
-    #[must_use]
     pub fn all() -> Self {
         Self::new(1..VID)
     }
 
     /// True if `vid` is one of them.
-    #[must_use]
     #[inline]
     pub fn has(&self, vid: u16) -> bool {
         self.0.get(usize::from(vid >> 6)).is_some_and(|w| w >> (vid & 63) & 1 == 1)
@@ -248,14 +240,12 @@ impl Vlan {
     }
 
     /// True if frames of `domain` are sent to this port.
-    #[must_use]
     #[inline]
     pub fn carries(&self, domain: Domain) -> bool {
         self.form(domain).is_some()
     }
 
     /// The form of frames of `domain` at this port; `None` if the port does not carry them.
-    #[must_use]
     #[inline]
     pub fn form(&self, domain: Domain) -> Option<Form> {
         let vid = domain.bits() & VID;

@@ -19,8 +19,7 @@ const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 const ISB_IFDROP: u16 = 5;
 
-/// Bits 0 and 1 of `epb_flags`: the direction, seen from the interface.
-const INBOUND: u32 = 1;
+const INBOUND: u32 = 1; // Bits 0 and 1 of `epb_flags`: the direction, seen from the interface.
 const OUTBOUND: u32 = 2;
 
 /// Longest packet block beyond its data: fixed parts, padding, flags, a comment of up to 32 bytes.

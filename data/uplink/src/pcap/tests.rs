@@ -6,7 +6,7 @@ use vmlan_frame::Offload;
 use vmlan_ram::Slice;
 
 use super::*;
-use crate::testing::{frame, required, wait};
+use crate::tests::{frame, required, wait};
 
 fn capture(mirror: &dyn Mirror, id: u32, out: bool, bytes: &[u8], dropped: Option<Reason>) {
     let mut batch = Batch::new();

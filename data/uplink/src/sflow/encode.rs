@@ -12,8 +12,7 @@ pub(super) const DATAGRAM: usize = 1400;
 const VERSION: u32 = 5;
 const FLOW_SAMPLE: u32 = 1;
 const COUNTERS_SAMPLE: u32 = 2;
-/// Flow records.
-const RAW_HEADER: u32 = 1;
+const RAW_HEADER: u32 = 1; // Flow records.
 const EXTENDED_SWITCH: u32 = 1001;
 /// Counter records. `port_name` is that of sFlow's `OpenFlow` structures.
 const GENERIC_INTERFACE: u32 = 1;
@@ -22,17 +21,12 @@ const PORT_NAME: u32 = 1005;
 const ETHERNET_ISO8023: u32 = 1;
 /// Bytes of the frame check sequence, which count for `frame_length` and are not in the header.
 const CHECK_SEQUENCE: u32 = 4;
-/// `ifType` (IANA): ethernetCsmacd.
-const ETHERNET_CSMACD: u32 = 6;
+const ETHERNET_CSMACD: u32 = 6; // `ifType` (IANA): ethernetCsmacd.
 const FULL_DUPLEX: u32 = 1;
-/// `ifStatus`: administratively up, operationally up.
-const STATUS_UP: u32 = 0b11;
+const STATUS_UP: u32 = 0b11; // `ifStatus`: administratively up, operationally up.
 const STATUS_DOWN: u32 = 0b01;
-/// A counter that is not kept.
-const UNKNOWN: u32 = u32::MAX;
-
-/// The two upper bits of `output`.
-const DISCARDED: u32 = 1 << 30;
+const UNKNOWN: u32 = u32::MAX; // A counter that is not kept.
+const DISCARDED: u32 = 1 << 30; // The two upper bits of `output`.
 const MANY: u32 = 2 << 30;
 
 /// Who sends a datagram, and when.

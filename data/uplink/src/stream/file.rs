@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::net::Shutdown;
+
 use super::StreamError;
 use crate::{has_directory, sys};
 
@@ -90,14 +92,25 @@ fn make_way(path: &Path) -> Result<(), StreamError> {
         Ok(_) => {}
     }
     let probe = sys::unix_socket().map_err(fail)?;
-    match connect(&probe, path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            log::info!("{}: nobody listens, replaced", path.display());
-            fs::remove_file(path).map_err(fail)
-        }
-        // A full backlog (EAGAIN) is somebody's too.
-        _ => Err(StreamError::InUse(path.to_owned())),
+    // Whoever accepts can send nothing: this process would have to close it.
+    rustix::net::shutdown(&probe, Shutdown::Read).map_err(|e| fail(e.into()))?;
+    let is_stale = match connect(&probe, path) {
+        Err(e) => e.kind() == io::ErrorKind::ConnectionRefused,
+        Ok(()) => is_orphaned(&probe),
+    };
+    // A full backlog (EAGAIN) is somebody's too.
+    if !is_stale {
+        return Err(StreamError::InUse(path.to_owned()));
     }
+    log::info!("{}: nobody listens, replaced", path.display());
+    fs::remove_file(path).map_err(fail)
+}
+
+/// True if the process that listens at the far end of `sock` has ended. Its keeper, if that hangs
+/// or has not heard of it yet, has its listener still.
+fn is_orphaned(sock: &OwnedFd) -> bool {
+    let pid = rustix::net::sockopt::socket_peercred(sock).map(|peer| peer.pid);
+    matches!(pid.and_then(rustix::process::test_kill_process), Err(rustix::io::Errno::SRCH))
 }
 
 #[cfg(test)]
@@ -113,5 +126,22 @@ mod tests {
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         widen(&path, 0o666).unwrap_err();
         assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    /// Who has the place may wait for a chance to park whoever looks who it is.
+    #[test]
+    fn who_listens_at_the_place_can_send_us_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let sent = std::thread::scope(|s| {
+            let other = s.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                std::io::Write::write(&mut peer, b"with a descriptor, perhaps")
+            });
+            assert!(matches!(make_way(&path), Err(StreamError::InUse(_))));
+            other.join().unwrap()
+        });
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

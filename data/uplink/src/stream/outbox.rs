@@ -18,8 +18,7 @@ const CHUNK: usize = 2 * (PREFIX + MAX_FRAME);
 /// All chunks together are 1 MiB, which is what a peer that never reads costs.
 const CHUNKS: usize = 8;
 
-/// Bytes that a frame of Ethernet's usual length takes.
-const USUAL: usize = PREFIX + 1514;
+const USUAL: usize = PREFIX + 1514; // Bytes that a frame of Ethernet's usual length takes.
 
 /// Frames one after the other, each after its length.
 #[derive(Debug)]

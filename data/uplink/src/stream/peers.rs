@@ -14,11 +14,10 @@ use super::keeping::Keeping;
 use super::read::{Look, Reader};
 use super::{Config, StreamError, StreamPort};
 use crate::keep::{Keep, Keepers, Kept};
-use crate::log_limit::LogLimit;
 use crate::sys;
+use vmlan_frame::LogLimit;
 
-/// Peers that wait for the one before them.
-const BACKLOG: i32 = 16;
+const BACKLOG: i32 = 16; // Peers that wait for the one before them.
 
 /// Time between attempts to connect, and between attempts to accept after an error.
 const RETRY: Duration = Duration::from_secs(1);
@@ -36,6 +35,7 @@ pub(super) struct Peers {
     /// Those who come to us can send descriptors.
     peeks: bool,
     reader: Reader,
+    start: Instant,
     log: LogLimit,
 }
 
@@ -54,9 +54,9 @@ impl Peers {
             let (socket, file) = file::bind(socket, &config.path, mode)?;
             (listen(&*config.keepers, socket).map_err(fail)?, Some(file))
         };
-        let log = LogLimit::new(Instant::now());
-        let keeping = Keeping::new(keep);
-        Ok((Self { server, keeping, peeks, reader: Reader::new(), log }, file))
+        let (keeping, start) = (Keeping::new(keep), Instant::now());
+        let (reader, log) = (Reader::new(), LogLimit::default());
+        Ok((Self { server, keeping, peeks, reader, start, log }, file))
     }
 
     pub(super) fn keep(&self) -> Arc<dyn Keep> {
@@ -119,7 +119,7 @@ impl Peers {
 
     fn log(&mut self, port: &StreamPort, level: log::Level, what: &str) {
         let label = &port.config.label;
-        match self.log.allow(Instant::now()) {
+        match self.log.allow(self.start.elapsed()) {
             None => {}
             Some(0) => log::log!(level, "{label}: {what}"),
             Some(n) => log::log!(level, "{label}: {what} (and {n} lines left out before)"),

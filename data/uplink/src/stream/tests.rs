@@ -13,7 +13,7 @@ use vmlan_ram::Slice;
 
 use super::read::{ABSURD, Look, Reader};
 use super::*;
-use crate::testing::{Keep, counted, frame, pull, push, wait};
+use crate::tests::{Keep, counted, frame, pull, push, wait};
 
 fn config(dir: &tempfile::TempDir, connect: bool) -> Config {
     Config { connect, ..Config::new(dir.path().join("s.sock")) }
@@ -331,7 +331,7 @@ fn only_stale_sockets_are_replaced() {
 fn random_streams_held_and_limited_at_random_arrive_in_order_and_whole() {
     let (_dir, stream, mut peer) = connected();
     let port = stream.port();
-    let mut random = crate::testing::Random(11);
+    let mut random = crate::tests::Random(11);
     let frames: Vec<Vec<u8>> = (0..3000u32)
         .map(|i| {
             let most = if i % 40 == 0 { 9216 } else { 1500 };

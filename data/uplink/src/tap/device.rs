@@ -12,61 +12,43 @@ use vmlan_frame::Offloads;
 use super::{Config, header};
 use crate::sys;
 
-/// The most queues a TAP device has (kernel: `MAX_TAP_QUEUES`).
-const MAX_QUEUES: u16 = 256;
+const MAX_QUEUES: u16 = 256; // The most queues a TAP device has (kernel: `MAX_TAP_QUEUES`).
 
 /// Why a TAP device could not be had.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TapError {
-    /// Not a name the kernel takes.
     #[error(
         "`{0}` is not a valid interface name: use 1 to 15 characters, none of them `/`, `%`, `:` \
          or blank"
     )]
     BadName(String),
-    /// Queues out of range.
     #[error("queues={0}: a tap device has 1 to 256 queues")]
     BadQueues(u16),
-    /// The control device cannot be opened.
     #[error("/dev/net/tun: load the module `tun`, or give this process access to the device")]
     NoTun(#[source] io::Error),
-    /// Neither root nor the device's owner.
     #[error(
         "tap `{name}`: this user may not; run once: sudo ip tuntap add {name} mode tap user {user} \
          {multi_queue}vnet_hdr && sudo ip link set {name} up"
     )]
     NotAllowed {
-        /// The device.
         name: String,
         /// Who we are: by name, or by number if that has none. `$USER` of a root shell is root.
         user: String,
         /// `multi_queue ` if that is needed.
         multi_queue: &'static str,
-        /// `EPERM`.
-        #[source]
         source: io::Error,
     },
-    /// A device without `multi_queue` is in use already.
     #[error(
         "tap `{name}`: {user} uses it, and a device made without multi_queue serves one program: \
          stop that program or choose another interface"
     )]
-    Busy {
-        /// The device.
-        name: String,
-        /// The program that uses it, with its process, if this user may know.
-        user: String,
-        /// `EBUSY`.
-        #[source]
-        source: io::Error,
-    },
-    /// It exists, but is something else.
+    Busy { name: String, user: String, source: io::Error },
     #[error(
         "tap `{0}`: exists and is not a tap device, or was made without multi_queue (then use \
          queues=1)"
     )]
     NotTap(String, #[source] io::Error),
-    /// Anything else.
     #[error("tap `{0}`")]
     Io(String, #[source] io::Error),
 }

@@ -7,7 +7,7 @@ use std::thread;
 use vmlan_frame::{Gso, Offload};
 
 use super::*;
-use crate::testing::{Keep, counted, frame, push, required, wait};
+use crate::tests::{Keep, counted, frame, push, required, wait};
 
 mod transfer;
 
@@ -338,7 +338,7 @@ fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
 #[test]
 fn random_messages_do_no_harm() {
     let (port, kernel) = fake();
-    let mut random = crate::testing::Random(7);
+    let mut random = crate::tests::Random(7);
     for round in 0..2000 {
         let mut bytes = vec![0; random.below(if round % 50 == 0 { 80_000 } else { 300 })];
         random.fill(&mut bytes);

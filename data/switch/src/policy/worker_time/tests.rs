@@ -156,6 +156,22 @@ fn weights() {
     assert_by_weight(&ports, &live(&ports, 0, 20_000 * MS), 2);
 }
 
+/// A port that is empty for a tenth of the time is short of a tenth of its share, and the others
+/// have that by their weights.
+#[test]
+fn what_a_port_does_not_have_ready() {
+    let dry = Worker { awake: |now| !(now / MS).is_multiple_of(10), ..port(4, 6000) };
+    let day = live(&[port(1, 6000), port(2, 6000), dry], 0, 1000 * MS);
+    let total: u64 = day.used.iter().sum();
+    // 9/10 of 1, 2 and 4 sevenths, and the first two's thirds of the last tenth.
+    for (used, part) in day.used.iter().zip([34, 68, 108]) {
+        let expected = total * part / 210;
+        assert!(used.abs_diff(expected) <= expected / 50, "{:?} of {total}", day.used);
+    }
+    // The others look for it in one round each time.
+    assert!(day.wasted <= 100, "{}", day.wasted);
+}
+
 /// Who wakes up runs in the same round, and gets nothing for the time it slept.
 #[test]
 fn newly_awake() {

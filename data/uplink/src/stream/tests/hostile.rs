@@ -101,7 +101,7 @@ fn room_that_was_promised_is_there() {
     let mut outbox = Outbox::new();
     outbox.set_connected(true);
     let output = Direction::default();
-    let mut random = crate::testing::Random(3);
+    let mut random = crate::tests::Random(3);
     let mut promised = 0;
     for _ in 0..20_000 {
         let (len, count) = match random.below(3) {
@@ -174,7 +174,7 @@ fn a_peer_whose_frames_are_not_taken_is_not_read_from() {
 
 #[test]
 fn random_bytes_do_no_harm() {
-    let mut random = crate::testing::Random(5);
+    let mut random = crate::tests::Random(5);
     let dir = tempfile::tempdir().unwrap();
     let (changes, changed) = counted();
     let stream = open(config(&dir, false), changed).unwrap();

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use vmlan_frame::{Batch, Offload, Port, Sink};
+use vmlan_frame::{Batch, Changed, Offload, Port, Sink};
 use vmlan_ram::Slice;
-
-use crate::Changed;
 
 /// Keeps what it is given, and holds what it is told to.
 #[derive(Default)]
