@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ClientError {
     #[error("api {}: no switch answers there ({source}): start `vmlan switch`, or say where it is \
         with --api", path.display())]
@@ -35,7 +35,6 @@ pub enum ClientError {
 
 impl ClientError {
     /// The request was refused as invalid: it was not tried.
-    #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if *status == StatusCode::BAD_REQUEST)
     }
@@ -49,7 +48,6 @@ pub struct Client {
 
 impl Client {
     /// For the switch at `path`.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.into() }
     }

@@ -59,6 +59,9 @@ fn grant(action: Action) {
         Action::GetLimit(_, reply) | Action::SetLimit(_, _, reply) => yes(reply),
         Action::Apply(_, _, reply) => yes(reply),
         Action::GetSflow(reply) | Action::SetSflow(_, reply) => yes(reply),
+        Action::ListLeases(reply) => yes(reply),
+        Action::RemoveLease(_, reply) => yes(reply),
+        Action::ListForwards(reply) => yes(reply),
         Action::Stats(reply) => yes(reply),
         Action::Explain(_, _, reply) => yes(reply),
         Action::PortChanged | Action::Stop => {}

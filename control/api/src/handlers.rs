@@ -14,7 +14,9 @@ use vmlan_frame::Mac;
 
 use super::limits;
 use super::routes::{self, NoRoute, Route};
-use super::{ErrorBody, FdbList, NewMac, NewPort, OPENAPI, PortList, WhatIf};
+use super::{
+    ErrorBody, FdbList, ForwardList, LeaseList, NewMac, NewPort, OPENAPI, PortList, WhatIf,
+};
 use crate::prometheus::prometheus;
 use vmlan_config::address::{NamedAddress, PortName, SflowTable};
 use vmlan_config::refusal::{Cause, Refusal};
@@ -84,6 +86,18 @@ async fn dispatch(
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,
+        Route::ListLeases => {
+            let leases = ask(control, Action::ListLeases).await?;
+            json(StatusCode::OK, &LeaseList { leases })
+        }
+        Route::RemoveLease(of) => {
+            ask(control, |r| Action::RemoveLease(of, r)).await?;
+            Ok(no_content())
+        }
+        Route::ListForwards => {
+            let forwards = ask(control, Action::ListForwards).await?;
+            json(StatusCode::OK, &ForwardList { forwards })
+        }
         Route::Stats => json(StatusCode::OK, &ask(control, Action::Stats).await?),
         Route::Explain => what_if(body, control).await,
         Route::VmArgs(name) => how_to_attach(&name, query, control).await,

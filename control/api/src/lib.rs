@@ -30,7 +30,7 @@ pub use socket::{Claim, SocketError};
 
 use serde::{Deserialize, Serialize};
 
-use vmlan_engine::info::{FdbLine, LimitInfo, PortInfo};
+use vmlan_engine::info::{FdbLine, ForwardInfo, LeaseInfo, LimitInfo, PortInfo};
 
 /// The OpenAPI description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -47,6 +47,20 @@ pub struct PortList {
 pub struct FdbList {
     /// Sorted by address.
     pub entries: Vec<FdbLine>,
+}
+
+/// `GET /v1/leases`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LeaseList {
+    /// By network and address.
+    pub leases: Vec<LeaseInfo>,
+}
+
+/// `GET /v1/forwards`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ForwardList {
+    /// By network, in order.
+    pub forwards: Vec<ForwardInfo>,
 }
 
 /// `GET /v1/limits`

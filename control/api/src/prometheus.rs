@@ -1,7 +1,9 @@
 //! Statistics in the text format of Prometheus (exposition format 0.0.4).
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
+use vmlan_config::gateway::GatewayCounters;
 use vmlan_engine::stats::{CsbStats, DeviceStats, LimitStats, PortLimits, PortStats, Stats};
 
 /// Name, type, help and value of a metric that is one number for each port; no number, no line.
@@ -56,7 +58,6 @@ fn nic(p: &PortStats, value: fn(&DeviceStats) -> u64) -> Option<u64> {
 }
 
 /// In the text format of Prometheus.
-#[must_use]
 pub fn prometheus(stats: &Stats) -> String {
     let mut page = Page(String::new());
     for (name, kind, help, value) in ROWS {
@@ -77,6 +78,7 @@ pub fn prometheus(stats: &Stats) -> String {
     for p in &stats.ports {
         page.line("work_seconds_total", p, "", seconds(p.work_ns));
     }
+    gateways(&mut page, stats);
     limits(&mut page, stats);
     let help = "Source addresses not learned for want of room";
     page.named("vmlan_fdb_unlearned_total", "counter", help);
@@ -86,6 +88,28 @@ pub fn prometheus(stats: &Stats) -> String {
 }
 
 /// Exact: floating point would lose nanoseconds after three months.
+/// What gateways count; nothing where there is none.
+fn gateways(page: &mut Page, stats: &Stats) {
+    type Of = fn(&GatewayCounters) -> &BTreeMap<String, u64>;
+    const ROWS: [(&str, &str, &str, &str, Of); 4] = [
+        ("gateway_flows", "gauge", "Flows at this moment", "proto", |g| &g.flows),
+        ("gateway_flows_opened_total", "counter", "Flows opened", "proto", |g| &g.opened),
+        ("gateway_refused_total", "counter", "Refused or dropped", "reason", |g| &g.refused),
+        ("gateway_answered_total", "counter", "Messages answered", "kind", |g| &g.answered),
+    ];
+    let ports = || stats.ports.iter().filter_map(|p| Some((p, p.gateway.as_ref()?)));
+    for (name, kind, help, label, of) in ROWS {
+        if ports().next().is_some() {
+            page.head(name, kind, help);
+        }
+        for (port, counters) in ports() {
+            for (value, n) in of(counters) {
+                page.line(name, port, &format!(",{label}=\"{value}\""), n);
+            }
+        }
+    }
+}
+
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }

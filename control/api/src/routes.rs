@@ -21,6 +21,9 @@ pub(super) enum Route {
     GetSflow,
     SetSflow,
     RemoveSflow,
+    ListLeases,
+    RemoveLease(String),
+    ListForwards,
     Stats,
     Explain,
     VmArgs(String),
@@ -53,7 +56,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 21] {
+fn table() -> [(&'static str, &'static str, Make); 24] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -72,6 +75,9 @@ fn table() -> [(&'static str, &'static str, Make); 21] {
         ("GET", "/v1/sflow", Plain(Route::GetSflow)),
         ("PUT", "/v1/sflow", Plain(Route::SetSflow)),
         ("DELETE", "/v1/sflow", Plain(Route::RemoveSflow)),
+        ("GET", "/v1/leases", Plain(Route::ListLeases)),
+        ("DELETE", "/v1/leases/{of}", Named(Route::RemoveLease)),
+        ("GET", "/v1/forwards", Plain(Route::ListForwards)),
         ("GET", "/v1/stats", Plain(Route::Stats)),
         ("POST", "/v1/explain", Plain(Route::Explain)),
         ("GET", "/v1/vm-args/{name}", Named(Route::VmArgs)),

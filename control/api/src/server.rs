@@ -39,9 +39,6 @@ pub struct Server {
 
 impl Server {
     /// Serves `listener`, sending what is asked for to `control`.
-    ///
-    /// # Errors
-    /// Those of making a thread and its event loop.
     pub fn start(
         (listener, file): (UnixListener, SocketFile),
         control: Sender<Action>,

@@ -6,18 +6,18 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use vmlan_config::address::SOCKET_PATH;
 use vmlan_engine::socket_mode;
 
 /// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SocketError {
     #[error("api {}: another switch listens there: stop it, or choose another place with \
         --api", .0.display())]
@@ -94,6 +94,9 @@ const BACKLOG: i32 = 128;
 fn bind(draft: &Path) -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // Whoever reads a request would drop the descriptors that came with it, and may be parked by
+    // that. An older kernel cannot refuse them: users of this socket are trusted.
+    let _ = socket_mode::refuse_descriptors(socket.as_fd());
     rustix::net::bind(&socket, &SocketAddrUnix::new(draft)?)?;
     Ok(socket)
 }
@@ -124,18 +127,27 @@ fn check_free(place: &Path) -> Result<(), SocketError> {
     if !there.file_type().is_socket() {
         return Err(SocketError::InTheWay(place.into()));
     }
-    match UnixStream::connect(place) {
+    match knock(place) {
         Err(e)
             if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
         {
             Ok(())
         }
-        Ok(_) => Err(SocketError::Taken(place.into())),
+        Ok(()) => Err(SocketError::Taken(place.into())),
         // Not ours to connect to, or its backlog is full: somebody has it.
         Err(source) => {
             Err(SocketError::Io { path: place.into(), what: "replace the socket there", source })
         }
     }
+}
+
+/// Connects to see whether anybody listens, without waiting. Whoever accepts can send nothing: this
+/// process would have to close it.
+fn knock(place: &Path) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::shutdown(&socket, Shutdown::Read)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(place)?)?)
 }
 
 impl SocketFile {
@@ -156,6 +168,8 @@ impl Drop for SocketFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
@@ -168,5 +182,45 @@ mod tests {
         let (_listener, file) = Claim::new(&place, 0o600).unwrap().publish().unwrap();
         assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
         UnixStream::connect(&place).unwrap();
+    }
+
+    /// From the kernel's version on that can refuse them (Linux 6.16).
+    #[test]
+    fn descriptors_are_refused_where_the_kernel_can() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("api");
+        let (listener, _file) = Claim::new(&place, 0o600).unwrap().publish().unwrap();
+        let can = socket_mode::refuse_descriptors(listener.as_fd()).is_ok();
+        // One that waits to be accepted, and one that is.
+        let early = UnixStream::connect(&place).unwrap();
+        let _accepted = listener.accept().unwrap();
+        let late = UnixStream::connect(&place).unwrap();
+        for client in [early, late] {
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fds = [listener.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let bytes = [std::io::IoSlice::new(b"GET")];
+            let sent = rustix::net::sendmsg(&client, &bytes, &mut control, SendFlags::empty());
+            assert_eq!(sent.is_err(), can, "{sent:?}");
+        }
+    }
+
+    /// Who has the place may wait for a chance to park whoever looks who it is.
+    #[test]
+    fn who_listens_at_the_place_can_send_us_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("api");
+        let listener = UnixListener::bind(&place).unwrap();
+        let sent = std::thread::scope(|s| {
+            let other = s.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                std::io::Write::write(&mut peer, b"with a descriptor, perhaps")
+            });
+            assert!(matches!(check_free(&place), Err(SocketError::Taken(_))));
+            other.join().unwrap()
+        });
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

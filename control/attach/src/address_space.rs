@@ -19,7 +19,6 @@ const PART: u64 = 8;
 #[derive(Debug)]
 pub struct Pool(AtomicU64);
 
-/// The one of this process.
 pub static POOL: Pool = Pool(AtomicU64::new(0));
 
 /// What one VM has of it; given back when dropped.
@@ -37,7 +36,6 @@ impl Default for Share {
 
 impl Share {
     /// True if this VM may map so many bytes in all, as things are.
-    #[must_use]
     pub fn may_have(&self, bytes: u64) -> bool {
         self.fits(self.pool.0.load(Ordering::Relaxed), bytes).is_some()
     }

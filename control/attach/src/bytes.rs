@@ -1,7 +1,6 @@
 //! Integers in messages, in host order.
 
 /// A 32-bit number of a message as a size or an index: it fits, for there are no 16-bit hosts.
-#[must_use]
 #[inline]
 pub const fn widen(n: u32) -> usize {
     const { assert!(usize::BITS >= u32::BITS) };
@@ -9,7 +8,6 @@ pub const fn widen(n: u32) -> usize {
 }
 
 /// The length of a message of ours, which is far below 4 GiB.
-#[must_use]
 #[inline]
 pub fn length(len: usize) -> u32 {
     debug_assert!(u32::try_from(len).is_ok());
@@ -26,25 +24,21 @@ impl Body<'_> {
     }
 
     /// 16 bits.
-    #[must_use]
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_ne_bytes(self.array(at))
     }
 
     /// 32 bits.
-    #[must_use]
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_ne_bytes(self.array(at))
     }
 
     /// 64 bits.
-    #[must_use]
     pub fn u64(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
     }
 
     /// Six bytes as they are.
-    #[must_use]
     pub fn mac(&self, at: usize) -> [u8; 6] {
         self.array(at)
     }

@@ -33,9 +33,7 @@ pub enum Malformed {
 
 /// How a protocol marks where its messages end.
 pub trait Framing {
-    /// A checked header.
     type Header: Copy + Debug;
-    /// Bytes of a header.
     const HEADER: usize;
     /// Bytes that are taken up at once, at least a header and the longest body.
     const BUFFER: usize;
@@ -54,10 +52,9 @@ pub trait Framing {
 
 /// One whole message.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Message<'s, H> {
-    /// Its header.
     pub header: H,
-    /// Its body.
     pub body: &'s [u8],
     /// The descriptors that came along. They are closed with the message, unless a handler takes
     /// them.
@@ -66,34 +63,26 @@ pub struct Message<'s, H> {
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConnectionError {
-    /// The peer hung up.
     #[error("the VMM closed the connection")]
     Closed,
-    /// What came is not a message.
     #[error("malformed message")]
     Malformed(#[from] Malformed),
-    /// Descriptors were lost on the way: more than any request has, or this process is at its
-    /// limit.
     #[error("a message lost descriptors: too many were sent, or this process has too many open")]
     LostFds,
-    /// A message was begun and not finished, or a reply not taken.
     #[error("the VMM stopped in the middle of a message for {} s", DEADLINE.as_secs())]
     Stuck,
-    /// The socket failed.
     #[error("the socket failed")]
     Io(#[from] io::Error),
-    /// The port's keeper could not receive what came with a message.
     #[error("lost a message")]
     Keeper(#[source] KeeperError),
-    /// We are being closed.
     #[error("the port is being removed")]
     Stopping,
 }
 
 impl ConnectionError {
     /// The peer has gone, in whatever way, without breaking a rule.
-    #[must_use]
     pub fn is_goodbye(&self) -> bool {
         match self {
             Self::Closed | Self::Stopping => true,
@@ -105,7 +94,6 @@ impl ConnectionError {
     }
 
     /// The peer sent something that parks whoever touches it.
-    #[must_use]
     pub fn has_parked(&self) -> bool {
         matches!(self, Self::Keeper(KeeperError::Parked))
     }
@@ -143,7 +131,6 @@ pub struct Connection<F: Framing> {
 
 impl<F: Framing> Connection<F> {
     /// Takes over a connected socket.
-    #[must_use]
     pub fn new(sock: Kept) -> Self {
         Self {
             sock,
@@ -158,14 +145,11 @@ impl<F: Framing> Connection<F> {
         }
     }
 
-    /// The socket, to poll.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.sock.as_fd()
     }
 
     /// Time left for the message that has begun; `None` between messages.
-    #[must_use]
     pub fn time_left(&self, now: Instant) -> Option<Duration> {
         self.started.map(|t| DEADLINE.saturating_sub(now.saturating_duration_since(t)))
     }
@@ -196,7 +180,6 @@ impl<F: Framing> Connection<F> {
     }
 
     /// True if everything that was read was handed out.
-    #[must_use]
     #[inline]
     pub fn is_drained(&self) -> bool {
         self.start == self.end

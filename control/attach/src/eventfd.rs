@@ -8,9 +8,6 @@ use rustix::fs::OFlags;
 use vmlan_keeper::Descriptor;
 
 /// A non-blocking eventfd.
-///
-/// # Errors
-/// That of `eventfd`.
 pub fn new() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
@@ -22,9 +19,6 @@ pub fn signal(eventfd: BorrowedFd<'_>) {
 
 /// Makes reads and writes on `fd` fail rather than wait. The flag belongs to the open file, which a
 /// peer that sent us the descriptor shares: it can clear it again.
-///
-/// # Errors
-/// That of `fcntl`.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     if !flags.contains(OFlags::NONBLOCK) {
@@ -45,9 +39,6 @@ pub enum EventFdError {
 }
 
 /// The eventfd that `fd` is, made non-blocking.
-///
-/// # Errors
-/// [`EventFdError`].
 pub fn check(fd: Descriptor) -> Result<OwnedFd, EventFdError> {
     let Descriptor::Event(fd) = fd else {
         return Err(EventFdError::NotEventFd(fd.describe()));
@@ -58,7 +49,6 @@ pub fn check(fd: Descriptor) -> Result<OwnedFd, EventFdError> {
 
 /// How often an eventfd was written to since it was last read, as /proc says: looking changes
 /// nothing and cannot block. 0 if /proc does not say.
-#[must_use]
 pub fn count(fd: BorrowedFd<'_>) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let info = info.unwrap_or_default();

@@ -4,9 +4,9 @@
 //! make it so, but the front end shares the open file, and can clear the flag and fill the counter
 //! at any time. So only threads that can be interrupted write to one: workers have a watchdog, a
 //! port's own thread has a timer ([`guard_thread`]). The signal ends the write with EINTR, and
-//! [`Call`] never writes to that descriptor again.
+//! [`InterruptEventFd`] never writes to that descriptor again.
 //!
-//! [`Call`]: crate::interrupt_eventfd::Call
+//! [`InterruptEventFd`]: crate::interrupt_eventfd::InterruptEventFd
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -29,7 +29,7 @@ thread_local! {
 /// How long a port's own thread may take for one write.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Makes sure that no [`Call`] can keep the calling thread for ever.
+/// Makes sure that no [`InterruptEventFd`] can keep the calling thread for ever.
 ///
 /// # Errors
 /// That of the system: this thread must not raise interrupts.
@@ -59,7 +59,6 @@ pub trait Clocks {
     fn thread_time(&self) -> Duration;
 }
 
-/// The system's clocks.
 pub struct SystemClocks;
 
 impl Clocks for SystemClocks {
@@ -123,7 +122,6 @@ impl InterruptCost {
     }
 
     /// True until it is taken.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }

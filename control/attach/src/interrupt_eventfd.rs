@@ -5,11 +5,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use vmlan_nic::Interrupt;
 
 use crate::interrupt_cost::{InterruptCost, SystemClocks, write};
 use crate::irq_limit::IrqLimit;
+
+/// Longest wait for those who write to an interrupt. The watchdog ends their writes long before.
+const WRITERS: Duration = Duration::from_secs(1);
+/// Time between two looks whether somebody does.
+const LOOK: Duration = Duration::from_micros(50);
 
 #[derive(Debug, Default)]
 struct Line {
@@ -18,10 +24,20 @@ struct Line {
     pending: bool,
 }
 
+/// Drops what is or has an interrupt's descriptor, once nobody else has it. For a port's own
+/// thread, without locks: to close it as the last takes as long as the crowd is large that watches
+/// it, and a worker that is just writing to it must not be that one.
+pub fn drop_last<T>(old: Arc<T>) {
+    let end = Instant::now() + WRITERS;
+    while Arc::strong_count(&old) > 1 && Instant::now() < end {
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// One interrupt. The descriptor may be exchanged while its virtqueue or NIC runs: VMMs do so to
 /// mask it.
 #[derive(Debug, Default)]
-pub struct Call {
+pub struct InterruptEventFd {
     line: Mutex<Line>,
     raised: AtomicU64,
     stuck: AtomicBool,
@@ -30,15 +46,13 @@ pub struct Call {
     limit: Option<(Arc<IrqLimit>, u8)>,
 }
 
-impl Call {
+impl InterruptEventFd {
     /// An interrupt without a descriptor. What its writes cost is added to `cost`.
-    #[must_use]
     pub fn new(cost: Arc<InterruptCost>) -> Self {
         Self { cost, ..Self::default() }
     }
 
     /// An interrupt that `limit` may hold back, as its number `who`.
-    #[must_use]
     pub fn limited(cost: Arc<InterruptCost>, limit: Arc<IrqLimit>, who: u8) -> Self {
         Self { cost, limit: Some((limit, who)), ..Self::default() }
     }
@@ -50,13 +64,17 @@ impl Call {
     /// Sends interrupts to `fd` from now on, or to nobody if it is `None`. An interrupt that hung
     /// stays stuck with a new descriptor too: otherwise a peer could park one worker after the
     /// other.
+    ///
+    /// For the port's own thread, without locks: see [`drop_last`].
     pub fn set(&self, fd: Option<OwnedFd>) {
-        self.line().fd = fd.map(|fd| Arc::new(fd.into()));
+        let fd = fd.map(|fd| Arc::new(fd.into()));
+        let old = std::mem::replace(&mut self.line().fd, fd);
+        old.into_iter().for_each(drop_last);
     }
 
-    /// Only notes interrupts until [`Call::release`]. A write can hang until the thread's timer
-    /// ends it. The attach thread must not write while it has a port's locks, or the workers that
-    /// wait for them would hang too.
+    /// Only notes interrupts until [`InterruptEventFd::release`]. A write can hang until the
+    /// thread's timer ends it. The attach thread must not write while it has a port's locks, or the
+    /// workers that wait for them would hang too.
     pub fn hold(&self) {
         self.line().held = true;
     }
@@ -79,15 +97,12 @@ impl Call {
         }
     }
 
-    /// Interrupts raised so far.
-    #[must_use]
     pub fn raised(&self) -> u64 {
         self.raised.load(Ordering::Relaxed)
     }
 
     /// True once a write hung or failed: the peer has broken the descriptor, and its port must be
     /// stopped.
-    #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
@@ -120,7 +135,7 @@ impl Call {
     }
 }
 
-impl Interrupt for Call {
+impl Interrupt for InterruptEventFd {
     fn raise(&self) -> bool {
         // An interrupt that reaches nobody, or not yet, does not count against the limit.
         let Some(fd) = self.target() else { return true };
@@ -129,5 +144,66 @@ impl Interrupt for Call {
             self.write(&fd);
         }
         admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A descriptor that takes long to close, as an eventfd with a crowd of watches does; and what
+    /// keeps it so.
+    fn slow_to_close() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 1 << 16]).is_ok() {}
+        near.set_nonblocking(false).unwrap();
+        rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
+        (near.into(), far)
+    }
+
+    #[test]
+    fn a_worker_does_not_wait_until_an_exchanged_descriptor_is_closed() {
+        let (slow, far) = slow_to_close();
+        let call = InterruptEventFd::default();
+        call.set(Some(slow));
+        std::thread::scope(|s| {
+            let exchange = s.spawn(|| call.set(None));
+            while call.line().fd.is_some() {
+                std::thread::yield_now();
+            }
+            // It is being closed, until the far end goes.
+            assert!(call.raise() && !exchange.is_finished());
+            drop(far);
+        });
+    }
+
+    #[test]
+    fn a_worker_is_not_the_last_to_close_an_exchanged_descriptor() {
+        let call = InterruptEventFd::default();
+        call.set(Some(crate::eventfd::new().unwrap()));
+        let writing = call.target().unwrap();
+        let watched = Arc::downgrade(&writing);
+        let (tell, told) = channel();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                call.set(None);
+                tell.send(()).unwrap();
+            });
+            while call.line().fd.is_some() {
+                std::thread::yield_now();
+            }
+            assert!(told.try_recv().is_err(), "it waits for who writes");
+            assert_eq!(watched.strong_count(), 2, "and has it still");
+            drop(writing);
+            told.recv().unwrap();
+        });
+        assert_eq!(watched.strong_count(), 0);
     }
 }

@@ -16,9 +16,6 @@ pub struct IrqLimit {
 
 impl IrqLimit {
     /// No limit yet.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { moderator: Moderator::default(), timer: Timer::new()? })
     }
@@ -29,8 +26,6 @@ impl IrqLimit {
         self.moderator.set_rate(rate_max, &self.timer);
     }
 
-    /// True if there is a limit.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.moderator.is_on()
     }
@@ -48,8 +43,6 @@ impl IrqLimit {
         self.moderator.take(who)
     }
 
-    /// The timer, to poll.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.timer.fd()
     }
@@ -63,7 +56,6 @@ impl IrqLimit {
     }
 
     /// See [`Moderator::counts`].
-    #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         self.moderator.counts()
     }

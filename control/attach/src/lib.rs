@@ -13,6 +13,7 @@
 
 mod address_space;
 mod attach_error;
+mod budget;
 mod bytes;
 mod connection;
 mod cpu_budget;
@@ -35,15 +36,6 @@ pub mod vfio_user;
 pub mod vhost_user;
 mod waker;
 
-use std::sync::Arc;
-
 pub use attach_error::AttachError;
 pub use memory::Files;
 pub use socket::SocketError;
-
-/// Called by a port's thread whenever the port may have come up or gone down, or its doorbells may
-/// have changed.
-pub type Changed = Arc<dyn Fn() + Send + Sync>;
-
-/// What a port is and how its connection stands: keys and values, for people and for JSON.
-pub type Details = Vec<(&'static str, String)>;

@@ -20,21 +20,20 @@ pub const UNSHARED: &str = "guest memory is not shared: give the VM's memory bac
 
 /// Where a region of guest memory is: for the guest, for the VMM, and in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct RegionDesc {
     /// Guest-physical address.
     pub gpa: u64,
-    /// Bytes.
     pub size: u64,
     /// The VMM's address.
     pub uva: u64,
-    /// Offset in the file.
     pub offset: u64,
 }
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum MemoryError {
-    /// It cannot be mapped, or does not fit the others.
     #[error(transparent)]
     Ram(#[from] vmlan_ram::MapError),
     /// Each page of such a file that is not in memory is read from a disk, by a worker, and its
@@ -50,21 +49,12 @@ pub enum MemoryError {
          ext4, xfs, btrfs or f2fs"
     )]
     Remote,
-    /// More memory than a VM may map, as long as others have theirs.
     #[error("{0:#x} bytes of guest memory are more than is left for one VM beside the others")]
     TooMuch(u64),
-    /// No such region to remove.
     #[error("no region of {size:#x} bytes at guest address {gpa:#x} is known")]
-    Unknown {
-        /// Guest address.
-        gpa: u64,
-        /// Bytes.
-        size: u64,
-    },
-    /// A log that is empty, or far too large.
+    Unknown { gpa: u64, size: u64 },
     #[error("a dirty log of {0} bytes is empty or too large")]
     LogSize(u64),
-    /// A system call failed.
     #[error("cannot look at the memory file")]
     Io(#[from] io::Error),
 }
@@ -92,9 +82,6 @@ impl Files {
 
 /// Maps the bytes `offset..offset + size` of a file that must be one of `files`. The mapping may be
 /// larger than that. Returns it, and the offset in it at which the bytes begin.
-///
-/// # Errors
-/// [`MemoryError`].
 pub fn map_file(
     fd: Descriptor,
     offset: u64,
@@ -125,15 +112,11 @@ pub struct Memory {
 
 impl Memory {
     /// No regions yet. Those that come are in such `files`.
-    #[must_use]
     pub fn new(files: Files) -> Self {
         Self { files, ..Self::default() }
     }
 
     /// A region made from a message.
-    ///
-    /// # Errors
-    /// [`MemoryError`].
     pub fn region(&self, desc: RegionDesc, fd: Descriptor) -> Result<Region, MemoryError> {
         if desc.size == 0 {
             return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
@@ -145,9 +128,6 @@ impl Memory {
 
     /// The regions of a whole table. Nothing is mapped if together they are more than a VM may
     /// have.
-    ///
-    /// # Errors
-    /// [`MemoryError`].
     pub fn regions(
         &self,
         table: Vec<(RegionDesc, Descriptor)>,
@@ -200,9 +180,6 @@ impl Memory {
     }
 
     /// Takes a dirty log.
-    ///
-    /// # Errors
-    /// [`MemoryError`].
     pub fn set_log(&mut self, fd: Descriptor, offset: u64, size: u64) -> Result<(), MemoryError> {
         if size == 0 || size > MAX_LOG {
             return Err(MemoryError::LogSize(size));
@@ -214,13 +191,11 @@ impl Memory {
     }
 
     /// True if the VMM gave a dirty log.
-    #[must_use]
     pub fn has_log(&self) -> bool {
         self.log.is_some()
     }
 
     /// Bytes of all regions.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(Region::size).sum()
     }

@@ -19,9 +19,6 @@ pub enum Wait {
 /// Waits until one of `fds` is ready, at most `timeout`. Entry i of the answer says whether
 /// `fds[i]` is; all false after the timeout or a signal. `None` entries are left out; there must be
 /// another.
-///
-/// # Errors
-/// That of `ppoll`.
 pub fn poll<const N: usize>(
     fds: [Option<(BorrowedFd<'_>, Wait)>; N],
     timeout: Option<Duration>,
@@ -61,9 +58,6 @@ pub struct EdgeWatch {
 
 impl EdgeWatch {
     /// Watches `fd`.
-    ///
-    /// # Errors
-    /// That of `epoll_create1` or `epoll_ctl`.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -72,7 +66,6 @@ impl EdgeWatch {
     }
 
     /// To poll: readable once `fd` was written to, until [`EdgeWatch::take`].
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

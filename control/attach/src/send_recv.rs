@@ -23,9 +23,6 @@ pub struct Seen {
 /// Copies what is there to `buf`, and takes nothing. The kernel does not look past the first
 /// message with descriptors. If it saw none, nobody but the reader can change that: the same bytes
 /// may be read with [`recv`].
-///
-/// # Errors
-/// That of `recvmsg`.
 pub fn peek(sock: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Seen> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let mut none = RecvAncillaryBuffer::default();
@@ -34,18 +31,12 @@ pub fn peek(sock: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Seen> {
 }
 
 /// Receives what a [`peek`] showed to be plain bytes.
-///
-/// # Errors
-/// That of `recv`.
 pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(sock, buf, RecvFlags::DONTWAIT)?.1)
 }
 
 /// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. Returns how
 /// many bytes went.
-///
-/// # Errors
-/// That of `sendmsg`.
 pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
 use vmlan_keeper::{Keeper, KeeperError, Kept};
 
 /// Connections that may wait to be accepted. Only one is served at a time; the others are closed.
@@ -21,7 +22,6 @@ const GROUP_MODE: u32 = 0o660;
 /// Where a socket is to be, and for whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'c> {
-    /// Its file.
     pub path: &'c Path,
     /// Permission bits. Default: what the umask leaves, or 0660 with a group.
     pub mode: Option<u32>,
@@ -30,7 +30,6 @@ pub struct Place<'c> {
 }
 
 /// What log lines call a port: by its name, or by its socket if it has none.
-#[must_use]
 pub fn port_name(name: Option<&str>, path: &Path) -> String {
     match name {
         Some(name) => format!("port {name}"),
@@ -40,49 +39,24 @@ pub fn port_name(name: Option<&str>, path: &Path) -> String {
 
 /// Why there is no socket to listen on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SocketError {
-    /// There is a file that is not a socket. It may be somebody's data.
     #[error("`{}` exists and is not a socket: remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
-    /// Another program listens there.
     #[error("another process listens on `{}`: stop it or choose another path", .0.display())]
     InUse(PathBuf),
-    /// No such group on this machine.
     #[error("there is no group `{0}`: name one of /etc/group or give its number")]
     NoGroup(String),
-    /// The directory is missing.
     #[error(
         "cannot make the socket `{}`: make its directory `{}` first",
         path.display(),
         parent(path).display()
     )]
-    NoDirectory {
-        /// The socket's place.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The directory belongs to somebody else, or is not writable at all.
+    NoDirectory { path: PathBuf, source: io::Error },
     #[error("this user may not make the socket `{}`: choose another path", .path.display())]
-    NotWritable {
-        /// The socket's place.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// A system call failed.
+    NotWritable { path: PathBuf, source: io::Error },
     #[error("cannot {what} `{}`", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError {
@@ -118,9 +92,6 @@ pub struct SocketFile {
 
 /// Listens at `place`: a keeper has the listener, and had it before anybody could connect. The file
 /// appears whole: with its permissions set and somebody listening.
-///
-/// # Errors
-/// [`SocketError`], naming the path.
 pub fn listen(place: Place<'_>) -> Result<(Keeper, SocketFile), SocketError> {
     let path = place.path;
     check_path(path).map_err(failed("listen on", path))?;
@@ -157,11 +128,43 @@ fn check_free(path: &Path) -> Result<(), SocketError> {
     match knock(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Ok(sock) if is_orphaned(&sock) => Ok(()),
-        // EAGAIN: a listener whose backlog is full. EPROTOTYPE: a socket of another kind.
+        // EAGAIN: a listener whose backlog is full.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock && is_left_over(path) => Ok(()),
         Ok(_) => Err(SocketError::InUse(path.to_owned())),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse(path.to_owned())),
+        // EPROTOTYPE: a socket of another kind.
         Err(e) => Err(failed("look who listens on", path)(e)),
     }
+}
+
+/// True if all who have listened at `path` have ended. A keeper that hangs has a listener still;
+/// while its backlog is full nobody can connect and see whose it is, but its first name says that.
+fn is_left_over(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
+    let mut makers = makers(&table, path).peekable();
+    makers.peek().is_some() && makers.all(has_ended)
+}
+
+/// The processes that have made the listeners for `path`, of the kernel's table of UNIX sockets.
+fn makers(table: &str, path: &Path) -> impl Iterator<Item = Option<Pid>> {
+    /// In the fourth column.
+    const LISTENS: u32 = 1 << 16;
+    let mark = format!("{:x}", mark(path));
+    table.lines().filter_map(move |line| {
+        let flags = line.split_whitespace().nth(3)?;
+        let name = line.rsplit('/').next()?.strip_prefix('.')?;
+        let mut parts = name.split('.');
+        let (pid, _, last) = (parts.next()?, parts.next()?, parts.next()?);
+        let listens = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & LISTENS != 0);
+        let pid = || i32::from_str_radix(pid, 16).ok().and_then(Pid::from_raw);
+        (listens && last == mark).then(pid)
+    })
+}
+
+/// Of a path, for [`temp_name`] (FNV-1a).
+fn mark(path: &Path) -> u32 {
+    let next = |mark: u32, byte: &u8| (mark ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    path.as_os_str().as_bytes().iter().fold(0x811c_9dc5, next)
 }
 
 /// Sets the permissions, listens, and then gives the socket the name that others know.
@@ -189,11 +192,12 @@ fn finish(keeper: &Keeper, temp: &Path, place: Place<'_>) -> Result<(u64, u64), 
     Ok((meta.dev(), meta.ino()))
 }
 
-/// A name beside `path`, no longer than it needs to be: the limit is 107 bytes.
+/// A name beside `path`, no longer than it needs to be: the limit is 107 bytes. The kernel keeps it
+/// for as long as anybody has the listener ([`makers`]).
 fn temp_name(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".{:x}.{n:x}", std::process::id()))
+    path.with_file_name(format!(".{:x}.{n:x}.{:x}", std::process::id(), mark(path)))
 }
 
 /// Binds to `temp`. If that path is too long for a socket, it goes through the descriptor of the
@@ -242,9 +246,12 @@ fn knock(path: &Path) -> io::Result<OwnedFd> {
 /// True if the process that listens at the far end of `sock` has ended. Its keeper, if that hangs,
 /// may have its listener still.
 fn is_orphaned(sock: &OwnedFd) -> bool {
-    let pid = rustix::net::sockopt::socket_peercred(sock).map(|peer| peer.pid);
-    let test = pid.and_then(rustix::process::test_kill_process);
-    matches!(test, Err(rustix::io::Errno::SRCH))
+    has_ended(rustix::net::sockopt::socket_peercred(sock).map(|peer| peer.pid).ok())
+}
+
+fn has_ended(process: Option<Pid>) -> bool {
+    let test = process.map(rustix::process::test_kill_process);
+    matches!(test, Some(Err(rustix::io::Errno::SRCH)))
 }
 
 /// A UNIX stream socket, non-blocking and close-on-exec.
@@ -265,7 +272,6 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new(path)?)
 }
 
-/// Checks that `path` can be a socket's.
 fn check_path(path: &Path) -> io::Result<()> {
     address(path).map(drop)
 }
@@ -315,6 +321,32 @@ mod tests {
         let (new, _file) = listen(place).unwrap();
         drop(keeper);
         assert!(knock(&path).is_ok() && new.accept().is_ok());
+    }
+
+    #[test]
+    fn the_makers_of_listeners_are_known_by_their_first_names() {
+        let (path, other) = (Path::new("/run/vm 1.sock"), Path::new("/run/vm2.sock"));
+        let line = |flags: &str, name: String| {
+            format!("0: 00000002 00000000 {flags} 0001 01 5 /run/{name}\n")
+        };
+        let (listens, connected) = ("00010000", "00000000");
+        let table = [
+            "Num       RefCount Protocol Flags    Type St Inode Path\n".to_owned(),
+            line(listens, format!(".1f.0.{:x}", mark(path))),
+            line(connected, format!(".20.0.{:x}", mark(path))),
+            line(listens, format!(".21.1.{:x}", mark(other))),
+            line(listens, "vm 1.sock".into()),
+            line(listens, ".x.y".into()),
+        ];
+        let found: Vec<_> = makers(&table.concat(), path).collect();
+        assert_eq!(found, [Pid::from_raw(0x1f)]);
+        // A listener of ours, which lives.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _kept = listen(Place { path: &path, mode: None, group: None }).unwrap();
+        let table = fs::read_to_string("/proc/self/net/unix").unwrap();
+        assert_eq!(makers(&table, &path).collect::<Vec<_>>(), [Some(rustix::process::getpid())]);
+        assert!(!is_left_over(&path) && !is_left_over(other));
     }
 
     #[test]

@@ -28,9 +28,6 @@ pub struct Interrupter {
 
 impl Interrupter {
     /// A timer that does not run.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn new() -> io::Result<Self> {
         const SIGNAL: c_int = libc::SIGUSR1;
         extern "C" fn nothing(_: c_int) {}
@@ -93,9 +90,6 @@ pub struct SharedPages {
 
 impl SharedPages {
     /// `len` bytes of zeros, a multiple of the page size; and the file they are in.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn new(len: usize) -> io::Result<(Self, OwnedFd)> {
         let file = Self::file(len)?;
         let mapping = Mapping::new(file.as_fd(), 0, len as u64).map_err(io::Error::other)?;
@@ -108,8 +102,6 @@ impl SharedPages {
         sealed_memfd(c"vmlan-registers", len as u64)
     }
 
-    /// `len` bytes at `offset`.
-    #[must_use]
     pub fn window(&self, offset: usize, len: usize) -> Option<Window> {
         self.map.window(offset as u64, len, 4096)
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_keeper::KeeperError;
 
+use crate::budget::Budget;
 use crate::interrupt_cost::guard_thread;
 use crate::waker::Waker;
 
@@ -27,13 +28,12 @@ pub const PENALTY: Duration = Duration::from_secs(3);
 pub struct PortThread {
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
+    /// When it was told to end.
+    told: Option<Instant>,
 }
 
 impl PortThread {
     /// Starts the thread. It may raise interrupts: none can keep it for ever.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn spawn(
         name: &str,
         waker: Arc<Waker>,
@@ -51,17 +51,24 @@ impl PortThread {
             }
         })?;
         told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { waker, thread: Some(thread) })
+        Ok(Self { waker, thread: Some(thread), told: None })
     }
 
-    /// Ends the thread of the port that log lines call `who`.
+    /// Tells the thread to end, and does not wait for it.
+    pub fn stop(&mut self) {
+        self.waker.stop();
+        self.told.get_or_insert_with(Instant::now);
+    }
+
+    /// Ends the thread of the port that log lines call `who`. Threads that were stopped together
+    /// are waited for together.
     ///
     /// If a peer keeps the thread somewhere for long, the thread is left behind, and the caller
     /// goes on. So the caller must not rely on the thread to release anything that others need.
     pub fn close(&mut self, who: &str) {
-        self.waker.stop();
+        self.stop();
         let Some(thread) = self.thread.take() else { return };
-        let end = Instant::now() + CLOSE;
+        let end = self.told.unwrap_or_else(Instant::now) + CLOSE;
         while !thread.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -74,35 +81,73 @@ impl PortThread {
 }
 
 /// A time during which no new connection is looked for.
-#[derive(Debug, Default)]
-pub struct AcceptPause(Option<Instant>);
+#[derive(Debug)]
+pub struct AcceptPause {
+    until: Option<Instant>,
+    budget: Budget,
+}
+
+impl Default for AcceptPause {
+    fn default() -> Self {
+        Self { until: None, budget: Budget::CONNECTIONS }
+    }
+}
 
 impl AcceptPause {
     /// From now on, for `time`.
     pub fn begin(&mut self, time: Duration) {
-        self.0 = Some(Instant::now() + time);
+        self.until = Some(Instant::now() + time);
+    }
+
+    /// One was found. After too many there is a pause.
+    pub fn found(&mut self) {
+        let now = Instant::now();
+        self.budget.spend(now);
+        if let Some(left) = self.budget.left(now) {
+            self.begin(left);
+        }
     }
 
     /// From now on, for as long as is due after the port's keeper failed so.
     pub fn begin_after(&mut self, error: &KeeperError) {
-        let parked = matches!(error, KeeperError::Parked);
+        let parked = matches!(error, KeeperError::Parked | KeeperError::Forbidden(_));
         self.begin(if parked { PENALTY } else { ACCEPT_PAUSE });
     }
 
-    /// Ends it if its time has come.
     pub fn end_if_due(&mut self, now: Instant) {
-        self.0 = self.0.filter(|until| *until > now);
+        self.until = self.until.filter(|until| *until > now);
     }
 
-    /// Connections wait.
-    #[must_use]
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.until.is_some()
     }
 
     /// How long it takes still; `None`: it is over.
-    #[must_use]
     pub fn left(&self, now: Instant) -> Option<Duration> {
-        self.0.map(|until| until.saturating_duration_since(now))
+        self.until.map(|until| until.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many peers keep their ports' threads, a switch ends.
+    #[test]
+    fn threads_that_are_stopped_together_are_waited_for_together() {
+        let (hang, hung) = mpsc::channel::<()>();
+        let hung = Arc::new(std::sync::Mutex::new(hung));
+        let spawn = |_| {
+            let hung = Arc::clone(&hung);
+            let run = move || drop(hung.lock().map(|hung| hung.recv()));
+            PortThread::spawn("hangs", Arc::new(Waker::new().unwrap()), run).unwrap()
+        };
+        let mut all: Vec<_> = (0..20).map(spawn).collect();
+        let begin = Instant::now();
+        all.iter_mut().for_each(PortThread::stop);
+        all.iter_mut().for_each(|thread| thread.close("port"));
+        let took = begin.elapsed();
+        assert!(took >= CLOSE && took < 10 * CLOSE, "{took:?}");
+        drop(hang);
     }
 }

@@ -17,13 +17,11 @@ fn clock(id: ClockId) -> Duration {
 }
 
 /// CPU time that the calling thread has used.
-#[must_use]
 pub fn thread_time() -> Duration {
     clock(ClockId::ThreadCPUTime)
 }
 
 /// CLOCK_MONOTONIC, in nanoseconds.
-#[must_use]
 pub fn monotonic() -> u64 {
     let now = clock(ClockId::Monotonic);
     now.as_secs() * NANOSECONDS + u64::from(now.subsec_nanos())
@@ -35,16 +33,12 @@ pub struct Timer(File);
 
 impl Timer {
     /// A timer that is not set.
-    ///
-    /// # Errors
-    /// That of `timerfd_create`.
     pub fn new() -> std::io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?.into()))
     }
 
     /// To poll: readable once the timer has expired.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -16,20 +16,15 @@ pub struct Waker {
 
 impl Waker {
     /// A waker that has not been used.
-    ///
-    /// # Errors
-    /// That of `eventfd`.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { fd: eventfd::new()?.into(), stop: AtomicBool::new(false) })
     }
 
     /// The descriptor to poll. Nobody else has it, so a write to it cannot hang.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Wakes the thread.
     pub fn wake(&self) {
         let _ = (&self.fd).write(&1u64.to_ne_bytes());
     }
@@ -41,13 +36,11 @@ impl Waker {
     }
 
     /// True if the thread is to end; takes nothing.
-    #[must_use]
     pub fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
     /// Takes a wake-up; true if the thread is to end.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         if self.stop.load(Ordering::Acquire) {
             return true;

@@ -185,6 +185,8 @@ fn wake_ups() -> u64 {
 #[test]
 fn a_hundred_idle_ports_use_no_cpu() {
     let _alone = alone();
+    // A dozen for each port and its client: more than the 1,024 that a user has at first.
+    set_fd_limit(4096);
     let ports: Vec<_> = (0..100).map(|_| Fixture::new()).collect();
     let guest = Guest::new();
     let raws: Vec<_> = ports

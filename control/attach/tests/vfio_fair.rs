@@ -75,6 +75,25 @@ fn many_accesses_in_a_message_buy_no_time() {
     }
 }
 
+/// Of messages that are no register accesses 4,096 are served at once, and 10,000 in each second
+/// after that.
+#[test]
+fn messages_that_set_things_up_buy_no_time() {
+    let f = Fixture::new();
+    let mut client = f.ready();
+    let begin = Instant::now();
+    // DEVICE_GET_INFO.
+    let one = message(9, 4, NO_REPLY, &halves(&[16, 0, 0, 0]));
+    for _ in 0..300 {
+        client.bytes(&one.repeat(20), &[]).unwrap();
+    }
+    let _ = client.get(STATUS);
+    let took = begin.elapsed();
+    // The pause for what one read brought, up to 302 messages, comes after the answer.
+    let pauses = Duration::from_micros(100) * (6000 - 4096 - 302);
+    assert!(took >= pauses, "6,000 messages in {took:?}, less than {pauses:?}");
+}
+
 #[test]
 fn a_wish_for_a_port_that_waits_to_reply_is_no_hang_up() {
     let f = Fixture::new();

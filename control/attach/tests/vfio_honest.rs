@@ -101,7 +101,7 @@ fn a_status_block_is_offered_where_a_kick_is_heard() {
     let config =
         Config { csb: true, doorbell: Doorbell::Mapped, ..Config::new(f.path(), Mac::default()) };
     let refused = attach(config, Arc::new(|| {})).err().unwrap();
-    assert!(refused.to_string().contains("a kick must be heard"), "{refused}");
+    assert!(refused.to_string().contains("csb=on does not go with doorbell=mapped"), "{refused}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use kind::Kind;
 pub use list::{IpRange, MacRule, ValueError, VidList};
 pub use name::{PortName, rule_name};
 pub use policy::{Direction, PortLimit, PortPolicy, VlanRule, WatchRule, WatchedPorts};
-pub use spec::{Doorbell, Model, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};
+pub use spec::{Doorbell, Model, Nat, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};
 pub use tables::{LimitTable, Pair, SflowTable};
 pub use value::{Takes, Value, parse_mode};
 
@@ -50,73 +50,70 @@ pub struct Address {
 
 impl Address {
     /// Its kind.
-    #[must_use]
     pub const fn kind(&self) -> Kind {
         self.draft.kind
     }
 
     /// Its place.
-    #[must_use]
     pub fn place(&self) -> &str {
         &self.draft.place
     }
 
     /// The socket or capture file that the port makes, if it makes one.
-    #[must_use]
     pub fn makes(&self) -> Option<&Path> {
         let makes = match &self.spec {
             Spec::VhostUser(VhostUser { connect, .. }) | Spec::Stream(Stream { connect, .. }) => {
                 !connect
             }
             Spec::VfioUser(_) | Spec::Pcap(_) => true,
-            Spec::Tap(_) => false,
+            Spec::Tap(_) | Spec::Nat(_) => false,
         };
         makes.then(|| Path::new(self.place()))
     }
 
-    /// What the port is.
+    /// The address that a gateway keeps for the port.
     #[must_use]
+    pub fn reserved(&self) -> Option<std::net::Ipv4Addr> {
+        match self.value("ip") {
+            Some(Value::Ip(std::net::IpAddr::V4(ip))) => Some(*ip),
+            _ => None,
+        }
+    }
+
+    /// What the port is.
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
     /// What the port may do.
-    #[must_use]
     pub const fn policy(&self) -> &PortPolicy {
         &self.policy
     }
 
     /// The same, to be changed and checked again.
-    #[must_use]
     pub fn draft(&self) -> Draft {
         self.draft.clone()
     }
 
     /// The same at another place.
-    ///
-    /// # Errors
-    /// As [`Draft::new`].
     pub fn at(&self, place: &str) -> Result<Self, AddressError> {
         let draft = Draft { values: self.draft.values.clone(), ..Draft::new(self.kind(), place)? };
         Ok(Self { draft, ..self.clone() })
     }
 
     /// The value of a key as it was given, for messages; `None`: it was not given.
-    #[must_use]
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.draft.values.get(key)
     }
 
     /// The keys whose values differ from those of `other`, which has the same kind and place;
     /// `None` if it does not have the key.
-    #[must_use]
     pub fn differences(&self, other: &Self) -> Option<Vec<&'static str>> {
         let same = self.kind() == other.kind() && self.place() == other.place();
         same.then(|| self.draft.values.differences(&other.draft.values))
     }
 
     /// What changes from `old` to this: key, value before, value now.
-    #[must_use]
     pub fn changes(&self, old: &Self) -> Vec<KeyChange> {
         let change = |key: &str, old, new| KeyChange { key: key.to_owned(), old, new };
         let of = |address: &Self, key| address.value(key).map(Value::to_string);
@@ -129,7 +126,6 @@ impl Address {
     }
 
     /// True if `other` can become this without being closed.
-    #[must_use]
     pub fn differs_only_live(&self, other: &Self) -> bool {
         let keys = self.differences(other);
         keys.is_some_and(|keys| keys.iter().all(|key| self.kind().is_live(key)))
@@ -152,10 +148,9 @@ impl fmt::Display for Address {
 
 /// `NAME=ADDRESS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct NamedAddress {
-    /// The port's name.
     pub name: PortName,
-    /// Where it is.
     pub address: Address,
 }
 

@@ -23,7 +23,6 @@ impl fmt::Display for KeyChange {
 }
 
 /// `KEY OLD -> NEW, ...`
-#[must_use]
 pub fn say_changes(changes: &[KeyChange]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

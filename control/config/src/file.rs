@@ -68,16 +68,13 @@ use table::{Fields, pairs, port};
 
 /// What a configuration file says. What it leaves out is `None`.
 #[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Config {
-    /// `[switch]`
     pub switch: SwitchTable,
     /// `[port.NAME]`, sorted by name.
     pub ports: Vec<NamedAddress>,
-    /// `[limit.NAME]`
     pub limits: BTreeMap<PortName, LimitTable>,
-    /// `[group.NAME]`
     pub groups: BTreeSet<PortName>,
-    /// `[sflow]`
     pub sflow: Option<SflowTable>,
     lines: Lines,
 }
@@ -112,7 +109,7 @@ struct File {
 
 /// What is wrong with a configuration file.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConfigError {
     #[error("{path}:{line}: {message}", path = path.display())]
     Syntax { path: PathBuf, line: usize, message: String },
@@ -122,7 +119,7 @@ pub enum ConfigError {
 
 /// What is wrong with a table.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TableError {
     #[error(transparent)]
     Address(#[from] AddressError),

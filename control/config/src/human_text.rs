@@ -1,26 +1,7 @@
-//! Text for people: tables, numbers with units, errors with their causes.
-
-use std::error::Error;
-
-/// An error with its causes, in one line.
-#[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        let more = e.to_string();
-        // Transparent errors repeat their source.
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = e.source();
-    }
-    text
-}
+//! Text for people: tables, numbers with units.
 
 /// Help of a word in lines of 80 columns and less beside a margin: clap's own folding forgets the
 /// margin.
-#[must_use]
 pub fn folded(help: &str, margin: usize) -> String {
     let (mut text, mut column) = (String::new(), margin);
     for word in help.split(' ') {
@@ -37,7 +18,6 @@ pub fn folded(help: &str, margin: usize) -> String {
 }
 
 /// A count as floating point: exact up to 2^53, which is enough for people.
-#[must_use]
 pub fn to_f64(n: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)]
     {
@@ -46,7 +26,6 @@ pub fn to_f64(n: u64) -> f64 {
 }
 
 /// `1234567` as `1,234,567`.
-#[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -60,7 +39,6 @@ pub fn count(n: u64) -> String {
 }
 
 /// `1234567.0` as `1.23 M`.
-#[must_use]
 pub fn si(x: f64) -> String {
     let (scaled, unit) = match x {
         x if x >= 1e9 => (x / 1e9, " G"),
@@ -72,7 +50,6 @@ pub fn si(x: f64) -> String {
 }
 
 /// Lines up `rows`; the first `left` columns to the left, the others to the right.
-#[must_use]
 pub fn columns(rows: &[Vec<String>], left: usize) -> String {
     let wide = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width: Vec<usize> = (0..wide)
@@ -97,7 +74,6 @@ pub fn columns(rows: &[Vec<String>], left: usize) -> String {
 }
 
 /// As [`columns`], with a text of any length behind each row.
-#[must_use]
 pub fn columns_and(rows: &[Vec<String>], left: usize, behind: &[String]) -> String {
     let lines = columns(rows, left);
     if behind.iter().skip(1).all(String::is_empty) {

@@ -9,6 +9,7 @@ pub mod api_path;
 pub mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod gateway;
 pub mod human_text;
 pub mod nearest_word;
 pub mod refusal;

@@ -33,7 +33,6 @@ impl Refusal {
     }
 
     /// No port of that name.
-    #[must_use]
     pub fn no_port(name: &PortName) -> Self {
         Self::new(Cause::NotFound, format!("port {name}: there is none: see `vmlan port list`"))
     }

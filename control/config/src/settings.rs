@@ -89,7 +89,7 @@ impl Settings {
         let order = |p: &&NamedAddress| config.line_of_port(&p.name);
         plan.check(order).map_err(|wrong| SettingsError::Value(wrong.placed(&config)))?;
         let spin = Duration::from_micros(spin.into());
-        let sandbox = table.sandbox.or(file.sandbox).unwrap_or(OnOff::Off);
+        let sandbox = table.sandbox.or(file.sandbox).unwrap_or(OnOff::On);
         let allow_dir = file.allow_dir.into_iter().chain(table.allow_dir).collect();
         let running = Running { workers, spin, api, api_mode, options, sandbox, allow_dir };
         Ok(Self { running, plan })

@@ -30,12 +30,10 @@ const RING: u16 = 1024;
 /// A program that runs VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Vmm {
-    /// QEMU's command line.
     Qemu,
-    /// Cloud Hypervisor's command line.
     CloudHypervisor,
-    /// libvirt's domain XML.
     Libvirt,
 }
 
@@ -70,10 +68,9 @@ pub struct Wanted {
 
 /// The options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct VmArgs {
-    /// The port.
     pub name: String,
-    /// For which VMM.
     pub vmm: Vmm,
     /// Arguments of the command line; empty for libvirt.
     pub args: Vec<String>,
@@ -97,7 +94,6 @@ impl VmArgs {
 
     /// As words for `qemu $(vmlan vm-args vm1)`: a shell splits them at white space and keeps
     /// quotes as they are.
-    #[must_use]
     pub fn substituted(&self) -> Option<String> {
         let plain = |w: &String| !w.contains(|c: char| c.is_whitespace() || "*?[\\".contains(c));
         let usable = !self.args.is_empty() && self.args.iter().all(plain);
@@ -105,7 +101,6 @@ impl VmArgs {
     }
 
     /// What a user of this QEMU should know.
-    #[must_use]
     pub fn note(&self, qemu: QemuVersion) -> Option<String> {
         let vhost_user = self.args.iter().any(|w| w.starts_with("vhost-user,"));
         (vhost_user && qemu < QemuVersion::TCG_MSIX).then(|| {
@@ -119,7 +114,7 @@ impl VmArgs {
 
 /// Why there are none.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum VmArgsError {
     #[error(
         "port {name}: a {kind} port is not for VMs: ask for a vhost-user, vfio-user or stream port"
@@ -133,8 +128,7 @@ pub enum VmArgsError {
     OldQemu { name: String, version: QemuVersion },
     #[error(
         "port {name}: QEMU {version} cannot do vfio-user well enough: use QEMU {least} or later \
-            (name yours with --qemu-version), \
-         or {instead}"
+            (name yours with --qemu-version), or {instead}"
     )]
     NoVfioUser { name: String, version: QemuVersion, least: QemuVersion, instead: &'static str },
     #[error("memory={0}: write a size like 512M or 4G")]
@@ -186,7 +180,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         Spec::VhostUser(spec) => (spec.connect, spec.queues, spec.mac, Model::E1000),
         Spec::Stream(spec) => (spec.connect, 1, spec.mac, Model::E1000),
         Spec::VfioUser(spec) => (false, 1, spec.mac, spec.model),
-        Spec::Tap(_) | Spec::Pcap(_) => {
+        Spec::Tap(_) | Spec::Pcap(_) | Spec::Nat(_) => {
             let (name, kind) = (name.to_string(), address.kind());
             return Err(VmArgsError::NotForVms { name, kind });
         }
@@ -218,7 +212,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         (Kind::VfioUser, Vmm::Qemu) => Ok(done(plug.qemu_vfio_user()?, None)),
         (Kind::VfioUser, Vmm::CloudHypervisor) => Ok(done(plug.cloud_hypervisor_vfio_user(), None)),
         (Kind::VfioUser, Vmm::Libvirt) => Ok(done(Vec::new(), Some(plug.libvirt_vfio_user()?))),
-        (kind @ (Kind::Tap | Kind::Pcap), _) => {
+        (kind @ (Kind::Tap | Kind::Pcap | Kind::Nat), _) => {
             Err(VmArgsError::NotForVms { name: name.to_string(), kind })
         }
     }

@@ -22,6 +22,7 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
             Next::Action(Action::Stop) | Next::Hangup => return,
             Next::Action(Action::PortChanged) => {
                 ports.looked();
+                ports.hear_gateways();
                 clock.start();
             }
             Next::Action(action) => apply(ports, running, action),
@@ -44,6 +45,9 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
         Action::RemoveMac(mac, vid, reply) => answer(reply, ports.remove_mac(mac, vid)),
         Action::GetSflow(reply) => answer(reply, Ok(ports.sflow_info())),
         Action::SetSflow(table, reply) => answer(reply, ports.export(table)),
+        Action::ListLeases(reply) => answer(reply, Ok(ports.leases())),
+        Action::RemoveLease(of, reply) => answer(reply, ports.forget_lease(&of)),
+        Action::ListForwards(reply) => answer(reply, Ok(ports.forwards())),
         Action::Stats(reply) => answer(reply, Ok(ports.stats())),
         Action::Explain(name, frame, reply) => answer(reply, ports.explain(&name, &frame)),
         Action::ListLimits(reply) => answer(reply, Ok(ports.limits())),

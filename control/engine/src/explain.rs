@@ -42,14 +42,13 @@ pub struct Explained {
 
 /// One check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct StepLine {
-    /// What was checked.
     pub check: String,
     /// The receiver that it is about, if it is about one.
     pub port: Option<String>,
     /// `pass`; `refuse`, `hold`: it does not leave its port; `drop`: it is lost at the receiver.
     pub verdict: String,
-    /// Why.
     pub detail: String,
 }
 
@@ -64,7 +63,6 @@ pub struct ToLine {
 
 impl Explained {
     /// Says in words what the switch explains of a frame of `bytes` bytes from `source`.
-    #[must_use]
     pub fn new(explanation: &Explanation, bytes: usize, source: PortId, known: &Known<'_>) -> Self {
         let name = |port: PortId| known.name(port).to_owned();
         let step = |s: &vmlan_switch::Step| {
@@ -138,7 +136,6 @@ impl Explained {
     }
 
     /// For people.
-    #[must_use]
     pub fn table(&self) -> String {
         let row = |s: &StepLine| {
             let port = s.port.as_deref().unwrap_or("-");

@@ -8,10 +8,9 @@ use vmlan_config::address_change::KeyChange;
 
 /// A port, as the API describes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct PortInfo {
-    /// Its name.
     pub name: String,
-    /// Its kind.
     pub kind: String,
     /// Its address, with all keys that were given.
     pub address: String,
@@ -23,8 +22,8 @@ pub struct PortInfo {
 
 /// A limit that ports share, as the API describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct LimitInfo {
-    /// Its name.
     pub name: String,
     /// Bits a second.
     pub rate: Option<String>,
@@ -32,12 +31,41 @@ pub struct LimitInfo {
     pub frames: Option<String>,
     /// Time's worth of both that may come at once.
     pub burst: String,
-    /// Ports that have it.
     pub ports: Vec<String>,
+}
+
+/// An address that a gateway has given, as the API describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    /// The gateway's port.
+    pub net: String,
+    /// The address.
+    pub ip: String,
+    /// The NIC that has it.
+    pub mac: String,
+    /// The port that the NIC is behind.
+    pub port: String,
+    /// What the guest calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Seconds until it ends.
+    pub seconds: u64,
+}
+
+/// A port of the host that leads to a VM, as the API describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardInfo {
+    /// The gateway's port.
+    pub net: String,
+    /// `PROTO:ADDRESS:PORT:VM:PORT`
+    pub forward: String,
+    /// `listening`, or what is wrong.
+    pub state: String,
 }
 
 /// The export of samples, as the API describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct SflowInfo {
     /// `off`, `exporting`, or what is wrong with the collector.
     pub state: String,
@@ -56,11 +84,9 @@ pub struct SflowInfo {
     /// Bytes kept of each sampled frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<u32>,
-    /// Frames that were sampled.
     pub samples: u64,
     /// Samples that found no room on their way to the collector.
     pub lost: u64,
-    /// Datagrams sent.
     pub datagrams: u64,
     /// Datagrams that could not be sent, or were refused.
     pub failed: u64,
@@ -68,12 +94,11 @@ pub struct SflowInfo {
 
 /// What applying a configuration file has changed: names of ports and limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Applied {
     /// Nothing was done: this is what would be.
     pub dry_run: bool,
-    /// Ports opened.
     pub added: Vec<String>,
-    /// Ports changed.
     pub changed: Vec<String>,
     /// What of them, by port.
     #[serde(default)]
@@ -84,9 +109,7 @@ pub struct Applied {
     pub removed: Vec<String>,
     /// Ports that were not touched.
     pub unchanged: Vec<String>,
-    /// Limits made or changed.
     pub limits_set: Vec<String>,
-    /// Limits removed.
     pub limits_removed: Vec<String>,
     /// Sampling was started, changed or ended.
     pub sflow: bool,
@@ -94,7 +117,6 @@ pub struct Applied {
 
 impl Applied {
     /// True if nothing changes.
-    #[must_use]
     pub fn is_nothing(&self) -> bool {
         let lists =
             [&self.added, &self.changed, &self.removed, &self.limits_set, &self.limits_removed];
@@ -104,14 +126,13 @@ impl Applied {
 
 /// A line of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct FdbLine {
-    /// The address.
     pub mac: String,
     /// The VLAN in which it does; `null` if none.
     pub vlan: Option<u16>,
     /// The service VLAN in which it does; `null` if none.
     pub qinq: Option<u16>,
-    /// The port it lives behind.
     pub port: String,
     /// Pinned: neither ages nor moves.
     pub r#static: bool,

@@ -13,6 +13,7 @@ pub mod explain;
 pub mod fuzz;
 pub mod info;
 pub mod ports;
+pub mod resolvers;
 pub mod socket_mode;
 pub mod stats;
 pub mod worker;

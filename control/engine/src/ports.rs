@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use vmlan_frame::Mac;
+use vmlan_frame::{Changed, Mac};
 use vmlan_switch::Switch;
 
 use crate::info::PortInfo;
@@ -23,8 +23,10 @@ mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod given;
 mod keepers;
+mod leases;
 mod limits;
 mod link_watch;
+mod nat;
 mod open;
 mod policy;
 mod report;
@@ -34,7 +36,7 @@ mod tests;
 pub use apply::Failed;
 use entry::Entry;
 use link_watch::LinkWatch;
-use open::{Changed, Opened};
+use open::{Gateways, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
 
@@ -48,6 +50,8 @@ pub struct Ports {
     workers: Workers,
     switch: Arc<Switch>,
     changed: Changed,
+    /// What gateways share.
+    gateways: nat::Host,
     /// A port came up or went down, and the control thread has been notified but has not looked
     /// yet.
     notified: Arc<AtomicBool>,
@@ -57,7 +61,6 @@ impl Ports {
     /// No ports yet. `changed` is called when any port came up or went down, and then not again
     /// before [`Ports::looked`]: a VMM that comes and goes fast must not fill the control thread's
     /// queue.
-    #[must_use]
     pub fn new(
         workers: Workers,
         switch: Arc<Switch>,
@@ -66,11 +69,15 @@ impl Ports {
         let look_again = workers.changed();
         let notified = Arc::new(AtomicBool::new(false));
         let before = notified.clone();
-        let changed: Changed = Arc::new(move || {
-            look_again();
+        let news: Changed = Arc::new(move || {
             if !before.swap(true, Ordering::AcqRel) {
                 changed();
             }
+        });
+        let gateways = nat::Host { dir: std::env::temp_dir(), news: news.clone() };
+        let changed: Changed = Arc::new(move || {
+            look_again();
+            news();
         });
         Self {
             entries: Vec::new(),
@@ -80,8 +87,16 @@ impl Ports {
             workers,
             switch,
             changed,
+            gateways,
             notified,
         }
+    }
+
+    /// Makes the sockets of gateways in `dir`.
+    #[must_use]
+    pub fn with_gateways_in(mut self, dir: &std::path::Path) -> Self {
+        dir.clone_into(&mut self.gateways.dir);
+        self
     }
 
     /// Its workers, for whoever plays them.
@@ -155,7 +170,9 @@ impl Ports {
             return refuse(Cause::Exists, &text);
         }
         let watch = LinkWatch::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
-        let opened = match Opened::new(&name, &address, &watch.changed()) {
+        let reserved = self.reserved(Some((&name, &address)));
+        let gateways = Gateways { host: &self.gateways, reserved };
+        let opened = match Opened::new(&name, &address, &watch.changed(), &gateways) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &forbidden(&address).unwrap_or(text)),
         };
@@ -177,6 +194,7 @@ impl Ports {
     /// Puts into force what addresses, limits and groups say.
     fn enforce(&mut self) -> Result<(), Refusal> {
         self.export.follow(&mut self.entries);
+        self.tell_gateways();
         let done =
             policy::enforce(&mut self.rules, &mut self.entries, &self.workers, self.switch.fdb());
         done.map_err(|text| Refusal::new(Cause::Failed, text))
@@ -337,7 +355,6 @@ impl Ports {
     }
 
     /// Describes all ports.
-    #[must_use]
     pub fn list(&self) -> Vec<PortInfo> {
         self.entries.iter().map(Entry::info).collect()
     }
@@ -352,13 +369,11 @@ impl Ports {
     }
 
     /// How long an address is remembered.
-    #[must_use]
     pub fn ageing(&self) -> Duration {
         self.switch.options().ageing
     }
 
     /// A thirtieth of the ageing time went by; returns how many learned addresses are left.
-    #[must_use]
     pub fn age(&self) -> usize {
         // A frame that was under way when its port went down may have been learned from since.
         let down = self.entries.iter().filter(|e| !e.is_up()).filter_map(|e| e.id);
@@ -374,7 +389,6 @@ impl Ports {
     }
 
     /// True if any port could send something.
-    #[must_use]
     pub fn any_up(&self) -> bool {
         self.entries.iter().any(|e| e.id.is_some() && e.is_up())
     }
@@ -388,6 +402,8 @@ fn forbidden(address: &Address) -> Option<String> {
 
 impl Drop for Ports {
     fn drop(&mut self) {
+        // Some may be kept by their peers: they are waited for together.
+        self.entries.iter_mut().for_each(|entry| entry.opened.stop());
         while let Some(entry) = self.entries.pop() {
             self.close(entry);
         }

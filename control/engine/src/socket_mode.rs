@@ -1,10 +1,12 @@
-//! Permissions of a socket file.
+//! Permissions of a socket file, and what its socket takes.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+pub use vmlan_uplink::refuse_descriptors;
 
 /// Sets the permission bits of the socket at `path`.
 ///

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use vmlan_config::gateway::GatewayCounters;
 use vmlan_frame::{Counters, Port, Snapshot};
 use vmlan_switch::policy::Policy;
 
@@ -14,13 +15,12 @@ pub use limit::{LimitStats, PortLimits, SharedLimit};
 
 /// Counters of all ports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Stats {
     /// In the order the ports were added.
     pub ports: Vec<PortStats>,
-    /// Limits that ports share, by name.
     #[serde(default)]
     pub limits: Vec<SharedLimit>,
-    /// The forwarding table.
     #[serde(default)]
     pub fdb: FdbStats,
     /// `on` or `off`; `on, incomplete:` and what the kernel lacks. Empty: an older switch.
@@ -37,10 +37,9 @@ pub struct FdbStats {
 
 /// Counters of one port, all since it was added. The first six fields are a contract.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct PortStats {
-    /// The port's name.
     pub name: String,
-    /// Its kind.
     pub kind: String,
     /// From the port into the switch.
     pub r#in: Flow,
@@ -59,9 +58,15 @@ pub struct PortStats {
     /// Nanoseconds that workers spent on frames from this port, delivery included.
     #[serde(default)]
     pub work_ns: u64,
+    /// Times that a worker looked for frames of this port and there were none.
+    #[serde(default)]
+    pub empty_looks: u64,
     /// The port's own limits, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<PortLimits>,
+    /// Of a gateway only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayCounters>,
     /// Of an emulated NIC only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceStats>,
@@ -69,12 +74,10 @@ pub struct PortStats {
 
 /// One direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Flow {
-    /// Frames.
     pub frames: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Batches they came in.
     pub batches: u64,
 }
 
@@ -86,7 +89,6 @@ impl From<Snapshot> for Flow {
 
 impl PortStats {
     /// Reads the counters of `port`.
-    #[must_use]
     pub fn read(name: &str, kind: &str, up: bool, port: &dyn Port) -> Self {
         port.count_doorbells();
         let mut stats = Self::of(name, kind, up, port.counters());
@@ -96,7 +98,6 @@ impl PortStats {
     }
 
     /// From the counters of a port that is not an emulated NIC.
-    #[must_use]
     pub fn of(name: &str, kind: &str, up: bool, counters: &Counters) -> Self {
         let (input, output) = counters.snapshot();
         Self {
@@ -110,7 +111,9 @@ impl PortStats {
             up,
             faults: counters.faults.get(),
             work_ns: counters.work_ns.get(),
+            empty_looks: counters.empty_looks.get(),
             limits: None,
+            gateway: None,
             device: None,
         }
     }
@@ -122,13 +125,11 @@ impl PortStats {
     }
 
     /// Frames of both directions.
-    #[must_use]
     pub fn frames(&self) -> u64 {
         self.r#in.frames + self.out.frames
     }
 
     /// Frames dropped for whatever reason.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
     }

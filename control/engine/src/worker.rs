@@ -122,9 +122,6 @@ impl Workers {
     }
 
     /// Adds a port without a policy; its owner is the worker with the fewest.
-    ///
-    /// # Errors
-    /// [`Full`].
     pub fn add(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
         let id = self.reserve(name, port)?;
         self.set_policies([(id, Arc::default())]);
@@ -133,9 +130,6 @@ impl Workers {
 
     /// Adds a port that takes part from its [`Workers::set_policies`] on: not for a moment without
     /// its policy, even if the table is published before.
-    ///
-    /// # Errors
-    /// [`Full`].
     pub fn reserve(&self, name: &str, port: Arc<dyn Port>) -> Result<PortId, Full> {
         let mut plan = lock(&self.plan);
         let index = plan.entries.iter().position(Option::is_none).unwrap_or(plan.entries.len());
@@ -172,13 +166,11 @@ impl Workers {
     }
 
     /// The ports as the workers have them.
-    #[must_use]
     pub fn table(&self) -> Table {
         Table::new(lock(&self.plan).entries.clone())
     }
 
     /// The workers' clock: nanoseconds since they were started.
-    #[must_use]
     pub fn now(&self) -> u64 {
         run::clock(&self.shared)
     }
@@ -204,7 +196,6 @@ impl Workers {
     }
 
     /// To be called by a port after its doorbells or its being up changed: workers look again.
-    #[must_use]
     pub fn changed(&self) -> Arc<dyn Fn() + Send + Sync> {
         let shared = self.shared.clone();
         Arc::new(move || shared.slots.iter().for_each(|s| s.refresh()))

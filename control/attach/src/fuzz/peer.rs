@@ -30,19 +30,16 @@ pub struct Peer(Kind);
 
 impl Peer {
     /// Virtio-net, over vhost-user.
-    #[must_use]
     pub fn virtio() -> Self {
         Self(Kind::Virtio(Box::new(World::new())))
     }
 
     /// An e1000, over vfio-user.
-    #[must_use]
     pub fn chip() -> Self {
         Self(Kind::Chip(Box::new(vfio::World::new())))
     }
 
     /// Its port.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         match &self.0 {
             Kind::Virtio(world) => world.port.clone(),
@@ -96,7 +93,6 @@ pub struct Driver {
 
 impl Driver {
     /// The driver of `peer`'s guest. Nothing is set up yet.
-    #[must_use]
     pub fn new(peer: Peer) -> Self {
         let mapping = Arc::new(Mapping::new(peer.ram().as_fd(), 0, MEMORY).expect("a mapping"));
         let region = Region::new(0, MEMORY, 0, 0, mapping).expect("a region");
@@ -177,7 +173,6 @@ impl Driver {
     }
 
     /// True if all that was posted is sent.
-    #[must_use]
     pub fn all_sent(&self) -> bool {
         match &self.peer.0 {
             Kind::Virtio(_) => self.short(0x6002) == self.sent,

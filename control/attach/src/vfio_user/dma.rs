@@ -24,47 +24,29 @@ const UNMAP_ALL: u32 = 1 << 1;
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum DmaError {
-    /// `argsz` does not cover the request.
     #[error("an argsz of {0}")]
     Argsz(u32),
-    /// Empty, or beyond the address space, or not of whole pages.
     #[error(
         "a region of {size:#x} bytes at {address:#x}, offset {offset:#x}, is not of whole pages"
     )]
-    Shape {
-        /// Guest address.
-        address: u64,
-        /// Bytes.
-        size: u64,
-        /// Offset in the file.
-        offset: u64,
-    },
+    Shape { address: u64, size: u64, offset: u64 },
     /// "A command to map over an existing region must be failed."
     #[error("a region at {0:#x} overlaps one that is mapped")]
     Exists(u64),
-    /// No place for one more.
     #[error("one DMA region more than a client may have")]
     TooMany,
     /// Neither "must match exactly a previous mapping" nor a range that covers some and cuts none.
     #[error("no region of {size:#x} bytes at {address:#x} is mapped")]
-    Unknown {
-        /// Guest address.
-        address: u64,
-        /// Bytes.
-        size: u64,
-    },
-    /// Dirty bitmaps, or flags nobody knows.
+    Unknown { address: u64, size: u64 },
     #[error("flags {0:#x} of DMA_UNMAP are not supported")]
     Flags(u32),
-    /// It cannot be mapped here.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
 impl DmaError {
-    /// The error number for the client.
-    #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
             Self::Exists(_) => libc::EEXIST,
@@ -79,10 +61,9 @@ impl DmaError {
 
 /// A run of guest addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Run {
-    /// The first.
     pub address: u64,
-    /// How many.
     pub size: u64,
 }
 
@@ -99,14 +80,11 @@ impl Run {
             && self.size <= other.size - (self.address - other.address)
     }
 
-    /// True if `address` lies in it.
-    #[must_use]
     pub fn contains(self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.size
     }
 }
 
-/// All regions of one client.
 #[derive(Debug, Default)]
 pub struct Dma {
     memory: Memory,
@@ -117,7 +95,6 @@ pub struct Dma {
 
 impl Dma {
     /// No regions yet. Those that come are in such `files`.
-    #[must_use]
     pub fn new(files: Files) -> Self {
         Self { memory: Memory::new(files), ..Self::default() }
     }
@@ -208,20 +185,17 @@ impl Dma {
     }
 
     /// What is known but out of reach.
-    #[must_use]
     pub fn unshared(&self) -> &[Run] {
         &self.unshared
     }
 
     /// Bytes within and out of reach.
-    #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         let out = self.unshared.iter().fold(0u64, |sum, r| sum.saturating_add(r.size));
         (self.memory.bytes(), out)
     }
 
     /// Regions within reach.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.shared.len()
     }

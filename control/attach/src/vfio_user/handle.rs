@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vmlan_frame::Port;
+use vmlan_frame::{Changed, Details, Port};
 use vmlan_keeper::Keeper;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
@@ -17,20 +17,18 @@ use super::port::VfioUserPort;
 use super::server::Server;
 use super::session::MemorySummary;
 use super::{Config, Doorbell, Model};
+use crate::AttachError;
 use crate::interrupt_cost::STUCK_INTERRUPT;
 use crate::memory::UNSHARED;
 use crate::socket::{SocketFile, listen};
 use crate::sys::SharedPages;
 use crate::thread::PortThread;
 use crate::waker::Waker;
-use crate::{AttachError, Changed, Details};
 
 /// Memory without a descriptor that is worth mentioning: less are ROMs.
 pub const MUCH: u64 = 1 << 20;
 
-/// What the handle and the thread share.
 pub struct Shared {
-    /// The port.
     pub port: Arc<VfioUserPort>,
     memory: Mutex<MemorySummary>,
     /// The cable is to be plugged in.
@@ -114,7 +112,6 @@ impl VfioUser {
     }
 
     /// The port with its own type.
-    #[must_use]
     pub fn vfio_port(&self) -> Arc<VfioUserPort> {
         Arc::clone(&self.shared.port)
     }
@@ -133,7 +130,6 @@ impl VfioUser {
     }
 
     /// For `port list`: what the port is and how its connection stands.
-    #[must_use]
     pub fn details(&self) -> Details {
         let (port, config) = (&self.shared.port, &self.config);
         let doorbell = match config.doorbell {
@@ -179,9 +175,15 @@ impl VfioUser {
         list
     }
 
+    /// Begins to close, and waits for nothing: for several ports that are closed together.
+    pub fn stop(&mut self) {
+        self.keeper.close();
+        self.thread.stop();
+    }
+
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
-        self.keeper.close();
+        self.stop();
         self.thread.close(&self.config.port_name());
         self.file = None;
     }

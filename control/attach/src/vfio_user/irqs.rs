@@ -17,39 +17,16 @@ const FIXED: usize = 20;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum IrqError {
-    /// No such interrupt.
     #[error("interrupts {start} to {start} + {count} of number {index}")]
-    Range {
-        /// Number.
-        index: u32,
-        /// First.
-        start: u32,
-        /// How many.
-        count: u32,
-    },
-    /// Not one kind of data and one action, or a pair that this interrupt does not have.
+    Range { index: u32, start: u32, count: u32 },
     #[error("flags {flags:#x} for number {index}")]
-    Flags {
-        /// Number.
-        index: u32,
-        /// What was asked for.
-        flags: u32,
-    },
-    /// The data or the descriptors do not fit the flags.
+    Flags { index: u32, flags: u32 },
     #[error("{data} bytes of data and {fds} descriptors for flags {flags:#x}")]
-    Data {
-        /// Bytes that came.
-        data: usize,
-        /// Descriptors that came.
-        fds: usize,
-        /// What was asked for.
-        flags: u32,
-    },
-    /// The descriptor.
+    Data { data: usize, fds: usize, flags: u32 },
     #[error("a descriptor is of no use")]
     EventFd(#[from] EventFdError),
-    /// It cannot be watched.
     #[error("cannot watch the eventfd")]
     Watch(#[source] io::Error),
 }
@@ -101,7 +78,6 @@ fn check_data(data: Data, extra: &[u8], has_fd: bool, flags: u32) -> Result<(), 
     if fits { Ok(()) } else { Err(refused) }
 }
 
-/// One client's interrupts.
 #[derive(Debug)]
 pub struct Irqs {
     host: Arc<NicHost>,
@@ -109,14 +85,11 @@ pub struct Irqs {
 }
 
 impl Irqs {
-    /// None yet.
-    #[must_use]
     pub fn new(host: Arc<NicHost>) -> Self {
         Self { host, unmask: None }
     }
 
     /// The eventfd by which the client unmasks INTx, to poll.
-    #[must_use]
     pub fn unmask_fd(&self) -> Option<BorrowedFd<'_>> {
         self.unmask.as_ref().map(EdgeWatch::fd)
     }

@@ -37,11 +37,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_frame::{Mac, Port};
+use vmlan_frame::{Changed, Mac, Port};
 
 pub use crate::AttachError;
+use crate::Files;
 use crate::socket::{Place, port_name};
-use crate::{Changed, Files};
 pub use fault::PortFault;
 pub use handle::VfioUser;
 pub use port::VfioUserPort;
@@ -72,7 +72,6 @@ pub enum Model {
 
 impl Model {
     /// Its name in configuration.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::E1000 => "e1000",
@@ -80,11 +79,6 @@ impl Model {
             Self::Rtl8139 { plus: true } => "rtl8139",
             Self::Rtl8139 { plus: false } => "rtl8139,plus=off",
         }
-    }
-
-    /// True if its doorbells are in pages of their own, which can be shared memory.
-    const fn maps_doorbells(self) -> bool {
-        matches!(self, Self::E1000)
     }
 }
 
@@ -100,6 +94,7 @@ pub enum Doorbell {
 
 /// How to attach a VM.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Config {
     /// The port's name, for log lines. Without one they name the path.
     pub name: Option<String>,
@@ -109,9 +104,7 @@ pub struct Config {
     pub mode: Option<u32>,
     /// Group of the socket file, by name or number.
     pub group: Option<String>,
-    /// The NIC.
     pub model: Model,
-    /// Its address.
     pub mac: Mac,
     /// Limit of interrupts per second, whatever the guest asks for; 0: no limit.
     pub irq_rate_max: u32,
@@ -130,7 +123,6 @@ pub struct Config {
 
 impl Config {
     /// A trapped e1000 at `path`, with the cable plugged in.
-    #[must_use]
     pub fn new(path: PathBuf, mac: Mac) -> Self {
         Self {
             name: None,
@@ -151,10 +143,12 @@ impl Config {
     /// Refuses settings that exclude each other.
     fn check(&self) -> Result<(), AttachError> {
         let mapped = self.doorbell == Doorbell::Mapped;
+        let refused = |one, other: &str| Err(AttachError::Contradiction(one, other.to_owned()));
         match self.model {
-            model if mapped && !model.maps_doorbells() => Err(AttachError::NoMapped(model.name())),
-            Model::Rtl8139 { plus: false } if self.csb => Err(AttachError::CsbPlain),
-            _ if mapped && self.csb => Err(AttachError::CsbMapped),
+            Model::E1000 if mapped && self.csb => refused("csb=on", "doorbell=mapped"),
+            Model::E1000 => Ok(()),
+            model if mapped => refused("doorbell=mapped", &format!("model={}", model.name())),
+            Model::Rtl8139 { plus: false } if self.csb => refused("csb=on", "plus=off"),
             _ => Ok(()),
         }
     }
@@ -171,16 +165,12 @@ impl Config {
 
 /// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
 /// thread whenever the port may have come up or gone down.
-///
-/// # Errors
-/// [`AttachError`], naming the value and what to do.
 pub fn attach(config: Config, changed: Changed) -> Result<VfioUser, AttachError> {
     VfioUser::start(config, changed)
 }
 
 impl VfioUser {
     /// The port, for the switch.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         self.vfio_port()
     }

@@ -11,7 +11,7 @@ use vmlan_ram::full_fence;
 
 use crate::eventfd;
 use crate::interrupt_cost::InterruptCost;
-use crate::interrupt_eventfd::Call;
+use crate::interrupt_eventfd::{InterruptEventFd, drop_last};
 use crate::timer::Timer;
 use crate::waker::Waker;
 use vmlan_nic::chip::Nic;
@@ -19,22 +19,22 @@ use vmlan_nic::chip::Nic;
 /// The interrupts of one client.
 #[derive(Debug)]
 struct Lines {
-    intx: Call,
+    intx: InterruptEventFd,
     has_intx: AtomicBool,
     /// INTx masks itself when it is delivered, and stays so until the client says otherwise
     /// (AUTOMASKED).
     masked: AtomicBool,
-    msi: Call,
+    msi: InterruptEventFd,
     has_msi: AtomicBool,
 }
 
 impl Lines {
     fn new(cost: &Arc<InterruptCost>) -> Self {
         Self {
-            intx: Call::new(Arc::clone(cost)),
+            intx: InterruptEventFd::new(Arc::clone(cost)),
             has_intx: AtomicBool::new(false),
             masked: AtomicBool::new(false),
-            msi: Call::new(Arc::clone(cost)),
+            msi: InterruptEventFd::new(Arc::clone(cost)),
             has_msi: AtomicBool::new(false),
         }
     }
@@ -71,9 +71,6 @@ pub struct NicHost {
 
 impl NicHost {
     /// A host without a client. `waker` is told when a client's interrupt is found to be broken.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
         let cost = Arc::default();
         Ok(Self {
@@ -91,13 +88,15 @@ impl NicHost {
         Arc::clone(&self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Forgets the client: its descriptors are closed once the writes under way have ended.
+    /// Forgets the client: its descriptors are closed once the writes under way have ended, which
+    /// are waited for.
     pub fn disconnect(&self) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *lines, Arc::new(Lines::new(&self.cost)));
         self.stuck.store(false, Ordering::Relaxed);
         drop(lines);
         self.before.fetch_add(old.raised(), Ordering::Relaxed);
+        drop_last(old);
     }
 
     /// Connects INTx to an eventfd. It starts unmasked.
@@ -108,7 +107,6 @@ impl NicHost {
         self.unmask(nic);
     }
 
-    /// Connects MSI to an eventfd.
     pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Nic) {
         let lines = self.lines();
         lines.msi.set(Some(fd));
@@ -130,7 +128,6 @@ impl NicHost {
         lines.msi.set(None);
     }
 
-    /// Masks INTx.
     pub fn mask(&self) {
         self.lines().masked.store(true, Ordering::SeqCst);
     }
@@ -158,7 +155,7 @@ impl NicHost {
         }
     }
 
-    fn write(&self, lines: &Arc<Lines>, call: &Call) {
+    fn write(&self, lines: &Arc<Lines>, call: &InterruptEventFd) {
         call.raise();
         if call.is_stuck() {
             self.give_up(lines);
@@ -178,20 +175,16 @@ impl NicHost {
     }
 
     /// What interrupts have cost, of all clients.
-    #[must_use]
     pub fn cost(&self) -> &InterruptCost {
         &self.cost
     }
 
     /// A write to an interrupt failed, hung, or was slow again and again: the client tampers with
     /// it.
-    #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
 
-    /// How interrupts are delivered.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         let lines = self.lines();
         match (lines.has_msi.load(Ordering::Relaxed), lines.has_intx.load(Ordering::Relaxed)) {
@@ -202,24 +195,19 @@ impl NicHost {
     }
 
     /// Interrupts delivered to all clients so far.
-    #[must_use]
     pub fn raised(&self) -> u64 {
         self.before.load(Ordering::Relaxed) + self.lines().raised()
     }
 
-    /// The timer, to poll.
-    #[must_use]
     pub fn timer_fd(&self) -> BorrowedFd<'_> {
         self.timer.fd()
     }
 
-    /// Takes the timer's expiry.
     pub fn take_timer(&self) {
         self.timer.take();
     }
 
     /// The eventfd that wakes the port's worker. Ours alone.
-    #[must_use]
     pub fn bell(&self) -> &Arc<OwnedFd> {
         &self.bell
     }

@@ -26,7 +26,6 @@ pub struct VfioUserPort {
 
 impl VfioUserPort {
     /// A port with nobody connected.
-    #[must_use]
     pub fn new(
         nic: Arc<dyn Nic>,
         host: Arc<NicHost>,
@@ -45,13 +44,11 @@ impl VfioUserPort {
     }
 
     /// The model.
-    #[must_use]
     pub fn nic(&self) -> &Arc<dyn Nic> {
         &self.nic
     }
 
     /// Its host.
-    #[must_use]
     pub fn host(&self) -> &Arc<NicHost> {
         &self.host
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use vmlan_frame::Port;
+use vmlan_frame::{Changed, Port, error_chain};
 use vmlan_keeper::{Keeper, KeeperError};
 
 use super::Config;
@@ -17,14 +17,15 @@ use super::nic_host::Mode;
 use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
 use super::wire::{Frames, Replies};
+use crate::Files;
+use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
-use crate::port_log::{PortLog, chain};
+use crate::port_log::PortLog;
 use crate::sys::SharedPages;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
-use crate::{Changed, Files};
 
 /// Rounds of messages until the other things to wait for are looked at.
 const ROUNDS: u32 = 16;
@@ -46,11 +47,12 @@ struct Served {
     replies: Replies,
 }
 
-/// The state of a port's thread.
 pub struct Server {
     /// Who has the sockets too. Dropped after them.
     keeper: Keeper,
     pause: AcceptPause,
+    /// Of messages that are no register accesses. It outlives connections.
+    budget: Budget,
     served: Option<Served>,
     /// The registers that clients may map.
     pages: Option<SharedPages>,
@@ -91,6 +93,7 @@ impl Server {
         Self {
             keeper,
             pause: AcceptPause::default(),
+            budget: Budget::MESSAGES,
             served: None,
             pages,
             link: config.link,
@@ -186,7 +189,7 @@ impl Server {
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
             self.pause.begin_after(&e);
-            self.warn(&chain(&e));
+            self.warn(&error_chain(&e));
         }
     }
 
@@ -223,7 +226,11 @@ impl Server {
     }
 
     fn open(&mut self) {
-        match self.keeper.accept() {
+        let found = self.keeper.accept();
+        if found.is_ok() {
+            self.pause.found();
+        }
+        match found {
             Ok(sock) if self.served.is_none() => {
                 let pages = self.pages.as_ref().map(SharedPages::renew).transpose();
                 match pages {
@@ -239,7 +246,7 @@ impl Server {
             Err(KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
             Err(e) => {
                 self.pause.begin_after(&e);
-                self.warn(&format!("cannot accept: {}", chain(&e)));
+                self.warn(&format!("cannot accept: {}", error_chain(&e)));
             }
         }
     }
@@ -307,6 +314,7 @@ impl Server {
             let before = replies.bytes().len();
             let outcome = session.handle(message, replies);
             if outcome.changed {
+                self.budget.spend(now);
                 *self.shared.memory() = session.memory();
             }
             if let Some(fd) = &outcome.fd {
@@ -324,7 +332,7 @@ impl Server {
             drained = connection.is_drained() || left == 0;
             self.backlog = left == 0 && !connection.is_drained();
             if let Some(refusal) = &outcome.refusal {
-                self.log.warn(now, &chain(refusal));
+                self.log.warn(now, &error_chain(refusal));
             }
             if outcome.settled {
                 self.warn_of_unshared();
@@ -340,6 +348,7 @@ impl Server {
         if hang_up {
             self.hang_up();
         }
+        let pause = pause.max(self.budget.left(now).unwrap_or_default());
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
@@ -378,7 +387,7 @@ impl Server {
     fn lost(&mut self, error: &ConnectionError) {
         if !error.is_goodbye() {
             self.port().counters().faults.add_shared(1);
-            self.warn(&chain(error));
+            self.warn(&error_chain(error));
         } else {
             self.log.goodbye("the VMM");
         }

@@ -18,7 +18,6 @@ use crate::bytes::{Body, widen};
 use crate::connection;
 use vmlan_nic::chip::{Layout, Nic, Space};
 
-/// One whole message.
 pub type Message<'s> = connection::Message<'s, Header>;
 
 /// What to do after a message, beside sending the replies.
@@ -28,7 +27,6 @@ pub struct Outcome {
     pub fd: Option<Arc<OwnedFd>>,
     /// To log.
     pub refusal: Option<CommandRefusal>,
-    /// The client cannot go on.
     pub hang_up: bool,
     /// What [`Session::memory`] says may have changed.
     pub changed: bool,
@@ -58,7 +56,6 @@ pub struct MemorySummary {
     pub unshared: Vec<Run>,
 }
 
-/// One connection.
 pub struct Session {
     port: Arc<VfioUserPort>,
     /// The file behind the registers that the client may map; `None`: all accesses are trapped.
@@ -71,7 +68,6 @@ pub struct Session {
 impl Session {
     /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0. Its
     /// memory is in such `files`.
-    #[must_use]
     pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>, files: Files) -> Self {
         port.nic().renew();
         port.set_connected(true);
@@ -93,7 +89,6 @@ impl Session {
     }
 
     /// What the client hands over to say that it has unmasked INTx, to poll.
-    #[must_use]
     pub fn unmask_fd(&self) -> Option<BorrowedFd<'_>> {
         self.irqs.unmask_fd()
     }
@@ -104,7 +99,6 @@ impl Session {
     }
 
     /// For `port list`.
-    #[must_use]
     pub fn memory(&self) -> MemorySummary {
         MemorySummary {
             bytes: self.dma.bytes(),

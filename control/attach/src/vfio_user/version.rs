@@ -13,14 +13,12 @@ pub const MAX_DMA_MAPS: usize = vmlan_ram::Map::MAX_REGIONS;
 
 /// Why a client's VERSION was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum VersionError {
-    /// We speak 0.x.
     #[error("protocol version {0}.{1}: only 0.x is known")]
     Major(u16, u16),
-    /// Bytes that are no JSON text with a NUL behind it.
     #[error("its capabilities are no JSON object")]
     NotJson,
-    /// A value of the wrong kind.
     #[error("its capability `{0}` is malformed")]
     Malformed(&'static str),
 }
@@ -35,9 +33,6 @@ pub struct Client {
 
 impl Client {
     /// Parses the body of VERSION. What we do not know is left alone.
-    ///
-    /// # Errors
-    /// [`VersionError`].
     pub fn parse(body: &[u8]) -> Result<Self, VersionError> {
         let (major, minor) = (Body(body).u16(0), Body(body).u16(2));
         if major != 0 {
@@ -81,7 +76,6 @@ impl Client {
     /// everything by way of their I/O thread (their flag for it, 0x16, has the bit for that in it),
     /// and others use it only behind 1,024 messages that nobody has read. It would let a client
     /// have us make 170 writes for one message.
-    #[must_use]
     pub fn reply(self) -> Vec<u8> {
         let mut body = 0u16.to_ne_bytes().to_vec();
         body.extend(self.minor.min(MINOR).to_ne_bytes());

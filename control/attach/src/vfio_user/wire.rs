@@ -35,42 +35,29 @@ const ERROR: u32 = 1 << 5;
 
 /// Regions by number (`linux/vfio.h`): six BARs, the ROM, configuration space, VGA.
 pub mod region {
-    /// Configuration space.
     pub const CONFIG: u32 = 7;
-    /// All of them.
     pub const COUNT: u32 = 9;
-    /// The client may read.
     pub const READ: u32 = 1;
-    /// The client may write.
     pub const WRITE: u32 = 1 << 1;
-    /// The client may map parts.
-    pub const MMAP: u32 = 1 << 2;
-    /// There are capabilities behind the description.
-    pub const CAPS: u32 = 1 << 3;
-    /// The capability that names the parts that may be mapped.
-    pub const SPARSE_MMAP: u16 = 1;
+    pub const MMAP: u32 = 1 << 2; // The client may map parts.
+    pub const CAPS: u32 = 1 << 3; // There are capabilities behind the description.
+    pub const SPARSE_MMAP: u16 = 1; // The capability that names the parts that may be mapped.
 }
 
 /// Interrupts by number (`linux/vfio.h`): INTx, MSI, MSI-X.
 pub mod irq {
-    /// The pin.
     pub const INTX: u32 = 0;
-    /// Messages.
     pub const MSI: u32 = 1;
     /// All that QEMU insists on. It asks for errors (3) and requests (4) as well, and takes no for
     /// an answer; an answer that there are 0 makes it warn its user.
     pub const COUNT: u32 = 3;
-    /// It can be delivered by eventfd.
     pub const EVENTFD: u32 = 1;
-    /// It can be masked.
     pub const MASKABLE: u32 = 1 << 1;
     /// It masks itself when it is delivered.
     pub const AUTOMASKED: u32 = 1 << 2;
-    /// It is set up as a whole.
     pub const NORESIZE: u32 = 1 << 3;
 }
 
-/// Flags of DEVICE_SET_IRQS.
 pub mod set_irqs {
     #![allow(missing_docs)] // Named as in the specification.
     pub const DATA_NONE: u32 = 1;
@@ -83,27 +70,21 @@ pub mod set_irqs {
 
 macro_rules! commands {
     ($($name:ident = $number:literal $text:literal body $body:expr, fds $fds:expr;)*) => {
-        /// A command we know.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)] // Named as in the specification.
         pub enum Command { $($name,)* }
 
         impl Command {
-            /// From its number on the wire.
-            #[must_use]
             #[inline]
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Its name in the specification.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
             /// Bytes its body may have, and descriptors that may come along.
-            #[must_use]
             #[inline]
             pub fn limits(self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
                 match self { $(Self::$name => ($body, $fds),)* }
@@ -131,7 +112,6 @@ commands! {
 
 impl Command {
     /// An access to a region: frequent, and changes nothing of the connection.
-    #[must_use]
     #[inline]
     pub fn is_access(self) -> bool {
         matches!(self, Self::RegionRead | Self::RegionWrite | Self::WriteMulti)
@@ -139,7 +119,6 @@ impl Command {
 
     /// An upper bound of what a command with this body costs, in accesses to single registers. What
     /// is bounded by [`MAX_DATA`] and [`MAX_WRITES`] is counted as at most that much.
-    #[must_use]
     #[inline]
     pub fn work(self, body: &[u8]) -> usize {
         /// Bytes that one access reads or writes, at most.
@@ -197,8 +176,6 @@ impl Framing for Frames {
 pub struct Replies(Vec<u8>);
 
 impl Replies {
-    /// All bytes.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -239,7 +216,6 @@ impl Replies {
 }
 
 /// Words of 32 bits as bytes.
-#[must_use]
 pub fn words(list: &[u32]) -> Vec<u8> {
     list.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

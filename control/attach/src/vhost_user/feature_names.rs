@@ -49,13 +49,11 @@ const PROTOCOL: [(u32, &str); 9] = [
 ];
 
 /// Features of virtio and vhost, from the lowest bit up.
-#[must_use]
 pub fn features(bits: u64) -> String {
     words(bits, &FEATURES)
 }
 
 /// Features of the vhost-user protocol, from the lowest bit up.
-#[must_use]
 pub fn protocol_features(bits: u64) -> String {
     words(bits, &PROTOCOL)
 }

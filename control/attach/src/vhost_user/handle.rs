@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Config;
 use super::port::VhostUserPort;
 use super::server::Server;
+use vmlan_frame::{Changed, Details};
 use vmlan_keeper::Keeper;
 
+use crate::AttachError;
 use crate::socket::{SocketFile, listen};
 use crate::thread::PortThread;
 use crate::waker::Waker;
-use crate::{AttachError, Changed, Details};
 
 /// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
 pub struct VhostUser {
@@ -48,7 +49,6 @@ impl VhostUser {
     }
 
     /// The port with its own type.
-    #[must_use]
     pub fn vhost_port(&self) -> Arc<VhostUserPort> {
         Arc::clone(&self.port)
     }
@@ -60,7 +60,6 @@ impl VhostUser {
     }
 
     /// For `port list`: what the port is and how its connection stands.
-    #[must_use]
     pub fn details(&self) -> Details {
         let role = if self.config.connect { "connect" } else { "listen" };
         let mut list = vec![
@@ -73,9 +72,15 @@ impl VhostUser {
         list
     }
 
+    /// Begins to close, and waits for nothing: for several ports that are closed together.
+    pub fn stop(&mut self) {
+        self.keeper.close();
+        self.thread.stop();
+    }
+
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
-        self.keeper.close();
+        self.stop();
         self.thread.close(&self.config.port_name());
         self.file = None;
     }

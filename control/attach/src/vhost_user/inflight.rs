@@ -32,41 +32,20 @@ const MAX_RING: u16 = 32768;
 
 /// Why an inflight region was refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum InflightError {
-    /// More virtqueues than the device has, or none.
     #[error("an inflight region for {0} virtqueues is not possible")]
     Queues(u16),
-    /// A size that no virtqueue has.
     #[error("an inflight region for virtqueues of {0} descriptors is not possible")]
     RingSize(u16),
-    /// The region is smaller than its virtqueues, or far larger.
     #[error("an inflight region of {size} bytes where {needed} are needed")]
-    Size {
-        /// Bytes offered.
-        size: u64,
-        /// Bytes needed.
-        needed: u64,
-    },
-    /// The virtqueue has more descriptors than its part of the region.
+    Size { size: u64, needed: u64 },
     #[error("a virtqueue of {ring} descriptors does not fit an inflight region made for {room}")]
-    RingTooLarge {
-        /// Descriptors of the virtqueue.
-        ring: u16,
-        /// Descriptors there is room for.
-        room: u16,
-    },
-    /// A format we do not know, or a region of other virtqueues.
+    RingTooLarge { ring: u16, room: u16 },
     #[error("the inflight region has version {version} and {desc_num} descriptors for a virtqueue")]
-    Format {
-        /// Its version.
-        version: u16,
-        /// Descriptors it says it has.
-        desc_num: u16,
-    },
-    /// The file could not be mapped.
+    Format { version: u16, desc_num: u16 },
     #[error("cannot map the inflight file")]
     Memory(#[from] MemoryError),
-    /// The file could not be made.
     #[error("cannot make the inflight file")]
     Io(#[from] std::io::Error),
 }
@@ -89,9 +68,6 @@ fn check(desc: InflightDesc, rings: usize) -> Result<u64, InflightError> {
 
 /// A fresh region for GET_INFLIGHT_FD. Nothing of it stays here: the front end keeps it and gives
 /// it back.
-///
-/// # Errors
-/// [`InflightError`].
 pub fn create(desc: InflightDesc, rings: usize) -> Result<(InflightDesc, OwnedFd), InflightError> {
     let size = check(desc, rings)?.next_multiple_of(4096);
     let file = sealed_memfd(c"vmlan-inflight", size)?;
@@ -108,9 +84,6 @@ pub struct InflightRegion {
 
 impl InflightRegion {
     /// Maps it.
-    ///
-    /// # Errors
-    /// [`InflightError`].
     pub fn new(desc: InflightDesc, fd: Descriptor, rings: usize) -> Result<Self, InflightError> {
         let needed = check(desc, rings)?;
         let size = desc.size;

@@ -19,7 +19,6 @@ use crate::eventfd;
 #[derive(Debug)]
 pub struct Kick {
     fd: OwnedFd,
-    /// It belongs to a transmit queue.
     transmit: bool,
     /// Its count when last looked at.
     seen: AtomicU64,
@@ -27,7 +26,6 @@ pub struct Kick {
 
 impl Kick {
     /// Counts from now on.
-    #[must_use]
     pub fn new(fd: OwnedFd, transmit: bool) -> Self {
         let seen = AtomicU64::new(eventfd::count(fd.as_fd()));
         Self { fd, transmit, seen }
@@ -106,9 +104,6 @@ fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
 
 impl Kicks {
     /// No kicks.
-    ///
-    /// # Errors
-    /// That of `epoll_create1`.
     pub fn new() -> io::Result<Self> {
         let bell = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (gathered, counting, counted) = Default::default();
@@ -116,13 +111,10 @@ impl Kicks {
     }
 
     /// What workers watch.
-    #[must_use]
     pub fn bell(&self) -> Doorbell {
         Arc::clone(&self.bell) as Doorbell
     }
 
-    /// How many there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         lock(&self.gathered).kicks.len()
     }

@@ -33,11 +33,11 @@ pub mod wire;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vmlan_frame::{Mac, Port};
+use vmlan_frame::{Changed, Mac, Port};
 
 pub use crate::AttachError;
+use crate::Files;
 use crate::socket::{Place, port_name};
-use crate::{Changed, Files};
 
 pub use handle::VhostUser;
 pub use port::VhostUserPort;
@@ -92,9 +92,6 @@ impl Config {
 
 /// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
 /// thread whenever the port may have come up or gone down, or its doorbells may have changed.
-///
-/// # Errors
-/// [`AttachError`], naming the value and what to do.
 pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError> {
     if config.queues > MAX_PAIRS {
         return Err(AttachError::Queues(config.queues));
@@ -104,7 +101,6 @@ pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError
 
 impl VhostUser {
     /// The port, for the switch.
-    #[must_use]
     pub fn port(&self) -> Arc<dyn Port> {
         self.vhost_port()
     }

@@ -20,17 +20,33 @@ use crate::waker::Waker;
 const MAX_RARP: usize = 16;
 
 /// Both sides, locked: no frame of this port is lent or being written while this lives.
+#[allow(missing_docs, reason = "the names say it")]
 pub struct BothSides<'p> {
-    /// The guest's transmit queues.
     pub tx: MutexGuard<'p, Side<NetTx>>,
-    /// The guest's receive queues.
     pub rx: MutexGuard<'p, Side<NetRx>>,
     port: &'p VhostUserPort,
+    /// Until the locks are free.
+    _wanted: Wanted<'p>,
+}
+
+/// Somebody wants both locks, or has them.
+struct Wanted<'p>(&'p AtomicU32);
+
+impl<'p> Wanted<'p> {
+    fn new(count: &'p AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl BothSides<'_> {
     /// The first fault of either side.
-    #[must_use]
     pub fn fault(&self) -> Option<PortFault> {
         self.tx.fault().or_else(|| self.rx.fault())
     }
@@ -46,7 +62,6 @@ impl BothSides<'_> {
         std::mem::replace(&mut self.rx.map, Arc::clone(map))
     }
 
-    /// Sets the negotiated features.
     pub fn set_features(&mut self, features: u64) {
         let features = Features(features);
         self.tx.net.set_features(features);
@@ -75,7 +90,6 @@ impl Drop for BothSides<'_> {
         let up = fault.is_none() && self.rx.net.is_ready();
         self.port.up.store(up, Ordering::Release);
         self.port.touched.store(true, Ordering::Release);
-        self.port.wanted.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -104,9 +118,6 @@ pub struct VhostUserPort {
 
 impl VhostUserPort {
     /// A port with nobody connected. `waker` is told when a worker finds a fault.
-    ///
-    /// # Errors
-    /// That of the system.
     pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
         Ok(Self {
             tx: Mutex::default(),
@@ -131,10 +142,22 @@ impl VhostUserPort {
     /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard
     /// is dropped.
     pub fn both(&self) -> BothSides<'_> {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
+        let wanted = Wanted::new(&self.wanted);
         let tx = lock(&self.tx);
         let rx = lock(&self.rx);
-        BothSides { tx, rx, port: self }
+        BothSides { tx, rx, port: self, _wanted: wanted }
+    }
+
+    /// The receive side for a worker; `None` while the port's own thread has it. That one may have
+    /// the lowest weight and be kept from running for long: who has a frame for this port is not to
+    /// wait for it. (If somebody has the lock and nobody wants both, it is another worker.)
+    fn receive_side(&self) -> Option<MutexGuard<'_, Side<NetRx>>> {
+        match self.rx.try_lock() {
+            Ok(side) => Some(side),
+            Err(TryLockError::Poisoned(side)) => Some(side.into_inner()),
+            Err(TryLockError::WouldBlock) if self.wanted.load(Ordering::Acquire) > 0 => None,
+            Err(TryLockError::WouldBlock) => Some(lock(&self.rx)),
+        }
     }
 
     /// True if something may have changed, since this was last asked, that workers have to look at.
@@ -149,27 +172,23 @@ impl VhostUserPort {
     }
 
     /// What its interrupts have cost, of all front ends.
-    #[must_use]
     pub fn cost(&self) -> &Arc<InterruptCost> {
         &self.cost
     }
 
     /// The limit of its interrupts.
-    #[must_use]
     pub fn limit(&self) -> &Arc<IrqLimit> {
         &self.limit
     }
 
     /// For the port's own thread: counts doorbells if somebody asked for it. True if that was all
     /// that it was woken for, as long as `stands` is whether the port stands still.
-    #[must_use]
     pub fn counts_only(&self, stands: bool) -> bool {
         let counted = self.kicks.count_if_asked(&self.counters);
         counted && self.quarantined.load(Ordering::Acquire) == stands
     }
 
     /// The doorbells.
-    #[must_use]
     pub fn kicks(&self) -> &Kicks {
         &self.kicks
     }
@@ -263,7 +282,7 @@ impl Port for VhostUserPort {
     }
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        let mut side = lock(&self.rx);
+        let Some(mut side) = self.receive_side() else { return 0 };
         if !self.up.load(Ordering::Acquire) {
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
@@ -280,7 +299,7 @@ impl Port for VhostUserPort {
     }
 
     fn room(&self) -> usize {
-        lock(&self.rx).net.room()
+        self.receive_side().map_or(0, |mut side| side.net.room())
     }
 
     fn is_up(&self) -> bool {
@@ -315,7 +334,8 @@ impl Port for VhostUserPort {
         if !self.is_up() {
             return true;
         }
-        lock(&self.rx).net.want_room()
+        // Being changed: look again.
+        self.receive_side().is_none_or(|mut side| side.net.want_room())
     }
 
     fn doorbells(&self) -> Vec<Doorbell> {

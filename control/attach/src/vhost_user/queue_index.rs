@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vmlan_nic::virtio::{Fault, Inflight, Net, QueueState, Rings};
 
 use super::port::BothSides;
-use crate::interrupt_eventfd::Call;
+use crate::interrupt_eventfd::InterruptEventFd;
 
 /// The number of a virtqueue of a port. Even ones are the guest's receive queues, odd ones its
 /// transmit queues. A port has at most 256.
@@ -14,13 +14,10 @@ use crate::interrupt_eventfd::Call;
 pub struct QueueIndex(pub u8);
 
 impl QueueIndex {
-    /// The first `count` of them.
     pub fn first(count: usize) -> impl Iterator<Item = Self> {
         (0..=u8::MAX).take(count).map(Self)
     }
 
-    /// True if it is one of the guest's transmit queues.
-    #[must_use]
     pub fn is_transmit(self) -> bool {
         self.0 % 2 == 1
     }
@@ -31,8 +28,6 @@ impl QueueIndex {
         if self.is_transmit() { (&mut both.tx.net, number) } else { (&mut both.rx.net, number) }
     }
 
-    /// True if it is started.
-    #[must_use]
     pub fn is_started(self, both: &mut BothSides<'_>) -> bool {
         let (side, number) = self.queue(both);
         side.is_started(number)
@@ -47,19 +42,15 @@ impl fmt::Display for QueueIndex {
 
 /// What can be done to the queues of a side, transmit or receive.
 pub trait Queues {
-    /// Starts a queue.
     fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault>;
     /// Stops a queue. Returns the index that its next buffer has.
     fn stop(&mut self, index: u16) -> u16;
-    /// Enables or disables a queue.
     fn enable(&mut self, index: u16, on: bool) -> Result<(), Fault>;
-    /// Gives a queue its interrupt.
-    fn set_interrupt(&mut self, index: u16, call: Arc<Call>) -> Result<(), Fault>;
+    fn set_interrupt(&mut self, index: u16, call: Arc<InterruptEventFd>) -> Result<(), Fault>;
     /// Gives a queue its part of the inflight region.
     fn set_inflight(&mut self, index: u16, inflight: Option<Inflight>);
     /// Says where writes to the used ring are logged.
     fn set_log(&mut self, index: u16, log: Option<u64>);
-    /// True if the queue is started.
     fn is_started(&self, index: u16) -> bool;
 }
 
@@ -73,7 +64,7 @@ impl<S: QueueState> Queues for Net<S> {
     fn enable(&mut self, index: u16, on: bool) -> Result<(), Fault> {
         Net::enable(self, index, on)
     }
-    fn set_interrupt(&mut self, index: u16, call: Arc<Call>) -> Result<(), Fault> {
+    fn set_interrupt(&mut self, index: u16, call: Arc<InterruptEventFd>) -> Result<(), Fault> {
         Net::set_interrupt(self, index, Some(call))
     }
     fn set_inflight(&mut self, index: u16, inflight: Option<Inflight>) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use vmlan_frame::Port;
+use vmlan_frame::{Changed, Details, Port, error_chain};
 use vmlan_keeper::{Keeper, KeeperError};
 
 use super::Config;
@@ -15,15 +15,15 @@ use super::refusal::RequestRefusal;
 use super::session::Session;
 use super::sides::PortFault;
 use super::wire::{Frames, Message};
+use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
 use crate::cpu_budget;
 use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
-use crate::port_log::{PortLog, chain};
+use crate::port_log::PortLog;
 use crate::socket::dial;
 use crate::thread::{AcceptPause, PENALTY};
 use crate::waker::Waker;
-use crate::{Changed, Details};
 
 /// First and longest pause between two attempts to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -37,12 +37,13 @@ enum Door {
     Connect(PathBuf, Duration),
 }
 
-/// The state of a port's thread.
 pub struct Server {
     door: Door,
     /// Who has the sockets too. Dropped after them.
     keeper: Keeper,
     pause: AcceptPause,
+    /// Of messages. It outlives connections: a new one is no new start.
+    budget: Budget,
     served: Option<(Connection<Frames>, Session)>,
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
@@ -81,6 +82,7 @@ impl Server {
             door,
             keeper,
             pause: AcceptPause::default(),
+            budget: Budget::MESSAGES,
             served: None,
             port,
             waker,
@@ -112,7 +114,8 @@ impl Server {
         let listen = listen.map(|fd| (fd, Wait::Read));
         let line = self.keeper.watch();
         let line = line.as_ref().map(|fd| (fd.as_fd(), Wait::Read));
-        let served = self.served.as_ref().map(|(connection, _)| (connection.fd(), Wait::Read));
+        let served = self.served.as_ref().filter(|_| self.budget.left(now).is_none());
+        let served = served.map(|(connection, _)| (connection.fd(), Wait::Read));
         let limit = Some((self.port.limit().fd(), Wait::Read));
         let wait = [Some((self.waker.fd(), Wait::Read)), limit, line, listen, served];
         match poll(wait, self.timeout(now)) {
@@ -154,13 +157,15 @@ impl Server {
         let notify = self
             .notify_later
             .then(|| (self.notified + NOTIFY_PAUSE).saturating_duration_since(now));
-        message.into_iter().chain(pause).chain(notify).chain(self.keeper.due(now)).min()
+        let budget = self.served.as_ref().and_then(|_| self.budget.left(now));
+        let keeper = self.keeper.due(now);
+        [message, pause, notify, keeper, budget].into_iter().flatten().min()
     }
 
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
             self.pause.begin_after(&e);
-            self.warn(&chain(&e));
+            self.warn(&error_chain(&e));
         }
     }
 
@@ -219,6 +224,9 @@ impl Server {
             }
             _ => return,
         };
+        if found.is_ok() {
+            self.pause.found();
+        }
         match found {
             Ok(sock) if self.served.is_none() => {
                 let session = Session::new(Arc::clone(&self.port), self.queues, self.files);
@@ -239,7 +247,7 @@ impl Server {
             (Door::Connect(_, wait), KeeperError::Gone(_)) => self.pause.begin(back_off(wait)),
             (_, error) => {
                 self.pause.begin_after(error);
-                self.warn(&format!("cannot accept: {}", chain(error)));
+                self.warn(&format!("cannot accept: {}", error_chain(error)));
             }
         }
     }
@@ -255,11 +263,15 @@ impl Server {
             return;
         }
         for _ in 0..16 {
+            if self.budget.left(now).is_some() {
+                break;
+            }
             let Some((connection, _)) = &mut self.served else { return };
             match connection.read(now) {
                 Ok(None) => break,
                 Ok(Some(message)) => {
                     let message = message.into();
+                    self.budget.spend(now);
                     self.serve(message);
                     if self.port.cost().is_broken() {
                         break;
@@ -309,7 +321,7 @@ impl Server {
             *wait = RETRY.0;
         }
         if let Some(refusal) = &outcome.refusal {
-            self.warn(&chain(refusal));
+            self.warn(&error_chain(refusal));
         }
         match sent {
             Err(e) => self.lost(&e),
@@ -324,7 +336,7 @@ impl Server {
             self.log.goodbye("the front end");
         } else if !error.is_goodbye() {
             self.port.counters().faults.add_shared(1);
-            self.warn(&chain(error));
+            self.warn(&error_chain(error));
         }
         self.hang_up();
         if error.has_parked() {

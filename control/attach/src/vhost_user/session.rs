@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{Counters, Mac, Port};
+use vmlan_frame::{Counters, Details, Mac, Port};
 use vmlan_keeper::Descriptor;
 use vmlan_nic::virtio::feature;
 use vmlan_ram::Map;
@@ -16,7 +16,6 @@ use super::virtqueues::{Context, VirtqueueTable};
 use super::wire::{
     Body, InflightDesc, Message, NO_FD, RegionDesc, Reply, Request, VirtqueueAddr, protocol,
 };
-use crate::Details;
 use crate::bytes::widen;
 use crate::memory::{Files, Memory, MemoryError};
 
@@ -68,7 +67,6 @@ impl Session {
     ///
     /// GET_QUEUE_NUM has two readings: pairs for QEMU, virtqueues for Cloud Hypervisor. So the
     /// answer is the number of virtqueues, and as many pairs are allowed.
-    #[must_use]
     pub fn new(port: Arc<VhostUserPort>, queues: u16, files: Files) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
@@ -341,7 +339,6 @@ impl Session {
     }
 
     /// For `port list`.
-    #[must_use]
     pub fn details(&self) -> Details {
         let (rx, tx) = self.rings.live();
         let mut list = vec![

@@ -7,7 +7,7 @@ use vmlan_nic::virtio::{Fault, Net, QueueState};
 use vmlan_ram::Map;
 
 use crate::interrupt_cost::STUCK_INTERRUPT;
-use crate::interrupt_eventfd::Call;
+use crate::interrupt_eventfd::InterruptEventFd;
 
 /// Locks, whether or not somebody panicked with the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -15,13 +15,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// One side: a NIC's queues, the map they work on, the interrupts they raise.
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Side<N> {
-    /// The queues.
     pub net: N,
     /// The map that was given to them.
     pub map: Arc<Map>,
-    /// Their interrupts.
-    pub calls: Vec<Arc<Call>>,
+    pub calls: Vec<Arc<InterruptEventFd>>,
 }
 
 impl<N: Default> Default for Side<N> {
@@ -47,16 +46,11 @@ impl<S: QueueState> Side<Net<S>> {
 
 /// Why a port stands still although its front end is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PortFault {
     /// The guest broke a rule. The port works again once the virtqueue is set up afresh.
     #[error("the guest broke queue {queue}: {fault}")]
-    Virtqueue {
-        /// Number of the queue on its side.
-        queue: u16,
-        /// The rule.
-        fault: Fault,
-    },
-    /// The front end shrank a file that we have mapped: its bytes are gone.
+    Virtqueue { queue: u16, fault: Fault },
     #[error("the guest's memory file was truncated")]
     Truncated,
     /// A write to an interrupt's eventfd failed, hung, or took milliseconds again and again.

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
 use crate::eventfd;
-use crate::interrupt_eventfd::Call;
+use crate::interrupt_eventfd::InterruptEventFd;
 use crate::memory::sealed_memfd;
 use crate::port_log::PortLog;
+use vmlan_frame::{Batch, Port};
 use vmlan_nic::Interrupt;
 
 fn head(number: u32, flags: u32, size: u32) -> [u8; HEADER] {
@@ -59,7 +60,7 @@ fn warnings_are_few() {
 
 #[test]
 fn an_interrupt_on_a_broken_descriptor_is_tried_once() {
-    let call = Call::default();
+    let call = InterruptEventFd::default();
     call.raise();
     assert_eq!((call.raised(), call.is_stuck()), (0, false), "nobody listens");
     call.set(Some(std::fs::File::open("/dev/null").unwrap().into()));
@@ -103,7 +104,7 @@ fn a_held_interrupt_is_raised_afterwards_and_once() {
     use std::io::Read;
     let fd = eventfd::new().unwrap();
     let mut ours = std::fs::File::from(fd.try_clone().unwrap());
-    let call = Call::default();
+    let call = InterruptEventFd::default();
     call.set(Some(fd));
     call.hold();
     call.raise();
@@ -143,4 +144,28 @@ fn the_map_before_is_unmapped_without_the_locks() {
     assert_eq!((Arc::strong_count(&old), Arc::strong_count(&mapping)), (1, 2), "only ours now");
     drop(old);
     assert_eq!(Arc::strong_count(&mapping), 1);
+}
+
+/// It may be kept from running for long: it has the lowest weight when it uses much.
+#[test]
+fn a_worker_does_not_wait_for_the_ports_own_thread() {
+    let waker = crate::waker::Waker::new().unwrap();
+    let port = super::port::VhostUserPort::new(std::sync::Arc::new(waker)).unwrap();
+    let both = port.both();
+    let asked = std::thread::scope(|s| {
+        let worker = s.spawn(|| {
+            let pushed = port.push(&Batch::new(), &[0]);
+            (pushed, port.room(), port.arm(), port.is_up() || port.want_room())
+        });
+        let end = Instant::now() + Duration::from_secs(60);
+        while !worker.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let finished = worker.is_finished();
+        drop(both);
+        assert!(finished, "it waits");
+        worker.join().unwrap()
+    });
+    assert_eq!(asked, (0, 0, true, true));
+    assert_eq!(port.push(&Batch::new(), &[0]), 1, "and counts what nobody is there for");
 }

@@ -27,7 +27,7 @@ use super::queue_index::QueueIndex;
 use super::virtqueue_error::VirtqueueError;
 use super::wire::VirtqueueAddr;
 use crate::eventfd;
-use crate::interrupt_eventfd::Call;
+use crate::interrupt_eventfd::InterruptEventFd;
 
 #[derive(Debug)]
 struct Virtqueue {
@@ -35,8 +35,8 @@ struct Virtqueue {
     addr: Option<VirtqueueAddr>,
     base: u16,
     kick: Option<Arc<Kick>>,
-    call: Arc<Call>,
-    err: Call,
+    call: Arc<InterruptEventFd>,
+    err: InterruptEventFd,
     enabled: bool,
 }
 
@@ -48,14 +48,13 @@ impl Virtqueue {
             addr: None,
             base: 0,
             kick: None,
-            err: Call::new(Arc::clone(&cost)),
-            call: Arc::new(Call::limited(cost, limit, index.0)),
+            err: InterruptEventFd::new(Arc::clone(&cost)),
+            call: Arc::new(InterruptEventFd::limited(cost, limit, index.0)),
             enabled: false,
         }
     }
 }
 
-/// All virtqueues of one connection.
 #[derive(Debug)]
 pub struct VirtqueueTable {
     rings: Vec<Virtqueue>,
@@ -64,15 +63,11 @@ pub struct VirtqueueTable {
 }
 
 impl VirtqueueTable {
-    /// `count` virtqueues of `port`, all stopped.
-    #[must_use]
     pub fn new(count: usize, port: &VhostUserPort) -> Self {
         let rings = QueueIndex::first(count).map(|i| Virtqueue::new(i, port)).collect();
         Self { rings, always_enabled: false }
     }
 
-    /// How many virtqueues there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rings.len()
     }
@@ -95,9 +90,6 @@ impl VirtqueueTable {
     }
 
     /// SET_VRING_NUM
-    ///
-    /// # Errors
-    /// [`VirtqueueError`], here and below.
     pub fn set_size(
         &mut self,
         cx: &Context<'_>,
@@ -284,8 +276,6 @@ impl VirtqueueTable {
         ring.call.deliver();
     }
 
-    /// True if a virtqueue is started.
-    #[must_use]
     pub fn any_started(&self, port: &VhostUserPort) -> bool {
         let mut both = port.both();
         self.indices().any(|i| i.is_started(&mut both))
@@ -300,7 +290,6 @@ impl VirtqueueTable {
 
     /// How many virtqueues are started and enabled: (the guest's receive virtqueues, its transmit
     /// virtqueues).
-    #[must_use]
     pub fn live(&self) -> (usize, usize) {
         let live = |r: &Virtqueue| r.kick.is_some() && (r.enabled || self.always_enabled);
         let count = |odd| {
@@ -370,10 +359,9 @@ impl VirtqueueTable {
 }
 
 /// What virtqueues need to know of their connection.
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Context<'c> {
-    /// The port.
     pub port: &'c VhostUserPort,
-    /// The inflight region, if one was given.
     pub inflight: Option<&'c InflightRegion>,
 }
 

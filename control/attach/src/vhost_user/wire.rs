@@ -22,19 +22,15 @@ pub const MAX_BODY: usize = 4096;
 /// Regions of one SET_MEM_TABLE ("Memory regions description": at most 8).
 pub const MAX_TABLE: usize = 8;
 
-/// Bits 0 and 1 of the flags: the protocol's version.
-const VERSION_MASK: u32 = 3;
+const VERSION_MASK: u32 = 3; // Bits 0 and 1 of the flags: the protocol's version.
 const VERSION: u32 = 1;
-/// This message is a reply.
 const REPLY: u32 = 1 << 2;
-/// The sender wants a reply (with REPLY_ACK).
-const NEED_REPLY: u32 = 1 << 3;
+const NEED_REPLY: u32 = 1 << 3; // The sender wants a reply (with REPLY_ACK).
 
 /// Bit of SET_VRING_KICK, CALL, ERR that says no descriptor comes along; the low 8 bits are the
 /// virtqueue.
 pub const NO_FD: u64 = 1 << 8;
 
-/// Protocol features.
 pub mod protocol {
     #![allow(missing_docs)] // Named as in the specification.
     pub const MQ: u64 = 1 << 0;
@@ -71,25 +67,21 @@ macro_rules! requests {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// From its number on the wire.
-            #[must_use]
             pub fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
             /// Its number on the wire.
-            #[must_use]
             pub fn number(self) -> u32 {
                 match self { $(Self::$name => $number,)* }
             }
 
             /// Its name in the specification.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
             /// Bytes its body may have, and descriptors that may come along.
-            #[must_use]
             pub fn limits(self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
                 match self { $(Self::$name => ($body, $fds),)* }
             }
@@ -132,7 +124,6 @@ requests! {
 
 impl Request {
     /// The protocol features that must be negotiated for it.
-    #[must_use]
     pub fn needs(self) -> u64 {
         match self {
             Self::GetQueueNum => protocol::MQ,
@@ -150,7 +141,6 @@ impl Request {
     }
 
     /// The front end waits for an answer of the request's own kind, asked for or not.
-    #[must_use]
     pub fn has_reply(self) -> bool {
         matches!(
             self,
@@ -197,10 +187,9 @@ impl Header {
 
 /// One whole message from a front end.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Message {
-    /// Its header.
     pub header: Header,
-    /// Its body.
     pub body: Vec<u8>,
     /// The descriptors that came along. They are closed with the message, unless a handler takes
     /// them.
@@ -229,24 +218,20 @@ impl Framing for Frames {
     }
 }
 
-/// A reply.
 #[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Reply {
-    /// The body.
     pub body: Vec<u8>,
-    /// A descriptor to send along.
     pub fd: Option<OwnedFd>,
 }
 
 impl Reply {
     /// A 64-bit answer.
-    #[must_use]
     pub fn u64(value: u64) -> Self {
         Self { body: value.to_ne_bytes().to_vec(), fd: None }
     }
 
     /// The answer as it goes over the wire.
-    #[must_use]
     pub fn encode(&self, number: u32) -> Vec<u8> {
         let size = length(self.body.len());
         let mut bytes = Vec::with_capacity(HEADER + self.body.len());
@@ -260,7 +245,6 @@ impl Reply {
 
 impl RegionDesc {
     /// The 32 bytes at `at`.
-    #[must_use]
     pub fn parse(body: Body<'_>, at: usize) -> Self {
         Self {
             gpa: body.u64(at),
@@ -273,12 +257,11 @@ impl RegionDesc {
 
 /// "Vring address description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct VirtqueueAddr {
     /// Descriptor table, as a user address like the next two.
     pub desc: u64,
-    /// Used ring.
     pub used: u64,
-    /// Avail ring.
     pub avail: u64,
     /// Guest address at which writes to the used ring are logged, if they are to be.
     pub log: Option<u64>,
@@ -289,7 +272,6 @@ impl VirtqueueAddr {
     const LOG: u32 = 1;
 
     /// Index, flags, then four addresses.
-    #[must_use]
     pub fn parse(body: Body<'_>) -> (u32, Self) {
         let log = (body.u32(4) & Self::LOG != 0).then(|| body.u64(32));
         let (desc, used, avail) = (body.u64(8), body.u64(16), body.u64(24));
@@ -312,7 +294,6 @@ pub struct InflightDesc {
 
 impl InflightDesc {
     /// From a body of 20 or 24 bytes.
-    #[must_use]
     pub fn parse(body: Body<'_>) -> Self {
         Self {
             size: body.u64(0),
@@ -323,7 +304,6 @@ impl InflightDesc {
     }
 
     /// As a body of `len` bytes, like the request's.
-    #[must_use]
     pub fn encode(&self, len: usize) -> Vec<u8> {
         let mut body = Vec::with_capacity(len);
         body.extend(self.size.to_ne_bytes());

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::values::Values;
 use super::{Address, AddressError, Kind, PortPolicy, SOCKET_PATH, Spec, Value};
+use crate::gateway::Network;
 
 /// Longest name of a network interface: IFNAMSIZ without its final zero.
 const INTERFACE_NAME: usize = 15;
@@ -31,6 +32,7 @@ impl Draft {
             Kind::VhostUser | Kind::VfioUser | Kind::Stream if place.len() > SOCKET_PATH => {
                 return Err(fail("a shorter path (at most 107 bytes)"));
             }
+            Kind::Nat if place.parse::<Network>().is_err() => return Err(fail(kind.place())),
             Kind::Tap if !is_interface_name(place) => return Err(fail(kind.place())),
             _ => {}
         }
@@ -38,9 +40,6 @@ impl Draft {
     }
 
     /// The address in `text`.
-    ///
-    /// # Errors
-    /// As [`Draft::new`] and [`Draft::set`].
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let no_kind = || AddressError::NoKind(text.into());
         let (kind, rest) = text.split_once(':').ok_or_else(no_kind)?;
@@ -57,7 +56,6 @@ impl Draft {
     }
 
     /// Its kind.
-    #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -72,9 +70,6 @@ impl Draft {
 
     /// As [`Draft::set`], but a value that is there is replaced, and an empty one takes the key
     /// away.
-    ///
-    /// # Errors
-    /// As [`Draft::set`].
     pub fn replace(&mut self, key: &str, value: &str) -> Result<(), AddressError> {
         self.values.replace(self.kind.name(), self.kind.all_keys(), key, value)
     }

@@ -4,7 +4,7 @@ use super::Kind;
 
 /// Why an address, or a name, is not accepted. Each message names the value and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum AddressError {
     #[error("'{0}' has no name: write NAME=KIND:PLACE, e.g. vm1=vhost-user:/run/vm1.sock")]
     NoName(String),
@@ -68,7 +68,6 @@ pub enum AddressError {
 
 impl AddressError {
     /// The key that is wrong, if it is one.
-    #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Key { given: key, .. } | Self::Twice(key) => Some(key),

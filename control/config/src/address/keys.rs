@@ -39,6 +39,9 @@ const MEMORY: Key = key(
 /// How long a worker may sleep without a look at doorbells that wake nobody.
 const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
 
+const IP: Key =
+    key("ip", Takes::Ip, "address that the gateway of a nat: port keeps for it, like 10.77.0.20");
+
 const VHOST_USER: &[Key] = &[
     CONNECT,
     MODE,
@@ -48,6 +51,7 @@ const VHOST_USER: &[Key] = &[
     key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
     key("mtu", Takes::Short(68, 9216), "MTU told to the guest"),
     MEMORY,
+    IP,
 ];
 
 const VFIO_USER: &[Key] = &[
@@ -85,6 +89,7 @@ const VFIO_USER: &[Key] = &[
     MEMORY,
     MODE,
     GROUP,
+    IP,
 ];
 
 const TAP: &[Key] = &[
@@ -97,11 +102,49 @@ const TAP: &[Key] = &[
 ];
 
 const STREAM: &[Key] =
-    &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)")];
+    &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"), IP];
 
 const PCAP: &[Key] = &[
     key("ports", Takes::Ports, "ports to capture, joined by '+' (default: all)"),
     key("snaplen", Takes::Number(14, 262_144), "bytes kept of each frame (default: all)"),
+];
+
+const NAT: &[Key] = &[
+    key("domain", Takes::Domain, "what names of ports end in (default lan)"),
+    key(
+        "dns",
+        Takes::Servers,
+        "whom names outside are asked of: host (default: the host's servers), off, or addresses \
+            joined by '+'",
+    ),
+    key("dhcp", Takes::OnOff, "give addresses (default on)"),
+    key(
+        "lease",
+        Takes::Time(Duration::from_secs(60), Duration::from_secs(604_800)),
+        "how long an address is given for (default 3600s)",
+    ),
+    key(
+        "forward",
+        Takes::Forwards,
+        "ports of the host that lead to VMs, [tcp:|udp:][ADDRESS:]PORT:VM:PORT joined by '+'",
+    ),
+    key(
+        "host",
+        Takes::HostPorts,
+        "ports of the host's loopback that VMs reach at the gateway's address, like tcp:5432, \
+            joined by '+', or all (default none)",
+    ),
+    key("block", Takes::Prefixes, "where VMs may not go: prefixes joined by '+'"),
+    key(
+        "allow",
+        Takes::AllowedPrefixes,
+        "where VMs may go though it is closed by default: prefixes joined by '+'; none: nowhere \
+            outside",
+    ),
+    key("flows", Takes::Number(1, 65_536), "connections of one VM (default 1024)"),
+    key("flow_rate", Takes::Number(1, 100_000), "new ones of one VM in a second (default 200)"),
+    key("mtu", Takes::Short(576, 9000), "bytes of the longest packet (default 1500)"),
+    key("mac", Takes::Mac, "MAC address of the gateway (default: derived from the port's name)"),
 ];
 
 /// How long an idle bucket gathers tokens.
@@ -188,7 +231,6 @@ pub const SFLOW: &[Key] = &[
 
 impl Kind {
     /// The keys that only some kinds have.
-    #[must_use]
     pub const fn keys(self) -> &'static [Key] {
         match self {
             Self::VhostUser => VHOST_USER,
@@ -196,11 +238,11 @@ impl Kind {
             Self::Tap => TAP,
             Self::Stream => STREAM,
             Self::Pcap => PCAP,
+            Self::Nat => NAT,
         }
     }
 
     /// The keys that say what a port may do.
-    #[must_use]
     pub const fn policy_keys(self) -> &'static [Key] {
         match self {
             Self::Pcap => &[],
@@ -214,12 +256,23 @@ impl Kind {
     }
 
     /// True if a change of this key does not close the port.
-    #[must_use]
     pub fn is_live(self, key: &str) -> bool {
         let own: &[&str] = match self {
-            Self::VfioUser => &["mode", "link", "irq_rate_max"],
-            Self::VhostUser => &["mode", "mac", "irq_rate_max"],
-            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac"],
+            Self::VfioUser => &["mode", "link", "irq_rate_max", "ip"],
+            Self::VhostUser => &["mode", "mac", "irq_rate_max", "ip"],
+            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac", "ip"],
+            Self::Nat => &[
+                "domain",
+                "dns",
+                "dhcp",
+                "lease",
+                "forward",
+                "host",
+                "block",
+                "allow",
+                "flows",
+                "flow_rate",
+            ],
         };
         own.contains(&key) || self.policy_keys().iter().any(|k| k.name == key)
     }

@@ -19,15 +19,16 @@ pub enum Kind {
     Stream,
     /// A capture file that other ports are mirrored into.
     Pcap,
+    /// A gateway with addresses, names and a way out, in a process of its own.
+    Nat,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap];
+    pub const ALL: [Self; 6] =
+        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap, Self::Nat];
 
     /// Its word.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::VhostUser => "vhost-user",
@@ -35,20 +36,21 @@ impl Kind {
             Self::Tap => "tap",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
+            Self::Nat => "nat",
         }
     }
 
     /// What PLACE is, for messages.
-    #[must_use]
     pub const fn place(self) -> &'static str {
         match self {
             Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
             Self::Tap => "the name of a network interface (1 to 15 characters)",
             Self::Pcap => "the path of a file",
+            Self::Nat => "an IPv4 network of 16 to 29 bits, like 10.77.0.0/24,",
         }
     }
 
-    fn names() -> [&'static str; 5] {
+    fn names() -> [&'static str; 6] {
         Self::ALL.map(Self::name)
     }
 }

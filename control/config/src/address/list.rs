@@ -24,18 +24,16 @@ const ITEMS: usize = 256;
 
 /// MAC addresses a port may send from.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum MacRule {
-    /// All.
     Any,
     /// The first one that it uses.
     First,
-    /// These.
     Listed(Vec<Mac>),
 }
 
 impl MacRule {
     /// The addresses that are listed.
-    #[must_use]
     pub fn listed(&self) -> &[Mac] {
         match self {
             Self::Listed(macs) => macs,

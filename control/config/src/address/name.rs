@@ -11,7 +11,6 @@ pub struct PortName(String);
 
 impl PortName {
     /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -19,7 +19,6 @@ pub enum Direction {
 
 impl Direction {
     /// The key of the limit that is shared with other ports.
-    #[must_use]
     pub const fn limit_key(self) -> &'static str {
         let [.., limit] = self.keys();
         limit
@@ -89,10 +88,9 @@ pub struct WatchRule {
 
 /// The ports that a port watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum WatchedPorts {
-    /// All that come.
     All,
-    /// These.
     Listed(Vec<PortName>),
 }
 
@@ -133,7 +131,6 @@ impl PortPolicy {
     }
 
     /// The limits of one direction.
-    #[must_use]
     pub const fn limit(&self, direction: Direction) -> &PortLimit {
         match direction {
             Direction::From => &self.from,
@@ -142,7 +139,6 @@ impl PortPolicy {
     }
 
     /// True if the port watches others and takes no part in switching.
-    #[must_use]
     pub const fn is_watcher(&self) -> bool {
         self.watch.is_some()
     }

@@ -1,25 +1,27 @@
 //! What a port is: the keys that only its kind has, typed.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use vmlan_frame::Mac;
 
 use super::values::Values;
 use super::{AddressError, Kind, PortName};
+use crate::gateway::{Forward, HostPorts, Prefix};
 
 /// What a port is, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Spec {
     /// A VM's virtio-net NIC.
     VhostUser(VhostUser),
-    /// A VM's emulated NIC.
     VfioUser(VfioUser),
-    /// A TAP device of this host.
     Tap(Tap),
     /// QEMU's `-netdev stream` framing.
     Stream(Stream),
-    /// A capture file.
     Pcap(Pcap),
+    /// A gateway.
+    Nat(Box<Nat>),
 }
 
 /// Keys of a vhost-user port.
@@ -45,10 +47,9 @@ pub struct VhostUser {
 
 /// Keys of a vfio-user port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct VfioUser {
-    /// The NIC that the guest sees.
     pub model: Model,
-    /// How the guest rings.
     pub doorbell: Doorbell,
     /// Offer shared indexes to drivers that know them.
     pub csb: bool,
@@ -120,9 +121,59 @@ pub struct Pcap {
     pub snaplen: Option<u32>,
 }
 
+/// Keys of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nat {
+    /// What names end in.
+    pub domain: String,
+    /// Whom names are asked of; `None`: nobody. Empty: the host's servers.
+    pub dns: Option<Vec<IpAddr>>,
+    /// It gives addresses.
+    pub dhcp: bool,
+    /// How long for.
+    pub lease: Duration,
+    /// Ports of the host that lead to VMs.
+    pub forwards: Vec<Forward>,
+    /// Ports of the host's loopback that VMs reach.
+    pub host: HostPorts,
+    /// Where they may not go.
+    pub block: Vec<Prefix>,
+    /// Where they may go all the same; `None`: nowhere outside.
+    pub allow: Option<Vec<Prefix>>,
+    /// Connections of one VM.
+    pub flows: u32,
+    /// New ones in a second.
+    pub flow_rate: u32,
+    /// Bytes of the longest packet.
+    pub mtu: u16,
+    /// Its MAC address; `None`: one derived from the port's name.
+    pub mac: Option<Mac>,
+}
+
+impl Nat {
+    fn new(values: &Values) -> Self {
+        let usual = crate::gateway::Setup::default();
+        let servers = values.servers("dns").unwrap_or(Some(&[]));
+        let allow = values.prefixes("allow").unwrap_or(Some(&[]));
+        Self {
+            domain: values.text("domain").unwrap_or(usual.domain),
+            dns: servers.map(<[_]>::to_vec),
+            dhcp: values.on("dhcp").unwrap_or(usual.dhcp),
+            lease: values.time("lease").unwrap_or(Duration::from_secs(usual.lease.into())),
+            forwards: values.forwards("forward").to_vec(),
+            host: values.host_ports("host"),
+            block: values.prefixes("block").flatten().unwrap_or_default().to_vec(),
+            allow: allow.map(<[_]>::to_vec),
+            flows: values.number("flows").unwrap_or(usual.flows),
+            flow_rate: values.number("flow_rate").unwrap_or(usual.flow_rate),
+            mtu: values.short("mtu").unwrap_or(usual.mtu),
+            mac: values.mac("mac"),
+        }
+    }
+}
+
 impl Model {
     /// Its word.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::E1000 => "e1000",
@@ -157,6 +208,7 @@ impl Spec {
                 offload: values.on("offload").unwrap_or(true),
             }),
             Kind::Stream => Self::Stream(Stream { connect, mode, mac }),
+            Kind::Nat => Self::Nat(Box::new(Nat::new(values))),
             Kind::Pcap => {
                 let ports = values.names("ports").map(<[_]>::to_vec);
                 Self::Pcap(Pcap { ports, snaplen: values.number("snaplen") })
@@ -165,7 +217,6 @@ impl Spec {
     }
 
     /// The permission bits wanted for a socket file that the port makes.
-    #[must_use]
     pub const fn mode(&self) -> Option<u32> {
         match self {
             Self::VhostUser(VhostUser { connect: false, mode, .. })
@@ -176,7 +227,6 @@ impl Spec {
     }
 
     /// Interrupts a second at most; 0: no limit, or nobody to interrupt.
-    #[must_use]
     pub const fn irq_rate_max(&self) -> u32 {
         match self {
             Self::VhostUser(VhostUser { irq_rate_max, .. })
@@ -186,7 +236,6 @@ impl Spec {
     }
 
     /// False if the cable of an emulated NIC is to be unplugged.
-    #[must_use]
     pub const fn link(&self) -> bool {
         match self {
             Self::VfioUser(VfioUser { link, .. }) => *link,

@@ -57,13 +57,11 @@ impl LimitTable {
     }
 
     /// True if nothing is limited.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.rate.is_none() && self.frames.is_none()
     }
 
     /// Its keys and values: those that would make the same limit.
-    #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let rate = self.rate.map(|n| ("rate", Rate(n).to_string()));
         let frames = self.frames.map(|n| ("frames", Count(n).to_string()));
@@ -99,7 +97,6 @@ impl SflowTable {
     }
 
     /// Its words and values.
-    #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let agent = self.agent.map(|agent| ("agent", agent.to_string()));
         let rest = [

@@ -9,9 +9,11 @@ use vmlan_frame::Mac;
 use super::PortName;
 use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
 use super::list::{IpRange, MacRule, ValueError, VidList, card, items, joined, name};
+use crate::gateway::{Forward, HostPorts, Prefix};
 
 /// What a key's value may be.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Takes {
     /// `on` or `off`; the bare key means `on`.
     OnOff,
@@ -27,68 +29,60 @@ pub enum Takes {
     Count,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// The address of one network card.
     Mac,
     /// `any`, `first`, or addresses of network cards.
     Macs,
-    /// An IP address.
     Ip,
     /// `any`, `none`, or ranges of IP addresses.
     Ips,
-    /// An IP address and a port.
     Socket,
     /// VLANs, or `all`.
     Vids,
-    /// Permission bits in octal.
     Mode,
-    /// Any text.
     Text,
-    /// Names of ports joined by '+'.
     Ports,
     /// Names of ports, or `all`.
     Watch,
-    /// The name of a port, or `any`.
     Uplink,
-    /// Names of groups.
     Groups,
     /// Names of groups, or `all`, or `none`.
     Reach,
-    /// The name of a limit.
     Limit,
+    /// A domain of names.
+    Domain,
+    /// `host`, `off`, or addresses of servers.
+    Servers,
+    /// Ports of the host that lead to VMs.
+    Forwards,
+    /// Ports of the host's loopback.
+    HostPorts,
+    /// Prefixes.
+    Prefixes,
+    /// Prefixes, or `none`.
+    AllowedPrefixes,
 }
 
 /// A value that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Value {
-    /// Of [`Takes::OnOff`].
     OnOff(bool),
-    /// Of [`Takes::Number`].
     Number(u32),
-    /// Of [`Takes::Short`].
     Short(u16),
-    /// Of [`Takes::Time`].
     Time(Duration),
-    /// Of [`Takes::Rate`].
     Rate(u64),
-    /// Of [`Takes::Count`].
     Count(u64),
-    /// Of [`Takes::Word`].
     Word(&'static str),
-    /// Of [`Takes::Mac`].
     Mac(Mac),
-    /// Of [`Takes::Macs`].
     Macs(MacRule),
-    /// Of [`Takes::Ip`].
     Ip(IpAddr),
     /// Of [`Takes::Ips`]; `None`: any.
     Ips(Option<Vec<IpRange>>),
-    /// Of [`Takes::Socket`].
     Socket(SocketAddr),
     /// Of [`Takes::Vids`]; `None`: all.
     Vids(Option<VidList>),
-    /// Of [`Takes::Mode`].
     Mode(u32),
-    /// Of [`Takes::Text`].
+    /// Of [`Takes::Text`] and [`Takes::Domain`].
     Text(String),
     /// Of [`Takes::Ports`] and [`Takes::Groups`].
     Names(Vec<PortName>),
@@ -96,6 +90,14 @@ pub enum Value {
     Some(Option<Vec<PortName>>),
     /// Of [`Takes::Uplink`] and [`Takes::Limit`]; `None`: any.
     Name(Option<PortName>),
+    /// Of [`Takes::Servers`]; `None`: nobody. Empty: the host's.
+    Servers(Option<Vec<IpAddr>>),
+    /// Of [`Takes::Forwards`].
+    Forwards(Vec<Forward>),
+    /// Of [`Takes::HostPorts`].
+    HostPorts(HostPorts),
+    /// Of [`Takes::Prefixes`] and [`Takes::AllowedPrefixes`]; `None`: nowhere.
+    Prefixes(Option<Vec<Prefix>>),
 }
 
 impl Takes {
@@ -118,6 +120,16 @@ impl Takes {
                 ("all", _) => None,
                 ("none", Self::Reach) => Some(Vec::new()),
                 _ => Some(items(text, name)?),
+            })),
+            Self::Servers => Ok(Value::Servers(match text {
+                "off" => None,
+                "host" => Some(Vec::new()),
+                _ => Some(items(text, |t| t.parse().ok())?),
+            })),
+            Self::Forwards => items(text, |t| t.parse().ok()).map(Value::Forwards),
+            Self::Prefixes | Self::AllowedPrefixes => Ok(Value::Prefixes(match (text, self) {
+                ("none", Self::AllowedPrefixes) => None,
+                _ => Some(items(text, |t| t.parse().ok())?),
             })),
             _ => self.parse_one(text).ok_or(ValueError::Form),
         }
@@ -160,24 +172,29 @@ impl Takes {
             }
             Self::Uplink if text == "any" => Some(Value::Name(None)),
             Self::Uplink | Self::Limit => name(text).map(|name| Value::Name(Some(name))),
-            Self::Macs | Self::Ips | Self::Vids | Self::Groups | Self::Watch | Self::Reach => None,
+            Self::Domain => domain(text).then(|| Value::Text(text.into())),
+            Self::HostPorts => text.parse().ok().map(Value::HostPorts),
+            // Those are lists.
+            _ => None,
         }
     }
 
     /// Two items of a list, for messages.
-    #[must_use]
     pub const fn example(&self) -> (&'static str, &'static str) {
         match self {
             Self::Macs => ("52:54:00:00:00:01", "52:54:00:00:00:02"),
             Self::Ips => ("10.0.0.1", "fd00::/64"),
             Self::Vids => ("1", "10-20"),
             Self::Groups | Self::Reach => ("web", "db"),
+            Self::Servers => ("9.9.9.9", "1.1.1.1"),
+            Self::Forwards => ("2222:vm1:22", "8080:vm1:80"),
+            Self::HostPorts => ("tcp:5432", "udp:53"),
+            Self::Prefixes | Self::AllowedPrefixes => ("10.0.0.0/8", "192.168.0.0/16"),
             _ => ("vm1", "vm2"),
         }
     }
 
     /// True if a value may be a list.
-    #[must_use]
     pub const fn is_list(&self) -> bool {
         matches!(
             self,
@@ -188,12 +205,23 @@ impl Takes {
                 | Self::Groups
                 | Self::Watch
                 | Self::Reach
+                | Self::Servers
+                | Self::Forwards
+                | Self::HostPorts
+                | Self::Prefixes
+                | Self::AllowedPrefixes
         )
     }
 }
 
+/// One or more labels of a domain name, in small letters.
+fn domain(text: &str) -> bool {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(good);
+    text.len() <= 100 && text.split('.').all(label)
+}
+
 /// Permission bits in octal: `660`, `0660`.
-#[must_use]
 pub fn parse_mode(text: &str) -> Option<u32> {
     let octal = text.bytes().all(|b| (b'0'..=b'7').contains(&b)) && (3..=4).contains(&text.len());
     let mode = u32::from_str_radix(text, 8).ok().filter(|_| octal)?;
@@ -238,6 +266,16 @@ impl fmt::Display for Takes {
             Self::Groups => f.write_str("names of groups joined by '+', like web+db,"),
             Self::Reach => f.write_str("all, none, or names of groups joined by '+', like web+db,"),
             Self::Limit => f.write_str("the name of a limit"),
+            Self::Domain => f.write_str("a domain in small letters, like lan or vms.example,"),
+            Self::Servers => f.write_str("host, off, or addresses joined by '+', like 9.9.9.9,"),
+            Self::Forwards => f.write_str(
+                "[tcp:|udp:][ADDRESS:]PORT:VM:PORT, joined by '+', like 2222:vm1:22+8080:vm1:80,",
+            ),
+            Self::HostPorts => f.write_str("all, or ports joined by '+', like tcp:5432+udp:53,"),
+            Self::Prefixes => f.write_str("prefixes joined by '+', like 10.0.0.0/8,"),
+            Self::AllowedPrefixes => {
+                f.write_str("none, or prefixes joined by '+', like 10.0.0.0/8,")
+            }
         }
     }
 }
@@ -266,6 +304,13 @@ impl fmt::Display for Value {
             Self::Ips(Some(list)) => joined(f, list),
             Self::Names(list) | Self::Some(Some(list)) => joined(f, list),
             Self::Name(Some(name)) => name.fmt(f),
+            Self::Servers(None) => f.write_str("off"),
+            Self::Servers(Some(list)) if list.is_empty() => f.write_str("host"),
+            Self::Servers(Some(list)) => joined(f, list),
+            Self::Forwards(list) => joined(f, list),
+            Self::HostPorts(ports) => ports.fmt(f),
+            Self::Prefixes(None) => f.write_str("none"),
+            Self::Prefixes(Some(list)) => joined(f, list),
         }
     }
 }

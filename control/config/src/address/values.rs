@@ -7,6 +7,7 @@ use std::time::Duration;
 use vmlan_frame::Mac;
 
 use super::{AddressError, IpRange, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
+use crate::gateway::{Forward, HostPorts, Prefix};
 use crate::nearest_word::hint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,6 @@ impl Values {
         typed!(self, key, Value::OnOff(on) => *on)
     }
 
-    /// True if an on/off key is given as on.
     pub(super) fn is_on(&self, key: &str) -> bool {
         self.on(key) == Some(true)
     }
@@ -114,6 +114,24 @@ impl Values {
     /// `None`: any.
     pub(super) fn name(&self, key: &str) -> Option<PortName> {
         typed!(self, key, Value::Name(name) => name.clone()).flatten()
+    }
+
+    /// The outer `None`: not given; the inner one: nobody.
+    pub(super) fn servers(&self, key: &str) -> Option<Option<&[IpAddr]>> {
+        typed!(self, key, Value::Servers(list) => list.as_deref())
+    }
+
+    pub(super) fn forwards(&self, key: &str) -> &[Forward] {
+        typed!(self, key, Value::Forwards(list) => list.as_slice()).unwrap_or_default()
+    }
+
+    pub(super) fn host_ports(&self, key: &str) -> HostPorts {
+        typed!(self, key, Value::HostPorts(ports) => ports.clone()).unwrap_or_default()
+    }
+
+    /// The outer `None`: not given; the inner one: nowhere.
+    pub(super) fn prefixes(&self, key: &str) -> Option<Option<&[Prefix]>> {
+        typed!(self, key, Value::Prefixes(list) => list.as_deref())
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {

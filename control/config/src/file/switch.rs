@@ -32,16 +32,14 @@ pub struct SwitchTable {
 /// A choice of `on` and `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum OnOff {
-    /// `on`
     On,
-    /// `off`
     Off,
 }
 
 impl OnOff {
     /// The word.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::On => "on",
@@ -62,12 +60,10 @@ impl std::str::FromStr for OnOff {
 
 /// What a number of `[switch]` can be.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Range {
-    /// Its key.
     pub key: &'static str,
-    /// The least it can be.
     pub least: u32,
-    /// The most it can be.
     pub most: u32,
 }
 
@@ -100,7 +96,6 @@ impl Range {
 
 impl SwitchTable {
     /// Its numbers, each with what it can be.
-    #[must_use]
     pub fn numbers(&self) -> [(Range, Option<u32>); 5] {
         [
             (Range::WORKERS, self.workers.map(u32::from)),

@@ -93,6 +93,7 @@ impl<'a> World<'a> {
             macs: HashMap::new(),
             limits,
         };
+        one_gateway(&world.ports)?;
         for (name, address) in &world.ports {
             world.groups.extend(&address.policy().member);
             if world.groups.len() > MAX_GROUPS {
@@ -178,6 +179,24 @@ impl<'a> World<'a> {
         let fix = names("ports", &add, ports);
         Some(format!("{key}={missing}: there is no such port: {fix}"))
     }
+}
+
+/// Guests take the first address that they are offered: a broadcast domain has one gateway.
+fn one_gateway(ports: &BTreeMap<&PortName, &Address>) -> Result<(), Conflict> {
+    let gateways: Vec<_> = ports.iter().filter(|(_, a)| a.kind() == Kind::Nat).collect();
+    for (n, (name, address)) in gateways.iter().enumerate() {
+        let same =
+            |other: &&(&&PortName, &&Address)| other.1.policy().vlan == address.policy().vlan;
+        if let Some((other, _)) = gateways.iter().take(n).find(same) {
+            let text = format!(
+                "{} is a gateway of the same broadcast domain: leave one out, or put them into \
+                 VLANs (vlan=)",
+                other
+            );
+            return Err(conflict(name, None, Cause::Invalid, text));
+        }
+    }
+    Ok(())
 }
 
 /// The ports that a capture file names.

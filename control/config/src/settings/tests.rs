@@ -31,6 +31,11 @@ fn doubles_and_wild_numbers_are_refused() {
     let file = "[port.z]\naddress = 'tap:x'\n[port.a]\naddress = 'tap:x'\n";
     let error = settings(file, api(), &[]).unwrap_err();
     assert!(error.starts_with("f:4: port a: 'x' is the place of port z already"), "{error}");
+    let gateways = |p: &[&str]| settings("", api(), p);
+    let second = "net2=nat:10.78.0.0/24";
+    let error = gateways(&["net=nat:10.77.0.0/24", second]).unwrap_err();
+    assert!(error.contains("port net2: net is a gateway of the same broadcast domain"), "{error}");
+    assert!(gateways(&["net=nat:10.77.0.0/24,vlan=5", second]).is_ok());
     for (table, said) in [
         (SwitchTable { workers: Some(0), ..api() }, "workers=0: a number from 1 to 64"),
         (SwitchTable { ageing: Some(0), ..api() }, "ageing=0"),
@@ -140,7 +145,7 @@ fn what_needs_a_restart_is_told() {
         ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = 0600"),
         ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),
         ("[switch]\nfull-wait = 1\n", "full-wait=1"),
-        ("[switch]\nsandbox = 'on'\n", "sandbox=on: the switch runs with off"),
+        ("[switch]\nsandbox = 'off'\n", "sandbox=off: the switch runs with on"),
         ("[switch]\nallow-dir = ['/srv']\n", "allow-dir=['/srv']: the switch runs with []"),
     ] {
         let text = differs(file).unwrap();

@@ -7,14 +7,12 @@ use crate::address::PortName;
 
 /// For a NIC that is QEMU's, with QEMU's prefix. Without it every QEMU would take
 /// 52:54:00:12:34:56.
-#[must_use]
 pub fn mac_of(name: &PortName) -> Mac {
     let [a, b, c, ..] = hash(name).to_be_bytes();
     Mac::new([0x52, 0x54, 0x00, a, b, c])
 }
 
 /// For a NIC that is ours: locally administered (IEEE 802 section 8.4), and of one card.
-#[must_use]
 pub fn nic_mac_of(name: &PortName) -> Mac {
     let [a, b, c, d, e, ..] = hash(name).to_be_bytes();
     Mac::new([0x02, a, b, c, d, e])

@@ -35,7 +35,6 @@ pub(super) fn shell(args: &[String]) -> String {
 }
 
 /// `word`, quoted for a shell where that is necessary.
-#[must_use]
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

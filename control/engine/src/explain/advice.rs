@@ -26,7 +26,6 @@ type Fix = (Option<String>, String);
 
 impl Known<'_> {
     /// The name of a port.
-    #[must_use]
     pub fn name(&self, id: PortId) -> &str {
         self.ports.iter().find(|p| p.0 == id).map_or("?", |p| p.1)
     }

@@ -13,10 +13,9 @@ const ICMP: u8 = 1;
 
 /// The frame to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Wanted {
-    /// Source.
     pub src: Mac,
-    /// Destination.
     pub dst: Mac,
     /// VLAN tags, the outermost first.
     pub vlans: Vec<u16>,
@@ -218,7 +217,6 @@ pub fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// As [`parse_hex`] reads it.
-#[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

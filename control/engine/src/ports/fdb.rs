@@ -39,7 +39,6 @@ fn vids(domain: Domain) -> (Option<u16>, Option<u16>) {
 
 impl Ports {
     /// The forwarding table, sorted by address.
-    #[must_use]
     pub fn fdb(&self) -> Vec<FdbLine> {
         let tick = self.ageing() / 30;
         let line = |e: vmlan_switch::FdbEntry| {

@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vmlan_frame::Port;
-
-use super::Changed;
+use vmlan_frame::{Changed, Port};
 
 /// A port, and who listens to it.
 type Given = (Arc<dyn Port>, Option<Changed>);

@@ -7,7 +7,6 @@ use vmlan_config::refusal::{Cause, Refusal};
 
 impl Ports {
     /// The shared limits, sorted by name.
-    #[must_use]
     pub fn limits(&self) -> Vec<LimitInfo> {
         self.rules.limits().keys().filter_map(|name| self.limit(name)).collect()
     }

@@ -3,11 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
-use vmlan_frame::Port;
+use vmlan_frame::{Changed, Port};
 use vmlan_switch::policy::FirstMac;
 use vmlan_switch::{PortId, Switch};
-
-use super::Changed;
 
 /// Passes on that a port has come up or gone down.
 ///

@@ -1,20 +1,39 @@
 //! From an address to a running port of its kind.
 
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmlan_attach::{Files, vfio_user, vhost_user};
-use vmlan_frame::{Mirror, Port};
+use vmlan_frame::{Changed, Mirror, Port, error_chain};
 use vmlan_uplink::{pcap, stream, tap};
 
 use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
-use vmlan_config::human_text::chain;
+use vmlan_config::gateway::GatewayCounters;
 use vmlan_config::vm_args::nic_mac_of;
 
 use super::keepers::Keepers;
+use super::nat::{Host, Nat, Wanted};
 
-/// Called after a port's doorbells or its being up changed.
-pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
+/// What gateways need beside their own address.
+pub(super) struct Gateways<'a> {
+    pub(super) host: &'a Host,
+    /// Addresses kept for ports, by their names.
+    pub(super) reserved: BTreeMap<String, Ipv4Addr>,
+}
+
+impl Gateways<'_> {
+    /// What the gateway at `address` is to do.
+    pub(super) fn wanted<'s>(
+        &self,
+        address: &Address,
+        spec: &'s vmlan_config::address::Nat,
+    ) -> Result<Wanted<'s>, String> {
+        let network = address.place().parse()?;
+        Ok(Wanted { network, spec, reserved: self.reserved.clone() })
+    }
+}
 
 /// A running port.
 pub(super) enum Opened {
@@ -23,6 +42,7 @@ pub(super) enum Opened {
     Tap(tap::Tap),
     Stream(stream::Stream),
     Pcap(pcap::Pcap),
+    Nat(Box<Nat>),
     #[cfg(any(test, feature = "fuzz"))]
     Given(Arc<dyn Port>),
 }
@@ -36,6 +56,7 @@ impl Opened {
         name: &PortName,
         address: &Address,
         changed: &Changed,
+        gateways: &Gateways<'_>,
     ) -> Result<Self, String> {
         #[cfg(any(test, feature = "fuzz"))]
         if let Some(port) = super::given::take(address.place(), changed) {
@@ -46,11 +67,15 @@ impl Opened {
         match address.spec() {
             Spec::VhostUser(spec) => {
                 let config = vhost_user(name, path, spec);
-                vhost_user::attach(config, changed.clone()).map(Self::Vm).map_err(|e| chain(&e))
+                vhost_user::attach(config, changed.clone())
+                    .map(Self::Vm)
+                    .map_err(|e| error_chain(&e))
             }
             Spec::VfioUser(spec) => {
                 let config = vfio_user(name, path, spec);
-                vfio_user::attach(config, changed.clone()).map(Self::Nic).map_err(|e| chain(&e))
+                vfio_user::attach(config, changed.clone())
+                    .map(Self::Nic)
+                    .map_err(|e| error_chain(&e))
             }
             Spec::Tap(spec) => {
                 let config = tap::Config {
@@ -59,25 +84,28 @@ impl Opened {
                     offload: spec.offload,
                     ..tap::Config::new(address.place())
                 };
-                tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| chain(&e))
+                tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| error_chain(&e))
             }
             Spec::Stream(spec) => {
                 let (connect, mode) = (spec.connect, spec.mode);
                 let keepers = Arc::new(Keepers);
                 let plain = stream::Config::new(path);
                 let config = stream::Config { label, connect, mode, keepers, ..plain };
-                stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| chain(&e))
+                stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| error_chain(&e))
+            }
+            Spec::Nat(spec) => {
+                let wanted = gateways.wanted(address, spec)?;
+                Nat::open(name, &wanted, gateways.host, changed).map(Box::new).map(Self::Nat)
             }
             Spec::Pcap(spec) => {
                 let plain = pcap::Config::new(path);
                 let snaplen = spec.snaplen.unwrap_or(plain.snaplen);
                 let config = pcap::Config { label, snaplen, ..plain };
-                pcap::open(config).map(Self::Pcap).map_err(|e| chain(&e))
+                pcap::open(config).map(Self::Pcap).map_err(|e| error_chain(&e))
             }
         }
     }
 
-    /// The port.
     pub(super) fn port(&self) -> Arc<dyn Port> {
         match self {
             Self::Vm(p) => p.port(),
@@ -85,6 +113,7 @@ impl Opened {
             Self::Tap(p) => p.port(),
             Self::Stream(p) => p.port(),
             Self::Pcap(p) => p.port(),
+            Self::Nat(p) => p.vm().port(),
             #[cfg(any(test, feature = "fuzz"))]
             Self::Given(p) => p.clone(),
         }
@@ -118,8 +147,17 @@ impl Opened {
             Self::Tap(p) => p.details(),
             Self::Stream(p) => p.details(),
             Self::Pcap(p) => p.details(),
+            Self::Nat(p) => p.details(),
             #[cfg(any(test, feature = "fuzz"))]
             Self::Given(_) => Vec::new(),
+        }
+    }
+
+    /// What a gateway has counted.
+    pub(super) fn gateway(&self) -> Option<GatewayCounters> {
+        match self {
+            Self::Nat(p) => Some(p.counters().clone()),
+            _ => None,
         }
     }
 
@@ -139,6 +177,17 @@ impl Opened {
         }
     }
 
+    /// Begins to close: for several that are closed together.
+    pub(super) fn stop(&mut self) {
+        match self {
+            Self::Vm(p) => p.stop(),
+            Self::Nic(p) => p.stop(),
+            Self::Stream(p) => p.stop(),
+            // Nobody can keep their threads.
+            _ => {}
+        }
+    }
+
     /// Stops its threads and removes the socket file it made.
     pub(super) fn close(&mut self) {
         match self {
@@ -147,6 +196,7 @@ impl Opened {
             Self::Tap(p) => p.close(),
             Self::Stream(p) => p.close(),
             Self::Pcap(p) => p.close(),
+            Self::Nat(p) => p.close(),
             #[cfg(any(test, feature = "fuzz"))]
             Self::Given(_) => {}
         }

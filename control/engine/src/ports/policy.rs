@@ -62,7 +62,6 @@ impl Kept {
         self.first.0.store(0, Ordering::Relaxed);
     }
 
-    /// The policy in force.
     pub(super) fn policy(&self) -> Option<&Arc<Policy>> {
         self.made.as_ref().map(|(_, policy)| policy)
     }

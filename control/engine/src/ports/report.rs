@@ -8,11 +8,11 @@ use vmlan_config::refusal::{Cause, Refusal};
 
 impl Ports {
     /// Reads all counters.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let read = |e: &super::Entry| {
             let kind = e.address.kind().name();
-            let port = PortStats::read(e.name.as_str(), kind, e.is_up(), &*e.opened.port());
+            let mut port = PortStats::read(e.name.as_str(), kind, e.is_up(), &*e.opened.port());
+            port.gateway = e.opened.gateway();
             match e.kept.policy() {
                 Some(policy) => port.limited(policy),
                 None => port,

@@ -3,12 +3,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use vmlan_frame::error_chain;
 use vmlan_uplink::sflow::{self, Config, Sflow};
 
 use super::{Entry, Ports};
 use crate::info::SflowInfo;
 use vmlan_config::address::SflowTable;
-use vmlan_config::human_text::chain;
 use vmlan_config::refusal::{Cause, Refusal};
 
 /// The export, if there is one: what runs of `Ports::sflow`.
@@ -48,7 +48,6 @@ fn seed() -> u64 {
 
 impl Ports {
     /// Describes the export of samples.
-    #[must_use]
     pub fn sflow_info(&self) -> SflowInfo {
         let (Some(table), Some(sflow)) = (&self.sflow, &self.export.0) else {
             return SflowInfo { state: "off".into(), ..SflowInfo::default() };
@@ -84,7 +83,7 @@ impl Ports {
         if self.sflow == table {
             return Ok(());
         }
-        let failed = |e| Refusal::new(Cause::Failed, format!("sflow: {}", chain(&e)));
+        let failed = |e| Refusal::new(Cause::Failed, format!("sflow: {}", error_chain(&e)));
         let started = table.as_ref().map(|table| sflow::start(config(table)));
         self.export = Export(started.transpose().map_err(failed)?);
         self.entries.iter_mut().for_each(|e| e.kept.sampling = None);

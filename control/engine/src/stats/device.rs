@@ -58,27 +58,24 @@ impl CsbStats {
 /// What a frame costs, and what a doorbell or an interrupt pays for. `None`: nothing to divide by
 /// yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Ratios {
     /// Register accesses for 1,000 frames.
     pub accesses_per_1000_frames: Option<f64>,
-    /// Frames for each doorbell.
     pub frames_per_doorbell: Option<f64>,
-    /// Frames for each interrupt.
     pub frames_per_interrupt: Option<f64>,
 }
 
 /// Accesses to one register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Accesses {
-    /// Reads.
     pub reads: u64,
-    /// Writes.
     pub writes: u64,
 }
 
 impl DeviceStats {
     /// Of a NIC that moved `frames`, both ways, for so many doorbells.
-    #[must_use]
     pub fn new(device: NicCounters, frames: u64, doorbells: u64) -> Self {
         let mut registers: BTreeMap<String, Accesses> = BTreeMap::new();
         for access in device.registers {
@@ -99,7 +96,6 @@ impl DeviceStats {
     }
 
     /// Reads and writes of all registers.
-    #[must_use]
     pub fn accesses(&self) -> Accesses {
         let sum = |a: Accesses, b: &Accesses| Accesses {
             reads: a.reads + b.reads,
@@ -109,7 +105,6 @@ impl DeviceStats {
     }
 
     /// What was counted since `old`. If the port was added again meanwhile: since then.
-    #[must_use]
     pub fn since(&self, old: &Self) -> Self {
         let none = Accesses::default();
         let mut new = self.clone();
@@ -127,7 +122,6 @@ impl DeviceStats {
 
 impl Ratios {
     /// Of a NIC that moved `frames`, both ways, for so many doorbells.
-    #[must_use]
     pub fn new(d: &DeviceStats, frames: u64, doorbells: u64) -> Self {
         let ratio = |a: u64, b: u64| (b > 0).then(|| to_f64(a) / to_f64(b));
         let Accesses { reads, writes } = d.accesses();
@@ -140,7 +134,6 @@ impl Ratios {
 }
 
 /// What was added to `old`; all of `new` if the counter started again.
-#[must_use]
 pub fn grown(new: u64, old: u64) -> u64 {
     new.checked_sub(old).unwrap_or(new)
 }

@@ -7,14 +7,13 @@ use super::device::grown;
 
 /// Frames that came to a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct LimitStats {
     /// Those that passed or were dropped.
     pub offered: u64,
-    /// Those that passed.
     pub passed: u64,
     /// Times that a frame was left in its sender's ring.
     pub held: u64,
-    /// Those that were dropped.
     pub dropped: u64,
 }
 
@@ -31,10 +30,9 @@ pub struct PortLimits {
 
 /// A limit that ports share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct SharedLimit {
-    /// Its name.
     pub name: String,
-    /// The ports that share it, in either direction.
     pub ports: Vec<String>,
     /// What it counted.
     #[serde(flatten)]
@@ -43,7 +41,6 @@ pub struct SharedLimit {
 
 impl LimitStats {
     /// Reads the counters of `limiter`.
-    #[must_use]
     pub fn read(limiter: &Limiter) -> Self {
         let c = &limiter.counters;
         let (passed, held, dropped) = (c.passed.get(), c.held.get(), c.dropped.get());
@@ -51,14 +48,12 @@ impl LimitStats {
     }
 
     /// By the words used for them.
-    #[must_use]
     pub fn outcomes(self) -> [(&'static str, u64); 4] {
         let Self { offered, passed, held, dropped } = self;
         [("offered", offered), ("passed", passed), ("held", held), ("dropped", dropped)]
     }
 
     /// What was counted since `old`.
-    #[must_use]
     pub fn since(self, old: Self) -> Self {
         Self {
             offered: grown(self.offered, old.offered),
@@ -71,7 +66,6 @@ impl LimitStats {
 
 impl PortLimits {
     /// Reads the counters of a port's own limits; `None` if it has none.
-    #[must_use]
     pub fn read(policy: &Policy) -> Option<Self> {
         let own = |l: &Limits| l.own.as_deref().map(LimitStats::read);
         let limits = Self { from: own(&policy.from), to: own(&policy.to) };

@@ -178,6 +178,7 @@ impl Run {
                 self.due = earlier(self.due, due);
             }
             if breath.frames == 0 && breath.held_ns.is_none() {
+                entry.port.counters().empty_looks.add(u64::from(breath.wait_ns.is_none()));
                 self.shares.spent(own.id, 0, false);
                 continue;
             }

@@ -1,0 +1,210 @@
+//! A `nat:` port: a port like that of a VM, and the gateway's process that plugs into it.
+//!
+//! The gateway is a guest like any other: it may be killed, and may be taken over by what it
+//! parses. What must outlive it, leases and what it is to do, is here.
+
+mod link;
+mod setup;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use vmlan_attach::vhost_user;
+use vmlan_config::address::PortName;
+use vmlan_config::gateway::{FromGateway, GatewayCounters, Lease, Setup, ToGateway};
+use vmlan_frame::{Changed, error_chain};
+
+use link::Link;
+pub(super) use setup::{Wanted, now};
+
+/// Leases that are remembered.
+const LEASES: usize = 16_384;
+
+/// What all gateways of a switch share.
+#[derive(Clone)]
+pub(super) struct Host {
+    /// Where their sockets are made.
+    pub(super) dir: PathBuf,
+    /// Called when a gateway has said something.
+    pub(super) news: Changed,
+}
+
+/// A gateway's port.
+pub(super) struct Nat {
+    vm: vhost_user::VhostUser,
+    link: Link,
+    setup: Setup,
+    leases: BTreeMap<Ipv4Addr, Lease>,
+    counters: GatewayCounters,
+    forwards: Vec<(String, Option<String>)>,
+    is_ready: bool,
+}
+
+impl Nat {
+    /// Opens the port, and has a gateway started.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(super) fn open(
+        name: &PortName,
+        wanted: &Wanted<'_>,
+        host: &Host,
+        changed: &Changed,
+    ) -> Result<Self, String> {
+        if let Some(text) = setup::overlap(wanted.network) {
+            return Err(text);
+        }
+        let path = socket(&host.dir, name);
+        let config = vhost_user::Config {
+            name: Some(name.to_string()),
+            path: path.clone(),
+            connect: false,
+            mode: Some(0o600),
+            group: None,
+            queues: 1,
+            mac: None,
+            mtu: Some(wanted.spec.mtu),
+            irq_rate_max: 0,
+            memory: vmlan_attach::Files::Ram,
+        };
+        let vm = vhost_user::attach(config, changed.clone()).map_err(|e| error_chain(&e))?;
+        let setup = setup::of(name, &path, wanted);
+        let link = Link::start(name, setup.clone(), host.news.clone())
+            .map_err(|e| format!("cannot start the gateway's thread: {e}"))?;
+        Ok(Self {
+            vm,
+            link,
+            setup,
+            leases: BTreeMap::new(),
+            counters: GatewayCounters::default(),
+            forwards: Vec::new(),
+            is_ready: false,
+        })
+    }
+
+    /// Its port.
+    pub(super) fn vm(&self) -> &vhost_user::VhostUser {
+        &self.vm
+    }
+
+    /// Goes on as `wanted` says.
+    pub(super) fn follow(&mut self, name: &PortName, wanted: &Wanted<'_>) {
+        let mut setup = setup::of(name, Path::new(&self.setup.socket), wanted);
+        (setup.now, setup.leases) = (self.setup.now, self.setup.leases.clone());
+        if setup != self.setup {
+            self.setup = setup;
+            self.tell_setup();
+        }
+    }
+
+    /// A gateway that begins later begins like this; one that is there goes on like this.
+    fn tell_setup(&mut self) {
+        self.setup.leases = self.leases.values().cloned().collect();
+        self.link.set(&self.setup);
+    }
+
+    /// What its gateway has said, dealt with; `whose` tells which port a NIC is behind. True if
+    /// leases have changed.
+    pub(super) fn hear(&mut self, name: &PortName, whose: impl Fn(&str) -> Option<String>) -> bool {
+        let mut changed = false;
+        for news in self.link.news() {
+            match news {
+                FromGateway::Ready => self.is_ready = true,
+                FromGateway::Whose(mac) => {
+                    let port = whose(&mac);
+                    self.link.tell(&ToGateway::Whose { mac, port });
+                }
+                FromGateway::Lease(lease) => changed |= self.keep(lease),
+                FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
+                FromGateway::Counters(counters) => self.counters = counters,
+                FromGateway::Forwards(list) => self.say_forwards(name, list),
+                FromGateway::Log { warn: true, text } => log::warn!("port {name}: {text}"),
+                FromGateway::Log { text, .. } => log::info!("port {name}: {text}"),
+            }
+        }
+        if changed {
+            self.setup.leases = self.leases.values().cloned().collect();
+            self.link.keep(&self.setup);
+        }
+        changed
+    }
+
+    /// True if it is a new one, and not the old one for longer.
+    fn keep(&mut self, lease: Lease) -> bool {
+        let full = self.leases.len() >= LEASES && !self.leases.contains_key(&lease.ip);
+        if full || !self.setup.network.is_for_hosts(lease.ip) {
+            return false;
+        }
+        self.leases.retain(|ip, other| *ip == lease.ip || other.mac != lease.mac);
+        self.leases.insert(lease.ip, lease);
+        true
+    }
+
+    fn say_forwards(
+        &mut self,
+        name: &PortName,
+        list: Vec<(vmlan_config::gateway::Forward, Option<String>)>,
+    ) {
+        let list: Vec<_> = list.into_iter().map(|(f, wrong)| (f.to_string(), wrong)).collect();
+        for (_, wrong) in list.iter().filter(|said| !self.forwards.contains(said)) {
+            if let Some(wrong) = wrong {
+                log::warn!("port {name}: {wrong}");
+            }
+        }
+        self.forwards = list;
+    }
+
+    /// The leases that are in force.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        let now = now();
+        self.leases.values().filter(move |lease| lease.expires > now)
+    }
+
+    /// Each forward, and what is wrong with it.
+    pub(super) fn forwards(&self) -> &[(String, Option<String>)] {
+        &self.forwards
+    }
+
+    /// Whoever has this address loses it. False: nobody has.
+    pub(super) fn forget(&mut self, ip: Ipv4Addr) -> bool {
+        let had = self.leases.remove(&ip).is_some();
+        if had {
+            self.link.tell(&ToGateway::Forget(ip));
+            self.setup.leases = self.leases.values().cloned().collect();
+            self.link.keep(&self.setup);
+        }
+        had
+    }
+
+    pub(super) fn counters(&self) -> &GatewayCounters {
+        &self.counters
+    }
+
+    pub(super) fn details(&self) -> Vec<(&'static str, String)> {
+        let network = self.setup.network;
+        let (first, last) = network.pool();
+        let mut details = self.vm.details();
+        details.retain(|(key, _)| *key == "state");
+        if let Some((_, state)) = details.iter_mut().find(|_| !self.is_ready) {
+            "starting the gateway".clone_into(state);
+        }
+        details.push(("gateway", network.gateway().to_string()));
+        details.push(("pool", format!("{first}-{last}")));
+        details.push(("leases", self.leases().count().to_string()));
+        let wrong = self.forwards.iter().filter_map(|(_, wrong)| wrong.as_deref());
+        details.extend(wrong.map(|wrong| ("trouble", wrong.to_owned())));
+        details
+    }
+
+    /// Ends the gateway, then the port.
+    pub(super) fn close(&mut self) {
+        self.link.close();
+        self.vm.close();
+    }
+}
+
+/// The socket between switch and gateway: a name that no other switch has.
+fn socket(dir: &Path, name: &PortName) -> PathBuf {
+    dir.join(format!(".vmlan-{}-{name}.sock", std::process::id()))
+}

@@ -1,0 +1,184 @@
+//! The thread that has a gateway started, hears what it says, and has the next one started when it
+//! ends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use vmlan_config::address::PortName;
+use vmlan_config::gateway::{FromGateway, MAX_MESSAGE, Setup, ToGateway};
+
+use vmlan_frame::Changed;
+
+/// First and longest pause before the next gateway is started.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// A gateway that lived this long had no fault from its start.
+const LIVED: Duration = Duration::from_secs(10);
+/// Messages that wait for the control thread; then the gateway waits.
+const WAITING: usize = 1024;
+
+struct State {
+    setup: Setup,
+    line: Option<Arc<OwnedFd>>,
+    news: VecDeque<FromGateway>,
+    closing: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Messages were taken, or it is time to end.
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A gateway, as far as it can be talked to.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Link {
+    /// Has gateways started that do what `setup` says. `news` is called when one has said
+    /// something.
+    pub(super) fn start(name: &PortName, setup: Setup, news: Changed) -> io::Result<Self> {
+        let state = State { setup, line: None, news: VecDeque::new(), closing: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let (own, label) = (shared.clone(), format!("port {name}"));
+        let body = move || {
+            vmlan_sandbox::enter(vmlan_sandbox::Thread::Port);
+            run(&own, &label, &news);
+        };
+        let thread = std::thread::Builder::new().name(format!("nat {name}")).spawn(body)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// What was said since the last call.
+    pub(super) fn news(&self) -> Vec<FromGateway> {
+        let news = self.shared.lock().news.drain(..).collect();
+        self.shared.changed.notify_all();
+        news
+    }
+
+    /// Tells the gateway that is there. One that comes later is told all in its setup.
+    pub(super) fn tell(&self, message: &ToGateway) {
+        let line = self.shared.lock().line.clone();
+        if let Some(line) = line
+            && send(&line, message).is_err()
+        {
+            // It does not read: the next one will.
+            let _ = rustix::net::shutdown(&*line, Shutdown::Both);
+        }
+    }
+
+    /// The next gateway begins like this.
+    pub(super) fn keep(&self, setup: &Setup) {
+        self.shared.lock().setup = setup.clone();
+    }
+
+    /// This one goes on like this, and the next one begins so.
+    pub(super) fn set(&self, setup: &Setup) {
+        self.keep(setup);
+        self.tell(&ToGateway::Setup(Box::new(setup.clone())));
+    }
+
+    /// Ends the gateway, and the thread.
+    pub(super) fn close(&mut self) {
+        let mut state = self.shared.lock();
+        state.closing = true;
+        if let Some(line) = &state.line {
+            let _ = rustix::net::shutdown(&**line, Shutdown::Both);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn send(line: &OwnedFd, message: &ToGateway) -> Result<(), Errno> {
+    let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::send(line.as_fd(), &bytes, flags).map(drop)
+}
+
+/// The thread.
+fn run(shared: &Shared, label: &str, news: &Changed) {
+    let mut pause = RETRY.0;
+    loop {
+        let began = Instant::now();
+        let why = match begin(shared) {
+            Ok(None) => return,
+            Ok(Some(line)) => hear(shared, &line, news),
+            Err(e) => format!("cannot be started: {e}"),
+        };
+        let mut state = shared.lock();
+        state.line = None;
+        if state.closing {
+            return;
+        }
+        drop(state);
+        if began.elapsed() >= LIVED {
+            pause = RETRY.0;
+        }
+        log::warn!("{label}: the gateway {why}; the next one is started in {pause:?}");
+        let state = shared.lock();
+        let wait = shared.changed.wait_timeout_while(state, pause, |state| !state.closing);
+        let closing = wait.map_or(true, |(state, _)| state.closing);
+        if closing {
+            return;
+        }
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+/// Starts a gateway and tells it what to do. None: it is time to end.
+fn begin(shared: &Shared) -> io::Result<Option<Arc<OwnedFd>>> {
+    let line = Arc::new(vmlan_keeper::start_program()?);
+    // The table of leases may be long.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&*line, 2 * MAX_MESSAGE);
+    let mut state = shared.lock();
+    if state.closing {
+        return Ok(None);
+    }
+    state.setup.now = super::now();
+    let setup = ToGateway::Setup(Box::new(state.setup.clone()));
+    state.line = Some(line.clone());
+    drop(state);
+    send(&line, &setup)?;
+    Ok(Some(line))
+}
+
+/// Hears a gateway until it ends; why it did.
+fn hear(shared: &Shared, line: &OwnedFd, news: &Changed) -> String {
+    let mut room = vec![0; MAX_MESSAGE];
+    loop {
+        let got = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(line.as_fd(), &mut room[..], RecvFlags::empty())
+        });
+        let len = match got {
+            Ok((_, 0)) | Err(Errno::CONNRESET | Errno::PIPE) => return "has ended".to_owned(),
+            Ok((_, len)) => len,
+            Err(e) => return format!("is not heard: {e}"),
+        };
+        let Some(Ok(said)) = room.get(..len).map(serde_json::from_slice) else {
+            return "says what cannot be understood".to_owned();
+        };
+        let state = shared.lock();
+        let full = |state: &mut State| state.news.len() >= WAITING && !state.closing;
+        let Ok(mut state) = shared.changed.wait_while(state, full) else { return String::new() };
+        state.news.push_back(said);
+        drop(state);
+        news();
+    }
+}
