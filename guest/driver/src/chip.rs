@@ -93,9 +93,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Finds the chip on the bus, resets it and starts it, with rings and buffers in `ram` (see
     /// [`crate::nic::make_ram`]), which the device must be able to reach.
     ///
-    /// # Errors
-    /// See [`ChipError`].
-    ///
     /// # Panics
     /// When `ram` is too small.
     pub fn new(options: Options, ram: &Arc<Ram>, bus: B) -> Result<Self, ChipError> {
@@ -138,13 +135,11 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     /// What the driver was made with.
-    #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
     /// The MAC address in force: the chip's own, unless [`Self::set_mac`] gave another.
-    #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -156,7 +151,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     /// The registers, their counts and the bus.
-    #[must_use]
     pub fn registers(&self) -> &Registers<C::Register, B> {
         &self.registers
     }
@@ -167,39 +161,33 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     /// Counters of the interrupt path.
-    #[must_use]
     pub fn interrupt_stats(&self) -> InterruptStats {
         self.interrupts
     }
 
     /// Counters of the transmit side; interrupts are counted on the receive side.
-    #[must_use]
     pub fn tx_stats(&self) -> QueueStats {
         *self.tx.stats()
     }
 
     /// Counters of the receive side.
-    #[must_use]
     pub fn rx_stats(&self) -> QueueStats {
         QueueStats { interrupts: self.interrupts.sent, ..*self.rx.stats() }
     }
 
     /// Were all descriptors written back in order, and did all frames have a form that the manual
     /// allows?
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.tx.out_of_order() == 0 && self.rx.out_of_order() == 0 && self.rx.stats().malformed == 0
     }
 
     /// Does the chip take its indexes from the shared status block?
     #[inline]
-    #[must_use]
     pub fn is_csb_on(&self) -> bool {
         self.csb.as_ref().is_some_and(Csb::is_on)
     }
 
     /// Is the device there?
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.registers.failure().is_none() && self.registers.bus().is_connected()
     }

@@ -87,6 +87,11 @@ impl Chip for Intel {
         registers.read(Register::ICR)
     }
 
+    /// SDM 13.4.17: what is written as 1 is cleared.
+    fn clear<B: Bus>(registers: &mut Registers<B>) {
+        registers.write(Register::ICR, u32::MAX);
+    }
+
     fn mask<B: Bus>(registers: &mut Registers<B>) {
         registers.write(Register::IMC, u32::MAX);
     }

@@ -115,7 +115,6 @@ fn open_chip<L: BusAddress, V: Visitor>(
 }
 
 /// The address of the same NIC, with slots for frames of `largest` bytes.
-#[must_use]
 pub fn sized(place: &Address, largest: Option<usize>) -> Address {
     let mut place = place.clone();
     let largest = largest.unwrap_or(0);

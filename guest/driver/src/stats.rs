@@ -29,7 +29,6 @@ pub struct QueueStats {
 
 /// `part / whole`, 0 for an empty whole.
 #[allow(clippy::cast_precision_loss)] // Figures for people: 53 bits are enough.
-#[must_use]
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

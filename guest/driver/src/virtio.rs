@@ -33,50 +33,25 @@ const GSO_BUFFER: usize = 65_600;
 
 /// What can go wrong with a NIC.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum VirtioError {
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The back end hung up, or said nothing, while features were agreed on: a port serves one
     /// front end at a time.
     #[error(
         "{path}: the back end hangs up or says nothing: does the port have another front end, or \
-         is it \
-         no vhost-user port (see `vmlan port list`)?"
+         is it no vhost-user port (see `vmlan port list`)?"
     )]
-    TurnedAway {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// How that was noticed.
-        #[source]
-        source: ProtocolError,
-    },
-    /// Guest RAM or an eventfd cannot be made, or waiting failed.
+    TurnedAway { path: PathBuf, source: ProtocolError },
     #[error("cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The conversation with the back end failed.
+    System { what: &'static str, source: io::Error },
     #[error("cannot talk to the back end")]
     Protocol(#[from] ProtocolError),
-    /// The back end has fewer queues than asked for.
     #[error("{wanted} queue pairs are wanted, the back end has {offered}: use queues={offered}")]
-    Queues {
-        /// Asked for.
-        wanted: u16,
-        /// On offer.
-        offered: u64,
-    },
-    /// After a restart the back end no longer offers what the guest was promised.
+    Queues { wanted: u16, offered: u64 },
     #[error("the back end came back without virtio features {missing:#x}")]
-    FeaturesLost {
-        /// The bits that are gone.
-        missing: u64,
-    },
+    FeaturesLost { missing: u64 },
     /// The back end is gone; [`VirtioNet::reconnect`] may help.
     #[error("not connected to a back end")]
     NotConnected,
@@ -181,19 +156,16 @@ impl VirtioNet {
     }
 
     /// The virtio features in force.
-    #[must_use]
     pub fn features(&self) -> u64 {
         self.features
     }
 
     /// Is one of these virtio features in force?
-    #[must_use]
     pub fn has(&self, features: u64) -> bool {
         self.features & features != 0
     }
 
     /// How often the NIC went on with a new back end.
-    #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.reconnects
     }
@@ -207,16 +179,12 @@ impl VirtioNet {
     }
 
     /// The guest's RAM.
-    #[must_use]
     pub fn ram(&self) -> &Arc<Ram> {
         &self.ram
     }
 
     /// Sleeps until something of `interest` is there, the back end goes away, or `timeout` is over.
     /// States the wishes, looks again, and only then sleeps; takes the wishes back afterwards.
-    ///
-    /// # Errors
-    /// Whatever `poll(2)` reports.
     pub fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<Wake, VirtioError> {
         if let Prepared::Now(wake) = self.prepare_wait(interest) {
             self.disarm();
@@ -259,7 +227,6 @@ impl VirtioNet {
 
     /// What to sleep on: the socket, then each pair's two interrupts. Without a back end there is
     /// nothing.
-    #[must_use]
     pub fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.descriptors().collect()
     }
@@ -298,7 +265,6 @@ impl VirtioNet {
     }
 
     /// Has the back end closed its socket?
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         let Some(link) = self.link() else { return false };
         sys::poll_readable(&[link], Some(Duration::ZERO)).is_ok_and(|bits| bits == 0)
@@ -306,7 +272,6 @@ impl VirtioNet {
 
     /// Where every slot of every ring is, in the order of the rings (receive 0, transmit 0, receive
     /// 1, ...).
-    #[must_use]
     pub fn audit(&self) -> Vec<Audit> {
         let rings = |pair: &Pair| [pair.rx.queue.ring.audit(), pair.tx.queue.ring.audit()];
         self.pairs.iter().flat_map(rings).collect()

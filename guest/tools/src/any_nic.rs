@@ -20,8 +20,8 @@ use vmlan_transport::address::Pci;
 /// A device of any kind.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // There are few, and they stay where they are.
+#[allow(missing_docs, reason = "the names say it")]
 pub enum AnyNic {
-    /// virtio-net.
     Virtio(VirtioNet),
     /// An e1000 behind vfio-user.
     E1000(E1000Nic),
@@ -29,30 +29,21 @@ pub enum AnyNic {
     R8169(R8169Nic),
     /// An RTL8139C+ behind vfio-user.
     Rtl8139(Rtl8139Nic),
-    /// An RTL8139 in classic mode.
     Classic(Rtl8139ClassicNic),
-    /// An e1000 inside a VM.
     PciE1000(E1000Nic<Pci>),
-    /// An RTL8169 inside a VM.
     PciR8169(R8169Nic<Pci>),
-    /// An RTL8139C+ inside a VM.
     PciRtl8139(Rtl8139Nic<Pci>),
-    /// An RTL8139 in classic mode.
     PciClassic(Rtl8139ClassicNic<Pci>),
 }
 
 /// Received frames of a device of any kind.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum AnyBatch {
-    /// virtio-net.
     Virtio(queues::RxBatch),
-    /// An e1000.
     E1000(BatchOf<E1000Nic>),
-    /// An RTL8169.
     R8169(BatchOf<R8169Nic>),
-    /// An RTL8139C+.
     Rtl8139(BatchOf<Rtl8139Nic>),
-    /// An RTL8139 in classic mode.
     Classic(BatchOf<Rtl8139ClassicNic>),
 }
 

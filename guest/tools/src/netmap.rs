@@ -94,27 +94,18 @@ use vmlan_driver::wait::{Prepared, Wake};
 use vmlan_transport::Address;
 use vmlan_transport::AddressError;
 
-/// How long [`Port::open`] tries.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5); // How long [`Port::open`] tries.
 
 /// Why a port cannot be opened, or fails.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NetmapError {
-    /// The address is not valid.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The device cannot be reached, or fails.
     #[error(transparent)]
     Device(#[from] NicError),
-    /// No descriptor, or it cannot be polled.
     #[error("cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// The other side has gone away, and every frame that it left behind was handed out.
     #[error("the other side of the port is gone")]
     Gone,
@@ -178,13 +169,11 @@ impl<N: Nic> Port<N> {
     }
 
     /// Pairs of rings.
-    #[must_use]
     pub fn lanes(&self) -> usize {
         self.tx.len()
     }
 
     /// The device, to ask it for its address and its counters.
-    #[must_use]
     pub fn device(&self) -> &N {
         &self.device
     }
@@ -345,7 +334,6 @@ impl<N: Nic> Port<N> {
 
 impl Ready {
     /// Is there anything?
-    #[must_use]
     pub fn any(self) -> bool {
         self.rx || self.tx
     }

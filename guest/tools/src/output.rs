@@ -3,9 +3,6 @@
 use std::io::{ErrorKind, Write as _};
 
 /// Prints `text`. A reader that has gone away, like `head`, is not a failure.
-///
-/// # Errors
-/// A line that says why not.
 pub fn print(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -15,9 +12,6 @@ pub fn print(text: &str) -> Result<(), String> {
 }
 
 /// Prints `value` as JSON.
-///
-/// # Errors
-/// A line that says why not.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), String> {
     let text = serde_json::to_string(value).map_err(|e| e.to_string())?;
     print(&(text + "\n"))

@@ -40,23 +40,14 @@ pub use vmlan_transport::{Mac, MacError};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PktGenError {
-    /// Options that contradict each other or are out of range.
     #[error("wrong options")]
     Options(#[from] OptionsError),
-    /// The NIC.
     #[error("the NIC failed")]
     Device(#[from] NicError),
-    /// The processor a thread should run on.
     #[error("-a: processor {cpu} cannot be used: `nproc` and `taskset -p $$` show which there are")]
-    Cpu {
-        /// Its number.
-        cpu: u16,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Stopped before there was a NIC.
+    Cpu { cpu: u16, source: std::io::Error },
     #[error("interrupted while it waited for the NIC: nothing was sent or received")]
     Interrupted,
 }

@@ -53,41 +53,26 @@ pub use crate::pktgen::Latency;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum StackError {
-    /// Options that contradict each other or are out of range.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The NIC.
     #[error("the NIC failed")]
     Device(#[from] vmlan_driver::nic::NicError),
-    /// Slots are too short for our packets.
     #[error(
         "the NIC takes frames of {room} bytes, and an MTU of {mtu} needs {}: use a smaller --mtu",
         .mtu + 14
     )]
-    Room {
-        /// Bytes of a slot.
-        room: usize,
-        /// Bytes of a packet.
-        mtu: u16,
-    },
-    /// The fragments of a datagram do not fit the transmit ring.
+    Room { room: usize, mtu: u16 },
     #[error(
         "a datagram takes {frames} frames, and the NIC has {slots} slots: use a smaller -l, or a \
          larger size= in the address"
     )]
-    Slots {
-        /// Transmit slots.
-        slots: u16,
-        /// Frames of a datagram.
-        frames: usize,
-    },
-    /// Nobody answers.
+    Slots { slots: u16, frames: usize },
     #[error(
         "no answer from {0}: is a server there (`vmlan stack -f responder`), and in the same LAN?"
     )]
     NoAnswer(SocketAddrV4),
-    /// The peer said no, or hung up.
     #[error("{0} closed the connection: is a server there (`vmlan stack -f responder`)?")]
     Closed(SocketAddrV4),
 }

@@ -25,48 +25,34 @@ pub enum Address {
 
 /// Why an address is not understood; each names the value and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum AddressError {
-    /// Another kind of port.
     #[error(
         "'{0}' is not an address of a guest's NIC: write vhost-user:/path/to/socket, \
          vfio-user:/path/to/socket or, inside a VM, pci:0000:00:03.0"
     )]
     Kind(String),
-    /// No path.
     #[error(
         "the address has no path: write vhost-user:/path/to/socket or vfio-user:/path/to/socket"
     )]
     NoPath,
-    /// A key that does not exist.
     #[error("'{0}' is not a key of a vhost-user address: valid: {VHOST_USER_KEYS}")]
     Key(String),
-    /// A key that an address of a chip does not have.
     #[error("'{0}' is not a key of a vfio-user address: valid: {VFIO_USER_KEYS}")]
     VfioKey(String),
-    /// Keys of a chip's address that contradict each other.
     #[error(transparent)]
     Conflict(#[from] crate::Conflict),
-    /// No place on a PCI bus.
     #[error(
         "'{0}' is not a PCI address: write one like pci:0000:00:03.0 (see ls /sys/bus/pci/devices)"
     )]
     Bdf(String),
-    /// A key that a PCI address does not have.
     #[error(
         "'{0}' is not a key of a pci address: valid: via, and of these all but writes, doorbell, \
          unmask and mmap_timeout: {VFIO_USER_KEYS}"
     )]
     PciKey(String),
-    /// A value that the key does not take.
     #[error("{key}={value}: {wanted} is expected")]
-    Value {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What would do.
-        wanted: &'static str,
-    },
+    Value { key: String, value: String, wanted: &'static str },
 }
 
 impl FromStr for Address {
@@ -101,10 +87,13 @@ impl From<Pci> for Address {
     }
 }
 
-fn on_off(value: &str) -> Option<bool> {
+fn on_off(key: &str, value: &str) -> Result<bool, AddressError> {
     match value {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => {
+            let (key, value) = (key.into(), value.into());
+            Err(AddressError::Value { key, value, wanted: "on or off" })
+        }
     }
 }

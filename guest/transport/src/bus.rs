@@ -41,19 +41,12 @@ pub enum Irq {
 
 /// Why a chip cannot be reached.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum BusError {
-    /// The conversation with the server failed.
     #[error("cannot talk to the device's server")]
     Protocol(#[from] ProtocolError),
-    /// Something on the way.
     #[error("cannot {what}")]
-    Other {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Other { what: &'static str, source: Box<dyn Error + Send + Sync> },
 }
 
 impl BusError {
@@ -63,7 +56,6 @@ impl BusError {
     }
 
     /// Has the server gone away? (Otherwise it is there and refuses.)
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Protocol(ProtocolError::Socket { .. }))
     }

@@ -32,25 +32,16 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// `len` bytes of `file` from `offset` on, shared with whoever else maps it.
-    ///
-    /// # Errors
-    /// Whatever `mmap(2)` reports.
     pub(crate) fn shared(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         Self::new(Some((file, offset)), len, MapFlags::SHARED)
     }
 
     /// The first `len` bytes of `file`, shared, with all pages there from the beginning.
-    ///
-    /// # Errors
-    /// Whatever `mmap(2)` reports.
     pub(crate) fn populated(file: &File, len: usize) -> io::Result<Self> {
         Self::new(Some((file, 0)), len, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
     /// `len` bytes of this process alone.
-    ///
-    /// # Errors
-    /// Whatever `mmap(2)` reports.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         Self::new(None, len, MapFlags::PRIVATE)
     }
@@ -83,7 +74,6 @@ impl Mapping {
         self.base.as_ptr() as usize
     }
 
-    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -201,9 +191,6 @@ impl Mapping {
     /// Makes it memory for a device: transparent huge pages if there are any, all there, not
     /// swapped, and not copied for children (else the birth of a child would move the parent's next
     /// store to another page than the device's).
-    ///
-    /// # Errors
-    /// Whatever `madvise(2)` and `mlock(2)` report.
     pub(crate) fn lock(&self) -> io::Result<()> {
         use rustix::mm::{Advice, madvise, mlock};
         let (at, len) = (self.base.as_ptr().cast(), self.len);
@@ -219,9 +206,6 @@ impl Mapping {
 
     /// Puts pages of a range into a pipe, by reference, from the first one on; returns how many
     /// bytes of it are in the pipe now.
-    ///
-    /// # Errors
-    /// Whatever `vmsplice(2)` reports.
     pub(crate) fn splice(&self, pipe: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<usize> {
         let base = self.at(at, len).as_ptr().cast();
         let part = libc::iovec { iov_base: base, iov_len: len };

@@ -34,15 +34,14 @@ const PAGE: usize = 4096;
 
 /// One region as the memory table of the back end describes it. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Region {
     /// Guest-physical address.
     pub guest_phys: u64,
-    /// Length.
     pub size: u64,
     /// Address in this process: what vhost-user calls the user address; ring addresses are given in
     /// it.
     pub user_addr: u64,
-    /// Offset in the file.
     pub offset: u64,
 }
 
@@ -65,9 +64,6 @@ pub struct Ram {
 
 impl Ram {
     /// RAM with `low` bytes for rings and `high` bytes for buffers, each rounded up to a page.
-    ///
-    /// # Errors
-    /// Whatever creating, sealing or mapping the memfd reports.
     pub fn new(low: usize, high: usize) -> io::Result<Arc<Self>> {
         let (low, len) = Self::sizes(low, high);
         let file = sys::sealed_memfd(len as u64)?;
@@ -100,19 +96,16 @@ impl Ram {
     }
 
     /// Length of both regions together, in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.mapping.len()
     }
 
     /// Offset of the first byte for buffers: the length of the low region.
-    #[must_use]
     pub fn buffers(&self) -> usize {
         self.low
     }
 
     /// The memfd behind the memory, for the memory table; -1 if there is none.
-    #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         match &self.backing {
             Backing::Shared(file) => file.as_raw_fd(),
@@ -122,7 +115,6 @@ impl Ram {
 
     /// The guest-physical address of `offset`.
     #[inline]
-    #[must_use]
     pub fn guest_phys(&self, offset: usize) -> u64 {
         match self.backing {
             Backing::Pinned { phys, .. } => phys + offset as u64,
@@ -132,13 +124,11 @@ impl Ram {
     }
 
     /// The user address of `offset`, as ring addresses are given to the back end.
-    #[must_use]
     pub fn user_addr(&self, offset: usize) -> u64 {
         (self.mapping.address() + offset) as u64
     }
 
     /// The regions of the memory table.
-    #[must_use]
     pub fn regions(&self) -> [Region; 2] {
         [(0, self.low), (self.low, self.size() - self.low)].map(|(offset, size)| Region {
             guest_phys: self.guest_phys(offset),
@@ -171,7 +161,6 @@ impl Ram {
     ///
     /// # Panics
     /// When they leave the RAM or are not aligned.
-    #[must_use]
     pub fn view<T: Word>(self: &Arc<Self>, offset: usize, count: usize) -> View<T> {
         let words = self.mapping.at(offset, count * size_of::<T>()).cast();
         assert!(words.is_aligned(), "a view at {offset} is not aligned");
@@ -206,7 +195,6 @@ unsafe impl<T: Word> Sync for View<T> {}
 
 impl<T: Word> View<T> {
     /// Where it lies in the RAM.
-    #[must_use]
     pub fn offset(&self) -> usize {
         self.words.as_ptr() as usize - self.ram.mapping.address()
     }
@@ -267,7 +255,6 @@ pub struct Pool {
 
 impl Pool {
     /// A pool over the offsets from `start` to `end`.
-    #[must_use]
     pub fn new(start: usize, end: usize) -> Self {
         Self { next: start, end }
     }

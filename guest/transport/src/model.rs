@@ -29,7 +29,6 @@ pub struct Bars {
 
 impl Model {
     /// PCI vendor and device ID as the first word of configuration space shows them.
-    #[must_use]
     pub fn pci_id(self) -> u32 {
         match self {
             Self::E1000 => 0x100e_8086,
@@ -40,13 +39,11 @@ impl Model {
 
     /// The least PCI revision that can be driven in this way: an RTL8139 before the C+ has no
     /// rings, but is the same otherwise.
-    #[must_use]
     pub fn least_revision(self) -> u8 {
         if self == Self::Rtl8139Plus { 0x20 } else { 0 }
     }
 
     /// Where its registers are.
-    #[must_use]
     pub fn bars(self) -> Bars {
         match self {
             Self::E1000 => Bars { registers: 0, len: 0x2_0000, io: 1 },

@@ -54,6 +54,9 @@ pub struct Options {
     pub mtu: u16,
     /// How the chip interrupts.
     pub irq: Irq,
+    /// The handler of a message reads what caused it. Otherwise it clears all causes by a write,
+    /// which can be posted, and looks at both rings.
+    pub reads_causes: bool,
     /// An e1000 is reset through the I/O window, as Linux does with this chip.
     pub reset_by_io: bool,
     /// When it may interrupt. Without effect while CSB is on: its flags say that more finely.
@@ -116,6 +119,7 @@ impl Default for Options {
             segment: 4096,
             mtu: 1500,
             irq: Irq::Intx,
+            reads_causes: true,
             reset_by_io: true,
             interrupts: Interrupts::Always,
             completion: Completion::Interrupt,
@@ -145,91 +149,53 @@ impl Default for Options {
 
 /// Two wishes that contradict each other, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Conflict {
-    /// Combining and CSB.
     #[error(
         "combine=on and csb=on: CSB has no completion interrupts while both sides are awake, so \
-         none would flush the frames \
-         that combining defers; use one of them"
+         none would flush the frames that combining defers; use one of them"
     )]
     CombineCsb,
-    /// Combining and lazy completion.
     #[error(
         "combine=on and completion=lazy: deferred frames are flushed by the completion interrupt, \
-         which lazy completion does \
-         without; use completion=interrupt"
+         which lazy completion does without; use completion=interrupt"
     )]
     CombineLazy,
-    /// Combining and interrupts only while asleep.
     #[error(
         "combine=on and interrupts=idle: deferred frames are flushed by the completion interrupt, \
-         which interrupts=idle takes \
-         only while asleep; use interrupts=always"
+         which interrupts=idle takes only while asleep; use interrupts=always"
     )]
     CombineIdle,
-    /// Combining and doorbells that cost nothing.
     #[error(
         "combine=on and doorbell=mapped: a mapped doorbell is a store, so there is nothing to save \
-         by ringing less; use \
-         doorbell=trapped"
+         by ringing less; use doorbell=trapped"
     )]
     CombineMapped,
-    /// Combining that never combines.
     #[error("combine_frames=0: no frame could be deferred; use 1 or more, or combine=off")]
     CombineNothing,
-    /// CSB and doorbells that nothing hears.
     #[error(
         "csb=on and doorbell=mapped: a kick must be heard, and a store in a mapped register rings \
          nobody; use doorbell=trapped"
     )]
     CsbMapped,
-    /// CSB and lazy completion.
     #[error(
         "csb=on and completion=lazy: with CSB slots come back by an index in memory, without \
-         reports or interrupts to be lazy \
-         about; leave completion=lazy out"
+         reports or interrupts to be lazy about; leave completion=lazy out"
     )]
     CsbLazy,
-    /// CSB and the adaptive receiver.
     #[error(
         "csb=on and receive=adaptive: with CSB an awake driver polls and a sleeping one is \
-         interrupted, which is what adaptive \
-         would find; leave receive=adaptive out"
+         interrupted, which is what adaptive would find; leave receive=adaptive out"
     )]
     CsbAdaptive,
-    /// A size that the chip does not have.
     #[error(
         "size={size}: {model} has rings of {most} descriptors at most; use size={most} or less"
     )]
-    Size {
-        /// Which chip.
-        model: Model,
-        /// Asked for.
-        size: u16,
-        /// What it has.
-        most: u16,
-    },
-    /// A buffer that the chip cannot describe.
+    Size { model: Model, size: u16, most: u16 },
     #[error("buffer={buffer}: {model} has receive buffers of {least} to {most} bytes")]
-    Buffer {
-        /// Which chip.
-        model: Model,
-        /// Asked for.
-        buffer: u16,
-        /// What it has at least.
-        least: u16,
-        /// And at most.
-        most: u16,
-    },
-    /// A wish that the chip knows nothing of.
+    Buffer { model: Model, buffer: u16, least: u16, most: u16 },
     #[error("{key}: {model} has none; leave it out")]
-    Lacks {
-        /// Which chip.
-        model: Model,
-        /// What the chip does not have.
-        key: &'static str,
-    },
-    /// Interrupts only while asleep, and the adaptive receiver.
+    Lacks { model: Model, key: &'static str },
     #[error(
         "interrupts=idle and receive=adaptive: with interrupts=idle an awake driver polls already; \
          use interrupts=always"
@@ -290,7 +256,6 @@ impl Options {
     }
 
     /// The defaults of a chip's driver: those of Linux's driver, with the same ring sizes.
-    #[must_use]
     pub fn of(model: Model) -> Self {
         let all = Self { model, ..Self::default() };
         match model {

@@ -28,39 +28,17 @@ pub(crate) fn bound_waits(socket: &UnixStream) -> io::Result<()> {
 
 /// Why a socket cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SocketError {
-    /// The socket cannot be reached or bound, or nobody came in time.
     #[error("{path}: cannot {what}")]
-    Failed {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// Nobody listens.
+    Failed { path: PathBuf, what: &'static str, source: io::Error },
     #[error("{path}: nobody listens there: is `vmlan switch` running with a port at this path?")]
-    NobodyListens {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The socket is somebody else's.
+    NobodyListens { path: PathBuf, source: io::Error },
     #[error(
         "{path}: this user may not open the socket: give the switch's port mode= or group=, or run \
          as its owner"
     )]
-    Forbidden {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    Forbidden { path: PathBuf, source: io::Error },
 }
 
 impl SocketError {

@@ -28,9 +28,6 @@ pub struct EventFd(File);
 
 impl EventFd {
     /// A new eventfd with count 0, close-on-exec and non-blocking.
-    ///
-    /// # Errors
-    /// Whatever `eventfd(2)` reports (usually EMFILE).
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(rustix::event::eventfd(0, flags)?.into()))
@@ -43,7 +40,6 @@ impl EventFd {
     }
 
     /// Takes the count and sets it to zero; 0 when nothing was signalled.
-    #[must_use]
     pub fn take(&self) -> u64 {
         let mut count = [0; 8];
         match (&self.0).read(&mut count) {
@@ -67,9 +63,6 @@ impl AsFd for EventFd {
 }
 
 /// A memfd of `len` bytes (a multiple of the page size) that can no longer shrink or grow.
-///
-/// # Errors
-/// Whatever `memfd_create(2)`, `ftruncate(2)` or `fcntl(F_ADD_SEALS)` reports.
 pub fn sealed_memfd(len: u64) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(rustix::fs::memfd_create(c"vmlan-driver-ram", flags)?);
@@ -141,9 +134,6 @@ pub fn send_with_fds(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
 }
 
 /// Sends all of `bytes`, the descriptors with the first of them.
-///
-/// # Errors
-/// Those of [`send_with_fds`].
 pub fn send_all(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let mut sent = send_with_fds(sock, bytes, fds)?;
     while sent < bytes.len() {
@@ -207,13 +197,11 @@ fn clock(id: ClockId) -> Duration {
 }
 
 /// Monotonic time since some moment.
-#[must_use]
 pub fn monotonic() -> Duration {
     clock(ClockId::Monotonic)
 }
 
 /// CPU time (user and system) that all threads of this process have used so far.
-#[must_use]
 pub fn process_cpu() -> Duration {
     clock(ClockId::ProcessCPUTime)
 }

@@ -39,20 +39,9 @@ pub struct Client {
 
 impl Client {
     /// Speaks over `socket`, which must be connected.
-    ///
-    /// # Errors
-    /// When the socket's timeouts cannot be set.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         bound_waits(&socket)?;
         Ok(Self { socket, next_id: Cell::new(0) })
-    }
-
-    /// Sends raw bytes with descriptors: for tests that misbehave.
-    ///
-    /// # Errors
-    /// Whatever the socket reports.
-    pub fn send_raw(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
-        sys::send_all(self.socket.as_fd(), bytes, fds)
     }
 
     /// Sends a command; returns its number.
@@ -79,7 +68,8 @@ impl Client {
             long = [&header, body].concat();
             &long
         };
-        self.send_raw(message, fds).map_err(|source| ProtocolError::Socket { command, source })?;
+        sys::send_all(self.socket.as_fd(), message, fds)
+            .map_err(|source| ProtocolError::Socket { command, source })?;
         Ok(id)
     }
 
@@ -123,19 +113,10 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`], here and below; `BadReply` for another major version.
     pub fn version(&self) -> Result<Version, ProtocolError> {
-        self.version_with(0, 1, CAPABILITIES)
-    }
-
-    /// VERSION as a test wants it.
-    pub fn version_with(
-        &self,
-        major: u16,
-        minor: u16,
-        json: &str,
-    ) -> Result<Version, ProtocolError> {
+        let (major, minor) = (0_u16, 1_u16);
         let command = Command::Version;
         let mut body = [major.to_ne_bytes(), minor.to_ne_bytes()].concat();
-        body.extend_from_slice(json.as_bytes());
+        body.extend_from_slice(CAPABILITIES.as_bytes());
         body.push(0);
         let reply = self.call(command, &body, &[])?;
         let bad = |what| ProtocolError::BadReply { command, what };
@@ -272,8 +253,7 @@ impl Client {
     ) -> Result<(), ProtocolError> {
         let command = Command::RegionWrite;
         let access = wire::access(region, offset, bytes.len());
-        /// Registers are not longer.
-        const SHORT: usize = 4;
+        const SHORT: usize = 4; // Registers are not longer.
         let id = if bytes.len() <= SHORT {
             let mut body = [0; 16 + SHORT];
             body[..16].copy_from_slice(&access);

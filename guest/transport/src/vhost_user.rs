@@ -39,32 +39,19 @@ pub struct FrontEnd {
 
 impl FrontEnd {
     /// Speaks over `socket`, which must be connected.
-    ///
-    /// # Errors
-    /// When the socket's timeouts cannot be set.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         bound_waits(&socket)?;
         Ok(Self { socket, acked: 0, disabled: false })
     }
 
     /// Was this protocol feature negotiated?
-    #[must_use]
     pub fn has(&self, feature: u64) -> bool {
         self.acked & feature != 0
     }
 
     /// Do rings wait for SET_VRING_ENABLE? Only when the protocol features were acknowledged.
-    #[must_use]
     pub fn rings_start_disabled(&self) -> bool {
         self.disabled
-    }
-
-    /// Sends raw bytes with descriptors: for tests that misbehave.
-    ///
-    /// # Errors
-    /// Whatever the socket reports.
-    pub fn send_raw(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
-        sys::send_all(self.socket.as_fd(), bytes, fds)
     }
 
     fn send(
@@ -77,7 +64,8 @@ impl FrontEnd {
         let size = narrow32(body.len() as u64);
         let mut message = u32s(&[request as u32, FLAG_VERSION | flags, size]);
         message.extend_from_slice(body);
-        self.send_raw(&message, fds).map_err(|source| ProtocolError::Socket { request, source })
+        sys::send_all(self.socket.as_fd(), &message, fds)
+            .map_err(|source| ProtocolError::Socket { request, source })
     }
 
     fn receive(&self, request: Request) -> Result<Reply, ProtocolError> {
@@ -181,11 +169,6 @@ impl FrontEnd {
             body.extend(u64s(&region_u64s(region)));
         }
         self.set(Request::SetMemTable, &body, &vec![fd; regions.len()])
-    }
-
-    /// GET_MAX_MEM_SLOTS: most regions the back end can map.
-    pub fn max_mem_slots(&self) -> Result<u64, ProtocolError> {
-        self.get(Request::GetMaxMemSlots)
     }
 
     /// ADD_MEM_REG.

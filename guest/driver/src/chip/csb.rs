@@ -15,10 +15,8 @@ use vmlan_transport::memory::{Pool, Ram, View};
 /// The device ID of the subsystem, by which a chip offers the CSB.
 pub(super) const SUBSYSTEM: u16 = 0x1101;
 
-/// The CSB owns its page.
-const BYTES: usize = 4096;
-/// RAM for it, wherever it comes to lie.
-pub(super) const RAM: usize = 2 * BYTES;
+const BYTES: usize = 4096; // The CSB owns its page.
+pub(super) const RAM: usize = 2 * BYTES; // RAM for it, wherever it comes to lie.
 
 /// `host_rxkick_at` that asks for nothing, and `host_tdh` before the chip has said anything.
 const NONE: u32 = u32::MAX;

@@ -31,9 +31,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         let half_done = tx.is_half_done();
         format!(
             "enabled {:#x} of causes {causes:#x}, {load:?}, {combine:?}, untold buffers {}, {:?}; \
-             tx: {} of {} slots under way, tail {}, half done {half_done}, {} doorbells; \
-             rx: next {}, tail {}, {} outstanding, frame there {ready}, {} done out of order, {} \
-             frames; \
+             tx: {} of {} slots under way, tail {}, half done {half_done}, {} doorbells; rx: next \
+             {}, tail {}, {} outstanding, frame there {ready}, {} done out of order, {} frames; \
              bus: {:?}",
             self.enabled,
             self.untold,

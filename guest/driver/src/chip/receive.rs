@@ -6,7 +6,6 @@ use crate::notify;
 /// Receive: [`ChipDriver::poll`] → [`ChipDriver::read`] ... → [`ChipDriver::release`].
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// A batch with room for every descriptor.
-    #[must_use]
     pub fn batch(&self) -> Batch<FormatOf<C>> {
         Batch { frames: Vec::with_capacity(self.options.size.into()) }
     }
@@ -117,7 +116,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     /// Buffers the device has, as far as we know.
-    #[must_use]
     pub fn outstanding(&self) -> u16 {
         self.rx.outstanding()
     }

@@ -10,8 +10,7 @@ use serde::Serialize;
 use crate::notify::{Intact, registers::publish};
 use vmlan_transport::{Bus, BusError, Width};
 
-/// Most registers of one chip that a driver touches.
-const MOST: usize = 48;
+const MOST: usize = 48; // Most registers of one chip that a driver touches.
 
 /// The registers of a chip.
 pub trait Register: Copy + Debug + Send + 'static {
@@ -41,7 +40,7 @@ macro_rules! registers {
     )*) => {
         /// A register. Of an array it stands for the first element.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(clippy::upper_case_acronyms)] // The datasheet's names.
+        #[allow(missing_docs, clippy::upper_case_acronyms)] // The datasheet's names.
         pub enum Register { $($(#[$doc])* $name,)* }
 
         impl Register {
@@ -50,13 +49,11 @@ macro_rules! registers {
 
             /// Offset in its BAR, in bytes.
             #[inline]
-            #[must_use]
             pub const fn offset(self) -> u32 {
                 match self { $(Self::$name => $offset,)* }
             }
 
             /// The datasheet's name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $crate::chip::registers::registers!(@name $name $($text)?),)*
@@ -203,13 +200,11 @@ impl<R: Register, B: Bus> Registers<R, B> {
     }
 
     /// Why the device is no longer reached.
-    #[must_use]
     pub fn failure(&self) -> Option<&BusError> {
         self.failure.as_ref()
     }
 
     /// The accesses so far, by register in the order of their offsets.
-    #[must_use]
     pub fn counts(&self) -> &[Access] {
         &self.counts[..R::ALL.len()]
     }
@@ -221,13 +216,11 @@ impl<R: Register, B: Bus> Registers<R, B> {
     }
 
     /// The longest that a read or write took.
-    #[must_use]
     pub fn slowest(&self) -> Duration {
         self.slowest
     }
 
     /// The bus.
-    #[must_use]
     pub fn bus(&self) -> &B {
         &self.bus
     }

@@ -69,13 +69,11 @@ pub struct Frame<F> {
 
 impl<F: Report> Frame<F> {
     /// The 802.1Q tag the device stripped.
-    #[must_use]
     pub fn vlan(&self) -> Option<u16> {
         F::vlan(self.word)
     }
 
     /// What the device says about the TCP or UDP checksum: nothing, right, or wrong.
-    #[must_use]
     pub fn checksum(&self) -> Option<bool> {
         F::checksum(self.word)
     }
@@ -95,7 +93,6 @@ impl<F> Default for Batch<F> {
 
 impl<F> Batch<F> {
     /// The frames of the last poll.
-    #[must_use]
     pub fn frames(&self) -> &[Frame<F>] {
         &self.frames
     }

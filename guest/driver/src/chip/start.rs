@@ -115,8 +115,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a
     /// 64-bit address.
     fn enable_msi(&mut self) -> Result<(), ChipError> {
-        /// More than there can be: a longer list is a loop.
-        const MOST: usize = 48;
+        const MOST: usize = 48; // More than there can be: a longer list is a loop.
         let mut at = self.config32(config::CAPABILITIES).to_le_bytes()[0];
         for _ in 0..MOST {
             let head = self.config32(u16::from(at & !3));

@@ -65,6 +65,10 @@ pub trait Chip: Debug + Sized + Send + 'static {
     fn acknowledge<B: Bus>(_: &mut Registers<Self::Register, B>, _causes: u32) -> bool {
         false
     }
+    /// None stands any more, whichever did.
+    fn clear<B: Bus>(registers: &mut Registers<Self::Register, B>) {
+        Self::acknowledge(registers, u32::MAX);
+    }
     /// No cause interrupts.
     fn mask<B: Bus>(registers: &mut Registers<Self::Register, B>);
     /// These causes interrupt, and no others; so far `old` did.

@@ -7,26 +7,22 @@ use crate::notify;
 /// [`ChipDriver::flush`].
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// How many slots there are.
-    #[must_use]
     pub fn slots(&self) -> u16 {
         self.tx.slots()
     }
 
     /// Longest frame that fits a slot, in bytes.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.tx.room()
     }
 
     /// Slots that can be sent now.
     #[inline]
-    #[must_use]
     pub fn free_slots(&self) -> u16 {
         self.tx.free_slots()
     }
 
     /// Slots under way.
-    #[must_use]
     pub fn under_way(&self) -> u16 {
         self.tx.under_way()
     }
@@ -92,7 +88,6 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than
     /// [`Self::free_slots`].
     #[inline]
-    #[must_use]
     pub fn slot_ahead(&self, ahead: u16) -> u16 {
         self.tx.slot_ahead(ahead)
     }

@@ -34,7 +34,6 @@ pub struct TxRing<F> {
     format: F,
     desc: View<AtomicU64>,
     ram: Arc<Ram>,
-    /// Descriptors.
     size: u16,
     /// Slots; with all of them under way at least one descriptor is free, as the device demands
     /// (head = tail: empty).

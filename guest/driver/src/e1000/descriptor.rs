@@ -15,8 +15,7 @@ pub(super) mod command {
 
 /// DTYP of a data descriptor, with the bit that says there is a DTYP.
 const DATA: u64 = 1 << 20 | command::DEXT;
-/// TUCMD of a context descriptor.
-const TUCMD_TCP: u64 = 1 << 24;
+const TUCMD_TCP: u64 = 1 << 24; // TUCMD of a context descriptor.
 const TUCMD_IP: u64 = 1 << 25;
 /// POPTS of a data descriptor: insert the TCP or UDP checksum, the IP checksum.
 const POPTS_TXSM: u64 = 1 << 41;
@@ -25,23 +24,16 @@ const POPTS_IXSM: u64 = 1 << 40;
 pub(super) const TX_DD: u64 = 1 << 32;
 
 /// Status and errors of a receive descriptor, as bits of the second word (SDM 3.2.3.1, 3.2.3.2).
+#[allow(missing_docs, reason = "a comment beside each says it")]
 pub mod rx {
-    /// Descriptor done.
-    pub const DD: u64 = 1 << 32;
-    /// End of packet.
-    pub const EOP: u64 = 1 << 33;
-    /// Ignore the checksum indications.
-    pub const IXSM: u64 = 1 << 34;
-    /// An 802.1Q packet: the tag is in the special field.
-    pub const VP: u64 = 1 << 35;
-    /// The TCP or UDP checksum was calculated.
-    pub const TCPCS: u64 = 1 << 37;
-    /// The IP checksum was calculated.
-    pub const IPCS: u64 = 1 << 38;
-    /// The TCP or UDP checksum is wrong.
-    pub const TCPE: u64 = 1 << 45;
-    /// The IP checksum is wrong.
-    pub const IPE: u64 = 1 << 46;
+    pub const DD: u64 = 1 << 32; // Descriptor done.
+    pub const EOP: u64 = 1 << 33; // End of packet.
+    pub const IXSM: u64 = 1 << 34; // Ignore the checksum indications.
+    pub const VP: u64 = 1 << 35; // An 802.1Q packet: the tag is in the special field.
+    pub const TCPCS: u64 = 1 << 37; // The TCP or UDP checksum was calculated.
+    pub const IPCS: u64 = 1 << 38; // The IP checksum was calculated.
+    pub const TCPE: u64 = 1 << 45; // The TCP or UDP checksum is wrong.
+    pub const IPE: u64 = 1 << 46; // The IP checksum is wrong.
     /// Any error that makes the frame worthless: CE, SE, SEQ, CXE, RXE.
     pub const BAD: u64 = 0b1001_0111 << 40;
 }
@@ -95,8 +87,7 @@ impl TxFormat for TxDescriptor {
     }
 }
 
-/// Bytes of the CRC that the device leaves at a frame's end.
-const CRC: usize = 4;
+const CRC: usize = 4; // Bytes of the CRC that the device leaves at a frame's end.
 
 /// RxDescriptor descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,92 +1,54 @@
 //! Registers of the 82540EM, from Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers
 //! Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits
 //! wide.
+#![allow(missing_docs, reason = "a comment beside each says it")]
 
 crate::chip::registers::registers! {
-    /// Device control (SDM 13.4.1).
-    CTRL = 0x0000,
-    /// Device status (SDM 13.4.2).
-    STATUS = 0x0008,
-    /// EEPROM read (SDM 13.4.4).
-    EERD = 0x0014,
-    /// Flow control address, low (SDM 13.4.7).
-    FCAL = 0x0028,
-    /// Flow control address, high.
-    FCAH = 0x002c,
-    /// Flow control type.
-    FCT = 0x0030,
-    /// Interrupt cause read; reading clears it (SDM 13.4.17).
-    ICR = 0x00c0,
-    /// Interrupt throttling, in units of 256 ns (SDM 13.4.18).
-    ITR = 0x00c4,
-    /// Interrupt cause set (SDM 13.4.19).
-    ICS = 0x00c8,
-    /// Interrupt mask set (SDM 13.4.20).
-    IMS = 0x00d0,
-    /// Interrupt mask clear (SDM 13.4.21).
-    IMC = 0x00d8,
-    /// Receive control (SDM 13.4.22).
-    RCTL = 0x0100,
-    /// Flow control transmit timer value.
-    FCTTV = 0x0170,
-    /// Transmit control (SDM 13.4.33).
-    TCTL = 0x0400,
-    /// Transmit inter-packet gap (SDM 13.4.34).
-    TIPG = 0x0410,
-    /// Receive descriptors: base, low (SDM 13.4.25).
-    RDBAL = 0x2800,
-    /// Receive descriptors: base, high.
-    RDBAH = 0x2804,
-    /// Receive descriptors: length of the ring in bytes.
-    RDLEN = 0x2808,
-    /// Receive descriptors: head, the device's.
-    RDH = 0x2810,
-    /// Receive descriptors: tail, ours (SDM 13.4.29).
-    RDT = 0x2818,
-    /// Receive delay timer, in units of 1.024 us (SDM 13.4.30).
-    RDTR = 0x2820,
-    /// Receive absolute delay timer, in units of 1.024 us (SDM 13.4.31).
-    RADV = 0x282c,
+    CTRL = 0x0000, // Device control (SDM 13.4.1).
+    STATUS = 0x0008, // Device status (SDM 13.4.2).
+    EERD = 0x0014, // EEPROM read (SDM 13.4.4).
+    FCAL = 0x0028, // Flow control address, low (SDM 13.4.7).
+    FCAH = 0x002c, // Flow control address, high.
+    FCT = 0x0030, // Flow control type.
+    ICR = 0x00c0, // Interrupt cause read; reading clears it (SDM 13.4.17).
+    ITR = 0x00c4, // Interrupt throttling, in units of 256 ns (SDM 13.4.18).
+    ICS = 0x00c8, // Interrupt cause set (SDM 13.4.19).
+    IMS = 0x00d0, // Interrupt mask set (SDM 13.4.20).
+    IMC = 0x00d8, // Interrupt mask clear (SDM 13.4.21).
+    RCTL = 0x0100, // Receive control (SDM 13.4.22).
+    FCTTV = 0x0170, // Flow control transmit timer value.
+    TCTL = 0x0400, // Transmit control (SDM 13.4.33).
+    TIPG = 0x0410, // Transmit inter-packet gap (SDM 13.4.34).
+    RDBAL = 0x2800, // Receive descriptors: base, low (SDM 13.4.25).
+    RDBAH = 0x2804, // Receive descriptors: base, high.
+    RDLEN = 0x2808, // Receive descriptors: length of the ring in bytes.
+    RDH = 0x2810, // Receive descriptors: head, the device's.
+    RDT = 0x2818, // Receive descriptors: tail, ours (SDM 13.4.29).
+    RDTR = 0x2820, // Receive delay timer, in units of 1.024 us (SDM 13.4.30).
+    RADV = 0x282c, // Receive absolute delay timer, in units of 1.024 us (SDM 13.4.31).
     /// The shared status block's address, low: written last, it takes effect. Of QEMU's
     /// e1000-paravirt, as is the next.
     CSBAL = 0x2830,
-    /// The shared status block's address, high.
-    CSBAH = 0x2834,
-    /// Transmit descriptors: base, low (SDM 13.4.36).
-    TDBAL = 0x3800,
-    /// Transmit descriptors: base, high.
-    TDBAH = 0x3804,
-    /// Transmit descriptors: length of the ring in bytes.
-    TDLEN = 0x3808,
-    /// Transmit descriptors: head, the device's.
-    TDH = 0x3810,
-    /// Transmit descriptors: tail, ours (SDM 13.4.40).
-    TDT = 0x3818,
-    /// Transmit interrupt delay, in units of 1.024 us (SDM 13.4.41).
-    TIDV = 0x3820,
-    /// Transmit absolute interrupt delay, in units of 1.024 us (SDM 13.4.44).
-    TADV = 0x382c,
-    /// Receive checksum control (SDM 13.4.47).
-    RXCSUM = 0x5000,
-    /// Multicast table array, 128 words (SDM 13.5.1).
-    MTA = 0x5200,
-    /// Receive address, low, of the first of 16 pairs (SDM 13.5.2).
-    RAL = 0x5400,
-    /// Receive address, high (SDM 13.5.3).
-    RAH = 0x5404,
+    CSBAH = 0x2834, // The shared status block's address, high.
+    TDBAL = 0x3800, // Transmit descriptors: base, low (SDM 13.4.36).
+    TDBAH = 0x3804, // Transmit descriptors: base, high.
+    TDLEN = 0x3808, // Transmit descriptors: length of the ring in bytes.
+    TDH = 0x3810, // Transmit descriptors: head, the device's.
+    TDT = 0x3818, // Transmit descriptors: tail, ours (SDM 13.4.40).
+    TIDV = 0x3820, // Transmit interrupt delay, in units of 1.024 us (SDM 13.4.41).
+    TADV = 0x382c, // Transmit absolute interrupt delay, in units of 1.024 us (SDM 13.4.44).
+    RXCSUM = 0x5000, // Receive checksum control (SDM 13.4.47).
+    MTA = 0x5200, // Multicast table array, 128 words (SDM 13.5.1).
+    RAL = 0x5400, // Receive address, low, of the first of 16 pairs (SDM 13.5.2).
+    RAH = 0x5404, // Receive address, high (SDM 13.5.3).
 }
 
-/// Bits of CTRL.
 pub mod ctrl {
-    /// Automatic speed detection.
-    pub const ASDE: u32 = 1 << 5;
-    /// Set link up.
-    pub const SLU: u32 = 1 << 6;
-    /// Reset; clears itself.
-    pub const RST: u32 = 1 << 26;
+    pub const ASDE: u32 = 1 << 5; // Automatic speed detection.
+    pub const SLU: u32 = 1 << 6; // Set link up.
+    pub const RST: u32 = 1 << 26; // Reset; clears itself.
 }
 
-/// Bits of STATUS.
 pub mod status {
     /// Link up.
     pub const LU: u32 = 1 << 1;
@@ -94,59 +56,37 @@ pub mod status {
 
 /// Bits of EERD, as the 82540EM has them.
 pub mod eerd {
-    /// Start a read.
-    pub const START: u32 = 1 << 0;
-    /// The data are there.
-    pub const DONE: u32 = 1 << 4;
-    /// Where the address goes.
-    pub const ADDRESS: u32 = 8;
-    /// Where the data come.
-    pub const DATA: u32 = 16;
+    pub const START: u32 = 1 << 0; // Start a read.
+    pub const DONE: u32 = 1 << 4; // The data are there.
+    pub const ADDRESS: u32 = 8; // Where the address goes.
+    pub const DATA: u32 = 16; // Where the data come.
 }
 
 /// Interrupt causes: bits of ICR, ICS, IMS and IMC.
 pub mod cause {
-    /// A descriptor with RS was written back.
-    pub const TXDW: u32 = 1 << 0;
-    /// The transmit queue is empty.
-    pub const TXQE: u32 = 1 << 1;
-    /// Link status change.
-    pub const LSC: u32 = 1 << 2;
-    /// Few receive descriptors are left.
-    pub const RXDMT0: u32 = 1 << 4;
-    /// Receiver overrun.
-    pub const RXO: u32 = 1 << 6;
-    /// Receive timer.
-    pub const RXT0: u32 = 1 << 7;
-    /// What a receiver waits for.
-    pub const RX: u32 = RXDMT0 | RXO | RXT0;
-    /// All that the driver enables.
-    pub const ALL: u32 = TXDW | LSC | RX;
+    pub const TXDW: u32 = 1 << 0; // A descriptor with RS was written back.
+    pub const TXQE: u32 = 1 << 1; // The transmit queue is empty.
+    pub const LSC: u32 = 1 << 2; // Link status change.
+    pub const RXDMT0: u32 = 1 << 4; // Few receive descriptors are left.
+    pub const RXO: u32 = 1 << 6; // Receiver overrun.
+    pub const RXT0: u32 = 1 << 7; // Receive timer.
+    pub const RX: u32 = RXDMT0 | RXO | RXT0; // What a receiver waits for.
+    pub const ALL: u32 = TXDW | LSC | RX; // All that the driver enables.
     /// All causes that the driver enables while CSB is on, whose flags say when they interrupt.
     pub const CSB: u32 = ALL | TXQE;
 }
 
-/// Bits of RCTL.
 pub mod rctl {
-    /// Receiver enable.
-    pub const EN: u32 = 1 << 1;
-    /// Unicast promiscuous.
-    pub const UPE: u32 = 1 << 3;
-    /// Multicast promiscuous.
-    pub const MPE: u32 = 1 << 4;
-    /// Long packets, beyond 1522 bytes.
-    pub const LPE: u32 = 1 << 5;
-    /// Broadcast accept.
-    pub const BAM: u32 = 1 << 15;
-    /// Where the buffer size goes.
-    pub const BSIZE: u32 = 16;
-    /// Buffer size extension: sizes are 16 times larger.
-    pub const BSEX: u32 = 1 << 25;
-    /// Strip the Ethernet CRC.
-    pub const SECRC: u32 = 1 << 26;
+    pub const EN: u32 = 1 << 1; // Receiver enable.
+    pub const UPE: u32 = 1 << 3; // Unicast promiscuous.
+    pub const MPE: u32 = 1 << 4; // Multicast promiscuous.
+    pub const LPE: u32 = 1 << 5; // Long packets, beyond 1522 bytes.
+    pub const BAM: u32 = 1 << 15; // Broadcast accept.
+    pub const BSIZE: u32 = 16; // Where the buffer size goes.
+    pub const BSEX: u32 = 1 << 25; // Buffer size extension: sizes are 16 times larger.
+    pub const SECRC: u32 = 1 << 26; // Strip the Ethernet CRC.
 }
 
-/// Bits of TCTL.
 pub mod tctl {
     /// Transmit enable.
     pub const EN: u32 = 1 << 1;

@@ -22,8 +22,7 @@ impl<B: Bus> E1000<B> {
     }
 
     fn write_reset(&mut self, value: u32) {
-        /// IOADDR and IODATA (SDM 13.3.1).
-        const IOADDR: u32 = 0;
+        const IOADDR: u32 = 0; // IOADDR and IODATA (SDM 13.3.1).
         const IODATA: u32 = 4;
         if self.options.reset_by_io {
             self.registers.with(|bus| bus.write_io(IOADDR, Register::CTRL.offset()));

@@ -21,9 +21,6 @@ use vmlan_transport::pci::{PciBus, PciError};
 use vmlan_transport::vfio_user::VfioBus;
 
 /// RAM for the driver of a chip: both rings, their buffers, and the CSB.
-///
-/// # Errors
-/// Whatever making the memfd reports.
 pub fn make_ram(options: &Options) -> io::Result<Arc<Ram>> {
     let (low, high) = ram_bytes(options);
     Ram::new(low, high)

@@ -9,14 +9,12 @@ use crate::virtio::VirtioError;
 
 /// Why a NIC cannot be reached, or fails.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NicError {
-    /// virtio-net.
     #[error(transparent)]
     Virtio(#[from] VirtioError),
-    /// A chip with registers.
     #[error(transparent)]
     Chip(#[from] ChipError),
-    /// One inside a VM.
     #[error(transparent)]
     Pci(#[from] PciError),
 }
@@ -24,7 +22,6 @@ pub enum NicError {
 impl NicError {
     /// May the NIC be there later? Nobody listens yet, somebody else has the port, or its link is
     /// down.
-    #[must_use]
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Virtio(error) => matches!(

@@ -38,7 +38,6 @@ impl Registers {
     }
 
     /// What came since `then`, for so many frames and interrupts.
-    #[must_use]
     pub fn since(self, then: &Self, frames: u64, interrupts: u64) -> Self {
         let mut by_name = self.by_name;
         for access in &mut by_name {

@@ -80,7 +80,6 @@ pub fn refill(words: &impl CsbFields, size: u32, old: u32, new: u32) -> bool {
 /// Would a tail that is moved from `old` to `new` one by one ever be `at`, after a move? With all
 /// of them below `size`; an `at` that is not (all ones: no wish) is never met.
 #[inline]
-#[must_use]
 pub fn passed(at: u32, size: u32, old: u32, new: u32) -> bool {
     let steps = |to: u32| if to >= old { to - old } else { to + size - old };
     at < size && at != old && steps(at) <= steps(new)

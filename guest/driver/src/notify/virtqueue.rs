@@ -23,7 +23,6 @@ pub trait VirtqueueFields: Guard {
 
 /// `VIRTQ_NEED_EVENT` (2.7.7.2): has `event` been passed on the way from `old` to `new`?
 #[inline]
-#[must_use]
 pub fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

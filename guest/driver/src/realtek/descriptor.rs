@@ -3,8 +3,7 @@
 
 use crate::chip::{Offload, Options, Part, Report, RxFormat, TxFormat};
 
-/// Bits of opts1 in descriptors of either side.
-const OWN: u64 = 1 << 31;
+const OWN: u64 = 1 << 31; // Bits of opts1 in descriptors of either side.
 const EOR: u64 = 1 << 30;
 const FS: u64 = 1 << 29;
 const LS: u64 = 1 << 28;
@@ -19,8 +18,7 @@ mod command {
     pub(super) const TAGC: u64 = 1 << (32 + 17);
 }
 
-/// Opts2 of a received frame: it had a tag.
-const TAVA: u64 = 1 << (32 + 16);
+const TAVA: u64 = 1 << (32 + 16); // Opts2 of a received frame: it had a tag.
 
 /// What the frame's descriptors ask for. The chip finds headers by itself.
 #[inline]
@@ -79,8 +77,7 @@ impl TxFormat for TxDescriptor {
     }
 }
 
-/// Bytes of the CRC that the chip leaves at a frame's end.
-const CRC: usize = 4;
+const CRC: usize = 4; // Bytes of the CRC that the chip leaves at a frame's end.
 
 /// Receive descriptors whose lengths have this many bits. The status begins behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

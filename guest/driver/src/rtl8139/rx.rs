@@ -14,19 +14,14 @@ use vmlan_transport::numbers::narrow16;
 
 /// Bytes behind the buffer that a frame which begins in it may run over.
 const OVERRUN: usize = 2048;
-/// Bytes in front of a frame, and of the CRC behind it.
-const HEADER: usize = 4;
+const HEADER: usize = 4; // Bytes in front of a frame, and of the CRC behind it.
 const CRC: usize = 4;
 /// Shortest and longest frame, with its CRC.
 const LENGTHS: std::ops::RangeInclusive<usize> = 14 + CRC..=1792;
-/// The shortest buffer; lengths are this in powers of two.
-const SHORTEST: u16 = 8192;
-/// CAPR is behind the place that it means.
-const LEAD: u16 = 16;
-/// Bytes of a slot.
-const SLOT: usize = 1792;
-/// The status' bit for a good frame.
-const ROK: u16 = 1;
+const SHORTEST: u16 = 8192; // The shortest buffer; lengths are this in powers of two.
+const LEAD: u16 = 16; // CAPR is behind the place that it means.
+const SLOT: usize = 1792; // Bytes of a slot.
+const ROK: u16 = 1; // The status' bit for a good frame.
 
 /// A frame that was copied out of the buffer: the chip only says that it is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,9 @@ use crate::realtek::registers::Register;
 use crate::stats::QueueStats;
 use vmlan_transport::memory::{Pool, Ram};
 
-/// Buffers.
-const PAIRS: u16 = 4;
-/// Bytes of the longest frame that the chip sends.
-const LONGEST: usize = 1792;
-/// Bytes of the shortest frame that it sends: it does not pad.
-const SHORTEST: u32 = 60;
+const PAIRS: u16 = 4; // Buffers.
+const LONGEST: usize = 1792; // Bytes of the longest frame that the chip sends.
+const SHORTEST: u32 = 60; // Bytes of the shortest frame that it sends: it does not pad.
 
 const TSD: [Register; 4] = [Register::TSD0, Register::TSD1, Register::TSD2, Register::TSD3];
 /// The registers of the addresses.
@@ -31,8 +28,7 @@ mod tsd {
     pub(super) const TABT: u32 = 1 << 30;
 }
 
-/// TCR: sends the aborted frame again.
-const CLRABT: u32 = 1;
+const CLRABT: u32 = 1; // TCR: sends the aborted frame again.
 
 /// The transmit side.
 #[derive(Debug)]

@@ -34,9 +34,6 @@ impl DirtyLog {
     }
 
     /// How many pages were written.
-    ///
-    /// # Errors
-    /// Whatever reading the log reports.
     pub fn dirty_pages(&self) -> io::Result<u64> {
         let mut log = vec![0; usize::try_from(self.bytes).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut log, 0)?;

@@ -7,8 +7,7 @@ use crate::virtio::queues::Queue;
 use vmlan_transport::memory::Ram;
 use vmlan_transport::vhost_user::{FrontEnd, Inflight, ProtocolError, VringAddr, protocol};
 
-/// Device status bits (virtio 1.2, 2.1).
-const ACKNOWLEDGE: u8 = 1;
+const ACKNOWLEDGE: u8 = 1; // Device status bits (virtio 1.2, 2.1).
 const DRIVER: u8 = 2;
 const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;

@@ -105,7 +105,6 @@ impl virtqueue::VirtqueueFields for SplitRing {
 impl SplitRing {
     /// A ring whose parts are taken from `low`, the pool of the RAM's low region; all slots are
     /// free.
-    #[must_use]
     pub fn new(ram: &Arc<Ram>, low: &mut Pool, options: RingOptions) -> Self {
         let places = Places::take(low, options);
         let size = usize::from(options.size);
@@ -164,34 +163,29 @@ impl SplitRing {
     }
 
     /// Where the parts lie in the RAM.
-    #[must_use]
     pub fn places(&self) -> Places {
         self.places
     }
 
     /// What the ring was made with.
-    #[must_use]
     pub fn options(&self) -> RingOptions {
         self.options
     }
 
     /// How many used entries named a slot that the device did not own: each is a fault of the
     /// device.
-    #[must_use]
     pub fn bad_used(&self) -> u64 {
         self.bad_used
     }
 
     /// Slots that can be taken.
     #[inline]
-    #[must_use]
     pub fn free_slots(&self) -> u16 {
         self.free_tail.wrapping_sub(self.free_head)
     }
 
     /// Slots that were published and not yet taken back.
     #[inline]
-    #[must_use]
     pub fn outstanding(&self) -> u16 {
         self.published.wrapping_sub(self.last_used)
     }
@@ -199,7 +193,6 @@ impl SplitRing {
     /// The index the device has to start from: everything before it was used. It is read from the
     /// used ring, so it is right even when the device died without being asked (what a VMM does
     /// when GET_VRING_BASE fails).
-    #[must_use]
     pub fn base(&self) -> u16 {
         virtqueue::VirtqueueFields::used_idx(self)
     }
@@ -256,7 +249,6 @@ impl SplitRing {
     /// The slot that [`Self::take`] gives after `ahead` others; only meaningful for fewer than
     /// [`Self::free_slots`].
     #[inline]
-    #[must_use]
     pub fn free_ahead(&self, ahead: u16) -> u16 {
         self.free[usize::from(self.free_head.wrapping_add(ahead) & self.mask)]
     }

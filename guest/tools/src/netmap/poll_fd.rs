@@ -10,8 +10,7 @@ use super::sleep::{Epoll, Timer};
 use vmlan_driver::nic::Nic;
 use vmlan_transport::sys::EventFd;
 
-/// Bits of the set; those below are the device's.
-const TIMER: usize = 62;
+const TIMER: usize = 62; // Bits of the set; those below are the device's.
 const AWAKE: usize = 63;
 
 /// See above.

@@ -15,49 +15,42 @@ pub struct Ring<'a, N, T: ?Sized> {
 
 impl<N: Nic, T: ?Sized> Ring<'_, N, T> {
     /// Slots of the ring. The program never owns all of them.
-    #[must_use]
     pub fn slots(&self) -> u16 {
         self.at.slots()
     }
 
     /// The oldest frame received, or the first slot to fill.
     #[inline]
-    #[must_use]
     pub fn head(&self) -> u16 {
         self.at.head
     }
 
     /// The slot to go on with: waiting ends when `tail` is beyond it.
     #[inline]
-    #[must_use]
     pub fn cur(&self) -> u16 {
         self.at.cur
     }
 
     /// The first slot that is not the program's.
     #[inline]
-    #[must_use]
     pub fn tail(&self) -> u16 {
         self.at.tail
     }
 
     /// Slots from `cur` to `tail`.
     #[inline]
-    #[must_use]
     pub fn space(&self) -> u16 {
         self.at.space()
     }
 
     /// Does the program own no slot?
     #[inline]
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at.head == self.at.tail
     }
 
     /// The slot after `at`.
     #[inline]
-    #[must_use]
     pub fn next(&self, at: u16) -> u16 {
         self.at.ahead(at, 1)
     }

@@ -117,7 +117,6 @@ pub struct RxSlot<'a, N: Nic> {
 impl<'a, N: Nic> RxSlot<'a, N> {
     /// Bytes of the frame.
     #[inline]
-    #[must_use]
     #[allow(clippy::len_without_is_empty)] // No frame is.
     pub fn len(&self) -> usize {
         N::frame_len(self.batch, self.at)
@@ -132,7 +131,6 @@ impl<'a, N: Nic> RxSlot<'a, N> {
 
     /// The whole frame, copied to memory of the program's own, which may change it there.
     #[inline]
-    #[must_use]
     pub fn bytes(self) -> &'a mut [u8] {
         let len = self.device.read(self.lane, self.batch, self.at, self.scratch);
         &mut self.scratch[..len]
@@ -140,7 +138,6 @@ impl<'a, N: Nic> RxSlot<'a, N> {
 
     /// Is the frame's checksum still to be completed? Only where the address asked for that
     /// (`guest_csum=on`).
-    #[must_use]
     pub fn checksum_pending(&self) -> bool {
         self.device.checksum_pending(self.lane, self.batch, self.at)
     }

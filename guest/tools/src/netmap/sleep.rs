@@ -14,18 +14,12 @@ pub(super) struct Epoll(OwnedFd);
 
 impl Epoll {
     /// An empty set.
-    ///
-    /// # Errors
-    /// Whatever `epoll_create1(2)` reports (usually EMFILE).
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     /// Adds a descriptor as bit `bit` (less than 64) of [`Self::ready`]; one that is in the set
     /// already gets another bit. It leaves the set when it is closed everywhere.
-    ///
-    /// # Errors
-    /// Whatever `epoll_ctl(2)` reports.
     pub(super) fn add(&self, fd: BorrowedFd<'_>, bit: usize) -> io::Result<()> {
         let (data, flags) = (epoll::EventData::new_u64(bit as u64), epoll::EventFlags::IN);
         match epoll::add(&self.0, fd, data, flags) {
@@ -40,9 +34,6 @@ impl Epoll {
     }
 
     /// The bits of those that can be read now, or have hung up.
-    ///
-    /// # Errors
-    /// Whatever `epoll_wait(2)` reports.
     pub(super) fn ready(&self) -> io::Result<u64> {
         let mut events = [MaybeUninit::uninit(); 64];
         let (found, _) = epoll::wait(&self.0, &mut events, Some(&Timespec::default()))?;
@@ -62,18 +53,12 @@ pub(super) struct Timer(OwnedFd);
 
 impl Timer {
     /// A timer that is not set.
-    ///
-    /// # Errors
-    /// Whatever `timerfd_create(2)` reports (usually EMFILE).
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
     /// Can be read after `time` from now on; never, if there is none.
-    ///
-    /// # Errors
-    /// Whatever `timerfd_settime(2)` reports.
     pub(super) fn set(&self, time: Option<Duration>) -> io::Result<()> {
         // Zero would mean "never", as does a time that is too long for the kernel.
         let after = time.map(|time| time.max(Duration::from_nanos(1)));

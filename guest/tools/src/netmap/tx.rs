@@ -56,19 +56,14 @@ impl TxRing {
 
 /// Why a frame was not put into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Refused {
     /// No slot between `head` and `tail`: sync, or wait.
     #[error("no transmit slot is free")]
     Full,
     /// Longer than a slot. See `room` or `mtu` of the address.
     #[error("a frame of {len} bytes does not fit a slot of {room}")]
-    TooLong {
-        /// Bytes of the frame.
-        len: usize,
-        /// Bytes of the slot.
-        room: usize,
-    },
-    /// A frame has two addresses and a type: 14 bytes.
+    TooLong { len: usize, room: usize },
     #[error("{0} bytes are not an Ethernet frame")]
     TooShort(usize),
 }
@@ -79,7 +74,6 @@ pub type Tx<'a, N> = Ring<'a, N, [u32]>;
 
 impl<N: Nic> Tx<'_, N> {
     /// Does the device have frames, or get some with the next sync?
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.at.given() > 0 || self.device.under_way(self.lane) > 0
     }
@@ -142,21 +136,18 @@ pub struct TxSlot<'a, N: Nic> {
 impl<N: Nic> TxSlot<'_, N> {
     /// Longest frame, in bytes.
     #[inline]
-    #[must_use]
     pub fn room(&self) -> usize {
         self.device.room(self.lane)
     }
 
     /// Bytes of the frame in it; 0 for a slot that was never filled.
     #[inline]
-    #[must_use]
     pub fn len(&self) -> usize {
         *self.len as usize
     }
 
     /// Was it never filled?
     #[inline]
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self.len == 0
     }

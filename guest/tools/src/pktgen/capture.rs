@@ -5,33 +5,25 @@ use std::io;
 use std::path::Path;
 use vmlan_transport::numbers::{limit64, narrow32};
 
-/// LINKTYPE_ETHERNET.
-const ETHERNET: u32 = 1;
-/// No Ethernet frame is shorter, without FCS: NICs fill up to it.
-const LEAST: usize = 60;
-/// Bytes of an Ethernet header.
-const HEADER: usize = 14;
+const ETHERNET: u32 = 1; // LINKTYPE_ETHERNET.
+const LEAST: usize = 60; // No Ethernet frame is shorter, without FCS: NICs fill up to it.
+const HEADER: usize = 14; // Bytes of an Ethernet header.
 const NANOS: u128 = 1_000_000_000;
 
 /// Why a file cannot be replayed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum CaptureError {
-    /// The file.
     #[error("it cannot be read")]
     Read(#[from] io::Error),
-    /// Another kind of file.
     #[error("this is not a capture: a file in the format pcap or pcapng is expected")]
     Format,
-    /// No frame in it.
     #[error("there is no frame in this capture")]
     Empty,
-    /// Frames of another kind of link.
     #[error("its frames are of link type {0}, and only Ethernet (1) can be sent")]
     Link(u32),
-    /// A record that ends behind the file's end.
     #[error("the capture is cut off in the record at byte {0}: is it still being written?")]
     Cut(usize),
-    /// A record that contradicts itself.
     #[error("the record at byte {0} is broken: it contradicts itself")]
     Broken(usize),
 }
@@ -76,25 +68,21 @@ impl Capture {
     }
 
     /// How many frames.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
     /// Is there no frame? Never true for a capture that was opened.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// Bytes of the longest frame.
-    #[must_use]
     pub fn longest(&self) -> u32 {
         self.records.iter().map(|record| record.len).max().unwrap_or(0)
     }
 
     /// Frames of which the capture holds only the beginning.
-    #[must_use]
     pub fn snapped(&self) -> usize {
         self.snapped
     }
@@ -103,7 +91,6 @@ impl Capture {
     ///
     /// # Panics
     /// For a number that is not below [`Self::len`].
-    #[must_use]
     pub fn frame(&self, n: usize) -> (&[u8], u64) {
         let Record { start, len, due } = self.records[n];
         (&self.bytes[start..start + len as usize], due)
@@ -111,7 +98,6 @@ impl Capture {
 
     /// Nanoseconds from the first frame to the next lap's first: the recorded time and one mean
     /// gap.
-    #[must_use]
     pub fn period(&self) -> u64 {
         let last = self.records.last().map_or(0, |record| record.due);
         let gaps = (self.records.len() as u64).saturating_sub(1);

@@ -4,29 +4,21 @@
 use hdrhistogram::Histogram as Hdr;
 use serde::Serialize;
 
-/// Longer ones count as this: ten minutes.
-const MOST_NS: u64 = 600_000_000_000;
+const MOST_NS: u64 = 600_000_000_000; // Longer ones count as this: ten minutes.
 
 /// Percentiles of the round trip, in nanoseconds; to three digits, `max` and `min` exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Latency {
     /// How many round trips.
     pub samples: u64,
-    /// Shortest.
     pub min_ns: u64,
-    /// Mean.
     pub mean_ns: f64,
-    /// Median.
     pub p50_ns: u64,
-    /// 90 %.
     pub p90_ns: u64,
-    /// 99 %.
     pub p99_ns: u64,
-    /// 99.9 %.
     pub p999_ns: u64,
-    /// 99.99 %.
     pub p9999_ns: u64,
-    /// Longest.
     pub max_ns: u64,
 }
 

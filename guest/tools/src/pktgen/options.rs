@@ -17,10 +17,9 @@ use vmlan_transport::numbers::narrow32;
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Function {
-    /// Send.
     Tx,
-    /// Receive.
     Rx,
     /// Send one frame, wait for it to come back, note the time.
     Ping,
@@ -102,60 +101,35 @@ pub struct Options {
 
 /// Options that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum OptionsError {
-    /// Frame size.
     #[error("-l: a frame of {0} bytes cannot be built: use {MIN_SIZE} to {MAX_SIZE}")]
     Size(u32),
-    /// A frame that the NIC has no room for.
     #[error("a frame of {size} bytes does not fit the NIC's buffers of {room}: use a smaller -l")]
-    Room {
-        /// Asked for.
-        size: u32,
-        /// What fits.
-        room: usize,
-    },
-    /// Threads without a lane.
+    Room { size: u32, room: usize },
     #[error(
         "-p {threads}: each thread needs a queue pair of its own, and the NIC has {lanes}: add \
-         queues={threads} to its address, \
-         or use -p {lanes}"
+         queues={threads} to its address, or use -p {lanes}"
     )]
-    Lanes {
-        /// Asked for.
-        threads: u16,
-        /// What there is.
-        lanes: usize,
-    },
-    /// Threads on a NIC with one queue pair.
+    Lanes { threads: u16, lanes: usize },
     #[error(
         "-p {0}: each thread needs a queue pair of its own, and an e1000 has one: use -p 1, or a \
          virtio port"
     )]
     OneLane(u16),
-    /// No thread.
     #[error("-p 0: nobody would do the work: use 1 or more")]
     Threads,
-    /// Options that do not go together.
     #[error("{0} and {1} contradict each other: {2}")]
     Contradiction(&'static str, &'static str, &'static str),
-    /// The processor.
     #[error("-a {cpu}: -c allows the processors 0 to {last}: choose one of these")]
-    Cpu {
-        /// Asked for.
-        cpu: u16,
-        /// The last.
-        last: u16,
-    },
-    /// Batch size.
+    Cpu { cpu: u16, last: u16 },
     #[error("-b 0: a burst of no frames sends nothing: use 1 or more")]
     Burst,
-    /// Name of a function.
     #[error(
         "'{0}' is not a function: use tx, rx, ping or pong (txseq and rxseq number and check the \
          frames)"
     )]
     Function(String),
-    /// An empty range.
     #[error("the range of {0} is empty: write the smaller end first")]
     Range(&'static str),
 }
@@ -163,7 +137,6 @@ pub enum OptionsError {
 impl Options {
     /// The defaults: 60 bytes to broadcast, no limits, bursts of 256, 20 us of polling, one report
     /// a second.
-    #[must_use]
     pub fn new(address: Address, function: Function) -> Self {
         let one = |a, b, c, d| Ipv4Addr::new(a, b, c, d)..=Ipv4Addr::new(a, b, c, d);
         Self {

@@ -23,20 +23,17 @@ pub enum Report {
 
 /// What happened since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Interval {
-    /// Frames.
     pub frames: u64,
     /// Bytes, without FCS.
     pub bytes: u64,
     /// Microseconds.
     pub micros: u64,
-    /// Batches.
     pub batches: u64,
     /// Fewest free slots seen (tx), or fewest buffers left to the device (rx).
     pub min_space: u16,
-    /// Doorbells rung.
     pub doorbells: u64,
-    /// Interrupts received.
     pub interrupts: u64,
     /// Ping: shortest and mean round trip of the interval, in nanoseconds.
     pub round_trip_ns: Option<(u64, u64)>,
@@ -78,8 +75,7 @@ impl fmt::Display for Interval {
         write!(
             out,
             "main_thread [0] {rate:.3} {rate_unit}pps ({frames:.3} {frames_unit}pkts {bits:.3} \
-             {bits_unit}bps in {} \
-             usec) {:.2} avg_batch {} min_space {} kicks {} irqs",
+             {bits_unit}bps in {} usec) {:.2} avg_batch {} min_space {} kicks {} irqs",
             self.micros,
             ratio(self.frames, self.batches),
             self.min_space,

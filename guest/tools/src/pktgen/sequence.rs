@@ -9,8 +9,7 @@ const WINDOW: u64 = 1 << 16;
 /// memory.
 const STREAMS: usize = 256;
 
-/// Lanes of ours, see [`vmlan_transport::vhost_user::MAX_PAIRS`].
-const LANES: usize = 16;
+const LANES: usize = 16; // Lanes of ours, see [`vmlan_transport::vhost_user::MAX_PAIRS`].
 
 /// What was wrong so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,17 +10,14 @@ use super::report::scaled;
 use vmlan_driver::nic::Registers;
 use vmlan_driver::stats::ratio;
 
-/// Preamble, gap and FCS of a frame on a wire: 24 bytes.
-const FRAMING: u64 = 24;
+const FRAMING: u64 = 24; // Preamble, gap and FCS of a frame on a wire: 24 bytes.
 
-/// The whole run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Summary {
-    /// What was run.
     pub function: Function,
     /// Size asked for (tx, ping), in bytes; the larger one of two.
     pub frame_bytes: u32,
-    /// Threads.
     pub threads: u16,
     /// The numbers and sums were checked.
     #[serde(skip)]
@@ -31,7 +28,6 @@ pub struct Summary {
     pub bytes: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,
-    /// Frames a second.
     pub frames_per_s: f64,
     /// Gbit/s of Ethernet frames (no preamble, gap or FCS).
     pub gbit_per_s: f64,
@@ -86,10 +82,8 @@ impl fmt::Display for Summary {
         write!(
             out,
             "{verb} {} packets {} bytes in {:.2} seconds.\nSpeed: {rate:.3} {unit}pps Bandwidth: \
-             {bits:.3} {bits_unit}bps (raw \
-             {raw:.3} {raw_unit}bps). Average batch: {:.2} pkts\n{:.1} doorbells and {:.1} \
-             interrupts per 1,000 packets, \
-             {:.2} s of CPU",
+             {bits:.3} {bits_unit}bps (raw {raw:.3} {raw_unit}bps). Average batch: {:.2} \
+             pkts\n{:.1} doorbells and {:.1} interrupts per 1,000 packets, {:.2} s of CPU",
             self.frames,
             self.bytes,
             self.seconds,

@@ -15,15 +15,12 @@ use vmlan_transport::sys::EventFd;
 
 /// Frames that wait for smoltcp: more than fit the windows of our connections.
 const BACKLOG: usize = 1024;
-/// Bytes of a frame that tell where it belongs.
-const HEAD: usize = 64;
+const HEAD: usize = 64; // Bytes of a frame that tell where it belongs.
 
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Frames sent.
     pub(super) sent: AtomicU64,
-    /// Frames received.
     pub(super) received: AtomicU64,
     /// Datagrams, or fragments, for the application's socket.
     pub(super) arrived: AtomicU64,

@@ -24,8 +24,7 @@ use vmlan_transport::{Interrupts, Reception};
 
 /// Longest sleep, so that the stop flag is looked at.
 pub(super) const NAP: Duration = Duration::from_millis(100);
-/// How long the last words may take.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(1); // How long the last words may take.
 
 /// Runs one workload to its end: the count, the time, silence, or the stop flag. Blocks; all
 /// reports go through `report`.

@@ -46,9 +46,7 @@ fn pseudo(addresses: &[u8], length: usize) -> u64 {
 pub(super) struct Flow {
     /// Destination, source and type.
     pub(super) ethernet: [u8; ETHERNET],
-    /// Source.
     pub(super) from: SocketAddrV4,
-    /// Destination.
     pub(super) to: SocketAddrV4,
 }
 

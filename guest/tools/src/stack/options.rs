@@ -16,10 +16,8 @@ use vmlan_transport::Mac;
 pub const ECHO_PORT: u16 = 7007;
 /// Port of the sinks, UDP and TCP.
 pub const SINK_PORT: u16 = 7009;
-/// Longest payload of a UDP datagram.
-const MAX_DATAGRAM: u32 = 65_507;
-/// Longest write to a TCP socket.
-const MAX_WRITE: u32 = 1 << 20;
+const MAX_DATAGRAM: u32 = 65_507; // Longest payload of a UDP datagram.
+const MAX_WRITE: u32 = 1 << 20; // Longest write to a TCP socket.
 /// Bytes that a TCP connection may have under way: what Linux allows a sender by default is more,
 /// and what a guest's ring holds is less.
 const WINDOW: u32 = 256 << 10;
@@ -62,19 +60,16 @@ impl Workload {
     ];
 
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, workload)| *workload == self).map_or("", |(name, _)| name)
     }
 
     /// Does it start the conversation, and so need [`Options::to`]?
-    #[must_use]
     pub fn calls(self) -> bool {
         matches!(self, Self::UdpStream | Self::TcpStream | Self::UdpRr | Self::TcpRr)
     }
 
     /// The port of the server's side.
-    #[must_use]
     pub fn port(self) -> u16 {
         if matches!(self, Self::UdpRr | Self::TcpRr) { ECHO_PORT } else { SINK_PORT }
     }
@@ -171,48 +166,31 @@ pub struct Options {
 
 /// Options that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum OptionsError {
-    /// Name of a workload.
     #[error(
         "'{0}' is not a workload: use udp-stream, udp-sink, tcp-stream, tcp-sink, udp-rr, tcp-rr, \
          responder or livelock-sink"
     )]
     Workload(String),
-    /// Nobody to talk to.
     #[error("{0} needs the address of its peer: add --to IP")]
     NoPeer(&'static str),
-    /// The network's bits.
     #[error("a network of {0} bits: write the address like 10.0.0.1/24")]
     Prefix(u8),
-    /// An address a host cannot have.
     #[error("{0} is not an address of a host: use one like 10.0.0.1")]
     NotAHost(Ipv4Addr),
-    /// The peer is elsewhere.
     #[error("{0} is not in our network: add --gateway IP, or make the network larger in --ip")]
     FarAway(Ipv4Addr),
-    /// Size of a message.
     #[error("{name} cannot have messages of {size} bytes: use 1 to {most}")]
-    Size {
-        /// The workload.
-        name: &'static str,
-        /// What was asked for.
-        size: u32,
-        /// What there can be.
-        most: u32,
-    },
-    /// Size of a packet.
+    Size { name: &'static str, size: u32, most: u32 },
     #[error("an MTU of {0} bytes: use 576 to 9000")]
     Mtu(u16),
-    /// A TCP window.
     #[error("a TCP window of {0} bytes: use 1024 to {max}", max = MAX_WINDOW)]
     Window(u32),
-    /// Number of threads.
     #[error("{0} threads: use 1 (driver and application share it) or 2")]
     Threads(u8),
-    /// A schedule that is none of one thread.
     #[error("a schedule of one thread, on 2 threads: use --threads 1, or leave the schedule out")]
     Schedule,
-    /// Something that must not be zero.
     #[error("{0} of 0 moves nothing: use 1 or more")]
     Zero(&'static str),
 }
@@ -220,7 +198,6 @@ pub enum OptionsError {
 impl Options {
     /// The defaults: usual sizes and ports, no limits, one thread, 256 datagrams of socket queue,
     /// 20 us of polling, one report a second.
-    #[must_use]
     pub fn new(address: Address, workload: Workload, ip: (Ipv4Addr, u8)) -> Self {
         Self {
             address,
@@ -298,7 +275,6 @@ impl Options {
     }
 
     /// Bytes of a message.
-    #[must_use]
     pub fn size(&self) -> u32 {
         if self.size == 0 { self.workload.size() } else { self.size }
     }

@@ -1,7 +1,6 @@
 //! What our senders write: each byte follows from its place in the stream.
 
-/// A prime, so that no power of two hides a shift; one byte has room for it.
-const PERIOD: u8 = 251;
+const PERIOD: u8 = 251; // A prime, so that no power of two hides a shift; one byte has room for it.
 
 /// The byte at a place.
 pub(super) fn byte(at: usize) -> u8 {

@@ -56,8 +56,7 @@ impl fmt::Display for Interval {
         write!(
             out,
             "{rate:.3} {rate_unit}msg/s {bits:.3} {bits_unit}bit/s ({} messages in {} usec) tx {} \
-             rx {} frames {} kicks \
-             {} irqs",
+             rx {} frames {} kicks {} irqs",
             self.messages,
             self.micros,
             self.frames_sent,
@@ -96,12 +95,10 @@ pub enum Schedule {
     Parallel,
 }
 
-/// The whole run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Summary {
-    /// What was run.
     pub workload: Workload,
-    /// Threads it ran on.
     pub threads: u8,
     /// Who ran when.
     pub schedule: Schedule,
@@ -118,9 +115,7 @@ pub struct Summary {
     pub messages_per_s: f64,
     /// Payload, in Mbit/s.
     pub mbit_per_s: f64,
-    /// Frames the NIC sent.
     pub frames_sent: u64,
-    /// Frames it received.
     pub frames_received: u64,
     /// Datagrams that arrived for the application of a UDP sink.
     pub arrived: u64,
@@ -139,9 +134,7 @@ pub struct Summary {
     pub connections: u64,
     /// CPU seconds of this process, user and system, over the whole run.
     pub cpu_seconds: f64,
-    /// Doorbells rung.
     pub doorbells: u64,
-    /// Interrupts received.
     pub interrupts: u64,
     /// Times the run went on with a new switch.
     pub reconnects: u64,
@@ -159,8 +152,7 @@ impl fmt::Display for Summary {
         write!(
             out,
             "{}: {} messages, {} bytes in {:.3} s: {rate:.3} {unit}msg/s, {:.3} Mbit/s; frames tx \
-             {} rx {}, {} doorbells, {} \
-             interrupts, {:.2} s of CPU, {} lost, {} corrupt",
+             {} rx {}, {} doorbells, {} interrupts, {:.2} s of CPU, {} lost, {} corrupt",
             self.workload.name(),
             self.messages,
             self.bytes,

@@ -12,8 +12,7 @@ use super::frame::{self, Flow};
 use super::inbox::FrameQueue;
 use vmlan_driver::nic::Nic;
 
-/// The least Ethernet frame, without CRC.
-const LEAST: usize = 60;
+const LEAST: usize = 60; // The least Ethernet frame, without CRC.
 
 /// One burst.
 pub(super) struct Phy<'d, N: Nic> {

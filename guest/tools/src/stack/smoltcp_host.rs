@@ -17,8 +17,7 @@ use vmlan_driver::nic::Nic;
 use vmlan_transport::Mac;
 use vmlan_transport::numbers::{nanos, narrow16};
 
-/// First port for our own ends (RFC 6335).
-const EPHEMERAL: u16 = 49_152;
+const EPHEMERAL: u16 = 49_152; // First port for our own ends (RFC 6335).
 
 /// A host on the LAN.
 pub(super) struct Host<'d, N: Nic> {

@@ -7,7 +7,7 @@ mod tests;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::AddressError;
+use super::{AddressError, on_off};
 use crate::{Completion, Conflict, Interrupts, Irq, Model, Options, Reception};
 
 /// Which doorbells are rung.
@@ -36,7 +36,7 @@ pub enum Unmask {
 
 /// All keys of an address.
 pub const KEYS: &str = "\
-    model, plus, writes, doorbell, irq, unmask, mmap_timeout, reset, interrupts, \
+    model, plus, writes, doorbell, irq, causes, unmask, mmap_timeout, reset, interrupts, \
     completion, receive, combine, combine_frames, combine_us, csb, size, buffer, segment, \
     mtu, budget, refill, itr, tidv, tadv, rdtr, radv, mitigate, mitigate_unit, batch, \
     flush, promisc, secrc, csum, tso";
@@ -56,6 +56,8 @@ pub const KEYS: &str = "\
 ///   KVM: access)
 /// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an
 ///   interrupt (default 1100; 0: none)
+/// - `causes` (`read`, `unread`): with `irq=msi`: what a message was about is read, or all is
+///   cleared by a write
 /// - `reset` (`io`, `memory`): where CTRL.RST is written: the I/O window, as Linux does, or the
 ///   register
 /// - `interrupts` (`always`, `idle`): like a kernel's driver, or only while there is nothing to do
@@ -87,8 +89,8 @@ pub const KEYS: &str = "\
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct VfioUser {
-    /// The UNIX socket.
     pub path: PathBuf,
     /// Register writes do not wait for a reply.
     pub posted: bool,
@@ -99,13 +101,11 @@ pub struct VfioUser {
     /// With [`Unmask::Access`]: milliseconds for which mapped registers are taken away after an
     /// interrupt.
     pub mmap_timeout: u16,
-    /// The driver.
     pub driver: Options,
 }
 
 impl VfioUser {
     /// The defaults, for a socket at `path`.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -135,7 +135,6 @@ impl VfioUser {
     }
 
     /// May ring registers be mapped?
-    #[must_use]
     pub fn may_map(&self) -> bool {
         let trips = self.driver.combine || self.driver.csb;
         self.doorbell == Doorbell::Mapped || self.doorbell == Doorbell::Auto && !trips
@@ -154,6 +153,9 @@ impl VfioUser {
             ("irq", "intx") => self.driver.irq = Irq::Intx,
             ("irq", "msi") => self.driver.irq = Irq::Msi,
             ("irq", _) => return Err(bad("intx or msi")),
+            ("causes", "read") => self.driver.reads_causes = true,
+            ("causes", "unread") => self.driver.reads_causes = false,
+            ("causes", _) => return Err(bad("read or unread")),
             ("unmask", "eventfd") => self.unmask = Unmask::Eventfd,
             ("unmask", "message") => self.unmask = Unmask::Message,
             ("unmask", "access") => self.unmask = Unmask::Access,
@@ -251,14 +253,7 @@ impl VfioUser {
             "tso" => &mut driver.segmentation,
             _ => return Err(AddressError::VfioKey(key.into())),
         };
-        *field = match value {
-            "on" => true,
-            "off" => false,
-            _ => {
-                let (key, value) = (key.into(), value.into());
-                return Err(AddressError::Value { key, value, wanted: "on or off" });
-            }
-        };
+        *field = on_off(key, value)?;
         Ok(())
     }
 }
@@ -308,9 +303,7 @@ fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
             ("model", "r8169") => model = Model::R8169,
             ("model", "rtl8139") => model = Model::Rtl8139Plus,
             ("model", _) => return Err(bad("e1000, r8169 or rtl8139")),
-            ("plus", "on") => plus = Some(true),
-            ("plus", "off") => plus = Some(false),
-            ("plus", _) => return Err(bad("on or off")),
+            ("plus", _) => plus = Some(on_off(key, value)?),
             _ => {}
         }
     }

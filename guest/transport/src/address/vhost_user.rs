@@ -10,10 +10,9 @@ use super::{AddressError, on_off};
 use crate::vhost_user::{MAX_PAIRS, feature, protocol};
 
 /// All keys of an address.
-pub const KEYS: &str = "\
-    server, queues, size, buffer, segments, mtu, event_idx, indirect, in_order, mrg, \
-    version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, guest_uso, mtu_feature, \
-    reply_ack, mem_slots, inflight, status";
+pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, \
+    in_order, mrg, version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, guest_uso, \
+    mtu_feature, reply_ack, mem_slots, inflight, status";
 
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[
@@ -59,12 +58,11 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 /// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is
 /// done without.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct VhostUser {
-    /// The UNIX socket.
     pub path: PathBuf,
     /// Listen on it; the back end connects.
     pub listen: bool,
-    /// Queue pairs.
     pub queues: u16,
     /// Descriptors of each ring.
     pub ring_size: u16,
@@ -82,7 +80,6 @@ pub struct VhostUser {
 
 impl VhostUser {
     /// The defaults, for a socket at `path`.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -103,7 +100,7 @@ impl VhostUser {
             value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or(bad(wanted))
         };
         match key {
-            "server" => self.listen = on_off(value).ok_or(bad("on or off"))?,
+            "server" => self.listen = on_off(key, value)?,
             "queues" => self.queues = number(1, MAX_PAIRS, "a number from 1 to 16")?,
             "size" => {
                 let wanted = "a power of two from 2 to 32768";
@@ -132,14 +129,7 @@ impl VhostUser {
             (None, Some(bits)) => (&mut self.protocol, bits),
             (None, None) => return Err(AddressError::Key(key.into())),
         };
-        match on_off(value) {
-            Some(true) => *field |= bits,
-            Some(false) => *field &= !bits,
-            None => {
-                let (key, value) = (key.into(), value.into());
-                return Err(AddressError::Value { key, value, wanted: "on or off" });
-            }
-        }
+        *field = if on_off(key, value)? { *field | bits } else { *field & !bits };
         Ok(())
     }
 }

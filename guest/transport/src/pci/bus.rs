@@ -23,13 +23,10 @@ use crate::{Bars, Bus, BusError, Irq, Model, Wake, Watched, Width};
 const COMMAND: u64 = 4;
 const MASTER: u16 = 1 << 2;
 const INTX_OFF: u16 = 1 << 10;
-/// The subsystem's id, and what it is on a chip with a CSB.
-const SUBSYSTEM: u64 = 0x2e;
+const SUBSYSTEM: u64 = 0x2e; // The subsystem's id, and what it is on a chip with a CSB.
 const WITH_CSB: u16 = 0x1101;
-/// The words of the I/O window (SDM 13.3.1).
-const IOADDR: u32 = 0;
-/// The longest sleep without interrupts.
-const TICK: Duration = Duration::from_micros(200);
+const IOADDR: u32 = 0; // The words of the I/O window (SDM 13.3.1).
+const TICK: Duration = Duration::from_micros(200); // The longest sleep without interrupts.
 
 /// A space of the device in a file.
 #[derive(Debug)]
@@ -80,10 +77,6 @@ pub struct PciBus {
     claim: Claim,
 }
 
-fn other(what: &'static str) -> impl FnOnce(io::Error) -> BusError {
-    move |source| BusError::Other { what, source: source.into() }
-}
-
 /// The spaces of a device, and what else is open.
 type Parts = (Mapping, Space, Option<Space>, Interrupt, Option<Vfio>);
 
@@ -131,7 +124,6 @@ impl PciBus {
     }
 
     /// The way to the device.
-    #[must_use]
     pub fn way(&self) -> Way {
         self.way
     }
@@ -226,11 +218,13 @@ impl Drop for PciBus {
 
 impl Bus for PciBus {
     fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> Result<(), BusError> {
-        self.config.read(offset.into(), bytes).map_err(other("read configuration space"))
+        self.config.read(offset.into(), bytes).map_err(BusError::other("read configuration space"))
     }
 
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError> {
-        self.config.write(offset.into(), bytes).map_err(other("write configuration space"))
+        self.config
+            .write(offset.into(), bytes)
+            .map_err(BusError::other("write configuration space"))
     }
 
     #[inline]
@@ -248,7 +242,7 @@ impl Bus for PciBus {
         match &self.io {
             Some(io) => {
                 let written = io.write(offset.into(), &value.to_le_bytes());
-                written.map_err(other("write to the I/O window"))
+                written.map_err(BusError::other("write to the I/O window"))
             }
             None if offset == IOADDR => {
                 self.io_address = value;
@@ -262,10 +256,12 @@ impl Bus for PciBus {
         self.irq = irq;
         match (&self.interrupt, &self.vfio) {
             (Interrupt::Vfio(event), Some(vfio)) => {
-                vfio.signal(irq, event).map_err(other("take the device's interrupts"))
+                vfio.signal(irq, event).map_err(BusError::other("take the device's interrupts"))
             }
             (Interrupt::Uio(..), _) => self.unmask(),
-            _ => self.set_command(INTX_OFF, 0).map_err(other("mask the device's interrupt")),
+            _ => self
+                .set_command(INTX_OFF, 0)
+                .map_err(BusError::other("mask the device's interrupt")),
         }
     }
 
@@ -289,7 +285,7 @@ impl Bus for PciBus {
             (Interrupt::Uio(..), _) => self.set_command(0, INTX_OFF),
             _ => Ok(()),
         };
-        done.map_err(other("unmask the interrupt"))
+        done.map_err(BusError::other("unmask the interrupt"))
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
@@ -297,7 +293,7 @@ impl Bus for PciBus {
         // A device that cannot interrupt is looked at now and then instead.
         let timeout = if interrupt.is_some() { timeout } else { timeout.min(TICK) };
         let bits = sys::poll_readable(interrupt.as_slice(), Some(timeout))
-            .map_err(other("wait for an interrupt"))?;
+            .map_err(BusError::other("wait for an interrupt"))?;
         Ok(if bits == 0 { Wake::Timeout } else { Wake::Ready })
     }
 

@@ -7,113 +7,78 @@ use crate::address::Bdf;
 
 /// Why a device on a PCI bus cannot be driven.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PciError {
-    /// Nothing at this address.
     #[error("there is no PCI device {0}: see ls /sys/bus/pci/devices (or lspci -D)")]
     NoDevice(Bdf),
-    /// Something else.
     #[error(
         "{bdf} is {found}, not {model} ({:04x}:{:04x}): should the address have another model=?",
         .model.pci_id() & 0xffff,
         .model.pci_id() >> 16
     )]
     OtherDevice {
-        /// Where.
         bdf: Bdf,
-        /// What was looked for.
         model: Model,
         /// Vendor and device, in hexadecimal.
         found: String,
     },
-    /// Another process has it.
     #[error("{0} is in use by another process, and only one can drive it: end that one first")]
     InUse(Bdf),
-    /// Not root.
     #[error(
         "cannot {what}: run it as root (CAP_SYS_ADMIN, CAP_SYS_RAWIO and CAP_NET_ADMIN are needed)"
     )]
-    Permission {
-        /// What was tried.
-        what: &'static str,
-    },
-    /// A kernel module is missing.
+    Permission { what: &'static str },
     #[error("the kernel module {0} is not loaded: modprobe {0}")]
     NoModule(&'static str),
-    /// Linux lists this device among those whose INTx cannot be masked.
     #[error(
         "uio_pci_generic does not take an r8169, whose INTx Linux does not trust: use vfio-pci \
          with irq=msi, or via=sysfs,receive=poll"
     )]
     Unmaskable,
-    /// No IOMMU, and no way around it.
     #[error(
         "there is no IOMMU, and this kernel has no VFIO without one (CONFIG_VFIO_NOIOMMU; Debian's \
          lacks it): give the VM an IOMMU, or use via=uio or via=sysfs"
     )]
     NoIommu,
-    /// No IOMMU, and the way around it is closed.
     #[error(
         "there is no IOMMU, and VFIO's no-IOMMU mode is off: echo 1 > \
          /sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
     )]
     NoIommuModeOff,
-    /// Physical addresses mean nothing behind an IOMMU.
     #[error("an IOMMU translates the device's addresses, so it can only be driven with via=vfio")]
     Translated,
-    /// Others in the IOMMU group have kernel drivers.
     #[error(
         "other devices of the IOMMU group {group} have drivers: unbind those too (see \
          /sys/kernel/iommu_groups/{group}/devices)"
     )]
-    Group {
-        /// The group.
-        group: String,
-    },
-    /// sysfs brings no interrupts, and the driver is to wait for them.
+    Group { group: String },
     #[error(
         "no interrupt of the device reaches a program through sysfs alone: add receive=poll, or \
          modprobe uio_pci_generic (via=uio)"
     )]
     NoInterrupts,
-    /// UIO knows only INTx.
     #[error("irq=msi needs via=vfio: UIO has only irq=intx")]
     NoMsi,
-    /// Huge pages.
     #[error(
         "no {wanted} bytes of physically contiguous memory: reserve 2 MiB huge pages (echo {pages} \
          > /proc/sys/vm/nr_hugepages; {free} are free, {run} of them in a row), or ask for less \
          (size=, buffer=)"
     )]
     NoMemory {
-        /// Bytes.
         wanted: usize,
         /// Huge pages that would do if they lie in a row: twice as many as are needed.
         pages: usize,
-        /// Huge pages that are free.
         free: usize,
         /// The longest row of them.
         run: usize,
     },
-    /// The kernel took no notice.
     #[error("the kernel did not bind {bdf} to {driver}: see dmesg")]
-    NotBound {
-        /// The device.
-        bdf: Bdf,
-        /// The driver that should have it.
-        driver: &'static str,
-    },
+    NotBound { bdf: Bdf, driver: &'static str },
     /// The device of a run does not come back.
     #[error("{0} is gone")]
     Gone(Bdf),
-    /// Something else.
     #[error("cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 impl PciError {

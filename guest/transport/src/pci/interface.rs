@@ -13,8 +13,7 @@ use super::sysfs::Sysfs;
 /// How long an interface may take to appear, and to be renamed by udev.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Message types (`linux/rtnetlink.h`).
-const RTM_NEWLINK: u16 = 16;
+const RTM_NEWLINK: u16 = 16; // Message types (`linux/rtnetlink.h`).
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
@@ -39,8 +38,7 @@ const RTM_TYPE: usize = 7;
 const BY_KERNEL: u8 = 2;
 const MAIN: u8 = 254;
 const UNICAST: u8 = 1;
-/// The attribute of a route with its interface.
-const RTA_OIF: u16 = 4;
+const RTA_OIF: u16 = 4; // The attribute of a route with its interface.
 const UP: u32 = 1;
 
 /// What is known of an interface.

@@ -18,8 +18,7 @@ use crate::memory::Ram;
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-/// Most huge pages that are looked at for a row of them.
-const MOST: usize = 1024;
+const MOST: usize = 1024; // Most huge pages that are looked at for a row of them.
 
 /// RAM with `low` bytes for rings and `high` bytes for buffers.
 ///

@@ -91,9 +91,6 @@ pub(super) struct MapDma {
 }
 
 /// Makes a request of VFIO; what it answers.
-///
-/// # Errors
-/// Whatever it reports.
 pub(super) fn vfio(file: &File, request: Request<'_>) -> io::Result<i32> {
     let fd;
     let number = |number: u32| std::ptr::without_provenance_mut(number as usize);
@@ -124,9 +121,6 @@ pub(super) fn vfio(file: &File, request: Request<'_>) -> io::Result<i32> {
 }
 
 /// The device of this name in a group.
-///
-/// # Errors
-/// Whatever VFIO_GROUP_GET_DEVICE_FD reports.
 pub(super) fn vfio_device(group: &File, name: &CStr) -> io::Result<File> {
     let fd = vfio(group, Request::DeviceFd(name))?;
     // SAFETY: the kernel has just returned `fd`; nobody else owns it.
@@ -136,9 +130,6 @@ pub(super) fn vfio_device(group: &File, name: &CStr) -> io::Result<File> {
 /// Lets the IOMMU show `size` bytes of `ram`, from `offset` on, at `iova` to the device, which may
 /// write there from now on: like every device, into memory that is only reached by atomics and
 /// copies. VFIO keeps the pages until they are unmapped or the container is closed.
-///
-/// # Errors
-/// Whatever VFIO_IOMMU_MAP_DMA reports.
 pub(super) fn vfio_map(
     container: &File,
     ram: &Ram,

@@ -46,9 +46,6 @@ impl Sysfs {
     }
 
     /// Bytes between the beginning of its page and that of a BAR.
-    ///
-    /// # Errors
-    /// Whatever reading `resource` reports.
     pub fn skew(&self, bar: u16) -> io::Result<usize> {
         let all = fs::read_to_string(self.dir.join("resource"))?;
         let line = all.lines().nth(bar.into()).and_then(|line| line.split(' ').next());
@@ -74,17 +71,14 @@ impl Sysfs {
         }
     }
 
-    /// The kernel driver that has it.
     pub fn driver(&self) -> Option<String> {
         target_name(&self.dir.join("driver"))
     }
 
-    /// The number of its IOMMU group.
     pub fn group(&self) -> Option<String> {
         target_name(&self.dir.join("iommu_group"))
     }
 
-    /// Its network interfaces.
     pub fn interfaces(&self) -> Vec<String> {
         self.list("net")
     }

@@ -16,10 +16,8 @@ use crate::vfio_user::irq;
 
 const TYPE1V2_IOMMU: u32 = 3;
 const NOIOMMU_IOMMU: u32 = 8;
-/// Every device of the group belongs to VFIO or to no driver.
-const GROUP_VIABLE: u32 = 1;
-/// `VFIO_REGION_INFO_FLAG_MMAP`.
-const CAN_MAP: u32 = 1 << 2;
+const GROUP_VIABLE: u32 = 1; // Every device of the group belongs to VFIO or to no driver.
+const CAN_MAP: u32 = 1 << 2; // `VFIO_REGION_INFO_FLAG_MMAP`.
 
 /// What has to stay open.
 #[derive(Debug)]
@@ -81,9 +79,6 @@ impl Vfio {
     }
 
     /// Shows the RAM to the device, at the addresses where the RAM says it is.
-    ///
-    /// # Errors
-    /// What VFIO says.
     pub fn map(&self, ram: &Ram) -> Result<(), PciError> {
         let (middle, size) = (ram.buffers(), ram.size());
         let in_one = ram.guest_phys(middle) == ram.guest_phys(0) + middle as u64;
@@ -97,9 +92,6 @@ impl Vfio {
     }
 
     /// Where a region lies in the device's file.
-    ///
-    /// # Errors
-    /// What VFIO says.
     pub fn region(&self, index: u32) -> Result<Region, PciError> {
         let mut words = [0, 0, index, 0, 0, 0, 0, 0];
         sys::vfio(&self.device, Request::RegionInfo(&mut words))
@@ -111,9 +103,6 @@ impl Vfio {
     }
 
     /// Lets the interrupt signal an eventfd; INTx masks itself each time.
-    ///
-    /// # Errors
-    /// Whatever VFIO_DEVICE_SET_IRQS reports.
     pub fn signal(&self, kind: Irq, event: &EventFd) -> io::Result<()> {
         use std::os::fd::AsFd;
         let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
@@ -123,9 +112,6 @@ impl Vfio {
     }
 
     /// INTx may fire again.
-    ///
-    /// # Errors
-    /// Whatever VFIO_DEVICE_SET_IRQS reports.
     pub fn unmask(&self) -> io::Result<()> {
         let flags = irq::DATA_NONE | irq::ACTION_UNMASK;
         // The last word is not looked at.

@@ -7,14 +7,13 @@ use crate::address::Via;
 
 /// The way taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Way {
     /// VFIO behind an IOMMU.
     Vfio,
     /// VFIO in no-IOMMU mode.
     VfioNoIommu,
-    /// sysfs and UIO.
     Uio,
-    /// sysfs alone.
     Sysfs,
 }
 

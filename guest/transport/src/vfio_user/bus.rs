@@ -17,27 +17,17 @@ use crate::{Bus, BusError, Irq, Wake, Watched, Width};
 
 /// Why the server of a chip cannot be reached.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConnectError {
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The conversation with the server failed.
     #[error("the NIC cannot be reached")]
     Bus(#[from] BusError),
-    /// The server hangs up while the device is set up.
     #[error(
         "{path}: the server hangs up: does the port have another VM, or is it not a vfio-user port \
-         (see \
-         `vmlan port list`)?"
+         (see `vmlan port list`)?"
     )]
-    TurnedAway {
-        /// The UNIX socket.
-        path: PathBuf,
-        /// How that was noticed.
-        #[source]
-        source: BusError,
-    },
-    /// `doorbell=mapped` and the server has no page to map.
+    TurnedAway { path: PathBuf, source: BusError },
     #[error(
         "the server offers no doorbell page: add doorbell=mapped to the switch's port, or use \
          doorbell=trapped here"
@@ -71,10 +61,6 @@ pub struct VfioBus {
     /// Mapped registers come back then.
     hidden_until: Option<Instant>,
     mmap_timeout: Duration,
-}
-
-fn other(what: &'static str, source: io::Error) -> BusError {
-    BusError::Other { what, source: source.into() }
 }
 
 impl VfioBus {
@@ -121,7 +107,7 @@ impl VfioBus {
         for part in ram.regions() {
             client.dma_map(&part, Some(ram.raw_fd())).map_err(BusError::from)?;
         }
-        let eventfd = || EventFd::new().map_err(|source| other("make an eventfd", source));
+        let eventfd = || EventFd::new().map_err(BusError::other("make an eventfd"));
         Ok(Self {
             client,
             posted: address.posted,
@@ -139,13 +125,11 @@ impl VfioBus {
     }
 
     /// The connection, for tests that use it themselves.
-    #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
     /// Are the ring registers in shared memory?
-    #[must_use]
     pub fn is_mapped(&self) -> bool {
         !self.windows.is_empty()
     }
@@ -204,7 +188,7 @@ fn map_windows(info: &RegionInfo) -> Result<Vec<Window>, BusError> {
     let (true, Some(fd)) = (info.flags & region::FLAG_MMAP != 0, info.fds.first()) else {
         return Ok(Vec::new());
     };
-    let fail = |source| other("map the doorbell page", source);
+    let fail = |source| BusError::other("map the doorbell page")(source);
     let file = File::from(fd.try_clone().map_err(fail)?);
     let whole = [Area { offset: 0, size: info.size }];
     let areas = if info.areas.is_empty() { &whole } else { info.areas.as_slice() };
@@ -290,7 +274,7 @@ impl Bus for VfioBus {
     fn wait(&mut self, timeout: Duration) -> Result<Wake, BusError> {
         let fds = [self.client.as_fd(), self.interrupt.as_fd()];
         let bits = sys::poll_readable(&fds, Some(timeout))
-            .map_err(|source| other("wait for an interrupt", source))?;
+            .map_err(BusError::other("wait for an interrupt"))?;
         self.unhide();
         // The server never speaks first on this socket, so "readable" is its end.
         Ok(match bits {

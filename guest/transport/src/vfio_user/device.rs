@@ -3,43 +3,32 @@
 use std::os::fd::OwnedFd;
 
 /// The regions of a PCI device (`linux/vfio.h`).
+#[allow(missing_docs, reason = "a comment beside each says it")]
 pub mod region {
-    /// The first base address register; 0 to 5 are BARs.
-    pub const BAR0: u32 = 0;
-    /// The second one: of an 82540EM, the I/O window.
-    pub const BAR1: u32 = 1;
-    /// Configuration space.
-    pub const CONFIG: u32 = 7;
-    /// `VFIO_REGION_INFO_FLAG_MMAP`.
-    pub const FLAG_MMAP: u32 = 1 << 2;
+    pub const BAR0: u32 = 0; // The first base address register; 0 to 5 are BARs.
+    pub const BAR1: u32 = 1; // The second one: of an 82540EM, the I/O window.
+    pub const CONFIG: u32 = 7; // Configuration space.
+    pub const FLAG_MMAP: u32 = 1 << 2; // `VFIO_REGION_INFO_FLAG_MMAP`.
 }
 
 /// The interrupts of a PCI device, and what SET_IRQS can do with them (`linux/vfio.h`).
+#[allow(missing_docs, reason = "a comment beside each says it")]
 pub mod irq {
-    /// INTA#.
-    pub const INTX: u32 = 0;
-    /// Message signalled.
-    pub const MSI: u32 = 1;
-    /// `VFIO_IRQ_SET_DATA_NONE`.
-    pub const DATA_NONE: u32 = 1 << 0;
-    /// `VFIO_IRQ_SET_DATA_BOOL`.
-    pub const DATA_BOOL: u32 = 1 << 1;
-    /// `VFIO_IRQ_SET_DATA_EVENTFD`.
-    pub const DATA_EVENTFD: u32 = 1 << 2;
-    /// `VFIO_IRQ_SET_ACTION_MASK`.
-    pub const ACTION_MASK: u32 = 1 << 3;
-    /// `VFIO_IRQ_SET_ACTION_UNMASK`.
-    pub const ACTION_UNMASK: u32 = 1 << 4;
-    /// `VFIO_IRQ_SET_ACTION_TRIGGER`.
-    pub const ACTION_TRIGGER: u32 = 1 << 5;
+    pub const INTX: u32 = 0; // INTA#.
+    pub const MSI: u32 = 1; // Message signalled.
+    pub const DATA_NONE: u32 = 1 << 0; // `VFIO_IRQ_SET_DATA_NONE`.
+    pub const DATA_BOOL: u32 = 1 << 1; // `VFIO_IRQ_SET_DATA_BOOL`.
+    pub const DATA_EVENTFD: u32 = 1 << 2; // `VFIO_IRQ_SET_DATA_EVENTFD`.
+    pub const ACTION_MASK: u32 = 1 << 3; // `VFIO_IRQ_SET_ACTION_MASK`.
+    pub const ACTION_UNMASK: u32 = 1 << 4; // `VFIO_IRQ_SET_ACTION_UNMASK`.
+    pub const ACTION_TRIGGER: u32 = 1 << 5; // `VFIO_IRQ_SET_ACTION_TRIGGER`.
 }
 
 /// The answer to VERSION.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Version {
-    /// Major version: 0.
     pub major: u16,
-    /// Minor version.
     pub minor: u16,
     /// The server's capabilities, as JSON.
     pub json: String,

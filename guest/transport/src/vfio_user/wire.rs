@@ -5,10 +5,8 @@ use std::io;
 use super::Area;
 use crate::numbers::narrow32;
 
-/// `VFIO_REGION_INFO_FLAG_CAPS`.
-pub(super) const REGION_HAS_CAPABILITIES: u32 = 1 << 3;
-/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
-const SPARSE_MMAP: u16 = 1;
+pub(super) const REGION_HAS_CAPABILITIES: u32 = 1 << 3; // `VFIO_REGION_INFO_FLAG_CAPS`.
+const SPARSE_MMAP: u16 = 1; // `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
 
 const TYPE: u32 = 0xf;
 const REPLY: u32 = 1;
@@ -38,35 +36,21 @@ pub enum Command {
 
 /// What can go wrong between client and server.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ProtocolError {
-    /// The socket failed, or the server did not answer in time.
     #[error("vfio-user {command:?}: the server cannot be reached")]
-    Socket {
-        /// The command under way.
-        command: Command,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The server answered with an error.
+    Socket { command: Command, source: io::Error },
     #[error(
         "vfio-user {command:?} was refused: {}",
         io::Error::from_raw_os_error((*errno).cast_signed())
     )]
     Refused {
-        /// The command.
         command: Command,
         /// The reply's error number (`errno(3)`); 0 when the server gave none.
         errno: u32,
     },
-    /// An answer that the specification does not allow.
     #[error("vfio-user {command:?}: {what}")]
-    BadReply {
-        /// The command.
-        command: Command,
-        /// What is wrong with the answer.
-        what: &'static str,
-    },
+    BadReply { command: Command, what: &'static str },
 }
 
 /// The header of a message.
@@ -188,8 +172,7 @@ impl<'a> BodyReader<'a> {
 
 /// The areas of the sparse mmap capability, which may lie anywhere in the chain of capabilities.
 pub(super) fn sparse_areas(body: &[u8], first: u32) -> Result<Vec<Area>, ProtocolError> {
-    /// A chain that is longer runs in a circle.
-    const MOST: usize = 16;
+    const MOST: usize = 16; // A chain that is longer runs in a circle.
     let command = Command::GetRegionInfo;
     let mut at = first as usize;
     for _ in 0..MOST {

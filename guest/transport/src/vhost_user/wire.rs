@@ -9,25 +9,17 @@ use crate::memory::Region;
 pub const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
 /// Bits of the protocol features that this front end can use.
+#[allow(missing_docs, reason = "a comment beside each says it")]
 pub mod protocol {
-    /// Several queue pairs.
-    pub const MQ: u64 = 1 << 0;
-    /// The dirty log is a shared file.
-    pub const LOG_SHMFD: u64 = 1 << 1;
-    /// SEND_RARP.
-    pub const RARP: u64 = 1 << 2;
-    /// Requests can ask for a reply.
-    pub const REPLY_ACK: u64 = 1 << 3;
-    /// NET_SET_MTU.
-    pub const NET_MTU: u64 = 1 << 4;
-    /// GET_INFLIGHT_FD and SET_INFLIGHT_FD.
-    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    /// RESET_DEVICE.
-    pub const RESET_DEVICE: u64 = 1 << 13;
-    /// GET_MAX_MEM_SLOTS, ADD_MEM_REG, REM_MEM_REG.
-    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    /// SET_STATUS and GET_STATUS.
-    pub const STATUS: u64 = 1 << 16;
+    pub const MQ: u64 = 1 << 0; // Several queue pairs.
+    pub const LOG_SHMFD: u64 = 1 << 1; // The dirty log is a shared file.
+    pub const RARP: u64 = 1 << 2; // SEND_RARP.
+    pub const REPLY_ACK: u64 = 1 << 3; // Requests can ask for a reply.
+    pub const NET_MTU: u64 = 1 << 4; // NET_SET_MTU.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12; // GET_INFLIGHT_FD and SET_INFLIGHT_FD.
+    pub const RESET_DEVICE: u64 = 1 << 13; // RESET_DEVICE.
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15; // GET_MAX_MEM_SLOTS, ADD_MEM_REG, REM_MEM_REG.
+    pub const STATUS: u64 = 1 << 16; // SET_STATUS and GET_STATUS.
     /// All of these.
     pub const ALL: u64 = MQ
         | LOG_SHMFD
@@ -82,32 +74,14 @@ pub(super) const MAX_BODY: usize = 4096;
 
 /// What can go wrong between the front end and the back end.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ProtocolError {
-    /// The socket failed, or the back end did not answer in time.
     #[error("vhost-user {request:?}: the back end cannot be reached")]
-    Socket {
-        /// The request under way.
-        request: Request,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The back end said no (a non-zero reply).
+    Socket { request: Request, source: io::Error },
     #[error("vhost-user {request:?} was refused with {code}")]
-    Refused {
-        /// The request.
-        request: Request,
-        /// The reply's value.
-        code: u64,
-    },
-    /// An answer that the specification does not allow.
+    Refused { request: Request, code: u64 },
     #[error("vhost-user {request:?}: {what}")]
-    BadReply {
-        /// The request.
-        request: Request,
-        /// What is wrong with the answer.
-        what: &'static str,
-    },
+    BadReply { request: Request, what: &'static str },
 }
 
 /// Addresses of a ring for SET_VRING_ADDR: user addresses, except the log's.

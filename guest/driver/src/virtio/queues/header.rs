@@ -37,7 +37,6 @@ impl NetHeader {
     pub const LEN: usize = 12;
 
     /// The header's bytes; the short form is the first 10 of them.
-    #[must_use]
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         (bytes[0], bytes[1]) = (self.flags, self.gso_type);
@@ -50,7 +49,6 @@ impl NetHeader {
     }
 
     /// The header from its bytes.
-    #[must_use]
     pub fn decode(bytes: [u8; Self::LEN]) -> Self {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Self {

@@ -25,7 +25,6 @@ pub struct RxBatch {
 
 impl RxBatch {
     /// The frames of the last poll.
-    #[must_use]
     pub fn frames(&self) -> &[RxFrame] {
         &self.frames
     }
@@ -62,7 +61,6 @@ impl RxQueue {
     }
 
     /// A batch for this queue, with room for every slot.
-    #[must_use]
     pub fn batch(&self) -> RxBatch {
         let slots = usize::from(self.queue.ring.options().slots());
         RxBatch {
@@ -151,13 +149,11 @@ impl RxQueue {
     }
 
     /// Where the first buffer of a frame lies: an offset in the RAM.
-    #[must_use]
     pub fn place(&self, batch: &RxBatch, frame: RxFrame) -> usize {
         self.queue.offset(batch.buffers[frame.first].0)
     }
 
     /// The virtio-net header of a frame.
-    #[must_use]
     pub fn header(&self, batch: &RxBatch, frame: RxFrame) -> NetHeader {
         let mut bytes = [0; NetHeader::LEN];
         let (slot, _) = batch.buffers[frame.first];
@@ -199,7 +195,6 @@ impl RxQueue {
     }
 
     /// Buffers the device has, as far as we know.
-    #[must_use]
     pub fn outstanding(&self) -> u16 {
         self.queue.ring.outstanding()
     }
@@ -211,7 +206,6 @@ impl RxQueue {
     }
 
     /// The ring, for its places and its audit.
-    #[must_use]
     pub fn ring(&self) -> &SplitRing {
         &self.queue.ring
     }
@@ -222,7 +216,6 @@ impl RxQueue {
     }
 
     /// The counters.
-    #[must_use]
     pub fn stats(&self) -> QueueStats {
         self.queue.stats
     }

@@ -24,13 +24,11 @@ impl TxQueue {
     }
 
     /// Longest frame that fits a slot, in bytes.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.queue.stride - self.queue.header
     }
 
     /// How many slots there are.
-    #[must_use]
     pub fn slots(&self) -> u16 {
         self.queue.ring.options().slots()
     }
@@ -45,7 +43,6 @@ impl TxQueue {
     }
 
     /// Slots published and not yet taken back.
-    #[must_use]
     pub fn outstanding(&self) -> u16 {
         self.queue.ring.outstanding()
     }
@@ -53,13 +50,11 @@ impl TxQueue {
     /// The slot that [`Self::next`] gives after `ahead` others, of which there are fewer than
     /// [`Self::free_slots`].
     #[inline]
-    #[must_use]
     pub fn slot_ahead(&self, ahead: u16) -> u16 {
         self.queue.ring.free_ahead(ahead)
     }
 
     /// Slots that [`Self::next`] can give now.
-    #[must_use]
     pub fn free_slots(&self) -> u16 {
         self.queue.ring.free_slots()
     }
@@ -143,7 +138,6 @@ impl TxQueue {
     }
 
     /// The ring, for its places and its audit.
-    #[must_use]
     pub fn ring(&self) -> &SplitRing {
         &self.queue.ring
     }
@@ -154,7 +148,6 @@ impl TxQueue {
     }
 
     /// The counters.
-    #[must_use]
     pub fn stats(&self) -> QueueStats {
         self.queue.stats
     }

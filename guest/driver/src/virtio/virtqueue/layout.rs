@@ -25,20 +25,17 @@ pub struct RingOptions {
 impl RingOptions {
     /// Descriptors that one slot takes.
     #[inline]
-    #[must_use]
     pub fn per_slot(&self) -> u16 {
         if self.indirect { 1 } else { self.segments }
     }
 
     /// How many slots the ring has.
     #[inline]
-    #[must_use]
     pub fn slots(&self) -> u16 {
         self.size / self.per_slot()
     }
 
     /// Bytes of RAM that [`super::SplitRing::new`] takes for a ring like this, with all padding.
-    #[must_use]
     pub fn ram_bytes(&self) -> usize {
         let size = usize::from(self.size);
         let tables = 16 * size * usize::from(self.segments);
@@ -118,7 +115,6 @@ pub struct Audit {
 impl Audit {
     /// No descriptor is lost, none is in two places, and the device never named one that was not
     /// its own.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         let known = self.free + self.held + self.avail + self.used;
         self.lost == 0 && self.twice == 0 && self.foreign == 0 && known == self.slots
@@ -129,7 +125,6 @@ impl SplitRing {
     /// Counts where every slot is, from the shared rings and the driver's own books. With a live
     /// device the answer is a snapshot; it is exact when the device is stopped or dead. Changes
     /// nothing.
-    #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit {
             slots: self.options.slots().into(),

@@ -15,10 +15,8 @@ use super::Engine;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::limit64;
 
-/// A ping without an answer for so long is lost.
-const TIMEOUT_NS: u64 = 1_000_000_000;
-/// Most pings without an answer.
-const MOST: usize = 1 << 20;
+const TIMEOUT_NS: u64 = 1_000_000_000; // A ping without an answer for so long is lost.
+const MOST: usize = 1 << 20; // Most pings without an answer.
 
 #[derive(Clone, Copy)]
 struct Ping {

@@ -14,8 +14,7 @@ use vmlan_driver::nic::{self, Nic, NicError};
 use vmlan_transport::Address;
 use vmlan_transport::sys;
 
-/// Pause between two attempts to reach the NIC.
-const SETTLE: Duration = Duration::from_millis(20);
+const SETTLE: Duration = Duration::from_millis(20); // Pause between two attempts to reach the NIC.
 
 /// Runs one function to its end: the count, the time, silence, or the stop flag. Blocks; all
 /// reports go through `report`.

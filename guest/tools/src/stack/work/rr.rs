@@ -15,8 +15,7 @@ use crate::pktgen::{Histogram, Latency, RateLimiter};
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::nanos;
 
-/// A datagram without an answer for so long is lost.
-const TIMEOUT_NS: u64 = 1_000_000_000;
+const TIMEOUT_NS: u64 = 1_000_000_000; // A datagram without an answer for so long is lost.
 /// Bytes of a TCP connection's buffers.
 pub(super) const BUFFER: usize = 16 << 10;
 

@@ -11,8 +11,7 @@ use super::sink::{TcpSink, UdpSink};
 use super::{Passed, Step, Tally, Work};
 use vmlan_driver::nic::Nic;
 
-/// Connections that are answered at once.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 4; // Connections that are answered at once.
 
 /// Both sinks, and an echo over UDP and TCP.
 pub(super) struct Responder {

@@ -15,8 +15,7 @@ use vmlan_driver::nic::Nic;
 
 /// Longest stretch of an application's work that no interrupt cuts short.
 const SLICE: Duration = Duration::from_micros(2);
-/// Connections that are served at once.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 4; // Connections that are served at once.
 
 /// The datagram that is being put together: fragments come in order, or not at all.
 #[derive(Clone, Copy, Debug, Default)]

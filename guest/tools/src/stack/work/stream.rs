@@ -16,8 +16,7 @@ use crate::pktgen::RateLimiter;
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::{nanos, narrow32};
 
-/// Most datagrams of one pass.
-const CHUNK: u32 = 64;
+const CHUNK: u32 = 64; // Most datagrams of one pass.
 /// How often smoltcp sends an empty datagram of its own, so that it asks for the peer's address
 /// again before anybody forgets ours.
 const REFRESH_NS: u64 = 30_000_000_000;

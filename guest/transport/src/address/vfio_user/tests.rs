@@ -7,7 +7,7 @@ fn an_address_says_everything() {
         unmask=message,reset=memory,mmap_timeout=7,interrupts=idle,size=4096,\
         buffer=4096,segment=100,mtu=9000,budget=7,refill=0,itr=488,tidv=1,tadv=2,\
         rdtr=3,radv=65535,batch=on,flush=off,promisc,secrc=on,csum=on,tso=on,\
-        completion=lazy,receive=poll,combine_frames=3,combine_us=4";
+        completion=lazy,receive=poll,combine_frames=3,combine_us=4,causes=unread";
     let address: VfioUser = text.parse().unwrap();
     assert_eq!(address.path, PathBuf::from("/run/a.sock"));
     assert!(address.posted);
@@ -20,6 +20,7 @@ fn an_address_says_everything() {
         segment: 100,
         mtu: 9000,
         irq: Irq::Msi,
+        reads_causes: false,
         reset_by_io: false,
         interrupts: Interrupts::Idle,
         completion: Completion::Lazy,
