@@ -199,6 +199,10 @@ impl Spreads {
         self.0.iter().find(|(other, _)| *other == class).map(|(_, spread)| spread)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Class, Spread)> {
+        self.0.iter()
+    }
+
     /// All classes that were met in one cell of a table; `-` for none.
     pub(crate) fn words(&self) -> String {
         let one = |(class, s): &(Class, Spread)| {

@@ -2,7 +2,8 @@
 //!
 //! A bench is a row of [`BENCHES`]: it names its cells, [`Run::rounds`] measures each in every
 //! round, forwards and backwards in turn, so that a drift of the machine favours nobody, and it
-//! makes a [`Report`] of them. Ratios are taken within a round and a class ([`crate::alike`]).
+//! makes a [`Report`] of them. Ratios are taken within a round and a class ([`crate::alike`]). Each
+//! bench has a budget of time: what is not measured by then is named, and left out.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,10 +12,12 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::failure::Failure;
-use crate::native::{Cores, Machine, Setup, Stop, Technique, chip, technique};
+use crate::native::{Cores, Machine, Setup, Stop, Technique, WARM_UP, chip, technique};
 use crate::output::print;
 use vmlan_config::human_text::folded;
 
+mod attacks;
+pub mod compare;
 mod fairness;
 mod kvm_analysis;
 pub(crate) mod ladder;
@@ -25,8 +28,9 @@ pub mod linux_tcp_window;
 mod livelock;
 mod paper;
 mod part;
-pub mod peers;
+mod peers;
 mod plot;
+mod ratios;
 mod raw;
 mod report;
 mod results;
@@ -37,78 +41,111 @@ mod sockets;
 use report::{Circumstances, Report};
 use rounds::{Run, Samples};
 
+/// Before each cell of a short run.
+const SHORT_WARM_UP: Duration = Duration::from_millis(150);
+
 /// A benchmark.
 struct Bench {
     name: &'static str,
     /// For the list in the help.
     about: &'static str,
-    /// Seconds of each measurement unless asked otherwise.
-    seconds: f64,
-    /// Rounds unless asked otherwise.
-    rounds: u16,
+    /// Unless asked otherwise.
+    usual: Length,
+    /// Of a short run.
+    short: Length,
     run: fn(&mut Run<'_>) -> Result<Report, Failure>,
+}
+
+/// How long a run is.
+#[derive(Clone, Copy)]
+struct Length {
+    /// Of each measurement.
+    seconds: f64,
+    rounds: u16,
+    /// Seconds for all of it.
+    budget: u16,
+}
+
+const fn length(seconds: f64, rounds: u16, budget: u16) -> Length {
+    Length { seconds, rounds, budget }
 }
 
 const BENCHES: &[Bench] = &[
     Bench {
         name: "ladder",
         about: "an e1000 with one factor more in each row, from waited writes to the shared block",
-        seconds: 0.3,
-        rounds: 11,
+        usual: length(0.3, 11, 600),
+        short: length(0.25, 11, 140),
         run: ladder::run,
     },
     Bench {
         name: "paper",
         about: "the paper's figures 4 and 5: UDP, TCP and requests of sockets in guests, to the \
             host and to a guest",
-        seconds: 0.5,
-        rounds: 5,
+        usual: length(0.5, 5, 2400),
+        short: length(0.25, 5, 430),
         run: paper::run,
     },
     Bench {
         name: "raw",
         about: "frames straight from the driver, guest to guest, 60 to 1514 bytes, each technique",
-        seconds: 0.3,
-        rounds: 5,
+        usual: length(0.3, 5, 600),
+        short: length(0.25, 7, 120),
         run: raw::run,
     },
     Bench {
         name: "latency",
         about: "round trips guest to guest, 1,000 a second and back to back, each technique",
-        seconds: 0.6,
-        rounds: 5,
+        usual: length(0.6, 5, 600),
+        short: length(0.3, 5, 90),
         run: latency::run,
     },
     Bench {
         name: "slides",
         about: "the slides' tables: datagrams of 20 B to 64 KB, transmitted and received",
-        seconds: 0.5,
-        rounds: 5,
+        usual: length(0.5, 5, 600),
+        short: length(0.25, 7, 180),
         run: slides::run,
     },
     Bench {
         name: "livelock",
         about: "the paper's figure 3: what an application receives under far more load than it can \
             take",
-        seconds: 0.3,
-        rounds: 5,
+        usual: length(0.3, 5, 600),
+        short: length(0.25, 5, 190),
         run: livelock::run,
     },
     Bench {
         name: "fairness",
         about: "the fairness paper's figures 6 to 10; shares, limits, a flooded neighbour, an \
             uplink",
-        seconds: 0.5,
-        rounds: 5,
+        usual: length(0.5, 5, 900),
+        short: length(0.2, 5, 260),
         run: fairness::run,
     },
     Bench {
         name: "kvm-analysis",
         about: "the KVM analysis' figures 5 to 11 with four NICs and virtio-net: register accesses \
             for a frame, TCP by window, frames/s",
-        seconds: 0.3,
-        rounds: 5,
+        usual: length(0.3, 5, 900),
+        short: length(0.2, 5, 340),
         run: kvm_analysis::run,
+    },
+    Bench {
+        name: "peers",
+        about: "the same frames through vmlan, OVS-DPDK and others, with DPDK's testpmd as the \
+            guest (root; scripts/setup.sh peers)",
+        usual: length(0.5, 21, 600),
+        short: length(0.3, 11, 220),
+        run: peers::run,
+    },
+    Bench {
+        name: "attacks",
+        about: "hostile VMs beside two neighbours: what those keep, and how long the operator \
+            waits; as root with another user's attackers",
+        usual: length(0.5, 5, 900),
+        short: length(0.2, 5, 420),
+        run: attacks::run,
     },
 ];
 
@@ -130,25 +167,40 @@ pub struct BenchArgs {
     /// -->` (at its end without those)
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
+    /// Put the ratios into this JSON file, beside those of other benches: `make bench-compare`
+    #[arg(long, value_name = "FILE")]
+    ratios: Option<PathBuf>,
     /// Seconds of each measurement [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
     /// Rounds; each measures everything, every other one in reverse order [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// Only these techniques; kvm-analysis: only these NICs and ways
+    /// Seconds for all of it: what is not measured by then is left out [default: see NAME below]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    budget: Option<u16>,
+    /// Only these techniques; kvm-analysis: only these NICs and ways; peers: only these switches
     #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
     only: Vec<String>,
-    /// Bytes of the frames (raw, kvm-analysis) or of their payload (slides)
+    /// Bytes of the frames (raw, kvm-analysis, peers) or of their payload (slides)
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<u32>,
     /// Only these parts of fairness: queues, shares, limits, neighbour, uplink; or of kvm-analysis:
-    /// accesses, windows, chips
+    /// accesses, windows, chips; or only these attacks
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<String>,
+    /// A short run: fewer cells, each shorter, no fewer rounds than make a median
+    #[arg(long)]
+    short: bool,
     /// Do not look how near the cores are: faster, and no ratio is printed
     #[arg(long)]
     unpaired: bool,
+    /// attacks: the program whose switch is attacked, for a comparison [default: this one]
+    #[arg(long, value_name = "FILE")]
+    switch: Option<PathBuf>,
+    /// For attacks itself: a process of attackers
+    #[arg(long, hide = true)]
+    crew: Option<String>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -159,7 +211,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn help() -> String {
     let mut text = String::from("NAME:\n");
     for bench in BENCHES {
-        let usual = format!("({} s, {} rounds)", bench.seconds, bench.rounds);
+        let words =
+            |l: Length| format!("{} s, {} rounds, {} s in all", l.seconds, l.rounds, l.budget);
+        let usual = format!("({}; --short: {})", words(bench.usual), words(bench.short));
         text +=
             &format!("  {:12} {}\n", bench.name, folded(&format!("{} {usual}", bench.about), 15));
     }
@@ -171,8 +225,13 @@ fn help() -> String {
     for chip in chip::ALL {
         text += &format!("  {:12} {}\n", chip.name, folded(chip.note, 15));
     }
+    text += "\nAttacks:\n";
+    for (name, about) in attacks::list() {
+        text += &format!("  {name:18} {}\n", folded(about, 21));
+    }
     text += "\nExamples:\n  vmlan bench raw --svg raw.svg\n  vmlan bench raw --sizes 60 --only \
-        plain,csb --rounds 5 --json raw.json\n";
+        plain,csb --rounds 5 --json raw.json\n  vmlan bench attacks --part \
+        silent-file,reconnecting\n";
     text
 }
 
@@ -180,6 +239,11 @@ impl BenchArgs {
     /// Those of `usual` that were asked for.
     fn techniques(&self, usual: &[&str]) -> Result<Vec<&'static Technique>, Failure> {
         if self.only.is_empty() { technique::named(usual) } else { technique::named(&self.only) }
+    }
+
+    /// What a run of this length goes through.
+    fn axis<'a, T>(&self, all: &'a [T], short: &'a [T]) -> &'a [T] {
+        if self.short { short } else { all }
     }
 
     /// `usual`, or what was asked for instead, checked.
@@ -200,43 +264,75 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let Some(bench) = BENCHES.iter().find(|b| b.name == args.name) else {
         return Err(Failure::Usage(format!("'{}' is not the name of a bench", args.name)));
     };
-    if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis"].contains(&bench.name) {
+    if let Some(orders) = &args.crew {
+        return attacks::run_crew(orders);
+    }
+    if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis", "peers"].contains(&bench.name) {
         let name = bench.name;
-        let why =
-            format!("--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis");
+        let why = format!(
+            "--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis, peers"
+        );
         return Err(Failure::Usage(why));
     }
-    if !args.part.is_empty() && !["fairness", "kvm-analysis"].contains(&bench.name) {
+    if !args.part.is_empty() && !["fairness", "kvm-analysis", "attacks"].contains(&bench.name) {
         return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
     }
+    if args.switch.is_some() && bench.name != "attacks" {
+        return Err(Failure::Usage(format!("--switch: {} measures this program", bench.name)));
+    }
     let began = Instant::now();
-    let seconds = args.seconds.unwrap_or(bench.seconds);
-    let rounds = args.rounds.unwrap_or(bench.rounds);
+    let usual = if args.short { bench.short } else { bench.usual };
+    let (seconds, rounds) =
+        (args.seconds.unwrap_or(usual.seconds), args.rounds.unwrap_or(usual.rounds));
+    let budget = args.budget.unwrap_or(usual.budget);
+    let warm_up = if args.short { SHORT_WARM_UP } else { WARM_UP };
     let mut run = Run {
         args,
         // The two cores whose distance is read.
-        setup: Setup { stop: Stop::on_signals()?, cores: Cores::compared() },
+        setup: Setup {
+            stop: Stop::on_signals()?,
+            cores: Cores::compared(),
+            warm_up,
+            switch: args.switch.clone(),
+        },
         time: Duration::from_secs_f64(seconds),
         rounds,
+        ends: began + Duration::from_secs(budget.into()),
         paired: !args.unpaired,
         failures: Vec::new(),
     };
-    run.look_at_cores();
-    let report = (bench.run)(&mut run)?;
-    let circumstances = Circumstances {
+    let found = (bench.run)(&mut run);
+    let circumstances = |run: &Run<'_>| Circumstances {
         bench: bench.name,
         machine: Machine::read(crate::COMMIT),
         cores: run.setup.cores,
         seconds,
         rounds,
         took: began.elapsed(),
+        budget,
+        missing: run.failures.clone(),
     };
-    deliver(args, &report, &circumstances)?;
+    match found {
+        Ok(report) => deliver(args, &report, &circumstances(&run))?,
+        Err(Failure::Failed(why)) if run.setup.stop.check().is_ok() => {
+            run.failures.push(why);
+            nothing(args, &circumstances(&run))?;
+        }
+        Err(other) => return Err(other),
+    }
     run.verdict()
 }
 
 fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(), Failure> {
     print(&report.text(about))?;
+    if let Some(path) = &args.results {
+        let picture = args.svg.as_deref().map(|svg| results::link(path, svg));
+        let section = report.markdown(about, picture.as_deref());
+        results::put(path, about, &section, report.long_tables(about).as_deref())?;
+    }
+    if let Some(path) = &args.ratios {
+        ratios::put(path, about, &report.ratios)?;
+    }
     if let Some(path) = &args.json {
         write(path, &report.json(about)?)?;
     }
@@ -244,11 +340,15 @@ fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(
         let picture = report.figure.svg(&format!("{}; native guests", about.machine));
         write(path, &picture.map_err(|e| Failure::Failed(format!("{}: {e}", path.display())))?)?;
     }
-    if let Some(path) = &args.results {
-        let picture = args.svg.as_deref().map(|svg| results::link(path, svg));
-        results::put(path, about.bench, &report.markdown(about, picture.as_deref()))?;
-    }
     Ok(())
+}
+
+/// What was there before is of another run: it goes, and in its place stands why.
+fn nothing(args: &BenchArgs, about: &Circumstances) -> Result<(), Failure> {
+    if let Some(path) = &args.results {
+        results::put(path, about, &report::nothing(about), None)?;
+    }
+    args.ratios.as_deref().map_or(Ok(()), |path| ratios::put(path, about, &[]))
 }
 
 /// Writes a whole file, and the directory it is in if there is none.

@@ -12,7 +12,7 @@ use crate::alike::Class;
 use crate::bench::ladder::TRUNK;
 use crate::failure::Failure;
 use crate::native::pair::{Measured, Task};
-use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, progress, technique};
+use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, WARM_UP, progress, technique};
 use crate::output::print;
 use crate::probe::cores::line_ns;
 use vmlan_config::human_text::{columns, count, si};
@@ -84,7 +84,7 @@ struct Plan {
 }
 
 /// The ladder's trunk, three branches, and what else is worth seeing.
-const PLANS: [Plan; 12] = [
+const PLANS: [Plan; 13] = [
     Plan::story(TRUNK[0]),
     Plan::story(TRUNK[1]),
     Plan::story(TRUNK[2]),
@@ -92,6 +92,7 @@ const PLANS: [Plan; 12] = [
     Plan::story(TRUNK[4]),
     Plan::story(TRUNK[5]),
     Plan::story(TRUNK[6]),
+    Plan::story(TRUNK[7]),
     Plan::story("mapped"),
     Plan::story("moderated"),
     Plan::story("combined"),
@@ -124,7 +125,8 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }
     let time = Duration::from_secs(args.seconds.into());
-    let setup = Setup { stop: Stop::on_signals()?, cores: Cores::compared() };
+    let (stop, cores) = (Stop::on_signals()?, Cores::compared());
+    let setup = Setup { stop, cores, warm_up: WARM_UP, switch: None };
     let machine = Machine::read(crate::COMMIT);
     print(&format!(
         "Three processes: a switch, and two native guests that drive a NIC over vfio-user (e1000) \
@@ -302,8 +304,8 @@ fn bars(rows: &[Row]) -> String {
         // Between 0 and WIDTH by construction.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let cells = (r.frames_per_s / most * WIDTH).round().max(1.0) as usize;
-        let _ =
-            writeln!(text, "{:>10} {} {} frames/s", r.name, "█".repeat(cells), si(r.frames_per_s));
+        let (bar, rate) = ("█".repeat(cells), si(r.frames_per_s));
+        let _ = writeln!(text, "{:>10} {bar} {rate} frames/s", r.name);
     }
     text.push('\n');
     text

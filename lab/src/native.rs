@@ -5,7 +5,8 @@
 //! with memory of their own: the same road a VM's frames take, without a VM.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
@@ -24,7 +25,7 @@ mod window;
 
 pub(crate) use chip::Chip;
 pub(crate) use cores::Cores;
-pub(crate) use flood::{Flood, Idle, Station};
+pub(crate) use flood::{Flood, FloodGuest, Idle};
 pub(crate) use span::{Look, Span};
 pub(crate) use technique::Technique;
 pub(crate) use vmlan_harness::{Machine, Process, Scratch, Stop};
@@ -36,10 +37,10 @@ pub(crate) const MAC_A: &str = "52:54:00:00:00:0a";
 pub(crate) const MAC_B: &str = "52:54:00:00:00:0b";
 
 /// Longest wait for a process to be ready.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long a process may take to end when asked to.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// How laboratories are set up.
 #[derive(Clone)]
@@ -47,7 +48,14 @@ pub(crate) struct Setup {
     /// Ends everything.
     pub(crate) stop: Stop,
     pub(crate) cores: Cores,
+    /// Time for caches, clocks and the forwarding table to settle.
+    pub(crate) warm_up: Duration,
+    /// The program whose switch is measured, if it is not this one.
+    pub(crate) switch: Option<PathBuf>,
 }
+
+/// Enough of it where a measurement takes half a second and more.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
 
 /// A port for a guest.
 #[derive(Clone, Copy)]
@@ -63,6 +71,8 @@ pub(crate) struct Plug<'a> {
 pub(crate) struct Lab {
     // Dropped in this order: the switch ends before its directory goes.
     switch: Process,
+    /// The switch's command line.
+    words: Vec<String>,
     dir: Scratch,
     setup: Setup,
     /// Names of ports, and the addresses as guests see them.
@@ -91,27 +101,32 @@ impl Lab {
         let mut words = vec!["switch", "--workers", "1", "--api", &api];
         words.extend(ports.iter().map(String::as_str));
         words.extend(more);
-        let switch = start(&dir, "switch", &words, setup.cores.of(None))?;
+        let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+        let switch = start_switch(&dir, &words, setup)?;
         let seen =
             |p: &Plug<'_>| (p.name.to_owned(), p.technique.at_guest(&text(&dir, p.name), p.keys));
         let plugs = plugs.iter().map(seen).collect();
-        let mut lab = Self { switch, dir, setup: setup.clone(), plugs };
+        let mut lab = Self { switch, words, dir, setup: setup.clone(), plugs };
         let ready = lab.dir.socket("api");
         lab.wait(|_| Ok(ready.exists()), "the switch to be ready")?;
         Ok(lab)
     }
 
     /// Starts `vmlan WORDS...` as a guest on a port; `-i ADDRESS` follows the first word.
-    pub(crate) fn guest(&self, port: &str, words: &[&str]) -> Result<Process, Failure> {
+    pub(crate) fn guest(&self, port: &str, words: &[impl AsRef<str>]) -> Result<Process, Failure> {
         let address = self.plugs.iter().find(|(name, _)| name == port);
         let (_, address) = address.ok_or_else(|| Failure::Failed(format!("no port {port}")))?;
-        let (command, rest) = words.split_first().unwrap_or((&"pkt-gen", &[]));
-        let words = [&[*command, "-i", address], rest].concat();
+        let mut words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
+        words.splice(1..1, ["-i", address.as_str()]);
         start(&self.dir, port, &words, self.setup.cores.of(Some(port)))
     }
 
     /// As [`Lab::guest`], and waits until the switch sees it.
-    pub(crate) fn ready_guest(&mut self, port: &str, words: &[&str]) -> Result<Process, Failure> {
+    pub(crate) fn ready_guest(
+        &mut self,
+        port: &str,
+        words: &[impl AsRef<str>],
+    ) -> Result<Process, Failure> {
         let mut guest = self.guest(port, words)?;
         let up = |p: &PortStats| p.name == port && p.up;
         self.wait(
@@ -127,20 +142,20 @@ impl Lab {
         Ok(guest)
     }
 
-    /// A thread that plays the guests of these stations, once the switch sees them.
-    pub(crate) fn flood(&mut self, stations: &[Station], idle: Idle) -> Result<Flood, Failure> {
+    /// A thread that plays these guests, once the switch sees them.
+    pub(crate) fn flood(&mut self, guests: &[FloodGuest], idle: Idle) -> Result<Flood, Failure> {
         let with_address = |s| -> Result<_, Failure> { Ok((self.address(s)?.to_owned(), s)) };
-        let placed: Vec<_> = stations.iter().map(with_address).collect::<Result<_, _>>()?;
+        let placed: Vec<_> = guests.iter().map(with_address).collect::<Result<_, _>>()?;
         let flood = Flood::start(&placed, idle, self.setup.cores.of(Some("flood")))?;
-        let up = |p: &PortStats| p.up || !stations.iter().any(|s| s.port == p.name);
+        let up = |p: &PortStats| p.up || !guests.iter().any(|s| s.port == p.name);
         let all_up = |lab: &Self| Ok(lab.stats()?.iter().all(up));
-        self.wait(all_up, "the stations to connect")?;
+        self.wait(all_up, "the guests to connect")?;
         Ok(flood)
     }
 
-    fn address(&self, station: &Station) -> Result<&str, Failure> {
-        let found = self.plugs.iter().find(|(name, _)| *name == station.port);
-        let none = || Failure::Failed(format!("no port {}", station.port));
+    fn address(&self, guest: &FloodGuest) -> Result<&str, Failure> {
+        let found = self.plugs.iter().find(|(name, _)| *name == guest.port);
+        let none = || Failure::Failed(format!("no port {}", guest.port));
         found.map(|(_, address)| address.as_str()).ok_or_else(none)
     }
 
@@ -151,6 +166,26 @@ impl Lab {
         let client = Client::new(&self.dir.socket("api"));
         let _: serde_json::Value = client.send(&hyper::Method::PATCH, &path, &keys)?;
         Ok(())
+    }
+
+    /// `vmlan port del PORT`
+    pub(crate) fn remove(&self, port: &str) -> Result<(), Failure> {
+        Ok(Client::new(&self.dir.socket("api")).delete(&format!("/v1/ports/{port}"))?)
+    }
+
+    /// `kill -9`, and the same switch again; back when it answers.
+    pub(crate) fn kill_and_start_again(&mut self) -> Result<(), Failure> {
+        self.switch.kill9_within(PATIENCE)?;
+        self.switch = start_switch(&self.dir, &self.words, &self.setup)?;
+        self.wait(|lab| Ok(lab.stats().is_ok()), "the new switch to answer")
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        match self.switch.terminate(PATIENCE)? {
+            Some(0) => Ok(()),
+            code => Err(Failure::Failed(format!("the switch ended with {code:?}"))),
+        }
     }
 
     /// Counters of all ports.
@@ -186,10 +221,28 @@ impl Lab {
     }
 }
 
+fn start_switch(dir: &Scratch, words: &[String], setup: &Setup) -> Result<Process, Failure> {
+    let program = setup.switch.clone().map_or_else(this_program, Ok)?;
+    launch(dir, "switch", &program, words, setup.cores.of(None))
+}
+
 /// Starts this same program as a process of the laboratory.
 fn start(dir: &Scratch, name: &str, words: &[&str], pin: Pin) -> Result<Process, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|e| Failure::Failed(format!("{name}: cannot be started: {e}")))?;
+    launch(dir, name, &this_program()?, words, pin)
+}
+
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|e| Failure::Failed(format!("this program cannot be started again: {e}")))
+}
+
+fn launch(
+    dir: &Scratch,
+    name: &str,
+    program: &Path,
+    words: &[impl AsRef<OsStr>],
+    pin: Pin,
+) -> Result<Process, Failure> {
     let file = |kind| dir.path().join(format!("{name}.{kind}"));
     let launch = Launch::new(name, program)
         .args(words)

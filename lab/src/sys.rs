@@ -6,9 +6,6 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Puts the calling thread, and what it starts, into a network of its own; without root also into a
 /// user namespace of its own, in which it is root. That takes a process with one thread.
-///
-/// # Errors
-/// Those of `unshare`.
 pub fn own_network() -> io::Result<()> {
     let flags = match rustix::process::geteuid().is_root() {
         true => UnshareFlags::NEWNET,
@@ -20,9 +17,6 @@ pub fn own_network() -> io::Result<()> {
 }
 
 /// Gives a guest the low region of this memory, from its address 0 on.
-///
-/// # Errors
-/// Those of `KVM_SET_USER_MEMORY_REGION`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn give_memory(
     vm: &kvm_ioctls::VmFd,

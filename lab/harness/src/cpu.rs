@@ -21,9 +21,6 @@ pub enum Pin {
 impl Pin {
     /// Runs `start` so that a process it starts is pinned: a child takes its parent's cores at
     /// birth. This thread has its own cores back afterwards.
-    ///
-    /// # Errors
-    /// Those of `sched_setaffinity(2)` and of `start`.
     pub fn around<T>(self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self == Self::Free {
             return start();
@@ -36,9 +33,6 @@ impl Pin {
     }
 
     /// Pins the calling thread for good.
-    ///
-    /// # Errors
-    /// Those of `sched_setaffinity(2)`.
     pub fn this_thread(self) -> io::Result<()> {
         let allowed = sched_getaffinity(None)?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));

@@ -10,75 +10,28 @@ pub type Result<T> = std::result::Result<T, HarnessError>;
 
 /// Why the harness could not do what a test or a bench asked for.
 #[derive(thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum HarnessError {
     /// SIGINT, SIGTERM or SIGHUP.
     #[error("interrupted; everything started has been ended")]
     Interrupted,
-    /// A tool, file or right the machine does not have, and what to do about it.
     #[error("{what}: {fix}")]
-    Missing {
-        /// What was looked for.
-        what: String,
-        /// The command or change that provides it.
-        fix: String,
-    },
-    /// A deadline passed.
+    Missing { what: String, fix: String },
     #[error("{what}: nothing within {seconds} s; last output: {heard}")]
-    Deadline {
-        /// What was awaited.
-        what: String,
-        /// How long, in seconds.
-        seconds: u64,
-        /// The end of the log that could tell why.
-        heard: String,
-    },
-    /// A process ended that should have gone on.
+    Deadline { what: String, seconds: u64, heard: String },
     #[error("{what} ended ({status}); last output: {heard}")]
-    Ended {
-        /// The process.
-        what: String,
-        /// Its exit status.
-        status: String,
-        /// The end of its log.
-        heard: String,
-    },
-    /// A command ran and failed.
+    Ended { what: String, status: String, heard: String },
     #[error("{what} failed: {heard}")]
-    Failed {
-        /// The command.
-        what: String,
-        /// What it printed.
-        heard: String,
-    },
-    /// The guest's agent, the API or a tool said something that is not its protocol.
+    Failed { what: String, heard: String },
     #[error("{what} gave an unexpected answer: {heard}")]
-    Garbled {
-        /// Who answered.
-        what: String,
-        /// What came.
-        heard: String,
-    },
+    Garbled { what: String, heard: String },
     /// What was measured cannot be believed.
     #[error("{0}")]
     NoFigure(String),
-    /// A file or socket of the harness.
     #[error("{}", path.display())]
-    File {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The operating system refused.
+    File { path: PathBuf, source: io::Error },
     #[error("cannot {what}")]
-    Io {
-        /// The action refused, with its object.
-        what: String,
-        /// The reason given.
-        #[source]
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 /// A test that returns an error is reported by `Debug`; people read that, so it is the message and
@@ -108,7 +61,6 @@ impl HarnessError {
     }
 
     /// The message and its causes in one line.
-    #[must_use]
     pub fn chain(&self) -> String {
         let mut line = self.to_string();
         let mut cause = self.source();
@@ -120,7 +72,6 @@ impl HarnessError {
     }
 
     /// 130 after a signal, as shells expect, otherwise 1.
-    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Interrupted => ExitCode::from(130),

@@ -2,8 +2,8 @@
 //!
 //! Three nouns: a [`Guest`] is a Linux VM in stock QEMU (TCG, no KVM, no root), a [`NetNs`] is a
 //! network namespace that plays the host, and a [`Switch`] is the `vmlan switch` process under
-//! test. Guest and namespace are both a [`Station`]: something with an address that runs shell
-//! commands. [`connectivity`] holds what one station asks of another.
+//! test. Guest and namespace are both a [`LanHost`]: something with an address that runs shell
+//! commands. [`connectivity`] holds what one host asks of another.
 //!
 //! Everything that is started ends with its owner: by `Drop`, and by the parent-death signal if the
 //! owner itself is killed. What is missing on the machine is reported as one line that says what to
@@ -15,12 +15,14 @@
 pub mod connectivity;
 mod cpu;
 mod error;
+mod family;
+mod lan_host;
 mod machine;
 mod netns;
 mod process;
 mod program;
 mod scratch;
-mod station;
+mod silent_file;
 mod stop;
 mod switch;
 pub mod testpmd;
@@ -29,12 +31,14 @@ pub mod vm;
 
 pub use cpu::Pin;
 pub use error::{HarnessError, Result, SETUP};
+pub use family::{Family, kill9};
+pub use lan_host::{LanHost, Said};
 pub use machine::Machine;
 pub use netns::NetNs;
 pub use process::{Launch, Process};
 pub use program::{find_program, last_lines, output_of, vmlan_program};
 pub use scratch::Scratch;
-pub use station::{Said, Station};
+pub use silent_file::SilentFile;
 pub use stop::Stop;
 pub use switch::Switch;
-pub use vm::{Boot, Extras, Guest, Image, qemu};
+pub use vm::{Boot, Extras, Guest, Image, kernel_headers, qemu};

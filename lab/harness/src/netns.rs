@@ -2,7 +2,7 @@
 //! user namespace.
 
 use crate::program::both_outputs;
-use crate::{HarnessError, Process, Result, Said, Station, output_of};
+use crate::{HarnessError, LanHost, Process, Result, Said, output_of};
 use std::{
     os::unix::process::ExitStatusExt,
     path::Path,
@@ -36,9 +36,6 @@ impl NetNs {
 
     /// A second namespace beside this one, with the same owner, so that interfaces can be moved
     /// between them.
-    ///
-    /// # Errors
-    /// As [`NetNs::new`].
     pub fn sibling(&self, dir: &Path, name: &str, number: u8) -> Result<NetNs> {
         NetNs::hold(dir, name, number, self.enter(&["unshare", "--net"]))
     }
@@ -49,7 +46,7 @@ impl NetNs {
         argv.extend(["sh", "-c", held].map(str::to_owned));
         let mut holder = Process::start(&format!("namespace {name}"), &log, &argv)?;
         let heard = || std::fs::read_to_string(&log).unwrap_or_default();
-        let made = holder.wait("to be made", Duration::from_secs(10), || heard().contains("held"));
+        let made = holder.wait("to be made", Duration::from_secs(60), || heard().contains("held"));
         made.map_err(|e| {
             HarnessError::missing(format!("a network namespace cannot be made ({e})"), FIX)
         })?;
@@ -60,7 +57,6 @@ impl NetNs {
     }
 
     /// `argv` as it has to be started to run inside.
-    #[must_use]
     pub fn enter(&self, argv: &[&str]) -> Vec<String> {
         let pid = self.holder.pid().to_string();
         // Without root the user namespace has to be entered too; as root it is our own, which
@@ -77,10 +73,7 @@ impl NetNs {
             .collect()
     }
 
-    /// Gives an interface of this namespace the station's address.
-    ///
-    /// # Errors
-    /// As [`Station::sh`].
+    /// Gives an interface of this namespace the host's address.
     pub fn adopt(&mut self, interface: &str) -> Result<()> {
         let ip = self.ip.clone();
         self.sh(&format!("ip addr add {ip}/24 dev {interface} && ip link set {interface} up"))
@@ -88,9 +81,6 @@ impl NetNs {
     }
 
     /// Moves an interface to another namespace.
-    ///
-    /// # Errors
-    /// As [`Station::sh`].
     pub fn give(&mut self, interface: &str, other: &NetNs) -> Result<()> {
         self.sh(&format!("ip link set {interface} netns {}", other.holder.pid())).map(drop)
     }
@@ -101,7 +91,7 @@ fn same_user_namespace(pid: &str) -> bool {
     of(pid) == of("self")
 }
 
-impl Station for NetNs {
+impl LanHost for NetNs {
     fn name(&self) -> &str {
         &self.name
     }

@@ -171,17 +171,11 @@ pub struct Process {
 
 impl Process {
     /// Starts `argv` so that it dies with us, both outputs appended to `log`.
-    ///
-    /// # Errors
-    /// As [`Launch::spawn`].
     pub fn start(name: &str, log: &Path, argv: &[String]) -> Result<Self> {
         Self::plain(name, argv).spawn(log)
     }
 
     /// As [`Process::start`], with an input that [`Process::say`] writes to.
-    ///
-    /// # Errors
-    /// As [`Process::start`].
     pub fn start_dialogue(name: &str, log: &Path, argv: &[String]) -> Result<Self> {
         Self::plain(name, argv).with_input().spawn(log)
     }
@@ -192,7 +186,6 @@ impl Process {
     }
 
     /// The process id: wrappers `exec`, so this is the program itself.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -297,6 +290,17 @@ impl Process {
         let _ = self.child.wait();
     }
 
+    /// SIGKILL, and reaped, if it can be killed at all: a thread that a peer has parked in the
+    /// kernel keeps its process from ending.
+    ///
+    /// # Errors
+    /// [`HarnessError::Deadline`] if it is still there then.
+    pub fn kill9_within(&mut self, time: Duration) -> Result<()> {
+        let _ = self.child.kill();
+        let gone = self.status_within(time).map(drop);
+        gone.ok_or_else(|| self.late("to be gone after SIGKILL", time))
+    }
+
     /// SIGTERM, then waits for the exit code; `None` if a signal ended it.
     ///
     /// # Errors
@@ -321,13 +325,11 @@ impl Process {
     }
 
     /// Where its outputs go.
-    #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
     /// The whole log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

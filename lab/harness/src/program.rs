@@ -28,9 +28,6 @@ pub(crate) fn both_outputs(out: &Output) -> String {
 
 /// Finds a program in `PATH` or in the directories that hold system programs, which may not be in a
 /// plain user's `PATH`.
-///
-/// # Errors
-/// [`HarnessError::Missing`].
 pub fn find_program(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -45,7 +42,6 @@ pub(crate) fn missing(program: &str) -> HarnessError {
 }
 
 /// The last lines of a log: enough to see why, short enough for a report.
-#[must_use]
 pub fn last_lines(log: &str) -> String {
     let lines: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     if lines.is_empty() {
@@ -54,12 +50,11 @@ pub fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n  ")
 }
 
-/// The program under test: `$VMLAN_BIN`, or a release build made once for each test process, so
-/// that it is never stale.
+/// The program under test: `$VMLAN_BIN`, or a build made once for each test process, so that it is
+/// never stale.
 ///
 /// # Panics
 /// If it cannot be built.
-#[must_use]
 pub fn vmlan_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("VMLAN_BIN") {
@@ -71,12 +66,12 @@ pub fn vmlan_program() -> &'static Path {
 fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "-p", "vmlan"])
+        .args(["build", "--quiet", "-p", "vmlan"])
         .current_dir(root)
         .status();
-    assert!(status.is_ok_and(|status| status.success()), "cargo build --release -p vmlan failed");
+    assert!(status.is_ok_and(|status| status.success()), "cargo build -p vmlan failed");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    target.join("release/vmlan")
+    target.join("debug/vmlan")
 }
 
 #[cfg(test)]

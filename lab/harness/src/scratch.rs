@@ -32,13 +32,11 @@ impl Scratch {
     }
 
     /// The directory itself.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The path of a socket in it.
-    #[must_use]
     pub fn socket(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}.sock"))
     }
@@ -54,7 +52,6 @@ impl Scratch {
     }
 
     /// A new name for a log: no log is written over.
-    #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.path.join(format!("{:03}-{name}.log", self.number()))
     }

@@ -18,9 +18,6 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Raised by SIGINT, SIGTERM and SIGHUP from now on.
-    ///
-    /// # Errors
-    /// [`HarnessError::Io`].
     pub fn on_signals() -> Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -45,9 +45,6 @@ impl Switch {
     }
 
     /// Starts it again as it was started, after [`Switch::kill9`]. Does not wait for anything.
-    ///
-    /// # Errors
-    /// As [`Process::start`].
     pub fn restart(&mut self) -> Result<()> {
         self.process = Process::start("vmlan switch", &self.log, &self.argv)?;
         Ok(())
@@ -59,39 +56,33 @@ impl Switch {
     /// [`HarnessError::Ended`] or [`HarnessError::Deadline`].
     pub fn answering(&mut self) -> Result<()> {
         let api = self.api.clone();
-        self.process.wait("its API", Duration::from_secs(20), || UnixStream::connect(&api).is_ok())
+        self.process.wait("its API", Duration::from_secs(60), || UnixStream::connect(&api).is_ok())
     }
 
     /// Asks for a clean shutdown and returns the exit code.
     ///
     /// # Errors
-    /// [`HarnessError::Deadline`] after 10 s.
+    /// [`HarnessError::Deadline`] after 60 s.
     pub fn terminate(&mut self) -> Result<Option<i32>> {
-        self.process.terminate(Duration::from_secs(10))
+        self.process.terminate(Duration::from_secs(60))
     }
 
     /// Fails with its last words if the switch has died.
-    ///
-    /// # Errors
-    /// [`HarnessError::Ended`].
     pub fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// The descriptors it has open.
-    #[must_use]
     pub fn descriptors(&self) -> usize {
         usage::descriptors(self.pid())
     }
 
     /// Its log since the first start.
-    #[must_use]
     pub fn log(&self) -> String {
         self.process.log()
     }

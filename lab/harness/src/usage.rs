@@ -28,7 +28,6 @@ impl CpuTime {
     }
 
     /// Both together.
-    #[must_use]
     pub fn total(self) -> Duration {
         self.user + self.system
     }
@@ -36,7 +35,6 @@ impl CpuTime {
 
 /// CPU time to the nanosecond, of the threads of a process that still run; `None` if the process is
 /// gone.
-#[must_use]
 pub fn run_time(pid: u32) -> Option<Duration> {
     let mut sum = Duration::ZERO;
     for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -45,6 +43,15 @@ pub fn run_time(pid: u32) -> Option<Duration> {
         sum += Duration::from_nanos(on_cpu(&sched)?.0);
     }
     Some(sum)
+}
+
+/// Times that threads of a process, those that still run, went to sleep of their own accord; `None`
+/// if the process is gone.
+pub fn sleeps(pid: u32) -> Option<u64> {
+    let tasks = read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    // A thread that ends meanwhile is not a living one.
+    let all = tasks.filter_map(|task| read_to_string(task.path().join("status")).ok());
+    Some(all.map(|text| field(&text, "voluntary_ctxt_switches:")).sum())
 }
 
 /// What a process has used of the CPU, in each way that the kernel counts it.
@@ -62,7 +69,6 @@ pub struct Cpu {
 
 impl Cpu {
     /// Of process `pid` so far; `None` if it is gone.
-    #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let total = |stat: &str| ticks(stat).map_or(0, |(user, system)| user + system);
         let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -84,7 +90,6 @@ impl Cpu {
 ///
 /// # Panics
 /// When the process is gone.
-#[must_use]
 pub fn cpu(pid: u32) -> Cpu {
     Cpu::of(pid).expect("a living process")
 }
@@ -152,7 +157,6 @@ pub fn family_time() -> Result<Duration> {
 
 /// The process ids of the kernel threads that take over network work when it becomes too much for
 /// the interrupted process.
-#[must_use]
 pub fn ksoftirqd() -> Vec<u32> {
     let Ok(all) = read_dir("/proc") else { return Vec::new() };
     all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -165,26 +169,22 @@ pub fn ksoftirqd() -> Vec<u32> {
 
 /// Resident memory of a process, in KiB, shared guest memory not counted (`RssAnon`); 0 if it is
 /// gone.
-#[must_use]
 pub fn rss_kib(pid: u32) -> u64 {
     status(pid, "RssAnon:")
 }
 
 /// Address space of a process, in KiB (`VmSize`): guest memory that stays mapped shows here. 0 if
 /// it is gone.
-#[must_use]
 pub fn mapped_kib(pid: u32) -> u64 {
     status(pid, "VmSize:")
 }
 
 /// The descriptors that a process has open; 0 if it is gone.
-#[must_use]
 pub fn descriptors(pid: u32) -> usize {
     read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
 /// Where each thread of a process is: a line with its name, and what it sleeps in.
-#[must_use]
 pub fn threads(pid: u32) -> String {
     let tasks = read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let all = tasks.map(|task| {
@@ -195,7 +195,10 @@ pub fn threads(pid: u32) -> String {
 }
 
 fn status(pid: u32, key: &str) -> u64 {
-    let text = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    field(&read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), key)
+}
+
+fn field(text: &str, key: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

@@ -17,12 +17,13 @@ use crate::native::Chip;
 use crate::native::chip::{Choice, WAYS};
 
 type Measure = fn(&mut Run<'_>, &Choice) -> Result<Part, Failure>;
+type Row = (&'static str, u32, (&'static [&'static str], Measure));
 
-/// With the ways that each has.
-const PARTS: [(&str, (&[&str], Measure)); 3] = [
-    ("accesses", (&accesses::WAYS, accesses::run)),
-    ("windows", (&tcp_window::WAYS, tcp_window::run)),
-    ("chips", (&chips::NAMES, chips::run)),
+/// With their shares of the time, and the ways that each has.
+const PARTS: [Row; 3] = [
+    ("accesses", 5, (&accesses::WAYS, accesses::run)),
+    ("windows", 3, (&tcp_window::WAYS, tcp_window::run)),
+    ("chips", 3, (&chips::NAMES, chips::run)),
 ];
 
 /// Measures and reports.
@@ -30,7 +31,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let choice = Choice::of(&run.args.only)?;
     let mut parts = part::wanted(&PARTS, &run.args.part)?;
     let left_out = left_out(&choice, &parts);
-    parts.retain(|(_, (ways, _))| ways.iter().any(|way| choice.with(way).next().is_some()));
+    parts.retain(|(_, _, (ways, _))| ways.iter().any(|way| choice.with(way).next().is_some()));
     match &left_out {
         Some(text) if parts.is_empty() => return Err(Failure::Failed(text.clone())),
         Some(text) => eprintln!("{text}"),
@@ -44,11 +45,9 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         tables: Vec::new(),
         figure: Figure { title: "vmlan bench kvm-analysis".into(), columns: 2, panels: Vec::new() },
         cells: Value::Array(Vec::new()),
+        ratios: Vec::new(),
     };
-    for (name, (_, measure)) in parts {
-        eprintln!("{name}:");
-        measure(run, &choice)?.join(&mut report, name);
-    }
+    part::all(run, &parts, &mut report, |run, (_, measure)| measure(run, &choice))?;
     report.notes.extend(choice.chips.iter().map(|c| format!("- {}: {}", c.name, c.note)));
     let ways = WAYS.iter().filter(|(name, _)| choice.with(name).next().is_some());
     report.notes.extend(ways.map(|(name, note)| format!("- {name}: {note}")));
@@ -57,8 +56,8 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
 }
 
 /// What was named and these parts do not measure, in a line.
-fn left_out(choice: &Choice, parts: &[(&str, (&[&str], Measure))]) -> Option<String> {
-    let of_part = |(name, (ways, _)): &(&str, (&[&str], Measure))| {
+fn left_out(choice: &Choice, parts: &[Row]) -> Option<String> {
+    let of_part = |(name, _, (ways, _)): &Row| {
         let all = choice.left_out(ways);
         (!all.is_empty()).then(|| format!("{name} of {}", all.join(", ")))
     };

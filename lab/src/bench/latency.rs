@@ -114,6 +114,7 @@ fn report(all: &Results<'_>) -> Result<Report, Failure> {
         tables: PACES[..2].iter().map(|pace| table(all, pace.1)).chain([bounds(all)]).collect(),
         figure: figure(all),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 

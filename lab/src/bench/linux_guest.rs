@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vmlan_harness::{Boot, Guest, HarnessError, Image, NetNs, Station, Switch, usage};
+use vmlan_harness::{Boot, Guest, HarnessError, Image, LanHost, NetNs, Switch, usage};
 
 /// The TAP's name in the host's namespace.
 pub const TAP: &str = "tap0";

@@ -1,9 +1,11 @@
 //! The KVM analysis (Ozaki and Nakao, 2007) with Linux guests and the kernel's own drivers: TCP
 //! bandwidth against the window, by iperf3 `-w` between guest and host, and register accesses for a
-//! frame. VirtioGuest guests show the same in `vmlan bench kvm-analysis`.
+//! frame. Native guests show the same in `vmlan bench kvm-analysis`. And TCP with segmentation by
+//! the NIC and without.
 
 mod accesses;
 mod bandwidth;
+mod segmentation;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use vmlan_harness::{HarnessError, Image};
 use crate::bench::linux_guest::{From, Lab, Model};
 pub use accesses::Accesses;
 pub use bandwidth::Point;
+pub use segmentation::Bulk;
 
 const MODELS: [Model; 6] = [
     Model { name: "QEMU rtl8139 on TAP", file: "qemu", from: From::Qemu("rtl8139") },
@@ -34,7 +37,7 @@ Examples:
   VMLAN_BIN=target/release/vmlan kvm-tcp-window --only rtl8139,virtio-net --windows 8,64 --json \
   kvm.json";
 
-/// A Linux guest (TCG) on each NIC: TCP by window, and register accesses for a frame.
+/// A Linux guest (TCG) on each NIC: TCP by window and with TSO, and register accesses for a frame.
 ///
 /// Needs what `scripts/setup.sh test` sets up: a guest kernel, a QEMU with vfio-user.
 #[derive(Debug, Clone, Parser)]
@@ -48,6 +51,9 @@ pub struct Args {
           default_values_t = [4, 8, 16, 32, 64, 128],
           value_parser = clap::value_parser!(u32).range(2..=192))]
     pub windows: Vec<u32>,
+    /// Pairs of TCP with the NIC cutting segments (TSO) and with the kernel doing it; 0: none.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub tso_pairs: u32,
     /// Rounds; each boots a guest for every NIC.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub rounds: u32,
@@ -68,6 +74,8 @@ pub struct Row {
     pub round: u32,
     /// TCP by window.
     pub windows: Vec<Point>,
+    /// TCP with TSO and without; none where the driver has none.
+    pub bulk: Vec<Bulk>,
     /// Register accesses; none where the switch does not see them.
     pub accesses: Vec<Accesses>,
 }
@@ -112,7 +120,8 @@ fn measure(
     let mut lab = Lab::start(image, place, model)?;
     let accesses = accesses::all(&mut lab, args.seconds)?;
     let windows = bandwidth::all(&mut lab, &args.windows, args.seconds)?;
-    let row = Row { nic: model.name, round, windows, accesses };
+    let bulk = segmentation::all(&mut lab, args.tso_pairs, args.seconds)?;
+    let row = Row { nic: model.name, round, windows, bulk, accesses };
     eprintln!("{}", table::brief(&row));
     Ok(row)
 }

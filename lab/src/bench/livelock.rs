@@ -7,7 +7,7 @@ use serde_json::json;
 use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells};
 use super::rounds::Cell;
-use super::{Run, Samples, raw};
+use super::{Run, Samples, raw, sockets};
 use crate::failure::Failure;
 use crate::native::{Cores, Lab, MAC_B, Plug, Technique, Window, technique};
 use vmlan_config::human_text::{si, to_f64};
@@ -16,6 +16,9 @@ const TECHNIQUES: [&str; 5] = ["plain", "moderated", "polling", "csb", "virtio"]
 
 /// Frames a second that are asked of the source, 0 for all it has.
 const LOADS: [u64; 7] = [50_000, 100_000, 200_000, 400_000, 800_000, 2_400_000, 0];
+
+/// Of a short run: enough for the peak and far beyond it.
+const SHORT_LOADS: [u64; 4] = [100_000, 200_000, 2_400_000, 0];
 
 /// What the application does with each datagram.
 const APPLICATION_NS: &str = "5000";
@@ -58,7 +61,8 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     // kernel's scheduler is measured.
     run.setup.cores = Cores::Receiver;
     let mut cases = Vec::new();
-    for (schedule, load) in SCHEDULES.iter().flat_map(|s| LOADS.map(|load| (*s, load))) {
+    let loads = run.args.axis(&LOADS, &SHORT_LOADS);
+    for (schedule, load) in SCHEDULES.iter().flat_map(|s| loads.iter().map(|load| (*s, *load))) {
         cases.extend(techniques.iter().map(|technique| Case { schedule, load, technique }));
     }
     let name = |w: &Case| {
@@ -79,8 +83,10 @@ fn measure(cell: Cell<'_, Case>) -> Result<Measured, Failure> {
         .map(|(name, technique)| Plug { name, technique, keys: "" });
     // A full receiver loses frames at once: nobody slows the source down.
     let mut lab = Lab::start(cell.setup, &plugs, &["--full-wait", "0"])?;
-    let sink = "stack --json -f livelock-sink --ip 10.0.0.2/24 --warmup 0.3";
+    let warm_up = sockets::warm_up(cell.setup);
+    let sink = "stack --json -f livelock-sink --ip 10.0.0.2/24";
     let sink = sink.split(' ').chain(["--mac", MAC_B, "--app-ns", APPLICATION_NS]);
+    let sink = sink.chain(["--warmup", &warm_up]);
     let sink: Vec<_> = sink.chain(["--schedule", cell.what.schedule]).collect();
     let b = lab.ready_guest("b", &sink)?;
     let source = "pkt-gen --json -f tx --dst-ip 10.0.0.2 --dst-port 7009 -l 60";
@@ -188,6 +194,7 @@ fn report(all: &Results<'_>) -> Result<Report, Failure> {
             .collect(),
         figure: figure(&curves),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 
@@ -229,8 +236,8 @@ fn loads(all: &Results<'_>, schedule: &str, curves: &[Curve]) -> Table {
     let mut heads = vec!["asked of the source".to_owned()];
     heads.extend(curves.iter().map(|c| format!("{}: offered, received", c.technique.name)));
     let mut table =
-        Table { title: format!("Frames a second, {schedule}"), heads, rows: Vec::new() };
-    for load in LOADS {
+        Table { title: format!("Frames a second, {schedule}"), heads, ..Table::default() }.long();
+    for load in LOADS.into_iter().filter(|load| all.iter().any(|(w, _)| w.load == *load)) {
         let asked = if load == 0 { "all".into() } else { si(to_f64(load)) };
         let cell = |c: &Curve| {
             let here =

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::plot::{Figure, Panel, X};
 use super::report::{Report, Table, cells, number};
 use super::{Run, Samples};
+use crate::alike::Spreads;
 use crate::failure::Failure;
 use crate::native::pair::Task;
 use crate::native::{Lab, Technique, Window};
@@ -15,7 +16,7 @@ const SIZES: [u32; 4] = [60, 256, 512, 1514];
 const TECHNIQUES: [&str; 10] = [
     "plain",
     "posted",
-    "msi",
+    "msi-unread",
     "csb",
     "mapped",
     "virtio",
@@ -39,7 +40,7 @@ struct Case {
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
-    let sizes = run.args.sizes(&SIZES, 60, 1514)?;
+    let sizes = run.args.sizes(run.args.axis(&SIZES, &[60, 1514]), 60, 1514)?;
     let cases: Vec<_> = sizes
         .iter()
         .flat_map(|&bytes| techniques.iter().map(move |technique| Case { technique, bytes }))
@@ -81,7 +82,20 @@ fn report(all: &[(&Case, Samples<Window>)], sizes: &[u32]) -> Result<Report, Fai
         tables: sizes.iter().map(|&bytes| table(all, bytes)).collect(),
         figure: figure(all),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: all.iter().filter_map(|(w, s)| ratio(all, w, s)).collect(),
     })
+}
+
+/// Over the row that this one adds to.
+fn ratio(
+    all: &[(&Case, Samples<Window>)],
+    what: &Case,
+    samples: &Samples<Window>,
+) -> Option<(String, Spreads)> {
+    let from = what.technique.from?;
+    let (_, base) = all.iter().find(|(w, _)| w.technique.name == from && w.bytes == what.bytes)?;
+    let words = format!("{} / {from}, {} B", what.technique.name, what.bytes);
+    Some((words, samples.ratios(base, |w| w.frames_per_s)))
 }
 
 pub(super) fn words() -> String {
@@ -107,7 +121,8 @@ pub(super) fn techniques(
 }
 
 fn table(all: &[(&Case, Samples<Window>)], bytes: u32) -> Table {
-    let mut table = Table::new(format!("{bytes} bytes"), &HEADS);
+    let table = Table::new(format!("{bytes} bytes"), &HEADS);
+    let mut table = if [60, 1514].contains(&bytes) { table } else { table.long() };
     let here = || all.iter().filter(|(w, _)| w.bytes == bytes);
     for (what, samples) in here() {
         let from = what.technique.from;
@@ -203,7 +218,8 @@ mod tests {
             ..Window::default()
         };
         let what = |name, bytes| Case { technique: technique::one(name).unwrap(), bytes };
-        let cases = [what("msi", 60), what("csb", 60), what("msi", 1514), what("csb", 1514)];
+        let cases =
+            [what("msi-unread", 60), what("csb", 60), what("msi-unread", 1514), what("csb", 1514)];
         let samples =
             |rate: f64| Samples::near(vec![Some(window(rate)), None, Some(window(rate * 2.0))]);
         let all: Vec<_> = cases.iter().zip([1e5, 2e6, 1e5, 1e6].map(samples)).collect();
@@ -212,7 +228,7 @@ mod tests {
         let row = report.tables[0].rows[1].join(" ");
         assert_eq!(
             row,
-            "csb 3.00 M 1.50 0.00 0.00 0.00 0.25 0.50 4 msi: near: 20.0 to 20.0, 2 pairs"
+            "csb 3.00 M 1.50 0.00 0.00 0.00 0.25 0.50 4 msi-unread: near: 20.0 to 20.0, 2 pairs"
         );
         assert_eq!(report.cells.as_array().unwrap().len(), 12);
         assert!(report.cells[1]["figures"].is_null() && report.cells[0]["figures"]["drops"] == 2);

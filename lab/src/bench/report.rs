@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::plot::Figure;
-use super::rounds::Samples;
+use super::rounds::{Samples, missing};
 use crate::alike::{Class, ENOUGH, Spread, Spreads};
 use crate::failure::Failure;
 use crate::native::{Cores, Machine};
@@ -22,6 +22,8 @@ pub(super) struct Report {
     pub(super) figure: Figure,
     /// Every cell of every round.
     pub(super) cells: serde_json::Value,
+    /// What over what, for [`super::compare`].
+    pub(super) ratios: Vec<(String, Spreads)>,
 }
 
 /// Rows of words; the first column names them.
@@ -30,6 +32,8 @@ pub(super) struct Table {
     pub(super) title: String,
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
+    /// For whoever looks closer: it stands apart from those that say what matters.
+    pub(super) is_long: bool,
 }
 
 /// Where, when and how.
@@ -40,6 +44,10 @@ pub(super) struct Circumstances {
     pub(super) seconds: f64,
     pub(super) rounds: u16,
     pub(super) took: Duration,
+    /// Seconds that it might have taken.
+    pub(super) budget: u16,
+    /// What could not be measured.
+    pub(super) missing: Vec<String>,
 }
 
 impl Circumstances {
@@ -50,19 +58,35 @@ impl Circumstances {
             "medians of"
         };
         format!(
-            "native guests, {}; {figures} {} round(s) of {} s; took {:.0} s",
+            "native guests, {}; {figures} {} round(s) of {} s; took {:.0} of {} s",
             self.cores,
             self.rounds,
             self.seconds,
-            self.took.as_secs_f64()
+            self.took.as_secs_f64(),
+            self.budget
         )
     }
+
+    /// A paragraph, or nothing.
+    fn missing(&self) -> String {
+        missing(&self.missing).map_or_else(String::new, |words| format!("\nMissing: {words}.\n"))
+    }
+}
+
+/// The section of a bench that has shown nothing.
+pub(super) fn nothing(about: &Circumstances) -> String {
+    let why = about.missing();
+    format!("## {}: not measured\n\n{}.\n{why}", about.bench, about.machine)
 }
 
 impl Table {
     pub(super) fn new(title: impl Into<String>, heads: &[&str]) -> Self {
         let heads = heads.iter().map(|&h| h.to_owned()).collect();
-        Self { title: title.into(), heads, rows: Vec::new() }
+        Self { title: title.into(), heads, ..Self::default() }
+    }
+
+    pub(super) fn long(self) -> Self {
+        Self { is_long: true, ..self }
     }
 
     fn text(&self) -> String {
@@ -103,7 +127,8 @@ impl Report {
             about.sentence(),
             about.machine
         );
-        for table in &self.tables {
+        text += &about.missing();
+        for table in self.tables.iter().filter(|table| !table.is_long) {
             text += &format!("\n{}", table.markdown());
         }
         for (n, note) in self.notes.iter().enumerate() {
@@ -119,6 +144,14 @@ impl Report {
         text
     }
 
+    /// The section with the other tables, if there are any.
+    pub(super) fn long_tables(&self, about: &Circumstances) -> Option<String> {
+        let mut long = self.tables.iter().filter(|table| table.is_long).peekable();
+        long.peek()?;
+        let head = format!("## {}: long tables\n\nCommit {}.\n", self.title, about.machine.commit);
+        Some(long.fold(head, |text, table| format!("{text}\n{}", table.markdown())))
+    }
+
     /// All of it.
     pub(super) fn json(&self, about: &Circumstances) -> Result<String, Failure> {
         let all = serde_json::json!({
@@ -130,6 +163,7 @@ impl Report {
             "seconds": about.seconds,
             "rounds": about.rounds,
             "took_seconds": about.took.as_secs_f64(),
+            "missing": about.missing,
             "cells": self.cells,
         });
         serde_json::to_string_pretty(&all)
@@ -169,19 +203,20 @@ pub(super) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A row for each class: what, ratio, pairs, and whether the median meets the goal.
+/// A row for each class: what, ratio, pairs, and whether the median meets the goal if there is one.
 pub(super) fn goal_rows<'a>(
     ratios: &'a Spreads,
     what: &'a str,
-    goal: f64,
+    goal: impl Fn(Class) -> Option<f64> + 'a,
 ) -> impl Iterator<Item = Vec<String>> + 'a {
     ratios.rows().zip(Class::ALL).map(move |([class, words, pairs], of)| {
-        let verdict = match ratios.get(of).map(Spread::median) {
+        let verdict = |goal| match ratios.get(of).map(Spread::median) {
             None => "-",
             Some(None) => "too few pairs",
             Some(Some(median)) if median >= goal => "met",
             Some(Some(_)) => "missed",
         };
-        vec![format!("{what}, {class}"), words, pairs, verdict.into()]
+        let goal = goal(of).map_or_else(|| "-".into(), |goal| format!("{goal}: {}", verdict(goal)));
+        vec![format!("{what}, {class}"), words, pairs, goal]
     })
 }

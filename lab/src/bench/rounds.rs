@@ -1,6 +1,6 @@
 //! Measuring every cell in every round.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::BenchArgs;
 use crate::alike::{self, Class, Spread, Spreads, Surroundings};
@@ -9,6 +9,9 @@ use crate::native::{Setup, progress};
 use crate::probe::cores::line_ns;
 use vmlan_config::human_text::si;
 
+/// The budget is spent.
+const TIME: &str = "the time was up";
+
 /// A bench under way.
 pub(super) struct Run<'a> {
     pub(super) args: &'a BenchArgs,
@@ -16,6 +19,8 @@ pub(super) struct Run<'a> {
     /// Length of a measurement.
     pub(super) time: Duration,
     pub(super) rounds: u16,
+    /// What is not measured by then is left out.
+    pub(super) ends: Instant,
     /// Whether cells stand between two readings of how near the cores are; without, nothing is
     /// compared.
     pub(super) paired: bool,
@@ -28,6 +33,8 @@ pub(super) struct Cell<'a, C> {
     pub(super) what: &'a C,
     pub(super) setup: &'a Setup,
     pub(super) time: Duration,
+    /// The run is a short one.
+    pub(super) short: bool,
     /// Shows frames a second and the time left.
     pub(super) news: &'a mut dyn FnMut(f64, Duration),
 }
@@ -99,9 +106,17 @@ impl Run<'_> {
         show: impl Fn(&C, &F) -> String,
         mut measure: impl FnMut(Cell<'_, C>) -> Result<F, Failure>,
     ) -> Result<Vec<Samples<F>>, Failure> {
+        self.look_at_cores();
         let mut samples: Vec<_> = cells.iter().map(|_| Samples(Vec::new(), Vec::new())).collect();
         let total = cells.len() * usize::from(self.rounds);
         for (done, at) in order(cells.len(), self.rounds).enumerate() {
+            if Instant::now() >= self.ends {
+                let left = total - done;
+                let why = format!("{TIME} before {left} of {total} cells (--budget)");
+                eprintln!("{why}");
+                self.failures.push(why);
+                break;
+            }
             let what = &cells[at];
             let label = format!("[{}/{total}] {}", done + 1, name(what));
             progress(&format!("{label}: starting"));
@@ -110,7 +125,9 @@ impl Run<'_> {
                     let left = left.as_secs_f64();
                     progress(&format!("{label}: {} frames/s, {left:.0} s to go", si(rate)));
                 };
-                let cell = Cell { what, setup: &self.setup, time: self.time, news: &mut news };
+                let short = self.args.short;
+                let cell =
+                    Cell { what, setup: &self.setup, time: self.time, short, news: &mut news };
                 measure(cell)
             };
             let read = || line_ns().map_err(Failure::Failed);
@@ -140,9 +157,29 @@ impl Run<'_> {
         Ok(samples)
     }
 
+    /// Measures in this share of the time that is left; of what it does not need, others have more.
+    pub(super) fn within<T>(&mut self, share: f64, measure: impl FnOnce(&mut Self) -> T) -> T {
+        let now = Instant::now();
+        let part = now + self.ends.saturating_duration_since(now).mul_f64(share);
+        let ends = std::mem::replace(&mut self.ends, part);
+        let found = measure(self);
+        self.ends = ends;
+        found
+    }
+
+    /// Measures what is compared within a cell, or is counted: how near the cores are is no matter.
+    pub(super) fn unpaired<T>(&mut self, measure: impl FnOnce(&mut Self) -> T) -> T {
+        let paired = std::mem::replace(&mut self.paired, false);
+        let found = measure(self);
+        self.paired = paired;
+        found
+    }
+
     /// Notes and says it if nothing can be compared here: figures are measured all the same.
-    pub(super) fn look_at_cores(&mut self) {
-        if let (true, Err(why)) = (self.paired, line_ns()) {
+    fn look_at_cores(&mut self) {
+        // A busy moment is not the end of all pairs.
+        let look = || line_ns().or_else(|_| line_ns()).or_else(|_| line_ns());
+        if let (true, Err(why)) = (self.paired, look()) {
             self.paired = false;
             eprintln!("nothing is compared: {why}");
             self.failures.push(format!("no pair of cells can be compared: {why}"));
@@ -151,14 +188,16 @@ impl Run<'_> {
 
     /// An error if something could not be measured.
     pub(super) fn verdict(&self) -> Result<(), Failure> {
-        match self.failures.first() {
-            None => Ok(()),
-            Some(first) => {
-                let count = self.failures.len();
-                Err(Failure::Failed(format!("{count} without a figure, the first: {first}")))
-            }
-        }
+        missing(&self.failures).map_or(Ok(()), |words| Err(Failure::Failed(words)))
     }
+}
+
+/// What could not be measured, in a line.
+pub(super) fn missing(failures: &[String]) -> Option<String> {
+    let (first, count) = (failures.first()?, failures.len());
+    let time = failures.iter().find(|why| why.starts_with(TIME) && *why != first);
+    let time = time.map_or_else(String::new, |why| format!("; {why}"));
+    Some(format!("{count} without a figure, the first: {first}{time}"))
 }
 
 /// `0, 1, 2, 2, 1, 0, 0, ...`

@@ -1,4 +1,7 @@
-//! The slides' tables: datagrams of growing payload, transmitted and received by a guest.
+//! The slides' tables: datagrams of growing payload, transmitted and received by a guest, and
+//! requests.
+
+mod requests;
 
 use serde_json::json;
 
@@ -10,6 +13,9 @@ use crate::failure::Failure;
 use crate::native::{Technique, host};
 
 const TECHNIQUES: [&str; 3] = ["plain", "csb", "virtio"];
+
+/// Of a short run.
+const SHORT_SIZES: [u32; 3] = [20, 1500, 65_507];
 
 /// Payloads of the slides; the last is the most that a UDP datagram takes, where they write 64 KB.
 const SIZES: [u32; 5] = [20, 500, 1500, 15_000, 65_507];
@@ -44,7 +50,7 @@ type Results<'a> = [(&'a Case, Samples<Measured>)];
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
-    let sizes = run.args.sizes(&SIZES, 8, 65_507)?;
+    let sizes = run.args.sizes(run.args.axis(&SIZES, &SHORT_SIZES), 8, 65_507)?;
     let skipped = host::enter().err();
     let mut cases = Vec::new();
     for sends in [true, false] {
@@ -75,7 +81,10 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         }
     })?;
     let all: Vec<_> = cases.iter().zip(samples).collect();
-    report(&all, skipped)
+    let beside_host = skipped.is_none();
+    let mut report = report(&all, skipped)?;
+    requests::run(run, beside_host)?.join(&mut report, "requests");
+    Ok(report)
 }
 
 fn report(all: &Results<'_>, skipped: Option<String>) -> Result<Report, Failure> {
@@ -105,6 +114,7 @@ fn report(all: &Results<'_>, skipped: Option<String>) -> Result<Report, Failure>
         tables: directions.map(|sends| table(all, sends)).collect(),
         figure: figure(all),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 

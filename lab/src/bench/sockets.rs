@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// The guest on port `a`.
 pub(super) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Seconds after the first message that a guest does not count; less than the laboratory's own.
-const WARM_UP: &str = "0.3";
 
 /// What is measured, and in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +21,10 @@ pub(super) enum Kind {
     Datagrams,
     /// Mbit/s of payload that it got.
     Stream,
-    /// Thousands of transactions a second.
+    /// Thousands of transactions a second over TCP...
     Requests,
+    /// ...and over UDP.
+    UdpRequests,
 }
 
 /// A workload of `vmlan stack`.
@@ -42,6 +42,7 @@ impl Workload {
             Kind::Datagrams => "udp-stream",
             Kind::Stream => "tcp-stream",
             Kind::Requests => "tcp-rr",
+            Kind::UdpRequests => "udp-rr",
         }
     }
 
@@ -49,15 +50,14 @@ impl Workload {
         match self.kind {
             Kind::Datagrams => "udp-sink",
             Kind::Stream => "tcp-sink",
-            Kind::Requests => "responder",
+            Kind::Requests | Kind::UdpRequests => "responder",
         }
     }
 
     pub(super) fn unit(self) -> &'static str {
         match self.kind {
-            Kind::Datagrams => "k/s",
             Kind::Stream => "Mbit/s",
-            Kind::Requests => "k/s",
+            Kind::Datagrams | Kind::Requests | Kind::UdpRequests => "k/s",
         }
     }
 }
@@ -83,15 +83,14 @@ fn field(said: &Value, name: &str) -> Result<f64, Failure> {
 /// From a guest's summary.
 fn value(kind: Kind, said: &Value) -> Result<f64, Failure> {
     match kind {
-        Kind::Datagrams | Kind::Requests => Ok(field(said, "messages_per_s")? / 1000.0),
         Kind::Stream => field(said, "mbit_per_s"),
+        _ => Ok(field(said, "messages_per_s")? / 1000.0),
     }
 }
 
-/// The words that start a guest's side of a workload.
-fn words<'a>(ip: &'a str, workload: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let first = ["stack", "--json", "--ip", ip, "-f", workload, "--warmup", WARM_UP];
-    [&first[..], more].concat()
+/// Seconds after the first message that a guest does not count: less than the laboratory's own.
+pub(super) fn warm_up(setup: &Setup) -> String {
+    format!("{:.2}", setup.warm_up.as_secs_f64() * 0.75)
 }
 
 /// A measurement to make.
@@ -108,22 +107,46 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// The words that start a guest's side of the workload.
+    fn words(&self, ip: &str, workload: &str, more: &[&str]) -> Vec<String> {
+        let warm_up = warm_up(self.setup);
+        let first = ["stack", "--json", "--ip", ip, "-f", workload, "--warmup", &warm_up];
+        [&first[..], more].concat().into_iter().map(str::to_owned).collect()
+    }
+
     /// From the guest on `a` to that on `b`.
     pub(super) fn guest_to_guest(self) -> Result<Measured, Failure> {
+        let lab = Lab::pair(self.setup, self.technique, "")?;
+        self.between_guests(lab)
+    }
+
+    /// The same, but not by the switch: each guest is alone with a tap port in a VLAN of its own,
+    /// and the kernel's bridge is between the two TAP devices.
+    pub(super) fn guest_to_guest_over_taps(self) -> Result<Measured, Failure> {
+        let plug = |name| Plug { name, technique: self.technique, keys: "" };
+        let lab = Lab::start(self.setup, &[plug("a"), plug("b")], &host::TWO_PORTS)?;
+        for (port, vlan) in [("a", "1"), ("b", "2")] {
+            lab.set(port, &[("vlan", vlan)])?;
+        }
+        host::bridge()?;
+        self.between_guests(lab)
+    }
+
+    fn between_guests(self, mut lab: Lab) -> Result<Measured, Failure> {
         let [threads, bytes, window] =
             [self.threads.into(), self.workload.bytes, self.window].map(|n| n.to_string());
-        let mut lab = Lab::pair(self.setup, self.technique, "")?;
         let to = host::ADDRESS.to_string();
         let [here, there] = [GUEST, host::ADDRESS].map(|ip| format!("{ip}/24"));
         let both = ["--threads", &threads, "--window", &window];
-        let b = lab.ready_guest("b", &words(&there, self.workload.server(), &both))?;
+        let b = lab.ready_guest("b", &self.words(&there, self.workload.server(), &both))?;
         let client = [&both[..], &["-l", &bytes, "--to", &to]].concat();
-        let a = lab.ready_guest("a", &words(&here, self.workload.client(), &client))?;
+        let a = lab.ready_guest("a", &self.words(&here, self.workload.client(), &client))?;
         let seen = lab.measure(vec![a, b], self.time, self.news, &mut || ())?;
         let [a, b] = [&seen.said[0], &seen.said[1]];
         let kind = self.workload.kind;
         let sent = value(kind, a)?;
-        let value = if kind == Kind::Requests { sent } else { value(kind, b)? };
+        let answered = matches!(kind, Kind::Requests | Kind::UdpRequests);
+        let value = if answered { sent } else { value(kind, b)? };
         checked(Measured { value, sent, window: seen.window })
     }
 
@@ -134,29 +157,33 @@ impl Job<'_> {
         let mut peer = Peer::server()?;
         let (to, here) = (host::ADDRESS.to_string(), format!("{GUEST}/24"));
         let client = ["--threads", &threads, "-l", &bytes, "--to", &to];
-        let a = lab.ready_guest("a", &words(&here, self.workload.client(), &client))?;
+        let a = lab.ready_guest("a", &self.words(&here, self.workload.client(), &client))?;
         let seen = lab.measure(vec![a], self.time, self.news, &mut || peer.mark())?;
         let sent = value(self.workload.kind, &seen.said[0])?;
         let value = match self.workload.kind {
             Kind::Datagrams => peer.rates().messages / 1000.0,
             Kind::Stream => peer.rates().mbit,
-            Kind::Requests => sent,
+            Kind::Requests | Kind::UdpRequests => sent,
         };
         checked(Measured { value, sent, window: seen.window })
     }
 
-    /// From this program's socket to the guest on `a`: datagrams.
+    /// From this program's socket to the guest on `a`: datagrams or a stream.
     pub(super) fn host_to_guest(self) -> Result<Measured, Failure> {
         let threads = self.threads.to_string();
         let mut lab = self.beside_host()?;
         let here = format!("{GUEST}/24");
-        let a = words(&here, self.workload.server(), &["--threads", &threads]);
+        let a = self.words(&here, self.workload.server(), &["--threads", &threads]);
         let a = lab.ready_guest("a", &a)?;
         let bytes = usize::try_from(self.workload.bytes).unwrap_or(0);
-        let mut peer = Peer::sender(GUEST, bytes)?;
+        let is_stream = self.workload.kind == Kind::Stream;
+        let mut peer =
+            if is_stream { Peer::writer(GUEST, bytes) } else { Peer::sender(GUEST, bytes)? };
         let seen = lab.measure(vec![a], self.time, self.news, &mut || peer.mark())?;
         let value = value(self.workload.kind, &seen.said[0])?;
-        checked(Measured { value, sent: peer.rates().messages / 1000.0, window: seen.window })
+        let rates = peer.rates();
+        let sent = if is_stream { rates.mbit } else { rates.messages / 1000.0 };
+        checked(Measured { value, sent, window: seen.window })
     }
 
     fn beside_host(&self) -> Result<Lab, Failure> {

@@ -73,7 +73,7 @@ fn people_get_a_table_and_bars() {
         text.contains(&"█".repeat(48)) && text.contains(&format!(" {} ", "█".repeat(24))),
         "{text}"
     );
-    assert!(text.contains("csb: msi, and: indices in a block"), "{text}");
+    assert!(text.contains("csb: msi-unread, and: indices in a block"), "{text}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn rows_are_compared_with_what_they_add_to_where_the_cores_were_as_near() {
     let times: Vec<_> = rows.iter().map(|r| r.times).collect();
     // The fourth was measured in another class: neither it nor what adds to it is compared.
     assert_eq!(times[..6], [None, Some(2.0), Some(1.0), None, None, Some(1.0)]);
-    assert_eq!(times[10..], [None, None]);
+    assert_eq!(times[11..], [None, None]);
     let totals = totals(&rows);
     assert!(totals.contains("csb over plain") && totals.contains("2.0 times"), "{totals}");
 }

@@ -14,7 +14,7 @@ use vmlan_tools::AnyNic;
 use vmlan_transport::{Address, Mac};
 
 use crate::failure::Failure;
-use vmlan_config::human_text::chain;
+use vmlan_frame::error_chain;
 use vmlan_harness::Pin;
 
 /// Sleep when little has moved; with the way in and out of the kernel it lasts about twice as long.
@@ -22,7 +22,7 @@ const NAP: Duration = Duration::from_micros(30);
 /// Where nobody else needs the core: time between two looks at the rings. Looking takes their cache
 /// lines from the switch.
 const GAP: Duration = Duration::from_micros(4);
-/// A paced station sends when so much of a second is due, in one burst.
+/// A paced guest sends when so much of a second is due, in one burst.
 const BURSTS_PER_SECOND: u64 = 10_000;
 /// A longer stall is not made up for.
 const MOST_BEHIND: Duration = Duration::from_millis(10);
@@ -41,14 +41,14 @@ pub(crate) enum Idle {
 }
 
 /// A guest's place at the switch, and whom it sends to.
-pub(crate) struct Station {
+pub(crate) struct FloodGuest {
     /// Its port.
     pub(crate) port: String,
     pub(crate) mac: Mac,
     pub(crate) to: Mac,
 }
 
-/// Orders to a station, and what it has done.
+/// Orders to a guest, and what it has done.
 #[derive(Default)]
 struct Dial {
     bytes: AtomicU32,
@@ -56,20 +56,14 @@ struct Dial {
     rate: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
-    /// Looks at a ring that was to be full of frames...
-    looks: AtomicU64,
-    /// ...and was empty: the switch was faster than we.
-    dry: AtomicU64,
 }
 
-/// What a station has done.
+/// What a guest has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     /// Frames that the switch took.
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    pub(crate) looks: u64,
-    pub(crate) dry: u64,
 }
 
 /// The thread. It ends when this is dropped.
@@ -80,16 +74,16 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Connects the stations (address, station) and tells the switch where they are. They are
+    /// Connects the guests (address, guest) and tells the switch where they are. They are
     /// silent.
     pub(super) fn start(
-        stations: &[(String, &Station)],
+        guests: &[(String, &FloodGuest)],
         idle: Idle,
         pin: Pin,
     ) -> Result<Self, Failure> {
         let mut nics = Vec::new();
-        for (address, station) in stations {
-            nics.push(Nic::open(address, station)?);
+        for (address, guest) in guests {
+            nics.push(Nic::open(address, guest)?);
         }
         let dials = nics.iter().map(|n| n.dial.clone()).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -100,7 +94,7 @@ impl Flood {
         Ok(Self { dials, stop, thread: Some(thread) })
     }
 
-    /// From now on station `at` sends so many frames a second ([`ALL`]: all there is; 0: none) of
+    /// From now on guest `at` sends so many frames a second ([`ALL`]: all there is; 0: none) of
     /// so many bytes.
     pub(crate) fn order(&self, at: usize, bytes: u32, rate: u64) {
         self.dials[at].bytes.store(bytes, Relaxed);
@@ -114,9 +108,8 @@ impl Flood {
 
     pub(crate) fn done(&self, at: usize) -> Done {
         let dial = &self.dials[at];
-        let [sent, received, looks, dry] =
-            [&dial.sent, &dial.received, &dial.looks, &dial.dry].map(|n| n.load(Relaxed));
-        Done { sent, received, looks, dry }
+        let [sent, received] = [&dial.sent, &dial.received].map(|n| n.load(Relaxed));
+        Done { sent, received }
     }
 }
 
@@ -154,7 +147,7 @@ fn spin() {
     std::thread::yield_now();
 }
 
-/// A station's device.
+/// A guest's device.
 struct Nic {
     device: AnyNic,
     batch: <AnyNic as Receive>::Batch,
@@ -193,20 +186,20 @@ impl Pace {
 }
 
 impl Nic {
-    fn open(address: &str, station: &Station) -> Result<Self, Failure> {
+    fn open(address: &str, guest: &FloodGuest) -> Result<Self, Failure> {
         let wrong =
-            |e: &dyn std::error::Error| Failure::Failed(format!("{address}: {}", chain(&e)));
+            |e: &dyn std::error::Error| Failure::Failed(format!("{address}: {}", error_chain(&e)));
         let place: Address = address.parse().map_err(|e| wrong(&e))?;
         let device = AnyNic::open(&place, Some(ROOM), super::PATIENCE).map_err(|e| wrong(&e))?;
         let batch = device.batch(0);
         Ok(Self { device, batch, dial: Arc::default(), posted: 0, pace: Pace::default() }
-            .prepared(station))
+            .prepared(guest))
     }
 
     /// Announced to the switch, and with a frame in each slot.
-    fn prepared(mut self, station: &Station) -> Self {
+    fn prepared(mut self, guest: &FloodGuest) -> Self {
         const BROADCAST: Mac = Mac([0xff; 6]);
-        let hello = frame(station.mac, BROADCAST);
+        let hello = frame(guest.mac, BROADCAST);
         self.device.reap(0);
         if let Some(slot) = self.device.next(0) {
             self.device.write(0, slot, 0, &hello[..60]);
@@ -217,7 +210,7 @@ impl Nic {
         while self.device.reap(0) < self.device.slots(0) && Instant::now() < end {
             sleep(NAP);
         }
-        let frame = frame(station.mac, station.to);
+        let frame = frame(guest.mac, guest.to);
         (0..self.device.slots(0)).for_each(|slot| self.device.write(0, slot, 0, &frame));
         self
     }
@@ -233,10 +226,6 @@ impl Nic {
         let free = u64::from(self.device.reap(0));
         self.dial.sent.store(self.posted - (slots - free), Relaxed);
         let rate = self.dial.rate.load(Relaxed);
-        if rate == ALL && self.pace.rate == ALL {
-            self.dial.looks.fetch_add(1, Relaxed);
-            self.dial.dry.fetch_add(u64::from(free == slots), Relaxed);
-        }
         let due = self.pace.due(rate, now).min(free);
         if due > 0 {
             let due = u32::try_from(due).unwrap_or(u32::MAX);

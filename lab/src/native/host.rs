@@ -16,6 +16,10 @@ use vmlan_config::human_text::to_f64;
 /// The switch's port to it.
 pub(crate) const PORT: &str = "host=tap:vmlanbench0";
 const INTERFACE: &str = "vmlanbench0";
+/// Two that are bridged, each in a VLAN of its own at the switch.
+pub(crate) const TWO_PORTS: [&str; 2] = ["t0=tap:vmlanbench0,vlan=1", "t1=tap:vmlanbench1,vlan=2"];
+const INTERFACES: [&str; 2] = [INTERFACE, "vmlanbench1"];
+const BRIDGE: &str = "vmlanbridge0";
 /// Where it is.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Ports that `vmlan stack` talks to unless told otherwise.
@@ -47,18 +51,29 @@ pub(crate) fn enter() -> Result<(), String> {
 
 /// Gives the interface of [`PORT`] its address.
 pub(crate) fn plug_in() -> Result<(), Failure> {
-    let address = format!("{ADDRESS}/24");
-    for words in
-        [["address", "add", &address, "dev", INTERFACE], ["link", "set", "dev", INTERFACE, "up"]]
-    {
-        let out = Command::new("ip").args(words).stdin(Stdio::null()).output();
-        let out = out.map_err(|e| Failure::Failed(format!("ip: {e}: apt-get install iproute2")))?;
-        if !out.status.success() {
-            let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-            return Err(Failure::Failed(format!("ip {}: {said}", words.join(" "))));
-        }
+    ip(&format!("address add {ADDRESS}/24 dev {INTERFACE}"))?;
+    ip(&format!("link set dev {INTERFACE} up"))
+}
+
+/// Puts the interfaces of [`TWO_PORTS`] on one bridge.
+pub(crate) fn bridge() -> Result<(), Failure> {
+    // It stays when its interfaces go.
+    if !std::path::Path::new("/sys/class/net").join(BRIDGE).exists() {
+        // /sys may be that of the machine's network: then it is there already, which is as well.
+        let _ = ip(&format!("link add {BRIDGE} type bridge mcast_snooping 0"));
     }
-    Ok(())
+    ip(&format!("link set dev {BRIDGE} up"))?;
+    INTERFACES.iter().try_for_each(|name| ip(&format!("link set dev {name} master {BRIDGE} up")))
+}
+
+fn ip(words: &str) -> Result<(), Failure> {
+    let out = Command::new("ip").args(words.split(' ')).stdin(Stdio::null()).output();
+    let out = out.map_err(|e| Failure::Failed(format!("ip: {e}: apt-get install iproute2")))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+    Err(Failure::Failed(format!("ip {words}: {said}")))
 }
 
 /// What the host's side has moved so far.
@@ -120,6 +135,17 @@ impl Peer {
                 }
             }
         });
+        let requests = UdpSocket::bind((ADDRESS, ECHO)).map_err(fail)?;
+        requests.set_read_timeout(Some(NAP)).map_err(fail)?;
+        peer.run(move |moved| {
+            let mut buffer = vec![0; 1 << 16];
+            while !moved.is_over() {
+                if let Ok((bytes, from)) = requests.recv_from(&mut buffer) {
+                    // Lost as on a wire; whoever asks asks again.
+                    let _ = requests.send_to(&buffer[..bytes], from);
+                }
+            }
+        });
         for (port, serve) in [(SINK, swallow as fn(TcpStream, &Moved)), (ECHO, echo)] {
             let listener = TcpListener::bind((ADDRESS, port)).map_err(fail)?;
             listener.set_nonblocking(true).map_err(fail)?;
@@ -146,6 +172,23 @@ impl Peer {
             }
         });
         Ok(peer)
+    }
+
+    /// Writes `bytes` at a time to a connection to the sink of the guest at `to`.
+    pub(crate) fn writer(to: Ipv4Addr, bytes: usize) -> Self {
+        let mut peer = Self::new();
+        peer.run(move |moved| {
+            let payload = vec![0x5a; bytes];
+            while !moved.is_over() {
+                // Nobody there yet, or no more.
+                let Ok(mut stream) = TcpStream::connect_timeout(&(to, SINK).into(), 4 * NAP) else {
+                    continue;
+                };
+                ready(&stream);
+                while !moved.is_over() && write(&mut stream, &payload, moved) {}
+            }
+        });
+        peer
     }
 
     /// Notes the time and what has been moved.
@@ -202,10 +245,23 @@ fn read(stream: &mut TcpStream, buffer: &mut [u8], moved: &Moved) -> Option<usiz
     None
 }
 
+/// A part of it at least, unless the connection is gone.
+fn write(stream: &mut TcpStream, payload: &[u8], moved: &Moved) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    match stream.write(payload) {
+        Ok(bytes) => {
+            moved.add(bytes);
+            bytes > 0
+        }
+        Err(e) => matches!(e.kind(), Interrupted | TimedOut | WouldBlock),
+    }
+}
+
 fn ready(stream: &TcpStream) {
     // Without these it still works, only slower.
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_read_timeout(Some(NAP));
+    let _ = stream.set_write_timeout(Some(NAP));
     let _ = stream.set_nodelay(true);
 }
 

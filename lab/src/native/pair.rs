@@ -7,9 +7,6 @@ use serde_json::Value;
 use super::{Lab, Look, MAC_A, MAC_B, Process, Window};
 use crate::failure::Failure;
 
-/// Time for caches, clocks and the forwarding table to settle.
-const WARM_UP: Duration = Duration::from_millis(400);
-
 /// `vmlan pkt-gen` at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task<'a> {
@@ -65,7 +62,7 @@ impl Lab {
         news: News<'_>,
         mark: &mut dyn FnMut(),
     ) -> Result<Measured, Failure> {
-        self.watch(WARM_UP, &mut guests, news)?;
+        self.watch(self.setup.warm_up, &mut guests, news)?;
         mark();
         let pids: Vec<_> = guests.iter().map(Process::pid).collect();
         let before = Look::take(self, &pids)?;

@@ -8,7 +8,7 @@ use super::Lab;
 use crate::failure::Failure;
 use vmlan_config::human_text::to_f64;
 use vmlan_engine::stats::{Accesses, PortStats};
-use vmlan_harness::usage::run_time;
+use vmlan_harness::usage::{run_time, sleeps};
 
 /// Stands among registers for virtio-net's kicks.
 pub(crate) const DOORBELL: &str = "doorbell";
@@ -20,6 +20,8 @@ pub(crate) struct Look {
     pub(crate) ports: Vec<PortStats>,
     /// Of the switch, then of the processes asked for.
     pub(super) cpu: Vec<Duration>,
+    /// Times that the processes asked for went to sleep.
+    pub(super) sleeps: Vec<u64>,
 }
 
 /// The time between two looks.
@@ -37,7 +39,8 @@ impl Look {
         let at = asked + asked.elapsed() / 2;
         let cpu: Option<Vec<_>> =
             [lab.switch()].iter().chain(pids).map(|pid| run_time(*pid)).collect();
-        Ok(Self { at, ports, cpu: cpu.ok_or_else(gone)? })
+        let sleeps: Option<Vec<_>> = pids.iter().map(|pid| sleeps(*pid)).collect();
+        Ok(Self { at, ports, cpu: cpu.ok_or_else(gone)?, sleeps: sleeps.ok_or_else(gone)? })
     }
 
     /// A counter of one port.
@@ -107,6 +110,12 @@ impl Span {
     /// CPU of the `n`th of the processes asked for, in cores.
     pub(crate) fn guest(&self, n: usize) -> f64 {
         self.cpu(n + 1)
+    }
+
+    /// Times that the processes asked for went to sleep, a second.
+    pub(crate) fn sleeps(&self) -> f64 {
+        let sum = |look: &Look| look.sleeps.iter().sum::<u64>();
+        to_f64(sum(&self.after).saturating_sub(sum(&self.before))) / self.seconds()
     }
 
     fn cpu(&self, n: usize) -> f64 {

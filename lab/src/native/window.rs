@@ -108,6 +108,7 @@ mod tests {
             at: at + Duration::from_secs(s),
             ports: vec![nic(frames), port(frames)],
             cpu: [500, 250, 1000].map(|ms| Duration::from_millis(ms * s)).to_vec(),
+            sleeps: Vec::new(),
         };
         let window = Window::between(&reading(1, 1_000_000), &reading(3, 5_000_000));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6 * b.abs().max(1.0), "{a} {b}");

@@ -23,16 +23,16 @@ const OVER: u64 = u64::MAX;
 
 /// The cores that are measured between.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cores {
+pub(crate) struct Cores {
     /// The guest's, so to speak.
-    pub(super) here: u16,
+    pub(crate) here: u16,
     /// The worker's, if there is a second one.
-    pub(super) there: Option<u16>,
+    pub(crate) there: Option<u16>,
 }
 
 impl Cores {
     /// The first and the last that this program may use.
-    pub(super) fn find() -> Self {
+    pub(crate) fn find() -> Self {
         let all = sched_getaffinity(None).ok();
         let mut may = (0..CpuSet::MAX_CPU)
             .filter(|core| all.as_ref().is_some_and(|all| all.is_set(*core)))
@@ -206,13 +206,14 @@ pub(super) fn line(cores: Cores, time: Duration) -> Found {
 /// If there is one core only, or other work leaves the two no time together.
 pub(crate) fn line_ns() -> Result<f64, String> {
     const TIME: Duration = Duration::from_millis(5);
-    /// Stretches, and samples that suffice.
+    /// Stretches, time for them on a busy machine, and samples that suffice.
     const TRIES: u32 = 40;
+    const PATIENCE: Duration = Duration::from_secs(2);
     const ENOUGH: usize = 100;
     let cores = Cores::find();
     let there = cores.there.ok_or(ONE_CORE)?;
-    let mut all = Samples::new(2 * TRIPS);
-    for _ in 0..TRIES {
+    let (mut all, start) = (Samples::new(2 * TRIPS), Instant::now());
+    for _ in (0..TRIES).take_while(|_| start.elapsed() < PATIENCE) {
         all.append(hand_over(cores.here, there, TIME)?);
         if all.len() >= ENOUGH {
             return all.low().ok_or_else(|| ONE_CORE.into());

@@ -21,7 +21,7 @@ use super::cores::{Cores, ONE_CORE, on_core, run_on};
 use super::figure::{Found, Samples};
 use super::worker::{Watch, Worker};
 use crate::native::Scratch;
-use vmlan_config::human_text::chain;
+use vmlan_frame::error_chain;
 
 /// SDM 13.4.2 and 13.4.40: harmless to read; harmless to write while transmission is off.
 const STATUS: u32 = 0x0008;
@@ -68,7 +68,7 @@ impl Server {
         let mac = Mac::new([0x52, 0x54, 0, 0, 0, 0x0a]);
         let config = Config { doorbell, ..Config::new(dir.socket("probe"), mac) };
         let port = run_on(cores.far(), || vfio_user::attach(config, Arc::new(|| ())))?;
-        Ok(Self { port: port.map_err(|e| chain(&e))?, dir, doorbell })
+        Ok(Self { port: port.map_err(|e| error_chain(&e))?, dir, doorbell })
     }
 
     /// As the guest sees it.
@@ -76,14 +76,14 @@ impl Server {
         let path = self.dir.socket("probe");
         let doorbell = if self.doorbell == Doorbell::Mapped { "mapped" } else { "trapped" };
         let text = format!("vfio-user:{},doorbell={doorbell},{keys}", path.display());
-        text.parse().map_err(|e| chain(&e))
+        text.parse().map_err(|e| error_chain(&e))
     }
 }
 
 fn connect(address: &address::VfioUser) -> Result<VfioBus, String> {
     let ram =
         vmlan_driver::nic::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
-    VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))
+    VfioBus::connect(address, &ram, PATIENCE).map_err(|e| error_chain(&e))
 }
 
 /// The first error of many calls.
@@ -93,7 +93,7 @@ struct Errors(Option<String>);
 impl Errors {
     fn note<T>(&mut self, result: Result<T, impl std::error::Error>) {
         if let Err(e) = result {
-            self.0.get_or_insert(chain(&e));
+            self.0.get_or_insert(error_chain(&e));
         }
     }
 
@@ -234,8 +234,8 @@ fn send(
 ) -> Result<Samples, String> {
     let ram =
         vmlan_driver::nic::make_ram(&address.driver).map_err(|e| format!("no memory: {e}"))?;
-    let bus = VfioBus::connect(address, &ram, PATIENCE).map_err(|e| chain(&e))?;
-    let mut nic = E1000::new(address.driver.clone(), &ram, bus).map_err(|e| chain(&e))?;
+    let bus = VfioBus::connect(address, &ram, PATIENCE).map_err(|e| error_chain(&e))?;
+    let mut nic = E1000::new(address.driver.clone(), &ram, bus).map_err(|e| error_chain(&e))?;
     let (mut samples, end) = (Samples::new(1), Instant::now() + time);
     while Instant::now() < end && !samples.is_full() {
         if watch == Watch::Asleep {

@@ -41,7 +41,6 @@ impl Archive {
     }
 
     /// Ends the archive and hands it over.
-    #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,7 +1,7 @@
 //! A Linux guest in stock QEMU, and the line to its agent.
 
 use crate::{
-    Boot, HarnessError, Image, Process, Result, Said, Station, last_lines,
+    Boot, HarnessError, Image, LanHost, Process, Result, Said, last_lines,
     vm::base64::{base64, unbase64},
 };
 use std::{
@@ -13,7 +13,7 @@ use std::{
 
 /// How long a guest may take to boot under TCG: 8 s on two idle cores, over 120 s seen at a load of
 /// 29.
-const BOOT: Duration = Duration::from_secs(240);
+const BOOT: Duration = Duration::from_secs(600);
 
 fn agent_socket(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.agent"))
@@ -45,9 +45,6 @@ impl Guest {
     }
 
     /// The same for any number of them.
-    ///
-    /// # Errors
-    /// As [`Guest::boot`].
     pub fn boot_all(image: &Image, dir: &Path, boots: Vec<Boot>) -> Result<Vec<Guest>> {
         let mut begun = Vec::new();
         for boot in boots {
@@ -64,9 +61,6 @@ impl Guest {
 
     /// Reboots and waits until it is back, with its address set and its link up; background
     /// commands are gone. Only for a guest that [`Boot::reboots`].
-    ///
-    /// # Errors
-    /// As [`Guest::boot`].
     pub fn reboot(&mut self) -> Result<()> {
         // Later than the answer to this very command.
         self.sh("(sleep 0.2; reboot -f) > /dev/null 2>&1 &")?;
@@ -80,15 +74,11 @@ impl Guest {
     }
 
     /// QEMU's process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.qemu.pid()
     }
 
     /// How long the guest has been up, in seconds: it only grows as long as nobody rebooted it.
-    ///
-    /// # Errors
-    /// As [`Station::sh`].
     pub fn uptime(&mut self) -> Result<f64> {
         let text = self.sh("cut -d' ' -f1 /proc/uptime")?;
         text.trim()
@@ -116,7 +106,7 @@ impl Guest {
     }
 }
 
-impl Station for Guest {
+impl LanHost for Guest {
     fn name(&self) -> &str {
         &self.name
     }

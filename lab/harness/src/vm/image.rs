@@ -65,6 +65,8 @@ pub struct Extras<'a> {
     /// Modules that are there but not loaded: `insmod /lib/m/NAME`, for each of those in
     /// `/lib/m/NAME.order` in turn.
     pub modules: &'a [&'a str],
+    /// Other files: where they are in the guest, and here.
+    pub files: &'a [(&'a str, &'a Path)],
 }
 
 impl Image {
@@ -77,9 +79,6 @@ impl Image {
     }
 
     /// The same with more in it.
-    ///
-    /// # Errors
-    /// As [`Image::build`].
     pub fn build_with(dir: &Path, extras: Extras<'_>) -> Result<Image> {
         let root = cache().join("kernel");
         let missing = || {
@@ -103,10 +102,21 @@ impl Image {
             add_program(&mut archive, program)?;
         }
         add_modules(&mut archive, &root, extras.modules)?;
+        for (name, path) in extras.files {
+            archive.file(name, &fs::read(path).map_err(HarnessError::file(path))?);
+        }
         let initramfs = dir.join("initramfs");
         fs::write(&initramfs, archive.finish()).map_err(HarnessError::file(&initramfs))?;
         Ok(Image { kernel, initramfs })
     }
+}
+
+/// Where modules for the guests' kernel can be built, if `scripts/setup.sh test` unpacked that.
+#[must_use]
+pub fn kernel_headers() -> Option<PathBuf> {
+    let headers = cache().join("headers");
+    let built = fs::read_link(headers.join("build")).ok()?;
+    headers.join("ready").exists().then(|| headers.join(built))
 }
 
 /// Where `scripts/setup.sh` keeps what it unpacks; the two must agree.
@@ -131,7 +141,12 @@ fn add_tools(archive: &mut Archive) -> Result<()> {
 /// A program and the libraries it is linked with, if it is.
 fn add_program(archive: &mut Archive, tool: &Path) -> Result<()> {
     let name = tool.file_name().unwrap_or_default().to_string_lossy();
-    archive.file(&format!("bin/{name}"), &fs::read(tool).map_err(HarnessError::file(tool))?);
+    // Half of the guest's memory holds its files. Our program's line tables would fill it.
+    let stripped = tempfile::NamedTempFile::new().map_err(HarnessError::file(tool))?;
+    let place = stripped.path().to_string_lossy();
+    output_of("strip", &["--strip-debug", "-o", &place, &tool.to_string_lossy()])?;
+    let content = fs::read(stripped.path()).map_err(HarnessError::file(stripped.path()))?;
+    archive.file(&format!("bin/{name}"), &content);
     let libraries = output_of("ldd", &[&tool.to_string_lossy()])?;
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
         archive.file(library, &fs::read(library).map_err(HarnessError::file(library))?);

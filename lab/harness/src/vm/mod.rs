@@ -8,5 +8,5 @@ pub mod qemu;
 mod qemu_command;
 
 pub use guest::Guest;
-pub use image::{Extras, Image};
+pub use image::{Extras, Image, kernel_headers};
 pub use qemu_command::Boot;

@@ -4,18 +4,12 @@ use crate::{HarnessError, Result, SETUP, find_program, output_of, vm::image::cac
 use std::{path::PathBuf, sync::OnceLock};
 
 /// The QEMU that Debian installs, 7.2 or later.
-///
-/// # Errors
-/// [`HarnessError::Missing`].
 pub fn installed() -> Result<PathBuf> {
     find_program("qemu-system-x86_64")
 }
 
 /// A QEMU with a sound vfio-user client, 10.1.1 or later: the installed one if it will do, else
 /// what `scripts/setup.sh test` unpacked.
-///
-/// # Errors
-/// [`HarnessError::Missing`].
 pub fn with_vfio_user() -> Result<PathBuf> {
     if let (Ok(path), true) = (installed(), own_version() >= [10, 1, 1]) {
         return Ok(path);
@@ -31,7 +25,6 @@ pub fn with_vfio_user() -> Result<PathBuf> {
 /// Debian 12's QEMU 7.2 without KVM dies of SIGSEGV in `msix_set_vector_notifiers` when a
 /// vhost-user device is started, with any back end (seen with DPDK's too,
 /// `tests/without_vmlan.rs`). INTx instead of MSI-X avoids it; newer versions do not need that.
-#[must_use]
 pub fn msix_crashes() -> bool {
     own_version() < [8, 0, 0]
 }

@@ -31,7 +31,6 @@ pub struct Boot {
 impl Boot {
     /// A guest with no NIC yet. `number` gives its address: 10.77.0.`number`,
     /// 52:54:00:77:00:`number`.
-    #[must_use]
     pub fn new(name: &str, number: u8) -> Boot {
         Boot {
             name: name.into(),
@@ -48,7 +47,6 @@ impl Boot {
 
     /// The MAC address that goes with a guest's number. An emulated NIC behind vfio-user has it
     /// from the switch.
-    #[must_use]
     pub fn mac(number: u8) -> String {
         format!("52:54:00:77:00:{number:02x}")
     }

@@ -133,7 +133,7 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
         }
         Task::Changes => format!("in force after {} ms at the latest", number(Some(slowest(seen)))),
     };
-    let samples = run.rounds(&cases, Case::words, show, measure)?;
+    let samples = run.unpaired(|run| run.rounds(&cases, Case::words, show, measure))?;
     let all: Vec<_> = cases.into_iter().zip(samples).collect();
     let keys = |w: &Case| json!({ "way": w.way.word(), "task": w.words() });
     Ok(Part {
@@ -141,6 +141,7 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
         tables: vec![exact(&all), changes(&all)],
         panels: vec![panel(&all)],
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 
@@ -156,7 +157,7 @@ fn measure(cell: Cell<'_, Case>) -> Result<Measured, Failure> {
     let Case { way, task } = *cell.what;
     let names = scene::names("p", 2);
     let mut lab = scene::lab(cell.setup, &names, "", &[])?;
-    let flood = lab.flood(&scene::stations(&names, |n| 1 - n), Idle::Spin)?;
+    let flood = lab.flood(&scene::guests(&names, |n| 1 - n), Idle::Spin)?;
     lab.pause(Duration::from_millis(50))?;
     let ledger = Ledger::open(&lab, &flood)?;
     let (mut passed, mut changes_ms) = (0.0, Vec::new());

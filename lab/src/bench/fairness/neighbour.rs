@@ -36,8 +36,7 @@ const NOTES: [&str; 3] = [
      1,488,095 a second) and nothing else going on. CPU for it: its process, and what the switch \
      uses more than when it refuses the same frames at their source (reach=none). Medians of three \
      windows in turn. Goals: at least 10 times less with to_frames=24k than without. With all \
-     there is (the second table) a victim does not keep up: it polls, and hears of few \
-     interrupts.",
+     there is (the second table) a victim does not keep up: it polls, and hears of few interrupts.",
     "Third guests: quiet is the same scene without the flood. Goals: p99 at most 2 times, the \
         stream within 5 % of quiet, while the neighbour floods the limited victim.",
 ];
@@ -134,6 +133,7 @@ pub(super) fn run(run: &mut Run<'_>, techniques: &[&'static Technique]) -> Resul
         tables: vec![work(&all), victims(&all), others(&all)],
         panels: vec![panel(&all)],
         cells: cells(all.iter().map(|(t, s)| (keys(t), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 
@@ -145,8 +145,8 @@ struct Scene {
     _pong: Process,
 }
 
-/// Stations of the flood thread.
-const STATIONS: [&str; 3] = ["f", "s", "t"];
+/// Guests of the flood thread.
+const GUESTS: [&str; 3] = ["f", "s", "t"];
 
 fn measure(cell: Cell<'_, &'static Technique>) -> Result<Vec<Measured>, Failure> {
     let mut scene = Scene::set(&cell)?;
@@ -171,14 +171,14 @@ impl Scene {
             .to_vec();
         plugs.push(Plug { name: "v", technique: cell.what, keys: "" });
         let mut lab = Lab::start(cell.setup, &plugs, &["--full-wait", "0"])?;
-        let (stations, victim) = (STATIONS.map(str::to_owned), STATIONS.len());
+        let (guests, victim) = (GUESTS.map(str::to_owned), GUESTS.len());
         let common = ["pkt-gen", "--json", "--spin", "0", "-f"];
         let mac = scene::mac(victim).to_string();
         let victim_process = lab.ready_guest("v", &[&common[..], &["rx", "-S", &mac]].concat())?;
         let pong = lab.ready_guest("b", &[&common[..], &["pong", "-S", MAC_B]].concat())?;
         // `f` to the victim, `s` to `t`.
         let to = |n: usize| [victim, 2, 1][n];
-        let flood = lab.flood(&scene::stations(&stations, to), Idle::Nap)?;
+        let flood = lab.flood(&scene::guests(&guests, to), Idle::Nap)?;
         lab.set("s", &[("from_rate", STREAM.0)])?;
         Ok(Self { lab, flood, victim: victim_process, _pong: pong })
     }
@@ -239,7 +239,7 @@ fn times(open: Option<f64>, limited: Option<f64>, least: f64) -> (String, String
 fn victims(all: &Results) -> Table {
     let heads =
         ["victim", "to it", "offered/s", "received/s", "interrupts/s", "CPU victim", "switch"];
-    let mut table = Table::new("The same with all there is", &heads);
+    let mut table = Table::new("The same with all there is", &heads).long();
     for (technique, samples) in all {
         let get = |phase, value: fn(&Measured) -> f64| at(samples, phase, value);
         for (phase, limit) in [(Phase::Open, "no limit"), (Phase::Limited, LIMIT)] {

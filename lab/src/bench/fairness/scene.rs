@@ -1,4 +1,4 @@
-//! What the parts have in common: stations at a switch, a window of time, and what is said about
+//! What the parts have in common: guests at a switch, a window of time, and what is said about
 //! goals.
 
 use std::time::Duration;
@@ -6,23 +6,26 @@ use std::time::Duration;
 use vmlan_transport::Mac;
 
 use crate::failure::Failure;
-use crate::native::{Lab, Plug, Setup, Span, Station, technique};
+use crate::native::{FloodGuest, Lab, Plug, Setup, Span, technique};
 use vmlan_config::human_text::to_f64;
 
 /// Time for rings to fill and buckets to empty.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Address of the `n`th station.
+/// Address of the `n`th guest.
 pub(super) fn mac(n: usize) -> Mac {
     let [.., high, low] = n.to_be_bytes();
     Mac([2, 0, 0, 0, high, low])
 }
 
-/// Stations on virtio-net ports of these names; station `n` sends to the one that `to` says.
-pub(super) fn stations(names: &[String], to: impl Fn(usize) -> usize) -> Vec<Station> {
-    let station =
-        |(n, port): (usize, &String)| Station { port: port.clone(), mac: mac(n), to: mac(to(n)) };
-    names.iter().enumerate().map(station).collect()
+/// Guests on virtio-net ports of these names; guest `n` sends to the one that `to` says.
+pub(super) fn guests(names: &[String], to: impl Fn(usize) -> usize) -> Vec<FloodGuest> {
+    let guest = |(n, port): (usize, &String)| FloodGuest {
+        port: port.clone(),
+        mac: mac(n),
+        to: mac(to(n)),
+    };
+    names.iter().enumerate().map(guest).collect()
 }
 
 /// A switch with virtio-net ports of these names.

@@ -40,7 +40,7 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
         let bits: Vec<_> = seen.bits.iter().map(|b| si(*b)).collect();
         format!("{} bit/s, {}", bits.join(", "), scene::percent(Some(off(seen))))
     };
-    let samples = run.rounds(&SIZES, words, show, measure)?;
+    let samples = run.unpaired(|run| run.rounds(&SIZES, words, show, measure))?;
     let heads =
         ["bytes of weight 1, 2, 4", "Mbit/s of each", "off", "goal 2 %", "uplink Mbit/s", "drops"];
     let mut table = Table::new("Shares of an uplink of 1 Gbit/s", &heads);
@@ -63,6 +63,7 @@ pub(super) fn run(run: &mut Run<'_>, _: &[&'static Technique]) -> Result<Part, F
         tables: vec![table],
         panels: vec![panel(&samples)],
         cells: cells(SIZES.iter().zip(&samples).map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 
@@ -92,7 +93,7 @@ fn measure(cell: Cell<'_, [u32; 3]>) -> Result<Measured, Failure> {
     for (port, weight) in senders.iter().zip(WEIGHTS) {
         lab.set(port, &[("uplink", UPLINK), ("weight", &weight.to_string())])?;
     }
-    let flood = lab.flood(&scene::stations(&names, |_| WEIGHTS.len()), Idle::Spin)?;
+    let flood = lab.flood(&scene::guests(&names, |_| WEIGHTS.len()), Idle::Spin)?;
     (0..senders.len()).for_each(|n| flood.order(n, cell.what[n], ALL));
     let span = scene::window(&mut lab, &[], cell.time)?;
     let bits = |p: &PortStats| p.r#in.bytes * 8;

@@ -140,7 +140,7 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
             s.frames
         )
     };
-    let samples = run.rounds(&cases, name, show, measure)?;
+    let samples = run.unpaired(|run| run.rounds(&cases, name, show, measure))?;
     let keys = |w: &Case| {
         let (nic, way) = (w.chip.name, w.way.name);
         json!({ "nic": nic, "way": way, "direction": direction(w), "load": w.load.name() })
@@ -215,7 +215,7 @@ fn report(choice: &Choice, all: &Results<'_>, cells: Value) -> Part {
     let panels =
         WAYS.into_iter().filter(|way| choice.with(way).nth(1).is_some() || *way == "plain");
     let panels = panels.map(|way| panel(choice, all, way)).collect();
-    Part { notes: NOTES.map(str::to_owned).to_vec(), tables, panels, cells }
+    Part { notes: NOTES.map(str::to_owned).to_vec(), tables, panels, cells, ratios: Vec::new() }
 }
 
 /// `1.00 r 2.00 w`
@@ -260,7 +260,7 @@ fn by_register(all: &Results<'_>, nic: &Chip, way: &Technique) -> Option<Table> 
     let seen = || columns.iter().flatten().flat_map(|samples| samples.0.iter().flatten());
     seen().next()?;
     let heads = [&["register"][..], &HEADS].concat();
-    let mut table = Table::new(format!("{} {}: by register", nic.name, way.name), &heads);
+    let mut table = Table::new(format!("{} {}: by register", nic.name, way.name), &heads).long();
     let mut names: Vec<&String> = seen().flat_map(|s| s.registers.keys()).collect();
     names.sort();
     names.dedup();

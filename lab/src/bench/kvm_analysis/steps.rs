@@ -58,7 +58,7 @@ fn table(all: &Results<'_>, name: &str, sends: bool, steps: &[Step]) -> Option<T
         "listed, in bursts",
         "counted",
     ];
-    let mut table = Table::new(format!("The step list, {NIC}, {name}"), &heads);
+    let mut table = Table::new(format!("The step list, {NIC}, {name}"), &heads).long();
     let row = |words: &str,
                access: String,
                listed: (Option<f64>, Option<f64>),

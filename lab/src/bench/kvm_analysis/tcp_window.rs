@@ -13,6 +13,8 @@ use crate::native::{Chip, Technique};
 /// What a connection may have under way, in KiB.
 const WINDOWS: [u32; 8] = [4, 8, 16, 32, 48, 64, 128, 256];
 pub(super) const WAYS: [&str; 2] = ["plain", "moderated"];
+/// Of a short run.
+const SHORT: [u32; 3] = [4, 32, 256];
 /// Writes longer than most windows, so that the window alone is what limits.
 const TCP: Workload = Workload { name: "TCP", kind: Kind::Stream, bytes: 65_536 };
 /// A window is enough when it has so much of what the best one has.
@@ -42,7 +44,8 @@ type Results<'a> = [(&'a Case, Samples<Measured>)];
 pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
     let mut cases = Vec::new();
     for (chip, way) in WAYS.iter().flat_map(|way| choice.with(way)) {
-        cases.extend(WINDOWS.map(|kib| Case { chip, way, kib }));
+        let windows = run.args.axis(&WINDOWS, &SHORT).iter();
+        cases.extend(windows.map(|&kib| Case { chip, way, kib }));
     }
     let name = |w: &Case| format!("{} {}, {} KiB", w.chip.name, w.way.name, w.kib);
     let samples = run.rounds(
@@ -70,6 +73,7 @@ pub(super) fn run(run: &mut Run<'_>, choice: &Choice) -> Result<Part, Failure> {
         tables: ways().map(|way| table(choice, &all, way)).collect(),
         panels: ways().map(|way| panel(choice, &all, way)).collect(),
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
+        ratios: Vec::new(),
     })
 }
 
@@ -88,7 +92,9 @@ fn drops(all: &Results<'_>, chip: &str, way: &str, kib: u32) -> bool {
 }
 
 fn table(choice: &Choice, all: &Results<'_>, way: &str) -> Table {
-    let windows: Vec<_> = WINDOWS.iter().map(|kib| format!("{kib} KiB")).collect();
+    let measured = |kib: &u32| all.iter().any(|(w, _)| w.kib == *kib);
+    let kibs: Vec<_> = WINDOWS.into_iter().filter(measured).collect();
+    let windows: Vec<_> = kibs.iter().map(|kib| format!("{kib} KiB")).collect();
     let mut heads = vec!["NIC"];
     heads.extend(windows.iter().map(String::as_str));
     heads.push("enough");
@@ -97,7 +103,7 @@ fn table(choice: &Choice, all: &Results<'_>, way: &str) -> Table {
         let points = points(all, nic.name, way);
         let at = |kib| points.iter().find(|p| p.0 == kib).map(|p| p.1);
         let mut row = vec![nic.name.to_owned()];
-        row.extend(WINDOWS.iter().map(|&kib| {
+        row.extend(kibs.iter().map(|&kib| {
             let star = if drops(all, nic.name, way, kib) { "*" } else { "" };
             number(at(kib)) + star
         }));
@@ -147,8 +153,8 @@ mod tests {
         let all: Vec<_> =
             cases.iter().zip(values.map(|v| Samples::near(vec![v.map(seen)]))).collect();
         let row = |way| table(&choice, &all, way).rows[0].join(" ");
-        assert_eq!(row("plain"), "e1000 50.0 - - - - 1000 - 1100* 64 KiB");
-        assert_eq!(row("moderated"), "e1000 - - - - - - - - -");
+        assert_eq!(row("plain"), "e1000 50.0 1000 1100* 64 KiB");
+        assert_eq!(row("moderated"), "e1000 - - - -");
         assert_eq!(panel(&choice, &all, "plain").series[0].1.len(), 3);
         assert!(panel(&choice, &all, "moderated").series.is_empty());
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vmlan_harness::{HarnessError, Station};
+use vmlan_harness::{HarnessError, LanHost};
 
 use crate::bench::linux_guest::Lab;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use vmlan_harness::{HarnessError, Station, connectivity};
+use vmlan_harness::{HarnessError, LanHost, connectivity};
 
 use crate::bench::linux_guest::Lab;
 

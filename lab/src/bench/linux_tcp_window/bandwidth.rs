@@ -1,7 +1,7 @@
 //! TCP bandwidth against the window, both ways.
 
 use serde::Serialize;
-use vmlan_harness::{HarnessError, Station, connectivity};
+use vmlan_harness::{HarnessError, LanHost, connectivity};
 
 use crate::bench::linux_guest::Lab;
 

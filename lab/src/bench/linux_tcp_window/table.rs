@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Accesses, Point, Row};
+use super::segmentation::ratios;
+use super::{Accesses, Bulk, Point, Row};
+use crate::alike::Spread;
 
 /// The paper's list: rtl8139, by the columns of the table of accesses.
 const PAPER: &str = "3                   -                   7                   3";
@@ -51,6 +53,7 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
             let _ = writeln!(out, "{:22}{values}   {enough}", name(row));
         }
     }
+    out += &bulk(rows);
     let heads = ["TX, sparse", "TX, in bursts", "RX, sparse", "RX, in bursts"];
     let heads: String = heads.map(|h| format!("{h:20}")).concat();
     let heads = heads.trim_end();
@@ -68,6 +71,36 @@ pub(super) fn table(windows: &[u32], rows: &[Row]) -> String {
         }
     }
     out.push_str(WORDS);
+    out
+}
+
+/// TCP with TSO over without.
+fn bulk(rows: &[Row]) -> String {
+    let mut out = format!(
+        "\nTCP, guest to host, by who cuts segments: Mbit/s, bytes of a frame at the switch\n\
+         {:22}{:28}{:28}NIC over kernel\n",
+        "round, NIC", "the NIC (TSO)", "the kernel"
+    );
+    for row in rows.iter().filter(|row| !row.bulk.is_empty()) {
+        let of = |tso: bool, value: fn(&Bulk) -> f64| {
+            let mine = row.bulk.iter().filter(|b| b.tso == tso);
+            Spread::of(mine.map(value).collect())
+        };
+        let cell = |tso| {
+            let [rate, bytes] = [of(tso, |b| b.mbit_per_s), of(tso, |b| b.frame_bytes)];
+            let rate = rate.map_or_else(|| "-".into(), |s| s.words());
+            format!("{rate}, {:.0}", bytes.map_or(0.0, |s| s.ranks[2]))
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{:22}{:28}{:28}{}",
+            name(row),
+            cell(true),
+            cell(false),
+            ratios(&row.bulk).words()
+        );
+    }
     out
 }
 
@@ -121,7 +154,8 @@ mod tests {
             interrupts: 1.0,
         };
         let windows = [(4, 10.0), (8, 95.0), (16, 100.0)].map(point).to_vec();
-        let row = Row { nic: "rtl8139", round: 1, windows, accesses: vec![accesses] };
+        let row =
+            Row { nic: "rtl8139", round: 1, windows, bulk: Vec::new(), accesses: vec![accesses] };
         assert_eq!(brief(&row), "round 1, rtl8139: TCP up to 100 and 0 Mbit/s; accesses 3.00");
         let text = table(&[4, 8, 16], &[row]);
         for line in [

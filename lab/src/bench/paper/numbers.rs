@@ -1,7 +1,7 @@
 //! The paper's figures 4, 5 and 11: Linux and FreeBSD guests under QEMU-KVM, on an i7-3930K of
 //! 2013.
 
-use super::Scene;
+use super::{Scene, Way, scene};
 
 /// UDP8 and UDP-1460 in thousands of datagrams a second, TCP and TCPw in Mbit/s, TCPRR in thousands
 /// of transactions a second.
@@ -29,12 +29,21 @@ const fn lines(scene: Scene, technique: &'static str, linux: Row, freebsd: Row) 
     Lines { scene, technique, linux, freebsd }
 }
 
-const HOST_1: Scene = Scene { host: true, threads: 1 };
-const HOST_2: Scene = Scene { host: true, threads: 2 };
-const GUEST_1: Scene = Scene { host: false, threads: 1 };
-const GUEST_2: Scene = Scene { host: false, threads: 2 };
+/// Rows RX have streams alone.
+const fn streams(tcp: f64, tcp_w: f64) -> Row {
+    [None, None, Some(tcp), Some(tcp_w), None]
+}
 
-/// Guest to host over TAP (rows "TX"), guest to guest over VALE.
+const HOST_1: Scene = scene(Way::Host, 1);
+const HOST_2: Scene = scene(Way::Host, 2);
+const FROM_1: Scene = scene(Way::FromHost, 1);
+const FROM_2: Scene = scene(Way::FromHost, 2);
+const GUEST_1: Scene = scene(Way::Switch, 1);
+const GUEST_2: Scene = scene(Way::Switch, 2);
+const TAPS_1: Scene = scene(Way::Taps, 1);
+const TAPS_2: Scene = scene(Way::Taps, 2);
+
+/// Guest to host over TAP (rows "TX"), back ("RX"), guest to guest over VALE and over TAP.
 const LINES: &[Lines] = &[
     lines(
         HOST_1,
@@ -136,6 +145,75 @@ const LINES: &[Lines] = &[
         all([817.0, 449.0, 1684.0, 1690.0, 9.1]),
     ),
     lines(GUEST_2, "virtio", virtio([875.0, 774.0, 4346.0, 3682.0]), NONE),
+    lines(
+        HOST_1,
+        "csb-moderated",
+        all([360.0, 239.0, 2590.0, 2757.0, 7.6]),
+        all([379.0, 244.0, 1767.0, 1684.0, 7.2]),
+    ),
+    lines(
+        HOST_2,
+        "csb-moderated",
+        all([343.0, 172.0, 1690.0, 1683.0, 10.4]),
+        all([388.0, 243.0, 1746.0, 1658.0, 7.2]),
+    ),
+    lines(FROM_1, "plain", streams(3370.0, 3327.0), NONE),
+    lines(FROM_1, "combined-100", streams(3912.0, 3890.0), NONE),
+    lines(FROM_1, "csb-100", streams(7179.0, 7493.0), NONE),
+    lines(FROM_2, "plain", streams(3938.0, 4118.0), NONE),
+    lines(FROM_2, "moderated-100", streams(1250.0, 2894.0), NONE),
+    lines(FROM_2, "combined-100", streams(2300.0, 5128.0), NONE),
+    lines(FROM_2, "csb-100", streams(4400.0, 7566.0), NONE),
+    lines(
+        TAPS_1,
+        "plain",
+        all([29.0, 28.0, 416.0, 462.0, 7.1]),
+        all([20.0, 19.0, 185.0, 633.0, 7.1]),
+    ),
+    lines(
+        TAPS_1,
+        "moderated",
+        all([82.0, 70.0, 522.0, 598.0, 6.5]),
+        all([54.0, 46.0, 357.0, 516.0, 3.8]),
+    ),
+    lines(
+        TAPS_1,
+        "combined",
+        all([221.0, 138.0, 1265.0, 1661.0, 5.1]),
+        all([251.0, 180.0, 739.0, 770.0, 3.9]),
+    ),
+    lines(
+        TAPS_1,
+        "csb",
+        all([458.0, 269.0, 2923.0, 2982.0, 11.8]),
+        all([475.0, 262.0, 1512.0, 1496.0, 9.5]),
+    ),
+    lines(TAPS_1, "virtio", virtio([424.0, 394.0, 3475.0, 3480.0]), NONE),
+    lines(
+        TAPS_2,
+        "plain",
+        all([40.0, 38.0, 302.0, 372.0, 5.1]),
+        all([16.0, 16.0, 157.0, 549.0, 6.6]),
+    ),
+    lines(
+        TAPS_2,
+        "moderated",
+        all([82.0, 70.0, 578.0, 646.0, 6.1]),
+        all([50.0, 48.0, 422.0, 531.0, 3.8]),
+    ),
+    lines(
+        TAPS_2,
+        "combined",
+        all([354.0, 163.0, 2174.0, 2185.0, 5.0]),
+        all([250.0, 170.0, 704.0, 723.0, 3.8]),
+    ),
+    lines(
+        TAPS_2,
+        "csb",
+        all([409.0, 258.0, 2747.0, 2824.0, 11.0]),
+        all([464.0, 268.0, 1350.0, 1327.0, 8.0]),
+    ),
+    lines(TAPS_2, "virtio", virtio([417.0, 367.0, 3359.0, 3416.0]), NONE),
 ];
 
 /// The paper's figures with Linux and with FreeBSD as the guest, for the workload at `column` of
@@ -152,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_technique_of_the_paper_has_a_line_in_every_scene() {
-        for scene in [HOST_1, HOST_2, GUEST_1, GUEST_2] {
+        for scene in [HOST_1, HOST_2, GUEST_1, GUEST_2, TAPS_1, TAPS_2] {
             for technique in ["plain", "moderated", "combined", "csb", "virtio"] {
                 assert!(of(scene, technique, 0)[0].is_some(), "{technique}");
             }
@@ -161,5 +239,6 @@ mod tests {
         assert_eq!(of(GUEST_1, "csb", 0), [Some(1526.0), Some(838.0)]);
         assert_eq!(of(HOST_2, "csb", 4), [Some(20.7), Some(17.3)]);
         assert_eq!(of(HOST_2, "virtio", 4), [None, None]);
+        assert_eq!(of(FROM_2, "csb-100", 3), [Some(7566.0), None]);
     }
 }

@@ -4,33 +4,34 @@ use std::time::Instant;
 use vmlan_harness::{Result, Stop};
 
 /// MAC addresses of the guest's two ports.
-pub const MAC: [&str; 2] = ["02:00:00:00:00:00", "02:00:00:00:00:01"];
+pub(super) const MAC: [&str; 2] = ["02:00:00:00:00:00", "02:00:00:00:00:01"];
 
 /// What the guest has counted so far, both ports together.
 #[derive(Debug, Clone, Copy)]
-pub struct GuestCounters {
-    /// When it was asked.
-    pub at: Instant,
+pub(super) struct GuestCounters {
+    /// In the middle between asking and being told.
+    pub(super) at: Instant,
     /// Frames received from the switch: the deliveries that a figure is made of.
-    pub rx_frames: u64,
+    pub(super) rx_frames: u64,
     /// Bytes in them.
-    pub rx_bytes: u64,
+    pub(super) rx_bytes: u64,
     /// Frames given to the switch.
-    pub tx_frames: u64,
-    /// Frames received for each second since it was last asked, by its own clock.
-    pub rx_pps: f64,
+    pub(super) tx_frames: u64,
 }
 
 /// Something that bounces every frame received on one of its ports out of the other one.
-pub trait Guest {
-    /// The process its CPU time is charged to.
-    fn pid(&self) -> u32;
-
-    /// Puts frames into the loop; called again when none came through.
+pub(super) trait Guest {
+    /// Puts frames of so many bytes into the loop, and bounces them.
     ///
     /// # Errors
     /// When the guest has ended or does not answer.
-    fn start(&mut self, stop: &Stop) -> Result<()>;
+    fn start(&mut self, stop: &Stop, bytes: u32) -> Result<()>;
+
+    /// Bounces no more, and uses no CPU.
+    ///
+    /// # Errors
+    /// When the guest has ended or does not answer.
+    fn pause(&mut self, stop: &Stop) -> Result<()>;
 
     /// Its counters now.
     ///

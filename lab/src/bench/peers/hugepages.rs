@@ -3,11 +3,14 @@
 use std::fs;
 use vmlan_harness::{HarnessError, Result};
 
+/// Looks for more after the first.
+const ATTEMPTS: u32 = 5;
+
 const NR: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Puts the old number back when dropped.
 #[derive(Debug)]
-pub struct Hugepages {
+pub(super) struct Hugepages {
     before: Option<u64>,
 }
 
@@ -19,7 +22,7 @@ impl Hugepages {
     ///
     /// # Errors
     /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory.
-    pub fn reserve(mib: u64) -> Result<Self> {
+    pub(super) fn reserve(mib: u64) -> Result<Self> {
         let info = Info::read()?;
         let need = (mib * 1024).div_ceil(info.page_kib);
         if info.free >= need {
@@ -27,6 +30,15 @@ impl Hugepages {
         }
         write_nr(info.total + need - info.free)?;
         let guard = Self { before: Some(info.total) };
+        for _ in 0..ATTEMPTS {
+            if Info::read()?.free >= need {
+                break;
+            }
+            // Memory is in pieces, or holds files. If the kernel cannot, what follows says so.
+            let _ = fs::write("/proc/sys/vm/drop_caches", "1");
+            let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+            write_nr(info.total + need - info.free)?;
+        }
         let free = Info::read()?.free;
         if free < need {
             return Err(HarnessError::missing(

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use vmlan_harness::{HarnessError, Pin, Result, Stop};
 
-use super::GUEST_CORE;
 use super::guest::{Guest, GuestCounters};
 
 const MAGIC: u32 = 0xfeed_face;
@@ -39,14 +38,21 @@ struct Counters {
     tx_frames: AtomicU64,
     going: AtomicBool,
     over: AtomicBool,
+    /// Of each frame.
+    bytes: AtomicU32,
+}
+
+impl Counters {
+    fn goes_on(&self) -> bool {
+        self.going.load(Relaxed) && !self.over.load(Relaxed)
+    }
 }
 
 /// The running loop; dropping it ends the thread.
 #[derive(Debug)]
-pub struct VdeLoop {
+pub(super) struct VdeLoop {
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
-    last: (Instant, u64),
 }
 
 impl VdeLoop {
@@ -54,25 +60,26 @@ impl VdeLoop {
     ///
     /// # Errors
     /// When the switch refuses.
-    pub fn connect(control: &Path, dir: &Path, bytes: u32, one_way: bool) -> Result<Self> {
+    pub(super) fn connect(control: &Path, dir: &Path, core: usize) -> Result<Self> {
         let ports = [Port::plug(control, &dir.join("p0"))?, Port::plug(control, &dir.join("p1"))?];
         let counters = Arc::<Counters>::default();
-        let frames =
-            if one_way { vec![frame(0, bytes)] } else { vec![frame(0, bytes), frame(1, bytes)] };
         let shared = Arc::clone(&counters);
-        let thread = thread::spawn(move || bounce(&ports, &frames, &shared));
-        Ok(Self { counters, thread: Some(thread), last: (Instant::now(), 0) })
+        let thread = thread::spawn(move || bounce(&ports, core, &shared));
+        Ok(Self { counters, thread: Some(thread) })
     }
 }
 
 impl Guest for VdeLoop {
-    fn pid(&self) -> u32 {
-        std::process::id()
-    }
-
-    fn start(&mut self, _: &Stop) -> Result<()> {
+    fn start(&mut self, _: &Stop, bytes: u32) -> Result<()> {
+        self.counters.bytes.store(bytes, Relaxed);
         self.counters.going.store(true, Relaxed);
         Ok(())
+    }
+
+    fn pause(&mut self, stop: &Stop) -> Result<()> {
+        self.counters.going.store(false, Relaxed);
+        // By then it has seen that, and the switch is silent.
+        stop.sleep(Duration::from_millis(10))
     }
 
     fn seen(&mut self, _: &Stop) -> Result<GuestCounters> {
@@ -80,13 +87,11 @@ impl Guest for VdeLoop {
             return Err(HarnessError::NoFigure("vde_switch closed a port".into()));
         }
         let (at, rx_frames) = (Instant::now(), self.counters.rx_frames.load(Relaxed));
-        let (before, frames) = std::mem::replace(&mut self.last, (at, rx_frames));
         Ok(GuestCounters {
             at,
             rx_frames,
             rx_bytes: self.counters.rx_bytes.load(Relaxed),
             tx_frames: self.counters.tx_frames.load(Relaxed),
-            rx_pps: (rx_frames - frames) as f64 / (at - before).as_secs_f64(),
         })
     }
 }
@@ -151,19 +156,29 @@ fn frame(from: u8, bytes: u32) -> Vec<u8> {
     frame
 }
 
-fn bounce(ports: &[Port; 2], frames: &[Vec<u8>], counters: &Counters) {
+fn bounce(ports: &[Port; 2], core: usize, counters: &Counters) {
     // Not pinned is slower, not wrong.
-    let _ = Pin::Core(GUEST_CORE).this_thread();
-    while !counters.going.load(Relaxed) && !counters.over.load(Relaxed) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    let _ = Pin::Core(core).this_thread();
     while !counters.over.load(Relaxed) {
-        for (port, frame) in ports.iter().zip(frames) {
+        if !counters.goes_on() {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        drain(ports);
+        let frames = [0, 1].map(|from| frame(from, counters.bytes.load(Relaxed)));
+        for (port, frame) in ports.iter().zip(&frames) {
             for _ in 0..WINDOW {
                 send(port, frame, counters);
             }
         }
         while pass(ports, counters) {}
+    }
+}
+
+/// What is left of an earlier time.
+fn drain(ports: &[Port; 2]) {
+    for port in ports {
+        while port.data.recv(&mut [0; 2048]).is_ok() {}
     }
 }
 
@@ -181,10 +196,10 @@ fn pass(ports: &[Port; 2], counters: &Counters) -> bool {
         }
     }
     if moved {
-        return !counters.over.load(Relaxed);
+        return counters.goes_on();
     }
     let mut fds = ports.each_ref().map(|port| PollFd::new(&port.data, PollFlags::IN));
-    matches!(poll(&mut fds, Some(&QUIET)), Ok(1..))
+    counters.goes_on() && matches!(poll(&mut fds, Some(&QUIET)), Ok(1..))
 }
 
 fn send(port: &Port, frame: &[u8], counters: &Counters) {

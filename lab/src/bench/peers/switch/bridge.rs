@@ -5,12 +5,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use vmlan_harness::{
-    HarnessError, NetNs, Result, Scratch, Station, Stop, usage::CpuTime, usage::ksoftirqd,
+    HarnessError, LanHost, NetNs, Result, Scratch, Stop, usage::CpuTime, usage::ksoftirqd,
 };
 
-use super::super::GUEST_CORE;
 use super::super::guest::MAC;
-use super::{Bench, Charged, Rig, Switch};
+use super::{Charged, Place, Rig, Switch};
 
 const TAPS: [&str; 2] = ["vt0", "vt1"];
 
@@ -21,16 +20,16 @@ struct Bridge {
 }
 
 /// testpmd with two `net_tap` ports that hang on one bridge.
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
-    let mut netns = NetNs::new(&bench.scratch.fresh("bridge")?, "bridge", 1)?;
+pub(super) fn rig(place: &Place<'_>) -> Result<Rig> {
+    let mut netns = NetNs::new(&place.scratch.fresh("bridge")?, "bridge", 1)?;
     // A neighbour solicitation of the kernel would be bounced for ever and be counted as traffic. A
     // kernel built without IPv6 has no such file, and needs none.
     netns
         .sh("for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done; :")?;
     netns.sh("ip link add br0 type bridge mcast_snooping 0")?;
     let vdevs = [0, 1].map(|i| format!("net_tap{i},iface={},mac={}", TAPS[i], MAC[i]));
-    let mut guest = bench.testpmd("guest", GUEST_CORE, Some(&netns), vdevs, frame_bytes)?;
-    guest.ready(bench.stop)?;
+    let mut guest = place.testpmd("guest", place.cores[0], Some(&netns), vdevs)?;
+    guest.ready(place.stop)?;
     for (tap, address) in TAPS.iter().zip(["06:00:00:00:00:00", "06:00:00:00:00:01"]) {
         // A bridge keeps what is addressed to its own ports, so the devices may not have the
         // guest's addresses.
@@ -38,13 +37,13 @@ pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
         netns.sh(&format!("ip link set {tap} master br0 up"))?;
     }
     netns.sh("ip link set br0 up")?;
-    bench.stop.sleep(Duration::from_millis(200))?;
+    place.stop.sleep(Duration::from_millis(200))?;
     let switch = Bridge { netns, guest: guest.pid(), ksoftirqd: ksoftirqd() };
     Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
 }
 
 /// Whether TAP devices and bridges can be made here.
-pub fn check() -> Result<()> {
+pub(super) fn check() -> Result<()> {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return Err(HarnessError::missing("there is no /dev/net/tun", "modprobe tun"));
     }

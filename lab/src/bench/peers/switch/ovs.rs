@@ -3,100 +3,160 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use vmlan_harness::{HarnessError, Pin, Process, Result, Stop, output_of, usage::CpuTime};
+use rustix::process::{Pid, Signal, kill_process};
+use vmlan_harness::{HarnessError, NetNs, Pin, Process, Result, Stop, output_of};
 
-use super::super::{GUEST_CORE, SWITCH_CORE};
-use super::{Bench, Charged, Rig, Switch, launch, tool};
+use super::{Charged, Place, Rig, Switch, launch, tool};
 
 /// Debian keeps both builds; `ovs-vswitchd` may be the one without DPDK.
 const DEBIAN: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
-const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const SCHEMA: &str = "usr/share/openvswitch/vswitch.ovsschema";
 const START: Duration = Duration::from_secs(10);
+/// The programs that are needed beside the switch.
+const TOOLS: [&str; 4] = ["ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-appctl"];
+
+/// One version of it.
+pub(super) struct Build {
+    /// Where scripts/setup.sh has unpacked it, with programs below `bin`; `None`: installed.
+    unpacked: Option<PathBuf>,
+}
+
+impl Build {
+    pub(super) fn installed() -> Self {
+        Self { unpacked: None }
+    }
+
+    /// Into the cache, as scripts/setup.sh knows it.
+    pub(super) fn unpacked() -> Self {
+        let var = |name| std::env::var_os(name).map(PathBuf::from);
+        let cache = var("VMLAN_CACHE")
+            .or_else(|| Some(var("XDG_CACHE_HOME")?.join("vmlan")))
+            .or_else(|| Some(var("HOME")?.join(".cache/vmlan")));
+        Self { unpacked: Some(cache.unwrap_or_default().join("peers")) }
+    }
+
+    /// # Errors
+    /// [`HarnessError::Missing`] for the first thing that is not there.
+    pub(super) fn check(&self) -> Result<()> {
+        TOOLS.iter().try_for_each(|name| self.tool(name).map(|_| ()))?;
+        self.vswitchd().map(|_| ())
+    }
+
+    fn tool(&self, name: &str) -> Result<PathBuf> {
+        let Some(dir) = &self.unpacked else { return tool(name) };
+        let found = Some(dir.join("bin").join(name)).filter(|path| path.is_file());
+        found.ok_or_else(|| {
+            let what = format!("there is no {} of Debian 13", dir.display());
+            HarnessError::missing(what, "run scripts/setup.sh peers")
+        })
+    }
+
+    /// `ovs-vswitchd` with DPDK in it.
+    fn vswitchd(&self) -> Result<PathBuf> {
+        let debian = PathBuf::from(DEBIAN);
+        if self.unpacked.is_some() {
+            return self.tool("ovs-vswitchd-dpdk");
+        }
+        if debian.is_file() {
+            return Ok(debian);
+        }
+        let fix = "apt-get install -y openvswitch-switch-dpdk";
+        let other =
+            tool("ovs-vswitchd").map_err(|_| HarnessError::missing("OVS is not installed", fix))?;
+        let version = output_of(&other.to_string_lossy(), &["--version"])?;
+        if version.contains("DPDK") {
+            return Ok(other);
+        }
+        Err(HarnessError::missing(format!("{} has no DPDK in it", other.display()), fix))
+    }
+
+    fn run(&self, name: &str, args: &[&str]) -> Result<String> {
+        output_of(&self.tool(name)?.to_string_lossy(), args)
+    }
+
+    fn vsctl(&self, db: &str, args: &[&str]) -> Result<()> {
+        let db = format!("--db=unix:{db}");
+        self.run("ovs-vsctl", &[&[db.as_str(), "--timeout=20"], args].concat()).map(|_| ())
+    }
+
+    /// Versions of OVS and of the DPDK inside it, in one line.
+    pub(super) fn version(&self) -> Result<String> {
+        let text = output_of(&self.vswitchd()?.to_string_lossy(), &["--version"])?;
+        Ok(text.lines().map(str::trim).collect::<Vec<_>>().join(", "))
+    }
+}
 
 struct Ovs {
+    build: Build,
     vswitchd: Process,
     _database: Process,
     control: String,
+    /// Its TAP devices have names that another one would want as well.
+    _netns: NetNs,
 }
 
 /// OVS with two vhost-user ports; it connects, the guest listens.
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
-    let dir = bench.scratch.fresh("ovs")?;
-    let switch = Ovs::start(bench, &dir)?;
-    let guest = bench.virtio_guest(&dir, true, frame_bytes)?;
+pub(super) fn rig(place: &Place<'_>, build: Build) -> Result<Rig> {
+    let dir = place.scratch.fresh("ovs")?;
+    let switch = Ovs::start(place, &dir, build)?;
+    let guest = place.virtio_guest(&dir, true)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
 }
 
-/// `ovs-vswitchd` with DPDK in it.
-pub fn program() -> Result<PathBuf> {
-    let debian = PathBuf::from(DEBIAN);
-    if debian.is_file() {
-        return Ok(debian);
-    }
-    let fix = "apt-get install -y openvswitch-switch-dpdk";
-    let other =
-        tool("ovs-vswitchd").map_err(|_| HarnessError::missing("OVS is not installed", fix))?;
-    let version = output_of(&other.to_string_lossy(), &["--version"])?;
-    if version.contains("DPDK") {
-        return Ok(other);
-    }
-    Err(HarnessError::missing(format!("{} has no DPDK in it", other.display()), fix))
-}
-
-/// Versions of OVS and of the DPDK inside it, in one line.
-///
-/// # Errors
-/// When it is not installed.
-pub fn version() -> Result<String> {
-    let text = output_of(&program()?.to_string_lossy(), &["--version"])?;
-    Ok(text.lines().map(str::trim).collect::<Vec<_>>().join(", "))
-}
-
 impl Ovs {
-    fn start(bench: &Bench<'_>, dir: &Path) -> Result<Self> {
+    fn start(place: &Place<'_>, dir: &Path, build: Build) -> Result<Self> {
         let text = |name: &str| dir.join(name).to_string_lossy().into_owned();
         let (conf, db, control) = (text("conf.db"), text("db.sock"), text("vs.ctl"));
-        output_of("ovsdb-tool", &["create", &conf, SCHEMA])?;
-        let database = launch("ovsdb-server", &tool("ovsdb-server")?, Pin::Core(GUEST_CORE), None)
+        let root = build.unpacked.clone().unwrap_or_else(|| PathBuf::from("/"));
+        build.run("ovsdb-tool", &["create", &conf, &root.join(SCHEMA).to_string_lossy()])?;
+        let database = launch("ovsdb-server", &build.tool("ovsdb-server")?, place.here(), None)
             .args([conf, format!("--remote=punix:{db}"), "--unixctl=".to_owned() + &text("db.ctl")])
             .env("OVS_RUNDIR", Some(dir.as_os_str()))
-            .spawn(&bench.scratch.log("ovsdb-server"))?;
+            .spawn(&place.scratch.log("ovsdb-server"))?;
         let exists = |path: &str| Ok(Path::new(path).exists().then_some(()));
-        bench.stop.wait_for("socket of ovsdb-server", START, || exists(&db))?;
-        configure(&db)?;
+        place.stop.wait_for("socket of ovsdb-server", START, || exists(&db))?;
+        configure(&build, &db, place.cores)?;
         // Not pinned from outside: it places its threads itself by the two masks, as in production.
-        let vswitchd = launch("ovs-vswitchd", &program()?, Pin::Free, None)
+        let netns = NetNs::new(&place.scratch.fresh("netns")?, "ovs", 1)?;
+        let vswitchd = launch("ovs-vswitchd", &build.vswitchd()?, Pin::Free, Some(&netns))
             .args([format!("unix:{db}"), format!("--unixctl={control}")])
             .env("OVS_RUNDIR", Some(dir.as_os_str()))
-            .spawn(&bench.scratch.log("ovs-vswitchd"))?;
-        let mut ovs = Self { vswitchd, _database: database, control };
+            .spawn(&place.scratch.log("ovs-vswitchd"))?;
+        let mut ovs = Self { build, vswitchd, _database: database, control, _netns: netns };
         ovs.add_ports(&db, dir)?;
         Ok(ovs)
     }
 
     fn add_ports(&mut self, db: &str, dir: &Path) -> Result<()> {
-        vsctl(db, &["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
+        let vsctl = |args: &[&str]| self.build.vsctl(db, args);
+        vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
         for port in ["vu0", "vu1"] {
             let path = format!("options:vhost-server-path={}", dir.join(port).display());
             let kind = "type=dpdkvhostuserclient";
-            vsctl(db, &["add-port", "br0", port, "--", "set", "Interface", port, kind, &path])?;
+            vsctl(&["add-port", "br0", port, "--", "set", "Interface", port, kind, &path])?;
         }
         self.vswitchd.alive()
     }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.vswitchd.pid()).ok().and_then(Pid::from_raw);
+        let gone = || HarnessError::NoFigure("ovs-vswitchd has no process".into());
+        kill_process(pid.ok_or_else(gone)?, signal)
+            .map_err(|e| HarnessError::io("stop ovs-vswitchd for a while")(e.into()))
+    }
 }
 
-fn configure(db: &str) -> Result<()> {
-    vsctl(db, &["--no-wait", "init"])?;
-    let pmd = format!("other_config:pmd-cpu-mask={:#x}", 1 << SWITCH_CORE);
-    let main = format!("other_config:dpdk-lcore-mask={:#x}", 1 << GUEST_CORE);
+fn configure(build: &Build, db: &str, [here, there]: [usize; 2]) -> Result<()> {
+    build.vsctl(db, &["--no-wait", "init"])?;
+    let pmd = format!("other_config:pmd-cpu-mask={:#x}", 1_u64 << there);
+    let main = format!("other_config:dpdk-lcore-mask={:#x}", 1_u64 << here);
     let set = ["--no-wait", "set", "Open_vSwitch", ".", "other_config:dpdk-init=true"];
-    let memory = ["other_config:dpdk-socket-mem=512", "other_config:dpdk-extra=--in-memory"];
-    vsctl(db, &[&set[..], &memory, &[&pmd, &main]].concat())
-}
-
-fn vsctl(db: &str, args: &[&str]) -> Result<()> {
-    let db = format!("--db=unix:{db}");
-    output_of("ovs-vsctl", &[&[db.as_str(), "--timeout=20"], args].concat()).map(|_| ())
+    // DPDK looks for its driver where it would be installed.
+    let driver = build.unpacked.as_ref().map(|dir| dir.join("mempool.so"));
+    let driver = driver.map_or_else(String::new, |file| format!(" -d {}", file.display()));
+    let extra = format!("other_config:dpdk-extra=\"--in-memory{driver}\"");
+    let memory = ["other_config:dpdk-socket-mem=768", extra.as_str()];
+    build.vsctl(db, &[&set[..], &memory, &[&pmd, &main]].concat())
 }
 
 impl Switch for Ovs {
@@ -105,13 +165,22 @@ impl Switch for Ovs {
     }
 
     fn cpu(&self) -> Result<Charged> {
-        Ok(Charged { own: CpuTime::of(self.vswitchd.pid())?.total().as_secs_f64(), in_guest: 0.0 })
+        Charged::of(self.vswitchd.pid())
     }
 
     fn delivered(&mut self, _: &Stop) -> Result<u64> {
-        let text = output_of("ovs-appctl", &["-t", &self.control, "dpif-netdev/pmd-stats-show"])?;
+        let ask = ["-t", &self.control, "dpif-netdev/pmd-stats-show"];
+        let text = self.build.run("ovs-appctl", &ask)?;
         received(&text)
             .ok_or_else(|| HarnessError::NoFigure("pmd-stats-show cannot be read".into()))
+    }
+
+    fn pause(&mut self, _: &Stop) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.signal(Signal::CONT)
     }
 }
 
@@ -132,5 +201,12 @@ mod tests {
                     main thread:\n  packets received: 2\n";
         assert_eq!(received(text), Some(42));
         assert_eq!(received("no such command"), None);
+    }
+
+    #[test]
+    fn a_version_that_is_not_there_is_named() {
+        let nowhere = Build { unpacked: Some("/nonexistent/peers".into()) };
+        let why = nowhere.check().unwrap_err().chain();
+        assert!(why.contains("/nonexistent/peers") && why.contains("setup.sh peers"), "{why}");
     }
 }

@@ -2,29 +2,28 @@
 
 use std::time::Duration;
 
-use vmlan_harness::{HarnessError, Pin, Process, Result, Stop, usage::CpuTime};
+use vmlan_harness::{HarnessError, Process, Result, Stop};
 
-use super::super::SWITCH_CORE;
 use super::super::vde_loop::VdeLoop;
-use super::{Bench, Charged, Rig, Switch, launch, tool};
+use super::{Charged, Place, Rig, Switch, launch, tool};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
 struct Vde(Process);
 
 /// vde_switch and [`VdeLoop`].
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
-    let dir = bench.scratch.fresh("vde")?;
+pub(super) fn rig(place: &Place<'_>) -> Result<Rig> {
+    let dir = place.scratch.fresh("vde")?;
     let sockets = dir.join("switch");
-    let mut process = launch("vde_switch", &tool("vde_switch")?, Pin::Core(SWITCH_CORE), None)
+    let mut process = launch("vde_switch", &tool("vde_switch")?, place.there(), None)
         .args(["-s".as_ref(), sockets.as_os_str()])
-        .spawn(&bench.scratch.log("vde_switch"))?;
+        .spawn(&place.scratch.log("vde_switch"))?;
     let control = sockets.join("ctl");
-    bench.stop.wait_for("socket of vde_switch", LIMIT, || {
+    place.stop.wait_for("socket of vde_switch", LIMIT, || {
         process.alive()?;
         Ok(control.exists().then_some(()))
     })?;
-    let guest = VdeLoop::connect(&control, &dir, frame_bytes, bench.args.one_way)?;
+    let guest = VdeLoop::connect(&control, &dir, place.cores[0])?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(Vde(process)) })
 }
 
@@ -34,7 +33,7 @@ impl Switch for Vde {
     }
 
     fn cpu(&self) -> Result<Charged> {
-        Ok(Charged { own: CpuTime::of(self.0.pid())?.total().as_secs_f64(), in_guest: 0.0 })
+        Charged::of(self.0.pid())
     }
 
     fn delivered(&mut self, stop: &Stop) -> Result<u64> {

@@ -1,22 +1,20 @@
 //! DPDK's vhost library alone: testpmd in io mode between two `net_vhost` ports.
 
-use vmlan_harness::{Result, Stop, usage::CpuTime};
+use vmlan_harness::{Result, Stop};
 
-use super::super::SWITCH_CORE;
 use super::super::testpmd::Testpmd;
-use super::{Bench, Charged, Rig, Switch};
+use super::{Charged, Place, Rig, Switch};
 
 struct Vhost(Testpmd);
 
 /// testpmd on both sides of the sockets; the vhost side listens.
-pub fn rig(bench: &Bench<'_>, frame_bytes: u32) -> Result<Rig> {
-    let dir = bench.scratch.fresh("vhost")?;
+pub(super) fn rig(place: &Place<'_>) -> Result<Rig> {
+    let dir = place.scratch.fresh("vhost")?;
     let vdevs =
         [0, 1].map(|i| format!("net_vhost{i},iface={}", dir.join(format!("vu{i}")).display()));
-    let mut switch = bench.testpmd("vhost", SWITCH_CORE, None, vdevs, frame_bytes)?;
-    switch.ready(bench.stop)?;
-    switch.forward()?;
-    let guest = bench.virtio_guest(&dir, false, frame_bytes)?;
+    let mut switch = place.testpmd("vhost", place.cores[1], None, vdevs)?;
+    switch.ready(place.stop)?;
+    let guest = place.virtio_guest(&dir, false)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(Vhost(switch)) })
 }
 
@@ -26,10 +24,18 @@ impl Switch for Vhost {
     }
 
     fn cpu(&self) -> Result<Charged> {
-        Ok(Charged { own: CpuTime::of(self.0.pid())?.total().as_secs_f64(), in_guest: 0.0 })
+        Charged::of(self.0.pid())
     }
 
     fn delivered(&mut self, stop: &Stop) -> Result<u64> {
         Ok(self.0.stats(stop)?.iter().map(|port| port.tx).sum())
+    }
+
+    fn pause(&mut self, stop: &Stop) -> Result<()> {
+        self.0.halt(stop)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.0.forward()
     }
 }

@@ -14,11 +14,11 @@ pub struct Said {
 }
 
 /// A place to run commands, with an IPv4 address on the LAN under test.
-pub trait Station {
+pub trait LanHost {
     /// A name for messages.
     fn name(&self) -> &str;
 
-    /// Its IPv4 address on the LAN (all stations share a /24).
+    /// Its IPv4 address on the LAN (all hosts share a /24).
     fn ip(&self) -> &str;
 
     /// Runs a shell command line to its end.
@@ -31,19 +31,19 @@ pub trait Station {
     /// A directory of its own for files.
     fn files(&self) -> &str;
 
-    /// Starts a command that goes on until the station is dropped.
+    /// Starts a command that goes on until the host is dropped.
     ///
     /// # Errors
-    /// As [`Station::run`]; a command that ends or fails later is not noticed here.
+    /// As [`LanHost::run`]; a command that ends or fails later is not noticed here.
     fn background(&mut self, command: &str) -> Result<()>;
 
     /// Runs a command that has to succeed within a minute, of which most need a moment: the machine
     /// may be busy.
     ///
     /// # Errors
-    /// As [`Station::run`], and [`HarnessError::Failed`] for an exit code other than 0.
+    /// As [`LanHost::run`], and [`HarnessError::Failed`] for an exit code other than 0.
     fn sh(&mut self, command: &str) -> Result<String> {
-        let said = self.run(command, Duration::from_secs(60))?;
+        let said = self.run(command, Duration::from_secs(240))?;
         if said.code == 0 {
             return Ok(said.text);
         }
