@@ -16,6 +16,9 @@ use vmlan_config::api_path::default_path;
 mod apply;
 mod explain;
 mod fdb;
+mod forward;
+mod gateway;
+mod lease;
 mod limit;
 mod port;
 mod sflow;
@@ -89,6 +92,18 @@ enum Command {
             vm1 from_limit=tenant1"
     )]
     Limit(limit::LimitArgs),
+    /// List, keep or forget the addresses that a gateway (a port `nat:`) gives
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  vmlan lease list\n  vmlan lease set vm1 10.77.0.20"
+    )]
+    Lease(lease::LeaseArgs),
+    /// List, add or remove ports of this host that lead to VMs, by a gateway (a port `nat:`)
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  vmlan forward add 2222:vm1:22\n  vmlan forward list"
+    )]
+    Forward(forward::ForwardArgs),
     /// Export samples of a running switch's frames, and its counters, to an sFlow collector
     #[command(
         arg_required_else_help = true,
@@ -118,6 +133,9 @@ enum Command {
     VmArgs(vm_args::VmArgsArgs),
     /// Send, receive, or measure round trips, as a guest on a port
     PktGen(Box<pktgen::PktGenArgs>),
+    /// Give a LAN addresses, names and a way out, as a guest on a port; a `nat:` port starts one
+    #[command(after_help = gateway::EXAMPLE)]
+    Gateway(gateway::GatewayArgs),
     /// UDP and TCP sockets as a guest on a port: streams, request-response, livelock
     Stack(stack::StackArgs),
 }
@@ -139,11 +157,13 @@ impl Command {
             Self::Fdb(args) => Some(&mut args.api.api),
             Self::Apply(args) => Some(&mut args.api.api),
             Self::Limit(args) => Some(&mut args.api.api),
+            Self::Lease(args) => Some(&mut args.api.api),
+            Self::Forward(args) => Some(&mut args.api.api),
             Self::Sflow(args) => Some(&mut args.api.api),
             Self::Stats(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
-            Self::PktGen(_) | Self::Stack(_) => None,
+            Self::PktGen(_) | Self::Stack(_) | Self::Gateway(_) => None,
             #[cfg(feature = "lab")]
             Self::Demo(_) | Self::Bench(_) | Self::Probe(_) => None,
         }
@@ -162,11 +182,14 @@ impl Command {
             Self::Fdb(args) => fdb::run(args),
             Self::Apply(args) => apply::run(&args),
             Self::Limit(args) => limit::run(args),
+            Self::Lease(args) => lease::run(args),
+            Self::Forward(args) => forward::run(args),
             Self::Sflow(args) => sflow::run(args),
             Self::Stats(args) => stats::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::VmArgs(args) => vm_args::run(&args),
             Self::PktGen(args) => pktgen::run(&args),
+            Self::Gateway(args) => gateway::run(args),
             Self::Stack(args) => stack::run(&args),
         }
     }

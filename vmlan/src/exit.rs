@@ -23,7 +23,6 @@ pub enum Failure {
 
 impl Failure {
     /// For the shell.
-    #[must_use]
     pub fn code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),

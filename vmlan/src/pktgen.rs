@@ -14,7 +14,7 @@ pub(crate) use self::options::{number, seconds, usage};
 use crate::exit::Failure;
 use crate::output::{print, print_json, print_progress};
 use crate::process;
-use vmlan_config::human_text::chain;
+use vmlan_frame::error_chain;
 
 const HELP: &str = "\
 Examples, in two shells, after `vmlan switch a=vhost-user:/tmp/a.sock b=vhost-user:/tmp/b.sock`;
@@ -64,6 +64,7 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
       buffer, segment, mtu, budget, refill   bytes and numbers of frames
       promisc      take frames for everybody (default off)
       irq          intx (default) or msi; unmask, mmap_timeout, reset: what the VMM does
+      causes       read (default), or with msi unread: cleared by a write, which can be posted
       on or off: flush secrc csum tso
   pci: the address of a VM's NIC, like 0000:00:03.0; root inside that VM drives it past the
   kernel, which has its interface back at the end
@@ -204,8 +205,7 @@ impl Absent {
             (
                 self.header.is_some(),
                 "-H: the length of the virtio-net header is agreed on with the switch: 12 bytes, \
-                    or 10 with \
-                 version_1=off,mrg=off in the address",
+                    or 10 with version_1=off,mrg=off in the address",
             ),
             (
                 self.fragments.is_some(),
@@ -238,8 +238,8 @@ pub(crate) fn run(args: &PktGenArgs) -> Result<(), Failure> {
     let summary = pktgen::run(&options, &mut |report| print_progress(args.json, &report));
     let summary = summary.map_err(|e| match &e {
         pktgen::PktGenError::Options(e) => Failure::Usage(e.to_string()),
-        pktgen::PktGenError::Cpu { .. } => Failure::Failed(chain(&e)),
-        _ => Failure::Failed(format!("{}: {}", args.address, chain(&e))),
+        pktgen::PktGenError::Cpu { .. } => Failure::Failed(error_chain(&e)),
+        _ => Failure::Failed(format!("{}: {}", args.address, error_chain(&e))),
     })?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }
 }

@@ -35,7 +35,9 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// If anything that `settings` asks for cannot be opened. What was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     // While there is one thread, and nothing open that its children would hold.
-    vmlan_keeper::start()
+    vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
+        .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
+    vmlan_keeper::start(settings.running.sandbox == OnOff::On)
         .map_err(|e| Failure::Failed(format!("cannot start the keepers' process: {e}")))?;
     log_format::init();
     let (sender, actions) = channel();
@@ -84,7 +86,8 @@ fn start(
     let mut ports = Ports::new(workers, switch, move || {
         // The control thread is gone only when everything is being closed.
         let _ = changed.send(Action::PortChanged);
-    });
+    })
+    .with_gateways_in(running.api.parent().unwrap_or(Path::new(".")));
     ports.apply(plan, false).map_err(|failed| failed.first())?;
     let program = program_at(&running.api);
     let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();
@@ -148,6 +151,7 @@ fn line(port: &PortInfo, program: &str) -> String {
             "the host's side is a network interface of that name".to_owned()
         }
         k if k == Kind::Pcap.name() => "open it with tshark -r or Wireshark".to_owned(),
+        k if k == Kind::Nat.name() => "guests get addresses from it".to_owned(),
         _ => format!("attach a VM: {program} vm-args {}", port.name),
     };
     format!("port {}  {}  ({how})", port.name, port.address)

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json, print_progress};
 use crate::pktgen::{number, seconds, usage};
 use crate::process;
-use vmlan_config::human_text::chain;
+use vmlan_frame::error_chain;
 
 /// Arguments of `vmlan stack`.
 #[derive(Debug, Args)]
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &StackArgs) -> Result<(), Failure> {
     options.stop = Some(process::on_signals()?);
     let summary = stack::run(&options, &mut |report| print_progress(args.json, &report));
     let summary =
-        summary.map_err(|e| Failure::Failed(format!("{}: {}", args.address, chain(&e))))?;
+        summary.map_err(|e| Failure::Failed(format!("{}: {}", args.address, error_chain(&e))))?;
     if args.json { print_json(&summary) } else { print(&format!("{summary}\n")) }
 }
 

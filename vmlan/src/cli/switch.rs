@@ -38,12 +38,12 @@ pub(super) struct SwitchArgs {
     /// Slots of the forwarding table [default: 131072]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<u32>,
-    /// Give up all rights that are not needed (docs/security.md) [default: off]
+    /// Give up all rights that are not needed (docs/security.md) [default: on]
     #[arg(long, value_name = "on|off")]
     sandbox: Option<OnOff>,
-    /// Lets ports that are added later make sockets and capture files in DIR and below. Without it
-    /// they may in the temporary directory, $XDG_RUNTIME_DIR, /run/vmlan, and beside the sockets
-    /// that the switch is started with
+    /// With the sandbox: lets ports that are added later make sockets and capture files in DIR and
+    /// below. Without it they may in the temporary directory, $XDG_RUNTIME_DIR, /run/vmlan, and
+    /// beside the sockets that the switch is started with
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
     /// Ports: names and addresses

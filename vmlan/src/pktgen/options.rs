@@ -11,7 +11,7 @@ use vmlan_transport::{Address, Mac};
 
 use super::PktGenArgs;
 use crate::exit::Failure;
-use vmlan_config::human_text::chain;
+use vmlan_frame::error_chain;
 
 /// Silence after which -W ends.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ fn end<'a>(
 fn replay(args: &PktGenArgs, options: &mut Options) -> Result<(), Failure> {
     let Some(path) = &args.replay else { return Ok(()) };
     let wrong = |why: &str| Failure::Failed(format!("-P {}: {why}", path.display()));
-    let capture = Capture::open(path).map_err(|e| wrong(&chain(&e)))?;
+    let capture = Capture::open(path).map_err(|e| wrong(&error_chain(&e)))?;
     let longest = capture.longest();
     if usize::try_from(longest).is_ok_and(|longest| longest > MAX_FRAME) {
         let many = "more than a NIC sends";

@@ -34,8 +34,7 @@ const START_UP: f64 = 20_000.0;
 /// What the words of the table mean.
 const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are \
     not among them). RAISED: interrupts due (again, if the guest left one unserved); HELD: of \
-    these, \
-                     held back\nfor a while by moderation; DELIVERED: those the guest got.\n";
+    these, held back\nfor a while by moderation; DELIVERED: those the guest got.\n";
 
 /// A line, and what stands behind it.
 type Row = (Vec<String>, String);

@@ -11,7 +11,6 @@ use vmlan_engine::stats::{PortStats, Stats, grown};
 const REASONS: usize = 3;
 
 /// Totals since each port was added.
-#[must_use]
 pub fn table(stats: &Stats) -> String {
     let mut rows = vec![
         ["PORT", "KIND", "LINK", "IN FRAMES", "IN BYTES", "OUT FRAMES", "OUT BYTES", "DOORBELLS"]
@@ -66,7 +65,6 @@ fn unlearned(stats: &Stats) -> String {
 }
 
 /// Rates between two readings `apart`. A port that was added in between (or again) starts at 0.
-#[must_use]
 pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
     let heads = [
         "PORT",

@@ -17,7 +17,7 @@ pub fn vmlan(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-fn command(args: &[&str]) -> Command {
+fn command(args: &[impl AsRef<std::ffi::OsStr>]) -> Command {
     let mut command = Command::new(VMLAN);
     command.args(args).stdin(Stdio::null()).env_remove("NOTIFY_SOCKET").env("VMLAN_LOG", "warn");
     command
@@ -36,6 +36,13 @@ pub fn fails(args: &[&str], code: i32, said: &[&str]) {
     assert!(lines[0].starts_with("vmlan: "), "{error}");
 }
 
+/// `vmlan switch` with `@` for the directory.
+fn words(dir: &Path, args: &[&str], ports: &[&str]) -> Vec<String> {
+    let api = dir.join("api.sock");
+    let words = ["switch", "--api", api.to_str().unwrap()].into_iter().chain(args.iter().copied());
+    words.chain(ports.iter().copied()).map(|w| w.replace('@', dir.to_str().unwrap())).collect()
+}
+
 /// A switch with its API in a directory of its own; killed if it does not end by itself.
 pub struct Switch {
     child: Child,
@@ -51,16 +58,31 @@ impl Switch {
 
     pub fn with(args: &[&str], ports: &[&str], env: &[(&str, &Path)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let api = dir.path().join("api.sock");
-        let here = dir.path().to_str().unwrap();
-        let ports: Vec<_> = ports.iter().map(|p| p.replace('@', here)).collect();
-        let mut words = vec!["switch", "--api", api.to_str().unwrap()];
-        words.extend(args);
-        words.extend(ports.iter().map(String::as_str));
-        let mut command = command(&words);
+        let mut command = command(&words(dir.path(), args, ports));
         for (key, value) in env {
             command.env(key, value);
         }
+        Self::spawn(command, dir)
+    }
+
+    /// Started by another program, which becomes it: `wrapper` is that program and its words. Its
+    /// log is the file `log` in `dir`.
+    pub fn within(dir: tempfile::TempDir, wrapper: &[&str], args: &[&str], ports: &[&str]) -> Self {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).args(words(dir.path(), args, ports));
+        command.env_remove("NOTIFY_SOCKET").env("VMLAN_LOG", "warn").stdin(Stdio::null());
+        let log = std::fs::File::options().create(true).append(true).open(dir.path().join("log"));
+        command.stderr(log.unwrap());
+        Self::spawn(command, dir)
+    }
+
+    /// Its directory, after its end.
+    pub fn into_dir(mut self) -> tempfile::TempDir {
+        self.wait();
+        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
+    }
+
+    fn spawn(mut command: Command, dir: tempfile::TempDir) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         // Its last line names the API; then it is ready.
