@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fuzzes one target for a while: fuzz/run.sh TARGET [SECONDS [OPTION-OF-LIBFUZZER...]]
-# Needs the nightly toolchain and a C++ compiler, but not cargo-fuzz: the flags are those it would set.
-# What it finds goes to fuzz/artifacts/TARGET, new inputs to fuzz/target/corpus/TARGET; keep them with
+# Needs the nightly toolchain and a C++ compiler, but not cargo-fuzz: the flags are those it would
+# set. What it finds goes to fuzz/artifacts/TARGET, new inputs to fuzz/target/corpus/TARGET; keep
+# them with
 #   fuzz/run.sh TARGET 0 -merge=1
 set -eu
 cd "$(dirname "$0")"

@@ -47,7 +47,6 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 impl BootServer {
     /// With this MAC address.
-    #[must_use]
     pub fn new(mac: [u8; 6], file: Vec<u8>) -> Self {
         Self { mac, file, block: 512 }
     }

@@ -49,7 +49,6 @@ fn words(model: Model) -> &'static str {
 ///
 /// # Panics
 /// When a key is wrong.
-#[must_use]
 pub fn address(model: Model, path: &Path, keys: &str) -> VfioUser {
     let text = format!("vfio-user:{}{}{keys}", path.display(), words(model));
     let mut address: VfioUser = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -68,7 +67,6 @@ impl<C: Chip> ChipGuest<C, VfioBus> {
     ///
     /// # Panics
     /// When it cannot.
-    #[must_use]
     pub fn connect(path: &Path, id: u8, keys: &str) -> Self {
         let address = address(C::MODEL, path, keys);
         Self::build(address.driver.clone(), id, |ram| {
@@ -225,7 +223,6 @@ pub const CTRL_VME: u32 = 1 << 30;
 ///
 /// # Panics
 /// When a key is wrong.
-#[must_use]
 pub fn e1000_address(path: &Path, keys: &str) -> VfioUser {
     address(e1000::Intel::MODEL, path, keys)
 }

@@ -1,7 +1,9 @@
 //! The smallest LAN on which an emulated NIC meets everybody: a guest with it, a guest with
 //! virtio-net, and the host.
 
-use crate::{Boot, Guest, Image, NetNs, Result, Switch, linux_nic, linux_nic_suite::LinuxNicSuite};
+use crate::{
+    Boot, Extras, Guest, Image, NetNs, Result, Switch, linux_nic, linux_nic_suite::LinuxNicSuite,
+};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -12,6 +14,9 @@ pub enum E1000 {
     Trapped,
     /// The switch's, ring registers in shared memory.
     Mapped,
+    /// The switch's, with a CSB, for the module of `guest/linux`. Workers stay awake as long as
+    /// they would on a machine where guests are fast.
+    Module,
     /// QEMU's own, on a stream port: the control experiment.
     Qemu,
 }
@@ -23,6 +28,7 @@ impl E1000 {
         match self {
             E1000::Trapped => format!("e1=vfio-user:{place},model=e1000,mac={mac}"),
             E1000::Mapped => format!("e1=vfio-user:{place},model=e1000,mac={mac},doorbell=mapped"),
+            E1000::Module => format!("e1=vfio-user:{place},model=e1000,mac={mac},csb=on"),
             E1000::Qemu => format!("e1=stream:{place}"),
         }
     }
@@ -33,7 +39,7 @@ impl E1000 {
         let boot = Boot::new("e1", 1).newer().reboots();
         match self {
             E1000::Qemu => boot.stream(&dir.join("e1"), "e1000"),
-            E1000::Trapped | E1000::Mapped => boot.vfio_user(&dir.join("e1")),
+            E1000::Trapped | E1000::Mapped | E1000::Module => boot.vfio_user(&dir.join("e1")),
         }
     }
 }
@@ -59,22 +65,33 @@ pub struct E1000Lan {
 impl E1000Lan {
     /// Starts all of it.
     ///
-    /// # Errors
-    /// As [`Guest::boot`], [`Switch::start`] and [`NetNs::new`].
-    ///
     /// # Panics
     /// Without a temporary directory.
     pub fn start(kind: E1000) -> Result<E1000Lan> {
+        E1000Lan::start_with(kind, Extras::default())
+    }
+
+    /// The same, with more in the guests.
+    ///
+    /// # Errors
+    /// As [`E1000Lan::start`].
+    ///
+    /// # Panics
+    /// As [`E1000Lan::start`].
+    pub fn start_with(kind: E1000, extras: Extras<'_>) -> Result<E1000Lan> {
         let temporary = tempfile::Builder::new().prefix("vmlan-e1000.").tempdir();
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
-        let image = Image::build(dir)?;
+        let image = Image::build_with(dir, extras)?;
         let mut host = NetNs::new(dir, "host", 101)?;
-        let ports = [
+        let mut ports = vec![
             kind.address(dir),
             format!("vm2=vhost-user:{}", dir.join("vm2").display()),
             "host=tap:vmlan0".into(),
         ];
+        if kind == E1000::Module {
+            ports.push("--spin=10000".into());
+        }
         let switch = Switch::start(dir, Some(&host), &ports)?;
         host.adopt("vmlan0")?;
         let other = Boot::new("vm2", 2).newer().vhost_user(&dir.join("vm2"));
@@ -83,11 +100,13 @@ impl E1000Lan {
     }
 
     /// Everybody, for the chapters.
-    #[must_use]
     pub fn scene(&mut self) -> LinuxNicSuite<'_> {
-        let qemu = self.kind == E1000::Qemu;
         LinuxNicSuite {
-            card: if qemu { &linux_nic::QEMU_E1000 } else { &linux_nic::E1000 },
+            card: match self.kind {
+                E1000::Qemu => &linux_nic::QEMU_E1000,
+                E1000::Module => &linux_nic::MODULE,
+                E1000::Trapped | E1000::Mapped => &linux_nic::E1000,
+            },
             guest: &mut self.e1000,
             virtio: &mut self.virtio,
             host: &mut self.host,
@@ -97,13 +116,11 @@ impl E1000Lan {
     }
 
     /// Where sockets, serial logs and the switch's log lie.
-    #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.dir.path().into()
     }
 
     /// The last words of everybody, for whoever has to find out why.
-    #[must_use]
     pub fn last_lines(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name));
         ["e1.serial", "e1.qemu", "switch.log"]

@@ -121,6 +121,17 @@ pub fn exchange(a: &mut dyn TestGuest, b: &mut dyn TestGuest, count: u64, sizes:
     exchange_known(a, b, count, sizes);
 }
 
+/// As [`exchange`], `rounds` times a few frames, between guests of which one has come to a port
+/// that another one left just now. The switch may have still to forget what it learned there, and
+/// then forgets the newcomer too, until its next frame: meanwhile frames are flooded, and a flood
+/// waits for no full receiver.
+///
+/// # Panics
+/// When not.
+pub fn exchange_few(a: &mut dyn TestGuest, b: &mut dyn TestGuest, rounds: u64, sizes: Sizes) {
+    (0..rounds).for_each(|_| exchange(a, b, 10, sizes));
+}
+
 /// As [`exchange`], between guests that the switch knows: nothing is flooded, so nobody else sees a
 /// frame of theirs.
 ///

@@ -33,7 +33,6 @@ impl Kind {
     }
 
     /// The header's word for segmentation of this kind.
-    #[must_use]
     pub fn gso(self) -> u8 {
         match self {
             Self::Tcp4 => GSO_TCPV4,
@@ -47,7 +46,6 @@ impl Kind {
     }
 
     /// Bytes of all headers of [`unfinished`] frames.
-    #[must_use]
     pub fn header_len(self) -> usize {
         self.l4() + if self.tcp() { 20 } else { 8 }
     }
@@ -84,7 +82,6 @@ fn pseudo(kind: Kind, frame: &[u8]) -> u16 {
 
 /// A frame whose checksum is to be completed, and with `gso_size` > 0 that is to be cut into
 /// segments of so many bytes.
-#[must_use]
 pub fn unfinished(
     kind: Kind,
     to: MacBytes,
@@ -110,7 +107,6 @@ pub fn unfinished(
 }
 
 /// Completes a checksum, as the receiving driver would.
-#[must_use]
 pub fn complete(header: &NetHeader, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let start = usize::from(header.csum_start);
@@ -137,7 +133,6 @@ pub struct Segment {
 ///
 /// # Panics
 /// When not.
-#[must_use]
 pub fn judge(kind: Kind, frame: &[u8]) -> Segment {
     let packet = SlicedPacket::from_ethernet(frame).expect("well-formed headers");
     let net = packet.net.expect("an IP packet");

@@ -1,6 +1,6 @@
 //! What a guest's own tools say about its NIC, and what the LAN looks like to it.
 
-use crate::{Guest, HarnessError, NetNs, Result, Station, linux_nic::Count, numbered::STALL};
+use crate::{Guest, HarnessError, LanHost, NetNs, Result, linux_nic::Count, numbered::STALL};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -13,7 +13,7 @@ use std::{
 /// [`HarnessError::Garbled`] if ethtool does not name five tests.
 pub fn self_test(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
     // Exit code 1 is a failed test, not a failed run.
-    let said = guest.run("ethtool -t eth0 offline", Duration::from_secs(120))?;
+    let said = guest.run("ethtool -t eth0 offline", Duration::from_secs(300))?;
     let verdict = |line: &str| {
         let (name, code) = line.split_once("offline)")?;
         Some((name.split_whitespace().next()?.to_lowercase(), code.trim().parse().ok()?))
@@ -26,9 +26,6 @@ pub fn self_test(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
 }
 
 /// `ethtool -S eth0`.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn statistics(guest: &mut Guest) -> Result<BTreeMap<String, u64>> {
     let text = guest.sh("ethtool -S eth0")?;
     let pair = |line: &str| {
@@ -47,9 +44,6 @@ pub fn grown(guest: &mut Guest, count: Count, during: impl FnMut() -> Result<()>
 }
 
 /// The same, of a count that is to grow by so much at `least`: a busy guest gets time for it.
-///
-/// # Errors
-/// As [`grown`].
 pub fn grown_to(
     guest: &mut Guest,
     count: Count,
@@ -71,9 +65,6 @@ pub fn grown_to(
 
 /// The same, of a count that is to grow by no more than `most`: the lowest of a few tries, as
 /// others may speak meanwhile.
-///
-/// # Errors
-/// As [`grown`].
 pub fn hardly_grown(
     guest: &mut Guest,
     count: Count,
@@ -92,10 +83,7 @@ pub fn hardly_grown(
 
 /// [`pings`], of which all are to be answered; the best of a few tries, as ping itself waits for
 /// the last answer for a second only.
-///
-/// # Errors
-/// As [`pings`].
-pub fn all_pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
+pub fn all_pings(from: &mut dyn LanHost, to: &str, count: u32) -> Result<u32> {
     let mut best = 0;
     for _ in 0..3 {
         best = best.max(pings(from, to, count)?);
@@ -110,9 +98,9 @@ pub fn all_pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
 ///
 /// # Errors
 /// [`HarnessError::Garbled`] if ping does not say.
-pub fn pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
+pub fn pings(from: &mut dyn LanHost, to: &str, count: u32) -> Result<u32> {
     let command = format!("busybox ping -c {count} -i 0.02 -W 1 {to}");
-    let said = from.run(&command, Duration::from_secs(60))?;
+    let said = from.run(&command, Duration::from_secs(240))?;
     let line = said.text.lines().find(|line| line.contains("packets received"));
     // "10 packets transmitted, 9 packets received, 10% packet loss"
     let received = line.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
@@ -120,9 +108,6 @@ pub fn pings(from: &mut dyn Station, to: &str, count: u32) -> Result<u32> {
 }
 
 /// `count` datagrams from the host, 5 ms apart, to whoever it concerns: no answer is waited for.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn calls(from: &mut NetNs, to: &str, count: u32) -> Result<()> {
     let send = format!("echo > /dev/udp/{to}/9; sleep 0.005");
     from.sh(&format!("bash -c 'for n in $(seq {count}); do {send}; done'")).map(drop)
@@ -131,7 +116,7 @@ pub fn calls(from: &mut NetNs, to: &str, count: u32) -> Result<()> {
 /// Waits until the guest's carrier is `up`; returns how long that took.
 ///
 /// # Errors
-/// [`HarnessError::Deadline`] after 30 s.
+/// [`HarnessError::Deadline`] after 180 s.
 pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
     let since = Instant::now();
     let want = if up { "1" } else { "0" };
@@ -140,58 +125,45 @@ pub fn carrier(guest: &mut Guest, up: bool) -> Result<Duration> {
         if now.trim() == want {
             return Ok(since.elapsed());
         }
-        if since.elapsed() > Duration::from_secs(30) {
+        if since.elapsed() > Duration::from_secs(180) {
             let heard = guest.sh("dmesg | tail -n 5")?;
             let what = format!("carrier of {} to be {want}", guest.name());
-            return Err(HarnessError::Deadline { what, seconds: 30, heard });
+            return Err(HarnessError::Deadline { what, seconds: 180, heard });
         }
     }
 }
 
-/// An interface for VLAN `id` on top of `interface`, with the station's last number in
+/// An interface for VLAN `id` on top of `interface`, with the host's last number in
 /// 10.78.`id`.0/24.
-///
-/// # Errors
-/// As [`Station::sh`].
-pub fn vlan(station: &mut dyn Station, interface: &str, id: u16) -> Result<()> {
-    let number = station.ip().rsplit('.').next().unwrap_or_default().to_owned();
-    station
-        .sh(&format!(
-            "/bin/ip link add link {interface} name lan{id} type vlan id {id} &&
+pub fn vlan(host: &mut dyn LanHost, interface: &str, id: u16) -> Result<()> {
+    let number = host.ip().rsplit('.').next().unwrap_or_default().to_owned();
+    host.sh(&format!(
+        "/bin/ip link add link {interface} name lan{id} type vlan id {id} &&
              ip addr add 10.78.{id}.{number}/24 dev lan{id} && ip link set lan{id} up"
-        ))
-        .map(drop)
+    ))
+    .map(drop)
 }
 
-/// Tells `station` for good where on its `interface` the address of `other` is, so that it never
+/// Tells `host` for good where on its `interface` the address of `other` is, so that it never
 /// asks.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn neighbour(
-    station: &mut dyn Station,
+    host: &mut dyn LanHost,
     interface: &str,
-    other: &mut dyn Station,
+    other: &mut dyn LanHost,
     others: &str,
 ) -> Result<()> {
     let (ip, mac) = (other.ip().to_owned(), mac(other, others)?);
     let command = format!("/bin/ip neigh replace {ip} lladdr {mac} dev {interface} nud permanent");
-    station.sh(&command).map(drop)
+    host.sh(&command).map(drop)
 }
 
 /// Sets the MTU of an interface.
-///
-/// # Errors
-/// As [`Station::sh`].
-pub fn mtu(station: &mut dyn Station, interface: &str, mtu: u32) -> Result<()> {
-    station.sh(&format!("ip link set {interface} mtu {mtu}")).map(drop)
+pub fn mtu(host: &mut dyn LanHost, interface: &str, mtu: u32) -> Result<()> {
+    host.sh(&format!("ip link set {interface} mtu {mtu}")).map(drop)
 }
 
 /// Starts the guest's kernel packet generator: UDP of `size` bytes (without the check sequence) to
 /// `mac`, one each `delay`, until [`stop_generator`].
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn generate(from: &mut Guest, mac: &str, ip: &str, size: u32, delay: Duration) -> Result<()> {
     let delay = delay.as_nanos();
     from.sh(&format!(
@@ -205,17 +177,11 @@ pub fn generate(from: &mut Guest, mac: &str, ip: &str, size: u32, delay: Duratio
 }
 
 /// Stops it.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn stop_generator(from: &mut Guest) -> Result<()> {
     from.sh("echo stop > /proc/net/pktgen/pgctrl").map(drop)
 }
 
 /// Unloads a NIC's `driver` and loads it with `options`, and gives the interface its address.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn reload(guest: &mut Guest, driver: &str, options: &str) -> Result<()> {
     let load = format!("rmmod {driver} && insmod /lib/m/{driver} {options} && ip link set eth0 up");
     let ip = guest.ip().to_owned();
@@ -223,19 +189,13 @@ pub fn reload(guest: &mut Guest, driver: &str, options: &str) -> Result<()> {
 }
 
 /// The address of an interface.
-///
-/// # Errors
-/// As [`Station::sh`].
-pub fn mac(station: &mut dyn Station, interface: &str) -> Result<String> {
+pub fn mac(host: &mut dyn LanHost, interface: &str) -> Result<String> {
     let said =
-        station.sh(&format!("/bin/ip -o link show {interface} | sed 's/.*ether //; s/ .*//'"))?;
+        host.sh(&format!("/bin/ip -o link show {interface} | sed 's/.*ether //; s/ .*//'"))?;
     Ok(said.trim().to_owned())
 }
 
 /// How often the guest's NIC has interrupted it, from `/proc/interrupts`.
-///
-/// # Errors
-/// As [`Station::sh`].
 pub fn interrupts(guest: &mut Guest) -> Result<u64> {
     let text = guest.sh("grep eth0 /proc/interrupts || true")?;
     let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();

@@ -66,9 +66,6 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
 
 impl Attacker {
     /// Connects as guest `id`, with good rings: transmit empty, receive full of buffers.
-    ///
-    /// # Errors
-    /// Whatever the socket or the back end says.
     pub fn connect(path: &Path, id: u8) -> io::Result<Self> {
         let file = tempfile::tempfile_in("/dev/shm")?;
         file.set_len(MEMORY)?;
@@ -126,9 +123,6 @@ impl Attacker {
     }
 
     /// Does it, and rings the doorbells. The front end's socket stays open.
-    ///
-    /// # Errors
-    /// Those of writing its own memory.
     pub fn attack(&self, attack: Attack) -> io::Result<()> {
         // A good broadcast frame behind a header of zeros, for those that send.
         let mut buffer = vec![0; 12];

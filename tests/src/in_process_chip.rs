@@ -159,7 +159,6 @@ impl Drop for InProcessBus {
 ///
 /// # Panics
 /// When it cannot be had.
-#[must_use]
 pub fn register_pages() -> (Window, File) {
     let pages = tempfile::tempfile_in("/dev/shm").expect("a file");
     let size = E1000::PAGES as u64;

@@ -55,7 +55,6 @@ pub struct Lan {
 
 impl Lan {
     /// A switch with `workers` threads, whose senders wait for `full_wait`.
-    #[must_use]
     pub fn new(workers: usize, full_wait: Duration) -> Self {
         vmlan_ram::sigbus::install().expect("SIGBUS handler");
         let switch = Switch::new(Options { full_wait, ..Options::default() });
@@ -156,14 +155,12 @@ impl Lan {
     }
 
     /// The number of such a port, and itself.
-    #[must_use]
     pub fn port(&self, name: &str) -> (PortId, Arc<dyn Port>) {
         let entry = &self.ports[name];
         (entry.id, entry.port.clone())
     }
 
     /// To be called when a port's doorbells change.
-    #[must_use]
     pub fn changed(&self) -> Arc<dyn Fn() + Send + Sync> {
         self.workers.changed()
     }
@@ -174,20 +171,17 @@ impl Lan {
     }
 
     /// What a chip counts beside frames.
-    #[must_use]
     pub fn device(&self, name: &str) -> NicCounters {
         self.ports[name].port.device().expect("a chip")
     }
 
     /// Frames dropped at a port, by reason.
-    #[must_use]
     pub fn dropped(&self, name: &str) -> Vec<(String, u64)> {
         let text = |(reason, n): (vmlan_frame::Reason, u64)| (format!("{reason:?}"), n);
         self.counters(name, |c| c.drops().map(text).collect())
     }
 
     /// Frames dropped at a port, for whatever reason.
-    #[must_use]
     pub fn drops(&self, name: &str) -> u64 {
         self.counters(name, |c| c.drops().map(|(_, n)| n).sum())
     }
@@ -208,7 +202,6 @@ thread_local! {
 }
 
 /// What the ports say that this thread has added and that are still there, in a line each.
-#[must_use]
 pub fn explain_ports() -> Vec<String> {
     let explain = |(name, port): &(String, Weak<dyn Port>)| {
         let port = port.upgrade()?;

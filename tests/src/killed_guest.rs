@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 
 /// Starts `vmlan pkt-gen` as guest `from` on the port at `address`; what it sends is for guest
 /// `to`.
-///
-/// # Errors
-/// As [`Process::start`].
 pub fn guest_process(
     dir: &Path,
     address: &str,
@@ -26,7 +23,6 @@ pub fn guest_process(
 }
 
 /// What the switch holds: descriptors, own memory in KiB, mapped memory in KiB.
-#[must_use]
 pub fn holdings(switch: &Switch) -> (usize, u64, u64) {
     let pid = switch.pid();
     (switch.descriptors(), usage::rss_kib(pid), usage::mapped_kib(pid))
@@ -63,7 +59,6 @@ impl Pauses {
     }
 
     /// The median and the longest of all.
-    #[must_use]
     pub fn median_and_longest(mut self) -> [Duration; 2] {
         self.0.sort_unstable();
         let at = |index: usize| self.0.get(index).copied().unwrap_or_default();
@@ -80,7 +75,6 @@ pub struct Descriptors(usize);
 
 impl Descriptors {
     /// As they are now.
-    #[must_use]
     pub fn of(switch: &Switch) -> Self {
         Self(switch.descriptors())
     }
@@ -104,9 +98,6 @@ impl Descriptors {
 }
 
 /// Waits until the counters of `port` are `ready`.
-///
-/// # Errors
-/// As [`Switch::port`].
 ///
 /// # Panics
 /// When they never are; `what` was waited for.

@@ -6,8 +6,8 @@
 //! ask of a NIC, of a hostile guest or of one that is killed.
 
 pub use vmlan_harness::{
-    Boot, Extras, Guest, HarnessError, Image, NetNs, Process, Result, Said, Station, Switch,
-    connectivity, output_of, qemu, testpmd, usage, vmlan_program,
+    Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said, Switch,
+    connectivity, find_program, kernel_headers, output_of, qemu, testpmd, usage, vmlan_program,
 };
 
 pub mod boot_server;
@@ -22,6 +22,7 @@ pub mod hostile_vhost_user;
 pub mod in_process_chip;
 pub mod in_process_lan;
 pub mod killed_guest;
+pub mod linux_module;
 pub mod linux_nic;
 pub mod linux_nic_suite;
 pub mod numbered;

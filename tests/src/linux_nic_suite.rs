@@ -1,8 +1,8 @@
 //! What any emulated NIC has to show in a Linux guest, chapter by chapter: a guest with it, one
-//! with virtio-net, and a third station, on one switch. Throughputs are printed and never judged.
+//! with virtio-net, and a third host, on one switch. Throughputs are printed and never judged.
 
 use crate::{
-    Guest, NetNs, Result, Station, Switch, connectivity, guest_tools,
+    Guest, LanHost, NetNs, Result, Switch, connectivity, guest_tools,
     linux_nic::{self, Filter, Groups, LinuxNic},
 };
 use std::{
@@ -27,9 +27,6 @@ pub struct LinuxNicSuite<'a> {
 }
 
 /// Runs one chapter and says how long it took.
-///
-/// # Errors
-/// The chapter's.
 pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
     let since = Instant::now();
     let end = what();
@@ -39,7 +36,7 @@ pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 /// TCP of the `amount` and UDP, half a second each or less; all of it has to arrive.
-fn flow(what: &str, from: &mut dyn Station, to: &str, amount: &str) -> Result<()> {
+fn flow(what: &str, from: &mut dyn LanHost, to: &str, amount: &str) -> Result<()> {
     let tcp = connectivity::iperf(from, to, 9, amount)?;
     let udp = connectivity::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
     println!(
@@ -58,8 +55,8 @@ const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fai
 
 #[allow(clippy::missing_errors_doc, clippy::missing_panics_doc)] // Failed checks, all of them.
 impl LinuxNicSuite<'_> {
-    /// The guest, and the third station with its interface.
-    fn pair(&mut self) -> (&mut Guest, &mut dyn Station, &'static str) {
+    /// The guest, and the third host with its interface.
+    fn pair(&mut self) -> (&mut Guest, &mut dyn LanHost, &'static str) {
         match &mut self.e1000 {
             Some(e1000) => (self.guest, &mut **e1000, "eth0"),
             None => (self.guest, self.host, "vmlan0"),
@@ -76,18 +73,18 @@ impl LinuxNicSuite<'_> {
         connectivity::some_offloads(self.guest, on, self.card.offloads)
     }
 
-    /// Every station serves once; the guest exchanges echoes of all sizes and checksummed files
+    /// Every host serves once; the guest exchanges echoes of all sizes and checksummed files
     /// with both others.
     pub fn every_pair(&mut self) -> Result<()> {
-        let third: &mut dyn Station = match &mut self.e1000 {
+        let third: &mut dyn LanHost = match &mut self.e1000 {
             Some(e1000) => &mut **e1000,
             None => self.host,
         };
-        let stations: [&mut dyn Station; 3] = [self.guest, self.virtio, third];
-        for station in stations {
+        let hosts: [&mut dyn LanHost; 3] = [self.guest, self.virtio, third];
+        for host in hosts {
             let served = "busybox netstat -ltn | grep -q ':80 '";
-            if station.run(served, Duration::from_secs(9))?.code != 0 {
-                connectivity::serve(station)?;
+            if host.run(served, Duration::from_secs(60))?.code != 0 {
+                connectivity::serve(host)?;
             }
         }
         let own = self.guest.ip().to_owned();
@@ -297,9 +294,13 @@ impl LinuxNicSuite<'_> {
         assert!(heard >= 20, "{heard} of 20 frames of a joined group counted");
         self.guest.sh(&format!("ip addr del {one}/32 dev eth0"))?;
         let groups = |verb: &str, all: &[u8]| {
-            // In a batch `ip maddr` obeys the first line alone.
+            // In a batch `ip maddr` obeys the first line alone. The writes that set the filter are
+            // posted: they have arrived when a register has been read.
             let all = all.iter().map(|n| linux_nic::mac(*n)).collect::<Vec<_>>().join(" ");
-            format!("for n in {all}; do /bin/ip maddr {verb} $n dev eth0 || exit 1; done")
+            format!(
+                "for n in {all}; do /bin/ip maddr {verb} $n dev eth0 || exit 1; done
+                 ethtool -d eth0 > /dev/null 2>&1; true"
+            )
         };
         self.guest.sh(&groups("add", &joined))?;
         for at in [0, joined.len() / 2, joined.len() - 1] {

@@ -17,14 +17,12 @@ pub const UDP_FROM: usize = 50;
 pub type MacBytes = [u8; 6];
 
 /// The MAC address of flow `flow` of guest `guest`.
-#[must_use]
 pub fn mac(guest: u8, flow: u8) -> MacBytes {
     [0x52, 0x54, 0, 0, guest, flow]
 }
 
 /// A frame of `len` bytes, all of which follow from the arguments. From [`UDP_FROM`] bytes on it is
 /// UDP over IPv4.
-#[must_use]
 pub fn frame(to: MacBytes, from: MacBytes, n: u64, len: usize) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(from[5]) << 56 | 1;
     let mut random = || {
@@ -65,7 +63,6 @@ pub struct Sizes {
 
 impl Sizes {
     /// The length of frame `n`.
-    #[must_use]
     pub fn of(self, n: u64) -> usize {
         let span = self.most - self.least + 1;
         // A prime that divides no span used here, so every length comes once in each `span` frames.
@@ -74,7 +71,6 @@ impl Sizes {
     }
 
     /// How many frames have every length once.
-    #[must_use]
     pub fn all(self) -> u64 {
         (self.most - self.least + 1) as u64
     }

@@ -184,7 +184,6 @@ impl<C: DriverChip> Steps<C> {
     }
 
     /// What both chips have counted so far.
-    #[must_use]
     pub fn devices(&self) -> [NicCounters; 2] {
         [0, 1].map(|n| self.world.chips[n].device())
     }

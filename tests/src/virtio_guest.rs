@@ -28,7 +28,6 @@ impl VirtioGuest {
     ///
     /// # Panics
     /// When it cannot.
-    #[must_use]
     pub fn connect(path: &Path, id: u8, keys: &str) -> Self {
         let address = format!("vhost-user:{}{keys}", path.display()).parse().expect("an address");
         let nic = VirtioNet::connect(&address, STALL)
@@ -132,7 +131,6 @@ impl VirtioGuest {
     }
 
     /// Frames of each flow sent so far by [`Self::send_next`].
-    #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.iter().sum()
     }

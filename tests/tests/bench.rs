@@ -54,6 +54,26 @@ fn a_short_run_compares_two_techniques_and_writes_them_down() {
 }
 
 #[test]
+fn a_budget_ends_a_run_and_what_was_measured_is_kept() {
+    let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (results, ratios) = (file("results.md"), file("results.json"));
+    let words =
+        "raw --sizes 60 --only plain,posted --rounds 100 --seconds 0.1 --budget 2 --unpaired";
+    let words: Vec<_> =
+        words.split(' ').chain(["--results", &results, "--ratios", &ratios]).collect();
+    let out = bench(tmp.path(), &words).output().unwrap();
+    let heard = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{heard}");
+    assert!(heard.lines().last().unwrap().contains("the time was up before"), "{heard}");
+    let results = std::fs::read_to_string(results).unwrap();
+    assert!(results.contains("Missing: ") && results.contains("| plain | "), "{results}");
+    let ratios = read(&ratios);
+    let missing = ratios[0]["missing"][0].as_str().unwrap();
+    assert!(missing.contains("of 200 cells"), "{ratios}");
+}
+
+#[test]
 fn fairness_is_judged_against_its_goals() {
     let (dir, tmp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -124,11 +144,10 @@ fn register_accesses_are_counted_for_each_frame() {
 #[test]
 fn an_interrupted_run_says_so_and_takes_its_processes_along() {
     let tmp = tempfile::tempdir().unwrap();
-    let child = bench(tmp.path(), &["raw", "--sizes", "60", "--only", "virtio", "--seconds", "60"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    // Where there is one core, a run that compares begins with a line about it.
+    let words = ["raw", "--sizes", "60", "--only", "virtio", "--seconds", "60", "--unpaired"];
+    let child =
+        bench(tmp.path(), &words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let sockets = || {
         let dirs = std::fs::read_dir(tmp.path()).unwrap().flatten();
         dirs.filter_map(|d| std::fs::read_dir(d.path()).ok()).flatten().count()
@@ -149,6 +168,51 @@ fn an_interrupted_run_says_so_and_takes_its_processes_along() {
 }
 
 #[test]
+fn with_one_core_it_measures_and_compares_nothing() {
+    let tmp = tempfile::tempdir().unwrap();
+    let core = std::fs::read_to_string("/proc/self/status").unwrap();
+    let core = core.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let core = core.trim().split([',', '-']).next().unwrap();
+    let one_core = |words: &str| {
+        let words = words.split(' ').map(str::to_owned);
+        let mut command = Command::new("taskset");
+        command.args(["-c", core]).arg(vmlan_program()).arg("bench").args(words);
+        let out = command.env("TMPDIR", tmp.path()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+        (text(&out.stdout), text(&out.stderr))
+    };
+    let (said, heard) = one_core("raw --sizes 60 --only plain,posted --rounds 1 --seconds 0.2");
+    assert!(heard.lines().last().unwrap().contains("one core only"), "{heard}");
+    let row = said.lines().find(|line| line.starts_with("posted")).unwrap();
+    assert!(!row.contains("near:") && row.trim_end().ends_with('-'), "a ratio of nothing: {row}");
+    let (said, heard) = one_core("peers --rounds 1");
+    assert!(
+        said.is_empty() && heard.lines().last().unwrap().contains("two cores missing"),
+        "{heard}"
+    );
+}
+
+#[test]
+fn peers_that_are_not_there_are_named() {
+    let tmp = tempfile::tempdir().unwrap();
+    let results = tmp.path().join("results.md");
+    std::fs::write(&results, "<!-- vmlan bench peers -->\nof an older run\n<!-- end -->\n")
+        .unwrap();
+    let mut command = bench(tmp.path(), &["peers", "--only", "ovs-dpdk-13", "--rounds", "1"]);
+    command.arg("--results").arg(&results);
+    let out = command.env("VMLAN_CACHE", tmp.path()).output().unwrap();
+    let heard = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{heard}");
+    assert_eq!(heard.trim().lines().count(), 1, "{heard}");
+    // The first of what is missing, with the command that helps.
+    let named = ["setup.sh peers", "apt-get install", "sudo", "two cores"];
+    assert!(named.iter().any(|word| heard.contains(word)), "{heard}");
+    let results = std::fs::read_to_string(results).unwrap();
+    assert!(results.contains("peers: not measured") && !results.contains("older"), "{results}");
+}
+
+#[test]
 fn wrong_usage_is_one_line() {
     let tmp = tempfile::tempdir().unwrap();
     for (words, word) in [
@@ -160,6 +224,7 @@ fn wrong_usage_is_one_line() {
         (&["fairness", "--part", "magic"], "neighbour"),
         (&["kvm-analysis", "--part", "magic"], "windows"),
         (&["kvm-analysis", "--only", "ne2000"], "r8169"),
+        (&["peers", "--only", "vpp"], "ovs-dpdk-13"),
     ] {
         let out = bench(tmp.path(), words).output().unwrap();
         let heard = String::from_utf8_lossy(&out.stderr);

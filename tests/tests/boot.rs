@@ -1,7 +1,7 @@
 //! Linux guests in stock QEMU on the switch: the referee of everything else.
 
 use std::path::Path;
-use vmlan_tests::{Boot, Guest, Image, NetNs, Result, Station, Switch, connectivity};
+use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity};
 
 fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("vmlan-boot.").tempdir().expect("a temporary directory")
@@ -11,21 +11,21 @@ fn port(name: &str, kind: &str, dir: &Path) -> String {
     format!("{name}={kind}:{}", dir.join(name).display())
 }
 
-/// Every station serves, every pair in both directions reaches, echoes and transfers.
-fn every_pair(stations: &mut [&mut dyn Station]) -> Result<()> {
-    for station in stations.iter_mut() {
-        connectivity::serve(*station)?;
+/// Every host serves, every pair in both directions reaches, echoes and transfers.
+fn every_pair(hosts: &mut [&mut dyn LanHost]) -> Result<()> {
+    for host in hosts.iter_mut() {
+        connectivity::serve(*host)?;
     }
-    for to in 0..stations.len() {
-        let ip = stations[to].ip().to_owned();
-        for from in (0..stations.len()).filter(|&from| from != to) {
-            println!("  {} <- {}", stations[to].name(), stations[from].name());
-            connectivity::reaches(stations[from], &ip)?;
-            connectivity::ping_sizes(stations[from], &ip)?;
-            connectivity::fetch(stations[from], &ip)?;
+    for to in 0..hosts.len() {
+        let ip = hosts[to].ip().to_owned();
+        for from in (0..hosts.len()).filter(|&from| from != to) {
+            println!("  {} <- {}", hosts[to].name(), hosts[from].name());
+            connectivity::reaches(hosts[from], &ip)?;
+            connectivity::ping_sizes(hosts[from], &ip)?;
+            connectivity::fetch(hosts[from], &ip)?;
         }
     }
-    stations.iter_mut().try_for_each(|station| connectivity::no_checksum_errors(*station))
+    hosts.iter_mut().try_for_each(|host| connectivity::no_checksum_errors(*host))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 use vmlan_tests::{
-    Result, Station, connectivity,
+    LanHost, Result, connectivity,
     e1000_lan::{E1000, E1000Lan},
     guest_tools,
     linux_nic_suite::chapter,

@@ -8,7 +8,7 @@ use std::{
 use vmlan_tests::killed_guest::Descriptors;
 use vmlan_tests::numbered::STALL;
 use vmlan_tests::{
-    Boot, Guest, Result, Station, connectivity,
+    Boot, Guest, LanHost, Result, connectivity,
     e1000_lan::{E1000, E1000Lan},
     guest_tools, linux_nic,
 };
@@ -22,7 +22,7 @@ struct Times {
     kill: u32,
 }
 
-/// All three, one after the other, while the virtio guest's kernel sends 5,000 frames a second at
+/// All three, one after the other, while the virtio guest's kernel sends 1,000 frames a second at
 /// the e1000.
 fn life(kind: E1000, times: &Times) -> Result<()> {
     let mut lan = E1000Lan::start(kind)?;
@@ -36,7 +36,7 @@ fn life(kind: E1000, times: &Times) -> Result<()> {
 fn survives(lan: &mut E1000Lan, times: &Times) -> Result<()> {
     connectivity::serve(&mut lan.virtio)?;
     connectivity::reaches(&mut lan.host, VIRTIO)?;
-    guest_tools::generate(&mut lan.virtio, &Boot::mac(1), GUEST, 60, Duration::from_micros(200))?;
+    guest_tools::generate(&mut lan.virtio, &Boot::mac(1), GUEST, 60, Duration::from_millis(1))?;
     reload(lan, times.reload)?;
     reboot(lan, times.reboot)?;
     kill(lan, times.kill)?;

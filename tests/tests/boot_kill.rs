@@ -8,7 +8,7 @@ use std::{
 };
 use vmlan_tests::killed_guest::Descriptors;
 use vmlan_tests::numbered::{STALL, settles};
-use vmlan_tests::{Boot, Guest, Image, Result, Station, Switch, connectivity, guest_tools, usage};
+use vmlan_tests::{Boot, Guest, Image, LanHost, Result, Switch, connectivity, guest_tools, usage};
 
 /// Who listens on the vhost-user socket. QEMU 7.2 as the connecting side tries again once a second
 /// and no faster, counted from the break; so only with QEMU listening is the whole pause ours: near

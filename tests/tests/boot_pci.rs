@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use vmlan_tests::numbered::STALL;
 use vmlan_tests::{
-    Boot, Extras, Guest, HarnessError, Image, NetNs, Result, Station, Switch, connectivity,
+    Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Result, Switch, connectivity,
     guest_tools, output_of, vmlan_program,
 };
 
@@ -96,7 +96,8 @@ impl Lan {
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
         let modules = &["vfio_iommu_type1", "vfio_pci", "uio_pci_generic"];
-        let image = Image::build_with(dir, Extras { programs: &[vmlan_program()], modules })?;
+        let extras = Extras { programs: &[vmlan_program()], modules, ..Extras::default() };
+        let image = Image::build_with(dir, extras)?;
         let mut host = NetNs::new(dir, "host", 101)?;
         let other = format!("vhost-user:{}", dir.join("other").display());
         let sockets = KINDS.map(|kind| dir.join(kind.model));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use vmlan_tests::numbered::STALL;
 use vmlan_tests::{
-    Boot, Guest, HarnessError, Image, NetNs, Result, Station, Switch, connectivity, guest_tools,
+    Boot, Guest, HarnessError, Image, LanHost, NetNs, Result, Switch, connectivity, guest_tools,
 };
 
 const HOST: &str = "10.77.0.101";

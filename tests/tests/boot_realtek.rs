@@ -9,7 +9,7 @@ use std::{
 };
 use tempfile::TempDir;
 use vmlan_tests::{
-    Boot, Guest, Image, NetNs, Result, Station, Switch, connectivity, guest_tools,
+    Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity, guest_tools,
     linux_nic::{self, LinuxNic},
     linux_nic_suite::{LinuxNicSuite, chapter},
 };
@@ -229,7 +229,7 @@ fn last(ip: &str) -> u8 {
 /// The drivers go and come while frames for everybody arrive, and while the guests themselves send
 /// whenever they can.
 fn reload(lan: &mut Lan, times: u32) -> Result<()> {
-    let every = Duration::from_micros(500);
+    let every = Duration::from_millis(2);
     guest_tools::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;
     let other = lan.virtio.ip().to_owned();
     lan.all(|guest, card| {

@@ -1,24 +1,26 @@
 //! Peers whose descriptors park whoever looks at them, closes them, or drops the socket in which
 //! they are queued. The switch must live, do what its operator says, and die when it is told to.
 
-#[path = "../../control/keeper/tests/silent/mod.rs"]
-mod silent;
-
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use silent::SilentFile;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tempfile::TempDir;
+use vmlan_harness::{Family, SilentFile, kill9};
 use vmlan_tests::vmlan_program;
 use vmlan_transport::sys::send_with_fds;
 
 /// Long for a loaded machine. What hangs, hangs for longer.
 const LONG: Duration = Duration::from_secs(60);
+
+/// For a port that may answer or not.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// vhost-user's GET_FEATURES. To vfio-user it is the beginning of some message.
 const HELLO: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -59,12 +61,17 @@ impl Switch {
     }
 
     /// Another command. It must end while whoever is silent still is.
-    fn ask(&self, words: &[&str]) {
+    fn command(&self, words: &[&str]) -> Output {
         let api = self.path("api.sock");
         let seconds = LONG.as_secs().to_string();
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", &seconds]).arg(vmlan_program()).args(words);
-        let out = command.arg("--api").arg(api).output().unwrap();
+        command.arg("--api").arg(api).output().unwrap()
+    }
+
+    /// One that succeeds.
+    fn ask(&self, words: &[&str]) {
+        let out = self.command(words);
         let log = std::fs::read_to_string(self.path("log")).unwrap();
         assert!(out.status.success(), "vmlan {words:?}: {out:?}\n{log}");
     }
@@ -86,10 +93,14 @@ impl Switch {
 
     /// Somebody who is let in, whatever pause the port makes, and answered.
     fn answers(&self, name: &str) {
-        let mut peer = UnixStream::connect(self.path(name)).unwrap();
-        peer.set_read_timeout(Some(LONG)).unwrap();
-        peer.write_all(&HELLO).unwrap();
-        peer.read_exact(&mut [0; 20]).expect("an honest front end is answered");
+        self.answered_within(name, LONG).expect("an honest front end is answered");
+    }
+
+    fn answered_within(&self, name: &str, time: Duration) -> std::io::Result<()> {
+        let mut peer = UnixStream::connect(self.path(name))?;
+        peer.set_read_timeout(Some(time))?;
+        peer.write_all(&HELLO)?;
+        peer.read_exact(&mut [0; 20])
     }
 }
 
@@ -113,7 +124,7 @@ fn attack(switch: &Switch, name: &str, silent: &SilentFile, calls: usize) -> Uni
         peer.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let connected = |peer: &mut UnixStream| match peer.read(&mut [0]) {
             Ok(n) => n > 0,
-            Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
+            Err(e) => e.kind() == ErrorKind::WouldBlock,
         };
         while silent.parked() < calls && connected(&mut peer) {}
         if silent.parked() >= calls {
@@ -173,4 +184,128 @@ fn twenty_peers() {
     switch.signal(rustix::process::Signal::TERM);
     switch.ends();
     drop(peers);
+}
+
+/// A TCP socket with bytes that nobody takes, which lingers when it is closed; and its far end. Not
+/// for as long as we wait: a command that a test starts meanwhile may have it too, and linger.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while near.write(&[0; 1 << 16]).is_ok() {}
+    near.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&near, Some(LONG / 12)).unwrap();
+    (near, far)
+}
+
+/// Ports of each kind, and who is served by none of them.
+const ALL: [&str; 4] = ["a=vhost-user:@/a", "b=vfio-user:@/b", "s=stream:@/s", "c=vhost-user:@/c"];
+
+/// A peer that waits to be accepted. `None`: the backlog is full.
+fn queued(switch: &Switch, name: &str) -> Option<UnixStream> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK, None).unwrap();
+    let place = SocketAddrUnix::new(switch.path(name)).unwrap();
+    match rustix::net::connect(&socket, &place) {
+        Err(rustix::io::Errno::AGAIN) => None,
+        done => done.map(|()| Some(socket.into())).unwrap(),
+    }
+}
+
+/// Fills the backlog of the port `name`. Each peer has a descriptor in its socket: a silent file or
+/// a lingering socket. Whoever is accepted parks the keeper.
+fn crowd(switch: &Switch, name: &str, silent: &SilentFile) -> Vec<(UnixStream, Option<TcpStream>)> {
+    let (end, mut all) = (Instant::now() + LONG, Vec::new());
+    while Instant::now() < end {
+        let Some(peer) = queued(switch, name) else { return all };
+        let (near, far) = lingering();
+        let fd = if all.len() % 2 == 0 { silent.fd() } else { near.as_fd() };
+        if let Err(e) = send_with_fds(peer.as_fd(), &HELLO, &[fd.as_raw_fd()]) {
+            // Linux 6.16: refused for all who connect to a stream port.
+            let refused = e.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error());
+            let turned_away =
+                [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&e.kind());
+            assert!(turned_away || refused && name == "s", "{name}: {e}");
+        }
+        // Whoever has taken it may have closed it: then ours is the last, and lingers.
+        std::thread::spawn(move || drop(near));
+        // The far end stays: with it the lingering would end.
+        all.push((peer, Some(far)));
+    }
+    panic!("{name}: the backlog is not full after {} peers", all.len());
+}
+
+/// The port goes with its backlog.
+#[test]
+fn a_full_backlog_and_port_del() {
+    let Some(silent) = SilentFile::new() else { return };
+    let switch = Switch::start(&ALL);
+    for name in ["a", "b", "s"] {
+        let peers = crowd(&switch, name, &silent);
+        switch.ask(&["port", "del", name]);
+        assert!(!switch.path(name).exists(), "{name}");
+        switch.answers("c");
+        drop(peers);
+    }
+}
+
+/// So does the switch.
+#[test]
+fn a_full_backlog_and_sigterm() {
+    let Some(silent) = SilentFile::new() else { return };
+    let mut switch = Switch::start(&ALL);
+    let peers = ["a", "b", "s"].map(|name| crowd(&switch, name, &silent));
+    switch.signal(rustix::process::Signal::TERM);
+    switch.ends();
+    assert!(!switch.path("a").exists() && !switch.path("s").exists(), "it cleaned up");
+    drop(peers);
+}
+
+/// And another one takes its places, though nobody can ask who listens there.
+#[test]
+fn a_full_backlog_kill_9_and_a_new_start() {
+    let Some(silent) = SilentFile::new() else { return };
+    let ports = ["a=vhost-user:@/a", "b=vfio-user:@/b", "c=vhost-user:@/c"];
+    let mut switch = Switch::start(&ports);
+    let peers = ["a", "b"].map(|name| {
+        let parked = attack(&switch, name, &silent, silent.parked() + 1);
+        (parked, crowd(&switch, name, &silent))
+    });
+    switch.signal(rustix::process::Signal::KILL);
+    switch.ends();
+    switch.process = Switch::spawn(&switch.dir, &ports);
+    switch.answers("a");
+    switch.answers("c");
+    drop(peers);
+}
+
+/// Nobody is left to fork keepers: the ports that there are go on, and a new one is refused.
+#[test]
+fn both_spawners_killed() {
+    let mut switch = Switch::start(&["a=vhost-user:@/a", "b=vfio-user:@/b", "c=vhost-user:@/c"]);
+    let family = Family::of(switch.process.id()).unwrap();
+    assert_eq!((family.named("spawner").len(), family.named("keeper").len()), (2, 3));
+    kill9(&family.named("spawner"));
+    for _ in 0..2 {
+        let path = switch.path("d");
+        let out = switch.command(&["port", "add", &format!("d=vhost-user:{}", path.display())]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((out.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains("port d: ") && said.contains("restart the switch"), "{said}");
+        assert!(!path.exists(), "nothing of it stays");
+        switch.answers("a");
+    }
+    switch.ask(&["port", "del", "b"]);
+    switch.answers("c");
+    // A keeper that ends now has no successor, and that is its own port's trouble.
+    kill9(&family.named("keeper")[..1]);
+    switch.ask(&["stats"]);
+    let end = Instant::now() + LONG;
+    while !["a", "c"].iter().any(|name| switch.answered_within(name, SHORT).is_ok()) {
+        assert!(Instant::now() < end, "one port has its keeper still");
+    }
+    switch.signal(rustix::process::Signal::TERM);
+    switch.ends();
+    assert!(!switch.path("a").exists() && !switch.path("c").exists(), "it cleaned up");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vmlan_tests::numbered::{STALL, settles};
 use vmlan_tests::usage::{self, Cpu};
 use vmlan_tests::virtio_guest::VirtioGuest;
-use vmlan_tests::{NetNs, Result, Station, Switch};
+use vmlan_tests::{LanHost, NetNs, Result, Switch};
 
 const GUESTS: u8 = 100;
 const SILENCE: Duration = Duration::from_secs(10);

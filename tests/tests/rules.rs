@@ -19,7 +19,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("vmlan-nic", &["vmlan-frame", "vmlan-ram"]),
     ("vmlan-switch", &["vmlan-frame", "vmlan-ram"]),
     ("vmlan-uplink", &["vmlan-frame", "vmlan-ram", "vmlan-sandbox"]),
-    ("vmlan-keeper", &[]),
+    ("vmlan-keeper", &["vmlan-sandbox"]),
     ("vmlan-attach", &["vmlan-frame", "vmlan-keeper", "vmlan-nic", "vmlan-ram", "vmlan-sandbox"]),
     ("vmlan-config", &["vmlan-frame", "vmlan-switch"]),
     (
@@ -39,6 +39,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("vmlan-transport", &[]),
     ("vmlan-driver", &["vmlan-transport"]),
     ("vmlan-tools", &["vmlan-driver", "vmlan-transport"]),
+    ("vmlan-gateway", &["vmlan-config", "vmlan-driver", "vmlan-sandbox", "vmlan-transport"]),
     // It starts the program as a user would.
     ("vmlan-harness", &[]),
     (
@@ -86,6 +87,7 @@ const NO_PANIC: &[&str] = &[
     "data/uplink",
     "control/keeper",
     "control/attach",
+    "services/gateway",
 ];
 
 /// Words of an older vocabulary, documents that nobody who clones this can open, and machines.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use vmlan_tests::{
-    Boot, Guest, Image, NetNs, Process, Station, connectivity,
+    Boot, Guest, Image, LanHost, NetNs, Process, connectivity,
     testpmd::{BURST, BURSTS, Testpmd, Vdev},
 };
 

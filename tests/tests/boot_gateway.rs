@@ -1,0 +1,119 @@
+//! Two Linux guests with stock drivers and busybox' DHCP client on a LAN with a gateway: each gets
+//! an address and names, fetches files from a server outside (a namespace that stands for the
+//! Internet), reaches the other by name, and a forward of the host reaches it. So it goes on after
+//! the gateway's process was killed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity};
+
+const OUTSIDE: &str = "203.0.113.2";
+
+/// What busybox' client calls: takes the address, the way out and the server of names.
+const SCRIPT: &str = "[ $1 = bound ] || exit 0; \
+    /bin/ip addr add $ip/$mask dev $interface; /bin/ip route replace default via $router; \
+    echo search $domain > /etc/resolv.conf; echo nameserver $dns >> /etc/resolv.conf; \
+    echo $ip $mask $router $dns $domain $mtu > /tmp/told";
+
+/// Asks for an address as a stock client does; what it was told.
+fn lease(guest: &mut Guest) -> Result<String> {
+    guest.sh("/bin/ip addr flush dev eth0")?;
+    guest.sh("mkdir -p /etc")?;
+    guest.sh(&format!("printf '%s\\n' '#!/bin/busybox sh' '{SCRIPT}' > /tmp/bound"))?;
+    guest.sh("chmod +x /tmp/bound")?;
+    let ask = "busybox udhcpc -f -n -q -t 8 -T 2 -i eth0 -s /tmp/bound";
+    guest.run(ask, Duration::from_secs(60))?;
+    Ok(guest.sh("cat /tmp/told")?.trim().to_owned())
+}
+
+/// The address that a name stands for, as the guest hears it.
+fn look_up(guest: &mut Guest, name: &str) -> Result<String> {
+    let ask = format!("busybox nslookup {name} 10.77.0.1 | grep Address | tail -n 1");
+    guest.sh(&ask).map(|said| said.trim().to_owned())
+}
+
+/// What guests and the host do on such a LAN.
+fn meet(switch: &Switch, inside: &mut NetNs, one: &mut Guest, two: &mut Guest) -> Result<()> {
+    connectivity::fetch(one, OUTSIDE)?;
+    connectivity::reaches(one, OUTSIDE)?;
+    let leases: Value = serde_json::from_str(&switch.ask(&["lease", "list", "--json"])?).unwrap();
+    let of = |port: &str| {
+        let mut all = leases["leases"].as_array().unwrap().iter();
+        all.find(|lease| lease["port"] == port).unwrap()["ip"].as_str().unwrap().to_owned()
+    };
+    for (guest, name) in [(&mut *one, "vm2"), (&mut *two, "vm1")] {
+        let said = look_up(guest, &format!("{name}.lan"))?;
+        assert!(said.ends_with(&of(name)), "{name}: {said}, {leases}");
+        connectivity::reaches(guest, &of(name))?;
+    }
+    assert_eq!(of("vm2"), "10.77.0.20", "it is kept for this port");
+    // From the host, and once only: busybox' server ends with its client.
+    one.background("sh -c 'echo hello from vm1 | busybox nc -l -p 22'")?;
+    let call = "for i in $(seq 20); do busybox nc -w 5 127.0.0.1 2222 < /dev/null | grep hello \
+                && exit 0; sleep 0.2; done; exit 1";
+    let said = inside.run(call, Duration::from_secs(60))?;
+    assert_eq!(said.text.trim(), "hello from vm1");
+    Ok(())
+}
+
+/// The process of the gateway: a child of the switch's starter. None: it is being started.
+fn gateway(switch: &Switch) -> Option<u32> {
+    let children = |of: u32| {
+        let out = std::process::Command::new("pgrep").args(["-P", &of.to_string()]).output();
+        let text = String::from_utf8(out.unwrap().stdout).unwrap();
+        text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+    };
+    let is_starter = |pid: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "vmlan-starter")
+    };
+    let starter = children(switch.pid()).into_iter().find(is_starter).expect("a starter");
+    children(starter).first().copied()
+}
+
+#[test]
+fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
+    let temporary = tempfile::Builder::new().prefix("vmlan-gateway.").tempdir();
+    let temporary = temporary.expect("a temporary directory");
+    let dir = temporary.path();
+    let image = Image::build(dir)?;
+    let mut inside = NetNs::new(dir, "inside", 201)?;
+    let mut outside = inside.sibling(dir, "outside", 202)?;
+    inside.sh("ip link add up0 type veth peer name up1")?;
+    inside.give("up1", &outside)?;
+    inside.sh("ip addr add 203.0.113.1/24 dev up0 && ip link set up0 up")?;
+    outside.sh(&format!("ip addr add {OUTSIDE}/24 dev up1 && ip link set up1 up"))?;
+    // For pings of the gateway. Of groups an ordinary user's namespace has the first alone.
+    inside.sh("echo 0 0 > /proc/sys/net/ipv4/ping_group_range")?;
+    connectivity::serve(&mut outside)?;
+    let place = |name: &str| dir.join(name).display().to_string();
+    let ports = [
+        format!("vm1=vhost-user:{}", place("vm1")),
+        format!("vm2=vhost-user:{},ip=10.77.0.20", place("vm2")),
+        "net=nat:10.77.0.0/24,forward=2222:vm1:22,dns=203.0.113.2".into(),
+    ];
+    let mut switch = Switch::start(dir, Some(&inside), &ports)?;
+    let boots = [
+        Boot::new("vm1", 11).vhost_user(&dir.join("vm1")),
+        Boot::new("vm2", 12).vhost_user(&dir.join("vm2")),
+    ];
+    let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
+    let told = lease(&mut one)?;
+    println!("  vm1 was told {told}");
+    assert!(told.ends_with("24 10.77.0.1 10.77.0.1 lan 1500"), "{told}");
+    assert!(lease(&mut two)?.starts_with("10.77.0.20 "));
+    meet(&switch, &mut inside, &mut one, &mut two)?;
+    // The next gateway knows the leases, and is where the last one was.
+    let old = gateway(&switch).expect("a gateway");
+    let killed = std::process::Command::new("kill").args(["-9", &old.to_string()]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    let end = Instant::now() + Duration::from_secs(30);
+    while switch.port("net")?["up"] != true || gateway(&switch) == Some(old) {
+        assert!(Instant::now() < end, "{}", switch.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    meet(&switch, &mut inside, &mut one, &mut two)?;
+    assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
+    Ok(())
+}
