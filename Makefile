@@ -1,16 +1,18 @@
-# Every target installs what it needs when it runs as root, and otherwise names the one command that would.
+# Every target installs what it needs when it runs as root, and otherwise names the one command that
+# would.
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo two-vms static test bench bench-switch bench-peers bench-e1000 bench-kvm soak
+.PHONY: help demo two-vms static test bench bench-short bench-compare bench-switch bench-peers \
+	bench-e1000 bench-kvm bench-instructions soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
-BENCHES ?= ladder raw latency livelock slides paper fairness kvm-analysis
+BENCHES ?= ladder peers paper slides raw latency livelock fairness kvm-analysis attacks
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## a switch and two guests as separate processes; the same frames over a NIC driven in each way, slow to fast
+demo: ## a switch and two guests; the same frames over a NIC driven in each way, slow to fast
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	target/release/vmlan demo
@@ -20,55 +22,80 @@ two-vms: ## a switch and two Linux VMs in QEMU that ping each other
 	$(CARGO) build --release -p vmlan
 	@scripts/two-vms.sh
 
-# A target of its own, so that build scripts and proc macros, which are loaded, are not made static too.
+# A target of its own, so that build scripts and proc macros, which are loaded, are not made static.
 STATIC_TARGET ?= x86_64-unknown-linux-gnu
 static: ## vmlan as one file without libraries, to copy into a guest
 	@scripts/setup.sh build
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release -p vmlan --target $(STATIC_TARGET)
+	RUSTFLAGS="-C target-feature=+crt-static" \
+	  $(CARGO) build --release -p vmlan --target $(STATIC_TARGET)
 	@mkdir -p target/static
 	@strip -o target/static/vmlan target/$(STATIC_TARGET)/release/vmlan
-	@if ldd target/static/vmlan 2>&1 | grep -q '=>'; then echo "target/static/vmlan is not static" >&2; exit 1; fi
+	@if ldd target/static/vmlan 2>&1 | grep -q '=>'; then \
+	  echo "target/static/vmlan is not static" >&2; exit 1; fi
 	@ls -lh target/static/vmlan
 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh
 
-bench: ## the paper's tables and more with native guests (an hour or so), into docs/results.md and docs/plots/
+bench: ## the paper's tables, peers and more, native guests (2 hours), into docs/results.md
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
-	@mkdir -p target/bench
-	@failed=; for name in $(BENCHES); do \
-	  echo "vmlan bench $$name, from $$(date -u +%H:%M:%S)"; \
-	  target/release/vmlan bench $$name --json target/bench/$$name.json --svg docs/plots/$$name.svg --results docs/results.md; \
-	  code=$$?; [ $$code -eq 0 ] || failed="$$failed $$name"; [ $$code -le 1 ] || exit $$code; \
-	done; [ -z "$$failed" ] || { echo "not everything was measured:$$failed" >&2; exit 1; }
+	@$(RUN_BENCHES)
+
+bench-short: ## the same, fewer and shorter cells, 5 rounds at least (half an hour; peers: root)
+	@scripts/setup.sh build
+	$(CARGO) build --release -p vmlan
+	@short=--short limit=600; $(RUN_BENCHES)
+
+# Each writes its section; what has failed is named at the end. Budgets end them; `limit` is for one
+# that hangs.
+define RUN_BENCHES
+mkdir -p target/bench; failed=; \
+case " $(BENCHES) " in *" peers "*) \
+  [ "$$(id -u)" != 0 ] || scripts/setup.sh peers || true ;; esac; \
+for name in $(BENCHES); do \
+  echo "vmlan bench $$name $$short, from $$(date -u +%H:%M:%S)"; code=0; \
+  timeout --foreground -s INT -k 30 $${limit:-3600} \
+    target/release/vmlan bench $$name $$short --json target/bench/$$name.json \
+    --svg docs/plots/$$name.svg --results docs/results.md --ratios docs/results.json || code=$$?; \
+  [ $$code -eq 0 ] || failed="$$failed $$name"; case $$code in 2|130|143) exit $$code ;; esac; \
+done; echo "done at $$(date -u +%H:%M:%S)"; \
+[ -z "$$failed" ] || { echo "not everything was measured:$$failed" >&2; exit 1; }
+endef
+
+bench-compare: ## whether two runs' ratios agree: OLD=FILE [NEW=docs/results.json]
+	$(CARGO) build --release -p vmlan-lab --bin compare-results
+	target/release/compare-results $(OLD) $(or $(NEW),docs/results.json)
 
 bench-switch: ## micro-benchmarks of the switch with in-process ports
 	@scripts/setup.sh build
 	$(CARGO) bench -p vmlan-lab --bench switch
 
-bench-peers: ## vmlan beside OVS-DPDK and others, with DPDK testpmd as the guest (root: hugepages, namespaces)
-	@scripts/setup.sh build peers
-	$(CARGO) build --release -p vmlan -p vmlan-lab
-	target/release/peers
+bench-instructions: ## instructions of a frame to a flooded receiver, by callgrind (5 minutes)
+	@scripts/instructions.sh
+
+bench-peers: ## vmlan beside OVS-DPDK and others, testpmd as the guest (root: hugepages, namespaces)
+	@$(MAKE) --no-print-directory bench BENCHES=peers
 
 bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-lab
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
 
-bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP by window and register accesses on each NIC (10 minutes)
+bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register accesses (10 minutes)
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-lab
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-tcp-window
 
 # Each fuzz target runs for so long in `make soak`.
 SOAK_SECONDS ?= 3600
-soak: ## the long runs: property tests with new dice, 100 times kill -9, an hour of fuzzing for each target (SOAK_SECONDS)
+soak: ## long runs: property tests, 100 times kill -9, an hour of fuzzing a target (SOAK_SECONDS)
 	@scripts/setup.sh build test
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
+	VMLAN_BIN=$(CURDIR)/target/release/vmlan \
+	  $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
 	scripts/fuzz.sh $(SOAK_SECONDS)
-	@for file in fuzz/fuzz_targets/*.rs; do fuzz/run.sh $$(basename $$file .rs) 0 -merge=1 || exit 1; done
+	@for file in fuzz/fuzz_targets/*.rs; do \
+	  fuzz/run.sh $$(basename $$file .rs) 0 -merge=1 || exit 1; done
 	@git status --short fuzz/corpus | tail -n 5; echo "new inputs are in fuzz/corpus: commit them"

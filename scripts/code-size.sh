@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# code-size.sh [COMMIT]: how large the tree is, room by room, and how long its files and functions are.
+# code-size.sh [COMMIT]: how large the tree is, room by room, and how long its files and functions
+# are.
 # Without a commit it measures the files that git knows, as they are in the working tree.
 #
-# A line counts if it is in a .rs file. Tests are what is compiled for tests, fuzzing or benchmarks only; the laboratory is what
-# `vmlan bench`, `demo` and `probe` do; everything else is product. A function reaches from `fn` to the brace that closes it.
+# A line counts if it is in a .rs file. Tests are what is compiled for tests, fuzzing or benchmarks
+# only; the laboratory is what `vmlan bench`, `demo` and `probe` do; everything else is product. A
+# function reaches from `fn` to the brace that closes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$PWD
@@ -22,7 +24,8 @@ my (%lines, %rooms, @files, @functions, %traits, $rust, $unsafe, $long_rust, $lo
 sub kind {
   my $path = shift;
   return "test" if $path =~ m{(^|/)(tests|benches|fuzz|fuzz_targets)/|(^|/)tests\.rs$|/fuzz\.rs$};
-  return "lab" if $path =~ m{^(lab|bench)/|^control/daemon/src/(bench|probe|demo|lab)(/|\.rs)|/examples/};
+  return "lab" if $path =~ m{^(lab|bench)/|/examples/};
+  return "lab" if $path =~ m{^control/daemon/src/(bench|probe|demo|lab)(/|\.rs)};
   return "product";
 }
 sub room {
@@ -30,16 +33,20 @@ sub room {
   return $part[0] if @part < 3 || $part[0] =~ /^(bench|tests|fuzz|vmlan)$/;
   my ($last) = $part[3] ? $part[3] =~ /^(\w+)/ : ();
   return "data/nic/$last" if "$part[0]/$part[1]" eq "data/nic" && $part[2] eq "src" && @part > 4;
-  return @part > 3 || -d "$ENV{TREE}/lab/src/" . ($part[2] =~ /^(\w+)/)[0] ? "lab/" . ($part[2] =~ /^(\w+)/)[0] : "lab"
-    if "$part[0]/$part[1]" eq "lab/src";
-  return "$part[0]/$part[1]";
+  return "$part[0]/$part[1]" if "$part[0]/$part[1]" ne "lab/src";
+  my ($folder) = $part[2] =~ /^(\w+)/;
+  return @part > 3 || -d "$ENV{TREE}/lab/src/$folder" ? "lab/$folder" : "lab";
 }
 sub spread {
   my ($what, @all) = (shift, sort { $a->[0] <=> $b->[0] } @_);
   return unless @all;
-  printf "%-12s %6d, median %d, 90th percentile %d, longest %d (%s)\n", $what, scalar @all, $all[$#all / 2][0],
-    $all[$#all * 0.9][0], $all[-1][0], $all[-1][1];
+  printf "%-12s %6d, median %d, 90th percentile %d, longest %d (%s)\n", $what, scalar @all,
+    $all[$#all / 2][0], $all[$#all * 0.9][0], $all[-1][0], $all[-1][1];
 }
+my $public = qr/(?:pub(?:\([^)]*\))? )?/;
+my $a_trait = qr/^(\s*)$public(?:unsafe )?trait (\w+)/;
+my $a_function =
+  qr/^(\s*)$public(?:const )?(?:async )?(?:unsafe )?(?:extern "C" )?fn (\w+)/;
 while (my $path = <STDIN>) {
   chomp $path;
   next unless $path =~ /\.(rs|md)$/;
@@ -55,31 +62,36 @@ while (my $path = <STDIN>) {
   my ($in_tests, %open, $trait, $from) = (0);
   for my $n (0 .. $#text) {
     my $line = $text[$n];
-    $in_tests = 1 if $line =~ /^#\[cfg\((all\()?test\b/ && ($text[$n + 1] // "") =~ /^(pub(\(\w+\))? )?mod \w+ \{/;
+    $in_tests = 1 if $line =~ /^#\[cfg\((all\()?test\b/
+      && ($text[$n + 1] // "") =~ /^${public}mod \w+ \{/;
     my $of = $in_tests ? "test" : $kind;
     $lines{$of}++;
     $rooms{$room}{$of}++;
     $in_tests = 0 if $in_tests && $line eq "}";
     next if $line =~ m{^\s*//};
     $unsafe += () = $line =~ /\bunsafe \{/g;
-    if ($line =~ /^(\s*)(?:pub(?:\([^)]*\))? )?(?:unsafe )?trait (\w+)/) { ($trait, $from) = ($2, length $1); }
+    if ($line =~ $a_trait) { ($trait, $from) = ($2, length $1); }
     if (defined $trait && $line =~ /^(\s*)\}/ && length $1 == $from) { undef $trait; }
-    if ($line =~ /^(\s*)(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?(?:extern "C" )?fn (\w+)/) {
+    if ($line =~ $a_function) {
       $traits{"$trait ($path)"}++ if defined $trait && length $1 == $from + 4;
       $open{length $1} = [$n, $2];
       next if $line !~ /\}\s*$/ && $line !~ /;\s*$/;
     }
-    if ($line =~ /^(\s*).*;\s*$/ && $open{length $1} && $open{length $1}[0] == $n) { delete $open{length $1}; }
-    if ($line =~ /^(\s*)\}\s*$/ && $open{length $1} || $line =~ /^(\s*).*\bfn .*\}\s*$/ && $open{length $1}) {
+    if ($line =~ /^(\s*).*;\s*$/ && $open{length $1} && $open{length $1}[0] == $n) {
+      delete $open{length $1};
+    }
+    if ($line =~ /^(\s*)(?:|.*\bfn .*)\}\s*$/ && $open{length $1}) {
       my $begun = delete $open{length $1};
       push @functions, [$n - $begun->[0] + 1, "$begun->[1] in $path"];
     }
     delete $open{length $1} if $line =~ /^(\s*)\)(?: -> .*)?;\s*$/;
   }
 }
-printf "lines        product %d, laboratory %d, tests %d, together %d\n", map({ $lines{$_} // 0 } qw(product lab test)), $rust;
+printf "lines        product %d, laboratory %d, tests %d, together %d\n",
+  map({ $lines{$_} // 0 } qw(product lab test)), $rust;
 printf "%-28s %8s %10s %7s\n", "room", "product", "laboratory", "tests";
-printf "%-28s %8d %10d %7d\n", $_, map { $_ // 0 } @{$rooms{$_}}{qw(product lab test)} for sort keys %rooms;
+printf "%-28s %8d %10d %7d\n", $_, map { $_ // 0 } @{$rooms{$_}}{qw(product lab test)}
+  for sort keys %rooms;
 spread("files", @files);
 spread("functions", @functions);
 printf "unsafe       %d blocks, %.2f for 1,000 lines of Rust\n", $unsafe, $unsafe * 1000 / $rust;
@@ -100,6 +112,6 @@ if listed=$(cd "$tree" && { $depth --offline 2>/dev/null || $depth 2>/dev/null; 
       $all{$name} = 1;
       $direct{$name} = 1 if $ours[$depth - 1];
     }
-    printf "the packaged program: %d crates of others, %d of them named by ours: %s\n", scalar keys %all, scalar keys %direct,
-      join(" ", sort keys %direct);'
+    printf "the packaged program: %d crates of others, %d of them named by ours: %s\n",
+      scalar keys %all, scalar keys %direct, join(" ", sort keys %direct);'
 fi

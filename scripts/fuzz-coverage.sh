@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fuzz-coverage.sh [TARGET...]: how many lines of the code that a fuzz target is for its kept inputs reach, as rows of the table in
-# docs/fuzzing.md, and the files that they reach least. Needs nightly with llvm-tools.
+# fuzz-coverage.sh [TARGET...]: how many lines of the code that a fuzz target is for its kept inputs
+# reach, as rows of the table in docs/fuzzing.md, and the files that they reach least. Needs nightly
+# with llvm-tools.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')
@@ -20,6 +21,8 @@ code() {
   config) echo control/config/src ;;
   e1000) echo data/nic/src/e1000 data/nic/src/ring data/nic/src/chip ;;
   frame) echo data/frame/src ;;
+  gateway_dhcp | gateway_dns) echo services/gateway/src/services ;;
+  gateway_frames) echo services/gateway/src ;;
   r8169) echo data/nic/src/r8169 data/nic/src/realtek ;;
   rtl8139) echo data/nic/src/rtl8139 ;;
   stream) echo data/uplink/src/stream data/uplink/src/inbox.rs ;;
@@ -36,11 +39,20 @@ for target in "${targets[@]}"; do
   program=$out/$host/debug/$target
   rm -f "$out/$target".*
   find "corpus/$target" -type f -print0 |
-    LLVM_PROFILE_FILE=$out/$target.%p.raw xargs -0 -n 2000 "$program" -rss_limit_mb=0 >/dev/null 2>&1
+    LLVM_PROFILE_FILE=$out/$target.%p.raw xargs -0 -n 2000 "$program" -rss_limit_mb=0 \
+      >/dev/null 2>&1
   "$tools/llvm-profdata" merge -sparse -o "$out/$target.data" "$out/$target".*.raw
   read -ra paths < <(code "$target")
-  "$tools/llvm-cov" report "$program" -instr-profile="$out/$target.data" -show-region-summary=0 -show-branch-summary=0 \
-    -ignore-filename-regex='fuzz(/.*)?\.rs$|/tests' "${paths[@]/#/../}" | awk -v target="$target" -v paths="${paths[*]}" '
-      $NF ~ /%$/ && $1 != "TOTAL" { percent = $NF; sub("%", "", percent); percent += 0; if (percent < 60) least = least " " $1 " " $NF }
-      $1 == "TOTAL" { printf "| %s | `%s` | %s of %d | %s |\n", target, paths, $NF, $(NF - 2), least }'
+  "$tools/llvm-cov" report "$program" -instr-profile="$out/$target.data" \
+    -show-region-summary=0 -show-branch-summary=0 \
+    -ignore-filename-regex='fuzz(/.*)?\.rs$|/tests' "${paths[@]/#/../}" |
+    awk -v target="$target" -v paths="${paths[*]}" '
+      $NF ~ /%$/ && $1 != "TOTAL" {
+        percent = $NF
+        sub("%", "", percent)
+        if (percent + 0 < 60) least = least " " $1 " " $NF
+      }
+      $1 == "TOTAL" {
+        printf "| %s | `%s` | %s of %d | %s |\n", target, paths, $NF, $(NF - 2), least
+      }'
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS [TARGET...]]: runs each fuzz target for SECONDS (default 15), starting from its kept inputs, as many at a time
-# as there are processors, two at most. See fuzz/run.sh. FUZZ_SEED: where the dice begin.
+# fuzz.sh [SECONDS [TARGET...]]: runs each fuzz target for SECONDS (default 15), starting from its
+# kept inputs, as many at a time as there are processors, two at most. See fuzz/run.sh. FUZZ_SEED:
+# where the dice begin.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-15}

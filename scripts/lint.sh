@@ -18,8 +18,8 @@ if [ "$found" != "$locked" ]; then
 fi
 
 if [ $judged = no ]; then
-  echo "  format and lints are shown and not judged: this is Rust ${found:-(none)}, they are judged by" \
-    "$locked (rustup toolchain install $locked --component clippy,rustfmt)"
+  echo "  format and lints are shown and not judged: this is Rust ${found:-(none)}," \
+    "they are judged by $locked (rustup toolchain install $locked --component clippy,rustfmt)"
 fi
 if has "$cargo" fmt; then
   $cargo fmt --all --check || [ $judged = no ]

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
 #   build   make, a linker for cargo, and cargo itself if there is none (Debian 13 packages rustup)
-#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel, unpacked and not
-#           installed; where QEMU is older than 10.1.1, whose vfio-user has faults, also the one of
-#           Debian 13's backports, unpacked in the same way
+#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel and its headers,
+#           unpacked and not installed; where QEMU is older than 10.1.1, whose vfio-user has
+#           faults, also the one of Debian 13's backports, unpacked in the same way
 #   vms     QEMU, busybox and a guest kernel, for `make two-vms`
-#   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE
-# As root it installs what is missing and says so. Otherwise it prints the commands that would, all of
-# them at once, and exits 1. A toolchain that somebody has chosen is never changed.
+#   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE; and Debian 13's
+#           OVS-DPDK, unpacked and not installed
+# As root it installs what is missing and says so. Otherwise it prints the commands that would, all
+# of them at once, and exits 1. A toolchain that somebody has chosen is never changed.
 # The guest kernel and the newer QEMU go to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or
 # ~/.cache/vmlan) and need no root.
 set -euo pipefail
@@ -22,7 +23,10 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 packages() {
   case $1 in
     build) echo make gcc libc6-dev ;;
-    test) echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev u-boot-qemu ;;
+    test)
+      echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev
+      echo u-boot-qemu
+      ;;
     vms) echo qemu-system-x86 busybox-static cpio ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
     *) printf 'setup: no group "%s"; groups: build test vms peers\n' "$1" >&2; exit 2 ;;
@@ -43,11 +47,13 @@ installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = i
 fresh_lists() {
   [ "$lists_fresh" = no ] || return 0
   [ "$(id -u)" = 0 ] || return 0
-  apt-get update -qq -o DPkg::Lock::Timeout=300 || say "apt-get update failed; going on with the lists at hand"
+  apt-get update -qq -o DPkg::Lock::Timeout=300 ||
+    say "apt-get update failed; going on with the lists at hand"
   lists_fresh=yes
 }
 
-# Debian starts every daemon it installs; a measuring machine must not get a second Open vSwitch from us.
+# Debian starts every daemon it installs; a measuring machine must not get a second Open vSwitch
+# from us.
 hold_daemons() {
   [ -e /usr/sbin/policy-rc.d ] && return
   printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
@@ -55,7 +61,8 @@ hold_daemons() {
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 }
 
-# Sets `missing` to the packages that are not there, of all groups, and `reasons` to what they are for.
+# Sets `missing` to the packages that are not there, of all groups, and `reasons` to what they are
+# for.
 find_missing() {
   local group p
   missing=()
@@ -70,6 +77,11 @@ find_missing() {
   done
 }
 
+# True if version $2 is there, and not older than version $1.
+is_new_enough() {
+  [ -n "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
 # Sets `toolchain` to what the user must run for a cargo that is new enough, or to nothing, and
 # adds to `missing` the packages that this takes.
 find_cargo() {
@@ -79,7 +91,7 @@ find_cargo() {
   # Unquoted: it may be two words, like "cargo +stable".
   # shellcheck disable=SC2086
   found=$(cd "$tree" && ${CARGO:-cargo} --version 2>/dev/null | cut -d' ' -f2) || true
-  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
+  ! is_new_enough "$wanted" "$found" || return 0
   cargo_found=${found:-none}
   cargo_wanted=$wanted
   if command -v rustup >/dev/null; then
@@ -89,7 +101,8 @@ find_cargo() {
     toolchain="rustup default stable"
   else
     missing+=(curl ca-certificates)
-    toolchain="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
+    toolchain="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y &&"
+    toolchain+=" . \"\$HOME/.cargo/env\""
   fi
 }
 
@@ -104,7 +117,9 @@ name_what_is_missing() {
     [ ${#missing[@]} = 0 ] || say "missing: ${missing[*]}"
     [ -z "$toolchain" ] || say "missing: cargo $cargo_wanted or later (found: $cargo_found)"
     say "please run:"
-    [ ${#missing[@]} = 0 ] || echo "  (as root)  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+    [ ${#missing[@]} = 0 ] ||
+      echo "  (as root)  apt-get update &&" \
+        "apt-get install -y --no-install-recommends ${missing[*]}"
     [ -z "$toolchain" ] || echo "  (as the user who builds)  $toolchain"
   } >&2
   exit 1
@@ -132,42 +147,87 @@ install_toolchain() {
     die "needs cargo $cargo_wanted or later (found: $cargo_found); run:  $toolchain"
   fi
   say "installing the stable Rust toolchain with rustup, for root"
-  rustup default stable >/dev/null 2>&1 || die "rustup could not install a toolchain; run:  rustup default stable"
+  rustup default stable >/dev/null 2>&1 ||
+    die "rustup could not install a toolchain; run:  rustup default stable"
 }
 
-# The newest kernel that Debian's meta package names, unpacked beside the harness: guests boot it, the host does not.
+# The newest kernel that Debian's meta package names, unpacked beside the harness: guests boot it,
+# the host does not.
 guest_kernel() {
   [ -e "$cache/kernel/ready" ] && return 0
   local name work
   fresh_lists
   name=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/{print $2; exit}')
   [ -n "$name" ] || die "apt knows no linux-image-amd64; as root run:  apt-get update"
-  say "downloading $name into $cache/kernel: the kernel of the test guests (unpacked, not installed)"
+  say "downloading $name into $cache/kernel: the test guests' kernel (unpacked, not installed)"
   mkdir -p "$cache"
   work=$(mktemp -d "$cache/new.XXXXXX")
-  (cd "$work" && apt-get download -qq "$name" 2>err && dpkg-deb -x "$name"_*.deb kernel) \
-    || { cat "$work/err" >&2; rm -rf "$work"; die "could not fetch $name; as root run:  apt-get update"; }
+  if ! (cd "$work" && apt-get download -qq "$name" 2>err && dpkg-deb -x "$name"_*.deb kernel); then
+    cat "$work/err" >&2
+    rm -rf "$work"
+    die "could not fetch $name; as root run:  apt-get update"
+  fi
   touch "$work/kernel/ready"
   rm -rf "$cache/kernel"
   mv "$work/kernel" "$cache/kernel"
   rm -rf "$work"
 }
 
-# Debian 12's QEMU is too old for vfio-user, and 13's own too. The backport is unpacked with every library it needs and run by
-# its own loader: no chroot, no root, nothing installed. Apt resolves and verifies, in a state of its own.
+# What modules for that kernel are built with (guest/linux). The headers' one absolute path is made
+# ours.
+kernel_headers() {
+  local version name names=() work
+  version=$(find "$cache"/kernel -path '*lib/modules/*' -prune -printf '%f\n' | head -n 1)
+  [ "$(cat "$cache/headers/ready" 2>/dev/null)" != "$version" ] || return 0
+  fresh_lists
+  name=linux-headers-$version
+  # Not the compiler, which `build` installs, nor the kernel.
+  mapfile -t names < <(echo "$name"
+    apt-cache depends "$name" | awk '/Depends: linux-(headers|kbuild)/{print $2}')
+  if [ ${#names[@]} = 1 ]; then
+    say "no $name in apt's lists: the tests of the kernel module will be skipped"
+    return 0
+  fi
+  say "downloading ${names[*]} into $cache/headers: what the tests build a module with"
+  work=$(mktemp -d "$cache/new.XXXXXX")
+  unpack_headers "$work" "${names[@]}" 2>"$work/err" || {
+    cat "$work/err" >&2
+    rm -rf "$work"
+    die "could not fetch ${names[*]}; as root run:  apt-get update"
+  }
+  sed -i "s,/usr/src,$cache/headers/usr/src," "$work/headers/usr/src/$name/Makefile"
+  ln -s "usr/src/$name" "$work/headers/build"
+  echo "$version" > "$work/headers/ready"
+  rm -rf "$cache/headers"
+  mv "$work/headers" "$cache/headers"
+  rm -rf "$work"
+}
+
+unpack_headers() (
+  # Called in a condition, where bash ignores -e.
+  cd "$1" && shift && mkdir headers && apt-get download -qq "$@" || exit
+  for package in *.deb; do dpkg-deb -x "$package" headers || exit; done
+)
+
+# Debian 12's QEMU is too old for vfio-user, and 13's own too. The backport is unpacked with every
+# library it needs and run by its own loader: no chroot, no root, nothing installed. Apt resolves
+# and verifies, in a state of its own.
 new_qemu() {
   [ ! -e "$cache/qemu/ready" ] || return 0
   local found wanted=10.1.1
-  found=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/.*version \([0-9.]*\).*/\1/p') || true
-  if [ -n "$found" ] && [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]; then return 0; fi
-  say "downloading QEMU of Debian 13's backports into $cache/qemu: the tests' vfio-user client (70 MB to fetch, 160 MB unpacked, not installed)"
+  found=$(qemu-system-x86_64 --version 2>/dev/null |
+    sed -n 's/.*version \([0-9.]*\).*/\1/p') || true
+  ! is_new_enough "$wanted" "$found" || return 0
+  say "downloading QEMU of Debian 13's backports into $cache/qemu: the tests' vfio-user client" \
+    "(70 MB to fetch, 160 MB unpacked, not installed)"
   mkdir -p "$cache"
   local work
   work=$(mktemp -d "$cache/new.XXXXXX")
   if ! unpack_qemu "$work" >"$work/log" 2>&1; then
     tail -n 20 "$work/log" >&2
     rm -rf "$work"
-    die "could not unpack QEMU (the last lines are above); it needs the suites trixie and trixie-backports of the mirror that apt uses here"
+    die "could not unpack QEMU (the last lines are above); it needs the suites trixie and" \
+      "trixie-backports of the mirror that apt uses here"
   fi
   rm -rf "$cache/qemu"
   mv "$work/qemu" "$cache/qemu"
@@ -175,41 +235,92 @@ new_qemu() {
 }
 
 unpack_qemu() (
-  # Called in a condition, where bash ignores -e: so each step says what follows its failure.
+  unpack_13 "$1" qemu 'qemu* ipxe* seabios*' qemu-system-x86 && cd "$1/qemu" \
+    && wrap . qemu-system-x86_64 usr/bin/qemu-system-x86_64 \
+      '-L "$here/usr/share/qemu" -L "$here/usr/share/seabios"' \
+    && ./qemu-system-x86_64 --version && touch ready
+)
+
+# The newest that Debian has of what bench-peers measures beside vmlan, beside the installed one.
+new_peers() {
+  [ ! -e "$cache/peers/ready" ] || return 0
+  say "downloading Open vSwitch and DPDK of Debian 13 into $cache/peers (unpacked, not installed)"
+  mkdir -p "$cache"
+  local work
+  work=$(mktemp -d "$cache/new.XXXXXX")
+  if ! unpack_peers "$work" >"$work/log" 2>&1; then
+    tail -n 20 "$work/log" >&2
+    rm -rf "$work"
+    die "could not unpack Open vSwitch of Debian 13 (the last lines are above); it needs the" \
+      "suites trixie and trixie-backports of the mirror that apt uses here"
+  fi
+  rm -rf "$cache/peers"
+  mv "$work/peers" "$cache/peers"
+  rm -rf "$work"
+}
+
+unpack_peers() (
+  unpack_13 "$1" peers 'openvswitch* python3-openvswitch dpdk* librte* libdpdk*' \
+      openvswitch-switch-dpdk openvswitch-switch openvswitch-common '^librte-mempool-ring[0-9]+$' \
+    && cd "$1/peers" && mkdir -p bin || exit
+  for program in usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk usr/sbin/ovsdb-server \
+      usr/bin/ovsdb-tool usr/bin/ovs-vsctl usr/bin/ovs-appctl; do
+    [ -e "$program" ] && wrap .. "bin/${program##*/}" "$program" '' || exit
+  done
+  # DPDK looks for this driver where it would be installed; bench-peers names it.
+  ln -s usr/lib/*/librte_mempool_ring.so.*.* mempool.so && [ -e mempool.so ] \
+    && bin/ovs-vswitchd-dpdk --version && touch ready
+)
+
+# unpack_13 DIR NAME NEWER PACKAGE...: packages of Debian 13 with every library they need, into
+# DIR/NAME; those that match NEWER from its backports, if they are there. Called in a condition,
+# where bash ignores -e: so each step says what follows its failure.
+unpack_13() (
   cd "$1" || exit
+  name=$2 newer=$3
+  shift 3
   fresh_lists
   # The mirror as apt has it, whichever way its sources are written.
-  mirror=$(apt-get indextargets --format '$(SITE)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
-  [ -n "$mirror" ] || { echo "apt knows no mirror of Debian; as root run:  apt-get update"; exit 1; }
-  mkdir -p lists/partial cache/archives/partial qemu || exit
+  mirror=$(apt-get indextargets --format '$(SITE)' 'Label: Debian' 'Created-By: Packages' |
+    head -n 1)
+  [ -n "$mirror" ] ||
+    { echo "apt knows no mirror of Debian; as root run:  apt-get update"; exit 1; }
+  mkdir -p lists/partial cache/archives/partial "$name" || exit
   keys=/usr/share/keyrings/debian-archive-keyring.gpg
   signed=; [ ! -e $keys ] || signed="[signed-by=$keys] "
   printf "deb $signed$mirror %s main\n" trixie trixie-backports > sources.list
-  printf 'Package: qemu* ipxe* seabios*\nPin: release n=trixie-backports\nPin-Priority: 900\n' > preferences
+  printf 'Package: %s\nPin: release n=trixie-backports\nPin-Priority: 900\n' "$newer" > preferences
   : > status
-  own=(-q -o "Dir::State::Lists=$PWD/lists" -o "Dir::State::status=$PWD/status" -o "Dir::Cache=$PWD/cache"
-    -o "Dir::Etc::sourcelist=$PWD/sources.list" -o Dir::Etc::sourceparts=/dev/null
+  own=(-q -o "Dir::State::Lists=$PWD/lists" -o "Dir::State::status=$PWD/status"
+    -o "Dir::Cache=$PWD/cache" -o "Dir::Etc::sourcelist=$PWD/sources.list"
+    -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::Etc::preferences=$PWD/preferences" -o Dir::Etc::preferencesparts=/dev/null
     -o APT::Sandbox::User=root -o Acquire::Languages=none -o Debug::NoLocking=1)
   apt-get "${own[@]}" update || exit
-  apt-get "${own[@]}" --yes --no-install-recommends --download-only install qemu-system-x86 || exit
-  for package in cache/archives/*.deb; do dpkg-deb -x "$package" qemu || exit; done
-  rm -rf qemu/usr/share/doc qemu/usr/share/man qemu/usr/share/locale qemu/var qemu/etc
-  loader=$(cd qemu && echo usr/lib/*/ld-linux*.so.*)
+  apt-get "${own[@]}" --yes --no-install-recommends --download-only install "$@" || exit
+  for package in cache/archives/*.deb; do dpkg-deb -x "$package" "$name" || exit; done
+  rm -rf "$name"/usr/share/{doc,man,locale} "$name"/var "$name"/etc
+)
+
+# wrap UP SCRIPT PROGRAM OPTIONS: a script that runs the program with the loader and the libraries
+# it was built for, wherever the unpacked tree (UP from the script) lies.
+wrap() {
+  local loader
+  loader=$(echo usr/lib/*/ld-linux*.so.*)
   {
     echo '#!/bin/sh'
-    echo '# Debian'"'"'s QEMU with the loader and the libraries it was built for, wherever this directory lies.'
-    echo 'here=${0%/*}'
-    echo "exec \"\$here/$loader\" --library-path \"\$here/${loader%/*}\" \"\$here/usr/bin/qemu-system-x86_64\" \\"
-    echo '  -L "$here/usr/share/qemu" -L "$here/usr/share/seabios" "$@"'
-  } > qemu/qemu-system-x86_64 || exit
-  chmod 755 qemu/qemu-system-x86_64 && qemu/qemu-system-x86_64 --version && touch qemu/ready
-)
+    echo '# A program of Debian 13 with its own loader and libraries.'
+    echo "here=\${0%/*}/$1"
+    echo "exec \"\$here/$loader\" --library-path \"\$here/${loader%/*}\" \"\$here/$3\" $4 \"\$@\""
+  } > "$2" && chmod 755 "$2"
+}
 
 [ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|vms|peers ..." >&2; exit 2; }
 for group in "$@"; do packages "$group" >/dev/null; done
-command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null \
-  || die "this script knows Debian's apt only; provide the tools of '$*' yourself: $(for g in "$@"; do packages "$g"; done | tr '\n' ' ')"
+if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+  all=$(for group in "$@"; do packages "$group"; done | tr '\n' ' ')
+  die "this script knows Debian's apt only; provide the tools of '$*' yourself: $all"
+fi
 find_missing "$@"
 toolchain=
 case " $* " in *" build "*) find_cargo ;; esac
@@ -220,4 +331,5 @@ elif [ ${#missing[@]} -gt 0 ] || [ -n "$toolchain" ]; then
   name_what_is_missing
 fi
 case " $* " in *" test "* | *" vms "*) guest_kernel ;; esac
-case " $* " in *" test "*) new_qemu ;; esac
+case " $* " in *" test "*) kernel_headers; new_qemu ;; esac
+case " $* " in *" peers "*) new_peers ;; esac
