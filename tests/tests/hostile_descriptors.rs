@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tempfile::TempDir;
-use vmlan_harness::{Family, SilentFile, kill9};
+use vmlan_harness::{Family, SilentFile, kill9, lingering_socket};
 use vmlan_tests::vmlan_program;
 use vmlan_transport::sys::send_with_fds;
 
@@ -186,19 +186,6 @@ fn twenty_peers() {
     drop(peers);
 }
 
-/// A TCP socket with bytes that nobody takes, which lingers when it is closed; and its far end. Not
-/// for as long as we wait: a command that a test starts meanwhile may have it too, and linger.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (far, _) = listener.accept().unwrap();
-    near.set_nonblocking(true).unwrap();
-    while near.write(&[0; 1 << 16]).is_ok() {}
-    near.set_nonblocking(false).unwrap();
-    rustix::net::sockopt::set_socket_linger(&near, Some(LONG / 12)).unwrap();
-    (near, far)
-}
-
 /// Ports of each kind, and who is served by none of them.
 const ALL: [&str; 4] = ["a=vhost-user:@/a", "b=vfio-user:@/b", "s=stream:@/s", "c=vhost-user:@/c"];
 
@@ -219,7 +206,9 @@ fn crowd(switch: &Switch, name: &str, silent: &SilentFile) -> Vec<(UnixStream, O
     let (end, mut all) = (Instant::now() + LONG, Vec::new());
     while Instant::now() < end {
         let Some(peer) = queued(switch, name) else { return all };
-        let (near, far) = lingering();
+        // Not for as long as we wait: a command that a test starts meanwhile may have it too, and
+        // linger.
+        let (near, far) = lingering_socket(LONG / 12).unwrap();
         let fd = if all.len() % 2 == 0 { silent.fd() } else { near.as_fd() };
         if let Err(e) = send_with_fds(peer.as_fd(), &HELLO, &[fd.as_raw_fd()]) {
             // Linux 6.16: refused for all who connect to a stream port.

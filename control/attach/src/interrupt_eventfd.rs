@@ -149,30 +149,16 @@ impl Interrupt for InterruptEventFd {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc::channel;
 
     use super::*;
 
-    /// A descriptor that takes long to close, as an eventfd with a crowd of watches does; and what
-    /// keeps it so.
-    fn slow_to_close() -> (OwnedFd, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        near.set_nonblocking(true).unwrap();
-        while near.write(&[0; 1 << 16]).is_ok() {}
-        near.set_nonblocking(false).unwrap();
-        rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
-        (near.into(), far)
-    }
-
     #[test]
     fn a_worker_does_not_wait_until_an_exchanged_descriptor_is_closed() {
-        let (slow, far) = slow_to_close();
+        // As an eventfd with a crowd of watches, it takes long to close.
+        let (slow, far) = vmlan_harness::lingering_socket(Duration::from_secs(3600)).unwrap();
         let call = InterruptEventFd::default();
-        call.set(Some(slow));
+        call.set(Some(slow.into()));
         std::thread::scope(|s| {
             let exchange = s.spawn(|| call.set(None));
             while call.line().fd.is_some() {

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -75,13 +74,7 @@ pub(super) fn queued_files(peer: &Peer<'_>) -> io::Result<()> {
 
 /// TCP sockets with bytes that nobody takes: whoever closes one lingers for a second.
 pub(super) fn lingering_socket(peer: &Peer<'_>) -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut lingering = TcpStream::connect(listener.local_addr()?)?;
-    let (_far, _) = listener.accept()?;
-    lingering.set_nonblocking(true)?;
-    while lingering.write(&[0; 1 << 16]).is_ok() {}
-    lingering.set_nonblocking(false)?;
-    rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(1)))?;
+    let (lingering, _far) = vmlan_harness::lingering_socket(Duration::from_secs(1))?;
     let socket = peer.connect()?;
     send_with_fds(socket.as_fd(), &HELLO, &[lingering.as_raw_fd()])?;
     drop(lingering);
