@@ -165,7 +165,8 @@ fn ports_come_and_go_and_leave_nothing_behind() {
         assert!(raw.is_closed());
         drop(keep);
     }
-    until("threads are gone", || open_fds() <= before && threads() == 0);
+    until("threads are gone", || threads() == 0);
+    until("descriptors are back", || open_fds() <= before);
 }
 
 /// How often the threads of all ports fell asleep so far.
@@ -185,9 +186,11 @@ fn wake_ups() -> u64 {
 #[test]
 fn a_hundred_idle_ports_use_no_cpu() {
     let _alone = alone();
-    // A dozen for each port and its client: more than the 1,024 that a user has at first.
+    // A dozen for each port and its client: more than the 1,024 that a user has at first. Where
+    // more is not to be had, fewer ports.
     set_fd_limit(4096);
-    let ports: Vec<_> = (0..100).map(|_| Fixture::new()).collect();
+    let ports = (set_fd_limit(4096) / 16).min(100);
+    let ports: Vec<_> = (0..ports).map(|_| Fixture::new()).collect();
     let guest = Guest::new();
     let raws: Vec<_> = ports
         .iter()

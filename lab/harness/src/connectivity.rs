@@ -131,7 +131,8 @@ pub fn iperf(from: &mut dyn LanHost, to: &str, seconds: u32, options: &str) -> R
     let command = format!("iperf3 -J {time} -c {to} {options}");
     let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 240))?;
     // A server that still puts the last run away refuses the next, on a busy machine also by a
-    // reset, and more than once; and one that has ended is started again. With -J iperf3's exit code may be 0 all the same.
+    // reset, and more than once; and one that has ended is started again. With -J iperf3's exit
+    // code may be 0 all the same.
     let refused = ["is busy", "control message", "Connection refused"];
     for _ in 0..60 {
         if !refused.iter().any(|why| said.text.contains(why)) {

@@ -233,10 +233,12 @@ pub fn crowd(file: impl AsFd) -> Vec<OwnedFd> {
     watches.into_iter().chain(fds).collect()
 }
 
-/// How many descriptors this process may have from now on. Returns how many it might have before.
+/// How many descriptors this process may have from now on, unless its hard limit is lower. Returns
+/// how many it might have before.
 pub fn set_fd_limit(most: u64) -> u64 {
     let old = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..old }).unwrap();
+    let current = Some(old.maximum.unwrap_or(most).min(most));
+    setrlimit(Resource::Nofile, Rlimit { current, ..old }).unwrap();
     old.current.unwrap_or(u64::MAX)
 }
 
