@@ -213,12 +213,18 @@ fn no_frame_is_missed_by_who_polls_the_descriptor() {
         a.introduce();
         let rounds = 400;
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..rounds).for_each(|n| answer(&mut b, 1, n)));
+            let answers = scope.spawn(|| {
+                (0..rounds).for_each(|n| answer(&mut b, 1, n));
+                wait_for(&mut b, rounds, 1);
+            });
             for n in 0..rounds {
-                let ball = frame(mac(2, 0), mac(1, 0), n, 64);
-                a.port.tx(0).push(&ball).unwrap();
-                a.port.txsync().unwrap();
+                send(&mut a, 2, n);
                 wait_for(&mut a, n, 2);
+            }
+            // A driver that combines holds a frame back, until it is called again.
+            send(&mut a, 2, rounds);
+            while !answers.is_finished() {
+                a.port.poll(RX, Duration::from_millis(1)).unwrap();
             }
         });
         lan.remove("a");
@@ -228,6 +234,10 @@ fn no_frame_is_missed_by_who_polls_the_descriptor() {
 
 fn answer(station: &mut PacketGuest<AnyNic>, to: u8, n: u64) {
     wait_for(station, n, to);
+    send(station, to, n);
+}
+
+fn send(station: &mut PacketGuest<AnyNic>, to: u8, n: u64) {
     station.port.tx(0).push(&frame(mac(to, 0), mac(station.id, 0), n, 64)).unwrap();
     station.port.txsync().unwrap();
 }

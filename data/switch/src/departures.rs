@@ -7,8 +7,9 @@
 //! None of this is on the data path: a port's own thread marks the port, and the control thread
 //! walks the forwarding table, once for all ports that are marked. A guest can take its port down
 //! and up as often as it likes, and each time make a frame to be learned from. So the table is
-//! walked once in [`PAUSE_NS`] at most; a guest that comes back sooner may lose what was learned
-//! since, which costs a flood and is learned again with its next frame.
+//! walked once in [`PAUSE_NS`] at most. A port that is up again by then keeps its addresses: mostly
+//! it is the same guest, and a walk would take what it has said since. One that comes back while
+//! the table is walked may lose that, which costs a flood and is learned again with its next frame.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,6 +34,15 @@ impl Departures {
         if let Some(word) = self.marked.get(port.index() / 64) {
             // Pairs with the acquire of `take`: what was learned before is seen by the walk.
             word.fetch_or(1 << (port.index() % 64), Ordering::Release);
+        }
+    }
+
+    /// `port` is up again. Any thread may say so.
+    pub(crate) fn unmark(&self, port: PortId) {
+        let bit = 1 << (port.index() % 64);
+        let word = self.marked.get(port.index() / 64);
+        if let Some(word) = word.filter(|word| word.load(Ordering::Relaxed) & bit != 0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 

@@ -122,8 +122,14 @@ impl Switch {
         }
     }
 
-    /// Forgets the addresses that were learned at ports which went down since the last call; pinned
-    /// ones stay. For the control thread, at `now` nanoseconds of its clock.
+    /// `port` is up: what was learned there is not forgotten, if it is not yet. Any thread may call
+    /// this.
+    pub fn came_up(&self, port: PortId) {
+        self.departures.unmark(port);
+    }
+
+    /// Forgets the addresses that were learned at ports which went down since the last call, and
+    /// are down; pinned ones stay. For the control thread, at `now` nanoseconds of its clock.
     ///
     /// However often ports go down, the forwarding table is walked ten times a second at most: if
     /// it is too soon, returns the nanoseconds after which to call again.

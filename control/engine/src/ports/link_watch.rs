@@ -46,8 +46,10 @@ impl LinkWatch {
                 if !port.is_connected() {
                     first.0.store(0, Ordering::Relaxed);
                 }
-                if let Some(id) = id.get().filter(|_| !port.is_up()) {
-                    switch.went_down(*id);
+                match id.get() {
+                    Some(id) if port.is_up() => switch.came_up(*id),
+                    Some(id) => switch.went_down(*id),
+                    None => {}
                 }
             }
             changed();

@@ -14,6 +14,7 @@ impl World {
     /// The port is up again, and its guest sends a frame to all.
     fn returns(&mut self, port: usize, src: Mac, now: u64) {
         self.ports[port].up.store(true, Ordering::Relaxed);
+        self.switch.came_up(id(port));
         self.send(port, Mac::BROADCAST, src, 0);
         self.breathe(port, now);
     }
@@ -54,6 +55,19 @@ fn what_a_guest_says_first_is_not_forgotten() {
     w.leaves(0);
     w.returns(0, mac(9), MS);
     assert_eq!((w.switch.forget_departed(MS), w.known(mac(9))), (None, Some(id(0))));
+}
+
+/// The table may not be walked again so soon; meanwhile the guest is back.
+#[test]
+fn a_guest_that_is_back_before_the_walk_keeps_its_addresses() {
+    let mut w = world(2, Options::default());
+    for now in [0, MS] {
+        w.returns(0, mac(9), now);
+        w.leaves(0);
+        assert_eq!(w.switch.forget_departed(now).is_some(), now > 0);
+    }
+    w.returns(0, mac(9), 2 * MS);
+    assert_eq!((w.switch.forget_departed(200 * MS), w.known(mac(9))), (None, Some(id(0))));
 }
 
 /// The address has been learned elsewhere before the table is walked: it stays there.
