@@ -128,7 +128,12 @@ static void vn_switch_csb(struct vn_nic *nic, bool on)
 		csb_start(&nic->csb, nic->tx.tail, nic->rx.told);
 		return;
 	}
-	/* A kick that arrives once the CSB is off would be taken for the current tail. */
+	/*
+	 * An old kick that stands in a register, or arrives once the CSB is off, would be taken
+	 * for the current tail.
+	 */
+	nic->chip->ring_tx(nic);
+	nic->chip->ring_rx(nic);
 	nic->chip->status(nic);
 	csb_stop(&nic->csb);
 	nic->chip->ring_tx(nic);

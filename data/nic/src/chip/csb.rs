@@ -38,8 +38,8 @@
 //!
 //! When the CSB is turned off, the guest may have published frames that no register knows of, or
 //! written the register since. The later of both counts: see [`CsbSide::leave`]. Drivers with
-//! posted register writes should read a register before they turn the CSB off, or an old kick may
-//! arrive after that.
+//! posted register writes should write TDT and RDT as they are, and read a register, before they
+//! turn the CSB off. Otherwise an old kick may stand there, or arrive later.
 //!
 //! # Interrupts that need no register access
 //!

@@ -380,10 +380,12 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             self.enable(self.causes_of_csb());
             return;
         }
-        // A posted kick that arrives once the CSB is off would be taken for the current tail, and
-        // the chip would use descriptors that it was not given.
+        // An old kick that stands in a register, or is posted and arrives once the CSB is off, would
+        // be taken for the current tail: the chip would use descriptors that it was not given.
+        C::ring(&mut self.registers, &mut self.tx);
+        C::give(&mut self.registers, rdt);
         C::settle(&mut self.registers);
-        csb.stop();
+        self.csb.as_mut().expect("a CSB").stop();
         // What was published without a kick may not have been seen.
         C::ring(&mut self.registers, &mut self.tx);
         C::give(&mut self.registers, rdt);

@@ -42,6 +42,8 @@ pub(super) struct Fake {
     pub(super) clock: Cell<Duration>,
     /// How often the driver has slept.
     waits: u32,
+    /// TDT and RDT as they were when the driver read STATUS last, which pushes posted writes.
+    pub(super) settled: [u32; 2],
 }
 
 /// Words of the shared status block.
@@ -82,6 +84,7 @@ impl Fake {
             gone: false,
             clock: Cell::default(),
             waits: 0,
+            settled: [0; 2],
         };
         fake.set_config(0, 0x100e_8086);
         fake
@@ -112,7 +115,7 @@ impl Fake {
         self.word(register.offset()).load(SeqCst)
     }
 
-    fn set(&self, register: Register, value: u32) {
+    pub(super) fn set(&self, register: Register, value: u32) {
         self.word(register.offset()).store(value, SeqCst);
     }
 
@@ -310,6 +313,9 @@ impl Bus for Fake {
         let value = self.word(offset).load(SeqCst);
         if offset == Register::ICR.offset() {
             self.set(Register::ICR, 0);
+        }
+        if offset == Register::STATUS.offset() {
+            self.settled = [self.get(Register::TDT), self.get(Register::RDT)];
         }
         Ok(value)
     }

@@ -240,6 +240,28 @@ fn csb_goes_off_and_on_in_mid_traffic() {
     assert!(nic.is_sound());
 }
 
+/// The chip takes the later of register and word as the tail, modulo the ring's size: what is old
+/// looks late. So the registers must be current, and settled, before the block goes off.
+#[test]
+fn an_old_kick_does_not_outlive_the_block() {
+    let mut nic = awake(Options { size: 8, ..small() });
+    let mut batch = nic.batch();
+    for lap in 0..20 {
+        nic.set_csb(true);
+        assert_eq!(burst(&mut nic, 3), 3);
+        chip(&mut nic).receive(&frame(60 + lap));
+        assert_eq!(take(&mut nic, &mut batch, 9).len(), 1);
+        nic.release(&mut batch);
+        let words = [word::GUEST_TDT, word::GUEST_RDT].map(|word| chip(&mut nic).shared(word));
+        chip(&mut nic).set(Register::TDT, (words[0] + 7) % 8);
+        chip(&mut nic).set(Register::RDT, (words[1] + 7) % 8);
+        nic.set_csb(false);
+        assert_eq!(chip(&mut nic).settled, words, "lap {lap}");
+        assert_eq!(chip(&mut nic).transmit().len(), 3);
+        (0..200).for_each(|_| _ = nic.reap());
+    }
+}
+
 #[test]
 fn another_chip_finds_a_fresh_block_and_the_last_one_loses_it() {
     let mut nic = awake(small());
