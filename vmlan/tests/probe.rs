@@ -53,7 +53,7 @@ fn all_of_it_as_json_and_as_a_picture() {
 
 #[test]
 fn what_kvm_is_here_is_said_plainly() {
-    let report = json(&["--only", "kvm,line"]);
+    let report = json(&["--only", "kvm,wake"]);
     let (kvm, found) = (&report["kvm"], names(&report));
     let said = kvm["sentence"].as_str().unwrap();
     match (&kvm["opens"], &kvm["hardware"]) {
