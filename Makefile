@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo two-vms static test bench bench-short bench-compare bench-switch bench-peers \
+.PHONY: help demo two-vms static packages test bench bench-short bench-compare bench-switch bench-peers \
 	bench-e1000 bench-kvm bench-instructions soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
@@ -33,6 +33,9 @@ static: ## vmlan as one file without libraries, to copy into a guest
 	@if ldd target/static/vmlan 2>&1 | grep -q '=>'; then \
 	  echo "target/static/vmlan is not static" >&2; exit 1; fi
 	@ls -lh target/static/vmlan
+
+packages: ## .deb, .rpm, .tar.gz and an OCI image, of one static program without its laboratory
+	@scripts/packages.sh
 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh

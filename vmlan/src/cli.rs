@@ -22,6 +22,7 @@ mod lease;
 mod limit;
 mod port;
 mod sflow;
+mod shell;
 mod stats;
 mod switch;
 mod vm_args;
@@ -138,6 +139,9 @@ enum Command {
     Gateway(gateway::GatewayArgs),
     /// UDP and TCP sockets as a guest on a port: streams, request-response, livelock
     Stack(stack::StackArgs),
+    /// Write the manual's pages, for packages
+    #[command(hide = true, after_help = "Example:\n  vmlan man /usr/local/share/man/man1")]
+    Man(shell::ManArgs),
 }
 
 /// Where the running switch is.
@@ -163,7 +167,7 @@ impl Command {
             Self::Stats(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
-            Self::PktGen(_) | Self::Stack(_) | Self::Gateway(_) => None,
+            Self::PktGen(_) | Self::Stack(_) | Self::Gateway(_) | Self::Man(_) => None,
             #[cfg(feature = "lab")]
             Self::Demo(_) | Self::Bench(_) | Self::Probe(_) => None,
         }
@@ -191,6 +195,7 @@ impl Command {
             Self::PktGen(args) => pktgen::run(&args),
             Self::Gateway(args) => gateway::run(args),
             Self::Stack(args) => stack::run(&args),
+            Self::Man(args) => shell::manual(&args),
         }
     }
 }
@@ -221,6 +226,7 @@ fn named_failure(text: &str, error: &AddressError) -> Failure {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    shell::complete();
     let Cli { api, mut command } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return wrong_usage(&e),

@@ -1,6 +1,7 @@
 //! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
 
 use std::io::Write as _;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// # Errors
 /// If anything that `settings` asks for cannot be opened. What was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
+    let given = systemd::api_socket()
+        .map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
     // While there is one thread, and nothing open that its children would hold.
     vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
         .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
@@ -46,7 +49,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
     let handle = signals.handle();
     let Settings { running, plan } = settings;
-    let done = start(&running, &plan, signals, &sender).map(|(mut ports, server)| {
+    let done = start(&running, &plan, given, signals, &sender).map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
         // Threads of ports to come inherit its filter.
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
@@ -64,6 +67,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
 fn start(
     running: &Running,
     plan: &Plan,
+    given: Option<UnixListener>,
     signals: Signals,
     sender: &Sender<Action>,
 ) -> Result<(Ports, Server), Failure> {
@@ -73,7 +77,10 @@ fn start(
         Ok(limit) => log::debug!("up to {limit} open files"),
         Err(e) => log::warn!("the limit of open files stays low: {e}"),
     }
-    let claim = Claim::new(&running.api, running.api_mode)?;
+    let claim = match given {
+        Some(listener) => Claim::inherited(listener, &running.api)?,
+        None => Claim::new(&running.api, running.api_mode)?,
+    };
     if running.sandbox == OnOff::On {
         // No thread exists yet: all of them inherit it.
         vmlan_sandbox::start(&places(running, plan));

@@ -1,6 +1,21 @@
-//! Tells the service manager how far we are (sd_notify(3)). Without one nothing happens.
+//! Tells the service manager how far we are (sd_notify(3)), and takes the API's socket from it
+//! (sd_listen_fds(3)). Without one nothing happens.
 
+use std::io;
+use std::os::unix::net::UnixListener;
+
+use rustix::io::FdFlags;
 use sd_notify::NotifyState;
+
+/// The socket of the API, if the service manager has made it.
+pub(crate) fn api_socket() -> io::Result<Option<UnixListener>> {
+    let listener = listenfd::ListenFd::from_env().take_unix_listener(0)?;
+    if let Some(listener) = &listener {
+        // Programs that we start, gateways, do not get it.
+        rustix::io::fcntl_setfd(listener, FdFlags::CLOEXEC)?;
+    }
+    Ok(listener)
+}
 
 /// Started: others may connect now.
 pub(crate) fn ready(ports: usize) {

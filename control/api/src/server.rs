@@ -34,13 +34,13 @@ const LIFE: Duration = Duration::from_secs(60);
 pub struct Server {
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
-    _file: SocketFile,
+    _file: Option<SocketFile>,
 }
 
 impl Server {
     /// Serves `listener`, sending what is asked for to `control`.
     pub fn start(
-        (listener, file): (UnixListener, SocketFile),
+        (listener, file): (UnixListener, Option<SocketFile>),
         control: Sender<Action>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;

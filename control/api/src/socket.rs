@@ -30,14 +30,17 @@ pub enum SocketError {
     TooLong(PathBuf),
     #[error("api {}: cannot {what}: {source}: choose another place with --api", path.display())]
     Io { path: PathBuf, what: &'static str, source: io::Error },
+    #[error("api {}: the service manager listens at {}: give --api the same path as \
+        ListenStream=", place.display(), path.display())]
+    Elsewhere { place: PathBuf, path: PathBuf },
 }
 
-/// A socket that listens, not yet in its place. Removed when dropped.
+/// A socket that listens. One of our making is not yet in its place, and removed when dropped.
 #[derive(Debug)]
 pub struct Claim {
     listener: UnixListener,
     place: PathBuf,
-    file: SocketFile,
+    file: Option<SocketFile>,
 }
 
 /// A socket file of ours. Removed when dropped, unless somebody else's has taken its place.
@@ -67,21 +70,38 @@ impl Claim {
         let file = SocketFile::of(&draft).map_err(fail("listen"))?;
         socket_mode::set(&draft, mode).map_err(fail("set its mode"))?;
         rustix::net::listen(&socket, BACKLOG).map_err(|e| fail("listen")(e.into()))?;
-        Ok(Self { listener: socket.into(), place: place.into(), file })
+        Ok(Self { listener: socket.into(), place: place.into(), file: Some(file) })
+    }
+
+    /// A socket at `place` that the service manager has made and listens at (sd_listen_fds(3)): its
+    /// file stays when we end, and so do requests that wait.
+    ///
+    /// # Errors
+    /// [`SocketError::Elsewhere`], if it has another path.
+    pub fn inherited(listener: UnixListener, place: &Path) -> Result<Self, SocketError> {
+        let address = listener.local_addr().ok();
+        let path = address.as_ref().and_then(|address| address.as_pathname());
+        let path = path.unwrap_or(Path::new("no path"));
+        if path != place {
+            return Err(SocketError::Elsewhere { place: place.into(), path: path.into() });
+        }
+        let _ = socket_mode::refuse_descriptors(listener.as_fd());
+        Ok(Self { listener, place: place.into(), file: None })
     }
 
     /// Puts the socket in its place.
     ///
     /// # Errors
     /// As [`Claim::new`]: somebody may have taken the place meanwhile.
-    pub fn publish(mut self) -> Result<(UnixListener, SocketFile), SocketError> {
+    pub fn publish(mut self) -> Result<(UnixListener, Option<SocketFile>), SocketError> {
+        let Some(file) = &mut self.file else { return Ok((self.listener, None)) };
         check_free(&self.place)?;
-        fs::rename(&self.file.path, &self.place).map_err(|source| SocketError::Io {
+        fs::rename(&file.path, &self.place).map_err(|source| SocketError::Io {
             path: self.place.clone(),
             what: "put the socket there",
             source,
         })?;
-        self.file.path.clone_from(&self.place);
+        file.path.clone_from(&self.place);
         Ok((self.listener, self.file))
     }
 }

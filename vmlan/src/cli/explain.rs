@@ -4,10 +4,12 @@ use std::io::Read as _;
 use std::net::IpAddr;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use hyper::Method;
 use vmlan_frame::Mac;
 
 use super::ApiArgs;
+use super::shell::port_names;
 use crate::exit::Failure;
 use crate::output::{print, print_json, with_api};
 use vmlan_api::WhatIf;
@@ -23,7 +25,7 @@ pub(super) struct ExplainArgs {
     #[command(flatten)]
     pub(super) api: ApiArgs,
     /// The port that would send it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(port_names))]
     port: String,
     /// Source MAC address
     #[arg(long, value_name = "MAC", required_unless_present = "hex", conflicts_with = "hex")]

@@ -1,11 +1,13 @@
 //! `vmlan fdb`: the forwarding table of a running switch.
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use hyper::Method;
 use vmlan_frame::Mac;
 
 use super::ApiArgs;
 use super::port::port_name;
+use super::shell::port_names;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::{FdbList, NewMac};
@@ -35,6 +37,7 @@ enum FdbCommand {
         /// The address
         mac: String,
         /// The port it lives behind
+        #[arg(add = ArgValueCompleter::new(port_names))]
         port: String,
         /// In this one of the port's VLANs (or service VLANs), if it has several
         #[arg(long, value_name = "VID")]

@@ -3,10 +3,12 @@
 use std::net::Ipv4Addr;
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use hyper::Method;
 use serde_json::json;
 
 use super::ApiArgs;
+use super::shell::port_names;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
 use vmlan_api::LeaseList;
@@ -35,6 +37,7 @@ enum LeaseCommand {
         lease.\n\nExample:\n  vmlan lease set vm1 10.77.0.20")]
     Set {
         /// The port
+        #[arg(add = ArgValueCompleter::new(port_names))]
         port: PortName,
         /// The address
         ip: Ipv4Addr,
@@ -43,7 +46,7 @@ enum LeaseCommand {
     #[command(after_help = "Example:\n  vmlan lease remove vm1")]
     Remove {
         /// An IP address, a MAC address or the name of a port
-        #[arg(value_name = "IP|MAC|PORT")]
+        #[arg(value_name = "IP|MAC|PORT", add = ArgValueCompleter::new(port_names))]
         of: String,
     },
 }

@@ -1,9 +1,11 @@
 //! `vmlan port`: the ports of a running switch.
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use hyper::Method;
 use serde_json::{Map, Value};
 
+use super::shell::port_names;
 use super::{ApiArgs, named_failure};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
@@ -39,6 +41,7 @@ enum PortCommand {
     #[command(after_help = "Example:\n  vmlan port del vm3")]
     Del {
         /// Its name
+        #[arg(add = ArgValueCompleter::new(port_names))]
         name: String,
     },
     /// Change keys of a port's address, or remove them (`KEY=`): at once what the port may do
@@ -51,6 +54,7 @@ enum PortCommand {
     )]
     Set {
         /// Its name
+        #[arg(add = ArgValueCompleter::new(port_names))]
         name: String,
         /// Keys and values
         #[arg(value_name = "KEY=VALUE", required = true)]

@@ -4,7 +4,9 @@ use std::io::IsTerminal;
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::shell::port_names;
 use super::{ApiArgs, named_failure};
 use crate::exit::Failure;
 use crate::output::{print, print_json};
@@ -17,7 +19,7 @@ pub(super) struct VmArgsArgs {
     #[command(flatten)]
     pub(super) api: ApiArgs,
     /// A port of the running switch, or any port with its address
-    #[arg(value_name = "NAME[=ADDRESS]")]
+    #[arg(value_name = "NAME[=ADDRESS]", add = ArgValueCompleter::new(port_names))]
     port: String,
     /// The program that will run the VM: qemu, cloud-hypervisor or libvirt
     #[arg(long, default_value = "qemu")]
