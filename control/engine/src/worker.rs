@@ -17,6 +17,7 @@
 
 mod assign_ports;
 mod idle;
+mod idle_rings;
 mod mailbox;
 mod mapped_doorbells;
 mod run;

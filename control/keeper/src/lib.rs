@@ -22,7 +22,7 @@
 //! one is killed, the other replaces it. When both are killed at once, ports go on as they are, and
 //! no keeper can be made any more.
 //!
-//! A peer decides how much its keeper has to do. One that has used more than a twentieth of a core
+//! A peer decides how much its keeper has to do. One that has used more than a hundredth of a core
 //! for long sleeps after each request (`budget`), and its port waits.
 //!
 //! Keepers and spawners that are confined have no capability, may reach no file, and make only the

@@ -11,7 +11,7 @@ use rustix::net::SendFlags;
 use vmlan_harness::Family;
 use vmlan_harness::usage::run_time;
 
-/// Its keeper has a twentieth of a core for that, and 0.1 s at once.
+/// Its keeper has a hundredth of a core for that, and 20 ms at once.
 #[test]
 fn a_flood_of_descriptors_has_little_of_a_core() {
     let (_dir, _keeper, kept, peer) = connected();
@@ -37,6 +37,6 @@ fn a_flood_of_descriptors_has_little_of_a_core() {
     });
     println!("{served} messages in {took:?}, for {used:?} of the keeper's CPU time");
     // Half of what is allowed on top, for the last request and the clock.
-    assert!(used < (Duration::from_millis(100) + took / 20).mul_f64(1.5), "{used:?} in {took:?}");
-    assert!(served > 20, "and it is served");
+    assert!(used < (Duration::from_millis(20) + took / 100).mul_f64(1.5), "{used:?} in {took:?}");
+    assert!(served > 10, "and it is served");
 }

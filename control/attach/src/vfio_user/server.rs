@@ -20,6 +20,7 @@ use super::wire::{Frames, Replies};
 use crate::Files;
 use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
+use crate::cpu_budget;
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
@@ -115,7 +116,7 @@ impl Server {
 
     /// Serves until the waker says stop.
     pub fn run(mut self) {
-        while self.turn() {}
+        cpu_budget::run_registers(|| self.turn());
         self.hang_up();
     }
 

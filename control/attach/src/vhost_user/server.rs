@@ -27,7 +27,8 @@ use crate::waker::Waker;
 
 /// First and longest pause between two attempts to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Shortest time between two wake-ups of the workers, however often a front end changes something.
+/// Shortest time between two wake-ups of the workers, however often a front end changes something;
+/// so many times as long as ports are busy.
 const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How front ends are found.
@@ -156,7 +157,7 @@ impl Server {
         };
         let notify = self
             .notify_later
-            .then(|| (self.notified + NOTIFY_PAUSE).saturating_duration_since(now));
+            .then(|| (self.notified + notify_pause()).saturating_duration_since(now));
         let budget = self.served.as_ref().and_then(|_| self.budget.left(now));
         let keeper = self.keeper.due(now);
         [message, pause, notify, keeper, budget].into_iter().flatten().min()
@@ -291,7 +292,7 @@ impl Server {
         }
         self.notify_later |= self.port.take_touched();
         let now = Instant::now();
-        let due = now.saturating_duration_since(self.notified) >= NOTIFY_PAUSE;
+        let due = now.saturating_duration_since(self.notified) >= notify_pause();
         if self.notify_later && due {
             (self.notified, self.notify_later) = (now, false);
             (self.changed)();
@@ -379,6 +380,11 @@ impl Server {
         }
         *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
     }
+}
+
+/// All busy ports together wake the workers as often as one.
+fn notify_pause() -> Duration {
+    NOTIFY_PAUSE * cpu_budget::PORTS.busy()
 }
 
 /// The pause to make now; the next is twice as long, up to a bound.

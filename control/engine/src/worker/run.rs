@@ -14,6 +14,7 @@ use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
+use super::idle_rings::{self, IdleRings};
 use super::mailbox::{Assignment, Mailbox};
 use super::mapped_doorbells::{self, MappedPorts};
 use super::signal;
@@ -34,12 +35,31 @@ struct Own {
     /// They did, and the next breath got nothing from it: another worker may have been busy with
     /// it. Held frames ring no doorbell.
     passed_by: bool,
+    /// It has rung since it was last looked at.
+    rang: bool,
+    idle_rings: IdleRings,
 }
 
 impl Own {
     fn new(id: PortId) -> Self {
-        let (held, passed_by) = (false, false);
-        Self { id, version: None, watched: Vec::new(), paused_until: 0, held, passed_by }
+        let (held, passed_by, rang) = (false, false, false);
+        let (watched, idle_rings) = (Vec::new(), IdleRings::default());
+        Self { id, version: None, watched, paused_until: 0, held, passed_by, rang, idle_rings }
+    }
+}
+
+impl Own {
+    /// What its doorbells say to the worker.
+    fn data(&self) -> epoll::EventData {
+        epoll::EventData::new_u64(self.id.index() as u64)
+    }
+
+    /// What is heard of its doorbells.
+    fn flags(&self) -> epoll::EventFlags {
+        match self.idle_rings.is_muted() {
+            true => epoll::EventFlags::empty(),
+            false => epoll::EventFlags::IN | epoll::EventFlags::ET,
+        }
     }
 }
 
@@ -135,7 +155,9 @@ impl Run {
                 self.read_mail();
             }
             let now = clock(&self.shared);
-            if self.round(now) > 0 {
+            let frames = self.round(now);
+            self.count_idle_rings(frames, now);
+            if frames > 0 {
                 self.idle.busy(now);
                 self.listen_for_others(&mut events, now);
             } else if self.idle.keep_spinning(now) {
@@ -190,20 +212,49 @@ impl Run {
         frames
     }
 
+    /// A ring was idle if the round after it found nothing at all. A guest may also ring for
+    /// buffers, for which frames of others wait.
+    fn count_idle_rings(&mut self, frames: usize, now: u64) {
+        for own in &mut self.own {
+            if std::mem::take(&mut own.rang) && frames == 0 {
+                own.idle_rings.count(now);
+            }
+        }
+    }
+
+    /// Stops listening to ports that ring for nothing, and listens again to those that have
+    /// stopped. True if some are not listened to.
+    fn mute(&mut self) -> bool {
+        let now = clock(&self.shared);
+        let mut any = false;
+        for own in &mut self.own {
+            let changes = own.idle_rings.changes(now);
+            any |= own.idle_rings.is_muted();
+            if changes {
+                let flags = own.flags();
+                for fd in &own.watched {
+                    let _ = epoll::modify(&self.epoll, fd.as_fd(), own.data(), flags);
+                }
+            }
+        }
+        any
+    }
+
     /// Arms every doorbell, looks once more, sleeps; then disarms.
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         self.ask_for_room();
+        let muted = self.mute();
         // Arming waits until no other thread uses the port, or says that there is something to do.
         if self.arm() || self.passed_by() || self.room_came() || self.slot.mail_waits() {
             self.disarm();
             return;
         }
         self.slot.pulse.fetch_or(1, Ordering::SeqCst);
-        let woken = self.wait_for_work(events);
+        let woken = self.wait_for_work(events, muted);
         self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
         self.shared.watchdog.awake();
         self.disarm();
-        if woken == Woken::Rang {
+        if woken == Woken::Rang || muted {
             self.wake_those_who_want_room();
         }
     }
@@ -211,14 +262,16 @@ impl Run {
     /// Sleeps until there may be something to do. Ports that ring are left armed while those that
     /// do not are looked at, all of them at each look: the price of a mapped doorbell is one short
     /// wake-up in an interval.
-    fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>) -> Woken {
+    fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>, muted: bool) -> Woken {
+        let look = muted.then_some(idle_rings::POLL);
         let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
         loop {
             let left = |due: u64| Duration::from_nanos(due.saturating_sub(clock(&self.shared)));
             let due = self.due.map(left);
-            let timeout = room.into_iter().chain(due).chain(self.poll.timeout()).min();
+            let others = due.into_iter().chain(self.poll.timeout()).chain(look);
+            let timeout = room.into_iter().chain(others).min();
             let woken = self.wait(events, timeout);
-            let waits = self.held_ns.is_some() || due.is_some();
+            let waits = self.held_ns.is_some() || due.is_some() || muted;
             if woken != Woken::Late || waits || self.arm_polled() {
                 return woken;
             }
@@ -286,7 +339,7 @@ impl Run {
     }
 
     /// Sleeps until something rings.
-    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> Woken {
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> Woken {
         events.clear();
         let timeout = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
         let spare = rustix::buffer::spare_capacity(events);
@@ -299,10 +352,13 @@ impl Run {
         for event in events.iter() {
             let index =
                 usize::try_from(event.data.u64()).ok().filter(|_| event.data.u64() != ALARM);
-            let entry = index.and_then(PortId::new).and_then(|id| self.table.get(id));
+            let id = index.and_then(PortId::new);
+            let entry = id.and_then(|id| self.table.get(id));
             if let Some(entry) = entry {
                 entry.port.rang();
                 woken = Woken::Rang;
+                let own = self.own.iter_mut().find(|own| Some(own.id) == id);
+                own.into_iter().for_each(|own| own.rang = true);
             }
         }
         woken
@@ -365,10 +421,8 @@ impl Run {
         }
         self.unwatch(own);
         own.version = Some(version);
-        let data = epoll::EventData::new_u64(own.id.index() as u64);
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         for fd in entry.port.doorbells() {
-            match epoll::add(&self.epoll, fd.as_fd(), data, edge) {
+            match epoll::add(&self.epoll, fd.as_fd(), own.data(), own.flags()) {
                 Ok(()) => own.watched.push(fd),
                 Err(e) => log::warn!("port {}: a doorbell cannot be watched: {e}", entry.name),
             }

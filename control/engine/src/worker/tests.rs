@@ -242,6 +242,37 @@ fn an_idle_worker_sleeps() {
     });
 }
 
+/// Beyond a number it is only looked at now and then, and its frames are found all the same.
+#[test]
+fn a_port_that_rings_for_nothing_is_not_listened_to() {
+    let w = workers(1, Duration::from_millis(10));
+    let (a, b) = (Fake::new(), Fake::new());
+    introduce(&w, &a, &b);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                a.ring();
+            }
+        });
+        let (begin, before) = (Instant::now(), a.arms.load(Ordering::SeqCst));
+        for round in 1..=200 {
+            std::thread::sleep(Duration::from_millis(2));
+            lock(&a.tx).push(to_b());
+            until("found", || b.rx.load(Ordering::SeqCst) == round);
+        }
+        let looks = a.arms.load(Ordering::SeqCst) - before;
+        stop.store(true, Ordering::Relaxed);
+        // One each millisecond, one for each frame, 128 at once and 250 a second.
+        let most = 400 + 2 * usize::try_from(begin.elapsed().as_millis()).unwrap();
+        assert!(looks <= most, "{looks} looks, {most} at most");
+    });
+    // Whether or not it is listened to again by then.
+    lock(&a.tx).push(to_b());
+    a.ring();
+    until("found", || b.rx.load(Ordering::SeqCst) == 201);
+}
+
 /// A frame from 02:..:01 to 02:..:02.
 fn to_b() -> Vec<u8> {
     let mut frame = vec![0; 60];
