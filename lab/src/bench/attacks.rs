@@ -11,6 +11,7 @@ mod scene;
 mod tricks;
 
 use std::io;
+use std::time::Instant;
 
 use serde_json::json;
 use vmlan_config::human_text::to_f64;
@@ -209,8 +210,20 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let name = |case: &Case| format!("{}, {} peer(s)", case.attack.name, case.peers);
     // What is compared is measured in turns within a cell, and each cell once.
     let pairs = std::mem::replace(&mut run.rounds, 1);
+    let (ends, mut left) = (run.ends, u32::try_from(cases.len()).unwrap_or(u32::MAX));
     let samples = run.unpaired(|run| {
-        run.rounds(&cases, name, |_, seen| words(seen), |cell| scene::measure(cell, pairs))
+        run.rounds(
+            &cases,
+            name,
+            |_, seen| words(seen),
+            |cell| {
+                // An equal part of what is left, so that the last cells have time as well.
+                let now = Instant::now();
+                let until = now + ends.saturating_duration_since(now) / left.max(1);
+                left = left.saturating_sub(1);
+                scene::measure(cell, pairs, until)
+            },
+        )
     });
     run.rounds = pairs;
     report(&cases.iter().zip(samples?).collect::<Vec<_>>(), run.setup.switch.as_deref())

@@ -21,6 +21,9 @@ const ASKED: u32 = 5;
 /// Attackers are at it for so long before neighbours are looked at.
 const LEAD: Duration = Duration::from_millis(20);
 
+/// Pairs that make a median.
+const FEWEST: u16 = 3;
+
 /// What the neighbours got.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Neighbours {
@@ -82,8 +85,13 @@ pub(super) struct Measured {
     pub(super) broke: Option<String>,
 }
 
-/// Which of the crews is first changes from pair to pair.
-pub(super) fn measure(cell: Cell<'_, Case>, pairs: u16) -> Result<Measured, Failure> {
+/// Which of the crews is first changes from pair to pair. After `until` there are no more pairs
+/// than make a median.
+pub(super) fn measure(
+    cell: Cell<'_, Case>,
+    pairs: u16,
+    until: Instant,
+) -> Result<Measured, Failure> {
     let Cell { what, setup, time, news, .. } = cell;
     // Crews, which come later, end before the switches do: whoever they have parked is let go.
     let mut control = Stage::new(setup, what)?;
@@ -97,6 +105,9 @@ pub(super) fn measure(cell: Cell<'_, Case>, pairs: u16) -> Result<Measured, Fail
     };
     let mut used = 0.0;
     for n in 0..pairs {
+        if n >= FEWEST && Instant::now() >= until {
+            break;
+        }
         let mut pair = Pair::default();
         for attackers in [n % 2 == 0, n % 2 == 1] {
             if attackers {
