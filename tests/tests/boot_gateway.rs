@@ -1,7 +1,7 @@
 //! Two Linux guests with stock drivers and busybox' DHCP client on a LAN with a gateway: each gets
 //! an address and names, fetches files from a server outside (a namespace that stands for the
 //! Internet), reaches the other by name, and a forward of the host reaches it. So it goes on after
-//! the gateway's process was killed.
+//! the gateway's process was killed, and for a guest that `vmlan run` plugs in.
 
 use std::time::{Duration, Instant};
 
@@ -114,6 +114,18 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     meet(&switch, &mut inside, &mut one, &mut two)?;
+    let [mut three] =
+        Guest::boot(&image, dir, [Boot::new("vm3", 13).run_by_vmlan(&dir.join("api.sock"))])?;
+    assert!(lease(&mut three)?.ends_with("24 10.77.0.1 10.77.0.1 lan 1500"));
+    connectivity::fetch(&mut three, OUTSIDE)?;
+    connectivity::reaches(&mut three, "10.77.0.20")?;
+    assert_eq!(switch.port("vm3")?["up"], true);
+    three.kill9();
+    let end = Instant::now() + Duration::from_secs(60);
+    while switch.ask(&["port", "list"])?.contains("vm3") {
+        assert!(Instant::now() < end, "the port outlives its VM: {}", switch.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert_eq!(switch.terminate()?, Some(0), "{}", switch.log());
     Ok(())
 }

@@ -21,6 +21,7 @@ mod gateway;
 mod lease;
 mod limit;
 mod port;
+mod run;
 mod sflow;
 mod shell;
 mod stats;
@@ -29,11 +30,11 @@ mod vm_args;
 
 /// The last lines of `vmlan --help`.
 const START_HERE: &str = if cfg!(feature = "lab") {
-    "Start here:\n  vmlan demo\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock \
+    "Start here:\n  vmlan demo\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock \
         vm2=vhost-user:/tmp/vm2.sock\n  \
      vmlan vm-args vm1\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
 } else {
-    "Start here:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
+    "Start here:\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
      vmlan vm-args vm1\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
 };
 
@@ -132,6 +133,13 @@ enum Command {
         "  vmlan vm-args vm1=vhost-user:/tmp/vm1.sock --vmm libvirt     (no switch needed)"
     ))]
     VmArgs(vm_args::VmArgsArgs),
+    /// Run a VM with a NIC on the LAN, and start a switch with a way out if none runs
+    ///
+    /// Adds a port to the running switch and becomes the VMM, with the options that the port needs:
+    /// the terminal, signals and the exit code are the VMM's. When the VMM ends, the port is
+    /// removed. A switch that was started so ends with the last of its VMs.
+    #[command(after_help = run::EXAMPLE)]
+    Run(Box<run::RunArgs>),
     /// Send, receive, or measure round trips, as a guest on a port
     PktGen(Box<pktgen::PktGenArgs>),
     /// Give a LAN addresses, names and a way out, as a guest on a port; a `nat:` port starts one
@@ -167,6 +175,7 @@ impl Command {
             Self::Stats(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
+            Self::Run(args) => Some(&mut args.api.api),
             Self::PktGen(_) | Self::Stack(_) | Self::Gateway(_) | Self::Man(_) => None,
             #[cfg(feature = "lab")]
             Self::Demo(_) | Self::Bench(_) | Self::Probe(_) => None,
@@ -192,6 +201,7 @@ impl Command {
             Self::Stats(args) => stats::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::VmArgs(args) => vm_args::run(&args),
+            Self::Run(args) => run::run(&args),
             Self::PktGen(args) => pktgen::run(&args),
             Self::Gateway(args) => gateway::run(args),
             Self::Stack(args) => stack::run(&args),
@@ -202,11 +212,14 @@ impl Command {
 
 impl ApiArgs {
     fn client(&self) -> Result<Client, Failure> {
-        let path = match &self.api {
+        Ok(Client::new(&self.path()?))
+    }
+
+    fn path(&self) -> Result<PathBuf, Failure> {
+        Ok(match &self.api {
             Some(path) => path.clone(),
             None => default_path()?,
-        };
-        Ok(Client::new(&path))
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
 
 use std::io::Write as _;
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -77,6 +78,7 @@ fn start(
         Ok(limit) => log::debug!("up to {limit} open files"),
         Err(e) => log::warn!("the limit of open files stays low: {e}"),
     }
+    let first = if running.while_held { Some(first_client()?) } else { None };
     let claim = match given {
         Some(listener) => Claim::inherited(listener, &running.api)?,
         None => Claim::new(&running.api, running.api_mode)?,
@@ -99,9 +101,18 @@ fn start(
     let program = program_at(&running.api);
     let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();
     let socket = claim.publish()?;
-    let server = Server::start(socket, sender.clone()).map_err(|e| failed("start the API", e))?;
+    let server =
+        Server::start(socket, first, sender.clone()).map_err(|e| failed("start the API", e))?;
     say(&running.api, &lines, &program);
     Ok((ports, server))
+}
+
+/// The client at standard input. It is of a terminal whose keys are for the VM, not for the switch.
+fn first_client() -> Result<UnixStream, Failure> {
+    // Fails for who leads a group, whose terminal is nobody else's.
+    let _ = rustix::process::setsid();
+    let client = std::io::stdin().as_fd().try_clone_to_owned();
+    Ok(client.map_err(|e| Failure::Failed(format!("no client at standard input: {e}")))?.into())
 }
 
 /// Raises the soft limit of open files to the hard one: each VM needs about a dozen. Returns the

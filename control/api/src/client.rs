@@ -1,24 +1,29 @@
 //! The other end of the API, for the commands that talk to a running switch.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::ErrorBody;
+use super::{ErrorBody, NewPort};
+use vmlan_engine::info::PortInfo;
 
 /// Longest answer: a table of 1024 ports and 100,000 addresses fits several times.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Time for a whole request.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+type Driver = tokio::task::JoinHandle<Result<(), hyper::Error>>;
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -75,28 +80,69 @@ impl Client {
 
     /// One request; the body of the answer, if it is a success.
     pub fn call(&self, method: &Method, path: &str, body: String) -> Result<Bytes, ClientError> {
+        self.within_patience(async {
+            let (answer, driver) = self.ask(self.connect()?, method, path, body).await?;
+            let done = self.whole(answer).await;
+            driver.abort();
+            done
+        })
+    }
+
+    /// A connection, for [`Client::hold`].
+    pub fn connect(&self) -> Result<Connection, ClientError> {
+        let no_switch = |source| ClientError::NoSwitch { path: self.path.clone(), source };
+        Connection::connect(&self.path).map_err(no_switch)
+    }
+
+    /// Adds the port `new`, whose `hold` is on. It is closed when all copies of the descriptor that
+    /// is returned are.
+    pub fn hold(
+        &self,
+        connection: Connection,
+        new: &NewPort,
+    ) -> Result<(PortInfo, OwnedFd), ClientError> {
+        let kept = connection.try_clone().map_err(|e| self.broken(&e))?;
+        let body = serde_json::to_string(new).map_err(|e| self.broken(&e))?;
+        let first = self.within_patience(async {
+            let asked = self.ask(connection, &Method::POST, "/v1/ports", body).await;
+            let (mut answer, driver) = asked?;
+            if !answer.status().is_success() {
+                return self.whole(answer).await;
+            }
+            let first = answer.body_mut().frame().await.transpose().map_err(|e| self.broken(&e))?;
+            driver.abort();
+            let first = first.and_then(|frame| frame.into_data().ok());
+            first.ok_or_else(|| self.broken(&"it hung up"))
+        })?;
+        Ok((self.parse(&first)?, kept.into()))
+    }
+
+    fn within_patience<T>(
+        &self,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| self.broken(&e))?;
-        let request = async {
-            match tokio::time::timeout(PATIENCE, self.request(method, path, body)).await {
+        runtime.block_on(async {
+            match tokio::time::timeout(PATIENCE, request).await {
                 Ok(done) => done,
                 Err(_) => Err(self.broken(&"no answer for 30 seconds")),
             }
-        };
-        runtime.block_on(request)
+        })
     }
 
-    async fn request(
+    /// Sends a request; the answer, and what moves its bytes.
+    async fn ask(
         &self,
+        connection: Connection,
         method: &Method,
         path: &str,
         body: String,
-    ) -> Result<Bytes, ClientError> {
-        let stream = UnixStream::connect(&self.path)
-            .await
-            .map_err(|source| ClientError::NoSwitch { path: self.path.clone(), source })?;
+    ) -> Result<(Response<Incoming>, Driver), ClientError> {
+        connection.set_nonblocking(true).map_err(|e| self.broken(&e))?;
+        let stream = UnixStream::from_std(connection).map_err(|e| self.broken(&e))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| self.broken(&e))?;
@@ -109,11 +155,14 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| self.broken(&e))?;
         let answer = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        Ok((answer, driver))
+    }
+
+    /// The body of an answer, if it is a success.
+    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|e| self.broken(&e))?.to_bytes();
-        drop(sender);
-        driver.abort();
         if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 

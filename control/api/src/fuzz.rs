@@ -50,7 +50,7 @@ fn grant(action: Action) {
             let _ = reply.send(if gone { Err(Refusal::no_port(&name)) } else { Ok(port) });
         }
         Action::ListPorts(reply) => _ = reply.send(Ok(vec![port])),
-        Action::AddPort(_, reply) => yes(reply),
+        Action::AddPort(_, _, reply) => yes(reply),
         Action::AddMac(_, _, _, reply) => _ = reply.send(Ok(line())),
         Action::ListFdb(reply) => _ = reply.send(Ok(vec![line()])),
         Action::RemovePort(_, reply) | Action::RemoveLimit(_, reply) => yes(reply),
@@ -64,7 +64,7 @@ fn grant(action: Action) {
         Action::ListForwards(reply) => yes(reply),
         Action::Stats(reply) => yes(reply),
         Action::Explain(_, _, reply) => yes(reply),
-        Action::PortChanged | Action::Stop => {}
+        Action::HolderGone | Action::PortChanged | Action::Stop => {}
     }
 }
 
@@ -94,7 +94,7 @@ async fn talk(
     actions: &Receiver<Action>,
 ) -> std::io::Result<Vec<u8>> {
     let (mut client, server) = UnixStream::pair()?;
-    let served = tokio::spawn(connection(server, control));
+    let served = tokio::spawn(connection(server, control, None));
     // It may have hung up already.
     let _ = client.write_all(data).await;
     let (mut answer, mut idle) = (Vec::new(), 0);
@@ -133,6 +133,10 @@ fn answers(mut rest: &[u8]) {
         let length =
             response.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"));
         let length = length.and_then(|f| std::str::from_utf8(f.value).ok()?.parse().ok());
+        if code == 201 && length.is_none() {
+            // A port that is held: the answer lasts as long, and none follows it.
+            return;
+        }
         let (body, next) = rest[head..].split_at(length.unwrap_or(0));
         assert_ne!(code, 500, "{}", String::from_utf8_lossy(body));
         if code >= 400 && !body.is_empty() {

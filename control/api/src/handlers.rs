@@ -3,15 +3,16 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
+use super::body::{AnswerBody, Hold};
 use super::limits;
 use super::routes::{self, NoRoute, Route};
 use super::{
@@ -27,7 +28,7 @@ use vmlan_engine::explain::frame::parse_hex;
 /// Time for a body to arrive.
 const BODY: Duration = Duration::from_secs(10);
 
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type Answer = Response<AnswerBody>;
 
 /// Answers one request; whatever goes wrong is an answer too.
 pub(super) async fn answer(request: Request<Incoming>, control: Sender<Action>) -> Answer {
@@ -113,8 +114,19 @@ async fn add_port(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refus
     let new: NewPort = parse(body)?;
     let name = word(&new.name)?;
     let address = new.address.parse().map_err(|e| invalid(format!("port {name}: {e}")))?;
-    let named = NamedAddress { name, address };
-    json(StatusCode::CREATED, &ask(control, |r| Action::AddPort(Box::new(named), r)).await?)
+    let named = Box::new(NamedAddress { name, address });
+    if !new.hold {
+        let made = ask(control, |r| Action::AddPort(named, None, r)).await?;
+        return json(StatusCode::CREATED, &made);
+    }
+    // From here on the port goes when this is hung up on, also before it is there.
+    let (hold, holder) = Hold::new(control);
+    let made = ask(control, |r| Action::AddPort(named, Some(holder), r)).await?;
+    let body = AnswerBody::held(text(&made)? + "\n", hold);
+    let mut answer = respond(StatusCode::CREATED, "application/json", body);
+    // Who has the connection may be a VMM, which is to ask for nothing.
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok(answer)
 }
 
 async fn add_mac(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {
@@ -271,20 +283,23 @@ pub(super) fn error(status: StatusCode, message: &str) -> Answer {
 }
 
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Result<Answer, Refusal> {
-    let text = serde_json::to_string(value)
-        .map_err(|e| Refusal::new(Cause::Failed, format!("the answer cannot be written: {e}")))?;
-    Ok(respond(status, "application/json", text))
+    Ok(respond(status, "application/json", text(value)?))
+}
+
+fn text<T: Serialize>(value: &T) -> Result<String, Refusal> {
+    serde_json::to_string(value)
+        .map_err(|e| Refusal::new(Cause::Failed, format!("the answer cannot be written: {e}")))
 }
 
 pub(super) fn no_content() -> Answer {
-    let mut answer = Response::new(Full::default());
+    let mut answer = Response::new(AnswerBody::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer
 }
 
-fn respond(status: StatusCode, kind: &'static str, text: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text)));
+fn respond(status: StatusCode, kind: &'static str, body: impl Into<AnswerBody>) -> Answer {
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }

@@ -6,12 +6,14 @@
 //! | `routes` | methods and paths |
 //! | `limits` | shared limits, whole configurations |
 //! | `server` | the API thread: parses, asks the control thread, answers |
+//! | `body` | bodies of answers, also of those that last as long as a port |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
 //!
 //! Anybody who may open the socket may do everything the API can. Its permissions are the only
 //! access control; they default to the owner alone. Requests are still bounded in size, number and
 //! time: a stuck client must not keep others out.
 
+mod body;
 pub mod client;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -91,6 +93,9 @@ pub struct NewPort {
     pub name: String,
     /// `KIND:PLACE[,KEY=VALUE...]`
     pub address: String,
+    /// The port is closed when this connection ends. The answer goes on until then.
+    #[serde(default)]
+    pub hold: bool,
 }
 
 /// `POST /v1/fdb`

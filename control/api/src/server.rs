@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream as Connection};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::handlers::answer;
 use super::socket::SocketFile;
 use vmlan_engine::action::Action;
 
-/// Connections served at once; more wait in the backlog.
+/// Connections served at once; more wait in the backlog. Those that hold a port are not counted.
 const CONNECTIONS: usize = 64;
 
 /// Time for a request's head to arrive; also how long an idle connection is kept.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// A connection that has asked for nothing new for this long is ended, whatever it does.
+/// A connection that has asked for nothing new for this long is ended, whatever it does, unless it
+/// holds a port.
 const LIFE: Duration = Duration::from_secs(60);
 
 /// The running API. Stops, and removes its socket, when dropped.
@@ -38,9 +39,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listener`, sending what is asked for to `control`.
+    /// Serves `listener`, sending what is asked for to `control`. A client that is there already is
+    /// `first`; its end is told as that of somebody who held a port.
     pub fn start(
         (listener, file): (UnixListener, Option<SocketFile>),
+        first: Option<Connection>,
         control: Sender<Action>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
@@ -49,6 +52,9 @@ impl Server {
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
             vmlan_sandbox::enter(vmlan_sandbox::Thread::Api);
+            if let Some(first) = first {
+                runtime.spawn(serve_first(first, control.clone()));
+            }
             runtime.spawn(serve(listener, control));
             runtime.block_on(stopped.notified());
         })?;
@@ -79,10 +85,7 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let control = control.clone();
-                tokio::spawn(async move {
-                    connection(stream, control).await;
-                    drop(seat);
-                });
+                tokio::spawn(connection(stream, control, Some(seat)));
             }
             Err(e) => {
                 // Usually no descriptor is left. This must not become a busy loop.
@@ -93,12 +96,36 @@ async fn serve(listener: UnixListener, control: Sender<Action>) {
     }
 }
 
-pub(super) async fn connection(stream: UnixStream, control: Sender<Action>) {
-    let asked = AtomicBool::new(true);
+async fn serve_first(stream: Connection, control: Sender<Action>) {
+    let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+    match stream {
+        Ok(stream) => connection(stream, control.clone(), None).await,
+        Err(e) => log::error!("api: cannot watch its first client: {e}"),
+    }
+    // The control thread is gone only when everything is being closed.
+    let _ = control.send(Action::HolderGone);
+}
+
+/// Serves one client, which sits on `seat` unless it holds a port.
+pub(super) async fn connection(
+    stream: UnixStream,
+    control: Sender<Action>,
+    seat: Option<OwnedSemaphorePermit>,
+) {
+    let (asked, holds) = (AtomicBool::new(true), AtomicBool::new(false));
+    let seat = Mutex::new(seat);
     let service = service_fn(|request| {
         asked.store(true, Ordering::Relaxed);
         let control = control.clone();
-        async move { Ok::<_, Infallible>(answer(request, control).await) }
+        let (holds, seat) = (&holds, &seat);
+        async move {
+            let answer = answer(request, control).await;
+            if answer.body().is_held() {
+                holds.store(true, Ordering::Relaxed);
+                drop(seat.lock().unwrap_or_else(PoisonError::into_inner).take());
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -106,7 +133,7 @@ pub(super) async fn connection(stream: UnixStream, control: Sender<Action>) {
         .max_buf_size(64 * 1024)
         .serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
-    while asked.swap(false, Ordering::Relaxed) {
+    while asked.swap(false, Ordering::Relaxed) || holds.load(Ordering::Relaxed) {
         match tokio::time::timeout(LIFE, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(e)) => return log::debug!("api: a connection ended: {e}"),

@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 
@@ -13,7 +14,8 @@ use super::client::ClientError;
 use super::routes::{NoRoute, Route, all, find, percent_decode};
 use super::*;
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_engine::action::Action;
+use vmlan_engine::action::{Action, Holder};
+use vmlan_engine::info::PortInfo;
 use vmlan_engine::stats::Stats;
 
 #[test]
@@ -69,7 +71,7 @@ fn paths_lead_to_routes() {
     assert_eq!(percent_decode("a%2"), None);
 }
 
-/// A server with a control thread that knows no port.
+/// A server with a control thread that knows no ports but those that are held.
 struct Rig {
     _dir: tempfile::TempDir,
     place: PathBuf,
@@ -83,16 +85,29 @@ fn rig() -> Rig {
     let (sender, actions) = channel();
     let control = std::thread::spawn(move || answer_all(&actions));
     let claim = Claim::new(&place, 0o600).unwrap();
-    let server = Server::start(claim.publish().unwrap(), sender).unwrap();
+    let server = Server::start(claim.publish().unwrap(), None, sender).unwrap();
     Rig { _dir: dir, place, server: Some(server), control: Some(control) }
 }
 
 fn answer_all(actions: &Receiver<Action>) {
+    let mut held: Vec<Holder> = Vec::new();
     for action in actions {
         match action {
-            Action::ListPorts(reply) => drop(reply.send(Ok(Vec::new()))),
+            Action::ListPorts(reply) => {
+                drop(reply.send(Ok(vec![PortInfo::default(); held.len()])));
+            }
+            Action::AddPort(named, Some(holder), reply) => {
+                held.push(holder);
+                let name = named.name.to_string();
+                drop(reply.send(Ok(PortInfo { name, ..PortInfo::default() })));
+            }
+            Action::RemovePort(_, reply) => {
+                held.clear();
+                drop(reply.send(Ok(())));
+            }
+            Action::HolderGone => held.retain(|holder| !holder.is_closed()),
             Action::Stats(reply) => drop(reply.send(Ok(Stats::default()))),
-            Action::AddPort(named, reply) => {
+            Action::AddPort(named, _, reply) => {
                 let refusal = Refusal::new(Cause::Exists, format!("port {}: taken", named.name));
                 drop(reply.send(Err(refusal)));
             }
@@ -109,6 +124,58 @@ impl Drop for Rig {
         assert!(!self.place.exists(), "the socket is left behind");
         self.control.take().unwrap().join().unwrap();
     }
+}
+
+fn new_port(name: &str) -> NewPort {
+    NewPort { name: name.into(), address: "stream:/run/s.sock".into(), hold: true }
+}
+
+#[test]
+fn a_port_that_is_held_lasts_as_long_as_its_connection() {
+    let rig = rig();
+    let client = Client::new(&rig.place);
+    let count = || client.get::<PortList>("/v1/ports").unwrap().ports.len();
+    let until = |n: usize| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while count() != n {
+            assert!(Instant::now() < end, "{} of {n} ports", count());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // More than connections that are served at once: these are not counted.
+    let hold = |n| {
+        let (port, fd) = client.hold(client.connect().unwrap(), &new_port(&format!("p{n}")))?;
+        assert_eq!(port.name, format!("p{n}"));
+        Ok::<_, ClientError>(fd)
+    };
+    let mut held: Vec<_> = (0..80).map(|n| hold(n).unwrap()).collect();
+    assert_eq!(count(), 80);
+    let copy = held[0].try_clone().unwrap();
+    held.clear();
+    until(1);
+    drop(copy);
+    until(0);
+}
+
+#[test]
+fn who_holds_a_port_asks_for_nothing_else_and_hears_of_its_end() {
+    let rig = rig();
+    let body = serde_json::to_string(&new_port("p")).unwrap();
+    let mut stream = UnixStream::connect(&rig.place).unwrap();
+    write!(
+        stream,
+        "POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}\
+         GET /v1/stats HTTP/1.1\r\nhost: x\r\n\r\n",
+        body.len()
+    )
+    .unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 201");
+    Client::new(&rig.place).delete("/v1/ports/p").unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"name\":\"p\"") && !rest.contains("HTTP/1.1"), "{rest}");
 }
 
 fn raw(place: &Path, request: &[u8]) -> String {

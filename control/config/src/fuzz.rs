@@ -101,7 +101,7 @@ fn options(text: &str) {
     else {
         return;
     };
-    for vmm in [Vmm::Qemu, Vmm::CloudHypervisor, Vmm::Libvirt] {
+    for vmm in [Vmm::Qemu, Vmm::CloudHypervisor, Vmm::Libvirt, Vmm::Crosvm, Vmm::Krunkit] {
         let wanted = Wanted { vmm, memory: memory.to_owned(), qemu };
         let Some(args) = taken(vm_args(&port.name, &port.address, &wanted)) else { continue };
         let words = args.substituted().unwrap_or_default();

@@ -43,6 +43,8 @@ pub struct Running {
     pub sandbox: OnOff,
     /// Directories in which sockets and capture files may be made later.
     pub allow_dir: Vec<PathBuf>,
+    /// Standard input is its first client, and it ends when nobody holds a port any more.
+    pub while_held: bool,
 }
 
 /// What a switch is started with.
@@ -91,7 +93,9 @@ impl Settings {
         let spin = Duration::from_micros(spin.into());
         let sandbox = table.sandbox.or(file.sandbox).unwrap_or(OnOff::On);
         let allow_dir = file.allow_dir.into_iter().chain(table.allow_dir).collect();
-        let running = Running { workers, spin, api, api_mode, options, sandbox, allow_dir };
+        let while_held = false;
+        let running =
+            Running { workers, spin, api, api_mode, options, sandbox, allow_dir, while_held };
         Ok(Self { running, plan })
     }
 }

@@ -11,6 +11,7 @@ use vmlan_frame::Mac;
 use crate::address::{Address, Kind, Model, PortName, Spec};
 use crate::nearest_word::hint;
 
+pub mod command;
 mod mac;
 mod text;
 mod version;
@@ -35,11 +36,25 @@ pub enum Vmm {
     Qemu,
     CloudHypervisor,
     Libvirt,
+    Crosvm,
+    Krunkit,
 }
 
 impl Vmm {
     /// Its words.
-    pub const NAMES: [&'static str; 3] = ["qemu", "cloud-hypervisor", "libvirt"];
+    pub const NAMES: [&'static str; 5] =
+        ["qemu", "cloud-hypervisor", "libvirt", "crosvm", "krunkit"];
+
+    /// What the program is called.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "QEMU",
+            Self::CloudHypervisor => "Cloud Hypervisor",
+            Self::Libvirt => "libvirt",
+            Self::Crosvm => "crosvm",
+            Self::Krunkit => "krunkit",
+        }
+    }
 }
 
 impl FromStr for Vmm {
@@ -50,6 +65,8 @@ impl FromStr for Vmm {
             "qemu" => Ok(Self::Qemu),
             "cloud-hypervisor" => Ok(Self::CloudHypervisor),
             "libvirt" => Ok(Self::Libvirt),
+            "crosvm" => Ok(Self::Crosvm),
+            "krunkit" => Ok(Self::Krunkit),
             _ => Err(format!("'{s}' is not a VMM that vmlan knows: {}", hint(s, &Self::NAMES))),
         }
     }
@@ -82,13 +99,18 @@ impl VmArgs {
     /// The same for a QEMU that emulates the CPU: no MSI-X, on which a vhost-user device of old
     /// versions crashes without KVM.
     #[must_use]
-    pub fn for_tcg(mut self) -> Self {
+    pub fn for_tcg(self) -> Self {
+        let mut made = self.without_msix();
+        made.args.splice(0..0, ["-accel", "tcg"].map(str::to_owned));
+        made.text = shell(&made.args);
+        made
+    }
+
+    fn without_msix(mut self) -> Self {
         for word in self.args.iter_mut().filter(|w| w.starts_with("virtio-net-pci,")) {
             let kept: Vec<_> = word.split(',').filter(|w| !w.starts_with("vectors=")).collect();
             *word = kept.join(",") + ",vectors=0";
         }
-        self.args.splice(0..0, ["-accel", "tcg"].map(str::to_owned));
-        self.text = shell(&self.args);
         self
     }
 
@@ -120,8 +142,8 @@ pub enum VmArgsError {
         "port {name}: a {kind} port is not for VMs: ask for a vhost-user, vfio-user or stream port"
     )]
     NotForVms { name: String, kind: Kind },
-    #[error("port {0}: Cloud Hypervisor has no NIC for stream ports: use a vhost-user port")]
-    NoStream(String),
+    #[error("port {name}: {vmm} has no NIC for {kind} ports: use a {} port", instead.name())]
+    NoSuchNic { name: String, vmm: &'static str, kind: Kind, instead: Kind },
     #[error(
         "port {name}: QEMU {version} cannot do stream: use QEMU 7.2 or later, or a vhost-user port"
     )]
@@ -200,6 +222,10 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         text: text.unwrap_or_else(|| shell(&args)),
         args,
     };
+    let no_nic = |kind, instead| {
+        let (name, vmm) = (name.to_string(), wanted.vmm.name());
+        Err(VmArgsError::NoSuchNic { name, vmm, kind, instead })
+    };
     match (address.kind(), wanted.vmm) {
         (Kind::VhostUser, Vmm::Qemu) => Ok(done(plug.qemu_vhost_user(), None)),
         (Kind::VhostUser, Vmm::CloudHypervisor) => Ok(done(plug.cloud_hypervisor(), None)),
@@ -208,10 +234,14 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         (Kind::Stream, Vmm::Libvirt) => {
             Ok(done(Vec::new(), Some(libvirt_commandline(&plug.qemu_stream()?))))
         }
-        (Kind::Stream, Vmm::CloudHypervisor) => Err(VmArgsError::NoStream(name.to_string())),
+        (Kind::VhostUser, Vmm::Crosvm) => Ok(done(plug.crosvm(), None)),
+        (Kind::Stream, Vmm::Krunkit) => Ok(done(plug.krunkit(), None)),
         (Kind::VfioUser, Vmm::Qemu) => Ok(done(plug.qemu_vfio_user()?, None)),
         (Kind::VfioUser, Vmm::CloudHypervisor) => Ok(done(plug.cloud_hypervisor_vfio_user(), None)),
         (Kind::VfioUser, Vmm::Libvirt) => Ok(done(Vec::new(), Some(plug.libvirt_vfio_user()?))),
+        (kind @ Kind::Stream, Vmm::CloudHypervisor)
+        | (kind @ (Kind::Stream | Kind::VfioUser), Vmm::Crosvm) => no_nic(kind, Kind::VhostUser),
+        (kind @ (Kind::VhostUser | Kind::VfioUser), Vmm::Krunkit) => no_nic(kind, Kind::Stream),
         (kind @ (Kind::Tap | Kind::Pcap | Kind::Nat), _) => {
             Err(VmArgsError::NotForVms { name: name.to_string(), kind })
         }
@@ -334,6 +364,17 @@ impl Plug<'_> {
             self.mac
         );
         words(&[self.cloud_hypervisor_memory(), ("--net", net)])
+    }
+
+    /// Its memory is always shared. Its documentation shows this for another device.
+    fn crosvm(&self) -> Vec<String> {
+        words(&[("--vhost-user", format!("net,socket={}", self.quoted_path()))])
+    }
+
+    /// By its documentation.
+    fn krunkit(&self) -> Vec<String> {
+        let Self { path, mac, .. } = self;
+        words(&[("--device", format!("virtio-net,type=unixstream,path={path},mac={mac}"))])
     }
 
     fn libvirt_vhost_user(&self) -> String {

@@ -3,6 +3,9 @@
 //! The API thread only parses. Everything that opens, closes or changes something happens on the
 //! control thread, one action after the other, so that no two requests can meet half-way.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
@@ -16,13 +19,16 @@ use vmlan_config::refusal::Refusal;
 /// Where the answer goes. If nobody waits for it any more it is dropped.
 pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
+/// Holds a port: it is closed once the other end of this is gone, which hears of the port's end.
+pub type Holder = Arc<oneshot::Sender<Infallible>>;
+
 /// What can be asked of the control thread.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Action {
     ListPorts(Reply<Vec<PortInfo>>),
     GetPort(PortName, Reply<PortInfo>),
-    AddPort(Box<NamedAddress>, Reply<PortInfo>),
+    AddPort(Box<NamedAddress>, Option<Holder>, Reply<PortInfo>),
     RemovePort(PortName, Reply<()>),
     /// Changes keys of a port's address.
     SetPort(PortName, Vec<(String, String)>, Reply<PortInfo>),
@@ -48,6 +54,8 @@ pub enum Action {
     Stats(Reply<Stats>),
     /// Says what would become of a frame from a port.
     Explain(PortName, Vec<u8>, Reply<Explained>),
+    /// Who held a port may be gone.
+    HolderGone,
     /// A port connected or lost its peer: ageing may have to start.
     PortChanged,
     Stop,

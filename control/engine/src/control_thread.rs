@@ -25,6 +25,13 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
                 ports.hear_gateways();
                 clock.start();
             }
+            Next::Action(Action::HolderGone) => {
+                ports.remove_abandoned();
+                if running.while_held && !ports.any_held() {
+                    log::info!("nobody holds a port any more");
+                    return;
+                }
+            }
             Next::Action(action) => apply(ports, running, action),
             Next::Tick => {}
         }
@@ -37,7 +44,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
     match action {
         Action::ListPorts(reply) => answer(reply, Ok(ports.list())),
         Action::GetPort(name, reply) => answer(reply, ports.get(&name)),
-        Action::AddPort(named, reply) => answer(reply, ports.add(*named)),
+        Action::AddPort(named, holder, reply) => answer(reply, ports.add_held(*named, holder)),
         Action::RemovePort(name, reply) => answer(reply, ports.remove(&name)),
         Action::SetPort(name, keys, reply) => answer(reply, ports.set(&name, &keys)),
         Action::ListFdb(reply) => answer(reply, Ok(ports.fdb())),
@@ -57,7 +64,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
         Action::Apply(config, dry_run, reply) => {
             answer(reply, apply_file(ports, running, *config, dry_run));
         }
-        Action::PortChanged | Action::Stop => {}
+        Action::HolderGone | Action::PortChanged | Action::Stop => {}
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use vmlan_frame::{Changed, Mac};
 use vmlan_switch::Switch;
 
+use crate::action::Holder;
 use crate::info::PortInfo;
 use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
@@ -115,10 +116,22 @@ impl Ports {
     /// # Errors
     /// A refusal that names the port. Nothing of it is left then.
     pub fn add(&mut self, named: NamedAddress) -> Result<PortInfo, Refusal> {
+        self.add_held(named, None)
+    }
+
+    /// Opens a port, for as long as `holder` is held if there is one.
+    ///
+    /// # Errors
+    /// As [`Ports::add`].
+    pub fn add_held(
+        &mut self,
+        named: NamedAddress,
+        holder: Option<Holder>,
+    ) -> Result<PortInfo, Refusal> {
         if self.find(&named.name).is_none() {
             self.check(&named.name, Some(&named.address), None)?;
         }
-        let entry = self.open(named, Kept::default())?;
+        let entry = self.open(named, Kept::new(holder))?;
         self.entries.push(entry);
         if let Err(refusal) = self.enforce() {
             self.entries.pop().into_iter().for_each(|entry| drop(self.close(entry)));
@@ -212,6 +225,21 @@ impl Ports {
         self.mirror();
         // Policies of fewer ports cannot fail.
         self.enforce()
+    }
+
+    /// Closes ports whose holders are gone.
+    pub fn remove_abandoned(&mut self) {
+        let gone = self.entries.iter().filter(|e| e.kept.is_abandoned());
+        for name in gone.map(|e| e.name.clone()).collect::<Vec<_>>() {
+            if let Err(refusal) = self.remove(&name) {
+                log::warn!("port {name}: nobody holds it any more, but it stays: {refusal}");
+            }
+        }
+    }
+
+    /// True if somebody holds a port.
+    pub fn any_held(&self) -> bool {
+        self.entries.iter().any(|e| e.kept.is_held())
     }
 
     /// Closes a port; what outlives it is returned.

@@ -72,8 +72,11 @@ pub(super) fn run(args: PortArgs) -> Result<(), Failure> {
         PortCommand::Add { port } => {
             // Parsed here too: a mistake is found even when no switch runs.
             let named: NamedAddress = port.parse().map_err(|e| named_failure(&port, &e))?;
-            let new =
-                NewPort { name: named.name.to_string(), address: absolute(&named).to_string() };
+            let new = NewPort {
+                name: named.name.to_string(),
+                address: absolute(&named).to_string(),
+                hold: false,
+            };
             let made: PortInfo = client.send(&Method::POST, "/v1/ports", &new)?;
             show(args.json, &made)
         }

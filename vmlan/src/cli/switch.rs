@@ -46,6 +46,9 @@ pub(super) struct SwitchArgs {
     /// beside the sockets that the switch is started with
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
+    /// Standard input is the first client of the API, and the switch ends when nobody holds a port
+    #[arg(long, hide = true)]
+    while_held: bool,
     /// Ports: names and addresses
     #[arg(value_name = "NAME=ADDRESS")]
     ports: Vec<String>,
@@ -73,7 +76,9 @@ impl SwitchArgs {
             sandbox: self.sandbox,
             allow_dir: self.allow_dir,
         };
-        Ok(Settings::new(config, table, ports)?)
+        let mut settings = Settings::new(config, table, ports)?;
+        settings.running.while_held = self.while_held;
+        Ok(settings)
     }
 }
 

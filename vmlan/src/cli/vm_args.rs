@@ -1,6 +1,7 @@
 //! `vmlan vm-args`: how to attach a VM to a port.
 
-use std::io::IsTerminal;
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal};
 use std::process::{Command, Stdio};
 
 use clap::Args;
@@ -21,7 +22,8 @@ pub(super) struct VmArgsArgs {
     /// A port of the running switch, or any port with its address
     #[arg(value_name = "NAME[=ADDRESS]", add = ArgValueCompleter::new(port_names))]
     port: String,
-    /// The program that will run the VM: qemu, cloud-hypervisor or libvirt
+    /// The program that will run the VM: qemu, cloud-hypervisor, libvirt, or by their documentation
+    /// crosvm and krunkit (libkrun)
     #[arg(long, default_value = "qemu")]
     vmm: String,
     /// The VM's memory
@@ -94,9 +96,17 @@ fn percent_encode(text: &str) -> String {
 /// recent one.
 fn installed_qemu() -> QemuVersion {
     let program = format!("qemu-system-{}", std::env::consts::ARCH);
-    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let text = asked.ok().and_then(|out| String::from_utf8(out.stdout).ok());
-    // "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"
-    let word = text.as_deref().and_then(|t| t.split("version ").nth(1)?.split_whitespace().next());
-    word.and_then(|w| w.parse().ok()).unwrap_or(QemuVersion::RECENT)
+    let said = qemu_version(program.as_ref()).ok();
+    said.and_then(|said| version_in(&said)).unwrap_or(QemuVersion::RECENT)
+}
+
+/// What a QEMU says of its version.
+pub(super) fn qemu_version(program: &OsStr) -> io::Result<String> {
+    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output()?;
+    Ok(String::from_utf8_lossy(&asked.stdout).into_owned())
+}
+
+/// "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"
+pub(super) fn version_in(said: &str) -> Option<QemuVersion> {
+    said.split("version ").nth(1)?.split_whitespace().next()?.parse().ok()
 }

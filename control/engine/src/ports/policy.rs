@@ -17,6 +17,7 @@ use vmlan_switch::policy::{
 use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
 use super::Entry;
+use crate::action::Holder;
 use crate::worker::Workers;
 use vmlan_config::address::{
     Address, Direction, LimitTable, MacRule, PortName, PortPolicy, VidList, VlanRule, WatchRule,
@@ -51,9 +52,24 @@ pub(super) struct Kept {
     queue: Option<Arc<Turns>>,
     /// Takes samples of what it sends.
     pub(super) sampling: Option<Arc<Sampling>>,
+    holder: Option<Holder>,
 }
 
 impl Kept {
+    /// Of a new port.
+    pub(super) fn new(holder: Option<Holder>) -> Self {
+        Self { holder, ..Self::default() }
+    }
+
+    /// It was held, and is not any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.is_closed())
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| !holder.is_closed())
+    }
+
     /// The port was closed, and all that the switch knew of it is forgotten.
     pub(super) fn closed(&mut self) {
         self.in_force = false;

@@ -1,6 +1,6 @@
 //! What a guest is made of, as QEMU's command line.
 
-use crate::{Image, NetNs, Result, qemu};
+use crate::{Image, NetNs, Result, qemu, vmlan_program};
 use std::path::{Path, PathBuf};
 
 /// A guest's NIC.
@@ -26,6 +26,8 @@ pub struct Boot {
     /// Sockets of NICs beside the first.
     others: Vec<PathBuf>,
     inside: Vec<String>,
+    /// The memory is left to `vmlan run`, too.
+    run: bool,
 }
 
 impl Boot {
@@ -42,6 +44,7 @@ impl Boot {
             iommu: false,
             others: Vec::new(),
             inside: Vec::new(),
+            run: false,
         }
     }
 
@@ -89,6 +92,14 @@ impl Boot {
         Boot { netdev: words(&["-netdev", &netdev]), nic: Nic::Model(model), inside, ..self }
     }
 
+    /// Whatever `vmlan run` adds for a port of the guest's name at the switch with this API.
+    #[must_use]
+    pub fn run_by_vmlan(self, api: &Path) -> Boot {
+        let (program, api) = (vmlan_program().to_string_lossy(), api.to_string_lossy());
+        let inside = words(&[&program, "run", "--api", &api, "--name", &self.name, "--"]);
+        Boot { inside, run: true, ..self }
+    }
+
     /// The NIC that the switch serves on `socket` over vfio-user. Its MAC address should be
     /// [`Boot::mac`]`(number)`.
     #[must_use]
@@ -134,8 +145,11 @@ impl Boot {
         let mut all = self.inside.clone();
         all.push(qemu.to_string_lossy().into_owned());
         all.extend(words(&["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1"]));
-        all.extend(words(&["-machine", "q35,memory-backend=mem", "-m", "256M", "-nodefaults"]));
-        all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
+        all.extend(words(&["-machine", "q35", "-m", "256M", "-nodefaults"]));
+        if !self.run {
+            all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
+            all.extend(words(&["-machine", "memory-backend=mem"]));
+        }
         let serial = format!("file:{}", serial.display());
         let agent = format!("socket,id=agent,path={}", agent.display());
         all.extend(words(&["-display", "none", "-serial", &serial]));

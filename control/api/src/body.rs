@@ -1,0 +1,89 @@
+//! Bodies of answers: a text, or one that ends with the port it tells of.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::oneshot;
+use vmlan_engine::action::{Action, Holder};
+
+/// The body of an answer.
+#[derive(Debug, Default)]
+pub(super) struct AnswerBody {
+    text: Option<Bytes>,
+    hold: Option<Hold>,
+}
+
+impl AnswerBody {
+    /// `text`, and then nothing for as long as `hold` lasts.
+    pub(super) fn held(text: String, hold: Hold) -> Self {
+        Self { text: Some(text.into()), hold: Some(hold) }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.hold.is_some()
+    }
+}
+
+impl From<String> for AnswerBody {
+    fn from(text: String) -> Self {
+        Self { text: Some(text.into()), hold: None }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        if let Some(text) = this.text.take() {
+            return Poll::Ready(Some(Ok(Frame::data(text))));
+        }
+        match &mut this.hold {
+            None => Poll::Ready(None),
+            // It is never sent anything: its other end goes with the port.
+            Some(hold) => Pin::new(&mut hold.end).poll(context).map(|_| None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.text.is_none() && self.hold.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.hold {
+            None => SizeHint::with_exact(self.text.as_ref().map_or(0, |t| t.len() as u64)),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// What keeps a port open. Its end, which is that of the connection, ends the port.
+#[derive(Debug)]
+pub(super) struct Hold {
+    end: oneshot::Receiver<Infallible>,
+    control: Sender<Action>,
+}
+
+impl Hold {
+    /// The connection's side, and the port's.
+    pub(super) fn new(control: &Sender<Action>) -> (Self, Holder) {
+        let (holder, end) = oneshot::channel();
+        (Self { end, control: control.clone() }, Arc::new(holder))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.end.close();
+        // The control thread is gone only when everything is being closed.
+        let _ = self.control.send(Action::HolderGone);
+    }
+}
