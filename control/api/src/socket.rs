@@ -200,6 +200,7 @@ mod tests {
         let refused = UnixStream::connect(&draft).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         let (_listener, file) = Claim::new(&place, 0o600).unwrap().publish().unwrap();
+        let file = file.unwrap();
         assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
         UnixStream::connect(&place).unwrap();
     }

@@ -81,10 +81,10 @@ pub(super) fn memory(words: &[OsString]) -> Result<Option<String>, CommandError>
         return Err(CommandError::MemPath);
     }
     let machines = keys_of(&options, &["machine", "M"]);
-    let machines = machines.iter().filter_map(|keys| value(keys, "memory-backend"));
+    let mut machines = machines.iter().rev().filter_map(|keys| value(keys, "memory-backend"));
     let nodes = keys_of(&options, &["numa"]);
-    let used = machines.last().into_iter().chain(nodes.iter().filter_map(|n| value(n, "memdev")));
-    let used: Vec<_> = used.collect();
+    let nodes = nodes.iter().filter_map(|node| value(node, "memdev"));
+    let used: Vec<_> = machines.next().into_iter().chain(nodes).collect();
     for id in &used {
         shared(&options, id)?;
     }
@@ -143,7 +143,7 @@ fn whole_size(text: &str) -> Option<String> {
     let number: u128 = format!("{whole}{part}").parse().ok()?;
     let bytes = (number << shift) / 10_u128.pow(u32::try_from(part.len()).ok()?);
     let kib = bytes.div_ceil(8 << 10) * 8;
-    Some(if kib % 1024 == 0 { format!("{}M", kib / 1024) } else { format!("{kib}K") })
+    Some(if kib.is_multiple_of(1024) { format!("{}M", kib / 1024) } else { format!("{kib}K") })
         .filter(|_| kib > 0)
 }
 
