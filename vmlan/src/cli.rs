@@ -30,11 +30,12 @@ mod vm_args;
 
 /// The last lines of `vmlan --help`.
 const START_HERE: &str = if cfg!(feature = "lab") {
-    "Start here:\n  vmlan demo\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock \
-        vm2=vhost-user:/tmp/vm2.sock\n  \
+    "Start here:\n  vmlan demo\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  \
+     vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
      vmlan vm-args vm1\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
 } else {
-    "Start here:\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
+    "Start here:\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  \
+     vmlan switch vm1=vhost-user:/tmp/vm1.sock vm2=vhost-user:/tmp/vm2.sock\n  \
      vmlan vm-args vm1\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
 };
 

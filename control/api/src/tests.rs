@@ -101,7 +101,7 @@ fn answer_all(actions: &Receiver<Action>) {
                 let name = named.name.to_string();
                 drop(reply.send(Ok(PortInfo { name, ..PortInfo::default() })));
             }
-            Action::RemovePort(_, reply) => {
+            Action::RemovePort(_, reply) if !held.is_empty() => {
                 held.clear();
                 drop(reply.send(Ok(())));
             }

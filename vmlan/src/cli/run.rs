@@ -28,8 +28,8 @@ mod port;
 pub(super) const EXAMPLE: &str = "Example:\n  vmlan run -- qemu-system-x86_64 -m 2G disk.qcow2\n  \
     vmlan run --name web --key ip=10.77.0.20 -- cloud-hypervisor --kernel vmlinux --disk \
     path=a.raw\n\n\
-    QEMU (qemu-system-*, kvm) and Cloud Hypervisor are tried. The options of crosvm (`crosvm \
-    run`) and of krunkit (libkrun) are those of their documentation, and were not tried.";
+    QEMU (qemu-system-*, kvm) is tried. The options of Cloud Hypervisor, crosvm (`crosvm run`) and \
+    krunkit (libkrun) are those of their documentation, and were not tried.";
 
 /// Arguments of `vmlan run`.
 #[derive(Debug, Args)]

@@ -380,8 +380,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             self.enable(self.causes_of_csb());
             return;
         }
-        // An old kick that stands in a register, or is posted and arrives once the CSB is off, would
-        // be taken for the current tail: the chip would use descriptors that it was not given.
+        // An old kick that stands in a register, or is posted and arrives once the CSB is off,
+        // would be taken for the current tail: the chip would use descriptors that are not its own.
         C::ring(&mut self.registers, &mut self.tx);
         C::give(&mut self.registers, rdt);
         C::settle(&mut self.registers);
