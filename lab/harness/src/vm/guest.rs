@@ -69,7 +69,8 @@ impl Guest {
 
     fn booted(&mut self, within: Duration) -> Result<()> {
         self.asked = 0;
-        self.answer("to boot", within)?;
+        // What the line still had when the machine was reset comes first.
+        while self.answer("to boot", within)? != READY {}
         self.sh(&format!("ip addr add {}/24 dev eth0 && ip link set eth0 up", self.ip)).map(drop)
     }
 
@@ -140,6 +141,9 @@ impl LanHost for Guest {
         Ok(Said { code, text: String::from_utf8_lossy(&text).into_owned() })
     }
 }
+
+/// The agent's first line (`image.rs`).
+const READY: &str = "agent ready";
 
 /// A QEMU that was started and whose agent has not spoken yet.
 struct Begun {
