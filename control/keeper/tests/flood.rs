@@ -36,8 +36,8 @@ fn a_flood_of_descriptors_has_little_of_a_core() {
         (run_time(keeper).unwrap() - before, begin.elapsed(), served)
     });
     println!("{served} messages in {took:?}, for {used:?} of the keeper's CPU time");
-    // Far more than that, for a CPU on which each request takes long: `budget.rs` has the figures in
-    // simulated time. Without a budget it is most of a core.
+    // Far more than that, for a CPU on which each request takes long: `budget.rs` has the figures
+    // in simulated time. Without a budget it is most of a core.
     assert!(used < Duration::from_millis(150) + took / 13, "{used:?} in {took:?}");
     assert!(served > 10, "and it is served");
 }
