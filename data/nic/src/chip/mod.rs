@@ -60,7 +60,7 @@ pub struct Config {
 
 /// What the chip needs of whoever embeds it.
 ///
-/// `raise`, `lower` and `doorbell` are called without any of the chip's locks; `now` and
+/// `raise`, `lower`, `send` and `doorbell` are called without any of the chip's locks; `now` and
 /// `set_timer` may be called with the interrupt block's.
 pub trait Host: Send + Sync {
     /// Monotonic time in nanoseconds.
@@ -71,6 +71,9 @@ pub trait Host: Send + Sync {
     fn raise(&self);
     /// INTA# became deasserted.
     fn lower(&self) {}
+    /// MSI-X: send the message of this vector, below [`Layout::msix`]. Where the VMM has connected
+    /// none, or masks it by itself, that is nobody's concern here.
+    fn send(&self, _vector: u16) {}
     /// A register that the worker waits for has moved: a doorbell after [`Nic::arm`], room after
     /// [`Nic::want_room`].
     fn doorbell(&self);
@@ -97,6 +100,12 @@ pub struct Layout {
     pub pages: Range<usize>,
     /// It can send messages (MSI).
     pub msi: bool,
+    /// Vectors of MSI-X; 0: it has none.
+    pub msix: u16,
+    /// BAR and offset of a page of shared memory that means nothing: because it can be mapped, QEMU
+    /// waits for each register write of this device (`hw/vfio-user/device.c`), as drivers need
+    /// whose commands are done when their write is.
+    pub idle_page: Option<(u8, u64)>,
 }
 
 /// What can be wrong with the place of a CSB.

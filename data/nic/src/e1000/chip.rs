@@ -49,6 +49,8 @@ static LAYOUT: Layout = Layout {
     config: 256,
     pages: 0x2000..0x2000 + E1000::PAGES,
     msi: true,
+    msix: 0,
+    idle_page: None,
 };
 
 impl E1000 {

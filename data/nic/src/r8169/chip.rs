@@ -56,8 +56,15 @@ pub struct R8169 {
 }
 
 /// On its bus: the same 256 bytes twice, as I/O ports and as memory; MSI.
-static LAYOUT: Layout =
-    Layout { model: "r8169", bars: [256, 256, 0, 0, 0, 0], config: 256, pages: 0..0, msi: true };
+static LAYOUT: Layout = Layout {
+    model: "r8169",
+    bars: [256, 256, 0, 0, 0, 0],
+    config: 256,
+    pages: 0..0,
+    msi: true,
+    msix: 0,
+    idle_page: None,
+};
 
 impl R8169 {
     /// What it looks like on its bus.

@@ -27,8 +27,15 @@ const DEVICE: u16 = 0x8139; // The PCI device id.
 static KINDS: Kinds =
     Kinds { transmit: isr::TOK | isr::TER | isr::TDU, written: isr::TOK | isr::TER, ..isr::KINDS };
 
-static LAYOUT: Layout =
-    Layout { model: "rtl8139", bars: [256, 256, 0, 0, 0, 0], config: 256, pages: 0..0, msi: false };
+static LAYOUT: Layout = Layout {
+    model: "rtl8139",
+    bars: [256, 256, 0, 0, 0, 0],
+    config: 256,
+    pages: 0..0,
+    msi: false,
+    msix: 0,
+    idle_page: None,
+};
 
 /// An RTL8139C+, or an RTL8139C.
 pub struct Rtl8139 {
