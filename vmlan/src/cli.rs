@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Failure;
 use crate::output::with_api;
-use crate::{pktgen, serve, stack};
+use crate::{pktgen, serve, stack, top};
 use vmlan_api::Client;
 use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
@@ -119,6 +119,12 @@ enum Command {
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
     )]
     Stats(stats::StatsArgs),
+    /// Show what passes through a running switch, as it passes
+    ///
+    /// Ports sorted by rate, their drops, the workers' time they take, and their past; with Enter
+    /// all there is to know of one. `?` lists the keys.
+    #[command(after_help = "Example:\n  vmlan top\n  vmlan top --sort drops --interval 0.5")]
+    Top(top::TopArgs),
     /// Say what would become of a frame, and why, without sending it
     #[command(after_help = concat!(
         "Example:\n  vmlan explain --port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff \
@@ -174,6 +180,7 @@ impl Command {
             Self::Forward(args) => Some(&mut args.api.api),
             Self::Sflow(args) => Some(&mut args.api.api),
             Self::Stats(args) => Some(&mut args.api.api),
+            Self::Top(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
             Self::Run(args) => Some(&mut args.api.api),
@@ -200,6 +207,7 @@ impl Command {
             Self::Forward(args) => forward::run(args),
             Self::Sflow(args) => sflow::run(args),
             Self::Stats(args) => stats::run(&args),
+            Self::Top(args) => top::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::VmArgs(args) => vm_args::run(&args),
             Self::Run(args) => run::run(&args),
@@ -212,7 +220,7 @@ impl Command {
 }
 
 impl ApiArgs {
-    fn client(&self) -> Result<Client, Failure> {
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
         Ok(Client::new(&self.path()?))
     }
 

@@ -18,3 +18,4 @@ mod serve;
 mod stack;
 mod systemd;
 mod tables;
+mod top;

@@ -6,4 +6,5 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use nics::{csb_text, top_registers};
 pub(crate) use ports::{rates, table};

@@ -31,7 +31,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     if args.json {
         print_json(&before)?;
     } else if !args.watch {
-        return print(&table(&before));
+        return print(&table(&before, width()));
     }
     if !args.watch {
         return Ok(());
@@ -45,8 +45,14 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
         if args.json {
             print_json(&after)?;
         } else {
-            print(&format!("{clear}{}\n", rates(&before, &after, now - read_at)))?;
+            print(&format!("{clear}{}\n", rates(&before, &after, now - read_at, width())))?;
         }
         (before, read_at) = (after, now);
     }
+}
+
+/// Columns of the terminal; any number, where the output goes elsewhere.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| size.ws_col.into()).filter(|columns| *columns > 0).unwrap_or(usize::MAX)
 }

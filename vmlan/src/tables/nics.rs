@@ -1,20 +1,20 @@
 //! What emulated NICs counted, for people.
 
-use vmlan_config::human_text::{columns_and, count, si, to_f64};
+use vmlan_config::human_text::{columns_and, count, folded, si, to_f64};
 use vmlan_engine::stats::{Accesses, CsbStats, DeviceStats, PortStats, Ratios, Stats, grown};
 
 /// Registers named in the table for people.
 const TOP: usize = 4;
 
 /// Totals of all emulated NICs since each port was added; empty if there are none.
-pub(super) fn totals(stats: &Stats) -> String {
+pub(super) fn totals(stats: &Stats, width: usize) -> String {
     let rows = stats.ports.iter().filter_map(|p| Some(row(&p.name, p.device.as_ref()?, &count)));
-    let table = lined_up("", rows.collect());
-    if table.is_empty() { table } else { table + WORDS }
+    let table = lined_up("", rows.collect(), width);
+    if table.is_empty() { table } else { table + &folded(WORDS, 0) + "\n" }
 }
 
 /// Rates between two readings, `seconds` apart; the ratios are of that time alone.
-pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
+pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64, width: usize) -> String {
     let (no_port, no_device) = (PortStats::default(), DeviceStats::default());
     let rows = after.ports.iter().filter_map(|p| {
         let old = before.ports.iter().find(|o| o.name == p.name).unwrap_or(&no_port);
@@ -24,7 +24,7 @@ pub(super) fn rates(before: &Stats, after: &Stats, seconds: f64) -> String {
         device.ratios = Ratios::new(&device, frames, doorbells);
         Some(row(&p.name, &device, &|n| si(to_f64(n) / seconds)))
     });
-    lined_up("/s", rows.collect())
+    lined_up("/s", rows.collect(), width)
 }
 
 /// More register accesses for 1,000 frames than this come from a driver that started, not from
@@ -34,7 +34,7 @@ const START_UP: f64 = 20_000.0;
 /// What the words of the table mean.
 const WORDS: &str = "REG: register accesses that left the guest (stores to mapped doorbells are \
     not among them). RAISED: interrupts due (again, if the guest left one unserved); HELD: of \
-    these, held back\nfor a while by moderation; DELIVERED: those the guest got.\n";
+    these, held back for a while by moderation; DELIVERED: those the guest got.";
 
 /// A line, and what stands behind it.
 type Row = (Vec<String>, String);
@@ -51,11 +51,12 @@ fn row(name: &str, d: &DeviceStats, show: &dyn Fn(u64) -> String) -> Row {
     ]
     .map(ratio);
     let csb = d.csb.map(|csb| csb_text(csb, show));
-    let behind: Vec<_> = [top(d, show)].into_iter().chain(csb).filter(|s| !s.is_empty()).collect();
+    let behind: Vec<_> =
+        [top_registers(d, show)].into_iter().chain(csb).filter(|s| !s.is_empty()).collect();
     ([vec![name.to_owned()], numbers.to_vec(), ratios.to_vec()].concat(), behind.join("; "))
 }
 
-fn lined_up(unit: &str, rows: Vec<Row>) -> String {
+fn lined_up(unit: &str, rows: Vec<Row>, width: usize) -> String {
     if rows.is_empty() {
         return String::new();
     }
@@ -68,11 +69,11 @@ fn lined_up(unit: &str, rows: Vec<Row>) -> String {
         cells.push(row);
         tops.push(top);
     }
-    columns_and(&cells, 1, &tops)
+    columns_and(&cells, 1, &tops, width)
 }
 
 /// `csb on: 1,000 interrupts kept in, 3 asked for; 5 kicks asked for`.
-fn csb_text(csb: CsbStats, show: &dyn Fn(u64) -> String) -> String {
+pub(crate) fn csb_text(csb: CsbStats, show: &dyn Fn(u64) -> String) -> String {
     let CsbStats { on, suppressed, guest_asked, host_asked } = csb;
     let on = if on { "on" } else { "off" };
     let [kept, guest, host] = [suppressed, guest_asked, host_asked].map(show);
@@ -80,7 +81,7 @@ fn csb_text(csb: CsbStats, show: &dyn Fn(u64) -> String) -> String {
 }
 
 /// `TDT 1,000 w, ICR 20 r`: the registers that cost most.
-fn top(device: &DeviceStats, show: impl Fn(u64) -> String) -> String {
+pub(crate) fn top_registers(device: &DeviceStats, show: impl Fn(u64) -> String) -> String {
     let mut all: Vec<_> = device.registers.iter().filter(|(_, n)| n.reads + n.writes > 0).collect();
     all.sort_by_key(|(_, n)| std::cmp::Reverse(n.reads + n.writes));
     let ways = |n: &Accesses| match (n.reads, n.writes) {

@@ -10,8 +10,8 @@ use vmlan_engine::stats::{PortStats, Stats, grown};
 /// JSON.
 const REASONS: usize = 3;
 
-/// Totals since each port was added.
-pub fn table(stats: &Stats) -> String {
+/// Totals since each port was added, in lines of at most `width`.
+pub fn table(stats: &Stats, width: usize) -> String {
     let mut rows = vec![
         ["PORT", "KIND", "LINK", "IN FRAMES", "IN BYTES", "OUT FRAMES", "OUT BYTES", "DOORBELLS"]
             .map(str::to_owned)
@@ -35,8 +35,11 @@ pub fn table(stats: &Stats) -> String {
     }));
     let mut behind = vec!["MOSTLY".to_owned()];
     behind.extend(stats.ports.iter().map(|p| mostly(p, &PortStats::default(), &count)));
-    let ports = columns_and(&rows, 3, &behind);
-    let all = below(below(ports, &limits::totals(stats)) + &unlearned(stats), &nics::totals(stats));
+    let ports = columns_and(&rows, 3, &behind, width);
+    let all = below(
+        below(ports, &limits::totals(stats, width)) + &unlearned(stats),
+        &nics::totals(stats, width),
+    );
     all + &sandbox(stats)
 }
 
@@ -65,7 +68,7 @@ fn unlearned(stats: &Stats) -> String {
 }
 
 /// Rates between two readings `apart`. A port that was added in between (or again) starts at 0.
-pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
+pub fn rates(before: &Stats, after: &Stats, apart: Duration, width: usize) -> String {
     let heads = [
         "PORT",
         "LINK",
@@ -102,9 +105,9 @@ pub fn rates(before: &Stats, after: &Stats, apart: Duration) -> String {
         ]);
         behind.push(mostly(p, old, &|n| si(to_f64(n) / seconds)));
     }
-    let ports = columns_and(&rows, 2, &behind);
-    let tables = below(ports, &limits::rates(before, after, seconds));
-    below(tables, &nics::rates(before, after, seconds))
+    let ports = columns_and(&rows, 2, &behind, width);
+    let tables = below(ports, &limits::rates(before, after, seconds, width));
+    below(tables, &nics::rates(before, after, seconds, width))
 }
 
 /// `receiver-full 1,000, storm 20`: why most of the frames since `old` were dropped.

@@ -8,6 +8,8 @@ use vmlan_engine::stats::{DeviceStats, FdbStats, LimitStats, PortStats, SharedLi
 
 use super::{rates, table};
 
+const WIDE: usize = usize::MAX;
+
 fn sample() -> Stats {
     let counters = Counters::default();
     counters.input.count(3, 180);
@@ -125,7 +127,7 @@ fn an_emulated_nic_tells_its_registers_interrupts_and_statistics() {
 #[test]
 fn people_see_which_registers_cost_most() {
     let stats = Stats { ports: vec![sample().ports.remove(0), nic()], ..Stats::default() };
-    let text = table(&stats);
+    let text = table(&stats, WIDE);
     let (ports, nics) = text.split_once("\n\n").expect("a second table");
     assert!(ports.contains("vm1") && ports.contains("vm2"));
     assert!(!nics.contains("vm1"), "{nics}");
@@ -134,7 +136,7 @@ fn people_see_which_registers_cost_most() {
     assert_eq!(words, ["vm2", "201", "299", "20", "15", "5", "500.0", "10.0", "200.0"]);
     let csb = "; csb on: 300 causes kept in, 3 interrupts asked for, 4 kicks asked for";
     assert!(line.ends_with(&format!("  ICR 200 r, IMS 150 w, TDT 100 w, IMC 40 w{csb}")), "{line}");
-    assert!(!table(&sample()).contains("NIC"));
+    assert!(!table(&sample(), WIDE).contains("NIC"));
     // Of the last second alone.
     let mut after = stats.clone();
     let device = after.ports[1].device.as_mut().unwrap();
@@ -143,14 +145,14 @@ fn people_see_which_registers_cost_most() {
     device.delivered += 20;
     device.csb.as_mut().unwrap().suppressed += 600;
     after.ports[1].r#in.frames += 8000;
-    let text = rates(&stats, &after, Duration::from_secs(2));
+    let text = rates(&stats, &after, Duration::from_secs(2), WIDE);
     let line = text.lines().last().unwrap();
     let words: Vec<_> = line.split_whitespace().take(9).collect();
     assert_eq!(words, ["vm2", "0", "2000", "15", "0", "10", "500.0", "-", "400.0"]);
     let csb = "; csb on: 300 causes kept in, 0 interrupts asked for, 0 kicks asked for";
     assert!(line.ends_with(&format!("  TDT 2000 w{csb}")), "{line}");
     // The port was taken away and added again: its counters fell.
-    let text = rates(&after, &stats, Duration::from_secs(1));
+    let text = rates(&after, &stats, Duration::from_secs(1), WIDE);
     assert!(text.lines().last().unwrap().contains("TDT 100 w"), "{text}");
 }
 
@@ -178,7 +180,7 @@ fn limits_are_told_in_json_where_there_are_any() {
 
 #[test]
 fn people_see_limits_under_the_ports() {
-    let text = table(&limited());
+    let text = table(&limited(), WIDE);
     let (_, limits) = text.split_once("\n\n").expect("a second table");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<_> = limits.lines().map(words).collect();
@@ -189,17 +191,20 @@ fn people_see_limits_under_the_ports() {
     assert!(limits.lines().nth(3).unwrap().ends_with("  vm1, vm2"), "{limits}");
     assert!(text.contains("1.5 s") && text.contains("1,234 times an address"), "{text}");
     assert!(text.contains("\nsandbox off\n"), "{text}");
-    assert!(!table(&sample()).contains("LIMITS") && !table(&sample()).contains("not learned"));
+    assert!(
+        !table(&sample(), WIDE).contains("LIMITS")
+            && !table(&sample(), WIDE).contains("not learned")
+    );
     let (before, mut after) = (limited(), limited());
     let to = after.ports[0].limits.as_mut().unwrap().to.as_mut().unwrap();
     (to.offered, to.dropped) = (to.offered + 4000, to.dropped + 3000);
     after.ports[0].work_ns += 500_000_000;
-    let text = rates(&before, &after, Duration::from_secs(2));
+    let text = rates(&before, &after, Duration::from_secs(2), WIDE);
     let line = text.lines().find(|l| l.starts_with("to vm1")).unwrap();
     assert_eq!(words(line), ["to", "vm1", "2000", "0", "0", "1500"]);
     assert!(text.contains(" 25.0 %"), "{text}");
     // A limit that is new counts from 0.
-    let text = rates(&Stats::default(), &after, Duration::from_secs(1));
+    let text = rates(&Stats::default(), &after, Duration::from_secs(1), WIDE);
     let line = text.lines().find(|l| l.starts_with("tenant-a")).unwrap();
     assert_eq!(words(line)[1..3], ["5.00", "M"], "{text}");
 }
@@ -218,7 +223,7 @@ fn people_see_why_most_frames_were_dropped() {
     }
     let port = || PortStats::of("vm1", "tap", true, &counters);
     let stats = Stats { ports: vec![port()], ..Stats::default() };
-    let text = table(&stats);
+    let text = table(&stats, WIDE);
     let line = text.lines().nth(1).unwrap();
     assert!(
         line.ends_with("  3,423  over-limit 3,000, storm 400, spoofed-ip 20, others 3"),
@@ -226,21 +231,21 @@ fn people_see_why_most_frames_were_dropped() {
     );
     counters.output.drop(Reason::SpoofedIp, 50);
     let after = Stats { ports: vec![port()], ..Stats::default() };
-    let text = rates(&stats, &after, Duration::from_secs(2));
+    let text = rates(&stats, &after, Duration::from_secs(2), WIDE);
     assert!(text.lines().nth(1).unwrap().ends_with("  25  spoofed-ip 25"), "{text}");
 }
 
 #[test]
 fn people_see_totals_and_rates() {
-    let text = table(&sample());
+    let text = table(&sample(), WIDE);
     assert!(text.contains("receiver-full 7"), "{text}");
     let before = sample();
     let mut after = sample();
     after.ports[0].r#in.frames += 2_000_000;
     after.ports[0].r#in.bytes += 120_000_000;
-    let text = rates(&before, &after, Duration::from_secs(2));
+    let text = rates(&before, &after, Duration::from_secs(2), WIDE);
     assert!(text.contains("1.00 M") && text.contains("480.00 M"), "{text}");
     // The port was taken away and added again: its counters fell.
     after.ports[0].r#in.frames = 2;
-    assert!(rates(&before, &after, Duration::from_millis(10)).contains(" 200 "));
+    assert!(rates(&before, &after, Duration::from_millis(10), WIDE).contains(" 200 "));
 }
