@@ -5,6 +5,7 @@
 //! - [`e1000`]: Intel's 82540EM.
 //! - [`rtl8139`]: Realtek's RTL8139C+ and RTL8139C; `realtek`: what it shares with the RTL8169.
 //! - [`r8169`]: Realtek's RTL8169SB.
+//! - [`vmxnet3`]: the NIC of VMware's hypervisors.
 //!
 //! # Contract
 //!
@@ -27,6 +28,7 @@ pub(crate) mod realtek;
 pub(crate) mod ring;
 pub mod rtl8139;
 pub mod virtio;
+pub mod vmxnet3;
 
 /// A wire to the guest's interrupt controller.
 pub trait Interrupt: Send + Sync {

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+use super::interrupts::Interrupts;
 use super::locks::{After, lock};
 use super::nic::{Chip, PciFunction};
 use super::pci::Pci;

@@ -18,6 +18,9 @@ pub struct SideStats {
     pub bytes: Counter,
     pub broadcast: Counter,
     pub multicast: Counter,
+    /// Their bytes.
+    pub broadcast_bytes: Counter,
+    pub multicast_bytes: Counter,
     /// By length: 64, to 127, 255, 511, 1023, and longer.
     pub sizes: [Counter; 6],
     /// All frames that came by, including those for other stations.
@@ -25,6 +28,10 @@ pub struct SideStats {
     pub all_bytes: Counter,
     /// Receiving: pushes that ran out of buffers. Transmitting: segmentations.
     pub special: Counter,
+    /// Transmitting: segments cut, and their bytes. Receiving: packets that were handed over uncut.
+    pub cut: Counter,
+    /// See [`SideStats::cut`].
+    pub cut_bytes: Counter,
     /// Receiving: frames that were too long. Transmitting: segmentations that were refused.
     pub failed: Counter,
 }
@@ -38,6 +45,8 @@ pub struct BatchTotals {
     payload: u64,
     broadcast: u64,
     multicast: u64,
+    broadcast_bytes: u64,
+    multicast_bytes: u64,
     sizes: [u64; 6],
     other_frames: u64,
     other_bytes: u64,
@@ -87,15 +96,22 @@ impl BatchTotals {
         let bytes = wire(self.len);
         self.frames += n;
         let n = n as u64;
-        self.bytes += bytes as u64 * n;
+        let bytes_of_all = bytes as u64 * n;
+        self.bytes += bytes_of_all;
         self.payload += self.len as u64 * n;
         if let Some(count) = self.sizes.get_mut(class(bytes)) {
             *count += n;
         }
         match self.destination {
             mac if !mac.is_group() => {}
-            Mac::BROADCAST => self.broadcast += n,
-            _ => self.multicast += n,
+            Mac::BROADCAST => {
+                self.broadcast += n;
+                self.broadcast_bytes += bytes_of_all;
+            }
+            _ => {
+                self.multicast += n;
+                self.multicast_bytes += bytes_of_all;
+            }
         }
     }
 }
@@ -129,6 +145,8 @@ impl SideStats {
         if sums.broadcast | sums.multicast > 0 {
             self.broadcast.add(sums.broadcast);
             self.multicast.add(sums.multicast);
+            self.broadcast_bytes.add(sums.broadcast_bytes);
+            self.multicast_bytes.add(sums.multicast_bytes);
         }
         if sums.frames > 0 || sums.other_frames > 0 {
             self.all_frames.add(sums.frames as u64 + sums.other_frames);

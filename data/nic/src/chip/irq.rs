@@ -134,6 +134,19 @@ pub enum Edge {
     Rise,
     /// [`Host::lower`].
     Fall,
+    /// [`Host::send`], for each of these vectors.
+    Messages(u32),
+}
+
+impl Edge {
+    /// Both, `later` having happened last.
+    pub fn then(self, later: Self) -> Self {
+        match (self, later) {
+            (first, Self::None) => first,
+            (Self::Messages(a), Self::Messages(b)) => Self::Messages(a | b),
+            (_, later) => later,
+        }
+    }
 }
 
 impl Irq {
@@ -229,6 +242,7 @@ impl Irq {
         s.causes
     }
 
+    /// The causes that are enabled.
     pub fn mask(&self) -> u32 {
         self.state().mask
     }

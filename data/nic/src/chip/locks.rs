@@ -12,8 +12,9 @@ use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
 use super::frame_totals::Stats;
-use super::irq::{Edge, Irq, Kinds};
-use super::pci::Change;
+use super::interrupts::Interrupts;
+use super::irq::Edge;
+use super::pci::{Change, Pci};
 use super::port::{ReceiveSide, TransmitSide};
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
@@ -21,7 +22,7 @@ use crate::notify::bell::Bell;
 /// What a chip has beside its registers.
 pub struct ChipCore<C: Chip> {
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) irq: Irq,
+    pub(crate) irq: C::Irq,
     pub(crate) counters: Counters,
     pub(crate) stats: Stats,
     pub(crate) tx: Mutex<C::Tx>,
@@ -56,9 +57,7 @@ pub(crate) struct After {
 
 impl After {
     pub(crate) fn merge(&mut self, other: Self) {
-        if other.edge != Edge::None {
-            self.edge = other.edge;
-        }
+        self.edge = self.edge.then(other.edge);
         self.causes |= other.causes;
         self.ring_tx |= other.ring_tx;
         self.ring_rx |= other.ring_rx;
@@ -71,16 +70,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<C: Chip> ChipCore<C> {
-    /// As after power-on: nothing on, nothing pending. `tx` and `rx`: its sides.
+    /// As after power-on: nothing on, nothing pending. `irq`: its interrupt block; `tx` and `rx`:
+    /// its sides.
     pub(crate) fn new(
         config: Config,
-        kinds: &'static Kinds,
+        irq: C::Irq,
         host: Arc<dyn Host>,
         (tx, rx): (C::Tx, C::Rx),
     ) -> Self {
         Self {
             host,
-            irq: Irq::new(kinds, config.irq_rate_max),
+            irq,
             counters: Counters::default(),
             stats: Stats::default(),
             tx: Mutex::new(tx),
@@ -95,10 +95,10 @@ impl<C: Chip> ChipCore<C> {
         }
     }
 
-    /// Configuration space lets interrupts out, or not; as messages, or as the pin.
-    pub(crate) fn let_interrupts(&self, out: bool, as_messages: bool) {
-        self.unmasked.store(out, Ordering::Release);
-        self.irq.set_messages(as_messages);
+    /// Configuration space lets interrupts out, or not, and says as what.
+    pub(crate) fn let_interrupts(&self, pci: &Pci) {
+        self.unmasked.store(pci.may_interrupt(), Ordering::Release);
+        self.irq.set_way(pci.way());
     }
 
     /// The receive side for a worker; `None` while the VMM's side has it or is about to: its thread
@@ -169,9 +169,20 @@ impl<C: Chip> ChipCore<C> {
     pub(crate) fn tell(&self, edge: Edge) {
         match edge {
             Edge::None => {}
+            Edge::Messages(vectors) => self.send(vectors),
             Edge::Rise if self.unmasked.load(Ordering::Acquire) => self.raise(),
             Edge::Rise => {}
             Edge::Fall => self.host.lower(),
+        }
+    }
+
+    fn send(&self, vectors: u32) {
+        if !self.unmasked.load(Ordering::Acquire) {
+            return;
+        }
+        for vector in (0..32).filter(|vector| vectors >> vector & 1 != 0) {
+            self.counters.output.notifications.add_shared(1);
+            self.host.send(vector);
         }
     }
 
@@ -267,11 +278,12 @@ impl<C: Chip> ChipCore<C> {
     fn find_csb(&self, tx: &C::Tx) -> Option<Arc<Csb>> {
         let mut placed = lock(&self.csb);
         let address = placed.address;
-        let csb = (address != 0).then(|| Csb::find(tx.map(), address, self.irq.csb_on()));
+        let irq = self.irq.with_csb()?;
+        let csb = (address != 0).then(|| Csb::find(tx.map(), address, irq.csb_on()));
         let fault = csb.as_ref().and_then(|found| found.as_ref().err().copied());
         placed.fault = fault.map(|fault| Fault::BadCsb { address, fault });
         let csb = csb.and_then(Result::ok);
-        self.irq.set_csb(csb.clone());
+        irq.set_csb(csb.clone());
         csb
     }
 
@@ -282,9 +294,10 @@ impl<C: Chip> ChipCore<C> {
     }
 
     /// What the CSB was good for.
-    pub(super) fn csb_state(&self) -> vmlan_frame::CsbCounters {
-        let (on, suppressed, guest_asked) = self.irq.csb_state();
+    pub(super) fn csb_state(&self) -> Option<vmlan_frame::CsbCounters> {
+        let irq = self.irq.with_csb().filter(|_| self.has_csb)?;
+        let (on, suppressed, guest_asked) = irq.csb_state();
         let host_asked = self.wishes.load(Ordering::Relaxed);
-        vmlan_frame::CsbCounters { on, suppressed, guest_asked, host_asked }
+        Some(vmlan_frame::CsbCounters { on, suppressed, guest_asked, host_asked })
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod frame_totals;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
+mod interrupts;
 pub(crate) mod irq;
 mod locks;
 pub(crate) mod microwire;
@@ -34,12 +35,14 @@ pub(crate) mod phy;
 mod port;
 
 pub(crate) use self::control::{Control, ControlOf, Controlled};
-pub use self::irq::{Delays, Edge, Kinds};
+pub use self::interrupts::Interrupts;
+pub use self::irq::{Delays, Edge, Irq, Kinds};
 pub(crate) use self::locks::After;
 pub use self::locks::ChipCore;
 #[cfg(test)]
 pub(crate) use self::locks::lock;
 pub use self::nic::{Chip, Nic, PciFunction};
+pub use self::pci::Way;
 pub use self::port::{Gate, ReceiveSide, Received, Sent, TransmitSide};
 
 use std::ops::Range;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use vmlan_frame::{Batch, Counters, NicCounters, Offloads, RegisterCount, Sink};
 use vmlan_ram::Map;
 
+use super::interrupts::Interrupts;
 use super::irq::Delays;
 use super::port::{self, Gate, ReceiveSide, TransmitSide};
 use super::{ChipCore, Fault, Layout, Space};
@@ -38,6 +39,8 @@ pub trait Chip: PciFunction + Sized {
     type Tx: TransmitSide<Self>;
     /// Its receive side.
     type Rx: ReceiveSide<Self>;
+    /// Its interrupt block.
+    type Irq: Interrupts;
 
     /// What it shares with the others.
     fn core(&self) -> &ChipCore<Self>;
@@ -175,7 +178,7 @@ impl<C: Chip> Nic for C {
     fn device(&self) -> NicCounters {
         let core = self.core();
         let (raised, held, delivered) = core.irq.counts();
-        let csb = core.has_csb.then(|| core.csb_state());
+        let csb = core.csb_state();
         let (registers, statistics) = (self.accesses(), self.statistics());
         NicCounters { registers, raised, held, delivered, statistics, csb }
     }

@@ -18,11 +18,25 @@ pub struct Table {
     pub pmcsr: usize,
     /// Offset of the MSI capability, if there is one.
     pub msi: Option<usize>,
+    /// Offset of the MSI-X capability, if there is one.
+    pub msix: Option<usize>,
 }
 
 /// Subsystem device, and the one that says to drivers that there is a CSB.
 const SUBSYSTEM: usize = 0x2e;
 const SUBSYSTEM_CSB: [u8; 2] = [0x01, 0x11];
+
+/// How interrupts reach the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// INTA#.
+    #[default]
+    Pin,
+    /// One message (MSI).
+    Message,
+    /// A message for each vector (MSI-X).
+    Vectors,
+}
 
 /// Configuration space.
 #[derive(Debug)]
@@ -129,16 +143,22 @@ impl Pci {
         self.command() & BUS_MASTER != 0 && !self.asleep()
     }
 
-    /// Interrupts are messages (MSI), not the pin.
-    pub fn sends_messages(&self) -> bool {
-        self.table.msi.is_some_and(|msi| self.byte(msi + 2) & 1 != 0)
+    /// As what interrupts are delivered. The function mask of MSI-X, and those in its table, are
+    /// the VMM's to heed: it keeps the table.
+    pub fn way(&self) -> Way {
+        let on =
+            |at: Option<usize>, byte, bit| at.is_some_and(|at| self.byte(at + byte) & bit != 0);
+        match (on(self.table.msix, 3, 0x80), on(self.table.msi, 2, 1)) {
+            (true, _) => Way::Vectors,
+            (_, true) => Way::Message,
+            _ => Way::Pin,
+        }
     }
 
-    /// The interrupt pin, or MSI in its place, is let out. With MSI the disable bit of the pin
-    /// means nothing.
+    /// The interrupt pin, or messages in its place, are let out. With messages the disable bit of
+    /// the pin means nothing.
     pub fn may_interrupt(&self) -> bool {
-        let msi = self.sends_messages();
-        !self.asleep() && (msi || self.command() & INTX_DISABLE == 0)
+        !self.asleep() && (self.way() != Way::Pin || self.command() & INTX_DISABLE == 0)
     }
 }
 

@@ -7,6 +7,7 @@ use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
 use vmlan_ram::Map;
 
 use super::csb::Csb;
+use super::interrupts::Interrupts;
 use super::{Chip, Fault};
 
 /// What lets frames pass.
@@ -45,6 +46,8 @@ pub struct Sent {
     pub reopened: bool,
     /// What was lent, in bytes to copy, segments to be cut included.
     pub work: usize,
+    /// Descriptors and regions of memory that were looked at.
+    pub visited: usize,
 }
 
 /// What a push did.
@@ -198,8 +201,8 @@ pub(super) fn arm<C: Chip>(chip: &C) -> bool {
         core.tx.try_lock().map_or(true, |mut tx| tx.arm(chip, chip.gate().sends()))
     });
     // The worker is going to sleep, see `Irq::regate`.
-    if core.has_csb {
-        core.tell(core.irq.regate(chip.delays(), &*core.host));
+    if let Some(irq) = core.irq.with_csb().filter(|_| core.has_csb) {
+        core.tell(irq.regate(chip.delays(), &*core.host));
     }
     more
 }

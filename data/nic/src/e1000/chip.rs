@@ -19,7 +19,7 @@ use super::tx::Tx;
 use crate::chip::access;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
     PciFunction,
 };
 use crate::ring::{Receiver, Transmitter};
@@ -69,9 +69,10 @@ impl E1000 {
         };
         let tx = Transmitter::new(Tx::ring());
         let rx = Receiver::new(Rx::ring(), Filter::default());
+        let irq = Irq::new(&KINDS, config.irq_rate_max);
         let chip = Self {
             mac: config.mac,
-            core: ChipCore::new(config, &KINDS, host, (tx, rx)),
+            core: ChipCore::new(config, irq, host, (tx, rx)),
             regs: Registers::new(pages, config.csb),
             stats: Stats::default(),
             gate: AtomicU32::new(0),
@@ -130,6 +131,7 @@ impl Controlled for E1000 {
 impl Chip for E1000 {
     type Tx = Transmitter<Tx>;
     type Rx = Receiver<Rx>;
+    type Irq = Irq;
 
     #[inline]
     fn core(&self) -> &ChipCore<Self> {

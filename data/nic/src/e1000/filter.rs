@@ -43,14 +43,7 @@ impl Default for Filter {
             multicast: [0; TABLE],
             vlans: [0; TABLE],
             vet: [0; 2],
-            shape: Shape {
-                buffer: 2048,
-                quick: 0,
-                longest: LONGEST,
-                fcs: FCS,
-                strip: false,
-                sums: (false, false),
-            },
+            shape: Shape { buffer: 2048, longest: LONGEST, fcs: FCS, ..Shape::default() },
             threshold: 1,
         }
     }
@@ -106,7 +99,10 @@ impl Filter {
         // Without its FCS a frame may be 4 bytes shorter than its length is counted.
         let most = buffer.min(longest + fcs - FCS);
         let quick = if strip { 0 } else { most };
-        self.shape = Shape { buffer, quick, longest, fcs, strip, sums };
+        let untagged = most;
+        let shape =
+            Shape { buffer, quick, longest, fcs, strip, untagged, sums, ..Shape::default() };
+        self.shape = shape;
         self.threshold = 1 + (self.rctl >> rctl::RDMTS_SHIFT & 3).min(2);
     }
 

@@ -79,7 +79,7 @@ impl E1000 {
         let before = self.wire();
         let gate = Wire { dma: control.pci.may_dma(), link, loopback };
         self.gate.store(gate.pack(), Ordering::Release);
-        self.core.let_interrupts(control.pci.may_interrupt(), control.pci.sends_messages());
+        self.core.let_interrupts(&control.pci);
         self.asleep.store(control.pci.asleep(), Ordering::Release);
         let changed = before.link != link || link && flapped;
         After {

@@ -9,7 +9,7 @@ const MSI: usize = 0xf0;
 
 /// The 82540EM's.
 #[rustfmt::skip]
-pub static TABLE: Table = Table { pmcsr: PMCSR, msi: Some(MSI), bytes: &[
+pub static TABLE: Table = Table { pmcsr: PMCSR, msi: Some(MSI), msix: None, bytes: &[
     // Vendor 8086, device 100E, command: I/O, memory, bus master, MWI, parity, SERR#, interrupt
     // disable.
     (0x00, &[0x86, 0x80, 0x0e, 0x10], &[0, 0, 0, 0]),

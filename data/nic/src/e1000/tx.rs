@@ -9,8 +9,8 @@ use super::regs;
 use super::ring::{Ring, TRANSMIT};
 use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
-    Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, add, distance,
-    halves, unfinished,
+    Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, Wanted, add,
+    distance, halves, unfinished,
 };
 
 const CHUNK: u32 = 32; // Descriptors that are read together.
@@ -189,5 +189,5 @@ fn segment(c: &Context) -> Segment {
         ipv4: c.ipv4,
         tcp: c.tcp,
     };
-    Segment { mss: c.mss, told: Some(told) }
+    Segment { mss: c.mss, headers: Wanted::Told(told) }
 }

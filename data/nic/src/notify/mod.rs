@@ -7,12 +7,16 @@
 //! - *publish, full fence, read the other side's wish*;
 //! - *state the wish, full fence, look again*, before sleeping.
 //!
+//! Where the other side has no fence between its two, the one that sleeps looks a third time, later
+//! ([`deferred`]).
+//!
 //! | module | what is published | the wish |
 //! | --- | --- | --- |
 //! | [`virtqueue`] | `avail.idx`, `used.idx` | `flags`, or event indexes |
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
 //! | [`csb`] | `guest_tdt`, `guest_rdt` | `host_need_txkick`, `host_rxkick_at` |
 //! | | `host_tdh`, DD | `guest_need_txkick`, `guest_need_rxkick` |
+//! | [`deferred`] | generation bits | `txThreshold`, `updateRxProd` |
 //!
 //! [`moderate`] decides when a wish for an interrupt is met: the host has a say in that as well.
 //!
@@ -21,6 +25,7 @@
 
 pub mod bell;
 pub mod csb;
+pub mod deferred;
 pub mod moderate;
 pub mod virtqueue;
 
@@ -57,11 +62,17 @@ pub enum Point {
     CsbLeave,
     /// That look.
     CsbLeaveLook,
+    /// Fence: `txThreshold` or `updateRxProd` is stated, then descriptors are looked at again.
+    DeferredArm,
+    /// That second look.
+    DeferredLook,
+    /// The third look, after a while: the driver has no fence.
+    DeferredLater,
 }
 
 impl Point {
     /// Every point, once.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::VirtqueuePublish,
         Self::VirtqueueArm,
         Self::VirtqueueLook,
@@ -76,6 +87,9 @@ impl Point {
         Self::CsbReceived,
         Self::CsbLeave,
         Self::CsbLeaveLook,
+        Self::DeferredArm,
+        Self::DeferredLook,
+        Self::DeferredLater,
     ];
 }
 

@@ -13,7 +13,7 @@ use super::regs::*;
 use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
     PciFunction,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
@@ -80,9 +80,10 @@ impl R8169 {
         };
         let sides =
             (Queues::default(), Receiver::new(Ring::new(Which::Receive), Digest::default()));
+        let irq = Irq::new(&isr::KINDS, config.irq_rate_max);
         let chip = Self {
             mac: config.mac,
-            core: ChipCore::new(config, &isr::KINDS, clock.clone(), sides),
+            core: ChipCore::new(config, irq, clock.clone(), sides),
             regs: Registers::new(TABLE.iter().chain(if config.csb { CSB } else { CARDBUS })),
             clock,
             tally: Tally::default(),
@@ -155,7 +156,8 @@ impl Cplus for R8169 {
         let strip = command & cpcr::RXVLAN != 0;
         let sums = command & cpcr::RXCHKSUM != 0;
         let quick = if strip { 0 } else { longest };
-        Shape { buffer: 0, quick, longest, fcs: FCS, strip, sums: (sums, sums) }
+        let (untagged, sums) = (longest, (sums, sums));
+        Shape { quick, longest, fcs: FCS, strip, untagged, sums, ..Shape::default() }
     }
 }
 
@@ -207,6 +209,7 @@ impl Controlled for R8169 {
 impl Chip for R8169 {
     type Tx = Queues<Self>;
     type Rx = Receiver<Receiving<Self>>;
+    type Irq = Irq;
 
     #[inline]
     fn core(&self) -> &ChipCore<Self> {

@@ -53,7 +53,7 @@ impl R8169 {
         let before = self.wire();
         let wire = Wire { dma: control.pci.may_dma(), link, loopback, speed };
         self.wire.store(wire.pack(), Ordering::Release);
-        self.core.let_interrupts(control.pci.may_interrupt(), control.pci.sends_messages());
+        self.core.let_interrupts(&control.pci);
         self.asleep.store(control.pci.asleep(), Ordering::Release);
         let changed = before.link != link || link && (flapped || before.speed != speed);
         // Frames may wait since the gate was shut.

@@ -8,7 +8,7 @@ const MSI: usize = 0x50;
 
 /// The RTL8169SB's. Its MSI capability is where the later chips of its kind have theirs.
 #[rustfmt::skip]
-pub static TABLE: Table = Table { pmcsr: PMCSR, msi: Some(MSI), bytes: &[
+pub static TABLE: Table = Table { pmcsr: PMCSR, msi: Some(MSI), msix: None, bytes: &[
     // Vendor 10EC, device 8169, command: I/O, memory, bus master, MWI, parity, SERR#, interrupt
     // disable.
     (0x00, &[0xec, 0x10, 0x69, 0x81], &[0, 0, 0, 0]),

@@ -20,7 +20,7 @@ use crate::chip::csb::Direction;
 use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
     Checksums, DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Transmit,
-    Verdict, Want, Written, add,
+    Verdict, Want, Wanted, Written, add,
 };
 
 const VLAN: u16 = 0x8100; // EtherType of the tags that are inserted and taken out.
@@ -159,7 +159,7 @@ impl<C: Cplus> Transmit for Sending<C> {
             tag: setup.vlan.filter(|_| opts2 & tx::TAGC != 0).map(|vlan| (vlan, desc::tag(opts2))),
             pad: setup.pad,
             sums: Checksums::Found { ip: opts1 & tx::IPCS != 0, upper },
-            segment: Self::segments(&found.want).map(|mss| Segment { mss, told: None }),
+            segment: Self::segments(&found.want).map(|mss| Segment { mss, headers: Wanted::Tcp4 }),
         })
     }
 
@@ -282,9 +282,8 @@ pub struct Digest {
 
 impl Default for Digest {
     fn default() -> Self {
-        let shape =
-            Shape { buffer: 0, quick: 0, longest: 0, fcs: 0, strip: false, sums: (false, false) };
-        Self { version: None, rules: Rules::default(), own: Mac::default(), shape }
+        let (rules, shape) = (Rules::default(), Shape::default());
+        Self { version: None, rules, own: Mac::default(), shape }
     }
 }
 

@@ -9,7 +9,7 @@ use super::cplus::{Cplus, Sending, Which};
 use super::ring::Ring;
 use crate::chip::csb::Csb;
 use crate::chip::{Fault, Sent, TransmitSide};
-use crate::ring::{Transmitter, WORK};
+use crate::ring::{Counted, Transmitter, WORK};
 
 /// A transmit side of two rings. A CSB knows of the normal one only.
 pub struct Queues<C: Cplus> {
@@ -80,19 +80,7 @@ impl<C: Cplus> TransmitSide<C> for Queues<C> {
             delayed: true,
             reopened: second.reopened,
             work: first.work + second.work,
+            visited: first.visited + second.visited,
         }
-    }
-}
-
-/// A sink that counts what it was lent.
-struct Counted<'s> {
-    sink: &'s mut dyn Sink,
-    lent: usize,
-}
-
-impl Sink for Counted<'_> {
-    fn deliver(&mut self, batch: &mut Batch<'_>) {
-        self.lent += batch.len();
-        self.sink.deliver(batch);
     }
 }

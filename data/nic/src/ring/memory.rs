@@ -56,6 +56,12 @@ impl Descriptors {
         self.window.as_ref().map_or(0, |w| w.u64(at(index), order))
     }
 
+    /// Its second quadword.
+    #[inline]
+    pub fn second(&self, index: u32, order: Ordering) -> u64 {
+        self.window.as_ref().map_or(0, |w| w.u64(at(index) + 8, order))
+    }
+
     /// Its first doubleword.
     #[inline]
     pub fn word(&self, index: u32, order: Ordering) -> u32 {

@@ -11,6 +11,7 @@
 //! without state). They get [`Transmitter`] and [`Receiver`], which keep account of what is lent,
 //! held, dropped and written back, and bound what one pass does whatever the guest has posted.
 
+mod counted;
 mod descriptor_ring;
 mod memory;
 mod receive;
@@ -21,12 +22,14 @@ mod tx_complete;
 mod tx_plan;
 mod tx_scan;
 
+pub use counted::Counted;
 pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
-pub use receive::{Filter, Receive, Receiver, Shape, Verdict, Written};
-pub use transmit::{Setup, Transmit, Transmitter, WORK};
-pub use tx_plan::{Checksums, Plan, Range, Segment, Told, unfinished};
-pub use tx_scan::{Found, Want};
+pub use receive::{At, Filter, Receive, Receiver, Shape, Verdict, Written};
+pub use rx_scatter::MAX_PARTS;
+pub use transmit::{BUDGET, Setup, Transmit, Transmitter, WORK};
+pub use tx_plan::{Checksums, Plan, Range, Segment, Told, Wanted, unfinished};
+pub use tx_scan::{Found, MAX_PIECES, Want};
 
 use vmlan_ram::Map;
 

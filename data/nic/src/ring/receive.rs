@@ -18,10 +18,10 @@ use std::sync::Arc;
 use vmlan_frame::{Batch, FrameView, Mac, Reason};
 use vmlan_ram::{Map, SliceMut};
 
-use super::rx_scatter::Outcome;
+use super::rx_scatter::{MAX_PARTS, Outcome};
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
-use crate::chip::frame_totals::{BatchTotals, SHORTEST};
+use crate::chip::frame_totals::{BatchTotals, SHORTEST, SideStats};
 use crate::chip::{Chip, Fault, ReceiveSide, Received};
 use crate::notify::csb;
 
@@ -49,10 +49,48 @@ pub struct Shape {
     pub longest: usize,
     /// Bytes of FCS that the guest is given.
     pub fcs: usize,
-    /// Tags are taken out of frames.
+    /// Tags are taken out of frames. Those without, of up to [`Shape::untagged`] bytes, are as
+    /// quick as others are without this.
     pub strip: bool,
+    /// See [`Shape::strip`].
+    pub untagged: usize,
+    /// Descriptors of one frame, at most.
+    pub most: usize,
     /// Checksums of IP headers, and of upper layers, are reported.
     pub sums: (bool, bool),
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        let (buffer, quick, longest, fcs, strip, untagged) = (0, 0, 0, 0, false, 0);
+        let (most, sums) = (MAX_PARTS, (false, false));
+        Self { buffer, quick, longest, fcs, strip, untagged, most, sums }
+    }
+}
+
+/// A place in a receive ring, behind the descriptors that a frame has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The next descriptor.
+    pub at: u32,
+    pub tail: u32,
+    pub size: u32,
+    /// Descriptors that it has taken of another ring.
+    pub others: u32,
+}
+
+impl At {
+    /// The next descriptor, if there is one.
+    #[inline]
+    pub fn ahead(self) -> Option<u32> {
+        (self.at != self.tail).then_some(self.at)
+    }
+
+    /// The place behind it.
+    #[inline]
+    pub fn after(self) -> Self {
+        Self { at: add(self.at, 1, self.size), ..self }
+    }
 }
 
 /// Which frames are for this station: a digest of the registers that the receive side looks at.
@@ -106,10 +144,24 @@ pub type ChipOf<R> = <<R as Receive>::Ring as DescriptorRing>::Chip;
 pub trait Receive: Sized {
     type Ring: DescriptorRing;
     type Filter: Filter<Self::Ring>;
+    /// Buffers are reported in the order in which they are found, and not where they were found:
+    /// none may be written back before those that were found earlier.
+    const IN_ORDER: bool = false;
 
     /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is
     /// written back without.
     fn buffer(ring: &Self::Ring, index: u32, shape: &Shape) -> (u64, usize);
+    /// The number of the descriptor with the rest of a frame that `taken` descriptors hold the
+    /// beginning of, where `at` stands behind them; and where to go on. `None`: there is none.
+    #[inline]
+    fn next(_ring: &Self::Ring, at: At, _taken: u32) -> Option<(u32, At)> {
+        at.ahead().map(|number| (number, at.after()))
+    }
+    /// What counts the frames of this ring.
+    #[inline]
+    fn stats<'c>(_ring: &Self::Ring, chip: &'c ChipOf<Self>) -> &'c SideStats {
+        &chip.core().stats.rx
+    }
     /// Writes the descriptor back, after all that was written before.
     fn write_back(ring: &Self::Ring, filter: &Self::Filter, index: u32, what: &Written);
     /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be
@@ -145,7 +197,7 @@ impl<R: Receive> Receiver<R> {
     }
 
     /// True if there is room, or, after a push that found too little, more of it.
-    fn has_room(&mut self, chip: &ChipOf<R>) -> bool {
+    pub fn has_room(&mut self, chip: &ChipOf<R>) -> bool {
         let Ok(look) = self.ring.look(chip) else { return false };
         look.posted() > 0 && self.starved != Some(look.tail)
     }
@@ -232,21 +284,22 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
             sums: BatchTotals::default(),
         };
         let mut dealt = 0;
-        for chunk in list.chunks(CHUNK) {
-            let n = pass.chunk(batch, chunk);
+        let mut more = true;
+        while more && dealt < list.len() {
+            let rest = list.get(dealt..).unwrap_or_default();
+            let n;
+            (n, more) = pass.chunk(batch, rest.get(..CHUNK).unwrap_or(rest));
             dealt += n;
-            if n < chunk.len() {
-                break;
-            }
         }
         let Pass { at, budget, mut sums, .. } = pass;
         let (frames, bytes) = sums.frames();
         let core = chip.core();
         core.counters.output.count(frames, bytes);
-        core.stats.rx.count(sums);
+        let stats = R::stats(&self.ring, chip);
+        stats.count(sums);
         self.starved = None;
         if dealt < list.len() && budget > 0 {
-            core.stats.rx.special.add(1);
+            stats.special.add(1);
             self.starve(look);
         }
         let lost = core.counters.output.dropped(Reason::ReceiverFull);
@@ -279,11 +332,11 @@ pub struct Pass<'q, R: Receive> {
 impl<'q, R: Receive> Pass<'q, R> {
     /// Delivers up to [`CHUNK`] frames, in two passes: the first finds buffers and asks for their
     /// cache lines, so that the misses overlap; the second copies. Returns how many were dealt
-    /// with.
+    /// with, and whether others may find room.
     #[inline]
-    fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> (usize, bool) {
         let mut targets = [const { None }; CHUNK];
-        let mut dealt = 0;
+        let (mut dealt, mut more) = (0, false);
         for (i, place) in list.iter().zip(&mut targets) {
             let i = usize::from(*i);
             let (len, destination) = (batch.frame_len(i), batch.macs(i).0);
@@ -292,8 +345,16 @@ impl<'q, R: Receive> Pass<'q, R> {
                 dealt += 1;
                 continue;
             }
-            *place = self.quick(len);
+            *place = self.quick(len, self.shape.quick);
+            if place.is_none() && self.shape.strip && !self.filter.is_tagged(batch.head(i)) {
+                *place = self.quick(len, self.shape.untagged);
+            }
             if place.is_none() {
+                // Those before it are to be copied first.
+                if R::IN_ORDER && dealt > 0 {
+                    more = true;
+                    break;
+                }
                 match batch.frame(i).map_or(Outcome::Delivered, |frame| self.place(&frame)) {
                     Outcome::Delivered => {}
                     Outcome::NoRoom => break,
@@ -308,7 +369,7 @@ impl<'q, R: Receive> Pass<'q, R> {
             self.sums.add(destination, len);
         }
         self.copy(batch, list, &mut targets);
-        dealt
+        (dealt, more || dealt == list.len())
     }
 
     /// True if the frame is for this station. Remembered for the next, unless that depends on more
@@ -322,9 +383,9 @@ impl<'q, R: Receive> Pass<'q, R> {
 
     /// The usual case: the frame is taken as it is, and the next buffer is one piece and holds it.
     #[inline]
-    fn quick(&mut self, len: usize) -> Target<'q> {
+    fn quick(&mut self, len: usize, most: usize) -> Target<'q> {
         let need = len.max(SHORTEST) + self.shape.fcs;
-        if self.at == self.tail || need > self.shape.quick {
+        if self.at == self.tail || need > most {
             return None;
         }
         let (addr, room) = R::buffer(self.ring, self.at, &self.shape);

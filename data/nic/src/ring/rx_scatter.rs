@@ -5,14 +5,13 @@ use vmlan_frame::headers::{TCP, UDP};
 use vmlan_frame::{Checksum, FrameView, Headers, Mac, Network, Reason};
 use vmlan_ram::{Slice, SliceMut};
 
-use super::receive::{Filter, Pass, Receive, Verdict, Written, ZEROS};
+use super::receive::{At, Filter, Pass, Receive, Verdict, Written, ZEROS};
 use super::{DescriptorRing, add};
-use crate::chip::Chip;
 use crate::chip::frame_totals::{FCS, SHORTEST};
 
 /// Pieces of memory that one frame is spread over, and descriptors: the longest, in buffers of 256
 /// bytes, needs 37.
-const MAX_PARTS: usize = 64;
+pub const MAX_PARTS: usize = 64;
 
 const TAG_AT: usize = 12; // Where a VLAN tag begins, and its bytes.
 const TAG: usize = 4;
@@ -28,11 +27,43 @@ pub enum Outcome {
 struct Parts<'m> {
     runs: [Option<SliceMut<'m>>; MAX_PARTS],
     used: usize,
-    /// Descriptors taken.
+    /// Descriptors taken, and the bytes that each of them gets.
+    shares: [(u32, usize); MAX_PARTS],
     descriptors: u32,
+    /// The place behind them.
+    at: At,
+}
+
+/// What a search for buffers came to.
+enum Room {
+    Enough,
+    /// Not yet.
+    Little,
+    /// Not in the guest's memory, or too scattered.
+    Bad,
+    /// More buffers than a frame may have.
+    Never,
 }
 
 impl<'m> Parts<'m> {
+    fn new(at: At) -> Self {
+        let (runs, shares) = ([const { None }; MAX_PARTS], [(0, 0); MAX_PARTS]);
+        Self { runs, used: 0, shares, descriptors: 0, at }
+    }
+
+    /// One more descriptor, with `len` bytes.
+    fn take(&mut self, (number, after): (u32, At), len: usize) {
+        if let Some(share) = self.shares.get_mut(self.descriptors as usize) {
+            *share = (number, len);
+            self.descriptors += 1;
+        }
+        self.at = after;
+    }
+
+    fn shares(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.shares.iter().copied().take(self.descriptors as usize)
+    }
+
     fn push(&mut self, run: SliceMut<'m>) -> Option<()> {
         *self.runs.get_mut(self.used)? = Some(run);
         self.used += 1;
@@ -86,7 +117,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
         if frame.len + FCS > self.shape.longest {
-            self.chip.core().stats.rx.failed.add(1);
+            R::stats(self.ring, self.chip).failed.add(1);
             return Outcome::Dropped(Reason::TooLong);
         }
         let tci = self.strip(frame.head);
@@ -96,11 +127,13 @@ impl<'q, R: Receive> Pass<'q, R> {
             return Outcome::Dropped(Reason::TooLong);
         }
         self.skip_empty();
-        let mut parts = Parts { runs: [const { None }; MAX_PARTS], used: 0, descriptors: 0 };
+        let at = At { at: self.at, tail: self.tail, size: self.size, others: 0 };
+        let mut parts = Parts::new(at);
         match self.gather(total, &mut parts) {
-            None => return Outcome::NoRoom,
-            Some(false) => return self.give_up(&parts),
-            Some(true) => {}
+            Room::Little => return Outcome::NoRoom,
+            Room::Never => return Outcome::Dropped(Reason::TooLong),
+            Room::Bad => return self.give_up(&parts),
+            Room::Enough => {}
         }
         let source = Source { frame: *frame, tag, total };
         self.fill(&source, &mut parts);
@@ -130,26 +163,26 @@ impl<'q, R: Receive> Pass<'q, R> {
         }
     }
 
-    /// Finds room for `total` bytes. `None`: there is no room; false: it is not in the guest's
-    /// memory, or too scattered.
-    fn gather(&mut self, total: usize, parts: &mut Parts<'q>) -> Option<bool> {
-        let (mut at, mut left, mut good) = (self.at, total, true);
+    /// Finds room for `total` bytes.
+    fn gather(&mut self, total: usize, parts: &mut Parts<'q>) -> Room {
+        let (mut left, mut good) = (total, true);
         while left > 0 {
-            if at == self.tail || self.budget == 0 {
-                return None;
+            if parts.descriptors as usize >= self.shape.most {
+                return Room::Never;
             }
+            let next = R::next(self.ring, parts.at, parts.descriptors);
+            let Some(next) = next.filter(|_| self.budget > 0) else { return Room::Little };
             self.budget -= 1;
-            let (addr, room) = R::buffer(self.ring, at, &self.shape);
+            let (addr, room) = R::buffer(self.ring, next.0, &self.shape);
             // In the middle of a frame, a buffer that takes no data loses its share, and the frame
             // with it.
             good &= room > 0;
             let n = left.min(if room > 0 { room } else { self.shape.buffer.max(1) });
             good = good && self.gather_one(addr, n, parts).is_some();
-            parts.descriptors += 1;
+            parts.take(next, n);
             left -= n;
-            at = add(at, 1, self.size);
         }
-        Some(good)
+        if good { Room::Enough } else { Room::Bad }
     }
 
     fn gather_one(&mut self, addr: u64, len: usize, parts: &mut Parts<'q>) -> Option<()> {
@@ -177,28 +210,25 @@ impl<'q, R: Receive> Pass<'q, R> {
     /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them
     /// says.
     fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written) {
-        let mut left = total;
-        for i in 0..parts.descriptors {
-            // Its length was read before and may have changed: the status says what was written, or
-            // less.
-            let last = i + 1 == parts.descriptors;
-            let room = R::buffer(self.ring, self.at, &self.shape).1;
-            let len = if last { left } else { left.min(room) };
-            left -= len;
+        let mut done = 0;
+        for (number, len) in parts.shares() {
+            let first = done == 0;
+            done += len;
+            let last = done == total;
             let what = if last { end } else { Written::default() };
-            let what = Written { len, first: i == 0, last, total: total - left, ..what };
-            R::write_back(self.ring, self.filter, self.at, &what);
-            self.at = add(self.at, 1, self.size);
+            let what = Written { len, first, last, total: done, ..what };
+            R::write_back(self.ring, self.filter, number, &what);
         }
+        self.at = parts.at.at;
     }
 
     /// Hands back descriptors that cannot be used, so that the ring goes on.
     fn give_up(&mut self, parts: &Parts<'q>) -> Outcome {
-        for _ in 0..parts.descriptors {
+        for (number, _) in parts.shares() {
             let lost = Written { first: true, last: true, failed: true, ..Written::default() };
-            R::write_back(self.ring, self.filter, self.at, &lost);
-            self.at = add(self.at, 1, self.size);
+            R::write_back(self.ring, self.filter, number, &lost);
         }
+        self.at = parts.at.at;
         Outcome::Dropped(Reason::BadDescriptor)
     }
 

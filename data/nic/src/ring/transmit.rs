@@ -30,6 +30,7 @@ use super::tx_plan::Plan;
 use super::tx_scan::{Found, MAX_PIECES, Want};
 use super::{DescriptorRing, Look, distance};
 use crate::chip::csb::Csb;
+use crate::chip::frame_totals::SideStats;
 use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::csb;
 
@@ -38,7 +39,7 @@ use crate::notify::csb;
 pub const CHUNK: usize = 32;
 
 /// Descriptors one pull visits, whatever the guest posts; the last frame may exceed it.
-const BUDGET: usize = 4096;
+pub const BUDGET: usize = 4096;
 
 /// Work one pull lends, in bytes to copy; the last frame may exceed it.
 pub const WORK: usize = 1 << 20;
@@ -97,6 +98,11 @@ pub trait Transmit: Sized {
     /// What is to be done to a frame.
     fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason>;
 
+    /// What counts the frames of this ring.
+    #[inline]
+    fn stats<'c>(_ring: &Self::Ring, chip: &'c ChipOf<Self>) -> &'c SideStats {
+        &chip.core().stats.tx
+    }
     /// Writes back all descriptors before `to`, and publishes the head. Returns interrupt causes,
     /// and whether every descriptor that reports its status asked for delay.
     fn complete(ring: &mut Self::Ring, chip: &ChipOf<Self>, look: Look, to: u32) -> (u32, bool);
@@ -197,7 +203,7 @@ impl<T: Transmit> Transmitter<T> {
     }
 
     /// True if descriptors wait that were never looked at. Frames that are held do not count.
-    fn waiting(&mut self, chip: &ChipOf<T>) -> bool {
+    pub fn waiting(&mut self, chip: &ChipOf<T>) -> bool {
         let Some(look) = self.look(chip) else { return false };
         let state = &self.state;
         look.tail != state.next && !state.is_stalled(&look) && state.has_room(&look)
@@ -270,9 +276,11 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
         pass.collect(state, &mut batch, limit.min(BATCH));
         let mut finished = pass.dropped;
         let work = WORK.saturating_sub(pass.work);
+        let visited = BUDGET.saturating_sub(pass.budget);
         if !batch.is_empty() {
             sink.deliver(&mut batch);
-            finished += count(chip, &batch);
+            let stats = T::stats(&*ring, chip);
+            finished += count(chip.core(), stats, &batch);
         }
         let to = settle(state, &batch);
         // Descriptors without a frame, or without its end, are work as well: a guest with nothing
@@ -285,6 +293,6 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
             0 => (0, false),
             _ => T::complete(&mut self.ring, chip, look, to),
         };
-        Sent { finished, causes, delayed, reopened, work }
+        Sent { finished, causes, delayed, reopened, work, visited }
     }
 }

@@ -247,7 +247,7 @@ impl<'q, T: Transmit> Pass<'q, T> {
                 Ok(()) => state.lent.push(found.flight),
                 Err(reason) => {
                     if T::segments(&found.want).is_some() {
-                        self.chip.core().stats.tx.failed.add(1);
+                        T::stats(self.ring, self.chip).failed.add(1);
                     }
                     self.drop(reason);
                 }

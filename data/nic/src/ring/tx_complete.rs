@@ -3,8 +3,8 @@
 use vmlan_frame::{Batch, Gso, Offloads, Verdict};
 
 use super::transmit::{State, Transmit};
-use crate::chip::Chip;
-use crate::chip::frame_totals::BatchTotals;
+use crate::chip::frame_totals::{BatchTotals, SideStats};
+use crate::chip::{Chip, ChipCore};
 
 /// Notes what is held. Returns the first descriptor that is not to be written back yet.
 #[inline]
@@ -26,26 +26,26 @@ pub fn settle<T: Transmit>(state: &mut State<T>, batch: &Batch<'_>) -> u32 {
     state.flights.first().map_or(state.next, |f| f.at)
 }
 
-/// Counts the frames that are finished with; returns how many.
+/// Counts the frames that are finished with, in `stats` and for the port; returns how many.
 #[inline]
-pub fn count<C: Chip>(chip: &C, batch: &Batch<'_>) -> usize {
+pub fn count<C: Chip>(core: &ChipCore<C>, stats: &SideStats, batch: &Batch<'_>) -> usize {
     let mut sums = BatchTotals::default();
     let (mut frames, mut bytes) = (batch.len(), batch.bytes());
     if batch.any_held() || !Offloads::CSUM.covers(batch.needs()) {
-        (frames, bytes) = count_mixed(chip, batch, &mut sums);
+        (frames, bytes) = count_mixed(stats, batch, &mut sums);
     } else {
         for i in 0..batch.len() {
             sums.add(batch.macs(i).0, batch.frame_len(i));
         }
     }
-    chip.core().counters.input.count(frames, bytes);
-    chip.core().stats.tx.count(sums);
+    core.counters.input.count(frames, bytes);
+    stats.count(sums);
     frames
 }
 
 /// As [`count`], for batches with held or segmented frames. Returns frames and bytes.
 #[inline(never)]
-fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut BatchTotals) -> (usize, u64) {
+fn count_mixed(stats: &SideStats, batch: &Batch<'_>, sums: &mut BatchTotals) -> (usize, u64) {
     let (mut frames, mut bytes) = (0, 0);
     for i in (0..batch.len()).filter(|i| batch.verdict(*i) == Verdict::Done) {
         let Some(frame) = batch.frame(i) else { break };
@@ -64,7 +64,9 @@ fn count_mixed<C: Chip>(chip: &C, batch: &Batch<'_>, sums: &mut BatchTotals) -> 
         if !payload.is_multiple_of(size) {
             sums.add(destination, headers + payload % size);
         }
-        chip.core().stats.tx.special.add(1);
+        stats.special.add(1);
+        stats.cut.add(payload.div_ceil(size) as u64);
+        stats.cut_bytes.add((frame.len + headers * (payload.div_ceil(size).max(1) - 1)) as u64);
     }
     (frames, bytes)
 }

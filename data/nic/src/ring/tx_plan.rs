@@ -74,8 +74,19 @@ pub struct Told {
 pub struct Segment {
     /// Payload bytes of each segment.
     pub mss: u16,
-    /// What the headers must be; `None`: the chip finds them itself, and takes TCP on IPv4 only.
-    pub told: Option<Told>,
+    /// What the headers must be.
+    pub headers: Wanted,
+}
+
+/// What the headers of a packet to be segmented must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// As they are told to be (e1000).
+    Told(Told),
+    /// TCP on IPv4: the chip finds them itself (Realtek).
+    Tcp4,
+    /// TCP on either IP, in so many bytes, an inserted tag not among them (vmxnet3).
+    Tcp(usize),
 }
 
 /// What is to be done to a frame.
@@ -347,10 +358,12 @@ impl<'p, 'q> Frame<'p, 'q> {
         if segment.mss == 0 {
             return Err(Reason::BadOffload);
         }
-        let Some(told) = segment.told else {
-            let whole = h.header_len > 0 && !h.fragment;
-            let good = whole && h.network == Network::Ipv4 && h.protocol == TCP;
-            return if good { Ok((h, h.l4 + 16)) } else { Err(Reason::BadHeader) };
+        let tcp = h.header_len > 0 && !h.fragment && h.protocol == TCP;
+        let found = |good| if good { Ok((h, h.l4 + 16)) } else { Err(Reason::BadHeader) };
+        let told = match segment.headers {
+            Wanted::Told(told) => told,
+            Wanted::Tcp4 => return found(tcp && h.network == Network::Ipv4),
+            Wanted::Tcp(bytes) => return found(tcp && h.header_len == bytes + self.tag),
         };
         let total = u64::from(told.payload) + u64::from(told.headers) + self.tag as u64;
         if total != self.len as u64 {

@@ -12,7 +12,7 @@ use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Kinds,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Kinds,
     Layout, PciFunction,
 };
 use crate::realtek::eeprom::Eeprom;
@@ -76,9 +76,10 @@ impl Rtl8139 {
             eeprom: Eeprom::new(config.mac, DEVICE),
             phy: Phy::default(),
         };
+        let irq = Irq::new(&KINDS, config.irq_rate_max);
         let chip = Self {
             mac: config.mac,
-            core: ChipCore::new(config, &KINDS, clock.clone(), sides),
+            core: ChipCore::new(config, irq, clock.clone(), sides),
             regs,
             clock,
             tally: Tally::default(),
@@ -151,6 +152,7 @@ impl Controlled for Rtl8139 {
 impl Chip for Rtl8139 {
     type Tx = Tx;
     type Rx = Rx;
+    type Irq = Irq;
 
     fn core(&self) -> &ChipCore<Self> {
         &self.core

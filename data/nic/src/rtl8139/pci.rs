@@ -33,6 +33,7 @@ macro_rules! table {
             ],
             pmcsr: PM + 4,
             msi: None,
+            msix: None,
         }
     };
 }

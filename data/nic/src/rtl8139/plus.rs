@@ -66,6 +66,7 @@ impl Cplus for Rtl8139 {
         let has = |bit| self.regs.get(CPCR) & bit != 0;
         let (strip, sums) = (has(cpcr::RXVLAN), has(cpcr::RXCHKSUM));
         let quick = if strip { 0 } else { LONGEST };
-        Shape { buffer: 0, quick, longest: LONGEST, fcs: FCS, strip, sums: (sums, sums) }
+        let (longest, untagged, sums) = (LONGEST, LONGEST, (sums, sums));
+        Shape { quick, longest, fcs: FCS, strip, untagged, sums, ..Shape::default() }
     }
 }

@@ -84,7 +84,7 @@ impl Rtl8139 {
         ];
         let now = bits.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit);
         let before = self.wire.swap(now, Ordering::AcqRel);
-        self.core.let_interrupts(control.pci.may_interrupt(), control.pci.sends_messages());
+        self.core.let_interrupts(&control.pci);
         let changed = (before ^ now) & wire::LINK != 0 || link && flapped;
         After {
             causes: if changed { isr::LINK } else { 0 },

@@ -23,6 +23,8 @@ pub struct FakeHost {
     pub raised: AtomicU32,
     pub lowered: AtomicU32,
     pub doorbells: AtomicU32,
+    /// Vectors of messages.
+    pub sent: Mutex<Vec<u16>>,
 }
 
 impl Host for FakeHost {
@@ -38,6 +40,9 @@ impl Host for FakeHost {
     }
     fn lower(&self) {
         self.lowered.fetch_add(1, Ordering::Relaxed);
+    }
+    fn send(&self, vector: u16) {
+        self.sent.lock().unwrap().push(vector);
     }
     fn doorbell(&self) {
         self.doorbells.fetch_add(1, Ordering::Relaxed);

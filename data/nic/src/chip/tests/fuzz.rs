@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::{Batch, Mac, Offload, Sink};
 use vmlan_ram::{Slice, Window};
 
-use super::{Chip, Config, Host, Nic, Space};
+use super::{Chip, Config, Host, Interrupts, Irq, Nic, Space};
 pub use world::MEMORY;
 use world::{WORLD, World, fill};
 
@@ -382,7 +382,8 @@ impl<C: Fuzzed> Run<'_, C> {
         assert!(pending || !asserted, "asserted for nothing");
         let timer = self.host.timer.lock().expect("a timer");
         let soon = self.host.now() + 100_000_000;
-        let waits = irq.is_shut() || timer.is_some_and(|at| at <= soon);
+        let shut = irq.with_csb().is_some_and(Irq::is_shut);
+        let waits = shut || timer.is_some_and(|at| at <= soon);
         assert!(asserted || !pending || waits, "an interrupt is lost");
     }
 

@@ -1,0 +1,248 @@
+//! The receive side: what descriptors and completions mean, and up to 16 queues of two rings each.
+//!
+//! A frame begins in the next head of ring 0 (bodies on the way are passed over, which drivers
+//! allow), and goes on in bodies: the next descriptor of ring 0 if that is one, else the next of
+//! ring 1. Each buffer has a completion.
+
+use std::sync::Arc;
+
+use vmlan_frame::headers::{TCP, UDP};
+use vmlan_frame::{Batch, Reason};
+use vmlan_ram::Map;
+
+use super::Vmxnet3;
+use super::desc::{done, rx};
+use super::ring::Ring;
+use super::rules::{Rules, is_tagged};
+use super::shared::{Queue, RECEIVE};
+use crate::chip::csb::{Csb, Direction};
+use crate::chip::frame_totals::SideStats;
+use crate::chip::{Fault, ReceiveSide, Received};
+use crate::notify::deferred;
+use crate::ring::{At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written};
+
+/// In the number of a descriptor: of ring 0, wanted as a body; of ring 1.
+const BODY: u32 = 1 << 30;
+const SECOND: u32 = 1 << 31;
+const INDEX: u32 = BODY - 1;
+
+/// What receive descriptors mean.
+pub struct Receiving;
+
+impl Receive for Receiving {
+    type Ring = Ring;
+    type Filter = Digest;
+    const IN_ORDER: bool = true;
+
+    /// A body where a head is wanted takes no data, and the other way round.
+    #[inline]
+    fn buffer(ring: &Ring, number: u32, _: &Shape) -> (u64, usize) {
+        let index = number & INDEX;
+        let (addr, word) =
+            if number & SECOND == 0 { ring.read(index) } else { ring.read_second(index) };
+        let fits = (word & rx::BODY != 0) == (number & (BODY | SECOND) != 0);
+        (addr, if fits { (word & rx::LEN) as usize } else { 0 })
+    }
+
+    #[inline]
+    fn next(ring: &Ring, at: At, taken: u32) -> Option<(u32, At)> {
+        let first = at.ahead();
+        if taken == 0 {
+            return first.map(|number| (number, at.after()));
+        }
+        if let Some(index) = first.filter(|index| ring.word(*index) & rx::BODY != 0) {
+            return Some((index | BODY, at.after()));
+        }
+        let index = ring.second_after(at.others)?;
+        Some((index | SECOND, At { others: at.others + 1, ..at }))
+    }
+
+    #[inline]
+    fn stats<'c>(ring: &Ring, chip: &'c Vmxnet3) -> &'c SideStats {
+        chip.stats.receive(ring.number())
+    }
+
+    /// What is passed over has no completion. Of a frame whose buffers cannot be written, the head
+    /// is given back empty.
+    #[inline]
+    fn write_back(ring: &Ring, _: &Digest, number: u32, what: &Written) {
+        let index = number & INDEX;
+        let body = number & (BODY | SECOND) != 0;
+        if number & SECOND != 0 {
+            ring.pass_second();
+        }
+        let [main, second] = ring.names();
+        let name = if number & SECOND == 0 { main } else { second };
+        let name = u64::from(name) << done::QUEUE_SHIFT | u64::from(index);
+        if what.failed && !body {
+            ring.complete(name | done::SOP | done::EOP | done::NO_SUMS, done::TYPE);
+        }
+        if what.failed || what.len == 0 {
+            return;
+        }
+        let first = if what.first { done::SOP } else { 0 };
+        let (last, said) = if what.last { end(what) } else { (0, 0) };
+        ring.complete(name | first | last, done::TYPE | said | what.len as u64);
+    }
+
+    #[inline]
+    fn publish(
+        ring: &mut Ring,
+        _: &Vmxnet3,
+        _: &Digest,
+        (look, head): (Look, u32),
+        _: bool,
+    ) -> u32 {
+        if head == look.head {
+            return 0;
+        }
+        ring.publish(head);
+        ring.vector()
+    }
+}
+
+/// What the completion of a frame's last part says, in its two quadwords.
+#[inline]
+fn end(what: &Written) -> (u64, u64) {
+    let tag = what.tag.map_or(0, |tci| done::TAGGED | u64::from(tci) << done::TAG_SHIFT);
+    let protocol = match what.sums {
+        Verdict { upper: Some(TCP), .. } => done::UPPER | done::TCP,
+        Verdict { upper: Some(UDP), .. } => done::UPPER | done::UDP,
+        // Drivers take nothing less: an IP header alone is not worth a word.
+        _ => return (done::EOP | done::NO_SUMS, tag),
+    };
+    match what.sums.ip {
+        None => (done::EOP, tag | protocol | done::IPV6),
+        Some(true) => (done::EOP, tag | protocol | done::IPV4 | done::IP),
+        Some(false) => (done::EOP | done::NO_SUMS, tag),
+    }
+}
+
+/// The rules, as one queue knows them.
+#[derive(Default)]
+pub struct Digest {
+    rules: Arc<Rules>,
+    shape: Shape,
+}
+
+impl Filter<Ring> for Digest {
+    /// The length of the head that is next is the usual one.
+    #[inline]
+    fn update(&mut self, _: &Vmxnet3, ring: &Ring, look: &Look) {
+        if look.posted() > 0 {
+            let word = ring.word(look.head);
+            let len = (word & rx::LEN) as usize;
+            if word & rx::BODY == 0 && len > 0 {
+                self.shape.buffer = len;
+            }
+        }
+    }
+
+    #[inline]
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    #[inline]
+    fn accepts(&self, head: &[u8]) -> bool {
+        self.rules.accepts(head)
+    }
+
+    fn by_more(&self) -> bool {
+        self.rules.filters_vlans()
+    }
+
+    #[inline]
+    fn is_tagged(&self, head: &[u8]) -> bool {
+        is_tagged(head)
+    }
+}
+
+/// All receive queues.
+pub struct Receivers {
+    queues: [Receiver<Receiving>; RECEIVE],
+    /// How many are in use.
+    count: usize,
+}
+
+impl Default for Receivers {
+    fn default() -> Self {
+        let queue =
+            |number| Receiver::new(Ring::new(Direction::Receive, number), Digest::default());
+        Self { queues: std::array::from_fn(queue), count: 0 }
+    }
+}
+
+impl Receivers {
+    /// The device is activated with these queues; with none, it no longer is.
+    pub fn place(&mut self, chip: &Vmxnet3, queues: impl Iterator<Item = Queue>) {
+        let mut queues = queues.fuse();
+        self.count = 0;
+        for queue in &mut self.queues {
+            queue.stop(chip);
+            let place = queues.next();
+            self.count += usize::from(place.is_some());
+            queue.ring.place(place);
+        }
+    }
+
+    /// New rules.
+    pub fn set_rules(&mut self, rules: &Arc<Rules>) {
+        for queue in &mut self.queues {
+            let buffer = queue.filter.shape.buffer;
+            *queue.filter =
+                Digest { rules: Arc::clone(rules), shape: Shape { buffer, ..rules.shape() } };
+        }
+    }
+
+    fn used(&mut self) -> impl Iterator<Item = &mut Receiver<Receiving>> {
+        self.queues.iter_mut().take(self.count)
+    }
+}
+
+impl ReceiveSide<Vmxnet3> for Receivers {
+    fn set_map(&mut self, map: Arc<Map>) -> Arc<Map> {
+        let [first, others @ ..] = &mut self.queues;
+        others.iter_mut().for_each(|queue| drop(queue.set_map(Arc::clone(&map))));
+        first.set_map(map)
+    }
+
+    fn place_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>) {}
+
+    fn replace_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>, _: bool) {}
+
+    fn stop(&mut self, chip: &Vmxnet3) {
+        self.queues.iter_mut().for_each(|queue| queue.stop(chip));
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.queues.iter().take(self.count).find_map(Receiver::fault)
+    }
+
+    fn room(&mut self, chip: &Vmxnet3) -> usize {
+        self.used().map(|queue| queue.room(chip)).min().unwrap_or(0)
+    }
+
+    fn want_room(&mut self, chip: &Vmxnet3) -> bool {
+        self.used().fold(false, |any, queue| {
+            let Some(words) = queue.ring.words() else { return any };
+            queue.ring.asked = true;
+            any | deferred::arm(&*words, || queue.has_room(chip))
+        })
+    }
+
+    fn receive(&mut self, chip: &Vmxnet3, batch: &Batch<'_>, list: &[u16]) -> Received {
+        let Some(queue) = self.used().next() else {
+            chip.core.counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return Received { dealt: list.len(), ..Received::default() };
+        };
+        let received = queue.receive(chip, batch, list);
+        if received.dealt == list.len()
+            && std::mem::take(&mut queue.ring.asked)
+            && let Some(words) = queue.ring.words()
+        {
+            deferred::disarm(&*words);
+        }
+        received
+    }
+}

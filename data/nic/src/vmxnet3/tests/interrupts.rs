@@ -1,0 +1,155 @@
+//! Vectors: masks, autoMask, the pin, messages, moderation.
+
+use super::guest::*;
+
+#[test]
+fn a_message_masks_its_vector() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
+    assert_eq!((guest.messages(0), guest.is_masked(0)), (1, true));
+    assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
+    guest.send(0, &frame(MAC, 60));
+    guest.pull();
+    assert_eq!(guest.messages(0), 1, "masked");
+    guest.mask(0, false);
+    assert_eq!((guest.messages(0), guest.is_masked(0)), (2, true), "something new since");
+    guest.mask(0, false);
+    assert_eq!((guest.messages(0), guest.is_masked(0)), (2, false), "nothing new since");
+    assert_eq!(guest.chip.counters().output.notifications.get(), 2);
+}
+
+#[test]
+fn without_auto_mask_each_batch_is_a_message() {
+    let guest = Guest::with(Setup { auto_mask: false, ..Setup::default() });
+    for n in 1..4 {
+        guest.arrive_plain(&[&frame(MAC, 60), &frame(MAC, 60)]);
+        assert_eq!((guest.messages(0), guest.is_masked(0)), (n, false));
+    }
+}
+
+/// FreeBSD names vectors for its transmit queues that it never has.
+#[test]
+fn a_vector_that_is_not_there_sends_nothing() {
+    let mut guest = Guest::new();
+    for vector in [25, 200, 255] {
+        guest.write_shared();
+        guest.put(guest.tx_queue(0) + 0x48, vector);
+        assert_eq!(guest.command(ACTIVATE), 0);
+        guest.send(0, &frame(MAC, 60));
+        guest.pull();
+        assert_eq!(guest.sent(), Some(0));
+    }
+    guest.write_shared();
+    guest.put(SHARED + 0x50, 1 | 1 << 8 | 7 << 16);
+    assert_eq!(guest.command(ACTIVATE), 0);
+    guest.chip.set_link(false);
+    assert!(guest.host.sent.lock().unwrap().is_empty());
+}
+
+#[test]
+fn the_pin_is_asserted_until_icr_is_read() {
+    let mut guest = Guest::with(Setup { vectors: false, ..Setup::default() });
+    guest.config_write(0x9e, &[0x18, 0]);
+    assert_eq!(guest.get(1, ICR), 0, "not ours");
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!((guest.host.raises(), guest.chip.is_asserted()), (1, true));
+    assert_eq!(guest.config(6, 1) & 8, 8);
+    assert!(!guest.is_masked(0));
+    assert_ne!(guest.get(1, ICR), 0);
+    assert!(!guest.chip.is_asserted() && guest.is_masked(0));
+    assert_eq!(guest.get(1, ICR), 0);
+    guest.send(0, &frame(MAC, 60));
+    guest.pull();
+    assert_eq!(guest.host.raises(), 1);
+    guest.mask(0, false);
+    assert_eq!((guest.host.raises(), guest.chip.is_asserted()), (2, true));
+    // Masked while it stands: it falls, and comes back.
+    guest.mask(0, true);
+    assert!(!guest.chip.is_asserted());
+    guest.mask(0, false);
+    assert_eq!(guest.host.raises(), 3);
+    assert!(guest.host.sent.lock().unwrap().is_empty());
+}
+
+#[test]
+fn with_msi_there_is_one_message_for_all() {
+    let mut guest = Guest::with(Setup { vectors: false, ..Setup::default() });
+    guest.config_write(0x9e, &[0x18, 0]);
+    guest.config_write(0x86, &[0x81, 0]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!((guest.host.raises(), guest.is_masked(0)), (1, true));
+    assert!(!guest.chip.is_asserted());
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.host.raises(), 1);
+    guest.mask(0, false);
+    assert_eq!(guest.host.raises(), 2);
+    guest.mask(0, false);
+    assert_eq!(guest.host.raises(), 2);
+    assert!(guest.take().is_some());
+}
+
+#[test]
+fn levels_hold_messages_back() {
+    let guest = Guest::with(Setup { level: 3, auto_mask: false, ..Setup::default() });
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.messages(0), 1, "the first after silence");
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.sleep(31_000);
+    assert_eq!(guest.messages(0), 1);
+    guest.sleep(1_000);
+    assert_eq!(guest.messages(0), 2);
+    // UPDATE_IML: none from now on.
+    guest.write(SHARED + 0x53, &[0; 25]);
+    guest.command(UPDATE_IML);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.messages(0), 3);
+    let device = guest.chip.device();
+    assert_eq!((device.raised, device.held, device.delivered), (3, 1, 3));
+}
+
+#[test]
+fn the_host_has_its_floor() {
+    let mut guest = Guest::cold(10_000);
+    guest.start(Setup::default());
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.mask(0, false);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.sleep(99_000);
+    assert_eq!(guest.messages(0), 1);
+    guest.sleep(1_000);
+    assert_eq!((guest.messages(0), guest.is_masked(0)), (2, true));
+    // Held back and masked meanwhile: sent once it is unmasked.
+    guest.mask(0, false);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.mask(0, true);
+    guest.sleep(200_000);
+    assert_eq!(guest.messages(0), 2);
+    guest.mask(0, false);
+    assert_eq!(guest.messages(0), 3);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.mask(0, false);
+    guest.chip.set_irq_rate_max(0);
+    assert_eq!(guest.messages(0), 4);
+}
+
+/// A scheme of version 3: so many a second.
+#[test]
+fn a_rate_may_be_asked_for() {
+    let guest = Guest::with(Setup { auto_mask: false, ..Setup::default() });
+    let scheme = [3u32, 20_000, 0, 0].map(u32::to_le_bytes).concat();
+    guest.write(0x5000, &scheme);
+    guest.write(SHARED + 0x2c0, &[1u32, 16, 0x5000, 0].map(u32::to_le_bytes).concat());
+    assert_eq!(guest.command(0xcafe_000e), 0);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.messages(0), 1);
+    guest.sleep(50_000);
+    assert_eq!(guest.messages(0), 2);
+    guest.write(0x5000, &[0; 16]);
+    assert_eq!(guest.command(0xf00d_000b), 0);
+    assert_eq!(guest.read(0x5000, 16), scheme);
+    guest.put(SHARED + 0x2c8, 0xffff_fff0);
+    assert_eq!(guest.command(0xcafe_000e), 1, "not in memory");
+}

@@ -1,0 +1,297 @@
+//! The interrupt block: vectors, each with a mask bit (IMR), instead of a register of causes.
+//!
+//! A vector is *fresh* when something has happened since its last message. A fresh vector that is
+//! not masked sends, and is no longer fresh; with autoMask it then masks itself, until the driver
+//! writes its IMR. A vector that became fresh while it was masked sends when it is unmasked:
+//! drivers do not look at their rings again after unmasking, so that duty is the device's.
+//!
+//! With MSI there is one message for whatever is fresh. With the pin, INTA# is asserted while
+//! anything fresh is unmasked, until ICR is read.
+//!
+//! Moderation is a hold-off, as everywhere here ([`crate::notify::moderate`]): for each vector the
+//! window of its level, or the host's floor if that is longer. Whatever is held back has the timer
+//! set. The timer also serves the third look of the transmit side (`notify/deferred.rs`): a NIC has
+//! only one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vmlan_frame::Counter;
+
+use crate::bits::low32;
+use crate::chip::{Delays, Edge, Host, Interrupts, Way};
+use crate::notify::moderate::{Alarm, Floor, Window};
+
+/// Vectors of the device: 8 for transmit queues, 16 for receive queues, one for events.
+pub const VECTORS: usize = 25;
+const ALL: u32 = (1 << VECTORS) - 1;
+
+/// Windows of the moderation levels 0 to 7, in ns. Level 8 leaves the choice to the device: none,
+/// since the drivers that ask for it (nearly all) mask a vector until they have emptied its rings.
+const LEVELS: [u64; 8] = [0, 8_000, 16_000, 32_000, 64_000, 125_000, 250_000, 500_000];
+
+#[derive(Debug)]
+struct State {
+    /// IMR, a bit for each vector.
+    mask: u32,
+    /// Something has happened since their last message.
+    fresh: u32,
+    /// Those that exist: the driver says how many there are.
+    valid: u32,
+    auto_mask: bool,
+    way: Way,
+    /// INTA# is asserted.
+    level: bool,
+    /// A repeat of it is due when the timer fires.
+    repeat: bool,
+    windows: [Window; VECTORS],
+    lengths: [u64; VECTORS],
+    /// Those whose message is held back.
+    holding: u32,
+    alarm: Alarm,
+    /// When the transmit side wants to look again.
+    look: Option<u64>,
+}
+
+impl State {
+    fn new(way: Way, windows: [Window; VECTORS]) -> Self {
+        Self {
+            mask: ALL,
+            fresh: 0,
+            valid: 0,
+            auto_mask: false,
+            way,
+            level: false,
+            repeat: false,
+            windows,
+            lengths: [0; VECTORS],
+            holding: 0,
+            alarm: Alarm::default(),
+            look: None,
+        }
+    }
+
+    fn wake_at(&mut self, at: u64, host: &dyn Host) {
+        if self.alarm.wants(at) {
+            host.set_timer(at);
+        }
+    }
+
+    /// Those of `ready` that may be delivered now, as bits; their windows open. For the others the
+    /// timer is set.
+    fn due(&mut self, ready: u32, floor: u64, host: &dyn Host) -> u32 {
+        let limited = floor > 0 || self.lengths.iter().any(|length| *length > 0);
+        if !limited {
+            return ready;
+        }
+        let now = host.now();
+        let (mut due, mut first) = (0, u64::MAX);
+        for (n, (window, length)) in self.windows.iter_mut().zip(&self.lengths).enumerate() {
+            if ready >> n & 1 == 0 {
+                continue;
+            }
+            let end = window.end((*length).max(floor), now);
+            if end > now {
+                first = first.min(end);
+            } else {
+                window.open(now);
+                due |= 1 << n;
+            }
+        }
+        if due != ready {
+            self.wake_at(first, host);
+        }
+        due
+    }
+
+    fn fall(&mut self) -> Edge {
+        self.repeat = false;
+        if std::mem::take(&mut self.level) { Edge::Fall } else { Edge::None }
+    }
+}
+
+/// The vectors of one device.
+pub struct Vectors {
+    state: Mutex<State>,
+    floor: Floor,
+    raised: Counter,
+    held: Counter,
+    delivered: Counter,
+}
+
+impl Vectors {
+    /// All masked, none fresh. At most `rate_max` messages per second of each (0: no floor).
+    pub fn new(rate_max: u32) -> Self {
+        let state = Mutex::new(State::new(Way::Pin, Default::default()));
+        let (raised, held, delivered) = Default::default();
+        Self { state, floor: Floor::new(rate_max), raised, held, delivered }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As after reset. The host's floor holds for a guest that resets its device for each
+    /// interrupt, too.
+    pub fn reset(&self) -> Edge {
+        let mut s = self.state();
+        let edge = s.fall();
+        *s = State::new(s.way, s.windows);
+        edge
+    }
+
+    /// ACTIVATE: the driver has `count` vectors, which mask themselves or not. Masks stay.
+    pub fn set_up(&self, count: u8, auto_mask: bool) -> Edge {
+        let mut s = self.state();
+        s.valid = ALL & low32((1 << count.min(31)) - 1);
+        (s.auto_mask, s.fresh, s.holding) = (auto_mask, 0, 0);
+        s.fall()
+    }
+
+    /// Moderation levels, one for each vector.
+    pub fn set_levels(&self, levels: &[u8], host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        for (length, level) in s.lengths.iter_mut().zip(levels) {
+            *length = LEVELS.get(usize::from(*level)).copied().unwrap_or(0);
+        }
+        self.settle(&mut s, host)
+    }
+
+    /// So many ns between the messages of each vector.
+    pub fn set_windows(&self, ns: u64, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        s.lengths = [ns; VECTORS];
+        self.settle(&mut s, host)
+    }
+
+    /// IMR of a vector.
+    pub fn masked(&self, vector: u32) -> bool {
+        self.state().mask >> vector & 1 != 0
+    }
+
+    /// IMR of a vector is written.
+    pub fn set_mask(&self, vector: u32, masked: bool, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        let bit = ALL & 1u32.checked_shl(vector).unwrap_or(0);
+        s.mask = if masked { s.mask | bit } else { s.mask & !bit };
+        self.settle(&mut s, host)
+    }
+
+    /// ICR is read: true if INTA# was asserted, which it no longer is.
+    pub fn take(&self) -> (bool, Edge) {
+        let mut s = self.state();
+        let was = s.level;
+        if was {
+            s.fresh &= s.mask;
+            s.mask |= u32::from(s.auto_mask);
+        }
+        (was, s.fall())
+    }
+
+    /// The transmit side wants a look at `at`: [`Vectors::take_look`].
+    pub fn look_at(&self, at: u64, host: &dyn Host) {
+        let mut s = self.state();
+        s.look = Some(at);
+        s.wake_at(at, host);
+    }
+
+    /// The look of the transmit side is due.
+    pub fn take_look(&self, now: u64) -> bool {
+        self.state().look.take_if(|at| *at <= now).is_some()
+    }
+
+    fn settle(&self, s: &mut State, host: &dyn Host) -> Edge {
+        let ready = s.fresh & !s.mask & s.valid;
+        s.holding &= ready;
+        if s.way == Way::Pin && (ready == 0 || s.level) {
+            return if ready == 0 { s.fall() } else { Edge::None };
+        }
+        if ready == 0 {
+            return Edge::None;
+        }
+        self.raised.add((ready & !s.holding).count_ones().into());
+        let due = s.due(ready, self.floor.ns(), host);
+        self.held.add((ready & !due & !s.holding).count_ones().into());
+        self.delivered.add(due.count_ones().into());
+        s.holding = ready & !due;
+        if due == 0 {
+            return Edge::None;
+        }
+        if s.way == Way::Pin {
+            s.level = true;
+            return Edge::Rise;
+        }
+        s.fresh &= !due;
+        if s.auto_mask {
+            s.mask |= due;
+        }
+        if s.way == Way::Message { Edge::Rise } else { Edge::Messages(due) }
+    }
+}
+
+impl Interrupts for Vectors {
+    /// `causes`: vectors, as bits.
+    fn post(&self, causes: u32, _: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        s.fresh |= causes & s.valid;
+        self.settle(&mut s, host)
+    }
+
+    fn remoderate(&self, _: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        self.settle(&mut s, host)
+    }
+
+    fn timer(&self, _: Delays, host: &dyn Host) -> Edge {
+        let mut s = self.state();
+        s.alarm.clear();
+        if let Some(at) = s.look {
+            s.wake_at(at, host);
+        }
+        if s.repeat && s.level {
+            return if self.repeat_now(&mut s, host) { Edge::Rise } else { Edge::None };
+        }
+        self.settle(&mut s, host)
+    }
+
+    fn repeat(&self, host: &dyn Host) -> bool {
+        let mut s = self.state();
+        s.level && self.repeat_now(&mut s, host)
+    }
+
+    fn level(&self) -> bool {
+        self.state().level
+    }
+
+    fn counts(&self) -> (u64, u64, u64) {
+        (self.raised.get(), self.held.get(), self.delivered.get())
+    }
+
+    fn set_rate_max(&self, rate_max: u32) {
+        self.floor.set(rate_max);
+    }
+
+    fn set_way(&self, way: Way) {
+        let mut s = self.state();
+        if s.way != way {
+            (s.way, s.level, s.repeat) = (way, false, false);
+        }
+    }
+
+    #[cfg(any(test, feature = "fuzz"))]
+    fn pending(&self) -> bool {
+        let s = self.state();
+        s.fresh & !s.mask & s.valid != 0
+    }
+}
+
+impl Vectors {
+    /// INTA# still stands: true if it may be delivered again now, else the timer is set.
+    fn repeat_now(&self, s: &mut State, host: &dyn Host) -> bool {
+        let due = s.due(1, self.floor.ns(), host) != 0;
+        let counted = std::mem::replace(&mut s.repeat, !due);
+        self.raised.add(u64::from(!counted));
+        self.held.add(u64::from(!counted && !due));
+        self.delivered.add(u64::from(due));
+        due
+    }
+}
