@@ -226,12 +226,13 @@ mod vfio {
     use super::*;
     use crate::connection;
     use crate::vfio_user::Model;
-    use crate::vfio_user::fuzzing::{Header, Replies, Session, VfioUserPort, new_port};
+    use crate::vfio_user::fuzzing::{Area, Header, Replies, Session, VfioUserPort, new_port};
 
     pub(super) struct World {
         pub(super) port: Arc<VfioUserPort>,
         pub(super) session: Option<Session>,
-        /// What clients may map.
+        /// What clients may map, and its file.
+        area: Area,
         pages: File,
         pub(super) ram: File,
         fds: [OwnedFd; 3],
@@ -275,10 +276,11 @@ mod vfio {
     impl World {
         pub(super) fn new() -> Self {
             let (ram, fds) = memory();
-            let (port, pages) = new_port(Model::E1000).expect("a port");
-            let pages = pages.expect("shared registers");
+            let (port, area) = new_port(Model::E1000).expect("a port");
+            let area = area.expect("shared registers");
+            let pages = area.file.try_clone().expect("a descriptor").into();
             let (batch, replies) = (Batch::new(), Replies::default());
-            World { port, session: None, pages, ram, fds, batch, replies }
+            World { port, session: None, area, pages, ram, fds, batch, replies }
         }
 
         pub(super) fn step(&mut self, step: u8, input: &mut Input<'_>) {
@@ -334,8 +336,7 @@ mod vfio {
             let header = Header { id: 1, command, no_reply: first == 15 };
             let port = &self.port;
             let session = self.session.get_or_insert_with(|| {
-                let pages = self.pages.as_fd().try_clone_to_owned().expect("a descriptor");
-                Session::new(Arc::clone(port), Some(pages), Files::Ram)
+                Session::new(Arc::clone(port), Some(self.area.clone()), Files::Ram)
             });
             let outcome =
                 session.handle(connection::Message { header, body, fds }, &mut self.replies);

@@ -39,6 +39,8 @@ pub fn drop_last<T>(old: Arc<T>) {
 #[derive(Debug, Default)]
 pub struct InterruptEventFd {
     line: Mutex<Line>,
+    /// There is a descriptor: for who need not know which.
+    connected: AtomicBool,
     raised: AtomicU64,
     stuck: AtomicBool,
     cost: Arc<InterruptCost>,
@@ -68,8 +70,17 @@ impl InterruptEventFd {
     /// For the port's own thread, without locks: see [`drop_last`].
     pub fn set(&self, fd: Option<OwnedFd>) {
         let fd = fd.map(|fd| Arc::new(fd.into()));
-        let old = std::mem::replace(&mut self.line().fd, fd);
+        let mut line = self.line();
+        self.connected.store(fd.is_some(), Ordering::SeqCst);
+        let old = std::mem::replace(&mut line.fd, fd);
+        drop(line);
         old.into_iter().for_each(drop_last);
+    }
+
+    /// True if interrupts have somewhere to go.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::SeqCst)
     }
 
     /// Only notes interrupts until [`InterruptEventFd::release`]. A write can hang until the

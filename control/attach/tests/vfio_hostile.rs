@@ -180,7 +180,7 @@ fn every_command_with_every_size_and_fd_count_ends_in_an_answer() {
     let mut refused = 0;
     for command in 0..24u16 {
         for size in [0usize, 1, 4, 8, 15, 16, 17, 20, 21, 24, 32, 33, 40, 64, 4112] {
-            for count in [0usize, 1, 2, 16] {
+            for count in [0usize, 1, 2, 32] {
                 for fill in [0u8, 1, 0xa5, 0xff] {
                     if count > 1 && fill > 1 {
                         continue;
@@ -249,7 +249,7 @@ fn descriptors_of_half_a_header_and_too_many_are_closed() {
     for round in 0..50 {
         f.wait_free();
         let client = f.connect();
-        let fds = vec![file.as_raw_fd(); 1 + round % 16];
+        let fds = vec![file.as_raw_fd(); 1 + round % 32];
         // Turned away if the one before has not been seen yet: its descriptors must come back all
         // the same.
         let _ = client.bytes(&[1, 0, 2][..1 + round % 3], &fds);
@@ -257,7 +257,7 @@ fn descriptors_of_half_a_header_and_too_many_are_closed() {
     }
     f.wait_free();
     until("descriptors are back", || fds_of(&file) == 1);
-    for count in [17, 64, 253] {
+    for count in [33, 64, 253] {
         let mut client = f.ready();
         let fds = vec![file.as_raw_fd(); count];
         let map = message(1, DMA_MAP, 0, &dma_map(0, 0, 4096));

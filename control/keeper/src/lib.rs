@@ -48,6 +48,6 @@ pub use keeper::{Keeper, KeeperError, Kept, Taken};
 pub use spawner::start;
 pub use starter::{start_program, start_starter};
 
-/// Most descriptors that one [`Kept::take`] passes on. If a peer sends more at once, all of them
-/// are closed.
-pub const MAX_FDS: usize = 16;
+/// Most descriptors that one [`Kept::take`] passes on: enough for all vectors of a NIC in one
+/// message. If a peer sends more at once, all of them are closed.
+pub const MAX_FDS: usize = 32;

@@ -11,6 +11,9 @@ use vmlan_nic::e1000::E1000;
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
 
+#[cfg(any(test, feature = "fuzz"))]
+use super::area::Area;
+use super::area::Areas;
 use super::fault::PortFault;
 use super::nic_host::{Mode, NicHost};
 use super::port::VfioUserPort;
@@ -89,6 +92,7 @@ impl VfioUser {
         let (nic, pages) = make(&config, &host)?;
         nic.set_link(config.link);
         let mapped = config.doorbell == Doorbell::Mapped;
+        let areas = Areas::new(nic.layout(), pages.filter(|_| mapped));
         let poll_idle = mapped.then_some(config.poll_idle);
         let port = VfioUserPort::new(nic, host, Arc::clone(&waker), poll_idle);
         let shared = Arc::new(Shared {
@@ -102,7 +106,7 @@ impl VfioUser {
             &config,
             Arc::clone(&shared),
             keeper.clone(),
-            pages.filter(|_| mapped),
+            areas,
             Arc::clone(&waker),
             changed,
         );
@@ -140,6 +144,7 @@ impl VfioUser {
             Mode::None => "none",
             Mode::Intx => "INTx",
             Mode::Msi => "MSI",
+            Mode::Msix => "MSI-X",
         };
         let link = if self.shared.link.load(Ordering::Acquire) { "up" } else { "down" };
         let csb = match port.nic().device().csb {
@@ -216,18 +221,14 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
     })
 }
 
-/// A port without a thread, and the file behind the registers that its clients may map, if there
-/// are such.
+/// A port without a thread, and what its client may map.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn new_port(
-    model: Model,
-) -> Result<(Arc<VfioUserPort>, Option<std::fs::File>), AttachError> {
+pub(crate) fn new_port(model: Model) -> Result<(Arc<VfioUserPort>, Option<Area>), AttachError> {
     let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
     let host = Arc::new(NicHost::new(Arc::clone(&waker)).map_err(AttachError::Thread)?);
     let plain = Config::new(std::path::PathBuf::new(), vmlan_frame::Mac::default());
     let (nic, pages) = make(&Config { model, ..plain }, &host)?;
     nic.set_link(true);
-    let file =
-        pages.map(|pages| pages.renew().map(Into::into)).transpose().map_err(AttachError::Pages)?;
-    Ok((Arc::new(VfioUserPort::new(nic, host, waker, None)), file))
+    let area = Areas::new(nic.layout(), pages).renew().map_err(AttachError::Pages)?;
+    Ok((Arc::new(VfioUserPort::new(nic, host, waker, None)), area))
 }

@@ -1,6 +1,7 @@
 //! DEVICE_SET_IRQS: how the client wants its interrupts.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::bytes::Body;
 use crate::eventfd::{self, EventFdError};
 use crate::poll::EdgeWatch;
 use vmlan_keeper::Descriptor;
-use vmlan_nic::chip::Nic;
+use vmlan_nic::chip::{Layout, Nic};
 
 /// Bytes before the data.
 const FIXED: usize = 20;
@@ -19,7 +20,7 @@ const FIXED: usize = 20;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum IrqError {
-    #[error("interrupts {start} to {start} + {count} of number {index}")]
+    #[error("{count} interrupts from number {start} of kind {index}")]
     Range { index: u32, start: u32, count: u32 },
     #[error("flags {flags:#x} for number {index}")]
     Flags { index: u32, flags: u32 },
@@ -66,16 +67,23 @@ fn parse(flags: u32) -> Option<(Data, Action)> {
     Some((data, action))
 }
 
-/// The bytes behind the fixed part, and whether there is a descriptor, must fit the kind of data.
-fn check_data(data: Data, extra: &[u8], has_fd: bool, flags: u32) -> Result<(), IrqError> {
-    let fits = match data {
-        Data::None => !has_fd,
-        Data::Bool => !has_fd && extra.len() == 1,
-        // The number that the descriptor has for the client may come along, for nothing.
-        Data::EventFd => matches!(extra.len(), 0 | 4),
+/// The number that stands for "no descriptor".
+const NO_FD: u32 = u32::MAX;
+
+/// Which of `count` interrupts get one of `fds` descriptors, if the bytes behind the fixed part
+/// and the descriptors fit the kind of data. For eventfds the numbers that they have for the
+/// client may come along: -1 says that there is none. Without numbers all get one, or nobody.
+fn receivers(data: Data, extra: &[u8], fds: usize, count: usize) -> Option<Vec<bool>> {
+    let with = match data {
+        Data::EventFd if extra.is_empty() => vec![fds > 0; count],
+        Data::EventFd if extra.len() == 4 * count => {
+            (0..count).map(|n| Body(extra).u32(4 * n) != NO_FD).collect()
+        }
+        Data::Bool if extra.len() == count => vec![false; count],
+        Data::None => vec![false; count],
+        _ => return None,
     };
-    let refused = IrqError::Data { data: extra.len(), fds: usize::from(has_fd), flags };
-    if fits { Ok(()) } else { Err(refused) }
+    (with.iter().filter(|with| **with).count() == fds).then_some(with)
 }
 
 #[derive(Debug)]
@@ -108,96 +116,92 @@ impl Irqs {
     pub fn set(
         &mut self,
         bytes: &[u8],
-        fd: Option<Descriptor>,
+        fds: Vec<Descriptor>,
         nic: &dyn Nic,
     ) -> Result<(), IrqError> {
         let body = Body(bytes);
         let (flags, index) = (body.u32(4), body.u32(8));
         let (start, count) = (body.u32(12), body.u32(16));
-        let (data, action) = parse(flags).ok_or(IrqError::Flags { index, flags })?;
-        let mode = match index {
-            irq::INTX => Mode::Intx,
-            irq::MSI if nic.layout().msi => Mode::Msi,
-            _ => Mode::None,
-        };
+        let refused = || IrqError::Flags { index, flags };
+        let (data, action) = parse(flags).ok_or_else(refused)?;
+        let (mode, lines) = kind(index, nic.layout());
         if index < irq::COUNT && (start, count) == (0, 0) {
-            return self.disable(
-                mode,
-                (data, action),
-                fd.is_some(),
-                IrqError::Flags { index, flags },
-            );
+            // "A count (and start) of 0, with DATA_NONE, disables all interrupts of the index."
+            if (data, action) != (Data::None, Action::Trigger) || !fds.is_empty() {
+                return Err(refused());
+            }
+            self.cut(mode);
+            return Ok(());
         }
-        // There is one of each; `start` and `count` are the client's, and are not to be added (row
-        // 153).
-        if mode == Mode::None || (start, count) != (0, 1) {
-            return Err(IrqError::Range { index, start, count });
-        }
+        let range = range(start, count, lines).ok_or(IrqError::Range { index, start, count })?;
         let extra = bytes.get(FIXED..).unwrap_or_default();
-        check_data(data, extra, fd.is_some(), flags)?;
-        if action != Action::Trigger && mode != Mode::Intx {
-            return Err(IrqError::Flags { index, flags });
+        let with = receivers(data, extra, fds.len(), range.len());
+        let with = with.ok_or(IrqError::Data { data: extra.len(), fds: fds.len(), flags })?;
+        // We mask nothing by ourselves that the client does not know of.
+        let by_itself = (data, action) == (Data::EventFd, Action::Mask);
+        if action != Action::Trigger && (mode != Mode::Intx || by_itself) {
+            return Err(refused());
         }
-        if data == Data::EventFd {
-            let fd = fd.map(eventfd::check).transpose()?;
-            return self.connect(mode, action, fd, nic, IrqError::Flags { index, flags });
-        }
-        if data == Data::None || extra != [0] {
-            match action {
-                Action::Mask => self.host.mask(),
-                Action::Unmask => self.host.unmask(nic),
-                Action::Trigger => self.host.trigger(mode),
+        let fds = fds.into_iter().map(eventfd::check).collect::<Result<Vec<_>, _>>()?;
+        let mut fds = fds.into_iter();
+        for ((n, vector), with) in range.enumerate().zip(with) {
+            match data {
+                Data::EventFd => {
+                    let fd = if with { fds.next() } else { None };
+                    self.connect((mode, vector), action, fd, nic)?;
+                }
+                Data::Bool if extra.get(n) == Some(&0) => {}
+                _ => self.act((mode, vector), action, nic),
             }
         }
-        Ok(())
-    }
-
-    /// "A count (and start) of 0, with DATA_NONE, disables all interrupts of the index."
-    fn disable(
-        &mut self,
-        mode: Mode,
-        kind: (Data, Action),
-        has_fd: bool,
-        refused: IrqError,
-    ) -> Result<(), IrqError> {
-        if kind != (Data::None, Action::Trigger) || has_fd {
-            return Err(refused);
-        }
-        self.cut(mode);
         Ok(())
     }
 
     fn cut(&mut self, mode: Mode) {
-        match mode {
-            Mode::Intx => {
-                self.unmask = None;
-                self.host.cut_intx();
-            }
-            Mode::Msi => self.host.cut_msi(),
-            Mode::None => {}
+        if mode == Mode::Intx {
+            self.unmask = None;
+        }
+        self.host.cut(mode);
+    }
+
+    fn act(&self, line: (Mode, u16), action: Action, nic: &dyn Nic) {
+        match action {
+            Action::Mask => self.host.mask(),
+            Action::Unmask => self.host.unmask(nic),
+            Action::Trigger => self.host.trigger(line),
         }
     }
 
     /// Connects an eventfd to an action, or takes it away.
     fn connect(
         &mut self,
-        mode: Mode,
+        line: (Mode, u16),
         action: Action,
         fd: Option<OwnedFd>,
         nic: &dyn Nic,
-        refused: IrqError,
     ) -> Result<(), IrqError> {
-        match (action, fd) {
-            (Action::Trigger, None) if mode == Mode::Intx => self.host.cut_intx(),
-            (Action::Trigger, None) => self.host.cut_msi(),
-            (Action::Trigger, Some(fd)) if mode == Mode::Intx => self.host.set_intx(fd, nic),
-            (Action::Trigger, Some(fd)) => self.host.set_msi(fd, nic),
-            (Action::Unmask, fd) => {
-                self.unmask = fd.map(EdgeWatch::new).transpose().map_err(IrqError::Watch)?;
-            }
-            // We mask nothing by ourselves that the client does not know of.
-            (Action::Mask, _) => return Err(refused),
+        if action == Action::Trigger {
+            self.host.set(line, fd, nic);
+        } else {
+            self.unmask = fd.map(EdgeWatch::new).transpose().map_err(IrqError::Watch)?;
         }
         Ok(())
     }
+}
+
+/// What an index stands for, and how many interrupts there are of that kind.
+pub fn kind(index: u32, layout: &Layout) -> (Mode, u16) {
+    match index {
+        irq::INTX => (Mode::Intx, 1),
+        irq::MSI if layout.msi => (Mode::Msi, 1),
+        irq::MSIX if layout.msix > 0 => (Mode::Msix, layout.msix),
+        _ => (Mode::None, 0),
+    }
+}
+
+/// The vectors `start..start + count`, if they are some of `lines`. Both come from the client, and
+/// are not to be added unchecked (row 153).
+fn range(start: u32, count: u32, lines: u16) -> Option<Range<u16>> {
+    let end = start.checked_add(count).filter(|end| *end <= lines.into() && count > 0)?;
+    Some(u16::try_from(start).ok()?..u16::try_from(end).ok()?)
 }

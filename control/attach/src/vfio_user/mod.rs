@@ -18,6 +18,7 @@
 //! ([`Doorbell::Mapped`]), each client gets a file of its own: one that has gone and kept its file
 //! does not write to the registers of the next.
 
+mod area;
 mod busy_wait;
 mod dma;
 mod fault;
@@ -49,6 +50,7 @@ pub use port::VfioUserPort;
 /// What the fuzz target needs beyond the public parts.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzzing {
+    pub(crate) use super::area::Area;
     pub(crate) use super::handle::new_port;
     pub(crate) use super::port::VfioUserPort;
     pub(crate) use super::session::Session;

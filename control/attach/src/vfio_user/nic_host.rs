@@ -1,6 +1,7 @@
 //! What a NIC needs from the outside: interrupts, a timer, the worker's doorbell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,35 +17,10 @@ use crate::timer::Timer;
 use crate::waker::Waker;
 use vmlan_nic::chip::Nic;
 
-/// The interrupts of one client.
-#[derive(Debug)]
-struct Lines {
-    intx: InterruptEventFd,
-    has_intx: AtomicBool,
-    /// INTx masks itself when it is delivered, and stays so until the client says otherwise
-    /// (AUTOMASKED).
-    masked: AtomicBool,
-    msi: InterruptEventFd,
-    has_msi: AtomicBool,
-}
+/// Most vectors that a NIC can have: one message can name them all.
+const VECTORS: usize = vmlan_keeper::MAX_FDS;
 
-impl Lines {
-    fn new(cost: &Arc<InterruptCost>) -> Self {
-        Self {
-            intx: InterruptEventFd::new(Arc::clone(cost)),
-            has_intx: AtomicBool::new(false),
-            masked: AtomicBool::new(false),
-            msi: InterruptEventFd::new(Arc::clone(cost)),
-            has_msi: AtomicBool::new(false),
-        }
-    }
-
-    fn raised(&self) -> u64 {
-        self.intx.raised() + self.msi.raised()
-    }
-}
-
-/// How the client wants its interrupts now.
+/// A kind of interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Not at all.
@@ -53,6 +29,47 @@ pub enum Mode {
     Intx,
     /// By messages.
     Msi,
+    /// By messages of several vectors.
+    Msix,
+}
+
+/// The interrupts of one client.
+#[derive(Debug)]
+struct Lines {
+    intx: InterruptEventFd,
+    /// INTx masks itself when it is delivered, and stays so until the client says otherwise
+    /// (AUTOMASKED).
+    masked: AtomicBool,
+    msi: InterruptEventFd,
+    /// Of MSI-X.
+    vectors: [InterruptEventFd; VECTORS],
+}
+
+impl Lines {
+    fn new(cost: &Arc<InterruptCost>) -> Self {
+        let line = || InterruptEventFd::new(Arc::clone(cost));
+        Self {
+            intx: line(),
+            masked: AtomicBool::new(false),
+            msi: line(),
+            vectors: std::array::from_fn(|_| line()),
+        }
+    }
+
+    /// Those of a kind, by vector. INTx and MSI have one.
+    fn of(&self, mode: Mode) -> &[InterruptEventFd] {
+        match mode {
+            Mode::None => &[],
+            Mode::Intx => slice::from_ref(&self.intx),
+            Mode::Msi => slice::from_ref(&self.msi),
+            Mode::Msix => &self.vectors,
+        }
+    }
+
+    fn raised(&self) -> u64 {
+        let kinds = [Mode::Intx, Mode::Msi, Mode::Msix];
+        kinds.into_iter().flat_map(|mode| self.of(mode)).map(InterruptEventFd::raised).sum()
+    }
 }
 
 /// The host of one port's NIC.
@@ -99,33 +116,22 @@ impl NicHost {
         drop_last(old);
     }
 
-    /// Connects INTx to an eventfd. It starts unmasked.
-    pub fn set_intx(&self, fd: OwnedFd, nic: &dyn Nic) {
+    /// Connects an interrupt to an eventfd, or takes its eventfd away. INTx starts unmasked; a
+    /// message that found no eventfd at its vector is not sent again.
+    pub fn set(&self, (mode, vector): (Mode, u16), fd: Option<OwnedFd>, nic: &dyn Nic) {
         let lines = self.lines();
-        lines.intx.set(Some(fd));
-        lines.has_intx.store(true, Ordering::SeqCst);
-        self.unmask(nic);
+        let Some(line) = lines.of(mode).get(usize::from(vector)) else { return };
+        line.set(fd);
+        match mode {
+            Mode::Intx if line.is_connected() => self.unmask(nic),
+            Mode::Msi if line.is_connected() => self.again(nic),
+            _ => {}
+        }
     }
 
-    pub fn set_msi(&self, fd: OwnedFd, nic: &dyn Nic) {
-        let lines = self.lines();
-        lines.msi.set(Some(fd));
-        lines.has_msi.store(true, Ordering::SeqCst);
-        self.again(nic);
-    }
-
-    /// Takes INTx's eventfd away.
-    pub fn cut_intx(&self) {
-        let lines = self.lines();
-        lines.has_intx.store(false, Ordering::SeqCst);
-        lines.intx.set(None);
-    }
-
-    /// Takes MSI's eventfd away.
-    pub fn cut_msi(&self) {
-        let lines = self.lines();
-        lines.has_msi.store(false, Ordering::SeqCst);
-        lines.msi.set(None);
+    /// Takes away all eventfds of a kind.
+    pub fn cut(&self, mode: Mode) {
+        self.lines().of(mode).iter().for_each(|line| line.set(None));
     }
 
     pub fn mask(&self) {
@@ -146,12 +152,10 @@ impl NicHost {
     }
 
     /// Delivers an interrupt because the client asks for one, to test its set-up.
-    pub fn trigger(&self, mode: Mode) {
+    pub fn trigger(&self, (mode, vector): (Mode, u16)) {
         let lines = self.lines();
-        match mode {
-            Mode::Intx => self.write(&lines, &lines.intx),
-            Mode::Msi => self.write(&lines, &lines.msi),
-            Mode::None => {}
+        if let Some(line) = lines.of(mode).get(usize::from(vector)) {
+            self.write(&lines, line);
         }
     }
 
@@ -185,11 +189,14 @@ impl NicHost {
         self.stuck.load(Ordering::Relaxed)
     }
 
+    /// How the client wants its interrupts now.
     pub fn mode(&self) -> Mode {
         let lines = self.lines();
-        match (lines.has_msi.load(Ordering::Relaxed), lines.has_intx.load(Ordering::Relaxed)) {
-            (true, _) => Mode::Msi,
-            (_, true) => Mode::Intx,
+        let vectors = lines.vectors.iter().any(InterruptEventFd::is_connected);
+        match (vectors, lines.msi.is_connected(), lines.intx.is_connected()) {
+            (true, _, _) => Mode::Msix,
+            (_, true, _) => Mode::Msi,
+            (_, _, true) => Mode::Intx,
             _ => Mode::None,
         }
     }
@@ -224,13 +231,15 @@ impl Host for NicHost {
 
     fn raise(&self) {
         let lines = self.lines();
-        if lines.has_msi.load(Ordering::Relaxed) {
+        if lines.msi.is_connected() {
             self.write(&lines, &lines.msi);
-        } else if lines.has_intx.load(Ordering::SeqCst)
-            && !lines.masked.swap(true, Ordering::SeqCst)
-        {
+        } else if lines.intx.is_connected() && !lines.masked.swap(true, Ordering::SeqCst) {
             self.write(&lines, &lines.intx);
         }
+    }
+
+    fn send(&self, vector: u16) {
+        self.trigger((Mode::Msix, vector));
     }
 
     fn doorbell(&self) {

@@ -1,6 +1,6 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use vmlan_frame::{Changed, Port, error_chain};
 use vmlan_keeper::{Keeper, KeeperError};
 
 use super::Config;
+use super::area::{Area, Areas};
 use super::busy_wait::BusyWait;
 use super::fault::PortFault;
 use super::handle::{MUCH, Shared};
@@ -24,7 +25,6 @@ use crate::cpu_budget;
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
-use crate::sys::SharedPages;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
 
@@ -55,8 +55,8 @@ pub struct Server {
     /// Of messages that are no register accesses. It outlives connections.
     budget: Budget,
     served: Option<Served>,
-    /// The registers that clients may map.
-    pages: Option<SharedPages>,
+    /// What clients may map.
+    areas: Areas,
     /// The cable, as the NIC knows it.
     link: bool,
     /// The limit of interrupts, as the NIC knows it.
@@ -81,12 +81,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for clients that knock at the listener of `keeper`. They may map `pages`, if given.
+    /// A server for clients that knock at the listener of `keeper`. They may map `areas`.
     pub fn new(
         config: &Config,
         shared: Arc<Shared>,
         keeper: Keeper,
-        pages: Option<SharedPages>,
+        areas: Areas,
         waker: Arc<Waker>,
         changed: Changed,
     ) -> Self {
@@ -96,7 +96,7 @@ impl Server {
             pause: AcceptPause::default(),
             budget: Budget::MESSAGES,
             served: None,
-            pages,
+            areas,
             link: config.link,
             irq_rate_max: config.irq_rate_max,
             files: config.memory,
@@ -232,16 +232,13 @@ impl Server {
             self.pause.found();
         }
         match found {
-            Ok(sock) if self.served.is_none() => {
-                let pages = self.pages.as_ref().map(SharedPages::renew).transpose();
-                match pages {
-                    Ok(pages) => self.welcome(Connection::new(sock), pages),
-                    Err(e) => {
-                        self.pause.begin(ACCEPT_PAUSE);
-                        self.warn(&format!("cannot make memory for registers: {e}"));
-                    }
+            Ok(sock) if self.served.is_none() => match self.areas.renew() {
+                Ok(area) => self.welcome(Connection::new(sock), area),
+                Err(e) => {
+                    self.pause.begin(ACCEPT_PAUSE);
+                    self.warn(&format!("cannot make memory for registers: {e}"));
                 }
-            }
+            },
             // Closed at once: one client at a time.
             Ok(_) => self.warn(&"a second VMM was turned away while the first is connected"),
             Err(KeeperError::Closing | KeeperError::Io(Errno::AGAIN)) => {}
@@ -252,8 +249,8 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, connection: Connection<Frames>, pages: Option<OwnedFd>) {
-        let session = Session::new(Arc::clone(&self.shared.port), pages, self.files);
+    fn welcome(&mut self, connection: Connection<Frames>, area: Option<Area>) {
+        let session = Session::new(Arc::clone(&self.shared.port), area, self.files);
         *self.shared.memory() = session.memory();
         self.served = Some(Served { connection, session, replies: Replies::default() });
         self.fault = None;

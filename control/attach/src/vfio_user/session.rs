@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use vmlan_frame::Port;
 
+use super::area::Area;
 use super::dma::{Dma, DmaError, Run};
-use super::irqs::Irqs;
+use super::irqs::{self, Irqs};
+use super::nic_host::Mode;
 use super::port::VfioUserPort;
 use super::refusal::CommandRefusal;
 use super::version::Client;
@@ -58,21 +60,20 @@ pub struct MemorySummary {
 
 pub struct Session {
     port: Arc<VfioUserPort>,
-    /// The file behind the registers that the client may map; `None`: all accesses are trapped.
-    pages: Option<Arc<OwnedFd>>,
+    /// What the client may map.
+    area: Option<Area>,
     client: Option<Client>,
     dma: Dma,
     irqs: Irqs,
 }
 
 impl Session {
-    /// A client has connected to `port`. It may map `pages`, if given: the file behind BAR 0. Its
-    /// memory is in such `files`.
-    pub fn new(port: Arc<VfioUserPort>, pages: Option<OwnedFd>, files: Files) -> Self {
+    /// A client has connected to `port`. It may map `area`. Its memory is in such `files`.
+    pub fn new(port: Arc<VfioUserPort>, area: Option<Area>, files: Files) -> Self {
         port.nic().renew();
         port.set_connected(true);
         Self {
-            pages: pages.map(Arc::new),
+            area,
             client: None,
             dma: Dma::new(files),
             irqs: Irqs::new(Arc::clone(port.host())),
@@ -267,7 +268,7 @@ impl Session {
             Command::GetRegionIoFds => no_io_fds(body)?,
             Command::GetIrqInfo => self.irq_info(body)?,
             Command::SetIrqs => {
-                self.irqs.set(bytes, fds.pop(), &**self.port.nic())?;
+                self.irqs.set(bytes, fds, &**self.port.nic())?;
                 Vec::new()
             }
             _ => {
@@ -314,16 +315,16 @@ impl Session {
         let size = if index == region::CONFIG { layout.config } else { bar.copied().unwrap_or(0) };
         let mut flags = if size > 0 { region::READ | region::WRITE } else { 0 };
         let takes_fds = self.client.is_some_and(|client| client.max_msg_fds > 0);
-        let pages = self.pages.as_ref().filter(|_| index == 0 && takes_fds);
+        let area = self.area.as_ref().filter(|area| area.bar == index && takes_fds);
         let (mut caps, mut cap_offset, mut needed, mut fd) = (Vec::new(), 0, 32, None);
-        if let Some(pages) = pages {
+        if let Some(area) = area {
             flags |= region::MMAP;
             needed = 32 + 32;
             if argsz >= needed {
                 flags |= region::CAPS;
                 cap_offset = 32;
-                caps = sparse(layout);
-                fd = Some(Arc::clone(pages));
+                caps = sparse(area);
+                fd = Some(Arc::clone(&area.file));
             }
         }
         let mut info = words(&[needed, flags, index, cap_offset]);
@@ -338,13 +339,16 @@ impl Session {
         let command = Command::GetIrqInfo;
         room(command, body, 16)?;
         let index = body.u32(8);
-        let (flags, count) = match index {
-            irq::INTX => (irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED, 1),
-            irq::MSI if self.layout().msi => (irq::EVENTFD | irq::NORESIZE, 1),
-            _ if index < irq::COUNT => (0, 0),
-            _ => return Err(CommandRefusal::Index { command, index }),
+        let (mode, count) = irqs::kind(index, self.layout());
+        let flags = match mode {
+            Mode::Intx => irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED,
+            Mode::Msi => irq::EVENTFD | irq::NORESIZE,
+            // Vectors come and go one by one.
+            Mode::Msix => irq::EVENTFD,
+            Mode::None if index < irq::COUNT => 0,
+            Mode::None => return Err(CommandRefusal::Index { command, index }),
         };
-        Ok(words(&[16, flags, index, count]))
+        Ok(words(&[16, flags, index, count.into()]))
     }
 }
 
@@ -355,12 +359,12 @@ fn room(command: Command, body: Body<'_>, fixed: u32) -> Result<u32, CommandRefu
 }
 
 /// "VFIO region info cap sparse mmap" with the one area that there is.
-fn sparse(layout: &Layout) -> Vec<u8> {
+fn sparse(area: &Area) -> Vec<u8> {
     let mut bytes = region::SPARSE_MMAP.to_ne_bytes().to_vec();
     bytes.extend(1u16.to_ne_bytes());
     bytes.extend(words(&[0, 1, 0]));
-    bytes.extend((layout.pages.start as u64).to_ne_bytes());
-    bytes.extend((layout.pages.len() as u64).to_ne_bytes());
+    bytes.extend(area.range.start.to_ne_bytes());
+    bytes.extend((area.range.end - area.range.start).to_ne_bytes());
     bytes
 }
 

@@ -1,11 +1,13 @@
 //! Unit tests: the parts that need no socket.
 
+mod msix;
+
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vmlan_frame::Port;
-use vmlan_keeper::Descriptor;
+use vmlan_keeper::{Descriptor, MAX_FDS};
 use vmlan_nic::chip::Host;
 
 use super::dma::Dma;
@@ -44,7 +46,7 @@ fn bodies_fit_what_is_taken() {
     for number in 0..=u16::MAX {
         if let Some(command) = Command::from_number(number) {
             let (sizes, fds) = command.limits();
-            assert!(*sizes.end() <= MAX_BODY && *fds.end() <= 1, "{}", command.name());
+            assert!(*sizes.end() <= MAX_BODY && *fds.end() <= MAX_FDS, "{}", command.name());
         }
     }
 }
@@ -60,6 +62,8 @@ fn a_message_is_charged_for_each_register_it_touches() {
         (Command::RegionWrite, vec![0; 16 + 4096], 1024),
         (Command::WriteMulti, vec![0; 8 + 200 * 24], 200),
         (Command::WriteMulti, vec![0; 8], 1),
+        (Command::SetIrqs, [access(0), 25u32.to_ne_bytes().to_vec()].concat(), 25),
+        (Command::SetIrqs, [access(0), u32::MAX.to_ne_bytes().to_vec()].concat(), 32),
         (Command::Reset, Vec::new(), 1),
     ] {
         assert_eq!(command.work(&body), work, "{} with {} bytes", command.name(), body.len());

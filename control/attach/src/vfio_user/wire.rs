@@ -6,6 +6,8 @@
 
 use std::ops::RangeInclusive;
 
+use vmlan_keeper::MAX_FDS;
+
 use crate::bytes::{Body, length, widen};
 use crate::connection::{Framing, Malformed};
 
@@ -48,6 +50,7 @@ pub mod region {
 pub mod irq {
     pub const INTX: u32 = 0;
     pub const MSI: u32 = 1;
+    pub const MSIX: u32 = 2;
     /// All that QEMU insists on. It asks for errors (3) and requests (4) as well, and takes no for
     /// an answer; an answer that there are 0 makes it warn its user.
     pub const COUNT: u32 = 3;
@@ -103,7 +106,8 @@ commands! {
     GetRegionInfo = 5 "DEVICE_GET_REGION_INFO" body 32..=128, fds 0..=0;
     GetRegionIoFds = 6 "DEVICE_GET_REGION_IO_FDS" body 16..=16, fds 0..=0;
     GetIrqInfo = 7 "DEVICE_GET_IRQ_INFO" body 16..=16, fds 0..=0;
-    SetIrqs = 8 "DEVICE_SET_IRQS" body 20..=24, fds 0..=1;
+    // With a number for each descriptor, or where there is none.
+    SetIrqs = 8 "DEVICE_SET_IRQS" body 20..=20 + 4 * MAX_FDS, fds 0..=MAX_FDS;
     RegionRead = 9 "REGION_READ" body ACCESS..=ACCESS, fds 0..=0;
     RegionWrite = 10 "REGION_WRITE" body ACCESS..=MAX_WRITE, fds 0..=0;
     Reset = 13 "DEVICE_RESET" body 0..=0, fds 0..=0;
@@ -127,6 +131,7 @@ impl Command {
             Self::RegionRead => MAX_DATA.min(widen(Body(body).u32(12))) / REGISTER,
             Self::RegionWrite => body.len().saturating_sub(ACCESS) / REGISTER,
             Self::WriteMulti => body.len() / ONE_WRITE,
+            Self::SetIrqs => MAX_FDS.min(widen(Body(body).u32(16))),
             _ => 1,
         };
         registers.max(1)
