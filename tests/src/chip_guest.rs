@@ -41,6 +41,7 @@ fn words(model: Model) -> &'static str {
         Model::R8169 => ",model=r8169",
         Model::Rtl8139Plus => ",model=rtl8139",
         Model::Rtl8139Classic => ",model=rtl8139,plus=off",
+        Model::Vmxnet3 => ",model=vmxnet3",
     }
 }
 

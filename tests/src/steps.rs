@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use vmlan_driver::chip::{Chip as DriverChip, Offload};
 use vmlan_frame::NicCounters;
 use vmlan_nic::chip::{Host, Nic};
-use vmlan_transport::Model;
+use vmlan_transport::Bars;
 
 use crate::chip_guest::{self, ChipGuest};
 use crate::exchange::TestGuest;
@@ -58,10 +58,10 @@ struct World {
 pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Nic>;
 
 impl World {
-    fn new(seed: u64, bar: u8, make: Make) -> Self {
+    fn new(seed: u64, bars: Bars, make: Make) -> Self {
         let turns = Turns::new(seed, PORTS.len() + 2);
         let bell = Arc::new(AtomicBool::new(false));
-        let host = PORTS.map(|who| StepHost::new(&turns, who, bar, &bell));
+        let host = PORTS.map(|who| StepHost::new(&turns, who, bars, &bell));
         let chips = [0, 1].map(|n| make(Arc::clone(&host[n]) as _));
         chips.iter().for_each(|chip| chip.set_link(true));
         turns.begin(host.to_vec());
@@ -103,9 +103,7 @@ impl<C: DriverChip> Steps<C> {
     /// # Panics
     /// When a chip does not start.
     pub fn new(seed: u64, keys: [&str; 2], make: Make) -> Self {
-        // The region with the registers: the Realtek chips' first is for accesses by I/O.
-        let bar = u8::from(C::MODEL != Model::E1000);
-        let world = World::new(seed, bar, make);
+        let world = World::new(seed, C::MODEL.bars(), make);
         let guest = |n: usize, id| {
             let address = chip_guest::address(C::MODEL, Path::new("nowhere"), keys[n]);
             let (host, chip) = (Arc::clone(&world.host[n]), Arc::clone(&world.chips[n]));

@@ -43,6 +43,7 @@ fn moderated<C: chip::Chip>(make: Make, keys: &str) {
     let irqs = match C::MODEL {
         Model::E1000 | Model::R8169 => &["intx", "msi"][..],
         Model::Rtl8139Plus | Model::Rtl8139Classic => &["intx"],
+        Model::Vmxnet3 => &["intx", "msi", "msix"],
     };
     for irq in irqs {
         let keys = format!("{keys},irq={irq},writes=posted");

@@ -44,8 +44,8 @@ pub(crate) use vmlan_transport::{
 
 pub use registers::{Access, Register, Registers};
 pub use rx::{Batch, Frame, Report, RxFormat, RxRing};
-pub use traits::{Causes, Chip, RxSide, TxSide};
-pub(crate) use tx::stride;
+pub use traits::{Causes, Chip, RxSide, Shared, TxSide};
+pub(crate) use tx::{ALIGN, stride};
 pub use tx::{Part, TxFormat, TxRing};
 
 /// Counters of the interrupt path.
@@ -69,6 +69,7 @@ pub struct ChipDriver<C: Chip, B: Bus> {
     pub(crate) registers: Registers<C::Register, B>,
     pub(crate) tx: C::Tx,
     pub(crate) rx: C::Rx,
+    pub(crate) shared: C::Shared,
     combine: Combine,
     csb: Option<Csb>,
     /// Causes that may interrupt; 0 while the driver polls.
@@ -86,7 +87,7 @@ pub struct ChipDriver<C: Chip, B: Bus> {
 pub(crate) fn ram_bytes<C: Chip>(options: &Options) -> (usize, usize) {
     let (tx, rx) = (C::Tx::ram_bytes(options), C::Rx::ram_bytes(options));
     let csb = if options.csb { csb::RAM } else { 0 };
-    (tx::ALIGN + tx.0 + rx.0 + csb, tx.1 + rx.1)
+    (ALIGN + C::Shared::ram_bytes() + tx.0 + rx.0 + csb, tx.1 + rx.1)
 }
 
 impl<C: Chip, B: Bus> ChipDriver<C, B> {
@@ -99,10 +100,11 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         let options = Options { model: C::MODEL, ..options };
         options.check()?;
         // Some chips take address 0 to mean that there is no ring.
-        let mut low = Pool::new(tx::ALIGN, ram.buffers());
+        let mut low = Pool::new(ALIGN, ram.buffers());
         let mut high = Pool::new(ram.buffers(), ram.size());
         let mut nic = Self {
             registers: Registers::new(bus),
+            shared: C::Shared::new(ram, &mut low, &options),
             tx: C::Tx::new(ram, &mut low, &mut high, &options),
             rx: C::Rx::new(ram, &mut low, &mut high, &options),
             combine: Combine::new(&options),
@@ -178,7 +180,10 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// Were all descriptors written back in order, and did all frames have a form that the manual
     /// allows?
     pub fn is_sound(&self) -> bool {
-        self.tx.out_of_order() == 0 && self.rx.out_of_order() == 0 && self.rx.stats().malformed == 0
+        self.tx.out_of_order() == 0
+            && self.rx.out_of_order() == 0
+            && self.rx.stats().malformed == 0
+            && self.shared.is_sound()
     }
 
     /// Does the chip take its indexes from the shared status block?

@@ -7,7 +7,9 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use crate::chip::{self, Bus, Causes, Chip, ChipDriver, ChipError, Model, RxRing, TxRing, TxSide};
+use crate::chip::{
+    self, Bus, Causes, Chip, ChipDriver, ChipError, Model, RxRing, RxSide, TxRing, TxSide,
+};
 pub use descriptor::rx as rx_bits;
 use descriptor::{RxDescriptor, TxDescriptor};
 use registers::{Register, cause};
@@ -34,6 +36,7 @@ impl Chip for Intel {
     type Register = Register;
     type Tx = TxRing<TxDescriptor>;
     type Rx = RxRing<RxDescriptor>;
+    type Shared = ();
 
     fn reset<B: Bus>(nic: &mut E1000<B>) -> Result<(), ChipError> {
         nic.reset()
@@ -75,34 +78,34 @@ impl Chip for Intel {
 
     /// SDM 13.4.29.
     #[inline]
-    fn give<B: Bus>(registers: &mut Registers<B>, tail: u16) {
-        registers.write(Register::RDT, tail.into());
+    fn give<B: Bus>(registers: &mut Registers<B>, rx: &mut Self::Rx) {
+        registers.write(Register::RDT, RxSide::<Register>::tail(rx).into());
     }
 
     fn head<B: Bus>(registers: &mut Registers<B>) -> u32 {
         registers.read(Register::TDH)
     }
 
-    fn causes<B: Bus>(registers: &mut Registers<B>) -> u32 {
-        registers.read(Register::ICR)
+    fn causes<B: Bus>(nic: &mut E1000<B>) -> u32 {
+        nic.registers.read(Register::ICR)
     }
 
     /// SDM 13.4.17: what is written as 1 is cleared.
-    fn clear<B: Bus>(registers: &mut Registers<B>) {
-        registers.write(Register::ICR, u32::MAX);
+    fn clear<B: Bus>(nic: &mut E1000<B>) {
+        nic.registers.write(Register::ICR, u32::MAX);
     }
 
-    fn mask<B: Bus>(registers: &mut Registers<B>) {
-        registers.write(Register::IMC, u32::MAX);
+    fn mask<B: Bus>(nic: &mut E1000<B>) {
+        nic.registers.write(Register::IMC, u32::MAX);
     }
 
-    fn enable<B: Bus>(registers: &mut Registers<B>, old: u32, new: u32) {
+    fn enable<B: Bus>(nic: &mut E1000<B>, old: u32, new: u32) {
         let (less, more) = (old & !new, new & !old);
         if less != 0 {
-            registers.write(Register::IMC, less);
+            nic.registers.write(Register::IMC, less);
         }
         if more != 0 {
-            registers.write(Register::IMS, more);
+            nic.registers.write(Register::IMS, more);
         }
     }
 

@@ -1,4 +1,5 @@
-//! User-space drivers of virtio-net, the Intel 82540EM (e1000), the RTL8169 and the RTL8139.
+//! User-space drivers of virtio-net, the Intel 82540EM (e1000), the RTL8169, the RTL8139 and
+//! VMware's vmxnet3.
 //!
 //! This crate plays the guest: it owns the descriptors and drives the device. It shares no code and
 //! no constant with the device's side of the project, so a misread specification cannot cancel
@@ -14,6 +15,7 @@
 //! - [`realtek`]: [`realtek::R8169`], [`realtek::Rtl8139`] (datasheets of the RTL8169 and the
 //!   RTL8139C+)
 //! - [`rtl8139`]: [`rtl8139::Rtl8139Classic`]: an RTL8139 without descriptor rings (the same)
+//! - [`vmxnet3`]: [`vmxnet3::Vmxnet3`]: VMware's NIC (public drivers, QEMU's model)
 //! - [`notify`]: when to ring, how to go to sleep (virtio 1.2, 2.7; SDM 13.4)
 //! - [`wait`], [`stats`]: what to wait for, and what came of it; counters
 //!
@@ -30,4 +32,5 @@ pub mod realtek;
 pub mod rtl8139;
 pub mod stats;
 pub mod virtio;
+pub mod vmxnet3;
 pub mod wait;

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use self::chip::{
-    BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic, make_ram,
+    BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic, Vmxnet3Nic, make_ram,
 };
 pub use self::error::NicError;
 pub use self::registers::Registers;
@@ -111,6 +111,7 @@ fn open_chip<L: BusAddress, V: Visitor>(
         Model::R8169 => visitor.visit(R8169Nic::connect(address, patience)?),
         Model::Rtl8139Plus => visitor.visit(Rtl8139Nic::connect(address, patience)?),
         Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicNic::connect(address, patience)?),
+        Model::Vmxnet3 => visitor.visit(Vmxnet3Nic::connect(address, patience)?),
     })
 }
 

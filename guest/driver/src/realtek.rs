@@ -155,6 +155,7 @@ impl<K: Kind> Chip for Rings<K> {
     type Register = Register;
     type Tx = TxRing<TxDescriptor>;
     type Rx = RxRing<K::Rx>;
+    type Shared = ();
 
     fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         reset(nic)
@@ -199,24 +200,24 @@ impl<K: Kind> Chip for Rings<K> {
     /// These chips have no doorbell for buffers: with a shared status block any write of TPPoll is
     /// one, and this one does nothing else.
     #[inline]
-    fn give<B: Bus>(registers: &mut Registers<B>, _tail: u16) {
+    fn give<B: Bus>(registers: &mut Registers<B>, _: &mut Self::Rx) {
         registers.write(K::POLL, 0);
     }
 
-    fn causes<B: Bus>(registers: &mut Registers<B>) -> u32 {
-        registers.read(Register::ISR)
+    fn causes<B: Bus>(nic: &mut ChipDriver<Self, B>) -> u32 {
+        nic.registers.read(Register::ISR)
     }
 
-    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) -> bool {
-        registers.write(Register::ISR, causes)
+    fn acknowledge<B: Bus>(nic: &mut ChipDriver<Self, B>, causes: u32) -> bool {
+        nic.registers.write(Register::ISR, causes)
     }
 
-    fn mask<B: Bus>(registers: &mut Registers<B>) {
-        registers.write(Register::IMR, 0);
+    fn mask<B: Bus>(nic: &mut ChipDriver<Self, B>) {
+        nic.registers.write(Register::IMR, 0);
     }
 
-    fn enable<B: Bus>(registers: &mut Registers<B>, _old: u32, new: u32) {
-        registers.write(Register::IMR, new);
+    fn enable<B: Bus>(nic: &mut ChipDriver<Self, B>, _old: u32, new: u32) {
+        nic.registers.write(Register::IMR, new);
     }
 
     /// A read pushes posted writes before it.

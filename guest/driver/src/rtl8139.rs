@@ -40,6 +40,7 @@ impl Chip for Classic {
     type Register = Register;
     type Tx = Pairs;
     type Rx = Buffer;
+    type Shared = ();
 
     fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError> {
         realtek::reset(nic)
@@ -78,23 +79,23 @@ impl Chip for Classic {
     }
 
     /// CAPR was written while frames were copied.
-    fn give<B: Bus>(_: &mut Registers<B>, _tail: u16) {}
+    fn give<B: Bus>(_: &mut Registers<B>, _: &mut Buffer) {}
 
-    fn causes<B: Bus>(registers: &mut Registers<B>) -> u32 {
-        registers.read(Register::ISR)
+    fn causes<B: Bus>(nic: &mut Rtl8139Classic<B>) -> u32 {
+        nic.registers.read(Register::ISR)
     }
 
     /// Those of received frames with each of them.
-    fn acknowledge<B: Bus>(registers: &mut Registers<B>, causes: u32) -> bool {
-        causes & !cause::RX != 0 && registers.write(Register::ISR, causes & !cause::RX)
+    fn acknowledge<B: Bus>(nic: &mut Rtl8139Classic<B>, causes: u32) -> bool {
+        causes & !cause::RX != 0 && nic.registers.write(Register::ISR, causes & !cause::RX)
     }
 
-    fn mask<B: Bus>(registers: &mut Registers<B>) {
-        registers.write(Register::IMR, 0);
+    fn mask<B: Bus>(nic: &mut Rtl8139Classic<B>) {
+        nic.registers.write(Register::IMR, 0);
     }
 
-    fn enable<B: Bus>(registers: &mut Registers<B>, _old: u32, new: u32) {
-        registers.write(Register::IMR, new);
+    fn enable<B: Bus>(nic: &mut Rtl8139Classic<B>, _old: u32, new: u32) {
+        nic.registers.write(Register::IMR, new);
     }
 
     fn settle<B: Bus>(registers: &mut Registers<B>) {

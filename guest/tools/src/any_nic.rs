@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vmlan_driver::nic::{
     ChipNic, Connected, E1000Nic, Info, NicError, R8169Nic, Receive, Registers, Rtl8139ClassicNic,
-    Rtl8139Nic, Transmit, Wait, sized,
+    Rtl8139Nic, Transmit, Vmxnet3Nic, Wait, sized,
 };
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::virtio::{VirtioNet, queues};
@@ -30,10 +30,12 @@ pub enum AnyNic {
     /// An RTL8139C+ behind vfio-user.
     Rtl8139(Rtl8139Nic),
     Classic(Rtl8139ClassicNic),
+    Vmxnet3(Vmxnet3Nic),
     PciE1000(E1000Nic<Pci>),
     PciR8169(R8169Nic<Pci>),
     PciRtl8139(Rtl8139Nic<Pci>),
     PciClassic(Rtl8139ClassicNic<Pci>),
+    PciVmxnet3(Vmxnet3Nic<Pci>),
 }
 
 /// Received frames of a device of any kind.
@@ -45,6 +47,7 @@ pub enum AnyBatch {
     R8169(BatchOf<R8169Nic>),
     Rtl8139(BatchOf<Rtl8139Nic>),
     Classic(BatchOf<Rtl8139ClassicNic>),
+    Vmxnet3(BatchOf<Vmxnet3Nic>),
 }
 
 type BatchOf<N> = <N as Receive>::Batch;
@@ -64,12 +67,14 @@ impl AnyNic {
                 Model::R8169 => Self::R8169(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Plus => Self::Rtl8139(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Classic => Self::Classic(ChipNic::connect(&address, patience)?),
+                Model::Vmxnet3 => Self::Vmxnet3(ChipNic::connect(&address, patience)?),
             },
             Address::Pci(address) => match address.driver.model {
                 Model::E1000 => Self::PciE1000(ChipNic::connect(&address, patience)?),
                 Model::R8169 => Self::PciR8169(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Plus => Self::PciRtl8139(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Classic => Self::PciClassic(ChipNic::connect(&address, patience)?),
+                Model::Vmxnet3 => Self::PciVmxnet3(ChipNic::connect(&address, patience)?),
             },
         })
     }
@@ -84,10 +89,12 @@ macro_rules! each {
             AnyNic::R8169($nic) => $call,
             AnyNic::Rtl8139($nic) => $call,
             AnyNic::Classic($nic) => $call,
+            AnyNic::Vmxnet3($nic) => $call,
             AnyNic::PciE1000($nic) => $call,
             AnyNic::PciR8169($nic) => $call,
             AnyNic::PciRtl8139($nic) => $call,
             AnyNic::PciClassic($nic) => $call,
+            AnyNic::PciVmxnet3($nic) => $call,
         }
     };
     ($any:expr, $batch:expr, $nic:ident, $its:ident => $call:expr) => {
@@ -97,10 +104,12 @@ macro_rules! each {
             (AnyNic::R8169($nic), AnyBatch::R8169($its)) => $call,
             (AnyNic::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
             (AnyNic::Classic($nic), AnyBatch::Classic($its)) => $call,
+            (AnyNic::Vmxnet3($nic), AnyBatch::Vmxnet3($its)) => $call,
             (AnyNic::PciE1000($nic), AnyBatch::E1000($its)) => $call,
             (AnyNic::PciR8169($nic), AnyBatch::R8169($its)) => $call,
             (AnyNic::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
             (AnyNic::PciClassic($nic), AnyBatch::Classic($its)) => $call,
+            (AnyNic::PciVmxnet3($nic), AnyBatch::Vmxnet3($its)) => $call,
             _ => unreachable!("a batch of another kind of device"),
         }
     };
@@ -216,10 +225,12 @@ impl Receive for AnyNic {
             Self::R8169(nic) => AnyBatch::R8169(nic.batch(lane)),
             Self::Rtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
             Self::Classic(nic) => AnyBatch::Classic(nic.batch(lane)),
+            Self::Vmxnet3(nic) => AnyBatch::Vmxnet3(nic.batch(lane)),
             Self::PciE1000(nic) => AnyBatch::E1000(nic.batch(lane)),
             Self::PciR8169(nic) => AnyBatch::R8169(nic.batch(lane)),
             Self::PciRtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
             Self::PciClassic(nic) => AnyBatch::Classic(nic.batch(lane)),
+            Self::PciVmxnet3(nic) => AnyBatch::Vmxnet3(nic.batch(lane)),
         }
     }
 
@@ -240,6 +251,7 @@ impl Receive for AnyNic {
             AnyBatch::R8169(batch) => <R8169Nic>::bytes(batch),
             AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::bytes(batch),
             AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::bytes(batch),
+            AnyBatch::Vmxnet3(batch) => <Vmxnet3Nic>::bytes(batch),
         }
     }
 
@@ -251,6 +263,7 @@ impl Receive for AnyNic {
             AnyBatch::R8169(batch) => <R8169Nic>::frame_len(batch, at),
             AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::frame_len(batch, at),
             AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::frame_len(batch, at),
+            AnyBatch::Vmxnet3(batch) => <Vmxnet3Nic>::frame_len(batch, at),
         }
     }
 

@@ -37,6 +37,9 @@ pub enum Irq {
     Intx,
     /// A message.
     Msi,
+    /// A message for each of the chip's vectors ([`crate::Model::vectors`]). Only the first
+    /// interrupts the driver; it looks at the others' causes then.
+    Msix,
 }
 
 /// Why a chip cannot be reached.
@@ -61,6 +64,11 @@ impl BusError {
     }
 }
 
+/// The chip has no I/O window, or nobody reaches it.
+pub(crate) fn no_window() -> BusError {
+    BusError::other("write to the I/O window")(io::ErrorKind::Unsupported.into())
+}
+
 /// What to sleep on until an interrupt comes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watched<'a> {
@@ -78,7 +86,8 @@ pub trait Bus {
     /// Writes configuration space.
     fn write_config(&mut self, offset: u16, bytes: &[u8]) -> Result<(), BusError>;
 
-    /// Reads a register: a trip to the device. The chip decides which BAR the registers are in.
+    /// Reads a register: a trip to the device. The chip decides which BARs the registers are in
+    /// ([`crate::Bars`]).
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError>;
 
     /// Writes a register: a trip to the device, or at least a message.
@@ -99,8 +108,7 @@ pub trait Bus {
     /// Writes 32 bits to an 82540EM's I/O window (SDM 13.3). A bus of other chips need not
     /// implement it.
     fn write_io(&mut self, _offset: u32, _value: u32) -> Result<(), BusError> {
-        let source = io::ErrorKind::Unsupported.into();
-        Err(BusError::other("write to the I/O window")(source))
+        Err(no_window())
     }
 
     /// The register's word, when it lies in a page that is shared with the device.

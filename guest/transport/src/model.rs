@@ -14,17 +14,28 @@ pub enum Model {
     Rtl8139Plus,
     /// Any RTL8139 in classic mode: four transmit registers and one receive buffer.
     Rtl8139Classic,
+    /// VMware's vmxnet3.
+    Vmxnet3,
 }
 
 /// The base address registers of a chip.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
-    /// Which one has the registers, in memory space.
-    pub registers: u16,
-    /// Bytes of that one.
-    pub len: u64,
-    /// Which one is in I/O space.
-    pub io: u16,
+    /// Those with its registers, in memory space. To a driver they are one space: the registers of
+    /// each follow those of the one before it.
+    pub registers: &'static [u16],
+    /// Bytes of each of these.
+    pub len: u32,
+    /// The one in I/O space, if there is one.
+    pub io: Option<u16>,
+}
+
+impl Bars {
+    /// Where a register is: its BAR, counted among [`Self::registers`], and its offset there.
+    #[inline]
+    pub fn place(&self, offset: u32) -> (usize, u32) {
+        ((offset / self.len) as usize, offset % self.len)
+    }
 }
 
 impl Model {
@@ -34,6 +45,7 @@ impl Model {
             Self::E1000 => 0x100e_8086,
             Self::R8169 => 0x8169_10ec,
             Self::Rtl8139Plus | Self::Rtl8139Classic => 0x8139_10ec,
+            Self::Vmxnet3 => 0x07b0_15ad,
         }
     }
 
@@ -46,11 +58,18 @@ impl Model {
     /// Where its registers are.
     pub fn bars(self) -> Bars {
         match self {
-            Self::E1000 => Bars { registers: 0, len: 0x2_0000, io: 1 },
+            Self::E1000 => Bars { registers: &[0], len: 0x2_0000, io: Some(1) },
             Self::R8169 | Self::Rtl8139Plus | Self::Rtl8139Classic => {
-                Bars { registers: 1, len: 0x100, io: 0 }
+                Bars { registers: &[1], len: 0x100, io: Some(0) }
             }
+            Self::Vmxnet3 => Bars { registers: &[0, 1], len: 0x1000, io: None },
         }
+    }
+
+    /// Vectors of MSI-X that its driver uses, of a chip that has them: the first for all frames, the
+    /// others for what nobody waits for.
+    pub fn vectors(self) -> u32 {
+        if self == Self::Vmxnet3 { 2 } else { 0 }
     }
 }
 
@@ -61,6 +80,7 @@ impl fmt::Display for Model {
             Self::R8169 => "r8169",
             Self::Rtl8139Plus => "rtl8139 C+",
             Self::Rtl8139Classic => "rtl8139",
+            Self::Vmxnet3 => "vmxnet3",
         })
     }
 }

@@ -107,6 +107,9 @@ pub struct Options {
     pub checksum: bool,
     /// Frames may ask to be cut into segments.
     pub segmentation: bool,
+    /// A vmxnet3 is asked whether it wants to be told of frames and buffers after a full fence.
+    /// Without, as by Linux's driver, and of buffers at every 16th place only.
+    pub fence: bool,
 }
 
 impl Default for Options {
@@ -143,6 +146,7 @@ impl Default for Options {
             strip_crc: false,
             checksum: false,
             segmentation: false,
+            fence: true,
         }
     }
 }
@@ -194,6 +198,15 @@ pub enum Conflict {
     Size { model: Model, size: u16, most: u16 },
     #[error("buffer={buffer}: {model} has receive buffers of {least} to {most} bytes")]
     Buffer { model: Model, buffer: u16, least: u16, most: u16 },
+    #[error("size={size}: {model} has rings of {step} descriptors, or a multiple of that")]
+    Step { model: Model, size: u16, step: u16 },
+    #[error("mtu={mtu}: {model} has {most} at most")]
+    Mtu { model: Model, mtu: u16, most: u16 },
+    #[error(
+        "segment={segment}: a frame of {room} bytes would take more than the {most} descriptors \
+         that {model} takes for one; use larger segments"
+    )]
+    Segment { model: Model, segment: u16, room: usize, most: usize },
     #[error("{key}: {model} has none; leave it out")]
     Lacks { model: Model, key: &'static str },
     #[error(
@@ -233,6 +246,7 @@ impl Options {
             Model::R8169 => (1024, 256, 8192),
             Model::Rtl8139Plus => (64, 256, 4096),
             Model::Rtl8139Classic => (4096, 8192, 32_768),
+            Model::Vmxnet3 => (4096, 256, 8192),
         };
         if self.size > size {
             return Err(Conflict::Size { model, size: self.size, most: size });
@@ -248,11 +262,44 @@ impl Options {
             (old && self.checksum, "csum=on"),
             (old && self.segmentation, "tso=on"),
             (of_8139 && self.irq == Irq::Msi, "irq=msi"),
+            (model.vectors() == 0 && self.irq == Irq::Msix, "irq=msix"),
             (model != Model::R8169 && self.mitigate > 0, "mitigate"),
             (model != Model::R8169 && self.mitigate_unit > 0, "mitigate_unit"),
         ];
         let first = lacks.iter().find(|(wished, _)| *wished);
-        first.map_or(Ok(()), |(_, key)| Err(Conflict::Lacks { model, key }))
+        match first {
+            Some((_, key)) => Err(Conflict::Lacks { model, key }),
+            None if model == Model::Vmxnet3 => self.check_vmxnet3(),
+            None => Ok(()),
+        }
+    }
+
+    /// Limits of a vmxnet3, which offers neither a place to ask how far it has come nor a register
+    /// that says what has happened.
+    fn check_vmxnet3(&self) -> Result<(), Conflict> {
+        const STEP: u16 = 32;
+        const MTU: u16 = 9000;
+        let model = self.model;
+        let lacks = [
+            (self.csb, "csb=on"),
+            (self.completion == Completion::Lazy, "completion=lazy"),
+            (self.reads_causes, "causes=read"),
+        ];
+        if let Some((_, key)) = lacks.iter().find(|(wished, _)| *wished) {
+            return Err(Conflict::Lacks { model, key });
+        }
+        if !self.size.is_multiple_of(STEP) {
+            return Err(Conflict::Step { model, size: self.size, step: STEP });
+        }
+        if self.mtu > MTU {
+            return Err(Conflict::Mtu { model, mtu: self.mtu, most: MTU });
+        }
+        let (segment, room) = (self.segment, self.room);
+        let most = if self.segmentation { 24 } else { 16 };
+        if room.div_ceil(usize::from(segment.max(1))) > most {
+            return Err(Conflict::Segment { model, segment, room, most });
+        }
+        Ok(())
     }
 
     /// The defaults of a chip's driver: those of Linux's driver, with the same ring sizes.
@@ -264,6 +311,9 @@ impl Options {
             Model::Rtl8139Plus => Self { size: 64, ..all },
             // As in the KVM analysis: accesses of I/O ports need no flush.
             Model::Rtl8139Classic => Self { size: 64, buffer: 32_768, flush: false, ..all },
+            Model::Vmxnet3 => {
+                Self { size: 512, irq: Irq::Msix, reads_causes: false, flush: false, ..all }
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use vmlan_driver::wait::Wake;
 use vmlan_nic::chip::{Host, Nic, Space};
-use vmlan_transport::{Bus, BusError, Irq, Watched, Width};
+use vmlan_transport::{Bars, Bus, BusError, Irq, Watched, Width};
 
 use super::turns::Turns;
 use super::{GUESTS, WORKER};
@@ -18,8 +18,8 @@ pub(super) struct StepHost {
     turns: Arc<Turns>,
     /// The number of the port's thread.
     pub(super) who: usize,
-    /// The region with the chip's registers.
-    bar: u8,
+    /// The regions with the chip's registers.
+    bars: Bars,
     alarm: Mutex<Option<u64>>,
     interrupts: AtomicU64,
     msi: AtomicBool,
@@ -43,13 +43,13 @@ impl StepHost {
     pub(super) fn new(
         turns: &Arc<Turns>,
         who: usize,
-        bar: u8,
+        bars: Bars,
         bell: &Arc<AtomicBool>,
     ) -> Arc<Self> {
         Arc::new(Self {
             turns: Arc::clone(turns),
             who,
-            bar,
+            bars,
             alarm: Mutex::default(),
             interrupts: AtomicU64::new(0),
             msi: AtomicBool::new(false),
@@ -72,6 +72,11 @@ impl StepHost {
 
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.alarm().is_some_and(|at| at <= now)
+    }
+
+    fn place(&self, offset: u32) -> (Space, u64) {
+        let (n, at) = self.bars.place(offset);
+        (Space::Bar(u8::try_from(self.bars.registers[n]).expect("0 to 5")), at.into())
     }
 
     fn messages(&self) -> MutexGuard<'_, VecDeque<Message>> {
@@ -110,6 +115,12 @@ impl Host for StepHost {
 
     fn lower(&self) {
         self.turns.step();
+    }
+
+    /// The first vector is for all frames.
+    fn send(&self, vector: u16) {
+        self.turns.step();
+        self.interrupts.fetch_add(u64::from(vector == 0), Ordering::SeqCst);
     }
 
     fn doorbell(&self) {
@@ -158,12 +169,14 @@ fn serve(host: &StepHost, chip: &dyn Nic) {
         let answer = match message {
             Message::Read(offset, width) => {
                 let mut bytes = [0; 4];
-                chip.read(Space::Bar(host.bar), offset.into(), &mut bytes[..width as usize]);
+                let (space, at) = host.place(offset);
+                chip.read(space, at, &mut bytes[..width as usize]);
                 Some(u32::from_le_bytes(bytes))
             }
             Message::Write(offset, width, value) | Message::Posted(offset, width, value) => {
                 let bytes = value.to_le_bytes();
-                chip.write(Space::Bar(host.bar), offset.into(), &bytes[..width as usize]);
+                let (space, at) = host.place(offset);
+                chip.write(space, at, &bytes[..width as usize]);
                 matches!(message, Message::Write(..)).then_some(0)
             }
         };

@@ -25,7 +25,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// What the driver waits for, where its rings stand, and the causes that the chip has latched
     /// (which it asks for).
     pub fn explain(&mut self) -> String {
-        let causes = C::causes(&mut self.registers);
+        let causes = C::causes(self);
         let ready = self.rx.ready(&mut self.registers);
         let (tx, rx, combine, load) = (&self.tx, &self.rx, &self.combine, &self.load);
         let half_done = tx.is_half_done();
@@ -54,10 +54,10 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     pub fn poke(&mut self, poke: Poke) {
         match poke {
             Poke::Frames => _ = C::ring(&mut self.registers, &mut self.tx),
-            Poke::Buffers => C::give(&mut self.registers, self.rx.tail()),
+            Poke::Buffers => C::give(&mut self.registers, &mut self.rx),
             Poke::Unmask if self.options.irq == Irq::Intx => self.registers.with(Bus::unmask),
             Poke::Unmask => {}
-            Poke::Mask => C::enable(&mut self.registers, self.enabled, self.enabled),
+            Poke::Mask => C::enable(self, self.enabled, self.enabled),
         }
     }
 }

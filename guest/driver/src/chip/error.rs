@@ -26,10 +26,12 @@ pub enum ChipError {
     NoPlus { found: u8 },
     #[error("BAR{bar} is {found:#x} bytes long, and the registers take {wanted:#x}")]
     Bar { bar: u16, found: u64, wanted: u64 },
-    #[error("the chip has no MSI capability: use irq=intx")]
+    #[error("the chip has no such capability as the address asks for (MSI, MSI-X): use irq=intx")]
     NoMsi,
     #[error("the chip does not finish {0}")]
     Stuck(&'static str),
+    #[error("the chip refuses {what} (it answers {answer:#x})")]
+    Refused { what: &'static str, answer: u32 },
     #[error("the EEPROM's checksum is {0:#06x}, and 0xbaba is right")]
     Eeprom(u16),
     #[error(

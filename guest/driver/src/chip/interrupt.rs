@@ -74,7 +74,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         if self.is_csb_on() && self.options.irq == Irq::Msi {
             return true;
         }
-        if self.options.irq == Irq::Msi && !self.options.reads_causes {
+        if self.options.irq != Irq::Intx && !self.options.reads_causes {
             return self.assume_causes();
         }
         self.look_at_causes()
@@ -83,10 +83,10 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// The message may have been about anything. All causes are cleared before the rings are looked
     /// at: what comes later is another cause.
     fn assume_causes(&mut self) -> bool {
-        C::mask(&mut self.registers);
+        C::mask(self);
         self.enabled = 0;
         self.load.before = self.rx.stats().frames;
-        C::clear(&mut self.registers);
+        C::clear(self);
         self.settle();
         self.rx.note_received();
         self.note_sent();
@@ -102,18 +102,18 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     }
 
     fn look_at_causes(&mut self) -> bool {
-        let causes = C::causes(&mut self.registers);
+        let causes = C::causes(self);
         let was_enabled = self.enabled;
         let ours = causes & was_enabled != 0;
         if !ours {
             self.interrupts.spurious += 1;
         } else if !self.is_csb_on() && (C::MASKS_SENT || causes & C::CAUSES.received != 0) {
-            C::mask(&mut self.registers);
+            C::mask(self);
             self.enabled = 0;
             self.load.before = self.rx.stats().frames;
         }
         // It must have arrived before the rings are looked at: what comes later is another cause.
-        if ours && C::acknowledge(&mut self.registers, causes) || was_enabled != self.enabled {
+        if ours && C::acknowledge(self, causes) || was_enabled != self.enabled {
             self.settle();
         }
         if self.options.irq == Irq::Intx {
@@ -130,14 +130,14 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
 
     /// A read pushes posted writes before it.
     fn settle(&mut self) {
-        if self.options.flush {
+        if self.options.flush && !C::AUTOMASK {
             C::settle(&mut self.registers);
         }
     }
 
     pub(super) fn enable(&mut self, causes: u32) {
         if causes != self.enabled {
-            C::enable(&mut self.registers, self.enabled, causes);
+            C::enable(self, self.enabled, causes);
             self.untold = 0;
             if causes & !self.enabled != 0 {
                 self.settle();
@@ -374,24 +374,23 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
         if csb.is_on() == on {
             return;
         }
-        let (tdt, rdt) = (self.tx.tail(), self.rx.tail());
         if on {
-            csb.start(tdt, rdt);
+            csb.start(self.tx.tail(), self.rx.tail());
             self.enable(self.causes_of_csb());
             return;
         }
         // An old kick that stands in a register, or is posted and arrives once the CSB is off,
         // would be taken for the current tail: the chip would use descriptors that are not its own.
         C::ring(&mut self.registers, &mut self.tx);
-        C::give(&mut self.registers, rdt);
+        C::give(&mut self.registers, &mut self.rx);
         C::settle(&mut self.registers);
         self.csb.as_mut().expect("a CSB").stop();
         // What was published without a kick may not have been seen.
         C::ring(&mut self.registers, &mut self.tx);
-        C::give(&mut self.registers, rdt);
+        C::give(&mut self.registers, &mut self.rx);
         // As after an interrupt: the driver polls until the ring is dry, and enables again. Causes
         // that stand interrupt then.
-        C::mask(&mut self.registers);
+        C::mask(self);
         self.settle();
         self.enabled = 0;
     }

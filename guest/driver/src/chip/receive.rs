@@ -67,7 +67,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
                 break;
             }
             self.untold += usize::from(count);
-            self.return_buffers(old, C::TAILS);
+            self.return_buffers(old);
         }
         if C::TAILS || self.is_csb_on() {
             self.untold = 0;
@@ -92,26 +92,27 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     pub(super) fn publish_buffers(&mut self) {
         if std::mem::take(&mut self.untold) > 0 {
             self.rx.stats_mut().doorbells += 1;
-            C::give(&mut self.registers, self.rx.tail());
+            C::give(&mut self.registers, &mut self.rx);
         }
     }
 
-    /// Tells the device of the buffers from `old` on: by its register, or by `guest_rdt`, and then
-    /// by the register only if the chip asked for that.
+    /// Tells the device of the buffers from `old` on: by its register if it wants that, or by
+    /// `guest_rdt`, and then by the register only if the chip asked for that.
     #[inline]
-    fn return_buffers(&mut self, old: u16, tells: bool) {
-        let (tail, mut tells) = (self.rx.tail(), tells);
+    fn return_buffers(&mut self, old: u16) {
+        let (mut tells, mut may_tell) = (C::wants_buffers(&self.shared, &self.rx), C::TAILS);
         if let Some(csb) = &self.csb {
-            let size = self.rx.size().into();
-            let asked = notify::csb::refill(csb, size, old.into(), tail.into());
+            let (size, tail) = (self.rx.size().into(), self.rx.tail().into());
+            let asked = notify::csb::refill(csb, size, old.into(), tail);
             if csb.is_on() {
-                tells = asked;
-                self.rx.stats_mut().doorbells_saved += u64::from(!asked);
+                (tells, may_tell) = (asked, true);
             }
         }
         if tells {
             self.rx.stats_mut().doorbells += 1;
-            C::give(&mut self.registers, tail);
+            C::give(&mut self.registers, &mut self.rx);
+        } else if may_tell {
+            self.rx.stats_mut().doorbells_saved += 1;
         }
     }
 

@@ -23,6 +23,10 @@ mod config {
     /// I/O space, memory space, bus master.
     pub(super) const ENABLE: u16 = 0b111;
     pub(super) const MSI: u8 = 0x05;
+    pub(super) const MSIX: u8 = 0x11;
+    /// In the control word of MSI and of MSI-X.
+    pub(super) const MSI_ON: u16 = 1;
+    pub(super) const MSIX_ON: u16 = 1 << 15;
     /// Where firmware puts the registers and the I/O window of a NIC.
     pub(super) const REGISTERS_AT: u32 = 0xfebc_0000;
     pub(super) const IO_AT: u32 = 0xc000;
@@ -98,23 +102,56 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
     /// What firmware does.
     fn place(&mut self) -> Result<(), ChipError> {
         let bars = C::MODEL.bars();
-        let (registers, io) = (config::bar(bars.registers), config::bar(bars.io));
-        // The address bits of a BAR that stay zero are its length.
-        self.set_config32(registers, u32::MAX);
-        let length = u64::from(!(self.config32(registers) & !0xf)) + 1;
-        if length != bars.len {
-            return Err(ChipError::Bar { bar: bars.registers, found: length, wanted: bars.len });
+        let mut address = config::REGISTERS_AT;
+        for bar in bars.registers {
+            // The address bits of a BAR that stay zero are its length.
+            self.set_config32(config::bar(*bar), u32::MAX);
+            let length = u64::from(!(self.config32(config::bar(*bar)) & !0xf)) + 1;
+            if length != u64::from(bars.len) {
+                return Err(ChipError::Bar { bar: *bar, found: length, wanted: bars.len.into() });
+            }
+            self.set_config32(config::bar(*bar), address);
+            address += bars.len;
         }
-        self.set_config32(registers, config::REGISTERS_AT);
-        self.set_config32(io, config::IO_AT);
+        if let Some(io) = bars.io {
+            self.set_config32(config::bar(io), config::IO_AT);
+        }
         let command = config::ENABLE.to_le_bytes();
         self.registers.with(|bus| bus.write_config(config::COMMAND, &command));
-        if self.options.irq == Irq::Msi { self.enable_msi() } else { Ok(()) }
+        match self.options.irq {
+            Irq::Intx => Ok(()),
+            Irq::Msi => self.enable_msi(),
+            Irq::Msix => {
+                let (at, control) = self.capability(config::MSIX)?;
+                self.set_control(at, control | config::MSIX_ON);
+                Ok(())
+            }
+        }
     }
 
     /// Message address, data and the enable bit of the MSI capability (PCI 2.2, 6.8.1), with a
     /// 64-bit address.
     fn enable_msi(&mut self) -> Result<(), ChipError> {
+        let (at, control) = self.capability(config::MSI)?;
+        let wide = control & 0x80 != 0;
+        self.set_config32(at + 4, 0xfee0_0000);
+        if wide {
+            self.set_config32(at + 8, 0);
+        }
+        let data = at + if wide { 12 } else { 8 };
+        let vector = 0x31_u16.to_le_bytes();
+        self.registers.with(|bus| bus.write_config(data, &vector));
+        self.set_control(at, control | config::MSI_ON);
+        Ok(())
+    }
+
+    fn set_control(&mut self, capability: u16, control: u16) {
+        let bytes = control.to_le_bytes();
+        self.registers.with(|bus| bus.write_config(capability + 2, &bytes));
+    }
+
+    /// Where a capability lies, and its control word (PCI 2.2, 6.7).
+    fn capability(&mut self, wanted: u8) -> Result<(u16, u16), ChipError> {
         const MOST: usize = 48; // More than there can be: a longer list is a loop.
         let mut at = self.config32(config::CAPABILITIES).to_le_bytes()[0];
         for _ in 0..MOST {
@@ -123,19 +160,8 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
             if at == 0 {
                 return Err(ChipError::NoMsi);
             }
-            if id == config::MSI {
-                let (at, control) = (u16::from(at & !3), u16::from_le_bytes(control));
-                let wide = control & 0x80 != 0;
-                self.set_config32(at + 4, 0xfee0_0000);
-                if wide {
-                    self.set_config32(at + 8, 0);
-                }
-                let data = at + if wide { 12 } else { 8 };
-                let vector = 0x31_u16.to_le_bytes();
-                self.registers.with(|bus| bus.write_config(data, &vector));
-                let on = (control | 1).to_le_bytes();
-                self.registers.with(|bus| bus.write_config(at + 2, &on));
-                return Ok(());
+            if id == wanted {
+                return Ok((u16::from(at & !3), u16::from_le_bytes(control)));
             }
             at = next;
         }

@@ -32,12 +32,17 @@ pub trait Chip: Debug + Sized + Send + 'static {
     const TAILS: bool;
     /// A kernel's driver also masks interrupts while it looks for sent frames.
     const MASKS_SENT: bool;
+    /// An interrupt masks itself until all causes are enabled again, so that neither a mask nor an
+    /// acknowledgement is on its way while rings are looked at.
+    const AUTOMASK: bool = false;
     /// Its registers.
     type Register: Register;
     /// Its transmit side.
     type Tx: TxSide<Self::Register>;
     /// Its receive side.
     type Rx: RxSide<Self::Register>;
+    /// What it shares with its driver beside the rings.
+    type Shared: Shared;
 
     /// Stops and resets it; no interrupt is enabled then.
     fn reset<B: Bus>(nic: &mut ChipDriver<Self, B>) -> Result<(), ChipError>;
@@ -52,29 +57,62 @@ pub trait Chip: Debug + Sized + Send + 'static {
 
     /// The doorbell: there are frames in the ring. True when it was a trip to the device.
     fn ring<B: Bus>(registers: &mut Registers<Self::Register, B>, tx: &mut Self::Tx) -> bool;
+    /// Does it want to hear that doorbell, for the frames that were handed over last?
+    #[inline]
+    fn wants_frames(_: &Self::Shared, _: &mut Self::Tx) -> bool {
+        true
+    }
     /// The other one: there are buffers.
-    fn give<B: Bus>(registers: &mut Registers<Self::Register, B>, tail: u16);
+    fn give<B: Bus>(registers: &mut Registers<Self::Register, B>, rx: &mut Self::Rx);
+    /// Does it want to hear that one, for the buffers that were handed over last?
+    #[inline]
+    fn wants_buffers(_: &Self::Shared, _: &Self::Rx) -> bool {
+        Self::TAILS
+    }
     /// How far the transmitter has come, of a chip that can be asked.
     fn head<B: Bus>(_: &mut Registers<Self::Register, B>) -> u32 {
         u32::MAX
     }
 
     /// Which interrupt causes stand.
-    fn causes<B: Bus>(registers: &mut Registers<Self::Register, B>) -> u32;
+    fn causes<B: Bus>(nic: &mut ChipDriver<Self, B>) -> u32;
     /// They have been seen. False if reading them has said so.
-    fn acknowledge<B: Bus>(_: &mut Registers<Self::Register, B>, _causes: u32) -> bool {
+    fn acknowledge<B: Bus>(_: &mut ChipDriver<Self, B>, _causes: u32) -> bool {
         false
     }
     /// None stands any more, whichever did.
-    fn clear<B: Bus>(registers: &mut Registers<Self::Register, B>) {
-        Self::acknowledge(registers, u32::MAX);
+    fn clear<B: Bus>(nic: &mut ChipDriver<Self, B>) {
+        Self::acknowledge(nic, u32::MAX);
     }
     /// No cause interrupts.
-    fn mask<B: Bus>(registers: &mut Registers<Self::Register, B>);
+    fn mask<B: Bus>(nic: &mut ChipDriver<Self, B>);
     /// These causes interrupt, and no others; so far `old` did.
-    fn enable<B: Bus>(registers: &mut Registers<Self::Register, B>, old: u32, new: u32);
+    fn enable<B: Bus>(nic: &mut ChipDriver<Self, B>, old: u32, new: u32);
     /// Waits until writes have arrived.
     fn settle<B: Bus>(registers: &mut Registers<Self::Register, B>);
+}
+
+/// Memory beside the rings that a chip shares with its driver.
+pub trait Shared: Debug + Send {
+    /// The RAM that it takes, among that for rings.
+    fn ram_bytes() -> usize;
+    /// With memory out of a pool.
+    fn new(ram: &Arc<Ram>, low: &mut Pool, options: &Options) -> Self;
+    /// The chip has not stopped for something that it says is wrong.
+    fn is_sound(&self) -> bool;
+}
+
+/// There is none.
+impl Shared for () {
+    fn ram_bytes() -> usize {
+        0
+    }
+
+    fn new(_: &Arc<Ram>, _: &mut Pool, _: &Options) -> Self {}
+
+    fn is_sound(&self) -> bool {
+        true
+    }
 }
 
 /// The transmit side of a chip. A slot is a buffer; slots are used in turn.

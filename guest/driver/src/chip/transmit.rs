@@ -155,6 +155,10 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
                 return;
             }
         }
+        if !C::wants_frames(&self.shared, &mut self.tx) {
+            self.tx.stats_mut().doorbells_saved += 1;
+            return;
+        }
         self.tx.stats_mut().doorbells += 1;
         if C::ring(&mut self.registers, &mut self.tx) {
             self.look_for_interrupt();

@@ -16,7 +16,7 @@ use vmlan_transport::memory::{Ram, View};
 use vmlan_transport::numbers::narrow16;
 
 /// Where a ring of descriptors may lie.
-pub(crate) const ALIGN: usize = 256;
+pub(crate) const ALIGN: usize = 512;
 
 /// Done frames are looked for so many at a time while there are more under way: the device finishes
 /// them in order, so a done one vouches for those before it, and its cache lines are left alone in
@@ -46,6 +46,8 @@ pub struct TxRing<F> {
     head: u16,
     /// The next descriptor to fill.
     tail: u16,
+    /// The tail is on an odd lap through the ring, as the first one is.
+    lap: bool,
     /// One slot of so many is reported; with more than one, the last one of each stretch and of the
     /// ring.
     every: u16,
@@ -61,7 +63,7 @@ pub struct TxRing<F> {
     /// The last descriptor of the frame in each slot.
     ends: Box<[u16]>,
     offloads: Box<[Offload]>,
-    /// Heads that the device cannot have come to.
+    /// Heads that the device cannot have come to, and frames that it should not have reported yet.
     bad_heads: u64,
     pending: u32,
     stats: QueueStats,
@@ -76,6 +78,8 @@ pub(crate) fn stride(bytes: usize) -> usize {
 impl<F: TxFormat> TxRing<F> {
     /// The word that the chip reports in.
     const STATUS: usize = if F::OWNED { 0 } else { 1 };
+    /// The chip looks at descriptors before it is told of them.
+    const WATCHED: bool = F::OWNED || F::GENERATION != 0;
 
     /// Most descriptors of one frame.
     fn per_frame(options: &Options) -> u16 {
@@ -90,6 +94,16 @@ impl<F: TxFormat> TxRing<F> {
     /// Guest-physical address of the ring.
     pub(crate) fn base(&self) -> u64 {
         self.ram.guest_phys(self.desc.offset())
+    }
+
+    /// What its descriptors are like.
+    pub(crate) fn format(&self) -> &F {
+        &self.format
+    }
+
+    #[inline]
+    pub(crate) fn format_mut(&mut self) -> &mut F {
+        &mut self.format
     }
 
     #[inline]
@@ -119,7 +133,7 @@ impl<F: TxFormat> TxRing<F> {
     /// Two stores make a descriptor; the frame in the next slot ends here so far.
     #[inline]
     fn put(&mut self, words: [u64; 2]) {
-        self.store(self.tail, words);
+        self.store(self.tail, self.sealed(words));
         self.advance();
     }
 
@@ -127,6 +141,17 @@ impl<F: TxFormat> TxRing<F> {
     fn advance(&mut self) {
         self.ends[usize::from(self.next)] = self.tail;
         self.tail = self.after(self.tail);
+        if F::GENERATION != 0 && self.tail == 0 {
+            self.lap = !self.lap;
+        }
+    }
+
+    /// With what the descriptor's place in the ring adds, which is the tail.
+    #[inline]
+    fn sealed(&self, [first, second]: [u64; 2]) -> [u64; 2] {
+        let end = if F::OWNED && self.tail + 1 == self.size { F::END } else { 0 };
+        let generation = if self.lap { F::GENERATION } else { 0 };
+        [first | end, second | generation]
     }
 
     /// Where the descriptor itself says who owns it, that word is stored last.
@@ -134,12 +159,12 @@ impl<F: TxFormat> TxRing<F> {
     fn store(&self, descriptor: u16, [first, second]: [u64; 2]) {
         let at = 2 * usize::from(descriptor);
         if F::OWNED {
-            let end = if descriptor + 1 == self.size { F::END } else { 0 };
             self.desc[at + 1].store(second.to_le(), Relaxed);
-            self.desc[at].store((first | end).to_le(), Release);
+            self.desc[at].store(first.to_le(), Release);
         } else {
+            let order = if Self::WATCHED { Release } else { Relaxed };
             self.desc[at].store(first.to_le(), Relaxed);
-            self.desc[at + 1].store(second.to_le(), Relaxed);
+            self.desc[at + 1].store(second.to_le(), order);
         }
     }
 
@@ -156,8 +181,8 @@ impl<F: TxFormat> TxRing<F> {
             let piece = self.segment.min(len - at);
             let part = Part { first: at == 0, last: at + piece == len, report };
             let words = self.format.piece(start + at as u64, piece as u64, part, &offload);
-            if F::OWNED && part.first {
-                held = Some(words);
+            if Self::WATCHED && part.first {
+                held = Some(self.sealed(words));
                 self.advance();
             } else {
                 self.put(words);
@@ -179,11 +204,19 @@ impl<F: TxFormat> TxRing<F> {
 
     #[inline]
     fn is_done(&self, ahead: u16) -> bool {
-        let end = usize::from(self.ends[usize::from(self.slot_after(ahead))]);
-        F::is_done(u64::from_le(self.desc[2 * end + Self::STATUS].load(Acquire)))
+        self.format.is_done(ahead, || {
+            let end = usize::from(self.ends[usize::from(self.slot_after(ahead))]);
+            u64::from_le(self.desc[2 * end + Self::STATUS].load(Acquire))
+        })
     }
 
     fn retire(&mut self, count: u16) {
+        if F::GENERATION != 0 {
+            for ahead in 0..count {
+                let end = self.ends[usize::from(self.slot_after(ahead))];
+                self.bad_heads += u64::from(!self.format.retire(end));
+            }
+        }
         let last = usize::from(self.slot_after(count - 1));
         self.head = self.after(self.ends[last]);
         self.under_way -= count;

@@ -1,6 +1,9 @@
 //! Descriptors: 16 bytes, here two words of 64 bits (SDM 3.2.3 and 3.3.3 to 3.3.7).
 
+use std::sync::Arc;
+
 use crate::chip::{Offload, Options, Part, Report, RxFormat, TxFormat};
+use vmlan_transport::memory::{Pool, Ram};
 
 /// Command bits of a transmit descriptor, as bits of the second word.
 pub(super) mod command {
@@ -49,7 +52,7 @@ pub struct TxDescriptor {
 impl TxFormat for TxDescriptor {
     const OWNED: bool = false;
 
-    fn new(options: &Options) -> Self {
+    fn new(options: &Options, _: &Arc<Ram>, _: &mut Pool) -> Self {
         // A delay is only in force for descriptors that ask for it (SDM 3.4.3.1).
         let delay = if options.tidv > 0 { command::IDE } else { 0 };
         Self { last: command::EOP | command::IFCS | delay, delay }
@@ -60,8 +63,8 @@ impl TxFormat for TxDescriptor {
     }
 
     #[inline]
-    fn is_done(status: u64) -> bool {
-        status & TX_DD != 0
+    fn is_done(&self, _ahead: u16, status: impl FnOnce() -> u64) -> bool {
+        status() & TX_DD != 0
     }
 
     #[inline]

@@ -14,6 +14,7 @@ use crate::e1000::Intel;
 use crate::realtek::{Gigabit, Plus, Rings};
 use crate::rtl8139::Classic;
 use crate::stats::QueueStats;
+use crate::vmxnet3::Vmware;
 use vmlan_transport::Mac;
 use vmlan_transport::address::{Pci, VfioUser};
 use vmlan_transport::memory::Ram;
@@ -33,6 +34,7 @@ fn ram_bytes(options: &Options) -> (usize, usize) {
         Model::R8169 => chip::ram_bytes::<Rings<Gigabit>>(options),
         Model::Rtl8139Plus => chip::ram_bytes::<Rings<Plus>>(options),
         Model::Rtl8139Classic => chip::ram_bytes::<Classic>(options),
+        Model::Vmxnet3 => chip::ram_bytes::<Vmware>(options),
     }
 }
 
@@ -120,6 +122,8 @@ pub type R8169Nic<L = VfioUser> = ChipNic<Rings<Gigabit>, L>;
 pub type Rtl8139Nic<L = VfioUser> = ChipNic<Rings<Plus>, L>;
 /// A port of an RTL8139 in classic mode.
 pub type Rtl8139ClassicNic<L = VfioUser> = ChipNic<Classic, L>;
+/// A port of a vmxnet3.
+pub type Vmxnet3Nic<L = VfioUser> = ChipNic<Vmware, L>;
 
 /// Received frames of a chip.
 type Batch<C> = chip::Batch<<<C as Chip>::Rx as RxSide<<C as Chip>::Register>>::Format>;

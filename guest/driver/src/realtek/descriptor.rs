@@ -1,7 +1,10 @@
 //! Descriptors of C+ mode, which the RTL8169 also has: opts1, opts2 and an address, here two words
 //! of 64 bits. OWN, in opts1, says who owns the descriptor; EOR ends the ring.
 
+use std::sync::Arc;
+
 use crate::chip::{Offload, Options, Part, Report, RxFormat, TxFormat};
+use vmlan_transport::memory::{Pool, Ram};
 
 const OWN: u64 = 1 << 31; // Bits of opts1 in descriptors of either side.
 const EOR: u64 = 1 << 30;
@@ -43,7 +46,7 @@ impl TxFormat for TxDescriptor {
     const OWNED: bool = true;
     const END: u64 = EOR;
 
-    fn new(_: &Options) -> Self {
+    fn new(_: &Options, _: &Arc<Ram>, _: &mut Pool) -> Self {
         Self
     }
 
@@ -52,8 +55,8 @@ impl TxFormat for TxDescriptor {
     }
 
     #[inline]
-    fn is_done(word: u64) -> bool {
-        word & OWN == 0
+    fn is_done(&self, _ahead: u16, word: impl FnOnce() -> u64) -> bool {
+        word() & OWN == 0
     }
 
     #[inline]

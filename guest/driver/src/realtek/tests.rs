@@ -33,7 +33,7 @@ pub(crate) fn frame(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }
 
-pub(crate) fn send<C: Chip>(nic: &mut ChipDriver<C, Fake>, bytes: &[u8]) {
+pub(crate) fn send<C: Chip, B: Bus>(nic: &mut ChipDriver<C, B>, bytes: &[u8]) {
     let slot = nic.next().unwrap();
     nic.write(slot, 0, bytes);
     nic.send(slot, u32::try_from(bytes.len()).unwrap());
@@ -44,7 +44,7 @@ pub(crate) fn log<C: Chip>(nic: &mut ChipDriver<C, Fake>) -> Vec<String> {
 }
 
 /// Polls once; the bytes of the frames, which are given back.
-pub(crate) fn take<C: Chip>(nic: &mut ChipDriver<C, Fake>) -> Vec<Vec<u8>> {
+pub(crate) fn take<C: Chip, B: Bus>(nic: &mut ChipDriver<C, B>) -> Vec<Vec<u8>> {
     let mut batch = nic.batch();
     nic.poll(&mut batch, usize::MAX);
     let read = |frame: &chip::Frame<_>| {

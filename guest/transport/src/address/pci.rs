@@ -79,9 +79,9 @@ impl Pci {
         self.driver.receive == Reception::Poll
     }
 
-    /// MSI is wanted.
-    pub(crate) fn msi(&self) -> bool {
-        self.driver.irq == Irq::Msi
+    /// MSI or MSI-X is wanted.
+    pub(crate) fn wants_messages(&self) -> bool {
+        self.driver.irq != Irq::Intx
     }
 }
 

@@ -39,25 +39,26 @@ pub const KEYS: &str = "\
     model, plus, writes, doorbell, irq, causes, unmask, mmap_timeout, reset, interrupts, \
     completion, receive, combine, combine_frames, combine_us, csb, size, buffer, segment, \
     mtu, budget, refill, itr, tidv, tadv, rdtr, radv, mitigate, mitigate_unit, batch, \
-    flush, promisc, secrc, csum, tso";
+    flush, promisc, secrc, csum, tso, fence";
 
 /// How to reach a server and how to drive the chip behind it.
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
 ///
-/// - `model` (`e1000`, `r8169`, `rtl8139`): the port's (default `e1000`); it changes the defaults
+/// - `model` (`e1000`, `r8169`, `rtl8139`, `vmxnet3`): the port's (default `e1000`); it changes the defaults
 ///   below
 /// - `plus` (`on`, `off`): an `rtl8139` is driven in C+ mode, or in classic mode
 /// - `writes` (`waited`, `posted`): register writes wait for their reply (QEMU 10, Cloud
 ///   Hypervisor), or not (QEMU 11)
 /// - `doorbell` (`auto`, `trapped`, `mapped`): whether ring registers that can be mapped are
-/// - `irq` (`intx`, `msi`): how the chip interrupts
+/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `vmxnet3`, the only one
+///   with `msix`: that)
 /// - `unmask` (`eventfd`, `message`, `access`): how INTx is unmasked (KVM: eventfd; QEMU without
 ///   KVM: access)
 /// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an
 ///   interrupt (default 1100; 0: none)
 /// - `causes` (`read`, `unread`): with `irq=msi`: what a message was about is read, or all is
-///   cleared by a write
+///   cleared by a write; `vmxnet3`: there is nothing to read
 /// - `reset` (`io`, `memory`): where CTRL.RST is written: the I/O window, as Linux does, or the
 ///   register
 /// - `interrupts` (`always`, `idle`): like a kernel's driver, or only while there is nothing to do
@@ -72,7 +73,7 @@ pub const KEYS: &str = "\
 /// - `csb` (`on`, `off`): the shared status block: no registers and no interrupts while both sides
 ///   are awake
 /// - `size` (8 to 4096, a multiple of 8): descriptors of a ring (default 256); `r8169`: up to 1024,
-///   `rtl8139`: up to 64 (default)
+///   `rtl8139`: up to 64 (default), `vmxnet3`: a multiple of 32 (default 512)
 /// - `buffer` (256, 512, 1024, 2048, 4096, 8192, 16384 or 32768): bytes of a receive buffer
 ///   (default 2048); `plus=off`: of the only one (default 32768)
 /// - `segment` (64 to 16288): most bytes one transmit descriptor is for (default 4096)
@@ -86,6 +87,8 @@ pub const KEYS: &str = "\
 /// - `batch` `flush` `promisc` `secrc` `csum` `tso` (`on`, `off`): one TDT write for each burst
 ///   (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's
 ///   driver has it); filters; CRC; offloads
+/// - `fence` (`on`, `off`): `vmxnet3`: whether there is a full fence before its wishes for doorbells
+///   are read; Linux's driver has none
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +155,8 @@ impl VfioUser {
             ("doorbell", _) => return Err(bad("auto, trapped or mapped")),
             ("irq", "intx") => self.driver.irq = Irq::Intx,
             ("irq", "msi") => self.driver.irq = Irq::Msi,
-            ("irq", _) => return Err(bad("intx or msi")),
+            ("irq", "msix") => self.driver.irq = Irq::Msix,
+            ("irq", _) => return Err(bad("intx, msi or msix")),
             ("causes", "read") => self.driver.reads_causes = true,
             ("causes", "unread") => self.driver.reads_causes = false,
             ("causes", _) => return Err(bad("read or unread")),
@@ -251,6 +255,7 @@ impl VfioUser {
             "secrc" => &mut driver.strip_crc,
             "csum" => &mut driver.checksum,
             "tso" => &mut driver.segmentation,
+            "fence" => &mut driver.fence,
             _ => return Err(AddressError::VfioKey(key.into())),
         };
         *field = on_off(key, value)?;
@@ -272,16 +277,18 @@ impl FromStr for VfioUser {
         let model = model(&parts)?;
         address.driver = Options::of(model);
         // Else an interrupt might be acknowledged after the frames that it was about were looked
-        // for.
+        // for. (One of a vmxnet3 needs no acknowledgement, and its driver asks for no flush.)
         if parts.contains(&("writes", "posted")) {
             address.driver.flush = true;
         }
         for (key, value) in parts.into_iter().filter(|(key, _)| !["model", "plus"].contains(key)) {
             address.set(key, value)?;
-            if let Some(key) = OF_INTEL.iter().find(|only| **only == key)
-                && model != Model::E1000
-            {
-                return Err(Conflict::Lacks { model, key }.into());
+            for (of, keys) in OF_ONE {
+                if let Some(key) = keys.iter().find(|only| **only == key)
+                    && model != of
+                {
+                    return Err(Conflict::Lacks { model, key }.into());
+                }
             }
         }
         address.check()?;
@@ -289,8 +296,11 @@ impl FromStr for VfioUser {
     }
 }
 
-/// Keys that only an e1000 has.
-const OF_INTEL: &[&str] = &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"];
+/// Keys that only one chip has.
+const OF_ONE: [(Model, &[&str]); 2] = [
+    (Model::E1000, &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"]),
+    (Model::Vmxnet3, &["fence"]),
+];
 
 /// The chip that an address names: the other keys' defaults depend on it.
 fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
@@ -302,7 +312,8 @@ fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
             ("model", "e1000") => model = Model::E1000,
             ("model", "r8169") => model = Model::R8169,
             ("model", "rtl8139") => model = Model::Rtl8139Plus,
-            ("model", _) => return Err(bad("e1000, r8169 or rtl8139")),
+            ("model", "vmxnet3") => model = Model::Vmxnet3,
+            ("model", _) => return Err(bad("e1000, r8169, rtl8139 or vmxnet3")),
             ("plus", _) => plus = Some(on_off(key, value)?),
             _ => {}
         }

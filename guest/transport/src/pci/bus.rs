@@ -51,6 +51,27 @@ impl Space {
     }
 }
 
+/// The BARs of the registers, mapped.
+#[derive(Debug)]
+pub(super) struct Registers {
+    bars: Bars,
+    mappings: Vec<Mapping>,
+}
+
+impl Registers {
+    #[inline]
+    pub(super) fn load(&self, offset: u32, width: Width) -> u32 {
+        let (bar, at) = self.bars.place(offset);
+        self.mappings[bar].load(at, width)
+    }
+
+    #[inline]
+    pub(super) fn store(&self, offset: u32, width: Width, value: u32) {
+        let (bar, at) = self.bars.place(offset);
+        self.mappings[bar].store(at, width, value);
+    }
+}
+
 /// Where interrupts come from.
 #[derive(Debug)]
 enum Interrupt {
@@ -64,7 +85,7 @@ enum Interrupt {
 #[derive(Debug)]
 pub struct PciBus {
     model: Model,
-    registers: Mapping,
+    registers: Registers,
     config: Space,
     /// The BAR in I/O space; without it an e1000's reset goes to the register.
     io: Option<Space>,
@@ -78,7 +99,7 @@ pub struct PciBus {
 }
 
 /// The spaces of a device, and what else is open.
-type Parts = (Mapping, Space, Option<Space>, Interrupt, Option<Vfio>);
+type Parts = (Registers, Space, Option<Space>, Interrupt, Option<Vfio>);
 
 impl PciBus {
     /// Takes the device from its kernel driver and maps its registers.
@@ -91,14 +112,14 @@ impl PciBus {
         let unmaskable = model == Model::R8169;
         let offers = Offers { polls: address.polls(), unmaskable, ..sysfs.offers() };
         let way = choose(address.via, &offers)?;
-        if address.msi() && way.driver() != Way::Vfio.driver() {
+        if address.wants_messages() && way.driver() != Way::Vfio.driver() {
             return Err(PciError::NoMsi);
         }
         let mut claim = Claim::new(sysfs)?;
         claim.take(way)?;
         let (registers, config, io, interrupt, vfio) = match way {
-            Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way, &model.bars())?,
-            Way::Uio | Way::Sysfs => by_sysfs(&claim, way, &model.bars())?,
+            Way::Vfio | Way::VfioNoIommu => by_vfio(&claim, way, model.bars())?,
+            Way::Uio | Way::Sysfs => by_sysfs(&claim, way, model.bars())?,
         };
         let irq = Irq::Intx;
         Ok(Self { model, registers, config, io, io_address: 0, interrupt, irq, way, vfio, claim })
@@ -143,37 +164,42 @@ impl PciBus {
     }
 }
 
-/// Maps the registers, which have their documented size.
-fn map(file: &File, offset: u64, skew: usize, size: u64, bars: &Bars) -> Result<Mapping, PciError> {
+/// Maps registers, whose BAR has its documented size.
+fn map(file: &File, offset: u64, skew: usize, size: u64, wanted: u32) -> Result<Mapping, PciError> {
     let what = "map the registers";
     let source = match usize::try_from(size) {
-        Ok(bytes) if size == bars.len => match Mapping::shared(file, offset, skew + bytes) {
+        Ok(bytes) if size == u64::from(wanted) => match Mapping::shared(file, offset, skew + bytes)
+        {
             Ok(mapping) => return Ok(mapping.narrow(skew, bytes)),
             Err(source) => source,
         },
-        _ => io::Error::other(format!("BAR{} is {size:#x} bytes long", bars.registers)),
+        _ => io::Error::other(format!("their BAR is {size:#x} bytes long")),
     };
     Err(PciError::system(what)(source))
 }
 
-fn by_vfio(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
+fn by_vfio(claim: &Claim, way: Way, bars: Bars) -> Result<Parts, PciError> {
     let vfio = Vfio::open(claim, way)?;
-    let bar: Region = vfio.region(region::BAR0 + u32::from(bars.registers))?;
-    if !bar.mappable {
-        let source = io::ErrorKind::Unsupported.into();
-        return Err(PciError::System { what: "map the registers", source });
-    }
-    let registers = map(&vfio.device, bar.offset, 0, bar.size, bars)?;
+    let map_bar = |bar: &u16| {
+        let region: Region = vfio.region(region::BAR0 + u32::from(*bar))?;
+        if !region.mappable {
+            let source = io::ErrorKind::Unsupported.into();
+            return Err(PciError::System { what: "map the registers", source });
+        }
+        map(&vfio.device, region.offset, 0, region.size, bars.len)
+    };
+    let mappings = bars.registers.iter().map(map_bar).collect::<Result<_, _>>()?;
     let space = |index| -> Result<Space, PciError> {
         let file = vfio.device.try_clone().map_err(PciError::system("open the device again"))?;
         Ok(Space { file, at: vfio.region(index)?.offset })
     };
-    let (config, io) = (space(region::CONFIG)?, space(region::BAR0 + u32::from(bars.io))?);
+    let config = space(region::CONFIG)?;
+    let io = bars.io.map(|bar| space(region::BAR0 + u32::from(bar))).transpose()?;
     let event = EventFd::new().map_err(PciError::system("make an eventfd"))?;
-    Ok((registers, config, Some(io), Interrupt::Vfio(event), Some(vfio)))
+    Ok((Registers { bars, mappings }, config, io, Interrupt::Vfio(event), Some(vfio)))
 }
 
-fn by_sysfs(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
+fn by_sysfs(claim: &Claim, way: Way, bars: Bars) -> Result<Parts, PciError> {
     let sysfs = claim.sysfs();
     let open = |name: &str| {
         let what = "open the device's registers in sysfs (a kernel in lockdown forbids that)";
@@ -183,15 +209,19 @@ fn by_sysfs(claim: &Claim, way: Way, bars: &Bars) -> Result<Parts, PciError> {
         // Out of power saving, and its decoders on; a driver of the kernel would do that.
         sysfs.set("enable", "1").map_err(PciError::system("enable the device"))?;
     }
-    let look = "look at the device's registers";
-    let bar = open(&format!("resource{}", bars.registers))?;
-    let size = bar.metadata().map_err(PciError::system(look))?.len();
-    let skew = sysfs.skew(bars.registers).map_err(PciError::system(look))?;
-    let registers = map(&bar, 0, skew, size, bars)?;
+    let map_bar = |bar: &u16| {
+        let look = "look at the device's registers";
+        let file = open(&format!("resource{bar}"))?;
+        let size = file.metadata().map_err(PciError::system(look))?.len();
+        let skew = sysfs.skew(*bar).map_err(PciError::system(look))?;
+        map(&file, 0, skew, size, bars.len)
+    };
+    let mappings = bars.registers.iter().map(map_bar).collect::<Result<_, _>>()?;
     let config = Space { file: open("config")?, at: 0 };
-    let io = sysfs.open(&format!("resource{}", bars.io)).ok().map(|file| Space { file, at: 0 });
+    let io = bars.io.and_then(|bar| sysfs.open(&format!("resource{bar}")).ok());
+    let io = io.map(|file| Space { file, at: 0 });
     let interrupt = if way == Way::Uio { open_uio(sysfs)? } else { Interrupt::Never };
-    Ok((registers, config, io, interrupt, None))
+    Ok((Registers { bars, mappings }, config, io, interrupt, None))
 }
 
 fn open_uio(sysfs: &Sysfs) -> Result<Interrupt, PciError> {
@@ -256,7 +286,8 @@ impl Bus for PciBus {
         self.irq = irq;
         match (&self.interrupt, &self.vfio) {
             (Interrupt::Vfio(event), Some(vfio)) => {
-                vfio.signal(irq, event).map_err(BusError::other("take the device's interrupts"))
+                let signal = vfio.signal(irq, self.model, event);
+                signal.map_err(BusError::other("take the device's interrupts"))
             }
             (Interrupt::Uio(..), _) => self.unmask(),
             _ => self

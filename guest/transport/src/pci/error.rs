@@ -57,7 +57,7 @@ pub enum PciError {
          modprobe uio_pci_generic (via=uio)"
     )]
     NoInterrupts,
-    #[error("irq=msi needs via=vfio: UIO has only irq=intx")]
+    #[error("irq=msi and irq=msix need via=vfio: UIO has only irq=intx")]
     NoMsi,
     #[error(
         "no {wanted} bytes of physically contiguous memory: reserve 2 MiB huge pages (echo {pages} \

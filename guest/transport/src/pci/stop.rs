@@ -3,7 +3,7 @@
 //! The bus does this when it is dropped, after a panic of the driver too, so it knows these few
 //! registers by itself.
 
-use crate::mapping::Mapping;
+use super::bus::Registers;
 use crate::{Model, Width};
 
 /// Registers of an 82540EM (SDM 13.4), all of 32 bits.
@@ -27,9 +27,17 @@ mod realtek {
     pub const CSBAH: u32 = 0xf4;
 }
 
+/// Registers of a vmxnet3, all of 32 bits: the second BAR begins at 1000h.
+mod vmxnet3 {
+    pub const IMR: [u32; 2] = [0x000, 0x008]; // Of the vectors that our driver uses.
+    pub const CMD: u32 = 0x1020;
+    pub const QUIESCE: u32 = 0xcafe_0001;
+    pub const RESET: u32 = 0xcafe_0002;
+}
+
 /// Ends interrupts and DMA. `csb`: the chip has a shared status block, whose address must be
 /// cleared.
-pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
+pub(super) fn quiet(model: Model, registers: &Registers, csb: bool) {
     let write = |offset, width, value| registers.store(offset, width, value);
     let (low, high) = match model {
         Model::E1000 => {
@@ -44,6 +52,11 @@ pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
             write(realtek::CR, Width::One, 0);
             (realtek::CSBAL, realtek::CSBAH)
         }
+        Model::Vmxnet3 => {
+            vmxnet3::IMR.iter().for_each(|imr| write(*imr, Width::Four, 1));
+            write(vmxnet3::CMD, Width::Four, vmxnet3::QUIESCE);
+            return;
+        }
     };
     if csb {
         write(high, Width::Four, 0);
@@ -52,7 +65,7 @@ pub(super) fn quiet(model: Model, registers: &Mapping, csb: bool) {
 }
 
 /// Resets the chip, once it is no longer a bus master.
-pub(super) fn reset(model: Model, registers: &Mapping) {
+pub(super) fn reset(model: Model, registers: &Registers) {
     match model {
         Model::E1000 => {
             let value = registers.load(e1000::CTRL, Width::Four);
@@ -62,6 +75,10 @@ pub(super) fn reset(model: Model, registers: &Mapping) {
         Model::R8169 | Model::Rtl8139Plus | Model::Rtl8139Classic => {
             registers.store(realtek::CR, Width::One, realtek::CR_RST);
             registers.load(realtek::CR, Width::One);
+        }
+        Model::Vmxnet3 => {
+            registers.store(vmxnet3::CMD, Width::Four, vmxnet3::RESET);
+            registers.load(vmxnet3::CMD, Width::Four);
         }
     }
 }

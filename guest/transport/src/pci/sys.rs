@@ -71,8 +71,9 @@ pub(super) enum Request<'a> {
     SetContainer(&'a File),
     /// VFIO_DEVICE_GET_REGION_INFO: size and place of a region; the first word is the length.
     RegionInfo(&'a mut [u32; 8]),
-    /// VFIO_DEVICE_SET_IRQS with one word of data: how interrupts are delivered.
-    SetIrqs(&'a [u32; 6]),
+    /// VFIO_DEVICE_SET_IRQS with up to two words of data: how interrupts are delivered. The first
+    /// word is the length.
+    SetIrqs(&'a [u32; 7]),
     /// VFIO_IOMMU_MAP_DMA: shows memory to the device.
     MapDma(&'a MapDma),
     /// VFIO_GROUP_GET_DEVICE_FD: opens a device of a group by its name.

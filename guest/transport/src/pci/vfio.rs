@@ -9,10 +9,10 @@ use std::path::Path;
 use super::claim::Claim;
 use super::sys::{self, Request};
 use super::{PciError, Way};
-use crate::Irq;
 use crate::memory::Ram;
 use crate::sys::EventFd;
 use crate::vfio_user::irq;
+use crate::{Irq, Model};
 
 const TYPE1V2_IOMMU: u32 = 3;
 const NOIOMMU_IOMMU: u32 = 8;
@@ -102,23 +102,24 @@ impl Vfio {
         Ok(Region { mappable, size: wide(size_low, size_high), offset: wide(low, high) })
     }
 
-    /// Lets the interrupt signal an eventfd; INTx masks itself each time.
-    pub fn signal(&self, kind: Irq, event: &EventFd) -> io::Result<()> {
+    /// Lets the chip's (first) interrupt signal an eventfd; INTx masks itself each time.
+    pub fn signal(&self, kind: Irq, model: Model, event: &EventFd) -> io::Result<()> {
         use std::os::fd::AsFd;
-        let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
+        const NOBODY: u32 = u32::MAX;
+        let (index, count) = irq::of(kind, model);
         let flags = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
         let fd = u32::try_from(event.as_fd().as_raw_fd()).map_err(io::Error::other)?;
-        self.set_irqs([24, flags, index, 0, 1, fd])
+        self.set_irqs([20 + 4 * count, flags, index, 0, count, fd, NOBODY])
     }
 
     /// INTx may fire again.
     pub fn unmask(&self) -> io::Result<()> {
         let flags = irq::DATA_NONE | irq::ACTION_UNMASK;
-        // The last word is not looked at.
-        self.set_irqs([24, flags, irq::INTX, 0, 1, 0])
+        self.set_irqs([20, flags, irq::INTX, 0, 1, 0, 0])
     }
 
-    fn set_irqs(&self, words: [u32; 6]) -> io::Result<()> {
+    /// What lies beyond the length, the first word, is not looked at.
+    fn set_irqs(&self, words: [u32; 7]) -> io::Result<()> {
         sys::vfio(&self.device, Request::SetIrqs(&words)).map(drop)
     }
 }

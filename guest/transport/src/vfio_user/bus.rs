@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::{Area, Client, ProtocolError, RegionInfo, irq, region};
 use crate::address::{Doorbell, Unmask, VfioUser};
+use crate::bus::no_window;
 use crate::memory::{Ram, SharedWords};
 use crate::socket::{self, RETRY, SocketError};
 use crate::sys::{self, EventFd};
-use crate::{Bus, BusError, Irq, Wake, Watched, Width};
+use crate::{Bars, Bus, BusError, Irq, Model, Wake, Watched, Width};
 
 /// Why the server of a chip cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +49,12 @@ struct Window {
 pub struct VfioBus {
     client: Client,
     posted: bool,
-    /// The region of the registers, and the one of the I/O window.
-    registers: u32,
-    io: u32,
+    model: Model,
+    bars: Bars,
     windows: Vec<Window>,
     interrupt: EventFd,
+    /// For vectors that nobody waits for.
+    unheard: EventFd,
     irq: Irq,
     unmask: Unmask,
     resample: EventFd,
@@ -97,9 +99,9 @@ impl VfioBus {
         let socket = socket::connect(&address.path, end)?;
         let fail = SocketError::failed(&address.path, "set up the connection");
         let client = Client::new(socket).map_err(fail)?;
-        let bars = address.driver.model.bars();
-        let (registers, io) = (u32::from(bars.registers), u32::from(bars.io));
-        let info = hello(&client, registers).map_err(BusError::from)?;
+        let model = address.driver.model;
+        let bars = model.bars();
+        let info = hello(&client, region_of(&bars, 0).0).map_err(BusError::from)?;
         let windows = if address.may_map() { map_windows(&info)? } else { Vec::new() };
         if address.doorbell == Doorbell::Mapped && windows.is_empty() {
             return Err(ConnectError::NoDoorbell);
@@ -111,10 +113,11 @@ impl VfioBus {
         Ok(Self {
             client,
             posted: address.posted,
-            registers: region::BAR0 + registers,
-            io: region::BAR0 + io,
+            model,
+            bars,
             windows,
             interrupt: eventfd()?,
+            unheard: eventfd()?,
             irq: Irq::Intx,
             unmask: address.unmask,
             resample: eventfd()?,
@@ -169,13 +172,19 @@ impl VfioBus {
     }
 }
 
-/// What a VMM asks before it builds its device; the BAR of the registers is what matters of the
-/// answers.
+/// The region of a register, and its offset there.
+fn region_of(bars: &Bars, offset: u32) -> (u32, u64) {
+    let (bar, at) = bars.place(offset);
+    (region::BAR0 + u32::from(bars.registers[bar]), at.into())
+}
+
+/// What a VMM asks before it builds its device; the (first) region of the registers is what matters
+/// of the answers.
 fn hello(client: &Client, registers: u32) -> Result<RegionInfo, ProtocolError> {
     client.version()?;
     let info = client.device_info()?;
-    let bar = client.region_info(region::BAR0 + registers)?;
-    for index in (0..info.regions.min(9)).filter(|index| *index != region::BAR0 + registers) {
+    let bar = client.region_info(registers)?;
+    for index in (0..info.regions.min(9)).filter(|index| *index != registers) {
         client.region_info(index)?;
     }
     for index in 0..info.irqs.min(5) {
@@ -212,7 +221,8 @@ impl Bus for VfioBus {
     fn read(&mut self, offset: u32, width: Width) -> Result<u32, BusError> {
         let mut bytes = [0; 4];
         let part = &mut bytes[..width as usize];
-        self.client.region_read(self.registers, offset.into(), part)?;
+        let (region, at) = region_of(&self.bars, offset);
+        self.client.region_read(region, at, part)?;
         self.accessed()?;
         Ok(u32::from_le_bytes(bytes))
     }
@@ -220,13 +230,15 @@ impl Bus for VfioBus {
     fn write(&mut self, offset: u32, width: Width, value: u32) -> Result<(), BusError> {
         let bytes = value.to_le_bytes();
         let part = &bytes[..width as usize];
-        self.client.region_write(self.registers, offset.into(), part, self.posted)?;
+        let (region, at) = region_of(&self.bars, offset);
+        self.client.region_write(region, at, part, self.posted)?;
         self.accessed()
     }
 
     fn write_io(&mut self, offset: u32, value: u32) -> Result<(), BusError> {
-        let bytes = value.to_le_bytes();
-        self.client.region_write(self.io, offset.into(), &bytes, self.posted)?;
+        let Some(bar) = self.bars.io else { return Err(no_window()) };
+        let (region, bytes) = (region::BAR0 + u32::from(bar), value.to_le_bytes());
+        self.client.region_write(region, offset.into(), &bytes, self.posted)?;
         self.accessed()
     }
 
@@ -243,8 +255,12 @@ impl Bus for VfioBus {
 
     fn use_interrupt(&mut self, kind: Irq) -> Result<(), BusError> {
         let trigger = irq::DATA_EVENTFD | irq::ACTION_TRIGGER;
-        let index = if kind == Irq::Msi { irq::MSI } else { irq::INTX };
-        self.client.set_irq(index, trigger, Some(self.interrupt.as_fd()))?;
+        let (index, count) = irq::of(kind, self.model);
+        let mut fds = vec![self.unheard.as_fd().as_raw_fd(); count as usize];
+        if let Some(first) = fds.first_mut() {
+            *first = self.interrupt.as_fd().as_raw_fd();
+        }
+        self.client.set_irqs([20, trigger, index, 0, count], &[], &fds)?;
         if (kind, self.unmask) == (Irq::Intx, Unmask::Eventfd) {
             let action = irq::DATA_EVENTFD | irq::ACTION_UNMASK;
             self.client.set_irq(index, action, Some(self.resample.as_fd()))?;

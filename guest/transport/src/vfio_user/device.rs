@@ -14,14 +14,26 @@ pub mod region {
 /// The interrupts of a PCI device, and what SET_IRQS can do with them (`linux/vfio.h`).
 #[allow(missing_docs, reason = "a comment beside each says it")]
 pub mod irq {
+    use crate::{Irq, Model};
+
     pub const INTX: u32 = 0; // INTA#.
     pub const MSI: u32 = 1; // Message signalled.
+    pub const MSIX: u32 = 2; // The same, with several messages.
     pub const DATA_NONE: u32 = 1 << 0; // `VFIO_IRQ_SET_DATA_NONE`.
     pub const DATA_BOOL: u32 = 1 << 1; // `VFIO_IRQ_SET_DATA_BOOL`.
     pub const DATA_EVENTFD: u32 = 1 << 2; // `VFIO_IRQ_SET_DATA_EVENTFD`.
     pub const ACTION_MASK: u32 = 1 << 3; // `VFIO_IRQ_SET_ACTION_MASK`.
     pub const ACTION_UNMASK: u32 = 1 << 4; // `VFIO_IRQ_SET_ACTION_UNMASK`.
     pub const ACTION_TRIGGER: u32 = 1 << 5; // `VFIO_IRQ_SET_ACTION_TRIGGER`.
+
+    /// The index of a way to interrupt, and how many interrupts it has for the driver of a chip.
+    pub fn of(kind: Irq, model: Model) -> (u32, u32) {
+        match kind {
+            Irq::Intx => (INTX, 1),
+            Irq::Msi => (MSI, 1),
+            Irq::Msix => (MSIX, model.vectors()),
+        }
+    }
 }
 
 /// The answer to VERSION.

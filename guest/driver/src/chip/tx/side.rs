@@ -12,7 +12,8 @@ use vmlan_transport::{Completion, Options};
 impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
     fn ram_bytes(options: &Options) -> (usize, usize) {
         let slots = usize::from(Self::slots_of(options));
-        (16 * usize::from(options.size) + ALIGN, slots * stride(options.room) + 64)
+        let low = 16 * usize::from(options.size) + ALIGN + F::ram_bytes(options);
+        (low, slots * stride(options.room) + 64)
     }
 
     fn new(ram: &Arc<Ram>, low: &mut Pool, high: &mut Pool, options: &Options) -> Self {
@@ -20,10 +21,10 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
         let stride = stride(options.room);
         let first = high.take(usize::from(slots) * stride, 64);
         let rings = low.take(16 * usize::from(options.size), ALIGN);
-        let seldom = !F::OWNED && (options.completion == Completion::Lazy || options.csb);
+        let seldom = !Self::WATCHED && (options.completion == Completion::Lazy || options.csb);
         let every = if seldom { (slots / 4).max(1) } else { 1 };
         let mut new = Self {
-            format: F::new(options),
+            format: F::new(options, ram, low),
             desc: ram.view(rings, 2 * usize::from(options.size)),
             ram: Arc::clone(ram),
             size: options.size,
@@ -34,6 +35,7 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
             under_way: 0,
             head: 0,
             tail: 0,
+            lap: true,
             every,
             report: every - 1,
             vain: 0,
@@ -57,6 +59,8 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
         self.desc[2 * usize::from(self.size - 1)].store(F::END.to_le(), Relaxed);
         (self.next, self.oldest, self.under_way, self.pending) = (0, 0, 0, 0);
         (self.head, self.tail, self.report) = (0, 0, self.every - 1);
+        self.lap = true;
+        self.format.reset();
     }
 
     fn slots(&self) -> u16 {
@@ -116,6 +120,7 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
         } else {
             self.describe(at, start, len, report);
         }
+        self.format.count(&self.offloads[at], len);
         self.next = if slot + 1 == self.slots { 0 } else { slot + 1 };
         self.under_way += 1;
         self.pending += 1;

@@ -44,6 +44,7 @@ fn an_address_says_everything() {
         strip_crc: true,
         checksum: true,
         segmentation: true,
+        fence: true,
         room: Options::default().room,
     };
     assert_eq!(address.driver, expected);
@@ -58,6 +59,8 @@ fn the_chip_decides_about_defaults() {
         (",model=rtl8139", Model::Rtl8139Plus, 64, 2048),
         (",model=rtl8139,plus,size=8", Model::Rtl8139Plus, 8, 2048),
         (",plus=off,model=rtl8139", Model::Rtl8139Classic, 64, 32_768),
+        (",model=vmxnet3", Model::Vmxnet3, 512, 2048),
+        (",size=4096,model=vmxnet3,irq=intx,fence=off", Model::Vmxnet3, 4096, 2048),
     ] {
         let address: VfioUser = format!("vfio-user:/a{keys}").parse().unwrap();
         let driver = &address.driver;
@@ -65,6 +68,9 @@ fn the_chip_decides_about_defaults() {
     }
     let address: VfioUser = "vfio-user:/a,model=r8169,mitigate=0x5f51".parse().unwrap();
     assert_eq!(address.driver.mitigate, 0x5f51);
+    let address: VfioUser = "vfio-user:/a,model=vmxnet3,fence=off".parse().unwrap();
+    let driver = &address.driver;
+    assert_eq!((driver.irq, driver.reads_causes, driver.fence), (Irq::Msix, false, false));
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn a_wrong_address_says_what_to_do() {
         ("vhost-user:/a", "vfio-user:"),
         ("vfio-user:", "no path"),
         ("vfio-user:/a,colour=red", "colour"),
-        ("vfio-user:/a,model=ne2000", "e1000, r8169 or rtl8139"),
+        ("vfio-user:/a,model=ne2000", "e1000, r8169, rtl8139 or vmxnet3"),
         ("vfio-user:/a,plus=off", "plus: e1000 has none"),
         ("vfio-user:/a,plus=no,model=rtl8139", "on or off"),
         ("vfio-user:/a,itr=1,model=r8169", "itr: r8169 has none"),
@@ -137,6 +143,17 @@ fn a_wrong_address_says_what_to_do() {
         ("vfio-user:/a,model=rtl8139,irq=msi", "irq=msi: rtl8139 C+ has none"),
         ("vfio-user:/a,model=rtl8139,plus=off,csb", "csb=on: rtl8139 has none"),
         ("vfio-user:/a,model=rtl8139,plus=off,buffer=4096", "8192 to 32768 bytes"),
+        ("vfio-user:/a,irq=msix", "irq=msix: e1000 has none"),
+        ("vfio-user:/a,fence=off", "fence: e1000 has none"),
+        ("vfio-user:/a,model=vmxnet3,csb", "csb=on: vmxnet3 has none"),
+        ("vfio-user:/a,model=vmxnet3,completion=lazy", "completion=lazy: vmxnet3 has none"),
+        ("vfio-user:/a,model=vmxnet3,irq=msi,causes=read", "causes=read: vmxnet3 has none"),
+        ("vfio-user:/a,model=vmxnet3,doorbell=mapped", "doorbell=mapped: vmxnet3 has none"),
+        ("vfio-user:/a,model=vmxnet3,itr=1", "itr: vmxnet3 has none"),
+        ("vfio-user:/a,model=vmxnet3,size=48", "32 descriptors, or a multiple"),
+        ("vfio-user:/a,model=vmxnet3,mtu=9001", "9000 at most"),
+        ("vfio-user:/a,model=vmxnet3,segment=127", "use larger segments"),
+        ("vfio-user:/a,model=vmxnet3,buffer=16384", "256 to 8192 bytes"),
         ("vfio-user:/a,size=100", "multiple of 8"),
         ("vfio-user:/a,size=4104", "4096"),
         ("vfio-user:/a,buffer=2000", "2048"),
