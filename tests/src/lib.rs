@@ -12,6 +12,8 @@ pub use vmlan_harness::{
 
 pub mod boot_server;
 pub mod chip_guest;
+pub mod chip_loop;
+pub mod chip_offload;
 pub mod counting_allocator;
 pub mod e1000_lan;
 pub mod exchange;

@@ -1,14 +1,15 @@
 //! What an e1000 leaves to others, and what it does for them: checksums, segmentation, VLAN tags,
 //! from and to every kind of receiver. Headers and checksums are judged by `etherparse`.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use vmlan_attach::vfio_user::Doorbell;
-use vmlan_driver::chip::{Offload, Segmentation};
+use vmlan_driver::chip::Offload;
 use vmlan_driver::e1000::registers::Register;
-use vmlan_driver::e1000::{Frame, rx_bits};
-use vmlan_driver::virtio::queues::{HDR_F_NEEDS_CSUM, NetHeader};
+use vmlan_driver::e1000::{Frame, Intel, rx_bits};
+use vmlan_driver::virtio::queues::NetHeader;
 use vmlan_tests::chip_guest::{CTRL_VME, E1000Guest};
+use vmlan_tests::chip_offload::{self, MSS, TCP, To, check_segments, payload, send, sender, trim};
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::gso::{self, KINDS, Kind};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
@@ -16,265 +17,37 @@ use vmlan_tests::numbered::{Progress, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_transport::vfio_user::VfioBus;
 
-/// Payload lengths around what matters: one segment, an odd rest, the largest packet.
-const LOADS: [usize; 7] = [1449, 2896, 2907, 9001, 30_011, 65_000, 65_463];
-const MSS: u16 = 1448;
-const TCP: [Kind; 2] = [Kind::Tcp4, Kind::Tcp6];
-
-fn payload(len: usize) -> Vec<u8> {
-    (0..len).map(|n| u8::try_from(n * 31 % 251).unwrap()).collect()
-}
-
-/// A frame of guest 1 to guest 2, what its sender asks for, and the frame as the driver leaves it.
 fn unfinished(kind: Kind, load: &[u8], mss: u16) -> (Offload, Vec<u8>, NetHeader, Vec<u8>) {
-    let (header, whole) = gso::unfinished(kind, mac(2, 0), mac(1, 0), load, mss);
-    let byte = |n: usize| u8::try_from(n).unwrap();
-    let (l4, v4) = (usize::from(header.csum_start), header.csum_start == 34);
-    let offload = Offload {
-        checksum: Some((byte(l4), byte(l4 + usize::from(header.csum_offset)))),
-        ip: v4.then_some((14, 33)),
-        tcp: matches!(kind, Kind::Tcp4 | Kind::Tcp6),
-        segmentation: (mss > 0).then(|| Segmentation { mss, header: byte(kind.header_len()) }),
-        vlan: None,
-    };
-    let mut bytes = whole.clone();
-    if v4 {
-        // The chip computes it from nothing.
-        bytes[24..26].fill(0);
-    }
-    if mss > 0 {
-        // Lengths are the chip's, and the pseudo header's sum is without (SDM 3.5.3).
-        let at = if v4 { 16 } else { 18 };
-        bytes[at..at + 2].fill(0);
-        let at = l4 + usize::from(header.csum_offset);
-        let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let len = u32::try_from(whole.len() - l4).unwrap();
-        // One's complement subtraction.
-        let new = u32::from(old) + 0xffff - (len & 0xffff) - (len >> 16);
-        let folded = u16::try_from((new & 0xffff) + (new >> 16)).unwrap();
-        bytes[at..at + 2].copy_from_slice(&folded.to_be_bytes());
-    }
-    (offload, bytes, header, whole)
+    chip_offload::unfinished::<Intel>(kind, load, mss)
 }
 
-/// Without the zeros that a short frame was padded with.
-fn trim(bytes: &[u8]) -> &[u8] {
-    let end = match bytes[12..14] {
-        [8, 0] => 14 + usize::from(u16::from_be_bytes([bytes[16], bytes[17]])),
-        _ => 54 + usize::from(u16::from_be_bytes([bytes[18], bytes[19]])),
-    };
-    assert!(end == bytes.len() || end < 60 && bytes.len() == 60, "{end} of {}", bytes.len());
-    assert!(bytes[end..].iter().all(|byte| *byte == 0), "padded with zeros");
-    &bytes[..end]
-}
-
-/// Either kind of receiver.
-enum To {
-    Virtio(Box<VirtioGuest>),
-    Intel(Box<E1000Guest<VfioBus>>),
-}
-
-type Got = (NetHeader, Vec<u8>);
-
-/// Makes a receiver at the virtio port or at the e1000's.
-type Way = fn(&Path, &Path) -> To;
-
-impl To {
-    fn introduce(&mut self) {
-        match self {
-            Self::Virtio(guest) => guest.introduce(),
-            Self::Intel(guest) => guest.introduce(),
-        }
-    }
-
-    fn take(&mut self, mut each: impl FnMut(NetHeader, &[u8])) -> u64 {
-        match self {
-            Self::Virtio(guest) => guest.receive(each),
-            Self::Intel(guest) => guest.receive(|said, bytes| {
-                assert_eq!(said.checksum(), Some(true), "the chip's verdict on a good frame");
-                each(NetHeader::default(), bytes);
-            }),
-        }
-    }
-
-    /// The frames until `bytes` bytes of payload came.
-    fn collect(&mut self, kind: Kind, bytes: usize) -> Vec<Got> {
-        let (mut all, mut sum, mut progress) = (Vec::new(), 0, Progress::default());
-        while sum < bytes {
-            let now = self.take(|header, frame| {
-                let frame = trim(frame);
-                sum += frame.len() - kind.header_len();
-                all.push((header, frame.to_vec()));
-            });
-            progress.note(now, || format!("{kind:?}: {sum} of {bytes} bytes"));
-        }
-        assert_eq!(sum, bytes);
-        all
-    }
-
-    fn assert_sound(&self) {
-        match self {
-            Self::Virtio(guest) => guest.assert_sound(),
-            Self::Intel(guest) => guest.assert_sound(),
-        }
-    }
-}
-
-fn check_segments(kind: Kind, load: &[u8], size: usize, got: &[Got]) {
-    assert_eq!(got.len(), load.len().div_ceil(size), "{kind:?}: segments of {} bytes", load.len());
-    let mut at = 0;
-    for (n, (header, frame)) in got.iter().enumerate() {
-        assert_eq!((header.gso_type, header.flags & HDR_F_NEEDS_CSUM), (0, 0), "{kind:?} {n}");
-        let segment = gso::judge(kind, frame);
-        let last = n + 1 == got.len();
-        assert_eq!(segment.payload, load[at..(at + size).min(load.len())], "{kind:?} segment {n}");
-        assert_eq!(segment.seq, gso::SEQ.wrapping_add(u32::try_from(at).unwrap()));
-        assert_eq!(segment.psh, last, "{kind:?} segment {n}: PSH belongs to the last");
-        if kind == Kind::Tcp4 {
-            let first = gso::judge(kind, &got[0].1).ip_id;
-            assert_eq!(segment.ip_id, first.wrapping_add(u16::try_from(n).unwrap()));
-        }
-        at += segment.payload.len();
-    }
-    assert_eq!(at, load.len());
-}
-
-fn sender(at: &Path, keys: &str) -> E1000Guest<VfioBus> {
-    E1000Guest::connect(at, 1, &format!(",tso,csum,writes=posted{keys}"))
-}
-
-fn send(a: &mut E1000Guest<VfioBus>, offload: Offload, bytes: &[u8]) {
-    let mut progress = Progress::default();
-    while !a.send(offload, bytes) {
-        progress.note(0, || "no slot".into());
-    }
-    a.flush();
-    a.receive(|_, _| {});
+/// A trapped one.
+fn add(lan: &mut Lan, name: &str) -> PathBuf {
+    lan.add_e1000_with(name, Doorbell::Trapped)
 }
 
 #[test]
 fn tso_reaches_a_guest_that_negotiated_it_unsegmented() {
-    let mut lan = Lan::new(1, FULL_WAIT);
-    let (at_a, at_b) = (lan.add_e1000_with("a", Doorbell::Trapped), lan.add("b", 1));
-    for (of_a, mrg) in [("", "on,buffer=2048,size=256"), (",segment=1600,size=1024", "off,size=64")]
-    {
-        let mut a = sender(&at_a, of_a);
-        let mut b =
-            VirtioGuest::connect(&at_b, 2, &format!(",guest_tso=on,guest_uso=on,mrg={mrg}"));
-        b.introduce();
-        for kind in TCP {
-            for load in LOADS {
-                let load = payload(load.min(65_535 - kind.header_len() + 14));
-                let (offload, bytes, header, whole) = unfinished(kind, &load, MSS);
-                send(&mut a, offload, &bytes);
-                let mut got = Vec::new();
-                let mut progress = Progress::default();
-                while got.is_empty() {
-                    let now = b.receive(|header, frame| got.push((header, frame.to_vec())));
-                    progress.note(now, || format!("{kind:?} of {}", load.len()));
-                }
-                let (h, frame) = &got[0];
-                let said = (h.gso_type, h.gso_size, h.csum_start, h.csum_offset, h.hdr_len);
-                let meant =
-                    (kind.gso(), MSS, header.csum_start, header.csum_offset, header.hdr_len);
-                assert_eq!((said, h.flags & HDR_F_NEEDS_CSUM), (meant, HDR_F_NEEDS_CSUM));
-                assert_eq!(got.len(), 1, "{kind:?} of {} bytes", load.len());
-                let at = frame.iter().zip(&whole).position(|(a, b)| a != b);
-                assert!(*frame == whole, "{kind:?}, {} bytes, changed at {at:?}", load.len());
-            }
-        }
-        b.assert_sound();
-        a.assert_sound();
-    }
-    assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
+    let ways = [("", "on,buffer=2048,size=256"), (",segment=1600,size=1024", "off,size=64")];
+    chip_offload::tso_arrives_whole::<Intel>(add, &ways);
 }
 
 #[test]
 fn tso_reaches_all_others_in_segments() {
-    let mut lan = Lan::new(1, FULL_WAIT);
-    let at_a = lan.add_e1000_with("a", Doorbell::Mapped);
-    let (at_v, at_i) = (lan.add("v", 1), lan.add_e1000_with("i", Doorbell::Trapped));
-    let ways: [Way; 4] = [
-        |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=256").into()),
-        |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=256,version_1=off,mrg=off").into()),
-        |_, i| To::Intel(E1000Guest::connect(i, 2, ",csum,size=256,writes=posted").into()),
-        |_, i| {
-            To::Intel(E1000Guest::connect(i, 2, ",csum,size=1024,buffer=512,secrc,irq=msi").into())
-        },
-    ];
-    for way in ways {
-        let (mut a, mut b) = (sender(&at_a, ",batch"), way(&at_v, &at_i));
-        b.introduce();
-        for (kind, size) in TCP.into_iter().zip([1448, 1001]) {
-            for load in LOADS {
-                let load = payload(load.min(65_535 - kind.header_len() + 14));
-                let (offload, bytes, ..) = unfinished(kind, &load, size);
-                send(&mut a, offload, &bytes);
-                check_segments(kind, &load, size.into(), &b.collect(kind, load.len()));
-            }
-        }
-        b.assert_sound();
-    }
-    assert_eq!(["a", "v", "i"].map(|port| lan.drops(port)), [0; 3]);
+    let mapped = |lan: &mut Lan, name: &str| lan.add_e1000_with(name, Doorbell::Mapped);
+    let keys = [",csum,size=256,writes=posted", ",csum,size=1024,buffer=512,secrc,irq=msi"];
+    chip_offload::tso_arrives_in_segments::<Intel>(mapped, add, &keys);
 }
 
 #[test]
 fn virtio_s_large_packets_reach_an_e1000_in_segments() {
-    let mut lan = Lan::new(1, FULL_WAIT);
-    let (at_a, at_b) = (lan.add("a", 1), lan.add_e1000_with("b", Doorbell::Trapped));
-    let mut a = VirtioGuest::connect(&at_a, 1, ",size=64,buffer=65600,tso=on");
-    for keys in [",csum,size=256", ",csum,size=1024,buffer=256,segment=64,irq=msi,writes=posted"] {
-        let mut b = To::Intel(E1000Guest::connect(&at_b, 2, keys).into());
-        b.introduce();
-        for (kind, size) in TCP.into_iter().zip([1448, 1001]) {
-            for load in LOADS {
-                let load = payload(load.min(65_535 - kind.header_len() + 14));
-                let (header, bytes) = gso::unfinished(kind, mac(2, 0), mac(1, 0), &load, size);
-                assert!(a.send(0, header, &bytes));
-                a.flush();
-                check_segments(kind, &load, size.into(), &b.collect(kind, load.len()));
-                a.receive(|_, _| {});
-            }
-        }
-        b.assert_sound();
-    }
-    assert_eq!((lan.drops("a"), lan.drops("b")), (0, 0));
+    let keys = [",csum,size=256", ",csum,size=1024,buffer=256,segment=64,irq=msi,writes=posted"];
+    chip_offload::large_packets_arrive_in_segments::<Intel>(add, &keys);
 }
 
 #[test]
 fn checksums_are_finished_unless_the_receiver_takes_them() {
-    let mut lan = Lan::new(1, FULL_WAIT);
-    let at_a = lan.add_e1000_with("a", Doorbell::Trapped);
-    let (at_v, at_i) = (lan.add("v", 1), lan.add_e1000_with("i", Doorbell::Trapped));
-    let ways: [(bool, Way); 3] = [
-        (false, |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=64").into())),
-        (true, |v, _| To::Virtio(VirtioGuest::connect(v, 2, ",size=64,guest_csum=on").into())),
-        (false, |_, i| To::Intel(E1000Guest::connect(i, 2, ",csum,writes=posted").into())),
-    ];
-    for (takes, way) in ways {
-        let (mut a, mut b) = (sender(&at_a, ",size=256"), way(&at_v, &at_i));
-        b.introduce();
-        for kind in KINDS {
-            // From below the shortest frame over the end of the switch's snapshot to the longest;
-            // odd lengths.
-            for len in (1..90).chain([1000, 1399, 1440]) {
-                let load = payload(len);
-                let (offload, bytes, _, whole) = unfinished(kind, &load, 0);
-                send(&mut a, offload, &bytes);
-                let got = b.collect(kind, len);
-                let open = got[0].0.flags & HDR_F_NEEDS_CSUM != 0;
-                if takes {
-                    assert!(open && got[0].1 == whole, "{kind:?} {len}: as it was sent");
-                } else {
-                    assert!(!open, "{kind:?} {len}: the receiver cannot complete a checksum");
-                    assert_eq!(gso::judge(kind, &got[0].1).payload, load);
-                }
-            }
-        }
-        b.assert_sound();
-        a.assert_sound();
-    }
-    assert_eq!(["a", "v", "i"].map(|port| lan.drops(port)), [0; 3]);
+    chip_offload::checksums_are_finished::<Intel>(add, ",csum,writes=posted");
 }
 
 #[test]
@@ -284,8 +57,8 @@ fn packets_that_find_no_room_for_all_their_segments_wait() {
     let at_b = lan.add_e1000_with("b", Doorbell::Trapped);
     // 21 segments each, and room for 63. (Beyond 32 segments a packet is begun before there is room
     // for all.)
-    let mut b = To::Intel(E1000Guest::connect(&at_b, 2, ",csum,size=64,writes=posted").into());
-    let mut a = sender(&at_a, ",size=1024,batch");
+    let mut b = To::Chip(E1000Guest::connect(&at_b, 2, ",csum,size=64,writes=posted").into());
+    let mut a = sender::<Intel>(&at_a, ",size=1024,batch");
     let mut v = VirtioGuest::connect(&at_v, 1, ",size=64,buffer=65600,tso=on");
     b.introduce();
     let load = payload(30_011);
@@ -383,7 +156,7 @@ fn vlan_tags_are_inserted_stripped_and_filtered() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let at = ["a", "b"].map(|n| lan.add_e1000_with(n, Doorbell::Trapped));
     let at_v = lan.add("v", 1);
-    let mut a = sender(&at[0], ",size=512");
+    let mut a = sender::<Intel>(&at[0], ",size=512");
     let mut b = E1000Guest::connect(&at[1], 2, ",csum");
     let mut v = VirtioGuest::connect(&at_v, 3, "");
     b.introduce();
@@ -452,7 +225,7 @@ fn segments_carry_the_tag_of_their_packet() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) =
         (lan.add_e1000_with("a", Doorbell::Mapped), lan.add_e1000_with("b", Doorbell::Mapped));
-    let mut a = sender(&at_a, "");
+    let mut a = sender::<Intel>(&at_a, "");
     let mut b = E1000Guest::connect(&at_b, 2, ",csum");
     b.introduce();
     for guest in [&mut a, &mut b] {
