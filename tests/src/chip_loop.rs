@@ -1,5 +1,6 @@
-//! What a test with drivers, chips, a switch and real sockets in one process asks of any chip. Every
-//! frame is compared byte for byte with what was sent; short ones arrive with zeros up to 60 bytes.
+//! What a test with drivers, chips, a switch and real sockets in one process asks of any chip.
+//! Every frame is compared byte for byte with what was sent; short ones arrive with zeros up to 60
+//! bytes.
 
 use std::path::{Path, PathBuf};
 

@@ -28,8 +28,8 @@ pub fn payload(len: usize) -> Vec<u8> {
     (0..=250).cycle().step_by(31).take(len).collect()
 }
 
-/// A frame of guest 1 to guest 2: what its sender asks for, the frame as the chip's driver leaves it,
-/// and both as virtio has them.
+/// A frame of guest 1 to guest 2: what its sender asks for, the frame as the chip's driver leaves
+/// it, and both as virtio has them.
 ///
 /// # Panics
 /// When it would be longer than 64 KiB.

@@ -22,6 +22,7 @@ use vmlan_nic::chip::{Host, Nic};
 use vmlan_transport::Bars;
 
 use crate::chip_guest::{self, ChipGuest};
+use crate::chip_loop::ALL;
 use crate::exchange::TestGuest;
 use crate::in_process_chip::map_of;
 use crate::numbered::{Sizes, frame, mac};
@@ -181,6 +182,11 @@ impl<C: DriverChip> Steps<C> {
         Ok(())
     }
 
+    /// The guests.
+    pub fn guests(&self) -> &[ChipGuest<C, StepBus>; 2] {
+        &self.guests
+    }
+
     /// What both chips have counted so far.
     pub fn devices(&self) -> [NicCounters; 2] {
         [0, 1].map(|n| self.world.chips[n].device())
@@ -194,5 +200,25 @@ impl<C: DriverChip> Steps<C> {
         }
         lines.push(format!("worker asleep: {}", self.world.turns.is_asleep(WORKER)));
         lines.join("\n  ")
+    }
+}
+
+/// Guests with these keys exchange frames; one of them, or both, for longer. The environment's
+/// `SEEDS=FIRST..LAST` tries others than the first `seeds`.
+///
+/// # Panics
+/// When somebody waits for ever.
+pub fn exchange<C: DriverChip>(make: Make, keys: [&str; 2], seeds: u64) {
+    let given = std::env::var("SEEDS").ok();
+    let seeds = given.map_or(1..seeds, |range| {
+        let (first, last) = range.split_once("..").expect("FIRST..LAST");
+        first.parse().expect("a number")..last.parse().expect("a number")
+    });
+    for seed in seeds {
+        let counts = [[60, 400], [300, 40], [150, 150]][usize::try_from(seed % 3).expect("small")];
+        let mut steps = Steps::<C>::new(seed, keys, make);
+        if let Err(state) = steps.exchange(counts, ALL) {
+            panic!("{keys:?}, seed {seed}: {state}");
+        }
     }
 }

@@ -1,20 +1,15 @@
 //! Whatever the order in which drivers, chips, ports' threads and worker take their turns, nobody
-//! waits for ever: in steps, by lot. `SEEDS=FIRST..LAST` tries others.
+//! waits for ever: in steps, by lot ([`exchange`]).
 
 use std::sync::Arc;
 
-use vmlan_driver::chip;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_frame::Mac;
 use vmlan_nic::chip::{Config, Host, Nic};
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
-use vmlan_tests::numbered::Sizes;
-use vmlan_tests::steps::{Make, Steps};
-
-/// Every legal length, in an order that mixes them.
-const ALL: Sizes = Sizes { least: 14, most: 1514 };
+use vmlan_tests::steps::exchange;
 
 fn config() -> Config {
     Config { mac: Mac::new([2, 0, 0, 0, 0, 1]), irq_rate_max: 0, csb: true }
@@ -26,22 +21,6 @@ fn r8169(host: Arc<dyn Host>) -> Arc<dyn Nic> {
 
 fn rtl8139(host: Arc<dyn Host>) -> Arc<dyn Nic> {
     Arc::new(Rtl8139::new(config(), true, host))
-}
-
-/// Guests with these keys exchange frames; one of them, or both, for longer.
-fn exchange<C: chip::Chip>(make: Make, keys: [&str; 2], seeds: u64) {
-    let given = std::env::var("SEEDS").ok();
-    let seeds = given.map_or(1..seeds, |range| {
-        let (first, last) = range.split_once("..").expect("FIRST..LAST");
-        first.parse().expect("a number")..last.parse().expect("a number")
-    });
-    for seed in seeds {
-        let counts = [[60, 400], [300, 40], [150, 150]][usize::try_from(seed % 3).expect("small")];
-        let mut steps = Steps::<C>::new(seed, keys, make);
-        if let Err(state) = steps.exchange(counts, ALL) {
-            panic!("{keys:?}, seed {seed}: {state}");
-        }
-    }
 }
 
 /// It had got back all its buffers silently, for to enable interrupts would have told the chip of

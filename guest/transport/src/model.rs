@@ -66,8 +66,8 @@ impl Model {
         }
     }
 
-    /// Vectors of MSI-X that its driver uses, of a chip that has them: the first for all frames, the
-    /// others for what nobody waits for.
+    /// Vectors of MSI-X that its driver uses, of a chip that has them: the first for all frames,
+    /// the others for what nobody waits for.
     pub fn vectors(self) -> u32 {
         if self == Self::Vmxnet3 { 2 } else { 0 }
     }

@@ -12,7 +12,8 @@
 //! | [`csb`] | `guest_tdt` | `host_need_txkick` | `host_tdh` or DD | `guest_need_txkick` |
 //! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
 //! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |
-//! | [`threshold`] | generation bits | `txThreshold`, `updateRxProd` | the same bits | IMR, in the chip |
+//! | [`threshold`] | a generation bit | `txThreshold` | such a bit | IMR, in the chip |
+//! | | a generation bit | `updateRxProd` | | |
 //!
 //! The device's side is in another crate and shares nothing with this one. That crate's
 //! `tests/loom` tries both together with every interleaving, and with each [`Point`] taken away.

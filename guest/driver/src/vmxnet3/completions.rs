@@ -56,8 +56,8 @@ impl Completions {
         if at + 1 == self.size { 0 } else { at + 1 }
     }
 
-    /// The place `ahead` (fewer than all) after the next, and the lap that it is on. There are 8,192
-    /// at most, so nothing overflows.
+    /// The place `ahead` (fewer than all) after the next, and its lap. There are 8,192 at most, so
+    /// nothing overflows.
     #[inline]
     fn place(&self, ahead: u16) -> (u16, bool) {
         let at = self.next + ahead;

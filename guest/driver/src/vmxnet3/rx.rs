@@ -1,6 +1,6 @@
-//! The receive side: a ring of buffers for the heads of frames, one for what does not fit there, and
-//! a ring of reports, one for each buffer. Buffers stay where they are for ever, and are given back
-//! in the order in which they were reported; those that the device has skipped as well.
+//! The receive side: a ring of buffers for the heads of frames, one for what does not fit there,
+//! and a ring of reports, one for each buffer. Buffers stay where they are for ever, and are given
+//! back in the order in which they were reported; those that the device has skipped as well.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -45,14 +45,14 @@ pub const KEYS: &str = "\
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
 ///
-/// - `model` (`e1000`, `r8169`, `rtl8139`, `vmxnet3`): the port's (default `e1000`); it changes the defaults
-///   below
+/// - `model` (`e1000`, `r8169`, `rtl8139`, `vmxnet3`): the port's (default `e1000`); it changes the
+///   defaults below
 /// - `plus` (`on`, `off`): an `rtl8139` is driven in C+ mode, or in classic mode
 /// - `writes` (`waited`, `posted`): register writes wait for their reply (QEMU 10, Cloud
 ///   Hypervisor), or not (QEMU 11)
 /// - `doorbell` (`auto`, `trapped`, `mapped`): whether ring registers that can be mapped are
-/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `vmxnet3`, the only one
-///   with `msix`: that)
+/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `vmxnet3`, the only
+///   one with `msix`: that)
 /// - `unmask` (`eventfd`, `message`, `access`): how INTx is unmasked (KVM: eventfd; QEMU without
 ///   KVM: access)
 /// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an
@@ -87,8 +87,8 @@ pub const KEYS: &str = "\
 /// - `batch` `flush` `promisc` `secrc` `csum` `tso` (`on`, `off`): one TDT write for each burst
 ///   (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's
 ///   driver has it); filters; CRC; offloads
-/// - `fence` (`on`, `off`): `vmxnet3`: whether there is a full fence before its wishes for doorbells
-///   are read; Linux's driver has none
+/// - `fence` (`on`, `off`): `vmxnet3`: whether there is a full fence before its wishes for
+///   doorbells are read; Linux's driver has none
 ///
 /// What contradicts itself is refused, with the reason: see [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
