@@ -135,6 +135,8 @@ pub struct Written {
     pub to: Mac,
     /// The frame was lost here.
     pub failed: bool,
+    /// What only this chip says of a frame, with the last: [`Receive::note`].
+    pub note: u64,
 }
 
 /// The chip of a kind of receive descriptors.
@@ -161,6 +163,11 @@ pub trait Receive: Sized {
     #[inline]
     fn stats<'c>(_ring: &Self::Ring, chip: &'c ChipOf<Self>) -> &'c SideStats {
         &chip.core().stats.rx
+    }
+    /// What only this chip says of a frame.
+    #[inline]
+    fn note(_filter: &Self::Filter, _frame: &FrameView<'_, '_>) -> u64 {
+        0
     }
     /// Writes the descriptor back, after all that was written before.
     fn write_back(ring: &Self::Ring, filter: &Self::Filter, index: u32, what: &Written);
@@ -423,6 +430,7 @@ impl<'q, R: Receive> Pass<'q, R> {
                 last: true,
                 sums,
                 to,
+                note: R::note(filter, &frame),
                 ..Written::default()
             };
             R::write_back(ring, filter, *index, &whole);

@@ -138,7 +138,8 @@ impl<'q, R: Receive> Pass<'q, R> {
         let source = Source { frame: *frame, tag, total };
         self.fill(&source, &mut parts);
         let to = frame.head.first_chunk().map_or(Mac::default(), |to| Mac::new(*to));
-        let last = Written { sums: self.verdict(frame), tag: tci, to, ..Written::default() };
+        let (sums, note) = (self.verdict(frame), R::note(self.filter, frame));
+        let last = Written { sums, tag: tci, to, note, ..Written::default() };
         self.write_back(&parts, source.total, last);
         Outcome::Delivered
     }

@@ -141,6 +141,9 @@ impl Vmxnet3 {
                 self.update_rules(control, |r, map, at| r.read_groups(map, at));
             }
             command::UPDATE_VLANS => self.update_rules(control, |r, map, at| r.read_vlans(map, at)),
+            command::UPDATE_TABLE => {
+                self.update_rules(control, |r, map, at| r.read_spread(map, at));
+            }
             command::UPDATE_FEATURES => {
                 self.update_rules(control, |r, map, at| r.read_features(map, at));
             }

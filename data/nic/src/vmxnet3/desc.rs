@@ -35,7 +35,9 @@ pub mod done {
     pub const EOP: u64 = 1 << 14;
     pub const SOP: u64 = 1 << 15;
     pub const QUEUE_SHIFT: u32 = 16; // rqID: the queue, and which of its rings.
+    pub const HASH_TYPE_SHIFT: u32 = 26; // rssType: of what the hash is.
     pub const NO_SUMS: u64 = 1 << 30; // cnc: checksums were not looked at.
+    pub const HASH_SHIFT: u32 = 32; // RSS hash.
     // Second quadword.
     pub const TAGGED: u64 = 1 << 15; // ts: a tag was taken out.
     pub const TAG_SHIFT: u32 = 16; // tci.

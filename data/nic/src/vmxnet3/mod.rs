@@ -32,6 +32,7 @@ mod ring;
 mod rules;
 mod rx;
 mod shared;
+mod spread;
 mod stats;
 #[cfg(test)]
 mod tests;

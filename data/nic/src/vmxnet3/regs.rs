@@ -112,6 +112,7 @@ pub mod command {
     pub const UPDATE_RX_MODE: u32 = 0xcafe_0003;
     pub const UPDATE_GROUPS: u32 = 0xcafe_0004;
     pub const UPDATE_VLANS: u32 = 0xcafe_0005;
+    pub const UPDATE_TABLE: u32 = 0xcafe_0006; // RSS: the indirection table.
     pub const UPDATE_LEVELS: u32 = 0xcafe_0007; // Moderation.
     pub const UPDATE_FEATURES: u32 = 0xcafe_0009;
     pub const LOAD_PLUGIN: u32 = 0xcafe_000b;

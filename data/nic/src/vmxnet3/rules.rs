@@ -8,6 +8,7 @@ use vmlan_frame::Mac;
 use vmlan_ram::Map;
 
 use super::shared::{Shared, Words, copy, feature};
+use super::spread::Spread;
 use crate::chip::frame_totals::FCS;
 use crate::ring::{MAX_PARTS, Shape};
 
@@ -25,6 +26,7 @@ const FEATURES: u64 = 0x18;
 const MODE: u64 = 0x78;
 const GROUPS: u64 = 0x7c;
 const VLANS: u64 = 0x88;
+const SPREAD: u64 = 0x290;
 
 /// Addresses of a table of groups; whoever has more gets them all.
 const MOST_GROUPS: usize = 512;
@@ -50,6 +52,7 @@ pub struct Rules {
     features: u32,
     mtu: usize,
     most_buffers: usize,
+    spread: Option<Spread>,
 }
 
 impl Default for Rules {
@@ -64,6 +67,7 @@ impl Default for Rules {
             features: 0,
             mtu: 0,
             most_buffers: MOST_BUFFERS,
+            spread: None,
         }
     }
 }
@@ -88,6 +92,7 @@ impl Rules {
         rules.read_groups(map, address);
         rules.read_vlans(map, address);
         rules.read_features(map, address);
+        rules.read_spread(map, address);
         rules
     }
 
@@ -99,6 +104,18 @@ impl Rules {
     /// uptFeatures, as far as they are known.
     pub fn read_features(&mut self, map: &Map, address: u64) {
         self.features = u32::from_le_bytes(words(map, address, FEATURES));
+    }
+
+    /// The table for RSS, and what else is said about that.
+    pub fn read_spread(&mut self, map: &Map, address: u64) {
+        let place = u64::from_le_bytes(words(map, address, SPREAD));
+        self.spread = Spread::read(map, place);
+    }
+
+    /// How frames are spread over receive queues, if they are.
+    #[inline]
+    pub fn spread(&self) -> Option<&Spread> {
+        self.spread.as_ref().filter(|_| self.features & feature::SPREAD != 0)
     }
 
     /// The table of groups. One that is not in memory is empty.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use vmlan_frame::headers::{TCP, UDP};
-use vmlan_frame::{Batch, Reason};
+use vmlan_frame::{Batch, FrameView};
 use vmlan_ram::Map;
 
 use super::Vmxnet3;
@@ -15,6 +15,7 @@ use super::desc::{done, rx};
 use super::ring::Ring;
 use super::rules::{Rules, is_tagged};
 use super::shared::{Queue, RECEIVE};
+use super::spread::Hash;
 use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::SideStats;
 use crate::chip::{Fault, ReceiveSide, Received};
@@ -62,6 +63,14 @@ impl Receive for Receiving {
         chip.stats.receive(ring.number())
     }
 
+    /// The hash, where a completion has it.
+    #[inline]
+    fn note(filter: &Digest, frame: &FrameView<'_, '_>) -> u64 {
+        let Some(spread) = filter.rules.spread() else { return 0 };
+        let Hash { value, kind } = spread.hash(frame.head, frame.len);
+        u64::from(value) << done::HASH_SHIFT | u64::from(kind) << done::HASH_TYPE_SHIFT
+    }
+
     /// What is passed over has no completion. Of a frame whose buffers cannot be written, the head
     /// is given back empty.
     #[inline]
@@ -82,7 +91,7 @@ impl Receive for Receiving {
         }
         let first = if what.first { done::SOP } else { 0 };
         let (last, said) = if what.last { end(what) } else { (0, 0) };
-        ring.complete(name | first | last, done::TYPE | said | what.len as u64);
+        ring.complete(name | first | last | what.note, done::TYPE | said | what.len as u64);
     }
 
     #[inline]
@@ -231,18 +240,43 @@ impl ReceiveSide<Vmxnet3> for Receivers {
         })
     }
 
+    /// Frames of one queue that follow each other are delivered together.
     fn receive(&mut self, chip: &Vmxnet3, batch: &Batch<'_>, list: &[u16]) -> Received {
-        let Some(queue) = self.used().next() else {
-            chip.core.counters.output.drop(Reason::LinkDown, list.len() as u64);
-            return Received { dealt: list.len(), ..Received::default() };
-        };
-        let received = queue.receive(chip, batch, list);
-        if received.dealt == list.len()
-            && std::mem::take(&mut queue.ring.asked)
-            && let Some(words) = queue.ring.words()
-        {
-            deferred::disarm(&*words);
+        let mut all = Received::default();
+        while let Some(rest) = list.get(all.dealt..).filter(|rest| !rest.is_empty()) {
+            let (index, run) = self.run(batch, rest);
+            let Some(queue) = self.queues.get_mut(index) else { break };
+            let received = queue.receive(chip, batch, rest.get(..run).unwrap_or(rest));
+            all.dealt += received.dealt;
+            all.causes |= received.causes;
+            if received.dealt < run {
+                break;
+            }
+            if std::mem::take(&mut queue.ring.asked)
+                && let Some(words) = queue.ring.words()
+            {
+                deferred::disarm(&*words);
+            }
         }
-        received
+        all
+    }
+}
+
+impl Receivers {
+    /// The queue of the list's first frame, and how many from there on go to the same. A table may
+    /// name queues that there are not.
+    #[inline]
+    fn run(&self, batch: &Batch<'_>, list: &[u16]) -> (usize, usize) {
+        let [first, ..] = &self.queues;
+        let Some(spread) = first.filter.rules.spread().filter(|_| self.count > 1) else {
+            return (0, list.len());
+        };
+        let mut queues = list.iter().map(|i| {
+            let i = usize::from(*i);
+            let queue = spread.queue(spread.hash(batch.head(i), batch.frame_len(i)));
+            if queue < self.count { queue } else { 0 }
+        });
+        let first = queues.next().unwrap_or(0);
+        (first, 1 + queues.take_while(|queue| *queue == first).count())
     }
 }

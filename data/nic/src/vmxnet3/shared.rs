@@ -37,6 +37,7 @@ const MOST_COMPLETIONS: u32 = 8192;
 /// Bits of `uptFeatures`.
 pub mod feature {
     pub const SUMS: u32 = 1; // Receive checksums.
+    pub const SPREAD: u32 = 2; // RSS.
     pub const STRIP: u32 = 4; // VLAN tags are taken out.
 }
 

@@ -21,6 +21,7 @@
 #![cfg(loom)]
 
 mod csb;
+mod deferred;
 mod mutations;
 mod registers;
 mod virtqueue;

@@ -36,6 +36,11 @@ impl Wire {
         self.0.fetch_or(0, Ordering::AcqRel) < RAISER
     }
 
+    /// Takes it, if it is raised.
+    pub fn was_raised(&self) -> bool {
+        self.0.fetch_and(!RAISED, Ordering::AcqRel) & RAISED != 0
+    }
+
     /// Sleeps until it is raised, and some time longer. False: it never is.
     pub fn sleep(&self) -> bool {
         loop {

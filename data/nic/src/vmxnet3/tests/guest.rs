@@ -19,6 +19,7 @@ pub const RESET: u32 = 0xcafe_0002;
 pub const UPDATE_RX_MODE: u32 = 0xcafe_0003;
 pub const UPDATE_MAC_FILTERS: u32 = 0xcafe_0004;
 pub const UPDATE_VLAN_FILTERS: u32 = 0xcafe_0005;
+pub const UPDATE_RSSIDT: u32 = 0xcafe_0006;
 pub const UPDATE_IML: u32 = 0xcafe_0007;
 pub const UPDATE_FEATURE: u32 = 0xcafe_0009;
 pub const GET_STATS: u32 = 0xf00d_0001;
@@ -405,6 +406,14 @@ impl Guest {
     pub fn arrive_plain(&self, frames: &[&[u8]]) -> usize {
         let frames: Vec<_> = frames.iter().map(|f| (f.to_vec(), Offload::NONE)).collect();
         self.arrive(&frames)
+    }
+
+    /// The words of the next receive completion of queue 0, whatever it says.
+    pub fn words_of_next_done(&mut self) -> [u32; 4] {
+        let at = self.queues[0].rx_done.step();
+        let words = [0, 4, 8, 12].map(|i| self.word(RX_DONE + 16 * u64::from(at.index) + i));
+        assert_eq!(words[3] >> 31, at.generation, "it is there");
+        words
     }
 
     /// The next receive completion.

@@ -3,7 +3,9 @@
 
 mod guest;
 mod interrupts;
+mod known_faults;
 mod life;
+mod queues;
 mod receive;
 mod registers;
 mod transmit;
