@@ -30,6 +30,7 @@ code() {
   vfio_user) echo control/attach/src/vfio_user ;;
   vhost_user) echo control/attach/src/vhost_user ;;
   virtqueue) echo data/nic/src/virtio ;;
+  vmxnet3) echo data/nic/src/vmxnet3 ;;
   esac
 }
 

@@ -22,7 +22,7 @@ use super::rules::Rules;
 use super::shared::{COUNTERS, EVENTS, RECEIVE, Shared, TRANSMIT};
 use super::stats::Figures;
 use super::vectors::VECTORS;
-use crate::chip::{After, Chip, ControlOf, TransmitSide};
+use crate::chip::{After, Chip, ControlOf, Interrupts, TransmitSide};
 
 /// Bits of `ecr`: what has happened to the device.
 mod event {
@@ -205,7 +205,9 @@ impl Vmxnet3 {
         self.core.let_interrupts(&control.pci);
         let now = self.gate();
         let opens = now != before;
-        let mut after = After { ring_tx: opens, ring_rx: opens, ..After::default() };
+        // As another kind of interrupt, or let out: what was kept in.
+        let edge = self.core.irq.remoderate(self.delays(), &*self.core.host);
+        let mut after = After { edge, ring_tx: opens, ring_rx: opens, ..After::default() };
         if before.link != now.link
             && let Some(active) = &control.phy.active
         {

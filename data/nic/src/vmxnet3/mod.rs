@@ -25,6 +25,9 @@ mod access;
 mod chip;
 mod coalesce;
 mod desc;
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "tests/fuzz.rs"]
+pub mod fuzz;
 mod life;
 mod pci;
 mod regs;

@@ -53,6 +53,8 @@ const MOST_BYTES: usize = 4 << 20;
 pub trait Fuzzed: Chip {
     /// Where CSBAL is in BAR 0.
     const CSBAL: u64;
+    /// Bytes of FCS that a guest is given.
+    const FCS: u32 = 4;
 
     /// The chip that the byte of configuration asks for. `pages`: for registers that can be mapped.
     fn make(config: Config, pages: Window, host: Arc<dyn Host>, byte: u8) -> Self;
