@@ -27,6 +27,7 @@ mod shell;
 mod stats;
 mod switch;
 mod vm_args;
+mod web;
 
 /// The last lines of `vmlan --help`.
 const START_HERE: &str = if cfg!(feature = "lab") {
@@ -125,6 +126,9 @@ enum Command {
     /// all there is to know of one. `?` lists the keys.
     #[command(after_help = "Example:\n  vmlan top\n  vmlan top --sort drops --interval 0.5")]
     Top(top::TopArgs),
+    /// Serve a page about a running switch: topology, rates, drops, exits and interrupts
+    #[command(after_help = web::EXAMPLE)]
+    Web(web::WebArgs),
     /// Say what would become of a frame, and why, without sending it
     #[command(after_help = concat!(
         "Example:\n  vmlan explain --port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff \
@@ -181,6 +185,7 @@ impl Command {
             Self::Sflow(args) => Some(&mut args.api.api),
             Self::Stats(args) => Some(&mut args.api.api),
             Self::Top(args) => Some(&mut args.api.api),
+            Self::Web(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
             Self::Run(args) => Some(&mut args.api.api),
@@ -208,6 +213,7 @@ impl Command {
             Self::Sflow(args) => sflow::run(args),
             Self::Stats(args) => stats::run(&args),
             Self::Top(args) => top::run(&args),
+            Self::Web(args) => web::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::VmArgs(args) => vm_args::run(&args),
             Self::Run(args) => run::run(&args),

@@ -88,6 +88,23 @@ impl Client {
         })
     }
 
+    /// One request for somebody else, within a runtime; the answer, whatever it says.
+    pub(super) async fn forward(
+        &self,
+        method: &Method,
+        path: &str,
+        body: String,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let forwarded = async {
+            let (answer, driver) = self.ask(self.connect()?, method, path, body).await?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, MAX_ANSWER).collect().await;
+            driver.abort();
+            Ok(Response::from_parts(head, body.map_err(|e| self.broken(&e))?.to_bytes()))
+        };
+        self.soon(forwarded).await
+    }
+
     /// A connection, for [`Client::hold`].
     pub fn connect(&self) -> Result<Connection, ClientError> {
         let no_switch = |source| ClientError::NoSwitch { path: self.path.clone(), source };
@@ -125,12 +142,17 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| self.broken(&e))?;
-        runtime.block_on(async {
-            match tokio::time::timeout(PATIENCE, request).await {
-                Ok(done) => done,
-                Err(_) => Err(self.broken(&"no answer for 30 seconds")),
-            }
-        })
+        runtime.block_on(self.soon(request))
+    }
+
+    async fn soon<T>(
+        &self,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(PATIENCE, request).await {
+            Ok(done) => done,
+            Err(_) => Err(self.broken(&"no answer for 30 seconds")),
+        }
     }
 
     /// Sends a request; the answer, and what moves its bytes.

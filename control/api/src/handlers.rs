@@ -203,7 +203,7 @@ pub(super) async fn ask<T>(
     answer.await.unwrap_or_else(|_| Err(stopping()))
 }
 
-async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Refusal> {
     let unread = |e: &dyn std::fmt::Display| {
         invalid(format!("the body cannot be read (at most {most} bytes): {e}"))
     };

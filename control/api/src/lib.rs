@@ -8,6 +8,7 @@
 //! | `server` | the API thread: parses, asks the control thread, answers |
 //! | `body` | bodies of answers, also of those that last as long as a port |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
+//! | `web` | a page for browsers, by a process of its own that is a client, too |
 //!
 //! Anybody who may open the socket may do everything the API can. Its permissions are the only
 //! access control; they default to the owner alone. Requests are still bounded in size, number and
@@ -25,6 +26,7 @@ mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+pub mod web;
 
 pub use client::Client;
 pub use server::Server;

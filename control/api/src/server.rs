@@ -21,7 +21,7 @@ use super::socket::SocketFile;
 use vmlan_engine::action::Action;
 
 /// Connections served at once; more wait in the backlog. Those that hold a port are not counted.
-const CONNECTIONS: usize = 64;
+pub(super) const CONNECTIONS: usize = 64;
 
 /// Time for a request's head to arrive; also how long an idle connection is kept.
 const HEAD: Duration = Duration::from_secs(10);
@@ -127,13 +127,24 @@ pub(super) async fn connection(
             Ok::<_, Infallible>(answer)
         }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(64 * 1024)
-        .serve_connection(TokioIo::new(stream), service);
+    let served = http().serve_connection(TokioIo::new(stream), service);
+    tend(served, || asked.swap(false, Ordering::Relaxed) || holds.load(Ordering::Relaxed)).await;
+}
+
+/// How requests are read, so that no client can take much.
+pub(super) fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 * 1024);
+    http
+}
+
+/// Serves a connection until its client is done, or, looked at every [`LIFE`], is not `alive`.
+pub(super) async fn tend(
+    served: impl Future<Output = hyper::Result<()>>,
+    alive: impl Fn() -> bool,
+) {
     let mut served = pin!(served);
-    while asked.swap(false, Ordering::Relaxed) || holds.load(Ordering::Relaxed) {
+    while alive() {
         match tokio::time::timeout(LIFE, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(e)) => return log::debug!("api: a connection ended: {e}"),

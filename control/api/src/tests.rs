@@ -72,14 +72,14 @@ fn paths_lead_to_routes() {
 }
 
 /// A server with a control thread that knows no ports but those that are held.
-struct Rig {
+pub(super) struct Rig {
     _dir: tempfile::TempDir,
-    place: PathBuf,
+    pub(super) place: PathBuf,
     server: Option<Server>,
     control: Option<JoinHandle<()>>,
 }
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("api.sock");
     let (sender, actions) = channel();
