@@ -105,6 +105,27 @@ impl Window {
         (0..n).find(fails).unwrap_or(n)
     }
 
+    /// As [`Window::leading`], for 16-byte descriptors, of which the second word is looked at.
+    #[inline]
+    pub fn leading_descriptors(&self, off: usize, n: usize, test: impl Fn(u64) -> bool) -> usize {
+        let Some(cells) = self.bytes.cells::<u64>(off, n.saturating_mul(2)) else { return 0 };
+        let fails = |i: &usize| {
+            let cell = cells.get(i * 2 + 1);
+            cell.is_some_and(|cell| !test(u64::from_le(cell.load(Ordering::Acquire))))
+        };
+        (0..n).find(fails).unwrap_or(n)
+    }
+
+    /// Writes the 16-byte descriptor at `off`, its second word after all that was written before.
+    #[inline]
+    pub fn set_descriptor(&self, off: usize, (first, second): (u64, u64)) {
+        let Some(cells) = self.bytes.cells::<u64>(off, 2) else { return };
+        if let (Some(a), Some(b)) = (cells.get(0), cells.get(1)) {
+            a.store(first.to_le(), Ordering::Relaxed);
+            b.store(second.to_le(), Ordering::Release);
+        }
+    }
+
     /// `len` bytes at `off`, to prefetch or copy.
     #[inline]
     pub fn slice(&self, off: usize, len: usize) -> Slice<'_> {

@@ -52,6 +52,10 @@ pub trait Chip: PciFunction + Sized {
     fn statistics(&self) -> Vec<(&'static str, u64)>;
     /// Registers that were touched.
     fn accesses(&self) -> Vec<RegisterCount>;
+    /// What its receiver takes unfinished: nothing, on most.
+    fn takes(&self) -> Offloads {
+        Offloads::NONE
+    }
     /// The chip's own timer may be due ([`Nic::timer`] has been called).
     fn tick(&self) {}
 }
@@ -84,7 +88,7 @@ pub trait Nic: PciFunction {
     /// Delivers the frames of `batch` that `list` names, in that order; returns how many were dealt
     /// with (see `Port::push`).
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
-    /// What a receiver of this kind takes: nothing unfinished.
+    /// What its receiver takes unfinished.
     fn offloads(&self) -> Offloads;
     /// Frames that could be received now, roughly.
     fn room(&self) -> usize;
@@ -148,7 +152,7 @@ impl<C: Chip> Nic for C {
     }
 
     fn offloads(&self) -> Offloads {
-        Offloads::NONE
+        self.takes()
     }
 
     fn room(&self) -> usize {

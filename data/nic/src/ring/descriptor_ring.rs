@@ -36,6 +36,10 @@ pub trait DescriptorRing: Send {
     fn publish_again(&self, chip: &Self::Chip);
     /// The CSB is in a new map: writes the head into it, now or when this side is `on`.
     fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
+    /// What a frame found missing beside the ring is there now.
+    fn has_more(&self) -> bool {
+        false
+    }
     /// The ring has too few descriptors for what is to be received.
     fn reconsider(&mut self, _look: Look) {}
 

@@ -77,6 +77,21 @@ impl Descriptors {
         self.window.as_ref().map_or(0, found).try_into().unwrap_or(n)
     }
 
+    /// As [`Self::leading`], by their second quadwords.
+    #[inline]
+    pub fn leading_second(&self, index: u32, n: u32, test: impl Fn(u64) -> bool) -> u32 {
+        let found = |w: &Window| w.leading_descriptors(at(index), n as usize, test);
+        self.window.as_ref().map_or(0, found).try_into().unwrap_or(n)
+    }
+
+    /// Writes the descriptor at `index`, its second quadword after all that was written before.
+    #[inline]
+    pub fn set(&self, index: u32, words: (u64, u64)) {
+        if let Some(window) = &self.window {
+            window.set_descriptor(at(index), words);
+        }
+    }
+
     /// Copies out descriptors from `index` on, as many as `out` holds or the ring has before its
     /// end.
     #[inline]

@@ -56,6 +56,8 @@ pub struct Shape {
     pub untagged: usize,
     /// Descriptors of one frame, at most.
     pub most: usize,
+    /// Bytes of the longest packet that is handed over uncut, as [`Shape::longest`]; 0: none is.
+    pub uncut: usize,
     /// Checksums of IP headers, and of upper layers, are reported.
     pub sums: (bool, bool),
 }
@@ -63,8 +65,8 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Self {
         let (buffer, quick, longest, fcs, strip, untagged) = (0, 0, 0, 0, false, 0);
-        let (most, sums) = (MAX_PARTS, (false, false));
-        Self { buffer, quick, longest, fcs, strip, untagged, most, sums }
+        let (most, uncut, sums) = (MAX_PARTS, 0, (false, false));
+        Self { buffer, quick, longest, fcs, strip, untagged, most, uncut, sums }
     }
 }
 
@@ -137,6 +139,9 @@ pub struct Written {
     pub failed: bool,
     /// What only this chip says of a frame, with the last: [`Receive::note`].
     pub note: u64,
+    /// Of a packet that is handed over uncut, with the first: how many segments it stands for, and
+    /// the payload bytes of each.
+    pub uncut: Option<(usize, u16)>,
 }
 
 /// The chip of a kind of receive descriptors.
@@ -149,6 +154,8 @@ pub trait Receive: Sized {
     /// Buffers are reported in the order in which they are found, and not where they were found:
     /// none may be written back before those that were found earlier.
     const IN_ORDER: bool = false;
+    /// There are receivers that take packets uncut ([`Shape::uncut`]).
+    const UNCUT: bool = false;
 
     /// The buffer of the descriptor at `index`: address, length. Length 0: it takes no data, and is
     /// written back without.
@@ -206,7 +213,12 @@ impl<R: Receive> Receiver<R> {
     /// True if there is room, or, after a push that found too little, more of it.
     pub fn has_room(&mut self, chip: &ChipOf<R>) -> bool {
         let Ok(look) = self.ring.look(chip) else { return false };
-        look.posted() > 0 && self.starved != Some(look.tail)
+        look.posted() > 0 && (self.starved != Some(look.tail) || self.ring.has_more())
+    }
+
+    /// A push has found too little room.
+    pub fn is_starved(&self) -> bool {
+        self.starved.is_some()
     }
 }
 
@@ -343,7 +355,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     #[inline]
     fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> (usize, bool) {
         let mut targets = [const { None }; CHUNK];
-        let (mut dealt, mut more) = (0, false);
+        let (mut dealt, mut more, mut pending) = (0, false, false);
         for (i, place) in list.iter().zip(&mut targets) {
             let i = usize::from(*i);
             let (len, destination) = (batch.frame_len(i), batch.macs(i).0);
@@ -352,13 +364,16 @@ impl<'q, R: Receive> Pass<'q, R> {
                 dealt += 1;
                 continue;
             }
-            *place = self.quick(len, self.shape.quick);
-            if place.is_none() && self.shape.strip && !self.filter.is_tagged(batch.head(i)) {
-                *place = self.quick(len, self.shape.untagged);
+            if !R::UNCUT || !batch.offload(i).needs_csum {
+                *place = self.quick(len, self.shape.quick);
+                if place.is_none() && self.shape.strip && !self.filter.is_tagged(batch.head(i)) {
+                    *place = self.quick(len, self.shape.untagged);
+                }
             }
+            pending |= R::IN_ORDER && place.is_some();
             if place.is_none() {
                 // Those before it are to be copied first.
-                if R::IN_ORDER && dealt > 0 {
+                if pending {
                     more = true;
                     break;
                 }
@@ -440,6 +455,10 @@ impl<'q, R: Receive> Pass<'q, R> {
     /// What is said about the frame's checksums.
     #[inline]
     pub fn verdict(&self, frame: &FrameView<'_, '_>) -> Verdict {
-        if frame.offload.csum_valid { self.sums(frame) } else { Verdict::default() }
+        if frame.offload.csum_valid || R::UNCUT && frame.offload.needs_csum {
+            self.sums(frame)
+        } else {
+            Verdict::default()
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! take no data.
 
 use vmlan_frame::headers::{TCP, UDP};
-use vmlan_frame::{Checksum, FrameView, Headers, Mac, Network, Reason};
+use vmlan_frame::{Checksum, FrameView, Gso, HEAD, Headers, Mac, Network, Offload, Reason};
 use vmlan_ram::{Slice, SliceMut};
 
 use super::receive::{At, Filter, Pass, Receive, Verdict, Written, ZEROS};
@@ -105,6 +105,13 @@ impl Source<'_, '_> {
     }
 }
 
+/// What a packet that is still to be segmented stands for.
+fn uncut(frame: &FrameView<'_, '_>) -> Option<(usize, u16)> {
+    let Offload { gso, gso_size, hdr_len, .. } = frame.offload;
+    let payload = frame.len.saturating_sub(hdr_len.into());
+    (gso != Gso::None).then(|| (payload.div_ceil(usize::from(gso_size).max(1)), gso_size))
+}
+
 /// Bytes of the frame itself from `from` on.
 fn run_len(source: &Source<'_, '_>, from: usize) -> usize {
     (source.frame.len - source.tag).saturating_sub(from)
@@ -116,7 +123,12 @@ impl<'q, R: Receive> Pass<'q, R> {
     #[cold]
     #[inline(never)]
     pub fn place(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
-        if frame.len + FCS > self.shape.longest {
+        if R::UNCUT && frame.offload.needs_csum && frame.offload.gso == Gso::None {
+            return self.place_summed(frame);
+        }
+        let uncut = uncut(frame);
+        let longest = if uncut.is_none() { self.shape.longest } else { self.shape.uncut };
+        if frame.len + FCS > longest {
             R::stats(self.ring, self.chip).failed.add(1);
             return Outcome::Dropped(Reason::TooLong);
         }
@@ -139,9 +151,32 @@ impl<'q, R: Receive> Pass<'q, R> {
         self.fill(&source, &mut parts);
         let to = frame.head.first_chunk().map_or(Mac::default(), |to| Mac::new(*to));
         let (sums, note) = (self.verdict(frame), R::note(self.filter, frame));
-        let last = Written { sums, tag: tci, to, note, ..Written::default() };
+        let last = Written { sums, tag: tci, to, note, uncut, ..Written::default() };
         self.write_back(&parts, source.total, last);
+        if uncut.is_some() {
+            let stats = R::stats(self.ring, self.chip);
+            stats.cut.add(1);
+            stats.cut_bytes.add(frame.len as u64);
+        }
         Outcome::Delivered
+    }
+
+    /// A frame whose checksum is unfinished, for a receiver that takes packets uncut: what it is
+    /// told to be right is right, so that it can be forwarded.
+    fn place_summed(&mut self, frame: &FrameView<'_, '_>) -> Outcome {
+        let Offload { csum_start, csum_offset, .. } = frame.offload;
+        let (start, mut head) = (usize::from(csum_start), [0; HEAD]);
+        let at = start + usize::from(csum_offset);
+        let mut sum = Checksum::new();
+        frame.runs(start, usize::MAX).for_each(|run| sum.add_slice(run));
+        let head = head.get_mut(..frame.head.len()).unwrap_or_default();
+        head.iter_mut().zip(frame.head).for_each(|(to, from)| *to = *from);
+        let Some(field) = head.get_mut(at..at + 2) else {
+            return Outcome::Dropped(Reason::BadOffload);
+        };
+        field.copy_from_slice(&sum.finish().to_be_bytes());
+        let offload = Offload { csum_valid: true, ..Offload::NONE };
+        self.place(&FrameView { head, offload, ..*frame })
     }
 
     /// The tag to strip.
@@ -217,7 +252,8 @@ impl<'q, R: Receive> Pass<'q, R> {
             done += len;
             let last = done == total;
             let what = if last { end } else { Written::default() };
-            let what = Written { len, first, last, total: done, ..what };
+            let uncut = end.uncut.filter(|_| first);
+            let what = Written { len, first, last, total: done, uncut, ..what };
             R::write_back(self.ring, self.filter, number, &what);
         }
         self.at = parts.at.at;

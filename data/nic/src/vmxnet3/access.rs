@@ -116,7 +116,8 @@ impl Vmxnet3 {
                 self.follow_address(control);
             }
             Register::Ecr => return self.take_events(control, value),
-            // What version was chosen changes nothing here: each command says what it wants.
+            // It only says what the driver understands.
+            Register::Vrrs => device.version = value,
             _ => {}
         }
         After::default()

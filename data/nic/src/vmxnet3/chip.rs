@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vmlan_frame::{Mac, RegisterCount};
+use vmlan_frame::{Mac, Offloads, RegisterCount};
 
 use super::life::Device;
 use super::pci;
@@ -36,6 +36,7 @@ mod gate {
     pub const DMA: u32 = 1; // Bus master, and in D0.
     pub const LINK: u32 = 2; // There is a cable.
     pub const ACTIVE: u32 = 4; // The driver has activated the device.
+    pub const UNCUT: u32 = 8; // It takes packets that stand for several.
 }
 
 /// On its bus: masks and doorbells; commands; MSI-X.
@@ -78,7 +79,8 @@ impl Vmxnet3 {
         let part = |on, bit| if on { bit } else { 0 };
         let word = part(control.pci.may_dma(), gate::DMA)
             | part(control.phy.cable, gate::LINK)
-            | part(control.phy.active.is_some(), gate::ACTIVE);
+            | part(control.phy.active.is_some(), gate::ACTIVE)
+            | part(control.phy.active.as_ref().is_some_and(|active| active.uncut), gate::UNCUT);
         self.gate.store(word, Ordering::Release);
     }
 }
@@ -99,6 +101,7 @@ impl Controlled for Vmxnet3 {
     }
 
     fn reset_all(&self, control: &mut ControlOf<Self>) -> After {
+        control.phy.version = 0;
         self.reset_device(control)
     }
 
@@ -143,6 +146,15 @@ impl Chip for Vmxnet3 {
             loopback: false,
             transmit: active,
             receive: active,
+        }
+    }
+
+    /// LRO takes what needs no care of its own: ECN marks do.
+    #[inline]
+    fn takes(&self) -> Offloads {
+        match self.gate.load(Ordering::Acquire) & gate::UNCUT {
+            0 => Offloads::NONE,
+            _ => Offloads::CSUM.with(Offloads::TSO4).with(Offloads::TSO6),
         }
     }
 

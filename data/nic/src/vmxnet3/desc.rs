@@ -38,9 +38,11 @@ pub mod done {
     pub const HASH_TYPE_SHIFT: u32 = 26; // rssType: of what the hash is.
     pub const NO_SUMS: u64 = 1 << 30; // cnc: checksums were not looked at.
     pub const HASH_SHIFT: u32 = 32; // RSS hash.
+    pub const SEGMENTS_SHIFT: u32 = 32; // In its place: segments that a packet stands for.
     // Second quadword.
     pub const TAGGED: u64 = 1 << 15; // ts: a tag was taken out.
     pub const TAG_SHIFT: u32 = 16; // tci.
+    pub const SIZE_SHIFT: u32 = 32; // Of a packet that stands for several: payload of each.
     pub const UPPER: u64 = 1 << 48; // tuc: the upper layer's checksum is right.
     pub const UDP: u64 = 1 << 49;
     pub const TCP: u64 = 1 << 50;
@@ -48,5 +50,6 @@ pub mod done {
     pub const IPV6: u64 = 1 << 52;
     pub const IPV4: u64 = 1 << 53;
     pub const TYPE: u64 = 3 << 56; // A received frame.
+    pub const TYPE_UNCUT: u64 = 4 << 56; // LRO: of a packet that stands for several, with SOP.
     pub const GENERATION: u64 = 1 << 63;
 }

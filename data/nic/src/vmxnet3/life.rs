@@ -38,6 +38,8 @@ pub struct Device {
     pub mac: u64,
     /// The address of DriverShared.
     pub shared: u64,
+    /// The version that the driver has chosen, as a bit.
+    pub version: u32,
     /// The result of the last command.
     pub result: u32,
     /// `ecr`, of which the driver's copy is written only.
@@ -57,6 +59,8 @@ pub struct Active {
     queues: [Vec<u64>; 2],
     event_vector: u32,
     pub rules: Arc<Rules>,
+    /// Packets are handed over uncut.
+    pub uncut: bool,
     /// Counters when it was activated.
     base: [Figures; TRANSMIT + RECEIVE],
 }
@@ -83,8 +87,9 @@ impl Vmxnet3 {
     /// All but configuration space.
     pub(super) fn reset_device(&self, control: &mut ControlOf<Self>) -> After {
         let after = self.quiesce(control);
-        let Device { cable, table, .. } = control.phy;
-        control.phy = Device { cable, table, mac: registers_of(self.mac), ..Device::default() };
+        let Device { cable, version, table, .. } = control.phy;
+        let mac = registers_of(self.mac);
+        control.phy = Device { cable, version, table, mac, ..Device::default() };
         let edge = self.core.irq.reset();
         self.set_gate(control);
         self.core.let_interrupts(&control.pci);
@@ -106,10 +111,12 @@ impl Vmxnet3 {
     /// one, which knows nothing of the first.
     pub(super) fn activate(&self, control: &mut ControlOf<Self>) -> After {
         let mut after = self.quiesce(control);
-        let (address, own) = (control.phy.shared, mac_of(control.phy.mac));
+        let Device { shared: address, version, mac, .. } = control.phy;
+        let own = mac_of(mac);
         let read = self.with_memory(|map| {
             let shared = Shared::read(map, address)?;
-            let rules = Rules::read(map, address, &shared, own);
+            let mut rules = Rules::read(map, address, &shared, own);
+            rules.knows_uncut = version > 1;
             Some((shared, Arc::new(rules)))
         });
         let Some((shared, rules)) = read.filter(|_| control.pci.may_dma()) else {
@@ -119,10 +126,11 @@ impl Vmxnet3 {
         let edge = self.core.irq.set_up(shared.vectors, shared.auto_mask);
         let levels = self.core.irq.set_levels(shared.levels(), &*self.core.host);
         after.edge = after.edge.then(edge).then(levels);
-        self.core.stopped(|tx, rx| {
+        let uncut = self.core.stopped(|tx, rx| {
             rx.set_rules(&rules);
             tx.place(self, shared.senders());
             rx.place(self, shared.receivers());
+            rx.take_uncut()
         });
         let mut base = [Figures::default(); TRANSMIT + RECEIVE];
         base.iter_mut().zip(self.stats.figures()).for_each(|(base, now)| *base = now);
@@ -135,6 +143,7 @@ impl Vmxnet3 {
             queues: [senders, receivers],
             event_vector: shared.event_vector,
             rules,
+            uncut,
             base,
         });
         self.set_gate(control);
@@ -152,7 +161,9 @@ impl Vmxnet3 {
             let rules = Arc::make_mut(&mut active.rules);
             read(rules, TransmitSide::<Self>::map(tx), active.shared);
             rx.set_rules(&active.rules);
+            active.uncut = rx.take_uncut();
         });
+        self.set_gate(control);
     }
 
     /// Writes the counters since ACTIVATE into the descriptors of the queues.
@@ -168,7 +179,10 @@ impl Vmxnet3 {
         self.with_memory(|map| {
             for (n, address) in queues {
                 let (Some(base), Some(now)) = (active.base.get(n), now.get(n)) else { continue };
-                let since = now.iter().zip(base).flat_map(|(n, base)| (n - base).to_le_bytes());
+                let since = now
+                    .iter()
+                    .zip(base)
+                    .flat_map(|(n, base)| n.saturating_sub(*base).to_le_bytes());
                 let bytes: Vec<u8> = since.collect();
                 let place = address.checked_add(COUNTERS);
                 if let Some(mut place) = place.and_then(|at| map.slice_mut(at, bytes.len())) {

@@ -93,6 +93,9 @@ pub struct Ring {
     main: Descriptors,
     second: Descriptors,
     completions: Descriptors,
+    completions_size: u32,
+    /// What completions call the ring, and the second, where they say it.
+    names: [u64; 2],
     words: Option<Arc<QueueWords>>,
     /// All of them are found in the memory as it is.
     found: bool,
@@ -100,6 +103,8 @@ pub struct Ring {
     tail: Cursor,
     second_at: Cell<Cursor>,
     done_at: Cell<Cursor>,
+    /// So many buffers of the second ring were too few for a frame.
+    short: Cell<Option<u32>>,
     /// What others know of the ring is void.
     moved: bool,
     /// A doorbell is wanted.
@@ -119,12 +124,15 @@ impl Ring {
             main: Descriptors::default(),
             second: Descriptors::default(),
             completions: Descriptors::default(),
+            completions_size: 1,
+            names: [0; 2],
             words: None,
             found: false,
             head: Cursor::START,
             tail: Cursor::START,
             second_at: Cell::new(Cursor::START),
             done_at: Cell::new(Cursor::START),
+            short: Cell::new(None),
             moved: true,
             asked: false,
             fault: None,
@@ -141,6 +149,9 @@ impl Ring {
     /// wanted of a transmit queue: its worker may be asleep.
     pub fn place(&mut self, queue: Option<Queue>) {
         self.queue = queue;
+        self.completions_size = queue.map_or(1, |queue| queue.completions.size);
+        let names = queue.map_or([0; 2], |queue| queue.names);
+        self.names = names.map(|name| u64::from(name) << done::QUEUE_SHIFT);
         (self.head, self.second_at) = (Cursor::START, Cell::new(Cursor::START));
         self.done_at = Cell::new(Cursor::START);
         self.doubt();
@@ -157,6 +168,7 @@ impl Ring {
     /// Forgets which descriptors are ours.
     fn doubt(&mut self) {
         (self.tail, self.moved, self.fault) = (self.head, true, None);
+        self.short.set(None);
     }
 
     /// Forgets where in memory all is.
@@ -225,22 +237,47 @@ impl Ring {
         ((word & bit != 0) == at.generation).then_some(word)
     }
 
+    /// Moves the tail over descriptors that are ours, as `bit` says, and have all of `others`; up to
+    /// `most`. Returns how many there were.
+    #[inline]
+    fn follow(&mut self, size: u32, most: u32, bit: u64, others: u64) -> u32 {
+        let mut left = most;
+        while left > 0 {
+            let Cursor { at, generation } = self.tail;
+            let wanted = others | if generation { bit } else { 0 };
+            let n = left.min(size - at);
+            let ours = |word| word & (others | bit) == wanted;
+            let found = self.main.leading_second(at, n, ours);
+            self.tail = match at + found {
+                at if at < size => Cursor { at, generation },
+                _ => Cursor { at: 0, generation: !generation },
+            };
+            left -= found;
+            if found < n {
+                break;
+            }
+        }
+        most - left
+    }
+
     /// Moves the tail over buffers that are ours.
     #[inline]
     fn follow_buffers(&mut self, size: u32) {
-        let mut at = self.tail;
-        for _ in 0..self.free(size).min(AHEAD) {
-            if self.ours(at, rx::GENERATION).is_none() {
-                break;
-            }
-            at = at.next(size);
-        }
-        self.tail = at;
+        self.follow(size, self.free(size).min(AHEAD), rx::GENERATION, 0);
     }
 
-    /// Moves the tail over frames that are ours, each of them whole.
+    /// Moves the tail over frames that are ours, each of them whole; most are of one descriptor.
     #[inline]
     fn follow_frames(&mut self, size: u32) {
+        let most = self.free(size).min(AHEAD);
+        let plain = self.follow(size, most, tx::GENERATION, tx::EOP);
+        if plain < most && self.ours(self.tail, tx::GENERATION).is_some() {
+            self.follow_parts(size);
+        }
+    }
+
+    #[inline(never)]
+    fn follow_parts(&mut self, size: u32) {
         let (mut at, mut open) = (self.tail, 0usize);
         let most = self.free(size);
         for n in 1..=most.min(AHEAD) {
@@ -260,9 +297,8 @@ impl Ring {
     pub fn complete(&self, first: u64, second: u64) {
         let at = self.done_at.get();
         let generation = if at.generation { done::GENERATION } else { 0 };
-        self.completions.set_u64(at.at, 0, first);
-        self.completions.set_u64(at.at, 8, second | generation);
-        self.done_at.set(at.next(self.queue.map_or(1, |queue| queue.completions.size)));
+        self.completions.set(at.at, (first, second | generation));
+        self.done_at.set(at.next(self.completions_size));
     }
 
     /// All before `head` is completed.
@@ -273,10 +309,10 @@ impl Ring {
         self.head = Cursor { at: head, generation };
     }
 
-    /// What completions call the ring, and the second.
+    /// What completions call the ring, and the second, where they say it.
     #[inline]
-    pub fn names(&self) -> [u16; 2] {
-        self.queue.map_or([0; 2], |queue| queue.names)
+    pub fn names(&self) -> [u64; 2] {
+        self.names
     }
 
     /// The second quadword of a descriptor of the main ring.
@@ -297,7 +333,18 @@ impl Ring {
             at = at.next(size);
         }
         let word = self.second.second(at.at, Ordering::Acquire);
-        ((word & rx::GENERATION != 0) == at.generation).then_some(at.at)
+        let ours = (word & rx::GENERATION != 0) == at.generation;
+        self.short.set((!ours).then_some(n));
+        ours.then_some(at.at)
+    }
+
+    /// Bytes of the next head, and of the next body of the second ring; 0: there is none.
+    pub fn lengths(&self) -> (usize, usize) {
+        let len =
+            |word: u64, bit| if word & rx::BODY == bit { (word & rx::LEN) as usize } else { 0 };
+        let second = self.queue.is_some_and(|queue| queue.second.size > 0);
+        let body = self.second.second(self.second_at.get().at, Ordering::Relaxed);
+        (len(self.word(self.head.at), 0), if second { len(body, rx::BODY) } else { 0 })
     }
 
     /// The next buffer of the second ring is used up.
@@ -326,6 +373,10 @@ impl DescriptorRing for Ring {
         drop(self.second.set_map(Arc::clone(&map)));
         drop(self.completions.set_map(Arc::clone(&map)));
         self.main.set_map(map)
+    }
+
+    fn has_more(&self) -> bool {
+        self.short.get().is_some_and(|n| self.second_after(n).is_some())
     }
 
     fn csb(&mut self) -> &mut CsbSide {

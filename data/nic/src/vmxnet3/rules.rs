@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::Mac;
+use vmlan_frame::{MAX_FRAME, Mac};
 use vmlan_ram::Map;
 
 use super::shared::{Shared, Words, copy, feature};
@@ -43,6 +43,8 @@ const TAG: [u8; 2] = [0x81, 0x00];
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub own: Mac,
+    /// The driver understands what is said about packets that stand for several (version 2).
+    pub knows_uncut: bool,
     mode: u32,
     /// In order.
     groups: Vec<u64>,
@@ -60,6 +62,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             own: Mac::default(),
+            knows_uncut: false,
             mode: 0,
             groups: Vec::new(),
             too_many: false,
@@ -184,6 +187,16 @@ impl Rules {
         table.get(usize::from(vlan >> 5)).is_some_and(|word| word >> (vlan & 31) & 1 != 0)
     }
 
+    /// Packets may be handed over uncut, as far as the driver is concerned.
+    pub fn wants_uncut(&self) -> bool {
+        self.knows_uncut && self.features & feature::UNCUT != 0
+    }
+
+    /// The longest packet fits buffers of these lengths: a head's, and those of bodies.
+    pub fn fits_uncut(&self, head: usize, body: usize) -> bool {
+        head + body * (self.most_buffers - 1) >= MAX_FRAME
+    }
+
     /// How frames are handed over, without [`Shape::buffer`].
     pub fn shape(&self) -> Shape {
         let most = self.mtu + HEADERS;
@@ -195,6 +208,7 @@ impl Rules {
             strip,
             untagged: most,
             most: self.most_buffers,
+            uncut: if self.wants_uncut() { MAX_FRAME + FCS } else { 0 },
             sums: (sums, sums),
             ..Shape::default()
         }

@@ -34,6 +34,7 @@ impl Receive for Receiving {
     type Ring = Ring;
     type Filter = Digest;
     const IN_ORDER: bool = true;
+    const UNCUT: bool = true;
 
     /// A body where a head is wanted takes no data, and the other way round.
     #[inline]
@@ -81,8 +82,7 @@ impl Receive for Receiving {
             ring.pass_second();
         }
         let [main, second] = ring.names();
-        let name = if number & SECOND == 0 { main } else { second };
-        let name = u64::from(name) << done::QUEUE_SHIFT | u64::from(index);
+        let name = u64::from(index) | if number & SECOND == 0 { main } else { second };
         if what.failed && !body {
             ring.complete(name | done::SOP | done::EOP | done::NO_SUMS, done::TYPE);
         }
@@ -91,7 +91,16 @@ impl Receive for Receiving {
         }
         let first = if what.first { done::SOP } else { 0 };
         let (last, said) = if what.last { end(what) } else { (0, 0) };
-        ring.complete(name | first | last | what.note, done::TYPE | said | what.len as u64);
+        let (name, said) = (name | first | last, said | what.len as u64);
+        match what.uncut {
+            None => ring.complete(name | what.note, done::TYPE | said),
+            // In the place of the hash.
+            Some((segments, size)) => {
+                let segments = segments.min(255) as u64;
+                let said = done::TYPE_UNCUT | said | u64::from(size) << done::SIZE_SHIFT;
+                ring.complete(name | segments << done::SEGMENTS_SHIFT, said);
+            }
+        }
     }
 
     #[inline]
@@ -204,6 +213,15 @@ impl Receivers {
         }
     }
 
+    /// Packets may be handed over uncut: the driver wants that, and has buffers for the longest.
+    pub fn take_uncut(&mut self) -> bool {
+        self.used().all(|queue| {
+            let rules = &queue.filter.rules;
+            let (head, body) = queue.ring.lengths();
+            rules.wants_uncut() && rules.fits_uncut(head, body)
+        })
+    }
+
     fn used(&mut self) -> impl Iterator<Item = &mut Receiver<Receiving>> {
         self.queues.iter_mut().take(self.count)
     }
@@ -232,8 +250,11 @@ impl ReceiveSide<Vmxnet3> for Receivers {
         self.used().map(|queue| queue.room(chip)).min().unwrap_or(0)
     }
 
+    /// If some queues had too little room, those are waited for, and not the others.
     fn want_room(&mut self, chip: &Vmxnet3) -> bool {
-        self.used().fold(false, |any, queue| {
+        let starved = self.used().any(|queue| queue.is_starved());
+        let waited = self.used().filter(|queue| !starved || queue.is_starved());
+        waited.fold(false, |any, queue| {
             let Some(words) = queue.ring.words() else { return any };
             queue.ring.asked = true;
             any | deferred::arm(&*words, || queue.has_room(chip))

@@ -39,6 +39,7 @@ pub mod feature {
     pub const SUMS: u32 = 1; // Receive checksums.
     pub const SPREAD: u32 = 2; // RSS.
     pub const STRIP: u32 = 4; // VLAN tags are taken out.
+    pub const UNCUT: u32 = 8; // LRO: packets may stand for several.
 }
 
 /// Little-endian numbers of a copy of the driver's memory; 0 outside it.
@@ -79,6 +80,7 @@ impl Place {
     /// `None`: it has no descriptors, a number of them that cannot be, or is not in memory.
     fn new(map: &Map, base: u64, size: u32, most: u32) -> Option<Self> {
         let fits = size > 0 && size.is_multiple_of(UNIT) && size <= most;
+        let fits = fits && base.is_multiple_of(16);
         let there = fits && map.slice(base, 16 * size as usize).is_some();
         there.then_some(Self { base, size })
     }

@@ -160,6 +160,7 @@ impl Senders {
     pub fn place(&mut self, chip: &Vmxnet3, queues: impl Iterator<Item = Queue>) {
         let mut queues = queues.fuse();
         self.count = 0;
+        chip.economy.quiet.store(0, Ordering::Relaxed);
         for queue in &mut self.queues {
             queue.stop(chip);
             let place = queues.next();

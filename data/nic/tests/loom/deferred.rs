@@ -12,8 +12,9 @@ use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
 use crate::wire::{Sleeper, Wire, judge, live};
-use crate::{Without, device, explore};
+use crate::{Without, device, driver, explore};
 use device::deferred::{self, DeferredFields};
+use driver::threshold::{self, ThresholdFields};
 
 const MOST: u32 = 2;
 const NEVER: u32 = u32::MAX;
@@ -22,6 +23,10 @@ struct Queue {
     /// How many generation bits say that their descriptors are the device's.
     generations: AtomicU32,
     threshold: AtomicU32,
+    /// The driver's count of frames that it has not rung for.
+    deferred: AtomicU32,
+    /// The driver has a full fence.
+    fenced: bool,
     /// 1 while a frame is being sent.
     clock: AtomicU32,
     contents: [AtomicU32; MOST as usize],
@@ -31,10 +36,12 @@ struct Queue {
 
 impl Queue {
     /// The worker is awake.
-    fn new(without: Without) -> Arc<Self> {
+    fn new(fenced: bool, without: Without) -> Arc<Self> {
         Arc::new(Self {
             generations: AtomicU32::new(0),
             threshold: AtomicU32::new(NEVER),
+            deferred: AtomicU32::new(0),
+            fenced,
             clock: AtomicU32::new(0),
             contents: Default::default(),
             wire: Wire::new(1),
@@ -42,19 +49,11 @@ impl Queue {
         })
     }
 
-    /// As drivers send: how many frames are not rung for is their own count.
-    fn send(&self, index: u32, deferred: &mut u32, fenced: bool) {
+    fn send(&self, index: u32) {
         self.clock.fetch_or(1, Ordering::AcqRel);
         self.contents[index as usize].store(1, Ordering::Relaxed);
         self.generations.store(index + 1, Ordering::Release);
-        if fenced {
-            fence(Ordering::SeqCst);
-        }
-        *deferred += 1;
-        if *deferred >= self.threshold.load(Ordering::Relaxed) {
-            *deferred = 0;
-            self.wire.raise_if(true);
-        }
+        self.wire.raise_if(threshold::send(self, 1));
         self.clock.fetch_and(!1, Ordering::AcqRel);
     }
 
@@ -70,6 +69,26 @@ impl device::Guard for Queue {
     }
     fn looks_again(&self, at: device::Point) -> bool {
         self.without != Without::Device(at)
+    }
+}
+
+impl ThresholdFields for Queue {
+    fn fence(&self) {
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        }
+    }
+    fn deferred(&self) -> u32 {
+        self.deferred.load(Ordering::Relaxed)
+    }
+    fn set_deferred(&self, frames: u32) {
+        self.deferred.store(frames, Ordering::Relaxed);
+    }
+    fn threshold(&self) -> u32 {
+        self.threshold.load(Ordering::Relaxed)
+    }
+    fn update_rx_prod(&self) -> bool {
+        false
     }
 }
 
@@ -130,11 +149,10 @@ impl Sleeper for Worker<'_> {
 
 fn frames(fenced: bool, thorough: bool, without: Without) {
     explore(Some(3), move || {
-        let queue = Queue::new(without);
+        let queue = Queue::new(fenced, without);
         let theirs = queue.clone();
         let driver = thread::spawn(move || {
-            let mut deferred = 0;
-            (0..MOST).for_each(|index| theirs.send(index, &mut deferred, fenced));
+            (0..MOST).for_each(|index| theirs.send(index));
             theirs.wire.end();
         });
         let mut worker = Worker { queue: &queue, seen: 0, thorough, timer: false };

@@ -1,6 +1,6 @@
 //! Frames to the guest.
 
-use vmlan_frame::Offload;
+use vmlan_frame::{Gso, Offload, Offloads};
 
 use super::guest::*;
 
@@ -205,4 +205,128 @@ fn each_mode_lets_its_frames_in_and_no_others() {
             assert_eq!(guest.take().is_some(), wanted.contains(&n), "mode {mode:x}, frame {n}");
         }
     }
+}
+
+/// A guest that wants LRO, with bodies for the longest packet.
+fn uncut() -> Guest {
+    let mut guest = Guest::new();
+    guest.command(QUIESCE);
+    guest.setup.features = 1 | 8;
+    guest.write_shared();
+    for _ in 0..SIZE - 1 {
+        guest.post_second(0, 4096);
+    }
+    assert_eq!(guest.command(ACTIVATE), 0);
+    guest
+}
+
+/// A packet of TCP that is to be segmented.
+fn large(payload: usize) -> (Vec<u8>, Offload) {
+    let bytes = packet(true, payload);
+    let offload = Offload {
+        needs_csum: true,
+        gso: Gso::Tcp4,
+        gso_size: 1448,
+        hdr_len: 66,
+        csum_start: 34,
+        csum_offset: 16,
+        ..Offload::NONE
+    };
+    (bytes, offload)
+}
+
+#[test]
+fn packets_are_handed_over_uncut() {
+    let mut guest = uncut();
+    let all = Offloads::CSUM.with(Offloads::TSO4).with(Offloads::TSO6);
+    assert_eq!(guest.chip.offloads(), all);
+    let (v4, ipc, tcp, tuc) = (1 << 21, 1 << 19, 1 << 18, 1 << 16);
+    for payload in [65_000, 1448 * 3, 1449, 900] {
+        // The buffers overlap in the test's memory; only what is said is looked at.
+        assert_eq!(guest.arrive(&[large(payload), (frame(MAC, 60), Offload::NONE)]), 2);
+        let first = guest.done_of(0).unwrap();
+        assert!(first.sop);
+        assert_eq!(first.words[3] >> 24 & 0x7f, 4, "it stands for several");
+        assert_eq!(first.words[1] & 0xffff, payload.div_ceil(1448) as u32);
+        assert_eq!(first.words[3] & 0xffff, 1448);
+        let (mut total, mut last) = (first.bytes.len(), first);
+        while !last.eop {
+            last = guest.done_of(0).unwrap();
+            assert_eq!(last.words[3] >> 24 & 0x7f, 3);
+            total += last.bytes.len();
+        }
+        assert_eq!(total, 66 + payload);
+        assert_eq!((last.words[0] & CNC, last.words[3] & 0xff_0000), (0, v4 | ipc | tcp | tuc));
+        assert_eq!(guest.done_of(0).unwrap().bytes.len(), 60);
+        (0..17).for_each(|_| guest.post_second(0, 4096));
+        (0..2).for_each(|_| guest.post_head(0, ROOM));
+    }
+    assert_eq!(guest.statistic("LRO pkts rx"), 4);
+    assert_eq!(guest.dropped(), 0);
+}
+
+/// An unfinished checksum is filled in: the frame may be forwarded.
+#[test]
+fn checksums_of_single_frames_are_finished() {
+    let mut guest = uncut();
+    let good = packet(false, 500);
+    let mut bytes = good.clone();
+    let mut pseudo = good[26..34].to_vec();
+    pseudo.extend([0, good[23]]);
+    pseudo.extend(((good.len() - 34) as u16).to_be_bytes());
+    bytes[40..42].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    let offload = Offload { needs_csum: true, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+    assert_eq!(guest.arrive(&[(bytes, offload)]), 1);
+    let (got, done) = guest.take().unwrap();
+    assert_eq!((got, done.words[0] & CNC), (good, 0));
+}
+
+#[test]
+fn only_those_who_can_take_them_get_packets_uncut() {
+    let none = Offloads::NONE;
+    let mut guest = uncut();
+    guest.put(SHARED + 0x18, 1);
+    guest.command(UPDATE_FEATURE);
+    assert_eq!(guest.chip.offloads(), none, "turned off");
+    assert_eq!(guest.arrive(&[large(3000)]), 1);
+    assert_eq!((guest.dropped(), guest.done_of(0)), (1, None), "one that was under way");
+    guest.put(SHARED + 0x18, 9);
+    guest.command(UPDATE_FEATURE);
+    assert_ne!(guest.chip.offloads(), none);
+    guest.command(QUIESCE);
+    assert_eq!(guest.chip.offloads(), none);
+    guest.set(1, 0, 1);
+    guest.write_shared();
+    (0..SIZE - 1).for_each(|_| guest.post_second(0, 4096));
+    guest.command(ACTIVATE);
+    assert_eq!(guest.chip.offloads(), none, "version 1");
+    guest.set(1, 0, 2);
+    guest.write_shared();
+    (0..SIZE - 1).for_each(|_| guest.post_second(0, 2048));
+    guest.command(ACTIVATE);
+    assert_eq!(guest.chip.offloads(), none, "too small bodies");
+    guest.write_shared();
+    guest.command(ACTIVATE);
+    assert_eq!(guest.chip.offloads(), none, "no bodies");
+}
+
+/// Bodies come back after the heads that were posted with them.
+#[test]
+fn a_packet_waits_for_bodies() {
+    let mut guest = uncut();
+    let mut sent = 0;
+    while guest.arrive(&[large(60_000)]) == 1 {
+        sent += 1;
+    }
+    assert_eq!(sent, 4);
+    assert!(!guest.chip.want_room());
+    while guest.done_of(0).is_some() {}
+    // A head alone makes the ring move on, and not enough.
+    guest.post_head(0, ROOM);
+    assert!(guest.chip.want_room());
+    assert_eq!(guest.arrive(&[large(60_000)]), 0);
+    assert!(!guest.chip.want_room());
+    (0..40).for_each(|_| guest.post_second(0, 4096));
+    assert!(guest.chip.want_room(), "though the first ring stands still");
+    assert_eq!(guest.arrive(&[large(60_000)]), 1);
 }
