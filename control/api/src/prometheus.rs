@@ -87,7 +87,6 @@ pub fn prometheus(stats: &Stats) -> String {
     page.0
 }
 
-/// Exact: floating point would lose nanoseconds after three months.
 /// What gateways count; nothing where there is none.
 fn gateways(page: &mut Page, stats: &Stats) {
     type Of = fn(&GatewayCounters) -> &BTreeMap<String, u64>;
@@ -110,6 +109,7 @@ fn gateways(page: &mut Page, stats: &Stats) {
     }
 }
 
+/// Exact: floating point would lose nanoseconds after three months.
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }

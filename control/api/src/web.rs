@@ -181,7 +181,7 @@ async fn answer(request: Request<Incoming>, guard: &Guard, client: &Client) -> A
         Ok(()) => match (head.method.as_str(), head.uri.path()) {
             ("GET", "/") => respond("text/html; charset=utf-8", PAGE),
             ("GET", "/page.js") => respond("text/javascript; charset=utf-8", SCRIPT),
-            (_, path) if path.starts_with("/v1/") => {
+            (_, path) if path == "/metrics" || path.starts_with("/v1/") => {
                 forward(Request::from_parts(head, body), client).await
             }
             _ => error(StatusCode::NOT_FOUND, "there is no such path: the page is at /"),

@@ -120,3 +120,25 @@ fn prometheus_tells_what_limits_did() {
         |l: &&str| l.contains("outcome=") && !l.contains("passed") && !l.contains("dropped");
     assert_eq!(text.lines().find(outcome), None);
 }
+
+/// What the dashboard in `packaging/grafana` asks for is there.
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let dashboard = include_str!("../../../../packaging/grafana/vmlan.json");
+    let gateway = json!({
+        "gateway": {"flows": {"tcp": 1}, "opened": {}, "refused": {"port": 1}, "answered": {}},
+    });
+    let mut stats = stats(json!({"ports": [nic(), port("net", "nat", gateway)]}));
+    stats.ports.extend(limited().ports);
+    let text = prometheus(&stats);
+    let word = |c: char| c.is_ascii_lowercase() || c == '_';
+    let asked = dashboard.match_indices("vmlan_").map(|(at, _)| {
+        let rest = &dashboard[at..];
+        &rest[..rest.find(|c| !word(c)).unwrap_or(rest.len())]
+    });
+    let asked: Vec<_> = asked.collect();
+    assert!(asked.len() > 15, "{asked:?}");
+    for name in asked {
+        assert!(text.contains(&format!("# TYPE {name} ")), "no {name}");
+    }
+}

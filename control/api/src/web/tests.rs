@@ -58,6 +58,9 @@ fn the_page_comes_with_headers_that_keep_others_out() {
     let (status, answer) = ask(at, STATS, &[HERE], "");
     assert_eq!(status, 200, "{answer}");
     assert!(answer.contains("\"ports\":[]") && answer.contains("default-src"), "{answer}");
+    // For Prometheus, which reads no UNIX socket.
+    let (status, answer) = ask(at, "GET /metrics", &[HERE], "");
+    assert!(status == 200 && answer.contains("text/plain"), "{answer}");
 }
 
 #[test]
