@@ -10,6 +10,7 @@ use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
+use vmlan_nic::vmxnet3::Vmxnet3;
 
 #[cfg(any(test, feature = "fuzz"))]
 use super::area::Area;
@@ -218,6 +219,7 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
         }
         Model::R8169 => (Arc::new(R8169::new(chip, host)), None),
         Model::Rtl8139 { plus } => (Arc::new(Rtl8139::new(chip, plus, host)), None),
+        Model::Vmxnet3 => (Arc::new(Vmxnet3::new(chip, host)), None),
     })
 }
 

@@ -70,6 +70,8 @@ pub enum Model {
         /// With the descriptor rings, offloads and other features of the C+.
         plus: bool,
     },
+    /// VMware's vmxnet3.
+    Vmxnet3,
 }
 
 impl Model {
@@ -80,6 +82,7 @@ impl Model {
             Self::R8169 => "r8169",
             Self::Rtl8139 { plus: true } => "rtl8139",
             Self::Rtl8139 { plus: false } => "rtl8139,plus=off",
+            Self::Vmxnet3 => "vmxnet3",
         }
     }
 }
@@ -113,7 +116,7 @@ pub struct Config {
     /// How doorbells reach us. Mapped ones are for [`Model::E1000`] only.
     pub doorbell: Doorbell,
     /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`],
-    /// nor a plain RTL8139.
+    /// nor a plain RTL8139 or a vmxnet3.
     pub csb: bool,
     /// How often a sleeping worker looks at mapped doorbells.
     pub poll_idle: Duration,
@@ -151,6 +154,7 @@ impl Config {
             Model::E1000 => Ok(()),
             model if mapped => refused("doorbell=mapped", &format!("model={}", model.name())),
             Model::Rtl8139 { plus: false } if self.csb => refused("csb=on", "plus=off"),
+            Model::Vmxnet3 if self.csb => refused("csb=on", "model=vmxnet3"),
             _ => Ok(()),
         }
     }
