@@ -10,13 +10,15 @@ use vmlan_driver::e1000;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::virtio::queues::NetHeader;
+use vmlan_driver::vmxnet3::Vmware;
 use vmlan_tests::chip_guest::ChipGuest;
+use vmlan_tests::chip_loop::add;
 use vmlan_tests::counting_allocator::{Counting, assert_no_allocation, spare_this_thread};
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Progress, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
-use vmlan_transport::{Bus, Model};
+use vmlan_transport::Bus;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -84,12 +86,10 @@ fn no_frame_costs_an_allocation() {
         plain_frames::<e1000::Intel>(at_a, at_b, keys);
     }
     segments::<e1000::Intel>(&mapped, &virtio);
-    let of = |lan: &mut Lan, name: &str, model| {
-        lan.add_chip(name, model, |config| config.csb = model != Model::Rtl8139Classic)
-    };
-    let gigabit = ["g", "h"].map(|name| of(&mut lan, name, Model::R8169));
-    let plus = ["p", "q"].map(|name| of(&mut lan, name, Model::Rtl8139Plus));
-    let classic = ["o", "n"].map(|name| of(&mut lan, name, Model::Rtl8139Classic));
+    let gigabit = ["g", "h"].map(|name| add::<Rings<Gigabit>>(&mut lan, name));
+    let plus = ["p", "q"].map(|name| add::<Rings<Plus>>(&mut lan, name));
+    let classic = ["o", "n"].map(|name| add::<Classic>(&mut lan, name));
+    let vmware = ["w", "x"].map(|name| add::<Vmware>(&mut lan, name));
     for keys in [",writes=posted", ",csb", ",batch,irq=msi,mitigate=0x5151,segment=100"] {
         plain_frames::<Rings<Gigabit>>(&gigabit[0], &gigabit[1], keys);
     }
@@ -97,6 +97,10 @@ fn no_frame_costs_an_allocation() {
     plain_frames::<Rings<Plus>>(&plus[0], &plus[1], ",csb");
     plain_frames::<Classic>(&classic[0], &classic[1], ",buffer=8192,writes=posted");
     segments::<Rings<Gigabit>>(&gigabit, &virtio);
+    for keys in ["", ",writes=posted,fence=off,irq=intx", ",batch,irq=msi,buffer=256,segment=128"] {
+        plain_frames::<Vmware>(&vmware[0], &vmware[1], keys);
+    }
+    segments::<Vmware>(&vmware, &virtio);
 }
 
 fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {

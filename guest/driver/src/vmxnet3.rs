@@ -23,7 +23,7 @@ use crate::chip::{self, Bus, Causes, Chip, ChipDriver, ChipError, Irq, Model, Tx
 use crate::notify::threshold;
 use registers::{Register, command};
 pub use rx::{Rings, Said};
-pub use shared::Area;
+pub use shared::{Area, Counters};
 pub use tx::TxDescriptor;
 
 /// The chip.
@@ -91,6 +91,12 @@ impl<B: Bus> Vmxnet3<B> {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         self.check()
+    }
+
+    /// What the device has counted since it was activated, of transmission and of reception.
+    pub fn counters(&mut self) -> [Counters; 2] {
+        execute(&mut self.registers, command::GET_STATS);
+        self.shared.counters()
     }
 
     /// Tags of received frames are taken off and reported, or not.

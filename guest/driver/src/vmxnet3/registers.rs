@@ -22,7 +22,6 @@ crate::chip::registers::registers! {
 /// Commands. The second kind answers with more than 0 for "done".
 pub mod command {
     pub const ACTIVATE: u32 = 0xcafe_0000; // Reads the shared area, and starts.
-    pub const QUIESCE: u32 = 0xcafe_0001; // No more DMA.
     pub const RESET: u32 = 0xcafe_0002; // As after power-on.
     pub const UPDATE_RX_MODE: u32 = 0xcafe_0003; // Reads the receive mode again.
     pub const UPDATE_FEATURE: u32 = 0xcafe_0009; // Reads the features again.

@@ -46,6 +46,7 @@ pub(super) mod queue {
     pub(crate) const COMPLETIONS_SIZE: usize = 0x40;
     pub(crate) const VECTOR: usize = 0x48;
     pub(super) const STOPPED: usize = 0x50;
+    pub(super) const COUNTERS: usize = 0x58;
 }
 
 const MAGIC: u32 = 0xbabe_fee1;
@@ -57,6 +58,21 @@ pub(super) const STRIP_TAGS: u32 = 4;
 /// What is received: unicast, by the list, broadcast, all multicast, everything.
 const RX_MODE: u32 = 1 | 2 | 4;
 const RX_MODE_ALL: u32 = RX_MODE | 8 | 0x10;
+
+/// What the device counts of a queue since it was activated: frames and their bytes of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Those that it has cut, or joined.
+    pub large: [u64; 2],
+    /// Unicast.
+    pub unicast: [u64; 2],
+    /// Multicast.
+    pub multicast: [u64; 2],
+    /// Broadcast.
+    pub broadcast: [u64; 2],
+    /// Frames lost: for errors and dropped, or (of reception) for lack of buffers and for errors.
+    pub lost: [u64; 2],
+}
 
 /// The area.
 #[derive(Debug)]
@@ -127,6 +143,21 @@ impl Area {
     /// The rings of the receive queue.
     pub(super) fn set_rx(&self, rings: [(u64, u16); 2], completions: (u64, u16)) {
         self.set_queue(at::RX, [rings[0], rings[1], completions]);
+    }
+
+    /// What the device has counted of both queues, transmit's first, when it was last asked.
+    pub(super) fn counters(&self) -> [Counters; 2] {
+        [at::TX, at::RX].map(|queue| {
+            let at = |n: usize| queue + queue::COUNTERS + 8 * n;
+            let wide = |n| u64::from(self.get(at(n))) | u64::from(self.get(at(n) + 4)) << 32;
+            Counters {
+                large: [wide(0), wide(1)],
+                unicast: [wide(2), wide(3)],
+                multicast: [wide(4), wide(5)],
+                broadcast: [wide(6), wide(7)],
+                lost: [wide(8), wide(9)],
+            }
+        })
     }
 
     fn set_queue(&self, at: usize, rings: [(u64, u16); 3]) {
