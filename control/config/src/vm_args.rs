@@ -17,7 +17,7 @@ mod text;
 mod version;
 pub use mac::{mac_of, nic_mac_of};
 pub use text::shell_word;
-use text::{commas, libvirt_commandline, shell, words, xml};
+use text::{commas, libvirt_commandline, libvirt_without_msix, shell, words, xml};
 pub use version::QemuVersion;
 
 /// In libvirt's domain: memory that another process may map.
@@ -97,9 +97,12 @@ pub struct VmArgs {
 
 impl VmArgs {
     /// The same for a QEMU that emulates the CPU: no MSI-X, on which a vhost-user device of old
-    /// versions crashes without KVM.
+    /// versions crashes without KVM. libvirt says by itself which accelerator it is.
     #[must_use]
     pub fn for_tcg(self) -> Self {
+        if self.vmm == Vmm::Libvirt {
+            return Self { text: libvirt_without_msix(&self.name, &self.text), ..self };
+        }
         let mut made = self.without_msix();
         made.args.splice(0..0, ["-accel", "tcg"].map(str::to_owned));
         made.text = shell(&made.args);

@@ -32,7 +32,8 @@ pub(super) struct VmArgsArgs {
     /// Write options for this version of QEMU [default: the installed one]
     #[arg(long, value_name = "X.Y")]
     qemu_version: Option<String>,
-    /// For a QEMU without KVM: adds -accel tcg, and vectors=0 to the device
+    /// For a QEMU without KVM: adds vectors=0 to the device, and -accel tcg (libvirt: domain type
+    /// qemu)
     #[arg(long)]
     tcg: bool,
     /// Print JSON
@@ -46,8 +47,8 @@ pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
         Some(version) => version.parse().map_err(Failure::Usage)?,
         None => installed_qemu(),
     };
-    if args.tcg && vmm != Vmm::Qemu {
-        return Err(Failure::Usage("--tcg is for QEMU only: leave it out".into()));
+    if args.tcg && !matches!(vmm, Vmm::Qemu | Vmm::Libvirt) {
+        return Err(Failure::Usage("--tcg is for QEMU and libvirt only: leave it out".into()));
     }
     let wanted = Wanted { vmm, memory: args.memory.clone(), qemu };
     let made = if args.port.contains('=') {

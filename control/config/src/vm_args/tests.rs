@@ -81,8 +81,13 @@ fn cloud_hypervisor_and_libvirt_get_theirs() {
     let xml = ask("a", "vhost-user:/a&b,queues=2", Vmm::Libvirt, "9.2").unwrap().text;
     assert!(xml.contains("path='/a&amp;b' mode='client'"), "{xml}");
     assert!(xml.contains("<access mode='shared'/>") && xml.contains("queues='2'"), "{xml}");
-    let xml = ask("a", "stream:/a", Vmm::Libvirt, "9.2").unwrap().text;
-    assert!(xml.contains("<qemu:arg value='-netdev'/>"), "{xml}");
+    let tcg = ask("a", "vhost-user:/a", Vmm::Libvirt, "9.2").unwrap().for_tcg();
+    for words in ["<alias name='ua-a'/>\n</interface>", "alias='ua-a'", "name='vectors'"] {
+        assert!(tcg.text.contains(words), "no {words}: {}", tcg.text);
+    }
+    let stream = ask("a", "stream:/a", Vmm::Libvirt, "9.2").unwrap();
+    assert!(stream.text.contains("<qemu:arg value='-netdev'/>"), "{}", stream.text);
+    assert_eq!(stream.clone().for_tcg(), stream);
 }
 
 #[test]

@@ -15,6 +15,22 @@ pub(super) fn libvirt_commandline(args: &[String]) -> String {
     )
 }
 
+/// The same domain, its vhost-user NIC without MSI-X; libvirt 8.2 or later.
+pub(super) fn libvirt_without_msix(name: &str, domain: &str) -> String {
+    let alias = format!("    <alias name='ua-{}'/>\n</interface>", xml(name));
+    if !domain.contains("<interface type='vhostuser'>") {
+        return domain.to_owned();
+    }
+    domain.replace("</interface>", &alias)
+        + &format!(
+            "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>, last -->\n\
+             <qemu:override>\n  <qemu:device alias='ua-{}'>\n    <qemu:frontend>\n      \
+             <qemu:property name='vectors' type='unsigned' value='0'/>\n    </qemu:frontend>\n  \
+             </qemu:device>\n</qemu:override>\n",
+            xml(name)
+        )
+}
+
 /// QEMU's option parser takes two commas for one.
 pub(super) fn commas(text: &str) -> String {
     text.replace(',', ",,")
