@@ -29,6 +29,7 @@ impl Rx {
 impl Receive for Rx {
     type Ring = Ring;
     type Filter = Filter;
+    type Note = ();
 
     /// Buffers with a null address are written back without data (3.2.3).
     #[inline]

@@ -23,6 +23,9 @@
 //! nothing, every load that may have been early is done, and the wish stands for all that follow:
 //! no further look is needed until the wish is taken back and stated again.
 //!
+//! Whoever waits for buffers looks every so often in any case, since a driver may post some without
+//! a doorbell that was asked for too late (`Port::posts_silently`): that is the third look there.
+//!
 //! `txNumDeferred` is the driver's, and left alone.
 
 use super::{Guard, Point};

@@ -228,6 +228,7 @@ impl<C: Cplus> Receiving<C> {
 impl<C: Cplus> Receive for Receiving<C> {
     type Ring = Ring<C>;
     type Filter = Digest;
+    type Note = ();
 
     #[inline]
     fn buffer(ring: &Ring<C>, index: u32, _: &Shape) -> (u64, usize) {

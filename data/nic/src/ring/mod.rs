@@ -26,7 +26,7 @@ pub use counted::Counted;
 pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
 pub use receive::{At, Filter, Receive, Receiver, Shape, Verdict, Written};
-pub use rx_scatter::MAX_PARTS;
+pub use rx_scatter::{MAX_PARTS, uncut};
 pub use transmit::{BUDGET, Setup, Transmit, Transmitter, WORK};
 pub use tx_plan::{Checksums, Plan, Range, Segment, Told, Wanted, unfinished};
 pub use tx_scan::{Found, MAX_PIECES, Want};

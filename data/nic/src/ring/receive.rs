@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, FrameView, Mac, Reason};
+use vmlan_frame::{Batch, FrameView, Mac, Offloads, Reason};
 use vmlan_ram::{Map, SliceMut};
 
 use super::rx_scatter::{MAX_PARTS, Outcome};
@@ -118,9 +118,9 @@ pub struct Verdict {
     pub upper: Option<u8>,
 }
 
-/// What a descriptor is written back with.
+/// What a descriptor is written back with; `N`: [`Receive::Note`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct Written<N = ()> {
     /// Bytes in its buffer.
     pub len: usize,
     /// It is the frame's first, its last.
@@ -137,11 +137,8 @@ pub struct Written {
     pub to: Mac,
     /// The frame was lost here.
     pub failed: bool,
-    /// What only this chip says of a frame, with the last: [`Receive::note`].
-    pub note: u64,
-    /// Of a packet that is handed over uncut, with the first: how many segments it stands for, and
-    /// the payload bytes of each.
-    pub uncut: Option<(usize, u16)>,
+    /// What only this chip says of a frame.
+    pub note: N,
 }
 
 /// The chip of a kind of receive descriptors.
@@ -151,6 +148,8 @@ pub type ChipOf<R> = <<R as Receive>::Ring as DescriptorRing>::Chip;
 pub trait Receive: Sized {
     type Ring: DescriptorRing;
     type Filter: Filter<Self::Ring>;
+    /// What only this chip says of a frame.
+    type Note: Copy + Default;
     /// Buffers are reported in the order in which they are found, and not where they were found:
     /// none may be written back before those that were found earlier.
     const IN_ORDER: bool = false;
@@ -171,13 +170,13 @@ pub trait Receive: Sized {
     fn stats<'c>(_ring: &Self::Ring, chip: &'c ChipOf<Self>) -> &'c SideStats {
         &chip.core().stats.rx
     }
-    /// What only this chip says of a frame.
+    /// What it says of this one.
     #[inline]
-    fn note(_filter: &Self::Filter, _frame: &FrameView<'_, '_>) -> u64 {
-        0
+    fn note(_filter: &Self::Filter, _frame: &FrameView<'_, '_>) -> Self::Note {
+        Self::Note::default()
     }
     /// Writes the descriptor back, after all that was written before.
-    fn write_back(ring: &Self::Ring, filter: &Self::Filter, index: u32, what: &Written);
+    fn write_back(ring: &Self::Ring, filter: &Self::Filter, index: u32, what: &Written<Self::Note>);
     /// Publishes the head, after all write-backs, if it has moved to `head`. Returns what is to be
     /// said about that, and, if frames were `lost` since the last time, about those.
     fn publish(
@@ -355,6 +354,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     #[inline]
     fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> (usize, bool) {
         let mut targets = [const { None }; CHUNK];
+        let unfinished = R::UNCUT && batch.needs() != Offloads::NONE;
         let (mut dealt, mut more, mut pending) = (0, false, false);
         for (i, place) in list.iter().zip(&mut targets) {
             let i = usize::from(*i);
@@ -364,7 +364,7 @@ impl<'q, R: Receive> Pass<'q, R> {
                 dealt += 1;
                 continue;
             }
-            if !R::UNCUT || !batch.offload(i).needs_csum {
+            if !unfinished || !batch.offload(i).needs_csum {
                 *place = self.quick(len, self.shape.quick);
                 if place.is_none() && self.shape.strip && !self.filter.is_tagged(batch.head(i)) {
                     *place = self.quick(len, self.shape.untagged);

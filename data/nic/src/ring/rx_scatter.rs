@@ -105,8 +105,8 @@ impl Source<'_, '_> {
     }
 }
 
-/// What a packet that is still to be segmented stands for.
-fn uncut(frame: &FrameView<'_, '_>) -> Option<(usize, u16)> {
+/// What a packet that is still to be segmented stands for: segments, payload bytes of each.
+pub fn uncut(frame: &FrameView<'_, '_>) -> Option<(usize, u16)> {
     let Offload { gso, gso_size, hdr_len, .. } = frame.offload;
     let payload = frame.len.saturating_sub(hdr_len.into());
     (gso != Gso::None).then(|| (payload.div_ceil(usize::from(gso_size).max(1)), gso_size))
@@ -151,7 +151,7 @@ impl<'q, R: Receive> Pass<'q, R> {
         self.fill(&source, &mut parts);
         let to = frame.head.first_chunk().map_or(Mac::default(), |to| Mac::new(*to));
         let (sums, note) = (self.verdict(frame), R::note(self.filter, frame));
-        let last = Written { sums, tag: tci, to, note, uncut, ..Written::default() };
+        let last = Written { sums, tag: tci, to, note, ..Written::default() };
         self.write_back(&parts, source.total, last);
         if uncut.is_some() {
             let stats = R::stats(self.ring, self.chip);
@@ -245,15 +245,14 @@ impl<'q, R: Receive> Pass<'q, R> {
 
     /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them
     /// says.
-    fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written) {
+    fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written<R::Note>) {
         let mut done = 0;
         for (number, len) in parts.shares() {
             let first = done == 0;
             done += len;
             let last = done == total;
-            let what = if last { end } else { Written::default() };
-            let uncut = end.uncut.filter(|_| first);
-            let what = Written { len, first, last, total: done, uncut, ..what };
+            let what = if last { end } else { Written { note: end.note, ..Written::default() } };
+            let what = Written { len, first, last, total: done, ..what };
             R::write_back(self.ring, self.filter, number, &what);
         }
         self.at = parts.at.at;

@@ -8,8 +8,8 @@
 //! vectors that mask themselves (`vectors.rs`). Everything else is in [`crate::chip`] and
 //! [`crate::ring`].
 //!
-//! Versions 1 to 3 are offered: version 4 would bring frames with encapsulation. A driver of version
-//! 2 or 3 that wants LRO, and has buffers for 64 KiB, is given packets uncut.
+//! Versions 1 to 3 are offered: version 4 would bring frames with encapsulation. A driver of
+//! version 2 or 3 that wants LRO, and has buffers for 64 KiB, is given packets uncut.
 //!
 //! # Where it differs from VMware's
 //!

@@ -237,8 +237,8 @@ impl Ring {
         ((word & bit != 0) == at.generation).then_some(word)
     }
 
-    /// Moves the tail over descriptors that are ours, as `bit` says, and have all of `others`; up to
-    /// `most`. Returns how many there were.
+    /// Moves the tail over descriptors that are ours, as `bit` says, and have all of `others`; up
+    /// to `most`. Returns how many there were.
     #[inline]
     fn follow(&mut self, size: u32, most: u32, bit: u64, others: u64) -> u32 {
         let mut left = most;

@@ -20,12 +20,23 @@ use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::SideStats;
 use crate::chip::{Fault, ReceiveSide, Received};
 use crate::notify::deferred;
-use crate::ring::{At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written};
+use crate::ring::{
+    At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written, uncut,
+};
 
 /// In the number of a descriptor: of ring 0, wanted as a body; of ring 1.
 const BODY: u32 = 1 << 30;
 const SECOND: u32 = 1 << 31;
 const INDEX: u32 = BODY - 1;
+
+/// What only this device says of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Note {
+    hash: Hash,
+    /// Of a packet that is handed over uncut: how many segments it stands for, and the payload
+    /// bytes of each.
+    uncut: Option<(usize, u16)>,
+}
 
 /// What receive descriptors mean.
 pub struct Receiving;
@@ -33,6 +44,7 @@ pub struct Receiving;
 impl Receive for Receiving {
     type Ring = Ring;
     type Filter = Digest;
+    type Note = Note;
     const IN_ORDER: bool = true;
     const UNCUT: bool = true;
 
@@ -64,18 +76,16 @@ impl Receive for Receiving {
         chip.stats.receive(ring.number())
     }
 
-    /// The hash, where a completion has it.
     #[inline]
-    fn note(filter: &Digest, frame: &FrameView<'_, '_>) -> u64 {
-        let Some(spread) = filter.rules.spread() else { return 0 };
-        let Hash { value, kind } = spread.hash(frame.head, frame.len);
-        u64::from(value) << done::HASH_SHIFT | u64::from(kind) << done::HASH_TYPE_SHIFT
+    fn note(filter: &Digest, frame: &FrameView<'_, '_>) -> Note {
+        let hash = filter.rules.spread().map_or(Hash::default(), |s| s.hash(frame.head, frame.len));
+        Note { hash, uncut: uncut(frame) }
     }
 
     /// What is passed over has no completion. Of a frame whose buffers cannot be written, the head
     /// is given back empty.
     #[inline]
-    fn write_back(ring: &Ring, _: &Digest, number: u32, what: &Written) {
+    fn write_back(ring: &Ring, _: &Digest, number: u32, what: &Written<Note>) {
         let index = number & INDEX;
         let body = number & (BODY | SECOND) != 0;
         if number & SECOND != 0 {
@@ -92,8 +102,13 @@ impl Receive for Receiving {
         let first = if what.first { done::SOP } else { 0 };
         let (last, said) = if what.last { end(what) } else { (0, 0) };
         let (name, said) = (name | first | last, said | what.len as u64);
-        match what.uncut {
-            None => ring.complete(name | what.note, done::TYPE | said),
+        match what.note.uncut.filter(|_| what.first) {
+            None => {
+                let Hash { value, kind } = if what.last { what.note.hash } else { Hash::default() };
+                let hash = u64::from(value) << done::HASH_SHIFT;
+                let name = name | hash | u64::from(kind) << done::HASH_TYPE_SHIFT;
+                ring.complete(name, done::TYPE | said);
+            }
             // In the place of the hash.
             Some((segments, size)) => {
                 let segments = segments.min(255) as u64;
@@ -121,7 +136,7 @@ impl Receive for Receiving {
 
 /// What the completion of a frame's last part says, in its two quadwords.
 #[inline]
-fn end(what: &Written) -> (u64, u64) {
+fn end(what: &Written<Note>) -> (u64, u64) {
     let tag = what.tag.map_or(0, |tci| done::TAGGED | u64::from(tci) << done::TAG_SHIFT);
     let protocol = match what.sums {
         Verdict { upper: Some(TCP), .. } => done::UPPER | done::TCP,

@@ -1,7 +1,7 @@
 //! The transmit side: what descriptors mean, and up to 8 rings of them, served in turn.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 
 use vmlan_frame::{Batch, Offload, Reason, Sink};
 use vmlan_ram::Map;
@@ -295,8 +295,13 @@ impl Vmxnet3 {
         if !core.irq.take_look(core.host.now()) {
             return;
         }
-        let Ok(mut side) = core.tx.try_lock() else { return self.look_later() };
-        if !self.gate().transmit || !side.look_later(self) {
+        let mut side = match core.tx.try_lock() {
+            Ok(side) => side,
+            Err(TryLockError::Poisoned(side)) => side.into_inner(),
+            Err(TryLockError::WouldBlock) => return self.look_later(),
+        };
+        let gate = self.gate();
+        if !gate.dma || !gate.transmit || !side.look_later(self) {
             return;
         }
         drop(side);
