@@ -25,12 +25,13 @@ const FIRST: [&str; 4] = [
 ];
 
 /// Ports of every kind and model that are added later.
-const LATER: [&str; 9] = [
+const LATER: [&str; 10] = [
     "v2=vhost-user:@/v2.sock,queues=2,mode=0660",
     "vc=vhost-user:@/vc.sock,connect=on",
     "r8169=vfio-user:@/r8169.sock,model=r8169",
     "rtl8139=vfio-user:@/rtl8139.sock,model=rtl8139",
     "plain=vfio-user:@/plain.sock,model=rtl8139,plus=off",
+    "vmxnet3=vfio-user:@/vmxnet3.sock,model=vmxnet3",
     "mapped=vfio-user:@/mapped.sock,doorbell=mapped",
     "csb=vfio-user:@/csb.sock,csb=on",
     "sc=stream:@/sc.sock,connect=on",
@@ -38,13 +39,14 @@ const LATER: [&str; 9] = [
 ];
 
 /// Where guests attach, and to which ports.
-const GUESTS: [(&str, &str); 8] = [
+const GUESTS: [(&str, &str); 9] = [
     ("v", "vhost-user:@/v.sock"),
     ("v2", "vhost-user:@/v2.sock"),
     ("n", "vfio-user:@/n.sock"),
     ("r8169", "vfio-user:@/r8169.sock,model=r8169"),
     ("rtl8139", "vfio-user:@/rtl8139.sock,model=rtl8139"),
     ("plain", "vfio-user:@/plain.sock,model=rtl8139,plus=off"),
+    ("vmxnet3", "vfio-user:@/vmxnet3.sock,model=vmxnet3"),
     ("mapped", "vfio-user:@/mapped.sock"),
     ("csb", "vfio-user:@/csb.sock,csb=on"),
 ];

@@ -11,7 +11,25 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, clear_nonblocking, crowd, is_slow, make_blocking, until};
 use vfio::*;
+use vmlan_attach::vfio_user::Model;
 use vmlan_transport::sys::EventFd;
+
+/// Each vector is a stranger's eventfd as the others are.
+#[test]
+fn a_vector_that_hangs_ends_its_connection() {
+    let f = Fixture::with(|config| config.model = Model::Vmxnet3);
+    let (line, other) = (eventfd(), eventfd());
+    let mut client = f.ready();
+    assert_eq!(client.set_vectors(EVENTFD | TRIGGER, 0, 1, &[raw(&other)]), Some(0));
+    assert_eq!(client.set_vectors(EVENTFD | TRIGGER, 24, 1, &[raw(&line)]), Some(0));
+    make_blocking(&line);
+    // The write to it is ended, but whoever did that is not served any more.
+    let _ = client.set_vectors(NONE | TRIGGER, 0, 25, &[]);
+    assert!(client.is_closed());
+    assert_eq!(count(&other), 1);
+    let _ = count(&line);
+    assert!(f.faults() > 0);
+}
 
 /// Makes the chip raise and withdraw its interrupt once.
 fn interrupt(client: &mut Raw) -> Option<u32> {

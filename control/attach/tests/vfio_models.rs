@@ -1,10 +1,12 @@
-//! The Realtek chips over vfio-user: what a VMM sees of them before any driver runs.
+//! The Realtek chips and vmxnet3 over vfio-user: what a VMM sees of them before any driver runs.
 
 mod common;
 mod vfio;
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use common::{memfd, until};
 use vfio::*;
 use vfio_user::Client;
 use vmlan_attach::vfio_user::{Config, Doorbell, Model, attach};
@@ -159,6 +161,9 @@ fn what_does_not_go_together_is_refused() {
         let wanted = format!("doorbell=mapped does not go with model={name}: leave one out");
         assert_eq!(said, wanted);
     }
+    assert!(refused(Model::Vmxnet3, Doorbell::Mapped, false).contains("with model=vmxnet3"));
+    let said = refused(Model::Vmxnet3, Doorbell::Trapped, true);
+    assert!(said.contains("csb=on does not go with model=vmxnet3"), "{said}");
     let said = refused(PLAIN, Doorbell::Trapped, true);
     assert!(said.contains("csb=on does not go with plus=off"), "{said}");
     assert_eq!(refused(PLUS, Doorbell::Trapped, true), "");
@@ -182,4 +187,113 @@ fn each_client_finds_a_new_machine() {
         assert_eq!(raw.ask(RESET, &[], &[]), Some(0));
         assert_eq!(raw.config16(4), 0, "reset");
     }
+}
+
+#[test]
+fn the_client_of_cloud_hypervisor_sees_a_vmxnet3() {
+    let f = fixture(Model::Vmxnet3);
+    assert_eq!((f.detail("model"), f.detail("csb")), ("vmxnet3".into(), "not offered".into()));
+    let mut client = Client::new(&f.path()).unwrap();
+    let sizes: Vec<_> = (0..9).map(|i| client.region(i).unwrap().size).collect();
+    assert_eq!(sizes, [4096, 4096, 16384, 0, 0, 0, 0, 256, 0]);
+    let areas = |bar| -> Vec<_> {
+        let region = client.region(bar).unwrap();
+        region.sparse_areas.iter().map(|area| (area.offset, area.size)).collect()
+    };
+    assert_eq!([areas(0), areas(1), areas(2)], [vec![], vec![], vec![(0x2000, 0x1000)]]);
+    let mut bytes = [0; 12];
+    client.region_read(CONFIG, 0, &mut bytes).unwrap();
+    assert_eq!((&bytes[..4], &bytes[8..]), (&[0xad, 0x15, 0xb0, 7][..], &[1, 0, 0, 2][..]));
+    for (index, want) in [(INTX, (7, 1)), (MSI, (9, 1)), (MSIX, (1, 25))] {
+        let info = client.get_irq_info(index).unwrap();
+        assert_eq!((info.flags, info.count), want);
+    }
+    // The pending bits are the VMM's to keep.
+    let mut pending = [0xff; 4];
+    client.region_read(2, 0x1000, &mut pending).unwrap();
+    assert_eq!(pending, [0; 4]);
+    let lines: Vec<_> = (0..25).map(|_| eventfd()).collect();
+    let fds: Vec<_> = lines.iter().map(raw).collect();
+    client.set_irqs(MSIX, EVENTFD | TRIGGER, 0, 25, &fds).unwrap();
+    assert_eq!(f.detail("interrupts"), "MSI-X");
+    client.set_irqs(MSIX, NONE | TRIGGER, 23, 2, &[]).unwrap();
+    let counts: Vec<_> = lines.iter().map(count).collect();
+    assert_eq!(counts, [vec![0; 23], vec![1; 2]].concat());
+    client.set_irqs(MSIX, NONE | TRIGGER, 0, 0, &[]).unwrap();
+    assert_eq!(f.detail("interrupts"), "none");
+    client.shutdown().unwrap();
+    f.wait_free();
+    assert_eq!(f.faults(), 0);
+}
+
+/// What a driver of vmxnet3 says of itself: DriverShared at 1000h, with vector 3 for events; a
+/// transmit and a receive queue at 2000h, with 32 descriptors in each ring.
+const SHARED: [(u64, u32); 19] = [
+    (0x1000, 0xbabe_fee1),
+    (0x1010, 1),
+    (0x1014, 1),
+    (0x1028, 0x2000),
+    (0x1034, 512),
+    (0x1038, 1500),
+    (0x103c, 0x0101_0000),
+    (0x1050, 0x0003_0400),
+    (0x2010, 0x3000),
+    (0x2020, 0x4000),
+    (0x2038, 32),
+    (0x2040, 32),
+    (0x2110, 0x5000),
+    (0x2118, 0x6000),
+    (0x2120, 0x7000),
+    (0x2138, 32),
+    (0x213c, 32),
+    (0x2140, 64),
+    (0x2148, 1),
+];
+
+/// The cable's moves reach the vector that is for events.
+#[test]
+fn a_vector_of_a_vmxnet3_is_interrupted_when_its_cable_moves() {
+    const COMMAND: u64 = 0x20;
+    const ACTIVATE: u32 = 0xcafe_0000;
+    let f = fixture(Model::Vmxnet3);
+    let mut client = f.ready();
+    let memory = memfd(1 << 20);
+    assert_eq!(client.map(0, 0, 1 << 20, raw(&memory)), Some(0));
+    client.enable();
+    assert_eq!(client.ask(WRITE, &access(CONFIG, 0x9e, 2, &[0, 0x80]), &[]), Some(0), "MSI-X");
+    for (at, value) in SHARED {
+        memory.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+    let mut vd = |offset, value: u32| {
+        assert_eq!(client.ask(WRITE, &access(1, offset, 4, &value.to_le_bytes()), &[]), Some(0));
+    };
+    for (at, value) in [(0, 1), (8, 1), (0x10, 0x1000), (0x18, 0), (COMMAND, ACTIVATE)] {
+        vd(at, value);
+    }
+    assert_eq!(client.read(1, COMMAND, 4).unwrap(), [0; 4], "it worked");
+    client.set(3 * 8, 0);
+    let lines: Vec<_> = (0..4).map(|_| eventfd()).collect();
+    for (n, line) in lines.iter().enumerate().rev() {
+        let vector = u32::try_from(n).unwrap();
+        assert_eq!(client.set_vectors(EVENTFD | TRIGGER, vector, 1, &[raw(line)]), Some(0));
+    }
+    for up in [false, true] {
+        let _ = count(&lines[3]);
+        f.door.set_link(up);
+        until("an event", || count(&lines[3]) > 0);
+        let mut link = [0; 4];
+        let get = 0xf00d_0002u32;
+        assert_eq!(client.ask(WRITE, &access(1, COMMAND, 4, &get.to_le_bytes()), &[]), Some(0));
+        link.copy_from_slice(&client.read(1, COMMAND, 4).unwrap());
+        assert_eq!(u32::from_le_bytes(link) & 1, u32::from(up));
+        // It is acknowledged.
+        assert_eq!(client.ask(WRITE, &access(1, 0x40, 4, &[0xff; 4]), &[]), Some(0));
+    }
+    assert_eq!(lines[..3].iter().map(count).sum::<u64>(), 0, "the others have no part in it");
+    // Without an eventfd at its vector it is nobody's.
+    assert_eq!(client.set_vectors(EVENTFD | TRIGGER, 3, 1, &[]), Some(0));
+    f.door.set_link(false);
+    until("the link is down", || f.detail("link") == "down");
+    assert_eq!(client.read(1, 0, 4).unwrap().len(), 4);
+    assert_eq!(count(&lines[3]), 0);
 }

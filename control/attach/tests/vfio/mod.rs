@@ -34,6 +34,7 @@ pub const WRITE_MULTI: u16 = 15;
 pub const NO_REPLY: u32 = 0x10;
 pub const INTX: u32 = 0;
 pub const MSI: u32 = 1;
+pub const MSIX: u32 = 2;
 pub const NONE: u32 = 1;
 pub const BOOL: u32 = 2;
 pub const EVENTFD: u32 = 4;
@@ -265,6 +266,17 @@ impl Raw {
 
     pub fn set_irqs(&mut self, flags: u32, index: u32, count: u32, fds: &[RawFd]) -> Option<u32> {
         self.ask(SET_IRQS, &halves(&[20, flags, index, 0, count]), fds)
+    }
+
+    /// For vectors of MSI-X.
+    pub fn set_vectors(
+        &mut self,
+        flags: u32,
+        start: u32,
+        count: u32,
+        fds: &[RawFd],
+    ) -> Option<u32> {
+        self.ask(SET_IRQS, &halves(&[20, flags, MSIX, start, count]), fds)
     }
 
     pub fn read(&mut self, region: u32, offset: u64, count: u32) -> Option<Vec<u8>> {

@@ -83,7 +83,8 @@ impl Draft {
     ///
     /// # Errors
     /// [`AddressError::NoMapped`], [`AddressError::NotPolled`], [`AddressError::CsbMapped`],
-    /// [`AddressError::CsbPlain`], [`AddressError::Contradiction`], [`AddressError::Alone`].
+    /// [`AddressError::CsbPlain`], [`AddressError::CsbVmxnet3`], [`AddressError::Contradiction`],
+    /// [`AddressError::Alone`].
     pub fn check(self) -> Result<Address, AddressError> {
         let spec = Spec::new(self.kind, &self.values)?;
         self.values.check_together()?;

@@ -43,22 +43,25 @@ pub enum AddressError {
     #[error("[sflow] wants collector = \"IP:PORT\": add it")]
     NoCollector,
     #[error(
-        "doorbell=mapped does not go with model={0}: its 256 bytes of registers are one page, and \
-            the switch must be told of stores to the registers beside the doorbell (interrupt \
-            status, commands): leave it out, or write model=e1000"
+        "doorbell=mapped does not go with model={0}: the switch must be told of stores to its {1}, \
+            which are in one page with its doorbells: leave it out, or write model=e1000"
     )]
-    NoMapped(String),
+    NoMapped(&'static str, &'static str),
     #[error(
         "poll_idle={0} does not go with model={1}: it is for mapped doorbells, which this NIC \
-            cannot have: the switch must be told of stores to its one page of registers: leave it \
-            out, or write model=e1000"
+            cannot have: leave it out, or write model=e1000"
     )]
-    NotPolled(String, String),
+    NotPolled(String, &'static str),
     #[error(
         "csb=on does not go with plus=off: a plain RTL8139 has no descriptor rings whose indexes \
             could be shared: leave one out"
     )]
     CsbPlain,
+    #[error(
+        "csb=on does not go with model=vmxnet3, which has shared words of its own to the same end: \
+            leave one out"
+    )]
+    CsbVmxnet3,
     #[error(
         "csb=on does not go with doorbell=mapped: the switch must be told of a kick, and a store \
             to a mapped register tells it nothing: leave one out"
@@ -76,8 +79,8 @@ impl AddressError {
             | Self::Double { key, .. }
             | Self::Alone { key, .. } => Some(key),
             Self::Contradiction(_, said) => said.split('=').next(),
-            Self::CsbMapped | Self::CsbPlain => Some("csb"),
-            Self::NoMapped(_) => Some("doorbell"),
+            Self::CsbMapped | Self::CsbPlain | Self::CsbVmxnet3 => Some("csb"),
+            Self::NoMapped(..) => Some("doorbell"),
             Self::NotPolled(..) => Some("poll_idle"),
             _ => None,
         }

@@ -81,6 +81,8 @@ pub enum Model {
         /// It has the C+ mode.
         plus: bool,
     },
+    /// VMware's vmxnet3.
+    Vmxnet3,
 }
 
 /// How the guest rings an emulated NIC.
@@ -179,6 +181,16 @@ impl Model {
             Self::E1000 => "e1000",
             Self::R8169 => "r8169",
             Self::Rtl8139 { .. } => "rtl8139",
+            Self::Vmxnet3 => "vmxnet3",
+        }
+    }
+
+    /// What is in one page with its doorbells and must not be shared memory; `None`: nothing.
+    const fn beside_doorbells(self) -> Option<&'static str> {
+        match self {
+            Self::E1000 => None,
+            Self::R8169 | Self::Rtl8139 { .. } => Some("interrupt status and commands"),
+            Self::Vmxnet3 => Some("interrupt masks"),
         }
     }
 }
@@ -249,6 +261,7 @@ impl VfioUser {
         let model = match values.word("model") {
             Some("r8169") => Model::R8169,
             Some("rtl8139") => Model::Rtl8139 { plus: values.on("plus").unwrap_or(true) },
+            Some("vmxnet3") => Model::Vmxnet3,
             _ => Model::E1000,
         };
         let doorbell = match values.word("doorbell") {
@@ -273,21 +286,23 @@ impl VfioUser {
 
     /// Which keys do not go together.
     fn check(&self, values: &Values) -> Result<(), AddressError> {
-        let name = || self.model.name().to_owned();
-        let is_e1000 = self.model == Model::E1000;
+        let name = self.model.name();
         let mapped = self.doorbell == Doorbell::Mapped;
         if values.get("plus").is_some() && !matches!(self.model, Model::Rtl8139 { .. }) {
             let (given, wanted) = (values.say("plus"), "model=rtl8139");
             return Err(AddressError::Alone { key: "plus", given, wanted });
         }
-        if mapped && !is_e1000 {
-            return Err(AddressError::NoMapped(name()));
-        }
-        if let (Some(time), false) = (values.get("poll_idle"), is_e1000) {
-            return Err(AddressError::NotPolled(time.to_string(), name()));
+        if let Some(beside) = self.model.beside_doorbells() {
+            if mapped {
+                return Err(AddressError::NoMapped(name, beside));
+            }
+            if let Some(time) = values.get("poll_idle") {
+                return Err(AddressError::NotPolled(time.to_string(), name));
+            }
         }
         match (self.csb, self.model) {
             (true, Model::Rtl8139 { plus: false }) => Err(AddressError::CsbPlain),
+            (true, Model::Vmxnet3) => Err(AddressError::CsbVmxnet3),
             (true, _) if mapped => Err(AddressError::CsbMapped),
             _ => Ok(()),
         }

@@ -134,6 +134,7 @@ fn text_and_address_go_both_ways() {
         "vfio-user:/r,csb,irq_rate_max=8000,model=r8169",
         "vfio-user:/r,csb,model=rtl8139,plus",
         "vfio-user:/r,doorbell=trapped,model=rtl8139,plus=off",
+        "vfio-user:/r,csb=off,irq_rate_max=8000,link=down,model=vmxnet3",
         "stream:/run/passt.sock,connect",
         "pcap:/tmp/o,,,,ut.pcapng,ports=a+b",
         "tap:t,dhcp_guard,from_burst=10ms,from_frames=10k,from_limit=gold,from_rate=2.5Gbit,\
@@ -179,16 +180,27 @@ const WRONG: &[(&str, &str)] = &[
     ("pcap:x,ports=a++b", "joined by '+'"),
     ("viofuser:/a", "did you mean 'vfio-user'?"),
     ("vfio-user:", "path of a UNIX socket"),
-    ("vfio-user:/a,model=ne2000", "model=ne2000: e1000, r8169 or rtl8139 is wanted"),
-    ("vfio-user:/a,model", "model has no value: write model=VALUE, e1000, r8169 or rtl8139"),
+    ("vfio-user:/a,model=ne2000", "model=ne2000: e1000, r8169, rtl8139 or vmxnet3 is wanted"),
+    ("vfio-user:/a,model", "write model=VALUE, e1000, r8169, rtl8139 or vmxnet3"),
     ("vfio-user:/a,plus=yes,model=rtl8139", "plus=yes: on or off is wanted"),
     ("vfio-user:/a,plus=off", "plus=off wants model=rtl8139 beside it: add it, or leave plus out"),
     ("vfio-user:/a,plus,model=r8169", "plus=on wants model=rtl8139 beside it"),
     ("tap:t,plus=off", "'plus' is not a key of tap"),
     (
         "vfio-user:/a,model=r8169,doorbell=mapped",
-        "doorbell=mapped does not go with model=r8169: its 256 bytes of registers are one page",
+        "doorbell=mapped does not go with model=r8169: the switch must be told of stores to its \
+         interrupt status and commands, which are in one page",
     ),
+    (
+        "vfio-user:/a,model=vmxnet3,doorbell=mapped",
+        "model=vmxnet3: the switch must be told of stores to its interrupt masks",
+    ),
+    (
+        "vfio-user:/a,model=vmxnet3,csb",
+        "csb=on does not go with model=vmxnet3, which has shared words of its own",
+    ),
+    ("vfio-user:/a,model=vmxnet3,plus=off", "plus=off wants model=rtl8139 beside it"),
+    ("vfio-user:/a,model=vmxnet3,poll_idle=1ms", "does not go with model=vmxnet3: it is for"),
     (
         "vfio-user:/a,model=r8169,poll_idle=1ms",
         "poll_idle=1ms does not go with model=r8169: it is for mapped doorbells",

@@ -98,7 +98,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "[port.n]\naddress = 'vfio-user:/n,model=r8169'\nlink = 'up'\ndoorbell = 'mapped'\n",
-        "vmlan.toml:4: port n: doorbell=mapped does not go with model=r8169: its 256 bytes",
+        "vmlan.toml:4: port n: doorbell=mapped does not go with model=r8169: the switch",
     ),
     (
         "[port.n]\naddress = 'vfio-user:/n'\nplus = false\n",

@@ -232,6 +232,7 @@ fn vfio_user(name: &PortName, path: PathBuf, spec: &VfioUser) -> vfio_user::Conf
             Model::E1000 => vfio_user::Model::E1000,
             Model::R8169 => vfio_user::Model::R8169,
             Model::Rtl8139 { plus } => vfio_user::Model::Rtl8139 { plus },
+            Model::Vmxnet3 => vfio_user::Model::Vmxnet3,
         },
         irq_rate_max: spec.irq_rate_max,
         doorbell: match spec.doorbell {
