@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity};
+use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity, guest_tools};
 
 const OUTSIDE: &str = "203.0.113.2";
 
@@ -72,6 +72,31 @@ fn gateway(switch: &Switch) -> Option<u32> {
     children(starter).first().copied()
 }
 
+/// With `ips=leased` a guest is nobody but whom the gateway made it: neither before, nor beside,
+/// nor after its lease.
+fn keeps_to_its_lease(switch: &Switch, guest: &mut Guest) -> Result<()> {
+    let refused = || -> Result<u64> {
+        let drops = switch.port("vm1")?["drops"].clone();
+        let count = |reason| drops[reason].as_u64().unwrap_or(0);
+        Ok(["spoofed-ip", "spoofed-arp"].into_iter().map(count).sum())
+    };
+    let is_cut_off = |guest: &mut Guest, from: &str| -> Result<()> {
+        let before = refused()?;
+        let answered = guest_tools::pings(guest, &format!("-I {from} 10.77.0.20"), 5)?;
+        assert!(answered == 0 && refused()? > before, "{from}: {answered} answered");
+        Ok(())
+    };
+    connectivity::reaches(guest, "10.77.0.20")?;
+    guest.sh("/bin/ip addr add 10.77.0.66/24 dev eth0")?;
+    is_cut_off(guest, "10.77.0.66")?;
+    connectivity::reaches(guest, "10.77.0.20")?;
+    switch.ask(&["lease", "remove", "vm1"])?;
+    let told = guest.sh("cat /tmp/told")?;
+    is_cut_off(guest, told.split(' ').next().unwrap_or_default())?;
+    lease(guest)?;
+    connectivity::reaches(guest, "10.77.0.20")
+}
+
 #[test]
 fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     let temporary = tempfile::Builder::new().prefix("vmlan-gateway.").tempdir();
@@ -89,7 +114,7 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     connectivity::serve(&mut outside)?;
     let place = |name: &str| dir.join(name).display().to_string();
     let ports = [
-        format!("vm1=vhost-user:{}", place("vm1")),
+        format!("vm1=vhost-user:{},ips=leased", place("vm1")),
         format!("vm2=vhost-user:{},ip=10.77.0.20", place("vm2")),
         "net=nat:10.77.0.0/24,forward=2222:vm1:22,dns=203.0.113.2".into(),
     ];
@@ -104,6 +129,7 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     assert!(told.ends_with("24 10.77.0.1 10.77.0.1 lan 1500"), "{told}");
     assert!(lease(&mut two)?.starts_with("10.77.0.20 "));
     meet(&switch, &mut inside, &mut one, &mut two)?;
+    keeps_to_its_lease(&switch, &mut one)?;
     // The next gateway knows the leases, and is where the last one was.
     let old = gateway(&switch).expect("a gateway");
     let killed = std::process::Command::new("kill").args(["-9", &old.to_string()]).status();

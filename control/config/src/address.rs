@@ -29,7 +29,7 @@ pub use draft::Draft;
 pub use error::AddressError;
 pub use keys::{Key, LIMIT, POLICY, SFLOW};
 pub use kind::Kind;
-pub use list::{IpRange, MacRule, ValueError, VidList};
+pub use list::{IpRange, IpRule, MacRule, ValueError, VidList};
 pub use name::{PortName, rule_name};
 pub use policy::{Direction, PortLimit, PortPolicy, VlanRule, WatchRule, WatchedPorts};
 pub use spec::{Doorbell, Model, Nat, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};

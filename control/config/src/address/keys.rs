@@ -162,8 +162,8 @@ pub const POLICY: &[Key] = &[
     key(
         "ips",
         Takes::Ips,
-        "IP addresses it may claim: any (default), none, or ADDR[/LEN] joined by '+'; ARP and \
-            neighbour discovery must agree",
+        "IP addresses it may claim: any (default), none, leased (those that a nat: port gave it), \
+            or ADDR[/LEN] joined by '+'; ARP and neighbour discovery must agree",
     ),
     key("dhcp_guard", Takes::OnOff, "it may not answer as a DHCP server (default off)"),
     key("ra_guard", Takes::OnOff, "it may not advertise itself as a router (default off)"),

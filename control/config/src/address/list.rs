@@ -42,6 +42,16 @@ impl MacRule {
     }
 }
 
+/// IP addresses a port may claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum IpRule {
+    Any,
+    /// Those that gateways have given it.
+    Leased,
+    Listed(Vec<IpRange>),
+}
+
 /// An address and how many of its leading bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IpRange {
@@ -138,6 +148,30 @@ impl fmt::Display for MacRule {
         match self {
             Self::Any => f.write_str("any"),
             Self::First => f.write_str("first"),
+            Self::Listed(list) => joined(f, list),
+        }
+    }
+}
+
+impl FromStr for IpRule {
+    type Err = ValueError;
+
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        Ok(match s {
+            "any" => Self::Any,
+            "leased" => Self::Leased,
+            "none" => Self::Listed(Vec::new()),
+            _ => Self::Listed(items(s, |t| t.parse::<IpRange>().ok())?),
+        })
+    }
+}
+
+impl fmt::Display for IpRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Leased => f.write_str("leased"),
+            Self::Listed(list) if list.is_empty() => f.write_str("none"),
             Self::Listed(list) => joined(f, list),
         }
     }

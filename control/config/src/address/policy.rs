@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::values::Values;
-use super::{IpRange, LimitTable, MacRule, PortName, VidList};
+use super::{IpRule, LimitTable, MacRule, PortName, VidList};
 
 /// Burst if none is given.
 pub const BURST: Duration = Duration::from_millis(10);
@@ -38,8 +38,8 @@ impl Direction {
 pub struct PortPolicy {
     /// `macs`: source MAC addresses.
     pub macs: MacRule,
-    /// `ips`: IP addresses; `None`: any.
-    pub ips: Option<Vec<IpRange>>,
+    /// `ips`: IP addresses.
+    pub ips: IpRule,
     /// `dhcp_guard`: it may not answer as a DHCP server.
     pub dhcp_guard: bool,
     /// `ra_guard`: it may not advertise itself as a router.
@@ -113,7 +113,7 @@ impl PortPolicy {
     pub(super) fn new(values: &Values) -> Self {
         Self {
             macs: values.macs("macs"),
-            ips: values.ips("ips").map(<[_]>::to_vec),
+            ips: values.ips("ips"),
             dhcp_guard: values.is_on("dhcp_guard"),
             ra_guard: values.is_on("ra_guard"),
             member: values.names("member").map(<[_]>::to_vec).unwrap_or_default(),

@@ -143,7 +143,7 @@ fn text_and_address_go_both_ways() {
          reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
         "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,\
          ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
-        "tap:t,qinq_trunk=all,to_rate=64kbit,uplink=any",
+        "tap:t,ips=leased,qinq_trunk=all,to_rate=64kbit,uplink=any",
         "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {
         assert_eq!(ok(text).to_string(), text);
@@ -275,6 +275,7 @@ const WRONG: &[(&str, &str)] = &[
     ("tap:t,ips=10.0.0.1/24", "no bits behind the prefix"),
     ("tap:t,ips=fd00::1/+10.0.0.1", "addresses and prefixes"),
     ("tap:t,ips=any+10.0.0.1", "addresses and prefixes"),
+    ("tap:t,ips=leased+10.0.0.1", "addresses and prefixes"),
     ("tap:t,member=a b", "names of groups joined by '+'"),
     ("tap:t,member=all", "names of groups joined by '+'"),
     ("tap:t,member=a+a", "a is given twice"),

@@ -8,7 +8,7 @@ use vmlan_frame::Mac;
 
 use super::PortName;
 use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
-use super::list::{IpRange, MacRule, ValueError, VidList, card, items, joined, name};
+use super::list::{IpRule, MacRule, ValueError, VidList, card, items, joined, name};
 use crate::gateway::{Forward, HostPorts, Prefix};
 
 /// What a key's value may be.
@@ -76,8 +76,7 @@ pub enum Value {
     Mac(Mac),
     Macs(MacRule),
     Ip(IpAddr),
-    /// Of [`Takes::Ips`]; `None`: any.
-    Ips(Option<Vec<IpRange>>),
+    Ips(IpRule),
     Socket(SocketAddr),
     /// Of [`Takes::Vids`]; `None`: all.
     Vids(Option<VidList>),
@@ -108,11 +107,7 @@ impl Takes {
     pub fn parse(&self, text: &str) -> Result<Value, ValueError> {
         match self {
             Self::Macs => text.parse().map(Value::Macs),
-            Self::Ips => Ok(Value::Ips(match text {
-                "any" => None,
-                "none" => Some(Vec::new()),
-                _ => Some(items(text, |t| t.parse::<IpRange>().ok())?),
-            })),
+            Self::Ips => text.parse().map(Value::Ips),
             Self::Vids if text == "all" => Ok(Value::Vids(None)),
             Self::Vids => text.parse().map(|list| Value::Vids(Some(list))),
             Self::Groups => items(text, name).map(Value::Names),
@@ -253,7 +248,7 @@ impl fmt::Display for Takes {
             ),
             Self::Ip => f.write_str("an IP address"),
             Self::Ips => f.write_str(
-                "any, none, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no \
+                "any, none, leased, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no \
                     bits behind the prefix),",
             ),
             Self::Socket => f.write_str("IP:PORT, like 10.0.0.1:6343 or [fd00::1]:6343,"),
@@ -297,11 +292,10 @@ impl fmt::Display for Value {
             Self::Mode(mode) => write!(f, "{mode:04o}"),
             Self::Text(text) => f.write_str(text),
             Self::Vids(Some(vids)) => vids.fmt(f),
-            Self::Ips(None) | Self::Name(None) => f.write_str("any"),
+            Self::Ips(ips) => ips.fmt(f),
+            Self::Name(None) => f.write_str("any"),
             Self::Vids(None) | Self::Some(None) => f.write_str("all"),
-            Self::Ips(Some(list)) if list.is_empty() => f.write_str("none"),
             Self::Some(Some(list)) if list.is_empty() => f.write_str("none"),
-            Self::Ips(Some(list)) => joined(f, list),
             Self::Names(list) | Self::Some(Some(list)) => joined(f, list),
             Self::Name(Some(name)) => name.fmt(f),
             Self::Servers(None) => f.write_str("off"),

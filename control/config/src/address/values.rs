@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vmlan_frame::Mac;
 
-use super::{AddressError, IpRange, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
+use super::{AddressError, IpRule, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
 use crate::gateway::{Forward, HostPorts, Prefix};
 use crate::nearest_word::hint;
 
@@ -84,9 +84,8 @@ impl Values {
         typed!(self, key, Value::Macs(macs) => macs.clone()).unwrap_or(MacRule::Any)
     }
 
-    /// `None`: any.
-    pub(super) fn ips(&self, key: &str) -> Option<&[IpRange]> {
-        typed!(self, key, Value::Ips(ips) => ips.as_deref()).flatten()
+    pub(super) fn ips(&self, key: &str) -> IpRule {
+        typed!(self, key, Value::Ips(ips) => ips.clone()).unwrap_or(IpRule::Any)
     }
 
     pub(super) fn socket(&self, key: &str) -> Option<SocketAddr> {

@@ -103,6 +103,11 @@ impl Known<'_> {
                             than one, list them";
                 (Some(key), text.into())
             }
+            (Some(key), _) if key == "ips=leased" => {
+                let text = "the guest must use the address that DHCP gave it (see `vmlan lease \
+                            list`)";
+                (Some(key), text.into())
+            }
             (Some(key), Some(claim)) => {
                 let claim = sentence::claim(*claim);
                 let none = key.ends_with("=none");

@@ -45,10 +45,21 @@ impl Ports {
             let mut found = switch.fdb().list().into_iter().filter(|entry| entry.mac == mac);
             found.find_map(|entry| names.get(&entry.port).cloned())
         };
+        let mut changed = false;
         for entry in &mut self.entries {
             if let Opened::Nat(nat) = &mut entry.opened {
-                nat.hear(&entry.name, whose);
+                changed |= nat.hear(&entry.name, whose);
             }
+        }
+        if changed {
+            self.follow_leases();
+        }
+    }
+
+    /// Ports with `ips=leased` may use what they have now, and nothing else.
+    fn follow_leases(&mut self) {
+        if let Err(refusal) = self.enforce() {
+            log::error!("leases: {}", refusal.message);
         }
     }
 
@@ -86,6 +97,9 @@ impl Ports {
             for ip in ips {
                 found |= nat.forget(ip);
             }
+        }
+        if found {
+            self.follow_leases();
         }
         let text = || format!("{of}: no lease of that address, NIC or port: `vmlan lease list`");
         found.then_some(()).ok_or_else(|| Refusal::new(Cause::NotFound, text()))

@@ -6,6 +6,7 @@
 //! queue before an uplink.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,11 +18,12 @@ use vmlan_switch::policy::{
 use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
 use super::Entry;
+use super::open::Opened;
 use crate::action::Holder;
 use crate::worker::Workers;
 use vmlan_config::address::{
-    Address, Direction, LimitTable, MacRule, PortName, PortPolicy, VidList, VlanRule, WatchRule,
-    WatchedPorts,
+    Address, Direction, IpRule, LimitTable, MacRule, PortName, PortPolicy, VidList, VlanRule,
+    WatchRule, WatchedPorts,
 };
 
 mod limit;
@@ -34,6 +36,8 @@ use limit::{SLEEP, limiter, shared_limiter, storm_limit};
 struct Inputs {
     id: PortId,
     policy: PortPolicy,
+    /// With `ips=leased`: what gateways have given it.
+    leased: BTreeSet<Ipv4Addr>,
     reach: Reach,
     is_uplink: bool,
     shared: [Option<Arc<Limiter>>; 2],
@@ -176,10 +180,14 @@ pub(super) fn enforce(
         .filter_map(|e| ids.get(e.address.policy().uplink.as_ref()?).copied())
         .collect();
     pins::repin(entries, fdb)?;
+    let mut leases = leases(entries);
     let mut changed = Vec::new();
     for entry in entries.iter_mut() {
         let Some(id) = entry.id.filter(|_| !entry.leaving) else { continue };
-        let inputs = Inputs::new(entry, id, rules, &ids, &uplinks);
+        let mut inputs = Inputs::new(entry, id, rules, &ids, &uplinks);
+        if inputs.policy.ips == IpRule::Leased {
+            inputs.leased = leases.remove(entry.name.as_str()).unwrap_or_default();
+        }
         let kept = &mut entry.kept;
         if kept.in_force && kept.made.as_ref().is_some_and(|(old, _)| old.same(&inputs)) {
             continue;
@@ -200,6 +208,18 @@ pub(super) fn enforce(
         workers.set_policies(changed);
     }
     Ok(())
+}
+
+/// Addresses that gateways have given, by the name of the port that has them.
+fn leases(entries: &[Entry]) -> BTreeMap<String, BTreeSet<Ipv4Addr>> {
+    let mut all: BTreeMap<String, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+    for entry in staying(entries) {
+        let Opened::Nat(nat) = &entry.opened else { continue };
+        for lease in nat.leases() {
+            all.entry(lease.port.clone()).or_default().insert(lease.ip);
+        }
+    }
+    all
 }
 
 fn staying(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
@@ -236,6 +256,7 @@ impl Inputs {
             watch: policy.watch.as_ref().map(watch),
             sampling: entry.kept.sampling.clone(),
             policy: policy.clone(),
+            leased: BTreeSet::new(),
         }
     }
 
@@ -248,6 +269,7 @@ impl Inputs {
             && same(&self.sampling, &other.sampling)
             && both.into_iter().all(|(a, b)| same(a, b))
             && self.policy == other.policy
+            && self.leased == other.leased
     }
 
     fn policy(&self, kept: &Kept, now: u64) -> Policy {
@@ -259,7 +281,7 @@ impl Inputs {
         };
         let [from, to] = &self.shared;
         Policy {
-            source_check: claims(policy, &kept.first),
+            source_check: claims(policy, &self.leased, &kept.first),
             vlan: vlan(&policy.vlan),
             reach: self.reach.clone(),
             storm: storm(policy, old.map(|p| &p.storm), now),
@@ -278,18 +300,27 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }
 
-fn claims(policy: &PortPolicy, first: &Arc<FirstMac>) -> SourceCheck {
+fn claims(policy: &PortPolicy, leased: &BTreeSet<Ipv4Addr>, first: &Arc<FirstMac>) -> SourceCheck {
     let prefix = |range: &vmlan_config::address::IpRange| Prefix {
         address: range.address,
         bits: range.bits,
     };
+    let ip = |ip: Ipv4Addr| Prefix { address: ip.into(), bits: 32 };
     SourceCheck {
         macs: match &policy.macs {
             MacRule::Any => Macs::Any,
             MacRule::First => Macs::First(first.clone()),
             MacRule::Listed(list) => Macs::Listed(list.as_slice().into()),
         },
-        ips: policy.ips.as_ref().map(|list| list.iter().map(prefix).collect()),
+        ips: match &policy.ips {
+            IpRule::Any => None,
+            IpRule::Listed(list) => Some(list.iter().map(prefix).collect()),
+            // 0.0.0.0 is nobody's source. That some IPv4 address is listed lets DHCP pass.
+            IpRule::Leased => {
+                let all = leased.iter().copied().chain([Ipv4Addr::UNSPECIFIED]);
+                Some(all.map(ip).collect())
+            }
+        },
         dhcp_guard: policy.dhcp_guard,
         ra_guard: policy.ra_guard,
     }
