@@ -248,8 +248,8 @@ impl fmt::Display for Takes {
             ),
             Self::Ip => f.write_str("an IP address"),
             Self::Ips => f.write_str(
-                "any, none, leased, or addresses and prefixes joined by '+', like 10.0.0.1+fd00::/64 (no \
-                    bits behind the prefix),",
+                "any, none, leased, or addresses and prefixes joined by '+', like \
+                    10.0.0.1+fd00::/64 (no bits behind the prefix),",
             ),
             Self::Socket => f.write_str("IP:PORT, like 10.0.0.1:6343 or [fd00::1]:6343,"),
             Self::Vids => f.write_str("all, or VLANs from 1 to 4094, like 1+10-20,"),
