@@ -74,3 +74,32 @@ fn every_step_after_every_seed() {
 fn write_seeds() {
     replay::write_seeds("vmxnet3", &seeds());
 }
+
+/// What the fuzzer would take long to find: many steps on an active device. `INPUTS=1000000` for a
+/// long run.
+#[test]
+fn any_steps_on_an_active_device() {
+    let inputs = std::env::var("INPUTS").map_or(1500, |n| n.parse().unwrap());
+    let mut random = replay::Random(0x9e37_79b9_7f4a_7c15);
+    let seeds = seeds();
+    let mut frames = (0, 0);
+    for i in 0..inputs {
+        let mut steps = vec![0x0f, 0x28];
+        for _ in 0..120 {
+            let step = match random.below(8) {
+                // Frames either way, and descriptors for them.
+                0..=2 => [0x0f, 0x28, 0x34, 0x13][usize::from(random.below(4))],
+                3 | 4 => 0x60 + random.below(12),
+                // ACTIVATE, or another command.
+                5 => 0x70 + random.below(i % 12 + 1),
+                _ => random.below(256),
+            };
+            steps.push(step);
+        }
+        let seed = &seeds[i as usize % seeds.len()];
+        let memory = &seed[3 + usize::from(u16::from_le_bytes([seed[1], seed[2]]))..];
+        let (come, gone) = vmxnet3(&replay::input(seed[0], &steps, memory));
+        frames = (frames.0 + come, frames.1 + gone);
+    }
+    assert!(frames.0 > inputs && frames.1 > inputs, "{frames:?}");
+}
