@@ -123,6 +123,44 @@ fn virtio_s_large_packets_reach_it_in_segments() {
     chip_offload::large_packets_arrive_in_segments::<Vmware>(port, &keys);
 }
 
+/// To a driver that asks for that, from virtio and from its like.
+#[test]
+fn packets_reach_it_uncut() {
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let (at_v, at_a, at_b) = (lan.add("v", 1), port(&mut lan, "a"), port(&mut lan, "b"));
+    let mut v = VirtioGuest::connect(&at_v, 1, ",size=64,buffer=65600,tso=on");
+    let mut b = wired::<Vmware>(&at_b, 2, ",csum,lro,buffer=4096,size=128");
+    b.introduce();
+    for kind in TCP {
+        for len in [1449, 9001, 30_011, 65_000] {
+            let load = payload(len);
+            let (header, bytes) =
+                gso::unfinished(kind, mac(2, 0), mac(1, 0), &load, chip_offload::MSS);
+            assert!(v.send(0, header, &bytes));
+            v.flush();
+            let (said, got) = receive(&mut b, 1).remove(0);
+            // Checksums are vouched for, whatever stands there.
+            assert_eq!(said.checksum(), Some(true), "{kind:?} of {len}");
+            assert_eq!(got.len(), bytes.len(), "{kind:?}");
+            assert!(got[kind.header_len()..] == load, "{kind:?} of {len}");
+            v.receive(|_, _| {});
+        }
+    }
+    drop(v);
+    let mut a = sender::<Vmware>(&at_a, "");
+    for kind in TCP {
+        let load = payload(30_011);
+        let (offload, bytes, ..) = chip_offload::unfinished::<Vmware>(kind, &load, 1001);
+        send(&mut a, offload, &bytes);
+        let (said, got) = receive(&mut b, 1).remove(0);
+        assert_eq!(said.checksum(), Some(true), "{kind:?}");
+        assert!(got[kind.header_len()..] == load, "{kind:?}");
+    }
+    b.assert_sound();
+    exchange(&mut a, &mut b, ALL.all(), ALL);
+    assert_eq!(["v", "a", "b"].map(|port| lan.drops(port)), [0; 3]);
+}
+
 #[test]
 fn checksums_are_finished_unless_the_receiver_takes_them() {
     chip_offload::checksums_are_finished::<Vmware>(port, ",csum,writes=posted");

@@ -66,7 +66,7 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
       irq          intx (default), msi or msix (vmxnet3's default); unmask, mmap_timeout, reset:
                    what the VMM does
       causes       read (default), or with msi unread: cleared by a write, which can be posted
-      on or off: flush secrc csum tso; of a vmxnet3: fence (default on)
+      on or off: flush secrc csum tso; of a vmxnet3: lro, fence (default on)
   pci: the address of a VM's NIC, like 0000:00:03.0; root inside that VM drives it past the
   kernel, which has its interface back at the end
       via          auto (default), vfio, uio or sysfs

@@ -107,6 +107,8 @@ pub struct Options {
     pub checksum: bool,
     /// Frames may ask to be cut into segments.
     pub segmentation: bool,
+    /// A vmxnet3 may hand over packets of up to 64 KiB that are still to be segmented.
+    pub lro: bool,
     /// A vmxnet3 is asked whether it wants to be told of frames and buffers after a full fence.
     /// Without, as by Linux's driver, and of buffers at every 16th place only.
     pub fence: bool,
@@ -146,6 +148,7 @@ impl Default for Options {
             strip_crc: false,
             checksum: false,
             segmentation: false,
+            lro: false,
             fence: true,
         }
     }
@@ -207,6 +210,8 @@ pub enum Conflict {
          that {model} takes for one; use larger segments"
     )]
     Segment { model: Model, segment: u16, room: usize, most: usize },
+    #[error("lro=on and buffer={buffer}: packets of 64 KiB need buffers of {least} bytes or more")]
+    Lro { buffer: u16, least: u16 },
     #[error("{key}: {model} has none; leave it out")]
     Lacks { model: Model, key: &'static str },
     #[error(
@@ -279,6 +284,7 @@ impl Options {
     fn check_vmxnet3(&self) -> Result<(), Conflict> {
         const STEP: u16 = 32;
         const MTU: u16 = 9000;
+        const LRO: u16 = 4096; // For a head and the 17 bodies that a frame may have.
         let model = self.model;
         let lacks = [
             (self.csb, "csb=on"),
@@ -293,6 +299,9 @@ impl Options {
         }
         if self.mtu > MTU {
             return Err(Conflict::Mtu { model, mtu: self.mtu, most: MTU });
+        }
+        if self.lro && self.buffer < LRO {
+            return Err(Conflict::Lro { buffer: self.buffer, least: LRO });
         }
         let (segment, room) = (self.segment, self.room);
         let most = if self.segmentation { 24 } else { 16 };

@@ -15,6 +15,7 @@ use vmlan_transport::memory::{Pool, Ram, View};
 use vmlan_transport::numbers::narrow16;
 
 const HEADERS: u16 = 14 + 4 + 4; // Bytes of a frame that are not in the MTU.
+const MOST: u16 = 18; // Buffers that a frame may have, as Linux's driver says.
 const LEN: u64 = 0x3fff;
 /// Of a descriptor: not for a frame's head; the bit that hands it over, set in odd laps.
 const BODY: u64 = 1 << 14;
@@ -250,6 +251,7 @@ impl RxSide<Register> for Rings {
     fn new(ram: &Arc<Ram>, low: &mut Pool, high: &mut Pool, options: &Options) -> Self {
         let heads = Buffers::new(ram, low, high, options, 0);
         let bodies = Buffers::new(ram, low, high, options, BODY);
+        let frame = options.mtu.max(1500).saturating_add(HEADERS);
         let mut new = Self {
             ram: Arc::clone(ram),
             buffers: [heads, bodies],
@@ -257,7 +259,7 @@ impl RxSide<Register> for Rings {
             places: vec![None; 2 * usize::from(options.size)].into(),
             released: 0,
             buffer: options.buffer,
-            longest: options.mtu.max(1500).saturating_add(HEADERS).div_ceil(options.buffer),
+            longest: if options.lro { MOST } else { frame.div_ceil(options.buffer) },
             stepwise: !options.fence,
             out_of_order: 0,
             stats: QueueStats::default(),

@@ -52,9 +52,10 @@ pub(super) mod queue {
 const MAGIC: u32 = 0xbabe_fee1;
 const GUEST_64: u32 = 2; // A 64-bit guest of unknown kind.
 const LEVEL: u32 = 8; // Moderation is up to the device.
-/// Bits of the features: received checksums, tags.
-pub(super) const CHECKSUM: u32 = 1;
+/// Bits of the features: received checksums, tags taken off, packets that are not cut.
+const CHECKSUM: u32 = 1;
 pub(super) const STRIP_TAGS: u32 = 4;
+const LRO: u32 = 8;
 /// What is received: unicast, by the list, broadcast, all multicast, everything.
 const RX_MODE: u32 = 1 | 2 | 4;
 const RX_MODE_ALL: u32 = RX_MODE | 8 | 0x10;
@@ -115,7 +116,8 @@ impl Area {
         self.set(at::GUEST, GUEST_64);
         self.set(at::REVISION, 1);
         self.set(at::UPT, 1);
-        self.set(at::FEATURES, if options.checksum { CHECKSUM } else { 0 });
+        let checksum = if options.checksum { CHECKSUM } else { 0 };
+        self.set(at::FEATURES, checksum | if options.lro { LRO } else { 0 });
         self.set_wide(at::QUEUES, self.gpa + at::TX as u64);
         self.set(at::QUEUES_LEN, 2 * 0x100);
         self.set(at::MTU, options.mtu.max(1500).into());

@@ -39,7 +39,7 @@ pub const KEYS: &str = "\
     model, plus, writes, doorbell, irq, causes, unmask, mmap_timeout, reset, interrupts, \
     completion, receive, combine, combine_frames, combine_us, csb, size, buffer, segment, \
     mtu, budget, refill, itr, tidv, tadv, rdtr, radv, mitigate, mitigate_unit, batch, \
-    flush, promisc, secrc, csum, tso, fence";
+    flush, promisc, secrc, csum, tso, lro, fence";
 
 /// How to reach a server and how to drive the chip behind it.
 ///
@@ -87,6 +87,7 @@ pub const KEYS: &str = "\
 /// - `batch` `flush` `promisc` `secrc` `csum` `tso` (`on`, `off`): one TDT write for each burst
 ///   (with `csb` always); read a register after each mask (on with `writes=posted`, and as Linux's
 ///   driver has it); filters; CRC; offloads
+/// - `lro` (`on`, `off`): `vmxnet3`: packets may come that are still to be segmented
 /// - `fence` (`on`, `off`): `vmxnet3`: whether there is a full fence before its wishes for
 ///   doorbells are read; Linux's driver has none
 ///
@@ -255,6 +256,7 @@ impl VfioUser {
             "secrc" => &mut driver.strip_crc,
             "csum" => &mut driver.checksum,
             "tso" => &mut driver.segmentation,
+            "lro" => &mut driver.lro,
             "fence" => &mut driver.fence,
             _ => return Err(AddressError::VfioKey(key.into())),
         };
@@ -299,7 +301,7 @@ impl FromStr for VfioUser {
 /// Keys that only one chip has.
 const OF_ONE: [(Model, &[&str]); 2] = [
     (Model::E1000, &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"]),
-    (Model::Vmxnet3, &["fence"]),
+    (Model::Vmxnet3, &["lro", "fence"]),
 ];
 
 /// The chip that an address names: the other keys' defaults depend on it.

@@ -44,6 +44,7 @@ fn an_address_says_everything() {
         strip_crc: true,
         checksum: true,
         segmentation: true,
+        lro: false,
         fence: true,
         room: Options::default().room,
     };
@@ -145,6 +146,7 @@ fn a_wrong_address_says_what_to_do() {
         ("vfio-user:/a,model=rtl8139,plus=off,buffer=4096", "8192 to 32768 bytes"),
         ("vfio-user:/a,irq=msix", "irq=msix: e1000 has none"),
         ("vfio-user:/a,fence=off", "fence: e1000 has none"),
+        ("vfio-user:/a,model=vmxnet3,lro", "buffers of 4096 bytes or more"),
         ("vfio-user:/a,model=vmxnet3,csb", "csb=on: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,completion=lazy", "completion=lazy: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,irq=msi,causes=read", "causes=read: vmxnet3 has none"),
