@@ -11,6 +11,7 @@ use vmlan_driver::chip::{Chip, Offload};
 use vmlan_driver::e1000::Intel;
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
+use vmlan_driver::vmxnet3::Vmware;
 use vmlan_driver::wait::Interest;
 use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::TestGuest;
@@ -218,4 +219,14 @@ fn realtek_chips_lose_nothing() -> Result<()> {
     run::<Rings<Plus>>("rtl8139, posted", "model=rtl8139", ",writes=posted,batch", "1", SHORTER)?;
     run::<Rings<Plus>>("rtl8139, CSB", "model=rtl8139,csb=on", ",csb,batch", "1", SHORTER)?;
     run::<Classic>("rtl8139, classic", "model=rtl8139,plus=off", ",buffer=8192", "2", SHORTER)
+}
+
+/// With the fence that Linux's driver lacks, and without.
+#[test]
+fn vmxnet3_loses_nothing() -> Result<()> {
+    run::<Vmware>("vmxnet3", "model=vmxnet3", ",batch", "2", SHORTER)?;
+    let plain = ",fence=off,writes=posted,batch,size=64";
+    run::<Vmware>("vmxnet3, no fence", "model=vmxnet3", plain, "1", SHORTER)?;
+    let level = ",irq=intx,fence=off,batch";
+    run::<Vmware>("vmxnet3, INTx", "model=vmxnet3", level, "2", SHORTER)
 }
