@@ -1,6 +1,7 @@
 //! A host that firmware boots from: ARP (RFC 826), DHCP (RFC 2131) and TFTP (RFC 1350, with the
 //! block size of RFC 2348), for one client, over a guest's NIC. It answers what it hears and
-//! remembers nothing but the size of a block, so that a frame that comes twice is answered twice.
+//! remembers nothing but the file that was asked for and the size of a block, so that a frame that
+//! comes twice is answered twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,11 +23,13 @@ const TRANSFER: u16 = 2069;
 const DHCP_FIXED: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 
-/// One that has a single file, whatever name it is asked for.
+/// One that has some files by name. DHCP names the first.
 #[derive(Debug)]
 pub struct BootServer {
     mac: [u8; 6],
-    file: Vec<u8>,
+    files: Vec<(&'static str, Vec<u8>)>,
+    /// Which of them is being sent.
+    current: usize,
     block: usize,
 }
 
@@ -47,8 +50,8 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 impl BootServer {
     /// With this MAC address.
-    pub fn new(mac: [u8; 6], file: Vec<u8>) -> Self {
-        Self { mac, file, block: 512 }
+    pub fn new(mac: [u8; 6], files: Vec<(&'static str, Vec<u8>)>) -> Self {
+        Self { mac, files, current: 0, block: 512 }
     }
 
     /// Answers on `guest`'s NIC until `stop`.
@@ -113,7 +116,8 @@ impl BootServer {
         load[16..20].copy_from_slice(&CLIENT);
         load[20..24].copy_from_slice(&SERVER);
         load[44..236].fill(0);
-        load[108..114].copy_from_slice(b"kernel");
+        let name = self.files.first()?.0.as_bytes();
+        load[108..108 + name.len()].copy_from_slice(name);
         load[236..240].copy_from_slice(&MAGIC);
         let [a, b, c, d] = SERVER;
         load.extend([53, 1, answer, 54, 4, a, b, c, d, 1, 4, 255, 255, 255, 0]);
@@ -130,6 +134,9 @@ impl BootServer {
             // RRQ: name, mode, options and their values, each ended by 0.
             1 => {
                 let texts: Vec<_> = asked.get(2..)?.split(|byte| *byte == 0).collect();
+                // Some put a slash before the name.
+                let is_wanted = |name: &str| texts[0].ends_with(name.as_bytes());
+                self.current = self.files.iter().position(|(name, _)| is_wanted(name))?;
                 let size = texts.windows(2).find(|pair| pair[0] == b"blksize");
                 let size = size.and_then(|pair| str::from_utf8(pair[1]).ok()?.parse().ok());
                 self.block = size.unwrap_or(512);
@@ -144,7 +151,7 @@ impl BootServer {
         };
         let from = usize::from(block) * self.block;
         // The last block is shorter than the others, and may be empty.
-        let data = self.file.get(from..)?;
+        let data = self.files.get(self.current)?.1.get(from..)?;
         let data = &data[..data.len().min(self.block)];
         Some([&[0, 3], &(block + 1).to_be_bytes(), data].concat())
     }

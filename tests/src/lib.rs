@@ -26,6 +26,7 @@ pub mod in_process_lan;
 pub mod killed_guest;
 pub mod linux_module;
 pub mod linux_nic;
+pub mod linux_nic_lan;
 pub mod linux_nic_suite;
 pub mod numbered;
 pub mod random;

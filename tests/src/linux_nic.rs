@@ -60,8 +60,8 @@ pub struct LinuxNic {
     /// Frames received, frames sent, bytes received, bytes sent: as many of these as it counts
     /// well.
     pub sums: &'static [Count],
-    /// The same by their names in the datasheet, as `vmlan stats` shows them; none if it counts
-    /// nothing.
+    /// The same by their names in the datasheet, as `vmlan stats` shows them, several added up by
+    /// `+`; none if it counts nothing.
     pub registers: &'static [&'static str],
     /// Bytes that it counts and the switch never sees, with each frame.
     pub trailer: u64,
@@ -85,6 +85,10 @@ pub struct LinuxNic {
     pub speed: u32,
     /// What half a second may carry, as iperf3 has it.
     pub amount: &'static str,
+    /// The guest's CPUs.
+    pub cpus: u32,
+    /// What is added to its kernel's command line.
+    pub append: &'static str,
 }
 
 const E1000_SUMS: &[Count] = &[
@@ -113,6 +117,8 @@ pub const E1000: LinuxNic = LinuxNic {
     mtu: 9000,
     speed: 1000,
     amount: "-n 16M",
+    cpus: 1,
+    append: "",
 };
 
 /// The same with the module of `guest/linux`, which counts by itself, without the check sequence.
@@ -153,6 +159,8 @@ pub const R8169: LinuxNic = LinuxNic {
     mtu: 7000,
     speed: 1000,
     amount: "-n 16M",
+    cpus: 1,
+    append: "",
 };
 
 /// RTL8139C+ and its driver 8139cp.
@@ -198,6 +206,44 @@ pub const QEMU_RTL8139: LinuxNic = LinuxNic {
     cuts: false,
     ..RTL8139_PLUS
 };
+
+/// VMware's vmxnet3 and its driver, which shows the device's counters as its own; with four CPUs,
+/// and so with as many pairs of queues, and MSI-X.
+pub const VMXNET3: LinuxNic = LinuxNic {
+    name: "vmxnet3",
+    keys: "model=vmxnet3",
+    driver: "vmxnet3",
+    options: &[""],
+    sums: &[
+        Count::Driver("rx_packets"),
+        Count::Driver("tx_packets"),
+        Count::Driver("rx_bytes"),
+        Count::Driver("tx_bytes"),
+    ],
+    registers: &[
+        "ucast pkts rx+mcast pkts rx+bcast pkts rx",
+        "ucast pkts tx+mcast pkts tx+bcast pkts tx",
+        "ucast bytes rx+mcast bytes rx+bcast bytes rx",
+        "ucast bytes tx+mcast bytes tx+bcast bytes tx",
+    ],
+    trailer: 0,
+    heard: Count::Driver("rx_packets"),
+    groups: Count::Driver("multicast"),
+    filter: Filter::Wide,
+    offloads: connectivity::ALL,
+    tags: true,
+    sorts_tags: true,
+    cuts: true,
+    mtu: 9000,
+    speed: 10_000,
+    amount: "-n 16M",
+    cpus: 4,
+    append: "",
+};
+
+/// The same with one pair of queues and INTx.
+pub const VMXNET3_INTX: LinuxNic =
+    LinuxNic { name: "vmxnet3, INTx", cpus: 1, append: "pci=nomsi", ..VMXNET3 };
 
 /// Groups 239.2.2.N to try a filter with.
 #[derive(Debug)]

@@ -51,7 +51,7 @@ fn flow(what: &str, from: &mut dyn LanHost, to: &str, amount: &str) -> Result<()
 
 /// What the driver should never have to say.
 const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x \
-    timeout|rtl_.*_cond|rx resets|BUG|Oops";
+    timeout|rtl_.*_cond|rx resets|BUG|Oops|vmxnet3.*(hang|activate|resetting)";
 
 #[allow(clippy::missing_errors_doc, clippy::missing_panics_doc)] // Failed checks, all of them.
 impl LinuxNicSuite<'_> {
@@ -150,7 +150,8 @@ impl LinuxNicSuite<'_> {
     fn chip(&self) -> Result<Vec<u64>> {
         let port = self.switch.port(self.guest.name())?;
         let statistics = &port["device"]["statistics"];
-        let read = |name: &&str| statistics[*name].as_u64().expect("a statistics register");
+        let read = |name: &str| statistics[name].as_u64().expect("a statistics register");
+        let read = |names: &&str| names.split('+').map(read).sum();
         Ok(self.untrailed(self.card.registers.iter().map(read).collect()))
     }
 

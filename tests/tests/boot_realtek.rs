@@ -1,205 +1,18 @@
-//! Linux guests with their stock r8169, 8139cp and 8139too drivers, on one LAN with a virtio guest,
-//! an e1000 guest and the host. One boot of each for everything: chapters, then the violent ones,
-//! to all three at the same time.
+//! Linux guests with their stock r8169, 8139cp and 8139too drivers.
 
-use std::{
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
-use tempfile::TempDir;
 use vmlan_tests::{
-    Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity, guest_tools,
-    linux_nic::{self, LinuxNic},
-    linux_nic_suite::{LinuxNicSuite, chapter},
+    LanHost, Result, connectivity, linux_nic,
+    linux_nic_lan::{From, everything},
+    linux_nic_suite::LinuxNicSuite,
 };
-
-/// How a guest comes by its NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
-    /// The switch.
-    Switch,
-    /// QEMU, on a stream port: the control experiment.
-    Qemu(&'static str),
-}
-
-struct Lan {
-    guests: Vec<(Guest, &'static LinuxNic)>,
-    from: From,
-    virtio: Guest,
-    e1000: Guest,
-    switch: Switch,
-    host: NetNs,
-    /// Where sockets and logs lie.
-    _dir: TempDir,
-}
-
-/// Names of the guests and of their ports.
-const NAMES: [&str; 3] = ["rt1", "rt2", "rt3"];
-
-impl Lan {
-    fn start<const N: usize>(cards: [&'static LinuxNic; N], from: From) -> Result<Lan> {
-        let temporary = tempfile::Builder::new().prefix("vmlan-realtek.").tempdir();
-        let temporary = temporary.expect("a temporary directory");
-        let dir = temporary.path();
-        let image = Image::build(dir)?;
-        let mut host = NetNs::new(dir, "host", 101)?;
-        let mut ports = vec![
-            address(dir, "e1", 1, linux_nic::E1000.keys),
-            format!("vm2=vhost-user:{}", dir.join("vm2").display()),
-            "host=tap:vmlan0".into(),
-        ];
-        let mut boots = vec![
-            Boot::new("e1", 1).vfio_user(&dir.join("e1")),
-            Boot::new("vm2", 2).newer().vhost_user(&dir.join("vm2")),
-        ];
-        for ((name, card), number) in NAMES.iter().zip(cards).zip(3..) {
-            let boot = Boot::new(name, number).newer().reboots();
-            let (port, boot) = match from {
-                From::Switch => {
-                    (address(dir, name, number, card.keys), boot.vfio_user(&dir.join(name)))
-                }
-                From::Qemu(model) => (
-                    format!("{name}=stream:{}", dir.join(name).display()),
-                    boot.stream(&dir.join(name), model),
-                ),
-            };
-            ports.push(port);
-            boots.push(boot);
-        }
-        let switch = Switch::start(dir, Some(&host), &ports)?;
-        host.adopt("vmlan0")?;
-        let mut booted = Guest::boot_all(&image, dir, boots)?.into_iter();
-        let mut next = || booted.next().expect("as many as were booted");
-        let (e1000, virtio) = (next(), next());
-        let guests = cards.into_iter().map(|card| (next(), card)).collect();
-        Ok(Lan { guests, from, virtio, e1000, switch, host, _dir: temporary })
-    }
-
-    fn scene(&mut self, at: usize) -> LinuxNicSuite<'_> {
-        let (guest, card) = &mut self.guests[at];
-        LinuxNicSuite {
-            card,
-            guest,
-            virtio: &mut self.virtio,
-            host: &mut self.host,
-            e1000: Some(&mut self.e1000),
-            switch: &self.switch,
-        }
-    }
-
-    /// What whoever has to find out why wants to see.
-    fn last_lines(&mut self) {
-        let stats = self.switch.ask(&["stats"]).unwrap_or_else(|fault| fault.to_string());
-        println!("{stats}\n{}", self.switch.ask(&["port", "list"]).unwrap_or_default());
-        for (guest, card) in &mut self.guests {
-            let said = guest.run(
-                "dmesg | tail -n 8; grep . /sys/class/net/eth0/statistics/rx_*",
-                Duration::from_secs(9),
-            );
-            println!(
-                "--- {}\n{}",
-                card.name,
-                said.map_or_else(|e| e.to_string(), |said| said.text)
-            );
-        }
-        println!("--- switch.log\n{}", self.switch.log());
-    }
-
-    /// The same done by all three guests at once.
-    fn all(&mut self, what: impl Fn(&mut Guest, &LinuxNic) -> Result<()> + Sync) -> Result<()> {
-        let what = &what;
-        thread::scope(|scope| {
-            let all: Vec<_> = self
-                .guests
-                .iter_mut()
-                .map(|(guest, card)| scope.spawn(move || what(guest, card)))
-                .collect();
-            all.into_iter().try_for_each(|one| one.join().expect("no panic"))
-        })
-    }
-}
-
-fn address(dir: &Path, name: &str, number: u8, keys: &str) -> String {
-    let (place, mac) = (dir.join(name), Boot::mac(number));
-    format!("{name}=vfio-user:{},{keys},mac={mac}", place.display())
-}
-
-fn everything<const N: usize>(
-    cards: [&'static LinuxNic; N],
-    from: From,
-    reloads: u32,
-) -> Result<()> {
-    let since = Instant::now();
-    let mut lan = Lan::start(cards, from)?;
-    println!("  guests booted in {:.1?}", since.elapsed());
-    let end = (0..N).try_for_each(|at| chapters(&mut lan, at)).and_then(|()| {
-        chapter("reload", || reload(&mut lan, reloads))?;
-        chapter("reboot", || reboot(&mut lan))
-    });
-    if end.is_err() {
-        lan.last_lines();
-    }
-    end
-}
-
-fn chapters(lan: &mut Lan, at: usize) -> Result<()> {
-    let (card, from) = (lan.guests[at].1, lan.from);
-    println!(" {}", card.name);
-    let mut scene = lan.scene(at);
-    chapter("driver", || driver(&mut scene))?;
-    chapter("every pair", || scene.every_pair())?;
-    chapter("statistics", || scene.statistics())?;
-    chapter("offloads on", || scene.traffic(true))?;
-    if !card.offloads.is_empty() {
-        chapter("offloads off", || scene.traffic(false))?;
-    }
-    chapter("windows", || scene.windows())?;
-    if card.driver == "r8169" {
-        chapter("moderation", || moderation(&mut scene))?;
-    }
-    if card.cuts {
-        chapter("segmentation offload", || scene.unsegmented())?;
-    }
-    if from == From::Switch {
-        chapter("link", || scene.link(1))?;
-    }
-    chapter("multicast", || scene.multicast())?;
-    chapter("promiscuous mode", || scene.promiscuous())?;
-    chapter("VLAN", || scene.vlan())?;
-    chapter("jumbo frames", || scene.jumbo(false))?;
-    scene.no_complaints()?;
-    lan.switch.alive()
-}
-
-/// The driver that was meant has the NIC, sees the link, and reads its registers and EEPROM.
-fn driver(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
-    let LinuxNicSuite { card, guest, .. } = scene;
-    let said = guest.sh("ethtool -i eth0")?;
-    assert!(said.contains(&format!("driver: {}\n", card.driver)), "{said}");
-    guest_tools::carrier(guest, true)?;
-    let said = guest.sh("ethtool eth0")?;
-    for words in [&format!("Speed: {}Mb/s", card.speed), "Duplex: Full", "Link detected: yes"] {
-        assert!(said.contains(words), "no {words}: {said}");
-    }
-    assert_eq!(guest_tools::mac(*guest, "eth0")?, Boot::mac(last(guest.ip())));
-    guest.sh("ethtool -d eth0 raw on > /tmp/registers && test -s /tmp/registers")?;
-    if card.driver == "8139cp" {
-        let words = guest.sh("ethtool -e eth0 raw on | hexdump -n 4 -e '/1 \"%02x\"'")?;
-        assert_eq!(words, "2981ec10", "the EEPROM's mark and the vendor");
-    }
-    for mode in ["g", "d"] {
-        guest
-            .sh(&format!("ethtool -s eth0 wol {mode} && ethtool eth0 | grep 'Wake-on: {mode}'"))?;
-    }
-    guest.sh("ethtool -r eth0")?;
-    guest_tools::carrier(guest, true).map(drop)
-}
 
 /// The driver's `ethtool -C` reaches the chip and is read back from it; all arrives nevertheless.
 /// How many interrupts are held is not judged: under TCG they come more slowly than the longest
 /// time that the chip knows.
 fn moderation(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
+    if scene.card.driver != "r8169" {
+        return Ok(());
+    }
     for micros in [150, 0] {
         let set = format!("ethtool -C eth0 rx-usecs {micros} tx-usecs {micros}");
         scene.guest.sh(&format!("{set} rx-frames 0 tx-frames 0"))?;
@@ -222,62 +35,14 @@ fn moderation(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     Ok(())
 }
 
-fn last(ip: &str) -> u8 {
-    ip.rsplit('.').next().and_then(|n| n.parse().ok()).expect("an address")
-}
-
-/// The drivers go and come while frames for everybody arrive, and while the guests themselves send
-/// whenever they can.
-fn reload(lan: &mut Lan, times: u32) -> Result<()> {
-    let every = Duration::from_millis(2);
-    guest_tools::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;
-    let other = lan.virtio.ip().to_owned();
-    lan.all(|guest, card| {
-        let pings = format!("while :; do ping -q -i 0.005 -c 100 {other}; usleep 10000; done");
-        guest.background(&format!("sh -c '{pings}'"))?;
-        let since = Instant::now();
-        for time in 1..=times {
-            let options = card.options[time as usize % card.options.len()];
-            guest_tools::reload(guest, card.driver, options)?;
-            // Mostly it goes again at once, at whatever the chip is about then.
-            if time % 10 == 0 || time == times {
-                connectivity::reaches(guest, &other)?;
-            }
-        }
-        let each = since.elapsed() / times;
-        println!("  {} reloaded {times} times under traffic, {each:.1?} each", card.driver);
-        let heard = guest_tools::grown_to(guest, card.heard, 1, || {
-            thread::sleep(Duration::from_millis(500));
-            Ok(())
-        })?;
-        assert!(heard > 0, "nothing arrives any more");
-        Ok(())
-    })?;
-    guest_tools::stop_generator(&mut lan.virtio)?;
-    lan.switch.alive()
-}
-
-/// The guests reset their machines with their NICs in full use.
-fn reboot(lan: &mut Lan) -> Result<()> {
-    let other = lan.virtio.ip().to_owned();
-    lan.all(|guest, _| {
-        guest.background(&format!("iperf3 -c {other} -u -b 20M -t 1000"))?;
-        guest.reboot()?;
-        connectivity::meet(guest, &other)
-    })?;
-    for at in 0..lan.guests.len() {
-        lan.scene(at).no_complaints()?;
-    }
-    lan.switch.alive()
-}
-
 #[test]
 fn stock_drivers() -> Result<()> {
-    everything([&linux_nic::R8169, &linux_nic::RTL8139_PLUS, &linux_nic::RTL8139], From::Switch, 50)
+    let cards = [&linux_nic::R8169, &linux_nic::RTL8139_PLUS, &linux_nic::RTL8139];
+    everything(&cards, From::Switch, 50, moderation)
 }
 
 #[test]
 #[ignore = "a control experiment: the same checks on QEMU's own rtl8139"]
 fn the_checks_pass_on_qemu_own_rtl8139() -> Result<()> {
-    everything([&linux_nic::QEMU_RTL8139], From::Qemu("rtl8139"), 50)
+    everything(&[&linux_nic::QEMU_RTL8139], From::Qemu("rtl8139"), 50, moderation)
 }

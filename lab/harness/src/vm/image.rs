@@ -18,6 +18,7 @@ const MODULES: &[&str] = &[
     "8139cp",
     "realtek",
     "r8169",
+    "vmxnet3",
     "8021q",
     "pktgen",
 ];

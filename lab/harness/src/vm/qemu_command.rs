@@ -26,6 +26,9 @@ pub struct Boot {
     /// Sockets of NICs beside the first.
     others: Vec<PathBuf>,
     inside: Vec<String>,
+    cpus: u32,
+    /// Added to the kernel's command line.
+    append: String,
     /// The memory is left to `vmlan run`, too.
     run: bool,
 }
@@ -44,6 +47,8 @@ impl Boot {
             iommu: false,
             others: Vec::new(),
             inside: Vec::new(),
+            cpus: 1,
+            append: String::new(),
             run: false,
         }
     }
@@ -134,6 +139,18 @@ impl Boot {
         Boot { iommu: true, ..self }
     }
 
+    /// The guest has so many CPUs; else one.
+    #[must_use]
+    pub fn cpus(self, cpus: u32) -> Boot {
+        Boot { cpus, ..self }
+    }
+
+    /// More words for its kernel's command line.
+    #[must_use]
+    pub fn append(self, append: &str) -> Boot {
+        Boot { append: append.into(), ..self }
+    }
+
     /// The whole command line. The agent's line is a socket at `agent` that we listen on.
     pub(crate) fn arguments(
         &self,
@@ -144,7 +161,8 @@ impl Boot {
         let qemu = if self.newer { qemu::with_vfio_user()? } else { qemu::installed()? };
         let mut all = self.inside.clone();
         all.push(qemu.to_string_lossy().into_owned());
-        all.extend(words(&["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1"]));
+        all.extend(words(&["-accel", "tcg,thread=multi", "-cpu", "max"]));
+        all.extend(words(&["-smp", &self.cpus.to_string()]));
         all.extend(words(&["-machine", "q35", "-m", "256M", "-nodefaults"]));
         if !self.run {
             all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
@@ -160,7 +178,7 @@ impl Boot {
         // On a busy host a guest may find its timer's interrupt late, and gives up on it if that
         // goes through an IOMMU.
         let iommu = if self.iommu { " intel_iommu=on iommu=pt no_timer_check" } else { "" };
-        all.extend(words(&["-append", &format!("{append}{iommu}")]));
+        all.extend(words(&["-append", &format!("{append}{iommu} {}", self.append)]));
         if self.iommu {
             // The caching mode tells QEMU of every mapping, so that it can tell the NIC's server.
             all.extend(words(&["-device", "intel-iommu,intremap=on,caching-mode=on"]));
