@@ -91,6 +91,14 @@ pub(crate) const ALL: &[Chip] = &[
         ],
     },
     Chip {
+        name: "vmxnet3",
+        note: "rings of 512 descriptors, MSI-X; it says in memory which doorbells it wants",
+        ways: &[
+            way("plain", "model=vmxnet3", "model=vmxnet3,writes=waited"),
+            way("moderated", "model=vmxnet3,irq_rate_max=16000", "model=vmxnet3,writes=waited"),
+        ],
+    },
+    Chip {
         name: "virtio-net",
         note: "over vhost-user, rings of 1,024 descriptors; for its registers stand its kicks",
         ways: &[

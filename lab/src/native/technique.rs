@@ -174,6 +174,25 @@ pub(crate) const ALL: &[Technique] = &[
         )
     },
     Technique {
+        switch: "model=vmxnet3",
+        ..e1000(
+            "vmxnet3-plain",
+            "plain",
+            "vmxnet3 instead of e1000: rings of 512 descriptors, MSI-X, doorbells only if it wants \
+                them",
+            "writes=waited,model=vmxnet3",
+        )
+    },
+    Technique {
+        switch: "model=vmxnet3",
+        ..e1000(
+            "vmxnet3-burst",
+            "vmxnet3-plain",
+            "it is asked whether it wants a doorbell once for a burst of up to 256 frames",
+            "writes=waited,model=vmxnet3,batch=on",
+        )
+    },
+    Technique {
         name: "virtio-4096",
         from: Some("virtio"),
         note: "rings of 4,096 descriptors instead of 1,024",
