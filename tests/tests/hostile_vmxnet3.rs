@@ -91,7 +91,7 @@ fn activate(guest: &mut Hostile) {
 fn describe(guest: &mut Hostile, n: usize) {
     let random = &mut guest.random;
     let address = random.of(&[0x2000, 0x8000, 1 << 32]) + u64::from(random.below(0x2000));
-    let good = 3 << 44 | 60 + random.any() % 1500;
+    let good = (3 << 44) | (60 + random.any() % 1500);
     let sent = if random.below(2) == 0 { good } else { quadword(random) };
     let buffer = if random.below(2) == 0 { 2048 } else { quadword(random) };
     let [tx, _, heads, ..] = RINGS.map(|ring| usize::try_from(ring).expect("low") + 16 * n);

@@ -11,7 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags};
 
 use common::{connected, listen, memfd, send};
 use vmlan_harness::SilentFile;
-use vmlan_keeper::{Descriptor, KeeperError};
+use vmlan_keeper::{Descriptor, KeeperError, MAX_FDS};
 
 /// Long for a loaded machine, and short of for ever.
 const LONG: Duration = Duration::from_secs(120);
@@ -89,7 +89,7 @@ fn only_what_is_harmless_is_passed_on() {
     assert!(matches!(null, Descriptor::Other(text) if text == "/dev/null"));
     // Too many: all are closed.
     fds.clear();
-    let many: Vec<_> = (0..20).map(|_| memfd()).collect();
+    let many: Vec<_> = (0..=MAX_FDS).map(|_| memfd()).collect();
     let many: Vec<_> = many.iter().map(AsFd::as_fd).collect();
     send(&peer, b"x", &many, SendFlags::empty());
     assert!(kept.take(&mut buf, &mut fds).unwrap().truncated && fds.is_empty());
