@@ -102,8 +102,7 @@ stage "unit and loop tests" unit
 stage "every interleaving of the notification protocol" loom
 stage "house, socket and boot tests, two at a time" rooms
 if can_fuzz; then
-  # Compiled in less time; `make soak` optimizes.
-  stage "fuzz" env CARGO_PROFILE_RELEASE_OPT_LEVEL=1 scripts/fuzz.sh "$FUZZ_SECONDS"
+  stage "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
 else
   echo "  fuzz: skipped, it needs the nightly toolchain and a C++ compiler;" \
     "the kept inputs were replayed above"

@@ -131,7 +131,11 @@ impl Screen {
                     self.history.add(at, *stats);
                 }
             }
-            News::About(about) => self.about = *about,
+            // What was asked of the port before may come late.
+            News::About(about) if self.shown() == Some(about.port.name.as_str()) => {
+                self.about = *about;
+            }
+            News::About(_) => {}
             News::Lost(why) => self.lost = Some(why),
         }
     }

@@ -163,6 +163,7 @@ fn the_detail_of_a_port_has_all_there_is() {
     let mac = "52:54:00:00:00:01".to_owned();
     let about = About {
         port: PortInfo {
+            name: "lossy".into(),
             address: "vhost-user:/tmp/lossy.sock,from_rate=1Gbit".into(),
             details: [("state".to_owned(), "running".into())].into_iter().collect(),
             ..PortInfo::default()
@@ -183,7 +184,10 @@ fn the_detail_of_a_port_has_all_there_is() {
             ..LeaseInfo::default()
         }],
     };
+    let late =
+        About { port: PortInfo { name: "busy".into(), ..PortInfo::default() }, ..about.clone() };
     screen.take(News::About(about.into()));
+    screen.take(News::About(late.into()));
     let lines = shown(&mut screen, (80, 40)).join("\n");
     for words in [
         "vhost-user:/tmp/lossy.sock,from_rate=1Gbit",
