@@ -99,6 +99,6 @@ soak: ## long runs: property tests, 100 times kill -9, an hour of fuzzing a targ
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan \
 	  $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
 	scripts/fuzz.sh $(SOAK_SECONDS)
-	@for file in fuzz/fuzz_targets/*.rs; do \
-	  fuzz/run.sh $$(basename $$file .rs) 0 -merge=1 || exit 1; done
+	@for folder in fuzz/corpus/*/; do \
+	  fuzz/run.sh $$(basename $$folder) 0 -merge=1 || exit 1; done
 	@git status --short fuzz/corpus | tail -n 5; echo "new inputs are in fuzz/corpus: commit them"

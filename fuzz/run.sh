@@ -16,12 +16,14 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Zsanitizer=address \
 -Cforce-frame-pointers=yes -Ccodegen-units=1"
 # `--target` keeps these flags away from build scripts.
-cargo +nightly build --release --target "$host" --bin "$target"
+cargo +nightly build --release --target "$host"
+export FUZZ_TARGET="$target"
+program=target/$host/release/vmlan-fuzz
 new=target/corpus/$target
 mkdir -p "$new" "artifacts/$target" "corpus/$target"
 case " $* " in
 *" -merge=1 "*) set -- "$@" "corpus/$target" "$new" ;;
 *) set -- "$@" "$new" "corpus/$target" ;;
 esac
-exec "target/$host/release/$target" -max_total_time="$seconds" -max_len=4096 \
+exec "$program" -max_total_time="$seconds" -max_len=4096 \
     -artifact_prefix="artifacts/$target/" "$@"

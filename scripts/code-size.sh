@@ -23,7 +23,7 @@ use strict; use warnings;
 my (%lines, %rooms, @files, @functions, %traits, $rust, $unsafe, $long_rust, $long_text, %longest);
 sub kind {
   my $path = shift;
-  return "test" if $path =~ m{(^|/)(tests|benches|fuzz|fuzz_targets)/|(^|/)tests\.rs$|/fuzz\.rs$};
+  return "test" if $path =~ m{(^|/)(tests|benches|fuzz)/|(^|/)tests\.rs$|/fuzz\.rs$};
   return "lab" if $path =~ m{^(lab|bench)/|/examples/};
   return "lab" if $path =~ m{^control/daemon/src/(bench|probe|demo|lab)(/|\.rs)};
   return "product";

@@ -9,7 +9,7 @@ tools=$(rustc +nightly --print sysroot)/lib/rustlib/$host/bin
 out=target/coverage
 targets=("$@")
 if [ ${#targets[@]} = 0 ]; then
-  for file in fuzz_targets/*.rs; do targets+=("$(basename "$file" .rs)"); done
+  for folder in corpus/*/; do targets+=("$(basename "$folder")"); done
 fi
 
 # What each target is for.
@@ -35,9 +35,10 @@ code() {
 }
 
 export RUSTFLAGS="-Cinstrument-coverage --cfg fuzzing"
-cargo +nightly build --quiet --target "$host" --target-dir "$out" --bins
+cargo +nightly build --quiet --target "$host" --target-dir "$out"
+program=$out/$host/debug/vmlan-fuzz
 for target in "${targets[@]}"; do
-  program=$out/$host/debug/$target
+  export FUZZ_TARGET=$target
   rm -f "$out/$target".*
   find "corpus/$target" -type f -print0 |
     LLVM_PROFILE_FILE=$out/$target.%p.raw xargs -0 -n 2000 "$program" -rss_limit_mb=0 \

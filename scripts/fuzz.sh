@@ -8,7 +8,7 @@ seconds=${1:-15}
 shift $(( $# > 0 ? 1 : 0 ))
 targets=("$@")
 if [ ${#targets[@]} = 0 ]; then
-  for file in fuzz_targets/*.rs; do targets+=("$(basename "$file" .rs)"); done
+  for folder in corpus/*/; do targets+=("$(basename "$folder")"); done
 fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

@@ -87,7 +87,7 @@ export list
 export -f one
 
 can_fuzz() {
-  [ -d fuzz/fuzz_targets ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null
+  [ -d fuzz/corpus ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null
 }
 
 stage "set-up" scripts/setup.sh build test
