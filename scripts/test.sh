@@ -11,6 +11,7 @@ export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-20130226}
 export FUZZ_SEED=${FUZZ_SEED:-20130226}
 begin=$SECONDS
 failed=
+jobs=$(( $(nproc) < 2 ? 2 : 3 ))
 list=$(mktemp)
 trap 'rm -f "$list" "$list.json"' EXIT
 
@@ -48,7 +49,7 @@ build() {
       "$list.json" >"$list"
 }
 
-# One test program, in its package's folder. Its output is shown when it ends, for two run at a
+# One test program, in its package's folder. Its output is shown when it ends, for several run at a
 # time: all of it if it failed, or if it is one of tests/, which tell what they have measured.
 one() {
   local folder=${1%%$'\t'*} program=${1#*$'\t'} options=--quiet name log from=$SECONDS code=0
@@ -68,9 +69,9 @@ one() {
   return $code
 }
 
-# The programs that standard input lists, two at a time, for many sleep or wait for a guest, which
-# leaves a core idle.
-run() { xargs -d '\n' -P 2 -I '{}' bash -c 'one "$1"' - '{}'; }
+# The programs that standard input lists, one more at a time than there are processors, three at
+# most, for many sleep or wait for a guest, which leaves a core idle.
+run() { xargs -d '\n' -P "$jobs" -I '{}' bash -c 'one "$1"' - '{}'; }
 
 # More threads than cores, for some tests wait for a time to pass.
 unit() {
@@ -100,7 +101,7 @@ stage "build the program and its tests" build
 export VMLAN_BIN=${VMLAN_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/vmlan}
 stage "unit and loop tests" unit
 stage "every interleaving of the notification protocol" loom
-stage "house, socket and boot tests, two at a time" rooms
+stage "house, socket and boot tests, $jobs at a time" rooms
 if can_fuzz; then
   stage "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
 else

@@ -35,10 +35,18 @@ fn moderation(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     Ok(())
 }
 
+const CARDS: [&linux_nic::LinuxNic; 3] =
+    [&linux_nic::R8169, &linux_nic::RTL8139_PLUS, &linux_nic::RTL8139];
+
 #[test]
 fn stock_drivers() -> Result<()> {
-    let cards = [&linux_nic::R8169, &linux_nic::RTL8139_PLUS, &linux_nic::RTL8139];
-    everything(&cards, From::Switch, 50, moderation)
+    everything(&CARDS, From::Switch, 15, moderation)
+}
+
+#[test]
+#[ignore = "for minutes: reloads the drivers a hundred times"]
+fn many_reloads() -> Result<()> {
+    everything(&CARDS, From::Switch, 100, moderation)
 }
 
 #[test]

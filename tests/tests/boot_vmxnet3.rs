@@ -91,7 +91,15 @@ fn own_address(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     Ok(())
 }
 
+const CARDS: [&linux_nic::LinuxNic; 2] = [&linux_nic::VMXNET3, &linux_nic::VMXNET3_INTX];
+
 #[test]
 fn stock_driver() -> Result<()> {
-    everything(&[&linux_nic::VMXNET3, &linux_nic::VMXNET3_INTX], From::Switch, 50, more)
+    everything(&CARDS, From::Switch, 15, more)
+}
+
+#[test]
+#[ignore = "for minutes: reloads the driver a hundred times"]
+fn many_reloads() -> Result<()> {
+    everything(&CARDS, From::Switch, 100, more)
 }
