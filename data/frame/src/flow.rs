@@ -21,6 +21,37 @@ pub fn flow_hash(head: &[u8], len: usize) -> u32 {
     mix(addresses ^ ports.rotate_left(32) ^ u64::from(h.protocol))
 }
 
+/// What a hash of a frame is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowFields {
+    /// The source IP address, or the source MAC address of what is not IP.
+    pub src: bool,
+    /// The destination IP address, or the destination MAC address of what is not IP.
+    pub dst: bool,
+    /// Protocol and ports of TCP and UDP. Fragments have none, as for [`flow_hash`].
+    pub ports: bool,
+}
+
+/// A number that is the same for all frames of a flow, in one direction, as far as `fields` tell
+/// flows apart. Like [`flow_hash`] it spreads well and is not keyed.
+pub fn fields_hash(fields: FlowFields, head: &[u8], len: usize) -> u32 {
+    let h = Headers::parse(head, len);
+    let macs = || (head.get(6..12).unwrap_or_default(), head.get(..6).unwrap_or_default());
+    let (source, destination) = h.addresses(head).unwrap_or_else(macs);
+    let mut key = 0;
+    if fields.src {
+        key = scramble(word(source));
+    }
+    if fields.dst {
+        key = scramble(key.rotate_left(1) ^ word(destination));
+    }
+    if let Some((from, to)) = h.ports(head).filter(|_| fields.ports && !h.fragment) {
+        let ports = u64::from(from) << 24 | u64::from(to) << 8 | u64::from(h.protocol);
+        key = scramble(key.rotate_left(1) ^ ports);
+    }
+    mix(key)
+}
+
 /// Joins two keys so that their order does not matter.
 fn both(a: Option<&[u8]>, b: Option<&[u8]>) -> u64 {
     let (a, b) = (word(a.unwrap_or_default()), word(b.unwrap_or_default()));

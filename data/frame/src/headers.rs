@@ -9,12 +9,14 @@
 //! except for the two kinds of packet that [`Headers::understood`] names.
 
 mod arp;
+mod membership;
 mod neighbour;
 mod options;
 #[cfg(test)]
 mod tests;
 
 pub use arp::Arp;
+pub use membership::{IGMP, Membership, Records};
 pub use neighbour::Neighbour;
 
 use crate::HEAD;

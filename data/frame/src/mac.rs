@@ -35,6 +35,13 @@ impl Mac {
         [a, b, c, d, e, f]
     }
 
+    /// Reserved for the protocols of bridges and their ports (LACP, STP, LLDP, pause):
+    /// 01:80:c2:00:00:00 to 0f, which no bridge passes on (IEEE 802.1Q-2018 table 8-1).
+    #[inline]
+    pub const fn is_reserved(self) -> bool {
+        self.0 >> 4 == 0x0180_c200_0000 >> 4
+    }
+
     /// Broadcast or multicast: the group bit (IEEE 802.3 section 3.2.3) is set.
     #[inline]
     pub const fn is_group(self) -> bool {

@@ -35,7 +35,7 @@ reasons! {
     BadSource = "bad-source",
     /// The destination is the port the frame came from.
     SamePort = "same-port",
-    /// Nobody to deliver it to: the switch has no other port that is up.
+    /// Nobody to deliver it to: the switch has no other port that is up and wants it.
     NoReceiver = "no-receiver",
     /// The receiver has no room, and its time of waiting is used up.
     ReceiverFull = "receiver-full",
@@ -63,6 +63,15 @@ reasons! {
     Vlan = "vlan",
     /// The port may not reach the one that the frame is for (`reach`).
     Isolated = "isolated",
+    /// Nobody knows where the destination is, and the port may send to known ones only
+    /// (`unknown=drop`).
+    Unknown = "unknown",
+    /// The destination is reserved for the protocols of bridges, which pass none of them on
+    /// (`reserved`).
+    Reserved = "reserved",
+    /// A query for members of multicast groups, or what could be one, from a port that is no router
+    /// (`multicast=joined`).
+    MulticastGuard = "multicast-guard",
     /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and
     /// so on).
     Storm = "storm",

@@ -144,6 +144,11 @@ impl Trace<'_> {
         &self.entry.policy
     }
 
+    /// What decisions rest on.
+    fn frame(&self) -> (&[u8], usize) {
+        (self.batch.head(0), self.batch.frame_len(0))
+    }
+
     fn as_source(&self) -> (PortId, &Policy) {
         (self.source, &self.entry.policy)
     }
@@ -159,7 +164,7 @@ impl Trace<'_> {
         let way = self.destination(domain, at)?;
         match way {
             Way::Drop(reason) => Err(End::Refused(reason)),
-            Way::To(port) => Ok(End::To(self.receive(port, domain, way))),
+            Way::To(port) | Way::Team(port) => Ok(End::To(self.receive(port, domain, way))),
             Way::Flood => {
                 self.storm()?;
                 self.flood(domain).map(End::Flooded)

@@ -19,6 +19,7 @@ use crate::software_offload::Finished;
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 
 mod deliver;
+pub(crate) mod flood;
 mod limits;
 
 /// What a breath did.
@@ -40,6 +41,8 @@ pub struct Breath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     To(PortId),
+    /// To a member of this port's team.
+    Team(PortId),
     Flood,
     Drop(Reason),
 }
@@ -140,6 +143,11 @@ impl Forwarder {
     pub fn take_blocked(&mut self, out: &mut Vec<PortId>) {
         out.append(&mut self.state.blocked);
     }
+}
+
+/// What decisions on a frame rest on: its snapshot and its length.
+fn batch_frame<'b>(batch: &'b Batch<'_>, i: usize) -> (&'b [u8], usize) {
+    (batch.head(i), batch.frame_len(i))
 }
 
 /// A frame's domain by the policy, and whether it may pass.
@@ -316,19 +324,27 @@ impl Pass<'_> {
         }
         match self.switch.fdb.learn(src, domain, self.source) {
             Learned::Pass => Ok(()),
+            Learned::Refused if self.is_pinned_to_team(src, domain) => Ok(()),
             Learned::Refused => Err(Reason::NotAllowed),
         }
     }
 
+    /// True if `src` is pinned to another member of the source's team.
+    #[cold]
+    fn is_pinned_to_team(&self, src: Mac, domain: Domain) -> bool {
+        let at = self.switch.fdb.lookup(src, domain).and_then(|port| self.table.get(port));
+        at.is_some_and(|e| e.policy.is_mate(&self.entry.policy))
+    }
+
     fn find_way(&self, dst: Mac, domain: Domain, i: usize) -> Way {
         if dst.is_group() {
-            return Way::Flood;
+            return self.entry.policy.way_to_group(dst);
         }
         let fdb = &self.switch.fdb;
         let hash = self.state.hashes.get(i).copied().unwrap_or_else(|| fdb.hash(dst, domain));
         match fdb.lookup_hashed(dst, domain, hash) {
             Some(port) => self.table.way_to((self.source, &self.entry.policy), domain, port),
-            None => Way::Flood,
+            None => self.entry.policy.way_to_unknown(),
         }
     }
 
@@ -336,8 +352,27 @@ impl Pass<'_> {
     fn append(&mut self, batch: &mut Batch<'_>, run: Range<usize>, way: Way) {
         match way {
             Way::To(port) => self.append_to(port, run),
+            Way::Team(port) => self.steer(batch, run, port),
             Way::Flood => self.flood(batch, run),
             Way::Drop(reason) => self.drop_at_source(batch, run, reason),
+        }
+    }
+
+    /// Frames for a team, of which each has its member.
+    #[cold]
+    fn steer(&mut self, batch: &mut Batch<'_>, run: Range<usize>, port: PortId) {
+        let domain = self.state.domains.last().copied().unwrap_or_default();
+        for i in run {
+            let (source, frame) = ((self.source, &*self.entry.policy), batch_frame(batch, i));
+            let way = self.table.way_to_team(source, domain, port, frame);
+            if let Some(place) = self.state.ways.get_mut(i) {
+                *place = way;
+            }
+            match way {
+                Way::To(to) => self.append_to(to, i..i + 1),
+                Way::Drop(reason) => self.drop_at_source(batch, i..i + 1, reason),
+                Way::Team(_) | Way::Flood => {}
+            }
         }
     }
 
@@ -348,28 +383,6 @@ impl Pass<'_> {
             self.state.touched.push(port);
         }
         list.extend(frame_lists::range(&run));
-    }
-
-    fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
-        let domain = self.state.domains.last().copied().unwrap_or_default();
-        let (mut copies, mut refused) = (0, 0);
-        for port in self.table.members() {
-            match self.floods_to(*port, domain) {
-                Some(true) => self.append_to(*port, run.clone()),
-                Some(false) => refused += 1,
-                None => continue,
-            }
-            copies += 1;
-        }
-        if copies == refused {
-            let reason = if refused > 0 { Reason::Isolated } else { Reason::NoReceiver };
-            self.drop_at_source(batch, run, reason);
-        }
-    }
-
-    /// If a frame to all in `domain` is for `port`: whether it may go there.
-    pub(crate) fn floods_to(&self, port: PortId, domain: Domain) -> Option<bool> {
-        self.table.floods_to((self.source, &self.entry.policy), domain, port)
     }
 
     fn drop_at_source(&self, batch: &mut Batch<'_>, run: Range<usize>, reason: Reason) {

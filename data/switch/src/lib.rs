@@ -25,6 +25,7 @@ pub mod fuzz;
 mod meter;
 pub mod policy;
 mod port_set;
+mod snooping;
 mod software_offload;
 mod table;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use fdb::{Fdb, FdbEntry, FdbError, WouldLearn};
 pub use forward::{Breath, Forwarder};
 use full_wait::Waits;
 pub use port_set::PortSet;
+use snooping::Snooping;
 pub use table::{Entry, PortId, Table};
 pub use watchers::Watch;
 
@@ -87,6 +89,7 @@ pub struct Switch {
     fdb: Fdb,
     waits: Waits,
     departures: Departures,
+    snooping: Snooping,
 }
 
 impl Switch {
@@ -94,7 +97,8 @@ impl Switch {
     pub fn new(options: Options) -> Arc<Self> {
         let fdb = Fdb::new(options.fdb_entries, options.fdb_port_cap);
         let waits = Waits::new(options.full_wait);
-        Arc::new(Self { options, fdb, waits, departures: Departures::default() })
+        let (departures, snooping) = (Departures::default(), Snooping::new());
+        Arc::new(Self { options, fdb, waits, departures, snooping })
     }
 
     /// The forwarding table.
@@ -111,6 +115,24 @@ impl Switch {
     pub fn forget(&self, port: PortId) {
         self.fdb.flush_port(port);
         self.waits.reset(port);
+        self.snooping.forget(port);
+    }
+
+    /// True if a frame to a group, for `cast` of all, is for `port`.
+    pub(crate) fn wants(
+        &self,
+        table: &Table,
+        port: PortId,
+        cast: snooping::Cast,
+        now: u64,
+    ) -> bool {
+        let restricted = table.get(port).is_some_and(|e| e.policy.joined_only);
+        !restricted || self.snooping.is_for(cast, port, now)
+    }
+
+    /// Multicast groups that `port` has joined, as far as they are told apart.
+    pub fn groups_joined(&self, port: PortId) -> u32 {
+        self.snooping.joined(port)
     }
 
     /// `port` has gone down: what was learned there is forgotten by the next

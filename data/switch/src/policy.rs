@@ -10,6 +10,8 @@
 //! | [`Vlan`] | which broadcast domain is it in? | first pass |
 //! | [`SourceCheck`] | is the sender who it claims to be? | first pass |
 //! | [`Table::reaches`](crate::Table::reaches) | may it go there? | first pass |
+//! | [`Policy`] | may it go to unknown or reserved addresses? | first pass |
+//! | [`Team`] | which of several ports that are one place? | first pass |
 //! | [`Storm`] | are these too many frames to all? | first pass |
 //! | [`Limits`] `to` | has the receiver tokens? | before its lock and its descriptors |
 //! | [`Shares`], [`Turns`] | whose turn is it? | before a breath; when an uplink is full |
@@ -36,6 +38,7 @@ mod limit;
 pub(crate) mod retag;
 pub(crate) mod same_verdict;
 mod source_check;
+mod team;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -47,12 +50,15 @@ use std::sync::Arc;
 pub use bucket::{Bucket, Rate};
 pub use limit::{Budget, LimitCounters, Limiter, Limits};
 pub use source_check::{FirstMac, Macs, Prefix, SourceCheck};
+pub(crate) use team::Chosen;
+pub use team::{MAX_MEMBERS, Member, ParseSteerError, Steer, Team};
 pub use turns::Turns;
 pub use vlan::{Domain, Form, VidSet, Vlan};
 pub use worker_time::Shares;
 
-use vmlan_frame::{Mac, Sampling};
+use vmlan_frame::{Mac, Reason, Sampling};
 
+use crate::forward::Way;
 use crate::{PortId, Watch};
 
 /// Groups a switch can have.
@@ -119,6 +125,12 @@ pub struct Policy {
     pub reach: Reach,
     /// How much it may send to all.
     pub storm: Storm,
+    /// What it sends to addresses that nobody knows is dropped.
+    pub drops_unknown: bool,
+    /// What it sends to reserved addresses ([`Mac::is_reserved`]) is passed on.
+    pub passes_reserved: bool,
+    /// Of the frames to multicast groups it gets those of groups that it has joined.
+    pub joined_only: bool,
     /// How much it may send.
     pub from: Limits,
     /// How much may be sent to it.
@@ -128,6 +140,8 @@ pub struct Policy {
     /// Set if the port is an uplink of some port: its bandwidth is shared by weight when it is
     /// full.
     pub uplink: Option<Arc<Turns>>,
+    /// The team that it is a member of.
+    pub team: Option<Arc<Team>>,
     /// It receives mirrored frames and nothing else, and may send nothing.
     pub monitor: bool,
     /// Which frames it receives as a monitor.
@@ -160,6 +174,25 @@ impl Policy {
     pub fn looks_at_each(&self) -> bool {
         !self.source_check.is_any() || !self.storm.is_none()
     }
+
+    /// True if it is of one team with a port that has the policy `other`.
+    pub(crate) fn is_mate(&self, other: &Self) -> bool {
+        let teams = self.team.as_ref().zip(other.team.as_ref());
+        teams.is_some_and(|(own, theirs)| Arc::ptr_eq(own, theirs))
+    }
+
+    /// Where frames of the port to the group address `dst` go.
+    #[inline]
+    pub(crate) fn way_to_group(&self, dst: Mac) -> Way {
+        let dropped = dst.is_reserved() && !self.passes_reserved;
+        if dropped { Way::Drop(Reason::Reserved) } else { Way::Flood }
+    }
+
+    /// Where frames of the port to an address go that is behind no port.
+    #[inline]
+    pub(crate) fn way_to_unknown(&self) -> Way {
+        if self.drops_unknown { Way::Drop(Reason::Unknown) } else { Way::Flood }
+    }
 }
 
 impl Default for Policy {
@@ -169,10 +202,14 @@ impl Default for Policy {
             vlan: Vlan::default(),
             reach: Reach::default(),
             storm: Storm::default(),
+            drops_unknown: false,
+            passes_reserved: false,
+            joined_only: false,
             from: Limits::default(),
             to: Limits::default(),
             weight: 1,
             uplink: None,
+            team: None,
             monitor: false,
             watch: None,
             sampling: None,

@@ -7,7 +7,7 @@ use vmlan_frame::{Mirror, Port, Reason};
 
 use crate::MAX_PORTS;
 use crate::forward::Way;
-use crate::policy::{Domain, Policy, Vlan};
+use crate::policy::{Chosen, Domain, Policy, Steer, Vlan};
 
 /// Number of a port in its switch, below [`MAX_PORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,10 @@ pub struct Table {
     mirrored: bool,
     watched: bool,
     all_open: bool,
-    all_reach: bool,
+    /// No port's reach is restricted, none is a monitor, none in a team.
+    all_plain: bool,
+    snoops: bool,
+    teams: bool,
 }
 
 impl Table {
@@ -78,7 +81,9 @@ impl Table {
         let mirrored = entries.iter().flatten().any(|e| e.mirror.is_some());
         let policies = || entries.iter().flatten().map(|e| &*e.policy);
         let all_open = policies().all(|p| p.vlan == Vlan::Open);
-        let all_reach = policies().all(|p| p.reach.is_all() && !p.monitor);
+        let teams = policies().any(|p| p.team.is_some());
+        let all_plain = !teams && policies().all(|p| p.reach.is_all() && !p.monitor);
+        let snoops = policies().any(|p| p.joined_only);
         let watches = |e: &Entry| e.policy.watch.is_some();
         let monitors = members.iter().copied();
         let monitors: Vec<_> = monitors
@@ -86,7 +91,7 @@ impl Table {
             .collect();
         let sampled = policies().any(|p| p.sampling.is_some());
         let watched = mirrored || sampled || !monitors.is_empty();
-        Self { entries, members, monitors, mirrored, watched, all_open, all_reach }
+        Self { entries, members, monitors, mirrored, watched, all_open, all_plain, snoops, teams }
     }
 
     /// A port by number.
@@ -106,10 +111,22 @@ impl Table {
         self.all_open
     }
 
+    /// True if some port gets only what it joined.
+    #[inline]
+    pub(crate) fn snoops(&self) -> bool {
+        self.snoops
+    }
+
+    /// True if some ports are a team.
+    #[inline]
+    pub(crate) fn teams(&self) -> bool {
+        self.teams
+    }
+
     /// True if the port `from` may send to the port `to`.
     #[inline]
     pub(crate) fn reaches(&self, from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
-        self.all_reach || from.1.reach.covers(from, to)
+        self.all_plain || from.1.reach.covers(from, to)
     }
 
     /// If a frame to all in `domain` from `source` is for `port`: whether it may go there.
@@ -133,16 +150,87 @@ impl Table {
         // What was learned may be older than the ports' settings.
         let there = |e: &Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;
         let Some(entry) = self.get(port).filter(|e| there(e)) else {
-            return Way::Flood;
+            return source.1.way_to_unknown();
         };
+        if self.all_plain {
+            return Way::To(port);
+        }
+        match &entry.policy.team {
+            None => self.way_through(source, domain, (port, entry)),
+            Some(team) if team.has(source.0) => Way::Drop(Reason::SamePort),
+            Some(_) => Way::Team(port),
+        }
+    }
+
+    /// Where a frame goes that is for `port`, if it may go there.
+    fn way_through(
+        &self,
+        source: (PortId, &Policy),
+        domain: Domain,
+        (port, entry): (PortId, &Entry),
+    ) -> Way {
         if self.reaches(source, (port, &entry.policy)) {
             return Way::To(port);
         }
         // The destination is behind another uplink: the frame leaves by the port's own.
+        let there = |e: &Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;
         let other = source.1.reach.uplink.filter(|_| entry.policy.uplink.is_some());
         match other.filter(|u| *u != source.0 && self.get(*u).is_some_and(there)) {
             Some(uplink) => Way::To(uplink),
             None => Way::Drop(Reason::Isolated),
+        }
+    }
+
+    /// The member of `port`'s team that gets a frame of `domain`.
+    fn chosen(&self, domain: Domain, port: PortId, frame: (&[u8], usize)) -> Chosen {
+        let can = |port: PortId| {
+            let entry = self.get(port);
+            entry.is_some_and(|e| e.port.is_up() && e.policy.vlan.carries(domain))
+        };
+        let team = self.get(port).and_then(|e| e.policy.team.as_ref());
+        team.map_or(Chosen::All, |team| team.choose(frame, can))
+    }
+
+    /// Where the frame of [`Way::Team`] goes from `source`, whose destination is behind `port` and
+    /// its team.
+    pub(crate) fn way_to_team(
+        &self,
+        source: (PortId, &Policy),
+        domain: Domain,
+        port: PortId,
+        frame: (&[u8], usize),
+    ) -> Way {
+        match self.chosen(domain, port, frame) {
+            Chosen::One(to) => match self.get(to) {
+                Some(entry) => self.way_through(source, domain, (to, entry)),
+                None => Way::Drop(Reason::Unknown),
+            },
+            // No member is up: the frame is lost at the one that it was last sent from.
+            Chosen::Nobody if self.is_hashed(port) => Way::To(port),
+            Chosen::All | Chosen::Nobody => Way::Drop(Reason::Unknown),
+        }
+    }
+
+    fn is_hashed(&self, port: PortId) -> bool {
+        let team = self.get(port).and_then(|e| e.policy.team.as_ref());
+        team.is_some_and(|team| matches!(team.steer(), Steer::Hash(_)))
+    }
+
+    /// True if a frame to all from a port with `source` is for `port`, as far as that port's team
+    /// decides: it is for one member, and for none if it comes from one.
+    pub(crate) fn is_chosen(
+        &self,
+        source: &Policy,
+        domain: Domain,
+        port: PortId,
+        frame: (&[u8], usize),
+    ) -> bool {
+        let Some(entry) = self.get(port).filter(|e| e.policy.team.is_some()) else { return true };
+        match self.chosen(domain, port, frame) {
+            _ if entry.policy.is_mate(source) => false,
+            Chosen::One(to) => to == port,
+            Chosen::All => true,
+            Chosen::Nobody => false,
         }
     }
 

@@ -8,7 +8,7 @@ use vmlan_frame::{
 use vmlan_ram::Slice;
 
 use super::*;
-use crate::policy::Domain;
+use crate::policy::{Domain, Policy, Vlan};
 
 mod departures;
 mod explain;
@@ -118,6 +118,13 @@ impl World {
         f[20] = tag;
         self.ports[from].tx.lock().unwrap().push(f);
     }
+    fn set_all(&mut self, policies: Vec<Policy>) {
+        let entries = self.ports.iter().zip(policies).enumerate().map(|(i, (p, policy))| {
+            let name = format!("vm{i}").into();
+            Some(Entry { name, port: p.clone(), mirror: None, policy: Arc::new(policy) })
+        });
+        self.table = Table::new(entries.collect());
+    }
     fn breathe(&mut self, from: usize, now: u64) -> Breath {
         self.forwarder.breath(&self.table, id(from), now)
     }
@@ -217,6 +224,36 @@ fn static_entries_do_not_move_or_age_and_bind_their_address() {
     assert!(
         w.switch.fdb().remove(mac(7), Domain::OPEN) && !w.switch.fdb().remove(mac(7), Domain::OPEN)
     );
+}
+
+#[test]
+fn unknown_and_reserved_addresses_are_dropped_where_the_policy_says_so() {
+    let mut w = world(3, Options::default());
+    let lldp = Mac::new([1, 0x80, 0xc2, 0, 0, 0xe]);
+    let beyond = Mac::new([1, 0x80, 0xc2, 0, 0, 0x10]);
+    w.set_all(vec![
+        Policy { drops_unknown: true, ..Policy::default() },
+        Policy { passes_reserved: true, ..Policy::default() },
+        Policy { vlan: Vlan::Access(5), ..Policy::default() },
+    ]);
+    w.send(0, mac(9), mac(1), 1);
+    w.send(0, Mac::BROADCAST, mac(1), 2);
+    w.send(0, lldp, mac(1), 3);
+    w.send(0, beyond, mac(1), 4);
+    w.breathe(0, 0);
+    assert_eq!(w.tags(1), [2, 4], "known to be for all");
+    assert_eq!((w.dropped(0, Reason::Unknown), w.dropped(0, Reason::Reserved)), (1, 1));
+    w.send(1, lldp, mac(9), 5);
+    w.send(1, mac(8), mac(9), 6);
+    w.breathe(1, 0);
+    assert_eq!(w.tags(0), [5, 6], "another port's policy");
+    w.send(0, mac(9), mac(1), 7);
+    w.breathe(0, 0);
+    assert_eq!(w.tags(1), [7], "now it is known");
+    w.switch.fdb().add_static(mac(7), Domain::OPEN, id(2)).unwrap();
+    w.send(0, mac(7), mac(1), 8);
+    w.breathe(0, 0);
+    assert_eq!(w.dropped(0, Reason::Unknown), 2, "it is not where it was pinned");
 }
 
 /// Interface, outgoing, tag, dropped.

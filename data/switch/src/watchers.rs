@@ -41,11 +41,6 @@ impl Pass<'_> {
         self.state.domains.get(i).copied().unwrap_or_default()
     }
 
-    /// True if a frame to all in `domain` has gone to `port`.
-    fn flooded(&self, port: PortId, domain: Domain) -> bool {
-        self.floods_to(port, domain) == Some(true)
-    }
-
     /// Where frame `i` went, if it is finished with. A frame to all is not lost because one
     /// receiver had no room for it.
     fn fate(&self, batch: &Batch<'_>, i: usize) -> Option<Fate> {
@@ -55,7 +50,7 @@ impl Pass<'_> {
         let way = *self.state.ways.get(i)?;
         Some(match (way, batch.dropped(i)) {
             (Way::Flood, None | Some(Reason::ReceiverFull | Reason::OverLimit)) => Fate::Many,
-            (Way::To(port), None) => Fate::Port(port.index()),
+            (Way::To(port) | Way::Team(port), None) => Fate::Port(port.index()),
             (Way::Drop(reason), _) | (_, Some(reason)) => Fate::Dropped(reason),
         })
     }
@@ -82,7 +77,7 @@ impl Pass<'_> {
                 Some(Way::To(port)) if dropped.is_none() => delivered(*port),
                 Some(Way::Flood) => {
                     let all = self.table.members().iter();
-                    all.filter(|p| self.flooded(**p, self.domain(i))).for_each(|p| delivered(*p));
+                    all.filter(|p| self.flooded(batch, i, **p)).for_each(|p| delivered(*p));
                 }
                 _ => {}
             }
@@ -117,7 +112,7 @@ impl Pass<'_> {
         match fate {
             Fate::Port(port) => watched || PortId::new(port).is_some_and(|p| watch.ports.has(p)),
             Fate::Many => {
-                let to = |p: &PortId| watch.ports.has(*p) && self.flooded(*p, domain);
+                let to = |p: &PortId| watch.ports.has(*p) && self.flooded(batch, i, *p);
                 watched || self.table.members().iter().any(to)
             }
             // Nobody was there to take it; it was not refused.

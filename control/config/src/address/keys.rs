@@ -187,6 +187,34 @@ pub const POLICY: &[Key] = &[
     key("broadcast_frames", Takes::Count, "frames a second to everybody it may send"),
     key("multicast_frames", Takes::Count, "frames a second to groups it may send"),
     key("unknown_frames", Takes::Count, "frames a second to unknown addresses it may send"),
+    key(
+        "unknown",
+        Takes::Word(&["flood", "drop"]),
+        "what becomes of its frames to unknown addresses: flood (default): to all, or drop",
+    ),
+    key(
+        "reserved",
+        Takes::Word(&["drop", "pass"]),
+        "what becomes of its frames to 01:80:c2:00:00:00 to 0f (LACP, STP, LLDP, pause): drop \
+            (default), or pass: to all",
+    ),
+    key(
+        "multicast",
+        Takes::Word(&["all", "joined"]),
+        "the multicast groups it gets: all (default), or those that it has joined (IGMP, MLD)",
+    ),
+    key(
+        "team",
+        Takes::Team,
+        "the team it belongs to: ports that share addresses, or uplinks to one switch; what is for \
+            the team goes to one of them",
+    ),
+    key(
+        "steer",
+        Takes::Steer,
+        "of a team: which member gets a frame, by a hash over hash:src+dst+ports (default) in \
+            proportion to weight, or by ip: the one whose ips= has the packet's destination",
+    ),
     key("from_rate", Takes::Rate, "bits a second it may send, 64kbit to 400Gbit, like 2.5Gbit"),
     key("from_frames", Takes::Count, "frames a second it may send"),
     key("from_burst", BURST, "time's worth of both that it may send at once (default 10ms)"),

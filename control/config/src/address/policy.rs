@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vmlan_switch::policy::Steer;
+
 use super::values::Values;
 use super::{IpRule, LimitTable, MacRule, PortName, VidList};
 
@@ -58,6 +60,14 @@ pub struct PortPolicy {
     pub multicast_frames: Option<u64>,
     /// `unknown_frames`: frames a second to unknown addresses.
     pub unknown_frames: Option<u64>,
+    /// `unknown=drop`: what it sends to unknown addresses is dropped.
+    pub drops_unknown: bool,
+    /// `reserved=pass`: what it sends to reserved addresses is passed on.
+    pub passes_reserved: bool,
+    /// `multicast=joined`: it gets the multicast groups that it has joined.
+    pub joined_only: bool,
+    /// `team`, `steer`: its team, and how members are chosen there.
+    pub team: Option<(PortName, Steer)>,
     /// Limits of what it sends.
     pub from: PortLimit,
     /// Limits of what it is sent.
@@ -123,6 +133,10 @@ impl PortPolicy {
             broadcast_frames: values.count("broadcast_frames"),
             multicast_frames: values.count("multicast_frames"),
             unknown_frames: values.count("unknown_frames"),
+            drops_unknown: values.word("unknown") == Some("drop"),
+            passes_reserved: values.word("reserved") == Some("pass"),
+            joined_only: values.word("multicast") == Some("joined"),
+            team: values.name("team").map(|team| (team, values.steer("steer").unwrap_or_default())),
             from: PortLimit::new(values, Direction::From),
             to: PortLimit::new(values, Direction::To),
             weight: values.short("weight").unwrap_or(1),

@@ -143,6 +143,7 @@ fn text_and_address_go_both_ways() {
          reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
         "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,\
          ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
+        "tap:t,multicast=joined,reserved=pass,steer=hash:src+ports,team=web,unknown=drop",
         "tap:t,ips=leased,qinq_trunk=all,to_rate=64kbit,uplink=any",
         "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {
@@ -283,6 +284,11 @@ const WRONG: &[(&str, &str)] = &[
     ("tap:t,uplink=", "any, or the name of a port"),
     ("tap:t,from_limit=any", "the name of a limit"),
     ("tap:t,dhcp_guard=yes", "on or off"),
+    ("tap:t,unknown=pass", "flood or drop"),
+    ("tap:t,team=any", "the name of a team"),
+    ("tap:t,steer=ip", "steer=ip wants team=NAME beside it"),
+    ("tap:t,team=a,steer=hash:mac", "ip, or hash: and some of src+dst+ports"),
+    ("tap:t,team=a,watch=all", "watch=all does not go with team=a"),
     ("tap:t,watch=all,vlan=5", "watch=all does not go with vlan=5: leave one out"),
     ("tap:t,watch_vlan=5,macs=first", "watch_vlan=5 does not go with macs=first"),
 ];

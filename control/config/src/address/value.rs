@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
+use vmlan_switch::policy::Steer;
 
 use super::PortName;
 use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
@@ -48,6 +49,9 @@ pub enum Takes {
     /// Names of groups, or `all`, or `none`.
     Reach,
     Limit,
+    Team,
+    /// How a team's member is chosen.
+    Steer,
     /// A domain of names.
     Domain,
     /// `host`, `off`, or addresses of servers.
@@ -87,8 +91,9 @@ pub enum Value {
     Names(Vec<PortName>),
     /// Of [`Takes::Watch`] and [`Takes::Reach`]; `None`: all.
     Some(Option<Vec<PortName>>),
-    /// Of [`Takes::Uplink`] and [`Takes::Limit`]; `None`: any.
+    /// Of [`Takes::Uplink`], [`Takes::Limit`] and [`Takes::Team`]; `None`: any.
     Name(Option<PortName>),
+    Steer(Steer),
     /// Of [`Takes::Servers`]; `None`: nobody. Empty: the host's.
     Servers(Option<Vec<IpAddr>>),
     /// Of [`Takes::Forwards`].
@@ -166,7 +171,10 @@ impl Takes {
                 names.ok().map(Value::Names)
             }
             Self::Uplink if text == "any" => Some(Value::Name(None)),
-            Self::Uplink | Self::Limit => name(text).map(|name| Value::Name(Some(name))),
+            Self::Steer => text.parse().ok().map(Value::Steer),
+            Self::Uplink | Self::Limit | Self::Team => {
+                name(text).map(|name| Value::Name(Some(name)))
+            }
             Self::Domain => domain(text).then(|| Value::Text(text.into())),
             Self::HostPorts => text.parse().ok().map(Value::HostPorts),
             // Those are lists.
@@ -261,6 +269,8 @@ impl fmt::Display for Takes {
             Self::Groups => f.write_str("names of groups joined by '+', like web+db,"),
             Self::Reach => f.write_str("all, none, or names of groups joined by '+', like web+db,"),
             Self::Limit => f.write_str("the name of a limit"),
+            Self::Team => f.write_str("the name of a team"),
+            Self::Steer => f.write_str("ip, or hash: and some of src+dst+ports"),
             Self::Domain => f.write_str("a domain in small letters, like lan or vms.example,"),
             Self::Servers => f.write_str("host, off, or addresses joined by '+', like 9.9.9.9,"),
             Self::Forwards => f.write_str(
@@ -293,6 +303,7 @@ impl fmt::Display for Value {
             Self::Text(text) => f.write_str(text),
             Self::Vids(Some(vids)) => vids.fmt(f),
             Self::Ips(ips) => ips.fmt(f),
+            Self::Steer(steer) => steer.fmt(f),
             Self::Name(None) => f.write_str("any"),
             Self::Vids(None) | Self::Some(None) => f.write_str("all"),
             Self::Some(Some(list)) if list.is_empty() => f.write_str("none"),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use vmlan_frame::Mac;
+use vmlan_switch::policy::Steer;
 
 use super::{AddressError, IpRule, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
 use crate::gateway::{Forward, HostPorts, Prefix};
@@ -17,7 +18,8 @@ pub(super) struct Values(BTreeMap<&'static str, Value>);
 const DOMAINS: [&str; 4] = ["vlan", "trunk", "qinq", "qinq_trunk"];
 
 /// Keys that mean nothing without one of certain others.
-const COMPANIONS: [(&str, &[&str], &str); 3] = [
+const COMPANIONS: [(&str, &[&str], &str); 4] = [
+    ("steer", &["team"], "team=NAME"),
     ("native", &["trunk"], "trunk=VLANS"),
     ("from_burst", &["from_rate", "from_frames"], "from_rate or from_frames"),
     ("to_burst", &["to_rate", "to_frames"], "to_rate or to_frames"),
@@ -86,6 +88,10 @@ impl Values {
 
     pub(super) fn ips(&self, key: &str) -> IpRule {
         typed!(self, key, Value::Ips(ips) => ips.clone()).unwrap_or(IpRule::Any)
+    }
+
+    pub(super) fn steer(&self, key: &str) -> Option<Steer> {
+        typed!(self, key, Value::Steer(steer) => *steer)
     }
 
     pub(super) fn socket(&self, key: &str) -> Option<SocketAddr> {

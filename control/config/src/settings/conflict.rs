@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use vmlan_frame::Mac;
-use vmlan_switch::policy::MAX_GROUPS;
+use vmlan_switch::policy::{MAX_GROUPS, MAX_MEMBERS, Steer};
 
-use crate::address::{Address, Direction, Kind, LimitTable, PortName, Spec, WatchedPorts};
+use crate::address::{Address, Direction, IpRule, Kind, LimitTable, PortName, Spec, WatchedPorts};
 use crate::file::Config;
 use crate::refusal::{Cause, Refusal};
 
@@ -81,7 +81,8 @@ impl<'a> World<'a> {
     /// `named` are the groups that exist without a member.
     ///
     /// # Errors
-    /// If two ports list one MAC address, or there are too many groups.
+    /// If two ports that are no team list one MAC address, there are too many groups, or a team's
+    /// members do not agree.
     pub fn new(
         ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
         limits: &'a Limits,
@@ -94,6 +95,7 @@ impl<'a> World<'a> {
             limits,
         };
         one_gateway(&world.ports)?;
+        alike_teams(&world.ports)?;
         for (name, address) in &world.ports {
             world.groups.extend(&address.policy().member);
             if world.groups.len() > MAX_GROUPS {
@@ -102,7 +104,8 @@ impl<'a> World<'a> {
                 return Err(conflict(name, Some("member"), Cause::Invalid, text));
             }
             for mac in address.policy().macs.listed() {
-                if let Some(other) = world.macs.insert(*mac, name) {
+                let other = world.macs.insert(*mac, name);
+                if let Some(other) = other.filter(|other| !world.are_mates(name, other)) {
                     let text = format!(
                         "macs={mac}: port {other} lists it too: leave it out of one of them"
                     );
@@ -111,6 +114,12 @@ impl<'a> World<'a> {
             }
         }
         Ok(world)
+    }
+
+    /// True if both ports are of one team: they may have the same addresses.
+    fn are_mates(&self, one: &PortName, other: &PortName) -> bool {
+        let team = |port| self.ports.get(port).and_then(|a| a.policy().team.as_ref());
+        team(one).is_some_and(|(name, _)| team(other).is_some_and(|(other, _)| name == other))
     }
 
     /// Checks that all that `name` refers to is there, but not the ports that a capture file which
@@ -194,6 +203,32 @@ fn one_gateway(ports: &BTreeMap<&PortName, &Address>) -> Result<(), Conflict> {
                 other
             );
             return Err(conflict(name, None, Cause::Invalid, text));
+        }
+    }
+    Ok(())
+}
+
+/// Members of a team choose each other in one way, and by address only if they have some.
+fn alike_teams(ports: &BTreeMap<&PortName, &Address>) -> Result<(), Conflict> {
+    let mut teams = BTreeMap::new();
+    for (name, address) in ports {
+        let bad = |key, text| Err(conflict(name, Some(key), Cause::Invalid, text));
+        let Some((team, steer)) = &address.policy().team else { continue };
+        if *steer == Steer::Ip && matches!(address.policy().ips, IpRule::Any) {
+            let text = "steer=ip wants ips= beside it: which packets are for this member?";
+            return bad("steer", text.to_owned());
+        }
+        let (first, own, members) = teams.entry(team).or_insert((name, steer, 0));
+        *members += 1;
+        if own != &steer {
+            let text = format!(
+                "steer={steer}: port {first} of the same team has steer={own}: change one of them"
+            );
+            return bad("steer", text);
+        }
+        if *members > MAX_MEMBERS {
+            let text = format!("team={team}: it would have more than {MAX_MEMBERS} members");
+            return bad("team", text);
         }
     }
     Ok(())

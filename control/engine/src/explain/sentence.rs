@@ -39,6 +39,14 @@ pub(super) fn finding(found: &Finding, known: &Known<'_>) -> String {
         }
         Finding::ReceiverIsMonitor => "a monitor: it gets copies only".into(),
         Finding::Storm(tokens) => storm(*tokens),
+        Finding::Chosen(to) => format!("the team's member for it is {}", name(*to)),
+        Finding::NoMember(at) => format!("nobody in the team of {} has its address", name(*at)),
+        Finding::NotChosen => "it is for another member of the team, or comes from one".into(),
+        Finding::Multicast => "for all ports".into(),
+        Finding::Members => "for those that have joined the group".into(),
+        Finding::Report => "a report, for ports that get all groups".into(),
+        Finding::Query => "a query, or what could be one, from a port that is no router".into(),
+        Finding::NotJoined => "multicast=joined, and it has not joined that".into(),
         Finding::NobodyReachable => "no port is left that this port may send to".into(),
         Finding::NobodyUp => "no other port is up that accepts such frames".into(),
         Finding::ToLimit { wait_ns } => {
@@ -173,11 +181,12 @@ fn destination(mac: &vmlan_frame::Mac, place: Place, known: &Known<'_>) -> Strin
     match place {
         Place::Group if *mac == vmlan_frame::Mac::BROADCAST => format!("{mac}, broadcast: to all"),
         Place::Group => format!("{mac}, a group address: to all"),
-        Place::Unknown => format!("{mac} is not known: to all"),
+        Place::Reserved => format!("{mac} is reserved for the protocols of bridges"),
+        Place::Unknown => format!("{mac} is not known"),
         Place::Behind(port) => behind(port),
         Place::SamePort(port) => format!("{}, where the frame comes from", behind(port)),
         Place::OutsideDomain(port) => {
-            format!("{}, which no longer accepts such frames: to all", behind(port))
+            format!("{}, which no longer accepts such frames", behind(port))
         }
     }
 }

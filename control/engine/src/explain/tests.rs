@@ -178,6 +178,16 @@ const REFUSED: &[Refused] = &[
         "dhcp_guard=off`",
     ),
     ("tap:t0,ra_guard=on", PLAIN, Reason::RaGuard, None, Some("ra_guard=on"), "ra_guard=off`"),
+    ("tap:t0,unknown=drop", PLAIN, Reason::Unknown, None, Some("unknown=drop"), "unknown=`"),
+    (
+        "tap:t0,multicast=joined",
+        PLAIN,
+        Reason::MulticastGuard,
+        None,
+        Some("multicast=joined"),
+        "multicast=`",
+    ),
+    ("tap:t0,reserved=drop", PLAIN, Reason::Reserved, None, None, "reserved=pass`"),
     ("tap:t0,trunk=10,native=20", PLAIN, Reason::Vlan, None, Some("trunk=10,native=20"), "tag"),
     (
         "tap:t0,broadcast_frames=10",

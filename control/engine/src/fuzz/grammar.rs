@@ -136,6 +136,11 @@ const KEYS: &[(&str, &[&str])] = &[
     ("irq_rate_max", &["0", "1000", ""]),
     ("link", &["up", "down", ""]),
     ("queues", &["2", ""]),
+    ("unknown", &["drop", "flood", ""]),
+    ("reserved", &["pass", "drop", ""]),
+    ("multicast", &["joined", "all", ""]),
+    ("team", &["red", "blue", ""]),
+    ("steer", &["ip", "hash:src+dst+ports", "hash:src", ""]),
 ];
 
 impl Hostile {

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use vmlan_frame::{Mac, Sampling};
 use vmlan_switch::policy::{
-    Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Policy, Prefix, Reach,
-    SourceCheck, Storm, Turns, VidSet, Vlan,
+    Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Member, Policy, Prefix, Reach,
+    SourceCheck, Steer, Storm, Team, Turns, VidSet, Vlan,
 };
 use vmlan_switch::{Fdb, PortId, PortSet, Watch};
 
@@ -41,6 +41,7 @@ struct Inputs {
     reach: Reach,
     is_uplink: bool,
     shared: [Option<Arc<Limiter>>; 2],
+    team: Option<Arc<Team>>,
     watch: Option<Watch>,
     sampling: Option<Arc<Sampling>>,
 }
@@ -102,6 +103,7 @@ pub(super) struct Rules {
     pub(super) named: BTreeSet<PortName>,
     /// Groups by number.
     numbers: Vec<Option<PortName>>,
+    teams: BTreeMap<PortName, Arc<Team>>,
 }
 
 impl Rules {
@@ -149,6 +151,16 @@ impl Rules {
         }
     }
 
+    /// Makes the teams of these members; one whose members stay as they are is kept.
+    fn gather(&mut self, members: BTreeMap<PortName, (Steer, Vec<Member>)>) {
+        let mut old = std::mem::take(&mut self.teams);
+        let team = |(name, (steer, members)): (PortName, (Steer, Vec<Member>))| {
+            let same = old.remove(&name).filter(|team| team.is(steer, &members));
+            (name, same.unwrap_or_else(|| Arc::new(Team::new(steer, members))))
+        };
+        self.teams = members.into_iter().map(team).collect();
+    }
+
     fn bits(&self, groups: &[PortName]) -> Groups {
         let is = |slot: &Option<PortName>| slot.as_ref().is_some_and(|n| groups.contains(n));
         let set = self.numbers.iter().enumerate().filter(|(_, slot)| is(slot));
@@ -181,6 +193,7 @@ pub(super) fn enforce(
         .collect();
     pins::repin(entries, fdb)?;
     let mut leases = leases(entries);
+    rules.gather(members(entries, &leases));
     let mut changed = Vec::new();
     for entry in entries.iter_mut() {
         let Some(id) = entry.id.filter(|_| !entry.leaving) else { continue };
@@ -208,6 +221,28 @@ pub(super) fn enforce(
         workers.set_policies(changed);
     }
     Ok(())
+}
+
+/// Members of teams, by the name of the team.
+fn members(
+    entries: &[Entry],
+    leases: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
+) -> BTreeMap<PortName, (Steer, Vec<Member>)> {
+    let mut teams = BTreeMap::new();
+    for entry in staying(entries) {
+        let policy = entry.address.policy();
+        let (Some(id), Some((team, steer))) = (entry.id, &policy.team) else { continue };
+        let leased = leases.get(entry.name.as_str());
+        let member = Member {
+            port: id,
+            name: entry.name.as_str().into(),
+            weight: policy.weight,
+            ips: prefixes(policy, leased).unwrap_or_default(),
+        };
+        let team = teams.entry(team.clone()).or_insert((*steer, Vec::new()));
+        team.1.push(member);
+    }
+    teams
 }
 
 /// Addresses that gateways have given, by the name of the port that has them.
@@ -253,6 +288,7 @@ impl Inputs {
             },
             is_uplink: uplinks.contains(&id),
             shared: [Direction::From, Direction::To].map(|d| rules.shared(address, d)),
+            team: policy.team.as_ref().and_then(|(team, _)| rules.teams.get(team)).cloned(),
             watch: policy.watch.as_ref().map(watch),
             sampling: entry.kept.sampling.clone(),
             policy: policy.clone(),
@@ -266,6 +302,7 @@ impl Inputs {
             && self.reach == other.reach
             && self.is_uplink == other.is_uplink
             && self.watch == other.watch
+            && same(&self.team, &other.team)
             && same(&self.sampling, &other.sampling)
             && both.into_iter().all(|(a, b)| same(a, b))
             && self.policy == other.policy
@@ -285,10 +322,14 @@ impl Inputs {
             vlan: vlan(&policy.vlan),
             reach: self.reach.clone(),
             storm: storm(policy, old.map(|p| &p.storm), now),
+            drops_unknown: policy.drops_unknown,
+            passes_reserved: policy.passes_reserved,
+            joined_only: policy.joined_only,
             from: limits(Direction::From, old.map(|p| &p.from), from),
             to: limits(Direction::To, old.map(|p| &p.to), to),
             weight: policy.weight,
             uplink: kept.queue.clone(),
+            team: self.team.clone(),
             monitor: policy.is_watcher(),
             watch: self.watch.clone().map(Arc::new),
             sampling: self.sampling.clone(),
@@ -301,28 +342,33 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
 }
 
 fn claims(policy: &PortPolicy, leased: &BTreeSet<Ipv4Addr>, first: &Arc<FirstMac>) -> SourceCheck {
-    let prefix = |range: &vmlan_config::address::IpRange| Prefix {
-        address: range.address,
-        bits: range.bits,
-    };
-    let ip = |ip: Ipv4Addr| Prefix { address: ip.into(), bits: 32 };
     SourceCheck {
         macs: match &policy.macs {
             MacRule::Any => Macs::Any,
             MacRule::First => Macs::First(first.clone()),
             MacRule::Listed(list) => Macs::Listed(list.as_slice().into()),
         },
-        ips: match &policy.ips {
-            IpRule::Any => None,
-            IpRule::Listed(list) => Some(list.iter().map(prefix).collect()),
-            // 0.0.0.0 is nobody's source. That some IPv4 address is listed lets DHCP pass.
-            IpRule::Leased => {
-                let all = leased.iter().copied().chain([Ipv4Addr::UNSPECIFIED]);
-                Some(all.map(ip).collect())
-            }
-        },
+        ips: prefixes(policy, Some(leased)),
         dhcp_guard: policy.dhcp_guard,
         ra_guard: policy.ra_guard,
+    }
+}
+
+/// The IP addresses of a port that has been given `leased`; `None`: any.
+fn prefixes(policy: &PortPolicy, leased: Option<&BTreeSet<Ipv4Addr>>) -> Option<Arc<[Prefix]>> {
+    let prefix = |range: &vmlan_config::address::IpRange| Prefix {
+        address: range.address,
+        bits: range.bits,
+    };
+    let ip = |ip: Ipv4Addr| Prefix { address: ip.into(), bits: 32 };
+    match &policy.ips {
+        IpRule::Any => None,
+        IpRule::Listed(list) => Some(list.iter().map(prefix).collect()),
+        // 0.0.0.0 is nobody's source. That some IPv4 address is listed lets DHCP pass.
+        IpRule::Leased => {
+            let all = leased.into_iter().flatten().copied().chain([Ipv4Addr::UNSPECIFIED]);
+            Some(all.map(ip).collect())
+        }
     }
 }
 

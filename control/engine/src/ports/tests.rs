@@ -162,7 +162,8 @@ fn words_become_policies() {
     rig.apply(
         "a stream:@/a,macs=52:54:00:00:00:01,ips=10.0.0.1,dhcp_guard,member=web,reach=db,uplink=up,\
          weight=3,vlan=5,broadcast_frames=10
-         b stream:@/b,macs=first,member=db,reach=none,trunk=1-3,native=9,\
+         b stream:@/b,macs=first,unknown=drop,reserved=pass,multicast=joined,\
+         member=db,reach=none,trunk=1-3,native=9,\
          from_limit=gold,to_limit=gold
          up stream:@/up,from_rate=2Gbit,from_burst=10ms
          w stream:@/w,watch=a+b
@@ -177,6 +178,8 @@ fn words_become_policies() {
     );
     assert!(matches!(b.source_check.macs, Macs::First(_)) && !b.source_check.ra_guard);
     assert_eq!(a.source_check.ips.as_ref().map(|l| l[0].bits), Some(32));
+    assert!(!a.drops_unknown && !a.passes_reserved && !a.joined_only);
+    assert!(b.drops_unknown && b.passes_reserved && b.joined_only);
     assert_eq!(a.reach.groups, Some(b.reach.member));
     assert_ne!(a.reach.member, b.reach.member);
     assert_eq!(b.reach.groups.map(|g| g.0), Some(0));
@@ -192,6 +195,34 @@ fn words_become_policies() {
     assert!(w.monitor && !a.monitor);
     assert!(w.watch.as_ref().unwrap().ports.has(rig.entry("a").id.unwrap()));
     assert_eq!(rig.ports.limits()[0].ports, ["b"]);
+}
+
+#[test]
+fn members_of_a_team_share_it_and_an_address() {
+    let mut rig = rig();
+    let text = "a stream:@/a,macs=52:54:00:00:00:01,team=web
+                b stream:@/b,macs=52:54:00:00:00:01,team=web,weight=3
+                c stream:@/c";
+    rig.apply(text).unwrap();
+    let team = |rig: &Rig, port| rig.policy(port).team.clone();
+    let web = team(&rig, "a").unwrap();
+    assert!(Arc::ptr_eq(&web, &team(&rig, "b").unwrap()) && team(&rig, "c").is_none());
+    assert_eq!(rig.pins(), ["52:54:00:00:00:01 a"]);
+    rig.apply(&text.replace("c stream:@/c", "c stream:@/c,weight=2")).unwrap();
+    assert!(Arc::ptr_eq(&web, &team(&rig, "a").unwrap()), "others' changes do not matter");
+    rig.apply(&text.replace("01,team=web\n", "02,team=web\n")).unwrap();
+    let mut pins = rig.pins();
+    pins.sort();
+    assert_eq!(pins, ["52:54:00:00:00:01 b", "52:54:00:00:00:02 a"], "the next has it");
+    for (bad, said) in [
+        ("b stream:@/b,team=web,steer=ip,ips=10.0.0.1", "port a of the same team has steer=hash:"),
+        ("b stream:@/b,team=db,steer=ip", "steer=ip wants ips="),
+        ("b stream:@/b,macs=52:54:00:00:00:02,team=db", "port a lists it too"),
+    ] {
+        let text = format!("a stream:@/a,macs=52:54:00:00:00:02,team=web\n{bad}");
+        let error = rig.apply(&text).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -4,18 +4,27 @@ use vmlan_frame::{Counters, Reason};
 
 use super::{End, Fate, Finding, Receiver, Tags, Trace, Verdict};
 use crate::forward::Way;
+use crate::forward::flood::is_multicast;
 use crate::meter::{budget_to, covered, in_bits};
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
+use crate::snooping::Cast;
 use crate::{Entry, PortId};
 
 impl Trace<'_> {
     /// `Pass::flood`.
     pub(super) fn flood(&mut self, domain: Domain) -> Result<Vec<Receiver>, End> {
+        let cast = self.cast(domain)?;
         let (mut receivers, mut refused) = (Vec::new(), false);
         let (table, source) = (self.table, self.source);
         for port in table.members().iter().copied().filter(|p| *p != source) {
             match self.table.floods_to(self.as_source(), domain, port) {
+                Some(true) if !self.switch.wants(table, port, cast, self.now) => {
+                    self.step(Some(port), Verdict::Refuse, Finding::NotJoined);
+                }
+                Some(true) if !table.is_chosen(self.policy(), domain, port, self.frame()) => {
+                    self.step(Some(port), Verdict::Refuse, Finding::NotChosen);
+                }
                 Some(true) => receivers.push(self.receive(port, domain, Way::Flood)),
                 Some(false) => {
                     refused = true;
@@ -31,6 +40,25 @@ impl Trace<'_> {
             true => self.refuse(Reason::Isolated, Finding::NobodyReachable),
             false => self.refuse(Reason::NoReceiver, Finding::NobodyUp),
         })
+    }
+
+    /// `Pass::multicast`, except for what is heard.
+    fn cast(&mut self, domain: Domain) -> Result<Cast, End> {
+        if !self.table.snoops() || !is_multicast(self.batch.macs(0).0) {
+            return Ok(Cast::All);
+        }
+        match self.switch.snooping.look(self.policy(), self.frame(), domain, self.now) {
+            Ok((cast, _)) => {
+                let finding = match cast {
+                    Cast::All => Finding::Multicast,
+                    Cast::Routers => Finding::Report,
+                    Cast::Members(_) => Finding::Members,
+                };
+                self.pass(finding);
+                Ok(cast)
+            }
+            Err(reason) => Err(self.refuse(reason, Finding::Query)),
+        }
     }
 
     /// Why a frame to all is not for `port`.

@@ -71,6 +71,10 @@ pub enum Check {
     Reach,
     /// The limits of what the port sends to all.
     Storm,
+    /// Which member of a team gets the frame.
+    Team,
+    /// Whether the frame is for all, or for the members of a multicast group.
+    Multicast,
     /// Whether anybody is left to receive the frame.
     Receivers,
     /// The limits of what the receiver gets.
@@ -96,6 +100,8 @@ impl Check {
             Self::Destination => "destination",
             Self::Reach => "reach",
             Self::Storm => "storm",
+            Self::Team => "team",
+            Self::Multicast => "multicast",
             Self::Receivers => "receivers",
             Self::ToLimit => "to-limit",
             Self::Uplink => "uplink",
@@ -148,6 +154,22 @@ pub enum Finding {
     ReceiverIsMonitor,
     /// What the limits of frames to all say.
     Storm(StormTokens),
+    /// The member of the destination's team that gets the frame.
+    Chosen(PortId),
+    /// No member of this port's team has the address that the packet is for.
+    NoMember(PortId),
+    /// The frame is for another member of the port's team, or comes from one.
+    NotChosen,
+    /// A multicast frame for all ports.
+    Multicast,
+    /// A multicast frame for those who have joined its group.
+    Members,
+    /// A report of a member, for those who route multicast.
+    Report,
+    /// A query, or what could be one, of a port that is no router.
+    Query,
+    /// The port has not joined the group, or does not route multicast.
+    NotJoined,
     /// The port may not send to any port that could receive the frame.
     NobodyReachable,
     /// No other port is up and carries the frame's domain.
@@ -196,6 +218,10 @@ impl Finding {
             | Self::ReachesNobody
             | Self::ReceiverIsMonitor => Check::Reach,
             Self::Storm(_) => Check::Storm,
+            Self::Chosen(_) | Self::NoMember(_) | Self::NotChosen => Check::Team,
+            Self::Multicast | Self::Members | Self::Report | Self::Query | Self::NotJoined => {
+                Check::Multicast
+            }
             Self::NobodyReachable | Self::NobodyUp => Check::Receivers,
             Self::ToLimit { .. } => Check::ToLimit,
             Self::NotItsTurn => Check::Uplink,
@@ -243,6 +269,8 @@ pub enum StormTokens {
 pub enum Place {
     /// It is a group address: everywhere.
     Group,
+    /// It is reserved for the protocols of bridges: everywhere, if it may pass at all.
+    Reserved,
     /// Not in the forwarding table: anywhere.
     Unknown,
     /// Behind this port.

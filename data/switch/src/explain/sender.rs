@@ -84,7 +84,12 @@ impl Trace<'_> {
         let (_, src) = self.batch.macs(0);
         let would = self.switch.fdb.would_learn(src, domain, self.source);
         let finding = Finding::Learning(src, would);
-        if let WouldLearn::Pinned(_) = would {
+        if let WouldLearn::Pinned(at) = would {
+            // `Pass::is_pinned_to_team`.
+            if self.table.get(at).is_some_and(|e| e.policy.is_mate(self.policy())) {
+                self.pass(finding);
+                return Ok(Some(at));
+            }
             return Err(self.refuse(Reason::NotAllowed, finding));
         }
         self.pass(finding);
@@ -103,32 +108,55 @@ impl Trace<'_> {
     ) -> Result<Way, End> {
         let (dst, src) = self.batch.macs(0);
         if dst.is_group() {
-            self.pass(Finding::Destination(dst, Place::Group));
-            return Ok(Way::Flood);
+            let place = if dst.is_reserved() { Place::Reserved } else { Place::Group };
+            return self.to_all(self.policy().way_to_group(dst), dst, place);
         }
         let found = if dst == src { source_at } else { self.switch.fdb.lookup(dst, domain) };
         let Some(port) = found else {
-            self.pass(Finding::Destination(dst, Place::Unknown));
-            return Ok(Way::Flood);
+            return self.to_all(self.policy().way_to_unknown(), dst, Place::Unknown);
         };
-        let way = self.table.way_to(self.as_source(), domain, port);
+        let mut way = self.table.way_to(self.as_source(), domain, port);
+        let team = if let Way::Team(port) = way { Some(port) } else { None };
+        if let Some(port) = team {
+            way = self.table.way_to_team(self.as_source(), domain, port, self.frame());
+        }
         match way {
+            Way::Drop(Reason::Unknown) if team.is_some() => {
+                self.pass(Finding::Destination(dst, Place::Behind(port)));
+                return Err(self.refuse(Reason::Unknown, Finding::NoMember(port)));
+            }
             Way::Drop(Reason::SamePort) => {
                 let finding = Finding::Destination(dst, Place::SamePort(port));
                 return Err(self.refuse(Reason::SamePort, finding));
+            }
+            Way::Flood | Way::Drop(Reason::Unknown) => {
+                return self.to_all(way, dst, Place::OutsideDomain(port));
             }
             Way::Drop(reason) => {
                 self.pass(Finding::Destination(dst, Place::Behind(port)));
                 self.step(Some(port), Verdict::Refuse, Finding::MayNotSend(port));
                 return Err(End::Refused(reason));
             }
-            Way::Flood => self.pass(Finding::Destination(dst, Place::OutsideDomain(port))),
-            Way::To(to) => {
+            Way::To(to) | Way::Team(to) => {
                 self.pass(Finding::Destination(dst, Place::Behind(port)));
+                if team.is_some() {
+                    self.pass(Finding::Chosen(to));
+                    return Ok(way);
+                }
                 let own = to == port;
                 self.pass(if own { Finding::MaySend(to) } else { Finding::LeavesByUplink(to) });
             }
         }
+        Ok(way)
+    }
+
+    /// Whether a frame to `dst`, which is at no single port, goes to all.
+    fn to_all(&mut self, way: Way, dst: Mac, place: Place) -> Result<Way, End> {
+        let finding = Finding::Destination(dst, place);
+        if let Way::Drop(reason) = way {
+            return Err(self.refuse(reason, finding));
+        }
+        self.pass(finding);
         Ok(way)
     }
 

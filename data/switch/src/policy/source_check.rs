@@ -27,6 +27,15 @@ pub struct Prefix {
 }
 
 impl Prefix {
+    /// True if `ip` is in it.
+    #[inline]
+    pub fn has(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.has_v4(ip.to_bits()),
+            IpAddr::V6(ip) => self.has_v6(ip.to_bits()),
+        }
+    }
+
     #[inline]
     fn has_v4(&self, ip: u32) -> bool {
         let IpAddr::V4(own) = self.address else { return false };

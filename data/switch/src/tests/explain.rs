@@ -72,14 +72,6 @@ impl World {
         self.table = Table::new(self.ports.iter().enumerate().map(entry).collect());
         old
     }
-
-    fn set_all(&mut self, policies: Vec<Policy>) {
-        let entries = self.ports.iter().zip(policies).enumerate().map(|(i, (p, policy))| {
-            let name = format!("vm{i}").into();
-            Some(Entry { name, port: p.clone(), mirror: None, policy: Arc::new(policy) })
-        });
-        self.table = Table::new(entries.collect());
-    }
 }
 
 /// What the explanation says, as if it had happened.
@@ -110,6 +102,8 @@ fn any_mac() -> impl Strategy<Value = Mac> {
         20 => (1u8..6).prop_map(mac),
         2 => Just(Mac::BROADCAST),
         2 => Just(Mac::new([0x33, 0x33, 0, 0, 0, 1])),
+        1 => Just(Mac::new([1, 0x80, 0xc2, 0, 0, 2])),
+        3 => Just(Mac::new([1, 0, 0x5e, 1, 2, 3])),
         1 => Just(Mac::default()),
     ]
 }
@@ -154,10 +148,21 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
         p.extend(link.octets());
         p
     });
+    // Groups: who asks, joins and leaves, and data.
+    let group = (0u8..3).prop_map(|n| [239, 1, 2, n]);
+    let kinds = prop_oneof![2 => Just(0x11u8), 4 => Just(0x16), 1 => Just(0x17), 1 => Just(0x22)];
+    let igmp = (group.clone(), kinds, v4()).prop_map(|(group, kind, from)| {
+        let begin = [8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 2, 0, 0];
+        [&begin[..], &from.octets(), &group, &[kind, 1, 0, 0], &group].concat()
+    });
+    let data = (group, v4()).prop_map(|(group, from)| {
+        let begin = [8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 17, 0, 0];
+        [&begin[..], &from.octets(), &group, &[0, 1, 0, 2, 0, 8, 0, 0]].concat()
+    });
     let odd = prop::collection::vec(any::<u8>(), 0..80);
     let long = prop_oneof![Just(1500usize), Just(9000), 65_000usize..65_560];
     let long = long.prop_map(|n| [vec![8, 0, 0x45], vec![0; n]].concat());
-    prop_oneof![3 => arp, 3 => udp4, 3 => nd, 1 => odd, 1 => long]
+    prop_oneof![3 => arp, 3 => udp4, 3 => nd, 2 => igmp, 2 => data, 1 => odd, 1 => long]
 }
 
 fn frame() -> impl Strategy<Value = Vec<u8>> {
@@ -252,27 +257,54 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     let watch = (prop::collection::vec((0usize..6).prop_map(id), 0..3), domain)
         .prop_map(|(ports, domain)| Arc::new(Watch { ports: PortSet::new(ports), domain }));
     let monitor = prop::option::weighted(0.1, prop::option::of(watch));
-    let kind = (is_uplink, monitor, 1u16..5);
+    let flags = (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.4));
+    let kind = (is_uplink, monitor, 1u16..5, flags);
     (vlan, source_check, reach, storm, limits(), limits(), kind).prop_map(
-        |(vlan, source_check, reach, storm, from, to, (uplink, monitor, weight))| Policy {
-            source_check,
-            vlan,
-            reach,
-            storm,
-            from,
-            to,
-            weight,
-            uplink,
-            monitor: monitor.is_some(),
-            watch: monitor.flatten(),
-            ..Policy::default()
+        |(vlan, source_check, reach, storm, from, to, kind)| {
+            let (uplink, monitor, weight, flags) = kind;
+            let (drops_unknown, passes_reserved, joined_only) = flags;
+            Policy {
+                source_check,
+                vlan,
+                reach,
+                storm,
+                drops_unknown,
+                passes_reserved,
+                joined_only,
+                from,
+                to,
+                weight,
+                uplink,
+                monitor: monitor.is_some(),
+                watch: monitor.flatten(),
+                ..Policy::default()
+            }
         },
     )
 }
 
+/// Policies of some ports, of which some are a team.
 fn policies() -> impl Strategy<Value = Vec<Policy>> {
+    let steer = prop_oneof![Just(Steer::Ip), Just(Steer::default())];
+    let team = prop::option::weighted(0.3, (steer, prop::collection::vec(any::<bool>(), 5)));
     let some = |vlans| prop::collection::vec(policy(vlans), 2..6);
-    prop_oneof![1 => some(true), 2 => some(false)]
+    let some = prop_oneof![1 => some(true), 2 => some(false)];
+    (some, team).prop_map(|(mut policies, team)| {
+        let Some((steer, chosen)) = team else { return policies };
+        let is = |i: usize, p: &Policy| chosen[i] && !p.monitor;
+        let member = |(i, p): (usize, &Policy)| Member {
+            port: id(i),
+            name: format!("vm{i}").into(),
+            weight: p.weight,
+            ips: p.source_check.ips.clone().unwrap_or_default(),
+        };
+        let members = policies.iter().enumerate().filter(|(i, p)| is(*i, p)).map(member);
+        let team = Arc::new(Team::new(steer, members.collect()));
+        for (i, p) in policies.iter_mut().enumerate().filter(|(i, p)| is(*i, p)) {
+            p.team = Some(team.clone()).filter(|_| i < 5);
+        }
+        policies
+    })
 }
 
 /// Everything that explaining could have changed.
@@ -300,12 +332,13 @@ fn state(w: &World, now: u64) -> impl PartialEq + std::fmt::Debug + use<> {
         (first, storm, limit(&p.from), limit(&p.to))
     };
     let policies: Vec<_> = w.table.members().iter().map(policy).collect();
-    (fdb, w.switch.fdb().unlearned(), policies, w.drops())
+    (fdb, w.switch.fdb().unlearned(), policies, w.drops(), w.switch.snooping.state())
 }
 
 /// One thing after the other: who, when, what.
 fn sent() -> impl Strategy<Value = Vec<(usize, u64, Vec<u8>)>> {
-    prop::collection::vec((0usize..5, 0u64..300_000, frame()), 1..30)
+    let long = prop_oneof![9 => 0u64..300_000, 1 => 0u64..100_000_000_000];
+    prop::collection::vec((0usize..5, long, frame()), 1..30)
 }
 
 /// Pinned addresses: which, where, in which domain.

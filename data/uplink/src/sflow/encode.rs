@@ -145,6 +145,8 @@ fn discard_code(reason: Reason) -> u32 {
         | Reason::DhcpGuard
         | Reason::RaGuard
         | Reason::Vlan
+        | Reason::Reserved
+        | Reason::MulticastGuard
         | Reason::Isolated => ACL,
         _ => UNSPECIFIED,
     }

@@ -91,14 +91,18 @@ impl Change {
         index: usize,
         entry: &Entry,
         named: impl FnOnce() -> Rc<Named>,
+        taken: &mut BTreeSet<Pin>,
     ) -> Result<Option<Self>, String> {
         let Some(id) = entry.id else { return Ok(None) };
         let old = &entry.kept.pins;
-        let new = match entry.leaving {
+        let mut new = match entry.leaving {
             true => Vec::new(),
             false => wanted(&entry.address, named)
                 .map_err(|text| format!("port {}: macs: {text}", entry.name))?,
         };
+        if entry.address.policy().team.is_some() {
+            new.retain(|pin| taken.insert(*pin));
+        }
         if new == *old {
             return Ok(None);
         }
@@ -139,8 +143,10 @@ fn changes(entries: &[Entry]) -> Result<Vec<Change>, String> {
         let staying = entries.iter().filter(|e| !e.leaving).map(|e| &e.address);
         Rc::clone(cell.get_or_init(|| Rc::new(Named::by(staying))))
     };
+    // What several members of a team list is pinned to the first of them.
+    let mut taken = BTreeSet::new();
     let all = entries.iter().enumerate();
-    all.filter_map(|(i, e)| Change::new(i, e, named).transpose()).collect()
+    all.filter_map(|(i, e)| Change::new(i, e, named, &mut taken).transpose()).collect()
 }
 
 fn pin(pins: &[Pin], id: PortId, fdb: &Fdb) -> Result<(), String> {

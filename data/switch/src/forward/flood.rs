@@ -1,0 +1,97 @@
+//! Frames to many: broadcast, multicast, unknown unicast.
+
+use std::ops::Range;
+
+use vmlan_frame::{Batch, Mac, Reason};
+
+use super::{Pass, batch_frame};
+use crate::PortId;
+use crate::policy::Domain;
+use crate::snooping::Cast;
+
+impl Pass<'_> {
+    pub(super) fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
+        let domain = self.state.domains.last().copied().unwrap_or_default();
+        if self.are_alike(batch, run.start) {
+            return self.to_all(batch, run, domain, None);
+        }
+        for i in run {
+            match self.look(batch, i, domain) {
+                Ok(cast) => self.to_all(batch, i..i + 1, domain, Some(cast)),
+                Err(reason) => self.drop_at_source(batch, i..i + 1, reason),
+            }
+        }
+    }
+
+    /// True if all frames to many with the MAC addresses of frame `i` are for the same ports.
+    #[inline]
+    fn are_alike(&self, batch: &Batch<'_>, i: usize) -> bool {
+        !self.table.teams() && !(self.table.snoops() && is_multicast(batch.macs(i).0))
+    }
+
+    /// Whom frame `i` is for, as far as multicast groups decide. Hears what it says about them.
+    fn look(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> Result<Cast, Reason> {
+        if !self.table.snoops() || !is_multicast(batch.macs(i).0) {
+            return Ok(Cast::All);
+        }
+        let (policy, snooping) = (&*self.entry.policy, &self.switch.snooping);
+        let (cast, said) = snooping.look(policy, batch_frame(batch, i), domain, self.now)?;
+        snooping.hear(said, (self.source, policy), domain, self.now);
+        Ok(cast)
+    }
+
+    /// Appends `run` to the lists of all who may have it; if it is one frame for some of them, of
+    /// those.
+    fn to_all(
+        &mut self,
+        batch: &mut Batch<'_>,
+        run: Range<usize>,
+        domain: Domain,
+        some: Option<Cast>,
+    ) {
+        let (mut copies, mut refused) = (0, 0);
+        for port in self.table.members() {
+            match self.floods_to(*port, domain) {
+                Some(true) if some.is_some_and(|c| !self.gets(batch, run.start, *port, c)) => {
+                    continue;
+                }
+                Some(true) => self.append_to(*port, run.clone()),
+                Some(false) => refused += 1,
+                None => continue,
+            }
+            copies += 1;
+        }
+        if copies == refused {
+            let reason = if refused > 0 { Reason::Isolated } else { Reason::NoReceiver };
+            self.drop_at_source(batch, run, reason);
+        }
+    }
+
+    /// If a frame to all in `domain` is for `port`: whether it may go there.
+    fn floods_to(&self, port: PortId, domain: Domain) -> Option<bool> {
+        self.table.floods_to((self.source, &self.entry.policy), domain, port)
+    }
+
+    /// True if frame `i`, which is for `cast` of all, is for `port`.
+    fn gets(&self, batch: &Batch<'_>, i: usize, port: PortId, cast: Cast) -> bool {
+        let domain = self.state.domains.get(i).copied().unwrap_or_default();
+        let frame = batch_frame(batch, i);
+        self.switch.wants(self.table, port, cast, self.now)
+            && self.table.is_chosen(&self.entry.policy, domain, port, frame)
+    }
+
+    /// True if frame `i`, which was for all, has gone to `port`.
+    pub(crate) fn flooded(&self, batch: &Batch<'_>, i: usize, port: PortId) -> bool {
+        let domain = self.state.domains.get(i).copied().unwrap_or_default();
+        let gets = || {
+            let cast = self.look(batch, i, domain);
+            cast.is_ok_and(|cast| self.gets(batch, i, port, cast))
+        };
+        self.floods_to(port, domain) == Some(true) && (self.are_alike(batch, i) || gets())
+    }
+}
+
+/// True for group addresses that are not for all.
+pub(crate) fn is_multicast(dst: Mac) -> bool {
+    dst.is_group() && dst != Mac::BROADCAST
+}
