@@ -47,10 +47,10 @@ fn lan(kinds: [&str; 2]) -> (Lan, [String; 2]) {
 fn client(place: &str, workload: Workload, threads: u8) -> Options {
     let ip = (Ipv4Addr::new(10, 0, 0, 1), 24);
     let mut options = Options::new(place.parse().unwrap(), workload, ip);
-    options.to = Some(SocketAddrV4::new(SERVER, 0));
+    options.task.to = Some(SocketAddrV4::new(SERVER, 0));
     // The chips of such a switch all have the same address.
     options.mac = Some(Mac([0x52, 0x54, 0, 0, 0, 0xa]));
-    options.seconds = Some(STALL);
+    options.task.seconds = Some(STALL);
     options.threads = threads;
     options
 }
@@ -72,11 +72,11 @@ struct Running {
 impl Running {
     fn start(place: &str, workload: Workload, threads: u8, change: fn(&mut Options)) -> Self {
         let mut options = client(place, workload, threads);
-        (options.ip, options.to) = ((SERVER, 24), None);
+        (options.ip, options.task.to) = ((SERVER, 24), None);
         options.mac = Some(Mac([0x52, 0x54, 0, 0, 0, 0xb]));
         let stop = Arc::new(AtomicBool::new(false));
-        options.stop = Some(Arc::clone(&stop));
-        options.report_every = Duration::from_millis(10);
+        options.task.stop = Some(Arc::clone(&stop));
+        options.task.report_every = Duration::from_millis(10);
         change(&mut options);
         let seen = Arc::new(Mutex::new(Seen::default()));
         let all = Arc::clone(&seen);
@@ -116,10 +116,10 @@ fn ask(options: &Options) -> Summary {
 fn every_byte_of_tcp_arrives() {
     for (a, b, threads) in PAIRS {
         let (_lan, [at_a, at_b]) = lan([a, b]);
-        let sink = Running::start(&at_b, Workload::TcpSink, threads, |o| o.verify = true);
+        let sink = Running::start(&at_b, Workload::TcpSink, threads, |o| o.task.verify = true);
         let mut stream = client(&at_a, Workload::TcpStream, threads);
         for (size, count) in [(1460, 700), (65_536, 15)] {
-            (stream.size, stream.count) = (size, count);
+            (stream.task.size, stream.task.count) = (size, count);
             let sent = ask(&stream);
             assert!(sent.bytes >= u64::from(size) * count, "{a} to {b}: {sent}");
         }
@@ -137,7 +137,7 @@ fn every_request_is_answered() {
         let responder = Running::start(&at_b, Workload::Responder, threads, |_| {});
         for workload in [Workload::UdpRr, Workload::TcpRr] {
             let mut rr = client(&at_a, workload, threads);
-            rr.count = 150;
+            rr.task.count = 150;
             let asked = ask(&rr);
             assert_eq!((asked.messages, asked.lost), (150, 0), "{a} to {b}: {asked}");
             assert_eq!(asked.latency.map(|latency| latency.samples), Some(150));
@@ -152,10 +152,10 @@ fn a_slow_application_gets_its_share() {
     for (a, b, threads) in PAIRS {
         let (_lan, [at_a, at_b]) = lan([a, b]);
         let sink = Running::start(&at_b, Workload::LivelockSink, threads, |o| {
-            (o.app_ns, o.socket_queue) = (100_000, 32);
+            (o.task.app_ns, o.socket_queue) = (100_000, 32);
         });
         let mut stream = client(&at_a, Workload::UdpStream, threads);
-        (stream.count, stream.rate, stream.burst) = (6000, 30_000, 100);
+        (stream.task.count, stream.task.rate, stream.task.burst) = (6000, 30_000, 100);
         assert_eq!(ask(&stream).messages, 6000, "{a} to {b}");
         let got = sink.end(|seen| seen.messages > 0);
         // It could take 10,000 a second, and three times as many are offered for at least 0.2 s.

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Failure;
 use crate::output::with_api;
-use crate::{pktgen, serve, stack, top};
+use crate::{load, pktgen, serve, stack, top};
 use vmlan_api::Client;
 use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
@@ -158,6 +158,8 @@ enum Command {
     Gateway(gateway::GatewayArgs),
     /// UDP and TCP sockets as a guest on a port: streams, request-response, livelock
     Stack(stack::StackArgs),
+    /// The workloads of `stack` on the kernel's sockets, in a guest or on the host
+    Load(load::LoadArgs),
     /// Write the manual's pages, for packages
     #[command(hide = true, after_help = "Example:\n  vmlan man /usr/local/share/man/man1")]
     Man(shell::ManArgs),
@@ -189,7 +191,9 @@ impl Command {
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
             Self::Run(args) => Some(&mut args.api.api),
-            Self::PktGen(_) | Self::Stack(_) | Self::Gateway(_) | Self::Man(_) => None,
+            Self::PktGen(_) | Self::Stack(_) | Self::Load(_) | Self::Gateway(_) | Self::Man(_) => {
+                None
+            }
             #[cfg(feature = "lab")]
             Self::Demo(_) | Self::Bench(_) | Self::Probe(_) => None,
         }
@@ -220,6 +224,7 @@ impl Command {
             Self::PktGen(args) => pktgen::run(&args),
             Self::Gateway(args) => gateway::run(args),
             Self::Stack(args) => stack::run(&args),
+            Self::Load(args) => load::run(&args),
             Self::Man(args) => shell::manual(&args),
         }
     }

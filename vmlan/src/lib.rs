@@ -10,6 +10,7 @@
 
 pub mod cli;
 pub mod exit;
+mod load;
 mod log_format;
 mod output;
 mod pktgen;
@@ -18,4 +19,5 @@ mod serve;
 mod stack;
 mod systemd;
 mod tables;
+mod task;
 mod top;

@@ -7,10 +7,10 @@
 //! use vmlan_tools::stack::{self, Options, Workload};
 //! let address = "vfio-user:/run/vm1.sock".parse().unwrap();
 //! let mut options = Options::new(address, Workload::TcpStream, (Ipv4Addr::new(10, 0, 0, 1), 24));
-//! options.to = Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 0));
-//! options.seconds = Some(std::time::Duration::from_secs(5));
+//! options.task.to = Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 0));
+//! options.task.seconds = Some(std::time::Duration::from_secs(5));
 //! let summary = stack::run(&options, &mut |report| eprintln!("{report}")).unwrap();
-//! println!("{:.0} Mbit/s", summary.mbit_per_s);
+//! println!("{:.0} Mbit/s", summary.totals.mbit_per_s);
 //! ```
 //!
 //! ```text
@@ -34,7 +34,6 @@ mod engine;
 mod frame;
 mod inbox;
 mod options;
-mod pattern;
 mod receive_thread;
 mod report;
 mod smoltcp_device;
@@ -45,8 +44,9 @@ mod work;
 
 use std::net::SocketAddrV4;
 
+pub use crate::workload::{ECHO_PORT, SINK_PORT, Task, TaskError, Workload};
 pub use engine::run;
-pub use options::{ECHO_PORT, Options, OptionsError, SINK_PORT, Workload};
+pub use options::{Options, OptionsError};
 pub use report::{Interval, Report, Schedule, Summary};
 
 pub use crate::pktgen::Latency;

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -219,4 +219,25 @@ pub fn pin_to_cpu(cpu: u16) -> io::Result<()> {
     }
     set.set(cpu.into());
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Has the kernel cut each send of a UDP socket into datagrams of `size` bytes (UDP_SEGMENT, "UDP
+/// GSO", udp(7)); 0: not.
+///
+/// # Errors
+/// That of setsockopt(2).
+pub fn udp_segment(sock: BorrowedFd<'_>, size: u16) -> io::Result<()> {
+    let size = libc::c_int::from(size);
+    let len = libc::socklen_t::try_from(size_of_val(&size)).unwrap_or(0);
+    // SAFETY: the pointer is to `len` bytes that the kernel only reads during the call.
+    let done = unsafe {
+        libc::setsockopt(
+            sock.as_raw_fd(),
+            libc::IPPROTO_UDP,
+            libc::UDP_SEGMENT,
+            std::ptr::from_ref(&size).cast(),
+            len,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::driver::{Counted, Driver};
-use super::options::{Options, Workload};
+use super::options::Options;
 use super::receive_thread::{self, ReceiveThread};
 use super::report::{Interval, Report, Schedule, Summary};
 use super::smoltcp_host::Host;
-use super::work::{self, Step, Tally, Work};
+use super::work::{self, Step, Work};
 use super::{SINK_PORT, StackError};
+use crate::workload::{self, Tally, Totals, Workload};
 use vmlan_driver::nic::{self, Nic, NicError, Registers};
 use vmlan_driver::stats::QueueStats;
-use vmlan_driver::stats::ratio;
 use vmlan_driver::virtio::VirtioError;
 use vmlan_driver::wait::{Interest, Wake};
 use vmlan_transport::Address;
@@ -36,7 +36,7 @@ pub fn run(options: &Options, report: &mut dyn FnMut(Report)) -> Result<Summary,
     options.check()?;
     let run = Run { options, cpu: sys::process_cpu(), report };
     let largest = usize::from(options.mtu) + super::frame::ETHERNET;
-    nic::open(&options.address, Some(largest), options.patience, run)?
+    nic::open(&options.address, Some(largest), options.task.patience, run)?
 }
 
 /// Does the device interrupt the application for received frames, whatever it is doing? With CSB
@@ -87,9 +87,9 @@ pub(super) fn run_on<N: Nic>(
     }
     report(Report::Connected(connected, mac, options.ip.0));
     let before = device.registers();
-    let port = match options.workload {
+    let port = match options.task.workload {
         Workload::UdpSink | Workload::LivelockSink | Workload::Responder => {
-            Some(options.served(SINK_PORT))
+            Some(options.task.served(SINK_PORT))
         }
         _ => None,
     };
@@ -140,17 +140,17 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
             Schedule::Parallel
         } else if let Some(schedule) = options.schedule {
             schedule
-        } else if options.workload == Workload::LivelockSink && interrupts(&options.address) {
+        } else if options.task.workload == Workload::LivelockSink && interrupts(&options.address) {
             Schedule::InterruptsFirst
         } else {
             Schedule::InTurns
         };
         let work = work::new(options, &mut host, schedule);
-        let tally = Tally::new(options);
+        let tally = Tally::new(&options.task);
         Self {
             reported: (0, tally.clone(), Counted::default(), QueueStats::default()),
             base: Default::default(),
-            next_report: nanos(options.report_every),
+            next_report: nanos(options.task.report_every),
             idle_since: None,
             arrived: 0,
             options,
@@ -185,9 +185,9 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
 
     /// The time is up before [`Options::patience`]: was there a peer at all?
     fn found(&self) -> Result<(), StackError> {
-        let alone = self.options.workload.calls() && !self.tally.has_begun();
-        if alone && !self.options.stopped() {
-            return Err(StackError::NoAnswer(self.options.peer()));
+        let alone = self.options.task.workload.calls() && !self.tally.has_begun();
+        if alone && !self.options.task.stopped() {
+            return Err(StackError::NoAnswer(self.options.task.peer()));
         }
         Ok(())
     }
@@ -214,9 +214,10 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
     }
 
     fn is_over(&self, now: u64) -> bool {
-        let late = self.options.seconds.is_some_and(|time| now >= nanos(time));
-        let silent = self.options.idle_exit.is_some_and(|time| self.tally.silent(now, nanos(time)));
-        self.tally.is_complete() || late || silent || self.options.stopped()
+        let late = self.options.task.seconds.is_some_and(|time| now >= nanos(time));
+        let silent =
+            self.options.task.idle_exit.is_some_and(|time| self.tally.silent(now, nanos(time)));
+        self.tally.is_complete() || late || silent || self.options.task.stopped()
     }
 
     /// Reports, and notes when the measured stretch begins and ends: what arrives counts though the
@@ -246,7 +247,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         }
         let left = |end: u64| Duration::from_nanos(end.saturating_sub(now));
         let mut nap = NAP.min(left(self.next_report));
-        if let Some(time) = self.options.seconds {
+        if let Some(time) = self.options.task.seconds {
             nap = nap.min(left(nanos(time)));
         }
         for time in [pause, self.host.quiet()].into_iter().flatten() {
@@ -283,9 +284,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
         let (then, old, counted, queues) = &self.reported;
         let (total, stats) = (self.driver.counters.now(), self.driver.nic().device.stats());
         (self.report)(Report::Interval(Interval {
-            messages: self.tally.messages - old.messages,
-            bytes: self.tally.bytes - old.bytes,
-            micros: (now - then) / 1000,
+            work: workload::Interval::between(old, &self.tally, now - then),
             frames_sent: total.sent - counted.sent,
             frames_received: total.received - counted.received,
             arrived: total.arrived - counted.arrived,
@@ -294,7 +293,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
             interrupts: stats.interrupts - queues.interrupts,
         }));
         self.reported = (now, self.tally.clone(), total, stats);
-        self.next_report = now + nanos(self.options.report_every).max(1);
+        self.next_report = now + nanos(self.options.task.report_every).max(1);
         Ok(())
     }
 
@@ -319,35 +318,20 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
 
     fn summary(&self, cpu: Duration, before: Option<&Registers>) -> Summary {
         let device = &self.driver.nic().device;
-        let (queues, counted, tally) = (device.stats(), self.driver.counters.now(), &self.tally);
-        let (first, base) = (tally.base(), &self.base);
-        let seconds = ratio(tally.nanos(self.host.now()), 1_000_000_000);
-        let per_second = |count| if seconds > 0.0 { ratio(count, 1) / seconds } else { 0.0 };
-        let messages = tally.messages - first.0;
-        let bytes = tally.bytes - first.1;
+        let (queues, counted, base) = (device.stats(), self.driver.counters.now(), &self.base);
+        let times = (self.host.now(), cpu);
+        let totals = Totals::new(&self.options.task, &self.tally, self.work.latency(), times);
         let received = counted.received - base.0.received;
         let sent = counted.sent - base.0.sent;
         let arrived = counted.arrived - base.0.arrived;
         Summary {
-            workload: self.options.workload,
             threads: self.options.threads,
             schedule: self.schedule,
-            size: self.options.size(),
-            messages,
-            bytes,
-            seconds,
-            messages_per_s: per_second(messages),
-            mbit_per_s: per_second(bytes) * 8e-6,
             frames_sent: sent,
             frames_received: received,
             arrived,
-            arrived_per_s: per_second(arrived),
+            arrived_per_s: totals.rate(arrived),
             dropped: counted.dropped - base.0.dropped,
-            lost: tally.lost,
-            out_of_order: tally.out_of_order,
-            corrupt: tally.corrupt,
-            connections: tally.connections,
-            cpu_seconds: sys::process_cpu().saturating_sub(cpu).as_secs_f64(),
             doorbells: queues.doorbells - base.1.doorbells,
             interrupts: queues.interrupts - base.1.interrupts,
             reconnects: device.reconnects(),
@@ -356,7 +340,7 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
                 let before = before.cloned().unwrap_or_default();
                 registers.since(&before, counted.sent + counted.received, queues.interrupts)
             }),
-            latency: self.work.latency(),
+            totals,
         }
     }
 }
@@ -374,8 +358,8 @@ pub(super) fn reconnect<N: Nic>(
             Err(error @ NicError::Virtio(VirtioError::FeaturesLost { .. })) => {
                 return Err(error.into());
             }
-            Err(error) if gone.elapsed() >= options.patience => return Err(error.into()),
-            Err(_) if options.stopped() => return Ok(None),
+            Err(error) if gone.elapsed() >= options.task.patience => return Err(error.into()),
+            Err(_) if options.task.stopped() => return Ok(None),
             Err(_) => {}
         }
     }

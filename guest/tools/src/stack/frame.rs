@@ -168,7 +168,7 @@ impl Template {
         for word in [flow.from.port(), flow.to.port(), narrow16(length as u64), 0] {
             datagram.extend(word.to_be_bytes());
         }
-        datagram.extend((0..size).map(super::pattern::byte));
+        datagram.extend((0..size).map(crate::workload::byte));
         let numbered = size >= 8;
         if numbered {
             datagram[UDP..UDP + 8].fill(0);

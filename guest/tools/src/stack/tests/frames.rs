@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 
 use super::super::frame::{Flow, Template, Udp, complete_checksum, flow, fold, sum};
 use super::super::inbox::FrameQueue;
-use super::super::pattern::{self, Pattern};
+use crate::workload::{self, Pattern};
 
 fn a_flow() -> Flow {
     let mut ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
@@ -169,6 +169,6 @@ fn the_pattern_goes_on_from_any_place() {
     for place in [0, 1, 250, 251, 1_000_003] {
         let bytes = pattern.at(place, 1000);
         let start = usize::try_from(place).unwrap();
-        assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == pattern::byte(start + n)));
+        assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == workload::byte(start + n)));
     }
 }

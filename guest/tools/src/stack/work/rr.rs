@@ -7,15 +7,13 @@ use smoltcp::iface::SocketHandle;
 
 use super::super::StackError;
 use super::super::options::Options;
-use super::super::pattern;
 use super::super::smoltcp_host::{Host, endpoint};
 use super::stream::Connecting;
-use super::{Passed, Step, Tally, Work};
-use crate::pktgen::{Histogram, Latency, RateLimiter};
+use super::{Passed, Step, Work};
+use crate::pktgen::Latency;
+use crate::workload::{Requests, Tally, Unanswered};
 use vmlan_driver::nic::Nic;
-use vmlan_transport::numbers::nanos;
 
-const TIMEOUT_NS: u64 = 1_000_000_000; // A datagram without an answer for so long is lost.
 /// Bytes of a TCP connection's buffers.
 pub(super) const BUFFER: usize = 16 << 10;
 
@@ -37,39 +35,12 @@ pub(super) trait Path<N: Nic> {
 pub(super) struct Rr<P> {
     path: P,
     to: SocketAddrV4,
-    request: Vec<u8>,
-    /// When the request that is under way was sent.
-    sent: Option<u64>,
-    /// The first answer takes finding the way as well, and is not counted.
-    warm: bool,
-    pace: RateLimiter,
-    histogram: Histogram,
-    patience: u64,
+    requests: Requests,
 }
 
 impl<P> Rr<P> {
     pub(super) fn new(options: &Options, path: P) -> Self {
-        Self {
-            path,
-            to: options.peer(),
-            request: (0..options.size() as usize).map(pattern::byte).collect(),
-            sent: None,
-            warm: false,
-            pace: RateLimiter::new(options.rate, 1),
-            histogram: Histogram::new(),
-            patience: nanos(options.patience),
-        }
-    }
-
-    /// The answer came.
-    fn note(&mut self, tally: &mut Tally, sent: u64, now: u64) {
-        if std::mem::replace(&mut self.warm, true) {
-            self.histogram.add(now - sent);
-            tally.add(now, 1, self.request.len() as u64);
-        } else {
-            tally.start(now);
-        }
-        self.sent = None;
+        Self { path, to: options.task.peer(), requests: Requests::new(&options.task) }
     }
 }
 
@@ -78,41 +49,38 @@ impl<N: Nic, P: Path<N>> Work<N> for Rr<P> {
         if !self.path.is_up(host, now)? {
             return Ok(Step::Idle);
         }
-        if let Some(sent) = self.sent {
-            if self.path.is_answered(host, &self.request) {
-                self.note(tally, sent, host.now());
+        if self.requests.is_under_way() {
+            if self.path.is_answered(host, self.requests.last()) {
+                self.requests.answered(tally, host.now());
                 if tally.is_complete() {
                     return Ok(Step::Moved);
                 }
-            } else if !self.warm && now >= self.patience {
-                return Err(StackError::NoAnswer(self.to));
-            } else if !self.path.loses() || now.saturating_sub(sent) < TIMEOUT_NS {
-                return Ok(Step::Idle);
             } else {
-                tally.lost += u64::from(self.warm);
+                match self.requests.unanswered(tally, now, self.path.loses()) {
+                    Unanswered::Wait => return Ok(Step::Idle),
+                    Unanswered::Lost => {}
+                    Unanswered::NoAnswer => return Err(StackError::NoAnswer(self.to)),
+                }
             }
         }
-        if self.pace.allow(now, 1) == 0 {
+        if !self.requests.is_due(now) {
             return Ok(Step::Idle);
         }
-        self.pace.spend(1);
-        self.request[0] = self.request[0].wrapping_add(1);
-        self.sent = Some(host.now());
-        self.path.ask(host, &self.request);
+        let request = self.requests.begin(host.now());
+        self.path.ask(host, request);
         Ok(Step::Moved)
     }
 
     fn pause(&self, now: u64) -> Option<Duration> {
-        let pause = self.pace.until(now);
-        (self.sent.is_none() && !pause.is_zero()).then_some(pause)
+        self.requests.pause(now)
     }
 
     fn warm(&mut self) {
-        self.histogram = Histogram::new();
+        self.requests.warm();
     }
 
     fn latency(&self) -> Option<Latency> {
-        self.histogram.latency()
+        self.requests.latency()
     }
 
     fn close(&mut self, host: &mut Host<'_, N>) -> bool {
@@ -129,7 +97,7 @@ pub(super) struct Udp {
 impl Udp {
     pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
         let port = host.ephemeral();
-        Self { socket: host.udp(port), to: options.peer() }
+        Self { socket: host.udp(port), to: options.task.peer() }
     }
 }
 

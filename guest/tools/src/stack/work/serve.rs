@@ -3,12 +3,13 @@
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 
-use super::super::options::{ECHO_PORT, Options, SINK_PORT};
+use super::super::options::Options;
 use super::super::report::Schedule;
 use super::super::smoltcp_host::Host;
 use super::rr::BUFFER;
 use super::sink::{TcpSink, UdpSink};
-use super::{Passed, Step, Tally, Work};
+use super::{Passed, Step, Work};
+use crate::workload::{ECHO_PORT, SINK_PORT, Tally};
 use vmlan_driver::nic::Nic;
 
 const CONNECTIONS: usize = 4; // Connections that are answered at once.

@@ -7,10 +7,10 @@ use smoltcp::socket::tcp::State;
 
 use super::super::frame::{self, Udp};
 use super::super::options::Options;
-use super::super::pattern::Pattern;
 use super::super::report::Schedule;
 use super::super::smoltcp_host::Host;
-use super::{Passed, Step, Tally, Work};
+use super::{Passed, Step, Work};
+use crate::workload::{Gaps, Pattern, Tally, number};
 use vmlan_driver::nic::Nic;
 
 /// Longest stretch of an application's work that no interrupt cuts short.
@@ -34,11 +34,6 @@ enum Verdict {
     /// Not all of it yet.
     Part,
     Corrupt,
-}
-
-/// The number at a payload's start.
-fn number(payload: &[u8]) -> Option<u64> {
-    payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
 impl Pieces {
@@ -78,7 +73,7 @@ pub(super) struct UdpSink {
     app: Duration,
     budget: u16,
     pieces: Pieces,
-    expected: u64,
+    gaps: Gaps,
     /// What is left of the application's work on a datagram.
     left: Duration,
 }
@@ -87,10 +82,10 @@ impl UdpSink {
     pub(super) fn new(options: &Options, schedule: Schedule) -> Self {
         Self {
             schedule,
-            app: Duration::from_nanos(options.app_ns),
+            app: Duration::from_nanos(options.task.app_ns),
             budget: options.budget,
             pieces: Pieces::default(),
-            expected: 0,
+            gaps: Gaps::default(),
             left: Duration::ZERO,
         }
     }
@@ -107,29 +102,11 @@ impl UdpSink {
                 self.left = self.app;
                 tally.add(now, 1, len as u64);
                 if let Some(number) = number {
-                    self.note(number, tally);
+                    self.gaps.note(number, tally);
                 }
             }
         }
         true
-    }
-
-    /// Looks for gaps in the numbers. A sender that starts over is not a gap.
-    fn note(&mut self, number: u64, tally: &mut Tally) {
-        if number == 0 {
-            self.expected = 0;
-        }
-        if number < self.expected {
-            tally.out_of_order += 1;
-            return;
-        }
-        // The first number seen of a running stream shows no gap, nor does a payload that has no
-        // number.
-        let gap = number - self.expected;
-        if self.expected > 0 && gap < 1 << 32 {
-            tally.lost += gap;
-        }
-        self.expected = number.saturating_add(1);
     }
 
     /// The application's work on a datagram, or a slice of it when interrupts must be looked at.
@@ -187,7 +164,7 @@ impl TcpSink {
         Self {
             sockets: (0..CONNECTIONS).map(|_| open()).collect(),
             port,
-            pattern: options.verify.then(|| Pattern::new(window)),
+            pattern: options.task.verify.then(|| Pattern::new(window)),
             scratch: vec![0; window].into(),
         }
     }

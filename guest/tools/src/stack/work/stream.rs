@@ -9,10 +9,10 @@ use smoltcp::socket::tcp::State;
 use super::super::StackError;
 use super::super::frame::Template;
 use super::super::options::Options;
-use super::super::pattern::Pattern;
 use super::super::smoltcp_host::{Host, endpoint};
-use super::{Passed, Step, Tally, Work};
+use super::{Passed, Step, Work};
 use crate::pktgen::RateLimiter;
+use crate::workload::{Pattern, Tally};
 use vmlan_driver::nic::Nic;
 use vmlan_transport::numbers::{nanos, narrow32};
 
@@ -40,15 +40,15 @@ impl UdpStream {
         let port = host.ephemeral();
         Self {
             socket: host.udp(port),
-            to: options.peer(),
-            size: options.size() as usize,
+            to: options.task.peer(),
+            size: options.task.size() as usize,
             mtu: options.mtu.into(),
-            burst: options.burst,
-            pace: RateLimiter::new(options.rate, options.burst),
+            burst: options.task.burst,
+            pace: RateLimiter::new(options.task.rate, options.task.burst),
             template: None,
             number: 0,
             refresh: 0,
-            patience: nanos(options.patience),
+            patience: nanos(options.task.patience),
         }
     }
 
@@ -114,9 +114,9 @@ pub(super) struct TcpStream {
 
 impl TcpStream {
     pub(super) fn new<N: Nic>(options: &Options, host: &mut Host<'_, N>) -> Self {
-        let size = options.size() as usize;
+        let size = options.task.size() as usize;
         // Unless asked otherwise, a whole write fits.
-        let least = if options.window == 0 { size } else { 0 };
+        let least = if options.task.window == 0 { size } else { 0 };
         let socket = host.tcp(4096, options.window().max(least));
         let call = Connecting::new(host, socket, options);
         Self { socket, call, size, pattern: Pattern::new(size), place: 0 }
@@ -162,9 +162,9 @@ impl Connecting {
         socket: SocketHandle,
         options: &Options,
     ) -> Self {
-        let to = options.peer();
+        let to = options.task.peer();
         host.connect(socket, to);
-        Self { socket, to, patience: nanos(options.patience) }
+        Self { socket, to, patience: nanos(options.task.patience) }
     }
 
     /// Is the connection there?
