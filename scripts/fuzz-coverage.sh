@@ -19,7 +19,8 @@ code() {
   capture) echo guest/tools/src/pktgen/capture.rs ;;
   claims) echo data/switch/src/policy/source_check.rs data/switch/src/policy/source_check ;;
   config) echo control/config/src ;;
-  e1000) echo data/nic/src/e1000 data/nic/src/ring data/nic/src/chip ;;
+  e1000) echo data/nic/src/e1000 data/nic/src/intel data/nic/src/ring data/nic/src/chip ;;
+  e1000e) echo data/nic/src/e1000e data/nic/src/intel data/nic/src/ring data/nic/src/chip ;;
   frame) echo data/frame/src ;;
   gateway_dhcp | gateway_dns) echo services/gateway/src/services ;;
   gateway_frames) echo services/gateway/src ;;

@@ -16,6 +16,7 @@ fn target() -> Target {
         "claims" => |data| _ = vmlan_switch::fuzz::claims(data),
         "config" => vmlan_config::fuzz::config,
         "e1000" => |data| _ = vmlan_nic::e1000::fuzz::e1000(data),
+        "e1000e" => |data| _ = vmlan_nic::e1000e::fuzz::e1000e(data),
         "frame" => vmlan_frame::fuzz::frame,
         "gateway_dhcp" => vmlan_gateway::fuzz::dhcp,
         "gateway_dns" => vmlan_gateway::fuzz::dns,

@@ -2,7 +2,7 @@
 //!
 //! - [`virtio`]: the device side of split virtqueues, and virtio-net's data path on it.
 //! - [`chip`]: what chips with registers and descriptor rings share; `ring`: their rings.
-//! - [`e1000`]: Intel's 82540EM.
+//! - [`e1000`]: Intel's 82540EM; [`e1000e`]: the 82574L; `intel`: what they share.
 //! - [`rtl8139`]: Realtek's RTL8139C+ and RTL8139C; `realtek`: what it shares with the RTL8169.
 //! - [`r8169`]: Realtek's RTL8169SB.
 //! - [`vmxnet3`]: the NIC of VMware's hypervisors.
@@ -20,8 +20,10 @@
 pub(crate) mod bits;
 pub mod chip;
 pub mod e1000;
+pub mod e1000e;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub(crate) mod intel;
 pub mod notify;
 pub mod r8169;
 pub(crate) mod realtek;

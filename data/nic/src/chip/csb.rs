@@ -31,7 +31,7 @@
 //! (FreeBSD 10.4 sets neither when its interface goes up). If it differs from the register, the
 //! register counts until the word in the CSB changes. The guest is not told that we are awake
 //! before then, so that it goes on to write TDT. Where the register leaves too few buffers, the
-//! descriptors say whether the word is current: `e1000::ring::Ring::reconsider`.
+//! descriptors say whether the word is current: `intel::ring::Ring::reconsider`.
 //!
 //! While a side is stopped, or may not use the guest's memory, nothing is stored in the CSB: see
 //! `Transmitter::arm`.

@@ -384,6 +384,25 @@ impl Irq {
         self.messages.store(on, Ordering::Relaxed);
     }
 
+    /// Disables causes as a read of them does: nothing rises by that.
+    pub fn drop_mask(&self, bits: u32) {
+        self.state().mask &= !bits;
+    }
+
+    /// Another block takes over: causes and mask, which are none from now on.
+    pub fn unload(&self) -> (u32, u32) {
+        let mut s = self.state();
+        s.holding = false;
+        let _ = Self::fall(&mut s);
+        (std::mem::take(&mut s.causes), std::mem::take(&mut s.mask))
+    }
+
+    /// This one does. What is pending is looked at with the next change.
+    pub fn load(&self, causes: u32, mask: u32) {
+        let mut s = self.state();
+        (s.causes, s.mask) = (causes & self.kinds.all, mask & self.kinds.all);
+    }
+
     /// For a CSB to say in whether it is on.
     pub fn csb_on(&self) -> &Arc<AtomicBool> {
         &self.csb_on

@@ -73,7 +73,8 @@ impl Microwire {
         (self.bus, self.dout) = (Bus::Idle, true);
     }
 
-    fn store(&mut self, address: usize, value: u16) {
+    /// Stores a word, whether or not EWEN was sent.
+    pub fn store(&mut self, address: usize, value: u16) {
         if let Some(word) = self.words.get_mut(address % WORDS) {
             *word = value;
         }

@@ -73,6 +73,10 @@ pub trait TransmitSide<C>: Send {
     fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool);
     /// Forgets everything about its rings but the registers.
     fn stop(&mut self, chip: &C);
+    /// As after power-on: what descriptors have said is forgotten, too.
+    fn reset(&mut self, chip: &C) {
+        self.stop(chip);
+    }
     /// Why it stands still.
     fn fault(&self) -> Option<Fault>;
     /// The worker is about to sleep: asks to be kicked. True if it should not: it is `on`, and

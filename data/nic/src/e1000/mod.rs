@@ -1,7 +1,8 @@
 //! Intel 82540EM, as the real driver sees it (Intel, *PCI/PCI-X Family of Gigabit Ethernet
 //! Controllers Software Developer's Manual*, 317453; "SDM" here, cited by section).
 //!
-//! Registers and descriptors are here, everything else in [`crate::chip`] and [`crate::ring`].
+//! Most of it is in `intel`, which it shares with the 82574L; everything that is not Intel's is in
+//! [`crate::chip`] and `ring`.
 //!
 //! The ring registers (BAR0 pages 0x2000 and 0x3000) lie in a [`Window`](vmlan_ram::Window) that
 //! the guest may have mapped. They are hostile memory whether or not it has: each pass reads each
@@ -22,28 +23,20 @@
 //! - The packet buffer memory reads as 0. RXSEQ, RXCFG, GPI, TXD_LOW and SRPD are posted by ICS
 //!   only. Nothing wakes the guest: WUS stays 0. There is no flash, and no PCI-X capability.
 
-mod access;
-mod cause;
-mod chip;
-mod desc;
-mod eeprom;
-mod filter;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
-mod io;
-mod link;
-mod moderate;
+mod model;
 mod pci;
-mod phy;
-mod regs;
-mod reset;
-mod ring;
-mod rx;
-mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
-mod tx;
 
-pub use chip::E1000;
+pub use model::I82540;
+
+use crate::intel::Intel;
+#[cfg(test)]
+use crate::intel::{cause, eeprom, link, regs, ring};
+
+/// An 82540EM.
+pub type E1000 = Intel<I82540>;

@@ -14,8 +14,10 @@
 mod counted;
 mod descriptor_ring;
 mod memory;
+mod queues;
 mod receive;
 mod rx_scatter;
+pub mod spread;
 mod transmit;
 mod tx_collect;
 mod tx_complete;
@@ -25,6 +27,7 @@ mod tx_scan;
 pub use counted::Counted;
 pub use descriptor_ring::DescriptorRing;
 pub use memory::Descriptors;
+pub use queues::{in_turn, run};
 pub use receive::{At, Filter, Receive, Receiver, Shape, Verdict, Written};
 pub use rx_scatter::{MAX_PARTS, uncut};
 pub use transmit::{BUDGET, Setup, Transmit, Transmitter, WORK};

@@ -215,6 +215,13 @@ impl<R: Receive> Receiver<R> {
         look.posted() > 0 && (self.starved != Some(look.tail) || self.ring.has_more())
     }
 
+    /// Brings the filter up to date, for those who look at it before they know what is received.
+    pub fn refresh(&mut self, chip: &ChipOf<R>) {
+        if let Ok(look) = self.ring.look(chip) {
+            self.filter.update(chip, &self.ring, &look);
+        }
+    }
+
     /// A push has found too little room.
     pub fn is_starved(&self) -> bool {
         self.starved.is_some()

@@ -184,12 +184,6 @@ impl<T: Transmit> Transmitter<T> {
         Self { ring, state: State::new() }
     }
 
-    /// As after power-on: what descriptors have said is forgotten.
-    pub fn reset(&mut self, chip: &ChipOf<T>) {
-        self.stop(chip);
-        self.state.memory = T::Memory::default();
-    }
-
     /// Reads the registers; `None` if there is no ring to serve.
     fn look(&mut self, chip: &ChipOf<T>) -> Option<Look> {
         let look = self.ring.look(chip).ok().filter(|look| look.size > 0)?;
@@ -234,6 +228,11 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
     fn stop(&mut self, chip: &ChipOf<T>) {
         self.ring.forget(chip);
         self.state.restart(0);
+    }
+
+    fn reset(&mut self, chip: &ChipOf<T>) {
+        self.stop(chip);
+        self.state.memory = T::Memory::default();
     }
 
     fn fault(&self) -> Option<Fault> {

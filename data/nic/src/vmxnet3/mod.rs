@@ -36,7 +36,6 @@ mod ring;
 mod rules;
 mod rx;
 mod shared;
-mod spread;
 mod stats;
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use vmlan_frame::{MAX_FRAME, Mac};
 use vmlan_ram::Map;
 
 use super::shared::{Shared, Words, copy, feature};
-use super::spread::Spread;
 use crate::chip::frame_totals::FCS;
+use crate::ring::spread::{KEY, Spread, TABLE};
 use crate::ring::{MAX_PARTS, Shape};
 
 /// Bits of rxMode.
@@ -36,6 +36,7 @@ const VLAN_WORDS: usize = 128;
 const MOST_BUFFERS: usize = 18;
 const HEADERS: usize = 14 + 4; // Bytes of a frame beside its packet: addresses, type, a tag.
 
+const TOEPLITZ: u16 = 1; // The hash function.
 const TAG_AT: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
 
@@ -109,10 +110,11 @@ impl Rules {
         self.features = u32::from_le_bytes(words(map, address, FEATURES));
     }
 
-    /// The table for RSS, and what else is said about that.
+    /// The table for RSS, and what else is said about that. One that is not in memory, or says what
+    /// cannot be, is none.
     pub fn read_spread(&mut self, map: &Map, address: u64) {
         let place = u64::from_le_bytes(words(map, address, SPREAD));
-        self.spread = Spread::read(map, place);
+        self.spread = copy(map, place).as_ref().and_then(spread);
     }
 
     /// How frames are spread over receive queues, if they are.
@@ -213,6 +215,16 @@ impl Rules {
             ..Shape::default()
         }
     }
+}
+
+/// What the guest says about RSS: kinds of hashes, function, sizes of key and table, then both.
+fn spread(conf: &[u8; 8 + KEY + TABLE]) -> Option<Spread> {
+    let words = Words(conf);
+    let [key, table] = [conf.get(8..8 + KEY)?, conf.get(8 + KEY..)?];
+    let mut spread = Spread::default();
+    let fits =
+        spread.set(words.u16(0), key.first_chunk()?, *table.first_chunk()?, words.u16(6).into());
+    (fits && words.u16(2) == TOEPLITZ).then_some(spread)
 }
 
 /// `head` begins a frame with a VLAN tag.

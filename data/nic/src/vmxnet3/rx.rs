@@ -15,12 +15,12 @@ use super::desc::{done, rx};
 use super::ring::Ring;
 use super::rules::{Rules, is_tagged};
 use super::shared::{Queue, RECEIVE};
-use super::spread::Hash;
 use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::SideStats;
 use crate::chip::{Fault, ReceiveSide, Received};
+use crate::ring::spread::Hash;
 use crate::ring::{
-    At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written, uncut,
+    At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written, run, uncut,
 };
 
 /// In the number of a descriptor: of ring 0, wanted as a body; of ring 1.
@@ -300,12 +300,9 @@ impl Receivers {
         let Some(spread) = first.filter.rules.spread().filter(|_| self.count > 1) else {
             return (0, list.len());
         };
-        let mut queues = list.iter().map(|i| {
-            let i = usize::from(*i);
+        run(list, |i| {
             let queue = spread.queue(spread.hash(batch.head(i), batch.frame_len(i)));
             if queue < self.count { queue } else { 0 }
-        });
-        let first = queues.next().unwrap_or(0);
-        (first, 1 + queues.take_while(|queue| *queue == first).count())
+        })
     }
 }

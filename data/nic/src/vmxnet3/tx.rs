@@ -15,8 +15,8 @@ use crate::chip::frame_totals::{SHORTEST, SideStats};
 use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::deferred;
 use crate::ring::{
-    BUDGET, Checksums, Counted, Found, Look, Plan, Range, Segment, Setup, Transmit, Transmitter,
-    WORK, Want, Wanted, add, unfinished,
+    Checksums, Found, Look, Plan, Range, Segment, Setup, Transmit, Transmitter, Want, Wanted, add,
+    in_turn, unfinished,
 };
 
 const VLAN: u16 = 0x8100; // EtherType of the tags that are inserted.
@@ -261,21 +261,10 @@ impl TransmitSide<Vmxnet3> for Senders {
         if self.count <= 1 {
             return self.transmit_one(chip, 0, spare, limit, sink);
         }
-        let mut sink = Counted { sink, lent: 0 };
-        let mut all = Sent::default();
-        for step in 0..self.count {
-            // A pull is not much longer than that of a chip with one ring.
-            let left = limit.saturating_sub(sink.lent);
-            if all.work > WORK / 2 || all.visited > BUDGET / 2 || left == 0 {
-                break;
-            }
-            let index = (self.turn + step) % self.count;
-            let sent = self.transmit_one(chip, index, spare, left, &mut sink);
-            all.finished += sent.finished;
-            all.causes |= sent.causes;
-            all.work += sent.work;
-            all.visited += sent.visited;
-        }
+        let turns = (self.count, self.turn);
+        let all = in_turn(turns, limit, sink, |index, left, sink| {
+            self.transmit_one(chip, index, spare, left, sink)
+        });
         self.turn = (self.turn + 1) % self.count;
         all
     }

@@ -288,9 +288,10 @@ impl<C: Fuzzed> Run<'_, C> {
 
     fn access(&self, offset: u32, bytes: &[u8]) {
         let bars = self.chip.layout().bars;
+        let second = if bars[1] > 0 { 1 } else { 2 };
         let (space, within) = match offset >> 30 {
             0 => (Space::Bar(0), bars[0] - 1),
-            1 => (Space::Bar(1), bars[1] - 1),
+            1 => (Space::Bar(second), bars[usize::from(second)].max(1) - 1),
             2 => (Space::Bar(0), u64::MAX),
             _ => (Space::Config, 0x1ff),
         };

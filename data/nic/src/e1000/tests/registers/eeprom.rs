@@ -1,6 +1,7 @@
 //! The EEPROM, through EECD bit by bit and through EERD.
 
 use super::super::super::eeprom::{Eeprom, eecd};
+use super::super::super::model::EEPROM;
 use super::*;
 use crate::chip::microwire::WORDS;
 
@@ -69,7 +70,7 @@ fn eerd(bench: &Bench, address: u32) -> u16 {
 #[test]
 fn the_checksum_is_right_for_any_address() {
     for mac in [[0; 6], MAC, [0xff; 6], [1, 2, 3, 4, 5, 6]] {
-        let eeprom = Eeprom::new(Mac::new(mac));
+        let eeprom = Eeprom::new(&EEPROM, Mac::new(mac));
         let sum = (0..WORDS).fold(0u16, |sum, at| {
             sum.wrapping_add((eeprom.read_word(u32::try_from(at).unwrap() << 8 | 1) >> 16) as u16)
         });

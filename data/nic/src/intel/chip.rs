@@ -6,74 +6,56 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
-use super::cause::KINDS;
 use super::eeprom::Eeprom;
-use super::filter::Filter;
 use super::link::Loopback;
-use super::pci;
+use super::model::{Block, Model};
 use super::phy::Phy;
 use super::regs::{RCTL, Registers, TCTL, bit};
-use super::rx::Rx;
 use super::stats::Stats;
-use super::tx::Tx;
 use crate::chip::access;
 use crate::chip::pci::Pci;
 use crate::chip::{
-    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
+    After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
     PciFunction,
 };
-use crate::ring::{Receiver, Transmitter};
 
-/// An 82540EM.
-pub struct E1000 {
+/// One of Intel's chips.
+pub struct Intel<M: Model> {
     /// As the EEPROM left the factory.
-    pub(super) mac: vmlan_frame::Mac,
-    pub(super) core: ChipCore<Self>,
-    pub(super) regs: Registers,
-    pub(super) stats: Stats,
+    pub(crate) mac: vmlan_frame::Mac,
+    pub(crate) core: ChipCore<Self>,
+    pub(crate) regs: Registers,
+    pub(crate) stats: Stats,
     /// A packed `Wire`.
-    pub(super) gate: AtomicU32,
+    pub(crate) gate: AtomicU32,
     /// Moves after each write to a register that the receive side keeps a digest of.
-    pub(super) filter_version: AtomicU32,
+    pub(crate) filter_version: AtomicU32,
     /// IOADDR.
-    pub(super) ioaddr: AtomicU32,
+    pub(crate) ioaddr: AtomicU32,
     /// D3: a copy of what configuration space says, for those without the lock.
-    pub(super) asleep: AtomicBool,
+    pub(crate) asleep: AtomicBool,
     control: Mutex<ControlOf<Self>>,
 }
 
-/// On its bus: 128 KiB of registers, 64 bytes of I/O ports, MSI.
-static LAYOUT: Layout = Layout {
-    model: "e1000",
-    bars: [128 << 10, 64, 0, 0, 0, 0],
-    config: 256,
-    pages: 0x2000..0x2000 + E1000::PAGES,
-    msi: true,
-    msix: 0,
-    idle_page: None,
-};
-
-impl E1000 {
+impl<M: Model> Intel<M> {
     /// What it looks like on its bus.
-    pub const LAYOUT: &'static Layout = &LAYOUT;
+    pub const LAYOUT: &'static Layout = M::ON_BUS;
     /// Bytes of the window for BAR0's pages 0x2000 and 0x3000, the ring registers.
     pub const PAGES: usize = 0x2000;
 
-    /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as
+    /// A chip after power-on. `pages`: [`Intel::PAGES`] bytes, which the guest may have mapped as
     /// well.
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
         let control = Control {
-            pci: Pci::new(&pci::TABLE, config.csb),
-            eeprom: Eeprom::new(config.mac),
-            phy: Phy::default(),
+            pci: Pci::new(M::PCI, config.csb),
+            eeprom: Eeprom::new(M::EEPROM, config.mac),
+            phy: Phy::new(M::PHY, M::PHY_PAGES),
         };
-        let tx = Transmitter::new(Tx::ring());
-        let rx = Receiver::new(Rx::ring(), Filter::default());
-        let irq = Irq::new(&KINDS, config.irq_rate_max);
+        let irq = M::Irq::new(config.irq_rate_max);
         let chip = Self {
             mac: config.mac,
-            core: ChipCore::new(config, irq, host, (tx, rx)),
-            regs: Registers::new(pages, config.csb),
+            core: ChipCore::new(config, irq, host, M::sides()),
+            regs: Registers::new(M::REGISTERS, pages, config.csb),
             stats: Stats::default(),
             gate: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
@@ -86,17 +68,17 @@ impl E1000 {
     }
 }
 
-impl Controlled for E1000 {
+impl<M: Model> Controlled for Intel<M> {
     type Eeprom = Eeprom;
     type Phy = Phy;
-    const ON_BUS: &'static Layout = &LAYOUT;
+    const ON_BUS: &'static Layout = M::ON_BUS;
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>> {
         &self.control
     }
 
     fn new_eeprom(&self) -> Eeprom {
-        Eeprom::new(self.mac)
+        Eeprom::new(M::EEPROM, self.mac)
     }
 
     fn plug(phy: &mut Phy, up: bool) {
@@ -115,7 +97,9 @@ impl Controlled for E1000 {
     fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]) {
         match bar {
             0 => access::read_words(offset, data, |at| self.read_register(at)),
-            _ => self.read_ports(offset, data),
+            _ if bar == M::PORTS => self.read_ports(offset, data),
+            // The table of MSI-X is the VMM's own, and it keeps the pending bits.
+            _ => data.fill(0),
         }
     }
 
@@ -123,15 +107,16 @@ impl Controlled for E1000 {
     fn write_bar(&self, bar: u8, offset: u64, data: &[u8]) {
         match bar {
             0 => access::write_words(offset, data, |at, value| self.write_register(at, value)),
-            _ => self.write_ports(offset, data),
+            _ if bar == M::PORTS => self.write_ports(offset, data),
+            _ => {}
         }
     }
 }
 
-impl Chip for E1000 {
-    type Tx = Transmitter<Tx>;
-    type Rx = Receiver<Rx>;
-    type Irq = Irq;
+impl<M: Model> Chip for Intel<M> {
+    type Tx = M::Tx;
+    type Rx = M::Rx;
+    type Irq = M::Irq;
 
     #[inline]
     fn core(&self) -> &ChipCore<Self> {

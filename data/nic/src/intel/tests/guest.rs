@@ -1,4 +1,6 @@
-//! A guest's memory and driver, with constants of its own (SDM tables 13-2, 3-10 and following).
+//! A guest's memory and driver for either chip, with constants of its own (SDM tables 13-2, 3-10 and
+//! following).
+#![allow(clippy::cast_possible_truncation)]
 
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use vmlan_ram::{Map, Window};
 use crate::chip::Controlled;
 pub use crate::chip::fixture::{FakeHost, Lent, MAC, Take, memory};
 pub use crate::chip::{Config, Host, Nic, PciFunction};
-use crate::e1000::E1000;
+use crate::intel::{Intel, Model};
 
 pub const CTRL: u64 = 0x0;
 pub const VET: u64 = 0x38;
@@ -51,8 +53,9 @@ pub const RX_RING: u64 = 0x2000;
 pub const TX_BUFFERS: u64 = 0x1_0000;
 pub const RX_BUFFERS: u64 = 0x20_0000;
 
-pub struct Guest {
-    pub chip: E1000,
+/// A guest with a chip of model `M`.
+pub struct GuestOf<M: Model> {
+    pub chip: Intel<M>,
     pub map: Arc<Map>,
     pub host: Arc<FakeHost>,
     pub batch: Batch<'static>,
@@ -61,13 +64,13 @@ pub struct Guest {
     pub tx_tail: u32,
 }
 
-impl Default for Guest {
+impl<M: Model> Default for GuestOf<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Guest {
+impl<M: Model> GuestOf<M> {
     /// Link up, both sides on, rings of [`SIZE`], receive buffers of 2 KiB posted.
     pub fn new() -> Self {
         Self::with(false)
@@ -79,7 +82,7 @@ impl Guest {
         let pages = registers.window(0, 0x2000, 4).unwrap();
         let host = Arc::new(FakeHost::default());
         let config = Config { mac: Mac::new(MAC), irq_rate_max: 0, csb };
-        let chip = E1000::new(config, pages, host.clone());
+        let chip = Intel::new(config, pages, host.clone());
         let map = memory(MEMORY);
         let pages = registers.window(0, 0x2000, 4).unwrap();
         let mut guest = Self { chip, map, host, batch: Batch::new(), pages, tx_tail: 0 };

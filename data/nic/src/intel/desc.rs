@@ -155,6 +155,7 @@ pub mod rctl {
     pub const CFI: u32 = 1 << 20; // Canonical Form Indicator.
     pub const BSEX: u32 = 1 << 25; // Buffer Size Extension.
     pub const SECRC: u32 = 1 << 26; // Strip Ethernet CRC.
+    pub const FLXBUF_SHIFT: u32 = 27; // Where FLXBUF begins: buffers in KiB (82574L).
 }
 
 /// CTRL.VME (13.4.1): VLAN Mode Enable.
@@ -164,4 +165,15 @@ pub const CTRL_VME: u32 = 1 << 30;
 pub mod rxcsum {
     pub const IPOFL: u32 = 1 << 8; // IP checksums are checked.
     pub const TUOFL: u32 = 1 << 9; // TCP and UDP checksums are checked.
+    pub const PCSD: u32 = 1 << 13; // Descriptors have hashes, not packet checksums (82574L).
+}
+
+/// MRQC, of the 82574L.
+pub mod mrqc {
+    pub const QUEUES: u32 = 3; // How receive queues are used.
+    pub const TWO_QUEUES: u32 = 1; // Two, by hash.
+    pub const TCP4: u32 = 1 << 16; // What is hashed.
+    pub const IPV4: u32 = 1 << 17;
+    pub const IPV6: u32 = 3 << 19; // With or without extension headers.
+    pub const TCP6: u32 = 1 << 18 | 1 << 21;
 }

@@ -1,12 +1,16 @@
 //! A descriptor ring where its registers say it is. The registers are hostile memory: each pass
 //! reads each once.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use vmlan_ram::Map;
 
-use super::E1000;
+use super::cause;
+use super::chip::Intel;
 use super::desc::rx;
+use super::model::Model;
 use super::regs::{self, Registers};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction, Register};
@@ -15,13 +19,17 @@ use crate::ring::{DescriptorRing, Descriptors, Look, SIZE, distance, halves};
 /// The registers of a ring.
 #[derive(Debug)]
 pub struct Names {
-    ring: &'static str,
-    low: u32,
-    high: u32,
-    len: u32,
-    head: u32,
-    tail: u32,
-    direction: Direction,
+    pub ring: &'static str,
+    pub low: u32,
+    pub high: u32,
+    pub len: u32,
+    pub head: u32,
+    pub tail: u32,
+    pub direction: Direction,
+    /// The cause that says that descriptors were written back.
+    pub written: u32,
+    /// Which queue it is.
+    pub queue: u8,
 }
 
 /// The transmit ring's.
@@ -33,6 +41,8 @@ pub static TRANSMIT: Names = Names {
     head: regs::TDH,
     tail: regs::TDT,
     direction: Direction::Transmit,
+    written: cause::TXDW,
+    queue: 0,
 };
 
 /// The receive ring's.
@@ -44,6 +54,8 @@ pub static RECEIVE: Names = Names {
     head: regs::RDH,
     tail: regs::RDT,
     direction: Direction::Receive,
+    written: cause::RXT0,
+    queue: 0,
 };
 
 /// Bits of TDLEN and RDLEN that exist: multiples of 128 below 1 MiB (13.4.38).
@@ -68,8 +80,45 @@ impl Register for Tail<'_> {
     }
 }
 
+/// What the descriptors of a receive ring look like. Those of a transmit ring say themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// SDM 3.2.3.
+    #[default]
+    Legacy,
+    /// 16 bytes with more room for status (82574L).
+    Extended,
+    /// 32 bytes with several buffers (82574L).
+    Split(Sizes),
+}
+
+/// Bytes of the buffers of a descriptor of 32 bytes; 0: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes(pub [u16; 4]);
+
+impl Sizes {
+    /// Of the first.
+    pub fn first(self) -> usize {
+        let [first, ..] = self.0;
+        first.into()
+    }
+
+    /// Of all together.
+    pub fn sum(self) -> usize {
+        self.0.iter().map(|size| usize::from(*size)).sum()
+    }
+}
+
+impl Format {
+    /// Heads and tails count units of 16 bytes: units of a descriptor, as a shift.
+    #[inline]
+    fn shift(self) -> u32 {
+        u32::from(matches!(self, Self::Split(_)))
+    }
+}
+
 /// One side's ring.
-pub struct Ring {
+pub struct Ring<M> {
     names: &'static Names,
     /// Where it is.
     pub memory: Descriptors,
@@ -82,9 +131,15 @@ pub struct Ring {
     told: Option<u32>,
     /// Descriptors were written back since the ring was last stopped.
     wrote: bool,
+    /// What its descriptors look like, as of the last look.
+    pub format: Format,
+    /// Lengths that a descriptor in the making has so far: it is written back whole.
+    pub lengths: Cell<[u16; 4]>,
+    _model: PhantomData<fn() -> M>,
 }
 
-impl Ring {
+impl<M: Model> Ring<M> {
+    /// A ring that is nowhere.
     pub fn new(names: &'static Names) -> Self {
         Self {
             names,
@@ -94,7 +149,21 @@ impl Ring {
             csb: CsbSide::new(names.direction),
             told: None,
             wrote: false,
+            format: Format::Legacy,
+            lengths: Cell::default(),
+            _model: PhantomData,
         }
+    }
+
+    /// The cause that says that descriptors were written back.
+    #[inline]
+    pub fn written(&self) -> u32 {
+        self.names.written
+    }
+
+    /// Which queue it is.
+    pub fn queue(&self) -> u8 {
+        self.names.queue
     }
 
     #[inline]
@@ -103,7 +172,7 @@ impl Ring {
             self.head = None;
         }
         let found = self.memory.find(base, len);
-        let (ring, size) = (self.names.ring, len >> 4);
+        let (ring, size) = (self.names.ring, len >> 4 >> self.format.shift());
         if size == 0 {
             return Ok(());
         }
@@ -117,13 +186,13 @@ impl Ring {
     #[inline]
     pub fn publish(&mut self, regs: &Registers, head: u32) {
         (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
-        regs.set(self.names.head, head);
+        regs.set(self.names.head, head << self.format.shift());
         self.csb.publish(head);
     }
 }
 
-impl DescriptorRing for Ring {
-    type Chip = E1000;
+impl<M: Model> DescriptorRing for Ring<M> {
+    type Chip = Intel<M>;
 
     #[inline]
     fn map(&self) -> &Arc<Map> {
@@ -140,17 +209,23 @@ impl DescriptorRing for Ring {
     }
 
     #[inline]
-    fn look(&mut self, chip: &E1000) -> Result<Look, Fault> {
+    fn look(&mut self, chip: &Intel<M>) -> Result<Look, Fault> {
         let regs = &chip.regs;
         let base = regs.base(self.names.low, self.names.high);
         let len = regs.get(self.names.len) & LEN;
-        let head = regs.get(self.names.head) & INDEX;
-        let same = self.memory.is_at(base, len);
+        let format = match self.names.direction {
+            Direction::Transmit => Format::Legacy,
+            Direction::Receive => M::format(regs),
+        };
+        let shift = format.shift();
+        let same = self.memory.is_at(base, len) && shift == self.format.shift();
+        self.format = format;
+        let head = (regs.get(self.names.head) & INDEX) >> shift;
         let moved = !same || self.head != Some(head);
-        let size = len >> 4;
+        let size = len >> 4 >> shift;
         let register = Tail(regs, self.names.tail);
         let tail = match self.csb.is_placed() {
-            false => register.get(),
+            false => register.get() >> shift,
             true => {
                 let moved = !same || self.told.is_some_and(|told| told != head);
                 self.csb.tail(&register, size, moved)
@@ -170,17 +245,17 @@ impl DescriptorRing for Ring {
         self.fault.or(self.map().poisoned().then_some(Fault::Truncated))
     }
 
-    fn forget(&mut self, chip: &E1000) {
+    fn forget(&mut self, chip: &Intel<M>) {
         (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
         self.csb.restart();
         self.publish_again(chip);
     }
 
-    fn publish_again(&self, chip: &E1000) {
+    fn publish_again(&self, chip: &Intel<M>) {
         self.csb.publish(chip.regs.get(self.names.head) & INDEX);
     }
 
-    fn replace_csb(&mut self, chip: &E1000, csb: Option<Arc<Csb>>, on: bool) {
+    fn replace_csb(&mut self, chip: &Intel<M>, csb: Option<Arc<Csb>>, on: bool) {
         self.csb.replace(csb, on);
         if on {
             self.publish_again(chip);

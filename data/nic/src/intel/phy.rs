@@ -1,20 +1,18 @@
-//! The PHY, an 88E1011 inside the chip, reached through MDIC (SDM 13.4.7, and its tables of PHY
-//! registers).
+//! The PHY, reached through MDIC (SDM 13.4.7).
 
 use std::ops::{Deref, DerefMut};
 
-use crate::chip::phy::{self, Kind, bmcr};
+use crate::chip::phy::{self, Kind};
 
 const ADDRESS: u32 = 1; // The PHY's address on the bus.
 
-mod reg {
+/// Registers of Marvell's PHYs, which both chips have inside.
+pub mod reg {
     pub use crate::chip::phy::reg::*;
     pub const PSCR: usize = 16; // PHY Specific Control.
     pub const IER: usize = 18; // Interrupt Enable.
     pub const EPSCR: usize = 20; // Extended PHY Specific Control.
-    pub const LED: usize = 24;
-    pub const PAGE: usize = 29;
-    pub const PAGED: usize = 30;
+    pub const PAGE: usize = 22; // Which page registers 16 to 31 are of, where they have pages.
 }
 
 mod mdic {
@@ -36,59 +34,39 @@ pub struct Done {
     pub flapped: bool,
 }
 
-/// The 88E1011. A software reset keeps all its registers except the transmit clock's.
-static KIND: Kind = Kind {
-    id: (0x0141, 0x0c20),
-    defaults: &[
-        (reg::BMCR, bmcr::AUTONEG | bmcr::DUPLEX | bmcr::SPEED_HIGH),
-        (reg::ANAR, 0x0de1),
-        (reg::ANNPTR, 0x2001),
-        (reg::GBCR, 0x0e00),
-        (reg::PSCR, 0x0068),
-        (reg::EPSCR, 0x0d60),
-        (reg::LED, 0x4100),
-    ],
-    restored: &[(reg::EPSCR, 0x0d60)],
-    writable,
-};
-
-/// Which bits of a register can be written.
-fn writable(number: usize) -> u16 {
-    match number {
-        reg::BMCR => 0x7fc0,
-        reg::ANAR => 0xbfff,
-        reg::ANNPTR => 0xb7ff,
-        reg::GBCR => 0xff00,
-        reg::PSCR | reg::IER | reg::EPSCR | reg::LED | reg::PAGE | reg::PAGED => 0xffff,
-        _ => 0,
-    }
-}
-
 /// The PHY behind MDIC.
 #[derive(Debug)]
-pub struct Phy(phy::Phy);
-
-impl Default for Phy {
-    fn default() -> Self {
-        Self(phy::Phy::new(&KIND))
-    }
+pub struct Phy {
+    phy: phy::Phy,
+    /// Registers 16 to 31 have pages. Only the first has any: the others read as 0.
+    pages: bool,
 }
 
 impl Deref for Phy {
     type Target = phy::Phy;
 
     fn deref(&self) -> &phy::Phy {
-        &self.0
+        &self.phy
     }
 }
 
 impl DerefMut for Phy {
     fn deref_mut(&mut self) -> &mut phy::Phy {
-        &mut self.0
+        &mut self.phy
     }
 }
 
 impl Phy {
+    /// As after power-on.
+    pub fn new(kind: &'static Kind, pages: bool) -> Self {
+        Self { phy: phy::Phy::new(kind), pages }
+    }
+
+    /// The register `number` is on a page where there is nothing.
+    fn is_void(&self, number: usize) -> bool {
+        self.pages && number >= 16 && number != reg::PAGE && self.value(reg::PAGE) != 0
+    }
+
     /// MDIC is written: the transfer is done at once.
     pub fn transfer(&mut self, value: u32) -> Done {
         let interrupt = value & mdic::INTERRUPT != 0;
@@ -96,6 +74,7 @@ impl Phy {
         let number = (value >> 16 & 31) as usize;
         let [low, high, ..] = value.to_le_bytes();
         let answer = match (value >> 26 & 3, value >> 21 & 31) {
+            (mdic::OP_READ | mdic::OP_WRITE, ADDRESS) if self.is_void(number) => Some((0, false)),
             (mdic::OP_READ, ADDRESS) => Some((self.read(number), false)),
             (mdic::OP_WRITE, ADDRESS) => {
                 let data = u16::from_le_bytes([low, high]);

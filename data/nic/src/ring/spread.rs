@@ -3,26 +3,19 @@
 
 use vmlan_frame::headers::TCP;
 use vmlan_frame::{Headers, Network};
-use vmlan_ram::Map;
-
-use super::shared::{Words, copy};
-
-const KEY: usize = 40; // Bytes of the key.
-const TABLE: usize = 128; // Entries of the table, at most.
-const CONF: usize = 8 + KEY + TABLE; // Bytes of what the guest says about it.
-const TOEPLITZ: u16 = 1; // The hash function.
+pub const KEY: usize = 40; // Bytes of the key.
+pub const TABLE: usize = 128; // Entries of the table, at most.
 const INPUT: usize = 36; // Bytes of the longest input: two addresses of IPv6, two ports.
 
 /// Bits of the types that are asked for.
-mod kind {
+pub mod kind {
     pub const IPV4: u16 = 1;
     pub const TCP4: u16 = 2;
     pub const IPV6: u16 = 4;
     pub const TCP6: u16 = 8;
 }
 
-/// A hash, and of what it is, as a completion says it: 0: there is none; 1: IPv4, 2: TCP on that,
-/// 3 and 4: the same of IPv6.
+/// A hash, and of what it is: 0: there is none; 1: IPv4, 2: TCP on that, 3 and 4: the same of IPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash {
     pub value: u32,
@@ -34,24 +27,19 @@ pub struct Hash {
 pub struct Spread {
     kinds: u16,
     /// For each half of a byte of the input, what each value adds.
-    parts: Box<[[u32; 16]; 2 * INPUT]>,
+    parts: Box<Parts>,
     table: [u8; TABLE],
     /// Entries that are used; at least one.
     size: usize,
 }
 
 impl Spread {
-    /// Reads it at `address`. `None`: it is not in memory, or says what cannot be.
-    pub fn read(map: &Map, address: u64) -> Option<Self> {
-        let bytes: [u8; CONF] = copy(map, address)?;
-        let words = Words(&bytes);
-        let size = usize::from(words.u16(6));
-        if words.u16(2) != TOEPLITZ || size == 0 || size > TABLE {
-            return None;
-        }
-        let key = bytes.get(8..8 + KEY)?.first_chunk()?;
-        let table = *bytes.get(8 + KEY..)?.first_chunk()?;
-        Some(Self { kinds: words.u16(0), parts: parts(key), table, size })
+    /// Kinds of hashes, the key, and the table, of which the first `size` entries count. False: a
+    /// table cannot have so many. Allocates nothing.
+    pub fn set(&mut self, kinds: u16, key: &[u8; KEY], table: [u8; TABLE], size: usize) -> bool {
+        (self.kinds, self.table, self.size) = (kinds, table, size.clamp(1, TABLE));
+        set_parts(&mut self.parts, key);
+        self.size == size
     }
 
     /// The hash of a frame of `len` bytes that begins with `head`.
@@ -85,9 +73,18 @@ impl Spread {
     }
 }
 
+/// What the key makes of each half of a byte.
+type Parts = [[u32; 16]; 2 * INPUT];
+
+impl Default for Spread {
+    /// Hashes nothing.
+    fn default() -> Self {
+        Self { kinds: 0, parts: Box::new([[0; 16]; 2 * INPUT]), table: [0; TABLE], size: 1 }
+    }
+}
+
 /// A bit of the input adds the 32 bits of the key that begin at its place.
-fn parts(key: &[u8; KEY]) -> Box<[[u32; 16]; 2 * INPUT]> {
-    let mut parts = Box::new([[0; 16]; 2 * INPUT]);
+fn set_parts(parts: &mut Parts, key: &[u8; KEY]) {
     for (half, row) in parts.iter_mut().enumerate() {
         let from = |bit: usize| {
             let at = (half * 4 + bit) / 8;
@@ -100,7 +97,6 @@ fn parts(key: &[u8; KEY]) -> Box<[[u32; 16]; 2 * INPUT]> {
             *sum = bits.fold(0, |sum, bit| sum ^ from(bit));
         }
     }
-    parts
 }
 
 #[cfg(test)]
@@ -115,7 +111,9 @@ mod tests {
     ];
 
     fn spread(kinds: u16) -> Spread {
-        Spread { kinds, parts: parts(&VERIFIED), table: [0; TABLE], size: TABLE }
+        let mut spread = Spread::default();
+        assert!(spread.set(kinds, &VERIFIED, [0; TABLE], TABLE));
+        spread
     }
 
     fn tcp4(from: [u8; 4], to: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
@@ -148,7 +146,7 @@ mod tests {
     /// Bit by bit, over the longest input.
     #[test]
     fn every_bit_adds_its_part_of_the_key() {
-        let parts = parts(&VERIFIED);
+        let Spread { parts, .. } = spread(0);
         let bit = |n: usize| VERIFIED[n / 8] >> (7 - n % 8) & 1;
         for n in 0..8 * INPUT {
             let wanted = (n..n + 32).fold(0, |sum, n| sum << 1 | u32::from(bit(n)));
@@ -164,5 +162,7 @@ mod tests {
         let queue = |value| spread.queue(Hash { value, kind: 2 });
         assert_eq!([0, 1, 2, 3, u32::MAX].map(queue), [5, 6, 200, 5, 5]);
         assert_eq!(spread.queue(Hash { value: 1, kind: 0 }), 0);
+        assert!(!spread.set(3, &VERIFIED, [0; TABLE], 0));
+        assert!(!spread.set(3, &VERIFIED, [0; TABLE], TABLE + 1));
     }
 }

@@ -1,7 +1,8 @@
 //! From the moderation registers to nanoseconds (SDM 13.4.18, 13.4.30, 13.4.31, 13.4.41, 13.4.44).
 
 use super::cause;
-use super::chip::E1000;
+use super::chip::Intel;
+use super::model::{Block, Model};
 use super::regs::{ITR, RADV, RDTR, TADV, TIDV};
 use crate::chip::Delays;
 
@@ -16,11 +17,11 @@ fn shorter(a: u64, b: u64) -> u64 {
     }
 }
 
-impl E1000 {
+impl<M: Model> Intel<M> {
     /// Windows of moderation, from the registers as they are now. Some of them lie in the shared
     /// pages: each is read once, and has 16 bits, so that no window is longer than 67 ms.
     #[inline]
-    pub(super) fn windows(&self) -> Delays {
+    pub(crate) fn windows(&self) -> Delays {
         let get = |register| u64::from(self.regs.get(register) & 0xffff);
         let rdtr = get(RDTR);
         Delays {
@@ -31,7 +32,7 @@ impl E1000 {
     }
 
     /// Bit 31 of RDTR or TIDV was written as 1.
-    pub(super) fn flush(&self, register: u32) {
+    pub(crate) fn flush(&self, register: u32) {
         let causes = if register == RDTR { cause::RECEIVE } else { cause::TRANSMIT };
         let core = &self.core;
         core.tell(core.irq.flush(causes, self.windows(), &*core.host));

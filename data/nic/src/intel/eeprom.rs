@@ -1,5 +1,5 @@
-//! The EEPROM: 64 words behind a Microwire bus that the driver drives by hand through EECD, and a
-//! register that reads it in one go, EERD (SDM 5.3, 5.4, 5.6, 13.4.3, 13.4.4).
+//! The EEPROM: 64 words, and a register that reads it in one go, EERD (SDM 5.3, 5.4, 5.6, 13.4.3,
+//! 13.4.4). On some chips drivers also drive its bus by hand, through EECD.
 
 use vmlan_frame::Mac;
 
@@ -21,39 +21,37 @@ pub mod eecd {
     pub const PRES: u32 = 1 << 8; // An EEPROM is there. Bit 9 (SIZE) is 0: 64 words.
 }
 
+/// What is on the board.
+#[derive(Debug)]
+pub struct Part {
+    /// Words that are not 0, but for the address and the checksum.
+    pub content: &'static [(usize, u16)],
+    /// Bits of EECD that say what there is.
+    pub eecd: u32,
+    /// EERD: the bit that says that a word was read, and where the address begins.
+    pub done: u32,
+    /// See `done`.
+    pub address: u32,
+    /// EECD drives a Microwire bus.
+    pub wired: bool,
+}
+
 /// The EEPROM and EECD.
 #[derive(Debug)]
 pub struct Eeprom {
+    part: &'static Part,
     chip: Microwire,
     /// EECD as written last.
     pins: u32,
 }
 
 impl Eeprom {
-    /// As it leaves the factory: SDM 5.6, with `mac` and a right checksum.
-    pub fn new(mac: Mac) -> Self {
+    /// As it leaves the factory, with `mac` and a right checksum.
+    pub fn new(part: &'static Part, mac: Mac) -> Self {
         let [a, b, c, d, e, f] = mac.octets();
         let mut words = [0u16; WORDS];
-        let content: [(usize, u16); 13] = [
-            (0x00, u16::from_le_bytes([a, b])),
-            (0x01, u16::from_le_bytes([c, d])),
-            (0x02, u16::from_le_bytes([e, f])),
-            // LED defaults (5.6.5).
-            (0x04, 0x8911),
-            // Initialization control word 1 (5.6.9): signature, power management, subsystem ids
-            // from here.
-            (0x0a, 0x400b),
-            (0x0b, 0x001e),
-            (0x0c, 0x8086),
-            (0x0d, 0x100e),
-            (0x0e, 0x8086),
-            // Initialization control word 2 (5.6.14): both kinds of PAUSE.
-            (0x0f, 0x3000),
-            // No option ROM, no wake-up.
-            (0x24, 0x0000),
-            (0x30, 0x0000),
-            (0x32, 0xffff),
-        ];
+        let address = [[a, b], [c, d], [e, f]].map(u16::from_le_bytes);
+        let content = (0..).zip(address).chain(part.content.iter().copied());
         for (at, word) in content {
             if let Some(slot) = words.get_mut(at) {
                 *slot = word;
@@ -63,7 +61,7 @@ impl Eeprom {
         if let Some(slot) = words.get_mut(CHECKSUM) {
             *slot = SUM.wrapping_sub(sum);
         }
-        Self { chip: Microwire::new(words), pins: 0 }
+        Self { part, chip: Microwire::new(words), pins: 0 }
     }
 
     /// The address in it, as RAL0 and RAH0 get it after reset (SDM 13.5.2).
@@ -76,24 +74,44 @@ impl Eeprom {
     pub fn read(&self) -> u32 {
         let grant = if self.pins & eecd::REQ != 0 { eecd::GNT } else { 0 };
         let data = if self.chip.dout() { eecd::DO } else { 0 };
-        self.pins | grant | data | eecd::PRES
+        self.pins | grant | data | self.part.eecd
     }
 
     /// EECD as written.
     pub fn write(&mut self, value: u32) {
         let pins = value & (eecd::SK | eecd::CS | eecd::DI | eecd::FWE | eecd::REQ);
         self.pins = pins;
+        if !self.part.wired {
+            return;
+        }
         self.chip.pins(pins & eecd::CS != 0, pins & eecd::SK != 0, pins & eecd::DI != 0);
     }
 
-    /// EERD: the word at bits 15:8 in bits 31:16, with DONE (bit 4), at once. Without START (bit 0)
-    /// nothing is read.
+    /// EERD: the word at the address in bits 31:16, and that it is done, at once. Without START (bit
+    /// 0) nothing is read.
     pub fn read_word(&self, eerd: u32) -> u32 {
+        let kept = self.address_bits() & eerd;
         if eerd & 1 == 0 {
-            return eerd & 0xff00;
+            return kept;
         }
-        let address = (eerd >> 8 & 0xff) as usize;
-        u32::from(self.chip.word(address)) << 16 | eerd & 0xff00 | 1 << 4
+        u32::from(self.chip.word(self.place(eerd))) << 16 | kept | self.part.done
+    }
+
+    /// As EERD, but bits 31:16 are stored (EEWR of the 82574L).
+    pub fn write_word(&mut self, eewr: u32) -> u32 {
+        let [_, _, a, b] = eewr.to_le_bytes();
+        if eewr & 1 != 0 {
+            self.chip.store(self.place(eewr), u16::from_le_bytes([a, b]));
+        }
+        eewr & !1 | self.part.done
+    }
+
+    fn address_bits(&self) -> u32 {
+        0xffff << self.part.address & 0xffff
+    }
+
+    fn place(&self, register: u32) -> usize {
+        ((register & 0xffff) >> self.part.address) as usize
     }
 
     /// A reset releases the bus. What is stored stays.

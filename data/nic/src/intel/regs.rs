@@ -1,4 +1,4 @@
-//! Registers (SDM chapter 13): offsets, and where their values live.
+//! Registers that both chips have (SDM chapter 13): offsets, and where their values live.
 //!
 //! Scalars live in atomics, so that the data path reads them without a lock. The pages 0x2000 and
 //! 0x3000 live in the shared window.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
-use super::table::{Row, TABLE};
+use super::table::{COMMON, Row};
 
 pub const PAGES_START: u32 = 0x2000; // First byte of BAR0 that lies in the shared window.
 pub const PAGES_END: u32 = 0x4000; // One past the last.
@@ -57,6 +57,8 @@ offsets! {
     RADV = 0x282c, // Receive Interrupt Absolute Delay Timer (13.4.31), 1.024 us.
     CSBAL = 0x2830, // CSB address, low; writing it places the CSB (`csb.rs`).
     CSBAH = 0x2834, // CSB address, high.
+    RDBAL1 = 0x2900, // The second receive queue's ring, on chips that have one.
+    RDT1 = 0x2918, // Its tail.
     RSRPD = 0x2c00, // Receive Small Packet Detect Interrupt (13.4.32).
     TDBAL = 0x3800, // Transmit Descriptor Base Low (13.4.36).
     TDBAH = 0x3804, // Transmit Descriptor Base High (13.4.37).
@@ -67,6 +69,8 @@ offsets! {
     TXDCTL = 0x3828, // Transmit Descriptor Control (13.4.43).
     TADV = 0x382c, // Transmit Absolute Interrupt Delay Value (13.4.44), 1.024 us.
     TSPMT = 0x3830, // TCP Segmentation Pad and Minimum Threshold (13.4.45).
+    TDBAL1 = 0x3900, // The second transmit queue's ring, on chips that have one.
+    TDT1 = 0x3918, // Its tail.
     STATS = 0x4000, // First statistics register (13.7.1).
     STATS_END = 0x4100, // One past the last (13.7.54).
     RXCSUM = 0x5000, // Receive Checksum Control (13.4.47).
@@ -75,10 +79,13 @@ offsets! {
     RA = 0x5400, // Receive Address Low/High, 16 pairs (13.5.2, 13.5.3).
     VFTA = 0x5600, // VLAN Filter Table Array, 128 words (13.5.4).
     FILTERS_END = 0x5800, // One past the filter registers.
+    MRQC = 0x5818, // Multiple Receive Queues Command, of the 82574L.
     MANC2H = 0x5860, // Management Control to Host, of later chips.
     SWSM = 0x5b50, // Software Semaphore, of later chips: who has set bit 1 may use the EEPROM.
     /// Software-Firmware Synchronization, of later chips: which side uses which resource.
     SW_FW_SYNC = 0x5b5c,
+    RETA = 0x5c00, // Redirection Table, 32 words, of the 82574L.
+    RSSRK = 0x5c80, // RSS Random Key, 10 words, of the 82574L.
 }
 
 /// Bits of registers that more than one file looks at.
@@ -103,6 +110,7 @@ pub struct Registers {
     words: Box<[AtomicU32]>,
     /// For each word, the index of its row in the table plus 1; 0: no register.
     rows: Box<[u8]>,
+    table: Box<[&'static Row]>,
     /// For each row: reads, writes.
     accesses: Box<[(AtomicU64, AtomicU64)]>,
     pages: Window,
@@ -112,12 +120,13 @@ const END: u32 = 0xa000; // Registers with values of their own end here.
 const MAPPED_END: u32 = 0x2_0000; // The packet buffer memory, which reads as 0, ends here.
 
 impl Registers {
-    /// All zero. Without `csb` there are no registers for the CSB. Never panics: rows that do not
-    /// fit are left out, and a test looks for them.
-    pub fn new(pages: Window, csb: bool) -> Self {
+    /// All zero: those that both chips have, and `own`. Without `csb` there are no registers for the
+    /// CSB. Never panics: rows that do not fit are left out, and a test looks for them.
+    pub fn new(own: &'static [Row], pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
         let exists = |row: &Row| csb || !matches!(row.offset, CSBAL | CSBAH);
-        for (number, row) in (1u8..).zip(TABLE).filter(|(_, row)| exists(row)) {
+        let table: Box<[_]> = COMMON.iter().chain(own).collect();
+        for (number, row) in (1u8..).zip(&table).filter(|(_, row)| exists(row)) {
             for i in 0..row.count {
                 if let Some(slot) = rows.get_mut(((row.offset + i * row.stride) / 4) as usize) {
                     *slot = number;
@@ -127,7 +136,8 @@ impl Registers {
         Self {
             words: (0..END / 4).map(|_| AtomicU32::new(0)).collect(),
             rows,
-            accesses: TABLE.iter().map(|_| Default::default()).collect(),
+            accesses: table.iter().map(|_| Default::default()).collect(),
+            table,
             pages,
         }
     }
@@ -170,22 +180,23 @@ impl Registers {
         let index = usize::from(*self.rows.get((offset / 4) as usize)?).checked_sub(1)?;
         let (reads, writes) = self.accesses.get(index)?;
         if write { writes } else { reads }.fetch_add(1, Ordering::Relaxed);
-        TABLE.get(index)
+        self.table.get(index).copied()
     }
 
     /// Registers that were touched.
     pub fn accesses(&self) -> Vec<RegisterCount> {
-        let all = TABLE.iter().zip(&self.accesses).map(|(row, (reads, writes))| RegisterCount {
-            register: row.name,
-            reads: reads.load(Ordering::Relaxed),
-            writes: writes.load(Ordering::Relaxed),
-        });
+        let all =
+            self.table.iter().zip(&self.accesses).map(|(row, (reads, writes))| RegisterCount {
+                register: row.name,
+                reads: reads.load(Ordering::Relaxed),
+                writes: writes.load(Ordering::Relaxed),
+            });
         all.filter(|a| a.reads | a.writes != 0).collect()
     }
 
     /// Sets all to their values after power-on, or after CTRL.RST.
     pub fn reset(&self, power_on: bool) {
-        for row in TABLE.iter().filter(|row| power_on || !row.sticky) {
+        for row in self.table.iter().filter(|row| power_on || !row.sticky) {
             for i in 0..row.count.min(128) {
                 self.set(row.offset + i * row.stride, row.reset);
             }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::cause;
-use super::chip::E1000;
+use super::chip::Intel;
+use super::model::Model;
 use super::regs::{CTRL, RCTL, STATUS, bit};
 use crate::chip::{After, ControlOf};
 
@@ -55,22 +56,22 @@ impl Wire {
     }
 }
 
-impl E1000 {
+impl<M: Model> Intel<M> {
     /// What lets frames pass now.
     #[inline]
-    pub(super) fn wire(&self) -> Wire {
+    pub(crate) fn wire(&self) -> Wire {
         Wire::unpack(self.gate.load(Ordering::Acquire))
     }
 
     /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI.
     /// `flapped`: the link went down and up again in between. A change of the link posts LSC.
-    pub(super) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
+    pub(crate) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
         let ctrl = self.regs.get(CTRL);
         // The PHY is held in reset as long as the bit stands.
         let phy = ctrl & bit::CTRL_PHY_RST == 0 && control.phy.link();
         // Without SLU the MAC does not look at the PHY (SDM 8.6.2.1).
         let link = phy && ctrl & bit::CTRL_SLU != 0;
-        self.regs.set(STATUS, status(ctrl, link, control));
+        self.regs.set(STATUS, status::<M>(ctrl, link, control));
         let loopback = match self.regs.get(RCTL) & bit::RCTL_LBM {
             0 if control.phy.loopback() => Loopback::Phy,
             0 => Loopback::None,
@@ -94,11 +95,11 @@ impl E1000 {
 
 /// STATUS: link, speed and duplex (SDM 13.4.2). Speed and duplex are those that CTRL forces, or
 /// else the PHY's.
-fn status(ctrl: u32, link: bool, control: &ControlOf<E1000>) -> u32 {
+fn status<M: Model>(ctrl: u32, link: bool, control: &ControlOf<Intel<M>>) -> u32 {
     let mode = control.phy.mode();
     let speed = if ctrl & bit::CTRL_FRCSPD != 0 { (ctrl >> 8 & 3).min(2) } else { mode.speed };
     let full = if ctrl & bit::CTRL_FRCDPLX != 0 { ctrl & bit::CTRL_FD != 0 } else { mode.full };
     let full = if full { bit::STATUS_FD } else { 0 };
     let link = if link { bit::STATUS_LU } else { 0 };
-    full | link | speed << 6 | mode.speed << 8
+    full | link | speed << 6 | mode.speed << 8 | M::status(ctrl)
 }

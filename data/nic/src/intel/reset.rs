@@ -11,20 +11,21 @@
 
 use std::sync::atomic::Ordering;
 
-use super::chip::E1000;
+use super::chip::Intel;
+use super::model::{Block, Model};
 use super::regs::{CTRL, PBA, RA, RCTL, STATUS, TCTL};
-use crate::chip::{After, ControlOf, ReceiveSide};
+use crate::chip::{After, ControlOf, ReceiveSide, TransmitSide};
 
-impl E1000 {
+impl<M: Model> Intel<M> {
     /// All but configuration space.
-    pub(super) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
+    pub(crate) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
         control.phy.reset();
         self.ioaddr.store(0, Ordering::Relaxed);
         self.reset_mac(control, true)
     }
 
     /// CTRL.RST, or more. When it returns, no DMA of before runs any more.
-    pub(super) fn reset_mac(&self, control: &mut ControlOf<Self>, power_on: bool) -> After {
+    pub(crate) fn reset_mac(&self, control: &mut ControlOf<Self>, power_on: bool) -> After {
         let pba = self.regs.get(PBA);
         // A pass that starts from here on finds both sides off.
         self.regs.set(TCTL, 0);
@@ -43,6 +44,7 @@ impl E1000 {
             self.stats.clear(&self.core.stats, &self.core.counters);
             self.core.irq.reset()
         });
+        M::reset(self);
         self.load_eeprom(control);
         self.filter_version.fetch_add(1, Ordering::Release);
         // The link goes down without a cause: LSC would be latched in a chip that has just cleared
@@ -52,7 +54,7 @@ impl E1000 {
     }
 
     /// What the EEPROM initializes (SDM 5.6): the address, here.
-    pub(super) fn load_eeprom(&self, control: &mut ControlOf<Self>) {
+    pub(crate) fn load_eeprom(&self, control: &mut ControlOf<Self>) {
         control.eeprom.reset();
         let (low, high) = control.eeprom.address();
         self.regs.set(RA, low);
@@ -61,12 +63,12 @@ impl E1000 {
     }
 
     /// CTRL.PHY_RST was set.
-    pub(super) fn reset_phy(&self, control: &mut ControlOf<Self>) {
+    pub(crate) fn reset_phy(&self, control: &mut ControlOf<Self>) {
         control.phy.reset();
     }
 
     /// CTRL as it stands, without bits that clear themselves.
-    pub(super) fn ctrl(&self) -> u32 {
+    pub(crate) fn ctrl(&self) -> u32 {
         self.regs.get(CTRL)
     }
 }

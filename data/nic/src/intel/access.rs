@@ -7,19 +7,19 @@
 use std::sync::atomic::Ordering;
 
 use super::cause;
-use super::chip::E1000;
+use super::chip::Intel;
+use super::model::{Block, Model};
 use super::regs::*;
-use crate::chip::{After, ControlOf, Controlled};
+use crate::chip::{After, ControlOf, Controlled, Interrupts};
 
 /// Bits of CTRL that clear themselves. PHY_RST stays until software clears it.
 const CTRL_SELF_CLEARING: u32 = bit::CTRL_RST;
 const CTRL_EXT_EE_RST: u32 = 1 << 13; // CTRL_EXT.EE_RST: reload the EEPROM.
-const PACKET_BUFFER: u32 = 64; // Kilobytes of packet buffer (SDM 13.4.16).
 
-impl E1000 {
+impl<M: Model> Intel<M> {
     /// A register as read. Reads past the last one give 0, as reserved registers do; in D3 nothing
     /// answers.
-    pub(super) fn read_register(&self, offset: u32) -> u32 {
+    pub(crate) fn read_register(&self, offset: u32) -> u32 {
         let Some(row) = self.regs.touch(offset, false) else { return 0 };
         match offset {
             _ if self.asleep.load(Ordering::Relaxed) => u32::MAX,
@@ -30,19 +30,20 @@ impl E1000 {
                 self.core.tell(edge);
                 value
             }
+            ICS => self.core.irq.causes(),
             IMS => self.core.irq.mask(),
             // Write-only.
-            ICS | IMC => 0,
+            IMC => 0,
             STATUS | EERD | MDIC | PBA => self.regs.get(offset),
             STATS..STATS_END => self.statistic(offset),
             // A store to a mapped page may have set any bit.
             PAGES_START..PAGES_END => self.regs.get(offset) & row.mask,
-            _ => self.regs.get(offset),
+            _ => M::read(self, offset),
         }
     }
 
     /// A register as written.
-    pub(super) fn write_register(&self, offset: u32, value: u32) {
+    pub(crate) fn write_register(&self, offset: u32, value: u32) {
         let Some(row) = self.regs.touch(offset, true) else { return };
         if self.asleep.load(Ordering::Relaxed) {
             return;
@@ -55,13 +56,15 @@ impl E1000 {
             }
             ICR | ICS | IMS | IMC => self.write_interrupt(offset, value),
             TCTL => self.write_tctl(masked),
-            PBA => self.regs.set(PBA, write_pba(masked)),
+            PBA => self.regs.set(PBA, write_pba::<M>(masked)),
             ITR | RADV | TADV | RDTR | TIDV => self.write_delay(offset, value, masked),
-            RDBAL..=RDT | TDBAL..=TDT => self.write_ring(offset, masked),
+            RDBAL..=RDT | TDBAL..=TDT | RDBAL1..=RDT1 | TDBAL1..=TDT1 => {
+                self.write_ring(offset, masked);
+            }
             CSBAL | CSBAH => self.write_csb(offset, masked),
             VET | RXCSUM | MTA..FILTERS_END => self.set_filter(offset, masked),
             _ if row.mask == 0 => {}
-            _ => self.regs.set(offset, masked),
+            _ => M::write(self, offset, masked),
         }
     }
 
@@ -70,8 +73,8 @@ impl E1000 {
     fn write_ring(&self, offset: u32, value: u32) {
         self.regs.set(offset, value);
         match offset {
-            TDT => self.core.counters.input.notifications.add_shared(1),
-            RDT => self.core.counters.rx_doorbells.add_shared(1),
+            TDT | TDT1 => self.core.counters.input.notifications.add_shared(1),
+            RDT | RDT1 => self.core.counters.rx_doorbells.add_shared(1),
             _ => {}
         }
         if offset < TDBAL {
@@ -82,7 +85,7 @@ impl E1000 {
     }
 
     /// Registers that the receive side keeps a digest of.
-    fn set_filter(&self, offset: u32, value: u32) {
+    pub(crate) fn set_filter(&self, offset: u32, value: u32) {
         self.regs.set(offset, value);
         self.filter_version.fetch_add(1, Ordering::Release);
     }
@@ -106,7 +109,7 @@ impl E1000 {
             EERD => self.regs.set(EERD, control.eeprom.read_word(value)),
             CTRL_EXT => {
                 // EE_RST clears itself.
-                self.regs.set(CTRL_EXT, value & !CTRL_EXT_EE_RST);
+                M::write(self, CTRL_EXT, value & !CTRL_EXT_EE_RST);
                 if value & CTRL_EXT_EE_RST != 0 {
                     self.load_eeprom(control);
                 }
@@ -188,7 +191,7 @@ impl E1000 {
 }
 
 /// PBA: software chooses the receiver's share, the transmitter gets the rest.
-fn write_pba(value: u32) -> u32 {
+fn write_pba<M: Model>(value: u32) -> u32 {
     let receive = value & 0xffff;
-    receive | PACKET_BUFFER.saturating_sub(receive) << 16
+    receive | M::PACKET_BUFFER.saturating_sub(receive).max(M::TRANSMIT_BUFFER) << 16
 }

@@ -1,12 +1,15 @@
 //! Transmit descriptors (SDM 3.3, 3.4): legacy, context and data.
 
+use std::marker::PhantomData;
+
 use vmlan_frame::{Offload, Reason};
 
-use super::E1000;
 use super::cause;
+use super::chip::Intel;
 use super::desc::{CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, tctl, tx, upper};
+use super::model::Model;
 use super::regs;
-use super::ring::{Ring, TRANSMIT};
+use super::ring::Ring;
 use crate::chip::frame_totals::SHORTEST;
 use crate::ring::{
     Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, Wanted, add,
@@ -16,14 +19,7 @@ use crate::ring::{
 const CHUNK: u32 = 32; // Descriptors that are read together.
 
 /// What transmit descriptors mean.
-pub struct Tx;
-
-impl Tx {
-    /// A ring that is nowhere.
-    pub fn ring() -> Ring {
-        Ring::new(&TRANSMIT)
-    }
-}
+pub struct Tx<M>(PhantomData<M>);
 
 /// The contexts for checksums and for segmentation (3.3.6).
 #[derive(Debug, Default)]
@@ -32,15 +28,15 @@ pub struct Contexts {
     segmentation: Context,
 }
 
-impl Transmit for Tx {
-    type Ring = Ring;
+impl<M: Model> Transmit for Tx<M> {
+    type Ring = Ring<M>;
     type Memory = Contexts;
     type Context = Context;
     const PLAIN: u64 = tx::EOP | tx::IFCS;
     const MASK: u64 = Self::PLAIN | tx::DEXT | tx::IC | tx::VLE;
 
     #[inline]
-    fn setup(chip: &E1000) -> Setup {
+    fn setup(chip: &Intel<M>) -> Setup {
         let vlan = chip.regs.get(regs::CTRL) & CTRL_VME != 0;
         let [v0, v1, ..] = chip.regs.get(regs::VET).to_le_bytes();
         Setup {
@@ -130,7 +126,7 @@ impl Transmit for Tx {
 
     /// 3.3.3.1: STA.
     #[inline]
-    fn complete(ring: &mut Ring, chip: &E1000, look: Look, to: u32) -> (u32, bool) {
+    fn complete(ring: &mut Ring<M>, chip: &Intel<M>, look: Look, to: u32) -> (u32, bool) {
         let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
         let (mut reported, mut delayed) = (false, true);
         let mut words = [[0; SIZE]; CHUNK as usize];
@@ -150,7 +146,7 @@ impl Transmit for Tx {
             left -= n;
         }
         ring.publish(&chip.regs, to);
-        let written = if reported { cause::TXDW } else { 0 };
+        let written = if reported { ring.written() } else { 0 };
         let empty = if to == look.tail { cause::TXQE } else { 0 };
         (written | empty, reported && delayed)
     }

@@ -1,0 +1,145 @@
+//! Two queues each way.
+
+use vmlan_frame::Offload;
+
+use super::*;
+use crate::chip::Nic;
+use crate::intel::guest::{LAST, RX_RING, TD, frame, tcp};
+
+const RETA: u64 = 0x5c00;
+const RSSRK: u64 = 0x5c80;
+const SECOND: u64 = 0x100; // From a ring's registers to those of the second.
+const SECOND_RING: u64 = 0x6000;
+const SECOND_BUFFERS: u64 = 0x30_0000;
+
+/// A ring with the given registers, buffers in it, and a tail.
+fn second_ring(guest: &Guest) {
+    guest.ring(RD + SECOND, SECOND_RING, 64);
+    for i in 0..64u64 {
+        guest.write(SECOND_RING + 16 * i, &(SECOND_BUFFERS + 2048 * i).to_le_bytes());
+    }
+    guest.set(RD + SECOND + TAIL, 63);
+}
+
+/// Packets of flows that differ in their ports.
+fn flow(n: u8) -> (Vec<u8>, Offload) {
+    let mut packet = tcp(false, 100);
+    packet[35] = n;
+    (packet, Offload { csum_valid: true, ..Offload::NONE })
+}
+
+/// RSS by TCP over IPv4, with a key and a table that names both queues.
+fn spreading() -> Guest {
+    let guest = with_vectors();
+    guest.set(RFCTL, EXTEN);
+    guest.set(RXCSUM, 1 << 13 | 3 << 8);
+    second_ring(&guest);
+    for i in 0..10 {
+        guest.set(RSSRK + 4 * i, 0x9e37_79b9_u32.wrapping_mul(i as u32 + 1));
+    }
+    for i in 0..32 {
+        guest.set(RETA + 4 * i, 0x8000_8000);
+    }
+    guest.set(MRQC, 1 | 3 << 16);
+    guest.set(IVAR, 0x800a_09b8);
+    guest.set(EIAC, RXQ0 | RXQ1 | TXQ0);
+    guest.set(IMS, RXQ0 | RXQ1);
+    guest
+}
+
+#[test]
+fn flows_are_spread_by_hash_and_keep_their_order() {
+    let guest = spreading();
+    let frames: Vec<_> = (0..40).map(flow).collect();
+    assert_eq!(guest.arrive(&frames), 40);
+    let heads = [RD, RD + SECOND].map(|base| guest.get(base + HEAD));
+    assert_eq!(heads[0] + heads[1], 40);
+    assert!(heads.iter().all(|head| *head > 8), "{heads:?}");
+    let mut messages = sent(&guest);
+    messages.sort_unstable();
+    assert_eq!(messages, [0, 3]);
+    for (ring, buffers, queue) in
+        [(RX_RING, crate::intel::guest::RX_BUFFERS, 0u64), (SECOND_RING, SECOND_BUFFERS, 1)]
+    {
+        let mut last = None;
+        for i in 0..u64::from(heads[queue as usize]) {
+            let (hash, done) = (guest.word(ring + 16 * i), guest.word(ring + 16 * i + 8));
+            assert_eq!(done as u32 & 3, 3);
+            assert_eq!((hash & 15, hash >> 8 & 31), (1, queue), "TCP over IPv4");
+            // Bytes 1 and 3 of each word of the table name queue 1.
+            assert_eq!(hash >> 32 & 1, queue);
+            let n = guest.read(buffers + 2048 * i + 35, 1)[0];
+            assert!(last < Some(n), "in order");
+            last = Some(n);
+        }
+    }
+}
+
+/// A queue that is full holds up what comes for it, and nothing is lost.
+#[test]
+fn a_full_queue_makes_the_rest_wait() {
+    let guest = spreading();
+    guest.set(RD + SECOND + TAIL, 2);
+    let frames: Vec<_> = (0..40).map(flow).collect();
+    let dealt = guest.arrive(&frames);
+    assert!(dealt < 40);
+    assert_eq!(guest.get(RD + SECOND + HEAD), 2);
+    assert!(!guest.chip.want_room());
+    guest.set(RD + SECOND + TAIL, 63);
+    assert!(guest.chip.want_room());
+    assert_eq!(guest.arrive(&frames[dealt..]), 40 - dealt);
+}
+
+/// What is needed: MRQC, PCSD, extended descriptors. Linux' settings need none of it.
+#[test]
+fn without_rss_all_goes_to_the_first() {
+    for (at, value) in [(MRQC, 0x37 << 16), (RXCSUM, 3 << 8), (RFCTL, 0), (MRQC, 2 | 1 << 16)] {
+        let guest = spreading();
+        guest.set(at, value);
+        let frames: Vec<_> = (0..40).map(flow).collect();
+        assert_eq!(guest.arrive(&frames), 40);
+        assert_eq!([RD, RD + SECOND].map(|base| guest.get(base + HEAD)), [40, 0]);
+    }
+}
+
+#[test]
+fn both_transmit_queues_are_served_in_turn() {
+    let mut guest = Guest::new();
+    guest.ring(TD + SECOND, SECOND_RING, 64);
+    let at = guest.fill(0, &frame([2; 6], 60));
+    for i in 0..20u64 {
+        guest.write(SECOND_RING + 16 * i, &at.to_le_bytes());
+        guest.write(SECOND_RING + 16 * i + 8, &(60 | LAST).to_le_bytes());
+    }
+    guest.set(TD + SECOND + TAIL, 20);
+    guest.post(&[(at, 60 | LAST); 20]);
+    assert_eq!(guest.pull().len(), 40);
+    assert_eq!([TD, TD + SECOND].map(|base| guest.get(base + HEAD)), [20, 20]);
+    // With little room both have their share.
+    guest.post(&[(at, 60 | LAST); 20]);
+    for i in 20..40u64 {
+        guest.write(SECOND_RING + 16 * i, &at.to_le_bytes());
+        guest.write(SECOND_RING + 16 * i + 8, &(60 | LAST).to_le_bytes());
+    }
+    guest.set(TD + SECOND + TAIL, 40);
+    for _ in 0..2 {
+        let mut take = crate::chip::fixture::Take::default();
+        guest.chip.pull(&mut guest.batch, 10, &mut take);
+        assert_eq!(take.frames.len(), 10);
+    }
+    assert_eq!([TD, TD + SECOND].map(|base| guest.get(base + HEAD)), [30, 30]);
+}
+
+/// TARC: a queue that is off waits.
+#[test]
+fn a_queue_that_is_off_waits() {
+    let mut guest = Guest::new();
+    guest.set(0x3840, 3);
+    guest.send(0, &frame([2; 6], 60));
+    assert!(guest.pull().is_empty());
+    assert!(!guest.chip.arm());
+    let before = guest.host.rings();
+    guest.set(0x3840, 0x403);
+    assert_eq!(guest.host.rings(), before + 1, "the worker is told");
+    assert_eq!(guest.pull().len(), 1);
+}
