@@ -346,6 +346,8 @@ impl Interrupts for Vectored {
             return;
         }
         s.on = on;
+        // The host's timer may be set for the other one.
+        s.alarm.clear();
         if on {
             (s.causes, s.mask) = self.pin.unload();
             (s.sent, s.prompt, s.holding) = (0, 0, 0);
