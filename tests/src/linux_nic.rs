@@ -42,7 +42,8 @@ impl Count {
 pub enum Filter {
     /// None, as far as these tests go: some addresses are compared, the rest has 4,096 bits.
     Wide,
-    /// Those that share one of 4,096 bits with a joined one: twelve of the address's last two bytes.
+    /// Those that share one of 4,096 bits with a joined one: twelve of the address's last two
+    /// bytes.
     Bits4096,
     /// Those that share one of 64 bits with a joined one: the upper six of the address's CRC.
     Bits64,

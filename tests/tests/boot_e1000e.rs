@@ -1,4 +1,5 @@
-//! Linux guests with their stock e1000e driver: with four CPUs and MSI-X, and with mapped doorbells.
+//! Linux guests with their stock e1000e driver: with four CPUs and MSI-X, and with mapped
+//! doorbells.
 
 use vmlan_tests::{
     LanHost, Result, connectivity, linux_nic,

@@ -1,6 +1,6 @@
-//! Two guests talk. Two neighbours with e1000s, or with e1000es, write garbage over their rings, their descriptors,
-//! and all registers, by messages and through the mapped page, as fast as they can. The two lose
-//! nothing, and the next client of a hostile one's port finds a good chip.
+//! Two guests talk. Two neighbours with e1000s, or with e1000es, write garbage over their rings,
+//! their descriptors, and all registers, by messages and through the mapped page, as fast as they
+//! can. The two lose nothing, and the next client of a hostile one's port finds a good chip.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

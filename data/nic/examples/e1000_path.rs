@@ -1,12 +1,12 @@
-//! Cost of the e1000's data path for each frame, or of the e1000e's: `e1000_path local|cross [BYTES]
-//! [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL]`.
+//! Cost of the e1000's data path for each frame, or of the e1000e's: `e1000_path local|cross
+//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
 //! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each
 //! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). MODEL: `e1000`, with
-//! interrupts whose causes are read, or `e1000e`, with MSI-X and extended receive descriptors. Prints
-//! the fastest of the rounds, since the machine is shared.
+//! interrupts whose causes are read, or `e1000e`, with MSI-X and extended receive descriptors.
+//! Prints the fastest of the rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

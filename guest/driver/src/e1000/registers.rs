@@ -1,6 +1,6 @@
-//! Registers of the 82540EM and the 82574L, from Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers
-//! Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits
-//! wide.
+//! Registers of the 82540EM and the 82574L, from Intel's "PCI/PCI-X Family of Gigabit Ethernet
+//! Controllers Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all
+//! are 32 bits wide.
 #![allow(missing_docs, reason = "a comment beside each says it")]
 
 crate::chip::registers::registers! {

@@ -51,8 +51,8 @@ pub const KEYS: &str = "\
 /// - `writes` (`waited`, `posted`): register writes wait for their reply (QEMU 10, Cloud
 ///   Hypervisor), or not (QEMU 11)
 /// - `doorbell` (`auto`, `trapped`, `mapped`): whether ring registers that can be mapped are
-/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `e1000e` and `vmxnet3`,
-///   the only ones with `msix`: that)
+/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `e1000e` and
+///   `vmxnet3`, the only ones with `msix`: that)
 /// - `unmask` (`eventfd`, `message`, `access`): how INTx is unmasked (KVM: eventfd; QEMU without
 ///   KVM: access)
 /// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an

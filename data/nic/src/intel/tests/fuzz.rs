@@ -1,5 +1,5 @@
-//! The body of the fuzz targets `e1000` and `e1000e`: see [`crate::chip::fuzz`]. The driver that sets
-//! things up has rings of 32 descriptors; that of an 82574L has MSI-X.
+//! The body of the fuzz targets `e1000` and `e1000e`: see [`crate::chip::fuzz`]. The driver that
+//! sets things up has rings of 32 descriptors; that of an 82574L has MSI-X.
 //!
 //! The byte of configuration has these bits. 1: long frames; 2: loopback; 7:4: RCTL 19:16.
 //!
