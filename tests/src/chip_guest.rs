@@ -38,6 +38,7 @@ pub struct ChipGuest<C: Chip, B: Bus> {
 fn words(model: Model) -> &'static str {
     match model {
         Model::E1000 => "",
+        Model::E1000e => ",model=e1000e",
         Model::R8169 => ",model=r8169",
         Model::Rtl8139Plus => ",model=rtl8139",
         Model::Rtl8139Classic => ",model=rtl8139,plus=off",

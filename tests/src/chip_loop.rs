@@ -20,7 +20,7 @@ pub const ALL: Sizes = Sizes { least: 14, most: 1514 };
 
 /// A port for the chip, with CSB where there is one.
 pub fn add<C: Chip>(lan: &mut Lan, name: &str) -> PathBuf {
-    let has_none = matches!(C::MODEL, Model::Rtl8139Classic | Model::Vmxnet3);
+    let has_none = matches!(C::MODEL, Model::E1000e | Model::Rtl8139Classic | Model::Vmxnet3);
     lan.add_chip(name, C::MODEL, |config| config.csb = !has_none)
 }
 

@@ -93,6 +93,7 @@ impl Lan {
         let mut config = vfio_user::Config::new(path.clone(), Mac::new([2, 0, 0, 0, 0, 1]));
         config.model = match model {
             Model::E1000 => vfio_user::Model::E1000,
+            Model::E1000e => vfio_user::Model::E1000e,
             Model::R8169 => vfio_user::Model::R8169,
             Model::Rtl8139Plus => vfio_user::Model::Rtl8139 { plus: true },
             Model::Rtl8139Classic => vfio_user::Model::Rtl8139 { plus: false },

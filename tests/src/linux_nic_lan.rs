@@ -177,6 +177,11 @@ fn chapters(
     chapter("every pair", || scene.every_pair())?;
     chapter("statistics", || scene.statistics())?;
     chapter("offloads on", || scene.traffic(true))?;
+    if card.brief {
+        more(&mut scene)?;
+        scene.no_complaints()?;
+        return lan.switch.alive();
+    }
     if !card.offloads.is_empty() {
         chapter("offloads off", || scene.traffic(false))?;
     }

@@ -89,6 +89,7 @@ fn no_frame_costs_an_allocation() {
     let gigabit = ["g", "h"].map(|name| add::<Rings<Gigabit>>(&mut lan, name));
     let plus = ["p", "q"].map(|name| add::<Rings<Plus>>(&mut lan, name));
     let classic = ["o", "n"].map(|name| add::<Classic>(&mut lan, name));
+    let newer = ["i", "j"].map(|name| add::<e1000::Intel82574>(&mut lan, name));
     let vmware = ["w", "x"].map(|name| add::<Vmware>(&mut lan, name));
     for keys in [",writes=posted", ",csb", ",batch,irq=msi,mitigate=0x5151,segment=100"] {
         plain_frames::<Rings<Gigabit>>(&gigabit[0], &gigabit[1], keys);
@@ -101,6 +102,10 @@ fn no_frame_costs_an_allocation() {
         plain_frames::<Vmware>(&vmware[0], &vmware[1], keys);
     }
     segments::<Vmware>(&vmware, &virtio);
+    for keys in ["", ",writes=posted,irq=intx", ",batch,irq=msi,buffer=256,segment=128"] {
+        plain_frames::<e1000::Intel82574>(&newer[0], &newer[1], keys);
+    }
+    segments::<e1000::Intel82574>(&newer, &virtio);
 }
 
 fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {

@@ -3,13 +3,10 @@
 
 use std::time::Instant;
 use vmlan_tests::{
-    LanHost, Result, connectivity,
+    Result, connectivity,
     e1000_lan::{E1000, E1000Lan},
-    guest_tools,
     linux_nic_suite::chapter,
 };
-
-const HOST: &str = "10.77.0.101";
 
 /// Everything, with `excused` of the five self-tests allowed to fail.
 fn everything(kind: E1000, excused: &[&str]) -> Result<()> {
@@ -25,7 +22,7 @@ fn everything(kind: E1000, excused: &[&str]) -> Result<()> {
 
 fn chapters(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
     chapter("every pair", || lan.scene().every_pair())?;
-    chapter("self-test", || self_test(lan, excused))?;
+    chapter("self-test", || lan.scene().self_test(excused))?;
     chapter("statistics", || lan.scene().statistics())?;
     chapter("offloads on", || lan.scene().traffic(true))?;
     chapter("offloads off", || lan.scene().traffic(false))?;
@@ -45,29 +42,6 @@ fn chapters(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
     chapter("every pair again", || lan.scene().every_pair())?;
     lan.switch.alive()?;
     lan.scene().no_complaints()
-}
-
-/// Register, EEPROM, interrupt, loopback and link test of the driver.
-fn self_test(lan: &mut E1000Lan, excused: &[&str]) -> Result<()> {
-    let mut failed = Vec::new();
-    // The driver waits 10 ms for an interrupt, and gives up what has come back when its clock has
-    // moved by two jiffies meanwhile (14). So it does when the host takes the CPU away, but not
-    // each time.
-    for _ in 0..4 {
-        let verdicts = guest_tools::self_test(&mut lan.e1000)?;
-        println!("  ethtool -t offline: {verdicts:?}");
-        failed = verdicts.into_iter().collect();
-        failed.retain(|(name, code)| *code != 0 && !excused.contains(&name.as_str()));
-        if failed.is_empty() {
-            break;
-        }
-    }
-    let dmesg = lan.e1000.sh("dmesg | tail -n 12")?;
-    assert!(failed.is_empty(), "self-tests failed: {failed:?}\n{dmesg}");
-    // What the driver says from here on is trouble.
-    lan.e1000.sh("dmesg -c > /dev/null")?;
-    guest_tools::carrier(&mut lan.e1000, true)?;
-    connectivity::reaches(&mut lan.e1000, HOST)
 }
 
 #[test]

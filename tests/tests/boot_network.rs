@@ -1,6 +1,6 @@
 //! Firmware boots over the network: it finds its MAC address, asks for an address by DHCP, fetches
 //! a Linux kernel by TFTP from a guest with virtio-net, and starts it. U-Boot with our e1000, iPXE
-//! with our vmxnet3.
+//! with our vmxnet3 and our e1000e.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -115,15 +115,26 @@ fn u_boot_starts_linux_over_the_network() -> Result<()> {
     })
 }
 
-/// Its driver for vmxnet3 is unlike the others': it uses no interrupts and no second ring, and a
-/// descriptor changes hands before its last word is written.
-#[test]
-fn ipxe_starts_linux_over_the_network() -> Result<()> {
+/// iPXE with the ROM for this NIC.
+fn ipxe(model: &str, rom: &str) -> Result<()> {
     let script = "#!ipxe\nifstat\nkernel tftp://10.77.0.1/kernel console=ttyS0 panic=-1\nboot\n";
-    with_server("vmxnet3", Some(script), |dir, socket, _| {
-        let rom = r#""romfile":"pxe-vmxnet3.rom","#;
-        let mut pc = power_on(dir, socket, rom, ["-machine", "graphics=off"])?;
+    with_server(model, Some(script), |dir, socket, _| {
+        let rom = format!(r#""romfile":"{rom}","#);
+        let mut pc = power_on(dir, socket, &rom, ["-machine", "graphics=off"])?;
         hears(&mut pc, 0, &Boot::mac(1))?;
         hears(&mut pc, 0, "Linux version")
     })
+}
+
+/// Its driver is unlike the others': it uses no interrupts and no second ring, and a descriptor
+/// changes hands before its last word is written.
+#[test]
+fn ipxe_starts_linux_over_a_vmxnet3() -> Result<()> {
+    ipxe("vmxnet3", "pxe-vmxnet3.rom")
+}
+
+/// With legacy descriptors.
+#[test]
+fn ipxe_starts_linux_over_an_e1000e() -> Result<()> {
+    ipxe("e1000e", "pxe-e1000e.rom")
 }

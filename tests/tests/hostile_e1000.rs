@@ -1,18 +1,19 @@
-//! Two guests talk. Two neighbours with e1000s write garbage over their rings, their descriptors,
-//! and all registers, by messages and through the mapped page, as fast as they can. The two lose
-//! nothing, and the next client of a hostile one's port finds a good chip.
+//! Two guests talk. Two neighbours with e1000s, or with e1000es, write garbage over their rings,
+//! their descriptors, and all registers, by messages and through the mapped page, as fast as they
+//! can. The two lose nothing, and the next client of a hostile one's port finds a good chip.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use vmlan_driver::e1000;
-use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_driver::chip::Chip;
+use vmlan_driver::e1000::{Intel, Intel82574};
+use vmlan_tests::chip_guest::{ChipGuest, E1000Guest};
 use vmlan_tests::exchange::{TestGuest, exchange, exchange_few, exchange_known};
 use vmlan_tests::hostile_chip::{Hostile, LENGTHS, Random, attack, hold_out, talk};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
-use vmlan_transport::{Bus, Width};
+use vmlan_transport::{Bus, Model, Width};
 
 /// How long it goes on.
 const SIEGE: Duration = Duration::from_secs(5);
@@ -24,6 +25,10 @@ const RINGS: [u32; 14] = [
 ];
 /// CTRL, EERD, MDIC, VET, ICR, ITR, ICS, IMS, IMC, RCTL, TCTL, RXCSUM.
 const OTHERS: [u32; 12] = [0, 0x14, 0x20, 0x38, 0xc0, 0xc4, 0xc8, 0xd0, 0xd8, 0x100, 0x400, 0x5000];
+/// Those of an e1000e: EIAC, IAM, IVAR, EITR, CTRL_EXT, PSRCTL, RFCTL, MRQC, RETA, RSSRK, and rings
+/// of the second queues.
+const NEWER: [u32; 12] =
+    [0xdc, 0xe0, 0xe4, 0xe8, 0x18, 0x2170, 0x5008, 0x5818, 0x5c00, 0x5c80, 0x2918, 0x3918];
 
 /// A descriptor's quadword that may be served: a buffer in one of both regions, or length and
 /// commands.
@@ -81,6 +86,7 @@ fn rampage(guest: &mut Hostile) {
         guest.scribble(0x800, word);
         if guest.random.below(16) == 0 && guest.alive {
             let register = match guest.random.below(3) {
+                0 if guest.random.below(2) == 0 => guest.random.of(&NEWER),
                 0 => guest.random.of(&OTHERS),
                 1 => ring,
                 _ => 4 * guest.random.below(0x8000),
@@ -95,8 +101,12 @@ fn rampage(guest: &mut Hostile) {
     }
 }
 
-fn mad(path: &Path, seed: u64, ends: (&AtomicBool, &AtomicU64)) {
-    attack::<e1000::Intel>(path, ",size=64", seed, rampage, ends);
+fn mad<C: Chip>(path: &Path, seed: u64, ends: (&AtomicBool, &AtomicU64)) {
+    attack::<C>(path, ",size=64", seed, rampage, ends);
+}
+
+fn mapped_or_trapped(name: &str) -> bool {
+    ["mapped", "trapped"].contains(&name)
 }
 
 /// Less would show nothing.
@@ -104,7 +114,7 @@ fn enough(frames: &AtomicU64, rounds: &AtomicU64) -> bool {
     frames.load(Ordering::Relaxed) > 2000 && rounds.load(Ordering::Relaxed) > 20
 }
 
-fn siege(workers: &str, seed: u64) -> Result<()> {
+fn siege<C: Chip>(workers: &str, seed: u64) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
     let socket = |name: &str| dir.path().join(format!("{name}.sock"));
     let mut words = ["--full-wait", "10000000", "--workers", workers].map(str::to_owned).to_vec();
@@ -116,7 +126,9 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         ("mapped", "vfio-user"),
     ] {
         let mapped = if name == "b" || name == "mapped" { ",doorbell=mapped" } else { "" };
-        words.push(format!("{name}={kind}:{}{mapped}", socket(name).display()));
+        let hostile = if mapped_or_trapped(name) { C::MODEL } else { Model::E1000 };
+        let model = if kind == "vfio-user" { format!(",model={hostile}") } else { String::new() };
+        words.push(format!("{name}={kind}:{}{mapped}{model}", socket(name).display()));
     }
     let mut switch = Switch::start(dir.path(), None, &words)?;
     let mut a = E1000Guest::connect(&socket("a"), 1, ",writes=posted");
@@ -130,7 +142,7 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         let pair = scope.spawn(|| talk(&mut a, &mut b, &stop, &frames));
         for (name, seed) in [("trapped", seed), ("mapped", seed + 1)] {
             let (path, ends) = (socket(name), (&stop, &rounds));
-            scope.spawn(move || mad(&path, seed, ends));
+            scope.spawn(move || mad::<C>(&path, seed, ends));
         }
         hold_out(SIEGE, &stop, || enough(&frames, &rounds));
         pair.join().expect("the pair loses nothing");
@@ -147,7 +159,7 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
         // Garbage was served: frames came of it, or were dropped.
         let port = switch.port(name)?;
         println!("{name}: in {}, drops {}, faults {}", port["in"], port["drops"], port["faults"]);
-        let mut next = E1000Guest::connect(&socket(name), 9, "");
+        let mut next = ChipGuest::<C, _>::connect(&socket(name), 9, "");
         exchange_few(&mut next, &mut b, 30, LENGTHS);
     }
     switch.alive()
@@ -155,6 +167,12 @@ fn siege(workers: &str, seed: u64) -> Result<()> {
 
 #[test]
 fn garbage_in_rings_and_registers_harms_nobody() -> Result<()> {
-    siege("1", 7)?;
-    siege("2", 77)
+    siege::<Intel>("1", 7)?;
+    siege::<Intel>("2", 77)
+}
+
+#[test]
+fn garbage_in_an_e1000e_harms_nobody() -> Result<()> {
+    siege::<Intel82574>("1", 5)?;
+    siege::<Intel82574>("2", 55)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::chip::{Chip, Offload};
-use vmlan_driver::e1000::Intel;
+use vmlan_driver::e1000::{Intel, Intel82574};
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_driver::vmxnet3::Vmware;
@@ -229,4 +229,13 @@ fn vmxnet3_loses_nothing() -> Result<()> {
     run::<Vmware>("vmxnet3, no fence", "model=vmxnet3", plain, "1", SHORTER)?;
     let level = ",irq=intx,fence=off,batch";
     run::<Vmware>("vmxnet3, INTx", "model=vmxnet3", level, "2", SHORTER)
+}
+
+#[test]
+fn e1000e_loses_nothing() -> Result<()> {
+    run::<Intel82574>("e1000e", "model=e1000e", ",batch", "2", SHORTER)?;
+    let mapped = ",doorbell=mapped,batch,itr=200,rdtr=30,radv=60,tidv=30,tadv=60";
+    run::<Intel82574>("e1000e, mapped", "model=e1000e,doorbell=mapped", mapped, "1", SHORTER)?;
+    let level = ",irq=intx,writes=posted,batch,size=64";
+    run::<Intel82574>("e1000e, INTx", "model=e1000e", level, "2", SHORTER)
 }

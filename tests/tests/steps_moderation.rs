@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use vmlan_driver::chip::{self};
-use vmlan_driver::e1000::Intel;
+use vmlan_driver::e1000::{Intel, Intel82574};
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_frame::{Mac, NicCounters};
 use vmlan_nic::chip::{Config, Host, Nic};
 use vmlan_nic::e1000::E1000;
+use vmlan_nic::e1000e::E1000e;
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_tests::in_process_chip::register_pages;
@@ -29,6 +30,10 @@ fn e1000<const RATE: u32>(host: Arc<dyn Host>) -> Arc<dyn Nic> {
     Arc::new(E1000::new(config(RATE), register_pages().0, host))
 }
 
+fn e1000e<const RATE: u32>(host: Arc<dyn Host>) -> Arc<dyn Nic> {
+    Arc::new(E1000e::new(config(RATE), register_pages().0, host))
+}
+
 fn r8169<const RATE: u32>(host: Arc<dyn Host>) -> Arc<dyn Nic> {
     Arc::new(R8169::new(config(RATE), host))
 }
@@ -43,7 +48,7 @@ fn moderated<C: chip::Chip>(make: Make, keys: &str) {
     let irqs = match C::MODEL {
         Model::E1000 | Model::R8169 => &["intx", "msi"][..],
         Model::Rtl8139Plus | Model::Rtl8139Classic => &["intx"],
-        Model::Vmxnet3 => &["intx", "msi", "msix"],
+        Model::E1000e | Model::Vmxnet3 => &["intx", "msi", "msix"],
     };
     for irq in irqs {
         let keys = format!("{keys},irq={irq},writes=posted");
@@ -68,7 +73,7 @@ fn moderated<C: chip::Chip>(make: Make, keys: &str) {
 }
 
 #[test]
-fn registers_of_the_e1000() {
+fn registers_of_intels_chips() {
     // ITR in 256 ns, the others in 1.024 us.
     for keys in [
         ",itr=7000",
@@ -78,6 +83,7 @@ fn registers_of_the_e1000() {
         ",tidv=65535,tadv=2000,rdtr=65535,radv=2000",
     ] {
         moderated::<Intel>(e1000::<0>, keys);
+        moderated::<Intel82574>(e1000e::<0>, keys);
     }
 }
 
@@ -93,6 +99,7 @@ fn intr_mitigate_of_the_r8169() {
 #[test]
 fn the_hosts_own_limit() {
     moderated::<Intel>(e1000::<500>, "");
+    moderated::<Intel82574>(e1000e::<500>, "");
     moderated::<Intel>(e1000::<20_000>, ",tidv=65535,rdtr=20000,size=16");
     moderated::<Rings<Gigabit>>(r8169::<500>, "");
     moderated::<Rings<Plus>>(rtl8139::<500>, "");

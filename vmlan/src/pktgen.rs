@@ -46,8 +46,8 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
           guest_csum tso guest_tso uso guest_uso mtu_feature; the protocol's: reply_ack
           mem_slots inflight status
   vfio-user: the port's UNIX socket; this plays the VMM and the guest's driver
-      model        e1000 (default), r8169, rtl8139 or vmxnet3, as the switch's port; an rtl8139 is
-                   driven in C+ mode, or with plus=off in classic mode
+      model        e1000 (default), e1000e, r8169, rtl8139 or vmxnet3, as the switch's port; an
+                   rtl8139 is driven in C+ mode, or with plus=off in classic mode
       csb          shared indexes; the switch's port needs csb=on too (default off)
       doorbell     auto (default: mapped if the switch's port is and neither csb nor combine is
                    on), trapped or mapped
@@ -57,14 +57,14 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
       completion   interrupt (default) or lazy
       receive      interrupt (default), poll or adaptive
       interrupts   always (default), as a kernel's driver, or idle: only with nothing to do
-      itr, tidv, tadv, rdtr, radv   moderation by an e1000, in the registers' units
+      itr, tidv, tadv, rdtr, radv   moderation by an e1000 or e1000e, in the registers' units
       mitigate, mitigate_unit       by an r8169: IntrMitigate, like 0x5f51, and its unit, 0 to 3
       size         descriptors of a ring, a multiple of 8 to 4096 (default 256); r8169: to 1024,
                    rtl8139: to 64 (default), vmxnet3: a multiple of 32 (default 512)
       buffer, segment, mtu, budget, refill   bytes and numbers of frames
       promisc      take frames for everybody (default off)
-      irq          intx (default), msi or msix (vmxnet3's default); unmask, mmap_timeout, reset:
-                   what the VMM does
+      irq          intx (default), msi or msix (default of e1000e and vmxnet3); unmask,
+                   mmap_timeout, reset: what the VMM does
       causes       read (default), or with msi unread: cleared by a write, which can be posted
       on or off: flush secrc csum tso; of a vmxnet3: lro, fence (default on)
   pci: the address of a VM's NIC, like 0000:00:03.0; root inside that VM drives it past the

@@ -47,7 +47,7 @@ fn wrong_addresses_are_wrong_usage() {
         ("vm1=vhost-user:@/vm0.sock", "is the place of port vm0 already"),
         (
             "vm1=vfio-user:@/a,model=e1001",
-            "port vm1: model=e1001: e1000, r8169, rtl8139 or vmxnet3 is wanted",
+            "port vm1: model=e1001: e1000, e1000e, r8169, rtl8139 or vmxnet3 is wanted",
         ),
         (
             "vm1=vfio-user:@/a,model=r8169,doorbell=mapped",

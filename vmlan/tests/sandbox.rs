@@ -25,13 +25,14 @@ const FIRST: [&str; 4] = [
 ];
 
 /// Ports of every kind and model that are added later.
-const LATER: [&str; 10] = [
+const LATER: [&str; 11] = [
     "v2=vhost-user:@/v2.sock,queues=2,mode=0660",
     "vc=vhost-user:@/vc.sock,connect=on",
     "r8169=vfio-user:@/r8169.sock,model=r8169",
     "rtl8139=vfio-user:@/rtl8139.sock,model=rtl8139",
     "plain=vfio-user:@/plain.sock,model=rtl8139,plus=off",
     "vmxnet3=vfio-user:@/vmxnet3.sock,model=vmxnet3",
+    "e1000e=vfio-user:@/e1000e.sock,model=e1000e",
     "mapped=vfio-user:@/mapped.sock,doorbell=mapped",
     "csb=vfio-user:@/csb.sock,csb=on",
     "sc=stream:@/sc.sock,connect=on",
@@ -39,7 +40,7 @@ const LATER: [&str; 10] = [
 ];
 
 /// Where guests attach, and to which ports.
-const GUESTS: [(&str, &str); 9] = [
+const GUESTS: [(&str, &str); 10] = [
     ("v", "vhost-user:@/v.sock"),
     ("v2", "vhost-user:@/v2.sock"),
     ("n", "vfio-user:@/n.sock"),
@@ -47,6 +48,7 @@ const GUESTS: [(&str, &str); 9] = [
     ("rtl8139", "vfio-user:@/rtl8139.sock,model=rtl8139"),
     ("plain", "vfio-user:@/plain.sock,model=rtl8139,plus=off"),
     ("vmxnet3", "vfio-user:@/vmxnet3.sock,model=vmxnet3"),
+    ("e1000e", "vfio-user:@/e1000e.sock,model=e1000e"),
     ("mapped", "vfio-user:@/mapped.sock"),
     ("csb", "vfio-user:@/csb.sock,csb=on"),
 ];

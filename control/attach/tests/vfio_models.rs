@@ -161,6 +161,8 @@ fn what_does_not_go_together_is_refused() {
         let wanted = format!("doorbell=mapped does not go with model={name}: leave one out");
         assert_eq!(said, wanted);
     }
+    let said = refused(Model::E1000e, Doorbell::Trapped, true);
+    assert!(said.contains("csb=on does not go with model=e1000e"), "{said}");
     assert!(refused(Model::Vmxnet3, Doorbell::Mapped, false).contains("with model=vmxnet3"));
     let said = refused(Model::Vmxnet3, Doorbell::Trapped, true);
     assert!(said.contains("csb=on does not go with model=vmxnet3"), "{said}");
@@ -224,6 +226,49 @@ fn the_client_of_cloud_hypervisor_sees_a_vmxnet3() {
     client.shutdown().unwrap();
     f.wait_free();
     assert_eq!(f.faults(), 0);
+}
+
+/// Vectors, and the ring registers' pages if they are mapped. Its cable moves: vector 2.
+#[test]
+fn the_client_of_cloud_hypervisor_sees_an_e1000e() {
+    for doorbell in [Doorbell::Trapped, Doorbell::Mapped] {
+        let f = Fixture::with(|config| {
+            (config.model, config.doorbell) = (Model::E1000e, doorbell);
+        });
+        assert_eq!((f.detail("model"), f.detail("csb")), ("e1000e".into(), "not offered".into()));
+        let mut client = Client::new(&f.path()).unwrap();
+        let sizes: Vec<_> = (0..9).map(|i| client.region(i).unwrap().size).collect();
+        assert_eq!(sizes, [0x2_0000, 0, 32, 0x4000, 0, 0, 0, 256, 0]);
+        let areas: Vec<_> = client.region(0).unwrap().sparse_areas.iter().collect();
+        let areas: Vec<_> = areas.iter().map(|area| (area.offset, area.size)).collect();
+        let mapped = vec![(0x2000, 0x2000)];
+        assert_eq!(areas, if doorbell == Doorbell::Mapped { mapped } else { vec![] });
+        assert!(client.region(3).unwrap().sparse_areas.is_empty(), "the table is the VMM's");
+        for (index, want) in [(INTX, (7, 1)), (MSI, (9, 1)), (MSIX, (1, 5))] {
+            let info = client.get_irq_info(index).unwrap();
+            assert_eq!((info.flags, info.count), want);
+        }
+        let lines: Vec<_> = (0..3).map(|_| eventfd()).collect();
+        // One by one, in any order.
+        for (n, line) in [2, 0, 1].map(|n: u32| (n, &lines[n as usize])) {
+            client.set_irqs(MSIX, EVENTFD | TRIGGER, n, 1, &[raw(line)]).unwrap();
+        }
+        client.region_write(CONFIG, 0xa2, &[0, 0x80]).unwrap();
+        for (at, value) in [(0u64, 1u32 << 6), (0xe4, 0x000a_0000), (0xd0, 1 << 24)] {
+            client.region_write(0, at, &value.to_le_bytes()).unwrap();
+        }
+        let mut icr = [0; 4];
+        client.region_read(0, 0xc0, &mut icr).unwrap();
+        let _ = count(&lines[2]);
+        f.door.set_link(false);
+        until("a message", || count(&lines[2]) > 0);
+        client.region_read(0, 0xc0, &mut icr).unwrap();
+        assert_eq!(u32::from_le_bytes(icr) & 0x7fff_ffff, 1 << 24 | 4, "OTHER, LSC");
+        assert_eq!(lines[..2].iter().map(count).sum::<u64>(), 0);
+        client.shutdown().unwrap();
+        f.wait_free();
+        assert_eq!(f.faults(), 0);
+    }
 }
 
 /// What a driver of vmxnet3 says of itself: DriverShared at 1000h, with vector 3 for events; a

@@ -178,10 +178,11 @@ struct Plug<'a> {
     wanted: &'a Wanted,
 }
 
-/// QEMU has an e1000, an rtl8139 with C+ and a vmxnet3 of its own.
+/// QEMU has an e1000, an e1000e, an rtl8139 with C+ and a vmxnet3 of its own.
 const fn instead(model: Model) -> &'static str {
     match model {
         Model::E1000 => "a stream port with -device e1000",
+        Model::E1000e => "a stream port with -device e1000e",
         Model::R8169 => "a stream port with -device e1000, for QEMU has no r8169",
         Model::Rtl8139 { plus: true } => "a stream port with -device rtl8139",
         Model::Rtl8139 { plus: false } => "a stream port with -device rtl8139, which is a C+ one",

@@ -1,11 +1,12 @@
-//! Cost of the e1000's data path for each frame: `e1000_path local|cross [BYTES] [ROUNDS] [KIND]
-//! [FRAMES] [BURST]`.
+//! Cost of the e1000's data path for each frame, or of the e1000e's: `e1000_path local|cross
+//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
 //! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each
-//! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). Prints the fastest of the
-//! rounds, since the machine is shared.
+//! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). MODEL: `e1000`, with
+//! interrupts whose causes are read, or `e1000e`, with MSI-X and extended receive descriptors.
+//! Prints the fastest of the rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
 use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::e1000::E1000;
+use vmlan_nic::e1000e::E1000e;
 use vmlan_ram::{Map, Mapping, Region, Window};
 
 const SIZE: u32 = 256;
@@ -55,13 +57,21 @@ struct Ring {
     buffers: u64,
     head: usize,
     tail: usize,
+    /// The place of DD in the second word of a receive descriptor.
+    dd: u32,
     /// First descriptor not known to be done, and next to post.
     done: u32,
     next: u32,
 }
 
 impl Ring {
-    fn new(map: &Arc<Map>, pages: &Arc<Map>, at: u64, (head, tail): (usize, usize)) -> Self {
+    fn new(
+        map: &Arc<Map>,
+        pages: &Arc<Map>,
+        at: u64,
+        (head, tail): (usize, usize),
+        dd: u32,
+    ) -> Self {
         let window = |map: &Arc<Map>, at, len| map.window(at, len, 4).expect("inside");
         Self {
             pages: window(pages, 0, E1000::PAGES),
@@ -70,6 +80,7 @@ impl Ring {
             buffers: at + 0x1_0000,
             head,
             tail,
+            dd,
             done: 0,
             next: 0,
         }
@@ -118,7 +129,7 @@ impl Ring {
     fn reap(&mut self) {
         let mut sum = 0u64;
         let mut any = false;
-        while self.desc.u64(16 * self.done as usize + 8, Ordering::Acquire) >> 32 & 1 != 0 {
+        while self.desc.u64(16 * self.done as usize + 8, Ordering::Acquire) >> self.dd & 1 != 0 {
             let at = self.buffer(self.done);
             let bytes = self.map.slice(at, 14).and_then(|s| s.read_array::<14>());
             sum += u64::from(bytes.map_or(0, |b| b[0]));
@@ -133,13 +144,13 @@ impl Ring {
     }
 }
 
-struct To<'a> {
-    chip: &'a E1000,
+struct To<'a, C> {
+    chip: &'a C,
     list: &'a [u16],
     spent: u64,
 }
 
-impl Sink for To<'_> {
+impl<C: Nic> Sink for To<'_, C> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         let start = Instant::now();
         let n = batch.len();
@@ -156,12 +167,12 @@ fn ns(start: Instant) -> u64 {
 }
 
 #[inline(never)]
-fn push_rx(chip: &E1000, batch: &Batch<'_>, list: &[u16]) -> usize {
+fn push_rx<C: Nic>(chip: &C, batch: &Batch<'_>, list: &[u16]) -> usize {
     chip.push(batch, list)
 }
 
 #[inline(never)]
-fn pull_tx(chip: &E1000, batch: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
+fn pull_tx<C: Nic>(chip: &C, batch: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
     chip.pull(batch, 256, sink)
 }
 
@@ -172,28 +183,64 @@ fn pin(core: usize) {
     let _ = std::process::Command::new("taskset").args(["-pc", &core]).arg(tid).output();
 }
 
+/// What a driver of either model does.
+struct Model<C> {
+    make: fn(Config, Window, Arc<dyn Host>) -> C,
+    /// Registers beside those of the rings.
+    registers: &'static [(u64, u32)],
+    /// What an interrupt costs: a read of ICR, or a write of IMS.
+    handle: fn(&C),
+    dd: u32,
+}
+
+fn set<C: Nic>(chip: &C, at: u64, value: u32) {
+    chip.write(Space::Bar(0), at, &value.to_le_bytes());
+}
+
+/// IMS: what Linux enables.
+const READS: Model<E1000> = Model {
+    make: |config, pages, host| E1000::new(config, pages, host),
+    registers: &[(0xd0, 0x9d)],
+    handle: |chip| chip.read(Space::Bar(0), 0xc0, &mut [0; 4]),
+    dd: 32,
+};
+
+/// IVAR, EIAC, IAM, CTRL_EXT.EIAME, RFCTL.EXTEN, IMS.
+const WRITES: Model<E1000e> = Model {
+    make: |config, pages, host| E1000e::new(config, pages, host),
+    registers: &[
+        (0xe4, 0x800a_0908),
+        (0xdc, 0x50_0000),
+        (0xe0, u32::MAX),
+        (0x18, 1 << 24),
+        (0x5008, 1 << 15),
+        (0xd0, 0x150_0004),
+    ],
+    handle: |chip| set(chip, 0xd0, 0x50_0000),
+    dd: 0,
+};
+
 /// A chip that its driver has brought up with one ring.
-fn chip(map: &Arc<Map>, registers: [(u64, u32); 6]) -> (E1000, Arc<Map>) {
+fn chip<C: Nic>(model: &Model<C>, map: &Arc<Map>, registers: [(u64, u32); 6]) -> (C, Arc<Map>) {
     let pages = memory(E1000::PAGES as u64);
     let window = pages.window(0, E1000::PAGES, 4).expect("pages");
     let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
-    let chip = E1000::new(config, window, Arc::new(Quiet(Instant::now())));
+    let chip = (model.make)(config, window, Arc::new(Quiet(Instant::now())));
     drop(chip.set_map(map.clone()));
     chip.write(Space::Config, 4, &[7, 0]);
+    // MSI-X, of the model that has it.
+    chip.write(Space::Config, 0xa2, &[0, 0x80]);
     chip.set_link(true);
-    let set = |at: u64, value: u32| chip.write(Space::Bar(0), at, &value.to_le_bytes());
-    set(0, 1 << 6);
-    registers.iter().for_each(|(at, value)| set(*at, *value));
-    // IMS: what Linux enables.
-    set(0xd0, 0x9d);
+    set(&chip, 0, 1 << 6);
+    registers.iter().for_each(|(at, value)| set(&chip, *at, *value));
+    model.registers.iter().for_each(|(at, value)| set(&chip, *at, *value));
     (chip, pages)
 }
 
 /// `goal` frames: nanoseconds of pull and of push for each, and the mean batch.
-fn round(
+fn round<C: Nic>(
     goal: usize,
-    tx: &E1000,
-    rx: &E1000,
+    (tx, rx, handle): (&C, &C, fn(&C)),
     batch: &mut Batch<'static>,
     mut turn: impl FnMut(),
 ) -> (f64, f64, f64) {
@@ -209,9 +256,8 @@ fn round(
             pulling += ns(start) - to.spent;
             frames += n;
             pulls += 1;
-            // Interrupt handlers read ICR.
-            tx.read(Space::Bar(0), 0xc0, &mut [0; 4]);
-            rx.read(Space::Bar(0), 0xc0, &mut [0; 4]);
+            handle(tx);
+            handle(rx);
         }
     }
     let per = |ns: u64| ns as f64 / frames as f64;
@@ -233,6 +279,13 @@ fn frame(bytes: usize, sums: bool) -> Vec<u8> {
 }
 
 fn main() {
+    match std::env::args().nth(7).as_deref() {
+        Some("e1000e") => measure(&WRITES),
+        _ => measure(&READS),
+    }
+}
+
+fn measure<C: Nic>(model: &Model<C>) {
     let args: Vec<String> = std::env::args().collect();
     let number = |n: usize, or: usize| args.get(n).map_or(or, |s| s.parse().expect("a number"));
     let (cross, bytes) = (args.get(1).is_some_and(|m| m == "cross"), number(2, 60));
@@ -242,17 +295,20 @@ fn main() {
     let map = memory(0x40_0000);
     let len = SIZE * 16;
     let (tx, pages) = chip(
+        model,
         &map,
         [(0x3800, 0), (0x3808, len), (0x3810, 0), (0x3818, 0), (0x400, 0xa), (0x100, 0)],
     );
-    let mut a = Ring::new(&map, &pages, 0, (TDH, TDT));
+    let mut a = Ring::new(&map, &pages, 0, (TDH, TDT), model.dd);
     let (rx, pages) = chip(
+        model,
         &map,
         [(0x2800, 0x20_0000), (0x2808, len), (0x2810, 0), (0x2818, 0), (0x100, 0x8002), (0x400, 0)],
     );
-    let mut b = Ring::new(&map, &pages, 0x20_0000, (RDH, RDT));
+    let mut b = Ring::new(&map, &pages, 0x20_0000, (RDH, RDT), model.dd);
     (1..SIZE).for_each(|_| b.put(b.buffer(b.next), 0));
     b.ring();
+    let pair = (&tx, &rx, model.handle);
     let frame = frame(bytes, sums);
     let mut batch = Batch::new();
     let mut times = Vec::new();
@@ -267,7 +323,7 @@ fn main() {
                 b.reap();
             }
         });
-        times.extend((0..rounds).map(|_| round(goal, &tx, &rx, &mut batch, || ())));
+        times.extend((0..rounds).map(|_| round(goal, pair, &mut batch, || ())));
         stop.store(true, Ordering::Relaxed);
         thread.join().expect("guest");
     } else {
@@ -275,7 +331,7 @@ fn main() {
             a.send(&frame, sums, burst);
             b.reap();
         };
-        times.extend((0..rounds).map(|_| round(goal, &tx, &rx, &mut batch, &mut turn)));
+        times.extend((0..rounds).map(|_| round(goal, pair, &mut batch, &mut turn)));
     }
     let best = times.into_iter().min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
     let (pull, push, mean) = best.expect("a round");

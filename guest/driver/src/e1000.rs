@@ -1,25 +1,37 @@
-//! The Intel 82540EM after the 8254x software developer's manual (SDM): what only this chip's
-//! driver knows. All else is in [`crate::chip`].
+//! Intel's 82540EM after the 8254x software developer's manual (SDM), and the 82574L, its successor
+//! with MSI-X: what only the drivers of these chips know. All else is in [`crate::chip`].
 
 mod descriptor;
+mod kind;
 pub mod registers;
 mod start;
 #[cfg(test)]
 mod tests;
 
+use std::marker::PhantomData;
+
 use crate::chip::{
-    self, Bus, Causes, Chip, ChipDriver, ChipError, Model, RxRing, RxSide, TxRing, TxSide,
+    self, Bus, Causes, Chip, ChipDriver, ChipError, Model, Options, RxRing, RxSide, TxRing, TxSide,
 };
 pub use descriptor::rx as rx_bits;
 use descriptor::{RxDescriptor, TxDescriptor};
-use registers::{Register, cause};
+pub use kind::{I82540, I82574, Kind};
+use registers::Register;
 
-/// The 82540EM.
+/// One of these chips.
 #[derive(Debug)]
-pub struct Intel;
+pub struct Family<K>(PhantomData<K>);
+/// The 82540EM.
+pub type Intel = Family<I82540>;
+/// The 82574L.
+pub type Intel82574 = Family<I82574>;
 
+/// One of these chips and its rings.
+pub type Driver<K, B> = ChipDriver<Family<K>, B>;
 /// An 82540EM and its rings.
-pub type E1000<B> = ChipDriver<Intel, B>;
+pub type E1000<B> = Driver<I82540, B>;
+/// An 82574L and its rings: those of its first queues.
+pub type E1000e<B> = Driver<I82574, B>;
 /// Its registers.
 pub type Registers<B> = chip::Registers<Register, B>;
 /// A received frame.
@@ -27,27 +39,33 @@ pub type Frame = chip::Frame<RxDescriptor>;
 /// Received frames that are not released yet.
 pub type Batch = chip::Batch<RxDescriptor>;
 
-impl Chip for Intel {
-    const MODEL: Model = Model::E1000;
-    const CAUSES: Causes =
-        Causes { sent: cause::TXDW, received: cause::RX, link: cause::LSC, csb: cause::TXQE };
+impl<K: Kind> Chip for Family<K> {
+    const MODEL: Model = K::MODEL;
+    const CAUSES: Causes = K::CAUSES;
     const TAILS: bool = true;
     const MASKS_SENT: bool = true;
     type Register = Register;
     type Tx = TxRing<TxDescriptor>;
-    type Rx = RxRing<RxDescriptor>;
+    type Rx = RxRing<K::Received>;
     type Shared = ();
 
-    fn reset<B: Bus>(nic: &mut E1000<B>) -> Result<(), ChipError> {
+    /// If ICR need not be read: then a message has masked what it was about, and nothing else is
+    /// cleared. That of the other direction may come meanwhile: one interrupt too many.
+    fn masks_itself(options: &Options) -> bool {
+        !K::reports(options)
+    }
+
+    fn reset<B: Bus>(nic: &mut Driver<K, B>) -> Result<(), ChipError> {
         nic.reset()
     }
 
-    fn read_mac<B: Bus>(nic: &mut E1000<B>) -> Result<[u8; 6], ChipError> {
+    fn read_mac<B: Bus>(nic: &mut Driver<K, B>) -> Result<[u8; 6], ChipError> {
         nic.read_eeprom_mac()
     }
 
-    fn start<B: Bus>(nic: &mut E1000<B>) -> Result<(), ChipError> {
+    fn start<B: Bus>(nic: &mut Driver<K, B>) -> Result<(), ChipError> {
         nic.start_link()?;
+        K::start(nic);
         nic.start_transmitter();
         nic.start_receiver();
         nic.registers.write(Register::ITR, nic.options.itr.into());
@@ -86,20 +104,22 @@ impl Chip for Intel {
         registers.read(Register::TDH)
     }
 
-    fn causes<B: Bus>(nic: &mut E1000<B>) -> u32 {
-        nic.registers.read(Register::ICR)
+    fn causes<B: Bus>(nic: &mut Driver<K, B>) -> u32 {
+        if K::reports(&nic.options) { nic.registers.read(Register::ICR) } else { u32::MAX }
     }
 
     /// SDM 13.4.17: what is written as 1 is cleared.
-    fn clear<B: Bus>(nic: &mut E1000<B>) {
-        nic.registers.write(Register::ICR, u32::MAX);
+    fn clear<B: Bus>(nic: &mut Driver<K, B>) {
+        if K::reports(&nic.options) {
+            nic.registers.write(Register::ICR, u32::MAX);
+        }
     }
 
-    fn mask<B: Bus>(nic: &mut E1000<B>) {
+    fn mask<B: Bus>(nic: &mut Driver<K, B>) {
         nic.registers.write(Register::IMC, u32::MAX);
     }
 
-    fn enable<B: Bus>(nic: &mut E1000<B>, old: u32, new: u32) {
+    fn enable<B: Bus>(nic: &mut Driver<K, B>, old: u32, new: u32) {
         let (less, more) = (old & !new, new & !old);
         if less != 0 {
             nic.registers.write(Register::IMC, less);

@@ -11,7 +11,7 @@
 //!   5.1.6)
 //! - [`virtio::virtqueue`]: the driver's side of a split virtqueue, with an audit (virtio 1.2, 2.7)
 //! - [`chip`]: what the drivers of all chips share, over any [`vmlan_transport::Bus`]
-//! - [`e1000`]: [`e1000::E1000`]: the Intel 82540EM (Intel 8254x SDM)
+//! - [`e1000`]: [`e1000::E1000`]: the Intel 82540EM (Intel 8254x SDM), and the 82574L
 //! - [`realtek`]: [`realtek::R8169`], [`realtek::Rtl8139`] (datasheets of the RTL8169 and the
 //!   RTL8139C+)
 //! - [`rtl8139`]: [`rtl8139::Rtl8139Classic`]: an RTL8139 without descriptor rings (the same)

@@ -11,7 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use self::chip::{
-    BusAddress, ChipNic, E1000Nic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic, Vmxnet3Nic, make_ram,
+    BusAddress, ChipNic, E1000Nic, E1000eNic, R8169Nic, Rtl8139ClassicNic, Rtl8139Nic, Vmxnet3Nic,
+    make_ram,
 };
 pub use self::error::NicError;
 pub use self::registers::Registers;
@@ -108,6 +109,7 @@ fn open_chip<L: BusAddress, V: Visitor>(
 ) -> Result<V::Output, NicError> {
     Ok(match address.driver().model {
         Model::E1000 => visitor.visit(E1000Nic::connect(address, patience)?),
+        Model::E1000e => visitor.visit(E1000eNic::connect(address, patience)?),
         Model::R8169 => visitor.visit(R8169Nic::connect(address, patience)?),
         Model::Rtl8139Plus => visitor.visit(Rtl8139Nic::connect(address, patience)?),
         Model::Rtl8139Classic => visitor.visit(Rtl8139ClassicNic::connect(address, patience)?),

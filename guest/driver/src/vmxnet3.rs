@@ -114,11 +114,14 @@ impl Chip for Vmware {
         Causes { sent: cause::SENT, received: cause::RECEIVED, link: cause::LINK, csb: 0 };
     const TAILS: bool = true;
     const MASKS_SENT: bool = true;
-    const AUTOMASK: bool = true;
     type Register = Register;
     type Tx = TxRing<TxDescriptor>;
     type Rx = Rings;
     type Shared = Area;
+
+    fn masks_itself(_: &chip::Options) -> bool {
+        true
+    }
 
     fn reset<B: Bus>(nic: &mut Vmxnet3<B>) -> Result<(), ChipError> {
         nic.registers.write(Register::IMR0, 1);

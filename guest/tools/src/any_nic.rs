@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use vmlan_driver::nic::{
-    ChipNic, Connected, E1000Nic, Info, NicError, R8169Nic, Receive, Registers, Rtl8139ClassicNic,
-    Rtl8139Nic, Transmit, Vmxnet3Nic, Wait, sized,
+    ChipNic, Connected, E1000Nic, E1000eNic, Info, NicError, R8169Nic, Receive, Registers,
+    Rtl8139ClassicNic, Rtl8139Nic, Transmit, Vmxnet3Nic, Wait, sized,
 };
 use vmlan_driver::stats::QueueStats;
 use vmlan_driver::virtio::{VirtioNet, queues};
@@ -25,6 +25,8 @@ pub enum AnyNic {
     Virtio(VirtioNet),
     /// An e1000 behind vfio-user.
     E1000(E1000Nic),
+    /// An 82574L behind vfio-user.
+    E1000e(E1000eNic),
     /// An RTL8169 behind vfio-user.
     R8169(R8169Nic),
     /// An RTL8139C+ behind vfio-user.
@@ -32,6 +34,7 @@ pub enum AnyNic {
     Classic(Rtl8139ClassicNic),
     Vmxnet3(Vmxnet3Nic),
     PciE1000(E1000Nic<Pci>),
+    PciE1000e(E1000eNic<Pci>),
     PciR8169(R8169Nic<Pci>),
     PciRtl8139(Rtl8139Nic<Pci>),
     PciClassic(Rtl8139ClassicNic<Pci>),
@@ -44,6 +47,7 @@ pub enum AnyNic {
 pub enum AnyBatch {
     Virtio(queues::RxBatch),
     E1000(BatchOf<E1000Nic>),
+    E1000e(BatchOf<E1000eNic>),
     R8169(BatchOf<R8169Nic>),
     Rtl8139(BatchOf<Rtl8139Nic>),
     Classic(BatchOf<Rtl8139ClassicNic>),
@@ -64,6 +68,7 @@ impl AnyNic {
             Address::VhostUser(address) => Self::Virtio(VirtioNet::connect(&address, patience)?),
             Address::VfioUser(address) => match address.driver.model {
                 Model::E1000 => Self::E1000(ChipNic::connect(&address, patience)?),
+                Model::E1000e => Self::E1000e(ChipNic::connect(&address, patience)?),
                 Model::R8169 => Self::R8169(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Plus => Self::Rtl8139(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Classic => Self::Classic(ChipNic::connect(&address, patience)?),
@@ -71,6 +76,7 @@ impl AnyNic {
             },
             Address::Pci(address) => match address.driver.model {
                 Model::E1000 => Self::PciE1000(ChipNic::connect(&address, patience)?),
+                Model::E1000e => Self::PciE1000e(ChipNic::connect(&address, patience)?),
                 Model::R8169 => Self::PciR8169(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Plus => Self::PciRtl8139(ChipNic::connect(&address, patience)?),
                 Model::Rtl8139Classic => Self::PciClassic(ChipNic::connect(&address, patience)?),
@@ -86,11 +92,13 @@ macro_rules! each {
         match $any {
             AnyNic::Virtio($nic) => $call,
             AnyNic::E1000($nic) => $call,
+            AnyNic::E1000e($nic) => $call,
             AnyNic::R8169($nic) => $call,
             AnyNic::Rtl8139($nic) => $call,
             AnyNic::Classic($nic) => $call,
             AnyNic::Vmxnet3($nic) => $call,
             AnyNic::PciE1000($nic) => $call,
+            AnyNic::PciE1000e($nic) => $call,
             AnyNic::PciR8169($nic) => $call,
             AnyNic::PciRtl8139($nic) => $call,
             AnyNic::PciClassic($nic) => $call,
@@ -101,11 +109,13 @@ macro_rules! each {
         match ($any, $batch) {
             (AnyNic::Virtio($nic), AnyBatch::Virtio($its)) => $call,
             (AnyNic::E1000($nic), AnyBatch::E1000($its)) => $call,
+            (AnyNic::E1000e($nic), AnyBatch::E1000e($its)) => $call,
             (AnyNic::R8169($nic), AnyBatch::R8169($its)) => $call,
             (AnyNic::Rtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
             (AnyNic::Classic($nic), AnyBatch::Classic($its)) => $call,
             (AnyNic::Vmxnet3($nic), AnyBatch::Vmxnet3($its)) => $call,
             (AnyNic::PciE1000($nic), AnyBatch::E1000($its)) => $call,
+            (AnyNic::PciE1000e($nic), AnyBatch::E1000e($its)) => $call,
             (AnyNic::PciR8169($nic), AnyBatch::R8169($its)) => $call,
             (AnyNic::PciRtl8139($nic), AnyBatch::Rtl8139($its)) => $call,
             (AnyNic::PciClassic($nic), AnyBatch::Classic($its)) => $call,
@@ -222,11 +232,13 @@ impl Receive for AnyNic {
         match self {
             Self::Virtio(nic) => AnyBatch::Virtio(nic.batch(lane)),
             Self::E1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::E1000e(nic) => AnyBatch::E1000e(nic.batch(lane)),
             Self::R8169(nic) => AnyBatch::R8169(nic.batch(lane)),
             Self::Rtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
             Self::Classic(nic) => AnyBatch::Classic(nic.batch(lane)),
             Self::Vmxnet3(nic) => AnyBatch::Vmxnet3(nic.batch(lane)),
             Self::PciE1000(nic) => AnyBatch::E1000(nic.batch(lane)),
+            Self::PciE1000e(nic) => AnyBatch::E1000e(nic.batch(lane)),
             Self::PciR8169(nic) => AnyBatch::R8169(nic.batch(lane)),
             Self::PciRtl8139(nic) => AnyBatch::Rtl8139(nic.batch(lane)),
             Self::PciClassic(nic) => AnyBatch::Classic(nic.batch(lane)),
@@ -248,6 +260,7 @@ impl Receive for AnyNic {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::bytes(batch),
             AnyBatch::E1000(batch) => <E1000Nic>::bytes(batch),
+            AnyBatch::E1000e(batch) => <E1000eNic>::bytes(batch),
             AnyBatch::R8169(batch) => <R8169Nic>::bytes(batch),
             AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::bytes(batch),
             AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::bytes(batch),
@@ -260,6 +273,7 @@ impl Receive for AnyNic {
         match batch {
             AnyBatch::Virtio(batch) => VirtioNet::frame_len(batch, at),
             AnyBatch::E1000(batch) => <E1000Nic>::frame_len(batch, at),
+            AnyBatch::E1000e(batch) => <E1000eNic>::frame_len(batch, at),
             AnyBatch::R8169(batch) => <R8169Nic>::frame_len(batch, at),
             AnyBatch::Rtl8139(batch) => <Rtl8139Nic>::frame_len(batch, at),
             AnyBatch::Classic(batch) => <Rtl8139ClassicNic>::frame_len(batch, at),

@@ -8,6 +8,8 @@ pub enum Model {
     /// Intel's 82540EM.
     #[default]
     E1000,
+    /// Intel's 82574L.
+    E1000e,
     /// Realtek's RTL8169.
     R8169,
     /// Realtek's RTL8139C+ with its descriptor rings.
@@ -43,6 +45,7 @@ impl Model {
     pub fn pci_id(self) -> u32 {
         match self {
             Self::E1000 => 0x100e_8086,
+            Self::E1000e => 0x10d3_8086,
             Self::R8169 => 0x8169_10ec,
             Self::Rtl8139Plus | Self::Rtl8139Classic => 0x8139_10ec,
             Self::Vmxnet3 => 0x07b0_15ad,
@@ -59,6 +62,7 @@ impl Model {
     pub fn bars(self) -> Bars {
         match self {
             Self::E1000 => Bars { registers: &[0], len: 0x2_0000, io: Some(1) },
+            Self::E1000e => Bars { registers: &[0], len: 0x2_0000, io: Some(2) },
             Self::R8169 | Self::Rtl8139Plus | Self::Rtl8139Classic => {
                 Bars { registers: &[1], len: 0x100, io: Some(0) }
             }
@@ -69,7 +73,7 @@ impl Model {
     /// Vectors of MSI-X that its driver uses, of a chip that has them: the first for all frames,
     /// the others for what nobody waits for.
     pub fn vectors(self) -> u32 {
-        if self == Self::Vmxnet3 { 2 } else { 0 }
+        if matches!(self, Self::E1000e | Self::Vmxnet3) { 2 } else { 0 }
     }
 }
 
@@ -77,6 +81,7 @@ impl fmt::Display for Model {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
             Self::R8169 => "r8169",
             Self::Rtl8139Plus => "rtl8139 C+",
             Self::Rtl8139Classic => "rtl8139",

@@ -247,7 +247,7 @@ impl Options {
     fn check_chip(&self) -> Result<(), Conflict> {
         let model = self.model;
         let (size, least, most) = match model {
-            Model::E1000 => (4096, 256, 16_384),
+            Model::E1000 | Model::E1000e => (4096, 256, 16_384),
             Model::R8169 => (1024, 256, 8192),
             Model::Rtl8139Plus => (64, 256, 4096),
             Model::Rtl8139Classic => (4096, 8192, 32_768),
@@ -263,11 +263,12 @@ impl Options {
         let old = model == Model::Rtl8139Classic;
         let of_8139 = old || model == Model::Rtl8139Plus;
         let lacks = [
-            (old && self.csb, "csb=on"),
+            ((old || model == Model::E1000e) && self.csb, "csb=on"),
             (old && self.checksum, "csum=on"),
             (old && self.segmentation, "tso=on"),
             (of_8139 && self.irq == Irq::Msi, "irq=msi"),
             (model.vectors() == 0 && self.irq == Irq::Msix, "irq=msix"),
+            (self.irq == Irq::Msix && self.reads_causes, "causes=read"),
             (model != Model::R8169 && self.mitigate > 0, "mitigate"),
             (model != Model::R8169 && self.mitigate_unit > 0, "mitigate_unit"),
         ];
@@ -316,6 +317,9 @@ impl Options {
         let all = Self { model, ..Self::default() };
         match model {
             Model::E1000 => all,
+            Model::E1000e => {
+                Self { irq: Irq::Msix, reads_causes: false, reset_by_io: false, ..all }
+            }
             Model::R8169 => Self { flush: false, ..all },
             Model::Rtl8139Plus => Self { size: 64, ..all },
             // As in the KVM analysis: accesses of I/O ports need no flush.

@@ -91,6 +91,19 @@ pub(crate) const ALL: &[Chip] = &[
         ],
     },
     Chip {
+        name: "e1000e",
+        note: "rings of 256 descriptors, MSI-X",
+        ways: &[
+            way("plain", "model=e1000e", "model=e1000e,writes=waited"),
+            way("moderated", "model=e1000e,irq_rate_max=16000", "model=e1000e,writes=waited"),
+            way(
+                "mapped",
+                "model=e1000e,doorbell=mapped",
+                "model=e1000e,writes=waited,doorbell=mapped",
+            ),
+        ],
+    },
+    Chip {
         name: "vmxnet3",
         note: "rings of 512 descriptors, MSI-X; it says in memory which doorbells it wants",
         ways: &[
@@ -213,7 +226,7 @@ mod tests {
         assert_eq!(names(&["e1000", "r8169"], "csb"), both);
         assert_eq!(names(&["csb", "e1000", "r8169"], "csb"), both);
         assert_eq!(names(&["csb", "e1000"], "plain"), []);
-        assert_eq!(names(&[], "mapped"), [("e1000", "mapped")]);
+        assert_eq!(names(&[], "mapped"), [("e1000", "mapped"), ("e1000e", "mapped")]);
         assert_eq!(names(&[], "plain").len(), ALL.len());
         let out = |asked: &[&str], ways: &[&str]| Choice::of(asked).unwrap().left_out(ways);
         assert_eq!(out(&["moderated"], &["plain", "csb"]), ["moderated (there are plain, csb)"]);

@@ -44,8 +44,8 @@ pub(super) struct RunArgs {
     /// The port's name [default: the first of vm1, vm2, ... that is free]
     #[arg(long)]
     name: Option<String>,
-    /// The VM's NIC: virtio, or one that the switch emulates: e1000, r8169, rtl8139,
-    /// vmxnet3
+    /// The VM's NIC: virtio, or one that the switch emulates: e1000, e1000e, r8169,
+    /// rtl8139, vmxnet3
     #[arg(long, value_name = "MODEL", default_value = "virtio")]
     nic: String,
     /// A key of the port's address, like ip=10.77.0.20 or from_rate=100Mbit (see `vmlan switch
@@ -128,11 +128,13 @@ impl<'a> Vm<'a> {
             "virtio" if vmm == Vmm::Krunkit => ("stream", ""),
             "virtio" => ("vhost-user", ""),
             "e1000" => ("vfio-user", ",model=e1000"),
+            "e1000e" => ("vfio-user", ",model=e1000e"),
             "r8169" => ("vfio-user", ",model=r8169"),
             "rtl8139" => ("vfio-user", ",model=rtl8139"),
             "vmxnet3" => ("vfio-user", ",model=vmxnet3"),
             other => {
-                let hint = hint(other, &["virtio", "e1000", "r8169", "rtl8139", "vmxnet3"]);
+                let hint =
+                    hint(other, &["virtio", "e1000", "e1000e", "r8169", "rtl8139", "vmxnet3"]);
                 return Err(Failure::Usage(format!("--nic {other}: there is no such NIC: {hint}")));
             }
         };

@@ -8,9 +8,11 @@ use vmlan_frame::{Changed, Details, Port};
 use vmlan_keeper::Keeper;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
+use vmlan_nic::e1000e::E1000e;
 use vmlan_nic::r8169::R8169;
 use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_nic::vmxnet3::Vmxnet3;
+use vmlan_ram::Window;
 
 #[cfg(any(test, feature = "fuzz"))]
 use super::area::Area;
@@ -210,17 +212,26 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
     let host = Arc::clone(host);
     Ok(match config.model {
         Model::E1000 => {
-            let range = E1000::LAYOUT.pages.clone();
-            let (pages, _) = SharedPages::new(range.end).map_err(AttachError::Pages)?;
-            let window = pages.window(range.start, range.len());
-            let window =
-                window.ok_or_else(|| AttachError::Pages(io::ErrorKind::OutOfMemory.into()))?;
+            let (pages, window) = shared(E1000::LAYOUT)?;
             (Arc::new(E1000::new(chip, window, host)), Some(pages))
+        }
+        Model::E1000e => {
+            let (pages, window) = shared(E1000e::LAYOUT)?;
+            (Arc::new(E1000e::new(chip, window, host)), Some(pages))
         }
         Model::R8169 => (Arc::new(R8169::new(chip, host)), None),
         Model::Rtl8139 { plus } => (Arc::new(Rtl8139::new(chip, plus, host)), None),
         Model::Vmxnet3 => (Arc::new(Vmxnet3::new(chip, host)), None),
     })
+}
+
+/// The memory that some of a chip's registers are in, and the window with those.
+fn shared(layout: &chip::Layout) -> Result<(SharedPages, Window), AttachError> {
+    let range = layout.pages.clone();
+    let (pages, _) = SharedPages::new(range.end).map_err(AttachError::Pages)?;
+    let window = pages.window(range.start, range.len());
+    let window = window.ok_or_else(|| AttachError::Pages(io::ErrorKind::OutOfMemory.into()))?;
+    Ok((pages, window))
 }
 
 /// A port without a thread, and what its client may map.

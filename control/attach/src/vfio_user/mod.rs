@@ -63,6 +63,8 @@ pub enum Model {
     /// Intel 82540EM.
     #[default]
     E1000,
+    /// Intel 82574L.
+    E1000e,
     /// Realtek RTL8169SB.
     R8169,
     /// Realtek RTL8139C+, or without `plus` a plain RTL8139.
@@ -79,6 +81,7 @@ impl Model {
     pub const fn name(self) -> &'static str {
         match self {
             Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
             Self::R8169 => "r8169",
             Self::Rtl8139 { plus: true } => "rtl8139",
             Self::Rtl8139 { plus: false } => "rtl8139,plus=off",
@@ -113,10 +116,10 @@ pub struct Config {
     pub mac: Mac,
     /// Limit of interrupts per second, whatever the guest asks for; 0: no limit.
     pub irq_rate_max: u32,
-    /// How doorbells reach us. Mapped ones are for [`Model::E1000`] only.
+    /// How doorbells reach us. Mapped ones are for Intel's chips only.
     pub doorbell: Doorbell,
     /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`],
-    /// nor a plain RTL8139 or a vmxnet3.
+    /// nor an 82574L, a plain RTL8139 or a vmxnet3.
     pub csb: bool,
     /// How often a sleeping worker looks at mapped doorbells.
     pub poll_idle: Duration,
@@ -150,11 +153,13 @@ impl Config {
         let mapped = self.doorbell == Doorbell::Mapped;
         let refused = |one, other: &str| Err(AttachError::Contradiction(one, other.to_owned()));
         match self.model {
+            Model::E1000e | Model::Vmxnet3 if self.csb => {
+                refused("csb=on", &format!("model={}", self.model.name()))
+            }
             Model::E1000 if mapped && self.csb => refused("csb=on", "doorbell=mapped"),
-            Model::E1000 => Ok(()),
+            Model::E1000 | Model::E1000e => Ok(()),
             model if mapped => refused("doorbell=mapped", &format!("model={}", model.name())),
             Model::Rtl8139 { plus: false } if self.csb => refused("csb=on", "plus=off"),
-            Model::Vmxnet3 if self.csb => refused("csb=on", "model=vmxnet3"),
             _ => Ok(()),
         }
     }

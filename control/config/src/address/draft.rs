@@ -83,7 +83,7 @@ impl Draft {
     ///
     /// # Errors
     /// [`AddressError::NoMapped`], [`AddressError::NotPolled`], [`AddressError::CsbMapped`],
-    /// [`AddressError::CsbPlain`], [`AddressError::CsbVmxnet3`], [`AddressError::Contradiction`],
+    /// [`AddressError::CsbPlain`], [`AddressError::NoCsb`], [`AddressError::Contradiction`],
     /// [`AddressError::Alone`].
     pub fn check(self) -> Result<Address, AddressError> {
         let spec = Spec::new(self.kind, &self.values)?;

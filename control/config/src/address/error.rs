@@ -57,11 +57,8 @@ pub enum AddressError {
             could be shared: leave one out"
     )]
     CsbPlain,
-    #[error(
-        "csb=on does not go with model=vmxnet3, which has shared words of its own to the same end: \
-            leave one out"
-    )]
-    CsbVmxnet3,
+    #[error("csb=on does not go with model={0}, {1}: leave one out")]
+    NoCsb(&'static str, &'static str),
     #[error(
         "csb=on does not go with doorbell=mapped: the switch must be told of a kick, and a store \
             to a mapped register tells it nothing: leave one out"
@@ -79,7 +76,7 @@ impl AddressError {
             | Self::Double { key, .. }
             | Self::Alone { key, .. } => Some(key),
             Self::Contradiction(_, said) => said.split('=').next(),
-            Self::CsbMapped | Self::CsbPlain | Self::CsbVmxnet3 => Some("csb"),
+            Self::CsbMapped | Self::CsbPlain | Self::NoCsb(..) => Some("csb"),
             Self::NoMapped(..) => Some("doorbell"),
             Self::NotPolled(..) => Some("poll_idle"),
             _ => None,

@@ -57,9 +57,9 @@ const VHOST_USER: &[Key] = &[
 const VFIO_USER: &[Key] = &[
     key(
         "model",
-        Takes::Word(&["e1000", "r8169", "rtl8139", "vmxnet3"]),
-        "the NIC that the guest sees: e1000 (default, Intel 82540EM), r8169 (RTL8169SB), rtl8139 \
-            (RTL8139C+) or vmxnet3 (VMware's)",
+        Takes::Word(&["e1000", "e1000e", "r8169", "rtl8139", "vmxnet3"]),
+        "the NIC that the guest sees: e1000 (default, Intel 82540EM), e1000e (82574L), r8169 \
+            (RTL8169SB), rtl8139 (RTL8139C+) or vmxnet3 (VMware's)",
     ),
     key(
         "plus",

@@ -74,6 +74,8 @@ pub struct VfioUser {
 pub enum Model {
     /// Intel 82540EM.
     E1000,
+    /// Intel 82574L.
+    E1000e,
     /// Realtek RTL8169SB.
     R8169,
     /// Realtek RTL8139C+, or without `plus` an RTL8139.
@@ -179,6 +181,7 @@ impl Model {
     pub const fn name(self) -> &'static str {
         match self {
             Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
             Self::R8169 => "r8169",
             Self::Rtl8139 { .. } => "rtl8139",
             Self::Vmxnet3 => "vmxnet3",
@@ -188,7 +191,7 @@ impl Model {
     /// What is in one page with its doorbells and must not be shared memory; `None`: nothing.
     const fn beside_doorbells(self) -> Option<&'static str> {
         match self {
-            Self::E1000 => None,
+            Self::E1000 | Self::E1000e => None,
             Self::R8169 | Self::Rtl8139 { .. } => Some("interrupt status and commands"),
             Self::Vmxnet3 => Some("interrupt masks"),
         }
@@ -259,6 +262,7 @@ impl Spec {
 impl VfioUser {
     fn new(values: &Values) -> Result<Self, AddressError> {
         let model = match values.word("model") {
+            Some("e1000e") => Model::E1000e,
             Some("r8169") => Model::R8169,
             Some("rtl8139") => Model::Rtl8139 { plus: values.on("plus").unwrap_or(true) },
             Some("vmxnet3") => Model::Vmxnet3,
@@ -302,7 +306,13 @@ impl VfioUser {
         }
         match (self.csb, self.model) {
             (true, Model::Rtl8139 { plus: false }) => Err(AddressError::CsbPlain),
-            (true, Model::Vmxnet3) => Err(AddressError::CsbVmxnet3),
+            (true, Model::E1000e) => {
+                Err(AddressError::NoCsb(name, "whose vectors it has no word for"))
+            }
+            (true, Model::Vmxnet3) => {
+                let why = "which has shared words of its own to the same end";
+                Err(AddressError::NoCsb(name, why))
+            }
             (true, _) if mapped => Err(AddressError::CsbMapped),
             _ => Ok(()),
         }

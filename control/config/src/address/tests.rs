@@ -131,6 +131,7 @@ fn text_and_address_go_both_ways() {
         "vfio-user:/r,doorbell=mapped,irq_rate_max=8000,link=down,model=e1000,poll_idle=250us",
         "vhost-user:/r,memory=disk",
         "vfio-user:/r,csb,memory=ram,model=e1000",
+        "vfio-user:/r,doorbell=mapped,link=down,model=e1000e,poll_idle=250us",
         "vfio-user:/r,csb,irq_rate_max=8000,model=r8169",
         "vfio-user:/r,csb,model=rtl8139,plus",
         "vfio-user:/r,doorbell=trapped,model=rtl8139,plus=off",
@@ -181,8 +182,11 @@ const WRONG: &[(&str, &str)] = &[
     ("pcap:x,ports=a++b", "joined by '+'"),
     ("viofuser:/a", "did you mean 'vfio-user'?"),
     ("vfio-user:", "path of a UNIX socket"),
-    ("vfio-user:/a,model=ne2000", "model=ne2000: e1000, r8169, rtl8139 or vmxnet3 is wanted"),
-    ("vfio-user:/a,model", "write model=VALUE, e1000, r8169, rtl8139 or vmxnet3"),
+    (
+        "vfio-user:/a,model=ne2000",
+        "model=ne2000: e1000, e1000e, r8169, rtl8139 or vmxnet3 is wanted",
+    ),
+    ("vfio-user:/a,model", "write model=VALUE, e1000, e1000e, r8169, rtl8139 or vmxnet3"),
     ("vfio-user:/a,plus=yes,model=rtl8139", "plus=yes: on or off is wanted"),
     ("vfio-user:/a,plus=off", "plus=off wants model=rtl8139 beside it: add it, or leave plus out"),
     ("vfio-user:/a,plus,model=r8169", "plus=on wants model=rtl8139 beside it"),
@@ -199,6 +203,10 @@ const WRONG: &[(&str, &str)] = &[
     (
         "vfio-user:/a,model=vmxnet3,csb",
         "csb=on does not go with model=vmxnet3, which has shared words of its own",
+    ),
+    (
+        "vfio-user:/a,csb,model=e1000e",
+        "does not go with model=e1000e, whose vectors it has no word",
     ),
     ("vfio-user:/a,model=vmxnet3,plus=off", "plus=off wants model=rtl8139 beside it"),
     ("vfio-user:/a,model=vmxnet3,poll_idle=1ms", "does not go with model=vmxnet3: it is for"),

@@ -144,6 +144,7 @@ fn a_qemu_without_vfio_user_is_named_with_what_to_do() {
             (",model=r8169", "-device e1000, for QEMU has no r8169"),
             (",model=rtl8139", "with -device rtl8139"),
             (",model=rtl8139,plus=off", "-device rtl8139, which is a C+ one"),
+            (",model=e1000e", "with -device e1000e"),
             (",model=vmxnet3", "with -device vmxnet3"),
         ] {
             let error = ask("vm2", &format!("vfio-user:/a{keys}"), vmm, "7.2").unwrap_err();

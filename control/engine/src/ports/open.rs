@@ -230,6 +230,7 @@ fn vfio_user(name: &PortName, path: PathBuf, spec: &VfioUser) -> vfio_user::Conf
         group: spec.group.clone(),
         model: match spec.model {
             Model::E1000 => vfio_user::Model::E1000,
+            Model::E1000e => vfio_user::Model::E1000e,
             Model::R8169 => vfio_user::Model::R8169,
             Model::Rtl8139 { plus } => vfio_user::Model::Rtl8139 { plus },
             Model::Vmxnet3 => vfio_user::Model::Vmxnet3,

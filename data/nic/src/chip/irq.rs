@@ -389,10 +389,12 @@ impl Irq {
         self.state().mask &= !bits;
     }
 
-    /// Another block takes over: causes and mask, which are none from now on.
+    /// Another block takes over, and the host's timer with it: causes and mask, which are none from
+    /// now on.
     pub fn unload(&self) -> (u32, u32) {
         let mut s = self.state();
         s.holding = false;
+        s.alarm.clear();
         let _ = Self::fall(&mut s);
         (std::mem::take(&mut s.causes), std::mem::take(&mut s.mask))
     }
@@ -400,6 +402,7 @@ impl Irq {
     /// This one does. What is pending is looked at with the next change.
     pub fn load(&self, causes: u32, mask: u32) {
         let mut s = self.state();
+        s.alarm.clear();
         (s.causes, s.mask) = (causes & self.kinds.all, mask & self.kinds.all);
     }
 

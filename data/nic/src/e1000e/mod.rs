@@ -2,17 +2,17 @@
 //! FreeBSD's em, DPDK's net_e1000_em, iPXE. (Intel, *82574 GbE Controller Family Datasheet*,
 //! 318694; where that was not at hand, what these drivers rely on, and QEMU's model.)
 //!
-//! Most of it is the 82540EM's, in `intel`. Its own are: MSI-X, with a vector for each queue and one
-//! for the rest (`vectors.rs`); a second queue each way, by RSS; receive descriptors with room for
-//! the hash, and those with several buffers (`rx.rs`); some registers (`table.rs`, `model.rs`).
+//! Most of it is the 82540EM's, in `intel`. Its own are: MSI-X, with a vector for each queue and
+//! one for the rest (`vectors.rs`); a second queue each way, by RSS; receive descriptors with room
+//! for the hash, and those with several buffers (`rx.rs`); some registers (`table.rs`, `model.rs`).
 //!
 //! The ring registers, both queues', lie in pages that the guest may have mapped. With MSI-X, QEMU
 //! leaves them mapped.
 //!
 //! # Where it differs from the real chip
 //!
-//! What [`crate::e1000`] says of moderation, the link, mapped registers and statistics holds here as
-//! well. Further:
+//! What [`crate::e1000`] says of moderation, the link, mapped registers and statistics holds here
+//! as well. Further:
 //!
 //! - It is a conventional PCI function: no driver needs its PCI Express capability. There is no
 //!   flash (BAR1) and no management firmware.

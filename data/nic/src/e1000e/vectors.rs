@@ -204,7 +204,8 @@ impl Block for Vectored {
         Self { pin, state: Mutex::default(), floor, raised, held, delivered }
     }
 
-    /// Clears them all, with MSI-X as well: drivers raise again, by ICS, what a read may have taken.
+    /// Clears them all, with MSI-X as well: drivers raise again, by ICS, what a read may have
+    /// taken.
     fn take(&self) -> (u32, Edge) {
         let mut s = self.state();
         let automask = if s.routing.by_read { s.routing.iam } else { 0 };
@@ -346,6 +347,8 @@ impl Interrupts for Vectored {
             return;
         }
         s.on = on;
+        // The host's timer may be set for the other one.
+        s.alarm.clear();
         if on {
             (s.causes, s.mask) = self.pin.unload();
             (s.sent, s.prompt, s.holding) = (0, 0, 0);

@@ -87,8 +87,8 @@ impl Eeprom {
         self.chip.pins(pins & eecd::CS != 0, pins & eecd::SK != 0, pins & eecd::DI != 0);
     }
 
-    /// EERD: the word at the address in bits 31:16, and that it is done, at once. Without START (bit
-    /// 0) nothing is read.
+    /// EERD: the word at the address in bits 31:16, and that it is done, at once. Without START
+    /// (bit 0) nothing is read.
     pub fn read_word(&self, eerd: u32) -> u32 {
         let kept = self.address_bits() & eerd;
         if eerd & 1 == 0 {

@@ -120,8 +120,8 @@ const END: u32 = 0xa000; // Registers with values of their own end here.
 const MAPPED_END: u32 = 0x2_0000; // The packet buffer memory, which reads as 0, ends here.
 
 impl Registers {
-    /// All zero: those that both chips have, and `own`. Without `csb` there are no registers for the
-    /// CSB. Never panics: rows that do not fit are left out, and a test looks for them.
+    /// All zero: those that both chips have, and `own`. Without `csb` there are no registers for
+    /// the CSB. Never panics: rows that do not fit are left out, and a test looks for them.
     pub fn new(own: &'static [Row], pages: Window, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
         let exists = |row: &Row| csb || !matches!(row.offset, CSBAL | CSBAH);

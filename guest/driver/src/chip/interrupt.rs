@@ -130,7 +130,7 @@ impl<C: Chip, B: Bus> ChipDriver<C, B> {
 
     /// A read pushes posted writes before it.
     fn settle(&mut self) {
-        if self.options.flush && !C::AUTOMASK {
+        if self.options.flush && !C::masks_itself(&self.options) {
             C::settle(&mut self.registers);
         }
     }

@@ -34,7 +34,9 @@ pub trait Chip: Debug + Sized + Send + 'static {
     const MASKS_SENT: bool;
     /// An interrupt masks itself until all causes are enabled again, so that neither a mask nor an
     /// acknowledgement is on its way while rings are looked at.
-    const AUTOMASK: bool = false;
+    fn masks_itself(_: &Options) -> bool {
+        false
+    }
     /// Its registers.
     type Register: Register;
     /// Its transmit side.

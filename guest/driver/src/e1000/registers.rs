@@ -1,12 +1,13 @@
-//! Registers of the 82540EM, from Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers
-//! Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all are 32 bits
-//! wide.
+//! Registers of the 82540EM and the 82574L, from Intel's "PCI/PCI-X Family of Gigabit Ethernet
+//! Controllers Software Developer's Manual" (8254x; SDM below), chapter 13. Offsets in BAR0; all
+//! are 32 bits wide.
 #![allow(missing_docs, reason = "a comment beside each says it")]
 
 crate::chip::registers::registers! {
     CTRL = 0x0000, // Device control (SDM 13.4.1).
     STATUS = 0x0008, // Device status (SDM 13.4.2).
     EERD = 0x0014, // EEPROM read (SDM 13.4.4).
+    CTRLEXT = 0x0018, // Extended device control (SDM 13.4.6).
     FCAL = 0x0028, // Flow control address, low (SDM 13.4.7).
     FCAH = 0x002c, // Flow control address, high.
     FCT = 0x0030, // Flow control type.
@@ -15,6 +16,10 @@ crate::chip::registers::registers! {
     ICS = 0x00c8, // Interrupt cause set (SDM 13.4.19).
     IMS = 0x00d0, // Interrupt mask set (SDM 13.4.20).
     IMC = 0x00d8, // Interrupt mask clear (SDM 13.4.21).
+    EIAC = 0x00dc, // Causes that their message clears (82574L).
+    IAM = 0x00e0, // Causes that their message masks (82574L).
+    IVAR = 0x00e4, // Causes' vectors (82574L).
+    EITR = 0x00e8, // Throttling of vector 0, in units of 256 ns (82574L).
     RCTL = 0x0100, // Receive control (SDM 13.4.22).
     FCTTV = 0x0170, // Flow control transmit timer value.
     TCTL = 0x0400, // Transmit control (SDM 13.4.33).
@@ -38,6 +43,7 @@ crate::chip::registers::registers! {
     TIDV = 0x3820, // Transmit interrupt delay, in units of 1.024 us (SDM 13.4.41).
     TADV = 0x382c, // Transmit absolute interrupt delay, in units of 1.024 us (SDM 13.4.44).
     RXCSUM = 0x5000, // Receive checksum control (SDM 13.4.47).
+    RFCTL = 0x5008, // Receive filter control (82574L).
     MTA = 0x5200, // Multicast table array, 128 words (SDM 13.5.1).
     RAL = 0x5400, // Receive address, low, of the first of 16 pairs (SDM 13.5.2).
     RAH = 0x5404, // Receive address, high (SDM 13.5.3).
@@ -54,12 +60,30 @@ pub mod status {
     pub const LU: u32 = 1 << 1;
 }
 
-/// Bits of EERD, as the 82540EM has them.
+/// Bits of EERD.
 pub mod eerd {
     pub const START: u32 = 1 << 0; // Start a read.
-    pub const DONE: u32 = 1 << 4; // The data are there.
-    pub const ADDRESS: u32 = 8; // Where the address goes.
     pub const DATA: u32 = 16; // Where the data come.
+
+    /// Where the chips differ.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Layout {
+        pub done: u32,    // The data are there.
+        pub address: u32, // Where the address goes.
+    }
+
+    pub const I82540: Layout = Layout { done: 1 << 4, address: 8 };
+    pub const I82574: Layout = Layout { done: 1 << 1, address: 2 };
+}
+
+/// What the 82574L has for vectors, and for descriptors.
+pub mod vectors {
+    /// RXQ0 and TXQ0 have vector 0, OTHER has 1; bit 31: every write-back of TXQ0 is a cause.
+    pub const IVAR: u32 = 8 | 8 << 8 | 9 << 16 | 1 << 31;
+    /// Messages mask the causes in IAM.
+    pub const CTRL_EXT_EIAME: u32 = 1 << 24;
+    /// Extended receive descriptors.
+    pub const RFCTL_EXTEN: u32 = 1 << 15;
 }
 
 /// Interrupt causes: bits of ICR, ICS, IMS and IMC.
@@ -70,6 +94,8 @@ pub mod cause {
     pub const RXDMT0: u32 = 1 << 4; // Few receive descriptors are left.
     pub const RXO: u32 = 1 << 6; // Receiver overrun.
     pub const RXT0: u32 = 1 << 7; // Receive timer.
+    pub const RXQ0: u32 = 1 << 20; // Receive queue 0 (82574L with MSI-X).
+    pub const TXQ0: u32 = 1 << 22; // Transmit queue 0.
     pub const RX: u32 = RXDMT0 | RXO | RXT0; // What a receiver waits for.
     pub const ALL: u32 = TXDW | LSC | RX; // All that the driver enables.
     /// All causes that the driver enables while CSB is on, whose flags say when they interrupt.

@@ -1,12 +1,12 @@
 //! Starting the chip (SDM chapter 14).
 
 use super::registers::{self, Register, ctrl, eerd, rctl, status, tctl};
-use super::{ChipError, E1000};
+use super::{ChipError, Driver, Kind};
 use crate::chip::start::{LINK_PATIENCE, PATIENCE};
 use crate::chip::{Bus, RxSide};
 use vmlan_transport::numbers::narrow16;
 
-impl<B: Bus> E1000<B> {
+impl<K: Kind, B: Bus> Driver<K, B> {
     /// CTRL.RST, with interrupts masked and both sides stopped before (SDM 14.4).
     pub(super) fn reset(&mut self) -> Result<(), ChipError> {
         self.registers.write(Register::IMC, u32::MAX);
@@ -37,9 +37,10 @@ impl<B: Bus> E1000<B> {
     /// # Errors
     /// [`ChipError::Stuck`] when the chip does not finish.
     pub fn eeprom(&mut self, word: u32) -> Result<u16, ChipError> {
-        self.registers.write(Register::EERD, word << eerd::ADDRESS | eerd::START);
+        let eerd::Layout { done, address } = K::EERD;
+        self.registers.write(Register::EERD, word << address | eerd::START);
         let value = self
-            .until(Register::EERD, PATIENCE, |value| value & eerd::DONE != 0)
+            .until(Register::EERD, PATIENCE, |value| value & done != 0)
             .ok_or(ChipError::Stuck("a read of its EEPROM"))?;
         Ok(narrow16((value >> eerd::DATA).into()))
     }

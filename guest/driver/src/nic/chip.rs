@@ -10,7 +10,7 @@ use crate::chip::{
     self, Access, Bus, Chip, ChipDriver, ChipError, Interest, Model, Offload, Options, Prepared,
     RxSide, Wake,
 };
-use crate::e1000::Intel;
+use crate::e1000::{Intel, Intel82574};
 use crate::realtek::{Gigabit, Plus, Rings};
 use crate::rtl8139::Classic;
 use crate::stats::QueueStats;
@@ -31,6 +31,7 @@ pub fn make_ram(options: &Options) -> io::Result<Arc<Ram>> {
 fn ram_bytes(options: &Options) -> (usize, usize) {
     match options.model {
         Model::E1000 => chip::ram_bytes::<Intel>(options),
+        Model::E1000e => chip::ram_bytes::<Intel82574>(options),
         Model::R8169 => chip::ram_bytes::<Rings<Gigabit>>(options),
         Model::Rtl8139Plus => chip::ram_bytes::<Rings<Plus>>(options),
         Model::Rtl8139Classic => chip::ram_bytes::<Classic>(options),
@@ -115,7 +116,8 @@ pub struct ChipNic<C: Chip, L: BusAddress = VfioUser> {
 
 /// A port of an Intel 82540EM.
 pub type E1000Nic<L = VfioUser> = ChipNic<Intel, L>;
-
+/// A port of an Intel 82574L.
+pub type E1000eNic<L = VfioUser> = ChipNic<Intel82574, L>;
 /// A port of an RTL8169.
 pub type R8169Nic<L = VfioUser> = ChipNic<Rings<Gigabit>, L>;
 /// A port of an RTL8139C+.

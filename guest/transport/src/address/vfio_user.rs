@@ -45,20 +45,20 @@ pub const KEYS: &str = "\
 ///
 /// In words: `vfio-user:PATH[,key=value...]` with the keys
 ///
-/// - `model` (`e1000`, `r8169`, `rtl8139`, `vmxnet3`): the port's (default `e1000`); it changes the
-///   defaults below
+/// - `model` (`e1000`, `e1000e`, `r8169`, `rtl8139`, `vmxnet3`): the port's (default `e1000`); it
+///   changes the defaults below
 /// - `plus` (`on`, `off`): an `rtl8139` is driven in C+ mode, or in classic mode
 /// - `writes` (`waited`, `posted`): register writes wait for their reply (QEMU 10, Cloud
 ///   Hypervisor), or not (QEMU 11)
 /// - `doorbell` (`auto`, `trapped`, `mapped`): whether ring registers that can be mapped are
-/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `vmxnet3`, the only
-///   one with `msix`: that)
+/// - `irq` (`intx`, `msi`, `msix`): how the chip interrupts (default `intx`; `e1000e` and
+///   `vmxnet3`, the only ones with `msix`: that)
 /// - `unmask` (`eventfd`, `message`, `access`): how INTx is unmasked (KVM: eventfd; QEMU without
 ///   KVM: access)
 /// - `mmap_timeout` (0 to 65535): with `unmask=access`: ms without mapped registers after an
 ///   interrupt (default 1100; 0: none)
 /// - `causes` (`read`, `unread`): with `irq=msi`: what a message was about is read, or all is
-///   cleared by a write; `vmxnet3`: there is nothing to read
+///   cleared by a write; with `msix` there is nothing to read
 /// - `reset` (`io`, `memory`): where CTRL.RST is written: the I/O window, as Linux does, or the
 ///   register
 /// - `interrupts` (`always`, `idle`): like a kernel's driver, or only while there is nothing to do
@@ -127,7 +127,7 @@ impl VfioUser {
     /// The first two that do not.
     pub fn check(&self) -> Result<(), Conflict> {
         let mapped = self.doorbell == Doorbell::Mapped;
-        if mapped && self.driver.model != Model::E1000 {
+        if mapped && !matches!(self.driver.model, Model::E1000 | Model::E1000e) {
             return Err(Conflict::Lacks { model: self.driver.model, key: "doorbell=mapped" });
         }
         self.driver.check()?;
@@ -285,9 +285,9 @@ impl FromStr for VfioUser {
         }
         for (key, value) in parts.into_iter().filter(|(key, _)| !["model", "plus"].contains(key)) {
             address.set(key, value)?;
-            for (of, keys) in OF_ONE {
+            for (of, keys) in OF_SOME {
                 if let Some(key) = keys.iter().find(|only| **only == key)
-                    && model != of
+                    && !of.contains(&model)
                 {
                     return Err(Conflict::Lacks { model, key }.into());
                 }
@@ -298,10 +298,10 @@ impl FromStr for VfioUser {
     }
 }
 
-/// Keys that only one chip has.
-const OF_ONE: [(Model, &[&str]); 2] = [
-    (Model::E1000, &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"]),
-    (Model::Vmxnet3, &["lro", "fence"]),
+/// Keys that only some chips have.
+const OF_SOME: [(&[Model], &[&str]); 2] = [
+    (&[Model::E1000, Model::E1000e], &["reset", "secrc", "itr", "tidv", "tadv", "rdtr", "radv"]),
+    (&[Model::Vmxnet3], &["lro", "fence"]),
 ];
 
 /// The chip that an address names: the other keys' defaults depend on it.
@@ -312,10 +312,11 @@ fn model(parts: &[(&str, &str)]) -> Result<Model, AddressError> {
             |wanted| AddressError::Value { key: (*key).into(), value: (*value).into(), wanted };
         match (*key, *value) {
             ("model", "e1000") => model = Model::E1000,
+            ("model", "e1000e") => model = Model::E1000e,
             ("model", "r8169") => model = Model::R8169,
             ("model", "rtl8139") => model = Model::Rtl8139Plus,
             ("model", "vmxnet3") => model = Model::Vmxnet3,
-            ("model", _) => return Err(bad("e1000, r8169, rtl8139 or vmxnet3")),
+            ("model", _) => return Err(bad("e1000, e1000e, r8169, rtl8139 or vmxnet3")),
             ("plus", _) => plus = Some(on_off(key, value)?),
             _ => {}
         }

@@ -40,7 +40,7 @@ mod vmxnet3 {
 pub(super) fn quiet(model: Model, registers: &Registers, csb: bool) {
     let write = |offset, width, value| registers.store(offset, width, value);
     let (low, high) = match model {
-        Model::E1000 => {
+        Model::E1000 | Model::E1000e => {
             write(e1000::RCTL, Width::Four, 0);
             write(e1000::TCTL, Width::Four, 0);
             write(e1000::IMC, Width::Four, u32::MAX);
@@ -67,7 +67,7 @@ pub(super) fn quiet(model: Model, registers: &Registers, csb: bool) {
 /// Resets the chip, once it is no longer a bus master.
 pub(super) fn reset(model: Model, registers: &Registers) {
     match model {
-        Model::E1000 => {
+        Model::E1000 | Model::E1000e => {
             let value = registers.load(e1000::CTRL, Width::Four);
             registers.store(e1000::CTRL, Width::Four, value | e1000::CTRL_RST);
             registers.load(e1000::STATUS, Width::Four);

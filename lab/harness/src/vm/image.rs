@@ -14,6 +14,7 @@ const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_net",
     "e1000",
+    "e1000e",
     "8139too",
     "8139cp",
     "realtek",

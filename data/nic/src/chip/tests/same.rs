@@ -1,11 +1,12 @@
 //! The chips share one walker: the same traffic through each of them gives the same frames,
-//! whatever their descriptors look like (e1000: legacy).
+//! whatever their descriptors look like (e1000: legacy, e1000e: extended).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::e1000::E1000;
+use crate::e1000e::E1000e;
 use crate::r8169::R8169;
 use crate::rtl8139::Rtl8139;
 use crate::vmxnet3::Vmxnet3;
@@ -192,12 +193,13 @@ fn outcome<C: Fuzzed>(byte: u8, room: u32, steps: &[Step]) -> Outcome {
     })
 }
 
-/// All with one receive ring. Tags are taken out; the e1000's long frames are on, and its buffers
+/// All with one receive ring. Tags are taken out; long frames of Intel's are on, and their buffers
 /// by RCTL.BSIZE.
-fn outcomes(size: u8, steps: &[Step]) -> [Outcome; 3] {
+fn outcomes(size: u8, steps: &[Step]) -> [Outcome; 4] {
     let room = 2048 >> size;
     [
         outcome::<E1000>(size << 4 | 2, room, steps),
+        outcome::<E1000e>(size << 4 | 2, room, steps),
         outcome::<R8169>(0x12, room, steps),
         outcome::<Rtl8139>(0x02, room, steps),
     ]
@@ -208,7 +210,8 @@ proptest! {
 
     #[test]
     fn the_same_traffic_gives_the_same_frames(size in 1u8..4, steps in vec(step(), 1..12)) {
-        let [intel, gigabit, plus] = outcomes(size, &steps);
+        let [intel, newer, gigabit, plus] = outcomes(size, &steps);
+        prop_assert_eq!(&intel, &newer);
         prop_assert_eq!(&intel, &gigabit);
         prop_assert_eq!(&intel, &plus);
     }

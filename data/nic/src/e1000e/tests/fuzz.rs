@@ -25,7 +25,7 @@ pub fn e1000e(data: &[u8]) -> (u64, u64) {
 
 impl FuzzedModel for I82574 {
     /// Queue 0 has vectors 0 and 1, which clear their causes and mask themselves; the rest has
-    /// vector 2. Both rings are those of queue 1 as well.
+    /// vector 2. Descriptors are extended, or with bit 7 of the byte legacy.
     fn set_up(run: &mut Run<'_, Intel<Self>>, byte: u8) {
         run.configure(0xa2, &[0, 0x80]);
         run.write(IVAR, 0x800a_0908);
@@ -33,7 +33,7 @@ impl FuzzedModel for I82574 {
         run.write(IAM, u32::MAX);
         run.write(CTRL_EXT, 1 << 24);
         run.write(IMS, 0x0150_0000);
-        run.write(RFCTL, u32::from(byte >> 7) << 15);
+        run.write(RFCTL, u32::from(!byte >> 7) << 15);
     }
 
     fn step(run: &mut Run<'_, Intel<Self>>, n: u8) {

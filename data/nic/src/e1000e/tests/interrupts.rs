@@ -303,7 +303,7 @@ mod property {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(500))]
         #[test]
         fn no_cause_is_lost_and_none_is_sent_twice(steps in vec(step(), 0..120)) {
             check(steps);

@@ -1,5 +1,5 @@
-//! The body of the fuzz targets `e1000` and `e1000e`: see [`crate::chip::fuzz`]. The driver that sets
-//! things up has rings of 32 descriptors; that of an 82574L has MSI-X.
+//! The body of the fuzz targets `e1000` and `e1000e`: see [`crate::chip::fuzz`]. The driver that
+//! sets things up has rings of 32 descriptors; that of an 82574L has MSI-X.
 //!
 //! The byte of configuration has these bits. 1: long frames; 2: loopback; 7:4: RCTL 19:16.
 //!
@@ -74,15 +74,17 @@ impl<M: FuzzedModel> Fuzzed for Intel<M> {
 
     fn put_buffer(run: &Run<'_, Self>, index: u32, at: u32, _: u32) {
         let desc = RX_RING + 16 * index;
-        run.poke(desc, at);
-        run.poke(desc + 12, 0);
+        [at, 0, 0, 0].iter().zip(0..).for_each(|(word, n)| run.poke(desc + 4 * n, *word));
     }
 
     /// DD, EOP, VP.
     fn written(run: &Run<'_, Self>, index: u32) -> Option<Filled> {
         let desc = RX_RING + 16 * index;
-        let (len, status) = (run.peek(desc + 8) & 0xffff, run.peek(desc + 12));
-        let [_, _, low, high] = status.to_le_bytes();
+        let (third, last) = (run.peek(desc + 8), run.peek(desc + 12));
+        // Extended descriptors have status and length in the other order.
+        let extended = run.chip.regs.get(RFCTL) >> 15 & 1 != 0;
+        let (len, status) = if extended { (last & 0xffff, third) } else { (third & 0xffff, last) };
+        let [_, _, low, high] = last.to_le_bytes();
         let tag = (status & 8 != 0).then(|| u16::from_le_bytes([low, high]));
         let filled = Filled { len, whole: false, last: status & 2 != 0, tag };
         (status & 1 != 0).then_some(filled)

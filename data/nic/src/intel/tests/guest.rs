@@ -1,5 +1,5 @@
-//! A guest's memory and driver for either chip, with constants of its own (SDM tables 13-2, 3-10 and
-//! following).
+//! A guest's memory and driver for either chip, with constants of its own (SDM tables 13-2, 3-10
+//! and following).
 #![allow(clippy::cast_possible_truncation)]
 
 use std::sync::Arc;

@@ -1,0 +1,44 @@
+//! Linux guests with their stock e1000e driver: with four CPUs and MSI-X, and with mapped
+//! doorbells.
+
+use vmlan_tests::{
+    LanHost, Result, connectivity, linux_nic,
+    linux_nic_lan::{From, everything},
+    linux_nic_suite::{LinuxNicSuite, chapter},
+};
+
+fn more(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
+    chapter("vectors", || vectors(scene))?;
+    // Shared pages keep what the guest writes, reserved bits included.
+    let excused: &[&str] = if scene.card.keys.contains("mapped") { &["register"] } else { &[] };
+    chapter("self-test", || scene.self_test(excused))
+}
+
+/// One vector for frames received, one for those sent, one for the rest. None of the first two
+/// costs a read of a register.
+fn vectors(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
+    let LinuxNicSuite { guest, virtio, switch, .. } = scene;
+    let names = guest.sh("sed -n 's/.* //; /eth0/p' /proc/interrupts")?;
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["eth0-rx-0", "eth0-tx-0", "eth0"]);
+    let own = guest.ip().to_owned();
+    let name = guest.name().to_owned();
+    let counts = || -> Result<(u64, u64)> {
+        let port = switch.port(&name)?;
+        let device = &port["device"];
+        let reads = device["registers"]["ICR"]["reads"].as_u64().expect("reads of ICR");
+        Ok((reads, device["delivered"].as_u64().expect("messages")))
+    };
+    let before = counts()?;
+    connectivity::iperf(*virtio, &own, 9, "-n 16M")?;
+    connectivity::iperf(*guest, virtio.ip(), 9, "-n 16M")?;
+    let after = counts()?;
+    let (reads, delivered) = (after.0 - before.0, after.1 - before.1);
+    println!("  {delivered} messages, {reads} reads of ICR");
+    assert!(delivered > 0 && reads < 10, "{delivered} messages, {reads} reads of ICR");
+    Ok(())
+}
+
+#[test]
+fn stock_driver() -> Result<()> {
+    everything(&[&linux_nic::E1000E, &linux_nic::E1000E_MAPPED], From::Switch, 12, more)
+}
