@@ -260,6 +260,7 @@ group!(
                 libc::TUNSETOFFLOAD,
                 libc::SIOCGIFFLAGS,
                 libc::SIOCSIFFLAGS,
+                libc::SIOCGIFMTU,
             ],
             "of TAP devices"
         ),

@@ -14,6 +14,7 @@ use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
 
 mod apply;
+mod events;
 mod explain;
 mod fdb;
 mod forward;
@@ -120,6 +121,12 @@ enum Command {
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
     )]
     Stats(stats::StatsArgs),
+    /// Tell what happens in a running switch, as it happens
+    ///
+    /// Ports that come, go, come up and go down; addresses that are learned and moved; limits hit,
+    /// frames dropped, faults. Looked at ten times a second; drops are told once a second.
+    #[command(after_help = "Example:\n  vmlan events\n  vmlan events --json | jq -r .event")]
+    Events(events::EventsArgs),
     /// Show what passes through a running switch, as it passes
     ///
     /// Ports sorted by rate, their drops, the workers' time they take, and their past; with Enter
@@ -186,6 +193,7 @@ impl Command {
             Self::Forward(args) => Some(&mut args.api.api),
             Self::Sflow(args) => Some(&mut args.api.api),
             Self::Stats(args) => Some(&mut args.api.api),
+            Self::Events(args) => Some(&mut args.api.api),
             Self::Top(args) => Some(&mut args.api.api),
             Self::Web(args) => Some(&mut args.api.api),
             Self::Explain(args) => Some(&mut args.api.api),
@@ -216,6 +224,7 @@ impl Command {
             Self::Forward(args) => forward::run(args),
             Self::Sflow(args) => sflow::run(args),
             Self::Stats(args) => stats::run(&args),
+            Self::Events(args) => events::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Web(args) => web::run(&args),
             Self::Explain(args) => explain::run(&args),

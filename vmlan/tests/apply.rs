@@ -75,6 +75,7 @@ fn a_file_changes_what_differs_while_frames_pass() {
         "dry_run": false, "added": ["n"], "changed": ["b"], "changes": changes,
         "reopened": [], "removed": ["s"],
         "unchanged": ["a"], "limits_set": ["gold"], "limits_removed": [], "sflow": false,
+        "generation": done["generation"],
     });
     assert_eq!(done, lists);
     let fdb = switch.json(&["fdb", "list"]);

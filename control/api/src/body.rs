@@ -1,4 +1,4 @@
-//! Bodies of answers: a text, or one that ends with the port it tells of.
+//! Bodies of answers: a text, one that ends with the port it tells of, or events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
 
+use super::events::EventStream;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::oneshot;
 use vmlan_engine::action::{Action, Holder};
@@ -15,22 +16,29 @@ use vmlan_engine::action::{Action, Holder};
 pub(super) struct AnswerBody {
     text: Option<Bytes>,
     hold: Option<Hold>,
+    events: Option<EventStream>,
 }
 
 impl AnswerBody {
     /// `text`, and then nothing for as long as `hold` lasts.
     pub(super) fn held(text: String, hold: Hold) -> Self {
-        Self { text: Some(text.into()), hold: Some(hold) }
+        Self { text: Some(text.into()), hold: Some(hold), events: None }
     }
 
+    /// Events, for as long as they are read.
+    pub(super) fn events(events: EventStream) -> Self {
+        Self { events: Some(events), ..Self::default() }
+    }
+
+    /// True if it goes on for longer than a request.
     pub(super) fn is_held(&self) -> bool {
-        self.hold.is_some()
+        self.hold.is_some() || self.events.is_some()
     }
 }
 
 impl From<String> for AnswerBody {
     fn from(text: String) -> Self {
-        Self { text: Some(text.into()), hold: None }
+        Self { text: Some(text.into()), ..Self::default() }
     }
 }
 
@@ -46,6 +54,9 @@ impl Body for AnswerBody {
         if let Some(text) = this.text.take() {
             return Poll::Ready(Some(Ok(Frame::data(text))));
         }
+        if let Some(events) = &mut this.events {
+            return events.poll(context).map(|text| text.map(|text| Ok(Frame::data(text))));
+        }
         match &mut this.hold {
             None => Poll::Ready(None),
             // It is never sent anything: its other end goes with the port.
@@ -54,13 +65,13 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.text.is_none() && self.hold.is_none()
+        self.text.is_none() && !self.is_held()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.hold {
-            None => SizeHint::with_exact(self.text.as_ref().map_or(0, |t| t.len() as u64)),
-            Some(_) => SizeHint::default(),
+        match self.is_held() {
+            false => SizeHint::with_exact(self.text.as_ref().map_or(0, |t| t.len() as u64)),
+            true => SizeHint::default(),
         }
     }
 }

@@ -134,6 +134,37 @@ impl Client {
         Ok((self.parse(&first)?, kept.into()))
     }
 
+    /// `GET /v1/events`: calls `each` with each event, in JSON, until it returns false or the switch
+    /// ends.
+    pub fn events(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| self.broken(&e))?;
+        runtime.block_on(async {
+            let asked = self.ask(self.connect()?, &Method::GET, "/v1/events", String::new());
+            let (mut answer, _driver) = self.soon(asked).await?;
+            if !answer.status().is_success() {
+                return self.whole(answer).await.map(drop);
+            }
+            let mut text = Vec::new();
+            while let Some(frame) = answer.body_mut().frame().await {
+                // The switch has ended.
+                let Ok(frame) = frame else { return Ok(()) };
+                text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = text.windows(2).position(|w| w == b"\n\n") {
+                    let event: Vec<u8> = text.drain(..end + 2).collect();
+                    let event = String::from_utf8_lossy(&event);
+                    let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+                    if data.is_some_and(|data| !each(data)) {
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn within_patience<T>(
         &self,
         request: impl Future<Output = Result<T, ClientError>>,

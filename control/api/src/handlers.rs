@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
 use super::body::{AnswerBody, Hold};
+use super::events::EventStream;
 use super::limits;
 use super::routes::{self, NoRoute, Route};
 use super::{
@@ -84,6 +85,12 @@ async fn dispatch(
         | Route::SetLimit(_)
         | Route::RemoveLimit(_)
         | Route::Apply => limits::answer(route, body, control).await,
+        Route::Generation => json(StatusCode::OK, &ask(control, Action::GetGeneration).await?),
+        Route::Events => {
+            let (listener, hello) = ask(control, Action::Listen).await?;
+            let body = AnswerBody::events(EventStream::new(listener, &hello));
+            Ok(respond(StatusCode::OK, "text/event-stream", body))
+        }
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,

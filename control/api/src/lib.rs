@@ -7,6 +7,7 @@
 //! | `limits` | shared limits, whole configurations |
 //! | `server` | the API thread: parses, asks the control thread, answers |
 //! | `body` | bodies of answers, also of those that last as long as a port |
+//! | `events` | what happens, as server-sent events |
 //! | `client` | the other end, for `vmlan port`, `fdb`, `stats` and `vm-args` |
 //! | `web` | a page for browsers, by a process of its own that is a client, too |
 //!
@@ -16,6 +17,7 @@
 
 mod body;
 pub mod client;
+mod events;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod handlers;
@@ -85,6 +87,9 @@ pub struct NewConfig {
     /// Only say what would change.
     #[serde(default)]
     pub dry_run: bool,
+    /// Only if this is the generation of the configuration that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
 }
 
 /// `POST /v1/ports`

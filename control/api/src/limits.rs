@@ -35,9 +35,9 @@ pub(super) async fn answer(
             Ok(no_content())
         }
         Route::Apply => {
-            let NewConfig { text, path, dry_run } = parse(body)?;
+            let NewConfig { text, path, dry_run, generation } = parse(body)?;
             let config = Config::parse(&text, Path::new(&path)).map_err(invalid)?;
-            let make = |reply| Action::Apply(Box::new(config), dry_run, reply);
+            let make = |reply| Action::Apply(Box::new(config), dry_run, generation, reply);
             json(StatusCode::OK, &ask(control, make).await?)
         }
         _ => {

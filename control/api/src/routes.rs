@@ -18,6 +18,8 @@ pub(super) enum Route {
     SetLimit(String),
     RemoveLimit(String),
     Apply,
+    Generation,
+    Events,
     GetSflow,
     SetSflow,
     RemoveSflow,
@@ -56,7 +58,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 24] {
+fn table() -> [(&'static str, &'static str, Make); 26] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -72,6 +74,8 @@ fn table() -> [(&'static str, &'static str, Make); 24] {
         ("PUT", "/v1/limits/{name}", Named(Route::SetLimit)),
         ("DELETE", "/v1/limits/{name}", Named(Route::RemoveLimit)),
         ("POST", "/v1/apply", Plain(Route::Apply)),
+        ("GET", "/v1/apply", Plain(Route::Generation)),
+        ("GET", "/v1/events", Plain(Route::Events)),
         ("GET", "/v1/sflow", Plain(Route::GetSflow)),
         ("PUT", "/v1/sflow", Plain(Route::SetSflow)),
         ("DELETE", "/v1/sflow", Plain(Route::RemoveSflow)),

@@ -20,14 +20,15 @@ use super::handlers::answer;
 use super::socket::SocketFile;
 use vmlan_engine::action::Action;
 
-/// Connections served at once; more wait in the backlog. Those that hold a port are not counted.
+/// Connections served at once; more wait in the backlog. Those that hold a port or hear events are
+/// not counted.
 pub(super) const CONNECTIONS: usize = 64;
 
 /// Time for a request's head to arrive; also how long an idle connection is kept.
 const HEAD: Duration = Duration::from_secs(10);
 
 /// A connection that has asked for nothing new for this long is ended, whatever it does, unless it
-/// holds a port.
+/// holds a port or hears events.
 const LIFE: Duration = Duration::from_secs(60);
 
 /// The running API. Stops, and removes its socket, when dropped.

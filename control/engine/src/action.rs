@@ -9,8 +9,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use vmlan_frame::Mac;
 
+use crate::events::{Event, Listener};
 use crate::explain::Explained;
-use crate::info::{Applied, FdbLine, ForwardInfo, LeaseInfo, LimitInfo, PortInfo, SflowInfo};
+use crate::info::{
+    Applied, FdbLine, ForwardInfo, Generation, LeaseInfo, LimitInfo, PortInfo, SflowInfo,
+};
 use crate::stats::Stats;
 use vmlan_config::address::{LimitTable, NamedAddress, PortName, SflowTable};
 use vmlan_config::file::Config;
@@ -41,7 +44,11 @@ pub enum Action {
     SetLimit(PortName, LimitTable, Reply<LimitInfo>),
     RemoveLimit(PortName, Reply<()>),
     /// Makes the switch what a configuration file says; if true, only says what that would change.
-    Apply(Box<Config>, bool, Reply<Applied>),
+    /// With a number, only if that is the configuration's generation.
+    Apply(Box<Config>, bool, Option<u64>, Reply<Applied>),
+    GetGeneration(Reply<Generation>),
+    /// Tells what happens from now on.
+    Listen(Reply<(Listener, Event)>),
     GetSflow(Reply<SflowInfo>),
     /// Exports samples like this, or not at all.
     SetSflow(Option<SflowTable>, Reply<SflowInfo>),

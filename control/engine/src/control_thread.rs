@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::action::{Action, Reply};
-use crate::info::Applied;
+use crate::info::{Applied, Generation};
 use crate::ports::{Failed, Ports};
 use vmlan_config::address::NamedAddress;
 use vmlan_config::file::Config;
@@ -23,6 +23,7 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
             Next::Action(Action::PortChanged) => {
                 ports.looked();
                 ports.hear_gateways();
+                ports.follow_links();
                 clock.start();
             }
             Next::Action(Action::HolderGone) => {
@@ -37,6 +38,8 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
         }
         clock.tick(ports);
         clock.forget_after(ports.forget_departed());
+        clock.look(ports);
+        clock.announce_after(ports.announce());
     }
 }
 
@@ -61,11 +64,30 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
         Action::GetLimit(name, reply) => answer(reply, ports.get_limit(&name)),
         Action::SetLimit(name, table, reply) => answer(reply, ports.set_limit(&name, table)),
         Action::RemoveLimit(name, reply) => answer(reply, ports.remove_limit(&name)),
-        Action::Apply(config, dry_run, reply) => {
-            answer(reply, apply_file(ports, running, *config, dry_run));
+        Action::Apply(config, dry_run, generation, reply) => {
+            let done = at_generation(ports, generation)
+                .and_then(|()| apply_file(ports, running, *config, dry_run));
+            answer(reply, done);
         }
+        Action::GetGeneration(reply) => {
+            answer(reply, Ok(Generation { generation: ports.generation() }));
+        }
+        Action::Listen(reply) => answer(reply, ports.listen()),
         Action::HolderGone | Action::PortChanged | Action::Stop => {}
     }
+}
+
+/// Refuses what was meant for another generation of the configuration.
+fn at_generation(ports: &Ports, wanted: Option<u64>) -> Result<(), Refusal> {
+    let now = ports.generation();
+    if wanted.is_none_or(|wanted| wanted == now) {
+        return Ok(());
+    }
+    let text = format!(
+        "the configuration has generation {now}: it was changed by somebody else: look again, and \
+         apply with that number, or with none"
+    );
+    Err(Refusal::new(Cause::Exists, text))
 }
 
 /// Makes the switch what a configuration file says, or changes nothing.
@@ -96,24 +118,35 @@ fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {
 
 enum Next {
     Action(Action),
-    /// It may be time to tick, or to forget what was learned at ports that went down.
+    /// It may be time to tick, to forget what was learned at ports that went down, to look for
+    /// events, or to announce a guest.
     Tick,
     /// Nobody can ask for anything any more.
     Hangup,
 }
 
-/// Ages the forwarding table, and sleeps without a limit while nothing could age: no learned
+/// Ages the forwarding table, looks for events, and sleeps without a limit while nothing could age: no learned
 /// address, and no port from which one could be learned.
 struct AgeingTimer {
     period: Duration,
     next: Option<Instant>,
     /// When to look again at ports that went down, if the forwarding table was walked just before.
     forget: Option<Instant>,
+    /// When to look for events, if somebody listens.
+    look: Option<Instant>,
+    /// When to announce a guest next.
+    announce: Option<Instant>,
 }
 
 impl AgeingTimer {
     fn new(ageing: Duration) -> Self {
-        Self { period: (ageing / TICKS).max(Duration::from_millis(10)), next: None, forget: None }
+        Self {
+            period: (ageing / TICKS).max(Duration::from_millis(10)),
+            next: None,
+            forget: None,
+            look: None,
+            announce: None,
+        }
     }
 
     fn start(&mut self) {
@@ -124,9 +157,21 @@ impl AgeingTimer {
         self.forget = wait.map(|wait| Instant::now() + wait);
     }
 
+    fn look(&mut self, ports: &mut Ports) {
+        if self.look.is_none_or(|next| next <= Instant::now()) {
+            self.look = ports.look().map(|wait| Instant::now() + wait);
+        }
+    }
+
+    fn announce_after(&mut self, wait: Option<Duration>) {
+        self.announce = wait.map(|wait| Instant::now() + wait);
+    }
+
     /// What happens next.
     fn wait(&self, actions: &Receiver<Action>) -> Next {
-        let Some(next) = self.next.into_iter().chain(self.forget).min() else {
+        let Some(next) =
+            [self.next, self.forget, self.look, self.announce].into_iter().flatten().min()
+        else {
             return actions.recv().map_or(Next::Hangup, Next::Action);
         };
         match actions.recv_timeout(next.saturating_duration_since(Instant::now())) {

@@ -113,6 +113,9 @@ pub struct Applied {
     pub limits_removed: Vec<String>,
     /// Sampling was started, changed or ended.
     pub sflow: bool,
+    /// The configuration's generation after it: it counts changes since the switch was started.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 impl Applied {
@@ -122,6 +125,13 @@ impl Applied {
             [&self.added, &self.changed, &self.removed, &self.limits_set, &self.limits_removed];
         lists.into_iter().all(Vec::is_empty) && !self.sflow
     }
+}
+
+/// `GET /v1/apply`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Counts the changes of the configuration since the switch was started.
+    pub generation: u64,
 }
 
 /// A line of the forwarding table.

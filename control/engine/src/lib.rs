@@ -8,6 +8,7 @@
 
 pub mod action;
 pub mod control_thread;
+pub mod events;
 pub mod explain;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

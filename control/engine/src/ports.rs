@@ -11,6 +11,7 @@ use vmlan_frame::{Changed, Mac};
 use vmlan_switch::Switch;
 
 use crate::action::Holder;
+use crate::events::Event;
 use crate::info::PortInfo;
 use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
@@ -18,6 +19,7 @@ use vmlan_config::address_change::say_changes;
 use vmlan_config::refusal::{Cause, Refusal};
 use vmlan_config::settings::World;
 
+mod announce;
 mod apply;
 mod entry;
 mod fdb;
@@ -28,15 +30,18 @@ mod leases;
 mod limits;
 mod link_watch;
 mod nat;
+mod observe;
 mod open;
 mod policy;
 mod report;
 mod sflow;
 #[cfg(test)]
 mod tests;
+use announce::Announcer;
 pub use apply::Failed;
 use entry::Entry;
 use link_watch::LinkWatch;
+use observe::Observer;
 use open::{Gateways, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
@@ -56,6 +61,8 @@ pub struct Ports {
     /// A port came up or went down, and the control thread has been notified but has not looked
     /// yet.
     notified: Arc<AtomicBool>,
+    observer: Observer,
+    announcer: Announcer,
 }
 
 impl Ports {
@@ -90,6 +97,8 @@ impl Ports {
             changed,
             gateways,
             notified,
+            observer: Observer::default(),
+            announcer: Announcer::default(),
         }
     }
 
@@ -138,7 +147,9 @@ impl Ports {
             return Err(refusal);
         }
         self.mirror();
-        Ok(self.entries.last().map(Entry::info).unwrap_or_default())
+        let info = self.entries.last().map(Entry::info).unwrap_or_default();
+        self.has_changed(Event::of("port-added", &info.name));
+        Ok(info)
     }
 
     /// Checks all ports as they will be with `name` at `new`, or without it.
@@ -223,6 +234,7 @@ impl Ports {
         let entry = self.entries.remove(index);
         self.close(entry);
         self.mirror();
+        self.has_changed(Event::of("port-removed", name.as_str()));
         // Policies of fewer ports cannot fail.
         self.enforce()
     }
@@ -284,6 +296,9 @@ impl Ports {
             self.set_live(index, new)?;
         }
         self.log_changes(name, &old);
+        if self.entries[index].address != old {
+            self.has_changed(Event::of("port-changed", name.as_str()));
+        }
         Ok(self.entries[index].info())
     }
 
@@ -394,6 +409,18 @@ impl Ports {
     pub fn get(&self, name: &PortName) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
         Ok(self.entries[index].info())
+    }
+
+    /// The policies follow the MTUs of devices.
+    pub fn follow_links(&mut self) {
+        let follows =
+            |e: &Entry| e.id.is_none() || e.kept.policy().is_none_or(|p| p.mtu == e.mtu());
+        if self.entries.iter().all(follows) {
+            return;
+        }
+        if let Err(refusal) = self.enforce() {
+            log::error!("mtu: {}", refusal.message);
+        }
     }
 
     /// How long an address is remembered.

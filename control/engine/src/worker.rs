@@ -171,6 +171,15 @@ impl Workers {
         Table::new(lock(&self.plan).entries.clone())
     }
 
+    /// Has a frame of the switch's own sent to a port, in the form that this takes, by the worker
+    /// that has the port. If it finds no room it is dropped and counted.
+    pub fn send(&self, to: PortId, frame: Vec<u8>) {
+        let owner = lock(&self.plan).owners.get(to.index()).copied().flatten();
+        if let Some(slot) = owner.and_then(|owner| self.shared.slots.get(owner)) {
+            slot.send(to, frame);
+        }
+    }
+
     /// The workers' clock: nanoseconds since they were started.
     pub fn now(&self) -> u64 {
         run::clock(&self.shared)

@@ -14,10 +14,12 @@ mod neighbour;
 mod options;
 #[cfg(test)]
 mod tests;
+mod too_big;
 
-pub use arp::Arp;
+pub use arp::{Arp, announcement};
 pub use membership::{IGMP, Membership, Records};
 pub use neighbour::Neighbour;
+pub use too_big::{TOO_BIG, too_big};
 
 use crate::HEAD;
 

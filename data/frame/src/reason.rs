@@ -22,7 +22,8 @@ macro_rules! reasons {
 reasons! {
     /// Shorter than an Ethernet header.
     Runt = "runt",
-    /// Longer than the switch, or the receiver's largest buffer, can take.
+    /// Longer than the switch, the receiver's largest buffer or the link behind the receiver can
+    /// take.
     TooLong = "too-long",
     /// Offload fields that contradict the frame: checksum or segmentation outside it, unknown
     /// kinds.

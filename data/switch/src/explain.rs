@@ -39,6 +39,8 @@ pub struct Explanation {
     pub claim: Option<Claim>,
     /// The settings that refuse its claims, each by itself.
     pub settings: Vec<ClaimSetting>,
+    /// What its sender would be answered, because its packet is too long for a link.
+    pub answer: Option<Vec<u8>>,
     /// Monitors that would be shown a copy.
     pub copies: Vec<Receiver>,
 }
@@ -103,6 +105,7 @@ impl Switch {
             domain: Domain::OPEN,
             claim: None,
             settings: Vec::new(),
+            answer: None,
             copies: Vec::new(),
         };
         let mut trace = Trace { switch: self, table, source, entry, batch, now, outcome };

@@ -37,6 +37,10 @@ use crate::{MAX_PORTS, PortId};
 
 mod control;
 mod learn;
+mod news;
+
+pub use news::FdbNews;
+use news::News;
 
 const WAYS: usize = 4;
 const STATIC: u64 = 1;
@@ -78,6 +82,7 @@ pub struct Fdb {
     counts: Box<[AtomicU32]>,
     port_cap: u32,
     unlearned: Counter,
+    news: News,
 }
 
 /// A line of the table.
@@ -194,6 +199,7 @@ impl Fdb {
             counts: (0..MAX_PORTS).map(|_| AtomicU32::new(0)).collect(),
             port_cap,
             unlearned: Counter::default(),
+            news: News::default(),
         }
     }
 
@@ -318,6 +324,17 @@ impl Fdb {
             port: port_of(e),
             age: (e & STATIC == 0).then(|| Self::age(now, e)),
         }
+    }
+
+    /// Gathers what is learned from now on, for [`Fdb::take_news`], or stops that.
+    pub fn want_news(&self, wanted: bool) {
+        self.news.want(wanted);
+    }
+
+    /// Appends what was learned since the last call to `into`. Returns how much, since the
+    /// beginning, was learned too fast to be gathered. For the control thread.
+    pub fn take_news(&self, into: &mut Vec<FdbNews>) -> u64 {
+        self.news.take(into)
     }
 
     /// Source addresses that were not learned because the table or the port's share of it was full.

@@ -9,7 +9,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Mac, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Mac, Offload, Reason, Sink};
+use vmlan_ram::Slice;
 
 use crate::fdb::Learned;
 use crate::policy::retag::Retagged;
@@ -21,6 +22,7 @@ use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 mod deliver;
 pub(crate) mod flood;
 mod limits;
+pub(crate) mod too_long;
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub(crate) struct State {
     /// Hashes of the destinations, from when their sets were prefetched.
     hashes: Vec<u64>,
     pub(crate) out: Out,
+    /// What a sender is answered.
+    answer: Batch<'static>,
     /// The uplink that each source waited for when it had its last breath.
     at_uplink: Vec<Option<PortId>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
@@ -88,6 +92,7 @@ impl Forwarder {
             domains: Vec::with_capacity(BATCH),
             hashes: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
+            answer: Batch::new(),
             at_uplink: vec![None; MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
         };
@@ -137,6 +142,23 @@ impl Forwarder {
             *at = uplink;
         }
         Breath { frames, ..done }
+    }
+
+    /// Hands a frame of the switch's own to `to`, as it stands; dropped if it finds no room. True
+    /// if it was taken.
+    pub fn send(&mut self, table: &Table, to: PortId, frame: &[u8]) -> bool {
+        let Some(entry) = table.get(to) else { return false };
+        let mut batch = Batch::take(&mut self.batch);
+        let taken = batch.add(&[Slice::from_bytes(frame)], Offload::NONE).is_ok()
+            && entry.port.push(&batch, &[0]) == 1;
+        if let (Some((mirror, interface)), Some(frame)) = (&entry.mirror, batch.frame(0)) {
+            mirror.capture(*interface, true, &frame, (!taken).then_some(Reason::ReceiverFull));
+        }
+        batch.give_back(&mut self.batch);
+        if !taken {
+            entry.port.counters().output.drop(Reason::ReceiverFull, 1);
+        }
+        taken
     }
 
     /// The full receivers that frames have been held for since the last call.

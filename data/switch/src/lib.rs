@@ -40,7 +40,7 @@ pub use explain::{
     Check, Claim, ClaimFault, ClaimSetting, Claimed, End, Explanation, Fate, Finding, Naming,
     Place, Receiver, Step, StormTokens, Tag, Tags, Tokens, Unparsed, Verdict,
 };
-pub use fdb::{Fdb, FdbEntry, FdbError, WouldLearn};
+pub use fdb::{Fdb, FdbEntry, FdbError, FdbNews, WouldLearn};
 pub use forward::{Breath, Forwarder};
 use full_wait::Waits;
 pub use port_set::PortSet;
@@ -90,6 +90,7 @@ pub struct Switch {
     waits: Waits,
     departures: Departures,
     snooping: Snooping,
+    told: forward::too_long::Told,
 }
 
 impl Switch {
@@ -98,7 +99,8 @@ impl Switch {
         let fdb = Fdb::new(options.fdb_entries, options.fdb_port_cap);
         let waits = Waits::new(options.full_wait);
         let (departures, snooping) = (Departures::default(), Snooping::new());
-        Arc::new(Self { options, fdb, waits, departures, snooping })
+        let told = forward::too_long::Told::default();
+        Arc::new(Self { options, fdb, waits, departures, snooping, told })
     }
 
     /// The forwarding table.

@@ -131,6 +131,8 @@ pub struct Policy {
     pub passes_reserved: bool,
     /// Of the frames to multicast groups it gets those of groups that it has joined.
     pub joined_only: bool,
+    /// Bytes of the longest IP packet that the link behind it carries; `None`: any.
+    pub mtu: Option<u16>,
     /// How much it may send.
     pub from: Limits,
     /// How much may be sent to it.
@@ -205,6 +207,7 @@ impl Default for Policy {
             drops_unknown: false,
             passes_reserved: false,
             joined_only: false,
+            mtu: None,
             from: Limits::default(),
             to: Limits::default(),
             weight: 1,

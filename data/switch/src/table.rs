@@ -7,7 +7,7 @@ use vmlan_frame::{Mirror, Port, Reason};
 
 use crate::MAX_PORTS;
 use crate::forward::Way;
-use crate::policy::{Chosen, Domain, Policy, Steer, Vlan};
+use crate::policy::{Chosen, Domain, Form, Policy, Steer, Vlan};
 
 /// Number of a port in its switch, below [`MAX_PORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +70,7 @@ pub struct Table {
     all_plain: bool,
     snoops: bool,
     teams: bool,
+    narrow: bool,
 }
 
 impl Table {
@@ -84,6 +85,7 @@ impl Table {
         let teams = policies().any(|p| p.team.is_some());
         let all_plain = !teams && policies().all(|p| p.reach.is_all() && !p.monitor);
         let snoops = policies().any(|p| p.joined_only);
+        let narrow = policies().any(|p| p.mtu.is_some());
         let watches = |e: &Entry| e.policy.watch.is_some();
         let monitors = members.iter().copied();
         let monitors: Vec<_> = monitors
@@ -91,7 +93,18 @@ impl Table {
             .collect();
         let sampled = policies().any(|p| p.sampling.is_some());
         let watched = mirrored || sampled || !monitors.is_empty();
-        Self { entries, members, monitors, mirrored, watched, all_open, all_plain, snoops, teams }
+        Self {
+            entries,
+            members,
+            monitors,
+            mirrored,
+            watched,
+            all_open,
+            all_plain,
+            snoops,
+            teams,
+            narrow,
+        }
     }
 
     /// A port by number.
@@ -117,6 +130,12 @@ impl Table {
         self.snoops
     }
 
+    /// True if some port has a link of its own MTU.
+    #[inline]
+    pub(crate) fn narrow(&self) -> bool {
+        self.narrow
+    }
+
     /// True if some ports are a team.
     #[inline]
     pub(crate) fn teams(&self) -> bool {
@@ -139,6 +158,18 @@ impl Table {
         let there = |e: &&Entry| e.port.is_up() && e.policy.vlan.carries(domain);
         let entry = self.get(port).filter(|_| port != source.0).filter(there)?;
         (!entry.policy.monitor).then(|| self.reaches(source, (port, &entry.policy)))
+    }
+
+    /// The form in which `port` carries a frame to all in `domain` from `source`; `None` if it does
+    /// not get it.
+    pub fn form_of_flood(
+        &self,
+        source: (PortId, &Policy),
+        domain: Domain,
+        port: PortId,
+    ) -> Option<Form> {
+        let gets = self.floods_to(source, domain, port) == Some(true);
+        self.get(port).filter(|_| gets)?.policy.vlan.form(domain)
     }
 
     /// Where a frame of `domain` from `source` goes whose destination lives behind `port`.

@@ -256,6 +256,80 @@ fn unknown_and_reserved_addresses_are_dropped_where_the_policy_says_so() {
     assert_eq!(w.dropped(0, Reason::Unknown), 2, "it is not where it was pinned");
 }
 
+/// UDP over IPv4 of `len` bytes, all headers included.
+fn udp(dst: Mac, src: Mac, len: u16) -> Vec<u8> {
+    let mut f = [&dst.octets()[..], &src.octets(), &[8, 0, 0x45, 0]].concat();
+    f.extend((len - 14).to_be_bytes());
+    f.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+    f.extend((len - 34).to_be_bytes());
+    f.resize(len.into(), 0);
+    f
+}
+
+#[test]
+fn packets_too_long_for_a_link_are_dropped_and_their_sender_is_told() {
+    let mut w = world(3, Options::default());
+    let narrow = Policy { mtu: Some(1400), ..Policy::default() };
+    w.set_all(vec![Policy::default(), narrow, Policy::default()]);
+    w.send(1, Mac::BROADCAST, mac(2), 0);
+    w.breathe(1, 0);
+    (0..3).for_each(|i| w.ports[i].rx.lock().unwrap().clear());
+    let send = |w: &mut World, dst, len, now| {
+        w.ports[0].tx.lock().unwrap().push(udp(dst, mac(1), len));
+        w.breathe(0, now);
+        [0, 1, 2].map(|i| std::mem::take(&mut *w.ports[i].rx.lock().unwrap()).len())
+    };
+    assert_eq!(send(&mut w, mac(2), 1414, 1), [0, 1, 0], "as long as the link carries");
+    assert_eq!(send(&mut w, mac(2), 1415, 1), [1, 0, 0]);
+    assert_eq!(w.dropped(1, Reason::TooLong), 1);
+    assert_eq!(send(&mut w, mac(2), 1415, 9_000_000), [0, 0, 0], "told a hundred times a second");
+    assert_eq!(send(&mut w, mac(2), 1415, 10_000_001), [1, 0, 0]);
+    assert_eq!(send(&mut w, Mac::BROADCAST, 1500, 1 << 40), [0, 0, 1], "others get it");
+    assert_eq!(w.dropped(1, Reason::TooLong), 4);
+    w.ports[1].up.store(false, Ordering::Relaxed);
+    assert_eq!(send(&mut w, mac(2), 1500, 2 << 40), [0, 0, 0]);
+    assert_eq!(w.dropped(1, Reason::LinkDown), 1, "who is down says nothing of lengths");
+}
+
+#[test]
+fn segments_count_and_not_the_packet_that_is_cut() {
+    let mut frame = udp(mac(2), mac(1), 9000);
+    frame[23] = 6;
+    frame[46] = 0x50;
+    let exceeds = |gso_size: u16, mtu| {
+        let offload = Offload {
+            needs_csum: true,
+            gso: vmlan_frame::Gso::Tcp4,
+            gso_size,
+            hdr_len: 54,
+            csum_start: 34,
+            csum_offset: 16,
+            ..Offload::NONE
+        };
+        let mut batch = Batch::new();
+        batch.add(&[Slice::from_bytes(&frame)], offload).unwrap();
+        crate::forward::too_long::exceeds(mtu, &batch, 0)
+    };
+    assert!(!exceeds(1360, 1400) && exceeds(1361, 1400) && !exceeds(1460, 1500));
+}
+
+#[test]
+fn the_switch_sends_a_frame_of_its_own() {
+    let mut w = world(2, Options::default());
+    let frame = vmlan_frame::headers::announcement(mac(1), None);
+    assert!(w.forwarder.send(&w.table, id(1), &frame));
+    assert_eq!(*w.ports[1].rx.lock().unwrap(), [frame.to_vec()]);
+    w.ports[1].room.store(0, Ordering::Relaxed);
+    assert!(
+        !w.forwarder.send(&w.table, id(1), &frame) && !w.forwarder.send(&w.table, id(5), &frame)
+    );
+    assert_eq!(w.dropped(1, Reason::ReceiverFull), 1);
+    w.send(0, Mac::BROADCAST, mac(2), 7);
+    w.ports[1].room.store(9, Ordering::Relaxed);
+    w.breathe(0, 0);
+    assert_eq!(w.ports[1].rx.lock().unwrap()[1][20], 7, "and goes on as before");
+}
+
 /// Interface, outgoing, tag, dropped.
 type Note = (u32, bool, u8, Option<Reason>);
 

@@ -49,7 +49,10 @@ impl Pass<'_> {
         }
         let way = *self.state.ways.get(i)?;
         Some(match (way, batch.dropped(i)) {
-            (Way::Flood, None | Some(Reason::ReceiverFull | Reason::OverLimit)) => Fate::Many,
+            (
+                Way::Flood,
+                None | Some(Reason::ReceiverFull | Reason::OverLimit | Reason::TooLong),
+            ) => Fate::Many,
             (Way::To(port) | Way::Team(port), None) => Fate::Port(port.index()),
             (Way::Drop(reason), _) | (_, Some(reason)) => Fate::Dropped(reason),
         })

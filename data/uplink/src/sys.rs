@@ -49,6 +49,8 @@ const TUNGETIFF: Request<IfReq> = Request(libc::TUNGETIFF, PhantomData);
 const TUNSETVNETHDRSZ: Request<c_int> = Request(libc::TUNSETVNETHDRSZ, PhantomData);
 /// Flags of an interface, read and written.
 const SIOCGIFFLAGS: Request<IfReq> = Request(libc::SIOCGIFFLAGS as libc::Ioctl, PhantomData);
+/// MTU of an interface, where flags have the low half of it.
+const SIOCGIFMTU: Request<IfReq> = Request(libc::SIOCGIFMTU as libc::Ioctl, PhantomData);
 const SIOCSIFFLAGS: Request<IfReq> = Request(libc::SIOCSIFFLAGS as libc::Ioctl, PhantomData);
 
 fn ioctl<T>(fd: BorrowedFd<'_>, request: &Request<T>, arg: &mut T) -> io::Result<()> {
@@ -95,6 +97,15 @@ pub(crate) fn link_flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<c_int
     let mut req = IfReq::new(name, 0)?;
     ioctl(socket, &SIOCGIFFLAGS, &mut req)?;
     Ok(c_int::from(req.flags))
+}
+
+/// The MTU of interface `name`; `ENODEV` if there is none.
+pub(crate) fn link_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+    let mut req = IfReq::new(name, 0)?;
+    ioctl(socket, &SIOCGIFMTU, &mut req)?;
+    // An int at the place of the flags (netdevice(7)).
+    let ([a, b], [c, d, ..]) = (req.flags.to_ne_bytes(), req.rest);
+    Ok(u32::from_ne_bytes([a, b, c, d]))
 }
 
 /// Sets interface `name` up.

@@ -15,7 +15,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -97,6 +97,8 @@ struct TapPort {
     gone: AtomicBool,
     /// The last read of every queue found nothing, so the next frame makes an edge in epoll.
     drained: AtomicBool,
+    /// The device's MTU; 0: unknown.
+    mtu: AtomicU32,
     /// Why the device is not there.
     trouble: Mutex<Option<String>>,
 }
@@ -143,13 +145,20 @@ impl Tap {
             (None, false) => "link down".to_owned(),
         };
         let offload = if p.config.offload { "on" } else { "off" };
+        let mtu = self.mtu().map_or_else(|| "unknown".to_owned(), |mtu| mtu.to_string());
         vec![
             ("kind", "tap".to_owned()),
             ("state", state),
             ("interface", p.config.name.clone()),
             ("queues", queues.to_string()),
             ("offload", offload.to_owned()),
+            ("mtu", mtu),
         ]
+    }
+
+    /// The device's MTU, if it is there and in this namespace.
+    pub fn mtu(&self) -> Option<u32> {
+        Some(self.port.mtu.load(Ordering::Acquire)).filter(|mtu| *mtu > 0)
     }
 
     /// Stops the thread and lets the device go.
@@ -201,6 +210,7 @@ impl TapPort {
             up: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             drained: AtomicBool::new(false),
+            mtu: AtomicU32::new(0),
             trouble: Mutex::new(None),
         }
     }
@@ -222,6 +232,8 @@ impl TapPort {
         }
         // A device moved to another namespace has no flags here, and works.
         let name = self.name();
+        let mtu = name.as_ref().and_then(|n| sys::link_mtu(socket.as_fd(), n).ok()).unwrap_or(0);
+        news |= self.mtu.swap(mtu, Ordering::AcqRel) != mtu;
         let flags = name.map(|n| sys::link_flags(socket.as_fd(), &n).unwrap_or(libc::IFF_UP));
         let up = flags.is_some_and(|f| f & libc::IFF_UP != 0);
         if self.up.swap(up, Ordering::AcqRel) != up || news {

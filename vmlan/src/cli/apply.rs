@@ -22,6 +22,9 @@ pub(super) struct ApplyArgs {
     /// Only say what would change
     #[arg(long)]
     dry_run: bool,
+    /// Only if this is the generation of the configuration that runs: nobody has changed it since
+    #[arg(long, value_name = "N")]
+    generation: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -30,7 +33,8 @@ pub(super) struct ApplyArgs {
 /// The switch reads the file: only it can say what differs.
 pub(super) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let path = args.file.display().to_string();
-    let new = NewConfig { text: read_config(&args.file)?, path, dry_run: args.dry_run };
+    let (text, generation) = (read_config(&args.file)?, args.generation);
+    let new = NewConfig { text, path, dry_run: args.dry_run, generation };
     let applied: Applied = args.api.client()?.send(&Method::POST, "/v1/apply", &new)?;
     if args.json { print_json(&applied) } else { print(&said(&applied)) }
 }
@@ -59,5 +63,6 @@ fn said(applied: &Applied) -> String {
     if applied.sflow {
         text += &format!("sflow  {would}changed\n");
     }
-    text + &format!("{} ports unchanged\n", applied.unchanged.len())
+    let (same, generation) = (applied.unchanged.len(), applied.generation);
+    text + &format!("{same} ports unchanged; generation {generation}\n")
 }

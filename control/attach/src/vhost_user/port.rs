@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use vmlan_frame::headers::announcement;
 use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
 };
@@ -219,7 +220,8 @@ impl VhostUserPort {
     /// Lends the announcements that wait.
     #[cold]
     fn lend_rarp(&self, spare: &mut Batch<'static>, sink: &mut dyn Sink) -> usize {
-        let frames: Vec<_> = lock(&self.rarp).drain(..).map(rarp).collect();
+        let frames: Vec<_> =
+            lock(&self.rarp).drain(..).map(|mac| announcement(mac, None)).collect();
         self.has_rarp.store(false, Ordering::Release);
         let mut batch = Batch::take(spare);
         for frame in &frames {
@@ -231,20 +233,6 @@ impl VhostUserPort {
         batch.give_back(spare);
         done
     }
-}
-
-/// A reverse ARP request (RFC 903) from `mac` about itself, as QEMU sends it: switches learn the
-/// new place.
-fn rarp(mac: Mac) -> [u8; 60] {
-    let mut frame = [0; 60];
-    let m = mac.octets();
-    // Ethernet: to all, type RARP. Then hardware Ethernet, protocol IPv4, lengths, operation 3.
-    let parts: [&[u8]; 7] =
-        [&[0xff; 6], &m, &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3], &m, &[0; 4], &m, &[0; 4]];
-    for (to, from) in frame.iter_mut().zip(parts.into_iter().flatten()) {
-        *to = *from;
-    }
-    frame
 }
 
 /// Throws away what a disabled virtqueue sends.

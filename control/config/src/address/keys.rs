@@ -92,7 +92,15 @@ const VFIO_USER: &[Key] = &[
     IP,
 ];
 
+const LINK_MTU: Key = key(
+    "mtu",
+    Takes::Short(68, 9216),
+    "bytes of the longest packet that the link behind it carries; the senders of longer ones are \
+        told (default for tap: the device's MTU if that is below 1500, else any)",
+);
+
 const TAP: &[Key] = &[
+    LINK_MTU,
     key("queues", Takes::Short(1, 256), "queues of the device"),
     key(
         "offload",
@@ -101,8 +109,13 @@ const TAP: &[Key] = &[
     ),
 ];
 
-const STREAM: &[Key] =
-    &[CONNECT, MODE, key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"), IP];
+const STREAM: &[Key] = &[
+    CONNECT,
+    MODE,
+    key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
+    LINK_MTU,
+    IP,
+];
 
 const PCAP: &[Key] = &[
     key("ports", Takes::Ports, "ports to capture, joined by '+' (default: all)"),
@@ -215,6 +228,12 @@ pub const POLICY: &[Key] = &[
         "of a team: which member gets a frame, by a hash over hash:src+dst+ports (default) in \
             proportion to weight, or by ip: the one whose ips= has the packet's destination",
     ),
+    key(
+        "announce",
+        Takes::OnOff,
+        "guests are announced to it when their drivers become ready (default: on for tap: and for \
+            ports that others name as uplink)",
+    ),
     key("from_rate", Takes::Rate, "bits a second it may send, 64kbit to 400Gbit, like 2.5Gbit"),
     key("from_frames", Takes::Count, "frames a second it may send"),
     key("from_burst", BURST, "time's worth of both that it may send at once (default 10ms)"),
@@ -288,7 +307,7 @@ impl Kind {
         let own: &[&str] = match self {
             Self::VfioUser => &["mode", "link", "irq_rate_max", "ip"],
             Self::VhostUser => &["mode", "mac", "irq_rate_max", "ip"],
-            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac", "ip"],
+            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac", "ip", "mtu"],
             Self::Nat => &[
                 "domain",
                 "dns",

@@ -68,6 +68,8 @@ pub struct PortPolicy {
     pub joined_only: bool,
     /// `team`, `steer`: its team, and how members are chosen there.
     pub team: Option<(PortName, Steer)>,
+    /// `announce`: guests are announced to it; `None`: if it is an uplink.
+    pub announce: Option<bool>,
     /// Limits of what it sends.
     pub from: PortLimit,
     /// Limits of what it is sent.
@@ -137,6 +139,7 @@ impl PortPolicy {
             passes_reserved: values.word("reserved") == Some("pass"),
             joined_only: values.word("multicast") == Some("joined"),
             team: values.name("team").map(|team| (team, values.steer("steer").unwrap_or_default())),
+            announce: values.on("announce"),
             from: PortLimit::new(values, Direction::From),
             to: PortLimit::new(values, Direction::To),
             weight: values.short("weight").unwrap_or(1),

@@ -103,6 +103,8 @@ pub struct Tap {
     pub queues: u16,
     /// Take unfinished checksums and segments from the host.
     pub offload: bool,
+    /// Bytes of the longest packet; `None`: the device's MTU.
+    pub mtu: Option<u16>,
 }
 
 /// Keys of a stream port.
@@ -114,6 +116,8 @@ pub struct Stream {
     pub mode: Option<u32>,
     /// MAC address to give the VM.
     pub mac: Option<Mac>,
+    /// Bytes of the longest packet; `None`: any.
+    pub mtu: Option<u16>,
 }
 
 /// Keys of a capture file.
@@ -221,8 +225,9 @@ impl Spec {
             Kind::Tap => Self::Tap(Tap {
                 queues: values.short("queues").unwrap_or(1),
                 offload: values.on("offload").unwrap_or(true),
+                mtu: values.short("mtu"),
             }),
-            Kind::Stream => Self::Stream(Stream { connect, mode, mac }),
+            Kind::Stream => Self::Stream(Stream { connect, mode, mac, mtu: values.short("mtu") }),
             Kind::Nat => Self::Nat(Box::new(Nat::new(values))),
             Kind::Pcap => {
                 let ports = values.names("ports").map(<[_]>::to_vec);

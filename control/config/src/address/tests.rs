@@ -144,7 +144,9 @@ fn text_and_address_go_both_ways() {
          reach=none,to_rate=100.000001Mbit,trunk=1-3+10-20",
         "tap:t,broadcast_frames=1500,ips=none,macs=first,multicast_frames=1M,qinq=4094,\
          ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
-        "tap:t,multicast=joined,reserved=pass,steer=hash:src+ports,team=web,unknown=drop",
+        "stream:/run/up.sock,mtu=1400",
+        "tap:t,mtu=1450",
+        "tap:t,announce=off,multicast=joined,reserved=pass,steer=hash:src+ports,team=web,unknown=drop",
         "tap:t,ips=leased,qinq_trunk=all,to_rate=64kbit,uplink=any",
         "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {
@@ -178,7 +180,7 @@ const WRONG: &[(&str, &str)] = &[
     ("vhost-user:/a,mac=00:00:00:00:00:00", "MAC address of one card"),
     ("vhost-user:/a,connect=yes", "on or off"),
     ("vhost-user:/a,group=", "some text"),
-    ("tap:t0,mtu=1500", "is not a key of tap"),
+    ("tap:t0,model=e1000", "is not a key of tap"),
     ("pcap:x,ports=a++b", "joined by '+'"),
     ("viofuser:/a", "did you mean 'vfio-user'?"),
     ("vfio-user:", "path of a UNIX socket"),

@@ -103,6 +103,12 @@ impl Known<'_> {
             Reason::LinkDown => {
                 (None, format!("attach a VM to it (`vmlan vm-args {name}`), or start its driver"))
             }
+            Reason::TooLong if told_too_long(explanation) => (
+                self.keys(by, &["mtu"]),
+                "nothing, if its sender learns from ICMP; give the guest the link's MTU (mtu=, or \
+                 DHCP), or the link a larger one"
+                    .into(),
+            ),
             Reason::NotAllowed => self.pinned(explanation),
             Reason::NoReceiver => self.nobody(source, explanation),
             other => (None, plain(other).into()),
@@ -222,6 +228,11 @@ impl Known<'_> {
             None => (None, format!("`vmlan fdb del {mac}`")),
         }
     }
+}
+
+/// True if a link is too narrow for the frame.
+fn told_too_long(explanation: &Explanation) -> bool {
+    explanation.steps.iter().any(|s| matches!(s.finding, Finding::TooLong(_)))
 }
 
 /// The keys of settings.

@@ -49,6 +49,7 @@ pub(super) fn finding(found: &Finding, known: &Known<'_>) -> String {
         Finding::NotJoined => "multicast=joined, and it has not joined that".into(),
         Finding::NobodyReachable => "no port is left that this port may send to".into(),
         Finding::NobodyUp => "no other port is up that accepts such frames".into(),
+        Finding::TooLong(mtu) => format!("its packet is longer than the {mtu} bytes of the link"),
         Finding::ToLimit { wait_ns } => {
             format!("no tokens: nothing gets there for {}", Time(*wait_ns))
         }

@@ -107,6 +107,7 @@ fn told(steps: Vec<Step>, end: End) -> Explanation {
         domain: Domain::OPEN,
         claim: None,
         settings: Vec::new(),
+        answer: None,
         copies: Vec::new(),
     }
 }

@@ -140,6 +140,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("reserved", &["pass", "drop", ""]),
     ("multicast", &["joined", "all", ""]),
     ("team", &["red", "blue", ""]),
+    ("announce", &["on", "off", ""]),
     ("steer", &["ip", "hash:src+dst+ports", "hash:src", ""]),
 ];
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::log_limit;
 use super::{Entry, Kept, Ports, Rules};
+use crate::events::Event;
 use crate::info::Applied;
 use vmlan_config::address::{Address, Kind, NamedAddress, PortName, SflowTable};
 use vmlan_config::address_change::say_changes;
@@ -115,7 +116,8 @@ impl Ports {
         match self.carry_out(plan, &steps, &mut undo) {
             Ok(()) => {
                 self.log(&applied, &undo.rules);
-                Ok(applied)
+                self.has_changed(Event::new("applied"));
+                Ok(Applied { generation: self.generation(), ..applied })
             }
             Err(failed) => Err(self.go_back(undo, failed)),
         }
@@ -162,6 +164,7 @@ impl Ports {
                 .collect(),
             limits_removed: gone.map(PortName::to_string).collect(),
             sflow: plan.sflow != self.sflow,
+            generation: self.generation(),
         }
     }
 

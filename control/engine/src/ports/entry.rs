@@ -8,7 +8,7 @@ use super::open::Opened;
 use super::policy::Kept;
 use crate::info::PortInfo;
 use crate::socket_mode;
-use vmlan_config::address::{Address, PortName};
+use vmlan_config::address::{Address, PortName, Spec, Stream, Tap};
 use vmlan_config::refusal::{Cause, Refusal};
 
 /// A port, and what outlives its being closed and opened again.
@@ -36,6 +36,15 @@ impl Entry {
             self.opened.set_irq_rate_max(new.irq_rate_max());
         }
         Ok(())
+    }
+
+    /// Bytes of the longest packet that the link behind it carries, if it is no common one.
+    pub(super) fn mtu(&self) -> Option<u16> {
+        match self.address.spec() {
+            Spec::Tap(Tap { mtu, .. }) => mtu.or_else(|| self.opened.mtu().filter(|n| *n < 1500)),
+            Spec::Stream(Stream { mtu, .. }) => *mtu,
+            _ => None,
+        }
     }
 
     /// A capture file is up for as long as it is written.

@@ -32,7 +32,7 @@ fn check(vid: Option<u16>) -> Result<(), Refusal> {
 }
 
 /// (VLAN, service VLAN) of a domain.
-fn vids(domain: Domain) -> (Option<u16>, Option<u16>) {
+pub(super) fn vids(domain: Domain) -> (Option<u16>, Option<u16>) {
     let vid = Some(domain.bits() & 0xfff).filter(|v| *v != 0);
     if vid.map(Domain::customer) == Some(domain) { (vid, None) } else { (None, vid) }
 }

@@ -1,6 +1,7 @@
 //! Limits that ports share: listed, set, removed.
 
 use super::Ports;
+use crate::events::Event;
 use crate::info::LimitInfo;
 use vmlan_config::address::{Direction, LimitTable, PortName};
 use vmlan_config::refusal::{Cause, Refusal};
@@ -50,6 +51,7 @@ impl Ports {
         self.rules.set_limits(&tables, self.workers.now());
         self.enforce()?;
         log_limit(name, old, Some(table));
+        self.limit_changed(name, old, Some(table));
         self.get_limit(name)
     }
 
@@ -71,7 +73,15 @@ impl Ports {
         let old = tables.remove(name);
         self.rules.set_limits(&tables, self.workers.now());
         log_limit(name, old, None);
+        self.limit_changed(name, old, None);
         Ok(())
+    }
+
+    fn limit_changed(&mut self, name: &PortName, old: Option<LimitTable>, new: Option<LimitTable>) {
+        if old != new {
+            let limit = Some(name.to_string());
+            self.has_changed(Event { limit, ..Event::new("limit-changed") });
+        }
     }
 }
 

@@ -119,6 +119,14 @@ impl Opened {
         }
     }
 
+    /// The MTU of a TAP device.
+    pub(super) fn mtu(&self) -> Option<u16> {
+        match self {
+            Self::Tap(p) => p.mtu().and_then(|mtu| u16::try_from(mtu).ok()),
+            _ => None,
+        }
+    }
+
     /// False for a capture file: it watches, and no frame is addressed to it.
     pub(super) fn moves_frames(&self) -> bool {
         !matches!(self, Self::Pcap(_))

@@ -42,6 +42,7 @@ struct Inputs {
     is_uplink: bool,
     shared: [Option<Arc<Limiter>>; 2],
     team: Option<Arc<Team>>,
+    mtu: Option<u16>,
     watch: Option<Watch>,
     sampling: Option<Arc<Sampling>>,
 }
@@ -289,6 +290,7 @@ impl Inputs {
             is_uplink: uplinks.contains(&id),
             shared: [Direction::From, Direction::To].map(|d| rules.shared(address, d)),
             team: policy.team.as_ref().and_then(|(team, _)| rules.teams.get(team)).cloned(),
+            mtu: entry.mtu(),
             watch: policy.watch.as_ref().map(watch),
             sampling: entry.kept.sampling.clone(),
             policy: policy.clone(),
@@ -302,6 +304,7 @@ impl Inputs {
             && self.reach == other.reach
             && self.is_uplink == other.is_uplink
             && self.watch == other.watch
+            && self.mtu == other.mtu
             && same(&self.team, &other.team)
             && same(&self.sampling, &other.sampling)
             && both.into_iter().all(|(a, b)| same(a, b))
@@ -325,6 +328,7 @@ impl Inputs {
             drops_unknown: policy.drops_unknown,
             passes_reserved: policy.passes_reserved,
             joined_only: policy.joined_only,
+            mtu: self.mtu,
             from: limits(Direction::From, old.map(|p| &p.from), from),
             to: limits(Direction::To, old.map(|p| &p.to), to),
             weight: policy.weight,

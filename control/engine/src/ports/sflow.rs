@@ -7,6 +7,7 @@ use vmlan_frame::error_chain;
 use vmlan_uplink::sflow::{self, Config, Sflow};
 
 use super::{Entry, Ports};
+use crate::events::Event;
 use crate::info::SflowInfo;
 use vmlan_config::address::SflowTable;
 use vmlan_config::refusal::{Cause, Refusal};
@@ -72,8 +73,12 @@ impl Ports {
     /// # Errors
     /// If no socket or thread can be made. Then nothing has changed.
     pub fn export(&mut self, table: Option<SflowTable>) -> Result<SflowInfo, Refusal> {
+        let changes = self.sflow != table;
         self.set_sflow(table)?;
         self.enforce()?;
+        if changes {
+            self.has_changed(Event::new("sflow-changed"));
+        }
         Ok(self.sflow_info())
     }
 

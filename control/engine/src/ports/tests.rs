@@ -98,7 +98,7 @@ fn a_file_is_put_into_force_by_difference() {
     let dry = rig.run(text, true).unwrap();
     assert_eq!(rig.addresses().len(), 3, "only told");
     let done = rig.apply(text).unwrap();
-    assert_eq!(Applied { dry_run: false, ..dry }, done);
+    assert_eq!(Applied { dry_run: false, generation: dry.generation + 1, ..dry }, done);
     assert_eq!((names(&done.added), names(&done.removed)), (vec!["d"], vec!["c"]));
     assert_eq!((names(&done.changed), names(&done.unchanged)), (vec!["b"], vec!["a"]));
     assert!(done.reopened.is_empty());
@@ -195,6 +195,137 @@ fn words_become_policies() {
     assert!(w.monitor && !a.monitor);
     assert!(w.watch.as_ref().unwrap().ports.has(rig.entry("a").id.unwrap()));
     assert_eq!(rig.ports.limits()[0].ports, ["b"]);
+}
+
+/// A peer that is connected to the stream port on the socket `name`.
+fn stream_peer(rig: &Rig, name: &str) -> std::os::unix::net::UnixStream {
+    let peer = std::os::unix::net::UnixStream::connect(rig.dir.path().join(name)).unwrap();
+    while !rig.port(name).is_up() {
+        std::thread::yield_now();
+    }
+    peer
+}
+
+#[test]
+fn a_guest_is_announced_to_its_uplink_in_its_vlan() {
+    use std::io::Read;
+    let mut rig = rig();
+    rig.apply(
+        "a stream:@/a,macs=52:54:00:00:00:01,ips=10.0.0.7,vlan=5,uplink=up
+         b stream:@/b,mac=52:54:00:00:00:02
+         up stream:@/up,trunk=5+6
+         lan stream:@/lan,announce=on",
+    )
+    .unwrap();
+    let read = |from: &mut std::os::unix::net::UnixStream| {
+        let mut len = [0; 4];
+        from.read_exact(&mut len).unwrap();
+        let mut frame = vec![0; u32::from_be_bytes(len) as usize];
+        from.read_exact(&mut frame).unwrap();
+        frame
+    };
+    let (mut up, mut lan) = (stream_peer(&rig, "up"), stream_peer(&rig, "lan"));
+    assert!(rig.ports.announce().is_none(), "there is no guest");
+    let _a = stream_peer(&rig, "a");
+    assert!(rig.ports.announce().is_some(), "more than one is sent");
+    let frame = read(&mut up);
+    assert_eq!(
+        (&frame[6..12], &frame[12..18]),
+        (&[0x52, 0x54, 0, 0, 0, 1][..], &[0x81, 0, 0, 5, 8, 6][..])
+    );
+    assert_eq!((&frame[32..36], &frame[42..46]), (&[10, 0, 0, 7][..], &[10, 0, 0, 7][..]));
+    let _b = stream_peer(&rig, "b");
+    assert!(rig.ports.announce().is_some());
+    let frame = read(&mut lan);
+    assert_eq!((&frame[6..12], &frame[12..14]), (&[0x52, 0x54, 0, 0, 0, 2][..], &[0x80, 0x35][..]));
+}
+
+#[test]
+fn a_sender_is_told_the_mtu_of_a_link() {
+    use std::io::{Read, Write};
+    let mut rig = rig();
+    rig.apply("a stream:@/a\nup stream:@/up,mtu=1400").unwrap();
+    let (mut a, mut up) = (stream_peer(&rig, "a"), stream_peer(&rig, "up"));
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 5, 220, 0, 0, 0x40, 0];
+    frame.extend([64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0, 0, 0]);
+    frame.resize(1514, 0);
+    let send = |peer: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
+        let len = u32::try_from(frame.len()).unwrap().to_be_bytes();
+        peer.write_all(&[&len[..], frame].concat()).unwrap();
+    };
+    send(&mut a, &frame);
+    let mut answer = [0; 4 + 42];
+    a.read_exact(&mut answer).unwrap();
+    assert_eq!((&answer[38..40], &answer[44..46]), (&[3, 4][..], &[5, 120][..]), "1400");
+    assert_eq!(rig.port("up").counters().output.dropped(vmlan_frame::Reason::TooLong), 1);
+    rig.set("up", &[("mtu", "1500")]).unwrap();
+    send(&mut a, &frame);
+    let mut passed = [0; 4 + 1514];
+    up.read_exact(&mut passed).unwrap();
+    assert_eq!(passed[4..], frame, "changed while it runs");
+}
+
+/// Events that a listener has been told, as `event port reason-or-address count`.
+fn heard(listener: &mut crate::events::Listener) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        match listener.try_recv().map(|e| (*e).clone()) {
+            Ok(Event { event, port, reason, mac, count, .. }) => {
+                let count = count.map(|n| n.to_string());
+                let words = [Some(event), port, reason.or(mac), count];
+                all.push(words.into_iter().flatten().collect::<Vec<_>>().join(" "));
+            }
+            Err(tokio::sync::broadcast::error::TryRecvError::Lagged(n)) => {
+                all.push(format!("lagged {n}"));
+            }
+            Err(_) => return all,
+        }
+    }
+}
+
+#[test]
+fn listeners_are_told_what_happens() {
+    let mut rig = rig();
+    rig.apply("a stream:@/a\nb stream:@/b").unwrap();
+    rig.port("a").counters().input.drop(vmlan_frame::Reason::Storm, 7);
+    assert!(rig.ports.look().is_none(), "nobody listens");
+    let (mut listener, hello) = rig.ports.listen().unwrap();
+    assert_eq!((hello.event.as_str(), hello.generation), ("listening", Some(1)));
+    assert!(rig.ports.look().is_some());
+    assert_eq!(heard(&mut listener), [""; 0], "what was before is not told");
+    let peer = std::os::unix::net::UnixStream::connect(rig.dir.path().join("a")).unwrap();
+    while !rig.port("a").is_up() {
+        std::thread::yield_now();
+    }
+    let counters = rig.port("a");
+    counters.counters().input.drop(vmlan_frame::Reason::Storm, 2);
+    counters.counters().faults.add(1);
+    let _ = rig.ports.look();
+    assert_eq!(heard(&mut listener), ["port-up a", "dropped a storm 2", "fault a 1"]);
+    counters.counters().input.drop(vmlan_frame::Reason::Storm, 5);
+    let _ = rig.ports.look();
+    assert_eq!(heard(&mut listener), [""; 0], "once a second");
+    rig.set("b", &[("weight", "3")]).unwrap();
+    rig.set("b", &[("weight", "3")]).unwrap();
+    assert_eq!((heard(&mut listener), rig.ports.generation()), (vec!["port-changed b".into()], 2));
+    let same = rig.apply("a stream:@/a\nb stream:@/b,weight=3").unwrap();
+    assert_eq!((same.generation, heard(&mut listener)), (2, vec![]), "nothing has changed");
+    drop(peer);
+    while rig.port("a").is_up() {
+        std::thread::yield_now();
+    }
+    let _ = rig.ports.look();
+    rig.ports.remove(&"a".parse().unwrap()).unwrap();
+    assert_eq!(heard(&mut listener), ["port-down a", "port-removed a"]);
+    for i in 0..2000 {
+        rig.set("b", &[("weight", ["1", "2"][i % 2])]).unwrap();
+    }
+    let all = heard(&mut listener);
+    assert_eq!((all[0].as_str(), all.len()), ("lagged 976", 1025), "and told so");
+    let more: Vec<_> = (0..63).map(|_| rig.ports.listen().unwrap()).collect();
+    assert!(rig.ports.listen().unwrap_err().message.contains("64 listen already"));
+    drop((listener, more));
+    assert!(rig.ports.look().is_none() && rig.ports.listen().is_ok());
 }
 
 #[test]

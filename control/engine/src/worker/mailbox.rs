@@ -21,6 +21,8 @@ pub(super) struct Mailbox {
     index: usize,
     alarm: OwnedFd,
     inbox: Mutex<Option<Assignment>>,
+    /// Frames of the switch's own, and the ports that they are for.
+    errands: Mutex<Vec<(PortId, Vec<u8>)>>,
     /// Something is in the inbox, or doorbells changed, or it is time to stop.
     mail: AtomicBool,
     stopping: AtomicBool,
@@ -41,6 +43,7 @@ impl Mailbox {
             index,
             alarm,
             inbox: Mutex::new(None),
+            errands: Mutex::default(),
             mail: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             taken: Mutex::new(0),
@@ -83,6 +86,16 @@ impl Mailbox {
     pub(super) fn assign(&self, a: Assignment) {
         *lock(&self.inbox) = Some(a);
         self.refresh();
+    }
+
+    /// Has the worker send a frame to a port.
+    pub(super) fn send(&self, to: PortId, frame: Vec<u8>) {
+        lock(&self.errands).push((to, frame));
+        self.refresh();
+    }
+
+    pub(super) fn take_errands(&self) -> Vec<(PortId, Vec<u8>)> {
+        std::mem::take(&mut lock(&self.errands))
     }
 
     /// True once after each [`Mailbox::refresh`].

@@ -390,6 +390,9 @@ impl Run {
         if let Some(new) = self.slot.take() {
             self.change_ports(new);
         }
+        for (to, frame) in self.slot.take_errands() {
+            self.forwarder.send(&self.table, to, &frame);
+        }
         let mut all = std::mem::take(&mut self.own);
         all.iter_mut().for_each(|own| self.watch(own));
         self.own = all;

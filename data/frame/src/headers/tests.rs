@@ -207,3 +207,89 @@ fn lengths_left_to_the_device() {
     icmp[16..18].fill(0);
     assert!(!parse(&icmp).understood(icmp.len()), "nothing segments that");
 }
+
+/// What is answered to a frame that is too long for a link of 1,400 bytes.
+fn told(frame: &[u8]) -> Option<Vec<u8>> {
+    let mut out = [0; TOO_BIG];
+    let size = too_big(&frame[..frame.len().min(HEAD)], frame.len(), 1400, &mut out)?;
+    Some(out[..size].to_vec())
+}
+
+#[test]
+fn who_sends_too_much_is_told() {
+    let udp = [&[4, 0, 0, 53, 5, 180, 0, 0][..], &[0; 1452]].concat();
+    let long = v4(&[], 0x4000, UDP, &udp);
+    let answer = told(&long).unwrap();
+    assert_eq!((&answer[..6], &answer[6..12]), (&long[6..12], &long[..6]));
+    let h = parse(&answer);
+    assert!(h.parsed && h.protocol == 1 && h.ip_len == answer.len() - 14);
+    let (from, to) = h.addresses(&answer).unwrap();
+    assert_eq!((from, to), (&[10, 0, 0, 2][..], &[10, 0, 0, 1][..]));
+    assert_eq!(&answer[34..36], [3, 4]);
+    assert_eq!(&answer[40..42], 1400u16.to_be_bytes());
+    assert_eq!(answer[42..], long[14..HEAD], "what was seen of the packet");
+    let sum = |bytes: &[u8]| {
+        let mut sum = crate::Checksum::new();
+        sum.add(bytes);
+        sum.finish()
+    };
+    assert_eq!((sum(&answer[14..34]), sum(&answer[34..])), (0xffff, 0xffff));
+
+    let long = v6(&[], UDP, &udp);
+    let answer = told(&long).unwrap();
+    let h = parse(&answer);
+    assert!(h.parsed && h.protocol == ICMPV6);
+    assert_eq!((&answer[54..56], &answer[58..62]), (&[2, 0][..], &[0, 0, 5, 120][..]));
+    let size = u16::try_from(answer.len() - 54).unwrap().to_be_bytes();
+    let pseudo = [&answer[22..54], &size, &[0, ICMPV6], &answer[54..]].concat();
+    assert_eq!(sum(&pseudo), 0xffff);
+
+    let tagged = [&long[..12], &[0x81, 0, 0, 5], &long[12..]].concat();
+    let answer = told(&tagged).unwrap();
+    assert_eq!(answer[12..18], tagged[12..18], "in the sender's VLAN");
+}
+
+#[test]
+fn who_must_not_be_told_is_not() {
+    let udp = [&[4, 0, 0, 53, 5, 180, 0, 0][..], &[0; 1452]].concat();
+    let long = || v4(&[], 0x4000, UDP, &udp);
+    assert!(told(&long()).is_some());
+    let changed = |at: usize, to: u8| {
+        let mut frame = long();
+        frame[at] = to;
+        told(&frame)
+    };
+    assert_eq!(changed(0, 1), None, "to many cards");
+    assert_eq!(changed(6, 1), None);
+    assert_eq!(changed(30, 224), None, "to many hosts");
+    assert_eq!(changed(26, 0), None, "from nobody");
+    assert_eq!(changed(26, 255), None);
+    assert_eq!(changed(14, 0x44), None, "not understood");
+    assert_eq!(changed(21, 1), None, "a later fragment");
+    let icmp = |kind| told(&v4(&[], 0x4000, 1, &[&[kind, 0, 0, 0][..], &[0; 1450]].concat()));
+    assert!(icmp(8).is_some() && icmp(3).is_none() && icmp(11).is_none());
+    let icmp = |kind| told(&v6(&[], ICMPV6, &[&[kind, 0, 0, 0][..], &[0; 1450]].concat()));
+    assert!(icmp(128).is_some() && icmp(1).is_none() && icmp(2).is_none());
+    assert_eq!(told(&ethernet(0x88b5, &[0; 1500])), None, "no IP");
+    assert_eq!(told(&long()[..14]), None);
+}
+
+/// IGMP and MLD, cut short at every length, and records of all lengths: read without a panic.
+#[test]
+fn membership_that_is_cut_short_is_unclear_or_something_else() {
+    let report = [&[0x22, 0, 0, 0, 0, 0, 0, 3][..], &[4, 255, 255, 255, 239, 1, 1, 1], &[0; 40]];
+    let whole = v4(&[], 0, IGMP, &report.concat());
+    let h = parse(&whole);
+    let Some(Membership::Report(records)) = h.membership(&whole) else { panic!("{h:?}") };
+    let got: Vec<_> = records.collect();
+    assert_eq!(got, [Some((&[239, 1, 1, 1][..], true)), None], "sources beyond the end");
+    for len in 0..whole.len() {
+        let h = parse(&whole[..len]);
+        assert!(matches!(h.membership(&whole[..len]), None | Some(Membership::Unclear)), "{len}");
+    }
+    let later = v4(&[], 0x2001, IGMP, &[0; 30]);
+    assert_eq!(parse(&later).membership(&later), Some(Membership::Unclear));
+    let query = v4(&[], 0, IGMP, &[0x11, 0x9a, 0, 0, 0, 0, 0, 0]);
+    let tenths = core::time::Duration::from_millis(100 * (0x1a << 4));
+    assert_eq!(parse(&query).membership(&query), Some(Membership::Query(tenths)));
+}

@@ -1,10 +1,12 @@
 //! What receivers do with a frame: limits, turns, tags, links.
 
+use vmlan_frame::headers::{TOO_BIG, too_big};
 use vmlan_frame::{Counters, Reason};
 
 use super::{End, Fate, Finding, Receiver, Tags, Trace, Verdict};
 use crate::forward::Way;
 use crate::forward::flood::is_multicast;
+use crate::forward::too_long::exceeds;
 use crate::meter::{budget_to, covered, in_bits};
 use crate::policy::retag::Retagged;
 use crate::policy::{Budget, Domain, Policy};
@@ -91,13 +93,18 @@ impl Trace<'_> {
     }
 
     fn handed_over(
-        &self,
+        &mut self,
         port: PortId,
         entry: &Entry,
         domain: Domain,
         way: Way,
     ) -> (Finding, Fate) {
         let policy = &*entry.policy;
+        let narrow = policy.mtu.filter(|mtu| entry.port.is_up() && exceeds(*mtu, &self.batch, 0));
+        if let Some(mtu) = narrow {
+            self.answer(mtu);
+            return (Finding::TooLong(mtu), Fate::Dropped(Reason::TooLong));
+        }
         if let Some(finding) = self.over(policy) {
             let waits = policy.uplink.is_some() && way == Way::To(port);
             let fate = if waits { Fate::Held } else { Fate::Dropped(Reason::OverLimit) };
@@ -113,6 +120,17 @@ impl Trace<'_> {
         let left = (!policy.to.is_none()).then(|| budget_to(policy, self.now));
         let full = self.switch.waits.is_full(port);
         (Finding::Delivery { tags: Tags::of(&seen), left, full }, Fate::Delivered(seen))
+    }
+
+    /// `Pass::answer`: of several receivers the first one's.
+    fn answer(&mut self, mtu: u16) {
+        let (head, len) = self.frame();
+        let mut frame = [0; TOO_BIG];
+        let size = too_big(head, len, mtu, &mut frame);
+        let may = self.outcome.answer.is_none() && self.switch.told.may(self.source, self.now);
+        if let Some(answer) = size.filter(|_| may).and_then(|size| frame.get(..size)) {
+            self.outcome.answer = Some(answer.to_vec());
+        }
     }
 
     /// `Pass::allowed`: `None` if the receiver has tokens left and it is the source's turn.

@@ -174,6 +174,8 @@ pub enum Finding {
     NobodyReachable,
     /// No other port is up and carries the frame's domain.
     NobodyUp,
+    /// The link behind the receiver carries packets of so many bytes.
+    TooLong(u16),
     /// The receiver's limits have no tokens: nothing gets there for so many nanoseconds.
     ToLimit {
         /// How long, in nanoseconds, up to a second.
@@ -202,7 +204,7 @@ impl Finding {
     /// What was checked.
     pub fn check(&self) -> Check {
         match self {
-            Self::BadLength(_) => Check::Length,
+            Self::BadLength(_) | Self::TooLong(_) => Check::Length,
             Self::FromLimit(_) => Check::FromLimit,
             Self::Enters(..)
             | Self::TagsRefused(..)

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use vmlan_frame::Mac;
 
-use super::{CLAIMED, Fdb, GROUP, Learned, STATIC, Slot, WAYS, domain_of, entry, key_of, port_of};
+use super::{
+    CLAIMED, Fdb, FdbNews, GROUP, Learned, STATIC, Slot, WAYS, domain_of, entry, key_of, port_of,
+};
 use crate::PortId;
 use crate::policy::Domain;
 
@@ -17,7 +19,7 @@ impl Fdb {
         let wanted = entry(mac, domain, port, now);
         match self.find(hash, mac, domain) {
             Some((_, e)) if e == wanted => Learned::Pass,
-            Some((word, e)) => self.refresh(word, e, wanted),
+            Some((word, e)) => self.refresh(word, e, wanted, domain),
             None => {
                 self.insert(self.sets_of(hash), wanted, domain);
                 Learned::Pass
@@ -28,7 +30,7 @@ impl Fdb {
     /// The address is known, but was last seen earlier or elsewhere. Losing a race against another
     /// worker is fine: the next frame tries again.
     #[cold]
-    fn refresh(&self, word: &AtomicU64, old: u64, wanted: u64) -> Learned {
+    fn refresh(&self, word: &AtomicU64, old: u64, wanted: u64, domain: Domain) -> Learned {
         let (from, to) = (port_of(old), port_of(wanted));
         if old & STATIC != 0 {
             return if from == to { Learned::Pass } else { Learned::Refused };
@@ -40,6 +42,7 @@ impl Fdb {
         if won && from != to {
             self.count(from).fetch_sub(1, Ordering::Relaxed);
             self.count(to).fetch_add(1, Ordering::Relaxed);
+            self.tell(wanted, domain, Some(from));
         }
         Learned::Pass
     }
@@ -65,10 +68,16 @@ impl Fdb {
             if self.fill(slot, 0, wanted, domain) {
                 self.count(port).fetch_add(1, Ordering::Relaxed);
                 self.remove_twin(sets, slot.word, wanted, domain);
+                self.tell(wanted, domain, None);
                 return;
             }
         }
         self.unlearned.add_shared(1);
+    }
+
+    fn tell(&self, entry: u64, domain: Domain, from: Option<PortId>) {
+        let mac = Mac::from_bits(key_of(entry) & !GROUP);
+        self.news.tell(FdbNews { mac, domain, port: port_of(entry), from });
     }
 
     /// Writes an entry over `old`, and its domain beside it. False if another worker was faster.

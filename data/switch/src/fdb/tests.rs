@@ -17,6 +17,38 @@ fn mac(n: u8) -> Mac {
 const TEN: Domain = Domain::customer(10);
 
 #[test]
+fn what_is_learned_is_told_to_who_wants_to_hear() {
+    let fdb = Fdb::new(64, 8);
+    let (a, port) = (mac, id);
+    fdb.learn(a(1), Domain::OPEN, port(0));
+    fdb.want_news(true);
+    let news = |mac, domain, to, from: Option<usize>| FdbNews {
+        mac,
+        domain,
+        port: port(to),
+        from: from.map(port),
+    };
+    let vlan = Domain::customer(7);
+    fdb.learn(a(1), Domain::OPEN, port(0));
+    fdb.learn(a(1), Domain::OPEN, port(1));
+    fdb.learn(a(2), vlan, port(0));
+    fdb.add_static(a(3), vlan, port(0)).unwrap();
+    fdb.learn(a(3), vlan, port(1));
+    let mut told = Vec::new();
+    assert_eq!(fdb.take_news(&mut told), 0);
+    assert_eq!(told, [news(a(1), Domain::OPEN, 1, Some(0)), news(a(2), vlan, 0, None)]);
+    (0..2000).for_each(|i| _ = fdb.learn(a(1), Domain::OPEN, port(i % 2)));
+    told.clear();
+    let missed = fdb.take_news(&mut told);
+    assert_eq!((told.len(), missed), (1024, 2000 - 1024));
+    fdb.want_news(false);
+    fdb.learn(a(1), Domain::OPEN, port(2));
+    told.clear();
+    fdb.take_news(&mut told);
+    assert_eq!(told, []);
+}
+
+#[test]
 fn addresses_age_move_and_are_capped() {
     let fdb = Fdb::new(64, 3);
     fdb.learn(mac(1), Domain::OPEN, id(0));

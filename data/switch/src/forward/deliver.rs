@@ -18,6 +18,9 @@ impl Pass<'_> {
     pub(super) fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(list) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::take(list);
+        if self.table.narrow() {
+            self.drop_too_long(batch, to, &mut list);
+        }
         let allowed = self.allowed(batch, to, &list);
         let now = list.get(..allowed).unwrap_or_default();
         let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };

@@ -77,6 +77,7 @@ impl World {
 /// What the explanation says, as if it had happened.
 fn as_came(from: usize, told: &Explanation) -> Came {
     let mut came = Came::default();
+    came.delivered.extend(told.answer.iter().map(|answer| (from, answer.clone())));
     let receivers = match &told.end {
         End::Refused(reason) => {
             came.dropped.insert((from, false, reason.name()), 1);
@@ -257,12 +258,13 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
     let watch = (prop::collection::vec((0usize..6).prop_map(id), 0..3), domain)
         .prop_map(|(ports, domain)| Arc::new(Watch { ports: PortSet::new(ports), domain }));
     let monitor = prop::option::weighted(0.1, prop::option::of(watch));
-    let flags = (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.4));
+    let mtu = prop::option::weighted(0.2, prop_oneof![Just(68u16), 20u16..80, Just(1400)]);
+    let flags = (prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.4), mtu);
     let kind = (is_uplink, monitor, 1u16..5, flags);
     (vlan, source_check, reach, storm, limits(), limits(), kind).prop_map(
         |(vlan, source_check, reach, storm, from, to, kind)| {
             let (uplink, monitor, weight, flags) = kind;
-            let (drops_unknown, passes_reserved, joined_only) = flags;
+            let (drops_unknown, passes_reserved, joined_only, mtu) = flags;
             Policy {
                 source_check,
                 vlan,
@@ -271,6 +273,7 @@ fn policy(vlans: bool) -> impl Strategy<Value = Policy> {
                 drops_unknown,
                 passes_reserved,
                 joined_only,
+                mtu,
                 from,
                 to,
                 weight,

@@ -1,0 +1,265 @@
+//! Tells uplinks where guests are: their MAC addresses, when their drivers become ready.
+//!
+//! A fabric that knows a guest elsewhere (another host, another port) sends its frames there until
+//! the guest speaks. So an announcement is sent to the uplinks at once, and again after 60, 300 and
+//! 1,000 ms: the first may be lost while the fabric itself changes. When an uplink comes up, its
+//! other side may have forgotten all of them, and they are announced again.
+//!
+//! A guest can take its driver down and up as often as it likes: a series of announcements is not
+//! begun again within a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use vmlan_frame::Mac;
+use vmlan_frame::headers::announcement;
+use vmlan_switch::policy::{Domain, Form, Vlan};
+use vmlan_switch::{PortId, Table};
+
+use super::open::Opened;
+use super::{Entry, Ports};
+use vmlan_config::address::{IpRule, Kind, PortName, Spec};
+use vmlan_config::vm_args::nic_mac_of;
+
+/// When a guest is announced, in nanoseconds after its driver became ready.
+const TIMES: [u64; 4] = [0, 60_000_000, 300_000_000, 1_000_000_000];
+
+/// The last of them: a series lasts that long.
+const LAST: u64 = TIMES[TIMES.len() - 1];
+
+/// Addresses of a port that are announced.
+const MOST: usize = 64;
+
+/// A guest that is being announced.
+#[derive(Debug)]
+struct Series {
+    began: u64,
+    /// The announcement that comes next.
+    next: usize,
+}
+
+/// Who is announced when.
+#[derive(Debug, Default)]
+pub(super) struct Announcer {
+    up: BTreeSet<PortName>,
+    series: BTreeMap<PortName, Series>,
+}
+
+impl Announcer {
+    /// The guests and uplinks that are up at `now`: whoever was not before is announced, and if an
+    /// uplink was not, all guests are.
+    fn look(&mut self, guests: BTreeSet<PortName>, uplinks: BTreeSet<PortName>, now: u64) {
+        let again = uplinks.iter().any(|name| !self.up.contains(name));
+        for name in &guests {
+            if again || !self.up.contains(name) {
+                self.begin(name, now);
+            }
+        }
+        let recent = |s: &Series| now < s.began + LAST;
+        self.series.retain(|name, s| guests.contains(name) || recent(s));
+        self.up = guests.into_iter().chain(uplinks).collect();
+    }
+
+    fn begin(&mut self, name: &PortName, now: u64) {
+        if self.series.get(name).is_none_or(|s| now >= s.began + LAST) {
+            self.series.insert(name.clone(), Series { began: now, next: 0 });
+        }
+    }
+
+    /// The guests that are to be announced at `now`, each once.
+    fn due(&mut self, now: u64) -> Vec<PortName> {
+        let mut due = Vec::new();
+        for (name, series) in self.series.iter_mut().filter(|(name, _)| self.up.contains(*name)) {
+            let passed = |at: &&u64| series.began + **at <= now;
+            let all = TIMES.iter().take_while(passed).count();
+            if all > series.next {
+                series.next = all;
+                due.push(name.clone());
+            }
+        }
+        due
+    }
+
+    /// Nanoseconds until the next announcement.
+    fn wait(&self, now: u64) -> Option<u64> {
+        let next = |s: &Series| TIMES.get(s.next).map(|at| (s.began + at).saturating_sub(now));
+        let up = self.series.iter().filter(|(name, _)| self.up.contains(*name));
+        up.filter_map(|(_, series)| next(series)).min()
+    }
+}
+
+impl Ports {
+    /// Announces guests whose time has come. Returns when to call again, if nothing else happens
+    /// before.
+    #[must_use]
+    pub fn announce(&mut self) -> Option<Duration> {
+        let now = self.workers.now();
+        let up = |is: &dyn Fn(&Entry) -> bool| {
+            let up = self.entries.iter().filter(|e| e.id.is_some() && e.is_up() && is(e));
+            up.map(|e| e.name.clone()).collect::<BTreeSet<_>>()
+        };
+        let uplinks = up(&|e| self.hears_announcements(e));
+        let guests = if uplinks.is_empty() { BTreeSet::new() } else { up(&|e| self.is_guest(e)) };
+        self.announcer.look(guests, uplinks, now);
+        let due = self.announcer.due(now);
+        if !due.is_empty() {
+            let table = self.workers.table();
+            for entry in due.iter().filter_map(|name| self.find(name)).map(|i| &self.entries[i]) {
+                self.announce_one(entry, &table);
+            }
+        }
+        self.announcer.wait(now).map(Duration::from_nanos)
+    }
+
+    /// True for ports behind which a guest is.
+    fn is_guest(&self, entry: &Entry) -> bool {
+        let kind = entry.address.kind();
+        matches!(kind, Kind::VhostUser | Kind::VfioUser | Kind::Stream)
+            && !entry.address.policy().is_watcher()
+            && !self.hears_announcements(entry)
+    }
+
+    /// True for uplinks: those that say so, TAP devices, and ports that others name.
+    fn hears_announcements(&self, entry: &Entry) -> bool {
+        let named = |e: &Entry| e.address.policy().uplink.as_ref() == Some(&entry.name);
+        let policy = entry.address.policy();
+        let usual = || entry.address.kind() == Kind::Tap || self.entries.iter().any(named);
+        !policy.is_watcher() && policy.announce.unwrap_or_else(usual)
+    }
+
+    /// Sends what announces the guest of `entry` to all uplinks that it may send to.
+    fn announce_one(&self, entry: &Entry, table: &Table) {
+        let Some((id, own)) = entry.id.and_then(|id| Some((id, table.get(id)?))) else { return };
+        let ip = self.one_address(entry);
+        for (mac, domain) in self.addresses_of(entry, id, &own.policy.vlan) {
+            for uplink in self.entries.iter().filter(|e| self.hears_announcements(e)) {
+                let Some(to) = uplink.id.filter(|to| *to != id) else { continue };
+                let form = table.form_of_flood((id, &own.policy), domain, to);
+                if let Some(form) = form {
+                    self.workers
+                        .send(to, tagged(&announcement(mac, ip.map(|ip| ip.octets())), form));
+                }
+            }
+        }
+    }
+
+    /// MAC addresses that are known to be the guest's: those of its `macs` and its NIC, and those
+    /// that were learned by now.
+    fn addresses_of(&self, entry: &Entry, id: PortId, vlan: &Vlan) -> Vec<(Mac, Domain)> {
+        let known = self.switch.fdb().list().into_iter().filter(|line| line.port == id);
+        let mut all: Vec<_> = known.map(|line| (line.mac, line.domain)).take(MOST).collect();
+        let nic = match entry.address.spec() {
+            Spec::VhostUser(spec) => spec.mac,
+            Spec::VfioUser(spec) => Some(spec.mac.unwrap_or_else(|| nic_mac_of(&entry.name))),
+            Spec::Stream(spec) => spec.mac,
+            _ => None,
+        };
+        let domain = match vlan {
+            Vlan::Open => Some(Domain::OPEN),
+            Vlan::Access(vid) => Some(Domain::customer(*vid)),
+            Vlan::Trunk { native, .. } => native.map(Domain::customer),
+            Vlan::Qinq(vid) => Some(Domain::service(*vid)),
+            Vlan::QinqTrunk(_) => None,
+        };
+        all.extend(nic.zip(domain).filter(|known| !all.contains(known)));
+        all
+    }
+
+    /// The IPv4 address of a guest that has one and no other: the one listed, or leased.
+    fn one_address(&self, entry: &Entry) -> Option<Ipv4Addr> {
+        let mut all: Vec<Ipv4Addr> = Vec::new();
+        if let IpRule::Listed(list) = &entry.address.policy().ips {
+            all.extend(list.iter().filter(|range| range.bits == 32).filter_map(|range| {
+                match range.address {
+                    IpAddr::V4(ip) => Some(ip),
+                    IpAddr::V6(_) => None,
+                }
+            }));
+        }
+        for gateway in &self.entries {
+            if let Opened::Nat(nat) = &gateway.opened {
+                let leases = nat.leases().filter(|l| l.port == entry.name.as_str());
+                all.extend(leases.map(|lease| lease.ip));
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        match all[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+/// The frame as a port sees it that carries its domain in this form.
+fn tagged(frame: &[u8], form: Form) -> Vec<u8> {
+    let (kind, vid) = match form {
+        Form::Untagged | Form::Payload => return frame.to_vec(),
+        Form::Tagged(vid) => (vmlan_frame::headers::ETHERTYPE_VLAN, vid),
+        Form::Service(vid) => (vmlan_frame::headers::ETHERTYPE_QINQ, vid),
+    };
+    let (macs, rest) = frame.split_at(12);
+    [macs, &kind.to_be_bytes(), &vid.to_be_bytes(), rest].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn names(names: &[&str]) -> BTreeSet<PortName> {
+        names.iter().map(|n| n.parse().unwrap()).collect()
+    }
+
+    /// When, in milliseconds, `name` is announced until `end`, if the ports that are up are
+    /// `up(ms)`: guests and uplinks.
+    fn times(
+        name: &str,
+        end: u64,
+        up: impl Fn(u64) -> (&'static [&'static str], bool),
+    ) -> Vec<u64> {
+        let mut announcer = Announcer::default();
+        let mut all = Vec::new();
+        for ms in 0..end {
+            let (guests, uplink) = up(ms);
+            let uplinks = if uplink { names(&["up"]) } else { names(&[]) };
+            announcer.look(names(guests), uplinks, ms * MS);
+            let wait = announcer.wait(ms * MS);
+            let due = announcer.due(ms * MS);
+            assert_eq!(wait == Some(0), !due.is_empty(), "{ms} ms: it says when to look");
+            all.extend(due.iter().filter(|n| n.as_str() == name).map(|_| ms));
+        }
+        assert_eq!(announcer.wait(end * MS), None, "and then sleeps");
+        all
+    }
+
+    #[test]
+    fn a_guest_is_announced_four_times() {
+        let up = |ms| (if ms < 7 { &[][..] } else { &["a", "b"][..] }, true);
+        assert_eq!(times("a", 2000, up), [7, 67, 307, 1007]);
+    }
+
+    #[test]
+    fn who_flaps_is_announced_four_times_a_second() {
+        let up =
+            |ms| (if ms < 3000 && ms % 20 < 10 || ms >= 3000 { &["a"][..] } else { &[] }, true);
+        let all = times("a", 6000, up);
+        assert!(all.windows(5).all(|w| w[4] - w[0] >= 900), "{all:?}");
+    }
+
+    #[test]
+    fn an_uplink_that_is_back_hears_of_all() {
+        let up = |ms| (&["a"][..], !(2000..2500).contains(&ms));
+        assert_eq!(times("a", 6000, up), [0, 60, 300, 1000, 2500, 2560, 2800, 3500]);
+    }
+
+    #[test]
+    fn the_form_is_that_of_the_uplink() {
+        let frame = announcement(Mac::new([2, 0, 0, 0, 0, 1]), None);
+        assert_eq!(tagged(&frame, Form::Payload), frame);
+        let tagged = tagged(&frame, Form::Tagged(10));
+        assert_eq!((&tagged[12..18], tagged.len()), (&[0x81, 0, 0, 10, 0x80, 0x35][..], 64));
+    }
+}
