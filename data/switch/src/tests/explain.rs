@@ -206,7 +206,8 @@ fn claims() -> impl Strategy<Value = SourceCheck> {
     let prefix = prefix.prop_map(|(address, bits)| Prefix { address, bits });
     let ips = prop::option::of(prop::collection::vec(prefix, 0..4));
     (macs, ips, any::<bool>(), any::<bool>()).prop_map(|(macs, ips, dhcp_guard, ra_guard)| {
-        SourceCheck { macs, ips: ips.map(Into::into), dhcp_guard, ra_guard }
+        let ips: Option<Arc<[Prefix]>> = ips.map(Into::into);
+        SourceCheck { macs, free: ips.clone().filter(|_| dhcp_guard), ips, dhcp_guard, ra_guard }
     })
 }
 

@@ -15,6 +15,8 @@ const GOOD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Frames that wait for answers, in all and of one NIC.
 const HELD: (usize, usize) = (512, 16);
+/// Bytes of frames that wait.
+const HELD_BYTES: usize = 1 << 20;
 /// NICs of one port.
 const MACS: usize = 16;
 /// NICs that are remembered in all.
@@ -133,7 +135,9 @@ impl Stations {
             self.held.pop_front();
         }
         let own = self.held.iter().filter(|held| held.mac == mac).count();
-        if self.held.len() < HELD.0 && own < HELD.1 {
+        let bytes: usize = self.held.iter().map(|held| held.frame.len()).sum();
+        let fits = bytes + frame.len() <= HELD_BYTES;
+        if self.held.len() < HELD.0 && own < HELD.1 && fits {
             self.held.push_back(Held { mac, frame: frame.to_vec(), trusted, since: now });
         }
     }
