@@ -131,8 +131,11 @@ if command -v pasta > /dev/null; then
     > "$dir/pasta.log" 2>&1 &
   pasta=$!
   ended+=("$pasta")
-  sleep 2
-  guest=$(named sleep $(children "$pasta"))
+  for _ in $(seq 100); do
+    guest=$(named sleep $(children "$pasta"))
+    [ -n "$guest" ] && break
+    sleep 0.1
+  done
   if [ -n "$guest" ]; then services+=("pasta $guest $pasta"); else cat "$dir/pasta.log"; fi
 fi
 if command -v slirp4netns > /dev/null; then

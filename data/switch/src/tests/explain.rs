@@ -470,6 +470,7 @@ fn over_the_limit_the_verdict_is_explained_too() {
 fn the_settings_that_decide_are_named_and_a_group_is_nobody() {
     let mut w = world(2, Options::default());
     let source_check = SourceCheck {
+        free: None,
         macs: Macs::Listed([mac(1)].into()),
         ips: Some([Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 }].into()),
         dhcp_guard: true,

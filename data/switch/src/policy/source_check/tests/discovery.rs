@@ -6,6 +6,7 @@ use vmlan_frame::Reason::*;
 use super::frames::*;
 use super::*;
 use crate::fuzz::{LINK_LOCAL, MAC, MAC2};
+use crate::policy::{Prefix, SourceCheck};
 
 const NAMES: [u8; 3] = [LISTED, FIRST, TWO];
 const ADDRESSES: [u8; 3] = [IPS, LISTED | IPS, FIRST | IPS | DHCP];
