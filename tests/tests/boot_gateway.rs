@@ -1,7 +1,8 @@
 //! Two Linux guests with stock drivers and busybox' DHCP client on a LAN with a gateway: each gets
 //! an address and names, fetches files from a server outside (a namespace that stands for the
 //! Internet), reaches the other by name, and a forward of the host reaches it. So it goes on after
-//! the gateway's process was killed, and for a guest that `vmlan run` plugs in.
+//! the gateway's process was killed, and for a guest that `vmlan run` plugs in. The same by IPv6,
+//! where the guests' kernels make addresses of what the router says.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use serde_json::Value;
 use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity, guest_tools};
 
 const OUTSIDE: &str = "203.0.113.2";
+const OUTSIDE6: &str = "2001:db8::2";
 
 /// What busybox' client calls: takes the address, the way out and the server of names.
 const SCRIPT: &str = "[ $1 = bound ] || exit 0; \
@@ -18,7 +20,7 @@ const SCRIPT: &str = "[ $1 = bound ] || exit 0; \
 
 /// Asks for an address as a stock client does; what it was told.
 fn lease(guest: &mut Guest) -> Result<String> {
-    guest.sh("/bin/ip addr flush dev eth0")?;
+    guest.sh("/bin/ip -4 addr flush dev eth0")?;
     guest.sh("mkdir -p /etc")?;
     guest.sh(&format!("printf '%s\\n' '#!/bin/busybox sh' '{SCRIPT}' > /tmp/bound"))?;
     guest.sh("chmod +x /tmp/bound")?;
@@ -27,10 +29,31 @@ fn lease(guest: &mut Guest) -> Result<String> {
     Ok(guest.sh("cat /tmp/told")?.trim().to_owned())
 }
 
-/// The address that a name stands for, as the guest hears it.
-fn look_up(guest: &mut Guest, name: &str) -> Result<String> {
-    let ask = format!("busybox nslookup {name} 10.77.0.1 | grep Address | tail -n 1");
-    guest.sh(&ask).map(|said| said.trim().to_owned())
+/// True if a name stands for this address, as the guest hears it of the gateway's address `at`.
+fn is_called(guest: &mut Guest, address: &str, name: &str, at: &str) -> Result<bool> {
+    let said = guest.sh(&format!("busybox nslookup {name} {at} | grep Address"))?;
+    println!("  {name}: {said}");
+    Ok(said.lines().any(|line| line.trim().ends_with(&format!(" {address}"))))
+}
+
+/// The address that the guest's kernel made of the router's prefix, once nobody else has it.
+fn address6(guest: &mut Guest) -> Result<String> {
+    let own = "/bin/ip -6 -o addr show dev eth0 scope global -tentative | grep -o 'fd00:77::[^/]*'";
+    let way_out = "/bin/ip -6 route show default | grep -q eth0";
+    let both = format!("for i in $(seq 300); do {way_out} && {own} && exit 0; sleep 0.1; done");
+    Ok(guest.sh(&format!("{both}; exit 1"))?.lines().next().unwrap_or_default().to_owned())
+}
+
+/// The same by IPv6.
+fn meet_by_ipv6(one: &mut Guest, two: &mut Guest) -> Result<()> {
+    let (own, other) = (address6(one)?, address6(two)?);
+    connectivity::fetch(one, OUTSIDE6)?;
+    connectivity::reaches(one, OUTSIDE6)?;
+    connectivity::reaches(one, &other)?;
+    let name = format!("busybox nslookup {own} fd00:77::1 | grep -c 'name = vm1.lan'");
+    assert_eq!(one.sh(&name)?.trim(), "1");
+    assert!(is_called(one, &other, "vm2.lan", "fd00:77::1")?, "{other}");
+    Ok(())
 }
 
 /// What guests and the host do on such a LAN.
@@ -43,8 +66,7 @@ fn meet(switch: &Switch, inside: &mut NetNs, one: &mut Guest, two: &mut Guest) -
         all.find(|lease| lease["port"] == port).unwrap()["ip"].as_str().unwrap().to_owned()
     };
     for (guest, name) in [(&mut *one, "vm2"), (&mut *two, "vm1")] {
-        let said = look_up(guest, &format!("{name}.lan"))?;
-        assert!(said.ends_with(&of(name)), "{name}: {said}, {leases}");
+        assert!(is_called(guest, &of(name), &format!("{name}.lan"), "10.77.0.1")?, "{leases}");
         connectivity::reaches(guest, &of(name))?;
     }
     assert_eq!(of("vm2"), "10.77.0.20", "it is kept for this port");
@@ -54,7 +76,7 @@ fn meet(switch: &Switch, inside: &mut NetNs, one: &mut Guest, two: &mut Guest) -
                 && exit 0; sleep 0.2; done; exit 1";
     let said = inside.run(call, Duration::from_secs(60))?;
     assert_eq!(said.text.trim(), "hello from vm1");
-    Ok(())
+    meet_by_ipv6(one, two)
 }
 
 /// The process of the gateway: a child of the switch's starter. None: it is being started.
@@ -94,7 +116,18 @@ fn keeps_to_its_lease(switch: &Switch, guest: &mut Guest) -> Result<()> {
     let told = guest.sh("cat /tmp/told")?;
     is_cut_off(guest, told.split(' ').next().unwrap_or_default())?;
     lease(guest)?;
-    connectivity::reaches(guest, "10.77.0.20")
+    connectivity::reaches(guest, "10.77.0.20")?;
+    // Of IPv6 addresses the guest takes those that it has asked about first, and nobody has.
+    guest.sh("/bin/ip addr add fd00:77::55/64 dev eth0")?;
+    let taken = "/bin/ip -6 -o addr show dev eth0 -tentative | grep -q fd00:77::55/";
+    guest.sh(&format!("for i in $(seq 300); do {taken} && exit 0; sleep 0.1; done; exit 1"))?;
+    connectivity::reaches(guest, &format!("-I fd00:77::55 {OUTSIDE6}"))?;
+    guest.sh("/bin/ip addr add fd00:77::56/64 dev eth0 nodad")?;
+    let before = refused()?;
+    let answered = guest_tools::pings(guest, &format!("-I fd00:77::56 {OUTSIDE6}"), 5)?;
+    assert!(answered == 0 && refused()? > before, "{answered} answered");
+    guest.sh("/bin/ip addr del fd00:77::55/64 dev eth0")?;
+    guest.sh("/bin/ip addr del fd00:77::56/64 dev eth0").map(drop)
 }
 
 #[test]
@@ -109,6 +142,9 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     inside.give("up1", &outside)?;
     inside.sh("ip addr add 203.0.113.1/24 dev up0 && ip link set up0 up")?;
     outside.sh(&format!("ip addr add {OUTSIDE}/24 dev up1 && ip link set up1 up"))?;
+    inside.sh("ip addr add 2001:db8::1/64 dev up0 nodad")?;
+    inside.sh(&format!("ip -6 route add default via {OUTSIDE6}"))?;
+    outside.sh(&format!("ip addr add {OUTSIDE6}/64 dev up1 nodad"))?;
     // For pings of the gateway. Of groups an ordinary user's namespace has the first alone.
     inside.sh("echo 0 0 > /proc/sys/net/ipv4/ping_group_range")?;
     connectivity::serve(&mut outside)?;
@@ -116,7 +152,7 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     let ports = [
         format!("vm1=vhost-user:{},ips=leased", place("vm1")),
         format!("vm2=vhost-user:{},ip=10.77.0.20", place("vm2")),
-        "net=nat:10.77.0.0/24,forward=2222:vm1:22,dns=203.0.113.2".into(),
+        "net=nat:10.77.0.0/24,ipv6=fd00:77::/64,forward=2222:vm1:22,dns=203.0.113.2".into(),
     ];
     let mut switch = Switch::start(dir, Some(&inside), &ports)?;
     let boots = [

@@ -3,12 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::address::{IpRange, PortName};
+
+mod ipv6;
+
+pub use ipv6::{Ipv6, Network6};
 
 /// Longest message, in bytes: what one packet of a line carries at most.
 pub const MAX_MESSAGE: usize = 160 << 10;
@@ -102,7 +106,7 @@ macro_rules! by_text {
         }
     )*};
 }
-by_text!(Network, Prefix, Forward, HostPorts);
+by_text!(Network, Network6, Prefix, Forward, HostPorts);
 
 /// Addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -170,19 +174,21 @@ pub enum Target {
     /// Whoever has this port's lease when somebody connects.
     Port(PortName),
     /// This address.
-    Address(Ipv4Addr),
+    Address(IpAddr),
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Port(name) => name.fmt(f),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
             Self::Address(address) => address.fmt(f),
         }
     }
 }
 
-/// A port of this host that leads to a VM: `[PROTO:][ADDR:]PORT:VM:PORT`.
+/// A port of this host that leads to a VM: `[PROTO:][ADDR:]PORT:VM:PORT`, addresses of IPv6 in
+/// brackets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Forward {
@@ -196,6 +202,25 @@ pub struct Forward {
     pub port: u16,
 }
 
+/// What colons divide, but for those in brackets.
+fn parts(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    let divides = |c: char| {
+        inside = c == '[' || inside && c != ']';
+        c == ':' && !inside
+    };
+    text.split(divides).collect()
+}
+
+/// An address as it stands between colons.
+fn host(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    match inner {
+        Some(inner) => inner.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok().map(IpAddr::V4),
+    }
+}
+
 impl FromStr for Forward {
     type Err = String;
 
@@ -206,22 +231,20 @@ impl FromStr for Forward {
                  2222:vm1:22"
             )
         };
-        let parts: Vec<&str> = s.split(':').collect();
+        let parts = parts(s);
         let protocol = parts.first().and_then(|word| Protocol::parse(word));
         let rest = parts.get(usize::from(protocol.is_some())..).unwrap_or_default();
         let (address, port, target, to) = match rest {
-            [port, target, to] => (Ipv4Addr::LOCALHOST, port, target, to),
-            [address, port, target, to] => {
-                (address.parse().map_err(|_| wrong())?, port, target, to)
-            }
+            [port, target, to] => (Ipv4Addr::LOCALHOST.into(), port, target, to),
+            [address, port, target, to] => (host(address).ok_or_else(wrong)?, port, target, to),
             _ => return Err(wrong()),
         };
         let number = |text: &str| text.parse::<u16>().ok().filter(|n| *n != 0).ok_or_else(wrong);
-        let target = match target.parse::<Ipv4Addr>() {
-            Ok(address) => Target::Address(address),
-            Err(_) => Target::Port(target.parse().map_err(|_| wrong())?),
+        let target = match host(target) {
+            Some(address) => Target::Address(address),
+            None => Target::Port(target.parse().map_err(|_| wrong())?),
         };
-        let listen = SocketAddr::new(address.into(), number(port)?);
+        let listen = SocketAddr::new(address, number(port)?);
         let protocol = protocol.unwrap_or(Protocol::Tcp);
         Ok(Self { protocol, listen, target, port: number(to)? })
     }
@@ -300,9 +323,9 @@ impl fmt::Display for HostPorts {
 /// Who has an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The address.
-    pub ip: Ipv4Addr,
-    /// The NIC that it was given to.
+    /// The address. One of IPv6 is not given by the gateway: the NIC took it.
+    pub ip: IpAddr,
+    /// The NIC that has it.
     pub mac: String,
     /// The port that the NIC is behind.
     pub port: String,
@@ -332,6 +355,8 @@ pub struct Setup {
     pub mac: String,
     /// The LAN's addresses.
     pub network: Network,
+    /// Those of IPv6; `None`: it has none.
+    pub network6: Option<Network6>,
     /// Bytes of the longest packet.
     pub mtu: u16,
     /// What names end in.
@@ -356,8 +381,6 @@ pub struct Setup {
     pub forwards: Vec<Forward>,
     /// Addresses kept for ports, by their names.
     pub reserved: BTreeMap<String, Ipv4Addr>,
-    /// Who had which address when the gateway before this one ended.
-    pub leases: Vec<Lease>,
     /// Seconds since 1970.
     pub now: u64,
 }
@@ -368,6 +391,7 @@ impl Default for Setup {
             socket: String::new(),
             mac: "52:54:00:00:00:fe".to_owned(),
             network: Network { first: Ipv4Addr::new(10, 77, 0, 0), bits: 24 },
+            network6: Some(Network6 { first: Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 0) }),
             mtu: 1500,
             domain: "lan".to_owned(),
             dhcp: true,
@@ -380,7 +404,6 @@ impl Default for Setup {
             flow_rate: 200,
             forwards: Vec::new(),
             reserved: BTreeMap::new(),
-            leases: Vec::new(),
             now: 0,
         }
     }
@@ -398,8 +421,11 @@ pub enum ToGateway {
         /// The port that it is behind; `None`: nobody knows it.
         port: Option<String>,
     },
+    /// Who had which address when the gateway before this one ended: in several parts, before the
+    /// first setup.
+    Leases(Vec<Lease>),
     /// Whoever has this address loses it.
-    Forget(Ipv4Addr),
+    Forget(IpAddr),
 }
 
 /// From a gateway to its switch.
@@ -412,7 +438,7 @@ pub enum FromGateway {
     /// Somebody has this address from now on.
     Lease(Lease),
     /// Nobody has it any more.
-    Released(Ipv4Addr),
+    Released(IpAddr),
     /// How its forwards stand: the forward, and what is wrong with it.
     Forwards(Vec<(Forward, Option<String>)>),
     /// What it has counted since its start.
@@ -435,7 +461,8 @@ pub struct GatewayCounters {
     pub opened: BTreeMap<String, u64>,
     /// What was refused or dropped, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Messages answered, by kind: dhcp, dns, forwarded questions, arp.
+    /// Messages answered, by kind: dhcp, dhcpv6, dns, forwarded questions, arp, neighbours and
+    /// routers that were looked for.
     pub answered: BTreeMap<String, u64>,
 }
 
@@ -449,7 +476,21 @@ mod tests {
         assert_eq!(read("2222:vm1:22").unwrap(), "tcp:127.0.0.1:2222:vm1:22");
         assert_eq!(read("udp:0.0.0.0:53:vm1:53").unwrap(), "udp:0.0.0.0:53:vm1:53");
         assert_eq!(read("10.0.0.1:80:10.77.0.9:8080").unwrap(), "tcp:10.0.0.1:80:10.77.0.9:8080");
-        for wrong in ["", "22", "vm1:22", "0:vm1:22", "2222:vm1:0", "x:1:vm1:2", "1:vm 1:2"] {
+        assert_eq!(read("[::1]:80:[fd00::9]:81").unwrap(), "tcp:[::1]:80:[fd00::9]:81");
+        assert_eq!(read("udp:[::]:53:vm1:53").unwrap(), "udp:[::]:53:vm1:53");
+        for wrong in [
+            "",
+            "22",
+            "vm1:22",
+            "0:vm1:22",
+            "2222:vm1:0",
+            "x:1:vm1:2",
+            "1:vm 1:2",
+            "::1:2:vm1:3",
+            "[::1:2:vm1:3",
+            "[127.0.0.1]:2:vm1:3",
+            "[]:2:vm1:3",
+        ] {
             let said = read(wrong).unwrap_err();
             assert!(said.contains("like 2222:vm1:22"), "{said}");
         }

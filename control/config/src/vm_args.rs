@@ -15,6 +15,7 @@ pub mod command;
 mod mac;
 mod text;
 mod version;
+pub(crate) use mac::hash;
 pub use mac::{mac_of, nic_mac_of};
 pub use text::shell_word;
 use text::{commas, libvirt_commandline, libvirt_without_msix, shell, words, xml};

@@ -49,6 +49,7 @@ pub fn settings(bits: u8) -> SourceCheck {
     SourceCheck {
         macs,
         ips: (bits & 4 != 0).then(|| ips.into()),
+        free: None,
         dhcp_guard: bits & 8 != 0,
         ra_guard: bits & 16 != 0,
     }

@@ -11,7 +11,7 @@ pub(crate) enum Reason {
     Malformed,
     /// A kind of frame that a gateway has nothing to do with.
     Unknown,
-    /// A part of a packet: they are not put together here.
+    /// Parts of a packet that contradict each other, or are for a group.
     Fragment,
     /// Its source is not an address of the LAN.
     Foreign,
@@ -25,18 +25,22 @@ pub(crate) enum Reason {
     FlowRate,
     /// There are as many flows as there may be.
     TotalFlows,
+    /// There is as much memory in use for connections as there may be.
+    TotalMemory,
     /// No socket was to be had.
     NoSocket,
     /// The host's users may not send echo requests.
     NoPing,
     /// The server refused, or cannot be reached.
     Unreachable,
-    /// A datagram from outside that is longer than the LAN's packets.
-    TooLong,
     /// A segment of a connection that is not there.
     NoFlow,
     /// The port has as many NICs as it may have.
     Macs,
+    /// The port has as many IPv6 addresses as it may have.
+    Addresses,
+    /// An IPv6 address that another port has.
+    Taken,
     /// A DHCP message that lies about its sender, or asks for what is another's.
     DhcpRefused,
     /// No address is left to give.
@@ -64,12 +68,14 @@ impl Reason {
             Self::Flows => "vm-flows",
             Self::FlowRate => "vm-flow-rate",
             Self::TotalFlows => "total-flows",
+            Self::TotalMemory => "total-memory",
             Self::NoSocket => "no-socket",
             Self::NoPing => "no-ping-permission",
             Self::Unreachable => "unreachable",
-            Self::TooLong => "too-long",
             Self::NoFlow => "no-flow",
             Self::Macs => "vm-macs",
+            Self::Addresses => "vm-addresses",
+            Self::Taken => "address-taken",
             Self::DhcpRefused => "dhcp-refused",
             Self::DhcpExhausted => "dhcp-exhausted",
             Self::DnsMalformed => "dns-malformed",
@@ -91,8 +97,14 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn refuse(&mut self, reason: Reason) {
-        *self.refused.entry(reason).or_default() += 1;
-        self.changed = true;
+        self.refuse_some(reason, 1);
+    }
+
+    pub(crate) fn refuse_some(&mut self, reason: Reason, count: u64) {
+        if count > 0 {
+            *self.refused.entry(reason).or_default() += count;
+            self.changed = true;
+        }
     }
 
     pub(crate) fn open(&mut self, protocol: &'static str) {

@@ -3,7 +3,7 @@
 //! may be malformed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::time::Instant;
 use smoltcp::wire::{DhcpPacket, DhcpRepr};
@@ -29,6 +29,8 @@ impl Link for Frames {
 
 /// A guest's address on the LAN of [`Setup::default`].
 pub(crate) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+/// The one that it takes by IPv6.
+pub(crate) const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0xff, 0xfe00, 1);
 /// Its NIC.
 pub(crate) const NIC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// The gateway's.
@@ -42,7 +44,7 @@ pub(crate) fn closed() -> Gateway {
 
 /// Frames, one behind the other: two bytes of length, a byte whose low bit says that the sum is
 /// trusted, then the frame; if the next bit is set, only what follows the Ethernet header, which is
-/// that of an IPv4 packet for the gateway.
+/// that of an IPv4 packet for the gateway, or of an IPv6 packet if the third bit is set as well.
 ///
 /// # Panics
 /// When the gateway does something that it must not.
@@ -57,7 +59,7 @@ pub fn frames(mut data: &[u8]) {
         if how & 2 != 0 {
             frame.extend(OWN.0);
             frame.extend(NIC.0);
-            frame.extend([8, 0]);
+            frame.extend(if how & 4 != 0 { [0x86, 0xdd] } else { [8, 0] });
         }
         frame.extend(bytes);
         now += i64::from(*how);
@@ -80,7 +82,7 @@ pub fn frames(mut data: &[u8]) {
 /// When the answer cannot be read.
 pub fn dhcp(data: &[u8]) {
     let setup = Setup::default();
-    let mut leases = Leases::new(setup.network, Default::default(), Vec::new());
+    let mut leases = Leases::new(setup.network, Default::default());
     for (n, message) in data.chunks(600).enumerate() {
         let mut message = message.to_vec();
         // The client's own NIC, so that the lie is not the only thing that is seen.
@@ -104,12 +106,17 @@ pub fn dhcp(data: &[u8]) {
 struct Nobody;
 
 impl dns::Names for Nobody {
-    fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        host.starts_with('v').then_some(GUEST)
+    fn addresses(&self, host: &str) -> Vec<IpAddr> {
+        let all = vec![GUEST.into(), GUEST6.into()];
+        if host.starts_with('v') { all } else { Vec::new() }
     }
 
-    fn name(&self, address: Ipv4Addr) -> Option<Option<String>> {
-        address.is_private().then(|| Some("vm1".to_owned()))
+    fn name(&self, address: IpAddr) -> Option<Option<String>> {
+        let ours = match address {
+            IpAddr::V4(ip) => ip.is_private(),
+            IpAddr::V6(ip) => ip.is_unique_local(),
+        };
+        ours.then(|| Some("vm1".to_owned()))
     }
 }
 
@@ -136,7 +143,7 @@ pub fn dns(data: &[u8]) {
 }
 
 /// A datagram of the guest's.
-pub(crate) fn datagram(from: SocketAddrV4, to: SocketAddrV4, mac: Mac, data: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, mac: Mac, data: &[u8]) -> Vec<u8> {
     link::udp(Packet { from: NIC, to: mac }, from, to, data)
 }
 

@@ -1,17 +1,20 @@
 //! What comes of a frame, whoever brought it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+mod ipv6;
+mod known;
 
-use smoltcp::phy::ChecksumCapabilities;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
 use smoltcp::time::Instant;
-use smoltcp::wire::{ArpOperation, ArpRepr, Icmpv4Packet, Icmpv4Repr, IpProtocol, UdpPacket};
-use vmlan_config::gateway::{Dns, FromGateway, GatewayCounters, Setup, Target};
+use smoltcp::wire::{ArpOperation, ArpRepr, IpProtocol, UdpPacket};
+use vmlan_config::gateway::{Dns, FromGateway, GatewayCounters, Lease, Setup};
 
 use crate::counters::{Counters, Reason};
-use crate::lan::{Neighbours, PortNo, Stations, Whose};
-use crate::link::{self, Inner, Ip, Link, Mac, Packet, Parsed};
-use crate::nat::{Forwards, Guests, Io, Nat, To};
-use crate::services::{Change, Leases, Who, dhcp, dns};
+use crate::lan::{Stations, Whose};
+use crate::link::{self, Fragment, Fragments, Inner, Ip, Link, Mac, Packet, Parsed};
+use crate::nat::{Forwards, Io, Nat, To};
+use crate::services::{Change, Router, Who, dhcp, dns};
+use known::{AllNames, Known};
 
 /// The address of a gateway that was given none.
 const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xfe]);
@@ -26,70 +29,11 @@ pub(crate) struct Gateway {
     guests: Known,
     nat: Nat,
     forwards: Forwards,
+    router: Router,
+    fragments: Fragments,
     /// The seconds since 1970 at time zero.
     epoch: u64,
     news: Vec<FromGateway>,
-}
-
-/// Where guests are.
-#[derive(Debug)]
-struct Known {
-    leases: Leases,
-    neighbours: Neighbours,
-    seconds: u64,
-}
-
-impl Guests for Known {
-    fn address(&self, target: &Target) -> Option<Ipv4Addr> {
-        match target {
-            Target::Address(ip) => Some(*ip),
-            Target::Port(name) => self.leases.by_name(name.as_str(), self.seconds),
-        }
-    }
-
-    fn place(&mut self, ip: Ipv4Addr, io: &mut Io<'_>) -> Option<(Mac, PortNo)> {
-        let Some(mac) = self.leases.mac_of(ip).or_else(|| self.neighbours.find(ip)) else {
-            let own = io.setup.network.gateway();
-            let ends = io.ends(Mac::BROADCAST);
-            io.send(&link::arp(ends, ArpOperation::Request, own, Mac([0; 6]), ip));
-            return None;
-        };
-        match io.stations.whose(mac, io.now) {
-            Whose::Port(port) => Some((mac, port)),
-            Whose::Wait => io.stations.last_known(mac).map(|port| (mac, port)),
-            Whose::Refused(_) => None,
-        }
-    }
-}
-
-/// The names of the LAN, the gateway's own among them.
-struct AllNames<'a> {
-    known: &'a Known,
-    setup: &'a Setup,
-}
-
-impl dns::Names for AllNames<'_> {
-    fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        let open = self.setup.host != vmlan_config::gateway::HostPorts::default();
-        match host {
-            "gateway" => Some(self.setup.network.gateway()),
-            "host" if open => Some(self.setup.network.gateway()),
-            _ => self.known.leases.by_name(host, self.known.seconds),
-        }
-    }
-
-    fn name(&self, address: Ipv4Addr) -> Option<Option<String>> {
-        if !self.setup.network.contains(address) {
-            return None;
-        }
-        match address == self.setup.network.gateway() {
-            true => Some(Some("gateway".to_owned())),
-            false => {
-                let name = self.known.leases.by_address(address, self.known.seconds);
-                Some(name.map(str::to_ascii_lowercase))
-            }
-        }
-    }
 }
 
 impl Gateway {
@@ -100,7 +44,6 @@ impl Gateway {
         descriptors: u64,
         now: Instant,
     ) -> std::io::Result<Self> {
-        let leases = Leases::new(setup.network, setup.reserved.clone(), setup.leases.clone());
         let nat = Nat::new(descriptors)?;
         let mut forwards = Forwards::default();
         forwards.set(&setup.forwards, &nat);
@@ -108,9 +51,11 @@ impl Gateway {
             mac: link::parse_mac(&setup.mac).unwrap_or(MAC),
             counters: Counters::default(),
             stations: Stations::new(alone, setup.flows, setup.flow_rate),
-            guests: Known { leases, neighbours: Neighbours::default(), seconds: setup.now },
+            guests: Known::new(&setup),
             nat,
             forwards,
+            router: Router::new(now),
+            fragments: Fragments::default(),
             epoch: setup.now.saturating_sub(seconds(now)),
             news: Vec::new(),
             setup,
@@ -129,13 +74,19 @@ impl Gateway {
         &mut self.forwards
     }
 
-    /// Goes on as `setup` says. The network stays.
-    pub(crate) fn follow(&mut self, setup: Setup) {
+    /// Takes over who had which address when the gateway before this one ended.
+    pub(crate) fn restore(&mut self, leases: Vec<Lease>) {
+        self.guests.restore(leases);
+    }
+
+    /// Goes on as `setup` says. The networks stay.
+    pub(crate) fn follow(&mut self, setup: Setup, now: Instant) {
         self.stations.set_limits(setup.flows, setup.flow_rate);
         self.guests.leases.reserve(setup.reserved.clone());
         self.forwards.set(&setup.forwards, &self.nat);
-        let (network, leases) = (self.setup.network, Vec::new());
-        self.setup = Setup { network, leases, ..setup };
+        let (network, network6) = (self.setup.network, self.setup.network6);
+        self.setup = Setup { network, network6, ..setup };
+        self.router.hurry(now);
         self.tell_forwards();
     }
 
@@ -144,8 +95,8 @@ impl Gateway {
     }
 
     /// Whoever has this address has it no longer.
-    pub(crate) fn forget(&mut self, ip: Ipv4Addr) {
-        if self.guests.leases.forget(ip) {
+    pub(crate) fn forget(&mut self, ip: IpAddr) {
+        if self.guests.forget(ip) {
             self.news.push(FromGateway::Released(ip));
         }
     }
@@ -169,6 +120,12 @@ impl Gateway {
         self.counters.report(self.nat.count())
     }
 
+    /// Bytes of packets that are not whole.
+    #[cfg(test)]
+    pub(crate) fn waiting_parts(&self) -> usize {
+        self.fragments.bytes()
+    }
+
     /// The NIC that has an address.
     #[cfg(test)]
     pub(crate) fn holder(&self, ip: Ipv4Addr) -> Option<Mac> {
@@ -182,7 +139,8 @@ impl Gateway {
 
     /// When something wants a turn though nothing comes.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.nat.due().into_iter().chain(self.forwards.due()).min()
+        let router = self.setup.network6.map(|_| self.router.due());
+        self.nat.due().into_iter().chain(self.forwards.due()).chain(router).min()
     }
 
     /// Says who has the gateway's address: guests may remember another.
@@ -196,6 +154,7 @@ impl Gateway {
     /// Those flows have a turn that want one.
     pub(crate) fn run(&mut self, link: &mut dyn Link, now: Instant) {
         self.guests.seconds = self.epoch + seconds(now);
+        self.advertise_when_due(link, now);
         let mut io = Io {
             link,
             now,
@@ -205,7 +164,8 @@ impl Gateway {
             stations: &mut self.stations,
         };
         self.forwards.run(&mut self.nat, &mut self.guests, &mut io);
-        self.nat.run(&mut io);
+        let names = AllNames { known: &self.guests, setup: &self.setup };
+        self.nat.run(&mut io, &names);
         if self.nat.has_news_of_ping(&self.counters) {
             let text = "ping to the outside needs the group range: sysctl \
                         net.ipv4.ping_group_range=\"0 2147483647\"";
@@ -232,7 +192,7 @@ impl Gateway {
         self.guests.seconds = self.epoch + seconds(now);
         let to = match link::parse(frame) {
             Ok(parsed) => self.parsed(&parsed, trusted, link, now),
-            // Other stations' business: groups, IPv6.
+            // Other stations' business.
             Err(Reason::Unknown) => To::Done,
             Err(reason) => To::Refused(reason),
         };
@@ -260,6 +220,7 @@ impl Gateway {
         }
         match &parsed.inner {
             Inner::Arp(arp) => self.arp(parsed.from, arp, link),
+            Inner::Part(part) => self.part(parsed.from, part, link, now),
             Inner::Ip(ip) if !trusted && !ip.is_intact() => To::Refused(Reason::Malformed),
             Inner::Ip(ip) => self.ip(parsed.from, ip, link, now),
         }
@@ -292,8 +253,44 @@ impl Gateway {
         To::Done
     }
 
+    /// A part of a packet, which counts for its port until it is whole.
+    fn part(&mut self, mac: Mac, part: &Fragment<'_>, link: &mut dyn Link, now: Instant) -> To {
+        if part.to.is_multicast() {
+            return To::Refused(Reason::Fragment);
+        }
+        let port = match self.stations.whose(mac, now) {
+            Whose::Port(port) => port,
+            Whose::Wait => return To::Hold,
+            Whose::Refused(reason) => return To::Refused(reason),
+        };
+        let packet = match self.fragments.add(mac, port, part, now) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return To::Done,
+            Err(reason) => return To::Refused(reason),
+        };
+        match link::packet(&packet) {
+            Ok(ip) if ip.is_intact() => self.ip(mac, &ip, link, now),
+            Ok(_) => To::Refused(Reason::Malformed),
+            Err(reason) => To::Refused(reason),
+        }
+    }
+
     fn ip(&mut self, mac: Mac, ip: &Ip<'_>, link: &mut dyn Link, now: Instant) -> To {
-        let (IpAddr::V4(from), IpAddr::V4(to)) = (ip.from, ip.to) else { return To::Done };
+        match (ip.from, ip.to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => self.ipv4(mac, (from, to), ip, link, now),
+            (IpAddr::V6(from), IpAddr::V6(to)) => self.ipv6(mac, (from, to), ip, link, now),
+            _ => To::Done,
+        }
+    }
+
+    fn ipv4(
+        &mut self,
+        mac: Mac,
+        (from, to): (Ipv4Addr, Ipv4Addr),
+        ip: &Ip<'_>,
+        link: &mut dyn Link,
+        now: Instant,
+    ) -> To {
         let network = self.setup.network;
         if ip.protocol == IpProtocol::Udp
             && let Ok(datagram) = UdpPacket::new_checked(ip.payload)
@@ -309,13 +306,26 @@ impl Gateway {
             return To::Refused(Reason::Foreign);
         }
         self.guests.neighbours.learn(from, mac);
-        let own = to == network.gateway();
+        self.packet(mac, to == network.gateway(), ip, link, now)
+    }
+
+    /// A guest's packet to the outside, or to the gateway's `own` address.
+    fn packet(
+        &mut self,
+        mac: Mac,
+        own: bool,
+        ip: &Ip<'_>,
+        link: &mut dyn Link,
+        now: Instant,
+    ) -> To {
         match ip.protocol {
-            IpProtocol::Udp if own && self.is_question(ip) => self.dns(mac, from, ip, link, now),
-            IpProtocol::Icmp if own => self.ping(mac, from, ip, link),
+            IpProtocol::Udp if own && self.is_question(ip) => self.dns(mac, ip, link, now),
+            IpProtocol::Icmp | IpProtocol::Icmpv6 if own => self.ping(mac, ip, link),
             IpProtocol::Tcp => self.with_nat(link, now, |nat, io| nat.tcp(mac, ip, io)),
             IpProtocol::Udp => self.with_nat(link, now, |nat, io| nat.udp(mac, ip, io)),
-            IpProtocol::Icmp => self.with_nat(link, now, |nat, io| nat.echo(mac, ip, io)),
+            IpProtocol::Icmp | IpProtocol::Icmpv6 => {
+                self.with_nat(link, now, |nat, io| nat.echo(mac, ip, io))
+            }
             _ => To::Refused(Reason::Unknown),
         }
     }
@@ -342,21 +352,14 @@ impl Gateway {
         asks && self.setup.dns != Dns::Off
     }
 
-    fn ping(&mut self, mac: Mac, from: Ipv4Addr, ip: &Ip<'_>, link: &mut dyn Link) -> To {
-        let Ok(packet) = Icmpv4Packet::new_checked(ip.payload) else {
-            return To::Refused(Reason::Malformed);
-        };
-        match Icmpv4Repr::parse(&packet, &ChecksumCapabilities::ignored()) {
-            Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
-                let ends = Packet { from: self.mac, to: mac };
-                let way = (self.setup.network.gateway(), from);
-                let frame = link::echo_reply(ends, way, ident, seq_no, data);
-                link.send(&frame, link::Offload::default());
-                self.counters.answer("echo");
-                To::Done
-            }
-            _ => To::Done,
+    fn ping(&mut self, mac: Mac, ip: &Ip<'_>, link: &mut dyn Link) -> To {
+        if let Some((ident, seq_no, data)) = ip.echo_request() {
+            let ends = Packet { from: self.mac, to: mac };
+            let frame = link::echo_reply(ends, (ip.to, ip.from), ident, seq_no, data);
+            link::send(link, &frame, self.setup.mtu);
+            self.counters.answer("echo");
         }
+        To::Done
     }
 
     fn dhcp(&mut self, mac: Mac, message: &[u8], link: &mut dyn Link, now: Instant) -> To {
@@ -377,18 +380,14 @@ impl Gateway {
                 return To::Refused(reason);
             }
         };
-        match outcome.change {
-            Some(Change::Given(lease)) => {
-                self.guests.neighbours.learn(lease.ip, mac);
-                self.news.push(FromGateway::Lease(lease));
-            }
-            Some(Change::Released(ip)) => self.news.push(FromGateway::Released(ip)),
-            None => {}
+        if let Some(Change::Given(Lease { ip: IpAddr::V4(ip), .. })) = outcome.change {
+            self.guests.neighbours.learn(ip, mac);
         }
+        self.news.extend(outcome.change.map(ipv6::told));
         if let Some(reply) = outcome.reply {
             let ends = Packet { from: self.mac, to: reply.mac };
-            let from = SocketAddrV4::new(self.setup.network.gateway(), dhcp::SERVER);
-            let to = SocketAddrV4::new(reply.to, dhcp::CLIENT);
+            let from = SocketAddr::from((self.setup.network.gateway(), dhcp::SERVER));
+            let to = SocketAddr::from((reply.to, dhcp::CLIENT));
             link.send(&link::udp(ends, from, to, &reply.bytes), link::Offload::default());
             self.counters.answer("dhcp");
         }
@@ -405,19 +404,12 @@ impl Gateway {
         }
     }
 
-    fn dns(
-        &mut self,
-        mac: Mac,
-        from: Ipv4Addr,
-        ip: &Ip<'_>,
-        link: &mut dyn Link,
-        now: Instant,
-    ) -> To {
+    fn dns(&mut self, mac: Mac, ip: &Ip<'_>, link: &mut dyn Link, now: Instant) -> To {
         let Ok(datagram) = UdpPacket::new_checked(ip.payload) else {
             return To::Refused(Reason::Malformed);
         };
         let query = datagram.payload();
-        let guest = SocketAddrV4::new(from, datagram.src_port());
+        let guest = SocketAddr::new(ip.from, datagram.src_port());
         let Some(question) = dns::question(query).filter(dns::Question::is_query) else {
             return To::Refused(Reason::DnsMalformed);
         };
@@ -427,7 +419,7 @@ impl Gateway {
             return self.with_nat(link, now, |nat, io| nat.ask(mac, guest, query, question, io));
         };
         let ends = Packet { from: self.mac, to: mac };
-        let own = SocketAddrV4::new(self.setup.network.gateway(), dns::PORT);
+        let own = SocketAddr::new(ip.to, dns::PORT);
         link.send(&link::udp(ends, own, guest, &answer), link::Offload::default());
         self.counters.answer("dns");
         To::Done

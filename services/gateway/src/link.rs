@@ -1,14 +1,19 @@
 //! The NIC, and frames as bytes.
 
 mod build;
+mod fragments;
+pub(crate) mod ndisc;
 mod nic;
 mod parse;
 
 #[cfg(test)]
-pub(crate) use build::ipv4;
-pub(crate) use build::{Packet, arp, echo_reply, reset_of, udp, unreachable};
+pub(crate) use build::ip;
+pub(crate) use build::{Packet, Unreachable, arp, echo_reply, reset_of, udp, unreachable};
+#[cfg(test)]
+pub(crate) use fragments::cut;
+pub(crate) use fragments::{Fragment, Fragments};
 pub(crate) use nic::VirtioLink;
-pub(crate) use parse::{Inner, Ip, Parsed, parse};
+pub(crate) use parse::{Inner, Ip, Parsed, packet, parse};
 pub(crate) use smoltcp::wire::EthernetAddress as Mac;
 
 /// A MAC address from its text.
@@ -34,6 +39,20 @@ pub(crate) struct Offload {
     pub(crate) checksum: Option<(u16, u16)>,
     /// TCP, to be cut into segments of so many bytes.
     pub(crate) segment: Option<u16>,
+}
+
+/// Frames at most of one IP packet, however long it is: as many as there must be room for.
+pub(crate) const PIECES: usize = 60;
+
+/// Sends a frame with an IP packet, in pieces if it is longer than the LAN's.
+pub(crate) fn send(link: &mut dyn Link, frame: &[u8], mtu: u16) {
+    if frame.len() <= ETHERNET + usize::from(mtu) {
+        return link.send(frame, Offload::default());
+    }
+    let id = getrandom::u32().unwrap_or_default();
+    for piece in fragments::cut(frame, mtu, id) {
+        link.send(&piece, Offload::default());
+    }
 }
 
 /// Where frames go.

@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use smoltcp::time::Instant;
-use vmlan_config::gateway::{FromGateway, Setup, ToGateway};
+use vmlan_config::gateway::{FromGateway, Lease, Setup, ToGateway};
 use vmlan_driver::virtio::VirtioError;
 
 use crate::gateway::Gateway;
@@ -60,9 +60,17 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> GatewayEr
 /// [`GatewayError`].
 pub fn serve(line: OwnedFd, seal: impl FnOnce()) -> Result<(), GatewayError> {
     let mut line = Line::new(line);
-    let first = line.receive(true).map_err(system("hear from the switch"))?;
-    let Some(ToGateway::Setup(setup)) = first else { return Err(GatewayError::HungUp) };
-    run(*setup, Some(line), seal)
+    let mut leases = Vec::new();
+    let setup = loop {
+        match line.receive(true).map_err(system("hear from the switch"))? {
+            Some(ToGateway::Setup(setup)) => break setup,
+            Some(ToGateway::Leases(some)) => leases.extend(some),
+            Some(ToGateway::Forget(ip)) => leases.retain(|lease| lease.ip != ip),
+            Some(ToGateway::Whose { .. }) => {}
+            None => return Err(GatewayError::HungUp),
+        }
+    };
+    run(*setup, leases, Some(line), seal)
 }
 
 /// Serves on a port by itself: each NIC counts as a port of its own.
@@ -70,7 +78,7 @@ pub fn serve(line: OwnedFd, seal: impl FnOnce()) -> Result<(), GatewayError> {
 /// # Errors
 /// [`GatewayError`].
 pub fn serve_alone(setup: Setup, seal: impl FnOnce()) -> Result<(), GatewayError> {
-    run(setup, None, seal)
+    run(setup, Vec::new(), None, seal)
 }
 
 /// Time since the process began to serve, and what day it was then.
@@ -92,7 +100,12 @@ struct Process {
     report_due: bool,
 }
 
-fn run(mut setup: Setup, line: Option<Line>, seal: impl FnOnce()) -> Result<(), GatewayError> {
+fn run(
+    mut setup: Setup,
+    leases: Vec<Lease>,
+    line: Option<Line>,
+    seal: impl FnOnce(),
+) -> Result<(), GatewayError> {
     let descriptors = raise_descriptors();
     let link = VirtioLink::connect(Path::new(&setup.socket), PATIENCE)?;
     if setup.now == 0 {
@@ -100,8 +113,9 @@ fn run(mut setup: Setup, line: Option<Line>, seal: impl FnOnce()) -> Result<(), 
         setup.now = since.map_or(0, |since| since.as_secs());
     }
     let clock = Clock(std::time::Instant::now());
-    let gateway = Gateway::new(setup, line.is_none(), descriptors, clock.now())
+    let mut gateway = Gateway::new(setup, line.is_none(), descriptors, clock.now())
         .map_err(system("watch descriptors"))?;
+    gateway.restore(leases);
     let nic = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch the NIC"))?;
     let reported = Instant::ZERO;
     let mut process = Process { gateway, link, line, nic, clock, reported, report_due: false };
@@ -253,7 +267,8 @@ impl Process {
             let Some(line) = &mut self.line else { return Ok(()) };
             match line.receive(false).map_err(|_| GatewayError::HungUp)? {
                 None => return Ok(()),
-                Some(ToGateway::Setup(setup)) => self.gateway.follow(*setup),
+                Some(ToGateway::Setup(setup)) => self.gateway.follow(*setup, now),
+                Some(ToGateway::Leases(leases)) => self.gateway.restore(leases),
                 Some(ToGateway::Forget(ip)) => self.gateway.forget(ip),
                 Some(ToGateway::Whose { mac, port }) => {
                     self.gateway.answer(&mac, port.as_deref(), &mut self.link, now);

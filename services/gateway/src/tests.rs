@@ -2,5 +2,8 @@
 
 mod dhcp;
 mod dns;
+mod dns_tcp;
+mod fragments;
 mod guest;
+mod ipv6;
 mod nat;

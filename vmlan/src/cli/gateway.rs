@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use clap::Args;
-use vmlan_config::gateway::{Dns, Forward, HostPorts, Network, Prefix, Setup};
+use vmlan_config::address::PortName;
+use vmlan_config::gateway::{Dns, Forward, HostPorts, Ipv6, Network, Prefix, Setup};
 use vmlan_frame::error_chain;
 use vmlan_gateway::process::{serve, serve_alone};
 
@@ -23,6 +24,9 @@ pub(super) struct GatewayArgs {
     /// The LAN's addresses
     #[arg(default_value = "10.77.0.0/24")]
     network: Network,
+    /// IPv6: on, off, or a prefix of 64 bits
+    #[arg(long, default_value_t)]
+    ipv6: Ipv6,
     /// What names end in
     #[arg(long, default_value = "lan")]
     domain: String,
@@ -80,9 +84,11 @@ fn setup(args: GatewayArgs) -> Result<Setup, Failure> {
         [] => vmlan_engine::resolvers::read(),
         given => given.iter().map(|ip| SocketAddr::new(*ip, 53)).collect(),
     };
+    let name: PortName = "gateway".parse().map_err(|_| Failure::Failed("no name".to_owned()))?;
     Ok(Setup {
         socket: socket.to_owned(),
         network: args.network,
+        network6: args.ipv6.network(&name),
         mtu: args.mtu,
         domain: args.domain.to_ascii_lowercase(),
         dns: Dns::Ask(servers),

@@ -137,6 +137,11 @@ const NAT: &[Key] = &[
         "how long an address is given for (default 3600s)",
     ),
     key(
+        "ipv6",
+        Takes::Ipv6,
+        "IPv6: on (default: a prefix made of the port's name), off, or a prefix of 64 bits",
+    ),
+    key(
         "forward",
         Takes::Forwards,
         "ports of the host that lead to VMs, [tcp:|udp:][ADDRESS:]PORT:VM:PORT joined by '+'",

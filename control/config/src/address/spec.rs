@@ -7,7 +7,7 @@ use vmlan_frame::Mac;
 
 use super::values::Values;
 use super::{AddressError, Kind, PortName};
-use crate::gateway::{Forward, HostPorts, Prefix};
+use crate::gateway::{Forward, HostPorts, Ipv6, Prefix};
 
 /// What a port is, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +140,8 @@ pub struct Nat {
     pub dhcp: bool,
     /// How long for.
     pub lease: Duration,
+    /// It has IPv6.
+    pub ipv6: Ipv6,
     /// Ports of the host that lead to VMs.
     pub forwards: Vec<Forward>,
     /// Ports of the host's loopback that VMs reach.
@@ -168,6 +170,7 @@ impl Nat {
             dns: servers.map(<[_]>::to_vec),
             dhcp: values.on("dhcp").unwrap_or(usual.dhcp),
             lease: values.time("lease").unwrap_or(Duration::from_secs(usual.lease.into())),
+            ipv6: values.ipv6("ipv6"),
             forwards: values.forwards("forward").to_vec(),
             host: values.host_ports("host"),
             block: values.prefixes("block").flatten().unwrap_or_default().to_vec(),

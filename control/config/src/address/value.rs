@@ -10,7 +10,7 @@ use vmlan_switch::policy::Steer;
 use super::PortName;
 use super::amount::{COUNT, Count, RATE, Rate, Time, digits, parse_count, parse_rate, parse_time};
 use super::list::{IpRule, MacRule, ValueError, VidList, card, items, joined, name};
-use crate::gateway::{Forward, HostPorts, Prefix};
+use crate::gateway::{Forward, HostPorts, Ipv6, Prefix};
 
 /// What a key's value may be.
 #[derive(Debug)]
@@ -56,6 +56,8 @@ pub enum Takes {
     Domain,
     /// `host`, `off`, or addresses of servers.
     Servers,
+    /// `on`, `off`, or a prefix of 64 bits.
+    Ipv6,
     /// Ports of the host that lead to VMs.
     Forwards,
     /// Ports of the host's loopback.
@@ -96,6 +98,8 @@ pub enum Value {
     Steer(Steer),
     /// Of [`Takes::Servers`]; `None`: nobody. Empty: the host's.
     Servers(Option<Vec<IpAddr>>),
+    /// Of [`Takes::Ipv6`].
+    Ipv6(Ipv6),
     /// Of [`Takes::Forwards`].
     Forwards(Vec<Forward>),
     /// Of [`Takes::HostPorts`].
@@ -176,6 +180,7 @@ impl Takes {
                 name(text).map(|name| Value::Name(Some(name)))
             }
             Self::Domain => domain(text).then(|| Value::Text(text.into())),
+            Self::Ipv6 => text.parse().ok().map(Value::Ipv6),
             Self::HostPorts => text.parse().ok().map(Value::HostPorts),
             // Those are lists.
             _ => None,
@@ -273,6 +278,7 @@ impl fmt::Display for Takes {
             Self::Steer => f.write_str("ip, or hash: and some of src+dst+ports"),
             Self::Domain => f.write_str("a domain in small letters, like lan or vms.example,"),
             Self::Servers => f.write_str("host, off, or addresses joined by '+', like 9.9.9.9,"),
+            Self::Ipv6 => f.write_str("on, off, or a prefix of 64 bits like fd00:77::/64"),
             Self::Forwards => f.write_str(
                 "[tcp:|udp:][ADDRESS:]PORT:VM:PORT, joined by '+', like 2222:vm1:22+8080:vm1:80,",
             ),
@@ -312,6 +318,7 @@ impl fmt::Display for Value {
             Self::Servers(None) => f.write_str("off"),
             Self::Servers(Some(list)) if list.is_empty() => f.write_str("host"),
             Self::Servers(Some(list)) => joined(f, list),
+            Self::Ipv6(rule) => rule.fmt(f),
             Self::Forwards(list) => joined(f, list),
             Self::HostPorts(ports) => ports.fmt(f),
             Self::Prefixes(None) => f.write_str("none"),

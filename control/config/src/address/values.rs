@@ -8,7 +8,7 @@ use vmlan_frame::Mac;
 use vmlan_switch::policy::Steer;
 
 use super::{AddressError, IpRule, Key, MacRule, PortName, Takes, Value, ValueError, VidList};
-use crate::gateway::{Forward, HostPorts, Prefix};
+use crate::gateway::{Forward, HostPorts, Ipv6, Prefix};
 use crate::nearest_word::hint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,6 +128,10 @@ impl Values {
 
     pub(super) fn forwards(&self, key: &str) -> &[Forward] {
         typed!(self, key, Value::Forwards(list) => list.as_slice()).unwrap_or_default()
+    }
+
+    pub(super) fn ipv6(&self, key: &str) -> Ipv6 {
+        typed!(self, key, Value::Ipv6(rule) => *rule).unwrap_or_default()
     }
 
     pub(super) fn host_ports(&self, key: &str) -> HostPorts {

@@ -19,7 +19,7 @@ pub fn nic_mac_of(name: &PortName) -> Mac {
 }
 
 /// FNV-1a, so that an address does not change with the Rust version.
-fn hash(name: &PortName) -> u64 {
+pub(crate) fn hash(name: &PortName) -> u64 {
     name.as_str()
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))

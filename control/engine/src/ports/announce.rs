@@ -168,14 +168,10 @@ impl Ports {
 
     /// The IPv4 address of a guest that has one and no other: the one listed, or leased.
     fn one_address(&self, entry: &Entry) -> Option<Ipv4Addr> {
-        let mut all: Vec<Ipv4Addr> = Vec::new();
+        let mut all: Vec<IpAddr> = Vec::new();
         if let IpRule::Listed(list) = &entry.address.policy().ips {
-            all.extend(list.iter().filter(|range| range.bits == 32).filter_map(|range| {
-                match range.address {
-                    IpAddr::V4(ip) => Some(ip),
-                    IpAddr::V6(_) => None,
-                }
-            }));
+            let whole = list.iter().filter(|range| range.bits == 32);
+            all.extend(whole.map(|range| range.address));
         }
         for gateway in &self.entries {
             if let Opened::Nat(nat) = &gateway.opened {
@@ -183,10 +179,11 @@ impl Ports {
                 all.extend(leases.map(|lease| lease.ip));
             }
         }
+        all.retain(IpAddr::is_ipv4);
         all.sort_unstable();
         all.dedup();
         match all[..] {
-            [one] => Some(one),
+            [IpAddr::V4(one)] => Some(one),
             _ => None,
         }
     }

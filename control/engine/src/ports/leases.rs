@@ -90,8 +90,11 @@ impl Ports {
         let mut found = false;
         for entry in &mut self.entries {
             let Opened::Nat(nat) = &mut entry.opened else { continue };
+            // What a guest has taken is not given back to it when it asks: it is forgotten by its
+            // own address only.
             let is = |l: &&vmlan_config::gateway::Lease| {
-                l.port == of || l.mac.eq_ignore_ascii_case(of) || l.ip.to_string() == of
+                let given = l.ip.is_ipv4();
+                given && (l.port == of || l.mac.eq_ignore_ascii_case(of)) || l.ip.to_string() == of
             };
             let ips: Vec<_> = nat.leases().filter(is).map(|lease| lease.ip).collect();
             for ip in ips {

@@ -7,12 +7,12 @@ mod link;
 mod setup;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use vmlan_attach::vhost_user;
 use vmlan_config::address::PortName;
-use vmlan_config::gateway::{FromGateway, GatewayCounters, Lease, Setup, ToGateway};
+use vmlan_config::gateway::{FromGateway, GatewayCounters, Lease, Network6, Setup, ToGateway};
 use vmlan_frame::{Changed, error_chain};
 
 use link::Link;
@@ -35,7 +35,7 @@ pub(super) struct Nat {
     vm: vhost_user::VhostUser,
     link: Link,
     setup: Setup,
-    leases: BTreeMap<Ipv4Addr, Lease>,
+    leases: BTreeMap<IpAddr, Lease>,
     counters: GatewayCounters,
     forwards: Vec<(String, Option<String>)>,
     is_ready: bool,
@@ -91,17 +91,11 @@ impl Nat {
     /// Goes on as `wanted` says.
     pub(super) fn follow(&mut self, name: &PortName, wanted: &Wanted<'_>) {
         let mut setup = setup::of(name, Path::new(&self.setup.socket), wanted);
-        (setup.now, setup.leases) = (self.setup.now, self.setup.leases.clone());
+        setup.now = self.setup.now;
         if setup != self.setup {
             self.setup = setup;
-            self.tell_setup();
+            self.link.set(&self.setup);
         }
-    }
-
-    /// A gateway that begins later begins like this; one that is there goes on like this.
-    fn tell_setup(&mut self) {
-        self.setup.leases = self.leases.values().cloned().collect();
-        self.link.set(&self.setup);
     }
 
     /// What its gateway has said, dealt with; `whose` tells which port a NIC is behind. True if
@@ -124,21 +118,35 @@ impl Nat {
             }
         }
         if changed {
-            self.setup.leases = self.leases.values().cloned().collect();
-            self.link.keep(&self.setup);
+            self.link.keep(self.leases.values().cloned().collect());
         }
         changed
     }
 
-    /// True if it is a new one, and not the old one for longer.
+    /// False: it is none of this LAN's. A NIC has one address of IPv4, and several of IPv6.
     fn keep(&mut self, lease: Lease) -> bool {
         let full = self.leases.len() >= LEASES && !self.leases.contains_key(&lease.ip);
-        if full || !self.setup.network.is_for_hosts(lease.ip) {
+        let ours = match lease.ip {
+            IpAddr::V4(ip) => self.setup.network.is_for_hosts(ip),
+            IpAddr::V6(ip) => {
+                let own = self.network6().filter(|network| network.is_for_hosts(ip));
+                own.is_some() || Network6::local().contains(ip)
+            }
+        };
+        if full || !ours {
             return false;
         }
-        self.leases.retain(|ip, other| *ip == lease.ip || other.mac != lease.mac);
+        if lease.ip.is_ipv4() {
+            let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;
+            self.leases.retain(|ip, old| *ip == lease.ip || !other(ip, old));
+        }
         self.leases.insert(lease.ip, lease);
         true
+    }
+
+    /// The LAN's addresses of IPv6.
+    pub(super) fn network6(&self) -> Option<Network6> {
+        self.setup.network6
     }
 
     fn say_forwards(
@@ -167,12 +175,11 @@ impl Nat {
     }
 
     /// Whoever has this address loses it. False: nobody has.
-    pub(super) fn forget(&mut self, ip: Ipv4Addr) -> bool {
+    pub(super) fn forget(&mut self, ip: IpAddr) -> bool {
         let had = self.leases.remove(&ip).is_some();
         if had {
             self.link.tell(&ToGateway::Forget(ip));
-            self.setup.leases = self.leases.values().cloned().collect();
-            self.link.keep(&self.setup);
+            self.link.keep(self.leases.values().cloned().collect());
         }
         had
     }
@@ -191,6 +198,7 @@ impl Nat {
         }
         details.push(("gateway", network.gateway().to_string()));
         details.push(("pool", format!("{first}-{last}")));
+        details.extend(self.network6().map(|network| ("prefix", network.to_string())));
         details.push(("leases", self.leases().count().to_string()));
         let wrong = self.forwards.iter().filter_map(|(_, wrong)| wrong.as_deref());
         details.extend(wrong.map(|wrong| ("trouble", wrong.to_owned())));

@@ -6,7 +6,7 @@
 //! queue before an uplink.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,6 +25,7 @@ use vmlan_config::address::{
     Address, Direction, IpRule, LimitTable, MacRule, PortName, PortPolicy, VidList, VlanRule,
     WatchRule, WatchedPorts,
 };
+use vmlan_config::gateway::Network6;
 
 mod limit;
 mod pins;
@@ -36,8 +37,8 @@ use limit::{SLEEP, limiter, shared_limiter, storm_limit};
 struct Inputs {
     id: PortId,
     policy: PortPolicy,
-    /// With `ips=leased`: what gateways have given it.
-    leased: BTreeSet<Ipv4Addr>,
+    /// With `ips=leased`: what it has of gateways.
+    leased: Leased,
     reach: Reach,
     is_uplink: bool,
     shared: [Option<Arc<Limiter>>; 2],
@@ -45,6 +46,15 @@ struct Inputs {
     mtu: Option<u16>,
     watch: Option<Watch>,
     sampling: Option<Arc<Sampling>>,
+}
+
+/// What a port has of gateways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Leased {
+    /// Addresses that it was given, or took.
+    ips: BTreeSet<IpAddr>,
+    /// Networks of which it may take addresses.
+    free: Vec<Network6>,
 }
 
 /// A port's policy, and what outlives it.
@@ -193,14 +203,15 @@ pub(super) fn enforce(
         .filter_map(|e| ids.get(e.address.policy().uplink.as_ref()?).copied())
         .collect();
     pins::repin(entries, fdb)?;
-    let mut leases = leases(entries);
+    let (mut leases, free) = (leases(entries), networks(entries));
     rules.gather(members(entries, &leases));
     let mut changed = Vec::new();
     for entry in entries.iter_mut() {
         let Some(id) = entry.id.filter(|_| !entry.leaving) else { continue };
         let mut inputs = Inputs::new(entry, id, rules, &ids, &uplinks);
         if inputs.policy.ips == IpRule::Leased {
-            inputs.leased = leases.remove(entry.name.as_str()).unwrap_or_default();
+            let ips = leases.remove(entry.name.as_str()).unwrap_or_default();
+            inputs.leased = Leased { ips, free: free.clone() };
         }
         let kept = &mut entry.kept;
         if kept.in_force && kept.made.as_ref().is_some_and(|(old, _)| old.same(&inputs)) {
@@ -227,18 +238,17 @@ pub(super) fn enforce(
 /// Members of teams, by the name of the team.
 fn members(
     entries: &[Entry],
-    leases: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    leases: &BTreeMap<String, BTreeSet<IpAddr>>,
 ) -> BTreeMap<PortName, (Steer, Vec<Member>)> {
     let mut teams = BTreeMap::new();
     for entry in staying(entries) {
         let policy = entry.address.policy();
         let (Some(id), Some((team, steer))) = (entry.id, &policy.team) else { continue };
-        let leased = leases.get(entry.name.as_str());
         let member = Member {
             port: id,
             name: entry.name.as_str().into(),
             weight: policy.weight,
-            ips: prefixes(policy, leased).unwrap_or_default(),
+            ips: prefixes(policy, leases.get(entry.name.as_str()), false).unwrap_or_default(),
         };
         let team = teams.entry(team.clone()).or_insert((*steer, Vec::new()));
         team.1.push(member);
@@ -246,9 +256,22 @@ fn members(
     teams
 }
 
-/// Addresses that gateways have given, by the name of the port that has them.
-fn leases(entries: &[Entry]) -> BTreeMap<String, BTreeSet<Ipv4Addr>> {
-    let mut all: BTreeMap<String, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+/// Networks of IPv6 that guests may take addresses of.
+fn networks(entries: &[Entry]) -> Vec<Network6> {
+    let own = |entry: &Entry| match &entry.opened {
+        Opened::Nat(nat) => nat.network6(),
+        _ => None,
+    };
+    let mut all: Vec<_> = staying(entries).filter_map(own).collect();
+    if !all.is_empty() {
+        all.push(Network6::local());
+    }
+    all
+}
+
+/// Addresses that guests have of gateways, by the name of the port that has them.
+fn leases(entries: &[Entry]) -> BTreeMap<String, BTreeSet<IpAddr>> {
+    let mut all: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
     for entry in staying(entries) {
         let Opened::Nat(nat) = &entry.opened else { continue };
         for lease in nat.leases() {
@@ -294,7 +317,7 @@ impl Inputs {
             watch: policy.watch.as_ref().map(watch),
             sampling: entry.kept.sampling.clone(),
             policy: policy.clone(),
-            leased: BTreeSet::new(),
+            leased: Leased::default(),
         }
     }
 
@@ -345,32 +368,42 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }
 
-fn claims(policy: &PortPolicy, leased: &BTreeSet<Ipv4Addr>, first: &Arc<FirstMac>) -> SourceCheck {
+fn claims(policy: &PortPolicy, leased: &Leased, first: &Arc<FirstMac>) -> SourceCheck {
+    let free = leased.free.iter().map(|net| Prefix { address: net.first.into(), bits: 64 });
     SourceCheck {
         macs: match &policy.macs {
             MacRule::Any => Macs::Any,
             MacRule::First => Macs::First(first.clone()),
             MacRule::Listed(list) => Macs::Listed(list.as_slice().into()),
         },
-        ips: prefixes(policy, Some(leased)),
+        ips: prefixes(policy, Some(&leased.ips), !leased.free.is_empty()),
+        free: (policy.ips == IpRule::Leased).then(|| free.collect()),
         dhcp_guard: policy.dhcp_guard,
         ra_guard: policy.ra_guard,
     }
 }
 
-/// The IP addresses of a port that has been given `leased`; `None`: any.
-fn prefixes(policy: &PortPolicy, leased: Option<&BTreeSet<Ipv4Addr>>) -> Option<Arc<[Prefix]>> {
+/// The IP addresses of a port that has been given `leased`; `None`: any. `six`: a gateway has an
+/// IPv6 network.
+fn prefixes(
+    policy: &PortPolicy,
+    leased: Option<&BTreeSet<IpAddr>>,
+    six: bool,
+) -> Option<Arc<[Prefix]>> {
     let prefix = |range: &vmlan_config::address::IpRange| Prefix {
         address: range.address,
         bits: range.bits,
     };
-    let ip = |ip: Ipv4Addr| Prefix { address: ip.into(), bits: 32 };
+    let ip = |address: IpAddr| Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } };
     match &policy.ips {
         IpRule::Any => None,
         IpRule::Listed(list) => Some(list.iter().map(prefix).collect()),
-        // 0.0.0.0 is nobody's source. That some IPv4 address is listed lets DHCP pass.
+        // 0.0.0.0 and :: are nobody's source. That some address is listed lets pass what a guest
+        // needs to get one: DHCP, and with IPv6 its link-local address.
         IpRule::Leased => {
-            let all = leased.into_iter().flatten().copied().chain([Ipv4Addr::UNSPECIFIED]);
+            let short = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            let long = six.then_some(Ipv6Addr::UNSPECIFIED.into());
+            let all = leased.into_iter().flatten().copied().chain([short]).chain(long);
             Some(all.map(ip).collect())
         }
     }

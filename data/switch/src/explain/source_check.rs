@@ -203,11 +203,11 @@ impl Claimed {
 
 /// The settings of which each refuses the frame by itself; all settings, if none does.
 pub(super) fn deciding(source_check: &SourceCheck, head: &[u8], len: usize) -> Vec<ClaimSetting> {
-    let SourceCheck { macs, ips, dhcp_guard, ra_guard } = source_check.clone();
+    let SourceCheck { macs, ips, free, dhcp_guard, ra_guard } = source_check.clone();
     let none = SourceCheck::default;
     let alone = [
         (ClaimSetting::Macs, SourceCheck { macs, ..none() }),
-        (ClaimSetting::Ips, SourceCheck { ips, ..none() }),
+        (ClaimSetting::Ips, SourceCheck { ips, free, ..none() }),
         (ClaimSetting::DhcpGuard, SourceCheck { dhcp_guard, ..none() }),
         (ClaimSetting::RaGuard, SourceCheck { ra_guard, ..none() }),
     ];

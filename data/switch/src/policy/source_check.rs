@@ -109,6 +109,9 @@ pub struct SourceCheck {
     pub macs: Macs,
     /// By source IP address, and in ARP and neighbour discovery; `None`: all.
     pub ips: Option<Arc<[Prefix]>>,
+    /// Networks of IPv6 of which it may find out, beyond `ips`, whether an address is free: whoever
+    /// lists what is taken learns of it so.
+    pub free: Option<Arc<[Prefix]>>,
     /// It may not answer as a DHCP server.
     pub dhcp_guard: bool,
     /// It may not act as a router.

@@ -212,7 +212,8 @@ fn claims() -> impl Strategy<Value = SourceCheck> {
     let prefix = prefix.prop_map(|(address, bits)| Prefix { address, bits });
     let ips = prop::option::of(prop::collection::vec(prefix, 0..4));
     (macs, ips, any::<bool>(), any::<bool>()).prop_map(|(macs, ips, dhcp_guard, ra_guard)| {
-        SourceCheck { macs, ips: ips.map(Into::into), dhcp_guard, ra_guard }
+        let ips: Option<Arc<[Prefix]>> = ips.map(Into::into);
+        SourceCheck { macs, free: ips.clone().filter(|_| dhcp_guard), ips, dhcp_guard, ra_guard }
     })
 }
 
@@ -505,6 +506,7 @@ fn over_the_limit_the_verdict_is_explained_too() {
 fn the_settings_that_decide_are_named_and_a_group_is_nobody() {
     let mut w = world(2, Options::default());
     let source_check = SourceCheck {
+        free: None,
         macs: Macs::Listed([mac(1)].into()),
         ips: Some([Prefix { address: IpAddr::from([10, 0, 0, 1]), bits: 32 }].into()),
         dhcp_guard: true,

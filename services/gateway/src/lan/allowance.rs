@@ -39,6 +39,8 @@ pub(crate) struct Allowance {
     rate: u32,
     open: [u32; 4],
     unanswered: u32,
+    /// Bytes that may wait in its connections.
+    pub(crate) buffers: usize,
     /// Thousandths of flows that may be opened now.
     tokens: u64,
     filled: Instant,
@@ -48,7 +50,7 @@ impl Allowance {
     /// `most` TCP flows and half as many of UDP, `rate` new ones a second.
     pub(crate) fn new(most: u32, rate: u32, now: Instant) -> Self {
         let tokens = 2000 * u64::from(rate);
-        Self { most, rate, open: [0; 4], unanswered: 0, tokens, filled: now }
+        Self { most, rate, open: [0; 4], unanswered: 0, buffers: 0, tokens, filled: now }
     }
 
     /// Follows new limits.
@@ -79,17 +81,23 @@ impl Allowance {
         if *self.slot(kind) >= most || waits {
             return Err(full);
         }
+        if !self.spend(now) {
+            return Err(if kind == Kind::Dns { full } else { Reason::FlowRate });
+        }
+        *self.slot(kind) += 1;
+        self.unanswered += u32::from(kind == Kind::Tcp);
+        Ok(())
+    }
+
+    /// Takes the token of one new flow, or question. False: there is none.
+    pub(crate) fn spend(&mut self, now: Instant) -> bool {
         let since = (now - self.filled).total_millis();
         let most = 2000 * u64::from(self.rate);
         self.tokens = (self.tokens + since.saturating_mul(self.rate.into())).min(most);
         self.filled = now;
-        if self.tokens < 1000 {
-            return Err(if kind == Kind::Dns { full } else { Reason::FlowRate });
-        }
-        self.tokens -= 1000;
-        *self.slot(kind) += 1;
-        self.unanswered += u32::from(kind == Kind::Tcp);
-        Ok(())
+        let left = self.tokens.checked_sub(1000);
+        self.tokens = left.unwrap_or(self.tokens);
+        left.is_some()
     }
 
     /// A TCP flow has its answer, or ends without one.

@@ -13,8 +13,13 @@ use crate::link::{Mac, mac_text};
 const GOOD: Duration = Duration::from_secs(1);
 /// How long something waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Questions in a second. A guest may invent as many NICs as it likes, and the switch has other
+/// things to do.
+const QUESTIONS: u32 = 1000;
 /// Frames that wait for answers, in all and of one NIC.
 const HELD: (usize, usize) = (512, 16);
+/// Bytes of frames that wait.
+const HELD_BYTES: usize = 1 << 20;
 /// NICs of one port.
 const MACS: usize = 16;
 /// NICs that are remembered in all.
@@ -66,6 +71,8 @@ pub(crate) struct Stations {
     held: VecDeque<Held>,
     /// Questions that are to be sent to the switch.
     questions: Vec<Mac>,
+    /// Since when they are counted, and how many there were.
+    asked: (Instant, u32),
     /// Nobody can be asked: each NIC is a port by itself.
     alone: bool,
     limits: (u32, u32),
@@ -79,6 +86,7 @@ impl Stations {
             ports: Vec::new(),
             held: VecDeque::new(),
             questions: Vec::new(),
+            asked: (Instant::ZERO, 0),
             alone,
             limits: (flows, rate),
         }
@@ -109,6 +117,14 @@ impl Stations {
             _ => {}
         }
         if station.asked.is_none_or(|at| now >= at + PATIENCE) {
+            if now >= self.asked.0 + GOOD {
+                self.asked = (now, 0);
+            }
+            if self.asked.1 >= QUESTIONS {
+                // Who is known is not kept waiting by those who are not.
+                return station.port.map_or(Whose::Wait, Whose::Port);
+            }
+            self.asked.1 += 1;
             station.asked = Some(now);
             self.questions.push(mac);
         }
@@ -133,7 +149,9 @@ impl Stations {
             self.held.pop_front();
         }
         let own = self.held.iter().filter(|held| held.mac == mac).count();
-        if self.held.len() < HELD.0 && own < HELD.1 {
+        let bytes: usize = self.held.iter().map(|held| held.frame.len()).sum();
+        let fits = bytes + frame.len() <= HELD_BYTES;
+        if self.held.len() < HELD.0 && own < HELD.1 && fits {
             self.held.push_back(Held { mac, frame: frame.to_vec(), trusted, since: now });
         }
     }
@@ -229,6 +247,23 @@ mod tests {
         let Whose::Port(no) = all.whose(mac(1), at(4)) else { panic!("it is known") };
         assert_eq!(all.name(no), "vm1");
         assert_eq!(all.whose(mac(1), at(1500)), Whose::Wait, "it may have moved");
+    }
+
+    #[test]
+    fn a_flood_of_nics_is_not_passed_on_and_holds_nobody_up_who_is_known() {
+        let mut all = Stations::new(false, 10, 10);
+        let at = Instant::from_millis;
+        all.whose(mac(1), at(0));
+        all.answer(mac(1), Some("vm1"), at(0));
+        all.questions();
+        for n in 0..10_000u32 {
+            let [_, _, a, b] = n.to_be_bytes();
+            assert_eq!(all.whose(Mac([2, 1, 0, 0, a, b]), at(2000)), Whose::Wait);
+        }
+        assert_eq!(all.questions().len(), 1000);
+        assert!(matches!(all.whose(mac(1), at(2001)), Whose::Port(_)));
+        all.whose(mac(1), at(3001));
+        assert_eq!(all.questions(), [mac(1)], "a second later it is asked about again");
     }
 
     #[test]

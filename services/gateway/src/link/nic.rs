@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vmlan_driver::virtio::queues::{
-    GSO_NONE, GSO_TCPV4, HDR_F_DATA_VALID, HDR_F_NEEDS_CSUM, NetHeader, RxBatch,
+    GSO_NONE, GSO_TCPV4, GSO_TCPV6, HDR_F_DATA_VALID, HDR_F_NEEDS_CSUM, NetHeader, RxBatch,
 };
 use vmlan_driver::virtio::{VirtioError, VirtioNet};
 use vmlan_driver::wait::{Interest, Prepared};
@@ -18,8 +18,10 @@ use super::{ETHERNET, LARGEST, Link, Offload};
 const RING: u16 = 256;
 /// Frames taken at once.
 const BATCH: usize = 64;
-/// Bytes of headers before the payload of a TCP segment over IPv4 that we send.
-const HEADERS: u16 = 54;
+/// Bytes of headers before the payload of a TCP segment that we send, over IPv4 and IPv6.
+const HEADERS: (u16, u16) = (54, 74);
+/// What the header of a frame says that has an IPv6 packet in it.
+const IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// A virtio-net NIC on a port of the switch.
 #[derive(Debug)]
@@ -125,7 +127,11 @@ impl Link for VirtioLink {
             (header.csum_start, header.csum_offset) = (start, offset);
         }
         if let Some(size) = offload.segment {
-            (header.gso_type, header.gso_size, header.hdr_len) = (GSO_TCPV4, size, HEADERS);
+            let (kind, headers) = match frame.get(12..ETHERNET) == Some(&IPV6) {
+                true => (GSO_TCPV6, HEADERS.1),
+                false => (GSO_TCPV4, HEADERS.0),
+            };
+            (header.gso_type, header.gso_size, header.hdr_len) = (kind, size, headers);
         }
         pair.tx.write_header(slot, header);
         pair.tx.write(slot, 0, frame);

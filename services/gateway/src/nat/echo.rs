@@ -1,13 +1,11 @@
 //! Echo requests of a guest to one address outside, over a socket that the host's kernel watches
 //! over: it puts its own identifier into them.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr};
 
 use super::sockets;
 
@@ -18,13 +16,15 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Echo {
     socket: OwnedFd,
+    /// Of IPv6, that is.
+    long: bool,
     ident: u16,
     last: Instant,
 }
 
 impl Echo {
-    pub(crate) fn new(to: Ipv4Addr, ident: u16, now: Instant) -> Result<Self, Errno> {
-        Ok(Self { socket: sockets::echo(to)?, ident, last: now })
+    pub(crate) fn new(to: IpAddr, ident: u16, now: Instant) -> Result<Self, Errno> {
+        Ok(Self { socket: sockets::echo(to)?, long: to.is_ipv6(), ident, last: now })
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -36,13 +36,13 @@ impl Echo {
         self.ident
     }
 
-    /// Passes a request on.
+    /// Passes a request on. The host's kernel puts identifier and sum in.
     pub(crate) fn send(&mut self, seq_no: u16, data: &[u8], now: Instant) -> Result<(), Errno> {
         self.last = now;
-        let repr = Icmpv4Repr::EchoRequest { ident: self.ident, seq_no, data };
-        let mut bytes = vec![0; repr.buffer_len()];
-        let mut packet = Icmpv4Packet::new_unchecked(bytes.as_mut_slice());
-        repr.emit(&mut packet, &ChecksumCapabilities::default());
+        let kind = if self.long { 128 } else { 8 };
+        let mut bytes = vec![kind, 0, 0, 0, 0, 0];
+        bytes.extend(seq_no.to_be_bytes());
+        bytes.extend(data);
         sockets::send(&self.socket, &bytes).map(drop)
     }
 
@@ -54,13 +54,11 @@ impl Echo {
     ) -> Result<Option<(u16, &'r [u8])>, Errno> {
         let len = sockets::receive(&self.socket, room)?;
         self.last = now;
-        let bytes: &'r [u8] = room.get(..len).unwrap_or_default();
-        let packet = Icmpv4Packet::new_checked(bytes).ok();
-        let repr = packet
-            .as_ref()
-            .and_then(|p| Icmpv4Repr::parse(p, &ChecksumCapabilities::ignored()).ok());
-        Ok(match repr {
-            Some(Icmpv4Repr::EchoReply { seq_no, data, .. }) => Some((seq_no, data)),
+        let reply = if self.long { 129 } else { 0 };
+        Ok(match room.get(..len) {
+            Some([kind, 0, _, _, _, _, a, b, data @ ..]) if *kind == reply => {
+                Some((u16::from_be_bytes([*a, *b]), data))
+            }
             _ => None,
         })
     }

@@ -1,39 +1,45 @@
 //! All flows: found by their addresses, watched by epoll, ended by their time.
 
 mod begin;
+mod queue;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use slab::Slab;
 use smoltcp::time::Instant;
-use smoltcp::wire::Icmpv4DstUnreachable;
+use smoltcp::wire::IpProtocol;
 use vmlan_config::gateway::Setup;
 
+use self::queue::Queue;
 use super::echo::Echo;
 use super::names::Asked;
+use super::names_by_tcp::NamesByTcp;
 use super::tcp::Tcp;
 use super::udp::Udp;
 use crate::counters::{Counters, Reason};
 use crate::lan::{Kind, PortNo, Stations};
-use crate::link::{self, ETHERNET, Ip, LARGEST, Link, Mac, Packet};
+use crate::link::{self, ETHERNET, Ip, LARGEST, Link, Mac, Packet, Unreachable};
 use crate::services::dns;
 
 /// Flows in all, as far as there are descriptors.
 const TOTAL: usize = 65_536;
+/// Bytes that may wait in the connections of a port, and in all, while new ones have buffers as
+/// large as they like. Later ones have small ones.
+const LARGE: (usize, usize) = (32 << 20, 256 << 20);
+/// Bytes that may wait in all connections.
+const MEMORY: usize = 512 << 20;
 /// Descriptors that are kept for other things.
 const SPARE: u64 = 64;
 /// Datagrams of one flow before others have their turn.
 const DATAGRAMS: usize = 32;
 /// First port of our own for those who come by a forward.
 const EPHEMERAL: u16 = 32_768;
-/// Bytes of an IPv4 and a UDP header.
-const UDP_HEADERS: u16 = 28;
 
 /// What a flow is part of.
 pub(crate) struct Io<'a> {
@@ -51,11 +57,21 @@ impl Io<'_> {
     }
 
     pub(crate) fn send(&mut self, frame: &[u8]) {
-        self.link.send(frame, link::Offload::default());
+        link::send(self.link, frame, self.setup.mtu);
     }
 
-    fn gateway(&self) -> Ipv4Addr {
-        self.setup.network.gateway()
+    /// The gateway's address as somebody with `other` knows it.
+    fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {
+        match other {
+            IpAddr::V4(_) => Some(self.setup.network.gateway().into()),
+            IpAddr::V6(_) => self.setup.network6.map(|network| network.gateway().into()),
+        }
+    }
+
+    /// The longest data of a datagram to `other` that is not cut.
+    fn longest(&self, other: IpAddr) -> usize {
+        let headers = if other.is_ipv4() { 28 } else { 48 };
+        usize::from(self.setup.mtu).saturating_sub(headers)
     }
 }
 
@@ -68,9 +84,12 @@ pub(crate) enum To {
     Refused(Reason),
 }
 
+/// What a flow is found by. Its NIC is part of that: nobody gets into a neighbour's flow by a
+/// neighbour's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     kind: u8,
+    mac: Mac,
     guest: SocketAddr,
     far: SocketAddr,
 }
@@ -81,6 +100,7 @@ enum Body {
     Udp(Udp),
     Echo(Echo),
     Names(Asked),
+    NamesByTcp(NamesByTcp),
 }
 
 #[derive(Debug)]
@@ -91,7 +111,6 @@ struct Flow {
     alias: Option<Key>,
     kind: Kind,
     port: PortNo,
-    mac: Mac,
     timer: Option<Instant>,
     /// It is in the queue of those that want a turn.
     queued: bool,
@@ -104,11 +123,13 @@ pub(crate) struct Nat {
     flows: Slab<Flow>,
     keys: HashMap<Key, usize>,
     timers: BTreeSet<(Instant, usize)>,
-    queue: VecDeque<usize>,
+    queue: Queue,
     epoll: OwnedFd,
     scratch: Vec<u8>,
     room: Vec<u8>,
     total: usize,
+    /// Bytes that may wait in connections.
+    buffers: usize,
     ephemeral: u16,
     said_no_ping: bool,
 }
@@ -128,14 +149,21 @@ impl Nat {
             flows: Slab::new(),
             keys: HashMap::new(),
             timers: BTreeSet::new(),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             scratch: vec![0; LARGEST + ETHERNET],
             room: vec![0; LARGEST],
             total: usize::try_from(most).unwrap_or(TOTAL).min(TOTAL),
+            buffers: 0,
             ephemeral: EPHEMERAL,
             said_no_ping: false,
         })
+    }
+
+    /// Bytes that may wait in connections.
+    #[cfg(test)]
+    pub(crate) fn buffers(&self) -> usize {
+        self.buffers
     }
 
     /// What all descriptors are watched by.
@@ -164,7 +192,7 @@ impl Nat {
         if let Some(flow) = self.flows.get_mut(id)
             && !std::mem::replace(&mut flow.queued, true)
         {
-            self.queue.push_back(id);
+            self.queue.push(flow.port, id);
         }
     }
 
@@ -187,8 +215,9 @@ impl Nat {
         count
     }
 
-    /// Gives those flows a turn that want one, until there is no room for frames.
-    pub(crate) fn run(&mut self, io: &mut Io<'_>) {
+    /// Gives those flows a turn that want one, until there is no room for frames. `names` are those
+    /// of the LAN.
+    pub(crate) fn run(&mut self, io: &mut Io<'_>, names: &dyn dns::Names) {
         while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= io.now) {
             self.timers.remove(&(at, id));
             if let Some(flow) = self.flows.get_mut(id) {
@@ -200,21 +229,22 @@ impl Nat {
             if io.link.room() == 0 {
                 return;
             }
-            let Some(id) = self.queue.pop_front() else { return };
+            let Some(id) = self.queue.pop() else { return };
             if let Some(flow) = self.flows.get_mut(id) {
                 flow.queued = false;
-                self.turn(id, io);
+                self.turn(id, io, names);
             }
         }
     }
 
-    fn turn(&mut self, id: usize, io: &mut Io<'_>) {
+    fn turn(&mut self, id: usize, io: &mut Io<'_>, names: &dyn dns::Names) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let (more, keep) = match &mut flow.body {
             Body::Tcp(_) => self.turn_tcp(id, io),
             Body::Udp(_) => self.turn_udp(id, io),
             Body::Echo(_) => self.turn_echo(id, io),
             Body::Names(_) => self.turn_names(id, io),
+            Body::NamesByTcp(_) => self.turn_names_by_tcp(id, io, names),
         };
         if !keep {
             return self.remove(id, io);
@@ -234,6 +264,7 @@ impl Nat {
             Body::Udp(udp) => Some(udp.end()),
             Body::Echo(echo) => Some(echo.end()),
             Body::Names(asked) => Some(asked.end()),
+            Body::NamesByTcp(names) => names.due(now),
         };
         if let Some(due) = due.filter(|due| flow.timer.is_none_or(|set| *due < set)) {
             if let Some(old) = flow.timer.replace(due) {
@@ -249,8 +280,14 @@ impl Nat {
         self.keys.remove(&flow.key);
         flow.alias.into_iter().for_each(|key| _ = self.keys.remove(&key));
         flow.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, id)));
+        let buffers = match &flow.body {
+            Body::Tcp(tcp) => tcp.buffers(),
+            _ => 0,
+        };
+        self.buffers = self.buffers.saturating_sub(buffers);
         if let Some(own) = io.stations.allowance(flow.port) {
             own.close(flow.kind);
+            own.buffers = own.buffers.saturating_sub(buffers);
             if flow.kind == Kind::Tcp && !flow.counted {
                 own.answered();
             }
@@ -270,16 +307,10 @@ fn give_back(io: &mut Io<'_>, port: PortNo, kind: Kind) {
     io.stations.allowance(port).into_iter().for_each(|own| own.close(kind));
 }
 
-/// Where datagrams to a guest come from, and go to.
-fn v4(key: Key) -> Option<(SocketAddrV4, SocketAddrV4)> {
-    let SocketAddr::V4(guest) = key.guest else { return None };
-    match key.far {
-        SocketAddr::V4(far) if key.kind == 53 => {
-            Some((SocketAddrV4::new(*far.ip(), dns::PORT), guest))
-        }
-        SocketAddr::V4(far) => Some((far, guest)),
-        SocketAddr::V6(_) => None,
-    }
+/// Where datagrams to a guest come from.
+fn far(key: Key) -> SocketAddr {
+    let port = if key.kind == 53 { dns::PORT } else { key.far.port() };
+    SocketAddr::new(key.far.ip(), port)
 }
 
 fn watch(epoll: &OwnedFd, fd: &OwnedFd, id: usize) -> Result<(), Errno> {
@@ -298,29 +329,28 @@ fn no_socket(e: Errno) -> Reason {
 
 /// Refuses a segment at once, or its sender would ask six times.
 fn refuse_segment(io: &mut Io<'_>, mac: Mac, ip: &Ip<'_>) {
-    let (IpAddr::V4(from), IpAddr::V4(to)) = (ip.from, ip.to) else { return };
-    if let Some(frame) = link::reset_of(io.ends(mac), (from, to), ip.payload) {
+    if let Some(frame) = link::reset_of(io.ends(mac), (ip.from, ip.to), ip.payload) {
         io.send(&frame);
     }
 }
 
 /// Tells a guest as the host was told.
 fn tell_unreachable(io: &mut Io<'_>, ends: Packet, packet: &[u8], error: Errno) {
-    use smoltcp::wire::{IpProtocol, Ipv4Packet};
-    let Ok(view) = Ipv4Packet::new_checked(packet) else { return };
+    let Ok(ip) = link::packet(packet) else { return };
     let reason = match error {
-        Errno::CONNREFUSED => Icmpv4DstUnreachable::PortUnreachable,
-        Errno::HOSTUNREACH => Icmpv4DstUnreachable::HostUnreachable,
-        Errno::NETUNREACH => Icmpv4DstUnreachable::NetUnreachable,
-        Errno::ACCESS | Errno::PERM => Icmpv4DstUnreachable::CommProhibited,
+        Errno::CONNREFUSED => Unreachable::Port,
+        Errno::HOSTUNREACH => Unreachable::Host,
+        Errno::NETUNREACH => Unreachable::Net,
+        Errno::ACCESS | Errno::PERM => Unreachable::Prohibited,
         // Nobody answered: neither do we.
         _ => return,
     };
-    let refused = view.next_header() == IpProtocol::Tcp && error == Errno::CONNREFUSED;
+    let refused = ip.protocol == IpProtocol::Tcp && error == Errno::CONNREFUSED;
     let frame = if refused {
-        link::reset_of(ends, (view.src_addr(), view.dst_addr()), view.payload())
+        link::reset_of(ends, (ip.from, ip.to), ip.payload)
     } else {
-        link::unreachable(ends, io.gateway(), packet, reason)
+        let own = io.gateway_for(ip.from);
+        own.and_then(|own| link::unreachable(ends, own, packet, reason))
     };
     frame.into_iter().for_each(|frame| io.send(&frame));
 }

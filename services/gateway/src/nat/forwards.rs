@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use vmlan_config::gateway::{Forward, Protocol, Target};
 use super::flows::{Io, Nat};
 use super::sockets;
 use crate::lan::PortNo;
-use crate::link::Mac;
+use crate::link::{LARGEST, Mac, PIECES};
 
 /// Numbers in epoll of the sockets that listen.
 pub(crate) const FIRST: u64 = 1 << 40;
@@ -29,9 +29,9 @@ const BATCH: usize = 32;
 /// Where guests are.
 pub(crate) trait Guests {
     /// The address of a forward's target.
-    fn address(&self, target: &Target) -> Option<Ipv4Addr>;
+    fn address(&self, target: &Target) -> Option<IpAddr>;
     /// The NIC and port at an address; asks for it if it is not known.
-    fn place(&mut self, ip: Ipv4Addr, io: &mut Io<'_>) -> Option<(Mac, PortNo)>;
+    fn place(&mut self, ip: IpAddr, io: &mut Io<'_>) -> Option<(Mac, PortNo)>;
 }
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Forwards {
             if let Some(ip) = guests.address(&waiting.forward.target)
                 && let Some(place) = guests.place(ip, io)
             {
-                let to = SocketAddrV4::new(ip, waiting.forward.port);
+                let to = SocketAddr::new(ip, waiting.forward.port);
                 // Without a place the connection ends with a reset.
                 nat.call(waiting.socket, to, place, io);
             } else if io.now < waiting.until {
@@ -154,9 +154,9 @@ fn take(
     guests: &mut impl Guests,
     io: &mut Io<'_>,
 ) -> bool {
-    let mut room = [0; 2048];
+    let mut room = vec![0; LARGEST];
     for _ in 0..BATCH {
-        if io.link.room() == 0 {
+        if io.link.room() < PIECES {
             return true;
         }
         let got = rustix::net::recvfrom(&**socket, &mut room[..], RecvFlags::DONTWAIT);
@@ -164,7 +164,7 @@ fn take(
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         let Some((peer, ip)) = peer.zip(guests.address(&forward.target)) else { continue };
         let Some(place) = guests.place(ip, io) else { continue };
-        let to = SocketAddrV4::new(ip, forward.port);
+        let to = SocketAddr::new(ip, forward.port);
         let data = room.get(..len).unwrap_or_default();
         nat.pass_on(socket, (peer, to), place, data, io);
     }

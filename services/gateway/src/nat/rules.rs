@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use vmlan_config::gateway::{Protocol, Setup};
+use vmlan_config::gateway::{Dns, Protocol, Setup};
 
 use super::sockets;
 use crate::counters::Reason;
@@ -19,9 +19,13 @@ const CLOSED: [(Ipv4Addr, u32); 6] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// The same of IPv6.
-const CLOSED6: [(Ipv6Addr, u32); 5] = [
-    (Ipv6Addr::UNSPECIFIED, 128),
+/// The same of IPv6, and forms that hide an IPv4 address in ways that differ from host to host:
+/// compatible (RFC 4291), 6to4, Teredo, local NAT64 (RFC 8215).
+const CLOSED6: [(Ipv6Addr, u32); 8] = [
+    (Ipv6Addr::UNSPECIFIED, 96),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
     (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128),
@@ -33,16 +37,8 @@ const CLOSED6: [(Ipv6Addr, u32); 5] = [
 pub(crate) enum Way {
     /// To this address, as the host's own processes do.
     Out(SocketAddr),
-    /// To the host's servers of names, which it may reach wherever they are.
-    Names(SocketAddr),
-}
-
-impl Way {
-    pub(crate) fn to(self) -> SocketAddr {
-        match self {
-            Self::Out(to) | Self::Names(to) => to,
-        }
-    }
+    /// Not at all: the gateway answers questions about names.
+    Names,
 }
 
 /// Where a flow of a guest to `to` goes on.
@@ -51,8 +47,8 @@ impl Way {
 /// Why it may not be.
 pub(crate) fn way(setup: &Setup, protocol: Protocol, to: SocketAddr) -> Result<Way, Reason> {
     let address = plain(to.ip());
-    if address == IpAddr::V4(setup.network.gateway()) {
-        return own(setup, protocol, to.port());
+    if is_gateway(setup, address) {
+        return own(setup, protocol, to);
     }
     may_reach(setup, address)?;
     Ok(Way::Out(SocketAddr::new(address, to.port())))
@@ -65,7 +61,10 @@ pub(crate) fn may_reach(setup: &Setup, address: IpAddr) -> Result<(), Reason> {
     if allowed {
         return Ok(());
     }
-    let in_lan = matches!(address, IpAddr::V4(a) if setup.network.contains(a));
+    let in_lan = match address {
+        IpAddr::V4(a) => setup.network.contains(a),
+        IpAddr::V6(a) => setup.network6.is_some_and(|network| network.contains(a)),
+    };
     let blocked = setup.block.iter().any(|prefix| prefix.contains(address));
     if address.is_loopback() {
         Err(Reason::Host)
@@ -78,23 +77,33 @@ pub(crate) fn may_reach(setup: &Setup, address: IpAddr) -> Result<(), Reason> {
     }
 }
 
-/// The gateway's own address: the host's loopback as far as it is open, and names by TCP.
-fn own(setup: &Setup, protocol: Protocol, port: u16) -> Result<Way, Reason> {
-    if let (vmlan_config::gateway::Dns::Ask(servers), crate::services::dns::PORT) =
-        (&setup.dns, port)
-    {
-        return servers.first().map(|server| Way::Names(*server)).ok_or(Reason::Host);
+/// The gateway's own address: names, and the host's loopback as far as it is open.
+fn own(setup: &Setup, protocol: Protocol, to: SocketAddr) -> Result<Way, Reason> {
+    let port = to.port();
+    if setup.dns != Dns::Off && port == crate::services::dns::PORT {
+        return Ok(Way::Names);
     }
     let open = setup.host.allows(protocol, port);
-    open.then(|| Way::Out((Ipv4Addr::LOCALHOST, port).into())).ok_or(Reason::Host)
+    let loopback: IpAddr = match plain(to.ip()) {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    open.then(|| Way::Out((loopback, port).into())).ok_or(Reason::Host)
+}
+
+fn is_gateway(setup: &Setup, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a == setup.network.gateway(),
+        IpAddr::V6(a) => setup.network6.is_some_and(|network| a == network.gateway()),
+    }
 }
 
 /// An IPv4 address that is written as one of IPv6 is that address: mapped (RFC 4291) and NAT64
 /// (RFC 6052) forms.
-fn plain(address: IpAddr) -> IpAddr {
+pub(crate) fn plain(address: IpAddr) -> IpAddr {
     let IpAddr::V6(long) = address else { return address };
-    let [a, b, .., y, z] = long.segments();
-    let is_nat64 = (a, b) == (0x64, 0xff9b);
+    let [.., y, z] = long.segments();
+    let is_nat64 = long.to_bits() >> 32 == 0x64_ff9b << 64;
     let embedded = || Ipv4Addr::from_bits(u32::from(y) << 16 | u32::from(z));
     match long.to_ipv4_mapped() {
         Some(short) => short.into(),
@@ -132,6 +141,8 @@ mod tests {
             "[::ffff:127.0.0.1]:22",
             "[64:ff9b::7f00:1]:22",
             "10.77.0.1:22",
+            "[fd00:77::1]:22",
+            "[::ffff:10.77.0.1]:22",
         ];
         for to in host {
             assert_eq!(refused(&setup, to), Some(Reason::Host), "{to}");
@@ -147,6 +158,12 @@ mod tests {
             "[fe80::1]:80",
             "[fd00:ec2::254]:80",
             "[ff02::1]:80",
+            "[fd00:77::9]:80",
+            "[::127.0.0.1]:80",
+            "[::]:80",
+            "[2002:7f00:1::1]:80",
+            "[2001::1]:80",
+            "[64:ff9b:1::7f00:1]:80",
             "[::ffff:169.254.169.254]:80",
             "[64:ff9b::a9fe:a9fe]:80",
         ];
@@ -170,6 +187,8 @@ mod tests {
         let gate = |port| way(&host, Protocol::Tcp, SocketAddr::from(([10, 77, 0, 1], port)));
         assert_eq!(gate(5432), Ok(Way::Out("127.0.0.1:5432".parse().unwrap())));
         assert_eq!(gate(22), Err(Reason::Host));
+        let long = way(&host, Protocol::Tcp, "[fd00:77::1]:5432".parse().unwrap());
+        assert_eq!(long, Ok(Way::Out("[::1]:5432".parse().unwrap())));
         assert_eq!(refused(&host, "127.0.0.1:5432"), Some(Reason::Host), "by its own name only");
     }
 }

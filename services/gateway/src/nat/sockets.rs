@@ -1,7 +1,7 @@
 //! Sockets of the host, none of which ever waits.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -39,19 +39,30 @@ pub(crate) fn udp(to: SocketAddr) -> Result<OwnedFd, Errno> {
 
 /// A socket for echo requests to `to`. Who may have one is said by the host
 /// (`net.ipv4.ping_group_range`).
-pub(crate) fn echo(to: Ipv4Addr) -> Result<OwnedFd, Errno> {
-    let icmp = Some(ipproto::ICMP);
-    let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, FLAGS, icmp)?;
+pub(crate) fn echo(to: IpAddr) -> Result<OwnedFd, Errno> {
+    let icmp = if to.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
+    let fd = rustix::net::socket_with(family(to), SocketType::DGRAM, FLAGS, Some(icmp))?;
     rustix::net::connect(&fd, &SocketAddr::from((to, 0)))?;
     Ok(fd)
 }
 
+/// Does the host know a way to addresses of the outside by IPv6? No packet leaves.
+pub(crate) fn leads_out_by_ipv6() -> bool {
+    const OUTSIDE: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
+    udp((OUTSIDE, 9).into()).is_ok()
+}
+
 /// Is `address` one of this host's? The kernel says so by the source that it would use. No packet
-/// leaves.
+/// leaves. The first address of a network that it is in is that of each router there, and so its
+/// own, if it is one (RFC 4291, 2.6.1).
 pub(crate) fn is_own(address: IpAddr) -> bool {
     let Ok(fd) = udp(SocketAddr::new(address, 9)) else { return false };
     let own = rustix::net::getsockname(&fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
-    own.is_some_and(|own| own.ip() == address)
+    let of_routers = |own: IpAddr| match (own, address) {
+        (IpAddr::V6(own), IpAddr::V6(address)) => own.to_bits() >> 64 << 64 == address.to_bits(),
+        _ => false,
+    };
+    own.is_some_and(|own| own.ip() == address || of_routers(own.ip()))
 }
 
 /// A socket that listens for connections.

@@ -7,17 +7,41 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol, Ipv4Packet};
-use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpListenEndpoint};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, EthernetRepr, HardwareAddress, IpAddress, IpCidr, IpEndpoint,
+    IpListenEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet,
+};
 
 use crate::link::{ETHERNET, LARGEST, Link, Offload, Packet};
 
 /// Bytes that wait in each direction.
-const BUFFER: usize = 256 << 10;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) from_guest: usize,
+    pub(crate) to_guest: usize,
+}
+
+/// Of a connection that goes on to a server.
+pub(crate) const USUAL: Sizes = Sizes { from_guest: 256 << 10, to_guest: 256 << 10 };
+/// Of one whose port, or all of them together, have many.
+pub(crate) const SMALL: Sizes = Sizes { from_guest: 16 << 10, to_guest: 16 << 10 };
+
+impl Sizes {
+    /// Both.
+    pub(crate) const fn sum(self) -> usize {
+        self.from_guest + self.to_guest
+    }
+}
 /// How long a guest may leave something unanswered.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest packet, headers included, that is sent in one piece.
 const SEGMENT: usize = 65_535;
+
+/// Bytes of the headers of a segment over IPv6 that we send.
+const HEADERS6: usize = 60;
+/// The longest segment that each host takes over IPv6 (RFC 8200, 5). Who claims to take less gets
+/// small ones, one by one.
+const LEAST6: u16 = 1220;
 
 /// Where a connection's packets go.
 pub(crate) struct Wire<'a> {
@@ -27,6 +51,10 @@ pub(crate) struct Wire<'a> {
     pub(crate) ends: Packet,
     pub(crate) mtu: u16,
     pub(crate) scratch: &'a mut [u8],
+    /// It carries IPv6.
+    long: bool,
+    /// The guest's longest segment, if the link is to cut those that are longer.
+    mss: Option<u16>,
 }
 
 impl<'a> Wire<'a> {
@@ -36,28 +64,78 @@ impl<'a> Wire<'a> {
         mtu: u16,
         scratch: &'a mut [u8],
     ) -> Self {
-        Self { packet: None, link, ends, mtu, scratch }
+        Self { packet: None, link, ends, mtu, scratch, long: false, mss: None }
     }
 
     fn send(&mut self, len: usize, segment: Option<u16>) {
         let Some(bytes) = self.scratch.get_mut(..ETHERNET + len) else { return };
         let Packet { from, to } = self.ends;
-        let repr = EthernetRepr { src_addr: from, dst_addr: to, ethertype: EthernetProtocol::Ipv4 };
+        let ethertype = match bytes.get(ETHERNET).map(|first| first >> 4) {
+            Some(4) => EthernetProtocol::Ipv4,
+            Some(6) => EthernetProtocol::Ipv6,
+            _ => return,
+        };
+        let repr = EthernetRepr { src_addr: from, dst_addr: to, ethertype };
         let mut frame = EthernetFrame::new_unchecked(&mut *bytes);
         repr.emit(&mut frame);
-        let Some(checksum) = leave_checksum(frame.payload_mut()) else { return };
+        let packet = frame.payload_mut();
+        let segment = match self.mss {
+            Some(mss) if packet.len() > HEADERS6 + usize::from(mss) => Some(mss),
+            Some(_) => None,
+            None => segment,
+        };
+        if let Some(own) = mss_of(packet) {
+            let most = usize::from(self.mtu).saturating_sub(HEADERS6);
+            *own = u16::try_from(most).unwrap_or(u16::MAX).to_be_bytes();
+        }
+        let Some(checksum) = leave_checksum(packet) else { return };
         self.link.send(bytes, Offload { checksum: Some(checksum), segment });
     }
+}
+
+/// Where a segment over IPv6 that begins a connection says what the longest one is that its sender
+/// takes (RFC 9293, 3.2).
+///
+/// smoltcp 0.14 leaves segments to the link over IPv4 only. So over IPv6 it is told that each side
+/// takes the longest, and what the guest takes is kept here.
+fn mss_of(packet: &mut [u8]) -> Option<&mut [u8; 2]> {
+    const SYN: u8 = 2;
+    let tcp = Some(packet).filter(|packet| packet.first().is_some_and(|first| first >> 4 == 6))?;
+    let tcp = tcp.split_at_mut_checked(40).filter(|(ip, _)| ip.get(6) == Some(&6))?.1;
+    let (header, options) = tcp.split_at_mut_checked(20)?;
+    let end = 4 * usize::from(header.get(12)? >> 4);
+    if header.get(13)? & SYN == 0 {
+        return None;
+    }
+    let options = options.get_mut(..end.checked_sub(header.len())?)?;
+    let mut at = 0;
+    let place = loop {
+        at += match options.get(at..)? {
+            [2, 4, _, _, ..] => break at + 2,
+            [1, ..] => 1,
+            [kind, len, ..] if *kind > 1 && *len >= 2 => usize::from(*len),
+            _ => return None,
+        };
+    };
+    options.get_mut(place..)?.first_chunk_mut()
 }
 
 /// Puts the pseudo header's sum in place of a segment's checksum, which whoever receives it
 /// completes. Where it begins in the frame, and where it is from there.
 fn leave_checksum(packet: &mut [u8]) -> Option<(u16, u16)> {
     const CHECKSUM: usize = 16;
-    let view = Ipv4Packet::new_checked(&*packet).ok()?;
-    let header = usize::from(view.header_len());
-    let words = view.src_addr().octets().into_iter().chain(view.dst_addr().octets());
-    let mut bytes = words.collect::<Vec<_>>();
+    let (header, mut bytes) = match packet.first()? >> 4 {
+        4 => {
+            let view = Ipv4Packet::new_checked(&*packet).ok()?;
+            let both = [view.src_addr().octets(), view.dst_addr().octets()].concat();
+            (usize::from(view.header_len()), both)
+        }
+        _ => {
+            let view = Ipv6Packet::new_checked(&*packet).ok()?;
+            let both = [view.src_addr().octets(), view.dst_addr().octets()].concat();
+            (view.header_len(), both)
+        }
+    };
     let len = u16::try_from(packet.len() - header).ok()?;
     bytes.extend([0, IpProtocol::Tcp.into()]);
     bytes.extend(len.to_be_bytes());
@@ -127,7 +205,7 @@ impl<'a> phy::Device for Wire<'a> {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut own = DeviceCapabilities::default();
         own.medium = Medium::Ip;
-        own.max_transmission_unit = usize::from(self.mtu);
+        own.max_transmission_unit = if self.long { SEGMENT } else { self.mtu.into() };
         own.checksum.tcp = Checksum::None;
         own.segmentation.tcpv4 = std::num::NonZeroUsize::new(SEGMENT.min(LARGEST));
         own
@@ -139,6 +217,7 @@ pub(crate) struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
+    mss: Option<u16>,
 }
 
 impl std::fmt::Debug for Stack {
@@ -153,9 +232,10 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
 
 impl Stack {
     /// An end at `own`. `seed` makes its first sequence number, and must be nobody's to guess.
-    fn new(own: SocketAddr, seed: u64, wire: &mut Wire<'_>, now: Instant) -> Self {
+    fn new(own: SocketAddr, sizes: Sizes, seed: u64, wire: &mut Wire<'_>, now: Instant) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
+        wire.long = own.is_ipv6();
         let mut interface = Interface::new(config, wire, now);
         let address = IpAddress::from(own.ip());
         let bits = if own.is_ipv4() { 32 } else { 128 };
@@ -167,20 +247,26 @@ impl Stack {
             IpAddr::V4(ip) => interface.routes_mut().add_default_ipv4_route(ip).map(drop),
             IpAddr::V6(ip) => interface.routes_mut().add_default_ipv6_route(ip).map(drop),
         };
-        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-        let mut socket = Socket::new(buffer(), buffer());
+        let buffer = |size| SocketBuffer::new(vec![0; size]);
+        let mut socket = Socket::new(buffer(sizes.from_guest), buffer(sizes.to_guest));
         socket.set_congestion_control(CongestionControl::Cubic);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
         socket.set_timeout(Some(PATIENCE));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
-        Self { interface, sockets, handle }
+        Self { interface, sockets, handle, mss: None }
     }
 
     /// Answers a guest that wants a connection to `own`; its segment comes next.
-    pub(crate) fn answer(own: SocketAddr, seed: u64, wire: &mut Wire<'_>, now: Instant) -> Self {
-        let mut stack = Self::new(own, seed, wire, now);
+    pub(crate) fn answer(
+        own: SocketAddr,
+        sizes: Sizes,
+        seed: u64,
+        wire: &mut Wire<'_>,
+        now: Instant,
+    ) -> Self {
+        let mut stack = Self::new(own, sizes, seed, wire, now);
         let at = IpListenEndpoint { addr: Some(own.ip().into()), port: own.port() };
         // The socket is new and the port is not zero, or there would have been no connection.
         let _ = stack.socket().listen(at);
@@ -191,11 +277,12 @@ impl Stack {
     pub(crate) fn call(
         own: SocketAddr,
         to: SocketAddr,
+        sizes: Sizes,
         seed: u64,
         wire: &mut Wire<'_>,
         now: Instant,
     ) -> Self {
-        let mut stack = Self::new(own, seed, wire, now);
+        let mut stack = Self::new(own, sizes, seed, wire, now);
         let socket = stack.sockets.get_mut::<Socket<'static>>(stack.handle);
         let _ = socket.connect(stack.interface.context(), endpoint(to), endpoint(own));
         stack
@@ -208,6 +295,21 @@ impl Stack {
 
     /// A packet came.
     pub(crate) fn input<'a>(&mut self, packet: &'a [u8], wire: &mut Wire<'a>, now: Instant) {
+        // No other segment is copied: byte 53 has the flags, if it is one over IPv6.
+        let begins = packet.get(53).is_some_and(|flags| flags & 2 != 0);
+        let mut begin = if begins { packet.to_vec() } else { Vec::new() };
+        let told = mss_of(&mut begin).filter(|mss| u16::from_be_bytes(**mss) >= LEAST6);
+        let Some(mss) = told else { return self.take(packet, wire, now) };
+        let most = u16::from_be_bytes(*mss);
+        self.mss = Some(most.min(wire.mtu.saturating_sub(60).max(LEAST6)));
+        *mss = u16::MAX.to_be_bytes();
+        let Wire { link, ends, mtu, scratch, .. } = wire;
+        let mut wire = Wire::new(&mut **link, *ends, *mtu, scratch);
+        self.take(&begin, &mut wire, now);
+    }
+
+    fn take<'a>(&mut self, packet: &'a [u8], wire: &mut Wire<'a>, now: Instant) {
+        wire.mss = self.mss;
         wire.packet = Some(packet);
         self.interface.poll_ingress_single(now, wire, &mut self.sockets);
         wire.packet = None;
@@ -215,6 +317,7 @@ impl Stack {
 
     /// Sends what is to be sent, as far as there is room.
     pub(crate) fn output(&mut self, wire: &mut Wire<'_>, now: Instant) {
+        wire.mss = self.mss;
         while self.interface.poll_egress(now, wire, &mut self.sockets)
             == PollResult::SocketStateChanged
         {}

@@ -9,7 +9,7 @@ use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 
 use super::sockets;
-use super::stack::{Stack, Wire};
+use super::stack::{Sizes, Stack, Wire};
 
 /// How long a connection may be silent (RFC 5382).
 const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
@@ -41,6 +41,7 @@ pub(crate) struct Tcp {
     host: Option<OwnedFd>,
     /// The end that the guest sees.
     own: SocketAddr,
+    sizes: Sizes,
     seed: u64,
     readable: bool,
     writable: bool,
@@ -57,31 +58,38 @@ impl Tcp {
         host: OwnedFd,
         own: SocketAddr,
         syn: &[u8],
-        seed: u64,
+        (sizes, seed): (Sizes, u64),
         now: Instant,
     ) -> Self {
-        Self::new(Guest::Waits(syn.to_vec()), host, own, seed, now)
+        Self::new(Guest::Waits(syn.to_vec()), host, own, (sizes, seed), now)
     }
 
     /// `host` wants the guest at `to`, who sees it as `own`.
     pub(crate) fn incoming(
         host: OwnedFd,
         (own, to): (SocketAddr, SocketAddr),
-        seed: u64,
+        (sizes, seed): (Sizes, u64),
         wire: &mut Wire<'_>,
         now: Instant,
     ) -> Self {
-        let stack = Stack::call(own, to, seed, wire, now);
-        let mut new = Self::new(Guest::Talks(Box::new(stack)), host, own, seed, now);
+        let stack = Stack::call(own, to, sizes, seed, wire, now);
+        let mut new = Self::new(Guest::Talks(Box::new(stack)), host, own, (sizes, seed), now);
         (new.readable, new.writable) = (true, true);
         new
     }
 
-    fn new(guest: Guest, host: OwnedFd, own: SocketAddr, seed: u64, now: Instant) -> Self {
+    fn new(
+        guest: Guest,
+        host: OwnedFd,
+        own: SocketAddr,
+        (sizes, seed): (Sizes, u64),
+        now: Instant,
+    ) -> Self {
         Self {
             guest,
             host: Some(host),
             own,
+            sizes,
             seed,
             readable: false,
             writable: false,
@@ -94,6 +102,11 @@ impl Tcp {
     /// The host's socket.
     pub(crate) fn host(&self) -> Option<&OwnedFd> {
         self.host.as_ref()
+    }
+
+    /// Bytes that may wait in it.
+    pub(crate) fn buffers(&self) -> usize {
+        self.sizes.sum()
     }
 
     /// Has the host's half arrived?
@@ -145,7 +158,7 @@ impl Tcp {
                 return Standing::Failed(e);
             }
             let syn = syn.clone();
-            let mut stack = Stack::answer(self.own, self.seed, wire, now);
+            let mut stack = Stack::answer(self.own, self.sizes, self.seed, wire, now);
             let Wire { link, ends, mtu, scratch, .. } = wire;
             let mut wire = Wire::new(&mut **link, *ends, *mtu, scratch);
             stack.input(&syn, &mut wire, now);

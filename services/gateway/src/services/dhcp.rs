@@ -77,13 +77,14 @@ impl Server<'_> {
             }
             DhcpMessageType::Release => {
                 let ip = repr.client_ip;
-                let change = self.leases.release(who.mac, ip).then_some(Change::Released(ip));
+                let change =
+                    self.leases.release(who.mac, ip).then_some(Change::Released(ip.into()));
                 Ok(Outcome { reply: None, change })
             }
             DhcpMessageType::Decline => {
                 let ip = repr.requested_ip.ok_or(Reason::Malformed)?;
                 let declined = self.leases.decline(who, ip, now);
-                Ok(Outcome { reply: None, change: declined.then_some(Change::Released(ip)) })
+                Ok(Outcome { reply: None, change: declined.then_some(Change::Released(ip.into())) })
             }
             _ => Err(Reason::Malformed),
         }
@@ -178,8 +179,8 @@ impl Server<'_> {
     }
 }
 
-/// A name as DNS writes it.
-fn labels(domain: &str) -> Vec<u8> {
+/// A name as DNS writes it (RFC 1035, 3.1).
+pub(crate) fn labels(domain: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for label in domain.split('.').filter(|label| (1..=63).contains(&label.len())) {
         out.push(u8::try_from(label.len()).unwrap_or(0));

@@ -1,7 +1,7 @@
 //! DNS (RFC 1035): questions about names of the LAN are answered, others are passed on as they are
 //! to the host's servers, and so are their answers.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The port of servers.
 pub(crate) const PORT: u16 = 53;
@@ -17,6 +17,7 @@ const LONGEST: usize = 254;
 
 const A: u16 = 1;
 const PTR: u16 = 12;
+const AAAA: u16 = 28;
 const ANY: u16 = 255;
 const INTERNET: u16 = 1;
 
@@ -113,25 +114,29 @@ impl Question {
         self.reply(query, TC, Code::NoError, 0)
     }
 
-    /// An answer with one record.
-    fn record(&self, query: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
-        let mut out = self.reply(query, AA, Code::NoError, 1);
-        out.extend(NAME_OF_QUESTION);
-        out.extend(kind.to_be_bytes());
-        out.extend(INTERNET.to_be_bytes());
-        out.extend(TTL.to_be_bytes());
-        out.extend(u16::try_from(data.len()).unwrap_or(0).to_be_bytes());
-        out.extend(data);
+    /// An answer with these records, each a kind and what it says.
+    fn records(&self, query: &[u8], records: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let count = u16::try_from(records.len()).unwrap_or(0);
+        let mut out = self.reply(query, AA, Code::NoError, count);
+        for (kind, data) in records {
+            out.extend(NAME_OF_QUESTION);
+            out.extend(kind.to_be_bytes());
+            out.extend(INTERNET.to_be_bytes());
+            out.extend(TTL.to_be_bytes());
+            out.extend(u16::try_from(data.len()).unwrap_or(0).to_be_bytes());
+            out.extend(data);
+        }
         out
     }
 }
 
 /// What is known of the LAN.
 pub(crate) trait Names {
-    /// The address of a host, by its name in small letters without the domain.
-    fn address(&self, host: &str) -> Option<Ipv4Addr>;
+    /// The addresses of a host, by its name in small letters without the domain; none: nobody is
+    /// called so.
+    fn addresses(&self, host: &str) -> Vec<IpAddr>;
     /// The name of an address; the outer `None`: it is not of this LAN.
-    fn name(&self, address: Ipv4Addr) -> Option<Option<String>>;
+    fn name(&self, address: IpAddr) -> Option<Option<String>>;
 }
 
 /// The answer to a question that is ours to answer. None: others may know.
@@ -139,7 +144,7 @@ pub(crate) fn answer(
     question: &Question,
     query: &[u8],
     domain: &str,
-    names: &impl Names,
+    names: &dyn Names,
 ) -> Option<Vec<u8>> {
     if question.flags & OPCODE != 0 {
         return Some(question.empty(query, Code::NotImplemented));
@@ -155,7 +160,7 @@ pub(crate) fn answer(
                     data.extend(label.bytes().take(63));
                 }
                 data.push(0);
-                Some(question.record(query, PTR, &data))
+                Some(question.records(query, &[(PTR, data)]))
             }
             (Some(_), _) => nothing(Code::NoError),
         };
@@ -169,15 +174,35 @@ pub(crate) fn answer(
         None if question.name.is_empty() || question.name.contains('.') => return None,
         None => &question.name,
     };
-    match (names.address(host), question.kind) {
-        (None, _) => nothing(Code::NoSuchName),
-        (Some(ip), A | ANY) => Some(question.record(query, A, &ip.octets())),
-        (Some(_), _) => nothing(Code::NoError),
+    let all = names.addresses(host);
+    if all.is_empty() {
+        return nothing(Code::NoSuchName);
     }
+    let record = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => (A, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AAAA, ip.octets().to_vec()),
+    };
+    let mut records: Vec<_> = all.into_iter().map(record).collect();
+    records.retain(|(kind, _)| [*kind, ANY].contains(&question.kind));
+    Some(question.records(query, &records))
 }
 
-/// The address that a name below `in-addr.arpa` stands for.
-fn reverse(name: &str) -> Option<Ipv4Addr> {
+/// The address that a name below `in-addr.arpa` or `ip6.arpa` stands for.
+fn reverse(name: &str) -> Option<IpAddr> {
+    reverse4(name).map(IpAddr::V4).or_else(|| reverse6(name).map(IpAddr::V6))
+}
+
+fn reverse6(name: &str) -> Option<Ipv6Addr> {
+    let mut digits = name.strip_suffix(".ip6.arpa")?.rsplit('.');
+    let mut bits = 0;
+    for _ in 0..32 {
+        let digit = digits.next().filter(|digit| digit.len() == 1)?;
+        bits = bits << 4 | u128::from_str_radix(digit, 16).ok()?;
+    }
+    digits.next().is_none().then(|| Ipv6Addr::from_bits(bits))
+}
+
+fn reverse4(name: &str) -> Option<Ipv4Addr> {
     let mut parts = name.strip_suffix(".in-addr.arpa")?.split('.').map(str::parse::<u8>);
     let mut next = || parts.next()?.ok();
     let (d, c, b, a) = (next()?, next()?, next()?, next()?);

@@ -2,7 +2,7 @@
 //! everything was forgotten, unless somebody else has it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use vmlan_config::gateway::{Lease, Network};
 
@@ -19,7 +19,7 @@ const DECLINED: u64 = 60;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Given(Lease),
-    Released(Ipv4Addr),
+    Released(IpAddr),
 }
 
 /// Who asks.
@@ -37,12 +37,19 @@ struct Offer {
     until: u64,
 }
 
+#[derive(Debug)]
+struct Held {
+    mac: Mac,
+    port: String,
+    expires: u64,
+}
+
 /// All leases. Times are seconds since 1970.
 #[derive(Debug)]
 pub(crate) struct Leases {
     network: Network,
     reserved: BTreeMap<String, Ipv4Addr>,
-    by_ip: BTreeMap<Ipv4Addr, (Mac, Lease)>,
+    by_ip: BTreeMap<Ipv4Addr, Held>,
     by_mac: HashMap<Mac, Ipv4Addr>,
     offers: Vec<Offer>,
     /// Addresses that were declined: by which port, and until when they are not given.
@@ -50,26 +57,24 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// As they were.
-    pub(crate) fn new(
-        network: Network,
-        reserved: BTreeMap<String, Ipv4Addr>,
-        old: Vec<Lease>,
-    ) -> Self {
-        let mut leases = Self {
+    /// None yet.
+    pub(crate) fn new(network: Network, reserved: BTreeMap<String, Ipv4Addr>) -> Self {
+        Self {
             network,
             reserved,
             by_ip: BTreeMap::new(),
             by_mac: HashMap::new(),
             offers: Vec::new(),
             declined: HashMap::new(),
-        };
-        for lease in old {
-            if let Some(mac) = parse_mac(&lease.mac).filter(|_| network.is_for_hosts(lease.ip)) {
-                leases.put(mac, lease);
-            }
         }
-        leases
+    }
+
+    /// One that was given by the gateway before this one.
+    pub(crate) fn restore(&mut self, lease: Lease) {
+        let IpAddr::V4(ip) = lease.ip else { return };
+        if let Some(mac) = parse_mac(&lease.mac).filter(|_| self.network.is_for_hosts(ip)) {
+            self.put(ip, Held { mac, port: lease.port, expires: lease.expires });
+        }
     }
 
     /// Follows new reservations.
@@ -77,15 +82,13 @@ impl Leases {
         self.reserved = reserved;
     }
 
-    fn put(&mut self, mac: Mac, lease: Lease) {
-        let ip = lease.ip;
+    fn put(&mut self, ip: Ipv4Addr, held: Held) {
+        let mac = held.mac;
         if let Some(old) = self.by_mac.insert(mac, ip).filter(|old| *old != ip) {
             self.by_ip.remove(&old);
         }
-        if let Some((other, _)) = self.by_ip.insert(ip, (mac, lease))
-            && other != mac
-        {
-            self.by_mac.remove(&other);
+        if let Some(other) = self.by_ip.insert(ip, held).filter(|other| other.mac != mac) {
+            self.by_mac.remove(&other.mac);
         }
     }
 
@@ -131,7 +134,7 @@ impl Leases {
         let offered = self.offers.iter().any(|o| o.ip == ip && o.mac != who.mac && o.until > now);
         self.network.is_for_hosts(ip)
             && !self.reserved.iter().any(is_other_port)
-            && leased.is_none_or(|(mac, lease)| *mac == who.mac || lease.expires <= now)
+            && leased.is_none_or(|held| held.mac == who.mac || held.expires <= now)
             && self.declined.get(&ip).is_none_or(|(_, until)| *until <= now)
             && !offered
     }
@@ -151,10 +154,9 @@ impl Leases {
             return None;
         }
         self.offers.retain(|offer| offer.mac != who.mac);
-        let (mac, port) = (mac_text(who.mac), who.port.to_owned());
-        let lease = Lease { ip, mac, port, hostname, expires };
-        self.put(who.mac, lease.clone());
-        Some(lease)
+        let port = who.port.to_owned();
+        self.put(ip, Held { mac: who.mac, port: port.clone(), expires });
+        Some(Lease { ip: ip.into(), mac: mac_text(who.mac), port, hostname, expires })
     }
 
     /// A client gives its address back. True if it was its own.
@@ -168,8 +170,8 @@ impl Leases {
 
     /// Whoever has `ip` has it no longer.
     pub(crate) fn forget(&mut self, ip: Ipv4Addr) -> bool {
-        let Some((mac, _)) = self.by_ip.remove(&ip) else { return false };
-        self.by_mac.remove(&mac);
+        let Some(held) = self.by_ip.remove(&ip) else { return false };
+        self.by_mac.remove(&held.mac);
         true
     }
 
@@ -191,25 +193,25 @@ impl Leases {
             let mut named = self.reserved.iter();
             named.find_map(|(port, ip)| port.eq_ignore_ascii_case(name).then_some(*ip))
         };
-        let live = self.by_ip.values().filter(|(_, lease)| lease.expires > now);
-        let own = live.filter(|(_, lease)| lease.port.eq_ignore_ascii_case(name));
-        own.max_by_key(|(_, lease)| lease.expires).map(|(_, lease)| lease.ip).or_else(reserved)
+        let live = self.by_ip.iter().filter(|(_, held)| held.expires > now);
+        let own = live.filter(|(_, held)| held.port.eq_ignore_ascii_case(name));
+        own.max_by_key(|(_, held)| held.expires).map(|(ip, _)| *ip).or_else(reserved)
     }
 
     /// The name of the port that has `ip`.
     pub(crate) fn by_address(&self, ip: Ipv4Addr, now: u64) -> Option<&str> {
-        let live = self.by_ip.get(&ip).filter(|(_, lease)| lease.expires > now);
-        live.map(|(_, lease)| lease.port.as_str())
+        let live = self.by_ip.get(&ip).filter(|held| held.expires > now);
+        live.map(|held| held.port.as_str())
     }
 
     /// The NIC that has `ip`.
     pub(crate) fn mac_of(&self, ip: Ipv4Addr) -> Option<Mac> {
-        self.by_ip.get(&ip).map(|(mac, _)| *mac)
+        self.by_ip.get(&ip).map(|held| held.mac)
     }
 
     /// How many addresses are leased at this moment.
     pub(crate) fn count(&self, now: u64) -> usize {
-        self.by_ip.values().filter(|(_, lease)| lease.expires > now).count()
+        self.by_ip.values().filter(|held| held.expires > now).count()
     }
 }
 

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use smoltcp::wire::{DhcpMessageType, DhcpPacket, DhcpRepr};
 use vmlan_config::gateway::{FromGateway, Setup};
@@ -37,11 +37,11 @@ fn message(mac: Mac, kind: DhcpMessageType, wanted: Option<Ipv4Addr>) -> DhcpRep
 fn ask(lan: &mut Lan, mac: Mac, repr: &DhcpRepr<'_>) -> Option<(DhcpMessageType, Ipv4Addr, usize)> {
     let mut bytes = vec![0; repr.buffer_len()];
     repr.emit(&mut DhcpPacket::new_unchecked(bytes.as_mut_slice())).unwrap();
-    let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
-    let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, 67);
+    let from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 68));
+    let to = SocketAddr::from((Ipv4Addr::BROADCAST, 67));
     lan.put(&link::udp(Packet { from: mac, to: Mac::BROADCAST }, from, to, &bytes));
     let (server, port, answer) = lan.datagrams().pop()?;
-    assert_eq!((*server.ip(), server.port(), port), (GATEWAY, 67, 68));
+    assert_eq!((server, port), ((GATEWAY, 67).into(), 68));
     let packet = DhcpPacket::new_checked(answer.as_slice()).unwrap();
     let repr = DhcpRepr::parse(&packet).unwrap();
     assert_eq!(repr.transaction_id, 0x1234_5678);
@@ -88,8 +88,9 @@ fn the_switch_is_told_of_a_lease_and_a_next_gateway_keeps_it() {
         _ => None,
     });
     let told = told.unwrap();
-    assert_eq!((told.ip, told.mac.as_str()), (ip, "02:00:00:00:00:01"));
-    let mut next = Lan::new(Setup { leases: vec![told], ..Setup::default() });
+    assert_eq!((told.ip, told.mac.as_str()), (ip.into(), "02:00:00:00:00:01"));
+    let mut next = Lan::new(Setup::default());
+    next.gateway.restore(vec![told]);
     let other = lease(&mut next, nic(1)).unwrap();
     assert_ne!(other, ip, "somebody has it");
     let renewed = DhcpRepr { client_ip: ip, ..message(FIRST, DhcpMessageType::Request, None) };

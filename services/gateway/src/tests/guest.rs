@@ -1,12 +1,12 @@
 //! A guest made of frames.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use smoltcp::time::Instant;
 use smoltcp::wire::{IpProtocol, UdpPacket};
 use vmlan_config::gateway::{FromGateway, Setup};
 
-use crate::fuzz::{Frames, GUEST, NIC, OWN, datagram};
+use crate::fuzz::{Frames, GUEST, GUEST6, NIC, OWN, datagram};
 use crate::gateway::Gateway;
 use crate::link::{self, Inner, Ip, Mac};
 
@@ -20,12 +20,16 @@ pub(super) struct Lan {
 impl Lan {
     pub(super) fn new(setup: Setup) -> Self {
         let gateway = Gateway::new(setup, true, 1024, Instant::ZERO).unwrap();
-        Self { gateway, frames: Frames::default(), now: 0 }
+        let mut lan = Self { gateway, frames: Frames::default(), now: 0 };
+        // What the router says to all at first.
+        lan.turn();
+        lan.take();
+        lan
     }
 
     /// To servers on this host's loopback as well.
     pub(super) fn open() -> Self {
-        let allow = Some(vec!["127.0.0.0/8".parse().unwrap()]);
+        let allow = Some(vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
         Self::new(Setup { allow, ..Setup::default() })
     }
 
@@ -68,8 +72,9 @@ impl Lan {
         }
     }
 
-    pub(super) fn udp(&mut self, from: u16, to: SocketAddrV4, data: &[u8]) {
-        self.put(&datagram(SocketAddrV4::new(GUEST, from), to, OWN, data));
+    pub(super) fn udp(&mut self, from: u16, to: SocketAddr, data: &[u8]) {
+        let own: IpAddr = if to.is_ipv4() { GUEST.into() } else { GUEST6.into() };
+        self.put(&datagram(SocketAddr::new(own, from), to, OWN, data));
     }
 
     /// What guests received since the last call: frames.
@@ -78,14 +83,12 @@ impl Lan {
     }
 
     /// The datagrams among them: where from, to which port, what.
-    pub(super) fn datagrams(&mut self) -> Vec<(SocketAddrV4, u16, Vec<u8>)> {
+    pub(super) fn datagrams(&mut self) -> Vec<(SocketAddr, u16, Vec<u8>)> {
         let read = |frame: Vec<u8>| {
             let ip = packet(&frame)?;
             let udp = UdpPacket::new_checked(ip.payload).ok()?;
-            let std::net::IpAddr::V4(from) = ip.from else { return None };
-            (ip.protocol == IpProtocol::Udp).then(|| {
-                (SocketAddrV4::new(from, udp.src_port()), udp.dst_port(), udp.payload().to_vec())
-            })
+            let from = SocketAddr::new(ip.from, udp.src_port());
+            (ip.protocol == IpProtocol::Udp).then(|| (from, udp.dst_port(), udp.payload().to_vec()))
         };
         self.take().into_iter().filter_map(read).collect()
     }
@@ -108,7 +111,7 @@ impl Lan {
 pub(super) fn packet(frame: &[u8]) -> Option<Ip<'_>> {
     match link::parse(frame).ok()?.inner {
         Inner::Ip(ip) => Some(ip),
-        Inner::Arp(_) => None,
+        _ => None,
     }
 }
 

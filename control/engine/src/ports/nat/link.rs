@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use vmlan_config::address::PortName;
-use vmlan_config::gateway::{FromGateway, MAX_MESSAGE, Setup, ToGateway};
+use vmlan_config::gateway::{FromGateway, Lease, MAX_MESSAGE, Setup, ToGateway};
 
 use vmlan_frame::Changed;
 
@@ -21,9 +21,12 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const LIVED: Duration = Duration::from_secs(10);
 /// Messages that wait for the control thread; then the gateway waits.
 const WAITING: usize = 1024;
+/// Leases told at once: far less than a message carries.
+const LEASES: usize = 256;
 
 struct State {
     setup: Setup,
+    leases: Vec<Lease>,
     line: Option<Arc<OwnedFd>>,
     news: VecDeque<FromGateway>,
     closing: bool,
@@ -51,7 +54,8 @@ impl Link {
     /// Has gateways started that do what `setup` says. `news` is called when one has said
     /// something.
     pub(super) fn start(name: &PortName, setup: Setup, news: Changed) -> io::Result<Self> {
-        let state = State { setup, line: None, news: VecDeque::new(), closing: false };
+        let state =
+            State { setup, leases: Vec::new(), line: None, news: VecDeque::new(), closing: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let (own, label) = (shared.clone(), format!("port {name}"));
         let body = move || {
@@ -80,14 +84,14 @@ impl Link {
         }
     }
 
-    /// The next gateway begins like this.
-    pub(super) fn keep(&self, setup: &Setup) {
-        self.shared.lock().setup = setup.clone();
+    /// The next gateway begins with these.
+    pub(super) fn keep(&self, leases: Vec<Lease>) {
+        self.shared.lock().leases = leases;
     }
 
     /// This one goes on like this, and the next one begins so.
     pub(super) fn set(&self, setup: &Setup) {
-        self.keep(setup);
+        self.shared.lock().setup = setup.clone();
         self.tell(&ToGateway::Setup(Box::new(setup.clone())));
     }
 
@@ -107,9 +111,12 @@ impl Link {
 }
 
 fn send(line: &OwnedFd, message: &ToGateway) -> Result<(), Errno> {
+    send_with(line, message, SendFlags::DONTWAIT)
+}
+
+fn send_with(line: &OwnedFd, message: &ToGateway, flags: SendFlags) -> Result<(), Errno> {
     let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::send(line.as_fd(), &bytes, flags).map(drop)
+    rustix::net::send(line.as_fd(), &bytes, SendFlags::NOSIGNAL | flags).map(drop)
 }
 
 /// The thread.
@@ -153,9 +160,15 @@ fn begin(shared: &Shared) -> io::Result<Option<Arc<OwnedFd>>> {
     }
     state.setup.now = super::now();
     let setup = ToGateway::Setup(Box::new(state.setup.clone()));
+    let leases = state.leases.clone();
     state.line = Some(line.clone());
     drop(state);
-    send(&line, &setup)?;
+    // First, so that the gateway knows all of them before it begins. It waits until the gateway has
+    // read the others, or the line is shut down.
+    for some in leases.chunks(LEASES) {
+        send_with(&line, &ToGateway::Leases(some.to_vec()), SendFlags::empty())?;
+    }
+    send_with(&line, &setup, SendFlags::empty())?;
     Ok(Some(line))
 }
 

@@ -10,6 +10,9 @@ use vmlan_config::vm_args::nic_mac_of;
 
 use crate::resolvers;
 
+/// Bytes of the longest packet that every link must carry for IPv6 (RFC 8200, 5).
+const IPV6_MTU: u16 = 1280;
+
 /// What the user wrote.
 pub(in crate::ports) struct Wanted<'a> {
     pub(in crate::ports) network: Network,
@@ -34,6 +37,7 @@ pub(super) fn of(name: &PortName, socket: &Path, wanted: &Wanted<'_>) -> Setup {
     let inside = wanted.reserved.iter().filter(|(_, ip)| wanted.network.is_for_hosts(**ip));
     Setup {
         socket: socket.to_string_lossy().into_owned(),
+        network6: spec.ipv6.network(name).filter(|_| spec.mtu >= IPV6_MTU),
         mac: spec.mac.unwrap_or_else(|| nic_mac_of(name)).to_string(),
         network: wanted.network,
         mtu: spec.mtu,
@@ -48,7 +52,6 @@ pub(super) fn of(name: &PortName, socket: &Path, wanted: &Wanted<'_>) -> Setup {
         flow_rate: spec.flow_rate,
         forwards: spec.forwards.clone(),
         reserved: inside.map(|(name, ip)| (name.clone(), *ip)).collect(),
-        leases: Vec::new(),
         now: 0,
     }
 }

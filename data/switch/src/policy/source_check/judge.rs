@@ -191,7 +191,8 @@ impl Case<'_> {
             Neighbour::NA | Neighbour::REDIRECT => self.own_v6(target),
             Neighbour::NS if source == 0 => {
                 let asked = u128::from_be_bytes(*destination);
-                self.own_v6(target) && asked == SOLICITED | target & 0xff_ffff
+                let own = self.own_v6(target) || self.may_take(target);
+                own && asked == SOLICITED | target & 0xff_ffff
             }
             _ => true,
         };
@@ -209,6 +210,10 @@ impl Case<'_> {
 
     fn has_v6(&self) -> bool {
         self.source_check.ips.as_ref().is_some_and(|ips| ips.iter().any(|p| p.address.is_ipv6()))
+    }
+
+    fn may_take(&self, ip: u128) -> bool {
+        is_host_v6(ip) && self.source_check.free.as_ref().is_some_and(|free| has_v6(free, ip))
     }
 
     /// May be claimed. Where an IPv6 address may be, so may the link-local one made of the frame's

@@ -1,15 +1,15 @@
 //! How flows begin, and what guests send in them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, TcpPacket, UdpPacket};
+use smoltcp::wire::{TcpPacket, UdpPacket};
 use vmlan_config::gateway::{Dns, Protocol};
 
 use super::{
-    Body, EPHEMERAL, Flow, Io, Key, Nat, To, UDP_HEADERS, give_back, no_socket, random,
+    Body, EPHEMERAL, Flow, Io, Key, LARGE, MEMORY, Nat, To, give_back, no_socket, random,
     refuse_segment, tell_unreachable, watch, with_number,
 };
 use crate::counters::{Counters, Reason};
@@ -17,9 +17,10 @@ use crate::lan::{Kind, PortNo, Whose};
 use crate::link::{self, Ip, Mac, Packet};
 use crate::nat::echo::Echo;
 use crate::nat::names::Asked;
-use crate::nat::rules::{may_reach, way};
+use crate::nat::names_by_tcp::NamesByTcp;
+use crate::nat::rules::{Way, may_reach, plain, way};
 use crate::nat::sockets;
-use crate::nat::stack::Wire;
+use crate::nat::stack::{SMALL, Sizes, USUAL, Wire};
 use crate::nat::tcp::Tcp;
 use crate::nat::udp::Udp;
 use crate::services::dns;
@@ -43,18 +44,9 @@ impl Nat {
         }
     }
 
-    fn add(&mut self, body: Body, key: Key, kind: Kind, port: PortNo, mac: Mac) -> usize {
-        let flow = Flow {
-            body,
-            key,
-            alias: None,
-            kind,
-            port,
-            mac,
-            timer: None,
-            queued: false,
-            counted: false,
-        };
+    fn add(&mut self, body: Body, key: Key, kind: Kind, port: PortNo) -> usize {
+        let flow =
+            Flow { body, key, alias: None, kind, port, timer: None, queued: false, counted: false };
         let id = self.flows.insert(flow);
         self.keys.insert(key, id);
         id
@@ -67,11 +59,12 @@ impl Nat {
         };
         let guest = SocketAddr::new(ip.from, segment.src_port());
         let far = SocketAddr::new(ip.to, segment.dst_port());
-        let key = Key { kind: 6, guest, far };
+        let key = Key { kind: 6, mac, guest, far };
         let begins = segment.syn() && !segment.ack() && !segment.rst();
         if let Some(id) = self.keys.get(&key).copied() {
             let replaced = self.flows.get_mut(id).is_some_and(|flow| match &mut flow.body {
                 Body::Tcp(tcp) => begins && tcp.may_be_replaced(),
+                Body::NamesByTcp(names) => begins && names.may_be_replaced(),
                 _ => false,
             });
             if !replaced {
@@ -84,7 +77,7 @@ impl Nat {
             refuse_segment(io, mac, ip);
             return To::Refused(Reason::NoFlow);
         }
-        match self.begin_tcp(key, mac, ip, io) {
+        match self.begin_tcp(key, ip, io) {
             Ok(()) => To::Done,
             Err(To::Refused(reason)) => {
                 refuse_segment(io, mac, ip);
@@ -94,33 +87,55 @@ impl Nat {
         }
     }
 
-    fn begin_tcp(&mut self, key: Key, mac: Mac, ip: &Ip<'_>, io: &mut Io<'_>) -> Result<(), To> {
+    fn begin_tcp(&mut self, key: Key, ip: &Ip<'_>, io: &mut Io<'_>) -> Result<(), To> {
         let way = way(io.setup, Protocol::Tcp, key.far).map_err(To::Refused)?;
-        let port = self.admit(Kind::Tcp, mac, io)?;
-        let host = match sockets::tcp(way.to()) {
-            Ok(host) => host,
-            Err(e) => {
-                let own = io.stations.allowance(port);
-                own.into_iter().for_each(|own| {
-                    own.close(Kind::Tcp);
-                    own.answered();
-                });
-                return Err(To::Refused(no_socket(e)));
-            }
-        };
-        let tcp = Tcp::outgoing(host, key.far, ip.packet, random(), io.now);
-        self.keep_tcp(tcp, key, port, mac, io)
+        let Way::Out(to) = way else { return self.begin_names_by_tcp(key, ip, io) };
+        let port = self.admit(Kind::Tcp, key.mac, io)?;
+        let made = self.sizes(port, io).and_then(|sizes| {
+            sockets::tcp(to).map(|host| (host, sizes)).map_err(|e| To::Refused(no_socket(e)))
+        });
+        let (host, sizes) = made.inspect_err(|_| {
+            let own = io.stations.allowance(port);
+            own.into_iter().for_each(|own| {
+                own.close(Kind::Tcp);
+                own.answered();
+            });
+        })?;
+        let tcp = Tcp::outgoing(host, key.far, ip.packet, (sizes, random()), io.now);
+        self.keep_tcp(tcp, key, port, io)
     }
 
-    fn keep_tcp(
-        &mut self,
-        tcp: Tcp,
-        key: Key,
-        port: PortNo,
-        mac: Mac,
-        io: &mut Io<'_>,
-    ) -> Result<(), To> {
-        let id = self.add(Body::Tcp(tcp), key, Kind::Tcp, port, mac);
+    fn begin_names_by_tcp(&mut self, key: Key, ip: &Ip<'_>, io: &mut Io<'_>) -> Result<(), To> {
+        let port = self.admit(Kind::Dns, key.mac, io)?;
+        let ends = io.ends(key.mac);
+        let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
+        let names = NamesByTcp::new(key.far, random(), ip.packet, &mut wire, io.now);
+        let id = self.add(Body::NamesByTcp(names), key, Kind::Dns, port);
+        io.counters.open(Kind::Dns.name());
+        self.want_turn(id);
+        Ok(())
+    }
+
+    /// How much may wait in one more connection of a port.
+    fn sizes(&self, port: PortNo, io: &mut Io<'_>) -> Result<Sizes, To> {
+        let own = io.stations.allowance(port).map_or(0, |own| own.buffers);
+        let fits = |sizes: Sizes, (of_port, of_all): (usize, usize)| {
+            own + sizes.sum() <= of_port && self.buffers + sizes.sum() <= of_all
+        };
+        if fits(USUAL, LARGE) {
+            Ok(USUAL)
+        } else if fits(SMALL, (usize::MAX, MEMORY)) {
+            Ok(SMALL)
+        } else {
+            Err(To::Refused(Reason::TotalMemory))
+        }
+    }
+
+    fn keep_tcp(&mut self, tcp: Tcp, key: Key, port: PortNo, io: &mut Io<'_>) -> Result<(), To> {
+        self.buffers += tcp.buffers();
+        let own = io.stations.allowance(port);
+        own.into_iter().for_each(|own| own.buffers += tcp.buffers());
+        let id = self.add(Body::Tcp(tcp), key, Kind::Tcp, port);
         let watched = match self.flows.get(id).map(|flow| &flow.body) {
             Some(Body::Tcp(tcp)) => tcp.host().is_some_and(|fd| watch(&self.epoll, fd, id).is_ok()),
             _ => false,
@@ -137,10 +152,12 @@ impl Nat {
     /// Hands a packet to its connection. What comes of it is done when it has its turn.
     fn tcp_of(&mut self, id: usize, packet: &[u8], io: &mut Io<'_>) {
         let Some(flow) = self.flows.get_mut(id) else { return };
-        let ends = Packet { from: io.mac, to: flow.mac };
-        if let Body::Tcp(tcp) = &mut flow.body {
-            let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
-            tcp.packet(packet, &mut wire, io.now);
+        let ends = Packet { from: io.mac, to: flow.key.mac };
+        let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
+        match &mut flow.body {
+            Body::Tcp(tcp) => tcp.packet(packet, &mut wire, io.now),
+            Body::NamesByTcp(names) => names.packet(packet, &mut wire, io.now),
+            _ => {}
         }
         self.want_turn(id);
     }
@@ -149,36 +166,46 @@ impl Nat {
     pub(crate) fn call(
         &mut self,
         host: OwnedFd,
-        guest: SocketAddrV4,
+        guest: SocketAddr,
         (mac, port): (Mac, PortNo),
         io: &mut Io<'_>,
     ) -> Option<()> {
-        let own = self.own_end(6, guest.into(), io)?;
+        let own = self.own_end(6, (mac, guest), io)?;
         if self.flows.len() >= self.total {
             io.counters.refuse(Reason::TotalFlows);
             return None;
         }
+        let Ok(sizes) = self.sizes(port, io) else {
+            io.counters.refuse(Reason::TotalMemory);
+            return None;
+        };
         let admitted = io.stations.allowance(port)?.open(Kind::Tcp, io.now);
         if let Err(reason) = admitted {
             io.counters.refuse(reason);
             return None;
         }
         sockets::prepare(&host);
-        let key = Key { kind: 6, guest: guest.into(), far: own };
+        let key = Key { kind: 6, mac, guest, far: own };
         let ends = io.ends(mac);
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
-        let tcp = Tcp::incoming(host, (own, guest.into()), random(), &mut wire, io.now);
-        self.keep_tcp(tcp, key, port, mac, io).ok()?;
+        let tcp = Tcp::incoming(host, (own, guest), (sizes, random()), &mut wire, io.now);
+        self.keep_tcp(tcp, key, port, io).ok()?;
         self.keys.get(&key).copied().into_iter().for_each(|id| self.want_turn(id));
         Some(())
     }
 
     /// An end of ours, at the gateway's address, that `guest` does not know yet.
-    fn own_end(&mut self, kind: u8, guest: SocketAddr, io: &Io<'_>) -> Option<SocketAddr> {
+    fn own_end(
+        &mut self,
+        kind: u8,
+        (mac, guest): (Mac, SocketAddr),
+        io: &Io<'_>,
+    ) -> Option<SocketAddr> {
+        let own = io.gateway_for(guest.ip())?;
         for _ in 0..64 {
             self.ephemeral = self.ephemeral.checked_add(1).unwrap_or(EPHEMERAL);
-            let far = SocketAddr::from((io.gateway(), self.ephemeral));
-            if !self.keys.contains_key(&Key { kind, guest, far }) {
+            let far = SocketAddr::new(own, self.ephemeral);
+            if !self.keys.contains_key(&Key { kind, mac, guest, far }) {
                 return Some(far);
             }
         }
@@ -189,22 +216,19 @@ impl Nat {
     pub(crate) fn pass_on(
         &mut self,
         socket: &Rc<OwnedFd>,
-        (peer, guest): (SocketAddr, SocketAddrV4),
+        (peer, guest): (SocketAddr, SocketAddr),
         (mac, port): (Mac, PortNo),
         data: &[u8],
         io: &mut Io<'_>,
     ) {
-        if data.len() > usize::from(io.setup.mtu - UDP_HEADERS) {
-            return io.counters.refuse(Reason::TooLong);
-        }
-        let by_peer = Key { kind: 18, guest: guest.into(), far: peer };
+        let by_peer = Key { kind: 18, mac, guest, far: peer };
         let known = self.keys.get(&by_peer).copied();
         let id = known.or_else(|| {
-            let own = self.own_end(17, guest.into(), io)?;
+            let own = self.own_end(17, (mac, guest), io)?;
             io.stations.allowance(port)?.open(Kind::Udp, io.now).ok()?;
             let udp = Udp::incoming(Rc::clone(socket), peer, io.now);
-            let key = Key { kind: 17, guest: guest.into(), far: own };
-            let id = self.add(Body::Udp(udp), key, Kind::Udp, port, mac);
+            let key = Key { kind: 17, mac, guest, far: own };
+            let id = self.add(Body::Udp(udp), key, Kind::Udp, port);
             self.keys.insert(by_peer, id);
             self.flows.get_mut(id)?.alias = Some(by_peer);
             io.counters.open(Kind::Udp.name());
@@ -217,10 +241,7 @@ impl Nat {
         if let Body::Udp(udp) = &mut flow.body {
             udp.touch(io.now);
         }
-        let ends = io.ends(flow.mac);
-        if let SocketAddr::V4(own) = flow.key.far {
-            io.send(&link::udp(ends, own, guest, data));
-        }
+        io.send(&link::udp(io.ends(mac), flow.key.far, guest, data));
         self.set_timer(id, io.now);
     }
 
@@ -231,10 +252,10 @@ impl Nat {
         };
         let guest = SocketAddr::new(ip.from, datagram.src_port());
         let far = SocketAddr::new(ip.to, datagram.dst_port());
-        let key = Key { kind: 17, guest, far };
+        let key = Key { kind: 17, mac, guest, far };
         let id = match self.keys.get(&key) {
             Some(id) => *id,
-            None => match self.begin_udp(key, mac, io) {
+            None => match self.begin_udp(key, io) {
                 Ok(id) => id,
                 Err(To::Refused(reason)) => {
                     tell_unreachable(io, io.ends(mac), ip.packet, Errno::CONNREFUSED);
@@ -252,13 +273,14 @@ impl Nat {
         To::Done
     }
 
-    fn begin_udp(&mut self, key: Key, mac: Mac, io: &mut Io<'_>) -> Result<usize, To> {
+    fn begin_udp(&mut self, key: Key, io: &mut Io<'_>) -> Result<usize, To> {
         let way = way(io.setup, Protocol::Udp, key.far).map_err(To::Refused)?;
-        let port = self.admit(Kind::Udp, mac, io)?;
-        let made = sockets::udp(way.to()).map_err(|e| To::Refused(no_socket(e)));
+        let Way::Out(to) = way else { return Err(To::Refused(Reason::Host)) };
+        let port = self.admit(Kind::Udp, key.mac, io)?;
+        let made = sockets::udp(to).map_err(|e| To::Refused(no_socket(e)));
         let socket = made.inspect_err(|_| give_back(io, port, Kind::Udp))?;
         let udp = Udp::outgoing(socket, io.now);
-        let id = self.add(Body::Udp(udp), key, Kind::Udp, port, mac);
+        let id = self.add(Body::Udp(udp), key, Kind::Udp, port);
         self.keep(id, io)
     }
 
@@ -270,6 +292,7 @@ impl Nat {
             Body::Echo(echo) => Some(echo.socket()),
             Body::Names(asked) => Some(asked.socket()),
             Body::Tcp(tcp) => tcp.host(),
+            Body::NamesByTcp(names) => names.socket(),
         };
         let kind = flow.kind;
         if socket.is_none_or(|socket| watch(&self.epoll, socket, id).is_err()) {
@@ -283,18 +306,14 @@ impl Nat {
 
     /// An echo request of a guest's to the outside.
     pub(crate) fn echo(&mut self, mac: Mac, ip: &Ip<'_>, io: &mut Io<'_>) -> To {
-        let sums = smoltcp::phy::ChecksumCapabilities::ignored();
-        let packet = Icmpv4Packet::new_checked(ip.payload);
-        let repr = packet.as_ref().ok().and_then(|p| Icmpv4Repr::parse(p, &sums).ok());
-        let (Some(Icmpv4Repr::EchoRequest { ident, seq_no, data }), IpAddr::V4(to)) = (repr, ip.to)
-        else {
+        let Some((ident, seq_no, data)) = ip.echo_request() else {
             return To::Refused(Reason::Unknown);
         };
-        let (guest, far) = (SocketAddr::new(ip.from, ident), SocketAddr::from((to, 0)));
-        let key = Key { kind: 1, guest, far };
+        let (guest, far) = (SocketAddr::new(ip.from, ident), SocketAddr::new(ip.to, 0));
+        let key = Key { kind: 1, mac, guest, far };
         let id = match self.keys.get(&key) {
             Some(id) => *id,
-            None => match self.begin_echo(key, (to, ident), mac, io) {
+            None => match self.begin_echo(key, ident, io) {
                 Ok(id) => id,
                 Err(to) => return to,
             },
@@ -308,21 +327,16 @@ impl Nat {
         To::Done
     }
 
-    fn begin_echo(
-        &mut self,
-        key: Key,
-        (to, ident): (Ipv4Addr, u16),
-        mac: Mac,
-        io: &mut Io<'_>,
-    ) -> Result<usize, To> {
-        may_reach(io.setup, to.into()).map_err(To::Refused)?;
-        let port = self.admit(Kind::Echo, mac, io)?;
+    fn begin_echo(&mut self, key: Key, ident: u16, io: &mut Io<'_>) -> Result<usize, To> {
+        let to = plain(key.far.ip());
+        may_reach(io.setup, to).map_err(To::Refused)?;
+        let port = self.admit(Kind::Echo, key.mac, io)?;
         let made = Echo::new(to, ident, io.now).map_err(|e| match e {
             Errno::ACCESS | Errno::PERM => To::Refused(Reason::NoPing),
             e => To::Refused(no_socket(e)),
         });
         let echo = made.inspect_err(|_| give_back(io, port, Kind::Echo))?;
-        let id = self.add(Body::Echo(echo), key, Kind::Echo, port, mac);
+        let id = self.add(Body::Echo(echo), key, Kind::Echo, port);
         self.keep(id, io)
     }
 
@@ -336,15 +350,16 @@ impl Nat {
     pub(crate) fn ask(
         &mut self,
         mac: Mac,
-        guest: SocketAddrV4,
+        guest: SocketAddr,
         query: &[u8],
         question: dns::Question,
         io: &mut Io<'_>,
     ) -> To {
         let Dns::Ask(servers) = &io.setup.dns else { return To::Refused(Reason::Host) };
-        let far = SocketAddr::from((io.gateway(), dns::PORT));
+        let Some(own) = io.gateway_for(guest.ip()) else { return To::Refused(Reason::Host) };
+        let far = SocketAddr::new(own, dns::PORT);
         // Several questions may come from one port of the guest's: the number tells them apart.
-        let key = Key { kind: 53, guest: guest.into(), far: with_number(far, question.id) };
+        let key = Key { kind: 53, mac, guest, far: with_number(far, question.id) };
         if self.keys.contains_key(&key) {
             return To::Done;
         }
@@ -355,7 +370,7 @@ impl Nat {
         let id = u16::try_from(random() & 0xffff).unwrap_or_default();
         match Asked::new(query, question, id, servers, io.now) {
             Ok(asked) => {
-                let id = self.add(Body::Names(asked), key, Kind::Dns, port, mac);
+                let id = self.add(Body::Names(asked), key, Kind::Dns, port);
                 self.keep(id, io).map_or_else(|to| to, |_| To::Done)
             }
             Err(_) => {

@@ -3,16 +3,18 @@
 use rustix::io::Errno;
 use vmlan_config::gateway::Dns;
 
-use super::{Body, DATAGRAMS, Io, Nat, UDP_HEADERS, tell_unreachable, v4, watch};
+use super::{Body, DATAGRAMS, Io, Nat, far, random, tell_unreachable, watch};
 use crate::counters::Reason;
-use crate::link::{self, ETHERNET};
+use crate::link::{self, ETHERNET, PIECES};
 use crate::nat::names::Answered;
+use crate::nat::names_by_tcp::Served;
 use crate::nat::stack::Wire;
 use crate::nat::tcp::Standing;
+use crate::services::dns;
 
 impl Nat {
     pub(super) fn turn_tcp(&mut self, id: usize, io: &mut Io<'_>) -> (bool, bool) {
-        let ends = self.flows.get(id).map(|flow| io.ends(flow.mac));
+        let ends = self.flows.get(id).map(|flow| io.ends(flow.key.mac));
         let (Some(flow), Some(ends)) = (self.flows.get_mut(id), ends) else {
             return (false, false);
         };
@@ -36,20 +38,52 @@ impl Nat {
         }
     }
 
+    pub(super) fn turn_names_by_tcp(
+        &mut self,
+        id: usize,
+        io: &mut Io<'_>,
+        names: &dyn dns::Names,
+    ) -> (bool, bool) {
+        let Some(flow) = self.flows.get_mut(id) else { return (false, false) };
+        let (ends, port) = (io.ends(flow.key.mac), flow.port);
+        let Body::NamesByTcp(by_tcp) = &mut flow.body else { return (false, false) };
+        let servers = match &io.setup.dns {
+            Dns::Ask(servers) => servers.as_slice(),
+            Dns::Off => &[],
+        };
+        let (now, setup) = (io.now, io.setup);
+        let mut own = io.stations.allowance(port);
+        let number = || {
+            let may = own.as_mut().is_some_and(|own| own.spend(now));
+            may.then(|| u16::try_from(random() & 0xffff).unwrap_or_default())
+        };
+        let mut wire = Wire::new(io.link, ends, setup.mtu, &mut self.scratch);
+        let served = by_tcp.turn((names, &setup.domain, servers), &mut wire, now, number);
+        let (Served { new_socket, over }, events) = served;
+        let counted = [
+            (events.malformed, Reason::DnsMalformed),
+            (events.foreign, Reason::DnsForeign),
+            (events.limited, Reason::DnsRate),
+            (events.unanswered, Reason::DnsUnanswered),
+        ];
+        counted.iter().for_each(|(n, reason)| io.counters.refuse_some(*reason, *n));
+        (0..events.answered).for_each(|_| io.counters.answer("dns"));
+        (0..events.forwarded).for_each(|_| io.counters.answer("dns-forwarded"));
+        let watched = !new_socket
+            || by_tcp.socket().is_none_or(|socket| watch(&self.epoll, socket, id).is_ok());
+        (false, !over && watched)
+    }
+
     pub(super) fn turn_udp(&mut self, id: usize, io: &mut Io<'_>) -> (bool, bool) {
         let Some(flow) = self.flows.get_mut(id) else { return (false, false) };
-        let (Body::Udp(udp), Some((far, guest))) = (&mut flow.body, v4(flow.key)) else {
-            return (false, false);
-        };
-        let ends = io.ends(flow.mac);
+        let Body::Udp(udp) = &mut flow.body else { return (false, false) };
+        let (far, guest) = (far(flow.key), flow.key.guest);
+        let ends = io.ends(flow.key.mac);
         for _ in 0..DATAGRAMS {
-            if io.link.room() == 0 {
+            if io.link.room() < PIECES {
                 return (true, true);
             }
             match udp.receive(&mut self.room, io.now) {
-                Ok(len) if len > usize::from(io.setup.mtu - UDP_HEADERS) => {
-                    io.counters.refuse(Reason::TooLong);
-                }
                 Ok(len) => {
                     let data = self.room.get(..len).unwrap_or_default();
                     io.send(&link::udp(ends, far, guest, data));
@@ -70,18 +104,17 @@ impl Nat {
 
     pub(super) fn turn_echo(&mut self, id: usize, io: &mut Io<'_>) -> (bool, bool) {
         let Some(flow) = self.flows.get_mut(id) else { return (false, false) };
-        let (Body::Echo(echo), Some((far, guest))) = (&mut flow.body, v4(flow.key)) else {
-            return (false, false);
-        };
-        let (ends, ident) = (io.ends(flow.mac), echo.ident());
+        let Body::Echo(echo) = &mut flow.body else { return (false, false) };
+        let (far, guest) = (far(flow.key), flow.key.guest);
+        let (ends, ident) = (io.ends(flow.key.mac), echo.ident());
         for _ in 0..DATAGRAMS {
+            if io.link.room() < PIECES {
+                return (true, true);
+            }
             match echo.receive(&mut self.room, io.now) {
-                Ok(Some((seq_no, data)))
-                    if data.len() <= usize::from(io.setup.mtu - UDP_HEADERS) =>
-                {
-                    let frame =
-                        link::echo_reply(ends, (*far.ip(), *guest.ip()), ident, seq_no, data);
-                    io.send(&frame);
+                Ok(Some((seq_no, data))) => {
+                    let way = (far.ip(), guest.ip());
+                    io.send(&link::echo_reply(ends, way, ident, seq_no, data));
                 }
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return (false, io.now < echo.end()),
@@ -93,11 +126,10 @@ impl Nat {
 
     pub(super) fn turn_names(&mut self, id: usize, io: &mut Io<'_>) -> (bool, bool) {
         let Some(flow) = self.flows.get_mut(id) else { return (false, false) };
-        let (Body::Names(asked), Some((far, guest))) = (&mut flow.body, v4(flow.key)) else {
-            return (false, false);
-        };
-        let ends = io.ends(flow.mac);
-        let most = usize::from(io.setup.mtu - UDP_HEADERS);
+        let Body::Names(asked) = &mut flow.body else { return (false, false) };
+        let (far, guest) = (far(flow.key), flow.key.guest);
+        let ends = io.ends(flow.key.mac);
+        let most = io.longest(guest.ip());
         let mut failed = false;
         for _ in 0..DATAGRAMS {
             match asked.receive(&mut self.room, most) {

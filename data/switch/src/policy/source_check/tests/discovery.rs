@@ -6,6 +6,7 @@ use vmlan_frame::Reason::*;
 use super::frames::*;
 use super::*;
 use crate::fuzz::{LINK_LOCAL, MAC, MAC2};
+use crate::policy::{Prefix, SourceCheck};
 
 const NAMES: [u8; 3] = [LISTED, FIRST, TWO];
 const ADDRESSES: [u8; 3] = [IPS, LISTED | IPS, FIRST | IPS | DHCP];
@@ -171,4 +172,29 @@ fn duplicate_address_detection_is_for_addresses_to_be_had() {
     for message in [rs(&[]), neighbour(136, ME6, &[]), ra(&[])] {
         refused(&ADDRESSES, &V6 { from, ..V6::icmp(message) }.frame(), SpoofedIp);
     }
+}
+
+#[test]
+fn whether_an_address_is_free_may_be_asked_where_it_may_be_taken() {
+    let network = Prefix { address: "fd00:77::".parse().unwrap(), bits: 64 };
+    let nobody = Prefix { address: Ipv6Addr::UNSPECIFIED.into(), bits: 128 };
+    let check = SourceCheck {
+        ips: Some([nobody].into()),
+        free: Some([network].into()),
+        ..SourceCheck::default()
+    };
+    let judge = |frame: Vec<u8>| check.check(&frame[..frame.len().min(HEAD)], frame.len());
+    let new: Ipv6Addr = "fd00:77::9".parse().unwrap();
+    assert_eq!(judge(dad(new).frame()), Ok(()));
+    assert_eq!(judge(dad(LINK_LOCAL).frame()), Ok(()));
+    assert_eq!(judge(dad("fd00:78::9".parse().unwrap()).frame()), Err(SpoofedNd));
+    // To ask is not to have: it may neither be used nor be said to be one's own.
+    assert_eq!(judge(V6 { from: new, ..V6::default() }.frame()), Err(SpoofedIp));
+    let advert = V6 { from: LINK_LOCAL, ..V6::icmp(neighbour(136, new, &link_layer(2, MAC))) };
+    assert_eq!(judge(advert.frame()), Err(SpoofedNd));
+    let taken = Prefix { address: new.into(), bits: 128 };
+    let check = SourceCheck { ips: Some([nobody, taken].into()), ..check };
+    let judge = |frame: Vec<u8>| check.check(&frame[..frame.len().min(HEAD)], frame.len());
+    assert_eq!(judge(V6 { from: new, ..V6::default() }.frame()), Ok(()));
+    assert_eq!(judge(V6 { from: Ipv6Addr::UNSPECIFIED, ..V6::default() }.frame()), Err(SpoofedIp));
 }
