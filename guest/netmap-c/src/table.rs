@@ -50,11 +50,14 @@ pub(crate) struct Request<'a> {
 
 /// Opens a NIC, or shares the one that is open under the same address.
 pub(crate) fn open(request: &Request<'_>) -> Result<Arc<Bound>, Errno> {
-    // Two threads that open the same one must not both reach for it.
-    let mut table = table();
-    let there = table.values().find(|bound| bound.address == request.address);
+    // Two threads that open the same one must not both reach for it; those that use others must not
+    // wait for them.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |bound: &&Arc<Bound>| bound.address == request.address;
+    let there = table().values().find(is_it).map(|bound| Arc::clone(&bound.nic));
     let nic = match there {
-        Some(bound) => Arc::clone(&bound.nic),
+        Some(nic) => nic,
         None => Arc::new(Mutex::new(reach(request)?)),
     };
     let locked = lock(&nic);
@@ -68,7 +71,7 @@ pub(crate) fn open(request: &Request<'_>) -> Result<Arc<Bound>, Errno> {
     drop(locked);
     let (address, no_tx_poll) = (request.address.to_owned(), request.flags & NO_TX_POLL != 0);
     let bound = Arc::new(Bound { fd, address, nic, lanes, no_tx_poll });
-    table.insert(bound.fd.as_raw_fd(), Arc::clone(&bound));
+    table().insert(bound.fd.as_raw_fd(), Arc::clone(&bound));
     Ok(bound)
 }
 

@@ -134,21 +134,28 @@ fn measure(
     place: &Place<'_>,
     cases: &[Case],
 ) -> Result<Vec<Samples<Measured>>, Failure> {
-    let mut stations: BTreeMap<Hardware, Station> = BTreeMap::new();
+    // `None`: it did not boot.
+    let mut stations: BTreeMap<Hardware, Option<Station>> = BTreeMap::new();
     for case in cases {
         let hardware = case.row.hardware;
         if let Entry::Vacant(entry) = stations.entry(hardware) {
             progress(&format!("booting guests with {}, {} CPU(s)", hardware.name(), place.cpus));
-            entry.insert(Station::start(place, hardware)?);
+            // On a busy machine a guest may give up.
+            let booted = Station::start(place, hardware, "")
+                .or_else(|_| Station::start(place, hardware, "-again"));
             run.setup.stop.check()?;
+            if let Err(why) = &booted {
+                run.failures.push(format!("{}: {why}", hardware.name()));
+            }
+            entry.insert(booted.ok());
         }
     }
     let name = |c: &Case| table::label(c);
     let show = |c: &Case, seen: &Measured| table::show(c, seen);
     run.rounds(cases, name, show, |cell| {
         let Case { scene, row, workload, .. } = *cell.what;
-        let Some(station) = stations.get_mut(&row.hardware) else {
-            return Err(Failure::Failed("there is no such guest".into()));
+        let Some(station) = stations.get_mut(&row.hardware).and_then(Option::as_mut) else {
+            return Err(Failure::Failed("its guests did not boot".into()));
         };
         station.drive(row, scene.way)?;
         let [from, to] = match scene.way {
