@@ -86,8 +86,8 @@ impl Running {
                 Report::Connected(..) => told.send(()).unwrap(),
                 Report::Interval(more) => {
                     let mut all = all.lock().unwrap();
-                    all.messages += more.messages;
-                    all.bytes += more.bytes;
+                    all.messages += more.work.messages;
+                    all.bytes += more.work.bytes;
                 }
                 Report::Disconnected | Report::Reconnected(_) => {}
             };
@@ -121,12 +121,12 @@ fn every_byte_of_tcp_arrives() {
         for (size, count) in [(1460, 700), (65_536, 15)] {
             (stream.task.size, stream.task.count) = (size, count);
             let sent = ask(&stream);
-            assert!(sent.bytes >= u64::from(size) * count, "{a} to {b}: {sent}");
+            assert!(sent.totals.bytes >= u64::from(size) * count, "{a} to {b}: {sent}");
         }
         let bytes = 1460 * 700 + 65_536 * 15;
         let got = sink.end(|seen| seen.bytes >= bytes);
-        assert!(got.rings_sound && got.corrupt == 0, "{a} to {b}: {got}");
-        assert_eq!((got.bytes, got.connections), (bytes, 2), "{a} to {b}");
+        assert!(got.rings_sound && got.totals.corrupt == 0, "{a} to {b}: {got}");
+        assert_eq!((got.totals.bytes, got.totals.connections), (bytes, 2), "{a} to {b}");
     }
 }
 
@@ -139,11 +139,11 @@ fn every_request_is_answered() {
             let mut rr = client(&at_a, workload, threads);
             rr.task.count = 150;
             let asked = ask(&rr);
-            assert_eq!((asked.messages, asked.lost), (150, 0), "{a} to {b}: {asked}");
-            assert_eq!(asked.latency.map(|latency| latency.samples), Some(150));
+            assert_eq!((asked.totals.messages, asked.totals.lost), (150, 0), "{a} to {b}: {asked}");
+            assert_eq!(asked.totals.latency.map(|latency| latency.samples), Some(150));
         }
         // Each had one more before, which is not measured.
-        assert_eq!(responder.end(|seen| seen.messages >= 302).messages, 302, "{a} to {b}");
+        assert_eq!(responder.end(|seen| seen.messages >= 302).totals.messages, 302, "{a} to {b}");
     }
 }
 
@@ -156,12 +156,15 @@ fn a_slow_application_gets_its_share() {
         });
         let mut stream = client(&at_a, Workload::UdpStream, threads);
         (stream.task.count, stream.task.rate, stream.task.burst) = (6000, 30_000, 100);
-        assert_eq!(ask(&stream).messages, 6000, "{a} to {b}");
+        assert_eq!(ask(&stream).totals.messages, 6000, "{a} to {b}");
         let got = sink.end(|seen| seen.messages > 0);
         // It could take 10,000 a second, and three times as many are offered for at least 0.2 s.
-        let most = got.seconds * 10_000.0 + 100.0;
-        assert!(f64::from(u32::try_from(got.messages).unwrap()) <= most, "{a} to {b}: {got}");
-        assert!(got.messages + got.dropped <= got.arrived && got.arrived <= 6001, "{got}");
+        let most = got.totals.seconds * 10_000.0 + 100.0;
+        assert!(
+            f64::from(u32::try_from(got.totals.messages).unwrap()) <= most,
+            "{a} to {b}: {got}"
+        );
+        assert!(got.totals.messages + got.dropped <= got.arrived && got.arrived <= 6001, "{got}");
         let schedule = match (threads, b) {
             (2, _) => Schedule::Parallel,
             (_, "") => Schedule::InterruptsFirst,

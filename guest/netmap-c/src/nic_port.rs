@@ -147,11 +147,13 @@ impl<N: Nic> NicPort<N> {
         [self.tx[0].most() + 1, self.rx[0].most() + 1]
     }
 
-    /// The program owns as many slots as the driver has room for frames.
+    /// The program owns as many slots as the driver has room for frames; all but one only when
+    /// nothing is under way, for by that `nm_tx_pending` knows it.
     fn publish_tx(&mut self) {
         for (lane, ring) in self.tx.iter_mut().enumerate() {
-            let space = u32::from(self.port.tx(lane).space()).min(ring.most());
-            let tail = ring.ahead(ring.seen, space);
+            let tx = self.port.tx(lane);
+            let most = ring.most() - u32::from(tx.is_pending());
+            let tail = ring.ahead(ring.seen, u32::from(tx.space()).min(most));
             ring.publish(tail);
         }
     }

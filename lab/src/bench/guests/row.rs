@@ -178,14 +178,14 @@ pub(super) const ROWS: &[Row] = &[
     receiving(Row {
         paper: Some("combined-100"),
         ..module(
-            "SC, itr=100",
+            "SC itr=100",
             "csb=0 msi=0 moderated=1 itr_us=25 send_combining=1",
             "send combining with itr=100",
         )
     }),
     receiving(Row {
         paper: Some("csb-100"),
-        ..module("CSB, itr=100", "moderated=1 itr_us=25", "CSB with itr=100")
+        ..module("CSB itr=100", "moderated=1 itr_us=25", "CSB with itr=100")
     }),
     Row {
         paper: Some("virtio"),
@@ -226,6 +226,7 @@ mod tests {
             assert!(ROWS[..n].iter().all(|other| other.name != row.name), "{}", row.name);
             assert!(!row.ways().is_empty() && !row.note.is_empty(), "{}", row.name);
             assert!(row.hardware.is_ours() || !row.ways().contains(&Way::Switch), "{}", row.name);
+            assert!(!row.name.contains(','), "{}: --only takes a list", row.name);
             assert!(row.driver.is_none() || row.hardware == Hardware::E1000, "{}", row.name);
         }
         assert!(ROWS.iter().any(|row| row.name == "BASE" && row.short), "what ratios are over");
