@@ -4,7 +4,7 @@ CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
 .PHONY: help demo two-vms static packages test bench bench-short bench-compare bench-switch bench-peers \
-	bench-e1000 bench-kvm bench-instructions soak
+	bench-guests bench-kvm bench-instructions soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= ladder peers paper slides raw latency livelock fairness kvm-analysis attacks
@@ -80,10 +80,19 @@ bench-instructions: ## instructions of a frame to a flooded receiver, by callgri
 bench-peers: ## vmlan beside OVS-DPDK and others, testpmd as the guest (root: hugepages, namespaces)
 	@$(MAKE) --no-print-directory bench BENCHES=peers
 
-bench-e1000: ## a Linux guest (TCG) on our e1000 and on QEMU's own
+# Where a host with KVM keeps what it measured: see docs/measuring-with-kvm.md.
+GUESTS := target/bench/guests
+bench-guests: ## the paper's tables with Linux guests' sockets (KVM, or TCG: hours); SHORT=--short
 	@scripts/setup.sh build test
-	$(CARGO) build --release -p vmlan -p vmlan-lab
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/e1000-guest
+	$(CARGO) build --release -p vmlan
+	@rm -rf $(GUESTS) && mkdir -p $(GUESTS)
+	@target/release/vmlan probe --json > $(GUESTS)/probe.json || true
+	@{ git rev-parse HEAD; uname -a; grep -m 1 'model name' /proc/cpuinfo; \
+	  qemu-system-x86_64 --version | head -n 1; } > $(GUESTS)/machine.txt 2>&1 || true
+	@code=0; target/release/vmlan bench guests $(SHORT) --json $(GUESTS)/guests.json \
+	  --svg $(GUESTS)/guests.svg --results $(GUESTS)/guests.md --ratios $(GUESTS)/ratios.json \
+	  || code=$$?; tar -C target/bench -czf $(GUESTS).tar.gz guests; \
+	  echo "all of it is in $(GUESTS).tar.gz"; exit $$code
 
 bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register accesses (10 minutes)
 	@scripts/setup.sh build test

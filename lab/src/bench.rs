@@ -19,10 +19,10 @@ use vmlan_config::human_text::folded;
 mod attacks;
 pub mod compare;
 mod fairness;
+mod guests;
 mod kvm_analysis;
 pub(crate) mod ladder;
 mod latency;
-pub mod linux_e1000;
 mod linux_guest;
 pub mod linux_tcp_window;
 mod livelock;
@@ -132,6 +132,14 @@ const BENCHES: &[Bench] = &[
         run: kvm_analysis::run,
     },
     Bench {
+        name: "guests",
+        about: "the paper's figures 4, 5, 9, 10 and 11 and the slides' tables with Linux guests' \
+            own sockets: stock e1000, our module, virtio-net, QEMU's own NICs (KVM or TCG)",
+        usual: length(1.0, 5, 14_400),
+        short: length(0.5, 5, 2400),
+        run: guests::run,
+    },
+    Bench {
         name: "peers",
         about: "the same frames through vmlan, OVS-DPDK and others, with DPDK's testpmd as the \
             guest (root; scripts/setup.sh peers)",
@@ -179,7 +187,8 @@ pub struct BenchArgs {
     /// Seconds for all of it: what is not measured by then is left out [default: see NAME below]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     budget: Option<u16>,
-    /// Only these techniques; kvm-analysis: only these NICs and ways; peers: only these switches
+    /// Only these techniques; kvm-analysis: only these NICs and ways; guests: only these rows;
+    /// peers: only these switches
     #[arg(long, value_name = "TECHNIQUE", value_delimiter = ',')]
     only: Vec<String>,
     /// Bytes of the frames (raw, kvm-analysis, peers) or of their payload (slides)
@@ -253,6 +262,26 @@ impl BenchArgs {
         }
         Ok(if self.sizes.is_empty() { usual } else { &self.sizes }.to_vec())
     }
+
+    /// Is everything that was asked for about this bench?
+    fn fits(&self, bench: &Bench) -> Result<(), Failure> {
+        if !self.sizes.is_empty()
+            && !["raw", "slides", "kvm-analysis", "peers"].contains(&bench.name)
+        {
+            let name = bench.name;
+            let why = format!(
+                "--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis, peers"
+            );
+            return Err(Failure::Usage(why));
+        }
+        if !self.part.is_empty() && !["fairness", "kvm-analysis", "attacks"].contains(&bench.name) {
+            return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
+        }
+        if self.switch.is_some() && bench.name != "attacks" {
+            return Err(Failure::Usage(format!("--switch: {} measures this program", bench.name)));
+        }
+        Ok(())
+    }
 }
 
 /// Runs one.
@@ -267,19 +296,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(orders) = &args.crew {
         return attacks::run_crew(orders);
     }
-    if !args.sizes.is_empty() && !["raw", "slides", "kvm-analysis", "peers"].contains(&bench.name) {
-        let name = bench.name;
-        let why = format!(
-            "--sizes: {name} has sizes of its own: use it with raw, slides, kvm-analysis, peers"
-        );
-        return Err(Failure::Usage(why));
-    }
-    if !args.part.is_empty() && !["fairness", "kvm-analysis", "attacks"].contains(&bench.name) {
-        return Err(Failure::Usage(format!("--part: {} is in one piece", bench.name)));
-    }
-    if args.switch.is_some() && bench.name != "attacks" {
-        return Err(Failure::Usage(format!("--switch: {} measures this program", bench.name)));
-    }
+    args.fits(bench)?;
     let began = Instant::now();
     let usual = if args.short { bench.short } else { bench.usual };
     let (seconds, rounds) =
@@ -299,11 +316,13 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         rounds,
         ends: began + Duration::from_secs(budget.into()),
         paired: !args.unpaired,
+        guests: "native guests".into(),
         failures: Vec::new(),
     };
     let found = (bench.run)(&mut run);
     let circumstances = |run: &Run<'_>| Circumstances {
         bench: bench.name,
+        guests: run.guests.clone(),
         machine: Machine::read(crate::COMMIT),
         cores: run.setup.cores,
         seconds,
@@ -337,7 +356,7 @@ fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(
         write(path, &report.json(about)?)?;
     }
     if let Some(path) = &args.svg {
-        let picture = report.figure.svg(&format!("{}; native guests", about.machine));
+        let picture = report.figure.svg(&format!("{}; {}", about.machine, about.guests));
         write(path, &picture.map_err(|e| Failure::Failed(format!("{}: {e}", path.display())))?)?;
     }
     Ok(())

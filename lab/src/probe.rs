@@ -51,6 +51,12 @@ enum Part {
     Copy,
 }
 
+/// Does a processor stand behind /dev/kvm? And why not, or how it is known.
+pub(crate) fn kvm_is_hardware() -> (bool, String) {
+    let (state, _) = kvm::all("/dev/kvm", 0.05);
+    (state.counts(), state.sentence)
+}
+
 /// Arguments of `vmlan probe`.
 #[derive(Debug, Args)]
 #[command(

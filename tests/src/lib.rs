@@ -7,7 +7,8 @@
 
 pub use vmlan_harness::{
     Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said, Switch,
-    connectivity, find_program, kernel_headers, output_of, qemu, testpmd, usage, vmlan_program,
+    connectivity, find_program, kernel_headers, linux_module, output_of, qemu, testpmd, usage,
+    vmlan_program,
 };
 
 pub mod boot_server;
@@ -24,7 +25,6 @@ pub mod hostile_vhost_user;
 pub mod in_process_chip;
 pub mod in_process_lan;
 pub mod killed_guest;
-pub mod linux_module;
 pub mod linux_nic;
 pub mod linux_nic_lan;
 pub mod linux_nic_suite;

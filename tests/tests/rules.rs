@@ -39,6 +39,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("vmlan-transport", &[]),
     ("vmlan-driver", &["vmlan-transport"]),
     ("vmlan-tools", &["vmlan-driver", "vmlan-transport"]),
+    ("vmlan-netmap", &["vmlan-driver", "vmlan-tools", "vmlan-transport"]),
     ("vmlan-gateway", &["vmlan-config", "vmlan-driver", "vmlan-sandbox", "vmlan-transport"]),
     // It starts the program as a user would.
     ("vmlan-harness", &[]),
@@ -73,6 +74,9 @@ const UNSAFE: &[&str] = &[
     "guest/transport/src/sys.rs",
     // VFIO's system calls.
     "guest/transport/src/pci/sys.rs",
+    // The border to C programs: their arguments, and the memory that they share with the library.
+    "guest/netmap-c/src/ffi.rs",
+    "guest/netmap-c/src/region.rs",
 ];
 
 /// Crates that own no file descriptor, thread or clock, and no unsafe code.

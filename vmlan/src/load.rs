@@ -19,9 +19,9 @@ use crate::task::TaskArgs;
     vmlan load -f tcp-rr --to 10.0.0.2 -T 5 --json\n\n\
     udp-sink, tcp-sink and responder serve, udp-stream, tcp-stream, udp-rr and tcp-rr talk to \
     them.\n\
-    UDP and TCP port 7007 answers requests, 7009 is a sink. Who receives counts: a stream's own \
-    figure is what it handed\n\
-    to the kernel. `vmlan stack` does the same on a NIC of its own."
+    UDP and TCP port 7007 answers requests, 7009 is a sink. The receiver counts: what a stream \
+    says\n\
+    of itself is what it handed to the kernel. `vmlan stack` does the same on a NIC of its own."
 )]
 pub(crate) struct LoadArgs {
     #[command(flatten)]

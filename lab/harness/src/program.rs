@@ -50,13 +50,19 @@ pub fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n  ")
 }
 
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes `program` the program under test, unless [`vmlan_program`] was asked before.
+pub fn use_program(program: PathBuf) {
+    let _ = PROGRAM.set(program);
+}
+
 /// The program under test: `$VMLAN_BIN`, or a build made once for each test process, so that it is
 /// never stale.
 ///
 /// # Panics
 /// If it cannot be built.
 pub fn vmlan_program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("VMLAN_BIN") {
         Some(path) => path.into(),
         None => build(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vmlan_harness::{Boot, Guest, HarnessError, Image, LanHost, NetNs, Switch, usage};
+use vmlan_harness::{Boot, Guest, HarnessError, Image, LanHost, NetNs, Switch};
 
 /// The TAP's name in the host's namespace.
 pub const TAP: &str = "tap0";
@@ -54,19 +54,6 @@ pub struct Lab {
     pub host: NetNs,
 }
 
-/// What the host's side has counted so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Host {
-    /// Frames that arrived at the TAP.
-    pub frames: u64,
-    /// CPU seconds of QEMU (its thread that runs the guest included: with TCG that is most).
-    pub cpu_qemu: f64,
-    /// CPU seconds of the switch.
-    pub cpu_switch: f64,
-    /// Register accesses that were messages.
-    pub accesses: u64,
-}
-
 impl Lab {
     /// Boots it.
     ///
@@ -90,31 +77,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The counters as they are now.
-    ///
-    /// # Errors
-    /// When the switch does not answer.
-    pub fn look(&mut self) -> Result<Host, HarnessError> {
-        let link = link(&mut self.host)?;
-        let seconds = |pid| usage::cpu(pid).nanos as f64 / 1e9;
-        let mut seen = Host {
-            frames: link["stats64"]["rx"]["packets"].as_u64().unwrap_or_default(),
-            cpu_qemu: seconds(self.guest.pid()),
-            ..Host::default()
-        };
-        if let Some(switch) = &self.switch {
-            seen.cpu_switch = seconds(switch.pid());
-        }
-        if let Some(port) = self.port()? {
-            let registers = &port["device"]["registers"];
-            let both = |r: &serde_json::Value| {
-                r["reads"].as_u64().unwrap_or(0) + r["writes"].as_u64().unwrap_or(0)
-            };
-            seen.accesses = registers.as_object().into_iter().flatten().map(|(_, r)| both(r)).sum();
-        }
-        Ok(seen)
-    }
-
     /// What the switch counts at the guest's port, if the guest is on a switch of ours.
     ///
     /// # Errors
@@ -122,16 +84,4 @@ impl Lab {
     pub fn port(&self) -> Result<Option<serde_json::Value>, HarnessError> {
         self.switch.as_ref().map(|switch| switch.port("vm")).transpose()
     }
-}
-
-/// The TAP as `ip` describes it: /sys shows the interfaces of another namespace.
-///
-/// # Errors
-/// When `ip` fails or says something else.
-pub fn link(host: &mut NetNs) -> Result<serde_json::Value, HarnessError> {
-    let text = host.sh(&format!("ip -s -j link show dev {TAP}"))?;
-    serde_json::from_str::<serde_json::Value>(&text)
-        .ok()
-        .and_then(|list| list.get(0).cloned())
-        .ok_or(HarnessError::Garbled { what: "ip".into(), heard: text })
 }

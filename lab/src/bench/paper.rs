@@ -14,7 +14,7 @@ use crate::native::{Technique, host};
 use vmlan_config::human_text::to_f64;
 
 /// The paper's columns.
-const WORKLOADS: [Workload; 5] = [
+pub(super) const WORKLOADS: [Workload; 5] = [
     Workload { name: "UDP8", kind: Kind::Datagrams, bytes: 8 },
     Workload { name: "UDP-1460", kind: Kind::Datagrams, bytes: 1460 },
     Workload { name: "TCP", kind: Kind::Stream, bytes: 1460 },
@@ -24,7 +24,7 @@ const WORKLOADS: [Workload; 5] = [
 
 /// Who talks to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// To the host, over TAP (the paper's rows TX).
     Host,
     /// From the host (RX).
@@ -37,9 +37,9 @@ enum Way {
 
 /// With how many threads in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scene {
-    way: Way,
-    threads: u8,
+pub(super) struct Scene {
+    pub(super) way: Way,
+    pub(super) threads: u8,
 }
 
 const fn scene(way: Way, threads: u8) -> Scene {
@@ -243,7 +243,7 @@ fn ours(all: &Results<'_>, scene: Scene, name: &str, column: usize) -> String {
 }
 
 /// `409 / 475 (10x / 24x)`
-fn theirs(scene: Scene, name: &str, column: usize) -> String {
+pub(super) fn theirs(scene: Scene, name: &str, column: usize) -> String {
     let (found, base) = (numbers::of(scene, name, column), numbers::of(scene, "plain", column));
     let join = |words: Vec<String>| words.join(" / ");
     let values: Vec<_> = found.iter().flatten().map(|v| v.to_string()).collect();

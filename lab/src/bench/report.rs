@@ -39,6 +39,8 @@ pub(super) struct Table {
 /// Where, when and how.
 pub(super) struct Circumstances {
     pub(super) bench: &'static str,
+    /// Native, or Linux and how it ran.
+    pub(super) guests: String,
     pub(super) machine: Machine,
     pub(super) cores: Cores,
     pub(super) seconds: f64,
@@ -58,7 +60,8 @@ impl Circumstances {
             "medians of"
         };
         format!(
-            "native guests, {}; {figures} {} round(s) of {} s; took {:.0} of {} s",
+            "{}, {}; {figures} {} round(s) of {} s; took {:.0} of {} s",
+            self.guests,
             self.cores,
             self.rounds,
             self.seconds,
@@ -156,7 +159,7 @@ impl Report {
     pub(super) fn json(&self, about: &Circumstances) -> Result<String, Failure> {
         let all = serde_json::json!({
             "bench": about.bench,
-            "guest": "native",
+            "guest": about.guests,
             "machine": about.machine,
             "commit": about.machine.commit,
             "cores": about.cores.to_string(),

@@ -24,6 +24,8 @@ pub(super) struct Run<'a> {
     /// Whether cells stand between two readings of how near the cores are; without, nothing is
     /// compared.
     pub(super) paired: bool,
+    /// What kind of guests was measured.
+    pub(super) guests: String,
     /// What could not be measured, and why.
     pub(super) failures: Vec<String>,
 }

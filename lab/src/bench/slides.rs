@@ -18,14 +18,14 @@ const TECHNIQUES: [&str; 3] = ["plain", "csb", "virtio"];
 const SHORT_SIZES: [u32; 3] = [20, 1500, 65_507];
 
 /// Payloads of the slides; the last is the most that a UDP datagram takes, where they write 64 KB.
-const SIZES: [u32; 5] = [20, 500, 1500, 15_000, 65_507];
+pub(super) const SIZES: [u32; 5] = [20, 500, 1500, 15_000, 65_507];
 
 /// Thousands of datagrams a second, by [`SIZES`]: e1000 and virtio under QEMU-KVM with Linux, guest
 /// to host.
-const TRANSMIT: [(&str, [f64; 5]); 2] =
+pub(super) const TRANSMIT: [(&str, [f64; 5]); 2] =
     [("plain", [32.0, 32.0, 17.0, 3.6, 0.91]), ("virtio", [270.0, 270.0, 240.0, 162.0, 70.0])];
 /// The receiving application's.
-const RECEIVE: [(&str, [f64; 5]); 2] =
+pub(super) const RECEIVE: [(&str, [f64; 5]); 2] =
     [("plain", [600.0, 590.0, 136.0, 15.0, 17.0]), ("virtio", [560.0, 430.0, 382.0, 143.0, 38.3])];
 
 struct Case {

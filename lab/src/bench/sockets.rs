@@ -37,7 +37,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    fn client(self) -> &'static str {
+    pub(super) fn client(self) -> &'static str {
         match self.kind {
             Kind::Datagrams => "udp-stream",
             Kind::Stream => "tcp-stream",
@@ -46,7 +46,7 @@ impl Workload {
         }
     }
 
-    fn server(self) -> &'static str {
+    pub(super) fn server(self) -> &'static str {
         match self.kind {
             Kind::Datagrams => "udp-sink",
             Kind::Stream => "tcp-sink",
@@ -81,7 +81,7 @@ fn field(said: &Value, name: &str) -> Result<f64, Failure> {
 }
 
 /// From a guest's summary.
-fn value(kind: Kind, said: &Value) -> Result<f64, Failure> {
+pub(super) fn value(kind: Kind, said: &Value) -> Result<f64, Failure> {
     match kind {
         Kind::Stream => field(said, "mbit_per_s"),
         _ => Ok(field(said, "messages_per_s")? / 1000.0),

@@ -78,12 +78,11 @@ impl UdpStream {
 
     /// Sends up to `count` of a burst; how many went.
     fn send(&mut self, count: usize) -> io::Result<usize> {
-        let mut number = self.number;
-        for payload in self.payload.chunks_exact_mut(self.size).take(count) {
+        let payloads = self.payload.chunks_exact_mut(self.size).take(count);
+        for (number, payload) in (self.number..).zip(payloads) {
             if let Some(head) = payload.first_chunk_mut() {
                 *head = number.to_be_bytes();
             }
-            number += 1;
         }
         let bytes = &self.payload[..count * self.size];
         if count == 1 || self.segment {

@@ -1,4 +1,5 @@
-//! Over the loopback of this machine. The echoes, whose ports are fixed, are in tests/tests/load.rs.
+//! Over the loopback of this machine. The echoes, whose ports are fixed, are in
+//! tests/tests/load.rs.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::sync::Arc;

@@ -27,6 +27,8 @@ pub struct Boot {
     others: Vec<PathBuf>,
     inside: Vec<String>,
     cpus: u32,
+    /// The host's processors run it, by KVM.
+    kvm: bool,
     /// Added to the kernel's command line.
     append: String,
     /// The memory is left to `vmlan run`, too.
@@ -48,6 +50,7 @@ impl Boot {
             others: Vec::new(),
             inside: Vec::new(),
             cpus: 1,
+            kvm: false,
             append: String::new(),
             run: false,
         }
@@ -145,6 +148,12 @@ impl Boot {
         Boot { cpus, ..self }
     }
 
+    /// The host's processors run the guest, by KVM; else QEMU does, by TCG.
+    #[must_use]
+    pub fn kvm(self, kvm: bool) -> Boot {
+        Boot { kvm, ..self }
+    }
+
     /// More words for its kernel's command line.
     #[must_use]
     pub fn append(self, append: &str) -> Boot {
@@ -161,7 +170,8 @@ impl Boot {
         let qemu = if self.newer { qemu::with_vfio_user()? } else { qemu::installed()? };
         let mut all = self.inside.clone();
         all.push(qemu.to_string_lossy().into_owned());
-        all.extend(words(&["-accel", "tcg,thread=multi", "-cpu", "max"]));
+        let accel = if self.kvm { ["kvm", "host"] } else { ["tcg,thread=multi", "max"] };
+        all.extend(words(&["-accel", accel[0], "-cpu", accel[1]]));
         all.extend(words(&["-smp", &self.cpus.to_string()]));
         all.extend(words(&["-machine", "q35", "-m", "256M", "-nodefaults"]));
         if !self.run {

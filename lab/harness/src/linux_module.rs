@@ -11,13 +11,13 @@ use std::{
 
 /// Its name, and that of its file in a guest's `/lib/m`.
 pub const MODULE: &str = "vmlan_nic";
-/// Where [`Extras::files`](crate::Extras) puts it.
+/// Where [`Extras::files`](crate::Extras) is to put it.
 pub const IN_GUEST: &str = "lib/m/vmlan_nic";
 
 /// Where its sources are.
 #[must_use]
 pub fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("guest/linux")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux")
 }
 
 /// Builds it in `dir`, without a warning; `None`, and a word, where headers or tools are missing.
@@ -83,6 +83,7 @@ pub struct Counts {
     pub frames: f64,
     /// Interrupts.
     pub interrupts: f64,
+    doorbells: f64,
     registers: serde_json::Value,
 }
 
@@ -97,6 +98,7 @@ impl Counts {
         Ok(Counts {
             frames: number(&said["in"]["frames"]) + number(&said["out"]["frames"]),
             interrupts: number(&said["interrupts"]),
+            doorbells: number(&said["doorbells"]),
             registers: said["device"]["registers"].clone(),
         })
     }
@@ -106,7 +108,11 @@ impl Counts {
         number("reads") + number("writes")
     }
 
+    /// A NIC without registers has doorbells.
     fn all(&self) -> f64 {
+        if self.registers.is_null() {
+            return self.doorbells;
+        }
         let names = self.registers.as_object().into_iter().flat_map(|all| all.keys());
         names.map(|name| self.of(name)).sum()
     }
@@ -120,6 +126,12 @@ pub struct Grown {
 }
 
 impl Grown {
+    /// Between two looks.
+    #[must_use]
+    pub fn between(before: Counts, after: Counts) -> Grown {
+        Grown { before, after }
+    }
+
     /// While a command ran in the guest.
     ///
     /// # Errors
@@ -130,7 +142,7 @@ impl Grown {
         if said.code != 0 {
             return Err(HarnessError::Failed { what: command.into(), heard: said.text });
         }
-        Ok(Grown { before, after: Counts::read(switch, guest.name())? })
+        Ok(Grown::between(before, Counts::read(switch, guest.name())?))
     }
 
     /// Frames in both directions.

@@ -1,0 +1,204 @@
+//! Guests with one kind of NIC, the switch they are on, and the host behind a TAP device.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use vmlan_harness::linux_module::{self, Counts, Grown};
+use vmlan_harness::{
+    Boot, Guest, HarnessError, LanHost, NetNs, Switch, connectivity, vmlan_program,
+};
+
+use super::super::linux_guest::TAP;
+use super::super::paper::Way;
+use super::super::sockets::{Workload, value};
+use super::row::{Hardware, Row};
+use super::{Measured, Place};
+use crate::failure::Failure;
+
+/// One end of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Host {
+    Host,
+    /// Number 0, or 1 where there are two.
+    Guest(usize),
+}
+
+/// All that runs. The guests first: they go before their switch and their namespace.
+pub(super) struct Station {
+    guests: Vec<Guest>,
+    /// How each guest's NIC is driven now.
+    driven: Vec<&'static str>,
+    switch: Option<Switch>,
+    host: NetNs,
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+/// Beyond what a command itself takes: the machine may be busy.
+const SLACK: Duration = Duration::from_secs(120);
+
+impl Station {
+    /// Boots it, in a directory of its own, whose name ends in `suffix`.
+    pub(super) fn start(
+        place: &Place<'_>,
+        hardware: Hardware,
+        suffix: &str,
+    ) -> Result<Self, Failure> {
+        let dir = place.dir.join(format!("{hardware:?}-{}{suffix}", place.cpus));
+        std::fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
+        let mut host = NetNs::new(&dir, "host", 101)?;
+        let boot = |n: u8| {
+            let boot = Boot::new(NAMES[usize::from(n)], n + 1).newer();
+            // On a busy host a guest may find its timer's interrupt late, and gives up.
+            boot.cpus(place.cpus).kvm(place.kvm).append("no_timer_check")
+        };
+        let (switch, boots) = match hardware {
+            Hardware::QemuE1000 | Hardware::QemuVirtio => {
+                host.sh(&format!("ip tuntap add {TAP} mode tap"))?;
+                let e1000 = hardware == Hardware::QemuE1000;
+                let model = if e1000 { "e1000" } else { "virtio-net-pci" };
+                (None, vec![boot(0).tap(&host, TAP, model)])
+            }
+            Hardware::E1000 | Hardware::Virtio => {
+                let sockets = NAMES.map(|name| dir.join(format!("{name}.sock")));
+                let mut ports = vec![format!("host=tap:{TAP}")];
+                let mut boots = Vec::new();
+                for (n, socket) in (0..).zip(&sockets) {
+                    ports.push(port(hardware, n, socket));
+                    boots.push(match hardware {
+                        Hardware::E1000 => boot(n).vfio_user(socket),
+                        _ => boot(n).vhost_user(socket),
+                    });
+                }
+                (Some(Switch::start(&dir, Some(&host), &ports)?), boots)
+            }
+        };
+        host.adopt(TAP)?;
+        let guests = Guest::boot_all(place.image, &dir, boots)?;
+        Ok(Self { driven: vec![""; guests.len()], guests, switch, host })
+    }
+
+    /// Has the NICs of those that take part driven so.
+    pub(super) fn drive(&mut self, row: &Row, way: Way) -> Result<(), Failure> {
+        let parts = if way == Way::Switch { 2 } else { 1 };
+        for (guest, driven) in self.guests.iter_mut().zip(&mut self.driven).take(parts) {
+            if *driven == row.name {
+                continue;
+            }
+            *driven = "";
+            if let Some((driver, options)) = row.driver {
+                linux_module::load(guest, driver, options)?;
+            }
+            let on = if row.offloads { "on" } else { "off" };
+            // A driver need not have all of them.
+            let each = format!("for f in tso gso gro; do ethtool -K eth0 $f {on}; done; true");
+            guest.sh(&each)?;
+            connectivity::reaches(guest, self.host.ip())?;
+            *driven = row.name;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, host: Host) -> &mut dyn LanHost {
+        match host {
+            Host::Host => &mut self.host,
+            Host::Guest(n) => &mut self.guests[n],
+        }
+    }
+
+    fn counts(&self) -> Result<Option<Counts>, HarnessError> {
+        self.switch.as_ref().map(|switch| Counts::read(switch, NAMES[0])).transpose()
+    }
+
+    /// Runs one workload; what the receiver got, and what guest `a` cost meanwhile.
+    pub(super) fn measure(
+        &mut self,
+        workload: Workload,
+        [from, to]: [Host; 2],
+        (time, warm_up): (Duration, Duration),
+    ) -> Result<Measured, Failure> {
+        let warm_up = format!("--warmup {:.2}", warm_up.as_secs_f64());
+        let server = Server::start(self.end(to), to, workload, &warm_up)?;
+        let ip = self.end(to).ip().to_owned();
+        let (client, bytes, kind) = (workload.client(), workload.bytes, workload.kind);
+        let seconds = (time.as_secs_f64()).max(0.1);
+        let command = format!(
+            "{} load -f {client} --to {ip} -l {bytes} -T {seconds:.2} {warm_up} -w 60 --json \
+             2> /dev/null",
+            program(from)
+        );
+        let before = self.counts()?;
+        let said = self.end(from).run(&command, time + SLACK);
+        let after = self.counts()?;
+        let served = server.end(self.end(to));
+        let said = said?;
+        if said.code != 0 {
+            return Err(HarnessError::Failed { what: command, heard: said.text }.into());
+        }
+        let (sent, served) = (value(kind, &json(&said.text)?)?, served?);
+        let answers = workload.server() == "responder";
+        let value = if answers { sent } else { value(kind, &served)? };
+        if value <= 0.0 {
+            return Err(Failure::Failed("nothing arrived".into()));
+        }
+        let grown = before.zip(after).map(|(before, after)| Grown::between(before, after));
+        Ok(Measured {
+            value,
+            sent,
+            accesses_per_kframe: grown.as_ref().map(Grown::accesses),
+            interrupts_per_kframe: grown.as_ref().map(Grown::interrupts),
+        })
+    }
+}
+
+fn port(hardware: Hardware, n: u8, socket: &Path) -> String {
+    let (name, path, mac) = (NAMES[usize::from(n)], socket.display(), Boot::mac(n + 1));
+    match hardware {
+        Hardware::E1000 => format!("{name}=vfio-user:{path},model=e1000,csb=on,mac={mac}"),
+        _ => format!("{name}=vhost-user:{path}"),
+    }
+}
+
+/// How the program is called there.
+fn program(host: Host) -> String {
+    match host {
+        Host::Host => vmlan_program().display().to_string(),
+        Host::Guest(_) => "vmlan".into(),
+    }
+}
+
+fn json(text: &str) -> Result<Value, Failure> {
+    let heard = || HarnessError::Garbled { what: "vmlan load".into(), heard: text.into() };
+    let line = text.lines().last().ok_or_else(heard)?;
+    Ok(serde_json::from_str(line).map_err(|_| heard())?)
+}
+
+/// The receiving end.
+struct Server {
+    pid: String,
+    /// What it says at its end.
+    said: String,
+}
+
+impl Server {
+    fn start(
+        host: &mut dyn LanHost,
+        at: Host,
+        workload: Workload,
+        warm_up: &str,
+    ) -> Result<Self, Failure> {
+        let (said, ready) = (format!("{}/served", host.files()), format!("{}/ready", host.files()));
+        let serve = format!("{} load -f {} {warm_up} --json", program(at), workload.server());
+        let wait = format!("until grep -q ready {ready}; do sleep 0.05; done");
+        let pid = host.sh(&format!("{serve} > {said} 2> {ready} & echo $!; {wait}"))?;
+        Ok(Self { pid: pid.trim().to_owned(), said })
+    }
+
+    /// Ends it; its summary.
+    fn end(self, host: &mut dyn LanHost) -> Result<Value, Failure> {
+        let Self { pid, said } = self;
+        let gone = format!("while kill -0 {pid} 2> /dev/null; do sleep 0.05; done");
+        // What is still in its socket's buffer is taken first.
+        json(&host.sh(&format!("sleep 0.1; kill -INT {pid}; {gone}; cat {said}"))?)
+    }
+}
