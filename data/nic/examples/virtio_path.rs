@@ -34,7 +34,7 @@ impl Ring {
     fn new(map: &Arc<Map>, at: u64, write: bool) -> Self {
         let n = u64::from(SIZE);
         let (desc, avail, used) = (at, at + 0x2000, at + 0x3000);
-        let rings = Rings { size: SIZE, desc, avail, used, log: None };
+        let rings = Rings { size: SIZE, desc, avail, used, log: None, base: 0 };
         let window = |at, len| map.window(at, len, 4).expect("inside");
         Self {
             rings,
