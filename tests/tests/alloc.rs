@@ -53,7 +53,7 @@ fn no_frame_costs_an_allocation() {
         "",
         ",event_idx=off,indirect=on,segments=4,in_order=off,mrg=off",
         ",packed=on",
-        ",packed=on,event_idx=off,segments=4,buffer=256",
+        ",packed=on,event_idx=off,segments=4,mrg=off",
     ] {
         let mut a = VirtioGuest::connect(&at_a, 1, keys);
         let mut b = VirtioGuest::connect(&at_b, 2, keys);

@@ -143,7 +143,8 @@ impl Driver {
     /// As the flags stand there, but for AVAIL and USED.
     fn announce_one(&mut self) {
         let at = 16 * usize::from(self.given % self.size) + 14;
-        let lap = if self.given / self.size % 2 == 0 { 1 << 7 } else { 1 << 15 };
+        let even = (self.given / self.size).is_multiple_of(2);
+        let lap = if even { 1 << 7 } else { 1 << 15 };
         let flags = self.desc.u16(at, Ordering::Relaxed) & !(1 << 7 | 1 << 15);
         self.desc.set_u16(at, flags | lap, Ordering::Release);
         self.given = (self.given + 1) % (2 * self.size);

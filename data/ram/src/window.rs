@@ -116,9 +116,9 @@ impl Window {
         (0..n).find(fails).unwrap_or(n)
     }
 
-    /// Hands 16-byte descriptors to `take`, as two words each: of the `n` from `off` on those before
-    /// the first whose second word fails `test`, or until `take` says false. Each word is read
-    /// once, and the second one first, so that what its writer wrote before is there.
+    /// Hands 16-byte descriptors to `take`, as two words each: of the `n` from `off` on those that
+    /// come before the first whose second word fails `test`, or until `take` says false. Each word
+    /// is read once, and the second one first, so that what its writer wrote before is there.
     #[inline]
     pub fn take_descriptors(
         &self,

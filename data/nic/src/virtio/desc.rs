@@ -1,4 +1,5 @@
-//! Descriptors (virtio 1.2 sections 2.7.5 and 2.8.13), and chains of them in a split ring (2.7.5.3).
+//! Descriptors (virtio 1.2 sections 2.7.5 and 2.8.13), and chains of them in a split ring
+//! (2.7.5.3).
 
 use vmlan_ram::{Map, Slice, Window};
 

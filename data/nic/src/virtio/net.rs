@@ -167,8 +167,9 @@ impl<S: QueueState> Net<S> {
         }
     }
 
-    /// Starts queue `index` where its ring says that it stands, whatever base the VMM gave, with the features and the map in force. Clears an earlier fault. Doorbells are wanted at
-    /// first from transmit queues, not from receive queues.
+    /// Starts queue `index` where its ring says that it stands, whatever base the VMM gave, with
+    /// the features and the map in force. Clears an earlier fault. Doorbells are wanted at first
+    /// from transmit queues, not from receive queues.
     ///
     /// # Errors
     /// [`Fault::NoSuchQueue`], [`Fault::BadSize`], [`Fault::BadRing`].

@@ -9,7 +9,7 @@
 //! | module | we publish | and ring if | we wait for | after setting |
 //! | --- | --- | --- | --- | --- |
 //! | [`virtqueue`] | `avail.idx` | `used.flags` or `avail_event` | `used.idx` | `used_event` |
-//! | [`packed`] | a descriptor's flags | the device's event structure | such flags | our event structure |
+//! | [`packed`] | AVAIL, USED | the device's event structure | AVAIL, USED | our event structure |
 //! | [`csb`] | `guest_tdt` | `host_need_txkick` | `host_tdh` or DD | `guest_need_txkick` |
 //! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
 //! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |

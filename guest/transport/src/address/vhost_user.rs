@@ -11,8 +11,8 @@ use crate::vhost_user::{MAX_PAIRS, feature, protocol};
 
 /// All keys of an address.
 pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, \
-    in_order, packed, mrg, version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, guest_uso, \
-    mtu_feature, reply_ack, mem_slots, inflight, status";
+    in_order, packed, mrg, version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, \
+    guest_uso, mtu_feature, reply_ack, mem_slots, inflight, status";
 
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[

@@ -238,7 +238,8 @@ impl PackedRing {
                 self.tables[words + 1].store(meta.to_le(), Relaxed);
             }
             let addr = self.table_addr + 16 * (at * most) as u64;
-            self.lines[at] = Line { addr, meta: 16 * count as u64 | DESC_F_INDIRECT << 48 };
+            let bytes = 16 * count as u64;
+            self.lines[at] = Line { addr, meta: bytes | DESC_F_INDIRECT << 48 };
             return;
         }
         for (n, segment) in segments.iter().enumerate() {

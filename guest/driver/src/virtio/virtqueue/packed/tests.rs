@@ -140,7 +140,7 @@ fn lists_are_seen_as_written_lap_after_lap() {
                 let (slot, count, pieces) = device.pop().unwrap();
                 let start = ram.buffers() + 1024 * usize::from(slot);
                 let many = segments - u16::from(slot % 2 == 1 && segments > 1);
-                let piece = |n| (start + 64 * n, 64, slot % 2 == 0);
+                let piece = |n: usize| (start + 64 * n, 64, slot % 2 == 0);
                 assert_eq!(pieces, (0..many.into()).map(piece).collect::<Vec<_>>());
                 assert_eq!(count, if indirect { 1 } else { many.into() });
                 device.push(slot, count, 7);
